@@ -1,0 +1,173 @@
+// The graph: one training step of one global microbatch (forward, backward, parameter gradients, new buffer values) in
+// SSA form over ATen ops. Torch-free: capture/ makes it, shard/ and compile/ rewrite it, and the same structure holds
+// a rank's local graph, where collectives are ordinary nodes (`comm::all_reduce`).
+//
+// Every op is functional: no node writes to its operands. An op is named as LibTorch's dispatcher names it
+// ("aten::add.Tensor"), ops of our own are "perigee::..." (graph/ops.h lists them with their meaning).
+//
+// Sizes are types, not attributes: an op whose attributes would only repeat its result's shape has none
+// (`perigee::reshape`, `perigee::expand`, `perigee::full`, ...); the shape stands in the value's type, and making a
+// graph local changes types alone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "graph/dtype.h"
+
+namespace perigee::graph {
+
+// Type of a tensor value. Shape in elements; a scalar has none.
+struct TensorType {
+  DType dtype = DType::float32;
+  std::vector<int64_t> shape;
+
+  int64_t numel() const;
+  int64_t bytes() const { return numel() * static_cast<int64_t>(size_of(dtype)); }
+  bool operator==(const TensorType&) const = default;
+};
+
+// Index of a value in Graph::values; -1 is "no tensor" (an optional operand that is absent).
+struct ValueId {
+  int32_t index = -1;
+  bool defined() const { return index >= 0; }
+  auto operator<=>(const ValueId&) const = default;
+};
+
+using NodeId = int32_t;
+
+// An argument of a node. std::monostate is None. Memory formats and reductions keep LibTorch's numbers.
+using Arg = std::variant<std::monostate, ValueId, std::vector<ValueId>, bool, int64_t, double,
+                         std::string, DType, std::vector<int64_t>, std::vector<double>,
+                         std::vector<bool>>;
+
+enum class Phase : uint8_t { forward, backward };
+
+// One op. Arguments carry the names of the op's schema, in its order; those equal to the schema's default are left out,
+// and so are device, layout and pin_memory.
+struct Node {
+  std::string op;
+  std::vector<std::pair<std::string, Arg>> args;
+  std::vector<ValueId> outputs;  // an output nobody can use (its schema's result is undefined) has index -1
+  std::string scope;             // dotted module path, "" at the top
+  Phase phase = Phase::forward;
+  NodeId forward_node = -1;  // of a backward node: the forward node that made it, or -1
+
+  // Returns the argument, or nullptr where it is left out.
+  const Arg* find(std::string_view arg) const;
+  // Returns the argument as T, or `otherwise` where it is left out. Throws Error when it has another type.
+  template <class T>
+  T get(std::string_view arg, T otherwise) const;
+  // Calls f(ValueId&) or f(const ValueId&) for each defined operand, in order.
+  template <class F>
+  void each_operand(F f);
+  template <class F>
+  void each_operand(F f) const;
+};
+
+struct Value {
+  TensorType type;
+  NodeId producer = -1;  // -1: a graph input
+  int32_t result = 0;    // which of the producer's outputs
+};
+
+// A tensor that exists before the step.
+struct Input {
+  enum class Kind : uint8_t { parameter, buffer, data, constant };
+  Kind kind = Kind::data;
+  std::string name;  // parameter and buffer: the module's dotted name; data: the name of the batch's tensor ("tokens")
+  ValueId value;
+  bool trainable = true;   // parameters: false when requires_grad is off
+  std::string data;        // constant: its bytes, row-major
+};
+
+// What the step leaves behind.
+struct Output {
+  // gradient: of the parameter `name`, shaped like it; loss: scalar; buffer: the new value of the buffer `name`;
+  // result: a tensor that evaluation or an embedder asks for, by name ("logits").
+  enum class Kind : uint8_t { loss, gradient, buffer, result };
+  Kind kind = Kind::result;
+  std::string name;
+  ValueId value;
+};
+
+// A module of the model: its path and its type name, for strategies and for matching by knowledge of a model.
+struct Scope {
+  std::string path;
+  std::string type;  // Module::name() without "torch::nn::" and "Impl"
+};
+
+struct Graph {
+  std::vector<Value> values;
+  std::vector<Node> nodes;  // in an order that respects data flow
+  std::vector<Input> inputs;
+  std::vector<Output> outputs;
+  std::vector<Scope> scopes;  // every module, parents first
+
+  // Appends a value that no node makes yet. Returns its id.
+  ValueId add_value(TensorType type);
+  // Appends an input and its value.
+  ValueId add_input(Input::Kind kind, std::string name, TensorType type);
+  // Appends a node and one value for each type. Returns its outputs.
+  std::vector<ValueId> add_node(std::string op, std::vector<std::pair<std::string, Arg>> args,
+                                std::vector<TensorType> types, std::string scope = "",
+                                Phase phase = Phase::forward);
+
+  const TensorType& type(ValueId v) const { return values[v.index].type; }
+  const Input* find_input(std::string_view name) const;
+  const Output* find_output(Output::Kind kind, std::string_view name) const;
+};
+
+// Throws Error naming the node and its scope when something does not hold: SSA order, operand and output indices,
+// types present, output kinds and names unique, gradients shaped like their parameters, scopes listed.
+void verify(const Graph& graph);
+
+// Returns the text form (perigee.graph/1), one line a node:
+//   %12: float32[8, 32, 64] = aten::mm(self=%3, mat2=%7)   @blocks.0.attn forward
+// Constants are printed by their bytes in base64.
+std::string print(const Graph& graph);
+
+// Parses what `print` wrote. Throws Error with the line. parse(print(g)) equals g.
+Graph parse(std::string_view text);
+
+// Returns 32 hexadecimal digits: equal for graphs that do the same thing with the same names of inputs, outputs and
+// scopes, whatever the numbering of their values (XXH3-128 over the canonical form).
+std::string structural_hash(const Graph& graph);
+
+// Returns up to ten lines that say how two graphs differ (first differing input, parameter, node), or "".
+std::string difference(const Graph& a, const Graph& b);
+
+// Returns a name for every value that is stable under renumbering: an input's own name, else
+// `scope/op.k` with k counted within (scope, op, phase), `'` before it in the backward phase (blocks.0.attn/mm.1,
+// blocks.0.attn/'mm.0), and `:r` behind it for a result r > 0.
+std::vector<std::string> value_names(const Graph& graph);
+
+// Passes. Each returns the changed graph with unused values removed and the rest renumbered.
+Graph eliminate_dead_code(Graph graph);
+// Merges equal nodes (same op, arguments, operands and scope phase order kept). Random ops with different keys differ.
+Graph eliminate_common_subexpressions(Graph graph);
+
+template <class F>
+void Node::each_operand(F f) {
+  for (auto& [name, arg] : args) {
+    if (auto* v = std::get_if<ValueId>(&arg)) {
+      if (v->defined()) f(*v);
+    } else if (auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
+      for (auto& v : *list) {
+        if (v.defined()) f(v);
+      }
+    }
+  }
+}
+
+template <class F>
+void Node::each_operand(F f) const {
+  const_cast<Node*>(this)->each_operand([&](ValueId& v) { f(std::as_const(v)); });
+}
+
+}  // namespace perigee::graph
