@@ -1,0 +1,57 @@
+// How a tensor lies on the mesh: one placement per axis (DTensor's words).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mesh/mesh.h"
+
+namespace perigee::mesh {
+
+enum class Reduce : uint8_t { sum, average, max, min };
+
+struct Placement {
+  enum class Kind : uint8_t { replicate, shard, partial };
+  Kind kind = Kind::replicate;
+  int dim = -1;                 // shard: which dim of the tensor
+  Reduce reduce = Reduce::sum;  // partial: how the ranks' tensors combine
+  bool operator==(const Placement&) const = default;
+
+  static Placement replicate() { return {}; }
+  static Placement shard(int dim) { return {Kind::shard, dim, Reduce::sum}; }
+  static Placement partial(Reduce r = Reduce::sum) { return {Kind::partial, -1, r}; }
+  bool is_replicate() const { return kind == Kind::replicate; }
+  bool is_shard() const { return kind == Kind::shard; }
+  bool is_partial() const { return kind == Kind::partial; }
+};
+
+// One placement for each axis of the mesh, in its order.
+using Placements = std::vector<Placement>;
+
+// Text form: "R", "S0", "P", "P(max)"; of a tensor: "S0,R". Parsing throws Error.
+std::string to_string(const Placement& placement);
+std::string to_string(const Placements& placements);
+Placements parse_placements(std::string_view text);
+
+// A piece of a dim: [begin, begin + length).
+struct Range {
+  int64_t begin = 0;
+  int64_t length = 0;
+  bool operator==(const Range&) const = default;
+};
+
+// Part `index` of `size` elements in `parts`: the first size % parts parts hold one element more. Parts may be empty.
+Range split(int64_t size, int64_t parts, int64_t index);
+
+// Returns the piece of every dim that `rank` holds. A dim sharded on several axes is split by the last of them first (it
+// is the outermost), so that the shards of a group over several axes lie in group order.
+std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placements& placements,
+                                const Mesh& mesh, int64_t rank);
+
+// Returns the rank's local shape.
+std::vector<int64_t> local_shape(const std::vector<int64_t>& shape, const Placements& placements,
+                                 const Mesh& mesh, int64_t rank);
+
+}  // namespace perigee::mesh

@@ -1,0 +1,72 @@
+// The plan: the complete, serialisable answer to "how is this graph executed on this mesh". Strategies and solvers make
+// it, methods edit it, compile/ carries it out. It names graph values and scopes, never addresses or counters.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "mesh/mesh.h"
+#include "mesh/placement.h"
+
+namespace perigee::plan {
+
+// Where gradients are reduced and how.
+struct Communication {
+  int64_t bucket_bytes = 25 << 20;  // gradients are all-reduced in buckets of at least this size
+  bool overlap = true;              // start a bucket as soon as its last gradient is there
+  bool operator==(const Communication&) const = default;
+};
+
+// One decision and who took it: printed by --explain.
+struct Decision {
+  std::string by;        // the method's or solver's name
+  std::string sentence;  // "gradients are all-reduced over data (4 ranks) in buckets of 25 MiB"
+  bool operator==(const Decision&) const = default;
+};
+
+// What the cost model expects of one rank (peak) or of the step (time).
+struct Prediction {
+  std::vector<int64_t> peak_bytes;  // per rank in mesh order
+  double step_seconds = 0;          // 0: no estimate
+  bool exact_memory = false;        // every op instance had a recorded allocation trace
+  bool operator==(const Prediction&) const = default;
+};
+
+struct Plan {
+  std::string graph_hash;     // graph::structural_hash of the graph it was made for
+  mesh::Mesh mesh;
+  int64_t microbatches = 1;   // per optimizer step
+  std::string batch_axes = "data";  // axes (comma separated) that the batch dim of data inputs is sharded on
+
+  // Placements by value name (graph::value_names; a parameter's or input's own name): what the plan pins. Every other
+  // value gets its placement by propagation. Data inputs not named here are sharded on dim 0 over batch_axes,
+  // parameters and buffers not named here are replicated.
+  std::map<std::string, mesh::Placements> placements;
+
+  Communication communication;
+  Prediction prediction;
+  std::vector<Decision> decisions;
+
+  bool operator==(const Plan&) const = default;
+};
+
+// Throws Error when the plan does not fit the graph (another structural hash: says what differs where it can), names
+// values that the graph lacks, has placements whose count is not that of the axes, a dim out of range, or Partial inputs.
+void verify(const Plan& plan, const graph::Graph& graph);
+
+// JSON, "format": "perigee.plan/1", sorted keys, numbers with 17 digits. parse(print(p)) equals p.
+std::string print(const Plan& plan);
+// Throws Error naming the path in the file (`mesh.axes[1].size`), unknown keys with the nearest name.
+Plan parse(std::string_view json, std::string_view file_name = "plan");
+
+// Returns 32 hexadecimal digits over the printed form; all ranks compare it before anything runs.
+std::string hash(const Plan& plan);
+
+// Returns the decisions as sentences, one a line, and the prediction.
+std::string explain(const Plan& plan);
+
+}  // namespace perigee::plan

@@ -1,0 +1,43 @@
+// From the whole graph to one rank's local graph: placements are propagated through sharding rules, redistributes become
+// collectives, types become local.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "mesh/placement.h"
+#include "plan/plan.h"
+
+namespace perigee::shard {
+
+// What an axis that is not in space does to the loss: microbatches split the batch over time.
+enum class LossKind { mean, sum, mixed };
+
+// One placement per axis for every value of the graph, and for every node the placements its operands are wanted in
+// (where they differ from the operand's own, a redistribute stands between). Indexed like graph.values and graph.nodes.
+struct Sharding {
+  std::vector<mesh::Placements> values;
+  std::vector<std::vector<mesh::Placements>> operands;  // [node][operand in each_operand order]
+  std::vector<std::string> replicated_ops;  // ops without a rule (or with an attribute no rule mentions), run replicated
+};
+
+// Decides a placement for every value, from the plan's pins and the ops' rules, choosing for each op the cheapest rule
+// instance by bytes moved. Gradients of replicated parameters come out Partial; that is left to compile/.
+Sharding propagate(const graph::Graph& graph, const plan::Plan& plan);
+
+// One rank's graph. Inputs and outputs keep their names; types are local; `comm::` nodes move data.
+struct LocalGraph {
+  graph::Graph graph;
+  std::vector<mesh::Placements> inputs;   // like graph.inputs
+  std::vector<mesh::Placements> outputs;  // like graph.outputs; a Partial gradient or loss is not yet reduced
+};
+
+LocalGraph partition(const graph::Graph& graph, const Sharding& sharding, const plan::Plan& plan,
+                     int64_t rank);
+
+// How the loss depends on the batch dim of the data inputs: a mean over samples (microbatch losses are averaged) or a
+// sum (they add up). `mixed` cannot be split over microbatches.
+LossKind classify_loss(const graph::Graph& graph);
+
+}  // namespace perigee::shard
