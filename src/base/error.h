@@ -14,7 +14,8 @@ namespace perigee {
 // Why a job ended, as the command's exit status (runtime/README.md section 1).
 enum class Status { done = 0, failed = 1, invalid = 2, infeasible = 3 };
 
-// An error a user can act on. The text is `[area] rule, but got value`; it names what the user can change.
+// An error a user can act on. The text is `[area] rule, but got value`; it names what the user can
+// change.
 class Error : public std::exception {
  public:
   Error(Status status, std::string_view area, std::string_view text)
@@ -40,7 +41,8 @@ template <class... Args>
   throw Error(Status::failed, area, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Returns the candidate nearest to `name` by edit distance, or "" where none is near enough to be a likely typing error.
+// Returns the candidate nearest to `name` by edit distance, or "" where none is near enough to be a
+// likely typing error.
 std::string nearest(std::string_view name, std::span<const std::string> candidates);
 
 // Returns ", did you mean X?" for the nearest candidate, or "" where there is none.

@@ -1,5 +1,5 @@
-// Logging. The library only reports to the sink that its host sets; without one, messages are dropped.
-// Free of torch and of spdlog's headers, so that any translation unit may include it.
+// Logging. The library only reports to the sink that its host sets; without one, messages are
+// dropped. Free of torch and of spdlog's headers, so that any translation unit may include it.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,8 +22,8 @@ class Sink {
 // Sets the process's sink (not owned; nullptr drops messages) and its lowest level.
 void set_sink(Sink* sink, Level lowest = Level::info);
 
-// Returns a spdlog sink that writes plain lines to standard error and, with a path, to that file too.
-// `prefix` stands before every line ("rank 2"). Throws Error when the file cannot be opened.
+// Returns a spdlog sink that writes plain lines to standard error and, with a path, to that file
+// too. `prefix` stands before every line ("rank 2"). Throws Error when the file cannot be opened.
 Sink* standard_sink(std::string_view prefix = "", const std::string& path = "");
 
 void write(Level level, std::string_view text);

@@ -1,0 +1,51 @@
+# Tests: one executable per folder of tests/, one ctest entry per test case. They run in the source folder.
+include(CTest)
+if(NOT BUILD_TESTING)
+  return()
+endif()
+find_package(Catch2 REQUIRED)
+include(Catch)
+
+add_library(core_tests INTERFACE)
+target_include_directories(core_tests INTERFACE ${PROJECT_SOURCE_DIR})
+target_link_libraries(core_tests INTERFACE perigee_core Catch2::Catch2WithMain dep::rapidcheck)
+
+if(TARGET perigee_torch)
+  add_library(torch_tests INTERFACE)
+  target_link_libraries(torch_tests INTERFACE core_tests perigee_torch)
+  # Compiled once for all: torch/torch.h takes 17 s.
+  file(WRITE ${PROJECT_BINARY_DIR}/torch_test_pch.cc "")
+  add_library(torch_test_pch OBJECT ${PROJECT_BINARY_DIR}/torch_test_pch.cc)
+  target_link_libraries(torch_test_pch PRIVATE torch_tests)
+  target_precompile_headers(torch_test_pch PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/torch_test.h)
+endif()
+
+file(GLOB test_sources CONFIGURE_DEPENDS tests/*/*_test.cc)
+set(test_folders)
+foreach(source IN LISTS test_sources)
+  get_filename_component(folder ${source} DIRECTORY)
+  get_filename_component(folder ${folder} NAME)
+  list(APPEND test_folders ${folder})
+endforeach()
+list(REMOVE_DUPLICATES test_folders)
+
+foreach(folder IN LISTS test_folders)
+  set(core_test OFF)
+  if(folder IN_LIST core_folders OR folder MATCHES "^(command|structure)$")
+    set(core_test ON)
+  elseif(NOT TARGET perigee_torch)
+    continue()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS tests/${folder}/*_test.cc tests/${folder}/support*.cc)
+  add_executable(tests_${folder} ${sources})
+  if(core_test)
+    target_link_libraries(tests_${folder} PRIVATE core_tests)
+  else()
+    target_link_libraries(tests_${folder} PRIVATE torch_tests)
+    target_precompile_headers(tests_${folder} REUSE_FROM torch_test_pch)
+  endif()
+  catch_discover_tests(tests_${folder}
+    TEST_PREFIX "${folder}: "
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    PROPERTIES TIMEOUT 120 ENVIRONMENT "PERIGEE_COMMAND=${PROJECT_BINARY_DIR}/perigee")
+endforeach()

@@ -1,0 +1,43 @@
+#include "base/error.h"
+
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+using perigee::Error;
+using perigee::Status;
+
+TEST_CASE("an error's text is its area in brackets and the rule with the value") {
+  try {
+    perigee::fail("mesh", "axes multiply to {} ranks, but got {}", 8, 6);
+    FAIL("fail() returned");
+  } catch (const Error& e) {
+    CHECK(std::string(e.what()) == "[mesh] axes multiply to 8 ranks, but got 6");
+    CHECK(e.status() == Status::invalid);
+  }
+}
+
+TEST_CASE("fail_run() ends the job with status 1") {
+  try {
+    perigee::fail_run("exec", "rank {} died", 3);
+    FAIL("fail_run() returned");
+  } catch (const Error& e) {
+    CHECK(std::string(e.what()) == "[exec] rank 3 died");
+    CHECK(static_cast<int>(e.status()) == 1);
+  }
+}
+
+TEST_CASE("an error is caught as std::exception") {
+  CHECK_THROWS_AS(perigee::fail("a", "b"), std::exception);
+}
+
+TEST_CASE("nearest() finds a typing error and nothing farther") {
+  const std::vector<std::string> names{"data", "tensor", "pipe", "sequence"};
+  CHECK(perigee::nearest("tensro", names) == "tensor");
+  CHECK(perigee::nearest("sequnce", names) == "sequence");
+  CHECK(perigee::nearest("data", names) == "data");
+  CHECK(perigee::nearest("expert", names).empty());
+  CHECK(perigee::nearest("x", {}).empty());
+  CHECK(perigee::did_you_mean("tensro", names) == ", did you mean \"tensor\"?");
+  CHECK(perigee::did_you_mean("optimizer", names).empty());
+}
