@@ -1,13 +1,17 @@
-// The graph: one training step of one global microbatch (forward, backward, parameter gradients, new buffer values) in
-// SSA form over ATen ops. Torch-free: capture/ makes it, shard/ and compile/ rewrite it, and the same structure holds
-// a rank's local graph, where collectives are ordinary nodes (`comm::all_reduce`).
+// The graph: one training step of one global microbatch (forward, backward, parameter gradients,
+// new buffer values) in SSA form over ATen ops. Torch-free: capture/ makes it, shard/ and compile/
+// rewrite it, and the same structure holds a rank's local graph, where collectives are ordinary
+// nodes (`comm::all_reduce`).
 //
-// Every op is functional: no node writes to its operands. An op is named as LibTorch's dispatcher names it
-// ("aten::add.Tensor"), ops of our own are "perigee::..." (graph/ops.h lists them with their meaning).
+// Every op is functional: no node writes to its operands. An op is named as LibTorch's dispatcher
+// names it
+// ("aten::add.Tensor"), ops of our own are "perigee::..." (graph/ops.h lists them with their
+// meaning).
 //
-// Sizes are types, not attributes: an op whose attributes would only repeat its result's shape has none
-// (`perigee::reshape`, `perigee::expand`, `perigee::full`, ...); the shape stands in the value's type, and making a
-// graph local changes types alone.
+// Sizes are types, not attributes: an op whose attributes would only repeat its result's shape has
+// none
+// (`perigee::reshape`, `perigee::expand`, `perigee::full`, ...); the shape stands in the value's
+// type, and making a graph local changes types alone.
 #pragma once
 
 #include <cstdint>
@@ -41,26 +45,29 @@ struct ValueId {
 
 using NodeId = int32_t;
 
-// An argument of a node. std::monostate is None. Memory formats and reductions keep LibTorch's numbers.
-using Arg = std::variant<std::monostate, ValueId, std::vector<ValueId>, bool, int64_t, double,
-                         std::string, DType, std::vector<int64_t>, std::vector<double>,
-                         std::vector<bool>>;
+// An argument of a node. std::monostate is None. Memory formats and reductions keep LibTorch's
+// numbers.
+using Arg =
+    std::variant<std::monostate, ValueId, std::vector<ValueId>, bool, int64_t, double, std::string,
+                 DType, std::vector<int64_t>, std::vector<double>, std::vector<bool>>;
 
 enum class Phase : uint8_t { forward, backward };
 
-// One op. Arguments carry the names of the op's schema, in its order; those equal to the schema's default are left out,
-// and so are device, layout and pin_memory.
+// One op. Arguments carry the names of the op's schema, in its order; those equal to the schema's
+// default are left out, and so are device, layout and pin_memory.
 struct Node {
   std::string op;
   std::vector<std::pair<std::string, Arg>> args;
-  std::vector<ValueId> outputs;  // an output nobody can use (its schema's result is undefined) has index -1
-  std::string scope;             // dotted module path, "" at the top
+  std::vector<ValueId>
+      outputs;        // an output nobody can use (its schema's result is undefined) has index -1
+  std::string scope;  // dotted module path, "" at the top
   Phase phase = Phase::forward;
   NodeId forward_node = -1;  // of a backward node: the forward node that made it, or -1
 
   // Returns the argument, or nullptr where it is left out.
   const Arg* find(std::string_view arg) const;
-  // Returns the argument as T, or `otherwise` where it is left out. Throws Error when it has another type.
+  // Returns the argument as T, or `otherwise` where it is left out or None. An int64_t is accepted
+  // as a double. Throws Error when it has another type. T is one of Arg's.
   template <class T>
   T get(std::string_view arg, T otherwise) const;
   // Calls f(ValueId&) or f(const ValueId&) for each defined operand, in order.
@@ -68,38 +75,45 @@ struct Node {
   void each_operand(F f);
   template <class F>
   void each_operand(F f) const;
+  bool operator==(const Node&) const = default;
 };
 
 struct Value {
   TensorType type;
   NodeId producer = -1;  // -1: a graph input
   int32_t result = 0;    // which of the producer's outputs
+  bool operator==(const Value&) const = default;
 };
 
 // A tensor that exists before the step.
 struct Input {
   enum class Kind : uint8_t { parameter, buffer, data, constant };
   Kind kind = Kind::data;
-  std::string name;  // parameter and buffer: the module's dotted name; data: the name of the batch's tensor ("tokens")
+  std::string name;  // parameter and buffer: the module's dotted name; data: the name of the
+                     // batch's tensor ("tokens")
   ValueId value;
-  bool trainable = true;   // parameters: false when requires_grad is off
-  std::string data;        // constant: its bytes, row-major
+  bool trainable = true;  // parameters: false when requires_grad is off
+  std::string data;       // constant: its bytes, row-major
+  bool operator==(const Input&) const = default;
 };
 
 // What the step leaves behind.
 struct Output {
-  // gradient: of the parameter `name`, shaped like it; loss: scalar; buffer: the new value of the buffer `name`;
-  // result: a tensor that evaluation or an embedder asks for, by name ("logits").
+  // gradient: of the parameter `name`, shaped like it; loss: scalar; buffer: the new value of the
+  // buffer `name`; result: a tensor that evaluation or an embedder asks for, by name ("logits").
   enum class Kind : uint8_t { loss, gradient, buffer, result };
   Kind kind = Kind::result;
   std::string name;
   ValueId value;
+  bool operator==(const Output&) const = default;
 };
 
-// A module of the model: its path and its type name, for strategies and for matching by knowledge of a model.
+// A module of the model: its path and its type name, for strategies and for matching by knowledge
+// of a model.
 struct Scope {
   std::string path;
   std::string type;  // Module::name() without "torch::nn::" and "Impl"
+  bool operator==(const Scope&) const = default;
 };
 
 struct Graph {
@@ -121,35 +135,59 @@ struct Graph {
   const TensorType& type(ValueId v) const { return values[v.index].type; }
   const Input* find_input(std::string_view name) const;
   const Output* find_output(Output::Kind kind, std::string_view name) const;
+  bool operator==(const Graph&) const = default;
 };
 
-// Throws Error naming the node and its scope when something does not hold: SSA order, operand and output indices,
-// types present, output kinds and names unique, gradients shaped like their parameters, scopes listed.
+// Returns "loss", "parameter", ... as in the text form.
+std::string_view name_of(Input::Kind kind);
+std::string_view name_of(Output::Kind kind);
+
+// Throws Error naming the node and its scope when something does not hold: every value has one
+// producer and a type, SSA order, operand and output indices, a forward node before its backward
+// node, arguments and names unique, gradients and new buffers shaped like what they belong to,
+// constants of the right length, scopes unique, parents first and listed.
 void verify(const Graph& graph);
 
-// Returns the text form (perigee.graph/1), one line a node:
+// Returns the text form (perigee.graph/1), one line a scope, input, node and output:
 //   %12: float32[8, 32, 64] = aten::mm(self=%3, mat2=%7)   @blocks.0.attn forward
-// Constants are printed by their bytes in base64.
+// %_ is no tensor, numbers with a point or exponent are double, an empty list of another type than
+// int is
+// []:value, []:double or []:bool, and a constant's bytes are in base64. The scope "" is written as
+// nothing.
 std::string print(const Graph& graph);
 
-// Parses what `print` wrote. Throws Error with the line. parse(print(g)) equals g.
+// Returns one node's line of that text, without its end of line.
+std::string print(const Graph& graph, const Node& node);
+
+// Parses what `print` wrote. Throws Error with the line. parse(print(g)) equals g; it does not
+// verify.
 Graph parse(std::string_view text);
 
-// Returns 32 hexadecimal digits: equal for graphs that do the same thing with the same names of inputs, outputs and
-// scopes, whatever the numbering of their values (XXH3-128 over the canonical form).
+// Returns 32 hexadecimal digits: equal for graphs that are the same but for the numbering of their
+// values and values that nothing makes (XXH3-128 over the canonical form). Everything else counts,
+// the order of inputs and nodes too, since value_names depend on it.
 std::string structural_hash(const Graph& graph);
 
-// Returns up to ten lines that say how two graphs differ (first differing input, parameter, node), or "".
+// Returns up to ten lines that say how two graphs differ (scopes, inputs, the first differing node,
+// outputs), or "" where their hashes are equal.
 std::string difference(const Graph& a, const Graph& b);
 
 // Returns a name for every value that is stable under renumbering: an input's own name, else
-// `scope/op.k` with k counted within (scope, op, phase), `'` before it in the backward phase (blocks.0.attn/mm.1,
-// blocks.0.attn/'mm.0), and `:r` behind it for a result r > 0.
+// `scope/op.k` with the op's name without namespace and overload and k counted within (scope, that
+// name, phase), `'` before it in the backward phase (blocks.0.attn/mm.1, blocks.0.attn/'mm.0), and
+// `:r` behind it for a result r > 0. Values that nothing makes have the name "".
 std::vector<std::string> value_names(const Graph& graph);
 
-// Passes. Each returns the changed graph with unused values removed and the rest renumbered.
+// Passes. Each returns the changed graph, its values numbered in the order of inputs and nodes.
+
+// Removes values that nothing makes; the numbering is then canonical.
+Graph renumber(Graph graph);
+// Removes nodes that no output needs, and constants that no node uses. Parameters, buffers, data,
+// sends and receives stay.
 Graph eliminate_dead_code(Graph graph);
-// Merges equal nodes (same op, arguments, operands and scope phase order kept). Random ops with different keys differ.
+// Merges nodes with the same op, arguments, operands, result types, scope and phase into the first
+// of them. A node of another scope or phase is not merged: that would move work between stages, or
+// keep a forward value for the backward. Random ops merge only with equal keys, collectives never.
 Graph eliminate_common_subexpressions(Graph graph);
 
 template <class F>
