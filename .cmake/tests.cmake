@@ -45,7 +45,7 @@ foreach(folder IN LISTS test_folders)
     target_precompile_headers(tests_${folder} REUSE_FROM torch_test_pch)
   endif()
   catch_discover_tests(tests_${folder}
-    TEST_PREFIX "${folder}: "
+    TEST_PREFIX "${folder}/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT 120 ENVIRONMENT "PERIGEE_COMMAND=${PROJECT_BINARY_DIR}/perigee")
 endforeach()

@@ -1,5 +1,12 @@
-// A program: everything one rank does in one optimizer step, with every address known before the first step.
-// compile/ makes it from the graph and the plan; exec/ runs it and has no strategy logic.
+// A program: everything one rank does in one optimizer step, with every address known before the
+// first step. compile/ makes it from the graph and the plan; exec/ runs it and has no strategy
+// logic.
+//
+// What an executor relies on. Every value that is not empty has an address that never changes,
+// views too, so its tensor (address, shape, strides) can be made once, when the program is loaded;
+// views and reshapes that do not copy are no instructions. An op's results are served at their
+// values' addresses by `allocations` (or, in place, are the operands): what the call returns is
+// checked (address, strides) and dropped. All frames start as zeros.
 #pragma once
 
 #include <cstdint>
@@ -9,27 +16,37 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "mesh/placement.h"
 
 namespace perigee::compile {
 
-// A contiguous piece of device memory, allocated once.
+// A contiguous piece of device memory, allocated once, 64-byte aligned.
 struct Frame {
   enum class Kind : uint8_t {
-    persistent,     // parameters, optimizer state, buffers, gradients, scalars that vary by step
-    microbatch,     // one per in-flight microbatch slot: activations between forward and backward
-    scratch,        // within one section's run
-    communication,  // operands and results of one axis group's collectives: same size and offsets on all its ranks
+    persistent,  // what outlives a step: parameters, optimizer state, buffers, constants, scalars,
+                 // results
+    microbatch,  // one per in-flight microbatch slot: activations between forward and backward
+                 // sections
+    scratch,     // everything else: within one section's run, or from one section to a later one of
+                 // the step
+    communication,  // operands and results of one axis group's collectives: same size and offsets
+                    // on all its ranks
   };
   Kind kind = Kind::scratch;
   std::string name;
   int64_t bytes = 0;
   int64_t copies = 1;  // microbatch: slots in flight
+
+  bool operator==(const Frame&) const = default;
 };
 
-// An address: frame and offset in bytes (64-byte aligned). In a microbatch frame the running slot picks the copy.
+// An address: frame and offset in bytes (64-byte aligned but for views). In a microbatch frame the
+// running slot picks the copy.
 struct Place {
-  int32_t frame = -1;  // -1: no memory of its own (a view, or an empty tensor)
+  int32_t frame = -1;  // -1: an empty tensor
   int64_t offset = 0;
+
+  bool operator==(const Place&) const = default;
 };
 
 using graph::ValueId;  // in a program: an index of Program::values
@@ -37,9 +54,9 @@ using graph::ValueId;  // in a program: an index of Program::values
 struct ProgramValue {
   graph::TensorType type;
   std::vector<int64_t> strides;  // in elements; declared layout, checked by the executor
-  Place place;
-  ValueId view_of;               // the value whose memory this one shares, or undefined
-  std::string name;              // graph::value_names' name, or "gradient:PARAM", "adamw.exp_avg:PARAM", ...
+  Place place;                   // of its first element; a view's lies within its base
+  ValueId view_of;   // the value (itself no view) whose memory this one shares, or undefined
+  std::string name;  // graph::value_names' name, or "gradient:PARAM", "exp_avg:PARAM", ...
 };
 
 // One allocation that the op makes inside LibTorch, in order, and where it is served.
@@ -50,27 +67,43 @@ struct Allocation {
 
 struct Instruction {
   enum class Kind : uint8_t {
-    op,          // run `op` with `args`
-    collective,  // start a collective (comm::...) on `stream`; completes `event`
-    wait,        // the running stream waits for `event`
-    release,     // drop the handles of `args`' values (their memory may be reused from here on)
+    op,    // run `op` with `args`
+    load,  // copy this rank's part of the running microbatch's data tensor `op` (its binding's
+           // name) to outputs[0]
+    collective,  // start a collective (comm::...) on `stream`, from operand to output; completes
+                 // `event`. It sees what earlier instructions of the compute stream and of `stream`
+                 // wrote
+    wait,  // the compute stream waits for `event`
   };
   Kind kind = Kind::op;
   std::string op;
   std::vector<std::pair<std::string, graph::Arg>> args;
-  std::vector<ValueId> outputs;
-  std::vector<Allocation> allocations;  // the op's allocation trace; empty and !traced: not known, allocate freely
-  bool traced = false;
-  bool in_place = false;  // the outputs are the operands of the same position, written in place (optimizer ops)
-  int32_t stream = 0;     // 0: compute; k > 0: communication stream of Program::streams[k]
-  int32_t event = -1;
+  std::vector<ValueId> outputs;         // index -1: a result that nobody uses; its memory is one of
+                                        // `allocations` all the same
+  std::vector<Allocation> allocations;  // all that the call allocates, results included, in order
+  bool traced = false;  // false: `allocations` is an estimate; the call allocates freely, its
+                        // results are copied to their places
+  bool in_place =
+      false;  // `outputs` name operands (or views that cover them) that the op writes in place
+  int32_t stream = 0;  // 0: compute; k > 0: communication stream Program::streams[k]
+  int32_t event = -1;  // collective: completes it; wait: waits for it
+  std::vector<ValueId>
+      releases;  // no views; read or written for the last time here: their memory may be reused
+                 // from here on. For the verifier; an executor may ignore it
   std::string scope;
   graph::Phase phase = graph::Phase::forward;
 };
 
 // A straight list of instructions that runs as a whole for one microbatch (or once per step).
+//   prologue_first, prologue, prologue_last   count labels, microbatch by microbatch, and average
+//   (only where needed) micro_first, micro, micro_last            first: gradients are written,
+//   later ones add; last: gradients are reduced.
+//                                             With one microbatch there is only "micro"; with two
+//                                             no "micro"
+//   step                                      clipping and the optimizer
+// With pipelines F/B/W per chunk take the place of micro.
 struct Section {
-  std::string name;  // "prologue", "micro", "last_micro", "step"; with pipelines F/B/W per chunk
+  std::string name;
   std::vector<Instruction> instructions;
 };
 
@@ -83,13 +116,21 @@ struct Run {
 
 // A named tensor the host reads or writes between steps.
 struct Binding {
-  // parameter, buffer, state: full names; data: per microbatch; constant: bytes given; scalar: float64 written before
-  // each step ("lr.0", "step", "microbatch") ; result: loss, grad_norm, named results, read after the step.
+  // parameter, buffer: full names; state: "exp_avg:PARAM", "exp_avg_sq:PARAM",
+  // "momentum_buffer:PARAM"; zeros at the start. data: named by the batch's tensor, read by `load`.
+  // constant: bytes given. scalar: float64, written by the host before each step: "lr.G" (G: 0 for
+  // the default group, k + 1 for StepSpec::groups[k]) and "step" (1 in the first step). result:
+  // read after the step: "loss", "grad_norm", the graph's results by name.
   enum class Kind : uint8_t { parameter, buffer, state, data, constant, scalar, result };
   Kind kind = Kind::data;
   std::string name;
   ValueId value;
-  std::string data;  // constant: bytes
+  std::string data;  // constant: its bytes, row-major
+
+  // Which piece of the whole tensor this rank holds: one range per dim of `shape`. data: of one
+  // global microbatch.
+  std::vector<int64_t> shape;
+  std::vector<mesh::Range> ranges;
 };
 
 struct Program {
@@ -98,18 +139,25 @@ struct Program {
   std::vector<Frame> frames;
   std::vector<ProgramValue> values;
   std::vector<Section> sections;
-  std::vector<Run> order;               // one optimizer step
-  std::vector<std::string> streams;     // [0] "compute", then one per communicating axis group ("data")
+  std::vector<Run> order;  // one optimizer step
+  std::vector<std::string>
+      streams;  // [0] "compute", then one per communicating axis group ("data", "data,context")
+  int32_t events = 0;  // event numbers are below this
   std::vector<Binding> bindings;
-  int64_t peak_bytes = 0;               // sum of frames over copies
+  int64_t peak_bytes = 0;    // sum of frames over copies
+  bool exact_memory = true;  // every op has a recorded allocation trace
+
+  const Binding* find(Binding::Kind kind, std::string_view name) const;
 };
 
-// Throws Error when a happens-before replay of the step finds a value read before it is written, memory reused while an
-// instruction or an unwaited collective still reads or writes it, overlapping live places, or a section that leaks.
+// Throws Error when a happens-before replay of the step finds a value read before it is written,
+// memory written that a live value, a running instruction's operand or an unwaited collective still
+// needs, overlapping live places, a place outside its frame, or a value that a section leaves
+// behind and nothing reads.
 void verify(const Program& program);
 
-// Text for people and golden tests: frames, sections, one line an instruction; `summary` counts ops and collectives
-// per section ("last_micro: 2 all_reduce over data (1.2 MiB)").
+// Text for people and golden tests: frames, sections, one line an instruction; `summary` counts ops
+// and collectives per section ("micro_last: 2 all_reduce over data (1.2 MiB)").
 std::string print(const Program& program);
 std::string summary(const Program& program);
 

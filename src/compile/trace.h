@@ -1,5 +1,6 @@
-// Allocation traces: what an op instance allocates inside LibTorch and how its results lie. Recorded once per distinct
-// instance by a dry run (profile/), kept in the profile database; compile/ places memory by them.
+// Allocation traces: what an op instance allocates inside LibTorch and how its results lie.
+// Recorded once per distinct instance by a dry run (profile/), kept in the profile database;
+// compile/ places memory by them.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace perigee::compile {
 // A local op with everything that decides what it allocates.
 struct OpInstance {
   std::string op;
-  std::vector<std::pair<std::string, graph::Arg>> args;    // ValueId indices count `operands`
-  std::vector<graph::TensorType> operands;                 // local types, in each_operand order
+  std::vector<std::pair<std::string, graph::Arg>> args;  // ValueId indices count `operands`
+  std::vector<graph::TensorType> operands;               // local types, in each_operand order
   std::vector<std::vector<int64_t>> operand_strides;
   std::vector<graph::TensorType> outputs;
 };
@@ -28,15 +29,17 @@ struct OpTrace {
   std::vector<int64_t> allocations;  // bytes, in order
   // allocation k may reuse the memory of allocation j < k if j is in freed_before[k]
   std::vector<std::vector<int32_t>> freed_before;
-  std::vector<int32_t> output_allocation;              // per output: which allocation holds it; -1: shares an operand
-  std::vector<std::vector<int64_t>> output_strides;    // per output
+  std::vector<int32_t>
+      output_allocation;  // per output: which allocation holds it; -1: shares an operand
+  std::vector<std::vector<int64_t>> output_strides;  // per output
 };
 
 // Where compile/ asks for traces.
 class TraceSource {
  public:
   virtual ~TraceSource() = default;
-  // Returns the trace, or nothing where the instance has not been recorded (then memory is an estimate).
+  // Returns the trace, or nothing where the instance has not been recorded (then memory is an
+  // estimate).
   virtual std::optional<OpTrace> find(const OpInstance& instance) = 0;
 };
 

@@ -1,38 +1,37 @@
+// clang-format off
 // Perigee's own ops, beside ATen's. Shapes in brackets; "type" means that the result's type carries
 // the shape and dtype. Capture emits those of the first two groups, shard/ and compile/ the others.
 //
 // -- Shape and constants
 //   perigee::reshape(self)                     any view or reshape that keeps row-major order; type
 //   perigee::expand(self)                      broadcast of size-1 and leading dims; type
-//   perigee::full(value)                       every factory with one value (zeros, ones, full,
-//   empty as 0); type perigee::cast(self)                        dtype conversion (aten::_to_copy);
-//   type perigee::random(kind, key, low, high | mean, std | p)   type; kind: uniform normal
-//   bernoulli integer exponential.
-//                                              Philox4x32-10, exec/random.h; key numbers the random
-//                                              ops of the graph
+//   perigee::full(value)                       every factory with one value (zeros, ones, full, empty as 0); type
+//   perigee::cast(self)                        dtype conversion (aten::_to_copy); type
+//   perigee::random(kind, key, low, high | mean, std | p)   type; kind: uniform normal bernoulli integer exponential.
+//                                              Philox4x32-10, exec/random.h; key numbers the random ops of the graph.
+//                                              uniform and integer draw from [low, high), exponential has rate 1
 //
 // -- Composites that stay one node, forward and backward
-//   perigee::dropout(self, p, key)             self * mask / (1 - p); its backward is the same op
-//   on the gradient perigee::attention(query [b,h,s,d], key [b,g,t,d], value [b,g,t,e], bias?,
-//   causal, scale, p, random_key)
-//       -> (output [b,h,s,e], logsumexp [b,h,s])           g divides h (grouped queries)
-//   perigee::attention_backward(grad, query, key, value, bias?, output, logsumexp, causal, scale,
-//   p, random_key)
-//       -> (d_query, d_key, d_value, d_bias?)
+//   perigee::dropout(self, p, key)             self * mask / (1 - p); its backward is the same op on the gradient
+//   perigee::attention(query [b,h,s,d], key [b,g,t,d], value [b,g,t,e], bias?, causal, scale, p, random_key)
+//       -> (output [b,h,s,e], logsumexp [b,h,s])           g divides h (grouped queries); bias broadcasts to
+//       [b,h,s,t] and is added to the scaled scores; a row of -inf alone gives 0; causal: key j <= query i.
+//       logsumexp is float64 for float64, else float32
+//   perigee::attention_backward(grad, query, key, value, bias?, output, logsumexp, causal, scale, p, random_key,
+//       bias_grad) -> (d_query, d_key, d_value, d_bias?)    d_bias (bias's shape) only where bias_grad
 //   perigee::rms_norm(self [*, n], weight? [n], eps) -> (output, rstd [*, 1])
 //   perigee::rms_norm_backward(grad, self, weight?, rstd) -> (d_self, d_weight?)
 //   perigee::cross_entropy(logits [n, c], target [n], weight? [c], ignore_index, label_smoothing)
-//       -> (losses [n], logsumexp [n])                      losses of ignored labels are 0
-//   perigee::cross_entropy_backward(grad [n], logits, target, logsumexp, weight?, ignore_index,
-//   label_smoothing)
+//       -> (losses [n], logsumexp [n])                      losses of ignored labels are 0. With s = label_smoothing,
+//       w = weight or 1: (1-s) w[y] (lse - x[y]) + s/c sum_k w[k] (lse - x[k]); logsumexp typed as attention's
+//   perigee::cross_entropy_backward(grad [n], logits, target, logsumexp, weight?, ignore_index, label_smoothing)
 //       -> d_logits [n, c]
 //   perigee::nll(self [n, c, *], target [n, *], weight? [c], ignore_index) -> losses [n, *]
 //   perigee::nll_backward(grad [n, *], self, target, weight?, ignore_index) -> d_self
-//   perigee::label_weight(target, weight?, ignore_index) -> [] the mean's denominator: the sum of
-//   the labels' weights perigee::step_average(self []) -> []       identity within one microbatch;
-//   compile/ replaces it by the average of
-//                                              `self` over all microbatches of the step, known
-//                                              before the first backward
+//   perigee::label_weight(target, weight?, ignore_index, dtype) -> [] the mean's denominator: the sum of the labels'
+//                                              weights, or their count; float32 or float64
+//   perigee::step_average(self []) -> []       identity within one microbatch; compile/ replaces it by the average of
+//                                              `self` over all microbatches of the step, known before the first backward
 //
 // -- Collectives in a local graph. `axis` names mesh axes ("data", or "data,context"), whose group
 // holds this rank.
@@ -42,6 +41,29 @@
 //   comm::all_to_all(self, axis, split_dim, cat_dim)
 //   comm::broadcast(self, axis, root)
 //   comm::send(self, axis, peer), comm::receive(axis, peer)
+//
+// -- In programs only (compile/ adds them). A name ending in _ writes its first operand(s) in place and makes no result;
+//    lr, step, scale and squared_norm are float64 scalars in memory.
+//   perigee::copy_(self, source, scale = 1.0)              self = source * scale
+//   perigee::accumulate_(self, other, scale = 1.0)         self += other * scale
+//   perigee::scale_(self, scale)                           self *= scale
+//   perigee::squared_norm(tensors) -> [] float64           sum over the list, in its order, of each one's sum of squares
+//                                                          (each summed in float64)
+//   perigee::clip_scale(squared_norm, max_norm, factor) -> (norm [], scale []) float64
+//       norm = factor * sqrt(squared_norm); scale = factor * min(1, max_norm / (norm + 1e-6)); max_norm <= 0: factor
+//   perigee::adamw_(self, exp_avg, exp_avg_sq, gradient, lr, step, scale, beta1, beta2, eps, weight_decay)
+//   perigee::adam_(...)                                    the same arguments; weight decay adds to the gradient
+//   perigee::sgd_(self, momentum_buffer?, gradient, lr, step, scale, momentum, dampening, nesterov, weight_decay)
+//       torch.optim's formulas on flat buffers [n] with gradient * scale for the gradient; the momentum buffer is the
+//       gradient itself where step is 1
+//
+// -- Random ops in a program (perigee::random, dropout, attention with p > 0) have, where a tensor is a block of a larger
+//    one, the arguments `whole` (shape of the whole step's tensor), `begin` (the block's first element in it, per dim)
+//    and `advance` (added to begin for each microbatch, per dim); element i of the block draws by its row-major index in
+//    the whole. Left out: the tensor is the whole.
+//
+// src/capture/ops.cc has the schemas (order, types, defaults) of those that run as dispatcher ops.
+// clang-format on
 #pragma once
 
 #include <string_view>
@@ -55,12 +77,16 @@ bool is_view(std::string_view op);
 // Returns true for comm:: ops.
 bool is_collective(std::string_view op);
 
-// Returns true for ops that may draw random numbers by key (attention only where its p > 0).
+// Returns true for ops that draw random numbers by key.
 bool is_random(std::string_view op);
 
 // Returns true for ops that compute each element of their one result from the same (broadcast)
-// element of their operands: what LibTorch tags `pointwise` or should (leaky_relu, ...), and
-// perigee::cast, dropout and full.
+// element of their operands: what LibTorch tags `pointwise`, and perigee::cast, dropout and full.
 bool is_pointwise(std::string_view op);
+
+// Returns the name of the argument of an ATen op that could only repeat its first result's shape
+// (`input_sizes` of slice_backward), or "". Nodes leave it out; who runs the op fills it from the
+// result's type.
+std::string_view size_argument(std::string_view op);
 
 }  // namespace perigee::graph

@@ -1,0 +1,39 @@
+// Schemas of the perigee:: ops that run as dispatcher ops (graph/ops.h says what they compute).
+// Their CPU and CUDA kernels are in exec/ and cuda/. Ops whose result's shape is in the value's
+// type (perigee::reshape, full, random, ...) have no schema: they are never dispatched.
+#include <torch/library.h>
+
+namespace {
+
+TORCH_LIBRARY(perigee, m) {
+  m.def("dropout(Tensor self, float p, int key) -> Tensor");
+  // `bias_grad` says whether d_bias is wanted; it is undefined otherwise.
+  m.def(
+      "attention(Tensor query, Tensor key, Tensor value, Tensor? bias=None, bool causal=False, *, "
+      "float scale, float p=0., int random_key=0) -> (Tensor output, Tensor logsumexp)");
+  m.def(
+      "attention_backward(Tensor grad, Tensor query, Tensor key, Tensor value, Tensor? bias, "
+      "Tensor output, Tensor logsumexp, bool causal=False, *, float scale, float p=0., "
+      "int random_key=0, bool bias_grad=False) -> (Tensor d_query, Tensor d_key, Tensor d_value, "
+      "Tensor d_bias)");
+  m.def("rms_norm(Tensor self, Tensor? weight=None, *, float eps) -> (Tensor output, Tensor rstd)");
+  m.def(
+      "rms_norm_backward(Tensor grad, Tensor self, Tensor? weight, Tensor rstd) -> "
+      "(Tensor d_self, Tensor d_weight)");
+  m.def(
+      "cross_entropy(Tensor logits, Tensor target, Tensor? weight=None, int ignore_index=-100, "
+      "float label_smoothing=0.) -> (Tensor losses, Tensor logsumexp)");
+  m.def(
+      "cross_entropy_backward(Tensor grad, Tensor logits, Tensor target, Tensor logsumexp, "
+      "Tensor? weight=None, int ignore_index=-100, float label_smoothing=0.) -> Tensor");
+  m.def("nll(Tensor self, Tensor target, Tensor? weight=None, int ignore_index=-100) -> Tensor");
+  m.def(
+      "nll_backward(Tensor grad, Tensor self, Tensor target, Tensor? weight=None, "
+      "int ignore_index=-100) -> Tensor");
+  m.def(
+      "label_weight(Tensor target, Tensor? weight=None, int ignore_index=-100, *, "
+      "ScalarType dtype) -> Tensor");
+  m.def("step_average(Tensor self) -> Tensor");
+}
+
+}  // namespace

@@ -1,0 +1,61 @@
+// From graph + plan to one rank's program.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compile/program.h"
+#include "compile/trace.h"
+#include "graph/graph.h"
+#include "plan/plan.h"
+
+namespace perigee::compile {
+
+// Parameters with options of their own. Their learning rate is the scalar "lr.G", which the host
+// writes.
+struct OptimizerGroup {
+  std::vector<std::string> parameters;
+  std::optional<double> weight_decay;
+};
+
+// What a step does with the gradients.
+struct StepSpec {
+  std::string optimizer =
+      "adamw";  // sgd, adam, adamw; "none": gradients are results, named "gradient:PARAM"
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double momentum = 0;    // sgd
+  double dampening = 0;   // sgd
+  bool nesterov = false;  // sgd
+  double weight_decay = 0;
+  std::vector<OptimizerGroup> groups;  // a parameter in none of them is in the default group 0
+  std::optional<double> clip_norm;     // global norm of the averaged gradients
+  std::vector<std::string> frozen;     // parameters that are not trained
+
+  bool evaluation = false;  // forward only: loss and results; no gradients, no new buffer values
+  std::vector<std::string>
+      results;  // named results to keep; with several microbatches there may be none
+};
+
+// Returns the program of `rank`. Throws Error when the plan does not fit the graph, a parameter
+// named in `spec` does not exist, a loss that is neither a mean nor a sum over samples is cut into
+// microbatches, or an op has no layout rule.
+Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
+                int64_t rank, TraceSource& traces);
+
+// Returns the predicted peak of every rank of the mesh, in mesh order, by compiling each distinct
+// one.
+plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& plan,
+                                const StepSpec& spec, TraceSource& traces);
+
+// Traces of ops that allocate their results and nothing else, contiguous: for planning without a
+// recorded profile (then memory is an estimate) and for tests.
+class NoTraces : public TraceSource {
+ public:
+  std::optional<OpTrace> find(const OpInstance&) override { return std::nullopt; }
+};
+
+}  // namespace perigee::compile
