@@ -1,6 +1,15 @@
 # What Perigee stands on, as imported targets dep::NAME and torch::cpu. Found by header and library rather than by package files,
 # so that the same lines serve the system and an unpacked bundle (CMAKE_PREFIX_PATH).
 
+# A bundle's libraries lie in folders that no loader knows, and the old kind of rpath also serves the libraries they need.
+set(bundle ${PROJECT_SOURCE_DIR}/.deps/prefix/usr)
+if(EXISTS ${bundle})
+  list(PREPEND CMAKE_PREFIX_PATH ${bundle})
+  set(bundle_lib ${bundle}/lib/${CMAKE_LIBRARY_ARCHITECTURE})
+  set(CMAKE_BUILD_RPATH ${bundle_lib} ${bundle_lib}/lapack ${bundle_lib}/blas)
+  add_link_options(LINKER:--disable-new-dtags)
+endif()
+
 # perigee_dependency(NAME HEADER file [LIBRARIES name...] [SUFFIX folder] [DEFINES name...])
 function(perigee_dependency name)
   cmake_parse_arguments(arg "" "HEADER;SUFFIX" "LIBRARIES;DEFINES" ${ARGN})
