@@ -57,10 +57,10 @@
 //       torch.optim's formulas on flat buffers [n] with gradient * scale for the gradient; the momentum buffer is the
 //       gradient itself where step is 1
 //
-// -- Random ops in a program (perigee::random, dropout, attention with p > 0) have, where a tensor is a block of a larger
-//    one, the arguments `whole` (shape of the whole step's tensor), `begin` (the block's first element in it, per dim)
-//    and `advance` (added to begin for each microbatch, per dim); element i of the block draws by its row-major index in
-//    the whole. Left out: the tensor is the whole.
+// -- Random ops (perigee::random, dropout, attention with p > 0) draw for each element by its row-major index in the
+//    whole step's tensor. shard/ adds, where the local tensor is a block, `global` (shape over all ranks of one
+//    microbatch) and `begin` (the block's first index in it, per dim); left out: the local tensor is all of it. compile/
+//    adds `batch_dim`, along which the step's microbatches follow each other; default 0; -1: every microbatch draws alike.
 //
 // src/capture/ops.cc has the schemas (order, types, defaults) of those that run as dispatcher ops.
 // clang-format on
