@@ -1,0 +1,256 @@
+#include "exec/random.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+#include "exec/simd.h"
+
+namespace perigee::exec {
+namespace {
+
+constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
+constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+
+#if defined(__x86_64__)
+// Lane-wise 32 x 32 bit products, high and low words.
+__attribute__((target("avx2"))) inline void multiply(__m256i a, __m256i m, __m256i& high,
+                                                     __m256i& low) {
+  const __m256i even = _mm256_mul_epu32(a, m);
+  const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), m);
+  low = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+  high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+}
+
+// Writes the words of the 8 * groups blocks that start at `block`.
+__attribute__((target("avx2"))) void blocks_avx2(const RandomStream& stream, uint64_t block,
+                                                 int64_t groups, uint32_t* out) {
+  const __m256i m0 = _mm256_set1_epi32(static_cast<int>(kMultiplier0));
+  const __m256i m1 = _mm256_set1_epi32(static_cast<int>(kMultiplier1));
+  for (int64_t g = 0; g < groups; ++g, block += 8, out += 32) {
+    alignas(32) uint32_t low[8], high[8];
+    for (uint64_t i = 0; i < 8; ++i) {
+      low[i] = static_cast<uint32_t>(block + i);
+      high[i] = static_cast<uint32_t>((block + i) >> 32);
+    }
+    __m256i c0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(low));
+    __m256i c1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(high));
+    __m256i c2 = _mm256_set1_epi32(static_cast<int>(stream.step));
+    __m256i c3 = _mm256_set1_epi32(static_cast<int>(stream.seed >> 32));
+    uint32_t k0 = static_cast<uint32_t>(stream.seed), k1 = stream.key;
+    for (int round = 0; round < 10; ++round) {
+      __m256i high0, low0, high1, low1;
+      multiply(c0, m0, high0, low0);
+      multiply(c2, m1, high1, low1);
+      c0 = _mm256_xor_si256(_mm256_xor_si256(high1, c1), _mm256_set1_epi32(static_cast<int>(k0)));
+      c1 = low1;
+      c2 = _mm256_xor_si256(_mm256_xor_si256(high0, c3), _mm256_set1_epi32(static_cast<int>(k1)));
+      c3 = low0;
+      k0 += kWeyl0;
+      k1 += kWeyl1;
+    }
+    // 4 x 8 transpose: each block's four words side by side.
+    const __m256i t0 = _mm256_unpacklo_epi32(c0, c1), t1 = _mm256_unpackhi_epi32(c0, c1);
+    const __m256i t2 = _mm256_unpacklo_epi32(c2, c3), t3 = _mm256_unpackhi_epi32(c2, c3);
+    const __m256i u0 = _mm256_unpacklo_epi64(t0, t2), u1 = _mm256_unpackhi_epi64(t0, t2);
+    const __m256i u2 = _mm256_unpacklo_epi64(t1, t3), u3 = _mm256_unpackhi_epi64(t1, t3);
+    auto* to = reinterpret_cast<__m256i*>(out);
+    _mm256_storeu_si256(to + 0, _mm256_permute2x128_si256(u0, u1, 0x20));
+    _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(u2, u3, 0x20));
+    _mm256_storeu_si256(to + 2, _mm256_permute2x128_si256(u0, u1, 0x31));
+    _mm256_storeu_si256(to + 3, _mm256_permute2x128_si256(u2, u3, 0x31));
+  }
+}
+#endif
+
+std::array<uint32_t, 4> block_words(const RandomStream& stream, uint64_t block) {
+  return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream.step,
+                 static_cast<uint32_t>(stream.seed >> 32)},
+                {static_cast<uint32_t>(stream.seed), stream.key});
+}
+
+// Bits of a uniform number that the type holds exactly below 1.
+int uniform_bits(at::ScalarType type) {
+  return type == at::kBFloat16 ? 8 : type == at::kHalf ? 11 : 24;
+}
+
+double uniform(uint32_t word, int bits) {
+  return static_cast<double>(word >> (32 - bits)) * std::ldexp(1.0, -bits);
+}
+
+// In (0, 1]: the logarithm is finite.
+double positive_uniform(uint32_t word) {
+  return (static_cast<double>(word) + 1) * std::ldexp(1.0, -32);
+}
+
+// Box-Muller over the two words of an element's pair.
+double normal(const RandomStream& stream, uint64_t index) {
+  const auto words = block_words(stream, index / 4);
+  const size_t pair = index % 4 / 2 * 2;
+  const double radius = std::sqrt(-2 * std::log(positive_uniform(words[pair])));
+  const double angle = 2 * std::numbers::pi * static_cast<double>(words[pair + 1]) * 0x1p-32;
+  return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
+}
+
+PERIGEE_SIMD void dropout_float(const float* self, float* out, const uint32_t* words, int64_t n,
+                                uint32_t threshold, float scale) {
+  for (int64_t i = 0; i < n; ++i) out[i] = words[i] >= threshold ? self[i] * scale : 0.0f;
+}
+
+}  // namespace
+
+std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{kMultiplier0} * c[0], p1 = uint64_t{kMultiplier1} * c[2];
+    c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(p1),
+         static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(p0)};
+    k = {k[0] + kWeyl0, k[1] + kWeyl1};
+  }
+  return c;
+}
+
+void RandomStream::words(uint64_t begin, std::span<uint32_t> out) const {
+  size_t done = 0;
+  const auto partial = [&](size_t count) {
+    const auto block = block_words(*this, (begin + done) / 4);
+    for (size_t i = 0; i < count; ++i) out[done + i] = block[(begin + done + i) % 4];
+    done += count;
+  };
+  if (begin % 4 != 0) partial(std::min<size_t>(4 - begin % 4, out.size()));
+#if defined(__x86_64__)
+  if (has_avx2()) {
+    const auto groups = static_cast<int64_t>((out.size() - done) / 32);
+    blocks_avx2(*this, (begin + done) / 4, groups, out.data() + done);
+    done += groups * 32;
+  }
+#endif
+  while (done < out.size()) partial(std::min<size_t>(4, out.size() - done));
+}
+
+RandomBlock::RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t> whole,
+                         std::vector<int64_t> begin, const std::vector<int64_t>& advance,
+                         const Draw& draw) {
+  const size_t dims = local.size();
+  if (whole.empty()) whole = local;
+  if (begin.empty()) begin.assign(dims, 0);
+  if (whole.size() != dims || begin.size() != dims ||
+      (!advance.empty() && advance.size() != dims)) {
+    fail("exec",
+         "a random op's \"whole\", \"begin\" and \"advance\" must have its {} dims, but got {}, {} "
+         "and {}",
+         dims, whole.size(), begin.size(), advance.size());
+  }
+  numel_ = 1;
+  for (size_t d = 0; d < dims; ++d) {
+    numel_ *= local[d];
+    if (!advance.empty()) begin[d] += draw.microbatch * advance[d];
+    if (begin[d] < 0 || begin[d] + local[d] > whole[d]) {
+      fail("exec",
+           "a random op's block must lie in its whole tensor, but got [{}, {}) of {} in dim {} "
+           "(microbatch {})",
+           begin[d], begin[d] + local[d], whole[d], d, draw.microbatch);
+    }
+  }
+  // A run takes in the innermost dims that are whole, and one more.
+  run_ = 1;
+  uint64_t stride = 1;
+  bool consecutive = true;
+  for (size_t d = local.size(); d-- > 0;) {
+    offset_ += static_cast<uint64_t>(begin[d]) * stride;
+    if (consecutive) {
+      run_ *= local[d];
+      consecutive = local[d] == whole[d];
+    } else {
+      outer_.insert(outer_.begin(), local[d]);
+      outer_strides_.insert(outer_strides_.begin(), stride);
+    }
+    stride *= static_cast<uint64_t>(whole[d]);
+  }
+}
+
+void fill_random(at::Tensor& out, const Distribution& distribution, const RandomStream& stream,
+                 const RandomBlock& block) {
+  using Kind = Distribution::Kind;
+  const int bits = uniform_bits(out.scalar_type());
+  const double a = distribution.a, b = distribution.b;
+  const bool floating = out.is_floating_point();
+  if (!floating && (distribution.kind == Kind::uniform || distribution.kind == Kind::normal ||
+                    distribution.kind == Kind::exponential)) {
+    fail("exec", "such random numbers need a floating point type, but got {}",
+         c10::toString(out.scalar_type()));
+  }
+  AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, out.scalar_type(), "random", [&] {
+    auto* data = out.mutable_data_ptr<scalar_t>();
+    const auto each = [&](auto value) {
+      each_words(stream, block, [&](int64_t local, std::span<const uint32_t> words) {
+        for (size_t i = 0; i < words.size(); ++i)
+          data[local + i] = static_cast<scalar_t>(value(words[i]));
+      });
+    };
+    switch (distribution.kind) {
+      case Kind::uniform:
+        return each([&](uint32_t w) { return a + (b - a) * uniform(w, bits); });
+      case Kind::bernoulli: {
+        const auto threshold = drop_threshold(a);
+        return each([&](uint32_t w) { return w < threshold ? 1.0 : 0.0; });
+      }
+      case Kind::integer: {
+        const auto low = static_cast<int64_t>(a);
+        const auto range = static_cast<uint64_t>(static_cast<int64_t>(b) - low);
+        return each(
+            [&](uint32_t w) { return low + static_cast<int64_t>((uint64_t{w} * range) >> 32); });
+      }
+      case Kind::exponential:
+        return each([](uint32_t w) { return -std::log(positive_uniform(w)); });
+      case Kind::normal:
+        return block.each_run([&](int64_t local, uint64_t index, int64_t count) {
+          for (int64_t i = 0; i < count; ++i) {
+            data[local + i] = static_cast<scalar_t>(a + b * normal(stream, index + i));
+          }
+        });
+    }
+  });
+}
+
+uint64_t drop_threshold(double p) {
+  return static_cast<uint64_t>(std::llround(std::clamp(p, 0.0, 1.0) * 4294967296.0));
+}
+
+void dropout(const at::Tensor& self, at::Tensor& out, double p, const RandomStream& stream,
+             const RandomBlock& block) {
+  const uint64_t threshold = drop_threshold(p);
+  if (threshold > UINT32_MAX) {
+    out.zero_();
+    return;
+  }
+  const double scale = 1 / (1 - p);
+  if (self.scalar_type() == at::kFloat) {
+    const auto* from = self.const_data_ptr<float>();
+    auto* to = out.mutable_data_ptr<float>();
+    each_words(stream, block, [&](int64_t local, std::span<const uint32_t> words) {
+      dropout_float(from + local, to + local, words.data(), static_cast<int64_t>(words.size()),
+                    static_cast<uint32_t>(threshold), static_cast<float>(scale));
+    });
+    return;
+  }
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, self.scalar_type(), "dropout", [&] {
+    using Wide = at::opmath_type<scalar_t>;
+    const auto* from = self.const_data_ptr<scalar_t>();
+    auto* to = out.mutable_data_ptr<scalar_t>();
+    each_words(stream, block, [&](int64_t local, std::span<const uint32_t> words) {
+      for (size_t i = 0; i < words.size(); ++i) {
+        to[local + i] = words[i] >= threshold
+                            ? static_cast<scalar_t>(static_cast<Wide>(from[local + i]) *
+                                                    static_cast<Wide>(scale))
+                            : scalar_t(0);
+      }
+    });
+  });
+}
+
+}  // namespace perigee::exec

@@ -1,0 +1,33 @@
+// How ops that draw random numbers say which: the arguments `key`, and after sharding `global`,
+// `begin` and `batch_dim`.
+#pragma once
+
+#include "exec/op.h"
+#include "exec/random.h"
+
+namespace perigee::exec {
+
+// The random part of an op, read once.
+struct RandomArguments {
+  int64_t key = 0;
+  std::vector<int64_t> local, whole, begin, advance;
+
+  // `local` is the shape that numbers are drawn for. Throws Error as Arguments does.
+  RandomArguments(const Arguments& arguments, std::vector<int64_t> local,
+                  std::string_view key_name = "key")
+      : key(arguments.integer(key_name, 0)),
+        local(std::move(local)),
+        whole(arguments.integers("whole")),
+        begin(arguments.integers("begin")),
+        advance(arguments.integers("advance")) {}
+
+  RandomStream stream(const Draw& draw) const {
+    return {draw.seed, static_cast<uint32_t>(key), static_cast<uint32_t>(draw.step)};
+  }
+  RandomBlock block(const Draw& draw) const { return {local, whole, begin, advance, draw}; }
+};
+
+// Reads kind and parameters of `perigee::random`. Throws Error for an unknown kind.
+Distribution distribution_of(const Arguments& arguments);
+
+}  // namespace perigee::exec

@@ -1,0 +1,32 @@
+// Between the graph's types and LibTorch's tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "graph/dtype.h"
+#include "graph/graph.h"
+
+namespace perigee::exec {
+
+at::ScalarType scalar_type(graph::DType dtype);
+
+// Throws Error for an element type that the graph has no name for.
+graph::DType dtype_of(at::ScalarType type);
+
+// Returns the tensor's dtype and shape.
+graph::TensorType type_of(const at::Tensor& tensor);
+
+// Returns "float32[8, 32]".
+std::string to_string(const graph::TensorType& type);
+
+// Returns the row-major strides of the shape, in elements.
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape);
+
+// Returns a tensor of the type that copies `bytes` (row-major). Throws Error when they are not as
+// many as the type needs.
+at::Tensor from_bytes(const graph::TensorType& type, const std::string& bytes);
+
+}  // namespace perigee::exec
