@@ -3,15 +3,13 @@
 // rewrite it, and the same structure holds a rank's local graph, where collectives are ordinary
 // nodes (`comm::all_reduce`).
 //
-// Every op is functional: no node writes to its operands. An op is named as LibTorch's dispatcher
-// names it
-// ("aten::add.Tensor"), ops of our own are "perigee::..." (graph/ops.h lists them with their
-// meaning).
+// Every op is functional: no node writes to its operands. An op has the name that LibTorch's
+// dispatcher gives it ("aten::add.Tensor"); ops of our own are "perigee::..." (graph/ops.h lists
+// them with their meaning).
 //
-// Sizes are types, not attributes: an op whose attributes would only repeat its result's shape has
-// none
-// (`perigee::reshape`, `perigee::expand`, `perigee::full`, ...); the shape stands in the value's
-// type, and making a graph local changes types alone.
+// Sizes are types, not attributes: an op whose attributes would only repeat its result's shape
+// (`perigee::reshape`, `perigee::expand`, `perigee::full`, ...) has none; the shape stands in the
+// value's type, and making a graph local changes types alone.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +56,8 @@ enum class Phase : uint8_t { forward, backward };
 struct Node {
   std::string op;
   std::vector<std::pair<std::string, Arg>> args;
-  std::vector<ValueId>
-      outputs;        // an output nobody can use (its schema's result is undefined) has index -1
+  // An output nobody can use (its schema's result is undefined) has index -1.
+  std::vector<ValueId> outputs;
   std::string scope;  // dotted module path, "" at the top
   Phase phase = Phase::forward;
   NodeId forward_node = -1;  // of a backward node: the forward node that made it, or -1
@@ -89,8 +87,8 @@ struct Value {
 struct Input {
   enum class Kind : uint8_t { parameter, buffer, data, constant };
   Kind kind = Kind::data;
-  std::string name;  // parameter and buffer: the module's dotted name; data: the name of the
-                     // batch's tensor ("tokens")
+  // Parameter and buffer: the module's dotted name. Data: the batch's tensor ("tokens").
+  std::string name;
   ValueId value;
   bool trainable = true;  // parameters: false when requires_grad is off
   std::string data;       // constant: its bytes, row-major
@@ -150,10 +148,9 @@ void verify(const Graph& graph);
 
 // Returns the text form (perigee.graph/1), one line a scope, input, node and output:
 //   %12: float32[8, 32, 64] = aten::mm(self=%3, mat2=%7)   @blocks.0.attn forward
-// %_ is no tensor, numbers with a point or exponent are double, an empty list of another type than
-// int is
-// []:value, []:double or []:bool, and a constant's bytes are in base64. The scope "" is written as
-// nothing.
+// %_ is no tensor, and numbers with a point or an exponent are double. An empty list of another
+// type than int is []:value, []:double or []:bool. A constant's bytes are in base64. The scope ""
+// is written as nothing.
 std::string print(const Graph& graph);
 
 // Returns one node's line of that text, without its end of line.

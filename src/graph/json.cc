@@ -168,6 +168,10 @@ class Summary {
 }  // namespace
 
 std::string summary(const Graph& graph) {
+  // Bytes that are not UTF-8 become U+FFFD.
+  const auto text = [](const Json& json) {
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  };
   // One line for each input, scope and node.
   std::string out = "{";
   const Json json = Summary(graph).json();
@@ -175,16 +179,16 @@ std::string summary(const Graph& graph) {
   for (const auto& [key, value] : json.items()) {
     out += separator;
     separator = ",\n";
-    out += Json(key).dump() + ": ";
+    out += text(key) + ": ";
     if (!value.is_array() || value.empty()) {
-      out += value.dump();
+      out += text(value);
       continue;
     }
     const char* item_separator = "[\n  ";
     for (const auto& item : value) {
       out += item_separator;
       item_separator = ",\n  ";
-      out += item.dump();
+      out += text(item);
     }
     out += "]";
   }

@@ -77,11 +77,12 @@ bool is_view(std::string_view op);
 // Returns true for comm:: ops.
 bool is_collective(std::string_view op);
 
-// Returns true for ops that draw random numbers by key.
+// Returns true for ops that may draw random numbers by key (attention only where its p > 0).
 bool is_random(std::string_view op);
 
 // Returns true for ops that compute each element of their one result from the same (broadcast)
-// element of their operands: what LibTorch tags `pointwise`, and perigee::cast, dropout and full.
+// element of their operands: what LibTorch tags `pointwise` or should (leaky_relu, ...), and
+// perigee::cast, dropout and full.
 bool is_pointwise(std::string_view op);
 
 // Returns the name of the argument of an ATen op that could only repeat its first result's shape
