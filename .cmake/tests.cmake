@@ -1,4 +1,5 @@
-# Tests: one executable per folder of tests/, one ctest entry per test case. They run in the source folder.
+# Tests: one executable per folder of tests/, one ctest entry per test case. They run in the source folder, and the environment
+# variable PERIGEE_BUILD names the build folder, where the command and the plugins are.
 include(CTest)
 if(NOT BUILD_TESTING)
   return()
@@ -33,7 +34,7 @@ foreach(folder IN LISTS test_folders)
   set(core_test OFF)
   if(folder IN_LIST core_folders OR folder MATCHES "^(command|structure)$")
     set(core_test ON)
-  elseif(NOT TARGET perigee_torch)
+  elseif(NOT TARGET perigee_torch OR (folder STREQUAL cuda AND NOT TARGET perigee_cuda))
     continue()
   endif()
   file(GLOB sources CONFIGURE_DEPENDS tests/${folder}/*_test.cc tests/${folder}/support*.cc)
@@ -47,5 +48,5 @@ foreach(folder IN LISTS test_folders)
   catch_discover_tests(tests_${folder}
     TEST_PREFIX "${folder}/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    PROPERTIES TIMEOUT 120 ENVIRONMENT "PERIGEE_COMMAND=${PROJECT_BINARY_DIR}/perigee")
+    PROPERTIES TIMEOUT 120 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
 endforeach()

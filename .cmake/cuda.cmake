@@ -1,0 +1,42 @@
+# The CUDA part is built where a CUDA 13 toolkit and LibTorch's CUDA libraries are (scripts/setup fetches them).
+find_program(PERIGEE_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+set(PERIGEE_CUDA OFF)
+if(PERIGEE_NVCC AND EXISTS ${PERIGEE_TORCH}/lib/libtorch_cuda.so)
+  set(PERIGEE_CUDA ON)
+endif()
+if(NOT PERIGEE_CUDA)
+  message(STATUS "CUDA part: left out")
+  return()
+endif()
+
+set(CMAKE_CUDA_COMPILER ${PERIGEE_NVCC})
+set(CMAKE_CUDA_FLAGS_RELEASE "-O2 -DNDEBUG")
+set(CMAKE_CUDA_FLAGS_DEV "-O1 -DNDEBUG")
+# A100, H100, and what comes later through PTX.
+set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+enable_language(CUDA)
+# CMake 3.25 does not know that nvcc can.
+set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+set(CMAKE_CUDA_STANDARD 20)
+
+get_filename_component(toolkit ${PERIGEE_NVCC} REALPATH)
+get_filename_component(toolkit ${toolkit}/../.. ABSOLUTE)
+set(nvidia ${PERIGEE_TORCH}/../nvidia)
+find_path(nccl_INCLUDE nccl.h HINTS ${toolkit}/include ${nvidia}/nccl/include NO_CACHE)
+find_library(nccl_LIBRARY NAMES nccl libnccl.so.2 HINTS ${toolkit}/lib64 ${nvidia}/nccl/lib NO_CACHE)
+find_library(cudart_LIBRARY NAMES cudart libcudart.so.13 HINTS ${toolkit}/lib64 ${nvidia}/cu13/lib NO_CACHE)
+
+add_library(torch::cuda INTERFACE IMPORTED)
+target_include_directories(torch::cuda SYSTEM INTERFACE ${toolkit}/include ${nccl_INCLUDE})
+target_compile_definitions(torch::cuda INTERFACE USE_C10D_NCCL)
+# Kernels register themselves when libtorch_cuda is loaded, so it must stay even where no symbol of it is used. What it needs
+# lies in the toolkit and beside LibTorch: the old kind of rpath serves the libraries of a library too.
+target_link_libraries(torch::cuda INTERFACE torch::cpu
+  -Wl,--push-state,--no-as-needed ${PERIGEE_TORCH}/lib/libtorch_cuda.so ${PERIGEE_TORCH}/lib/libc10_cuda.so -Wl,--pop-state
+  ${nccl_LIBRARY} ${cudart_LIBRARY})
+set(cuda_folders ${toolkit}/lib64 ${nvidia}/cu13/lib ${nvidia}/cusparselt/lib ${nvidia}/nvshmem/lib ${nvidia}/nccl/lib
+  ${nvidia}/cudnn/lib)
+target_link_options(torch::cuda INTERFACE LINKER:--disable-new-dtags
+  "LINKER:-rpath,${toolkit}/lib64" "LINKER:-rpath-link,$<JOIN:${cuda_folders},:>")
+message(STATUS "CUDA part: ${toolkit}, ${nccl_LIBRARY}")
