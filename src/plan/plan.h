@@ -1,5 +1,6 @@
-// The plan: the complete, serialisable answer to "how is this graph executed on this mesh". Strategies and solvers make
-// it, methods edit it, compile/ carries it out. It names graph values and scopes, never addresses or counters.
+// The plan: the complete, serialisable answer to "how is this graph executed on this mesh".
+// Strategies and solvers make it, methods edit it, compile/ carries it out. It names graph values
+// and scopes, never addresses or counters.
 #pragma once
 
 #include <cstdint>
@@ -37,15 +38,19 @@ struct Prediction {
 };
 
 struct Plan {
-  std::string graph_hash;     // graph::structural_hash of the graph it was made for
+  std::string graph_hash;  // graph::structural_hash of the graph it was made for
   mesh::Mesh mesh;
-  int64_t microbatches = 1;   // per optimizer step
-  std::string batch_axes = "data";  // axes (comma separated) that the batch dim of data inputs is sharded on
+  int64_t microbatches = 1;  // per optimizer step
+  std::string batch_axes =
+      "data";  // axes (comma separated) that the batch dim of data inputs is sharded on
 
-  // Placements by value name (graph::value_names; a parameter's or input's own name): what the plan pins. Every other
-  // value gets its placement by propagation. Data inputs not named here are sharded on dim 0 over batch_axes,
-  // parameters and buffers not named here are replicated.
+  // Placements by value name (graph::value_names; a parameter's or input's own name): what the plan
+  // pins. Every other value gets its placement by propagation. Data inputs not named here are
+  // sharded on dim 0 over batch_axes, parameters and buffers not named here are replicated.
   std::map<std::string, mesh::Placements> placements;
+
+  // Sharding rules that the user added or replaced, by op (shard/rule.h has the grammar).
+  std::map<std::string, std::string> rules;
 
   Communication communication;
   Prediction prediction;
@@ -54,13 +59,16 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-// Throws Error when the plan does not fit the graph (another structural hash: says what differs where it can), names
-// values that the graph lacks, has placements whose count is not that of the axes, a dim out of range, or Partial inputs.
+// Throws Error when the plan does not fit the graph (another structural hash: says what differs
+// where it can), names values that the graph lacks, has placements whose count is not that of the
+// axes, a dim out of range, or Partial inputs.
 void verify(const Plan& plan, const graph::Graph& graph);
 
-// JSON, "format": "perigee.plan/1", sorted keys, numbers with 17 digits. parse(print(p)) equals p.
+// JSON, "format": "perigee.plan/1", sorted keys, numbers as the shortest text that reads back
+// equal. parse(print(p)) equals p. Throws Error for a prediction that is not finite.
 std::string print(const Plan& plan);
-// Throws Error naming the path in the file (`mesh.axes[1].size`), unknown keys with the nearest name.
+// Throws Error naming the path in the file (`mesh.axes[1].size`), unknown keys with the nearest
+// name.
 Plan parse(std::string_view json, std::string_view file_name = "plan");
 
 // Returns 32 hexadecimal digits over the printed form; all ranks compare it before anything runs.

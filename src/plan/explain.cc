@@ -1,0 +1,41 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/plan.h"
+
+namespace perigee::plan {
+namespace {
+
+std::string bytes_text(int64_t bytes) {
+  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
+}
+
+}  // namespace
+
+std::string explain(const Plan& plan) {
+  std::string text;
+  for (const auto& decision : plan.decisions) {
+    text += fmt::format("{}: {}\n", decision.by, decision.sentence);
+  }
+  const auto& prediction = plan.prediction;
+  if (!prediction.peak_bytes.empty()) {
+    const auto [least, most] =
+        std::minmax_element(prediction.peak_bytes.begin(), prediction.peak_bytes.end());
+    text += fmt::format("predicted peak memory of a rank: {}{}{}\n",
+                        *least == *most ? "" : bytes_text(*least) + " to ", bytes_text(*most),
+                        prediction.exact_memory ? "" : " (estimate)");
+  }
+  if (prediction.step_seconds > 0) {
+    text += fmt::format("predicted step time: {:.4g} s\n", prediction.step_seconds);
+  }
+  return text;
+}
+
+}  // namespace perigee::plan

@@ -1,0 +1,189 @@
+// The plan as JSON (perigee.plan/1).
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "plan/plan.h"
+
+namespace perigee::plan {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* format_name = "perigee.plan/1";
+
+// A value in the file and the path to it, for messages.
+class Field {
+ public:
+  Field(const json& value, std::string file, std::string path)
+      : value_(value), file_(std::move(file)), path_(std::move(path)) {}
+
+  [[noreturn]] void fail_rule(std::string_view rule) const {
+    fail("plan", "{}: {} {}, but got {}", file_, path_.empty() ? "the plan" : path_, rule,
+         value_.dump().substr(0, 80));
+  }
+
+  // Checks that this is an object with no other keys than these.
+  void allow(std::initializer_list<const char*> keys) const {
+    if (!value_.is_object()) fail_rule("is an object");
+    const std::vector<std::string> known(keys.begin(), keys.end());
+    for (const auto& [key, item] : value_.items()) {
+      if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+      fail("plan", "{}: {} has no key \"{}\"{}", file_, path_.empty() ? "the plan" : path_, key,
+           did_you_mean(key, known));
+    }
+  }
+
+  Field at(const std::string& key) const {
+    const std::string path = path_.empty() ? key : path_ + "." + key;
+    if (!value_.is_object()) fail_rule("is an object");
+    const auto found = value_.find(key);
+    if (found == value_.end()) fail("plan", "{}: {} is missing", file_, path);
+    return {*found, file_, path};
+  }
+
+  std::vector<Field> items() const {
+    if (!value_.is_array()) fail_rule("is an array");
+    std::vector<Field> fields;
+    for (size_t i = 0; i < value_.size(); ++i) {
+      fields.emplace_back(value_[i], file_, fmt::format("{}[{}]", path_, i));
+    }
+    return fields;
+  }
+
+  std::vector<std::pair<std::string, Field>> members() const {
+    if (!value_.is_object()) fail_rule("is an object");
+    std::vector<std::pair<std::string, Field>> fields;
+    for (const auto& [key, item] : value_.items()) {
+      fields.emplace_back(key, Field(item, file_, fmt::format("{}[\"{}\"]", path_, key)));
+    }
+    return fields;
+  }
+
+  std::string text() const {
+    if (!value_.is_string()) fail_rule("is a string");
+    return value_.get<std::string>();
+  }
+  bool boolean() const {
+    if (!value_.is_boolean()) fail_rule("is true or false");
+    return value_.get<bool>();
+  }
+  double number() const {
+    if (!value_.is_number()) fail_rule("is a number");
+    return value_.get<double>();
+  }
+  int64_t integer() const {
+    const bool fits = value_.is_number_integer() &&
+                      !(value_.is_number_unsigned() &&
+                        value_.get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()});
+    if (!fits) fail_rule("is an integer");
+    return value_.get<int64_t>();
+  }
+  mesh::Placements placements() const {
+    try {
+      return mesh::parse_placements(text());
+    } catch (const Error&) {
+      fail_rule("is a list of placements such as \"S0,R\"");
+    }
+  }
+
+ private:
+  const json& value_;
+  std::string file_, path_;
+};
+
+mesh::Mesh parse_mesh(const Field& field) {
+  field.allow({"axes", "order"});
+  mesh::Mesh mesh;
+  for (const auto& axis : field.at("axes").items()) {
+    axis.allow({"name", "size"});
+    mesh.axes.push_back({axis.at("name").text(), axis.at("size").integer()});
+    if (mesh.axes.back().size < 1) axis.at("size").fail_rule("is at least 1");
+  }
+  for (const auto& rank : field.at("order").items()) mesh.order.push_back(rank.integer());
+  return mesh;
+}
+
+}  // namespace
+
+std::string print(const Plan& plan) {
+  json axes = json::array();
+  for (const auto& axis : plan.mesh.axes)
+    axes.push_back({{"name", axis.name}, {"size", axis.size}});
+  json placements = json::object();
+  for (const auto& [name, p] : plan.placements) placements[name] = mesh::to_string(p);
+  json decisions = json::array();
+  for (const auto& d : plan.decisions)
+    decisions.push_back({{"by", d.by}, {"sentence", d.sentence}});
+  if (!std::isfinite(plan.prediction.step_seconds)) {
+    fail("plan", "prediction.step_seconds is finite, but got {}", plan.prediction.step_seconds);
+  }
+  const json document = {
+      {"format", format_name},
+      {"graph", plan.graph_hash},
+      {"mesh", {{"axes", axes}, {"order", plan.mesh.order}}},
+      {"microbatches", plan.microbatches},
+      {"batch_axes", plan.batch_axes},
+      {"placements", placements},
+      {"rules", plan.rules},
+      {"communication",
+       {{"bucket_bytes", plan.communication.bucket_bytes},
+        {"overlap", plan.communication.overlap}}},
+      {"prediction",
+       {{"peak_bytes", plan.prediction.peak_bytes},
+        {"step_seconds", plan.prediction.step_seconds},
+        {"exact_memory", plan.prediction.exact_memory}}},
+      {"decisions", decisions},
+  };
+  return document.dump(2) + "\n";
+}
+
+Plan parse(std::string_view text, std::string_view file_name) {
+  const std::string file(file_name);
+  json document;
+  try {
+    document = json::parse(text);
+  } catch (const json::exception& e) {
+    fail("plan", "{}: the file is JSON, but got: {}", file, e.what());
+  }
+  const Field root(document, file, "");
+  if (root.at("format").text() != format_name) {
+    root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
+  }
+  root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "rules",
+              "communication", "prediction", "decisions"});
+
+  Plan plan;
+  plan.graph_hash = root.at("graph").text();
+  plan.mesh = parse_mesh(root.at("mesh"));
+  plan.microbatches = root.at("microbatches").integer();
+  plan.batch_axes = root.at("batch_axes").text();
+  for (const auto& [name, field] : root.at("placements").members()) {
+    plan.placements[name] = field.placements();
+  }
+
+  for (const auto& [op, text] : root.at("rules").members()) plan.rules[op] = text.text();
+
+  const auto communication = root.at("communication");
+  communication.allow({"bucket_bytes", "overlap"});
+  plan.communication.bucket_bytes = communication.at("bucket_bytes").integer();
+  plan.communication.overlap = communication.at("overlap").boolean();
+
+  const auto prediction = root.at("prediction");
+  prediction.allow({"peak_bytes", "step_seconds", "exact_memory"});
+  for (const auto& bytes : prediction.at("peak_bytes").items()) {
+    plan.prediction.peak_bytes.push_back(bytes.integer());
+  }
+  plan.prediction.step_seconds = prediction.at("step_seconds").number();
+  plan.prediction.exact_memory = prediction.at("exact_memory").boolean();
+
+  for (const auto& decision : root.at("decisions").items()) {
+    decision.allow({"by", "sentence"});
+    plan.decisions.push_back({decision.at("by").text(), decision.at("sentence").text()});
+  }
+  return plan;
+}
+
+}  // namespace perigee::plan

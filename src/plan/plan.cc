@@ -1,0 +1,97 @@
+#include "plan/plan.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/error.h"
+
+namespace perigee::plan {
+namespace {
+
+// The first names of a long list, for messages.
+std::string some(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < 3; ++i) text += (i ? ", " : "") + names[i];
+  return names.size() > 3 ? text + ", ..." : text;
+}
+
+// What can be said of a graph that a plan was not made for: names that it lacks.
+std::string missing_names(const Plan& plan, const std::map<std::string, graph::ValueId>& values) {
+  std::vector<std::string> missing;
+  for (const auto& [name, placements] : plan.placements) {
+    if (!values.contains(name)) missing.push_back(name);
+  }
+  return missing.empty() ? "" : fmt::format("; it names {}, which the graph lacks", some(missing));
+}
+
+void verify_placements(const Plan& plan, const std::string& name,
+                       const mesh::Placements& placements, const graph::TensorType& type) {
+  if (placements.size() != plan.mesh.axes.size()) {
+    fail("plan", "{} needs a placement for each of {} mesh axes, but got \"{}\"", name,
+         plan.mesh.axes.size(), mesh::to_string(placements));
+  }
+  for (size_t a = 0; a < placements.size(); ++a) {
+    const auto& p = placements[a];
+    if (p.is_shard() && (p.dim < 0 || p.dim >= static_cast<int>(type.shape.size()))) {
+      fail("plan", "{} has {} dims, but is placed as {} on axis {}", name, type.shape.size(),
+           mesh::to_string(p), plan.mesh.axes[a].name);
+    }
+  }
+}
+
+}  // namespace
+
+void verify(const Plan& plan, const graph::Graph& graph) {
+  mesh::verify(plan.mesh);
+  if (plan.microbatches < 1)
+    fail("plan", "microbatches are at least 1, but got {}", plan.microbatches);
+  for (const auto& axis : mesh::split_axes(plan.batch_axes)) {
+    // An axis that the mesh lacks has one rank; only the default may do so without being a typing
+    // error.
+    if (plan.mesh.find(axis) < 0 && axis != Plan{}.batch_axes) {
+      std::vector<std::string> names;
+      for (const auto& a : plan.mesh.axes) names.push_back(a.name);
+      fail("plan", "batch_axes names axes of the mesh, but got \"{}\"{}", axis,
+           did_you_mean(axis, names));
+    }
+  }
+  if (plan.communication.bucket_bytes < 1) {
+    fail("plan", "communication.bucket_bytes is at least 1, but got {}",
+         plan.communication.bucket_bytes);
+  }
+
+  const auto names = graph::value_names(graph);
+  std::map<std::string, graph::ValueId> values;
+  for (size_t v = 0; v < names.size(); ++v) {
+    values.emplace(names[v], graph::ValueId{static_cast<int32_t>(v)});
+  }
+  const auto graph_hash = graph::structural_hash(graph);
+  if (plan.graph_hash != graph_hash) {
+    fail("plan", "the plan is for the graph {}, but got the graph {} ({} nodes, {} inputs){}",
+         plan.graph_hash, graph_hash, graph.nodes.size(), graph.inputs.size(),
+         missing_names(plan, values));
+  }
+  for (const auto& [name, placements] : plan.placements) {
+    const auto found = values.find(name);
+    if (found == values.end()) {
+      fail("plan", "placements name values of the graph, but got \"{}\"{}", name,
+           did_you_mean(name, names));
+    }
+    verify_placements(plan, name, placements, graph.type(found->second));
+    if (graph.values[found->second.index].producer >= 0) continue;
+    for (const auto& p : placements) {
+      if (p.is_partial()) {
+        fail("plan", "an input is replicated or sharded, but {} is placed as \"{}\"", name,
+             mesh::to_string(placements));
+      }
+    }
+  }
+}
+
+std::string hash(const Plan& plan) {
+  const auto text = print(plan);
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+}  // namespace perigee::plan

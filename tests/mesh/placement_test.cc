@@ -1,0 +1,91 @@
+#include "mesh/placement.h"
+
+#include <rapidcheck.h>
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+
+namespace perigee::mesh {
+namespace {
+
+Placement arbitrary_placement() {
+  switch (*rc::gen::inRange(0, 3)) {
+    case 0:
+      return Placement::replicate();
+    case 1:
+      return Placement::shard(*rc::gen::inRange(0, 12));
+    default:
+      return Placement::partial(
+          *rc::gen::element(Reduce::sum, Reduce::average, Reduce::max, Reduce::min));
+  }
+}
+
+TEST_CASE("placements print as R, S<dim> and P") {
+  const Placements placements = {Placement::replicate(), Placement::shard(2), Placement::partial(),
+                                 Placement::partial(Reduce::max)};
+  CHECK(to_string(placements) == "R,S2,P,P(max)");
+  CHECK(to_string(Placements{}) == "");
+}
+
+TEST_CASE("placements read back what they print") {
+  CHECK(rc::check("parse(to_string(p)) == p", [] {
+    Placements placements;
+    const int axes = *rc::gen::inRange(0, 4);
+    for (int a = 0; a < axes; ++a) placements.push_back(arbitrary_placement());
+    RC_ASSERT(parse_placements(to_string(placements)) == placements);
+  }));
+}
+
+TEST_CASE("text that is no placement is refused") {
+  for (const char* text : {"S", "S-1", "S1x", "Q", "R,", ",R", "P(mean)", " R", "r"}) {
+    CAPTURE(text);
+    CHECK_THROWS_AS(parse_placements(text), Error);
+  }
+}
+
+TEST_CASE("the first parts of an uneven split hold one element more") {
+  CHECK(split(7, 3, 0) == Range{0, 3});
+  CHECK(split(7, 3, 1) == Range{3, 2});
+  CHECK(split(7, 3, 2) == Range{5, 2});
+  CHECK(split(2, 3, 2) == Range{2, 0});
+}
+
+TEST_CASE("the shards of a group lie one behind the other in group order") {
+  CHECK(rc::check("shards tile the dim", [] {
+    Mesh mesh;
+    const int axes = *rc::gen::inRange(1, 4);
+    Placements placements;
+    for (int a = 0; a < axes; ++a) {
+      mesh.axes.push_back({std::string(1, static_cast<char>('a' + a)), *rc::gen::inRange(1, 5)});
+      placements.push_back(Placement::shard(0));
+    }
+    const int64_t size = *rc::gen::inRange(0, 40);
+    int64_t next = 0;
+    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+      const auto range = local_ranges({size}, placements, mesh, rank)[0];
+      RC_ASSERT(range.begin == next || range.length == 0);
+      next += range.length;
+    }
+    RC_ASSERT(next == size);
+  }));
+}
+
+TEST_CASE("a dim sharded on two axes is split by the last axis first") {
+  const Mesh mesh{{{"tensor", 2}, {"data", 2}}, {}};
+  const auto placements = parse_placements("S1,S1");
+  CHECK(local_ranges({3, 5}, placements, mesh, 0) == std::vector<Range>{{0, 3}, {0, 2}});
+  CHECK(local_ranges({3, 5}, placements, mesh, 1) == std::vector<Range>{{0, 3}, {2, 1}});
+  CHECK(local_ranges({3, 5}, placements, mesh, 2) == std::vector<Range>{{0, 3}, {3, 1}});
+  CHECK(local_shape({3, 5}, placements, mesh, 3) == std::vector<int64_t>{3, 1});
+}
+
+TEST_CASE("a placement that does not fit the tensor or the mesh is refused") {
+  const Mesh mesh{{{"data", 2}}, {}};
+  CHECK_THROWS_WITH(local_ranges({4}, parse_placements("S1"), mesh, 0),
+                    Catch::Contains("1 dims") && Catch::Contains("S1 on axis data"));
+  CHECK_THROWS_AS(local_ranges({4}, parse_placements("R,R"), mesh, 0), Error);
+}
+
+}  // namespace
+}  // namespace perigee::mesh
