@@ -1,54 +1,56 @@
 #include "base/match.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace perigee {
 namespace {
 
-// Cuts the first component off `rest`. Returns it.
-std::string_view next_component(std::string_view& rest) {
-  const auto dot = rest.find('.');
-  const auto component = rest.substr(0, dot);
-  rest = dot == std::string_view::npos ? std::string_view() : rest.substr(dot + 1);
-  return component;
+std::vector<std::string_view> components(std::string_view name) {
+  std::vector<std::string_view> out;
+  if (name.empty()) return out;
+  for (;;) {
+    const size_t dot = name.find('.');
+    out.push_back(name.substr(0, dot));
+    if (dot == std::string_view::npos) return out;
+    name.remove_prefix(dot + 1);
+  }
 }
 
-bool component_matches(std::string_view pattern, std::string_view text) {
-  size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      mark = t;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p;
-      ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++mark;
+// Wildcard matching in |pattern| * |text| steps: `repeats(p)` may stand for any run of items,
+// `same` compares two items.
+template <class Pattern, class Text, class Repeats, class Same>
+bool match_sequence(const Pattern& pattern, const Text& text, Repeats repeats, Same same) {
+  std::vector<char> reached(text.size() + 1);
+  reached[0] = 1;
+  for (const auto& item : pattern) {
+    if (repeats(item)) {
+      for (size_t i = 1; i < reached.size(); ++i) reached[i] |= reached[i - 1];
     } else {
-      return false;
+      for (size_t i = text.size(); i > 0; --i)
+        reached[i] = reached[i - 1] && same(item, text[i - 1]);
+      reached[0] = 0;
     }
   }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
+  return reached[text.size()];
+}
+
+bool match_component(std::string_view pattern, std::string_view text) {
+  return match_sequence(
+      pattern, text, [](char c) { return c == '*'; },
+      [](char a, char b) { return a == b || a == '?'; });
 }
 
 }  // namespace
 
 bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  auto rest = pattern;
-  const auto first = next_component(rest);
-  const bool last = first.size() == pattern.size();
-  if (first == "**") {
-    if (last || matches(rest, name)) return true;
-    if (name.empty()) return false;
-    next_component(name);
-    return matches(pattern, name);
-  }
-  if (name.empty()) return false;
-  const bool only = name.find('.') == std::string_view::npos;
-  if (!component_matches(first, next_component(name))) return false;
-  if (last) return only;
-  return only ? rest == "**" : matches(rest, name);
+  return match_sequence(
+      components(pattern), components(name), [](std::string_view p) { return p == "**"; },
+      match_component);
+}
+
+bool matches_any(std::span<const std::string> patterns, std::string_view name) {
+  return std::ranges::any_of(patterns, [&](const auto& pattern) { return matches(pattern, name); });
 }
 
 }  // namespace perigee

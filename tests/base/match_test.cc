@@ -1,6 +1,8 @@
 #include "base/match.h"
 
 #include <catch2/catch.hpp>
+#include <string>
+#include <vector>
 
 using perigee::matches;
 
@@ -20,6 +22,24 @@ TEST_CASE("a pattern matches names component by component") {
   CHECK(matches("blocks.1?.up*", "blocks.12.up_proj"));
   CHECK_FALSE(matches("blocks.1?.up*", "blocks.1.up_proj"));
   CHECK(matches("a.**.**.d", "a.d"));
+  CHECK(matches("a.**.**", "a"));
   CHECK(matches("", ""));
   CHECK_FALSE(matches("a", "ab"));
+}
+
+TEST_CASE("a pattern of many wildcards takes no time worth waiting for") {
+  std::string pattern = "**", name = "a";
+  for (int i = 0; i < 200; ++i) {
+    pattern += ".*a*.**";
+    name += ".aaaaaaaa";
+  }
+  CHECK_FALSE(matches(pattern + ".b", name));
+  CHECK(matches(pattern, name));
+}
+
+TEST_CASE("any of several patterns may match") {
+  const std::vector<std::string> patterns = {"embed.**", "**.bias"};
+  CHECK(perigee::matches_any(patterns, "embed.weight"));
+  CHECK(perigee::matches_any(patterns, "fc.bias"));
+  CHECK_FALSE(perigee::matches_any(patterns, "fc.weight"));
 }

@@ -1,0 +1,156 @@
+// The job: what to train, on what, and how long (runtime/README.md section 2; runtime/job.md lists
+// every key). How the work is spread over devices is the strategy's business.
+//
+// A key's type, default, limits and description stand in one table (job/keys.h). A field's initial
+// value is its key's default; where that default follows from other keys, the field starts as "not
+// given" (0, "" or -1, as its comment says) and complete() fills it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace perigee::job {
+
+// A key's value.
+using Value =
+    std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
+
+struct Model {
+  std::string kind;                 // gpt, llama, moe, mlp, resnet, torchscript, plugin
+  std::string dtype = "float32";    // of the parameters: float64, float32, bfloat16
+  std::vector<std::string> frozen;  // patterns of parameters that are not trained (base/match.h)
+  // The kind's own keys, every one of them after complete(). An integer that is not given and does
+  // not follow from the job is 0: `vocab` with a SentencePiece tokenizer, which train/ loads.
+  std::map<std::string, Value> values;
+  std::map<std::string, Value> options;  // kind "plugin": [model.options], handed to the plugin
+
+  // Returns one of the kind's own keys. Throws Error when the kind has no such key of that type.
+  bool flag(std::string_view key) const;
+  int64_t integer(std::string_view key) const;
+  double number(std::string_view key) const;
+  const std::string& text(std::string_view key) const;
+  bool operator==(const Model&) const = default;
+};
+
+struct Data {
+  // Exactly one of these four; without any, synthetic. Files are patterns (base/glob.h).
+  std::vector<std::string> text;
+  std::vector<std::string> tokens;
+  std::vector<std::string> tensors;
+  bool synthetic = false;
+  std::string token_type = "uint16";  // of token files: uint16, uint32
+  std::string tokenizer = "bytes";    // or a SentencePiece model file
+  int64_t sequence = 256;             // tokens of a sample
+  double validation = 0.05;           // share held back, in [0, 1)
+
+  // The files of text, tokens or tensors, in the order of the patterns and sorted within each.
+  std::vector<std::string> files;
+  bool operator==(const Data&) const = default;
+};
+
+struct Batch {
+  int64_t global = 32;  // samples per optimizer step, over all ranks
+  int64_t micro = 0;    // samples per microbatch on one data rank; 0: the planner chooses
+  bool operator==(const Batch&) const = default;
+};
+
+// Options of some parameters.
+struct Group {
+  std::vector<std::string> match;  // patterns of parameter names (base/match.h)
+  std::optional<double> lr;        // peak learning rate; absent: the optimizer's
+  std::optional<double> weight_decay;
+  bool operator==(const Group&) const = default;
+};
+
+struct Optimizer {
+  std::string name = "adamw";  // sgd, adam, adamw
+  double lr = 3e-4;            // peak
+  std::vector<double> betas = {0.9, 0.95};
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double momentum = 0.9;      // sgd
+  double dampening = 0;       // sgd
+  bool nesterov = false;      // sgd
+  double clip_norm = 1.0;     // of the global gradient norm; 0: no clipping
+  std::vector<Group> groups;  // a parameter is in the first that matches
+  bool operator==(const Optimizer&) const = default;
+};
+
+struct LrSchedule {
+  std::string kind = "cosine";  // constant, linear, cosine, inverse_sqrt, wsd
+  int64_t warmup = -1;          // steps; -1: min(20, steps / 10)
+  double min_lr = -1;           // -1: optimizer.lr / 10
+  int64_t decay = 0;            // wsd: steps of the last phase; 0: max(1, steps / 10)
+  bool operator==(const LrSchedule&) const = default;
+};
+
+struct Train {
+  int64_t steps = 200;
+  int64_t log_every = 10;
+  int64_t validate_every = 100;    // 0: never
+  int64_t validate_batches = 16;   // most global batches of one validation
+  int64_t checkpoint_every = 100;  // 0: only at the end
+  int64_t keep_checkpoints = 3;
+  bool stop_if_not_finite = true;  // a loss that is not finite ends the job
+  std::string output;              // relative to the working directory; "": runs/NAME
+  bool operator==(const Train&) const = default;
+};
+
+struct Cluster {
+  std::string device;   // cpu, cuda; "": cuda when present
+  int64_t ranks = 0;    // 0: the command's rules (runtime/README.md section 1)
+  int64_t threads = 1;  // of one rank's CPU work
+  double timeout = 60;  // seconds after which a rank that does not answer ends the job
+  std::string file;     // cluster description, for planning only; "": this machine
+  bool operator==(const Cluster&) const = default;
+};
+
+struct Job {
+  std::string name;  // "": the file's name without its ending, or "job"
+  int64_t seed = 1234;
+  std::string strategy = "auto";  // "auto", a shipped strategy's name, or a script's path
+  Model model;
+  Data data;
+  Batch batch;
+  Optimizer optimizer;
+  LrSchedule lr_schedule;
+  Train train;
+  Cluster cluster;
+
+  // Reads a job file, changes it by `overrides` ("a.b=VALUE", as --set) and completes it. Paths
+  // become relative to the working directory. Throws Error with file, line and column.
+  static Job load(const std::string& path, std::span<const std::string> overrides = {});
+
+  // The same for a text; paths in it are relative to the folder of `file`, which need not exist.
+  static Job parse(std::string_view text, const std::string& file,
+                   std::span<const std::string> overrides = {});
+
+  // Sets one key of a completed job ("a.b=VALUE"; VALUE is TOML, and a string where it is not), and
+  // checks it by itself. Defaults that followed from the key's old value stay. Throws Error.
+  void set(std::string_view assignment);
+
+  // Fills what follows from other keys (model values, files, output, ...) where it is not given and
+  // checks keys and their combinations. For jobs built in code, and after set. Throws Error.
+  void complete();
+
+  bool operator==(const Job&) const = default;
+};
+
+// Returns the job as TOML with every key. Paths but `train.output` are written relative to
+// `folder`, in which the text will be a file; Job::load of it is the same job.
+std::string to_toml(const Job& job, const std::string& folder = "");
+
+// Returns, as "key: old became new", the keys that may not change when a run is resumed and did:
+// those of model, data, batch and optimizer, and seed.
+std::vector<std::string> changed_keys(const Job& before, const Job& now);
+
+// Returns the reference page of all keys (runtime/job.md).
+std::string reference();
+
+}  // namespace perigee::job
