@@ -38,5 +38,5 @@ target_link_libraries(torch::cuda INTERFACE torch::cpu
 set(cuda_folders ${toolkit}/lib64 ${nvidia}/cu13/lib ${nvidia}/cusparselt/lib ${nvidia}/nvshmem/lib ${nvidia}/nccl/lib
   ${nvidia}/cudnn/lib)
 target_link_options(torch::cuda INTERFACE LINKER:--disable-new-dtags
-  "LINKER:-rpath,${toolkit}/lib64" "LINKER:-rpath-link,$<JOIN:${cuda_folders},:>")
+  "LINKER:-rpath-link,$<JOIN:${cuda_folders},:>")
 message(STATUS "CUDA part: ${toolkit}, ${nccl_LIBRARY}")

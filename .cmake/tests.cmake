@@ -50,3 +50,23 @@ foreach(folder IN LISTS test_folders)
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT 120 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
 endforeach()
+
+# Installs into the build folder, then builds and runs projects that use the installed copy.
+if(TARGET perigee_torch)
+  set(prefix ${PROJECT_BINARY_DIR}/installed)
+  add_test(NAME "install/the build installs" COMMAND ${CMAKE_COMMAND} --install ${PROJECT_BINARY_DIR} --prefix ${prefix})
+  set_tests_properties("install/the build installs" PROPERTIES FIXTURES_SETUP installed TIMEOUT 120)
+  foreach(project tests/install tools/embed)
+    if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${project}/CMakeLists.txt)
+      continue()
+    endif()
+    add_test(NAME "install/${project} builds against the installed copy and runs"
+      COMMAND ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR}/${project} ${PROJECT_BINARY_DIR}/using/${project}
+        --build-generator ${CMAKE_GENERATOR} --build-makeprogram ${CMAKE_MAKE_PROGRAM}
+        --build-options -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=${CMAKE_BUILD_TYPE}
+          "-DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}"
+        --test-command ${PROJECT_BINARY_DIR}/using/${project}/embedder)
+    set_tests_properties("install/${project} builds against the installed copy and runs"
+      PROPERTIES FIXTURES_REQUIRED installed TIMEOUT 300)
+  endforeach()
+endif()
