@@ -22,6 +22,7 @@ struct Draw {
   uint64_t seed = 0;
   int64_t step = 0;
   int64_t microbatch = 0;
+  int64_t microbatches = 1;
 };
 
 // ValueIds in `args` count the operands, in each_operand order. An output without a type is not
@@ -71,6 +72,7 @@ class Arguments {
   // Returns the type of an output that must be wanted.
   const graph::TensorType& type(size_t output = 0) const;
   const std::string& name() const { return op_.name; }
+  const Op& op() const { return op_; }
 
  private:
   template <class T>

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 
 #include "base/error.h"
@@ -132,29 +133,35 @@ void RandomStream::words(uint64_t begin, std::span<uint32_t> out) const {
   while (done < out.size()) partial(std::min<size_t>(4, out.size() - done));
 }
 
-RandomBlock::RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t> whole,
-                         std::vector<int64_t> begin, const std::vector<int64_t>& advance,
-                         const Draw& draw) {
-  const size_t dims = local.size();
-  if (whole.empty()) whole = local;
+RandomBlock::RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t> global,
+                         std::vector<int64_t> begin, int64_t batch_dim, const Draw& draw) {
+  const auto dims = static_cast<int64_t>(local.size());
+  if (global.empty()) global = local;
   if (begin.empty()) begin.assign(dims, 0);
-  if (whole.size() != dims || begin.size() != dims ||
-      (!advance.empty() && advance.size() != dims)) {
+  if (std::ssize(global) != dims || std::ssize(begin) != dims || batch_dim < -1 ||
+      batch_dim >= std::max<int64_t>(dims, 1)) {
     fail("exec",
-         "a random op's \"whole\", \"begin\" and \"advance\" must have its {} dims, but got {}, {} "
-         "and {}",
-         dims, whole.size(), begin.size(), advance.size());
+         "a random op's \"global\" and \"begin\" must have its {} dims and \"batch_dim\" be one of "
+         "them, but got {}, {} and {}",
+         dims, global.size(), begin.size(), batch_dim);
   }
   numel_ = 1;
-  for (size_t d = 0; d < dims; ++d) {
+  for (int64_t d = 0; d < dims; ++d) {
     numel_ *= local[d];
-    if (!advance.empty()) begin[d] += draw.microbatch * advance[d];
-    if (begin[d] < 0 || begin[d] + local[d] > whole[d]) {
+    if (begin[d] < 0 || begin[d] + local[d] > global[d]) {
       fail("exec",
-           "a random op's block must lie in its whole tensor, but got [{}, {}) of {} in dim {} "
-           "(microbatch {})",
-           begin[d], begin[d] + local[d], whole[d], d, draw.microbatch);
+           "a random op's block must lie in its whole tensor, but got [{}, {}) of {} in dim {}",
+           begin[d], begin[d] + local[d], global[d], d);
     }
+  }
+  if (dims == 0) {
+    run_ = 1;
+    offset_ = batch_dim < 0 ? 0 : static_cast<uint64_t>(draw.microbatch);
+    return;
+  }
+  if (batch_dim >= 0) {
+    begin[batch_dim] += draw.microbatch * global[batch_dim];
+    global[batch_dim] *= draw.microbatches;
   }
   // A run takes in the innermost dims that are whole, and one more.
   run_ = 1;
@@ -164,12 +171,12 @@ RandomBlock::RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t>
     offset_ += static_cast<uint64_t>(begin[d]) * stride;
     if (consecutive) {
       run_ *= local[d];
-      consecutive = local[d] == whole[d];
+      consecutive = local[d] == global[d];
     } else {
       outer_.insert(outer_.begin(), local[d]);
       outer_strides_.insert(outer_strides_.begin(), stride);
     }
-    stride *= static_cast<uint64_t>(whole[d]);
+    stride *= static_cast<uint64_t>(global[d]);
   }
 }
 

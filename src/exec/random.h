@@ -39,11 +39,11 @@ struct RandomStream {
 // local tensor (row-major) with consecutive indices.
 class RandomBlock {
  public:
-  // `whole` is the shape of the whole step's tensor, `begin` the local tensor's first index in it
-  // in microbatch 0, and `advance` is added to `begin` for each microbatch (all empty: the local
-  // tensor is the whole).
-  RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t> whole,
-              std::vector<int64_t> begin, const std::vector<int64_t>& advance, const Draw& draw);
+  // `global` is the shape over all ranks of one microbatch and `begin` the local tensor's first
+  // index in it (both empty: the local tensor is all of it). Microbatches follow each other along
+  // `batch_dim`; -1: they draw alike.
+  RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t> global,
+              std::vector<int64_t> begin, int64_t batch_dim, const Draw& draw);
 
   int64_t numel() const { return numel_; }
   // Calls f(first local element, first global index, count) for every run, in order.

@@ -10,21 +10,22 @@ namespace perigee::exec {
 // The random part of an op, read once.
 struct RandomArguments {
   int64_t key = 0;
-  std::vector<int64_t> local, whole, begin, advance;
+  std::vector<int64_t> local, global, begin;
+  int64_t batch_dim = 0;
 
   // `local` is the shape that numbers are drawn for. Throws Error as Arguments does.
   RandomArguments(const Arguments& arguments, std::vector<int64_t> local,
                   std::string_view key_name = "key")
       : key(arguments.integer(key_name, 0)),
         local(std::move(local)),
-        whole(arguments.integers("whole")),
+        global(arguments.integers("global")),
         begin(arguments.integers("begin")),
-        advance(arguments.integers("advance")) {}
+        batch_dim(arguments.integer("batch_dim", 0)) {}
 
   RandomStream stream(const Draw& draw) const {
     return {draw.seed, static_cast<uint32_t>(key), static_cast<uint32_t>(draw.step)};
   }
-  RandomBlock block(const Draw& draw) const { return {local, whole, begin, advance, draw}; }
+  RandomBlock block(const Draw& draw) const { return {local, global, begin, batch_dim, draw}; }
 };
 
 // Reads kind and parameters of `perigee::random`. Throws Error for an unknown kind.

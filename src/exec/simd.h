@@ -16,6 +16,8 @@
 #define PERIGEE_SIMD
 #endif
 #define PERIGEE_INLINE __attribute__((always_inline)) inline
+// After the parameters of a lambda within such a function.
+#define PERIGEE_LAMBDA __attribute__((always_inline))
 
 namespace perigee::exec {
 

@@ -34,7 +34,7 @@ TEST_CASE("every sharding and every number of microbatches draws what the whole 
                              Distribution::Kind::bernoulli);
   const Distribution distribution{kind, kind == Distribution::Kind::bernoulli ? 0.3 : 0.0, 1.0};
   auto whole = at::empty({8, 5, 6}, at::kDouble);
-  fill_random(whole, distribution, stream, {{8, 5, 6}, {}, {}, {}, {}});
+  fill_random(whole, distribution, stream, {{8, 5, 6}, {}, {}, 0, {}});
   for (int64_t microbatches : {1, 2, 4}) {
     for (int64_t m = 0; m < microbatches; ++m) {
       for (int64_t ranks : {1, 2, 3, 5}) {
@@ -43,9 +43,12 @@ TEST_CASE("every sharding and every number of microbatches draws what the whole 
           const int64_t rows = 8 / microbatches, first = rank * 5 / ranks;
           const int64_t length = (rank + 1) * 5 / ranks - first;
           auto local = at::empty({rows, length, 6}, at::kDouble);
-          fill_random(
-              local, distribution, stream,
-              {{rows, length, 6}, {8, 5, 6}, {0, first, 0}, {rows, 0, 0}, {.microbatch = m}});
+          fill_random(local, distribution, stream,
+                      {{rows, length, 6},
+                       {rows, 5, 6},
+                       {0, first, 0},
+                       0,
+                       {.microbatch = m, .microbatches = microbatches}});
           REQUIRE(at::equal(local, whole.narrow(0, m * rows, rows).narrow(1, first, length)));
         }
       }
@@ -53,11 +56,25 @@ TEST_CASE("every sharding and every number of microbatches draws what the whole 
   }
 }
 
+TEST_CASE("microbatches follow each other along any dim, or draw alike") {
+  const RandomStream stream{.seed = 1, .key = 1, .step = 1};
+  const auto draw = [&](std::vector<int64_t> shape, int64_t batch_dim, Draw draw) {
+    auto t = at::empty(shape, at::kDouble);
+    fill_random(t, {}, stream, {shape, {}, {}, batch_dim, draw});
+    return t;
+  };
+  const auto whole = draw({3, 8}, 0, {});
+  const auto second = draw({3, 4}, 1, {.microbatch = 1, .microbatches = 2});
+  REQUIRE(at::equal(second, whole.narrow(1, 4, 4)));
+  REQUIRE(at::equal(draw({3, 8}, -1, {.microbatch = 1, .microbatches = 2}), whole));
+  REQUIRE(at::equal(draw({}, 0, {.microbatch = 5, .microbatches = 8}), whole[0][5]));
+}
+
 TEST_CASE("numbers follow their distributions") {
   const RandomStream stream{.seed = 5, .key = 2, .step = 1};
   const auto draw = [&](Distribution d, at::ScalarType type = at::kDouble) {
     auto t = at::empty({1 << 16}, type);
-    fill_random(t, d, stream, {{1 << 16}, {}, {}, {}, {}});
+    fill_random(t, d, stream, {{1 << 16}, {}, {}, 0, {}});
     return t;
   };
   using Kind = Distribution::Kind;
@@ -79,7 +96,7 @@ TEST_CASE("numbers follow their distributions") {
 
 TEST_CASE("dropout keeps the same elements in every type and scales them") {
   const RandomStream stream{.seed = 5, .key = 2, .step = 1};
-  const RandomBlock block({1001}, {}, {}, {}, {});
+  const RandomBlock block({1001}, {}, {}, 0, {});
   auto reference = at::ones({1001}, at::kDouble);
   dropout(reference, reference, 0.25, stream, block);
   REQUIRE(reference.ne(0).sum().item<int64_t>() == Approx(751).margin(60));

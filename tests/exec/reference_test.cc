@@ -1,5 +1,6 @@
 #include "exec/reference.h"
 
+#include "tests/exec/support.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::exec {
@@ -13,21 +14,9 @@ using graph::ValueId;
 
 graph::TensorType f64(std::vector<int64_t> shape) { return {DType::float64, std::move(shape)}; }
 
-// Runs one op on tensors given as its leading arguments; other arguments follow.
-std::vector<at::Tensor> call(const std::string& name,
-                             std::vector<std::pair<std::string, at::Tensor>> tensors,
-                             std::vector<std::pair<std::string, graph::Arg>> args,
-                             std::vector<graph::TensorType> types, Draw draw = {}) {
-  Op op{.name = name, .args = {}, .outputs = {types.begin(), types.end()}};
-  std::vector<at::Tensor> operands;
-  for (auto& [key, tensor] : tensors) {
-    op.args.emplace_back(key, ValueId{static_cast<int32_t>(operands.size())});
-    operands.push_back(tensor);
-  }
-  for (auto& arg : args) op.args.push_back(arg);
-  std::vector<at::Tensor> outputs(types.size());
-  reference_kernel(op)(operands, outputs, draw);
-  return outputs;
+std::vector<at::Tensor> call(const std::string& name, const Named& tensors, const Args& args,
+                             const std::vector<graph::TensorType>& types) {
+  return call(reference_kernel, name, tensors, args, types);
 }
 
 TEST_CASE("a graph's loss, gradients and buffers are those of eager autograd") {
@@ -102,9 +91,9 @@ TEST_CASE("attention and its backward equal eager autograd") {
   eager.backward(grad);
 
   at::NoGradGuard no_grad;
-  std::vector<std::pair<std::string, at::Tensor>> in = {{"query", q}, {"key", k}, {"value", v}};
+  Named in = {{"query", q}, {"key", k}, {"value", v}};
   if (biased) in.emplace_back("bias", bias);
-  const std::vector<std::pair<std::string, graph::Arg>> args = {{"causal", causal}, {"scale", 0.5}};
+  const Args args = {{"causal", causal}, {"scale", 0.5}};
   const auto out = call("perigee::attention", in, args, {f64({2, 4, 5, 7}), f64({2, 4, 5})});
   REQUIRE(at::allclose(out[0], eager, 1e-12, 1e-12));
   REQUIRE(at::allclose(out[1], scores.logsumexp(-1), 1e-12, 1e-12));
@@ -133,7 +122,7 @@ TEST_CASE("cross entropy and its backward equal eager autograd") {
   const auto grad = at::randn({6}, at::kDouble);
   eager.backward(grad);
   at::NoGradGuard no_grad;
-  std::vector<std::pair<std::string, at::Tensor>> in = {{"logits", x}, {"target", target}};
+  Named in = {{"logits", x}, {"target", target}};
   if (weighted) in.emplace_back("weight", w);
   const auto out =
       call("perigee::cross_entropy", in, {{"label_smoothing", smoothing}}, {f64({6}), f64({6})});
@@ -144,7 +133,7 @@ TEST_CASE("cross entropy and its backward equal eager autograd") {
       call("perigee::cross_entropy_backward", in, {{"label_smoothing", smoothing}}, {f64({6, 5})});
   REQUIRE(at::allclose(d[0], x.grad(), 1e-13, 1e-13));
 
-  std::vector<std::pair<std::string, at::Tensor>> labels = {{"target", target}};
+  Named labels = {{"target", target}};
   if (weighted) labels.emplace_back("weight", w);
   const auto total = call("perigee::label_weight", labels, {}, {f64({})});
   const auto expected = at::cross_entropy_loss(x, target, weighted ? w : at::Tensor(), 2, -100, 0) /

@@ -1,0 +1,96 @@
+#include <ATen/ATen.h>
+
+#include "exec/kernels/kernels.h"
+#include "exec/random_op.h"
+#include "exec/reference_ops.h"
+#include "exec/tensor.h"
+
+namespace perigee::exec::kernels {
+namespace {
+
+using at::Tensor;
+
+// Where the operands are, and what flash attention needs to know.
+struct Flash {
+  int query, key, value, bias;
+  bool causal;
+  double scale;
+
+  explicit Flash(const Arguments& a)
+      : query(a.operand("query")),
+        key(a.operand("key")),
+        value(a.operand("value")),
+        bias(a.optional_operand("bias")),
+        causal(a.flag("causal", false)),
+        scale(a.number("scale")) {}
+
+  // By shapes and types alone, so that an op always takes the same path.
+  bool applies(std::span<const Tensor> in) const {
+    const auto& q = in[query];
+    const auto& v = in[value];
+    return q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && bias < 0;
+  }
+
+  // LibTorch's kernel walks rows by stride and wants their elements side by side.
+  static Tensor rows(const Tensor& t) { return t.stride(3) == 1 ? t : t.contiguous(); }
+
+  // Keys or values with one head for every query head.
+  static Tensor heads(const Tensor& t, int64_t wanted) {
+    return t.size(1) == wanted ? rows(t) : t.repeat_interleave(wanted / t.size(1), 1);
+  }
+
+  // The gradient of grouped heads from that of their copies.
+  static Tensor fold(const Tensor& t, int64_t groups) {
+    if (t.size(1) == groups) return t;
+    return t.unflatten(1, {groups, t.size(1) / groups}).sum(2);
+  }
+};
+
+}  // namespace
+
+Kernel attention(const Arguments& a) {
+  if (a.number("p", 0.0) > 0 || !a.wanted(1)) return {};
+  const auto lse_type = scalar_type(a.type(1).dtype);
+  Op op = a.op();
+  return [flash = Flash(a), math = reference_op(op), lse_type](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    if (!flash.applies(in)) return math(in, out, draw);
+    const auto q = Flash::rows(in[flash.query]);
+    auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        q, Flash::heads(in[flash.key], q.size(1)), Flash::heads(in[flash.value], q.size(1)), 0.0,
+        flash.causal, {}, flash.scale);
+    out[0] = std::move(output);
+    out[1] = logsumexp.to(lse_type);
+  };
+}
+
+Kernel attention_backward(const Arguments& a) {
+  if (a.number("p", 0.0) > 0) return {};
+  Op op = a.op();
+  return [flash = Flash(a), grad = a.operand("grad"), output = a.operand("output"),
+          logsumexp = a.operand("logsumexp"), math = reference_op(op)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    if (!flash.applies(in)) return math(in, out, draw);
+    const auto q = Flash::rows(in[flash.query]);
+    const auto groups = in[flash.key].size(1);
+    auto [d_query, d_key, d_value] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        Flash::rows(in[grad]), q, Flash::heads(in[flash.key], q.size(1)),
+        Flash::heads(in[flash.value], q.size(1)), Flash::rows(in[output]), in[logsumexp], 0.0,
+        flash.causal, {}, flash.scale);
+    out[0] = std::move(d_query);
+    out[1] = Flash::fold(d_key, groups);
+    out[2] = Flash::fold(d_value, groups);
+  };
+}
+
+Kernel dropout(const Arguments& a) {
+  const RandomArguments random(a, a.type().shape);
+  return [random, self = a.operand("self"), p = a.number("p")](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    const auto from = in[self].contiguous();
+    out[0] = at::empty(from.sizes(), from.options());
+    exec::dropout(from, out[0], p, random.stream(draw), random.block(draw));
+  };
+}
+
+}  // namespace perigee::exec::kernels

@@ -1,0 +1,226 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "exec/kernels/element.h"
+#include "exec/kernels/kernels.h"
+#include "exec/tensor.h"
+
+namespace perigee::exec::kernels {
+namespace {
+
+using at::Tensor;
+
+// e^x for x <= 0, within 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2] (Cephes' coefficients),
+// without branches.
+PERIGEE_INLINE float exp_negative(float x) {
+  const float clamped = x < -87.0f ? -87.0f : x;
+  const float shifted = clamped * 1.44269504089f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
+  const float n = shifted - 12582912.0f;
+  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  return x < -87.0f ? 0.0f : p * scale;
+}
+PERIGEE_INLINE double exp_negative(double x) { return std::exp(x); }
+
+// The largest of n elements, and log(sum(exp)).
+template <class T>
+PERIGEE_INLINE Wide<T> log_sum_exp(const T* x, int64_t n) {
+  using W = Wide<T>;
+  constexpr int kLanes = 16;
+  W lanes[kLanes];
+  for (auto& lane : lanes) lane = -std::numeric_limits<W>::infinity();
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) {
+      const W v = load(x, i + l);
+      lanes[l] = v > lanes[l] ? v : lanes[l];
+    }
+  }
+  W top = -std::numeric_limits<W>::infinity();
+  for (; i < n; ++i) top = std::max(top, load(x, i));
+  for (auto lane : lanes) top = std::max(top, lane);
+  if (!std::isfinite(top)) top = 0;
+  const W sum =
+      lane_sum<W>(n, [&](int64_t k) PERIGEE_LAMBDA { return exp_negative(load(x, k) - top); });
+  return top + std::log(sum);
+}
+
+// d[k] = a exp(x[k] - lse) - c w[k]; d may be x.
+template <class T>
+PERIGEE_INLINE void gradient_row(const T* x, T* d, const T* weight, int64_t n, Wide<T> lse,
+                                 Wide<T> a, Wide<T> c) {
+  using W = Wide<T>;
+  if (c == 0) {
+    for (int64_t k = 0; k < n; ++k) store(d, k, a * exp_negative(load(x, k) - lse));
+  } else {
+    for (int64_t k = 0; k < n; ++k) {
+      const W w = weight ? load(weight, k) : W(1);
+      store(d, k, a * exp_negative(load(x, k) - lse) - c * w);
+    }
+  }
+}
+
+template <class T>
+PERIGEE_INLINE Wide<T> weighted_sum(const T* x, const T* weight, int64_t n) {
+  using W = Wide<T>;
+  if (!weight) return lane_sum<W>(n, [&](int64_t k) PERIGEE_LAMBDA { return load(x, k); });
+  return lane_sum<W>(n, [&](int64_t k) PERIGEE_LAMBDA { return load(x, k) * load(weight, k); });
+}
+
+#define PERIGEE_CROSS_ENTROPY(T)                                                            \
+  PERIGEE_SIMD Wide<T> row_lse(const T* x, int64_t n) { return log_sum_exp<T>(x, n); }      \
+  PERIGEE_SIMD void row_gradient(const T* x, T* d, const T* weight, int64_t n, Wide<T> lse, \
+                                 Wide<T> a, Wide<T> c) {                                    \
+    gradient_row<T>(x, d, weight, n, lse, a, c);                                            \
+  }                                                                                         \
+  PERIGEE_SIMD Wide<T> row_sum(const T* x, const T* weight, int64_t n) {                    \
+    return weighted_sum<T>(x, weight, n);                                                   \
+  }
+PERIGEE_CROSS_ENTROPY(float)
+PERIGEE_CROSS_ENTROPY(double)
+PERIGEE_CROSS_ENTROPY(c10::BFloat16)
+#undef PERIGEE_CROSS_ENTROPY
+
+// What forward and backward share.
+struct Loss {
+  int logits, target, weight;
+  int64_t ignore_index;
+  double smoothing;
+
+  explicit Loss(const Arguments& a)
+      : logits(a.operand("logits")),
+        target(a.operand("target")),
+        weight(a.optional_operand("weight")),
+        ignore_index(a.integer("ignore_index", -100)),
+        smoothing(a.number("label_smoothing", 0.0)) {}
+
+  Tensor weights(std::span<const Tensor> in) const {
+    return weight < 0 ? Tensor() : in[weight].to(in[logits].scalar_type()).contiguous();
+  }
+
+  void check(int64_t label, int64_t classes) const {
+    if (label < 0 || label >= classes) {
+      fail_run("exec", "labels must be ignore_index {} or lie in [0, {}), but got {}", ignore_index,
+               classes, label);
+    }
+  }
+};
+
+template <class T>
+const T* data_or_null(const Tensor& t) {
+  return t.defined() ? t.const_data_ptr<T>() : nullptr;
+}
+
+bool supported(graph::DType type) {
+  return type == graph::DType::float32 || type == graph::DType::float64 ||
+         type == graph::DType::bfloat16;
+}
+
+// Rows for one thread at least.
+int64_t grain(int64_t classes) { return 1 + 32768 / std::max<int64_t>(classes, 1); }
+
+}  // namespace
+
+Kernel cross_entropy(const Arguments& a) {
+  if (!supported(a.type(0).dtype)) return {};
+  const auto lse_type = a.wanted(1) ? std::optional(scalar_type(a.type(1).dtype)) : std::nullopt;
+  return [loss = Loss(a), lse_type, type = scalar_type(a.type(0).dtype)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto x = in[loss.logits].contiguous();
+    const auto labels = in[loss.target].to(at::kLong).contiguous();
+    const auto weights = loss.weights(in);
+    const int64_t rows = x.size(0), n = x.size(1);
+    out[0] = at::empty({rows}, x.options().dtype(type));
+    auto lse = at::empty(
+        {rows}, x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
+    const auto* label = labels.const_data_ptr<int64_t>();
+    const bool known = dispatch_element(x.scalar_type(), [&]<class T>() {
+      using W = Wide<T>;
+      const T* w = data_or_null<T>(weights);
+      auto* lse_data = lse.mutable_data_ptr<W>();
+      const double class_weights = w ? row_sum(w, nullptr, n) : static_cast<double>(n);
+      dispatch_element(type, [&]<class L>() {
+        L* losses = out[0].mutable_data_ptr<L>();
+        at::parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const T* row = x.const_data_ptr<T>() + i * n;
+            lse_data[i] = row_lse(row, n);
+            if (label[i] == loss.ignore_index) {
+              store(losses, i, Wide<L>(0));
+              continue;
+            }
+            loss.check(label[i], n);
+            const double l = lse_data[i];
+            double value = (w ? load(w, label[i]) : W(1)) * (l - load(row, label[i]));
+            if (loss.smoothing > 0) {
+              const double smooth = class_weights * l - row_sum(row, w, n);
+              value =
+                  (1 - loss.smoothing) * value + loss.smoothing / static_cast<double>(n) * smooth;
+            }
+            store(losses, i, static_cast<Wide<L>>(value));
+          }
+        });
+      });
+    });
+    if (!known)
+      fail("exec", "cross entropy needs float32, float64 or bfloat16 logits, but got {}",
+           c10::toString(x.scalar_type()));
+    if (lse_type) out[1] = lse.to(*lse_type);
+  };
+}
+
+Kernel cross_entropy_backward(const Arguments& a) {
+  if (!supported(a.type(0).dtype)) return {};
+  return [loss = Loss(a), grad = a.operand("grad"), saved = a.operand("logsumexp")](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto x = in[loss.logits].contiguous();
+    const auto labels = in[loss.target].to(at::kLong).contiguous();
+    const auto weights = loss.weights(in);
+    const auto wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto g = in[grad].to(wide).contiguous();
+    const auto lse = in[saved].to(wide).contiguous();
+    const int64_t rows = x.size(0), n = x.size(1);
+    out[0] = at::empty(x.sizes(), x.options());
+    const auto* label = labels.const_data_ptr<int64_t>();
+    dispatch_element(x.scalar_type(), [&]<class T>() {
+      using W = Wide<T>;
+      const T* w = data_or_null<T>(weights);
+      const T* from = x.const_data_ptr<T>();
+      T* to = out[0].mutable_data_ptr<T>();
+      const W* upstream = g.const_data_ptr<W>();
+      const W* l = lse.const_data_ptr<W>();
+      const W smooth = static_cast<W>(loss.smoothing / static_cast<double>(n));
+      const W class_weights = w ? row_sum(w, nullptr, n) : static_cast<W>(n);
+      at::parallel_for(0, rows, grain(n), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          T* row = to + i * n;
+          if (label[i] == loss.ignore_index) {
+            for (int64_t k = 0; k < n; ++k) store(row, k, W(0));
+            continue;
+          }
+          loss.check(label[i], n);
+          const W picked = static_cast<W>(1 - loss.smoothing) * (w ? load(w, label[i]) : W(1));
+          const W softmax = upstream[i] * (picked + smooth * class_weights);
+          // Read before the row is written: it may be the logits' own memory.
+          const W at_label = softmax * exp_negative(load(from + i * n, label[i]) - l[i]) -
+                             upstream[i] * (picked + smooth * (w ? load(w, label[i]) : W(1)));
+          row_gradient(from + i * n, row, w, n, l[i], softmax, upstream[i] * smooth);
+          store(row, label[i], at_label);
+        }
+      });
+    });
+  };
+}
+
+}  // namespace perigee::exec::kernels

@@ -1,0 +1,74 @@
+// Elements in vector loops: bfloat16 is read and written by its bits, so that compilers vectorise
+// it, and computed in float32; sums run in fixed lanes, so that they vectorise and are the same
+// from run to run.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <bit>
+#include <cstdint>
+
+#include "exec/simd.h"
+
+namespace perigee::exec {
+
+template <class T>
+struct WideOf {
+  using type = T;
+};
+template <>
+struct WideOf<c10::BFloat16> {
+  using type = float;
+};
+// The type that elements are computed in.
+template <class T>
+using Wide = typename WideOf<T>::type;
+
+PERIGEE_INLINE float load(const float* p, int64_t i) { return p[i]; }
+PERIGEE_INLINE double load(const double* p, int64_t i) { return p[i]; }
+PERIGEE_INLINE float load(const c10::BFloat16* p, int64_t i) {
+  return std::bit_cast<float>(static_cast<uint32_t>(p[i].x) << 16);
+}
+
+PERIGEE_INLINE void store(float* p, int64_t i, float v) { p[i] = v; }
+PERIGEE_INLINE void store(double* p, int64_t i, double v) { p[i] = v; }
+PERIGEE_INLINE void store(c10::BFloat16* p, int64_t i, float v) {
+  const auto bits = std::bit_cast<uint32_t>(v);
+  const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  p[i].x = static_cast<uint16_t>(v != v ? 0x7FC0 : rounded);
+}
+
+// Returns the sum of f(i) for i in [0, n), in W.
+template <class W, class F>
+PERIGEE_INLINE W lane_sum(int64_t n, F f) {
+  constexpr int kLanes = 16;
+  W lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] += f(i + l);
+  }
+  W sum = 0;
+  for (; i < n; ++i) sum += f(i);
+  for (int l = 0; l < kLanes; ++l) sum += lanes[l];
+  return sum;
+}
+
+// Calls f<T>() for float32, float64 and bfloat16. Returns false for other types.
+template <class F>
+bool dispatch_element(c10::ScalarType type, F f) {
+  switch (type) {
+    case c10::ScalarType::Float:
+      f.template operator()<float>();
+      return true;
+    case c10::ScalarType::Double:
+      f.template operator()<double>();
+      return true;
+    case c10::ScalarType::BFloat16:
+      f.template operator()<c10::BFloat16>();
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace perigee::exec

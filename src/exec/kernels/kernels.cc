@@ -1,0 +1,36 @@
+#include "exec/kernels/kernels.h"
+
+#include <map>
+
+#include "base/error.h"
+#include "exec/reference_ops.h"
+
+namespace perigee::exec {
+
+Kernel cpu_kernel(const Op& op) {
+  using Maker = Kernel (*)(const Arguments&);
+  static const std::map<std::string_view, Maker> fast = {
+      {"perigee::accumulate_", kernels::accumulate},
+      {"perigee::adam_", kernels::adam},
+      {"perigee::adamw_", kernels::adamw},
+      {"perigee::attention", kernels::attention},
+      {"perigee::attention_backward", kernels::attention_backward},
+      {"perigee::clip_scale", kernels::clip_scale},
+      {"perigee::copy_", kernels::copy},
+      {"perigee::cross_entropy", kernels::cross_entropy},
+      {"perigee::cross_entropy_backward", kernels::cross_entropy_backward},
+      {"perigee::dropout", kernels::dropout},
+      {"perigee::rms_norm", kernels::rms_norm},
+      {"perigee::rms_norm_backward", kernels::rms_norm_backward},
+      {"perigee::scale_", kernels::scale},
+      {"perigee::sgd_", kernels::sgd},
+      {"perigee::squared_norm", kernels::squared_norm},
+  };
+  if (const auto found = fast.find(op.name); found != fast.end()) {
+    if (auto kernel = found->second(Arguments(op))) return kernel;
+  }
+  if (auto kernel = reference_op(op)) return kernel;
+  return dispatcher_kernel(op);
+}
+
+}  // namespace perigee::exec

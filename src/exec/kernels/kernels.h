@@ -1,0 +1,42 @@
+// Fast CPU kernels of Perigee's own ops (graph/ops.h). One file for each family; each returns the
+// kernel for the op's types, or nothing where it has none for them (then the reference's kernel
+// computes the op).
+#pragma once
+
+#include "exec/op.h"
+
+namespace perigee::exec {
+
+// Returns the kernel that a CPU rank runs for any op but collectives: a fast one, else the
+// reference's, else LibTorch's. What it allocates depends on the op, its arguments and its
+// operands' types and strides only, never on values.
+Kernel cpu_kernel(const Op& op);
+
+namespace kernels {
+
+// Flash attention where it applies (no dropout, no gradient of the bias, equal head sizes).
+Kernel attention(const Arguments& arguments);
+Kernel attention_backward(const Arguments& arguments);
+
+Kernel dropout(const Arguments& arguments);
+Kernel rms_norm(const Arguments& arguments);
+Kernel rms_norm_backward(const Arguments& arguments);
+
+// One pass over the logits each; the backward pass may write where the logits are.
+Kernel cross_entropy(const Arguments& arguments);
+Kernel cross_entropy_backward(const Arguments& arguments);
+
+// perigee::copy_, accumulate_, scale_, squared_norm, clip_scale: nothing is allocated but results.
+Kernel copy(const Arguments& arguments);
+Kernel accumulate(const Arguments& arguments);
+Kernel scale(const Arguments& arguments);
+Kernel squared_norm(const Arguments& arguments);
+Kernel clip_scale(const Arguments& arguments);
+
+// torch.optim's formulas, one pass over contiguous tensors of one floating type.
+Kernel adamw(const Arguments& arguments);
+Kernel adam(const Arguments& arguments);
+Kernel sgd(const Arguments& arguments);
+
+}  // namespace kernels
+}  // namespace perigee::exec

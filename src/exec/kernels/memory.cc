@@ -1,0 +1,123 @@
+// Ops that only programs have: copies, sums and norms over whole buffers.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "exec/kernels/element.h"
+#include "exec/kernels/kernels.h"
+
+namespace perigee::exec::kernels {
+namespace {
+
+using at::Tensor;
+
+template <class T>
+PERIGEE_INLINE void scale_elements(T* out, const T* in, int64_t n, Wide<T> factor) {
+  for (int64_t i = 0; i < n; ++i) store(out, i, load(in, i) * factor);
+}
+template <class T>
+PERIGEE_INLINE double square_elements(const T* in, int64_t n) {
+  return lane_sum<double>(n, [&](int64_t i) PERIGEE_LAMBDA {
+    const double v = load(in, i);
+    return v * v;
+  });
+}
+
+#define PERIGEE_MEMORY(T)                                                    \
+  PERIGEE_SIMD void scaled(T* out, const T* in, int64_t n, Wide<T> factor) { \
+    scale_elements<T>(out, in, n, factor);                                   \
+  }                                                                          \
+  PERIGEE_SIMD double squares(const T* in, int64_t n) { return square_elements<T>(in, n); }
+PERIGEE_MEMORY(float)
+PERIGEE_MEMORY(double)
+PERIGEE_MEMORY(c10::BFloat16)
+#undef PERIGEE_MEMORY
+
+bool same_layout(const Tensor& a, const Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous();
+}
+
+// out = in * factor; whatever the layouts, nothing is allocated.
+void copy_scaled(const Tensor& out, const Tensor& in, double factor) {
+  if (factor == 1) {
+    out.copy_(in);
+    return;
+  }
+  const bool done = same_layout(out, in) && dispatch_element(out.scalar_type(), [&]<class T>() {
+                      scaled(out.mutable_data_ptr<T>(), in.const_data_ptr<T>(), out.numel(),
+                             static_cast<Wide<T>>(factor));
+                    });
+  if (!done) out.zero_().add_(in, factor);
+}
+
+double scalar(const Tensor& t) { return *t.const_data_ptr<double>(); }
+
+}  // namespace
+
+Kernel copy(const Arguments& a) {
+  return [self = a.operand("self"), source = a.operand("source"), factor = a.number("scale", 1.0)](
+             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+    copy_scaled(in[self], in[source], factor);
+  };
+}
+
+Kernel accumulate(const Arguments& a) {
+  return [self = a.operand("self"), other = a.operand("other"), factor = a.number("scale", 1.0)](
+             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+    auto sum = in[self];
+    at::add_out(sum, in[self], in[other], factor);
+  };
+}
+
+Kernel scale(const Arguments& a) {
+  return [self = a.operand("self"), factor = a.operand("scale")](std::span<const Tensor> in,
+                                                                 std::span<Tensor>, const Draw&) {
+    const auto& t = in[self];
+    const double f = scalar(in[factor]);
+    if (f == 1) return;
+    const bool done = t.is_contiguous() && dispatch_element(t.scalar_type(), [&]<class T>() {
+                        T* data = t.mutable_data_ptr<T>();
+                        scaled(data, data, t.numel(), static_cast<Wide<T>>(f));
+                      });
+    if (!done) t.mul_(in[factor]);
+  };
+}
+
+Kernel squared_norm(const Arguments& a) {
+  return [tensors = a.operands("tensors")](std::span<const Tensor> in, std::span<Tensor> out,
+                                           const Draw&) {
+    double sum = 0;
+    for (int position : tensors) {
+      const auto& t = in[position];
+      const bool done = t.is_contiguous() && dispatch_element(t.scalar_type(), [&]<class T>() {
+                          sum += squares(t.const_data_ptr<T>(), t.numel());
+                        });
+      if (!done) {
+        fail("exec",
+             "squared_norm needs contiguous float32, float64 or bfloat16 tensors, but got {}",
+             c10::toString(t.scalar_type()));
+      }
+    }
+    out[0] = at::empty({}, at::kDouble);
+    *out[0].mutable_data_ptr<double>() = sum;
+  };
+}
+
+Kernel clip_scale(const Arguments& a) {
+  return [squared = a.operand("squared_norm"), max_norm = a.number("max_norm"),
+          factor = a.number("factor", 1.0)](std::span<const Tensor> in, std::span<Tensor> out,
+                                            const Draw&) {
+    const double norm = factor * std::sqrt(scalar(in[squared]));
+    const double clipped = max_norm > 0 ? factor * std::min(1.0, max_norm / (norm + 1e-6)) : factor;
+    double results[] = {norm, clipped};
+    for (size_t i = 0; i < std::min<size_t>(out.size(), 2); ++i) {
+      out[i] = at::empty({}, at::kDouble);
+      *out[i].mutable_data_ptr<double>() = results[i];
+    }
+  };
+}
+
+}  // namespace perigee::exec::kernels

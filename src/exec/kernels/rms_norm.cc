@@ -1,0 +1,162 @@
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <cmath>
+
+#include "exec/kernels/element.h"
+#include "exec/kernels/kernels.h"
+#include "exec/reference_ops.h"
+#include "exec/tensor.h"
+
+namespace perigee::exec::kernels {
+namespace {
+
+using at::Tensor;
+
+// y = x * rstd * weight for rows [begin, end) of n elements; rstd [rows].
+template <class T>
+PERIGEE_INLINE void forward_rows(const T* x, const T* weight, T* y, Wide<T>* rstd, int64_t begin,
+                                 int64_t end, int64_t n, Wide<T> eps) {
+  using W = Wide<T>;
+  for (int64_t row = begin; row < end; ++row) {
+    const T* from = x + row * n;
+    T* to = y + row * n;
+    const W squares =
+        lane_sum<W>(n, [&](int64_t i) PERIGEE_LAMBDA { return load(from, i) * load(from, i); });
+    const W r = 1 / std::sqrt(squares / static_cast<W>(n) + eps);
+    rstd[row] = r;
+    if (weight) {
+      for (int64_t i = 0; i < n; ++i) store(to, i, load(from, i) * r * load(weight, i));
+    } else {
+      for (int64_t i = 0; i < n; ++i) store(to, i, load(from, i) * r);
+    }
+  }
+}
+
+// d_self = (g w - x rstd mean(g w x rstd)) rstd, and adds g x rstd to d_weight [n].
+template <class T>
+PERIGEE_INLINE void backward_rows(const T* g, const T* x, const T* weight, const Wide<T>* rstd,
+                                  T* d_self, Wide<T>* d_weight, int64_t begin, int64_t end,
+                                  int64_t n) {
+  using W = Wide<T>;
+  for (int64_t row = begin; row < end; ++row) {
+    const T* grad = g + row * n;
+    const T* from = x + row * n;
+    T* to = d_self + row * n;
+    const W r = rstd[row];
+    if (weight) {
+      const W dot = lane_sum<W>(n, [&](int64_t i) PERIGEE_LAMBDA {
+        return load(grad, i) * load(weight, i) * load(from, i);
+      });
+      const W mean = dot * r * r / static_cast<W>(n);
+      if (d_weight) {
+        for (int64_t i = 0; i < n; ++i) d_weight[i] += load(grad, i) * load(from, i) * r;
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        store(to, i, (load(grad, i) * load(weight, i) - load(from, i) * mean) * r);
+      }
+    } else {
+      const W dot =
+          lane_sum<W>(n, [&](int64_t i) PERIGEE_LAMBDA { return load(grad, i) * load(from, i); });
+      const W mean = dot * r * r / static_cast<W>(n);
+      for (int64_t i = 0; i < n; ++i) store(to, i, (load(grad, i) - load(from, i) * mean) * r);
+    }
+  }
+}
+
+#define PERIGEE_RMS_NORM(T)                                                                      \
+  PERIGEE_SIMD void forward(const T* x, const T* w, T* y, Wide<T>* rstd, int64_t begin,          \
+                            int64_t end, int64_t n, Wide<T> eps) {                               \
+    forward_rows<T>(x, w, y, rstd, begin, end, n, eps);                                          \
+  }                                                                                              \
+  PERIGEE_SIMD void backward(const T* g, const T* x, const T* w, const Wide<T>* rstd, T* d_self, \
+                             Wide<T>* d_weight, int64_t begin, int64_t end, int64_t n) {         \
+    backward_rows<T>(g, x, w, rstd, d_self, d_weight, begin, end, n);                            \
+  }
+PERIGEE_RMS_NORM(float)
+PERIGEE_RMS_NORM(double)
+PERIGEE_RMS_NORM(c10::BFloat16)
+#undef PERIGEE_RMS_NORM
+
+template <class T>
+const T* data_or_null(const Tensor& t) {
+  return t.defined() ? t.const_data_ptr<T>() : nullptr;
+}
+
+bool supported(const Arguments& a) {
+  const auto type = a.type(0).dtype;
+  return type == graph::DType::float32 || type == graph::DType::float64 ||
+         type == graph::DType::bfloat16;
+}
+
+// The saved rstd's type: that of the computation.
+at::ScalarType wide_type(at::ScalarType type) { return type == at::kBFloat16 ? at::kFloat : type; }
+
+}  // namespace
+
+Kernel rms_norm(const Arguments& a) {
+  if (!supported(a)) return {};
+  const auto rstd_type = a.wanted(1) ? std::optional(scalar_type(a.type(1).dtype)) : std::nullopt;
+  return [self = a.operand("self"), weight = a.optional_operand("weight"), eps = a.number("eps"),
+          rstd_type](std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto x = in[self].contiguous();
+    const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
+    const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
+    out[0] = at::empty(x.sizes(), x.options());
+    auto shape = x.sizes().vec();
+    shape.back() = 1;
+    auto rstd = at::empty(shape, x.options().dtype(wide_type(x.scalar_type())));
+    dispatch_element(x.scalar_type(), [&]<class T>() {
+      const T* from = x.const_data_ptr<T>();
+      T* to = out[0].mutable_data_ptr<T>();
+      auto* r = rstd.mutable_data_ptr<Wide<T>>();
+      at::parallel_for(
+          0, rows, 1 + 32768 / std::max<int64_t>(n, 1), [&](int64_t begin, int64_t end) {
+            forward(from, data_or_null<T>(w), to, r, begin, end, n, static_cast<Wide<T>>(eps));
+          });
+    });
+    if (rstd_type) out[1] = rstd.to(*rstd_type);
+  };
+}
+
+Kernel rms_norm_backward(const Arguments& a) {
+  if (!a.wanted(0) || !supported(a)) return {};
+  return [grad = a.operand("grad"), self = a.operand("self"), weight = a.optional_operand("weight"),
+          saved = a.operand("rstd"), weight_wanted = a.wanted(1)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto x = in[self].contiguous();
+    const auto g = in[grad].to(x.scalar_type()).contiguous();
+    const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
+    const auto wide = x.options().dtype(wide_type(x.scalar_type()));
+    const auto rstd = in[saved].to(wide.dtype().toScalarType()).contiguous();
+    const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
+    out[0] = at::empty(x.sizes(), x.options());
+    // Each thread adds up its rows; the sums are added in order.
+    const int64_t parts =
+        weight_wanted ? std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(rows, 1)) : 0;
+    auto partial = parts ? at::zeros({parts, n}, wide) : Tensor();
+    dispatch_element(x.scalar_type(), [&]<class T>() {
+      T* to = out[0].mutable_data_ptr<T>();
+      auto* sums = parts ? partial.mutable_data_ptr<Wide<T>>() : nullptr;
+      const auto run = [&](int64_t begin, int64_t end, Wide<T>* d_weight) {
+        backward(g.const_data_ptr<T>(), x.const_data_ptr<T>(), data_or_null<T>(w),
+                 rstd.const_data_ptr<Wide<T>>(), to, d_weight, begin, end, n);
+      };
+      if (parts) {
+        at::parallel_for(0, parts, 1, [&](int64_t first, int64_t last) {
+          for (int64_t p = first; p < last; ++p)
+            run(rows * p / parts, rows * (p + 1) / parts, sums + p * n);
+        });
+      } else {
+        run(0, rows, nullptr);
+      }
+    });
+    if (weight_wanted) {
+      out[1] = parts == 1 ? partial.view({n}) : partial.sum(0);
+      if (out[1].scalar_type() != in[weight].scalar_type())
+        out[1] = out[1].to(in[weight].scalar_type());
+    }
+  };
+}
+
+}  // namespace perigee::exec::kernels

@@ -1,0 +1,212 @@
+#include "exec/kernels/kernels.h"
+
+#include "exec/reference.h"
+#include "exec/tensor.h"
+#include "tests/exec/support.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::exec {
+namespace {
+
+using graph::DType;
+
+// Both kernels on the same operands: their results, fast ones first.
+std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> both(
+    const std::string& name, const Named& tensors, const Args& args,
+    const std::vector<graph::TensorType>& types, const Draw& draw = {}) {
+  return {call(cpu_kernel, name, tensors, args, types, draw),
+          call(reference_kernel, name, tensors, args, types, draw)};
+}
+
+void require_close(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b,
+                   double tolerance) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    INFO("result " << i);
+    REQUIRE(a[i].scalar_type() == b[i].scalar_type());
+    REQUIRE(a[i].sizes() == b[i].sizes());
+    REQUIRE(at::allclose(a[i].to(at::kDouble), b[i].to(at::kDouble), tolerance, tolerance));
+  }
+}
+
+double tolerance(at::ScalarType type) {
+  return type == at::kDouble ? 1e-12 : type == at::kFloat ? 3e-5 : 3e-2;
+}
+
+TEST_CASE("attention's kernels equal the reference in every type, grouped and causal or not") {
+  const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
+  const bool causal = GENERATE(true, false);
+  const int64_t groups = GENERATE(1, 2, 4), keys = GENERATE(5, 9), value_size = GENERATE(8, 6);
+  at::manual_seed(1);
+  // As a fused projection leaves them: [b, s, h, d] transposed.
+  const auto q = at::randn({2, 5, 4, 8}, type).transpose(1, 2);
+  const auto k = at::randn({2, keys, groups, 8}, type).transpose(1, 2);
+  const auto v = at::randn({2, keys, groups, value_size}, type).transpose(1, 2);
+  const auto dtype = dtype_of(type);
+  const auto wide = type == at::kDouble ? DType::float64 : DType::float32;
+  const Args args = {{"causal", causal}, {"scale", 0.3}};
+  const Named in = {{"query", q}, {"key", k}, {"value", v}};
+  const auto [fast, slow] =
+      both("perigee::attention", in, args, {{dtype, {2, 4, 5, value_size}}, {wide, {2, 4, 5}}});
+  require_close(fast, slow, tolerance(type));
+  const auto grad = at::randn({2, 5, 4, value_size}, type).transpose(1, 2);
+  const auto [d_fast, d_slow] = both("perigee::attention_backward",
+                                     {{"grad", grad},
+                                      {"query", q},
+                                      {"key", k},
+                                      {"value", v},
+                                      {"output", slow[0]},
+                                      {"logsumexp", slow[1]}},
+                                     args,
+                                     {{dtype, {2, 4, 5, 8}},
+                                      {dtype, {2, groups, keys, 8}},
+                                      {dtype, {2, groups, keys, value_size}}});
+  require_close(d_fast, d_slow, tolerance(type));
+}
+
+TEST_CASE("attention with dropout draws by score and is the same on a block of heads") {
+  const auto q = at::randn({2, 4, 5, 8}, at::kDouble), k = at::randn({2, 4, 5, 8}, at::kDouble);
+  const auto v = at::randn({2, 4, 5, 8}, at::kDouble);
+  const Draw draw{.seed = 3, .step = 2, .microbatch = 1, .microbatches = 2};
+  const std::vector<int64_t> global = {2, 4, 5, 5};
+  const auto run = [&](int64_t head, int64_t heads) {
+    const Args args = {{"scale", 0.3},
+                       {"p", 0.4},
+                       {"random_key", int64_t{5}},
+                       {"global", global},
+                       {"begin", std::vector<int64_t>{0, head, 0, 0}}};
+    return call(cpu_kernel, "perigee::attention",
+                {{"query", q.narrow(1, head, heads)},
+                 {"key", k.narrow(1, head, heads)},
+                 {"value", v.narrow(1, head, heads)}},
+                args, {{DType::float64, {2, heads, 5, 8}}, {DType::float64, {2, heads, 5}}},
+                draw)[0];
+  };
+  REQUIRE(at::equal(run(1, 2), run(0, 4).narrow(1, 1, 2)));
+}
+
+TEST_CASE("rms norm's kernels equal the reference") {
+  const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
+  const bool weighted = GENERATE(true, false);
+  const int64_t n = GENERATE(7, 64);
+  const auto x = at::randn({3, 5, n}, type), g = at::randn({3, 5, n}, type),
+             w = at::randn({n}, type);
+  const auto dtype = dtype_of(type);
+  const auto wide = type == at::kDouble ? DType::float64 : DType::float32;
+  Named in = {{"self", x}};
+  if (weighted) in.emplace_back("weight", w);
+  const auto [fast, slow] =
+      both("perigee::rms_norm", in, {{"eps", 1e-5}}, {{dtype, {3, 5, n}}, {wide, {3, 5, 1}}});
+  require_close(fast, slow, tolerance(type));
+  in.insert(in.begin(), {"grad", g});
+  in.emplace_back("rstd", slow[1]);
+  std::vector<graph::TensorType> types = {{dtype, {3, 5, n}}};
+  if (weighted) types.push_back({dtype, {n}});
+  const auto [d_fast, d_slow] = both("perigee::rms_norm_backward", in, {}, types);
+  require_close(d_fast, d_slow, tolerance(type));
+}
+
+TEST_CASE("cross entropy's kernels equal the reference, ignored labels and smoothing too") {
+  const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
+  const double smoothing = GENERATE(0.0, 0.1);
+  const bool weighted = GENERATE(true, false);
+  const int64_t n = GENERATE(5, 100);
+  const auto x = at::randn({9, n}, type) * 5, w = at::rand({n}, type);
+  auto labels = at::randint(0, n, {9}, at::kLong);
+  labels[4] = -100;
+  const auto dtype = dtype_of(type);
+  const auto wide = type == at::kDouble ? DType::float64 : DType::float32;
+  Named in = {{"logits", x}, {"target", labels}};
+  if (weighted) in.emplace_back("weight", w);
+  const Args args = {{"label_smoothing", smoothing}};
+  const auto [fast, slow] = both("perigee::cross_entropy", in, args, {{dtype, {9}}, {wide, {9}}});
+  require_close(fast, slow, tolerance(type));
+  in.insert(in.begin(), {"grad", at::randn({9}, type)});
+  in.emplace_back("logsumexp", slow[1]);
+  const auto [d_fast, d_slow] =
+      both("perigee::cross_entropy_backward", in, args, {{dtype, {9, n}}});
+  require_close(d_fast, d_slow, tolerance(type));
+}
+
+TEST_CASE("cross entropy refuses a label out of range") {
+  const Named in = {{"logits", at::randn({2, 3})}, {"target", at::full({2}, 3, at::kLong)}};
+  REQUIRE_THROWS_WITH(call(cpu_kernel, "perigee::cross_entropy", in, {},
+                           {{DType::float32, {2}}, {DType::float32, {2}}}),
+                      Catch::Contains("[0, 3), but got 3"));
+}
+
+TEST_CASE("the fused optimizers follow torch.optim") {
+  const std::string name = GENERATE("adamw", "adam", "sgd", "sgd plain");
+  const auto type = GENERATE(at::kDouble, at::kFloat);
+  at::manual_seed(3);
+  auto parameter = at::randn({37}, type).requires_grad_(true);
+  auto ours = parameter.detach().clone();
+  auto first = at::zeros({37}, type), second = at::zeros({37}, type);
+  std::unique_ptr<torch::optim::Optimizer> eager;
+  if (name == "adamw") {
+    eager = std::make_unique<torch::optim::AdamW>(
+        std::vector{parameter},
+        torch::optim::AdamWOptions(0.01).betas({0.8, 0.95}).eps(1e-7).weight_decay(0.1));
+  } else if (name == "adam") {
+    eager = std::make_unique<torch::optim::Adam>(
+        std::vector{parameter},
+        torch::optim::AdamOptions(0.01).betas({0.8, 0.95}).eps(1e-7).weight_decay(0.1));
+  } else {
+    const bool plain = name == "sgd plain";
+    eager =
+        std::make_unique<torch::optim::SGD>(std::vector{parameter}, torch::optim::SGDOptions(0.01)
+                                                                        .momentum(plain ? 0 : 0.9)
+                                                                        .dampening(0)
+                                                                        .nesterov(!plain)
+                                                                        .weight_decay(0.1));
+  }
+  const auto lr = at::full({}, 0.01, at::kDouble), scale = at::full({}, 0.5, at::kDouble);
+  for (int step = 1; step <= 4; ++step) {
+    const auto gradient = at::randn({37}, type);
+    parameter.mutable_grad() = gradient * 0.5;
+    eager->step();
+    const auto count = at::full({}, step, at::kDouble);
+    const Args adam = {{"beta1", 0.8}, {"beta2", 0.95}, {"eps", 1e-7}, {"weight_decay", 0.1}};
+    Named in = {{"self", ours}};
+    if (name.starts_with("adam")) {
+      in.insert(in.end(), {{"exp_avg", first}, {"exp_avg_sq", second}});
+    } else if (name == "sgd") {
+      in.emplace_back("momentum_buffer", first);
+    }
+    in.insert(in.end(), {{"gradient", gradient}, {"lr", lr}, {"step", count}, {"scale", scale}});
+    const Args sgd = {{"momentum", name == "sgd" ? 0.9 : 0.0},
+                      {"nesterov", name == "sgd"},
+                      {"weight_decay", 0.1}};
+    call(cpu_kernel, "perigee::" + name.substr(0, name.find(' ')) + "_", in,
+         name.starts_with("adam") ? adam : sgd, {});
+    REQUIRE(at::allclose(ours, parameter.detach(), tolerance(type), tolerance(type)));
+  }
+}
+
+TEST_CASE("copies, sums and norms work on any layout") {
+  const auto strided = at::randn({3, 4}).t();
+  auto target = at::ones({4, 3});
+  call(cpu_kernel, "perigee::copy_", {{"self", target}, {"source", strided}}, {{"scale", 0.5}}, {});
+  REQUIRE(at::equal(target, strided * 0.5));
+  call(cpu_kernel, "perigee::accumulate_", {{"self", target}, {"other", strided}}, {{"scale", 0.5}},
+       {});
+  REQUIRE(at::equal(target, strided));
+  const auto half = at::full({}, 0.5, at::kDouble);
+  call(cpu_kernel, "perigee::scale_", {{"self", target}, {"scale", half}}, {}, {});
+  REQUIRE(at::equal(target, strided * 0.5));
+
+  Op op{.name = "perigee::squared_norm",
+        .args = {{"tensors", std::vector<graph::ValueId>{{0}, {1}}}},
+        .outputs = {graph::TensorType{DType::float64, {}}}};
+  std::vector<at::Tensor> out(1);
+  const std::vector<at::Tensor> operands = {at::full({100}, 2.0), at::full({3}, 3.0, at::kDouble)};
+  cpu_kernel(op)(operands, out, {});
+  REQUIRE(out[0].item<double>() == 427);
+  const auto clipped =
+      call(cpu_kernel, "perigee::clip_scale", {{"squared_norm", at::full({}, 16.0, at::kDouble)}},
+           {{"max_norm", 1.0}, {"factor", 0.5}}, {{DType::float64, {}}, {DType::float64, {}}});
+  REQUIRE(clipped[0].item<double>() == 2);
+  REQUIRE(clipped[1].item<double>() == Approx(0.25).epsilon(1e-5));
+}
+
+}  // namespace
+}  // namespace perigee::exec
