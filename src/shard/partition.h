@@ -1,5 +1,5 @@
-// From the whole graph to one rank's local graph: placements are propagated through sharding rules, redistributes become
-// collectives, types become local.
+// From the whole graph to one rank's local graph: placements are propagated through sharding rules,
+// redistributes become collectives, types become local.
 #pragma once
 
 #include <string>
@@ -14,30 +14,37 @@ namespace perigee::shard {
 // What an axis that is not in space does to the loss: microbatches split the batch over time.
 enum class LossKind { mean, sum, mixed };
 
-// One placement per axis for every value of the graph, and for every node the placements its operands are wanted in
-// (where they differ from the operand's own, a redistribute stands between). Indexed like graph.values and graph.nodes.
+// Placements for every value of the graph; for every node those its operands are wanted in and
+// those its results come in. Where these differ from the value's own, a redistribute stands
+// between. Indexed like graph.values and graph.nodes.
 struct Sharding {
   std::vector<mesh::Placements> values;
   std::vector<std::vector<mesh::Placements>> operands;  // [node][operand in each_operand order]
-  std::vector<std::string> replicated_ops;  // ops without a rule (or with an attribute no rule mentions), run replicated
+  std::vector<std::vector<mesh::Placements>> results;   // [node][output]
+  std::vector<std::string>
+      replicated_ops;  // ops without a rule (or with an attribute no rule mentions), run replicated
 };
 
-// Decides a placement for every value, from the plan's pins and the ops' rules, choosing for each op the cheapest rule
-// instance by bytes moved. Gradients of replicated parameters come out Partial; that is left to compile/.
+// Decides a placement for every value, from the plan's pins and the ops' rules, choosing for each
+// op the cheapest rule instance by bytes moved. Gradients of replicated parameters come out
+// Partial; that is left to compile/.
 Sharding propagate(const graph::Graph& graph, const plan::Plan& plan);
 
 // One rank's graph. Inputs and outputs keep their names; types are local; `comm::` nodes move data.
 struct LocalGraph {
   graph::Graph graph;
-  std::vector<mesh::Placements> inputs;   // like graph.inputs
-  std::vector<mesh::Placements> outputs;  // like graph.outputs; a Partial gradient or loss is not yet reduced
+  std::vector<mesh::Placements> inputs;  // like graph.inputs
+  // Like graph.outputs. A gradient is Partial (not yet reduced) or replicated on axes where its
+  // parameter is replicated, and lies as its parameter elsewhere. The loss may be Partial. Buffers
+  // lie as their input, results are not Partial.
+  std::vector<mesh::Placements> outputs;
 };
 
 LocalGraph partition(const graph::Graph& graph, const Sharding& sharding, const plan::Plan& plan,
                      int64_t rank);
 
-// How the loss depends on the batch dim of the data inputs: a mean over samples (microbatch losses are averaged) or a
-// sum (they add up). `mixed` cannot be split over microbatches.
+// How the loss depends on the batch dim of the data inputs: a mean over samples (microbatch losses
+// are averaged) or a sum (they add up). `mixed` cannot be split over microbatches.
 LossKind classify_loss(const graph::Graph& graph);
 
 }  // namespace perigee::shard

@@ -1,0 +1,42 @@
+// Choosing how to run one node: the ways its pattern allows, and the cheapest of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "mesh/mesh.h"
+#include "mesh/placement.h"
+#include "shard/redistribute.h"
+#include "shard/rule.h"
+
+namespace perigee::shard {
+
+// How a node runs: where its operands must lie and where its results come to lie.
+struct Choice {
+  std::vector<mesh::Placements> operands, results;
+  double cost = 0;
+};
+
+// What is known when a node's turn comes.
+struct Situation {
+  std::vector<mesh::Placements> operands;  // where the operands lie
+  std::vector<bool>
+      partial_is_free;  // per result: it only flows, linearly, to a gradient or the loss
+  std::vector<const mesh::Placements*> pins;  // per result: where the plan wants it, or nullptr
+};
+
+// Returns a way in which everything is replicated.
+Choice replicated(const Call& call, size_t axes);
+
+// Returns the cheapest choice by bytes moved: redistributing operands, reducing Partial results at
+// the latest behind this node, and bringing pinned results to their place.
+Choice choose(const Call& call, const Pattern& pattern, const Situation& situation,
+              const mesh::Mesh& mesh, Redistributor& redistributor);
+
+// Returns true when the dim may be sharded on the axes together: no shard is empty, and where the
+// dim is `even`, all are equal; every result that lacks the dim has a meaning by its role.
+bool may_shard(const Call& call, const Pattern& pattern, int dim, const std::vector<int>& axes,
+               const mesh::Mesh& mesh);
+
+}  // namespace perigee::shard

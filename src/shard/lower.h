@@ -1,0 +1,42 @@
+// Making one node local: what a rule's lowering works with.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+#include "mesh/mesh.h"
+#include "mesh/placement.h"
+#include "shard/rule.h"
+
+namespace perigee::shard {
+
+using Args = std::vector<std::pair<std::string, graph::Arg>>;
+
+// One node on one rank. Emitted nodes get the node's scope and phase.
+class Lowering {
+ public:
+  const Call& call;  // global types
+  const Pattern& pattern;
+  const mesh::Mesh& mesh;
+  int64_t rank;
+  const std::vector<mesh::Placements>& operand_placements;
+  const std::vector<mesh::Placements>& result_placements;
+  std::vector<graph::ValueId> operands;  // in `local`, lying as operand_placements say
+  graph::Graph& local;
+
+  // Returns the node's arguments with local operands and sizes.
+  Args local_args() const;
+  // Returns the local types of the defined results; undefined ones have an empty shape.
+  std::vector<graph::TensorType> local_types() const;
+  // Emits the same op with local_args, changed by the caller, and local types.
+  std::vector<graph::ValueId> emit(Args args);
+  // Emits a node with one result.
+  graph::ValueId emit(std::string op, Args args, graph::TensorType type);
+  // Returns the names of the mesh axes on which the operand's dim is sharded, comma separated.
+  std::string axes_of(int operand, int dim) const;
+  const graph::TensorType& type(graph::ValueId v) const { return local.type(v); }
+};
+
+}  // namespace perigee::shard

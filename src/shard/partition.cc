@@ -1,0 +1,182 @@
+#include "shard/partition.h"
+
+#include <limits>
+
+#include "base/error.h"
+#include "shard/choose.h"
+#include "shard/lower.h"
+#include "shard/propagate.h"
+#include "shard/redistribute.h"
+
+namespace perigee::shard {
+namespace {
+
+using graph::Graph;
+using graph::Input;
+using graph::Output;
+using graph::ValueId;
+using mesh::Placements;
+
+// A global value as it lies on this rank, once or in several ways.
+struct Version {
+  Placements placements;
+  ValueId local;
+  graph::Phase phase;
+  bool original = false;
+};
+
+class Partition {
+ public:
+  Partition(const Graph& graph, const Sharding& sharding, const plan::Plan& plan, int64_t rank)
+      : graph_(graph),
+        sharding_(sharding),
+        plan_(plan),
+        rank_(rank),
+        sites_(graph, plan),
+        redistributor_(plan.mesh),
+        versions_(graph.values.size()),
+        is_parameter_(graph.values.size()) {}
+
+  LocalGraph run() {
+    local_.graph.scopes = graph_.scopes;
+    for (const auto& input : graph_.inputs) add_input(input);
+    std::vector<graph::NodeId> last(graph_.nodes.size(), -1);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const size_t first = local_.graph.nodes.size();
+      node(n);
+      const auto forward = graph_.nodes[n].forward_node;
+      for (size_t k = first; forward >= 0 && k < local_.graph.nodes.size(); ++k) {
+        local_.graph.nodes[k].forward_node = last[forward];
+      }
+      last[n] = static_cast<graph::NodeId>(local_.graph.nodes.size()) - 1;
+    }
+    for (const auto& output : graph_.outputs) add_output(output);
+    return std::move(local_);
+  }
+
+ private:
+  void add_input(const Input& input) {
+    const auto& placements = sharding_.values[input.value.index];
+    auto type = graph_.type(input.value);
+    type.shape = mesh::local_shape(type.shape, placements, plan_.mesh, rank_);
+    const auto local = local_.graph.add_input(input.kind, input.name, std::move(type));
+    auto& added = local_.graph.inputs.back();
+    added.trainable = input.trainable;
+    added.data = input.data;
+    local_.inputs.push_back(placements);
+    is_parameter_[input.value.index] = input.kind == Input::Kind::parameter;
+    versions_[input.value.index].push_back({placements, local, graph::Phase::forward, true});
+  }
+
+  // Returns the value lying as `wanted`, from the version that is cheapest to bring there. A
+  // parameter that is gathered in the forward pass is gathered again in the backward pass: it is
+  // not kept between them.
+  ValueId bring(ValueId v, const Placements& wanted, const graph::Node& consumer) {
+    auto& versions = versions_[v.index];
+    const Path* best = nullptr;
+    const Version* from = nullptr;
+    for (const auto& version : versions) {
+      const bool kept =
+          version.original || !is_parameter_[v.index] || version.phase == consumer.phase;
+      if (!kept) continue;
+      if (version.placements == wanted) return version.local;
+      const auto& path = redistributor_.path(graph_.type(v), version.placements, wanted);
+      if (best && path.cost >= best->cost) continue;
+      best = &path;
+      from = &version;
+    }
+    const auto local = emit_path(local_.graph, from->local, *best, graph_.type(v), from->placements,
+                                 plan_.mesh, rank_, consumer);
+    versions.push_back({wanted, local, consumer.phase, false});
+    return local;
+  }
+
+  void node(size_t n) {
+    const auto& node = graph_.nodes[n];
+    const Call call(graph_, node);
+    std::vector<ValueId> operands;
+    int i = 0;
+    node.each_operand(
+        [&](ValueId v) { operands.push_back(bring(v, sharding_.operands[n][i++], node)); });
+    const auto& site = sites_.at(n);
+    static const Pattern none;
+    Lowering lowering{call,
+                      site.pattern ? *site.pattern : none,
+                      plan_.mesh,
+                      rank_,
+                      sharding_.operands[n],
+                      sharding_.results[n],
+                      std::move(operands),
+                      local_.graph};
+    const bool lowered = site.lower && !runs_replicated(n);
+    const auto results = lowered ? site.lower(lowering) : lowering.emit(lowering.local_args());
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      const auto v = node.outputs[r];
+      if (!v.defined()) continue;
+      const auto& placements = sharding_.results[n][r];
+      versions_[v.index].push_back({placements, results[r], node.phase, true});
+      if (sharding_.values[v.index] != placements) {
+        // Pinned elsewhere: from here on it lies only there.
+        const auto moved = bring(v, sharding_.values[v.index], node);
+        versions_[v.index] = {{sharding_.values[v.index], moved, node.phase, true}};
+      }
+    }
+  }
+
+  bool runs_replicated(size_t n) const {
+    for (const auto* tensors : {&sharding_.operands[n], &sharding_.results[n]}) {
+      for (const auto& placements : *tensors) {
+        for (const auto& p : placements) {
+          if (!p.is_replicate()) return false;
+        }
+      }
+    }
+    return true;
+  }
+
+  void add_output(const Output& output) {
+    const auto v = output.value;
+    auto wanted = sharding_.values[v.index];
+    const auto* owner = output.kind == Output::Kind::gradient || output.kind == Output::Kind::buffer
+                            ? graph_.find_input(output.name)
+                            : nullptr;
+    for (size_t a = 0; a < wanted.size(); ++a) {
+      if (output.kind == Output::Kind::result) {
+        if (wanted[a].is_partial()) wanted[a] = mesh::Placement::replicate();
+      } else if (owner) {
+        const auto& own = sharding_.values[owner->value.index][a];
+        const bool reduced_later = output.kind == Output::Kind::gradient &&
+                                   wanted[a] == mesh::Placement::partial() && own.is_replicate();
+        if (!reduced_later) wanted[a] = own;
+      } else if (wanted[a] != mesh::Placement::partial()) {
+        wanted[a] = mesh::Placement::replicate();  // the loss
+      }
+    }
+    // What is still to do for an output belongs to where the value was made.
+    static const graph::Node top;
+    const auto producer = graph_.values[v.index].producer;
+    const auto local = bring(v, wanted, producer < 0 ? top : graph_.nodes[producer]);
+    local_.graph.outputs.push_back({output.kind, output.name, local});
+    local_.outputs.push_back(wanted);
+  }
+
+  const Graph& graph_;
+  const Sharding& sharding_;
+  const plan::Plan& plan_;
+  const int64_t rank_;
+  const SiteTable sites_;
+  Redistributor redistributor_;
+  LocalGraph local_;
+  std::vector<std::vector<Version>> versions_;  // per global value
+  std::vector<bool> is_parameter_;              // per global value
+};
+
+}  // namespace
+
+LocalGraph partition(const Graph& graph, const Sharding& sharding, const plan::Plan& plan,
+                     int64_t rank) {
+  mesh::coordinates(plan.mesh, rank);  // throws for a rank that the mesh does not use
+  return Partition(graph, sharding, plan, rank).run();
+}
+
+}  // namespace perigee::shard

@@ -1,0 +1,267 @@
+#include "shard/redistribute.h"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <set>
+
+#include "base/error.h"
+
+namespace perigee::shard {
+namespace {
+
+using mesh::Placement;
+using mesh::Placements;
+
+// Axis sets are tried as bit masks; meshes have few axes.
+std::vector<int> axes_of(unsigned mask) {
+  std::vector<int> axes;
+  for (int a = 0; mask >> a; ++a) {
+    if (mask >> a & 1) axes.push_back(a);
+  }
+  return axes;
+}
+
+// Shards on a dim nest, the last axis outermost. Axes may start or stop sharding a dim only where
+// no axis before the last of them, other than they themselves, shards it.
+bool innermost(const Placements& placements, unsigned mask, int dim) {
+  bool below = true;
+  for (int a = static_cast<int>(placements.size()) - 1; a >= 0; --a) {
+    if (mask >> a & 1) below = false;
+    if (!below && !(mask >> a & 1) && placements[a] == Placement::shard(dim)) return false;
+  }
+  return true;
+}
+
+bool combines_alone(const Placements& placements, unsigned mask, mesh::Reduce reduce) {
+  for (size_t a = 0; a < placements.size(); ++a) {
+    const auto& p = placements[a];
+    if (!(mask >> a & 1) && p.is_partial() && p.reduce != reduce) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+double Redistributor::group_size(const std::vector<int>& axes) const {
+  double size = 1;
+  for (int a : axes) size *= static_cast<double>(std::max<int64_t>(mesh_.axes[a].size, 2));
+  return size;
+}
+
+const Path& Redistributor::path(const graph::TensorType& type, const Placements& from,
+                                const Placements& to) {
+  std::string key;
+  key.reserve(64);
+  const auto put = [&](int64_t n) { key.append(reinterpret_cast<const char*>(&n), sizeof n); };
+  put(static_cast<int64_t>(type.dtype));
+  for (auto size : type.shape) put(size);
+  for (const auto* placements : {&from, &to}) {
+    for (const auto& p : *placements) {
+      key += static_cast<char>(p.kind);
+      key += static_cast<char>(p.dim);
+      key += static_cast<char>(p.reduce);
+    }
+  }
+  const auto found = paths_.find(key);
+  if (found != paths_.end()) return found->second;
+  return paths_.emplace(std::move(key), search(type, from, to)).first->second;
+}
+
+// Dijkstra over placements. Dims come from the two ends only, so there are few states.
+Path Redistributor::search(const graph::TensorType& type, const Placements& from,
+                           const Placements& to) const {
+  Path none;
+  if (from == to) return none;
+  std::set<int> dims;
+  for (const auto* end : {&from, &to}) {
+    for (const auto& p : *end) {
+      if (p.is_shard()) dims.insert(p.dim);
+    }
+  }
+  struct Reached {
+    double cost = std::numeric_limits<double>::infinity();
+    std::string before;
+    Step step;
+    Placements placements;
+    bool done = false;
+  };
+  std::map<std::string, Reached> states;
+  using Entry = std::pair<double, std::string>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  const auto start = mesh::to_string(from), goal = mesh::to_string(to);
+  states[start] = {.cost = 0, .placements = from};
+  queue.push({0, start});
+  const auto bytes_at = [&](const Placements& placements) {
+    double bytes = static_cast<double>(type.bytes());
+    for (size_t a = 0; a < placements.size(); ++a) {
+      if (placements[a].is_shard()) bytes /= group_size({static_cast<int>(a)});
+    }
+    return bytes;
+  };
+  const unsigned all = 1u << from.size();
+  while (!queue.empty()) {
+    const auto [cost, name] = queue.top();
+    queue.pop();
+    auto& state = states[name];
+    if (state.done) continue;
+    state.done = true;
+    if (name == goal) break;
+    const Placements here = state.placements;
+    const double bytes = bytes_at(here);
+    const auto try_step = [&](Step step, double step_cost) {
+      const auto next = mesh::to_string(step.after);
+      auto& reached = states[next];
+      if (cost + step_cost >= reached.cost) return;
+      reached.cost = cost + step_cost;
+      reached.before = name;
+      reached.placements = step.after;
+      reached.step = std::move(step);
+      queue.push({reached.cost, next});
+    };
+    for (unsigned mask = 1; mask < all; ++mask) {
+      const auto axes = axes_of(mask);
+      const Placement p = here[axes[0]];
+      if (!std::all_of(axes.begin(), axes.end(), [&](int a) { return here[a] == p; })) continue;
+      const double n = group_size(axes);
+      const auto changed = [&](const Placement& target) {
+        Placements after = here;
+        for (int a : axes) after[a] = target;
+        return after;
+      };
+      const double moved = (n - 1) / n * bytes;
+      if (p.is_partial()) {
+        if (!combines_alone(here, mask, p.reduce)) continue;
+        try_step({Step::Kind::all_reduce, axes, -1, -1, p.reduce, changed(Placement::replicate())},
+                 kLatency + 2 * moved);
+        for (int dim : dims) {
+          if (!innermost(here, mask, dim)) continue;
+          try_step(
+              {Step::Kind::reduce_scatter, axes, dim, -1, p.reduce, changed(Placement::shard(dim))},
+              kLatency + moved);
+        }
+      } else if (p.is_shard()) {
+        if (!innermost(here, mask, p.dim)) continue;
+        try_step({Step::Kind::all_gather, axes, p.dim, -1, {}, changed(Placement::replicate())},
+                 kLatency + (n - 1) * bytes);
+        for (int dim : dims) {
+          if (dim == p.dim || !innermost(here, mask, dim)) continue;
+          try_step({Step::Kind::all_to_all, axes, dim, p.dim, {}, changed(Placement::shard(dim))},
+                   kLatency + moved);
+        }
+      } else {
+        for (int dim : dims) {
+          if (!innermost(here, mask, dim)) continue;
+          try_step({Step::Kind::slice, axes, dim, -1, {}, changed(Placement::shard(dim))},
+                   kLocal * bytes / n);
+        }
+        for (int a : axes) {
+          if (!to[a].is_partial() || !combines_alone(here, mask, to[a].reduce)) continue;
+          const auto reduce = to[a].reduce;
+          try_step({Step::Kind::part, axes, -1, -1, reduce, changed(Placement::partial(reduce))},
+                   kLocal * bytes);
+        }
+      }
+    }
+  }
+  const auto& end = states[goal];
+  if (!end.done) fail("shard", "no collectives lead from {} to {}", start, goal);
+  Path path;
+  path.cost = end.cost;
+  for (std::string at = goal; at != start; at = states[at].before) {
+    path.steps.push_back(states[at].step);
+  }
+  std::reverse(path.steps.begin(), path.steps.end());
+  return path;
+}
+
+namespace {
+
+std::string names_of(const mesh::Mesh& mesh, const std::vector<int>& axes) {
+  std::string names;
+  for (int a : axes) names += (names.empty() ? "" : ",") + mesh.axes[a].name;
+  return names;
+}
+
+std::string name_of(mesh::Reduce reduce) {
+  switch (reduce) {
+    case mesh::Reduce::average:
+      return "avg";
+    case mesh::Reduce::max:
+      return "max";
+    case mesh::Reduce::min:
+      return "min";
+    default:
+      return "sum";
+  }
+}
+
+// True when this rank is the first of its group over the axes.
+bool is_first(const mesh::Mesh& mesh, int64_t rank, const std::vector<int>& axes) {
+  const auto position = mesh::coordinates(mesh, rank);
+  return std::all_of(axes.begin(), axes.end(), [&](int a) { return position[a] == 0; });
+}
+
+}  // namespace
+
+graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& path,
+                         const graph::TensorType& global, const Placements& from,
+                         const mesh::Mesh& mesh, int64_t rank, const graph::Node& consumer) {
+  Placements here = from;
+  const auto emit = [&](std::string op, std::vector<std::pair<std::string, graph::Arg>> args,
+                        const graph::TensorType& type) {
+    value =
+        local.add_node(std::move(op), std::move(args), {type}, consumer.scope, consumer.phase)[0];
+  };
+  for (const auto& step : path.steps) {
+    int64_t ranks = 1;
+    for (int a : step.axes) ranks *= mesh.axes[a].size;
+    const auto before = mesh::local_ranges(global.shape, here, mesh, rank);
+    const graph::TensorType type{global.dtype,
+                                 mesh::local_shape(global.shape, step.after, mesh, rank)};
+    here = step.after;
+    if (ranks == 1) continue;  // the group is this rank
+    const auto axis = names_of(mesh, step.axes);
+    const auto dim = static_cast<int64_t>(step.dim);
+    const auto reduce = name_of(step.reduce);
+    switch (step.kind) {
+      case Step::Kind::all_reduce:
+        emit("comm::all_reduce", {{"self", value}, {"axis", axis}, {"op", reduce}}, type);
+        break;
+      case Step::Kind::reduce_scatter:
+        emit("comm::reduce_scatter",
+             {{"self", value}, {"axis", axis}, {"dim", dim}, {"op", reduce}}, type);
+        break;
+      case Step::Kind::all_gather:
+        emit("comm::all_gather", {{"self", value}, {"axis", axis}, {"dim", dim}}, type);
+        break;
+      case Step::Kind::all_to_all:
+        emit("comm::all_to_all",
+             {{"self", value},
+              {"axis", axis},
+              {"split_dim", dim},
+              {"cat_dim", static_cast<int64_t>(step.from_dim)}},
+             type);
+        break;
+      case Step::Kind::slice: {
+        const auto after = mesh::local_ranges(global.shape, step.after, mesh, rank);
+        const int64_t begin = after[step.dim].begin - before[step.dim].begin;
+        emit("aten::slice.Tensor",
+             {{"self", value},
+              {"dim", dim},
+              {"start", begin},
+              {"end", begin + after[step.dim].length}},
+             type);
+        break;
+      }
+      case Step::Kind::part:
+        // Replicas of a maximum, minimum or average are parts as they are.
+        if (step.reduce != mesh::Reduce::sum || is_first(mesh, rank, step.axes)) break;
+        emit("perigee::full", {{"value", 0.0}}, type);
+        break;
+    }
+  }
+  return value;
+}
+
+}  // namespace perigee::shard

@@ -1,0 +1,70 @@
+// Changing a tensor's placements: the cheapest sequence of collectives between any two, over
+// several mesh axes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "mesh/mesh.h"
+#include "mesh/placement.h"
+
+namespace perigee::shard {
+
+// One step: the placements on `axes` change from one kind to another, together.
+struct Step {
+  enum class Kind : uint8_t {
+    all_reduce,      // Partial -> Replicate
+    reduce_scatter,  // Partial -> Shard(dim)
+    all_gather,      // Shard(dim) -> Replicate
+    all_to_all,      // Shard(from_dim) -> Shard(dim)
+    slice,           // Replicate -> Shard(dim), local
+    part,  // Replicate -> Partial, local: a sum's value stays on the first rank of the group
+  };
+  Kind kind;
+  std::vector<int> axes;  // ascending
+  int dim = -1;
+  int from_dim = -1;
+  mesh::Reduce reduce = mesh::Reduce::sum;
+  mesh::Placements after;
+};
+
+struct Path {
+  std::vector<Step> steps;
+  double cost = 0;  // bytes that a rank moves, plus a fixed charge for each collective
+};
+
+// Finds and remembers paths on one mesh.
+class Redistributor {
+ public:
+  // What a collective costs beside its bytes, in bytes.
+  static constexpr double kLatency = 1024;
+  // What a local byte costs, in bytes moved.
+  static constexpr double kLocal = 1e-4;
+
+  explicit Redistributor(const mesh::Mesh& mesh) : mesh_(mesh) {}
+
+  // Returns the cheapest path for a tensor of that type. Axes of size 1 count as size 2 in costs,
+  // so that a plan chooses alike for any size.
+  const Path& path(const graph::TensorType& type, const mesh::Placements& from,
+                   const mesh::Placements& to);
+
+  double group_size(const std::vector<int>& axes) const;
+
+ private:
+  Path search(const graph::TensorType& type, const mesh::Placements& from,
+              const mesh::Placements& to) const;
+
+  const mesh::Mesh& mesh_;
+  std::map<std::string, Path> paths_;
+};
+
+// Emits the steps of `path` on `rank` behind the local value. Returns the value that lies as the
+// path's end says.
+graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& path,
+                         const graph::TensorType& global, const mesh::Placements& from,
+                         const mesh::Mesh& mesh, int64_t rank, const graph::Node& consumer);
+
+}  // namespace perigee::shard

@@ -1,0 +1,285 @@
+// Ops that only move elements. Which dims may be sharded follows from shapes.
+#include <algorithm>
+#include <numeric>
+
+#include "shard/families.h"
+
+namespace perigee::shard {
+namespace {
+
+Pattern moving(const Call& call) {
+  auto pattern = whole_pattern(call);
+  pattern.any_reduce = true;
+  if (call.operand_count() > 0) pattern.linear = {{0}};
+  return pattern;
+}
+
+// Groups of dims with equal products, in row-major order. A group of one dim on each side is the
+// same dim. Of another group only the leading dims may be sharded, and only evenly: then a shard is
+// the same run of elements on both sides.
+std::optional<Pattern> reshape(const Call& call) {
+  auto pattern = moving(call);
+  const auto& from = call.shape(0);
+  const auto& to = call.result_shape(0);
+  if (call.operand_type(0).numel() == 0) return pattern;
+  size_t i = 0, j = 0;
+  while (i < from.size() || j < to.size()) {
+    // Dims of size 1 stand alone, and are the same dim where they face each other.
+    const bool one_from = i < from.size() && from[i] == 1;
+    const bool one_to = j < to.size() && to[j] == 1;
+    if (one_from && one_to) {
+      pattern.operands[0][i++] = pattern.results[0][j++] = pattern.add();
+      continue;
+    }
+    if (one_from || one_to) {
+      (one_from ? i : j)++;
+      continue;
+    }
+    const size_t first_i = i, first_j = j;
+    int64_t left = from[i++], right = to[j++];
+    bool plain = left == right;
+    while (left != right) {
+      if (left < right) {
+        left *= from[i++];
+      } else {
+        right *= to[j++];
+      }
+    }
+    const int dim = pattern.add(Role::free, !plain);
+    pattern.operands[0][first_i] = dim;
+    pattern.results[0][first_j] = dim;
+  }
+  return pattern;
+}
+
+std::optional<Pattern> expand(const Call& call) {
+  auto pattern = moving(call);
+  const auto& from = call.shape(0);
+  const auto& to = call.result_shape(0);
+  for (size_t d = 0; d < to.size(); ++d) pattern.results[0][d] = pattern.add();
+  for (size_t d = 0; d < from.size(); ++d) {
+    const size_t at = to.size() - from.size() + d;
+    if (from[d] == to[at]) pattern.operands[0][d] = pattern.results[0][at];
+  }
+  return pattern;
+}
+
+// Result dim r is operand dim order[r].
+Pattern permuted(const Call& call, const std::vector<int>& order) {
+  auto pattern = moving(call);
+  for (auto& letter : pattern.operands[0]) letter = pattern.add();
+  for (size_t r = 0; r < order.size(); ++r) {
+    pattern.results[0][r] = pattern.operands[0][order[r]];
+  }
+  return pattern;
+}
+
+std::optional<Pattern> transpose(const Call& call) {
+  const int rank = call.rank(0);
+  std::vector<int> order(rank);
+  std::iota(order.begin(), order.end(), 0);
+  if (rank < 2) return permuted(call, order);
+  const bool plain = call.node().op == "aten::t";
+  std::swap(order[plain ? 0 : call.dim("dim0", rank, 0)],
+            order[plain ? 1 : call.dim("dim1", rank, 0)]);
+  return permuted(call, order);
+}
+
+std::optional<Pattern> permute(const Call& call) {
+  const int rank = call.rank(0);
+  std::vector<int> order;
+  for (auto d : call.node().get<std::vector<int64_t>>("dims", {})) {
+    order.push_back(static_cast<int>(d < 0 ? d + rank : d));
+  }
+  if (static_cast<int>(order.size()) != rank) return {};
+  return permuted(call, order);
+}
+
+// The result lacks (or, for unsqueeze and stack-like ops, gains) the dim `at`; the others
+// correspond in order.
+void without_dim(Pattern& pattern, const std::vector<int>& more, std::vector<int>& fewer, int at) {
+  (void)pattern;
+  for (size_t d = 0, out = 0; d < more.size(); ++d) {
+    if (static_cast<int>(d) != at) fewer[out++] = more[d];
+  }
+}
+
+std::optional<Pattern> unsqueeze(const Call& call) {
+  auto pattern = moving(call);
+  for (auto& letter : pattern.results[0]) letter = pattern.add();
+  without_dim(pattern, pattern.results[0], pattern.operands[0],
+              call.dim("dim", call.rank(0) + 1, 0));
+  return pattern;
+}
+
+std::optional<Pattern> squeeze(const Call& call) {
+  auto pattern = moving(call);
+  const auto& shape = call.shape(0);
+  const auto named = call.named_dims("dim", call.rank(0));
+  int out = 0;
+  for (int d = 0; d < call.rank(0); ++d) {
+    if (named[d] && shape[d] == 1) continue;
+    pattern.operands[0][d] = pattern.results[0][out++] = pattern.add();
+  }
+  return pattern;
+}
+
+// One element of a dim: the others correspond.
+std::optional<Pattern> select(const Call& call) {
+  auto pattern = moving(call);
+  const int at = call.dim("dim", call.rank(0), 0);
+  for (int d = 0; d < call.rank(0); ++d) pattern.operands[0][d] = d == at ? -1 : pattern.add();
+  for (auto& result : pattern.results) {
+    if (!result.empty()) without_dim(pattern, pattern.operands[0], result, at);
+  }
+  return pattern;
+}
+
+std::optional<Pattern> select_backward(const Call& call) {
+  auto pattern = moving(call);
+  pattern.any_reduce = false;
+  const int at = call.dim("dim", call.result_rank(0), 0);
+  for (int d = 0; d < call.result_rank(0); ++d) {
+    pattern.results[0][d] = d == at ? -1 : pattern.add();
+  }
+  without_dim(pattern, pattern.results[0], pattern.operands[0], at);
+  return pattern;
+}
+
+// Dims keep their places; those whose size changes, and those that an attribute names, stay whole.
+Pattern same_places(const Call& call, const std::vector<bool>& whole) {
+  auto pattern = moving(call);
+  for (int d = 0; d < call.rank(0); ++d) {
+    pattern.operands[0][d] = whole[d] ? -1 : pattern.add();
+  }
+  for (int r = 0; r < call.result_count(); ++r) {
+    if (call.has_result(r)) pattern.results[r] = pattern.operands[0];
+  }
+  return pattern;
+}
+
+std::optional<Pattern> along_dim(const Call& call) {
+  std::vector<bool> whole(call.rank(0), false);
+  if (whole.empty()) return {};
+  whole[call.dim("dim", call.rank(0), 0)] = true;
+  return same_places(call, whole);
+}
+
+// slice_backward puts zeros around its operand, so it moves sums only.
+std::optional<Pattern> slice_backward(const Call& call) {
+  auto pattern = along_dim(call);
+  if (pattern) pattern->any_reduce = false;
+  return pattern;
+}
+
+std::optional<Pattern> slice(const Call& call) {
+  if (call.shape(0) == call.result_shape(0) && call.node().get<int64_t>("step", 1) == 1) {
+    // The whole dim: where its size is baked as the end, a shard must not be cut by it.
+    auto pattern = along_dim(call);
+    return pattern;
+  }
+  return along_dim(call);
+}
+
+std::optional<Pattern> flip(const Call& call) {
+  return same_places(call, call.named_dims("dims", call.rank(0)));
+}
+
+std::optional<Pattern> roll(const Call& call) {
+  const auto dims = call.node().get<std::vector<int64_t>>("dims", {});
+  if (dims.empty()) return moving(call);  // rolls the flattened tensor
+  return same_places(call, call.named_dims("dims", call.rank(0)));
+}
+
+std::optional<Pattern> repeat(const Call& call) {
+  auto pattern = moving(call);
+  const auto repeats = call.node().get<std::vector<int64_t>>("repeats", {});
+  if (static_cast<int>(repeats.size()) != call.result_rank(0)) return {};
+  for (int d = 0; d < call.rank(0); ++d) {
+    const size_t at = repeats.size() - call.rank(0) + d;
+    if (repeats[at] == 1) pattern.operands[0][d] = pattern.results[0][at] = pattern.add();
+  }
+  return pattern;
+}
+
+std::optional<Pattern> pad(const Call& call) {
+  std::vector<bool> whole(call.rank(0));
+  for (int d = 0; d < call.rank(0); ++d) whole[d] = call.shape(0)[d] != call.result_shape(0)[d];
+  const auto amounts = call.node().get<std::vector<int64_t>>("pad", {});
+  for (size_t p = 0; p < amounts.size(); ++p) {
+    if (amounts[p] != 0) whole[call.rank(0) - 1 - static_cast<int>(p / 2)] = true;
+  }
+  auto pattern = same_places(call, whole);
+  pattern.any_reduce = false;
+  const auto* value = call.node().find("value");
+  const bool zero = !value || std::holds_alternative<std::monostate>(*value) ||
+                    call.node().get<double>("value", 0.0) == 0.0;
+  if (!zero) pattern.linear.clear();
+  return pattern;
+}
+
+std::optional<Pattern> cat(const Call& call) {
+  auto pattern = whole_pattern(call);
+  const int rank = call.result_rank(0);
+  const int at = call.dim("dim", rank, 0);
+  for (int d = 0; d < rank; ++d) pattern.results[0][d] = d == at ? -1 : pattern.add();
+  std::vector<int> all;
+  for (int i = 0; i < call.operand_count(); ++i) {
+    if (call.rank(i) != rank) return {};  // an old-style empty tensor
+    pattern.operands[i] = pattern.results[0];
+    all.push_back(i);
+  }
+  pattern.linear = {all};
+  pattern.any_reduce = true;
+  return pattern;
+}
+
+std::optional<Pattern> stack(const Call& call) {
+  auto pattern = whole_pattern(call);
+  const int rank = call.result_rank(0);
+  const int at = call.dim("dim", rank, 0);
+  for (int d = 0; d < rank; ++d) pattern.results[0][d] = d == at ? -1 : pattern.add();
+  std::vector<int> all;
+  for (int i = 0; i < call.operand_count(); ++i) {
+    without_dim(pattern, pattern.results[0], pattern.operands[i], at);
+    all.push_back(i);
+  }
+  pattern.linear = {all};
+  pattern.any_reduce = true;
+  return pattern;
+}
+
+}  // namespace
+
+void add_view_rules(Rules& rules) {
+  rules.add("perigee::reshape", {reshape});
+  rules.add("perigee::expand", {expand});
+  for (const char* op : {"aten::t", "aten::transpose.int"}) rules.add(op, {transpose});
+  rules.add("aten::permute", {permute});
+  rules.add("aten::unsqueeze", {unsqueeze});
+  for (const char* op : {"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}) {
+    rules.add(op, {squeeze});
+  }
+  rules.add("aten::select.int", {select});
+  rules.add("aten::unbind.int", {select});
+  rules.add("aten::select_backward", {select_backward});
+  rules.add("aten::slice.Tensor", {slice});
+  rules.add("aten::slice_backward", {slice_backward});
+  for (const char* op : {"aten::split.Tensor", "aten::split_with_sizes", "aten::narrow"}) {
+    rules.add(op, {along_dim});
+  }
+  rules.add("aten::flip", {flip});
+  rules.add("aten::roll", {roll});
+  rules.add("aten::repeat", {repeat});
+  rules.add("aten::constant_pad_nd", {pad});
+  rules.add("aten::cat", {cat});
+  rules.add("aten::stack", {stack});
+  add_text_rules(rules, {
+                            {"aten::tril", "b* r^ c^ -> b* r c; diagonal linear(0)"},
+                            {"aten::triu", "b* r^ c^ -> b* r c; diagonal linear(0)"},
+                            {"aten::view_as_complex", "b* 1 -> b*; linear(0)"},
+                            {"aten::view_as_real", "b* -> b* 1; linear(0)"},
+                        });
+}
+
+}  // namespace perigee::shard

@@ -1,0 +1,119 @@
+#include "shard/partition.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "tests/shard/support.h"
+
+namespace perigee::shard {
+namespace {
+
+TEST_CASE("data parallel needs no collective: gradients and loss stay Partial") {
+  const auto g = mlp();
+  const auto plan = plan_for(g, "data=4");
+  const auto sharding = propagate(g, plan);
+  CHECK(placement(g, sharding, "fc1/addmm.0") == "S0");
+  CHECK(placement(g, sharding, "fc2/'mm.0") == "P");
+  CHECK(placement(g, sharding, "/mean.0") == "P");
+  // The gradient that the loss starts with is made on the shard, not cut from the whole.
+  CHECK(placement(g, sharding, "/'expand.0") == "S0");
+  CHECK(sharding.replicated_ops.empty());
+  const auto local = local_graph(g, plan, 3);
+  CHECK(collectives(local.graph) == "");
+  CHECK(local.graph.type(local.graph.inputs[0].value).shape == std::vector<int64_t>{2, 4});
+  for (const auto& placements : local.outputs) CHECK(mesh::to_string(placements) == "P");
+}
+
+TEST_CASE("a mean over a sharded dim is the local sum over the global count") {
+  const auto local = local_graph(mlp(), plan_for(mlp(), "data=3"), 2);
+  const auto* loss = local.graph.find_output(graph::Output::Kind::loss, "loss");
+  const auto& node = local.graph.nodes[local.graph.values[loss->value.index].producer];
+  CHECK(node.op == "aten::div.Scalar");
+  CHECK(node.get<double>("other", 0) == 32.0);
+}
+
+TEST_CASE("column and row weights keep the activations between them sharded") {
+  const auto g = mlp();
+  const auto plan = plan_for(
+      g, "tensor=2", {{"fc1.weight", "S1"}, {"fc1.bias", "S0"}, {"fc2.weight", "S0"}, {"x", "R"}});
+  const auto sharding = propagate(g, plan);
+  CHECK(placement(g, sharding, "fc1/addmm.0") == "S1");
+  CHECK(placement(g, sharding, "fc2/mm.0") == "P");
+  CHECK(placement(g, sharding, "fc1/'mm.0") == "S1");
+  const auto local = local_graph(g, plan, 1);
+  CHECK(collectives(local.graph) == "");
+  CHECK(mesh::to_string(local.outputs[1]) == "S1");
+  CHECK(local.graph.type(local.graph.outputs[1].value).shape == std::vector<int64_t>{4, 3});
+}
+
+TEST_CASE("a bias inside a product with its inner dim sharded is added once") {
+  const auto g = mlp();
+  const auto plan =
+      plan_for(g, "tensor=2", {{"x", "S1"}, {"fc1.weight", "S0"}, {"fc1/addmm.0", "P"}});
+  const auto first = local_graph(g, plan, 0), second = local_graph(g, plan, 1);
+  const auto fulls = [](const graph::Graph& graph) {
+    int64_t count = 0;
+    for (const auto& node : graph.nodes) {
+      count += node.op == "perigee::full" && node.phase == graph::Phase::forward;
+    }
+    return count;
+  };
+  CHECK(fulls(first.graph) == 0);
+  CHECK(fulls(second.graph) == 1);
+  CHECK(collectives(first.graph) == collectives(second.graph));
+}
+
+TEST_CASE("a sharded parameter is gathered in each pass and its gradient scattered") {
+  const auto g = mlp();
+  const auto plan =
+      plan_for(g, "data=2", {{"fc2.weight", "S0"}, {"fc2/mm.0", "S0"}, {"fc2/'t.1", "R"}});
+  CHECK(collectives(local_graph(g, plan).graph) ==
+        "all_gather(data) all_gather(data) reduce_scatter(data)");
+}
+
+TEST_CASE("an op without a rule runs replicated and is listed once") {
+  auto g = mlp();
+  for (auto& node : g.nodes) {
+    if (node.op == "aten::relu") node.op = "my::relu";
+  }
+  const auto sharding = propagate(g, plan_for(g, "data=2"));
+  CHECK(sharding.replicated_ops == std::vector<std::string>{"my::relu"});
+  CHECK(placement(g, sharding, "fc1/relu.0") == "R");
+}
+
+TEST_CASE("a rule of the user's in the plan covers an op") {
+  auto g = mlp();
+  for (auto& node : g.nodes) {
+    if (node.op == "aten::relu") node.op = "my::relu";
+  }
+  auto plan = plan_for(g, "data=2");
+  plan.rules["my::relu"] = "b* -> b*";
+  const auto sharding = propagate(g, plan);
+  CHECK(sharding.replicated_ops.empty());
+  CHECK(placement(g, sharding, "fc1/relu.0") == "S0");
+}
+
+TEST_CASE("an axis of one rank is planned as a larger one and communicates nothing") {
+  const auto g = mlp();
+  const auto plan = plan_for(g, "data=1", {{"fc2.weight", "S0"}, {"fc2/mm.0", "S0"}});
+  CHECK(collectives(local_graph(g, plan).graph) == "");
+  CHECK(placement(g, propagate(g, plan), "fc2/'mm.0") == "P");
+}
+
+TEST_CASE("a batch smaller than its axis is cut and then gathered") {
+  const auto g = mlp();
+  for (int64_t rank : {0, 11}) {
+    const auto local = local_graph(g, plan_for(g, "data=12"), rank);
+    CHECK(local.graph.type(local.graph.inputs[0].value).shape[0] == (rank == 0 ? 1 : 0));
+    CHECK(collectives(local.graph) == "all_gather(data)");
+  }
+}
+
+TEST_CASE("a rank outside the mesh is refused") {
+  const auto g = mlp();
+  const auto plan = plan_for(g, "data=2");
+  CHECK_THROWS_AS(partition(g, propagate(g, plan), plan, 2), Error);
+}
+
+}  // namespace
+}  // namespace perigee::shard
