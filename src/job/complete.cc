@@ -1,0 +1,255 @@
+// What follows from other keys, and what must hold between keys.
+#include "job/complete.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/glob.h"
+#include "job/keys.h"
+
+namespace perigee::job {
+namespace {
+
+class Completer {
+ public:
+  Completer(Job& job, const Where& where) : job_(job), where_(where) {}
+
+  void run() {
+    check_kind();
+    check_keys();
+    top();
+    model();
+    data();
+    optimizer();
+    schedule();
+  }
+
+ private:
+  // Fails with the place of the key before the message.
+  template <class... Args>
+  [[noreturn]] void wrong(std::string_view key, fmt::format_string<Args...> format,
+                          Args&&... args) const {
+    fail("job", "{}{}", where_(key), fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // Fills one of the kind's integers where it is not given.
+  void fill(std::string_view key, int64_t value) {
+    const auto found = job_.model.values.find(std::string(key));
+    if (found == job_.model.values.end()) return;
+    if (std::get<int64_t>(found->second) == 0) found->second = value;
+  }
+
+  bool has(std::string_view key) const { return job_.model.values.contains(std::string(key)); }
+
+  void check_kind() {
+    const auto& kind = job_.model.kind;
+    if (kind.empty()) {
+      wrong("model", "model.kind is needed (one of {}), but got none", fmt::join(kinds(), ", "));
+    }
+    Group unused;
+    const Key& key = *find_key("model", "kind", "");
+    check(key, ref(key, job_, unused), where_("model.kind"));
+    for (const auto& [name, value] : job_.model.values) {
+      const Key* own = find_key("model", name, kind);
+      if (!own || own->kinds.empty()) wrong("model", "{} has no key \"{}\"", kind, name);
+    }
+    if (kind != "plugin" && !job_.model.options.empty()) {
+      wrong("model.options", "model.options belongs to the kind plugin, but the kind is {}", kind);
+    }
+  }
+
+  void check_keys() {
+    Group unused;
+    for (const auto& key : keys()) {
+      if (key.table == "optimizer.group") continue;
+      if (!key.kinds.empty() && find_key("model", key.name, job_.model.kind) != &key) continue;
+      const Ref value = ref(key, job_, unused);
+      if (key.otherwise.empty() || !is_initial(key, job_, unused)) {
+        check(key, value, where_(key.path()));
+      }
+    }
+    for (auto& group : job_.optimizer.groups) {
+      for (const auto& key : keys()) {
+        if (key.table == "optimizer.group") check(key, ref(key, job_, group), where_(key.path()));
+      }
+      if (group.match.empty()) {
+        wrong("optimizer.group", "optimizer.group.match names parameters, but got none");
+      }
+    }
+  }
+
+  void top() {
+    auto& job = job_;
+    if (job.name.empty()) job.name = "job";
+    if (job.name.find('/') != std::string::npos || job.name[0] == '.') {
+      wrong("name",
+            "name is a file name without \"/\" that does not start with \".\", but got \"{}\"",
+            job.name);
+    }
+    if (job.train.output.empty()) job.train.output = "runs/" + job.name;
+    if (job.strategy.ends_with(".lua")) need_file("strategy", job.strategy);
+    if (!job.cluster.file.empty()) need_file("cluster.file", job.cluster.file);
+    const auto& [global, micro] = job.batch;
+    if (micro > 0 && global % micro != 0) {
+      wrong("batch.micro", "batch.micro divides batch.global ({}), but got {}", global, micro);
+    }
+  }
+
+  void need_file(std::string_view key, const std::string& path) const {
+    std::error_code ignored;
+    if (!std::filesystem::exists(path, ignored)) {
+      wrong(key, "{} names a file, but there is no \"{}\"", key, path);
+    }
+  }
+
+  void model() {
+    auto& m = job_.model;
+    if (has("file")) {
+      if (m.text("file").empty()) {
+        wrong("model", "model.file is needed for the kind {}, but got none", m.kind);
+      }
+      need_file("model.file", m.text("file"));
+    }
+    for (const auto& pattern : m.frozen) {
+      if (pattern.empty()) wrong("model.frozen", "model.frozen names parameters, but got \"\"");
+    }
+    if (job_.data.tokenizer == "bytes") fill("vocab", 256);
+    fill("positions", job_.data.sequence);
+    if (has("positions") && m.integer("positions") < job_.data.sequence) {
+      wrong("model.positions", "model.positions is at least data.sequence ({}), but got {}",
+            job_.data.sequence, m.integer("positions"));
+    }
+    if (has("heads")) heads();
+    if (has("experts") && m.integer("top_k") > m.integer("experts")) {
+      wrong("model.top_k", "model.top_k is at most model.experts ({}), but got {}",
+            m.integer("experts"), m.integer("top_k"));
+    }
+  }
+
+  void heads() {
+    const auto& m = job_.model;
+    const int64_t width = m.integer("width"), heads = m.integer("heads");
+    if (width % heads != 0) {
+      wrong("model.heads", "model.heads divides model.width ({}), but got {}", width, heads);
+    }
+    fill("hidden", m.kind == "llama" ? (width * 8 / 3 + 31) / 32 * 32 : 4 * width);
+    if (m.kind != "llama") return;
+    fill("kv_heads", heads);
+    if (heads % m.integer("kv_heads") != 0) {
+      wrong("model.kv_heads", "model.kv_heads divides model.heads ({}), but got {}", heads,
+            m.integer("kv_heads"));
+    }
+    if (width / heads % 2 != 0) {
+      wrong("model.heads", "the size of a head (model.width / model.heads) is even, but got {}",
+            width / heads);
+    }
+  }
+
+  void data() {
+    auto& d = job_.data;
+    std::vector<std::string> given;
+    const std::pair<const char*, const std::vector<std::string>*> sources[] = {
+        {"text", &d.text}, {"tokens", &d.tokens}, {"tensors", &d.tensors}};
+    for (const auto& [name, patterns] : sources) {
+      if (!patterns->empty()) given.emplace_back(name);
+    }
+    if (d.synthetic) given.emplace_back("synthetic");
+    if (given.size() > 1) {
+      wrong("data", "data is one of text, tokens, tensors and synthetic, but got {}",
+            fmt::join(given, " and "));
+    }
+    if (given.empty()) {
+      d.synthetic = true;
+      given.emplace_back("synthetic");
+    }
+    d.files.clear();
+    for (const auto& [name, patterns] : sources) {
+      for (const auto& pattern : *patterns) {
+        const auto found = glob_files(pattern);
+        if (found.empty()) {
+          wrong(fmt::format("data.{}", name), "data.{} names files, but none matches \"{}\"", name,
+                pattern);
+        }
+        for (const auto& file : found) {
+          if (std::ranges::find(d.files, file) == d.files.end()) d.files.push_back(file);
+        }
+      }
+    }
+    const bool images_or_rows = job_.model.kind == "mlp" || job_.model.kind == "resnet";
+    if (images_or_rows && given[0] != "tensors" && given[0] != "synthetic") {
+      wrong("data." + given[0],
+            "the kind {} learns from data.tensors or data.synthetic, but got {}", job_.model.kind,
+            given[0]);
+    }
+    if (d.tokenizer != "bytes") {
+      need_file("data.tokenizer", d.tokenizer);
+    } else if (!d.text.empty() && has("vocab") && job_.model.integer("vocab") < 256) {
+      wrong("model.vocab", "model.vocab is at least 256 for the tokenizer bytes, but got {}",
+            job_.model.integer("vocab"));
+    }
+  }
+
+  void optimizer() {
+    const auto& o = job_.optimizer;
+    if (o.nesterov && o.name == "sgd" && (o.momentum == 0 || o.dampening != 0)) {
+      wrong("optimizer.nesterov",
+            "optimizer.nesterov needs momentum and no dampening, but got momentum {} and "
+            "dampening {}",
+            o.momentum, o.dampening);
+    }
+  }
+
+  void schedule() {
+    auto& s = job_.lr_schedule;
+    const int64_t steps = job_.train.steps;
+    const int64_t tenth = steps / 10;
+    if (s.warmup < 0) s.warmup = std::min<int64_t>(20, tenth);
+    if (s.min_lr < 0) s.min_lr = job_.optimizer.lr / 10;
+    if (s.decay == 0) s.decay = std::max<int64_t>(1, std::min(tenth, steps - s.warmup));
+    if (s.warmup > steps) {
+      wrong("lr_schedule.warmup", "lr_schedule.warmup is at most train.steps ({}), but got {}",
+            steps, s.warmup);
+    }
+    if (s.kind == "wsd" && s.decay > steps - s.warmup) {
+      wrong("lr_schedule.decay",
+            "lr_schedule.decay is at most train.steps - lr_schedule.warmup ({}), but got {}",
+            steps - s.warmup, s.decay);
+    }
+    if (s.min_lr > job_.optimizer.lr) {
+      wrong("lr_schedule.min_lr", "lr_schedule.min_lr is at most optimizer.lr ({}), but got {}",
+            job_.optimizer.lr, s.min_lr);
+    }
+  }
+
+  Job& job_;
+  const Where& where_;
+};
+
+template <class T>
+const T& own_value(const Model& model, std::string_view key) {
+  const auto found = model.values.find(std::string(key));
+  if (found == model.values.end() || !std::holds_alternative<T>(found->second)) {
+    fail("job", "the model kind \"{}\" has no such key, but got \"{}\"", model.kind, key);
+  }
+  return std::get<T>(found->second);
+}
+
+}  // namespace
+
+bool Model::flag(std::string_view key) const { return own_value<bool>(*this, key); }
+int64_t Model::integer(std::string_view key) const { return own_value<int64_t>(*this, key); }
+double Model::number(std::string_view key) const { return own_value<double>(*this, key); }
+const std::string& Model::text(std::string_view key) const {
+  return own_value<std::string>(*this, key);
+}
+
+void complete(Job& job, const Where& where) { Completer(job, where).run(); }
+
+void Job::complete() {
+  job::complete(*this, [](std::string_view) { return ""; });
+}
+
+}  // namespace perigee::job

@@ -1,0 +1,16 @@
+// Completing a job whose keys' places are known.
+#pragma once
+
+#include <functional>
+
+#include "job/job.h"
+
+namespace perigee::job {
+
+// Returns what stands before an error about the key or table: "gpt.toml:7:9: ".
+using Where = std::function<std::string(std::string_view key)>;
+
+// Job::complete with the places of the keys.
+void complete(Job& job, const Where& where);
+
+}  // namespace perigee::job

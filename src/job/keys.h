@@ -1,0 +1,76 @@
+// The table of all keys of a job: it makes checks, defaults, the reference page and the job's text.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "job/job.h"
+
+namespace perigee::job {
+
+// Where a key's value lies in a Job.
+using Ref = std::variant<bool*, int64_t*, double*, std::string*, std::vector<double>*,
+                         std::vector<std::string>*, std::optional<double>*>;
+
+inline constexpr double no_limit = std::numeric_limits<double>::infinity();
+
+struct Key {
+  std::string table;  // "" at the top, "model", "optimizer.group", ...
+  std::string name;
+  // A key of some model kinds: which, and its default.
+  std::vector<std::string> kinds;
+  Value fallback;
+  // Any other key: its field. The default is the field's initial value.
+  Ref (*field)(Job&, Group&) = nullptr;
+
+  // Limits of a number, or of each number of a list.
+  double least = -no_limit;
+  double more_than = -no_limit;
+  double most = no_limit;
+  double less_than = no_limit;
+  size_t count = 0;                  // of a list's items; 0: any
+  std::vector<std::string> allowed;  // strings; empty: any
+  std::vector<std::string> later;    // known strings that are not available yet
+  bool is_path = false;
+  // What holds where the key is not given, in words; "": the default is a constant.
+  std::string otherwise;
+  std::string about;
+
+  std::string path() const { return table.empty() ? name : table + "." + name; }
+};
+
+// All keys in the order of the reference page; a table's keys stand together.
+const std::vector<Key>& keys();
+
+// The tables' names, in that order; "" first.
+const std::vector<std::string>& tables();
+
+// The model kinds that work.
+const std::vector<std::string>& kinds();
+
+// Returns the key, or nullptr. `kind` is the model's; it matters for the keys of a kind only.
+const Key* find_key(std::string_view table, std::string_view name, std::string_view kind);
+
+// Returns where the key's value lies; makes it with its default in Model::values where it is
+// missing.
+Ref ref(const Key& key, Job& job, Group& group);
+
+// Returns whether the key has its initial value, which for a key with `otherwise` means "not
+// given".
+bool is_initial(const Key& key, const Job& job, const Group& group);
+
+// Returns "an integer", "a list of strings", ...
+std::string type_of(const Key& key);
+
+// Returns "at least 1", "one of sgd, adam", ... or "".
+std::string limits_of(const Key& key);
+
+// Throws Error where the value is out of the key's limits. `at` stands before the message.
+void check(const Key& key, const Ref& value, const std::string& at);
+
+// Returns the value as TOML.
+std::string toml_of(const Ref& value);
+
+}  // namespace perigee::job

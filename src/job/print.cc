@@ -1,0 +1,183 @@
+// From a job to TOML, the comparison of two jobs, and the reference page.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "job/keys.h"
+
+namespace perigee::job {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Writes paths as seen from `folder`.
+std::string relative_to(const fs::path& folder, const std::string& path) {
+  const auto absolute = [](const fs::path& p) { return fs::absolute(p).lexically_normal(); };
+  return absolute(path).lexically_relative(absolute(folder)).string();
+}
+
+// Calls `change` with each path of the job.
+template <class F>
+void each_path(Job& job, F change) {
+  Group unused;
+  for (const auto& key : keys()) {
+    if (!key.is_path) continue;
+    if (!key.kinds.empty() && !job.model.values.contains(key.name)) continue;
+    const Ref value = ref(key, job, unused);
+    if (auto* const* list = std::get_if<std::vector<std::string>*>(&value)) {
+      for (auto& path : **list) change(path);
+    } else {
+      auto& path = *std::get<std::string*>(value);
+      const bool is_name = (key.name == "tokenizer" && path == "bytes") ||
+                           (key.name == "strategy" && !path.ends_with(".lua"));
+      if (!path.empty() && !is_name) change(path);
+    }
+  }
+}
+
+// Returns the keys of the job that are given or have a constant default, with their values as TOML.
+std::vector<std::pair<const Key*, std::string>> values_of(const Job& original) {
+  Job job = original;
+  Group unused;
+  std::vector<std::pair<const Key*, std::string>> out;
+  for (const auto& key : keys()) {
+    if (key.table == "optimizer.group") continue;
+    if (!key.kinds.empty() && find_key("model", key.name, job.model.kind) != &key) continue;
+    if (!key.otherwise.empty() && is_initial(key, job, unused)) continue;
+    out.emplace_back(&key, toml_of(ref(key, job, unused)));
+  }
+  return out;
+}
+
+std::string group_text(const Group& original) {
+  Group group = original;
+  Job unused;
+  std::string out;
+  for (const auto& key : keys()) {
+    if (key.table != "optimizer.group") continue;
+    const auto value = toml_of(ref(key, unused, group));
+    if (!value.empty()) out += fmt::format("{} = {}\n", key.name, value);
+  }
+  return out;
+}
+
+std::string options_text(const Job& job) {
+  std::string out;
+  for (const auto& [name, value] : job.model.options) {
+    std::string key = name;
+    Value copy = value;
+    const auto text = std::visit([](auto& v) { return toml_of(&v); }, copy);
+    out += fmt::format("{} = {}\n", toml_of(&key), text);
+  }
+  return out;
+}
+
+// What may stand in a row of a Markdown table.
+std::string cell(const std::string& text) {
+  std::string out;
+  for (char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
+void reference_rows(std::string& out, const std::string& table, const std::string& kind) {
+  out += "| key | value | default | meaning |\n|---|---|---|---|\n";
+  for (const auto& key : keys()) {
+    const bool is_own = kind.empty()
+                            ? key.kinds.empty()
+                            : !key.kinds.empty() && find_key("model", key.name, kind) == &key;
+    if (key.table != table || !is_own) continue;
+    Job job;
+    Group group;
+    const auto initial = fmt::format("`{}`", toml_of(ref(key, job, group)));
+    auto value = type_of(key);
+    if (const auto limits = limits_of(key); !limits.empty()) value += ", " + limits;
+    out += fmt::format("| `{}` | {} | {} | {} |\n", key.name, cell(value),
+                       key.otherwise.empty() ? initial : key.otherwise, cell(key.about));
+  }
+}
+
+}  // namespace
+
+std::string to_toml(const Job& original, const std::string& folder) {
+  Job job = original;
+  if (!folder.empty()) each_path(job, [&](std::string& path) { path = relative_to(folder, path); });
+  std::string out, table;
+  const auto values = values_of(job);
+  for (const auto& [key, text] : values) {
+    if (key->table != table) {
+      if (table == "model" && !job.model.options.empty()) {
+        out += "\n[model.options]\n" + options_text(job);
+      }
+      table = key->table;
+      out += fmt::format("\n[{}]\n", table);
+    }
+    out += fmt::format("{} = {}\n", key->name, text);
+  }
+  for (const auto& group : job.optimizer.groups) {
+    out += "\n[[optimizer.group]]\n" + group_text(group);
+  }
+  return out;
+}
+
+std::vector<std::string> changed_keys(const Job& before, const Job& now) {
+  static const std::set<std::string> fixed = {"model", "data", "batch", "optimizer"};
+  Job a = before, b = now;
+  const auto absolute = [](std::string& path) {
+    path = fs::absolute(path).lexically_normal().string();
+  };
+  each_path(a, absolute);
+  each_path(b, absolute);
+  std::map<std::string, std::string> values_a, values_b;
+  for (const auto& [key, text] : values_of(a)) values_a[key->path()] = text;
+  for (const auto& [key, text] : values_of(b)) values_b[key->path()] = text;
+  std::vector<std::string> lines;
+  for (const auto& key : keys()) {
+    if (!fixed.contains(key.table) && key.path() != "seed") continue;
+    const auto in_a = values_a.find(key.path()), in_b = values_b.find(key.path());
+    const bool either = in_a != values_a.end() || in_b != values_b.end();
+    const bool both = in_a != values_a.end() && in_b != values_b.end();
+    // A key that one of them does not give follows from the others, unless the kind lacks it.
+    if (!either || (!both && !key.otherwise.empty() && a.model.kind == b.model.kind)) continue;
+    const auto old_text = in_a == values_a.end() ? "nothing" : in_a->second;
+    const auto new_text = in_b == values_b.end() ? "nothing" : in_b->second;
+    auto line = fmt::format("{}: {} became {}", key.path(), old_text, new_text);
+    if (old_text == new_text) continue;
+    // Kinds share names of keys.
+    if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
+  }
+  const auto options_a = options_text(a), options_b = options_text(b);
+  if (options_a != options_b) lines.push_back("model.options changed");
+  if (a.optimizer.groups != b.optimizer.groups) lines.push_back("optimizer.group changed");
+  return lines;
+}
+
+std::string reference() {
+  std::string out =
+      "# Keys of a job\n\n"
+      "This page is made from the table in src/job/table.cc. A job is a TOML file; only "
+      "`model.kind`\n"
+      "must be given. Paths are relative to the job's file, that of `train.output` to the working\n"
+      "directory. `--set a.b=VALUE` changes a key from the command line.\n\n";
+  for (const auto& table : tables()) {
+    if (table == "optimizer.group") {
+      out += "## [[optimizer.group]]\n\nOptions of some parameters; may repeat.\n\n";
+    } else {
+      out += table.empty() ? "## Top\n\n" : fmt::format("## [{}]\n\n", table);
+    }
+    reference_rows(out, table, "");
+    if (table == "model") {
+      for (const auto& kind : kinds()) {
+        out += fmt::format("\n### kind = \"{}\"\n\n", kind);
+        reference_rows(out, table, kind);
+      }
+    }
+    out += '\n';
+  }
+  out.pop_back();
+  return out;
+}
+
+}  // namespace perigee::job

@@ -1,0 +1,342 @@
+// From TOML to a job.
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "job/complete.h"
+#include "job/keys.h"
+
+namespace perigee::job {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string> dialects = {"atorch", "epl", "megatron", "alpa", "autodist"};
+
+std::string describe(const toml::node& node) {
+  if (const auto* text = node.as_string()) return fmt::format("\"{}\"", text->get());
+  if (const auto* n = node.as_integer()) return std::to_string(n->get());
+  if (const auto* n = node.as_floating_point()) return fmt::format("{}", n->get());
+  if (const auto* b = node.as_boolean()) return b->get() ? "true" : "false";
+  if (node.is_table()) return "a table";
+  if (node.is_array()) return "a list";
+  return "a date or time";
+}
+
+// One item of a list or a plain value. Returns false where the type is another one.
+bool assign(const toml::node& node, bool& to) {
+  const auto* b = node.as_boolean();
+  if (b) to = b->get();
+  return b;
+}
+bool assign(const toml::node& node, int64_t& to) {
+  const auto* n = node.as_integer();
+  if (n) to = n->get();
+  return n;
+}
+bool assign(const toml::node& node, double& to) {
+  if (const auto* n = node.as_integer()) {
+    to = static_cast<double>(n->get());
+    return true;
+  }
+  const auto* n = node.as_floating_point();
+  if (n) to = n->get();
+  return n;
+}
+bool assign(const toml::node& node, std::string& to) {
+  const auto* text = node.as_string();
+  if (text) to = text->get();
+  return text;
+}
+bool assign(const toml::node& node, std::optional<double>& to) {
+  return assign(node, to.emplace());
+}
+
+// A single item is a list of one.
+template <class T>
+bool assign(const toml::node& node, std::vector<T>& to) {
+  to.clear();
+  const auto* array = node.as_array();
+  if (!array) return assign(node, to.emplace_back());
+  for (const auto& item : *array) {
+    if (!assign(item, to.emplace_back())) return false;
+  }
+  return true;
+}
+
+constexpr std::string_view assignment_name = "--set";
+
+// Returns "gpt.toml:7:9: ", or "--set: " for what an assignment gave.
+std::string at(const toml::source_region& region) {
+  if (!region.path || *region.path == assignment_name) return fmt::format("{}: ", assignment_name);
+  return fmt::format("{}:{}:{}: ", *region.path, region.begin.line, region.begin.column);
+}
+
+bool is_assigned(const toml::node& node) {
+  return !node.source().path || *node.source().path == assignment_name;
+}
+
+// Reads tables into a job and notes where each key stands. `folder` is that of the file's paths.
+class Reader {
+ public:
+  Reader(Job& job, std::string file, fs::path folder)
+      : job_(job), file_(std::move(file)), folder_(std::move(folder)) {}
+
+  // The kind comes first: it says which keys [model] has.
+  void root(const toml::table& table) {
+    const auto* model = table["model"].as_table();
+    if (const auto* kind = model ? model->get("kind") : nullptr) {
+      const std::string before = job_.model.kind;
+      key("model", "kind", *kind);
+      if (job_.model.kind != before) {
+        job_.model.values.clear();
+        job_.model.options.clear();
+      }
+    }
+    if (job_.model.kind.empty()) {
+      std::string names;
+      for (const auto& kind : kinds()) names += (names.empty() ? "" : ", ") + kind;
+      fail("job", "{}model.kind is needed (one of {}), but got none",
+           model ? at(model->source()) : file_ + ": ", names);
+    }
+    read_table("", table);
+  }
+
+  // Returns where the key, or else its table, stands.
+  std::string place(std::string_view key) const {
+    for (std::string path(key);; path = path.substr(0, path.rfind('.'))) {
+      if (const auto found = places_.find(path); found != places_.end()) return found->second;
+      if (path.find('.') == std::string::npos) return file_.empty() ? "" : file_ + ": ";
+    }
+  }
+
+ private:
+  // A table is sorted by name, but the first error in the file is the one to tell.
+  static std::vector<std::pair<const toml::key*, const toml::node*>> in_file_order(
+      const toml::table& table) {
+    std::vector<std::pair<const toml::key*, const toml::node*>> items;
+    for (const auto& [name, node] : table) items.emplace_back(&name, &node);
+    std::ranges::stable_sort(items, [](const auto& a, const auto& b) {
+      return a.first->source().begin < b.first->source().begin;
+    });
+    return items;
+  }
+
+  void read_table(const std::string& name, const toml::table& table) {
+    if (!name.empty()) places_[name] = at(table.source());
+    for (const auto& [key_name, node_pointer] : in_file_order(table)) {
+      const auto& node = *node_pointer;
+      const std::string item(key_name->str());
+      const std::string path = name.empty() ? item : name + "." + item;
+      const auto key_at = at(key_name->source());
+      if (path == "optimizer.group") {
+        groups(node);
+      } else if (path == "model.options") {
+        options(node);
+      } else if (std::ranges::find(tables(), path) != tables().end()) {
+        const auto* inner = node.as_table();
+        if (!inner) {
+          fail("job", "{}{} is a table, but got {}", at(node.source()), path, describe(node));
+        }
+        read_table(path, *inner);
+      } else if (name.empty() && std::ranges::find(dialects, item) != dialects.end()) {
+        fail(
+            "job",
+            "{}tables of a dialect are not available yet (a strategy script can say the same), but "
+            "got [{}]",
+            key_at, item);
+      } else if (find_key(name, item, job_.model.kind)) {
+        key(name, item, node);
+      } else {
+        unknown(name, item, key_at);
+      }
+    }
+  }
+
+  void key(const std::string& table, const std::string& name, const toml::node& node) {
+    const Key& key = *find_key(table, name, job_.model.kind);
+    const Ref value = ref(key, job_, group_);
+    const auto place = at(node.source());
+    places_[key.path()] = place;
+    if (!std::visit([&](auto* to) { return assign(node, *to); }, value)) {
+      fail("job", "{}{} is {}, but got {}", place, key.path(), type_of(key), describe(node));
+    }
+    check(key, value, place);
+    if (key.is_path && !is_assigned(node)) relocate(key, value);
+  }
+
+  [[noreturn]] void unknown(const std::string& table, const std::string& name,
+                            const std::string& place) const {
+    std::vector<std::string> names;
+    std::string other_kinds;
+    for (const auto& key : keys()) {
+      if (key.table != table) continue;
+      if (find_key(table, key.name, job_.model.kind)) names.push_back(key.name);
+      if (key.name != name) continue;
+      for (const auto& kind : key.kinds) other_kinds += (other_kinds.empty() ? "" : ", ") + kind;
+    }
+    if (!other_kinds.empty()) {
+      fail("job", "{}model.{} is a key of {}, but the kind is {}{}", place, name, other_kinds,
+           job_.model.kind, did_you_mean(name, names));
+    }
+    for (const auto& t : tables()) {
+      if (table.empty() && !t.empty()) names.push_back(t);
+    }
+    fail("job", "{}{} has no key \"{}\"{}", place, table.empty() ? "a job" : "[" + table + "]",
+         name, did_you_mean(name, names));
+  }
+
+  // Makes a path relative to the working directory.
+  void relocate(const Key& key, const Ref& value) const {
+    const auto move = [&](std::string& path) {
+      if (!path.empty()) path = (folder_ / path).lexically_normal().string();
+    };
+    if (auto* const* list = std::get_if<std::vector<std::string>*>(&value)) {
+      for (auto& path : **list) move(path);
+      return;
+    }
+    auto& path = *std::get<std::string*>(value);
+    const bool is_name = (key.name == "tokenizer" && path == "bytes") ||
+                         (key.name == "strategy" && !path.ends_with(".lua"));
+    if (!is_name) move(path);
+  }
+
+  void groups(const toml::node& node) {
+    const auto* array = node.as_array();
+    const auto place = at(node.source());
+    places_["optimizer.group"] = place;
+    if (!array || !std::ranges::all_of(*array, [](const auto& item) { return item.is_table(); })) {
+      fail("job", "{}optimizer.group is a list of tables ([[optimizer.group]]), but got {}", place,
+           describe(node));
+    }
+    job_.optimizer.groups.clear();
+    for (const auto& item : *array) {
+      group_ = {};
+      read_table("optimizer.group", *item.as_table());
+      if (group_.match.empty()) {
+        fail("job", "{}optimizer.group.match names parameters, but got none", at(item.source()));
+      }
+      job_.optimizer.groups.push_back(group_);
+    }
+  }
+
+  void options(const toml::node& node) {
+    const auto* table = node.as_table();
+    places_["model.options"] = at(node.source());
+    if (!table) {
+      fail("job", "{}model.options is a table, but got {}", at(node.source()), describe(node));
+    }
+    for (const auto& [name, item] : *table) {
+      job_.model.options[std::string(name.str())] = option(std::string(name.str()), item);
+    }
+  }
+
+  template <class T>
+  static bool try_option(const toml::node& node, Value& value) {
+    T read{};
+    if (!assign(node, read)) return false;
+    value = std::move(read);
+    return true;
+  }
+
+  Value option(const std::string& name, const toml::node& node) const {
+    Value value;
+    if (try_option<bool>(node, value) || try_option<int64_t>(node, value) ||
+        try_option<double>(node, value) || try_option<std::string>(node, value) ||
+        try_option<std::vector<double>>(node, value) ||
+        try_option<std::vector<std::string>>(node, value)) {
+      return value;
+    }
+    fail("job",
+         "{}an option is true or false, a number, a string or a list of numbers or strings, "
+         "but model.options.{} is {}",
+         at(node.source()), name, describe(node));
+  }
+
+  Job& job_;
+  const std::string file_;
+  const fs::path folder_;
+  std::map<std::string, std::string> places_;
+  Group group_;  // the one that is being read
+};
+
+toml::table parse_toml(std::string_view text, const std::string& file) {
+  try {
+    return toml::parse(text, file);
+  } catch (const toml::parse_error& e) {
+    fail("job", "{}:{}:{}: {}", file, e.source().begin.line, e.source().begin.column,
+         e.description());
+  }
+}
+
+bool is_toml_value(std::string_view text) {
+  try {
+    return toml::parse(fmt::format("v = {}", text)).size() == 1;
+  } catch (const toml::parse_error&) {
+    return false;
+  }
+}
+
+// Returns "a.b=VALUE" as a table in a table.
+toml::table parse_assignment(std::string_view assignment) {
+  const size_t equals = assignment.find('=');
+  const auto key = assignment.substr(0, equals);
+  const bool is_key = !key.empty() && std::ranges::all_of(key, [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
+  });
+  if (equals == std::string_view::npos || !is_key) {
+    fail("job", "--set is KEY=VALUE, but got \"{}\"", assignment);
+  }
+  std::string value(assignment.substr(equals + 1));
+  if (!is_toml_value(value)) value = toml_of(&value);
+  return parse_toml(fmt::format("{} = {}", key, value), std::string(assignment_name));
+}
+
+// Moves what `from` has into `into`, in the place of what is there.
+void merge(toml::table& into, toml::table&& from) {
+  for (auto&& [key, node] : from) {
+    auto* inner = into.get_as<toml::table>(key);
+    if (inner && node.is_table()) {
+      merge(*inner, std::move(*node.as_table()));
+    } else {
+      node.visit([&](auto& n) { into.insert_or_assign(key, std::move(n)); });
+    }
+  }
+}
+
+}  // namespace
+
+Job Job::parse(std::string_view text, const std::string& file,
+               std::span<const std::string> overrides) {
+  auto table = parse_toml(text, file);
+  for (const auto& assignment : overrides) merge(table, parse_assignment(assignment));
+  Job job;
+  Reader reader(job, file, fs::path(file).parent_path());
+  reader.root(table);
+  const auto& d = job.data;
+  if (table.at_path("data.synthetic") && !d.synthetic && d.text.empty() && d.tokens.empty() &&
+      d.tensors.empty()) {
+    fail("job", "{}data is one of text, tokens, tensors and synthetic, but got none",
+         reader.place("data.synthetic"));
+  }
+  if (job.name.empty()) job.name = fs::path(file).stem().string();
+  job::complete(job, [&](std::string_view key) { return reader.place(key); });
+  return job;
+}
+
+Job Job::load(const std::string& path, std::span<const std::string> overrides) {
+  return parse(read_file(path, "job"), path, overrides);
+}
+
+void Job::set(std::string_view assignment) {
+  Job changed = *this;
+  Reader(changed, "", "").root(parse_assignment(assignment));
+  *this = std::move(changed);
+}
+
+}  // namespace perigee::job

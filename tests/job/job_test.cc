@@ -1,0 +1,266 @@
+// What a job file means.
+#include "job/job.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "job/keys.h"
+#include "tests/job/support.h"
+#include "tests/support/golden.h"
+
+using namespace perigee;
+using namespace perigee::job;
+using perigee::test::Folder;
+
+namespace {
+
+using Strings = std::vector<std::string>;
+
+Job parse(std::string_view text, const Strings& overrides = {}) {
+  return Job::parse(text, "small.toml", overrides);
+}
+
+const std::string whole_job = R"(name = "gpt-small"
+seed = 7
+strategy = "strategies/ddp.lua"
+
+[model]
+kind = "gpt"
+layers = 2
+width = 64
+heads = 2
+dtype = "float64"
+frozen = "embed.**"
+
+[data]
+text = ["data/*.txt", "more.txt"]
+tokenizer = "bytes"
+sequence = 32
+validation = 0.1
+
+[batch]
+global = 8
+micro = 2
+
+[optimizer]
+name = "sgd"
+lr = 1
+betas = [0.9, 0.99]
+eps = 1e-9
+weight_decay = 0
+momentum = 0.5
+nesterov = true
+clip_norm = 0
+
+[[optimizer.group]]
+match = ["**.bias"]
+weight_decay = 0.0
+
+[[optimizer.group]]
+match = "embed.*"
+lr = 0.5
+
+[lr_schedule]
+kind = "wsd"
+warmup = 3
+min_lr = 0.25
+decay = 4
+
+[train]
+steps = 12
+log_every = 1
+validate_every = 0
+checkpoint_every = 6
+keep_checkpoints = 1
+output = "runs/x"
+
+[cluster]
+device = "cpu"
+ranks = 2
+)";
+
+std::string write_whole_job(const Folder& folder) {
+  folder.add("data/b.txt", "b");
+  folder.add("data/a.txt", "a");
+  folder.add("more.txt", "c");
+  folder.add("strategies/ddp.lua", "return {}");
+  return folder.add("gpt.toml", whole_job);
+}
+
+}  // namespace
+
+TEST_CASE("only the model's kind must be given") {
+  const Job job = parse("[model]\nkind = \"gpt\"\n");
+  CHECK(job.name == "small");
+  CHECK(job.seed == 1234);
+  CHECK(job.strategy == "auto");
+  CHECK(job.model.dtype == "float32");
+  CHECK(job.model.integer("layers") == 4);
+  CHECK(job.model.integer("width") == 256);
+  CHECK(job.model.integer("heads") == 4);
+  CHECK(job.model.integer("hidden") == 1024);
+  CHECK(job.model.integer("vocab") == 256);
+  CHECK(job.model.integer("positions") == 256);
+  CHECK(job.model.number("dropout") == 0);
+  CHECK(job.model.flag("tied"));
+  CHECK(job.data.synthetic);
+  CHECK(job.batch.global == 32);
+  CHECK(job.batch.micro == 0);
+  CHECK(job.optimizer.name == "adamw");
+  CHECK(job.optimizer.lr == 3e-4);
+  CHECK(job.lr_schedule.kind == "cosine");
+  CHECK(job.lr_schedule.warmup == 20);
+  CHECK(job.lr_schedule.min_lr == Approx(3e-5).epsilon(1e-15));
+  CHECK(job.train.steps == 200);
+  CHECK(job.train.output == "runs/small");
+  CHECK(job.cluster.device == "");
+  CHECK(job.cluster.ranks == 0);
+}
+
+TEST_CASE("every key of a job file arrives") {
+  const Folder folder;
+  const Job job = Job::load(write_whole_job(folder));
+  CHECK(job.name == "gpt-small");
+  CHECK(job.seed == 7);
+  CHECK(job.strategy == folder.at("strategies/ddp.lua"));
+  CHECK(job.model.kind == "gpt");
+  CHECK(job.model.integer("width") == 64);
+  CHECK(job.model.dtype == "float64");
+  CHECK(job.model.frozen == Strings{"embed.**"});
+  CHECK(job.data.files ==
+        Strings{folder.at("data/a.txt"), folder.at("data/b.txt"), folder.at("more.txt")});
+  CHECK(job.data.sequence == 32);
+  CHECK(job.data.validation == 0.1);
+  CHECK(job.batch == Batch{8, 2});
+  CHECK(job.optimizer.name == "sgd");
+  CHECK(job.optimizer.lr == 1.0);
+  CHECK(job.optimizer.betas == std::vector<double>{0.9, 0.99});
+  CHECK(job.optimizer.nesterov);
+  REQUIRE(job.optimizer.groups.size() == 2);
+  CHECK(job.optimizer.groups[0] == Group{{"**.bias"}, std::nullopt, 0.0});
+  CHECK(job.optimizer.groups[1] == Group{{"embed.*"}, 0.5, std::nullopt});
+  CHECK(job.lr_schedule == LrSchedule{"wsd", 3, 0.25, 4});
+  CHECK(job.train.output == "runs/x");
+  CHECK(job.cluster.ranks == 2);
+}
+
+TEST_CASE("the resolved job reads back as the same job, from another folder too") {
+  const Folder folder;
+  const Job job = Job::load(write_whole_job(folder));
+  CHECK(Job::parse(to_toml(job), "elsewhere.toml") == [&] {
+    Job same = job;
+    return same;
+  }());
+  const auto copy = folder.add("runs/x/job.toml", to_toml(job, folder.at("runs/x")));
+  CHECK(to_toml(job, folder.at("runs/x")).find("\"../../data/*.txt\"") != std::string::npos);
+  CHECK(Job::load(copy) == job);
+  for (const auto& kind : {"gpt", "llama", "moe", "mlp", "resnet"}) {
+    const Job other = parse(fmt::format("model.kind = \"{}\"", kind));
+    CHECK(parse(to_toml(other)) == other);
+  }
+  const auto plugin = folder.add("net.so", "");
+  const Job own = Job::load(folder.add("plugin.toml", R"(
+[model]
+kind = "plugin"
+file = "net.so"
+[model.options]
+depth = 3
+rate = 0.5
+name = "a\"b"
+on = true
+sizes = [1, 2]
+names = ["x"]
+)"));
+  CHECK(own.model.text("file") == plugin);
+  CHECK(own.model.options.size() == 6);
+  CHECK(std::get<std::vector<double>>(own.model.options.at("sizes")) == std::vector<double>{1, 2});
+  CHECK(Job::load(folder.add("again.toml", to_toml(own, folder.at("")))) == own);
+}
+
+TEST_CASE("the text of a resolved job") {
+  CHECK(test::golden_difference("tests/job/resolved.toml",
+                                to_toml(parse("model.kind = \"llama\"\nmodel.heads = 8"))) == "");
+}
+
+TEST_CASE("--set changes keys before anything is checked") {
+  const std::string text = "[model]\nkind = \"gpt\"\nwidth = 100\n[batch]\nglobal = 6\nmicro = 4\n";
+  const Job job = parse(text, {"batch.micro=3", "name=abc", "optimizer.lr=1e-2", "model.width=8",
+                               "data.synthetic=true", "optimizer.betas=[0.5, 0.6]",
+                               "optimizer.group=[{match=\"a\", lr=1}]", "strategy=ddp"});
+  CHECK(job.batch.micro == 3);
+  CHECK(job.name == "abc");
+  CHECK(job.optimizer.lr == 1e-2);
+  CHECK(job.lr_schedule.min_lr == 1e-3);
+  CHECK(job.model.integer("hidden") == 32);
+  CHECK(job.optimizer.betas[1] == 0.6);
+  CHECK(job.optimizer.groups.size() == 1);
+  CHECK(job.strategy == "ddp");
+  CHECK(parse("model.kind=\"gpt\"", {"model.kind=mlp", "model.inputs=3"}).model.integer("inputs") ==
+        3);
+  CHECK(parse("model.kind=\"gpt\"", {"name=\"a b\""}).name == "a b");
+  CHECK(parse("model.kind=\"gpt\"", {"name=a\nseed=5"}).seed == 1234);
+  CHECK(parse("model.kind=\"gpt\"", {"name=1\nseed=5"}).seed == 1234);
+}
+
+TEST_CASE("set changes one key of a job built in code") {
+  Job job;
+  job.model.kind = "mlp";
+  job.set("model.width=12");
+  job.set("train.steps=5");
+  job.complete();
+  CHECK(job.name == "job");
+  CHECK(job.model.integer("width") == 12);
+  CHECK(job.lr_schedule.warmup == 0);
+  const Job before = job;
+  CHECK_THROWS_WITH(job.set("model.width=0"), "[job] --set: model.width is at least 1, but got 0");
+  CHECK_THROWS_WITH(job.set("model.wdth=2"),
+                    "[job] --set: [model] has no key \"wdth\", did you mean \"width\"?");
+  CHECK(job == before);
+  job.set("model.kind=resnet");
+  job.complete();
+  CHECK(job.model.integer("depth") == 18);
+  CHECK_THROWS_WITH(job.model.integer("inputs"),
+                    "[job] the model kind \"resnet\" has no such key, but got \"inputs\"");
+  job.model.values["colour"] = true;
+  CHECK_THROWS_WITH(job.complete(), "[job] resnet has no key \"colour\"");
+}
+
+TEST_CASE("a resumed run may change training, cluster and strategy, and nothing else") {
+  const std::string text = "[model]\nkind = \"gpt\"\n";
+  const Job before = parse(text);
+  const auto changed = [&](const Strings& overrides) {
+    return changed_keys(before, parse(text, overrides));
+  };
+  CHECK(changed({"train.steps=9", "cluster.ranks=4", "strategy=ddp", "name=other"}) == Strings{});
+  CHECK(changed({"seed=1", "model.layers=2", "data.sequence=64", "batch.global=8",
+                 "optimizer.lr=1.0"}) ==
+        Strings{"seed: 1234 became 1", "model.layers: 4 became 2", "model.positions: 256 became 64",
+                "data.sequence: 256 became 64", "batch.global: 32 became 8",
+                "optimizer.lr: 0.0003 became 1.0"});
+  CHECK(changed({"optimizer.group=[{match=\"a\"}]"}) == Strings{"optimizer.group changed"});
+  CHECK(changed({"model.kind=llama"})[0] == "model.kind: \"gpt\" became \"llama\"");
+  const Folder folder;
+  folder.add("a.txt", "");
+  const auto in_folder = Job::load(folder.add("j.toml", text + "[data]\ntext = \"a.txt\"\n"));
+  const auto copied = Job::load(folder.add("runs/job.toml", to_toml(in_folder, folder.at("runs"))));
+  CHECK(changed_keys(in_folder, copied) == Strings{});
+  CHECK(changed_keys(before, in_folder).size() == 1);
+}
+
+TEST_CASE("the reference page is what the table says") {
+  CHECK(test::golden_difference("runtime/job.md", reference()) == "");
+}
+
+TEST_CASE("every row of the table is sound") {
+  for (const auto& key : keys()) {
+    INFO(key.path());
+    CHECK(!key.about.empty());
+    CHECK((key.field == nullptr) == !key.kinds.empty());
+    Job job;
+    Group group;
+    const Ref initial = ref(key, job, group);
+    CHECK(is_initial(key, job, group));
+    if (key.otherwise.empty()) CHECK_NOTHROW(check(key, initial, ""));
+    for (const auto& kind : key.kinds) CHECK(find_key("model", key.name, kind) == &key);
+  }
+}
