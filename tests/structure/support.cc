@@ -26,7 +26,7 @@ struct Home {
 
 const std::vector<Home>& homes() {
   static const std::vector<Home> homes{
-      {std::regex("^(torch|ATen|c10)/"), {"capture", "profile", "exec", "train", "cuda"}},
+      {std::regex("^(torch|ATen|c10)/"), {"capture", "exec", "profile", "train", "cuda"}},
       {std::regex("^spdlog/"), {"base"}},
       {std::regex("^(lua|lualib|lauxlib|luajit|lua\\.hpp)"), {"lua"}},
       {std::regex("^(cuda|nccl|cublas)"), {"cuda"}},
