@@ -37,26 +37,27 @@ void check_options(const ScheduleOptions& o) {
   if (o.microbatches < 1) {
     fail("schedule", "microbatches must be at least 1, but got {}", o.microbatches);
   }
-  if (o.chunks < 0) fail("schedule", "chunks must be at least 1, but got {}", o.chunks);
-  if (o.group < 0) fail("schedule", "group must be at least 1, but got {}", o.group);
+  if (o.chunks && *o.chunks < 1)
+    fail("schedule", "chunks must be at least 1, but got {}", *o.chunks);
   if (o.extra < 0) fail("schedule", "extra must be at least 0, but got {}", o.extra);
-  if (o.group != 0 && o.name != "interleaved") {
-    fail("schedule", "only interleaved has a group, but got group {} for {}", o.group, o.name);
+  if (o.group && o.name != "interleaved") {
+    fail("schedule", "only interleaved has a group, but got group {} for {}", *o.group, o.name);
   }
   if (o.extra != 0 && o.name != "1f1b") {
     fail("schedule", "only 1f1b has extra, but got extra {} for {}", o.extra, o.name);
   }
-  if (is_v_shape(o.name) && o.chunks != 0 && o.chunks != 2) {
-    fail("schedule", "{} has 2 chunks per stage, but got {}", o.name, o.chunks);
+  if (is_v_shape(o.name) && o.chunks.value_or(2) != 2) {
+    fail("schedule", "{} has 2 chunks per stage, but got {}", o.name, *o.chunks);
   }
-  if (!is_v_shape(o.name) && !has_chunks(o.name) && o.chunks > 1) {
-    fail("schedule", "{} has 1 chunk per stage, but got {}", o.name, o.chunks);
+  if (!is_v_shape(o.name) && !has_chunks(o.name) && o.chunks.value_or(1) != 1) {
+    fail("schedule", "{} has 1 chunk per stage, but got {}", o.name, *o.chunks);
   }
-  const std::array<std::pair<const char*, double>, 5> costs = {{{"forward", o.forward},
-                                                                {"backward", o.backward},
-                                                                {"wgrad", o.wgrad},
-                                                                {"transfer", o.transfer},
-                                                                {"memory-limit", o.memory_limit}}};
+  const std::array<std::pair<const char*, double>, 5> costs = {
+      {{"forward", o.forward},
+       {"backward", o.backward},
+       {"wgrad", o.wgrad},
+       {"transfer", o.transfer},
+       {"memory-limit", o.memory_limit.value_or(0)}}};
   for (const auto& [key, value] : costs) {
     if (!std::isfinite(value) || value < 0) {
       fail("schedule", "{} must be a finite number of at least 0, but got {}", key, value);
@@ -72,7 +73,7 @@ Shape make_shape(const ScheduleOptions& o) {
   shape.stages = o.stages;
   shape.microbatches = o.microbatches;
   shape.v_shape = is_v_shape(o.name);
-  shape.chunks = o.chunks != 0 ? o.chunks : shape.v_shape || has_chunks(o.name) ? 2 : 1;
+  shape.chunks = o.chunks.value_or(shape.v_shape || has_chunks(o.name) ? 2 : 1);
   shape.forward = o.forward / shape.chunks;
   shape.backward = o.backward / shape.chunks;
   shape.wgrad = o.wgrad / shape.chunks;
@@ -86,12 +87,16 @@ Shape make_shape(const ScheduleOptions& o) {
 }
 
 Orders interleaved_orders(const ScheduleOptions& o, const Shape& shape) {
-  const int group = o.group == 0 ? o.stages : o.group;
+  if (o.microbatches < o.stages) {
+    fail("schedule", "interleaved with {} stages exists for at least {} microbatches, but got {}",
+         o.stages, o.stages, o.microbatches);
+  }
+  const int group = o.group.value_or(o.stages);
   if (group < o.stages || group > o.microbatches) {
     fail(
         "schedule",
         "interleaved with {} stages and {} microbatches exists for a group of {} to {}, but got {}",
-        o.stages, o.microbatches, o.stages, std::max(o.stages, o.microbatches), group);
+        o.stages, o.microbatches, o.stages, o.microbatches, group);
   }
   const int rest = o.microbatches % group;
   if (rest != 0 && rest < o.stages) {
@@ -114,7 +119,7 @@ int memory_cap(const ScheduleOptions& o, const Shape& shape) {
   if (o.name == "v_half") cap = o.stages / 2.0 + 1;
   if (o.name == "v_min") cap = o.stages / 2.0;
   if (o.name == "dualpipe_v") cap = o.stages + 1;
-  if (o.memory_limit > 0) cap = std::min(cap, o.memory_limit);
+  if (o.memory_limit) cap = std::min(cap, *o.memory_limit);
   return static_cast<int>(cap * shape.chunks + 1e-9);
 }
 
@@ -129,7 +134,7 @@ Orders searched_orders(const ScheduleOptions& o, const Shape& shape) {
   const int cap = memory_cap(o, shape);
   if (cap < shape.chunks) {
     fail("schedule", "{} holds at least 1 microbatch per stage, but got memory-limit {}", o.name,
-         o.memory_limit);
+         *o.memory_limit);
   }
   auto orders = schedule::search(shape, cap);
   return o.name == "dualpipe_v" ? schedule::join_backwards(shape, orders) : orders;
@@ -186,10 +191,10 @@ Schedule make_schedule(const ScheduleOptions& options) {
   result.bubble_ratio = std::max(0.0, 1 - busy / (options.stages * result.makespan));
 
   const double peak = *std::max_element(result.peak_in_flight.begin(), result.peak_in_flight.end());
-  if (options.memory_limit > 0 && peak > options.memory_limit * (1 + 1e-9)) {
+  if (options.memory_limit && peak > *options.memory_limit * (1 + 1e-9)) {
     fail("schedule",
          "{} with {} stages and {} microbatches holds {} in flight, but got memory-limit {}",
-         options.name, options.stages, options.microbatches, peak, options.memory_limit);
+         options.name, options.stages, options.microbatches, peak, *options.memory_limit);
   }
   return result;
 }

@@ -6,6 +6,7 @@
 // are in the unit of the costs. Formats: runtime/README.md section 5.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,17 +31,16 @@ struct ScheduleOptions {
   std::string name = "1f1b";  // one of schedule_names()
   int stages = 1;
   int microbatches = 1;
-  int chunks = 0;       // per stage; 0: the schedule's own (2 for interleaved, looped_bfs and the V
-                        // schedules, else 1)
-  int group = 0;        // interleaved: microbatches that run through a chunk together; 0: stages
-  int extra = 0;        // 1f1b: forwards in flight above what 1f1b has
+  std::optional<int>
+      chunks;  // per stage; default 2 for interleaved, looped_bfs and the V schedules, else 1
+  std::optional<int>
+      group;      // interleaved: microbatches that run through a chunk together; default stages
+  int extra = 0;  // 1f1b: forwards in flight above what 1f1b has
   double forward = 1;   // time of a whole stage for one microbatch; a chunk takes 1/chunks of it
   double backward = 1;  // the same for the input gradient
   double wgrad = 1;     // the same for the weight gradient
-  double transfer =
-      0;  // time between the end of a part and the start of its neighbour on another stage
-  double memory_limit =
-      0;  // highest peak_in_flight allowed on any stage; 0: none but the schedule's own
+  double transfer = 0;  // between the end of a part and the start of its neighbour on another stage
+  std::optional<double> memory_limit;  // highest peak_in_flight allowed on any stage
 };
 
 struct Schedule {

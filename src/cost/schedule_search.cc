@@ -27,6 +27,7 @@ class Search {
     // A plain pass first: it always finishes, whatever the cap.
     consider(run_greedy(shape_, cap_, {}));
     papers();
+    refine();
     for (const Policy& policy : policies()) {
       for (const Shape& costs : cost_models()) {
         if (finished()) break;
@@ -49,6 +50,8 @@ class Search {
     return a.longest_span <= b.longest_span + epsilon_ && a.makespan < b.makespan - epsilon_;
   }
 
+  double idle(const Placed& placed) const { return placed.line.longest_span - shape_.busy(); }
+
   // Keeps `placed` if it is the best so far. Returns whether it is.
   bool keep(Placed placed) {
     if (best_ && !better(placed.line, best_->line)) return false;
@@ -59,12 +62,14 @@ class Search {
   // Completes a skeleton in two ways: weight gradients in every gap, or only where they delay
   // nothing.
   void consider(const Orders& skeleton) {
+    std::optional<Placed> first;
     for (const double patience : {0.0, kForever}) {
       budget_ -= ops_;
       auto placed = place_weights(shape_, cap_, patience, skeleton);
-      if (!placed) return;
+      if (!placed || (first && first->orders == placed->orders)) return;
+      if (!first) first = placed;
       // Moving ops up pays where the result is near the best.
-      const bool near = !best_ || placed->line.longest_span < 1.25 * best_->line.longest_span;
+      const bool near = !best_ || idle(*placed) < 1.5 * idle(*best_);
       if (near && placed->line.longest_span > lower_bound_ + epsilon_) {
         budget_ -= 2 * ops_;
         auto filled = fill_gaps(shape_, cap_, *placed);
@@ -114,20 +119,26 @@ class Search {
     std::vector<std::vector<int>> limits(1);
     if (shape_.v_shape) {
       // Chunk-0 activations that the V-Half and V-Min blocks hold, and one more.
-      for (const bool half : {true, false}) {
-        auto& limit = limits.emplace_back();
-        for (int s = 0; s < p; ++s) {
-          limit.push_back(std::clamp(half ? p - s / 2 + 1 : (4 * p - 2 * s + 5) / 6 + 1, 1, cap_));
-        }
+      std::vector<int> half, least;
+      for (int s = 0; s < p; ++s) {
+        half.push_back(std::clamp(p - s / 2 + 1, 1, cap_));
+        least.push_back(std::clamp((4 * p - 2 * s + 5) / 6 + 1, 1, cap_));
       }
-      // Where memory is short the blocks' limits come first.
-      if (cap_ < 2 * p) std::rotate(limits.begin(), limits.begin() + 1, limits.end());
+      // The less memory there is the more a limit helps: the most likely comes first.
+      if (cap_ >= 2 * p) {
+        limits = {{}, half, least};
+      } else if (cap_ > p) {
+        limits = {half, {}, least};
+      } else {
+        limits = {least, half, {}};
+      }
     }
-    for (const bool drain : {true, false}) {
-      if (!drain && !shape_.v_shape) break;
-      for (const Prefer prefer : {Prefer::alternate, Prefer::forward, Prefer::backward}) {
-        for (const bool strict : {true, false}) {
-          for (const auto& limit : limits) policies.push_back({prefer, drain, strict, limit});
+    for (const auto& limit : limits) {
+      for (const Prefer prefer : {Prefer::forward, Prefer::alternate, Prefer::backward}) {
+        for (const bool drain : {true, false}) {
+          if (!drain && !shape_.v_shape) break;
+          for (const bool strict : {true, false})
+            policies.push_back({prefer, drain, strict, limit});
         }
       }
     }
@@ -158,8 +169,7 @@ class Search {
       for (;;) {
         if (budget_ < 0 || best_->line.longest_span <= lower_bound_ + epsilon_) return;
         budget_ -= 3 * ops_;
-        const double idle = best_->line.longest_span - shape_.busy();
-        auto placed = place_weights(shape_, cap_, share * idle, best_->orders);
+        auto placed = place_weights(shape_, cap_, share * idle(*best_), best_->orders);
         if (!placed) break;
         auto filled = fill_gaps(shape_, cap_, *placed);
         if (!keep(std::move(filled))) break;
@@ -167,24 +177,37 @@ class Search {
     }
   }
 
-  // A stage can run at most `cap` forwards before the first input gradient reaches it.
+  // Time from the start of a forward of `part` to the start of the next part's.
+  double forward_hop(int part) const {
+    const bool stays = shape_.stage_of(part) == shape_.stage_of(part + 1);
+    return shape_.forward + (stays ? 0 : shape_.transfer);
+  }
+  // The same for input gradients, from `part` to the part before it.
+  double backward_hop(int part) const {
+    const bool stays = shape_.stage_of(part) == shape_.stage_of(part - 1);
+    return shape_.backward + (stays ? 0 : shape_.transfer);
+  }
+
+  // No longest span can be below this.
   double lower_bound() const {
+    const int last = shape_.parts() - 1, count = shape_.chunks * shape_.microbatches;
+    const double forwards = count * shape_.forward;
     double bound = shape_.busy();
     for (int s = 0; s < shape_.stages; ++s) {
-      double wait = 0;  // from the stage's first forward to its first input gradient
-      for (int part = s; part < shape_.parts(); ++part) {
-        wait += shape_.forward;
-        if (part + 1 < shape_.parts() && shape_.stage_of(part + 1) != shape_.stage_of(part)) {
-          wait += shape_.transfer;
-        }
+      // Head: a stage can run at most `cap` forwards before its first input gradient comes.
+      double wait = shape_.forward;
+      for (int part = s; part < last; ++part) wait += forward_hop(part);
+      for (int part = last; part > shape_.part(s, shape_.chunks - 1); --part) {
+        wait += backward_hop(part);
       }
-      const int first = shape_.part(s, shape_.chunks - 1);
-      for (int part = shape_.parts() - 1; part > first; --part) {
-        wait += shape_.backward;
-        if (shape_.stage_of(part - 1) != shape_.stage_of(part)) wait += shape_.transfer;
+      bound = std::max(bound, shape_.busy() + wait - std::min(cap_, count) * shape_.forward);
+      // Tail: at most `cap` weight gradients are left after the last input gradient of stage s,
+      // which then travels on to the earlier stages; they started earlier too.
+      double done = forwards + count * shape_.backward + std::max(0, count - cap_) * shape_.wgrad;
+      for (int part = s; part > 0; --part) {
+        done += forward_hop(part - 1) + backward_hop(part);
+        bound = std::max(bound, done + shape_.wgrad);
       }
-      const int forwards = std::min(cap_, shape_.chunks * shape_.microbatches);
-      bound = std::max(bound, shape_.busy() + wait - forwards * shape_.forward);
     }
     return bound;
   }
@@ -201,43 +224,5 @@ class Search {
 }  // namespace
 
 Orders search(const Shape& shape, int cap) { return Search(shape, cap).run(); }
-
-Orders join_backwards(const Shape& shape, const Orders& orders) {
-  const TimeLine line = earliest_start(shape, orders);
-  // Start of each input gradient, by part and microbatch.
-  std::vector<double> starts(static_cast<size_t>(shape.parts()) * shape.microbatches);
-  const auto index = [&](int part, int microbatch) {
-    return static_cast<size_t>(part) * shape.microbatches + microbatch;
-  };
-  for (int s = 0; s < shape.stages; ++s) {
-    for (size_t i = 0; i < orders[s].size(); ++i) {
-      const auto& op = orders[s][i];
-      if (op.kind == PipelineKind::input_grad) {
-        starts[index(shape.part(s, op.chunk), op.microbatch)] = line.start[s][i];
-      }
-    }
-  }
-  const double epsilon = 1e-9 * (shape.backward + shape.wgrad);
-  Orders joined(shape.stages);
-  for (int s = 0; s < shape.stages; ++s) {
-    for (size_t i = 0; i < orders[s].size(); ++i) {
-      PipelineOp op = orders[s][i];
-      const PipelineOp own{PipelineKind::weight_grad, op.microbatch, op.chunk};
-      if (op.kind == PipelineKind::input_grad && i + 1 < orders[s].size() &&
-          orders[s][i + 1] == own) {
-        const int part = shape.part(s, op.chunk);
-        const double end = line.start[s][i] + shape.backward + shape.wgrad;
-        const double sent = part > 0 && shape.stage_of(part - 1) != s ? end + shape.transfer : end;
-        const bool behind = line.start[s][i + 1] <= line.start[s][i] + shape.backward + epsilon;
-        if (behind && (part == 0 || starts[index(part - 1, op.microbatch)] >= sent - epsilon)) {
-          op.kind = PipelineKind::backward;
-          ++i;
-        }
-      }
-      joined[s].push_back(op);
-    }
-  }
-  return joined;
-}
 
 }  // namespace perigee::schedule

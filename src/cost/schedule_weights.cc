@@ -141,7 +141,7 @@ std::optional<Placed> place_weights(const Shape& shape, int cap, double patience
 }
 
 Placed fill_gaps(const Shape& shape, int cap, const Placed& placed) {
-  constexpr size_t kAhead = 64;  // how far down the order an op is looked for
+  constexpr size_t kAhead = 24;  // how far down the order an op is looked for
   const double never = std::numeric_limits<double>::infinity();
   const double epsilon = 1e-9 * (shape.forward + shape.backward + shape.wgrad + shape.transfer);
   Placed result;
@@ -182,17 +182,15 @@ Placed fill_gaps(const Shape& shape, int cap, const Placed& placed) {
       if (stage.moved[i]) continue;
       ++seen;
       const PipelineOp& op = stage.ops[i];
-      const double ready = arrivals.of(s, op);
-      const bool fits = now + shape.duration(op.kind) <= until + epsilon;
-      const bool room = op.kind != PipelineKind::forward || most + 1 <= cap;
-      if (ready >= 0 && fits && room) {
-        if (ready <= now + epsilon) {
+      if (now + shape.duration(op.kind) <= until + epsilon &&
+          (op.kind != PipelineKind::forward || most + 1 <= cap)) {
+        const double ready = arrivals.of(s, op);
+        if (ready >= 0 && ready <= now + epsilon) {
           found = i;
           break;
         }
-        next_arrival = std::min(next_arrival, ready);
+        if (ready >= 0) next_arrival = std::min(next_arrival, ready);
       }
-      // Later starts only leave more time than the first op that waits.
       until = std::min(until, placed.line.start[s][i]);
       if (until <= now + epsilon && i > stage.first) break;
       if (op.kind == PipelineKind::forward) most = std::max(most, ++held);
