@@ -28,6 +28,24 @@ class Writer {
 
 }  // namespace
 
+Orders zero_bubble(const Shape& shape, int reach) {
+  Orders orders(shape.stages);
+  for (int s = 0; s < shape.stages; ++s) {
+    auto& order = orders[s];
+    const int ahead = std::min(shape.microbatches, reach * (shape.stages - s) - reach + 1);
+    const int lag = reach * s;  // of weight gradients behind input gradients
+    for (int m = 0; m < ahead; ++m) order.push_back({PipelineKind::forward, m, 0});
+    for (int m = 0; m < shape.microbatches + lag; ++m) {
+      if (m < shape.microbatches) order.push_back({PipelineKind::input_grad, m, 0});
+      if (m >= lag) order.push_back({PipelineKind::weight_grad, m - lag, 0});
+      if (m + ahead < shape.microbatches) {
+        order.push_back({PipelineKind::forward, m + ahead, 0});
+      }
+    }
+  }
+  return orders;
+}
+
 Orders zbv_rounds(const Shape& shape, int cap) {
   const int stages = shape.stages, count = shape.microbatches;
   Writer writer(stages);

@@ -6,6 +6,10 @@
 
 namespace perigee::schedule {
 
+// ZB-H1 (reach 1, holds up to P) and ZB-H2 (reach 2, up to 2P-1), weight gradients included (Qi et
+// al. 2023).
+Orders zero_bubble(const Shape& shape, int reach);
+
 // ZB-V (Qi et al. 2023): fill the pipeline, then rounds of one input gradient and one forward on
 // each stage.
 Orders zbv_rounds(const Shape& shape, int cap);

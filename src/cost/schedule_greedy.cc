@@ -14,7 +14,6 @@ struct Stage {
   int next_weight[2] = {0, 0};
   int held[2] = {0, 0};  // [chunk] activations
   double free = 0;       // end of the last op
-  double wake = 0;       // when to decide again
   bool last_was_backward = false;
 };
 
@@ -28,10 +27,11 @@ class Greedy {
     std::fill_n(forward_at_.begin(), shape.microbatches, 0.0);
     weights_.resize(shape.stages);
     orders_.resize(shape.stages);
+    wake_.resize(shape.stages);
     for (int s = 0; s < shape.stages; ++s) {
       orders_[s].reserve(3 * shape.chunks * shape.microbatches);
       weights_[s].reserve(shape.chunks * shape.microbatches);
-      stages_[s].wake = s == 0 ? 0 : kNever;
+      wake_[s] = s == 0 ? 0 : kNever;
     }
     weight_done_.assign(shape.stages, 0);
     epsilon_ = 1e-9 * (shape.forward + shape.backward + shape.wgrad + shape.transfer);
@@ -39,12 +39,9 @@ class Greedy {
 
   Orders run() {
     for (;;) {
-      int s = 0;
-      for (int i = 1; i < shape_.stages; ++i) {
-        if (stages_[i].wake < stages_[s].wake) s = i;
-      }
-      if (stages_[s].wake == kNever) break;
-      decide(s);
+      const auto first = std::min_element(wake_.begin(), wake_.end());
+      if (*first == kNever) break;
+      decide(static_cast<int>(first - wake_.begin()));
     }
     return std::move(orders_);
   }
@@ -75,7 +72,7 @@ class Greedy {
 
   void decide(int s) {
     Stage& stage = stages_[s];
-    const double now = stage.wake;
+    const double now = wake_[s];
     const int last = shape_.chunks - 1;
     int backward = -1, forward = -1;
     bool blocked = false;  // a forward is there and memory is not
@@ -117,14 +114,14 @@ class Greedy {
     } else if (weight) {
       start(s, now, weights_[s][weight_done_[s]]);
     } else {
-      stage.wake = next;
+      wake_[s] = next;
     }
   }
 
   void start(int s, double now, PipelineOp op) {
     Stage& stage = stages_[s];
     const double end = now + shape_.duration(op.kind);
-    stage.free = stage.wake = end;
+    stage.free = wake_[s] = end;
     orders_[s].push_back(op);
     const int part = shape_.part(s, op.chunk);
     if (op.kind == PipelineKind::forward) {
@@ -151,15 +148,15 @@ class Greedy {
     const int to = shape_.stage_of(part);
     const double time = to == from ? end : end + shape_.transfer;
     at[index(part, microbatch)] = time;
-    Stage& stage = stages_[to];
     // Only a stage that sleeps past this arrival has to look again.
-    if (stage.wake > std::max(time, stage.free)) stage.wake = std::max(time, stage.free);
+    wake_[to] = std::min(wake_[to], std::max(time, stages_[to].free));
   }
 
   const Shape& shape_;
   const Policy& policy_;
   const int cap_;
   std::vector<Stage> stages_;
+  std::vector<double> wake_;                      // [stage] when to decide again
   std::vector<double> forward_at_, backward_at_;  // [part][microbatch] when the input is there
   std::vector<std::vector<PipelineOp>>
       weights_;                      // [stage] weight gradients in the order they became possible

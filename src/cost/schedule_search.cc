@@ -5,12 +5,14 @@
 #include <optional>
 
 #include "cost/schedule_blocks.h"
-#include "cost/schedule_fixed.h"
 #include "cost/schedule_greedy.h"
 #include "cost/schedule_weights.h"
 
 namespace perigee::schedule {
 namespace {
+
+// Steps over all ops that one call costs, measured.
+constexpr long kGreedy = 3, kPlace = 1, kFill = 6;
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
@@ -18,32 +20,40 @@ class Search {
  public:
   Search(const Shape& shape, int cap) : shape_(shape), cap_(cap) {
     ops_ = 3L * shape.parts() * shape.microbatches;
-    budget_ = std::max(110'000L, 12 * ops_);
+    budget_ = std::max(180'000L, 24 * ops_);
     epsilon_ = 1e-9 * (shape.busy() + shape.transfer * shape.parts());
-    lower_bound_ = lower_bound();
+    bound_ = lower_bound();
+    most_candidates_ = budget_ / (2 * kFill * ops_) + 1;
   }
 
   Orders run() {
     // A plain pass first: it always finishes, whatever the cap.
     consider(run_greedy(shape_, cap_, {}));
     papers();
-    refine();
+    // Published orders gain most from moving ops up; small ones can all afford it.
+    if (budget_ > 100 * ops_) {
+      polish();
+      refine();
+      candidates_.clear();
+    }
+    const long polish_share = budget_ / 2;
     for (const Policy& policy : policies()) {
       for (const Shape& costs : cost_models()) {
-        if (finished()) break;
-        budget_ -= ops_;
+        if (budget_ < polish_share || optimal()) break;
+        budget_ -= kGreedy * ops_;
         consider(run_greedy(costs, cap_, policy));
       }
     }
+    polish();
     refine();
     return std::move(best_->orders);
   }
 
  private:
-  bool finished() const {
-    return budget_ < refine_share() || best_->line.longest_span <= lower_bound_ + epsilon_;
+  bool optimal() const {
+    return best_ && best_->line.longest_span <= bound_.longest_span + epsilon_ &&
+           best_->line.makespan <= bound_.makespan + epsilon_;
   }
-  long refine_share() const { return 5 * ops_; }
 
   bool better(const TimeLine& a, const TimeLine& b) const {
     if (a.longest_span < b.longest_span - epsilon_) return true;
@@ -60,55 +70,57 @@ class Search {
   }
 
   // Completes a skeleton in two ways: weight gradients in every gap, or only where they delay
-  // nothing.
+  // nothing. The better candidates wait in order for polish().
   void consider(const Orders& skeleton) {
+    if (optimal()) return;
     std::optional<Placed> first;
     for (const double patience : {0.0, kForever}) {
-      budget_ -= ops_;
+      budget_ -= kPlace * ops_;
       auto placed = place_weights(shape_, cap_, patience, skeleton);
       if (!placed || (first && first->orders == placed->orders)) return;
       if (!first) first = placed;
-      // Moving ops up pays where the result is near the best.
-      const bool near = !best_ || idle(*placed) < 1.5 * idle(*best_);
-      if (near && placed->line.longest_span > lower_bound_ + epsilon_) {
-        budget_ -= 2 * ops_;
-        auto filled = fill_gaps(shape_, cap_, *placed);
-        if (better(filled.line, placed->line)) placed = std::move(filled);
-      }
-      keep(std::move(*placed));
+      keep(*placed);
+      const auto place = std::upper_bound(
+          candidates_.begin(), candidates_.end(), *placed,
+          [&](const Placed& a, const Placed& b) { return better(a.line, b.line); });
+      candidates_.insert(place, std::move(*placed));
+      if (static_cast<long>(candidates_.size()) > most_candidates_) candidates_.pop_back();
     }
   }
 
+  // Moves ops into gaps, the most promising candidate first.
+  void polish() {
+    for (const Placed& candidate : candidates_) {
+      if (budget_ < kFill * ops_ || optimal()) return;
+      budget_ -= kFill * ops_;
+      keep(fill_gaps(shape_, cap_, candidate));
+    }
+  }
+
+  // The published orders.
   void papers() {
-    Shape unit = shape_;
-    unit.forward = unit.backward = unit.wgrad = 1;
-    unit.transfer = 0;
-    if (shape_.v_shape) {
-      if (cap_ > 2 * shape_.stages && shape_.microbatches >= 2 * shape_.stages) {
-        consider(dualpipe_v(shape_));
-      }
-      if (cap_ >= 2 * shape_.stages) {
-        consider(zbv_rounds(shape_, cap_));
-        if (shape_.transfer > 0 && !finished()) consider(zbv_rounds(unit, cap_));
-      } else {
-        consider(repeat_block(shape_, Block::v_half));
-        consider(repeat_block(shape_, Block::v_min));
+    if (!shape_.v_shape) {
+      for (const int reach : {2, 1}) {
+        const Orders orders = zero_bubble(shape_, reach);
+        const auto peaks = peak_chunks(orders);
+        if (*std::max_element(peaks.begin(), peaks.end()) > cap_) continue;
+        keep({orders, earliest_start(shape_, orders)});
+        consider(orders);
       }
       return;
     }
-    // ZB-H1 and ZB-H2, and what lies between them.
-    for (const int slope : {2, 1}) {
-      std::vector<int> in_flight;
-      for (int s = 0; s < shape_.stages; ++s) {
-        in_flight.push_back(std::min(cap_, slope * (shape_.stages - s) - slope + 1));
-      }
-      auto skeleton = warm_up_then_alternate(shape_, in_flight);
-      for (auto& order : skeleton) {
-        for (auto& op : order) {
-          if (op.kind == PipelineKind::backward) op.kind = PipelineKind::input_grad;
-        }
-      }
-      if (!finished()) consider(skeleton);
+    if (cap_ > 2 * shape_.stages && shape_.microbatches >= 2 * shape_.stages) {
+      consider(dualpipe_v(shape_));
+    }
+    if (cap_ >= 2 * shape_.stages) {
+      Shape unit = shape_;
+      unit.forward = unit.backward = unit.wgrad = 1;
+      unit.transfer = 0;
+      consider(zbv_rounds(shape_, cap_));
+      if (shape_.transfer > 0) consider(zbv_rounds(unit, cap_));
+    } else {
+      consider(repeat_block(shape_, Block::v_half));
+      consider(repeat_block(shape_, Block::v_min));
     }
   }
 
@@ -133,8 +145,11 @@ class Search {
         limits = {least, half, {}};
       }
     }
+    const std::vector<Prefer> preferences =
+        shape_.v_shape ? std::vector{Prefer::forward, Prefer::alternate, Prefer::backward}
+                       : std::vector{Prefer::alternate, Prefer::backward, Prefer::forward};
     for (const auto& limit : limits) {
-      for (const Prefer prefer : {Prefer::forward, Prefer::alternate, Prefer::backward}) {
+      for (const Prefer prefer : preferences) {
         for (const bool drain : {true, false}) {
           if (!drain && !shape_.v_shape) break;
           for (const bool strict : {true, false})
@@ -167,8 +182,8 @@ class Search {
   void refine() {
     for (double share = 0.95; share > 0.05; share -= 0.18) {
       for (;;) {
-        if (budget_ < 0 || best_->line.longest_span <= lower_bound_ + epsilon_) return;
-        budget_ -= 3 * ops_;
+        if (budget_ < 0 || optimal()) return;
+        budget_ -= (kPlace + kFill) * ops_;
         auto placed = place_weights(shape_, cap_, share * idle(*best_), best_->orders);
         if (!placed) break;
         auto filled = fill_gaps(shape_, cap_, *placed);
@@ -188,25 +203,33 @@ class Search {
     return shape_.backward + (stays ? 0 : shape_.transfer);
   }
 
-  // No longest span can be below this.
-  double lower_bound() const {
+  TimeLine lower_bound() const {
     const int last = shape_.parts() - 1, count = shape_.chunks * shape_.microbatches;
-    const double forwards = count * shape_.forward;
-    double bound = shape_.busy();
+    TimeLine bound;
+    double first = 0;  // when stage s starts
+    const auto span_is_at_least = [&](double start, double span) {
+      bound.longest_span = std::max(bound.longest_span, span);
+      bound.makespan = std::max(bound.makespan, start + span);
+    };
     for (int s = 0; s < shape_.stages; ++s) {
+      if (s > 0) first += forward_hop(s - 1);
       // Head: a stage can run at most `cap` forwards before its first input gradient comes.
       double wait = shape_.forward;
       for (int part = s; part < last; ++part) wait += forward_hop(part);
       for (int part = last; part > shape_.part(s, shape_.chunks - 1); --part) {
         wait += backward_hop(part);
       }
-      bound = std::max(bound, shape_.busy() + wait - std::min(cap_, count) * shape_.forward);
+      const double head = std::max(0.0, wait - std::min(cap_, count) * shape_.forward);
+      span_is_at_least(first, shape_.busy() + head);
       // Tail: at most `cap` weight gradients are left after the last input gradient of stage s,
       // which then travels on to the earlier stages; they started earlier too.
-      double done = forwards + count * shape_.backward + std::max(0, count - cap_) * shape_.wgrad;
+      double span = count * (shape_.forward + shape_.backward) +
+                    std::max(0, count - cap_) * shape_.wgrad + shape_.wgrad;
+      double start = first;
       for (int part = s; part > 0; --part) {
-        done += forward_hop(part - 1) + backward_hop(part);
-        bound = std::max(bound, done + shape_.wgrad);
+        span += forward_hop(part - 1) + backward_hop(part);
+        start -= forward_hop(part - 1);
+        span_is_at_least(start, span);
       }
     }
     return bound;
@@ -217,8 +240,10 @@ class Search {
   long ops_ = 0;
   long budget_ = 0;  // steps over ops left
   double epsilon_ = 0;
-  double lower_bound_ = 0;
+  TimeLine bound_;  // no schedule is below its longest span or makespan
   std::optional<Placed> best_;
+  std::vector<Placed> candidates_;  // best first
+  long most_candidates_ = 0;
 };
 
 }  // namespace

@@ -141,9 +141,10 @@ std::optional<Placed> place_weights(const Shape& shape, int cap, double patience
 }
 
 Placed fill_gaps(const Shape& shape, int cap, const Placed& placed) {
-  constexpr size_t kAhead = 24;  // how far down the order an op is looked for
   const double never = std::numeric_limits<double>::infinity();
   const double epsilon = 1e-9 * (shape.forward + shape.backward + shape.wgrad + shape.transfer);
+  const double shortest = std::min({shape.forward, shape.backward, shape.wgrad});
+  const int all_classes = (1 << 3 * shape.chunks) - 1;
   Placed result;
   result.orders.resize(shape.stages);
   result.line.start.resize(shape.stages);
@@ -151,39 +152,48 @@ Placed fill_gaps(const Shape& shape, int cap, const Placed& placed) {
   struct Left {
     std::vector<PipelineOp> ops;  // still to run from `first`, in order; a moved op leaves a hole
     std::vector<char> moved;
+    std::vector<int> count;  // ops left of each class
+    int gone = 0;            // classes of which none is left, as bits
     size_t first = 0;
     int held = 0;
-    double wake = 0;
     double free = 0;
   };
+  // Ops of one kind and chunk come in microbatch order: where the first cannot run, none can.
+  const auto class_of = [](const PipelineOp& op) {
+    const bool forward = op.kind == PipelineKind::forward;
+    return 3 * op.chunk + (forward ? 0 : op.kind == PipelineKind::weight_grad ? 1 : 2);
+  };
   std::vector<Left> left(shape.stages);
+  std::vector<double> wake(shape.stages, 0);  // when to look again
   for (int s = 0; s < shape.stages; ++s) {
     left[s].ops = placed.orders[s];
     left[s].moved.assign(left[s].ops.size(), 0);
+    left[s].count.assign(3 * shape.chunks, shape.microbatches);
     result.orders[s].reserve(left[s].ops.size());
     result.line.start[s].reserve(left[s].ops.size());
   }
 
   for (;;) {
-    int s = 0;
-    for (int i = 1; i < shape.stages; ++i) {
-      if (left[i].wake < left[s].wake) s = i;
-    }
+    const auto earliest = std::min_element(wake.begin(), wake.end());
+    if (*earliest == never) break;
+    const int s = static_cast<int>(earliest - wake.begin());
+    const double now = *earliest;
     Left& stage = left[s];
-    if (stage.wake == never) break;
-    const double now = stage.wake;
     // The first op of the order that can run now and leaves every op before it its time and its
     // memory.
     double until = never;
     int held = stage.held, most = stage.held;
     size_t found = stage.ops.size();
     double next_arrival = never;
-    for (size_t i = stage.first, seen = 0; i < stage.ops.size() && seen < kAhead; ++i) {
+    int seen = stage.gone;
+    for (size_t i = stage.first; i < stage.ops.size() && seen != all_classes; ++i) {
       if (stage.moved[i]) continue;
-      ++seen;
       const PipelineOp& op = stage.ops[i];
-      if (now + shape.duration(op.kind) <= until + epsilon &&
-          (op.kind != PipelineKind::forward || most + 1 <= cap)) {
+      const bool forward = op.kind == PipelineKind::forward;
+      const bool weight = op.kind == PipelineKind::weight_grad;
+      const int of_class = 1 << class_of(op);
+      const bool fits = now + shape.duration(op.kind) <= until + epsilon;
+      if ((seen & of_class) == 0 && fits && (!forward || most + 1 <= cap)) {
         const double ready = arrivals.of(s, op);
         if (ready >= 0 && ready <= now + epsilon) {
           found = i;
@@ -191,28 +201,30 @@ Placed fill_gaps(const Shape& shape, int cap, const Placed& placed) {
         }
         if (ready >= 0) next_arrival = std::min(next_arrival, ready);
       }
+      seen |= of_class;
       until = std::min(until, placed.line.start[s][i]);
-      if (until <= now + epsilon && i > stage.first) break;
-      if (op.kind == PipelineKind::forward) most = std::max(most, ++held);
-      if (op.kind == PipelineKind::weight_grad || op.kind == PipelineKind::backward) --held;
+      if (until < now + shortest - epsilon) break;
+      if (forward) most = std::max(most, ++held);
+      if (weight) --held;
     }
     if (found == stage.ops.size()) {
-      stage.wake = next_arrival;
+      wake[s] = next_arrival;
       continue;
     }
     const PipelineOp op = stage.ops[found];
     stage.moved[found] = 1;
+    if (--stage.count[class_of(op)] == 0) stage.gone |= 1 << class_of(op);
     while (stage.first < stage.ops.size() && stage.moved[stage.first]) ++stage.first;
     if (op.kind == PipelineKind::forward) ++stage.held;
-    if (op.kind == PipelineKind::weight_grad || op.kind == PipelineKind::backward) --stage.held;
+    if (op.kind == PipelineKind::weight_grad) --stage.held;
     result.orders[s].push_back(op);
     result.line.start[s].push_back(now);
-    stage.free = stage.wake = now + shape.duration(op.kind);
-    if (stage.first == stage.ops.size()) stage.wake = never;
+    stage.free = wake[s] = now + shape.duration(op.kind);
+    if (stage.first == stage.ops.size()) wake[s] = never;
     const int waiting = arrivals.note(s, op, stage.free);
     if (waiting >= 0 && left[waiting].first < left[waiting].ops.size()) {
       const double arrival = stage.free + (waiting == s ? 0 : shape.transfer);
-      left[waiting].wake = std::min(left[waiting].wake, std::max(left[waiting].free, arrival));
+      wake[waiting] = std::min(wake[waiting], std::max(left[waiting].free, arrival));
     }
   }
   for (int s = 0; s < shape.stages; ++s) {
