@@ -36,6 +36,11 @@ std::string nearest(std::string_view name, std::span<const std::string> candidat
       found = candidate;
     }
   }
+  if (!found.empty() || name.size() < 3) return found;
+  for (const auto& candidate : candidates) {  // a name that was cut short, or half of a longer one
+    const bool part = candidate.find(name) != std::string::npos;
+    if (part && (found.empty() || candidate.size() < found.size())) found = candidate;
+  }
   return found;
 }
 

@@ -1,0 +1,61 @@
+---@meta
+-- Editor types of Perigee's Lua API, made by `perigee lua --types`. Do not edit.
+
+---Optimisation methods. Each call returns {name, config}; a strategy is a list of them.
+---@class perigee.methods
+local methods = {}
+
+---The device mesh: a list of {axis, size}, the first varies fastest over ranks. Without axes all ranks are on `data`. The data axis adjusts to a world that was given.
+---@param config? table config: {axis, size}, ...; order (list): the ranks to use, in mesh order; default 0, 1, 2, ....
+---@return table
+function methods.parallel_mode(config) end
+
+---Splits the global batch into microbatches whose gradients add up before the optimizer step.
+---@param config? table config: microbatches (integer, required): microbatches per optimizer step.
+---@return table
+function methods.gradient_accumulation(config) end
+
+---How gradients are reduced: the size of a bucket, and whether a bucket starts while the backward pass runs.
+---@param config? table config: bucket_mb (number): smallest size of a bucket in MiB; default 25; overlap (boolean): start a bucket as soon as its last gradient is there; default true.
+---@return table
+function methods.grad_comm(config) end
+
+---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence).
+---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), doc
+---@return function
+function methods.define(method) end
+
+---Device meshes: named axes over ranks, the first listed varies fastest.
+---@class perigee.mesh
+local mesh = {}
+
+---Checks a mesh and returns it as {axes, order, size}.
+---@param axes table a list of {name, size}, or {axes = ..., order = ...}
+---@return table
+function mesh.new(axes) end
+
+---Returns the groups of ranks over the axes.
+---@param mesh table what `new` returned
+---@param axes string one axis, or several with commas
+---@return integer[][]
+function mesh.groups(mesh, axes) end
+
+---Strategies as files: plain data, readable and the same everywhere.
+---@class perigee.strategy
+local strategy = {}
+
+---Writes the strategy.
+---@param file string a .json file below the script's folder
+---@param strategy table the strategy
+function strategy.save(file, strategy) end
+
+---Returns a saved strategy, or nil and why there is none.
+---@param file string a .json file below the script's folder
+---@return table?, string?
+function strategy.load(file) end
+
+---Returns true when both are the same, else false and where they differ.
+---@param a table a strategy
+---@param b table a strategy
+---@return boolean, string?
+function strategy.compare(a, b) end

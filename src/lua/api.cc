@@ -1,0 +1,123 @@
+#include "lua/api.h"
+
+#include "base/error.h"
+#include "lua/guard.h"
+#include "lua/sandbox.h"
+#include "methods/method.h"
+
+namespace perigee::lua {
+
+// One function a module, each in its own file.
+Module methods_module();
+Module mesh_module();
+Module strategy_module();
+
+namespace {
+
+bool fits(lua_State* L, int index, std::string_view type) {
+  if (type.ends_with('?')) {
+    if (lua_isnoneornil(L, index)) return true;
+    type.remove_suffix(1);
+  }
+  if (type == "any") return !lua_isnone(L, index);
+  if (type == "integer") {
+    return lua_type(L, index) == LUA_TNUMBER &&
+           lua_tonumber(L, index) == static_cast<lua_Number>(lua_tointeger(L, index));
+  }
+  return type == luaL_typename(L, index);
+}
+
+// Upvalue: the Function.
+int call_checked(lua_State* L) {
+  const auto& function = *static_cast<const Function*>(lua_touserdata(L, lua_upvalueindex(1)));
+  const int most = static_cast<int>(function.parameters.size());
+  if (lua_gettop(L) > most) {
+    return luaL_error(L, "%s takes at most %d arguments, but got %d", function.name.c_str(), most,
+                      lua_gettop(L));
+  }
+  for (int i = 0; i < most; ++i) {
+    const auto& parameter = function.parameters[i];
+    if (!fits(L, i + 1, parameter.type)) {
+      return luaL_error(L, "%s: argument %s must be of type %s, but got %s", function.name.c_str(),
+                        parameter.name.c_str(), parameter.type.c_str(),
+                        lua_isnone(L, i + 1) ? "nothing" : luaL_typename(L, i + 1));
+    }
+  }
+  return guarded(L, [&] { return function.run(L, function); });
+}
+
+}  // namespace
+
+const std::vector<Module>& api() {
+  static const std::vector<Module> modules = {methods_module(), mesh_module(), strategy_module()};
+  return modules;
+}
+
+void push_function(lua_State* L, const Function& function) {
+  lua_pushlightuserdata(L, const_cast<Function*>(&function));
+  lua_pushcclosure(L, call_checked, 1);
+}
+
+bool push_module(lua_State* L, std::string_view name) {
+  for (const auto& module : api()) {
+    if (module.name != name) continue;
+    lua_createtable(L, 0, static_cast<int>(module.functions.size()));
+    for (const auto& function : module.functions) {
+      push_function(L, function);
+      lua_setfield(L, -2, function.name.c_str());
+    }
+    make_read_only(L, module.name.c_str());
+    return true;
+  }
+  return false;
+}
+
+std::string editor_types() {
+  std::string text =
+      "---@meta\n-- Editor types of Perigee's Lua API, made by `perigee lua --types`. Do not "
+      "edit.\n";
+  for (const auto& module : api()) {
+    const auto local = module.name.substr(module.name.rfind('.') + 1);
+    text += fmt::format("\n---{}\n---@class {}\nlocal {} = {{}}\n", module.doc, module.name, local);
+    for (const auto& function : module.functions) {
+      text += fmt::format("\n---{}\n", function.doc);
+      std::string names;
+      for (const auto& parameter : function.parameters) {
+        const bool optional = parameter.type.ends_with('?');
+        const auto type =
+            optional ? parameter.type.substr(0, parameter.type.size() - 1) : parameter.type;
+        text += fmt::format("---@param {}{} {} {}\n", parameter.name, optional ? "?" : "", type,
+                            parameter.doc);
+        names += (names.empty() ? "" : ", ") + parameter.name;
+      }
+      if (!function.returns.empty()) text += fmt::format("---@return {}\n", function.returns);
+      text += fmt::format("function {}.{}({}) end\n", local, function.name, names);
+    }
+  }
+  return text;
+}
+
+std::string reference_page() {
+  std::string text =
+      "# Lua reference\n\nMade by `perigee lua --reference` from the one table that also checks "
+      "arguments. Do not "
+      "edit.\n";
+  for (const auto& module : api()) {
+    text += fmt::format("\n## {}\n\n{}\n", module.name, module.doc);
+    for (const auto& function : module.functions) {
+      std::string names;
+      for (const auto& parameter : function.parameters) {
+        names += (names.empty() ? "" : ", ") + parameter.name;
+      }
+      text += fmt::format("\n### {}({})\n\n{}\n", function.name, names, function.doc);
+      if (!function.parameters.empty()) text += "\n";
+      for (const auto& parameter : function.parameters) {
+        text += fmt::format("- `{}` ({}): {}\n", parameter.name, parameter.type, parameter.doc);
+      }
+      if (!function.returns.empty()) text += fmt::format("\nReturns {}.\n", function.returns);
+    }
+  }
+  return text;
+}
+
+}  // namespace perigee::lua

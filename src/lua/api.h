@@ -1,0 +1,53 @@
+// The whole Lua API as one table: argument checks, editor types (LuaCATS) and the reference page
+// come from it.
+#pragma once
+
+#include <lua.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace perigee::lua {
+
+// Types: string, number, integer, boolean, table, function, any; a trailing "?" makes the parameter
+// optional.
+struct Parameter {
+  std::string name;
+  std::string type;
+  std::string doc;
+};
+
+struct Function {
+  std::string name;
+  std::vector<Parameter> parameters;
+  std::string returns;  // a LuaCATS type, "" for nothing
+  std::string doc;
+  // Runs with checked arguments; a std::exception becomes a Lua error at the caller's line.
+  int (*run)(lua_State*, const Function&);
+};
+
+struct Module {
+  std::string name;  // "perigee.mesh"
+  std::string doc;
+  std::vector<Function> functions;
+};
+
+// Returns every module in the order of the reference page. `perigee.methods` has one function per
+// built-in method, made from the methods' own tables of fields.
+const std::vector<Module>& api();
+
+// Pushes a checked closure of the function.
+void push_function(lua_State* L, const Function& function);
+
+// Pushes the module as a read-only table. Returns false, with nothing pushed, where there is none
+// of that name.
+bool push_module(lua_State* L, std::string_view name);
+
+// The sandbox's `require`.
+int require_module(lua_State* L);
+
+// Returns the text of runtime/perigee.d.lua (editor types) and runtime/lua.md (reference).
+std::string editor_types();
+std::string reference_page();
+
+}  // namespace perigee::lua

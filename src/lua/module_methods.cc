@@ -1,0 +1,79 @@
+// perigee.methods: one function per built-in method, and `define` for the user's own.
+#include "base/error.h"
+#include "lua/api.h"
+#include "lua/convert.h"
+#include "lua/guard.h"
+#include "lua/script_method.h"
+#include "methods/method.h"
+
+namespace perigee::lua {
+namespace {
+
+// Leaves {name, config} on the stack, as the same strategy would stand in plain data.
+int push_use(lua_State* L, const methods::Method& method) {
+  check_config(method, lua_isnoneornil(L, 1) ? nlohmann::json() : to_json(L, 1, method.name()));
+  lua_createtable(L, 2, 0);
+  lua_pushlstring(L, method.name().data(), method.name().size());
+  lua_rawseti(L, -2, 1);
+  if (!lua_isnoneornil(L, 1)) {
+    lua_pushvalue(L, 1);
+    lua_rawseti(L, -2, 2);
+  }
+  return 1;
+}
+
+int use_built_in(lua_State* L, const Function& function) {
+  for (const auto& method : methods::all()) {
+    if (method->name() == function.name) return push_use(L, *method);
+  }
+  return 0;
+}
+
+// Upvalue: the method, which the state keeps.
+int use_defined(lua_State* L) {
+  const auto* method = static_cast<const methods::Method*>(lua_touserdata(L, lua_upvalueindex(1)));
+  return guarded(L, [&] { return push_use(L, *method); });
+}
+
+int define(lua_State* L, const Function&) {
+  lua_pushlightuserdata(L, const_cast<methods::Method*>(define_method(L, 1)));
+  lua_pushcclosure(L, use_defined, 1);
+  return 1;
+}
+
+}  // namespace
+
+Module methods_module() {
+  Module module{
+      "perigee.methods",
+      "Optimisation methods. Each call returns {name, config}; a strategy is a list of them.",
+      {}};
+  for (const auto& method : methods::all()) {
+    std::string doc = "config:";
+    if (!method->items().empty()) doc += fmt::format(" {};", method->items());
+    for (const auto& field : method->fields()) {
+      doc += fmt::format(" {} ({}{}): {};", field.name, field.type,
+                         field.required ? ", required" : "", field.doc);
+    }
+    doc.back() = '.';
+    module.functions.push_back({std::string(method->name()),
+                                {{"config", "table?", doc}},
+                                "table",
+                                std::string(method->doc()),
+                                use_built_in});
+  }
+  module.functions.push_back(
+      {"define",
+       {{"method", "table",
+         "name (string), fields (name = type, or {type, doc, required, default}), check(config, "
+         "request), "
+         "apply(plan, config, request), doc"}},
+       "function",
+       "Makes a method of your own; the result is used as the built-in ones are. `apply` edits the "
+       "plan: "
+       "plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence).",
+       define});
+  return module;
+}
+
+}  // namespace perigee::lua

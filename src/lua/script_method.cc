@@ -1,0 +1,261 @@
+#include "lua/script_method.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/match.h"
+#include "lua/convert.h"
+#include "lua/guard.h"
+#include "lua/state.h"
+
+namespace perigee::lua {
+namespace {
+
+using methods::Config;
+using methods::Field;
+using methods::Json;
+using methods::Request;
+
+// What `apply` holds while it runs; the handle is void once apply has returned.
+struct Edit {
+  plan::Plan* plan = nullptr;
+  const Request* request = nullptr;
+  std::string method;
+};
+
+Edit& edit_of(lua_State* L) {
+  auto* edit = static_cast<Edit*>(lua_touserdata(L, lua_upvalueindex(1)));
+  if (!edit->plan) fail("lua", "a plan can be edited inside apply only, but apply has returned");
+  return *edit;
+}
+
+std::string check_text(lua_State* L, int index, const char* what) {
+  if (lua_type(L, index) != LUA_TSTRING) {
+    fail("lua", "{} must be a string, but got {}", what, luaL_typename(L, index));
+  }
+  return lua_tostring(L, index);
+}
+
+// plan:place(match, axis, placement): parameters and values whose names match lie so on the axis.
+// Returns how many.
+int place(lua_State* L) {
+  return guarded(L, [&] {
+    auto& edit = edit_of(L);
+    const auto pattern = check_text(L, 2, "plan:place's match");
+    const auto axis = check_text(L, 3, "plan:place's axis");
+    const auto placement = mesh::parse_placements(check_text(L, 4, "plan:place's placement"));
+    const int at = edit.plan->mesh.find(axis);
+    if (at < 0 || placement.size() != 1) {
+      std::vector<std::string> axes;
+      for (const auto& known : edit.plan->mesh.axes) axes.push_back(known.name);
+      fail("lua",
+           "plan:place takes an axis of the mesh and one placement, but got \"{}\", \"{}\"{}", axis,
+           check_text(L, 4, "placement"), did_you_mean(axis, axes));
+    }
+    int count = 0;
+    std::vector<std::string> names;
+    for (const auto& input : edit.request->graph->inputs) {
+      names.push_back(input.name);
+      if (!matches(pattern, input.name)) continue;
+      auto& placements = edit.plan->placements[input.name];
+      placements.resize(edit.plan->mesh.axes.size());
+      placements[at] = placement.front();
+      ++count;
+    }
+    if (count == 0) {
+      fail("lua", "plan:place needs a match, but \"{}\" matches no parameter or input{}", pattern,
+           did_you_mean(pattern, names));
+    }
+    lua_pushinteger(L, count);
+    return 1;
+  });
+}
+
+int set_microbatches(lua_State* L) {
+  return guarded(L, [&] {
+    auto& edit = edit_of(L);
+    const auto count = lua_tointeger(L, 2);
+    if (lua_type(L, 2) != LUA_TNUMBER || count < 1) {
+      fail("lua", "plan:microbatches takes a count of at least 1, but got {}",
+           lua_isnumber(L, 2) ? std::to_string(count) : luaL_typename(L, 2));
+    }
+    edit.plan->microbatches = count;
+    return 0;
+  });
+}
+
+int note(lua_State* L) {
+  return guarded(L, [&] {
+    auto& edit = edit_of(L);
+    edit.plan->decisions.push_back({edit.method, check_text(L, 2, "plan:note's sentence")});
+    return 0;
+  });
+}
+
+// Pushes the plan's handle; returns the Edit, which stays valid while the handle is on the stack.
+Edit* push_handle(lua_State* L) {
+  lua_newtable(L);
+  auto* edit = new (lua_newuserdata(L, sizeof(Edit))) Edit;
+  lua_createtable(L, 0, 1);  // runs ~Edit
+  lua_pushcfunction(L, [](lua_State* state) {
+    static_cast<Edit*>(lua_touserdata(state, 1))->~Edit();
+    return 0;
+  });
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  const luaL_Reg functions[] = {
+      {"place", place}, {"microbatches", set_microbatches}, {"note", note}};
+  for (const auto& [name, function] : functions) {
+    lua_pushvalue(L, -1);
+    lua_pushcclosure(L, function, 1);
+    lua_setfield(L, -3, name);
+  }
+  lua_pop(L, 1);
+  return edit;
+}
+
+Json describe_request(const plan::Plan& plan, const Request& request) {
+  Json mesh = Json::array();
+  for (const auto& axis : plan.mesh.axes) mesh.push_back({axis.name, axis.size});
+  return {{"global_batch", request.global_batch}, {"world", request.world}, {"mesh", mesh}};
+}
+
+class ScriptMethod : public methods::Method {
+ public:
+  // Takes the definition table on top of the stack.
+  ScriptMethod(State& state, std::string name, std::string doc, std::vector<Field> fields,
+               Json defaults)
+      : state_(state),
+        name_(std::move(name)),
+        doc_(std::move(doc)),
+        fields_(std::move(fields)),
+        defaults_(std::move(defaults)),
+        table_(luaL_ref(state.raw(), LUA_REGISTRYINDEX)) {}
+
+  std::string_view name() const override { return name_; }
+  std::string_view doc() const override { return doc_; }
+  const std::vector<Field>& fields() const override { return fields_; }
+
+  void apply(plan::Plan& plan, const Config& given, const Request& request) const override {
+    auto config = defaults_;
+    config.update(given.fields);
+    const auto about = describe_request(plan, request);
+    lua_State* L = state_.raw();
+    const int top = lua_gettop(L);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, table_);
+    lua_getfield(L, -1, "check");
+    if (lua_isfunction(L, -1)) {
+      push_json(L, config);
+      push_json(L, about);
+      state_.call(2);
+    }
+    lua_settop(L, top);
+    Edit* edit = push_handle(L);
+    *edit = {&plan, &request, name_};
+    lua_rawgeti(L, LUA_REGISTRYINDEX, table_);
+    lua_getfield(L, -1, "apply");
+    lua_remove(L, -2);
+    lua_pushvalue(L, top + 1);
+    push_json(L, config);
+    push_json(L, about);
+    try {
+      state_.call(3);
+    } catch (...) {
+      edit->plan = nullptr;
+      lua_settop(L, top);
+      throw;
+    }
+    edit->plan = nullptr;
+    lua_settop(L, top);
+  }
+
+ private:
+  State& state_;
+  std::string name_, doc_;
+  std::vector<Field> fields_;
+  Json defaults_;
+  int table_;
+};
+
+// Reads `fields`: name = type, or name = {type = ..., doc = ..., required = ..., default = ...}.
+std::vector<Field> read_fields(const Json& value, Json& defaults) {
+  static const std::vector<std::string> types = {"boolean", "integer", "number", "string",
+                                                 "list",    "table",   "any"};
+  std::vector<Field> fields;
+  for (const auto& [name, item] : value.items()) {
+    Field field{name, "any", ""};
+    if (item.is_string()) {
+      field.type = item;
+    } else {
+      for (const auto& [key, part] : item.items()) {
+        if (key == "type") {
+          field.type = part.get<std::string>();
+        } else if (key == "doc") {
+          field.doc = part.get<std::string>();
+        } else if (key == "required") {
+          field.required = part.get<bool>();
+        } else if (key == "default") {
+          defaults[name] = part;
+        } else {
+          const std::vector<std::string> keys = {"type", "doc", "required", "default"};
+          fail("lua", "define: field {} has type, doc, required and default, but got \"{}\"{}",
+               name, key, did_you_mean(key, keys));
+        }
+      }
+    }
+    if (std::find(types.begin(), types.end(), field.type) == types.end()) {
+      fail("lua", "define: field {} has an unknown type \"{}\"{}", name, field.type,
+           did_you_mean(field.type, types));
+    }
+    fields.push_back(std::move(field));
+  }
+  return fields;
+}
+
+}  // namespace
+
+const methods::Method* define_method(lua_State* L, int index) {
+  auto& state = State::of(L);
+  const std::vector<std::string> keys = {"name", "doc", "fields", "check", "apply"};
+  const int top = lua_gettop(L);
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    const std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "[a number]";
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      lua_settop(L, top);
+      fail("lua", "define takes name, doc, fields, check and apply, but got \"{}\"{}", key,
+           did_you_mean(key, keys));
+    }
+  }
+  const auto text = [&](const char* key) -> std::string {
+    lua_getfield(L, index, key);
+    std::string result = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    lua_pop(L, 1);
+    return result;
+  };
+  const auto name = text("name");
+  if (name.empty()) fail("lua", "define: name must be a string, but there is none");
+  for (const auto& known : methods::all()) {
+    if (known->name() == name)
+      fail("lua", "define: {} is a built-in method; take another name", name);
+  }
+  for (const auto& known : state.methods) {
+    if (known->name() == name)
+      fail("lua", "define: {} is already defined; take another name", name);
+  }
+  lua_getfield(L, index, "apply");
+  if (!lua_isfunction(L, -1))
+    fail("lua", "define: {} needs a function apply(plan, config, request)", name);
+  lua_pop(L, 1);
+  Json defaults = Json::object();
+  lua_getfield(L, index, "fields");
+  const auto fields = lua_isnil(L, -1)
+                          ? std::vector<Field>()
+                          : read_fields(to_json(L, lua_gettop(L), "define: fields"), defaults);
+  lua_pop(L, 1);
+  const auto doc = text("doc");
+  lua_pushvalue(L, index);
+  state.methods.push_back(std::make_shared<ScriptMethod>(state, name, doc, fields, defaults));
+  return state.methods.back().get();
+}
+
+}  // namespace perigee::lua

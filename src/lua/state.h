@@ -1,0 +1,95 @@
+// The one owner of a lua_State: limits, protected calls, and the sandbox that scripts see
+// (runtime/README.md section 7). The sandbox protects from mistakes and nondeterminism; it does not
+// claim to hold a hostile script.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <lua.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace perigee::methods {
+class Method;
+}
+
+namespace perigee::lua {
+
+struct Limits {
+  double seconds = 5;       // of running Lua; host calls are not counted
+  int64_t megabytes = 256;  // of Lua memory
+};
+
+struct Options {
+  Limits limits;
+  uint64_t seed = 0;  // of math.random
+  std::string
+      runtime_folder;  // where `require "perigee.x"` finds modules written in Lua; "" for none
+  std::function<void(std::string_view)> print;  // receives what scripts print; none: the log
+};
+
+// One Lua state, used by one thread. Every error leaves as perigee::Error with the script's file
+// and line.
+class State {
+ public:
+  explicit State(Options options = {});
+  ~State();
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  // Runs a script and leaves its one result on the stack (nil for none). Scripts beside it can be
+  // required.
+  void run_file(const std::string& path);
+  void run_text(std::string_view text, std::string_view name);
+
+  // Calls the function below `arguments` values on the stack, protected; leaves one result.
+  void call(int arguments);
+
+  lua_State* raw() const { return L_; }
+  const Options& options() const { return options_; }
+  // Returns the folder of the script that runs, for `require` and for paths in the script.
+  const std::string& script_folder() const { return script_folder_; }
+
+  // Returns the state that owns L.
+  static State& of(lua_State* L);
+
+  // Methods that scripts of this state defined, in order; they call back into it and must not
+  // outlive it.
+  std::vector<std::shared_ptr<const methods::Method>> methods;
+
+  // True once the time or the memory is used up: no pcall may hold such an error.
+  bool exhausted() const { return expired_ || out_of_memory_; }
+
+  // While one lives, the script's clock stands still.
+  class HostTime {
+   public:
+    explicit HostTime(State& state) : state_(state), begin_(Clock::now()) {}
+    ~HostTime() { state_.deadline_ += Clock::now() - begin_; }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+    State& state_;
+    Clock::time_point begin_;
+  };
+
+ private:
+  friend int require_module(lua_State* L);
+  static void* allocate(void* self, void* block, size_t old_size, size_t new_size);
+  static void watch(lua_State* L, lua_Debug* event);
+  static int add_traceback(lua_State* L);
+  void load(std::string_view text, std::string_view name);
+
+  Options options_;
+  std::string script_folder_, script_name_;
+  std::string traceback_;
+  int64_t used_ = 0;
+  int depth_ = 0;
+  bool expired_ = false;
+  bool out_of_memory_ = false;
+  std::chrono::steady_clock::time_point deadline_;
+  lua_State* L_ = nullptr;
+};
+
+}  // namespace perigee::lua

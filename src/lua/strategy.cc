@@ -1,0 +1,88 @@
+#include "lua/strategy.h"
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "graph/flops.h"
+#include "lua/convert.h"
+
+namespace perigee::lua {
+
+StrategyScript::StrategyScript(const std::string& path, Options options)
+    : path_(path), state_(std::move(options)) {
+  state_.run_file(path);
+  lua_State* L = state_.raw();  // the result stays at index 1
+  function_ = lua_isfunction(L, 1);
+  if (!function_ && !lua_istable(L, 1)) {
+    fail("strategy", "a script returns a list of methods, a table or a function, but {} returns {}",
+         path, lua_isnil(L, 1) ? "nothing" : luaL_typename(L, 1));
+  }
+  if (!function_) {
+    const auto strategy = read(1);  // errors show before anything is captured
+    if (strategy.job) {
+      job_ =
+          (std::filesystem::path(path).parent_path() / *strategy.job).lexically_normal().string();
+    }
+  }
+}
+
+methods::Strategy StrategyScript::read(int index) {
+  const auto value = to_json(state_.raw(), index, "the strategy");
+  if (value.is_object() && value.contains("format")) {
+    methods::Strategy strategy;
+    strategy.name = path_;
+    strategy.plan = plan::parse(value.dump(), path_);
+    return strategy;
+  }
+  return methods::from_json(value, path_, state_.methods);
+}
+
+methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph) {
+  if (!function_) return read(1);
+  lua_State* L = state_.raw();
+  lua_settop(L, 1);
+  lua_pushvalue(L, 1);
+  push_json(L, job);
+  push_json(L, describe_graph(graph));
+  state_.call(2);
+  if (!lua_istable(L, -1)) {
+    fail("strategy",
+         "a strategy function returns a list of methods, a table or a plan, but {} returned {}",
+         path_, lua_isnil(L, -1) ? "nothing" : luaL_typename(L, -1));
+  }
+  auto strategy = read(lua_gettop(L));
+  lua_settop(L, 1);
+  return strategy;
+}
+
+nlohmann::json describe_graph(const graph::Graph& graph) {
+  using nlohmann::json;
+  const auto names = graph::value_names(graph);
+  const auto type = [](const graph::TensorType& t) {
+    return json{{"shape", t.shape}, {"dtype", graph::name_of(t.dtype)}, {"bytes", t.bytes()}};
+  };
+  json result = {{"scopes", json::array()}, {"parameters", json::array()}, {"ops", json::array()}};
+  for (const auto& scope : graph.scopes) {
+    result["scopes"].push_back({{"path", scope.path}, {"type", scope.type}});
+  }
+  for (const auto& input : graph.inputs) {
+    if (input.kind != graph::Input::Kind::parameter) continue;
+    auto item = type(graph.type(input.value));
+    item["name"] = input.name;
+    item["trainable"] = input.trainable;
+    result["parameters"].push_back(std::move(item));
+  }
+  for (const auto& node : graph.nodes) {
+    if (node.outputs.empty() || !node.outputs.front().defined()) continue;
+    auto item = type(graph.type(node.outputs.front()));
+    item["name"] = names[node.outputs.front().index];
+    item["op"] = node.op;
+    item["scope"] = node.scope;
+    item["backward"] = node.phase == graph::Phase::backward;
+    item["flops"] = graph::flops_of(graph, node);
+    result["ops"].push_back(std::move(item));
+  }
+  return result;
+}
+
+}  // namespace perigee::lua

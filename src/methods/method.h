@@ -1,0 +1,99 @@
+// Optimisation methods: each edits the plan, checks itself and says what it did. One file a method;
+// methods.cc lists them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+#include "plan/plan.h"
+
+namespace perigee::methods {
+
+using Json = nlohmann::json;
+
+// One key of a method's config. Types: boolean, integer, number, string, list, table, any.
+struct Field {
+  std::string name;
+  std::string type;
+  std::string doc;
+  bool required = false;
+};
+
+// A method's config as the user gave it: `fields` (an object) and, for methods that take a list,
+// `items` (an array).
+struct Config {
+  Json items = Json::array();
+  Json fields = Json::object();
+};
+
+// What a plan is made for.
+struct Request {
+  const graph::Graph* graph = nullptr;  // captured at some global microbatch
+  int64_t global_batch = 1;             // samples per optimizer step
+  int64_t micro_batch = 0;   // samples per microbatch on one data rank; 0: the plan decides
+  int64_t world = 1;         // number of ranks
+  bool world_given = false;  // by a launcher, --nproc or the job; otherwise the plan's mesh decides
+};
+
+class Method {
+ public:
+  virtual ~Method() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::string_view doc() const = 0;
+  virtual const std::vector<Field>& fields() const = 0;
+  // What the list part of the config holds, "" where the method takes none.
+  virtual std::string_view items() const { return ""; }
+  // Edits the plan and appends its decisions. Throws Error where the config or the graph does not
+  // allow it.
+  virtual void apply(plan::Plan& plan, const Config& config, const Request& request) const = 0;
+};
+
+// Returns every built-in method, in the order of the reference page.
+const std::vector<std::shared_ptr<const Method>>& all();
+
+// Throws Error naming the nearest field for an unknown one, a wrong type, a missing required field,
+// or a list part that the method does not take. Returns the config split into its parts.
+Config check_config(const Method& method, const Json& config);
+
+// A method as a strategy uses it.
+struct Use {
+  std::shared_ptr<const Method> method;
+  Config config;
+};
+
+// What a script returns: methods in order, or a whole plan.
+struct Strategy {
+  std::string name;                // file or shipped name, for messages
+  std::optional<std::string> job;  // the job it names, as written
+  std::vector<Use> methods;
+  std::optional<plan::Plan> plan;
+};
+
+// Returns the strategy "auto": data parallel over all ranks.
+Strategy automatic();
+
+// Returns a strategy from plain data: a list of names and {name, config} pairs, or {job, methods}.
+// Names are looked up among `more` (methods the user defined) and the built-in ones. Throws Error
+// for an unknown method, naming the nearest.
+Strategy from_json(const Json& value, std::string_view name,
+                   std::span<const std::shared_ptr<const Method>> more = {});
+
+// Makes the plan: mesh, then every method in order, then what the request fixes (microbatches). The
+// plan's hash is that of the request's graph. Throws Error where batch, mesh and world do not fit
+// together.
+plan::Plan make_plan(const Strategy& strategy, const Request& request);
+
+// Returns the samples of one global microbatch that the plan's graph must be captured at:
+// request.global_batch / plan.microbatches. When the request's graph was captured at another size,
+// capture again and plan again.
+int64_t graph_batch(const plan::Plan& plan, const Request& request);
+
+}  // namespace perigee::methods

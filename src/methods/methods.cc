@@ -1,0 +1,202 @@
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "methods/method.h"
+
+namespace perigee::methods {
+
+std::shared_ptr<const Method> parallel_mode();
+std::shared_ptr<const Method> grad_comm();
+std::shared_ptr<const Method> gradient_accumulation();
+
+namespace {
+
+bool has_type(const Json& value, std::string_view type) {
+  if (type == "any") return true;
+  if (type == "boolean") return value.is_boolean();
+  if (type == "integer") return value.is_number_integer();
+  if (type == "number") return value.is_number();
+  if (type == "string") return value.is_string();
+  // an empty Lua table is an object
+  if (type == "list") return value.is_array() || (value.is_object() && value.empty());
+  return value.is_object() || value.is_array();
+}
+
+bool is_position(std::string_view key) {
+  return !key.empty() && key.front() != '0' &&
+         std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+Config split(const Json& config) {
+  Config result;
+  if (config.is_null()) return result;
+  if (config.is_array()) {
+    result.items = config;
+    return result;
+  }
+  std::map<int64_t, Json> items;
+  for (const auto& [key, value] : config.items()) {
+    if (is_position(key)) {
+      items.emplace(std::stoll(key), value);
+    } else {
+      result.fields[key] = value;
+    }
+  }
+  for (auto& [position, value] : items) result.items.push_back(std::move(value));
+  return result;
+}
+
+std::vector<std::string> names_of(std::span<const std::shared_ptr<const Method>> methods) {
+  std::vector<std::string> names;
+  for (const auto& method : methods) names.emplace_back(method->name());
+  return names;
+}
+
+std::shared_ptr<const Method> find(std::string_view name,
+                                   std::span<const std::shared_ptr<const Method>> more) {
+  auto known = std::vector<std::shared_ptr<const Method>>(more.begin(), more.end());
+  known.insert(known.end(), all().begin(), all().end());
+  for (const auto& method : known) {
+    if (method->name() == name) return method;
+  }
+  const auto names = names_of(known);
+  fail("strategy", "methods must be known, but got \"{}\"{}", name, did_you_mean(name, names));
+}
+
+}  // namespace
+
+const std::vector<std::shared_ptr<const Method>>& all() {
+  static const std::vector<std::shared_ptr<const Method>> methods = {
+      parallel_mode(), gradient_accumulation(), grad_comm()};
+  return methods;
+}
+
+Config check_config(const Method& method, const Json& config) {
+  if (!config.is_null() && !config.is_object() && !config.is_array()) {
+    fail("strategy", "{} takes a table, but got {}", method.name(), config.dump());
+  }
+  auto parts = split(config);
+  if (!parts.items.empty() && method.items().empty()) {
+    fail("strategy", "{} takes named fields, but got a list", method.name());
+  }
+  std::vector<std::string> names;
+  for (const auto& field : method.fields()) names.push_back(field.name);
+  for (const auto& [key, value] : parts.fields.items()) {
+    const auto field = std::find(names.begin(), names.end(), key) - names.begin();
+    if (field == static_cast<ptrdiff_t>(names.size())) {
+      fail("strategy", "{} has no field \"{}\"{}", method.name(), key, did_you_mean(key, names));
+    }
+    const auto& type = method.fields()[field].type;
+    if (!has_type(value, type)) {
+      fail("strategy", "{}.{} must be of type {}, but got {}", method.name(), key, type,
+           value.dump());
+    }
+  }
+  for (const auto& field : method.fields()) {
+    if (field.required && !parts.fields.contains(field.name)) {
+      fail("strategy", "{} needs the field {}: {}", method.name(), field.name, field.doc);
+    }
+  }
+  return parts;
+}
+
+Strategy automatic() {
+  Strategy strategy;
+  strategy.name = "auto";
+  return strategy;
+}
+
+Strategy from_json(const Json& value, std::string_view name,
+                   std::span<const std::shared_ptr<const Method>> more) {
+  Strategy strategy;
+  strategy.name = name;
+  const Json* list = &value;
+  if (value.is_object() && !value.empty()) {
+    const std::vector<std::string> keys = {"job", "methods"};
+    for (const auto& [key, part] : value.items()) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+        fail("strategy",
+             "a strategy is a list of methods or has the fields job and methods, but got \"{}\"{}",
+             key, did_you_mean(key, keys));
+      }
+    }
+    if (value.contains("job")) {
+      if (!value["job"].is_string())
+        fail("strategy", "job must be a file name, but got {}", value["job"].dump());
+      strategy.job = value["job"];
+    }
+    static const Json none = Json::array();
+    list = value.contains("methods") ? &value["methods"] : &none;
+  }
+  if (!list->is_array() && !list->empty()) {
+    fail("strategy", "methods must be a list, but got {}", list->dump());
+  }
+  for (const auto& item : *list) {
+    const bool pair = item.is_array() && !item.empty() && item.size() <= 2 && item[0].is_string();
+    if (!item.is_string() && !pair) {
+      fail("strategy", "a method is a name or {{name, config}}, but item {} is {}",
+           strategy.methods.size() + 1, item.dump());
+    }
+    const auto method =
+        find(item.is_string() ? item.get<std::string>() : item[0].get<std::string>(), more);
+    for (const auto& use : strategy.methods) {
+      if (use.method == method)
+        fail("strategy", "a method may stand once, but {} stands twice", method->name());
+    }
+    strategy.methods.push_back(
+        {method, check_config(*method, pair && item.size() == 2 ? item[1] : Json())});
+  }
+  return strategy;
+}
+
+plan::Plan make_plan(const Strategy& strategy, const Request& request) {
+  if (strategy.plan) return *strategy.plan;
+  plan::Plan plan;
+  plan.graph_hash = graph::structural_hash(*request.graph);
+  plan.microbatches = 0;
+  // The mesh stands before any method sees the plan, wherever parallel_mode is listed.
+  auto uses = strategy.methods;
+  std::stable_partition(uses.begin(), uses.end(),
+                        [](const Use& use) { return use.method->name() == "parallel_mode"; });
+  if (uses.empty() || uses.front().method->name() != "parallel_mode") {
+    parallel_mode()->apply(plan, {}, request);
+  }
+  for (const auto& use : uses) use.method->apply(plan, use.config, request);
+
+  int64_t data = 1;
+  for (const auto& axis : mesh::split_axes(plan.batch_axes)) data *= plan.mesh.size_of(axis);
+  if (request.micro_batch > 0) {
+    const auto per_microbatch = request.micro_batch * data;
+    if (request.global_batch % per_microbatch != 0) {
+      fail("plan",
+           "batch.global must be a multiple of batch.micro x data ranks, but got {} for {} x {}",
+           request.global_batch, request.micro_batch, data);
+    }
+    const auto fitting = request.global_batch / per_microbatch;
+    if (plan.microbatches != 0 && plan.microbatches != fitting) {
+      fail("plan",
+           "the strategy asks for {} microbatches, but batch.micro = {} makes {}: remove one of "
+           "them",
+           plan.microbatches, request.micro_batch, fitting);
+    }
+    plan.microbatches = fitting;
+  }
+  if (plan.microbatches == 0) plan.microbatches = 1;
+  if (request.global_batch % (plan.microbatches * data) != 0) {
+    fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",
+         request.global_batch, plan.microbatches, data);
+  }
+  plan.decisions.push_back(
+      {"batch",
+       fmt::format("a step of {} samples runs as {} microbatch{} of {} on each of {} data rank{}",
+                   request.global_batch, plan.microbatches, plan.microbatches == 1 ? "" : "es",
+                   request.global_batch / plan.microbatches / data, data, data == 1 ? "" : "s")});
+  return plan;
+}
+
+int64_t graph_batch(const plan::Plan& plan, const Request& request) {
+  return request.global_batch / plan.microbatches;
+}
+
+}  // namespace perigee::methods

@@ -1,0 +1,184 @@
+#include "lua/strategy.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "lua/api.h"
+
+using namespace perigee;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder of its own, removed at the end.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("perigee-lua-" + std::to_string(::getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  std::string write(const std::string& name, std::string_view text) const {
+    std::ofstream(path / name) << text;
+    return (path / name).string();
+  }
+};
+
+graph::Graph small_graph() {
+  graph::Graph g;
+  g.scopes = {{"", "Net"}, {"fc", "Linear"}};
+  const auto x = g.add_input(graph::Input::Kind::data, "x", {graph::DType::float32, {8, 4}});
+  const auto w =
+      g.add_input(graph::Input::Kind::parameter, "fc.weight", {graph::DType::float32, {4, 4}});
+  const auto y =
+      g.add_node("aten::mm", {{"self", x}, {"mat2", w}}, {{graph::DType::float32, {8, 4}}}, "fc");
+  g.outputs.push_back({graph::Output::Kind::result, "y", y[0]});
+  return g;
+}
+
+plan::Plan plan_of(const std::string& script, methods::Request request = {.global_batch = 8}) {
+  const auto graph = small_graph();
+  request.graph = &graph;
+  lua::StrategyScript strategy(script);
+  return methods::make_plan(strategy.resolve({{"name", "test"}}, graph), request);
+}
+
+std::string error_of(const std::string& script) {
+  try {
+    plan_of(script);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("names, pairs and calls give the same plan") {
+  Folder folder;
+  const auto a = plan_of(
+      folder.write("a.lua",
+                   "local m = require 'perigee.methods'\n"
+                   "return { m.parallel_mode { { 'data', 2 } }, m.grad_comm { bucket_mb = 1 } }"));
+  const auto b = plan_of(folder.write("b.lua",
+                                      "return { methods = { { 'parallel_mode', { { 'data', 2 } } "
+                                      "}, { 'grad_comm', { bucket_mb = 1 } } } }"));
+  CHECK(a == b);
+  CHECK(a.mesh.axes == std::vector<mesh::Axis>{{"data", 2}});
+  CHECK(a.communication.bucket_bytes == 1 << 20);
+}
+
+TEST_CASE("a strategy may be a function of the job and the graph") {
+  Folder folder;
+  const auto plan = plan_of(
+      folder.write("f.lua",
+                   "return function(job, graph)\n"
+                   "  assert(job.name == 'test' and graph.parameters[1].name == 'fc.weight')\n"
+                   "  assert(graph.ops[1].flops == 256 and graph.scopes[2].type == 'Linear')\n"
+                   "  return { { 'parallel_mode', { { 'data', #graph.ops * 4 } } } }\n"
+                   "end"));
+  CHECK(plan.mesh.axes == std::vector<mesh::Axis>{{"data", 4}});
+}
+
+TEST_CASE("a script can define a method and require a file beside it") {
+  Folder folder;
+  folder.write(
+      "mine.lua",
+      "local m = require 'perigee.methods'\n"
+      "return m.define { name = 'mine', fields = { count = { type = 'integer', default = 2 } },\n"
+      "  apply = function(plan, config) plan:microbatches(config.count) plan:note('mine did it') "
+      "end }");
+  const auto plan =
+      plan_of(folder.write("s.lua", "local mine = require 'mine'\nreturn { mine { count = 4 }, }"));
+  CHECK(plan.microbatches == 4);
+  CHECK(plan.decisions[1].by == "mine");
+  CHECK(plan.decisions[1].sentence == "mine did it");
+}
+
+TEST_CASE("the job that a script names is relative to the script") {
+  Folder folder;
+  const auto path = folder.write("s.lua", "return { job = 'gpt.toml', methods = {} }");
+  CHECK(lua::StrategyScript(path).job() == (folder.path / "gpt.toml").string());
+}
+
+TEST_CASE("the data axis adjusts only to a world that was given") {
+  Folder folder;
+  const auto script =
+      folder.write("s.lua", "return { { 'parallel_mode', { { 'tensor', 2 }, { 'data', 2 } } } }");
+  CHECK(plan_of(script, {.global_batch = 8, .world = 1}).mesh.size() == 4);
+  const auto eight = plan_of(script, {.global_batch = 8, .world = 8, .world_given = true});
+  CHECK(eight.mesh.axes == std::vector<mesh::Axis>{{"tensor", 2}, {"data", 4}});
+  CHECK_THROWS_WITH(
+      plan_of(script, {.global_batch = 8, .world = 3, .world_given = true}),
+      "[parallel_mode] axes must multiply to the 3 ranks of this run, but they multiply to 4 and "
+      "the other axes multiply to 2");
+}
+
+TEST_CASE("microbatches come from the strategy or from the job, not from both") {
+  Folder folder;
+  const auto script =
+      folder.write("s.lua", "return { { 'gradient_accumulation', { microbatches = 2 } } }");
+  CHECK(plan_of(script, {.global_batch = 8}).microbatches == 2);
+  CHECK(plan_of(script, {.global_batch = 8, .micro_batch = 4}).microbatches == 2);
+  CHECK_THROWS_WITH(plan_of(script, {.global_batch = 8, .micro_batch = 2}),
+                    Catch::Contains("asks for 2 microbatches, but batch.micro = 2 makes 4"));
+  CHECK_THROWS_WITH(plan_of(script, {.global_batch = 7}),
+                    Catch::Contains("batch.global must divide"));
+}
+
+TEST_CASE("mistakes in a strategy are errors at the user's line") {
+  Folder folder;
+  const auto with = [&](std::string_view text) { return error_of(folder.write("s.lua", text)); };
+  CHECK_THAT(
+      with("local m = require 'perigee.methods'\nreturn { m.grad_comm { bucket = 1 } }"),
+      Catch::Contains(
+          "s.lua:2: [strategy] grad_comm has no field \"bucket\", did you mean \"bucket_mb\"?"));
+  CHECK_THAT(with("local m = require 'perigee.methods'\nreturn { m.fsdpp {} }"),
+             Catch::Contains("s.lua:2: perigee.methods has no field \"fsdpp\""));
+  CHECK_THAT(with("return { 'paralel_mode' }"), Catch::Contains("did you mean \"parallel_mode\"?"));
+  CHECK_THAT(with("return { { 'parallel_mode', { { 'dta', 2 } } } }"),
+             Catch::Contains("did you mean \"data\"?"));
+  CHECK_THAT(with("return { 'grad_comm', 'grad_comm' }"), Catch::Contains("stands twice"));
+  CHECK_THAT(with("return 3"), Catch::Contains("returns number"));
+  CHECK_THAT(with("return function() end"), Catch::Contains("returned nothing"));
+  CHECK_THAT(with("local m = require 'perigee.methods'\n"
+                  "return { m.define { name = 'a', aply = print } {} }"),
+             Catch::Contains("did you mean \"apply\"?"));
+  CHECK_THAT(with("local m = require 'perigee.methods'\n"
+                  "local bad = m.define { name = 'a', apply = function(plan) plan:place('nothing', "
+                  "'data', 'S0') end }\n"
+                  "return { bad {} }"),
+             Catch::Contains(
+                 "s.lua:2: [lua] plan:place needs a match, but \"nothing\" matches no parameter"));
+  CHECK_THAT(with("local m = require 'perigee.mesh'\nreturn m.new(1)"),
+             Catch::Contains("argument axes must be of type table, but got number"));
+}
+
+TEST_CASE("strategies are saved, loaded and compared") {
+  Folder folder;
+  const auto path =
+      folder.write("s.lua",
+                   "local s = require 'perigee.strategy'\n"
+                   "local mine = { 'parallel_mode', { 'grad_comm', { overlap = false } } }\n"
+                   "s.save('saved.json', mine)\n"
+                   "local back = s.load('saved.json')\n"
+                   "assert(s.compare(mine, back))\n"
+                   "local same, why = s.compare(mine, { 'parallel_mode' })\n"
+                   "assert(not same and why:find('/1'))\n"
+                   "assert(select(2, s.load('none.json')):find('there is no file'))\n"
+                   "return back");
+  CHECK(plan_of(path).communication.overlap == false);
+  CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').save('../x.json', {})")),
+             Catch::Contains("below the script's folder"));
+}
+
+TEST_CASE("editor types and reference page in runtime/ are those of the API table") {
+  const auto read = [](const char* name) {
+    std::ifstream file(std::string("runtime/") + name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  CHECK(read("perigee.d.lua") == lua::editor_types());
+  CHECK(read("lua.md") == lua::reference_page());
+}
