@@ -40,7 +40,7 @@ perigee_dependency(cli11 HEADER CLI/CLI.hpp)
 perigee_dependency(xxhash HEADER xxhash.h)
 perigee_dependency(luajit HEADER luajit.h SUFFIX luajit-2.1 LIBRARIES luajit-5.1)
 perigee_dependency(sqlite HEADER sqlite3.h LIBRARIES sqlite3)
-perigee_dependency(cbc HEADER CbcModel.hpp SUFFIX coin LIBRARIES Cbc Cgl OsiClp Clp Osi CoinUtils)
+perigee_dependency(cbc HEADER CbcModel.hpp SUFFIX coin LIBRARIES CbcSolver Cbc Cgl OsiClp Clp Osi CoinUtils)
 perigee_dependency(sentencepiece HEADER sentencepiece_processor.h LIBRARIES sentencepiece)
 # Declarations only: the code of Gloo is in libtorch_cpu.
 perigee_dependency(gloo HEADER gloo/context.h)

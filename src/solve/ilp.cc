@@ -1,0 +1,265 @@
+#include "solve/ilp.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "solve/evaluate.h"
+#include "solve/integer_program.h"
+
+namespace perigee::solve {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// CBC stops improving by less than about 1e-7: costs near this make that small beside the
+// tolerance.
+constexpr double kCostScale = 1e5;
+
+using Clock = std::chrono::steady_clock;
+
+// Solves, and solves again without the answers that `read` refuses (they break a limit by less than
+// CBC's tolerance). `read` returns the choice; `chosen` the columns that are one in it.
+template <class Problem>
+IlpOutcome minimise(IntegerProgram& program, const Problem& problem, double scale, double seconds,
+                    const std::function<std::vector<int>(const std::vector<double>&)>& read,
+                    const std::function<std::vector<int>(const std::vector<int>&)>& chosen) {
+  const auto start = Clock::now();
+  IlpOutcome outcome;
+  for (;;) {
+    const double left = seconds - std::chrono::duration<double>(Clock::now() - start).count();
+    if (left <= 0) return outcome;
+    const auto answer = program.minimise(left);
+    if (answer.ending == IntegerProgram::Ending::infeasible) {
+      outcome.finished = true;
+      outcome.lower_bound = kInfinity;
+      return outcome;
+    }
+    outcome.lower_bound = std::max(0.0, answer.bound / scale * (1 - 1e-9));
+    if (answer.values.empty()) return outcome;
+    auto choice = read(answer.values);
+    const auto evaluation = evaluate(problem, choice);
+    if (evaluation.allowed) {
+      outcome.choice = std::move(choice);
+      outcome.finished = answer.ending == IntegerProgram::Ending::optimal;
+      if (outcome.finished) outcome.lower_bound = evaluation.time;
+      return outcome;
+    }
+    IntegerProgram::Terms terms;
+    for (int column : chosen(choice)) terms.emplace_back(column, 1.0);
+    program.add_row(terms, {-kInfinity, static_cast<double>(terms.size()) - 1});
+  }
+}
+
+// The columns of an assign problem: one per option of each op that follows none; followers share
+// their leader's.
+class AssignProgram {
+ public:
+  explicit AssignProgram(const AssignProblem& problem)
+      : problem_(problem), leader_(problem.ops.size()), first_(problem.ops.size()) {
+    double least_total = 0;
+    for (const auto& op : problem.ops) {
+      double least = kInfinity;
+      for (const auto& option : op.options) least = std::min(least, option.time);
+      least_total += least;
+    }
+    scale_ = kCostScale / std::max(least_total, 1e-9);
+    for (size_t i = 0; i < problem.ops.size(); ++i) {
+      const auto& op = problem.ops[i];
+      leader_[i] = op.follows < 0 ? static_cast<int>(i) : leader_[op.follows];
+      if (op.follows >= 0) {
+        first_[i] = first_[leader_[i]];
+      } else {
+        IntegerProgram::Terms one;
+        first_[i] = columns_;
+        for (size_t j = 0; j < op.options.size(); ++j) {
+          one.emplace_back(program_.add_column({.most = 1, .integer = true}), 1.0);
+        }
+        columns_ += static_cast<int>(op.options.size());
+        program_.add_row(one, {1, 1});
+      }
+      for (size_t j = 0; j < op.options.size(); ++j) {
+        program_.add_cost(first_[i] + static_cast<int>(j), op.options[j].time * scale_);
+      }
+    }
+    for (const auto& edge : problem.edges) add_edge(edge);
+    if (problem.memory_limit) add_memory();
+  }
+
+  IlpOutcome solve(double seconds) {
+    return minimise<AssignProblem>(
+        program_, problem_, scale_, seconds,
+        [&](const std::vector<double>& values) {
+          std::vector<int> choice;
+          for (size_t i = 0; i < problem_.ops.size(); ++i) {
+            const auto begin = values.begin() + first_[i];
+            choice.push_back(static_cast<int>(
+                std::max_element(begin, begin + problem_.ops[i].options.size()) - begin));
+          }
+          return choice;
+        },
+        [&](const std::vector<int>& choice) {
+          std::vector<int> chosen;
+          for (size_t i = 0; i < choice.size(); ++i) {
+            if (leader_[i] == static_cast<int>(i)) chosen.push_back(first_[i] + choice[i]);
+          }
+          return chosen;
+        });
+  }
+
+ private:
+  // Adds value(option) of op i for each of its options to the terms.
+  void add_terms(IntegerProgram::Terms& terms, int i, double AssignOption::*value,
+                 double factor) const {
+    for (size_t j = 0; j < problem_.ops[i].options.size(); ++j) {
+      const double each = problem_.ops[i].options[j].*value;
+      if (each != 0) terms.emplace_back(first_[i] + static_cast<int>(j), each * factor);
+    }
+  }
+
+  void add_edge(const AssignEdge& edge) {
+    const int height = static_cast<int>(problem_.ops[edge.from].options.size());
+    const int width = static_cast<int>(problem_.ops[edge.to].options.size());
+    if (leader_[edge.from] == leader_[edge.to]) {
+      for (int j = 0; j < height; ++j) {
+        const double time = edge.time[j * width + j];
+        if (time == kInfinity) {
+          program_.forbid(first_[edge.from] + j);
+        } else {
+          program_.add_cost(first_[edge.from] + j, time * scale_);
+        }
+      }
+      return;
+    }
+    // One column per allowed pair, whose sums are the two ops' choices.
+    std::vector<IntegerProgram::Terms> from(height), to(width);
+    for (int i = 0; i < height; ++i) from[i].emplace_back(first_[edge.from] + i, -1.0);
+    for (int j = 0; j < width; ++j) to[j].emplace_back(first_[edge.to] + j, -1.0);
+    for (int i = 0; i < height; ++i) {
+      for (int j = 0; j < width; ++j) {
+        if (edge.time[i * width + j] == kInfinity) continue;
+        const int column =
+            program_.add_column({.cost = edge.time[i * width + j] * scale_, .most = 1});
+        from[i].emplace_back(column, 1.0);
+        to[j].emplace_back(column, 1.0);
+      }
+    }
+    for (const auto& terms : from) program_.add_row(terms, {0, 0});
+    for (const auto& terms : to) program_.add_row(terms, {0, 0});
+  }
+
+  void add_memory() {
+    const double limit = *problem_.memory_limit;
+    const double unit = limit > 0 ? 1 / limit : 1;
+    const double most = limit > 0 ? 1 + kTolerance : 0;
+    const int either = program_.add_column({.most = kInfinity});
+    IntegerProgram::Terms peak = {{either, 1.0}}, saved = {{either, -1.0}},
+                          optimizer = {{either, -1.0}};
+    std::map<std::string, IntegerProgram::Terms> groups;
+    const int threshold =
+        problem_.transient_count > 0 ? program_.add_column({.most = kInfinity}) : -1;
+    if (threshold >= 0) {
+      peak.emplace_back(threshold, std::min<double>(problem_.transient_count,
+                                                    static_cast<double>(problem_.ops.size())));
+    }
+    for (int i = 0; i < static_cast<int>(problem_.ops.size()); ++i) {
+      const auto& op = problem_.ops[i];
+      add_terms(peak, i, &AssignOption::resident, unit);
+      add_terms(optimizer, i, &AssignOption::optimizer, unit);
+      if (op.group.empty()) {
+        add_terms(saved, i, &AssignOption::saved, unit);
+      } else {
+        add_terms(groups[op.group], i, &AssignOption::saved, unit);
+        if (op.group_input) add_terms(saved, i, &AssignOption::input, unit);
+      }
+      if (threshold >= 0) {
+        const int over = program_.add_column({.most = kInfinity});
+        IntegerProgram::Terms transient = {{over, -1.0}, {threshold, -1.0}};
+        add_terms(transient, i, &AssignOption::transient, unit);
+        program_.add_row(transient, {-kInfinity, 0});
+        peak.emplace_back(over, 1.0);
+      }
+    }
+    program_.add_row(saved, {-kInfinity, 0});
+    program_.add_row(optimizer, {-kInfinity, 0});
+    if (!groups.empty()) {
+      const int largest = program_.add_column({.most = kInfinity});
+      peak.emplace_back(largest, 1.0);
+      for (auto& [name, terms] : groups) {
+        terms.emplace_back(largest, -1.0);
+        program_.add_row(terms, {-kInfinity, 0});
+      }
+    }
+    program_.add_row(peak, {-kInfinity, most});
+    for (const auto& moment : problem_.moments) {
+      IntegerProgram::Terms live;
+      for (int i : moment) add_terms(live, i, &AssignOption::live, unit);
+      if (!live.empty()) program_.add_row(live, {-kInfinity, most});
+    }
+  }
+
+  const AssignProblem& problem_;
+  IntegerProgram program_;
+  std::vector<int> leader_, first_;
+  int columns_ = 0;
+  double scale_ = 1;
+};
+
+}  // namespace
+
+IlpOutcome solve_ilp(const AssignProblem& problem, double seconds) {
+  if (problem.ops.empty()) return {.choice = std::vector<int>{}, .finished = true};
+  return AssignProgram(problem).solve(seconds);
+}
+
+IlpOutcome solve_ilp(const StagesProblem& problem, double seconds) {
+  IntegerProgram program;
+  double largest = 0;
+  for (const auto& c : problem.candidates) largest = std::max(largest, c.time);
+  const double scale =
+      kCostScale / std::max(largest, 1e-9) / static_cast<double>(problem.microbatches);
+  std::vector<IntegerProgram::Terms> covers(problem.layers), starts(problem.layers + 1);
+  IntegerProgram::Terms devices;
+  for (size_t i = 0; i < problem.candidates.size(); ++i) {
+    const auto& c = problem.candidates[i];
+    const auto& mesh = problem.submeshes[c.submesh];
+    const int column = program.add_column({.cost = c.time * scale, .most = 1, .integer = true});
+    for (int l = c.first; l <= c.last; ++l) covers[l].emplace_back(column, 1.0);
+    starts[c.first].emplace_back(column, 1.0);
+    devices.emplace_back(column, static_cast<double>(mesh.hosts * mesh.devices_per_host));
+  }
+  const int longest = program.add_column(
+      {.cost = static_cast<double>(problem.microbatches - 1) * scale, .most = kInfinity});
+  for (const auto& terms : covers) program.add_row(terms, {1, 1});
+  program.add_row(devices,
+                  {static_cast<double>(problem.devices), static_cast<double>(problem.devices)});
+  for (size_t i = 0; i < problem.candidates.size(); ++i) {
+    const auto& c = problem.candidates[i];
+    program.add_row({{static_cast<int>(i), c.time}, {longest, -1.0}}, {-kInfinity, 0});
+    const int after = problem.layers - 1 - c.last;  // most stages that could follow
+    if (!c.max_successors || *c.max_successors >= after) continue;
+    // Stages that start later, at most max_successors where this candidate is chosen.
+    IntegerProgram::Terms later = {
+        {static_cast<int>(i), static_cast<double>(after - *c.max_successors)}};
+    for (int l = c.last + 1; l < problem.layers; ++l)
+      later.insert(later.end(), starts[l].begin(), starts[l].end());
+    program.add_row(later, {-kInfinity, static_cast<double>(after)});
+  }
+  return minimise<StagesProblem>(
+      program, problem, scale, seconds,
+      [&](const std::vector<double>& values) {
+        std::vector<int> choice;
+        for (size_t i = 0; i < problem.candidates.size(); ++i) {
+          if (values[i] > 0.5) choice.push_back(static_cast<int>(i));
+        }
+        std::sort(choice.begin(), choice.end(), [&](int a, int b) {
+          return problem.candidates[a].first < problem.candidates[b].first;
+        });
+        return choice;
+      },
+      [](const std::vector<int>& choice) { return choice; });
+}
+
+}  // namespace perigee::solve

@@ -1,0 +1,116 @@
+#include "solve/solve.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "solve/assign_labels.h"
+#include "solve/evaluate.h"
+#include "solve/ilp.h"
+#include "solve/stages_search.h"
+#include "solve/why_not.h"
+
+namespace perigee::solve {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kLabelsShare = 0.5;   // of the time limit, before ilp has its turn
+constexpr double kExplainSeconds = 2;  // at most, to say by how much a constraint is broken
+constexpr double kForever = 1e8;
+
+struct Found {
+  std::optional<std::vector<int>> choice;
+  double lower_bound = 0;
+  bool finished = false;
+};
+
+Clock::time_point after(Clock::time_point start, double seconds) {
+  return start + std::chrono::duration_cast<Clock::duration>(
+                     std::chrono::duration<double>(std::min(seconds, kForever)));
+}
+
+Found by_labels(const AssignProblem& problem, Clock::time_point deadline) {
+  auto outcome = assign_by_labels(problem, {.deadline = deadline});
+  return {std::move(outcome.choice), outcome.lower_bound, outcome.finished};
+}
+
+Found by_labels(const StagesProblem& problem, Clock::time_point deadline) {
+  auto outcome = stages_by_search(problem, deadline);
+  return {std::move(outcome.choice), outcome.lower_bound, outcome.finished};
+}
+
+template <class Kind>
+Found by_ilp(const Kind& problem, Clock::time_point deadline) {
+  const double seconds = std::chrono::duration<double>(deadline - Clock::now()).count();
+  auto outcome = solve_ilp(problem, std::max(seconds, 0.01));
+  return {std::move(outcome.choice), outcome.lower_bound, outcome.finished};
+}
+
+template <class Kind>
+Result solve_kind(const Kind& problem, const Options& options) {
+  const auto start = Clock::now();
+  const auto deadline = after(start, options.time_limit);
+  Result result;
+  Found found;
+  const bool both = options.solver == "auto";
+  result.solver = options.solver == "ilp" ? "ilp" : "labels";
+  if (options.solver == "ilp") {
+    found = by_ilp(problem, deadline);
+  } else {
+    found = by_labels(problem, both ? after(start, options.time_limit * kLabelsShare) : deadline);
+  }
+  if (both && !found.finished && Clock::now() < deadline) {
+    Found second = by_ilp(problem, deadline);
+    const double bound = std::max(found.lower_bound, second.lower_bound);
+    auto time = [&](const Found& each) {
+      return each.choice ? evaluate(problem, *each.choice).time
+                         : std::numeric_limits<double>::infinity();
+    };
+    if (second.finished || time(second) < time(found)) {
+      result.solver = "ilp";
+      found = std::move(second);
+    }
+    found.lower_bound = bound;
+  }
+  if (!found.choice && !found.finished) {
+    fail_run("solve",
+             "the time limit of {} s passed before a solution was found or ruled out; no solution "
+             "is faster than {}",
+             options.time_limit, found.lower_bound);
+  }
+  if (!found.choice) {
+    result.verdict = Verdict::infeasible;
+    result.reason = why_infeasible(
+        problem, std::max(Clock::now(), std::min(deadline, after(Clock::now(), kExplainSeconds))));
+  } else {
+    const auto evaluation = evaluate(problem, *found.choice);
+    if (!evaluation.allowed)
+      fail_run("solve", "the answer of {} must be allowed, but {}", result.solver, evaluation.why);
+    result.time = evaluation.time;
+    result.memory = evaluation.memory;
+    result.lower_bound = std::min(found.lower_bound, evaluation.time);
+    result.choice = std::move(*found.choice);
+    const bool tight = evaluation.time - result.lower_bound <= kTolerance * evaluation.time;
+    result.verdict = tight ? Verdict::optimal : Verdict::feasible;
+  }
+  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return result;
+}
+
+}  // namespace
+
+Result solve(const Problem& problem, const Options& options) {
+  const std::vector<std::string> solvers = {"auto", "labels", "ilp"};
+  if (std::find(solvers.begin(), solvers.end(), options.solver) == solvers.end()) {
+    fail("solve", "the solver must be auto, labels or ilp, but got \"{}\"{}", options.solver,
+         did_you_mean(options.solver, solvers));
+  }
+  if (!(options.time_limit > 0))
+    fail("solve", "the time limit must be positive, but got {} s", options.time_limit);
+  check_problem(problem);
+  return std::visit([&](const auto& kind) { return solve_kind(kind, options); }, problem);
+}
+
+}  // namespace perigee::solve

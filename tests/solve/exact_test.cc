@@ -1,0 +1,143 @@
+// The solvers against known answers, exhaustive enumeration and each other.
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "solve/solve.h"
+#include "tests/solve/support.h"
+
+using namespace perigee::solve;
+using namespace perigee::solve::testing;
+
+namespace {
+
+constexpr uint64_t kSeed = 20240611;
+
+std::optional<double> time_of(const Result& result) {
+  if (result.verdict == Verdict::infeasible) return std::nullopt;
+  return result.time;
+}
+
+}  // namespace
+
+TEST_CASE("every example with a known answer is solved to it by each solver") {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("tests/solve/examples")) {
+    const auto path = entry.path().string();
+    const auto at = path.rfind(".expected.json");
+    if (at == std::string::npos) continue;
+    const auto expected = nlohmann::json::parse(read_file(path));
+    const auto problem = parse_problem(read_file(path.substr(0, at) + ".json"));
+    std::optional<double> time;
+    if (!expected["time"].is_null()) time = expected["time"].get<double>();
+    for (const char* solver : {"auto", "labels", "ilp"}) {
+      INFO(path << " by " << solver);
+      const auto result = solve(problem, {.solver = solver});
+      CHECK(complaint(problem, result, time, 2e-9) == "");
+      CHECK(result.solver == (std::string(solver) == "ilp" ? "ilp" : "labels"));
+    }
+    ++count;
+  }
+  CHECK(count == 18);
+}
+
+TEST_CASE(
+    "2,000 random small assign problems are solved to the best of all choices, with a tight "
+    "bound") {
+  Random random(kSeed);
+  int infeasible = 0, limited = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Problem problem = random_small_assign(random);
+    const auto expected = exhaustive(std::get<AssignProblem>(problem));
+    infeasible += !expected;
+    auto unlimited = std::get<AssignProblem>(problem);
+    unlimited.memory_limit.reset();
+    const auto free_time = exhaustive(unlimited);
+    limited += expected && *expected > *free_time;
+    const auto said = complaint(problem, solve(problem, {.solver = "labels"}), expected);
+    INFO("seed " << kSeed << ", problem " << i);
+    REQUIRE(said == "");
+  }
+  // What is drawn must be worth drawing.
+  CHECK(infeasible > 100);
+  CHECK(infeasible < 800);
+  CHECK(limited > 500);
+}
+
+TEST_CASE(
+    "2,000 random small stages problems are solved to the best of all sequences, with a tight "
+    "bound") {
+  Random random(kSeed);
+  int infeasible = 0, limited = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const Problem problem = random_small_stages(random);
+    const auto expected = exhaustive(std::get<StagesProblem>(problem));
+    infeasible += !expected;
+    auto unlimited = std::get<StagesProblem>(problem);
+    for (auto& candidate : unlimited.candidates) candidate.max_successors.reset();
+    limited += exhaustive(unlimited) != expected;
+    INFO("seed " << kSeed << ", problem " << i);
+    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), expected) == "");
+  }
+  CHECK(infeasible > 50);
+  CHECK(infeasible < 1200);
+  CHECK(limited > 50);
+}
+
+TEST_CASE("labels and CBC agree on 200 middle-sized problems") {
+  Random random(kSeed);
+  for (int i = 0; i < 140; ++i) {
+    AssignShape shape{.ops = 10 + i % 6, .options = 4, .edge_share = i % 3 == 0 ? 0.05 : 0};
+    shape.groups = i % 4 == 1;
+    shape.follows = i % 5 == 2;
+    shape.moments = i % 7 == 3;
+    shape.forbidden = i % 3 == 2 ? 0.1 : 0;
+    shape.whole = i % 2 == 0;
+    shape.same = i % 5 == 4;
+    shape.tightness = 0.2 + 0.1 * (i % 7);
+    const Problem problem = random_assign(random, shape);
+    const auto other = solve(problem, {.solver = "ilp"});
+    INFO("seed " << kSeed << ", assign problem " << i);
+    // CBC's own tolerance is what separates them.
+    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
+  }
+  for (int i = 0; i < 60; ++i) {
+    const Problem problem = random_stages(
+        random, {.layers = 6 + i % 4, .devices = 8, .density = 0.4, .whole = i % 2 == 0});
+    const auto other = solve(problem, {.solver = "ilp"});
+    INFO("seed " << kSeed << ", stages problem " << i);
+    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
+  }
+}
+
+TEST_CASE("without a limit, the answer does not depend on memory") {
+  Random random(kSeed);
+  for (int i = 0; i < 50; ++i) {
+    auto problem = random_assign(random, {.ops = 12, .options = 5, .memory = false});
+    const auto time = solve(problem).time;
+    for (auto& op : problem.ops) {
+      for (auto& option : op.options) option.resident = option.saved = option.transient = 1e9;
+    }
+    CHECK(solve(problem).time == time);
+  }
+}
+
+TEST_CASE("a larger limit never makes the answer slower, and the limit found for it is enough") {
+  Random random(kSeed);
+  for (int i = 0; i < 20; ++i) {
+    auto problem =
+        random_assign(random, {.ops = 14, .options = 6, .groups = i % 2 == 0, .tightness = 0.3});
+    double last = std::numeric_limits<double>::infinity();
+    for (int k = 0; k < 5; ++k) {
+      const auto result = solve(problem, {.solver = "labels"});
+      if (result.verdict != Verdict::infeasible) {
+        CHECK(result.time <= last * (1 + 1e-9));
+        last = result.time;
+        auto exact = problem;
+        exact.memory_limit = result.memory;
+        CHECK(solve(exact, {.solver = "labels"}).time == Approx(result.time).epsilon(1e-9));
+      }
+      *problem.memory_limit *= 1.1;
+    }
+  }
+}
