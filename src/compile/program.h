@@ -73,7 +73,7 @@ struct Instruction {
     collective,  // start a collective (comm::...) on `stream`, from operand to output; completes
                  // `event`. It sees what earlier instructions of the compute stream and of `stream`
                  // wrote
-    wait,  // the compute stream waits for `event`
+    wait,        // the compute stream waits for `event`
   };
   Kind kind = Kind::op;
   std::string op;

@@ -42,11 +42,13 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Part `index` of `size` elements in `parts`: the first size % parts parts hold one element more. Parts may be empty.
+// Part `index` of `size` elements in `parts`: the first size % parts parts hold one element more.
+// Parts may be empty.
 Range split(int64_t size, int64_t parts, int64_t index);
 
-// Returns the piece of every dim that `rank` holds. A dim sharded on several axes is split by the last of them first (it
-// is the outermost), so that the shards of a group over several axes lie in group order.
+// Returns the piece of every dim that `rank` holds. A dim sharded on several axes is split by the
+// last of them first (it is the outermost), so that the shards of a group over several axes lie in
+// group order.
 std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placements& placements,
                                 const Mesh& mesh, int64_t rank);
 

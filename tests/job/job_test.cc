@@ -182,7 +182,7 @@ TEST_CASE("the text of a resolved job") {
                                 to_toml(parse("model.kind = \"llama\"\nmodel.heads = 8"))) == "");
 }
 
-TEST_CASE("--set changes keys before anything is checked") {
+TEST_CASE("the option --set changes keys before anything is checked") {
   const std::string text = "[model]\nkind = \"gpt\"\nwidth = 100\n[batch]\nglobal = 6\nmicro = 4\n";
   const Job job = parse(text, {"batch.micro=3", "name=abc", "optimizer.lr=1e-2", "model.width=8",
                                "data.synthetic=true", "optimizer.betas=[0.5, 0.6]",
