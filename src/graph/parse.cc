@@ -237,12 +237,13 @@ class Parser {
 
   Arg argument() {
     if (at_ >= line_.size()) error("an argument is expected");
-    const char c = line_[at_];
-    if (c == '%') return value();
-    if (c == '"') return quoted();
-    if (c == '[') return list();
-    return scalar();
+    if (line_[at_] == '"') return quoted();
+    if (line_[at_] == '[') return list();
+    return item();
   }
+
+  // What a list can hold, and None.
+  Arg item() { return at_ < line_.size() && line_[at_] == '%' ? Arg(value()) : scalar(); }
 
   // None, a bool, a dtype or a number.
   Arg scalar() {
@@ -265,7 +266,7 @@ class Parser {
       if (accept(":bool")) return std::vector<bool>{};
       return std::vector<int64_t>{};
     }
-    const Arg first = argument();
+    const Arg first = item();
     if (auto* v = std::get_if<ValueId>(&first)) return rest(*v);
     if (auto* v = std::get_if<bool>(&first)) return rest(*v);
     if (auto* v = std::get_if<int64_t>(&first)) return rest(*v);
@@ -278,9 +279,9 @@ class Parser {
     std::vector<T> items{first};
     while (!accept("]")) {
       expect(", ");
-      const Arg item = argument();
-      if (!std::holds_alternative<T>(item)) error("a list holds one type");
-      items.push_back(std::get<T>(item));
+      const Arg next = item();
+      if (!std::holds_alternative<T>(next)) error("a list holds one type");
+      items.push_back(std::get<T>(next));
     }
     return items;
   }

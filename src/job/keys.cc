@@ -107,6 +107,11 @@ bool is_initial(const Key& key, const Job& job, const Group& group) {
   return found == job.model.values.end() || found->second == key.fallback;
 }
 
+bool names_no_file(const Key& key, std::string_view text) {
+  return text.empty() || (key.name == "tokenizer" && text == "bytes") ||
+         (key.name == "strategy" && !text.ends_with(".lua"));
+}
+
 std::string type_of(const Key& key) {
   if (!key.field) {
     constexpr std::string_view names[] = {"true or false",     "an integer",

@@ -33,7 +33,7 @@ struct Key {
   size_t count = 0;                  // of a list's items; 0: any
   std::vector<std::string> allowed;  // strings; empty: any
   std::vector<std::string> later;    // known strings that are not available yet
-  bool is_path = false;
+  bool is_path = false;              // but see names_no_file
   // What holds where the key is not given, in words; "": the default is a constant.
   std::string otherwise;
   std::string about;
@@ -60,6 +60,10 @@ Ref ref(const Key& key, Job& job, Group& group);
 // Returns whether the key has its initial value, which for a key with `otherwise` means "not
 // given".
 bool is_initial(const Key& key, const Job& job, const Group& group);
+
+// Returns whether the text is no path although its key is one: the tokenizer "bytes", a strategy
+// that is not a script's path, and "".
+bool names_no_file(const Key& key, std::string_view text);
 
 // Returns "an integer", "a list of strings", ...
 std::string type_of(const Key& key);

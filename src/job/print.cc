@@ -31,9 +31,7 @@ void each_path(Job& job, F change) {
       for (auto& path : **list) change(path);
     } else {
       auto& path = *std::get<std::string*>(value);
-      const bool is_name = (key.name == "tokenizer" && path == "bytes") ||
-                           (key.name == "strategy" && !path.ends_with(".lua"));
-      if (!path.empty() && !is_name) change(path);
+      if (!names_no_file(key, path)) change(path);
     }
   }
 }

@@ -194,16 +194,13 @@ class Reader {
   // Makes a path relative to the working directory.
   void relocate(const Key& key, const Ref& value) const {
     const auto move = [&](std::string& path) {
-      if (!path.empty()) path = (folder_ / path).lexically_normal().string();
+      if (!names_no_file(key, path)) path = (folder_ / path).lexically_normal().string();
     };
     if (auto* const* list = std::get_if<std::vector<std::string>*>(&value)) {
       for (auto& path : **list) move(path);
-      return;
+    } else {
+      move(*std::get<std::string*>(value));
     }
-    auto& path = *std::get<std::string*>(value);
-    const bool is_name = (key.name == "tokenizer" && path == "bytes") ||
-                         (key.name == "strategy" && !path.ends_with(".lua"));
-    if (!is_name) move(path);
   }
 
   void groups(const toml::node& node) {

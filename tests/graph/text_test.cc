@@ -135,6 +135,14 @@ TEST_CASE("a wrong text is an error with its line") {
         "[graph] line 3: bytes in base64 are expected, but got \"AA=A\"");
 }
 
+TEST_CASE("lists do not nest, however deep") {
+  const std::string head = "perigee.graph/1\n%0: float32[] = aten::relu(self=";
+  CHECK(message(head + "[[1]])   @ forward") ==
+        "[graph] line 2: a number is expected, but got \"[1]])   @ forward\"");
+  CHECK(message(head + std::string(1000000, '[')).find("a number is expected") !=
+        std::string::npos);
+}
+
 TEST_CASE("every truncation of a text is an error or a shorter graph, never a crash") {
   const auto text = print(random_graph(7, 12));
   for (size_t n = 0; n < text.size(); ++n) {
