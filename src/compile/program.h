@@ -63,6 +63,8 @@ struct ProgramValue {
 struct Allocation {
   int64_t bytes = 0;
   Place place;
+  int32_t until =
+      -1;  // freed before the call's allocation of that number; -1: not before the call ends
 };
 
 struct Instruction {

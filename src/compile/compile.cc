@@ -1,0 +1,124 @@
+#include "compile/compile.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "base/error.h"
+#include "compile/passes.h"
+#include "graph/ops.h"
+
+namespace perigee::compile {
+
+namespace {
+
+void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& graph) {
+  constexpr std::array known{"sgd", "adam", "adamw", "none"};
+  if (std::find(known.begin(), known.end(), spec.optimizer) == known.end()) {
+    const std::vector<std::string> names(known.begin(), known.end());
+    fail("compile", "the optimizer must be sgd, adam, adamw or none, but got '{}'{}",
+         spec.optimizer, did_you_mean(spec.optimizer, names));
+  }
+  if (plan.microbatches < 1) {
+    fail("compile", "a step has at least one microbatch, but the plan has {}", plan.microbatches);
+  }
+  if (!spec.results.empty() && plan.microbatches > 1) {
+    fail("compile", "named results need one microbatch per step, but the plan has {}",
+         plan.microbatches);
+  }
+  const auto losses = std::count_if(
+      graph.outputs.begin(), graph.outputs.end(),
+      [](const graph::Output& output) { return output.kind == graph::Output::Kind::loss; });
+  if (!spec.evaluation && losses != 1) {
+    fail("compile", "a step needs one loss, but the graph has {}", losses);
+  }
+}
+
+// What every rank's program is made from.
+struct Common {
+  graph::Graph graph;
+  shard::Sharding sharding;
+  shard::LossKind loss = shard::LossKind::mean;
+};
+
+Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec) {
+  check(spec, plan, graph);
+  Common common;
+  common.graph = select_outputs(graph, spec);
+  common.sharding = shard::propagate(common.graph, plan);
+  if (plan.microbatches > 1) common.loss = shard::classify_loss(common.graph);
+  return common;
+}
+
+shard::LocalGraph localize(const Common& common, const plan::Plan& plan, int64_t rank) {
+  auto local = shard::partition(common.graph, common.sharding, plan, rank);
+  // Unused constants go; what is known about the inputs goes with them.
+  std::map<std::pair<graph::Input::Kind, std::string>, mesh::Placements> placements;
+  for (size_t i = 0; i < local.inputs.size(); ++i) {
+    placements[{local.graph.inputs[i].kind, local.graph.inputs[i].name}] = local.inputs[i];
+  }
+  local.graph = simplify_views(std::move(local.graph));
+  local.inputs.clear();
+  for (const auto& input : local.graph.inputs) {
+    local.inputs.push_back(placements.at({input.kind, input.name}));
+  }
+  if (plan.microbatches > 1) set_batch_dims(local.graph, common.graph);
+  return local;
+}
+
+Program lower(const Common& common, const shard::LocalGraph& local, const plan::Plan& plan,
+              const StepSpec& spec, int64_t rank, TraceSource& traces) {
+  const Source source{common.graph, local, plan, spec, rank};
+  const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
+  Draft draft;
+  draft.program.rank = rank;
+  draft.program.microbatches = plan.microbatches;
+  draft.program.streams = {"compute"};
+  std::vector<ValueId> inputs;
+  const auto gradients = make_state(draft, source, inputs);
+  make_microbatch_sections(draft, source, microbatches, gradients, inputs, traces);
+  make_step_section(draft, source, gradients, microbatches.factor);
+  insert_waits(draft);
+  assign_memory(draft);
+  return finish(std::move(draft));
+}
+
+}  // namespace
+
+Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
+                int64_t rank, TraceSource& traces) {
+  const Common common = prepare(graph, plan, spec);
+  return lower(common, localize(common, plan, rank), plan, spec, rank, traces);
+}
+
+plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& plan,
+                                const StepSpec& spec, TraceSource& traces) {
+  const Common common = prepare(graph, plan, spec);
+  plan::Prediction prediction;
+  prediction.exact_memory = true;
+  struct Known {
+    int64_t bytes;
+    bool exact;
+  };
+  std::map<std::string, Known> known;
+  std::vector<int64_t> ranks = plan.mesh.order;
+  for (int64_t r = 0; ranks.empty() && r < plan.mesh.size(); ++r) ranks.push_back(r);
+  for (int64_t rank : ranks) {
+    const auto local = localize(common, plan, rank);
+    // Where a rank's random block begins decides no memory.
+    auto shape = local.graph;
+    for (auto& node : shape.nodes) {
+      std::erase_if(node.args, [](const auto& arg) { return arg.first == "begin"; });
+    }
+    const auto [entry, added] = known.try_emplace(graph::structural_hash(shape));
+    if (added) {
+      const auto program = lower(common, local, plan, spec, rank, traces);
+      entry->second = {program.peak_bytes, program.exact_memory};
+    }
+    prediction.peak_bytes.push_back(entry->second.bytes);
+    prediction.exact_memory = prediction.exact_memory && entry->second.exact;
+  }
+  return prediction;
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,77 @@
+#include "compile/draft.h"
+
+#include <algorithm>
+
+#include "compile/layout.h"
+
+namespace perigee::compile {
+
+ValueId Draft::add(graph::TensorType type, std::string name, Home home,
+                   std::vector<int64_t> strides) {
+  ProgramValue value;
+  value.strides =
+      strides.size() == type.shape.size() ? std::move(strides) : contiguous_strides(type.shape);
+  value.type = std::move(type);
+  value.name = std::move(name);
+  program.values.push_back(std::move(value));
+  homes.push_back(home);
+  view_offset.push_back(0);
+  return {static_cast<int32_t>(program.values.size()) - 1};
+}
+
+ValueId Draft::add_view(ValueId of, int64_t offset, graph::TensorType type,
+                        std::vector<int64_t> strides, std::string name) {
+  const ValueId base = root(of);
+  const int64_t total = view_offset[of.index] + offset;
+  const ValueId v = add(std::move(type), std::move(name), {}, std::move(strides));
+  value(v).view_of = base;
+  view_offset[v.index] = total;
+  return v;
+}
+
+int32_t Draft::stream(const std::string& axes) {
+  auto& streams = program.streams;
+  const auto found = std::find(streams.begin(), streams.end(), axes);
+  if (found == streams.end()) {
+    streams.push_back(axes);
+    return static_cast<int32_t>(streams.size()) - 1;
+  }
+  return static_cast<int32_t>(found - streams.begin());
+}
+
+DraftInstruction in_place(std::string op, std::vector<std::pair<std::string, graph::Arg>> args,
+                          std::vector<ValueId> outputs) {
+  DraftInstruction draft;
+  draft.instruction.op = std::move(op);
+  draft.instruction.args = std::move(args);
+  draft.instruction.outputs = std::move(outputs);
+  draft.instruction.in_place = true;
+  draft.instruction.traced = true;
+  draft.output_allocation.assign(draft.instruction.outputs.size(), -1);
+  return draft;
+}
+
+DraftInstruction plain(const Draft& draft, std::string op,
+                       std::vector<std::pair<std::string, graph::Arg>> args,
+                       std::vector<ValueId> outputs) {
+  DraftInstruction result = in_place(std::move(op), std::move(args), std::move(outputs));
+  result.instruction.in_place = false;
+  for (size_t k = 0; k < result.instruction.outputs.size(); ++k) {
+    const ValueId v = result.instruction.outputs[k];
+    result.instruction.allocations.push_back({draft.value(v).type.bytes(), {}});
+    result.output_allocation[k] = static_cast<int32_t>(k);
+  }
+  return result;
+}
+
+DraftInstruction all_reduce(Draft& draft, ValueId self, const std::string& axes,
+                            std::string reduce_op) {
+  DraftInstruction result = in_place(
+      "comm::all_reduce", {{"self", self}, {"axis", axes}, {"op", std::move(reduce_op)}}, {self});
+  result.instruction.kind = Instruction::Kind::collective;
+  result.instruction.stream = draft.stream(axes);
+  result.instruction.event = draft.program.events++;
+  return result;
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,110 @@
+// A program in the making: instructions and values are there, addresses are not. Passes
+// (compile/passes.h) work on it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "compile/program.h"
+#include "compile/trace.h"
+
+namespace perigee::compile {
+
+// Which runs of a section an instruction belongs to, as bits: the first microbatch's, the last
+// one's, those between.
+enum When : uint8_t { kFirst = 1, kMiddle = 2, kLast = 4, kAlways = 7 };
+
+struct DraftInstruction {
+  Instruction instruction;
+  uint8_t when = kAlways;
+  // From the op's trace: allocation k may reuse what is freed before it, and which allocation holds
+  // which output
+  // (-1: none of its own).
+  std::vector<std::vector<int32_t>> freed_before;
+  std::vector<int32_t> output_allocation;
+};
+
+// Where a value that is no view will live.
+struct Home {
+  enum class Kind : uint8_t { scratch, persistent, communication };
+  Kind kind = Kind::scratch;
+  int32_t stream = 0;  // communication: the axis group's stream
+  bool outlives =
+      false;  // is read after the step, or by every microbatch: keeps its memory to the step's end
+};
+
+struct DraftSection {
+  std::string name;
+  bool repeats = false;  // runs once for every microbatch, else once for the step
+  std::vector<DraftInstruction> instructions;
+};
+
+struct Draft {
+  Program program;          // values, streams, bindings; frames, sections and order come last
+  std::vector<Home> homes;  // like program.values; of a view: unused
+  std::vector<int64_t>
+      view_offset;  // like program.values: bytes from the base's start; 0 unless a view
+  std::vector<DraftSection> sections;  // in the order they run
+
+  // Appends a value that holds memory of its own. Strides default to contiguous.
+  ValueId add(graph::TensorType type, std::string name, Home home = {},
+              std::vector<int64_t> strides = {});
+  // Appends a view of a value (of its base, if it is a view itself), `offset` bytes behind its
+  // first element.
+  ValueId add_view(ValueId of, int64_t offset, graph::TensorType type, std::vector<int64_t> strides,
+                   std::string name);
+  void bind(Binding binding) { program.bindings.push_back(std::move(binding)); }
+
+  // Returns the value that holds the memory.
+  ValueId root(ValueId v) const {
+    return program.values[v.index].view_of.defined() ? program.values[v.index].view_of : v;
+  }
+  ProgramValue& value(ValueId v) { return program.values[v.index]; }
+  const ProgramValue& value(ValueId v) const { return program.values[v.index]; }
+  Home& home(ValueId v) { return homes[root(v).index]; }
+  // Returns the number of the stream for collectives over `axes`, adding it where it is new.
+  int32_t stream(const std::string& axes);
+};
+
+// Returns an instruction of one of Perigee's in-place ops: `outputs` are the operands it writes.
+DraftInstruction in_place(std::string op, std::vector<std::pair<std::string, graph::Arg>> args,
+                          std::vector<ValueId> outputs);
+
+// Returns an instruction of an op that allocates its results and nothing else.
+DraftInstruction plain(const Draft& draft, std::string op,
+                       std::vector<std::pair<std::string, graph::Arg>> args,
+                       std::vector<ValueId> outputs);
+
+// Returns an all-reduce in place over the axes on their stream, with an event of its own.
+DraftInstruction all_reduce(Draft& draft, ValueId self, const std::string& axes,
+                            std::string reduce_op);
+
+// Calls f(ValueId) for each defined operand of an instruction, in order.
+template <class F>
+void each_operand(const Instruction& instruction, F f) {
+  for (const auto& [name, arg] : instruction.args) {
+    if (const auto* v = std::get_if<ValueId>(&arg)) {
+      if (v->defined()) f(*v);
+    } else if (const auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
+      for (auto v : *list) {
+        if (v.defined()) f(v);
+      }
+    }
+  }
+}
+
+// The same for the operands that the instruction reads: not what perigee::copy_ overwrites.
+template <class F>
+void each_read(const Instruction& instruction, F f) {
+  const bool overwrites = instruction.op == "perigee::copy_";
+  bool first = true;
+  each_operand(instruction, [&](ValueId v) {
+    if (!(overwrites && first)) f(v);
+    first = false;
+  });
+}
+
+}  // namespace perigee::compile

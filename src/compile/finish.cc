@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <set>
+
+#include "compile/passes.h"
+
+namespace perigee::compile {
+
+namespace {
+
+// The variants of a section that differ, by name, with the runs they serve.
+struct Variant {
+  std::string suffix;
+  uint8_t when;
+};
+
+std::vector<Variant> variants(const DraftSection& section, int64_t microbatches) {
+  if (!section.repeats || microbatches == 1) return {{"", kFirst}};
+  bool first_differs = false, last_differs = false;
+  for (const auto& draft : section.instructions) {
+    const bool first = draft.when & kFirst, middle = draft.when & kMiddle,
+               last = draft.when & kLast;
+    first_differs = first_differs || first != (microbatches > 2 ? middle : last);
+    last_differs = last_differs || last != middle;
+  }
+  std::vector<Variant> result;
+  if (microbatches == 2) {
+    if (!first_differs) return {{"", kFirst}};
+    return {{"_first", kFirst}, {last_differs ? "_last" : "", kLast}};
+  }
+  if (first_differs) result.push_back({"_first", kFirst});
+  result.push_back({"", kMiddle});
+  if (last_differs) result.push_back({"_last", kLast});
+  return result;
+}
+
+// Says behind which instruction each value's memory is free. `own`: roots that live within this
+// section, by root.
+void add_releases(const Draft& draft, const std::vector<bool>& own, Section& section) {
+  std::vector<int32_t> last(own.size(), -1);
+  std::vector<std::vector<int32_t>> open(draft.program.events);  // roots that a collective uses
+  for (size_t i = 0; i < section.instructions.size(); ++i) {
+    const auto& instruction = section.instructions[i];
+    auto touch = [&](ValueId v) {
+      const int32_t root = draft.root(v).index;
+      if (own[root]) last[root] = static_cast<int32_t>(i);
+      if (instruction.kind == Instruction::Kind::collective) {
+        open[instruction.event].push_back(root);
+      }
+    };
+    each_operand(instruction, touch);
+    for (auto v : instruction.outputs) {
+      if (v.defined()) touch(v);
+    }
+    if (instruction.kind == Instruction::Kind::wait) {
+      for (int32_t root : open[instruction.event]) {
+        if (own[root]) last[root] = std::max(last[root], static_cast<int32_t>(i));
+      }
+    }
+  }
+  for (size_t root = 0; root < last.size(); ++root) {
+    if (last[root] < 0) continue;
+    section.instructions[last[root]].releases.push_back({static_cast<int32_t>(root)});
+  }
+}
+
+}  // namespace
+
+Program finish(Draft draft) {
+  // The section in which a value dies: the last that touches it.
+  std::vector<int32_t> dies(draft.program.values.size(), -1);
+  std::vector<std::vector<int32_t>> open(draft.program.events);
+  for (size_t s = 0; s < draft.sections.size(); ++s) {
+    for (const auto& part : draft.sections[s].instructions) {
+      const auto& instruction = part.instruction;
+      auto touch = [&](ValueId v) {
+        const int32_t root = draft.root(v).index;
+        dies[root] = static_cast<int32_t>(s);
+        if (instruction.kind == Instruction::Kind::collective) {
+          open[instruction.event].push_back(root);
+        }
+      };
+      each_operand(instruction, touch);
+      for (auto v : instruction.outputs) {
+        if (v.defined()) touch(v);
+      }
+      if (instruction.kind == Instruction::Kind::wait) {
+        for (int32_t root : open[instruction.event]) dies[root] = static_cast<int32_t>(s);
+      }
+    }
+  }
+  for (size_t v = 0; v < dies.size(); ++v) {
+    const auto& home = draft.homes[v];
+    if (home.kind == Home::Kind::persistent || home.outlives ||
+        draft.program.values[v].place.frame < 0) {
+      dies[v] = -1;
+    }
+  }
+
+  auto& program = draft.program;
+  const int64_t count = program.microbatches;
+  for (size_t s = 0; s < draft.sections.size(); ++s) {
+    const auto& section = draft.sections[s];
+    const auto list = variants(section, count);
+    const auto base = static_cast<int32_t>(program.sections.size());
+    std::vector<bool> own(dies.size());
+    for (size_t v = 0; v < dies.size(); ++v) own[v] = dies[v] == static_cast<int32_t>(s);
+    for (const auto& variant : list) {
+      Section made{section.name + variant.suffix, {}};
+      for (const auto& part : section.instructions) {
+        if (part.when & variant.when) made.instructions.push_back(part.instruction);
+      }
+      add_releases(draft, own, made);
+      program.sections.push_back(std::move(made));
+    }
+    const int64_t runs = section.repeats ? count : 1;
+    for (int64_t m = 0; m < runs; ++m) {
+      const uint8_t wanted = m == 0 ? kFirst : m + 1 == runs ? kLast : kMiddle;
+      int32_t chosen = 0;
+      for (size_t k = 0; k < list.size(); ++k) {
+        if (list[k].when == wanted) chosen = static_cast<int32_t>(k);
+      }
+      if (list.size() > 1 && wanted == kLast && list.back().when != kLast) {
+        chosen = static_cast<int32_t>(list.size()) - 1;
+      }
+      if (list.size() > 1 && wanted == kFirst && list.front().when != kFirst) chosen = 0;
+      program.order.push_back({base + chosen, static_cast<int32_t>(m), 0});
+    }
+  }
+  return std::move(draft.program);
+}
+
+}  // namespace perigee::compile

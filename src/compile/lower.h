@@ -1,0 +1,71 @@
+// From nodes of a local graph to instructions on a draft's values: views become addresses, ops get
+// their allocations.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compile/draft.h"
+#include "compile/trace.h"
+#include "graph/graph.h"
+
+namespace perigee::compile {
+
+class Lowering {
+ public:
+  // `names` are graph::value_names. All are kept by reference.
+  Lowering(Draft& draft, const graph::Graph& graph, const std::vector<std::string>& names,
+           TraceSource& traces);
+
+  // Says which program value a graph value is (an input, an average).
+  void set(graph::ValueId v, ValueId value) { values_[v.index] = value; }
+  // Returns the program value, or undefined where none is known.
+  ValueId get(graph::ValueId v) const { return values_[v.index]; }
+  // Says how often the value is used by nodes of this section and behind them; 0: nobody asks for
+  // it.
+  void count_use(graph::ValueId v) { ++uses_[v.index]; }
+  int uses(graph::ValueId v) const { return uses_[v.index]; }
+
+  // Has the op that makes `v` write it to `target` (same type, contiguous), in the runs `when`; in
+  // others it makes a value of its own.
+  void direct(graph::ValueId v, ValueId target, uint8_t when = kAlways);
+  // Returns true when the value went to its target; known once its node has run.
+  bool is_direct(graph::ValueId v) const { return directs_[v.index].done; }
+
+  // Appends the node's instructions.
+  void run(graph::NodeId node, std::vector<DraftInstruction>& out);
+
+  // Returns a contiguous value with the same elements, appending a copy where needed.
+  ValueId contiguous(ValueId v, std::vector<DraftInstruction>& out, const std::string& scope = "");
+
+ private:
+  struct Direct {
+    ValueId target;
+    uint8_t when = 0;
+    bool done = false;
+  };
+
+  void run_view(const graph::Node& node);
+  void run_collective(const graph::Node& node, std::vector<DraftInstruction>& out);
+  void run_op(const graph::Node& node, std::vector<DraftInstruction>& out);
+  // Returns what the op allocates: from its trace, else its results one by one, by the layout
+  // rules.
+  OpTrace trace_of(const OpInstance& instance, bool& recorded);
+  ValueId operand(const graph::Node& node, graph::ValueId v) const;
+
+  Draft& draft_;
+  const graph::Graph& graph_;
+  const std::vector<std::string>& names_;
+  TraceSource& traces_;
+  std::vector<ValueId> values_;
+  std::vector<int> uses_;
+  std::vector<Direct> directs_;
+  struct Known {
+    OpTrace trace;
+    bool recorded = false;
+  };
+  std::map<std::string, Known> known_;
+};
+
+}  // namespace perigee::compile

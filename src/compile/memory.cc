@@ -1,0 +1,306 @@
+// Addresses for everything: lifetimes over the order in which a step runs, in-place reuse, one
+// packing per frame.
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "compile/layout.h"
+#include "compile/pack.h"
+#include "compile/passes.h"
+#include "graph/ops.h"
+
+namespace perigee::compile {
+
+namespace {
+
+// Where an instruction stands: its section, its index, and its first tick. An instruction takes a
+// tick for each allocation and one at its end.
+struct Lifetime {
+  int64_t start = -1, end = -1;
+  int32_t first_section = -1, last_section = -1;
+  int64_t last_access = -1;  // first tick of the last instruction that touches it
+};
+
+int64_t ticks(const Instruction& instruction) {
+  return static_cast<int64_t>(instruction.allocations.size()) + 2;
+}
+
+class Memory {
+ public:
+  explicit Memory(Draft& draft) : draft_(draft), lives_(draft.program.values.size()) {}
+
+  void run() {
+    measure();
+    extend();
+    reuse();
+    place();
+  }
+
+ private:
+  void touch(ValueId v, int32_t section, int64_t start, int64_t end, int64_t access) {
+    auto& life = lives_[draft_.root(v).index];
+    if (life.start < 0) {
+      life.start = start;
+      life.first_section = section;
+    }
+    life.end = std::max(life.end, end);
+    life.last_section = section;
+    life.last_access = access;
+  }
+
+  // Lifetimes as the instructions say.
+  void measure() {
+    std::vector<std::vector<ValueId>> waiting(draft_.program.events);
+    bytes_.resize(draft_.program.values.size());
+    for (size_t v = 0; v < bytes_.size(); ++v) {
+      const auto& value = draft_.program.values[v];
+      if (value.view_of.defined()) continue;
+      bytes_[v] = extent(value.type.shape, value.strides) *
+                  static_cast<int64_t>(graph::size_of(value.type.dtype));
+    }
+    int64_t now = 0;
+    for (size_t s = 0; s < draft_.sections.size(); ++s) {
+      const auto section = static_cast<int32_t>(s);
+      begin_.push_back(now);
+      for (auto& draft : draft_.sections[s].instructions) {
+        const auto& instruction = draft.instruction;
+        const int64_t end = now + ticks(instruction) - 1;
+        each_operand(instruction, [&](ValueId v) { touch(v, section, now, end, now); });
+        for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+          const ValueId v = instruction.outputs[k];
+          if (!v.defined()) continue;
+          const int32_t allocation = draft.output_allocation[k];
+          touch(v, section, now + std::max(allocation, 0), end, now);
+          if (allocation >= 0 && !draft_.value(v).view_of.defined()) {
+            bytes_[v.index] = std::max(bytes_[v.index], instruction.allocations[allocation].bytes);
+          }
+        }
+        if (instruction.kind == Instruction::Kind::collective) {
+          auto& open = waiting[instruction.event];
+          each_operand(instruction, [&](ValueId v) { open.push_back(v); });
+          open.insert(open.end(), instruction.outputs.begin(), instruction.outputs.end());
+        } else if (instruction.kind == Instruction::Kind::wait) {
+          // What a collective reads and writes is in use until the wait.
+          for (ValueId v : waiting[instruction.event]) {
+            const auto& life = lives_[draft_.root(v).index];
+            touch(v, section, now, end, life.last_access);
+          }
+        }
+        now += ticks(instruction);
+      }
+      begin_.push_back(now);
+    }
+    now_ = now;
+  }
+
+  bool crosses(int32_t root) const {
+    return lives_[root].first_section != lives_[root].last_section || draft_.homes[root].outlives;
+  }
+
+  // A section that repeats runs as a whole between the making of a value outside of it and its use
+  // there.
+  void extend() {
+    const bool several = draft_.program.microbatches > 1;
+    for (size_t v = 0; v < lives_.size(); ++v) {
+      auto& life = lives_[v];
+      if (life.start < 0) continue;
+      if (draft_.homes[v].outlives) life.end = now_;
+      if (!several || !crosses(static_cast<int32_t>(v))) continue;
+      if (draft_.sections[life.first_section].repeats) {
+        life.start = begin_[2 * life.first_section];
+      }
+      if (draft_.sections[life.last_section].repeats) {
+        life.end = std::max(life.end, begin_[2 * life.last_section + 1]);
+      }
+    }
+  }
+
+  // Lets the result of a pointwise op, or of an all-reduce, take the place of an operand that dies
+  // there.
+  void reuse() {
+    group_.resize(lives_.size());
+    std::iota(group_.begin(), group_.end(), 0);
+    for (auto& section : draft_.sections) {
+      for (auto& draft : section.instructions) {
+        const auto& instruction = draft.instruction;
+        if (instruction.in_place || instruction.outputs.size() != 1) continue;
+        const ValueId out = instruction.outputs[0];
+        if (!out.defined() || draft_.value(out).view_of.defined()) continue;
+        const bool op = instruction.kind == Instruction::Kind::op &&
+                        graph::is_pointwise(instruction.op) && instruction.allocations.size() == 1;
+        const bool reduce = instruction.kind == Instruction::Kind::collective &&
+                            instruction.op == "comm::all_reduce";
+        if (!op && !reduce) continue;
+        std::vector<ValueId> operands;
+        each_operand(instruction, [&](ValueId v) { operands.push_back(v); });
+        for (ValueId v : operands) {
+          if (!can_take(v, out, operands)) continue;
+          const int32_t from = find(draft_.root(v).index);
+          group_[out.index] = from;
+          break;
+        }
+      }
+    }
+  }
+
+  bool can_take(ValueId v, ValueId out, const std::vector<ValueId>& operands) {
+    const int32_t root = draft_.root(v).index;
+    const auto& value = draft_.value(v);
+    const auto& result = draft_.value(out);
+    const auto &home = draft_.homes[root], &wanted = draft_.homes[out.index];
+    if (home.kind == Home::Kind::persistent || home.kind != wanted.kind ||
+        home.stream != wanted.stream || crosses(root) || crosses(out.index)) {
+      return false;
+    }
+    // Its last use is where the result is made.
+    const int64_t made = lives_[out.index].start;
+    if (lives_[root].last_access != made || find(root) == find(out.index)) return false;
+    if (value.type != result.type || value.strides != result.strides ||
+        draft_.view_offset[v.index] != 0 || value.type.bytes() == 0 ||
+        bytes_[root] != bytes_[out.index]) {
+      return false;
+    }
+    return std::all_of(operands.begin(), operands.end(), [&](ValueId o) {
+      return draft_.root(o).index != root ||
+             (draft_.value(o).strides == value.strides && draft_.view_offset[o.index] == 0);
+    });
+  }
+
+  int32_t find(int32_t v) const {
+    while (group_[v] != v) v = group_[v];
+    return v;
+  }
+
+  int32_t frame_of(const Home& home) {
+    if (home.kind == Home::Kind::persistent) return 0;
+    if (home.kind == Home::Kind::scratch) return 1;
+    const auto stream = static_cast<size_t>(home.stream);
+    if (frames_.size() <= stream) frames_.resize(stream + 1, -1);
+    if (frames_[stream] < 0) {
+      frames_[stream] = static_cast<int32_t>(draft_.program.frames.size());
+      Frame frame;
+      frame.kind = Frame::Kind::communication;
+      frame.name = draft_.program.streams[stream];
+      draft_.program.frames.push_back(frame);
+    }
+    return frames_[stream];
+  }
+
+  void place() {
+    auto& program = draft_.program;
+    program.frames.push_back({Frame::Kind::persistent, "persistent"});
+    program.frames.push_back({Frame::Kind::scratch, "scratch"});
+    struct Owner {
+      Place* place;
+    };
+    std::vector<std::vector<Block>> blocks(2);
+    std::vector<std::vector<Place*>> owners(2);
+    auto add = [&](int32_t frame, Block block, Place* place) {
+      if (blocks.size() <= static_cast<size_t>(frame)) {
+        blocks.resize(frame + 1);
+        owners.resize(frame + 1);
+      }
+      place->frame = frame;
+      blocks[frame].push_back(block);
+      owners[frame].push_back(place);
+    };
+    std::vector<Lifetime> merged = lives_;
+    for (size_t v = 0; v < lives_.size(); ++v) {
+      const int32_t group = find(static_cast<int32_t>(v));
+      if (group == static_cast<int32_t>(v) || lives_[v].start < 0) continue;
+      merged[group].start = std::min(merged[group].start, lives_[v].start);
+      merged[group].end = std::max(merged[group].end, lives_[v].end);
+    }
+    for (size_t v = 0; v < lives_.size(); ++v) {
+      auto& value = program.values[v];
+      if (value.view_of.defined() || bytes_[v] == 0 ||
+          find(static_cast<int32_t>(v)) != static_cast<int32_t>(v)) {
+        continue;
+      }
+      const int32_t frame = frame_of(draft_.homes[v]);
+      if (frame == 0) {
+        value.place = {0, program.frames[0].bytes};
+        program.frames[0].bytes += align(bytes_[v]);
+      } else if (merged[v].start >= 0) {
+        add(frame, {bytes_[v], merged[v].start, merged[v].end}, &value.place);
+      }
+    }
+    int64_t now = 0;
+    for (auto& section : draft_.sections) {
+      for (auto& draft : section.instructions) {
+        place_temporaries(draft, now, add);
+        now += ticks(draft.instruction);
+      }
+    }
+    for (size_t f = 1; f < blocks.size(); ++f) {
+      const Packing packing = pack(blocks[f]);
+      for (size_t b = 0; b < blocks[f].size(); ++b) owners[f][b]->offset = packing.offsets[b];
+      program.frames[f].bytes = packing.bytes;
+    }
+    for (size_t v = 0; v < program.values.size(); ++v) {
+      auto& value = program.values[v];
+      if (!value.view_of.defined())
+        value.place = program.values[find(static_cast<int32_t>(v))].place;
+    }
+    for (size_t v = 0; v < program.values.size(); ++v) {
+      auto& value = program.values[v];
+      if (!value.view_of.defined()) continue;
+      value.place = program.values[value.view_of.index].place;
+      if (value.type.numel() == 0) value.place = {};
+      if (value.place.frame >= 0) value.place.offset += draft_.view_offset[v];
+    }
+    for (auto& section : draft_.sections) {
+      for (auto& draft : section.instructions) {
+        auto& instruction = draft.instruction;
+        for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+          const int32_t a = draft.output_allocation[k];
+          if (a >= 0 && instruction.outputs[k].defined()) {
+            instruction.allocations[a].place = draft_.value(instruction.outputs[k]).place;
+          }
+        }
+      }
+    }
+    for (const auto& frame : program.frames) program.peak_bytes += frame.bytes * frame.copies;
+  }
+
+  // What an op allocates beside its results lives within the call.
+  void place_temporaries(DraftInstruction& draft, int64_t now, auto add) {
+    auto& allocations = draft.instruction.allocations;
+    std::vector<bool> result(allocations.size());
+    for (size_t k = 0; k < draft.output_allocation.size(); ++k) {
+      const int32_t a = draft.output_allocation[k];
+      if (a >= 0 && draft.instruction.outputs[k].defined()) result[a] = true;
+    }
+    for (size_t later = 0; later < draft.freed_before.size(); ++later) {
+      for (int32_t a : draft.freed_before[later]) {
+        auto& until = allocations[a].until;
+        if (until < 0) until = static_cast<int32_t>(later);
+      }
+    }
+    for (size_t a = 0; a < allocations.size(); ++a) {
+      auto& allocation = allocations[a];
+      if (result[a]) {
+        allocation.until = -1;
+        continue;
+      }
+      if (allocation.bytes == 0) continue;
+      const int64_t end =
+          allocation.until < 0 ? now + ticks(draft.instruction) - 1 : now + allocation.until;
+      add(1, Block{allocation.bytes, now + static_cast<int64_t>(a), end}, &allocation.place);
+    }
+  }
+
+  Draft& draft_;
+  std::vector<Lifetime> lives_;  // by root
+  std::vector<int64_t> bytes_;   // by root
+  std::vector<int32_t> group_;   // by root: whose place it takes
+  std::vector<int64_t> begin_;   // two per section: its first tick, the tick behind it
+  std::vector<int32_t> frames_;  // by stream
+  int64_t now_ = 0;
+};
+
+}  // namespace
+
+void assign_memory(Draft& draft) { Memory(draft).run(); }
+
+}  // namespace perigee::compile

@@ -1,0 +1,304 @@
+// The sections that run for each microbatch: counting labels before, then forward and backward.
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "compile/layout.h"
+#include "compile/lower.h"
+#include "compile/passes.h"
+
+namespace perigee::compile {
+
+using graph::Input;
+using graph::Output;
+
+namespace {
+
+using Instructions = std::vector<DraftInstruction>;
+
+DraftInstruction when(uint8_t runs, DraftInstruction instruction) {
+  instruction.when = runs;
+  return instruction;
+}
+
+// self = source * scale in the first microbatch, self += source * scale in the others.
+void add_up(Instructions& out, const Draft& draft, ValueId self, ValueId source, double scale) {
+  std::vector<std::pair<std::string, graph::Arg>> first{{"self", self}, {"source", source}};
+  std::vector<std::pair<std::string, graph::Arg>> later{{"self", self}, {"other", source}};
+  if (scale != 1) {
+    first.emplace_back("scale", scale);
+    later.emplace_back("scale", scale);
+  }
+  const bool several = draft.program.microbatches > 1;
+  out.push_back(when(several ? kFirst : kAlways, in_place("perigee::copy_", first, {self})));
+  if (several) {
+    out.push_back(when(kMiddle | kLast, in_place("perigee::accumulate_", later, {self})));
+  }
+}
+
+// Has data inputs loaded where a section first reads them.
+class Loads {
+ public:
+  Loads(Draft& draft, const graph::Graph& graph, Lowering& lowering)
+      : draft_(draft), graph_(graph), lowering_(lowering) {
+    for (const auto& input : graph.inputs) {
+      if (input.kind == Input::Kind::data) data_[input.value.index] = &input;
+    }
+  }
+
+  void need(graph::ValueId v, Instructions& out) {
+    const auto found = data_.find(v.index);
+    if (found == data_.end() || lowering_.get(v).defined()) return;
+    const auto& name = found->second->name;
+    const ValueId value = draft_.add(graph_.type(v), name);
+    lowering_.set(v, value);
+    auto load = in_place(name, {}, {value});
+    load.instruction.kind = Instruction::Kind::load;
+    load.instruction.in_place = false;
+    out.push_back(std::move(load));
+    for (auto& binding : draft_.program.bindings) {
+      if (binding.kind == Binding::Kind::data && binding.name == name) binding.value = value;
+    }
+  }
+
+ private:
+  Draft& draft_;
+  const graph::Graph& graph_;
+  Lowering& lowering_;
+  std::map<int32_t, const Input*> data_;
+};
+
+void run_nodes(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes, Loads& loads,
+               Lowering& lowering, Instructions& out, auto after) {
+  for (auto id : nodes) {
+    graph.nodes[id].each_operand([&](graph::ValueId v) { loads.need(v, out); });
+    lowering.run(id, out);
+    for (auto v : graph.nodes[id].outputs) {
+      if (v.defined()) after(v);
+    }
+  }
+}
+
+void count_uses(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes,
+                Lowering& lowering) {
+  for (auto id : nodes) {
+    graph.nodes[id].each_operand([&](graph::ValueId v) { lowering.count_use(v); });
+  }
+}
+
+// Appends the sections that add up the averages; returns their values.
+std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
+                                   const Microbatches& microbatches,
+                                   const std::vector<std::string>& names,
+                                   const std::vector<ValueId>& inputs, TraceSource& traces) {
+  std::vector<ValueId> averages;
+  DraftSection section{"prologue", true, {}}, last{"prologue_end", false, {}};
+  Lowering lowering(draft, graph, names, traces);
+  for (size_t i = 0; i < graph.inputs.size(); ++i) lowering.set(graph.inputs[i].value, inputs[i]);
+  count_uses(graph, microbatches.prologue, lowering);
+  for (const auto& average : microbatches.averages) lowering.count_use(average.source);
+  Loads loads(draft, graph, lowering);
+  run_nodes(graph, microbatches.prologue, loads, lowering, section.instructions, [](auto) {});
+  const double factor = 1.0 / static_cast<double>(draft.program.microbatches);
+  for (const auto& average : microbatches.averages) {
+    loads.need(average.source, section.instructions);
+    const auto result = graph.nodes[average.node].outputs[0];
+    if (!graph::is_floating(graph.type(result).dtype)) {
+      fail("compile",
+           "an average over microbatches must be of a floating type, but scope '{}' has {}",
+           graph.nodes[average.node].scope, graph::name_of(graph.type(result).dtype));
+    }
+    const Home home = average.axes.empty()
+                          ? Home{Home::Kind::persistent}
+                          : Home{Home::Kind::communication, draft.stream(average.axes), true};
+    const ValueId value = draft.add(graph.type(result), names[result.index], home);
+    add_up(section.instructions, draft, value, lowering.get(average.source), factor);
+    if (!average.axes.empty()) {
+      last.instructions.push_back(all_reduce(draft, value, average.axes, "sum"));
+    }
+    averages.push_back(value);
+  }
+  draft.sections.push_back(std::move(section));
+  if (!last.instructions.empty()) draft.sections.push_back(std::move(last));
+  return averages;
+}
+
+// The gradients' way into their buckets, and the buckets' reduction.
+class Collector {
+ public:
+  Collector(Draft& draft, const Source& source, const Gradients& gradients, Lowering& lowering)
+      : draft_(draft), source_(source), gradients_(gradients), lowering_(lowering) {
+    const auto& graph = source.local.graph;
+    for (size_t p = 0; p < gradients.parameters.size(); ++p) {
+      const auto& parameter = gradients.parameters[p];
+      by_value_[parameter.gradient.index].push_back(p);
+      // The op that makes the gradient writes it in place, through reshapes, when nobody else reads
+      // it.
+      auto v = parameter.gradient;
+      const graph::Node* node = nullptr;
+      while (lowering.uses(v) == 1 && graph.values[v.index].producer >= 0) {
+        node = &graph.nodes[graph.values[v.index].producer];
+        if (node->op != "perigee::reshape") break;
+        v = std::get<graph::ValueId>(*node->find("self"));
+        node = nullptr;
+      }
+      origins_.push_back(v);
+      if (!node) continue;
+      const ValueId target = v == parameter.gradient
+                                 ? parameter.value
+                                 : draft.add_view(parameter.value, 0, graph.type(v),
+                                                  contiguous_strides(graph.type(v).shape),
+                                                  draft.value(parameter.value).name);
+      lowering.direct(v, target, draft.program.microbatches > 1 ? kFirst : kAlways);
+    }
+    for (const auto& bucket : gradients.buckets) missing_.push_back(bucket.parameters.size());
+  }
+
+  // Called when the graph value is there.
+  void arrived(graph::ValueId v, Instructions& out) {
+    const auto found = by_value_.find(v.index);
+    if (found == by_value_.end()) return;
+    for (size_t p : found->second) {
+      const auto& parameter = gradients_.parameters[p];
+      if (!lowering_.is_direct(origins_[p])) {
+        add_up(out, draft_, parameter.value, lowering_.get(v), 1);
+      } else if (draft_.program.microbatches > 1) {
+        out.push_back(when(
+            kMiddle | kLast,
+            in_place("perigee::accumulate_",
+                     {{"self", parameter.value}, {"other", lowering_.get(v)}}, {parameter.value})));
+      }
+      const int32_t b = parameter.bucket;
+      if (--missing_[b] > 0 || gradients_.buckets[b].axes.empty()) continue;
+      if (source_.plan.communication.overlap) {
+        reduce(b, out);
+      } else {
+        late_.push_back(b);
+      }
+    }
+    by_value_.erase(found);
+  }
+
+  // Called at the end: gradients that no node makes, reductions that were put off.
+  void finish(Instructions& out) {
+    while (!by_value_.empty()) arrived({by_value_.begin()->first}, out);
+    for (int32_t b : late_) reduce(b, out);
+  }
+
+ private:
+  void reduce(int32_t b, Instructions& out) {
+    const auto& bucket = gradients_.buckets[b];
+    out.push_back(when(draft_.program.microbatches > 1 ? kLast : kAlways,
+                       all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce)));
+  }
+
+  Draft& draft_;
+  const Source& source_;
+  const Gradients& gradients_;
+  Lowering& lowering_;
+  std::map<int32_t, std::vector<size_t>>
+      by_value_;                         // parameters by the graph value of their gradient
+  std::vector<graph::ValueId> origins_;  // per parameter: what its op makes
+  std::vector<size_t> missing_;          // per bucket
+  std::vector<int32_t> late_;
+};
+
+// Appends what keeps an output in a value of its own, read after the step; reduced where it is
+// Partial.
+void keep_result(Draft& draft, const Source& source, size_t output, ValueId value, double factor,
+                 Instructions& out) {
+  const auto& graph = source.local.graph;
+  const auto& placements = source.local.outputs[output];
+  const auto& mesh = source.plan.mesh;
+  const auto& declared = graph.outputs[output];
+  const std::string name = declared.kind == Output::Kind::loss ? "loss" : declared.name;
+  const auto axes = axes_where(mesh, placements, mesh::Placement::Kind::partial);
+  const Home home = axes.empty() ? Home{Home::Kind::persistent}
+                                 : Home{Home::Kind::communication, draft.stream(axes), true};
+  const ValueId result = draft.add(graph.type(declared.value), name, home);
+  add_up(out, draft, result, value, factor);
+  if (!axes.empty()) {
+    out.push_back(when(draft.program.microbatches > 1 ? kLast : kAlways,
+                       all_reduce(draft, result, axes, reduce_name(mesh, placements, name))));
+  }
+  Binding binding;
+  binding.kind = Binding::Kind::result;
+  binding.name = name;
+  binding.value = result;
+  for (const auto& whole : source.whole.outputs) {
+    if (whole.kind != declared.kind || whole.name != declared.name) continue;
+    binding.shape = source.whole.type(whole.value).shape;
+    binding.ranges = mesh::local_ranges(binding.shape, placements, mesh, source.rank);
+  }
+  draft.bind(std::move(binding));
+}
+
+}  // namespace
+
+void make_microbatch_sections(Draft& draft, const Source& source, const Microbatches& microbatches,
+                              const Gradients& gradients, const std::vector<ValueId>& inputs,
+                              TraceSource& traces) {
+  const auto& graph = source.local.graph;
+  const auto names = graph::value_names(graph);
+  std::vector<ValueId> averages;
+  if (!microbatches.averages.empty()) {
+    averages = make_prologue(draft, graph, microbatches, names, inputs, traces);
+  }
+
+  draft.sections.push_back({"micro", true, {}});
+  Instructions out;
+  Lowering lowering(draft, graph, names, traces);
+  for (size_t i = 0; i < graph.inputs.size(); ++i) lowering.set(graph.inputs[i].value, inputs[i]);
+  for (size_t a = 0; a < averages.size(); ++a) {
+    lowering.set(graph.nodes[microbatches.averages[a].node].outputs[0], averages[a]);
+  }
+  count_uses(graph, microbatches.micro, lowering);
+  for (const auto& output : graph.outputs) {
+    if (output.value.defined()) lowering.count_use(output.value);
+  }
+  Loads loads(draft, graph, lowering);
+  Collector collector(draft, source, gradients, lowering);
+  std::map<int32_t, std::vector<size_t>> kept;  // losses and results by graph value
+  for (size_t o = 0; o < graph.outputs.size(); ++o) {
+    const auto& output = graph.outputs[o];
+    if (!output.value.defined()) continue;
+    if (output.kind == Output::Kind::loss || output.kind == Output::Kind::result) {
+      kept[output.value.index].push_back(o);
+    }
+  }
+  auto keep = [&](graph::ValueId v) {
+    const auto found = kept.find(v.index);
+    if (found == kept.end()) return;
+    for (size_t o : found->second) {
+      const bool loss = graph.outputs[o].kind == Output::Kind::loss;
+      keep_result(draft, source, o, lowering.get(v), loss ? microbatches.factor : 1, out);
+    }
+    kept.erase(found);
+  };
+  run_nodes(graph, microbatches.micro, loads, lowering, out, [&](graph::ValueId v) {
+    keep(v);
+    collector.arrived(v, out);
+  });
+  while (!kept.empty()) {  // outputs that are inputs
+    loads.need({kept.begin()->first}, out);
+    keep({kept.begin()->first});
+  }
+  for (const auto& output : graph.outputs) {
+    if (output.value.defined()) loads.need(output.value, out);
+  }
+  collector.finish(out);
+  for (const auto& output : graph.outputs) {
+    if (output.kind != Output::Kind::buffer || !output.value.defined()) continue;
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      const auto& input = graph.inputs[i];
+      if (input.kind != Input::Kind::buffer || input.name != output.name) continue;
+      if (input.value == output.value) continue;
+      out.push_back(in_place("perigee::copy_",
+                             {{"self", inputs[i]}, {"source", lowering.get(output.value)}},
+                             {inputs[i]}));
+    }
+  }
+  draft.sections.back().instructions = std::move(out);
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,234 @@
+// What outlives a step: weights, optimizer state, buffers, constants, scalars; and the buckets that
+// gradients lie in.
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "compile/layout.h"
+#include "compile/passes.h"
+
+namespace perigee::compile {
+
+using graph::DType;
+using graph::Input;
+using graph::Output;
+using graph::TensorType;
+
+namespace {
+
+const Home kPersistent{Home::Kind::persistent};
+
+// Buckets that are not reduced are kept small: their memory is taken and given back one by one.
+constexpr int64_t kLocalBucket = 256 << 10;
+
+void check_placements(const mesh::Mesh& mesh, const mesh::Placements& parameter,
+                      const mesh::Placements& gradient, const std::string& name) {
+  for (size_t a = 0; a < parameter.size(); ++a) {
+    const bool fits =
+        gradient[a] == parameter[a] || (parameter[a].is_replicate() && gradient[a].is_partial());
+    if (!fits && mesh.axes[a].size > 1) {
+      fail("compile",
+           "a gradient must lie as its parameter, or be Partial, but that of '{}' is {} "
+           "on '{}', where the parameter is {}",
+           name, mesh::to_string(gradient[a]), mesh.axes[a].name, mesh::to_string(parameter[a]));
+    }
+  }
+}
+
+int32_t group_of(const StepSpec& spec, const std::string& name) {
+  for (size_t g = 0; g < spec.groups.size(); ++g) {
+    const auto& names = spec.groups[g].parameters;
+    if (std::find(names.begin(), names.end(), name) != names.end()) {
+      return static_cast<int32_t>(g) + 1;
+    }
+  }
+  return 0;
+}
+
+// When the gradient is there: the position of the node that makes it. Graph inputs come first.
+int32_t ready(const graph::Graph& graph, graph::ValueId v) {
+  return graph.values[v.index].producer;
+}
+
+Gradients collect(const Source& source) {
+  const auto& graph = source.local.graph;
+  const auto& mesh = source.plan.mesh;
+  Gradients result;
+  std::vector<const mesh::Placements*> placements;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const auto& input = graph.inputs[i];
+    if (input.kind != Input::Kind::parameter) continue;
+    for (size_t o = 0; o < graph.outputs.size(); ++o) {
+      const auto& output = graph.outputs[o];
+      if (output.kind != Output::Kind::gradient || output.name != input.name) continue;
+      if (!output.value.defined()) continue;
+      if (graph.type(output.value).shape != graph.type(input.value).shape) {
+        fail("compile",
+             "a gradient must have its parameter's local shape, but that of '{}' has not",
+             input.name);
+      }
+      check_placements(mesh, source.local.inputs[i], source.local.outputs[o], input.name);
+      Gradients::Parameter parameter;
+      parameter.input = static_cast<int32_t>(i);
+      parameter.gradient = output.value;
+      parameter.shard_axes =
+          axes_where(mesh, source.local.outputs[o], mesh::Placement::Kind::shard);
+      result.parameters.push_back(std::move(parameter));
+      placements.push_back(&source.local.outputs[o]);
+    }
+  }
+
+  std::vector<int32_t> order(result.parameters.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return ready(graph, result.parameters[a].gradient) <
+           ready(graph, result.parameters[b].gradient);
+  });
+  std::vector<int32_t> open;  // buckets that still take gradients
+  for (int32_t p : order) {
+    auto& parameter = result.parameters[p];
+    const auto& input = graph.inputs[parameter.input];
+    const auto& type = graph.type(input.value);
+    Bucket wanted;
+    wanted.dtype = type.dtype;
+    wanted.group = group_of(source.spec, input.name);
+    wanted.axes = axes_where(mesh, *placements[p], mesh::Placement::Kind::partial);
+    wanted.reduce = reduce_name(mesh, *placements[p], input.name);
+    const auto same = std::find_if(open.begin(), open.end(), [&](int32_t b) {
+      const auto& bucket = result.buckets[b];
+      return bucket.dtype == wanted.dtype && bucket.group == wanted.group &&
+             bucket.axes == wanted.axes && bucket.reduce == wanted.reduce;
+    });
+    int32_t b = same == open.end() ? static_cast<int32_t>(result.buckets.size()) : *same;
+    if (same == open.end()) {
+      open.push_back(b);
+      result.buckets.push_back(std::move(wanted));
+    }
+    auto& bucket = result.buckets[b];
+    parameter.bucket = b;
+    parameter.offset = bucket.elements;
+    bucket.elements += type.numel();
+    bucket.parameters.push_back(p);
+    const int64_t limit = bucket.axes.empty()
+                              ? std::min(kLocalBucket, source.plan.communication.bucket_bytes)
+                              : source.plan.communication.bucket_bytes;
+    if (bucket.elements * static_cast<int64_t>(graph::size_of(bucket.dtype)) >= limit) {
+      std::erase(open, b);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string axes_where(const mesh::Mesh& mesh, const mesh::Placements& placements,
+                       mesh::Placement::Kind kind) {
+  std::string names;
+  for (size_t a = 0; a < placements.size(); ++a) {
+    if (mesh.axes[a].size < 2 || placements[a].kind != kind) continue;
+    if (!names.empty()) names += ',';
+    names += mesh.axes[a].name;
+  }
+  return names;
+}
+
+std::string reduce_name(const mesh::Mesh& mesh, const mesh::Placements& placements,
+                        const std::string& what) {
+  std::string name;
+  for (size_t a = 0; a < placements.size(); ++a) {
+    const auto& p = placements[a];
+    if (mesh.axes[a].size < 2 || !p.is_partial()) continue;
+    const bool known = p.reduce == mesh::Reduce::sum || p.reduce == mesh::Reduce::average;
+    const std::string one = p.reduce == mesh::Reduce::sum ? "sum" : "avg";
+    if (!known || (!name.empty() && name != one)) {
+      fail("compile", "'{}' must be a sum or an average over ranks, but is {}", what,
+           mesh::to_string(placements));
+    }
+    name = one;
+  }
+  return name.empty() ? "sum" : name;
+}
+
+Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& inputs) {
+  const auto& graph = source.local.graph;
+  const auto& spec = source.spec;
+  Gradients gradients = collect(source);
+  inputs.assign(graph.inputs.size(), {});
+
+  auto bind = [&](Binding::Kind kind, std::string name, ValueId value, size_t input) {
+    Binding binding;
+    binding.kind = kind;
+    binding.name = std::move(name);
+    binding.value = value;
+    // The whole graph's input of that name says what this is a piece of.
+    const auto& local = graph.inputs[input];
+    for (size_t w = 0; w < source.whole.inputs.size(); ++w) {
+      const auto& whole = source.whole.inputs[w];
+      if (whole.name != local.name || whole.kind != local.kind) continue;
+      binding.shape = source.whole.type(whole.value).shape;
+      binding.ranges = mesh::local_ranges(binding.shape, source.local.inputs[input],
+                                          source.plan.mesh, source.rank);
+    }
+    if (kind == Binding::Kind::constant) binding.data = local.data;
+    draft.bind(std::move(binding));
+  };
+
+  const bool adam = spec.optimizer == "adam" || spec.optimizer == "adamw";
+  const bool steps = spec.optimizer != "none";
+  const std::string first = adam ? "exp_avg" : "momentum_buffer", second = "exp_avg_sq";
+  const bool has_first = adam || (steps && spec.momentum != 0);
+  for (size_t b = 0; b < gradients.buckets.size(); ++b) {
+    auto& bucket = gradients.buckets[b];
+    const TensorType flat{bucket.dtype, {bucket.elements}};
+    const Home home = bucket.axes.empty()
+                          ? Home{steps ? Home::Kind::scratch : Home::Kind::persistent}
+                          : Home{Home::Kind::communication, draft.stream(bucket.axes), !steps};
+    const auto number = std::to_string(b);
+    bucket.weights = draft.add(flat, "parameters." + number, kPersistent);
+    bucket.gradients = draft.add(flat, "gradients." + number, home);
+    if (has_first) bucket.first_state = draft.add(flat, first + "." + number, kPersistent);
+    if (adam) bucket.second_state = draft.add(flat, second + "." + number, kPersistent);
+    for (int32_t p : bucket.parameters) {
+      auto& parameter = gradients.parameters[p];
+      const auto index = static_cast<size_t>(parameter.input);
+      const auto& input = graph.inputs[index];
+      const auto& type = graph.type(input.value);
+      const int64_t offset = parameter.offset * static_cast<int64_t>(graph::size_of(bucket.dtype));
+      auto member = [&](ValueId base, const std::string& name) {
+        return draft.add_view(base, offset, type, contiguous_strides(type.shape), name);
+      };
+      parameter.weight = member(bucket.weights, input.name);
+      parameter.value = member(bucket.gradients, "gradient:" + input.name);
+      inputs[index] = parameter.weight;
+      bind(Binding::Kind::parameter, input.name, parameter.weight, index);
+      for (const auto& [state, name] :
+           {std::pair(bucket.first_state, first), std::pair(bucket.second_state, second)}) {
+        if (!state.defined()) continue;
+        const std::string full = name + ":" + input.name;
+        bind(Binding::Kind::state, full, member(state, full), index);
+      }
+      if (!steps) {
+        bind(Binding::Kind::result, "gradient:" + input.name, parameter.value, index);
+      }
+    }
+  }
+
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const auto& input = graph.inputs[i];
+    if (inputs[i].defined() || input.kind == Input::Kind::data) continue;
+    inputs[i] = draft.add(graph.type(input.value), input.name, kPersistent);
+    const auto kind = input.kind == Input::Kind::parameter  ? Binding::Kind::parameter
+                      : input.kind == Input::Kind::constant ? Binding::Kind::constant
+                                                            : Binding::Kind::buffer;
+    bind(kind, input.name, inputs[i], i);
+  }
+  // Data inputs that nothing reads have no value: there is nothing to load.
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    if (graph.inputs[i].kind == Input::Kind::data) {
+      bind(Binding::Kind::data, graph.inputs[i].name, {}, i);
+    }
+  }
+  return gradients;
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,397 @@
+// A replay of the step that knows nothing of how addresses were chosen: every byte has an owner,
+// and every instruction must find what it reads.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "compile/draft.h"
+#include "compile/layout.h"
+#include "compile/pack.h"
+#include "compile/program.h"
+#include "graph/ops.h"
+
+namespace perigee::compile {
+
+namespace {
+
+// A piece of memory: a frame's copy, and bytes in it.
+struct Piece {
+  int32_t frame = -1;
+  int32_t copy = 0;
+  int64_t begin = 0, end = 0;
+  bool empty() const { return frame < 0 || begin == end; }
+  bool overlaps(const Piece& other) const {
+    return !empty() && !other.empty() && frame == other.frame && copy == other.copy &&
+           begin < other.end && other.begin < end;
+  }
+  bool operator==(const Piece&) const = default;
+};
+
+// Intervals of bytes, disjoint and merged.
+class Bytes {
+ public:
+  void add(int64_t begin, int64_t end) {
+    auto at = parts_.upper_bound(begin);
+    if (at != parts_.begin() && std::prev(at)->second >= begin) --at;
+    while (at != parts_.end() && at->first <= end) {
+      begin = std::min(begin, at->first);
+      end = std::max(end, at->second);
+      at = parts_.erase(at);
+    }
+    parts_[begin] = end;
+  }
+  bool has(int64_t begin, int64_t end) const {
+    auto at = parts_.upper_bound(begin);
+    return at != parts_.begin() && std::prev(at)->second >= end;
+  }
+
+ private:
+  std::map<int64_t, int64_t> parts_;
+};
+
+class Replay {
+ public:
+  explicit Replay(const Program& program)
+      : program_(program), live_(program.values.size()), written_(program.values.size()) {}
+
+  void run() {
+    check_values();
+    for (const auto& binding : program_.bindings) {
+      if (binding.kind == Binding::Kind::result && binding.value.defined()) {
+        bound_.insert(root(binding.value));
+      }
+    }
+    // Which roots each run reads, to tell what a section leaves behind.
+    std::vector<std::set<int32_t>> reads(program_.sections.size());
+    for (size_t s = 0; s < program_.sections.size(); ++s) {
+      for (const auto& instruction : program_.sections[s].instructions) {
+        each_read(instruction, [&](ValueId v) { reads[s].insert(root(v)); });
+      }
+    }
+    int32_t repeats = 0;
+    for (size_t r = 0; r < program_.order.size(); ++r) {
+      const auto& run = program_.order[r];
+      const bool same = r > 0 && program_.order[r - 1].section == run.section &&
+                        program_.order[r - 1].slot == run.slot;
+      repeats = same ? repeats + 1 : 0;
+      if (repeats > 1) continue;  // the third run in a row finds what the second found
+      section_ = &program_.sections.at(run.section);
+      slot_ = run.slot;
+      made_.clear();
+      for (index_ = 0; index_ < section_->instructions.size(); ++index_) {
+        step(section_->instructions[index_]);
+      }
+      for (int32_t v : made_) {
+        if (!live_[v].has_value() || bound_.contains(v)) continue;
+        bool read = false;
+        for (size_t later = r + 1; later < program_.order.size() && !read; ++later) {
+          read = reads[program_.order[later].section].contains(v);
+        }
+        if (!read) {
+          fail("compile", "a section must release what nothing reads later, but '{}' leaves '{}'",
+               section_->name, program_.values[v].name);
+        }
+      }
+    }
+    if (!flights_.empty()) {
+      fail("compile", "every collective must be waited for within the step, but event {} is not",
+           flights_.begin()->first);
+    }
+  }
+
+ private:
+  struct Flight {
+    std::vector<int32_t> reads, writes;  // roots
+  };
+
+  [[noreturn]] void wrong(const Instruction& instruction, const std::string& what) const {
+    fail("compile", "{}, in '{}' at instruction {} ({}{}{})", what, section_->name, index_,
+         instruction.op.empty() ? "wait" : instruction.op,
+         instruction.scope.empty() ? "" : ", scope ", instruction.scope);
+  }
+
+  int32_t root(ValueId v) const {
+    const auto base = program_.values[v.index].view_of;
+    return base.defined() ? base.index : v.index;
+  }
+
+  Piece piece(const Place& place, int64_t bytes) const {
+    if (place.frame < 0 || bytes == 0) return {};
+    const bool copies = program_.frames[place.frame].copies > 1;
+    return {place.frame, copies ? slot_ : 0, place.offset, place.offset + bytes};
+  }
+
+  int64_t bytes_of(const ProgramValue& value) const {
+    return extent(value.type.shape, value.strides) *
+           static_cast<int64_t>(graph::size_of(value.type.dtype));
+  }
+
+  Piece piece(ValueId v) const {
+    const auto& value = program_.values[v.index];
+    return piece(value.place, bytes_of(value));
+  }
+
+  bool persistent(int32_t root) const {
+    const auto& place = program_.values[root].place;
+    return place.frame >= 0 && program_.frames[place.frame].kind == Frame::Kind::persistent;
+  }
+
+  void check_place(const Place& place, int64_t bytes, bool aligned, const std::string& name) const {
+    if (bytes == 0) return;
+    if (place.frame < 0 || static_cast<size_t>(place.frame) >= program_.frames.size()) {
+      fail("compile", "a value must lie in a frame, but '{}' lies in none", name);
+    }
+    const auto& frame = program_.frames[place.frame];
+    if (place.offset < 0 || place.offset + bytes > frame.bytes) {
+      fail("compile",
+           "a value must lie within its frame, but '{}' lies at {} to {} of {} bytes in '{}'", name,
+           place.offset, place.offset + bytes, frame.bytes, frame.name);
+    }
+    if (aligned && place.offset % kAlignment != 0) {
+      fail("compile", "an address must be a multiple of {}, but '{}' has {}", kAlignment, name,
+           place.offset);
+    }
+  }
+
+  void check_values() {
+    std::map<std::pair<int32_t, int64_t>, std::pair<int64_t, int32_t>> kept;  // persistent
+    for (size_t v = 0; v < program_.values.size(); ++v) {
+      const auto& value = program_.values[v];
+      const auto bytes = bytes_of(value);
+      const bool used = value.place.frame >= 0;
+      if (value.view_of.defined()) {
+        const auto& base = program_.values[value.view_of.index];
+        const auto outer = piece(base.place, bytes_of(base)), inner = piece(value.place, bytes);
+        if (!inner.empty() &&
+            (inner.frame != outer.frame || inner.begin < outer.begin || inner.end > outer.end)) {
+          fail("compile", "a view must lie within its base, but '{}' does not", value.name);
+        }
+      } else if (used) {
+        check_place(value.place, bytes, true, value.name);
+        if (!persistent(static_cast<int32_t>(v)) || bytes == 0) continue;
+        kept[{value.place.frame, value.place.offset}] = {value.place.offset + bytes,
+                                                         static_cast<int32_t>(v)};
+      }
+    }
+    for (auto at = kept.begin(); at != kept.end() && std::next(at) != kept.end(); ++at) {
+      const auto& [place, rest] = *std::next(at);
+      if (place.first == at->first.first && place.second < at->second.first) {
+        fail("compile", "persistent values must not overlap, but '{}' and '{}' do",
+             program_.values[at->second.second].name, program_.values[rest.second].name);
+      }
+    }
+  }
+
+  // The live values of a piece's frame by where they begin.
+  using Claims = std::map<int64_t, int32_t>;
+  Claims& claims(const Piece& piece) { return claims_[{piece.frame, piece.copy}]; }
+
+  // Returns a live root that overlaps the piece, or -1.
+  int32_t overlapping(const Piece& piece) {
+    if (piece.empty()) return -1;
+    auto& live = claims(piece);
+    auto at = live.lower_bound(piece.end);
+    if (at == live.begin()) return -1;
+    --at;
+    return live_[at->second]->overlaps(piece) ? at->second : -1;
+  }
+
+  void read(const Instruction& instruction, ValueId v) {
+    const int32_t r = root(v);
+    const auto piece = this->piece(v);
+    if (piece.empty() || persistent(r)) return in_flight(instruction, r, false);
+    if (!live_[r].has_value() || !written_[r].has(piece.begin, piece.end)) {
+      wrong(instruction, fmt::format("a value must be written before it is read, but '{}' is not",
+                                     program_.values[v.index].name));
+    }
+    in_flight(instruction, r, false);
+  }
+
+  void in_flight(const Instruction& instruction, int32_t r, bool write) const {
+    for (const auto& [event, flight] : flights_) {
+      auto has = [&](const auto& list) {
+        return std::find(list.begin(), list.end(), r) != list.end();
+      };
+      if (has(flight.writes) || (write && has(flight.reads))) {
+        wrong(
+            instruction,
+            fmt::format("a collective must be waited for before its tensors are used, but '{}' is "
+                        "used while event {} is open",
+                        program_.values[r].name, event));
+      }
+    }
+  }
+
+  void release(const Instruction& instruction, int32_t r) {
+    if (!live_[r].has_value()) {
+      if (piece(ValueId{r}).empty()) return;
+      wrong(instruction, fmt::format("only a live value can be released, but '{}' is not",
+                                     program_.values[r].name));
+    }
+    for (const auto& [event, flight] : flights_) {
+      for (const auto* list : {&flight.reads, &flight.writes}) {
+        if (std::find(list->begin(), list->end(), r) != list->end()) {
+          wrong(instruction,
+                fmt::format("a collective's tensors are in use until it is waited for, "
+                            "but '{}' is released while event {} is open",
+                            program_.values[r].name, event));
+        }
+      }
+    }
+    auto& live = claims(*live_[r]);
+    const auto at = live.find(live_[r]->begin);
+    if (at != live.end() && at->second == r) live.erase(at);
+    live_[r].reset();
+    written_[r] = {};
+  }
+
+  void claim(const Instruction& instruction, int32_t r, const Piece& whole) {
+    if (const int32_t other = overlapping(whole); other >= 0) {
+      wrong(instruction, fmt::format("memory must be free before it is written, but '{}' is to lie "
+                                     "where '{}' is still in use",
+                                     program_.values[r].name, program_.values[other].name));
+    }
+    live_[r] = whole;
+    claims(whole)[whole.begin] = r;
+    made_.push_back(r);
+  }
+
+  void write(const Instruction& instruction, ValueId v) {
+    const int32_t r = root(v);
+    in_flight(instruction, r, true);
+    const auto part = piece(v);
+    if (part.empty() || persistent(r)) return;
+    if (!live_[r].has_value()) claim(instruction, r, piece(ValueId{r}));
+    written_[r].add(part.begin, part.end);
+  }
+
+  // Returns the operand whose place the result may take because the op reads each element before it
+  // writes it.
+  int32_t taken(const Instruction& instruction, ValueId out) const {
+    const bool elementwise =
+        graph::is_pointwise(instruction.op) || instruction.op == "comm::all_reduce";
+    if (!elementwise || instruction.outputs.size() != 1) return -1;
+    const auto& result = program_.values[out.index];
+    int32_t found = -1;
+    bool clean = true;
+    each_operand(instruction, [&](ValueId v) {
+      const auto& value = program_.values[v.index];
+      if (!piece(v).overlaps(piece(out))) return;
+      const bool same = value.place == result.place && value.strides == result.strides &&
+                        value.type == result.type;
+      clean = clean && same;
+      found = root(v);
+    });
+    const auto& releases = instruction.releases;
+    const bool dies = std::find(releases.begin(), releases.end(), ValueId{found}) != releases.end();
+    return clean && (dies || instruction.kind == Instruction::Kind::collective) ? found : -1;
+  }
+
+  void step(const Instruction& instruction) {
+    if (instruction.kind == Instruction::Kind::wait) {
+      if (flights_.erase(instruction.event) == 0) {
+        wrong(instruction,
+              fmt::format("a wait needs a collective that has started, but event {} is "
+                          "not open",
+                          instruction.event));
+      }
+    }
+    each_read(instruction, [&](ValueId v) { read(instruction, v); });
+    std::vector<int32_t> replaced;
+    for (auto v : instruction.outputs) {
+      if (!v.defined()) continue;
+      if (!instruction.in_place) {
+        const int32_t operand = taken(instruction, v);
+        if (operand >= 0 && live_[operand].has_value()) {
+          // The operand gives way to the result.
+          auto& live = claims(*live_[operand]);
+          live.erase(live_[operand]->begin);
+          live_[operand].reset();
+          written_[operand] = {};
+          replaced.push_back(operand);
+        }
+      }
+      write(instruction, v);
+    }
+    check_temporaries(instruction);
+    if (instruction.kind == Instruction::Kind::collective) {
+      Flight flight;
+      each_operand(instruction, [&](ValueId v) {
+        const int32_t r = root(v);
+        if (std::find(replaced.begin(), replaced.end(), r) == replaced.end())
+          flight.reads.push_back(r);
+      });
+      for (auto v : instruction.outputs) flight.writes.push_back(root(v));
+      if (!flights_.emplace(instruction.event, std::move(flight)).second) {
+        wrong(instruction,
+              fmt::format("an event must be waited for before it is used again, but {} "
+                          "is open",
+                          instruction.event));
+      }
+    }
+    for (auto v : instruction.releases) {
+      if (std::find(replaced.begin(), replaced.end(), v.index) == replaced.end()) {
+        release(instruction, v.index);
+      }
+    }
+  }
+
+  // What a call allocates beside its results overlaps nothing that lives, and among themselves only
+  // what is freed.
+  void check_temporaries(const Instruction& instruction) {
+    std::vector<std::pair<Piece, size_t>> pieces;
+    for (size_t a = 0; a < instruction.allocations.size(); ++a) {
+      const auto& allocation = instruction.allocations[a];
+      check_place(allocation.place, allocation.bytes, true, instruction.op);
+      const Piece now = piece(allocation.place, allocation.bytes);
+      if (now.empty()) continue;
+      bool result = false;
+      for (auto v : instruction.outputs) {
+        result = result || (v.defined() && program_.values[v.index].place == allocation.place);
+      }
+      for (const auto& [other, index] : pieces) {
+        const int32_t until = instruction.allocations[index].until;
+        if (other.overlaps(now) && (until < 0 || until > static_cast<int32_t>(a))) {
+          wrong(instruction,
+                "an op's allocations must not overlap while both are in use, but they do");
+        }
+      }
+      pieces.emplace_back(now, a);
+      if (result) continue;
+      int32_t live = overlapping(now);
+      // A temporary that is freed before a result is allocated may lie where the result will.
+      if (live >= 0 && allocation.until >= 0) {
+        for (size_t k = 0; k < instruction.outputs.size(); ++k) {
+          const auto v = instruction.outputs[k];
+          if (!v.defined() || root(v) != live) continue;
+          for (size_t later = allocation.until; later < instruction.allocations.size(); ++later) {
+            if (instruction.allocations[later].place == program_.values[v.index].place) live = -1;
+          }
+        }
+      }
+      if (live >= 0) {
+        wrong(instruction,
+              fmt::format("an op's temporary memory must be free, but '{}' is in use there",
+                          program_.values[live].name));
+      }
+    }
+  }
+
+  const Program& program_;
+  std::vector<std::optional<Piece>> live_;  // by root
+  std::vector<Bytes> written_;              // by root
+  std::map<std::pair<int32_t, int32_t>, Claims> claims_;
+  std::map<int32_t, Flight> flights_;
+  std::set<int32_t> bound_;
+  std::vector<int32_t> made_;
+  const Section* section_ = nullptr;
+  size_t index_ = 0;
+  int32_t slot_ = 0;
+};
+
+}  // namespace
+
+void verify(const Program& program) { Replay(program).run(); }
+
+}  // namespace perigee::compile

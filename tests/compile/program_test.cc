@@ -1,0 +1,190 @@
+// From graphs made by hand to programs.
+#include <catch2/catch.hpp>
+#include <chrono>
+
+#include "tests/compile/support.h"
+#include "tests/support/golden.h"
+
+using namespace perigee;
+using namespace perigee::compile;
+using Catch::Contains;
+
+namespace {
+
+Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {}) {
+  MadeUpTraces traces;
+  auto program = compile::compile(graph, plan, spec, 0, traces);
+  verify(program);
+  return program;
+}
+
+std::vector<std::string> names(const Program& program) {
+  std::vector<std::string> list;
+  for (const auto& section : program.sections) list.push_back(section.name);
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("one rank and one microbatch make one section and a step") {
+  const auto graph = mlp({});
+  const auto program = compiled(graph, data_parallel(graph, 1), {.clip_norm = 1.0});
+  CHECK(names(program) == std::vector<std::string>{"micro", "step"});
+  CHECK(program.exact_memory);
+  // Views are addresses, and every gradient is written where the optimizer reads it.
+  const auto& micro = section(program, "micro");
+  CHECK(count(micro, "aten::t") == 0);
+  CHECK(count(micro, "perigee::reshape") == 0);
+  CHECK(count(micro, "perigee::copy_") == 1);  // the loss
+  CHECK(count(micro, "comm::all_reduce") == 0);
+  CHECK(count(section(program, "step"), "perigee::adamw_") == 1);
+  CHECK(program.find(Binding::Kind::state, "exp_avg_sq:layer.1.bias"));
+  CHECK(program.find(Binding::Kind::scalar, "lr.0"));
+  CHECK(program.find(Binding::Kind::result, "grad_norm"));
+  int64_t sum = 0;
+  for (const auto& frame : program.frames) sum += frame.bytes * frame.copies;
+  CHECK(sum == program.peak_bytes);
+  CHECK(test::golden_difference("tests/compile/one_rank.txt", print(program)) == "");
+}
+
+TEST_CASE("data parallel makes exactly one set of bucketed all-reduces, in the last microbatch") {
+  const auto graph = mlp({.layers = 6, .batch = 12, .width = 64});
+  auto plan = data_parallel(graph, 4, 3);
+  plan.communication.bucket_bytes = 40 << 10;
+  const auto program = compiled(graph, plan);
+  CHECK(names(program) == std::vector<std::string>{"micro_first", "micro", "micro_last", "step"});
+  CHECK(count(section(program, "micro_first"), "comm::all_reduce") == 0);
+  CHECK(count(section(program, "micro"), "comm::all_reduce") == 0);
+  // 6 x (64 x 64 + 64) floats in buckets of at least 40 KiB, and the loss.
+  CHECK(count(section(program, "micro_last"), "comm::all_reduce") == 2 + 1);
+  CHECK(count(section(program, "micro_first"), "perigee::accumulate_") == 0);
+  CHECK(count(section(program, "micro"), "perigee::accumulate_") == 12 + 1);
+  CHECK(test::golden_difference("tests/compile/data_parallel.txt", summary(program)) == "");
+
+  // Each starts as soon as its last gradient is there, and nobody waits before the step.
+  const auto& last = section(program, "micro_last").instructions;
+  int started = 0, behind = 0, waits = 0;
+  for (const auto& instruction : last) {
+    started += instruction.op == "comm::all_reduce";
+    behind += started > 1 && instruction.op == "aten::mm";
+    waits += instruction.kind == Instruction::Kind::wait;
+  }
+  CHECK(waits == 0);
+  CHECK(behind > 4);
+
+  plan.communication.overlap = false;
+  const auto late = compiled(graph, plan);
+  const auto& end = section(late, "micro_last").instructions;
+  CHECK(end[end.size() - 2].op == "comm::all_reduce");
+  CHECK(end[end.size() - 1].op == "comm::all_reduce");
+}
+
+TEST_CASE("programs hold for any number of layers, ranks and microbatches") {
+  for (int64_t layers : {1, 2, 7}) {
+    for (int64_t microbatches : {1, 2, 3, 5}) {
+      for (int64_t ranks : {1, 3}) {
+        for (const char* optimizer : {"sgd", "adam", "adamw", "none"}) {
+          INFO(layers << " layers, " << microbatches << " microbatches, " << ranks << " ranks, "
+                      << optimizer);
+          const auto graph = mlp({.layers = layers, .batch = 6, .width = 10});
+          StepSpec spec{.optimizer = optimizer, .momentum = 0.9, .clip_norm = 0.5};
+          spec.groups = {{{"layer.0.bias"}, 0.0}};
+          const auto program = compiled(graph, data_parallel(graph, ranks, microbatches), spec);
+          CHECK(program.order.size() == static_cast<size_t>(microbatches) + 1);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("frozen parameters and evaluations do no work that nobody needs") {
+  const auto graph = mlp({.layers = 3});
+  const auto frozen =
+      compiled(graph, data_parallel(graph, 1),
+               {.frozen = {"layer.0.weight", "layer.0.bias", "layer.1.weight", "layer.1.bias"}});
+  CHECK(count(section(frozen, "micro"), "aten::gelu_backward") == 1);
+  CHECK(frozen.find(Binding::Kind::parameter, "layer.0.weight"));
+  CHECK_FALSE(frozen.find(Binding::Kind::state, "exp_avg:layer.0.weight"));
+
+  const auto evaluation = compiled(graph, data_parallel(graph, 1, 4), {.evaluation = true});
+  CHECK(names(evaluation) == std::vector<std::string>{"micro_first", "micro"});
+  CHECK(count(section(evaluation, "micro"), "aten::gelu_backward") == 0);
+  CHECK(evaluation.order.size() == 4);
+}
+
+TEST_CASE("results of pointwise ops take the place of operands that die") {
+  const auto graph = mlp({.layers = 1});
+  NoTraces traces;
+  const auto program = compile::compile(graph, data_parallel(graph, 1), {}, 0, traces);
+  verify(program);
+  CHECK_FALSE(program.exact_memory);
+  int found = 0;
+  for (const auto& instruction : section(program, "micro").instructions) {
+    if (instruction.op != "aten::add.Tensor") continue;
+    const auto self = std::get<ValueId>(instruction.args[0].second);
+    CHECK(program.values[self.index].place == program.values[instruction.outputs[0].index].place);
+    ++found;
+  }
+  CHECK(found == 1);
+}
+
+TEST_CASE("a step average is computed over all microbatches before the first of them") {
+  using namespace graph;
+  auto graph = mlp({.layers = 1});
+  // The loss divides by what step_average says of the target.
+  const auto target = graph.find_input("target")->value;
+  const TensorType scalar{DType::float32, {}};
+  const auto total = graph.add_node("aten::sum", {{"self", target}}, {scalar})[0];
+  const auto average = graph.add_node("perigee::step_average", {{"self", total}}, {scalar})[0];
+  graph.outputs[0].value = graph.add_node(
+      "aten::div.Tensor", {{"self", graph.outputs[0].value}, {"other", average}}, {scalar})[0];
+  graph::verify(graph);
+
+  using Names = std::vector<std::string>;
+  CHECK(names(compiled(graph, data_parallel(graph, 1))) == Names{"micro", "step"});
+  const auto program = compiled(graph, data_parallel(graph, 1, 3));
+  CHECK(names(program) == Names{"prologue_first", "prologue", "micro_first", "micro", "step"});
+  CHECK(count(section(program, "prologue"), "aten::sum") == 1);
+  CHECK(count(section(program, "micro"), "aten::sum") == 0);
+  CHECK(program.order.size() == 7);
+
+  // Over ranks, the sum of the sums is reduced once.
+  const auto parallel = compiled(graph, data_parallel(graph, 2, 3));
+  CHECK(count(section(parallel, "prologue"), "comm::all_reduce") == 0);
+  CHECK(count(section(parallel, "prologue_end"), "comm::all_reduce") == 1);
+
+  const auto weight = graph.find_input("layer.0.weight")->value;
+  for (auto& node : graph.nodes) {
+    if (node.op == "aten::sum") node.args[0].second = weight;
+  }
+  MadeUpTraces traces;
+  CHECK_THROWS_WITH(compile::compile(graph, data_parallel(graph, 1, 2), {}, 0, traces),
+                    Contains("data inputs only") && Contains("layer.0.weight"));
+}
+
+TEST_CASE("what does not fit is an error that says so") {
+  const auto graph = mlp({});
+  MadeUpTraces traces;
+  const auto plan = data_parallel(graph, 1);
+  CHECK_THROWS_WITH(
+      compile::compile(graph, plan, {.optimizer = "adamx"}, 0, traces),
+      Contains("must be sgd, adam, adamw or none, but got 'adamx', did you mean \"adam"));
+  CHECK_THROWS_WITH(compile::compile(graph, plan, {.frozen = {"layer.0.wieght"}}, 0, traces),
+                    Contains("did you mean \"layer.0.weight"));
+  CHECK_THROWS_WITH(compile::compile(graph, plan, {.results = {"logits"}}, 0, traces),
+                    Contains("'logits'"));
+}
+
+TEST_CASE("a graph of 12,000 nodes asks for each distinct trace once") {
+  const auto graph = mlp({.layers = 1090});
+  CHECK(graph.nodes.size() > 11000);
+  MadeUpTraces traces;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto program = compile::compile(graph, data_parallel(graph, 2, 4), {}, 0, traces);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  const auto start = std::chrono::steady_clock::now();
+  verify(program);
+  const std::chrono::duration<double> verified = std::chrono::steady_clock::now() - start;
+  WARN("compiled in " << taken.count() << " s, verified in " << verified.count() << " s");
+  CHECK(traces.asked < 20);
+}
