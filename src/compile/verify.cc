@@ -343,13 +343,13 @@ class Replay {
     std::vector<std::pair<Piece, size_t>> pieces;
     for (size_t a = 0; a < instruction.allocations.size(); ++a) {
       const auto& allocation = instruction.allocations[a];
-      check_place(allocation.place, allocation.bytes, true, instruction.op);
       const Piece now = piece(allocation.place, allocation.bytes);
       if (now.empty()) continue;
       bool result = false;
       for (auto v : instruction.outputs) {
         result = result || (v.defined() && program_.values[v.index].place == allocation.place);
       }
+      check_place(allocation.place, allocation.bytes, !result, instruction.op);
       for (const auto& [other, index] : pieces) {
         const int32_t until = instruction.allocations[index].until;
         if (other.overlaps(now) && (until < 0 || until > static_cast<int32_t>(a))) {

@@ -1,6 +1,5 @@
 // From graphs made by hand to programs.
 #include <catch2/catch.hpp>
-#include <chrono>
 
 #include "tests/compile/support.h"
 #include "tests/support/golden.h"
@@ -136,16 +135,23 @@ TEST_CASE("a step average is computed over all microbatches before the first of 
   const TensorType scalar{DType::float32, {}};
   const auto total = graph.add_node("aten::sum", {{"self", target}}, {scalar})[0];
   const auto average = graph.add_node("perigee::step_average", {{"self", total}}, {scalar})[0];
-  graph.outputs[0].value = graph.add_node(
-      "aten::div.Tensor", {{"self", graph.outputs[0].value}, {"other", average}}, {scalar})[0];
+  ValueId squares;
+  for (const auto& node : graph.nodes) {
+    if (node.op == "aten::mul.Tensor" && node.phase == Phase::forward) squares = node.outputs[0];
+  }
+  const auto sum = graph.add_node("aten::sum", {{"self", squares}}, {scalar})[0];
+  graph.outputs[0].value =
+      graph.add_node("aten::div.Tensor", {{"self", sum}, {"other", average}}, {scalar})[0];
   graph::verify(graph);
 
   using Names = std::vector<std::string>;
-  CHECK(names(compiled(graph, data_parallel(graph, 1))) == Names{"micro", "step"});
+  const auto single = compiled(graph, data_parallel(graph, 1));
+  CHECK(names(single) == Names{"micro", "step"});
   const auto program = compiled(graph, data_parallel(graph, 1, 3));
   CHECK(names(program) == Names{"prologue_first", "prologue", "micro_first", "micro", "step"});
   CHECK(count(section(program, "prologue"), "aten::sum") == 1);
-  CHECK(count(section(program, "micro"), "aten::sum") == 0);
+  CHECK(count(section(program, "micro"), "aten::sum") ==
+        count(section(single, "micro"), "aten::sum") - 1);
   CHECK(program.order.size() == 7);
 
   // Over ranks, the sum of the sums is reduced once.
@@ -179,12 +185,7 @@ TEST_CASE("a graph of 12,000 nodes asks for each distinct trace once") {
   const auto graph = mlp({.layers = 1090});
   CHECK(graph.nodes.size() > 11000);
   MadeUpTraces traces;
-  const auto begin = std::chrono::steady_clock::now();
   const auto program = compile::compile(graph, data_parallel(graph, 2, 4), {}, 0, traces);
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  const auto start = std::chrono::steady_clock::now();
   verify(program);
-  const std::chrono::duration<double> verified = std::chrono::steady_clock::now() - start;
-  WARN("compiled in " << taken.count() << " s, verified in " << verified.count() << " s");
   CHECK(traces.asked < 20);
 }

@@ -1,0 +1,65 @@
+// Which losses can be cut into microbatches.
+#include <catch2/catch.hpp>
+
+#include "shard/partition.h"
+#include "tests/compile/support.h"
+
+using namespace perigee;
+using namespace perigee::graph;
+using compile::mlp;
+using shard::classify_loss;
+using shard::LossKind;
+
+namespace {
+
+// The graph's loss replaced by what f makes of (loss, per-sample values [8, 16]).
+template <class F>
+LossKind kind(F f) {
+  Graph g = mlp({});
+  ValueId samples;
+  for (const auto& node : g.nodes) {
+    if (node.op == "aten::sub.Tensor") samples = node.outputs[0];
+  }
+  g.outputs[0].value = f(g, g.outputs[0].value, samples);
+  return classify_loss(g);
+}
+
+ValueId scalar(Graph& g, std::string op, std::vector<std::pair<std::string, Arg>> args) {
+  return g.add_node(std::move(op), std::move(args), {{DType::float32, {}}})[0];
+}
+
+}  // namespace
+
+TEST_CASE("a mean, a sum and a mixture of both are told apart") {
+  using G = Graph&;
+  using V = ValueId;
+  CHECK(kind([](G, V loss, V) { return loss; }) == LossKind::mean);
+  CHECK(kind([](G g, V, V s) { return scalar(g, "aten::sum", {{"self", s}}); }) == LossKind::sum);
+  CHECK(kind([](G g, V, V s) {
+          const auto sum = scalar(g, "aten::sum", {{"self", s}});
+          return scalar(g, "aten::div.Scalar", {{"self", sum}, {"other", int64_t{8}}});
+        }) == LossKind::mean);
+  CHECK(kind([](G g, V, V s) {
+          const auto sum = scalar(g, "aten::sum", {{"self", s}});
+          return scalar(g, "aten::mul.Scalar", {{"self", sum}, {"other", 0.5}});
+        }) == LossKind::sum);
+  CHECK(kind([](G g, V loss, V s) {
+          const auto sum = scalar(g, "aten::sum", {{"self", s}});
+          return scalar(g, "aten::add.Tensor", {{"self", loss}, {"other", sum}});
+        }) == LossKind::mixed);
+  CHECK(kind([](G g, V, V s) {
+          const auto norm = scalar(g, "aten::sum", {{"self", s}});
+          return scalar(g, "aten::sqrt", {{"self", norm}});
+        }) == LossKind::mixed);
+  // A penalty on weights is the same for every microbatch.
+  const auto penalized = [](std::string reduce) {
+    return kind([&](G g, V, V s) {
+      const auto loss = scalar(g, reduce, {{"self", s}});
+      const auto penalty =
+          scalar(g, "aten::sum", {{"self", g.find_input("layer.0.weight")->value}});
+      return scalar(g, "aten::add.Tensor", {{"self", loss}, {"other", penalty}});
+    });
+  };
+  CHECK(penalized("aten::mean") == LossKind::mean);
+  CHECK(penalized("aten::sum") == LossKind::mixed);
+}
