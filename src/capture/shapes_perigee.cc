@@ -1,0 +1,65 @@
+#include <ATen/ATen.h>
+
+#include "capture/shape_tables.h"
+#include "capture/tensor.h"
+
+namespace perigee::tracing {
+namespace {
+
+at::ScalarType statistics_type(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+std::vector<at::Tensor> attention(const Values& v) {
+  const auto query = v.tensor(0), value = v.tensor(2);
+  const auto q = query.sizes();
+  return {meta_tensor({q[0], q[1], q[2], value.size(3)}, query.scalar_type()),
+          meta_tensor({q[0], q[1], q[2]}, statistics_type(query))};
+}
+
+// (grad, query, key, value, bias, output, logsumexp, causal, scale, p, random_key, bias_grad)
+std::vector<at::Tensor> attention_backward(const Values& v) {
+  auto results = like<1, 2, 3>(v);
+  results.push_back(v.boolean(11) ? at::empty_like(v.tensor(4)) : at::Tensor());
+  return results;
+}
+
+std::vector<at::Tensor> rms_norm(const Values& v) {
+  auto sizes = v.tensor(0).sizes().vec();
+  sizes.back() = 1;
+  return {at::empty_like(v.tensor(0)), meta_tensor(sizes, statistics_type(v.tensor(0)))};
+}
+
+std::vector<at::Tensor> cross_entropy(const Values& v) {
+  const auto logits = v.tensor(0);
+  return {meta_tensor({logits.size(0)}, logits.scalar_type()),
+          meta_tensor({logits.size(0)}, statistics_type(logits))};
+}
+
+std::vector<at::Tensor> nll(const Values& v) {
+  return {meta_tensor(v.tensor(1).sizes(), v.tensor(0).scalar_type())};
+}
+
+std::vector<at::Tensor> label_weight(const Values& v) {
+  return {meta_tensor({}, v[3].toScalarType())};
+}
+
+}  // namespace
+
+ShapeTable perigee_shapes() {
+  return {
+      {"perigee::dropout", like<0>},
+      {"perigee::attention", attention},
+      {"perigee::attention_backward", attention_backward},
+      {"perigee::rms_norm", rms_norm},
+      {"perigee::rms_norm_backward", like<1, 2>},
+      {"perigee::cross_entropy", cross_entropy},
+      {"perigee::cross_entropy_backward", like<1>},
+      {"perigee::nll", nll},
+      {"perigee::nll_backward", like<1>},
+      {"perigee::label_weight", label_weight},
+      {"perigee::step_average", like<0>},
+  };
+}
+
+}  // namespace perigee::tracing

@@ -1,0 +1,64 @@
+// Twins: the capture tensors that stand for the CPU tensors that a model already has. Tensors that
+// share memory share one twin, through views.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace perigee::tracing {
+
+class Session;
+
+class Twins {
+ public:
+  // Gives a parameter or buffer its input, unless its memory has one: then it is another name of
+  // that (`tied`) or a view of it. Throws Error for two that overlap in part, and for a parameter
+  // that is part of another.
+  void declare(Session& session, graph::Input::Kind kind, const std::string& name,
+               const at::Tensor& tensor);
+
+  // Binds a tensor without memory of its own to a capture tensor (deferred construction).
+  void bind(const at::Tensor& original, const at::Tensor& twin);
+
+  // Returns the twin, or an undefined tensor where the tensor's memory has none.
+  at::Tensor find(const at::Tensor& original) const;
+
+  // Returns the twin; a tensor that has none becomes a constant of the graph.
+  at::Tensor get(Session& session, const at::Tensor& original);
+
+  // Returns the CPU tensor that `bind` gave this twin, or an undefined tensor.
+  at::Tensor original_of(const at::Tensor& twin) const;
+
+  // Memory that came to be during the session: writing to it is no side effect.
+  void mark_local(const at::Tensor& tensor);
+  bool is_local(const at::Tensor& tensor) const;
+
+  struct Base {
+    at::Tensor original;
+    at::Tensor twin;
+    std::string name;  // "" for constants
+    graph::Input::Kind kind = graph::Input::Kind::constant;
+    graph::ValueId input;
+    c10::Storage storage;  // held, so that its address is not used again
+  };
+  const std::vector<Base>& bases() const { return bases_; }
+
+  std::vector<std::pair<std::string, std::string>> tied;  // (another name, first name)
+
+ private:
+  const Base* base_of(const at::Tensor& tensor) const;
+  void add(Base base);
+
+  std::vector<Base> bases_;
+  std::unordered_multimap<const c10::StorageImpl*, size_t> by_storage_;
+  std::unordered_map<const c10::TensorImpl*, size_t> by_twin_;
+  std::unordered_map<const c10::StorageImpl*, at::Tensor> local_;
+};
+
+}  // namespace perigee::tracing
