@@ -1,0 +1,82 @@
+// What the command asks of the part that links LibTorch. perigee_torch exports `perigee_host`; the
+// command opens the library only for work that needs tensors. Torch-free, so that the command's
+// sources compile without LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "job/job.h"
+#include "plan/plan.h"
+
+namespace perigee::train {
+
+// Where one rank stands and how the ranks find each other.
+struct RankPlace {
+  int64_t rank = 0;
+  int64_t world = 1;
+  int64_t local_rank = 0;
+  int64_t local_world = 1;
+  std::string host = "127.0.0.1";  // rank 0's store
+  int port = 0;
+  int listen_fd = -1;  // rank 0 under our own launcher: a socket that already listens on `port`
+};
+
+// A job and what the command line adds to it.
+struct Task {
+  job::Job job;
+  std::string strategy = "auto";  // "auto", or the path of a strategy script
+  std::string plan_file;          // "": made from the strategy
+  std::string runtime_folder;     // Lua modules that scripts can require
+  int64_t world = 1;
+  bool world_given = false;  // by a launcher, --nproc or cluster.ranks
+  double script_seconds = 5;
+  int64_t script_megabytes = 256;
+  bool resume = false;
+  std::string resume_from;  // a run or a checkpoint; "": train.output
+  bool overwrite = false;
+};
+
+struct Planned {
+  graph::Graph graph;
+  plan::Plan plan;
+};
+
+struct SampleOptions {
+  std::string checkpoint;  // "": the newest of train.output
+  std::string prompt;
+  int64_t tokens = 256;
+  double temperature = 1.0;  // 0: the likeliest token
+  int64_t top_k = 0;         // 0: all
+  uint64_t seed = 0;
+};
+
+class Host {
+ public:
+  virtual ~Host() = default;
+  // Captures the job's model and makes the plan. Takes no time measurements and runs no step.
+  virtual Planned plan(const Task& task) = 0;
+  // Runs one rank until training ends, `stop_requested` says so, or an Error. Rank 0 writes the
+  // run's folder.
+  virtual void train(const Task& task, const RankPlace& place,
+                     const std::function<bool()>& stop_requested) = 0;
+  // Runs one rank of an evaluation of the checkpoint ("": the newest of train.output). Rank 0
+  // returns the metrics as JSON text, the others "".
+  virtual std::string evaluate(const Task& task, const std::string& checkpoint,
+                               const RankPlace& place) = 0;
+  // Generates text on one rank; `print` receives it piece by piece.
+  virtual void sample(const Task& task, const SampleOptions& options,
+                      const std::function<void(std::string_view)>& print) = 0;
+  // Writes the full weights of a checkpoint as one safetensors file.
+  virtual void export_weights(const std::string& checkpoint, const std::string& file) = 0;
+  // Returns lines for `perigee doctor`: back ends, devices, versions, what is missing.
+  virtual std::vector<std::string> doctor() = 0;
+};
+
+}  // namespace perigee::train
+
+// Returns the library's one host.
+extern "C" perigee::train::Host* perigee_host();

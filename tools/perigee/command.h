@@ -1,0 +1,53 @@
+// The `perigee` command: one file a group of subcommands, each adding itself to the parser.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace perigee::command {
+
+// What main runs once the arguments are parsed. Returns the exit status.
+using Action = std::function<int()>;
+
+// Options of commands that work on a job (runtime/README.md section 1).
+struct JobOptions {
+  std::string file;  // job or strategy script
+  std::string strategy, plan, cluster, rendezvous;
+  int64_t nproc = 0;
+  int64_t nodes = 1, node_rank = 0;
+  std::vector<std::string> sets;
+  double script_seconds = 5;
+  int64_t script_megabytes = 256;
+};
+
+// Where results go.
+struct OutputOptions {
+  std::string file;
+  bool json = false;
+};
+
+void add_job_options(CLI::App& app, JobOptions& options);
+void add_output_options(CLI::App& app, OutputOptions& options);
+
+// Writes the text to standard output, or to the file of -o, whole or not at all. Throws Error.
+void write_result(const OutputOptions& options, const std::string& text);
+
+// Returns the content of a file. Throws Error naming it.
+std::string read_file(const std::string& path);
+
+// Returns the folder that holds what ships with the command ("strategies", "runtime"): beside the
+// build folder, or share/perigee of an installation.
+std::string shipped_folder(const std::string& name);
+
+// Each adds its subcommands; the chosen one's callback sets `action`.
+void add_core_commands(CLI::App& app, Action& action);      // mesh, schedule, lua
+void add_job_commands(CLI::App& app, Action& action);       // plan, graph, check
+void add_training_commands(CLI::App& app, Action& action);  // train, evaluate, sample, export
+void add_new_command(CLI::App& app, Action& action);
+void add_doctor_command(CLI::App& app, Action& action);
+
+}  // namespace perigee::command

@@ -1,0 +1,140 @@
+// Commands that need no model: mesh, schedule, lua.
+#include <memory>
+
+#include "base/error.h"
+#include "command.h"
+#include "cost/schedule.h"
+#include "lua/api.h"
+#include "lua/convert.h"
+#include "lua/state.h"
+#include "mesh/mesh.h"
+#include "mesh/report.h"
+
+namespace perigee::command {
+namespace {
+
+struct MeshOptions {
+  std::string axes, order;
+  std::vector<std::string> groups;
+  OutputOptions output;
+};
+
+std::vector<int64_t> parse_order(const std::string& text) {
+  std::vector<int64_t> order;
+  size_t at = 0;
+  while (at < text.size()) {
+    const auto comma = std::min(text.find(',', at), text.size());
+    const auto word = text.substr(at, comma - at);
+    char* end = nullptr;
+    order.push_back(std::strtoll(word.c_str(), &end, 10));
+    if (word.empty() || *end != '\0') fail("mesh", "--order lists ranks, but got \"{}\"", word);
+    at = comma + 1;
+  }
+  return order;
+}
+
+int run_mesh(const MeshOptions& options) {
+  auto mesh = mesh::parse_axes(options.axes);
+  mesh.order = parse_order(options.order);
+  mesh::verify(mesh);
+  write_result(options.output, options.output.json ? mesh::to_json(mesh, options.groups)
+                                                   : mesh::to_text(mesh, options.groups));
+  return 0;
+}
+
+void add_mesh(CLI::App& app, Action& action) {
+  auto options = std::make_shared<MeshOptions>();
+  auto* sub = app.add_subcommand("mesh", "print the groups of a mesh");
+  sub->add_option("AXES", options->axes, "tensor=2,pipe=2,data=2; the first axis varies fastest")
+      ->required();
+  sub->add_option("--order", options->order, "the ranks to use: 0,4,1,5,...");
+  sub->add_option("--group", options->groups,
+                  "also print the groups over several axes: data,context")
+      ->expected(1)
+      ->take_all();
+  add_output_options(*sub, options->output);
+  sub->callback([options, &action] { action = [options] { return run_mesh(*options); }; });
+}
+
+void add_schedule(CLI::App& app, Action& action) {
+  struct Options {
+    ScheduleOptions schedule;
+    OutputOptions output;
+  };
+  auto options = std::make_shared<Options>();
+  auto& schedule = options->schedule;
+  auto* sub = app.add_subcommand("schedule", "print a pipeline schedule");
+  sub->add_option("NAME", schedule.name,
+                  "gpipe, 1f1b, interleaved, eager_1f1b, zb1p, zb2p, zbv, v_half, v_min, "
+                  "dualpipe_v, looped_bfs")
+      ->required();
+  sub->add_option("--stages", schedule.stages, "pipeline stages")->required();
+  sub->add_option("--microbatches", schedule.microbatches, "microbatches of a step")->required();
+  sub->add_option("--chunks", schedule.chunks, "chunks per stage; default: the schedule's own");
+  sub->add_option("--group", schedule.group,
+                  "interleaved: microbatches per group; default: stages");
+  sub->add_option("--extra", schedule.extra, "1f1b: forwards in flight above what 1f1b has");
+  sub->add_option("--forward", schedule.forward, "time of a stage's forward");
+  sub->add_option("--backward", schedule.backward, "time of a stage's input gradient");
+  sub->add_option("--wgrad", schedule.wgrad, "time of a stage's weight gradient");
+  sub->add_option("--transfer", schedule.transfer, "time of a transfer between stages");
+  sub->add_option("--memory-limit", schedule.memory_limit, "highest peak_in_flight on any stage");
+  add_output_options(*sub, options->output);
+  sub->callback([options, &action] {
+    action = [options] {
+      const auto result = make_schedule(options->schedule);
+      write_result(options->output, options->output.json ? to_json(result) : to_text(result));
+      return 0;
+    };
+  });
+}
+
+void add_lua(CLI::App& app, Action& action) {
+  struct Options {
+    std::string file;
+    lua::Options state;
+    bool types = false, reference = false;
+    OutputOptions output;
+  };
+  auto options = std::make_shared<Options>();
+  auto* sub =
+      app.add_subcommand("lua", "run a Lua file in the sandbox, print what it returns as JSON");
+  sub->add_option("FILE", options->file, "the script");
+  sub->add_option("--script-seconds", options->state.limits.seconds,
+                  "how long a script may run; default 5");
+  sub->add_option("--script-megabytes", options->state.limits.megabytes,
+                  "what a script may use; default 256");
+  sub->add_flag("--types", options->types, "print the editor types of the API (LuaCATS) instead");
+  sub->add_flag("--reference", options->reference, "print the reference page of the API instead");
+  add_output_options(*sub, options->output);
+  sub->callback([options, &action] {
+    action = [options] {
+      if (options->types || options->reference) {
+        write_result(options->output, options->types ? lua::editor_types() : lua::reference_page());
+        return 0;
+      }
+      if (options->file.empty()) fail("command", "perigee lua takes a FILE, but there is none");
+      options->state.runtime_folder = shipped_folder("runtime");
+      lua::State state(options->state);
+      state.run_file(options->file);
+      const auto value = lua::to_json(state.raw(), -1, "the result");
+      write_result(options->output, value.dump(options->output.json ? -1 : 2) + "\n");
+      return 0;
+    };
+  });
+}
+
+}  // namespace
+
+void add_output_options(CLI::App& app, OutputOptions& options) {
+  app.add_option("-o,--output", options.file, "write the result to this file");
+  app.add_flag("--json", options.json, "print JSON, nothing else");
+}
+
+void add_core_commands(CLI::App& app, Action& action) {
+  add_mesh(app, action);
+  add_schedule(app, action);
+  add_lua(app, action);
+}
+
+}  // namespace perigee::command

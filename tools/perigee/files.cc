@@ -1,0 +1,61 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "command.h"
+
+namespace perigee::command {
+
+namespace fs = std::filesystem;
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::error_code ignored;
+  if (!file || fs::is_directory(path, ignored)) {
+    fail("command", "{} must be a readable file, but {}", path,
+         fs::exists(path, ignored) ? "it cannot be read" : "there is none");
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+void write_result(const OutputOptions& options, const std::string& text) {
+  if (options.file.empty()) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return;
+  }
+  const auto partial = options.file + ".partial";
+  std::FILE* file = std::fopen(partial.c_str(), "wb");
+  bool good = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  int why = errno;
+  if (file && std::fclose(file) != 0) {
+    good = false;
+    why = errno;
+  }
+  if (!good || std::rename(partial.c_str(), options.file.c_str()) != 0) {
+    if (good) why = errno;
+    std::remove(partial.c_str());
+    throw Error(
+        Status::failed, "command",
+        fmt::format("the result must be written to {}, but: {}", options.file, std::strerror(why)));
+  }
+}
+
+std::string shipped_folder(const std::string& name) {
+  std::error_code ignored;
+  const auto command = fs::read_symlink("/proc/self/exe", ignored);
+  const auto above = command.parent_path().parent_path();
+  for (const auto& folder : {above / name, above / "share" / "perigee" / name}) {
+    if (fs::is_directory(folder, ignored)) return folder.string();
+  }
+  return "";
+}
+
+}  // namespace perigee::command

@@ -1,0 +1,22 @@
+#include "host.h"
+
+#include <dlfcn.h>
+
+#include "base/error.h"
+
+namespace perigee::command {
+
+train::Host& torch_host() {
+  static train::Host* host = [] {
+    void* library = ::dlopen("libperigee_torch.so", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+      fail_run("command", "this needs libperigee_torch and LibTorch, but: {}", ::dlerror());
+    auto* make = reinterpret_cast<train::Host* (*)()>(::dlsym(library, "perigee_host"));
+    if (!make)
+      fail_run("command", "libperigee_torch must be of this version, but: {}", ::dlerror());
+    return make();
+  }();
+  return *host;
+}
+
+}  // namespace perigee::command

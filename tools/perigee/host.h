@@ -1,0 +1,12 @@
+// The part that links LibTorch, opened when first asked for.
+#pragma once
+
+#include "train/host.h"
+
+namespace perigee::command {
+
+// Opens perigee_torch beside the command's other libraries; executes no tensor op. Throws Error
+// when it cannot be opened.
+train::Host& torch_host();
+
+}  // namespace perigee::command

@@ -1,0 +1,98 @@
+// Commands that look at a job and run nothing: plan, graph, check.
+#include <memory>
+
+#include "base/error.h"
+#include "command.h"
+#include "graph/json.h"
+#include "host.h"
+#include "lua/strategy.h"
+#include "task.h"
+
+namespace perigee::command {
+namespace {
+
+struct Options {
+  JobOptions job;
+  OutputOptions output;
+  bool explain = false;
+};
+
+int run_plan(const Options& options) {
+  const auto task = make_task(options.job, place_from_environment());
+  const auto planned = torch_host().plan(task);
+  const bool text = options.explain && !options.output.json;
+  write_result(options.output, text ? plan::explain(planned.plan) : plan::print(planned.plan));
+  return 0;
+}
+
+int run_graph(const Options& options) {
+  const auto planned = torch_host().plan(make_task(options.job, std::nullopt));
+  write_result(options.output,
+               options.output.json ? graph::summary(planned.graph) : graph::print(planned.graph));
+  return 0;
+}
+
+void add_planning(CLI::App& app, Action& action, const char* name, const char* about,
+                  int (*run)(const Options&)) {
+  auto options = std::make_shared<Options>();
+  auto* sub = app.add_subcommand(name, about);
+  sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
+      ->required();
+  add_job_options(*sub, options->job);
+  add_output_options(*sub, options->output);
+  if (run == run_plan)
+    sub->add_flag("--explain", options->explain, "every decision of the plan as a sentence");
+  sub->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
+}
+
+int run_check(const std::string& strategy, const JobOptions& options) {
+  lua::Options script;
+  script.limits = {options.script_seconds, options.script_megabytes};
+  script.runtime_folder = shipped_folder("runtime");
+  lua::StrategyScript parsed(strategy, script);
+  auto job_file = options.file.empty() && parsed.job() ? *parsed.job() : options.file;
+  std::string text;
+  if (!job_file.empty()) {
+    JobOptions with_job = options;
+    with_job.file = job_file;
+    with_job.strategy = strategy;
+    const auto planned = torch_host().plan(make_task(with_job, std::nullopt));
+    text = plan::explain(planned.plan);
+  } else if (parsed.is_function()) {
+    text = "the script returns a function of (job, graph): give a job to check what it returns\n";
+  } else {
+    for (const auto& use : parsed.resolve({}, {}).methods)
+      text += fmt::format("{}\n", use.method->name());
+  }
+  write_result({}, fmt::format("{}: no mistakes found\n{}", strategy, text));
+  return 0;
+}
+
+void add_check(CLI::App& app, Action& action) {
+  struct CheckOptions {
+    std::string strategy;
+    JobOptions job;
+  };
+  auto options = std::make_shared<CheckOptions>();
+  auto* sub = app.add_subcommand("check", "parse and validate a strategy, run nothing");
+  sub->add_option("STRATEGY", options->strategy, "a strategy script")->required();
+  sub->add_option("JOB", options->job.file,
+                  "also make the plan of this job; default: the job the script names");
+  sub->add_option("--set", options->job.sets, "override one job key: a.b=VALUE; repeatable")
+      ->expected(1)
+      ->take_all();
+  sub->add_option("--nproc", options->job.nproc, "number of ranks")->check(CLI::PositiveNumber);
+  sub->callback([options, &action] {
+    action = [options] { return run_check(options->strategy, options->job); };
+  });
+}
+
+}  // namespace
+
+void add_job_commands(CLI::App& app, Action& action) {
+  add_planning(app, action, "plan", "make and print the plan; nothing runs", run_plan);
+  add_planning(app, action, "graph", "print the captured graph", run_graph);
+  add_check(app, action);
+}
+
+}  // namespace perigee::command

@@ -1,0 +1,128 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/version.h"
+#include "command.h"
+
+namespace perigee::command {
+namespace {
+
+// `--resume DIR` and a lone `--resume` both exist; the option never takes the job (*.toml, *.lua)
+// for its DIR.
+std::vector<std::string> arguments(int argc, char** argv) {
+  std::vector<std::string> result;
+  for (int i = 1; i < argc; ++i) {
+    std::string text = argv[i];
+    if (text == "--resume" && i + 1 < argc) {
+      const std::string next = argv[i + 1];
+      if (!next.starts_with('-') && !next.ends_with(".toml") && !next.ends_with(".lua")) {
+        text += "=" + next;
+        ++i;
+      }
+    }
+    result.push_back(std::move(text));
+  }
+  return result;
+}
+
+// Returns the names a user may have meant instead of `unknown`.
+std::vector<std::string> known_names(const CLI::App& app, bool options) {
+  std::vector<std::string> names;
+  if (options) {
+    for (const auto* option : app.get_options()) {
+      for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+      for (const auto& name : option->get_snames()) names.push_back("-" + name);
+    }
+  } else {
+    for (const auto* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  }
+  return names;
+}
+
+[[noreturn]] void refuse(const CLI::App& app, const std::string& text) {
+  const auto name = app.get_parent() ? "perigee " + app.get_name() : std::string("perigee");
+  throw Error(Status::invalid, "command", fmt::format("{}; see {} --help", text, name));
+}
+
+[[noreturn]] void explain_extras(const CLI::App& root) {
+  const CLI::App* app = &root;
+  const auto chosen = root.get_subcommands();
+  if (!chosen.empty()) app = chosen.front();
+  const auto first = root.remaining(true).front();
+  const bool option = first.starts_with('-');
+  auto names = known_names(*app, option);
+  if (app != &root && option) names.push_back("--verbose");
+  const auto hint = did_you_mean(first, names);
+  if (app == &root && !option) {
+    refuse(*app, fmt::format("a command is needed, but \"{}\" is none{}", first, hint));
+  }
+  refuse(*app, option ? fmt::format("there is no option {}{}", first, hint)
+                      : fmt::format("one argument too many: \"{}\"", first));
+}
+
+int run(int argc, char** argv) {
+  if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
+    std::printf("perigee %.*s\n", int(kVersion.size()), kVersion.data());
+    return 0;
+  }
+  CLI::App app("Perigee trains LibTorch models on many devices, planned by Lua strategies.",
+               "perigee");
+  app.set_version_flag("--version", fmt::format("perigee {}", kVersion));
+  app.require_subcommand(1);
+  app.allow_extras();
+  bool verbose = false;
+  app.add_flag("-v,--verbose", verbose, "more log messages, and stack traces of scripts");
+  Action action;
+  add_training_commands(app, action);
+  add_job_commands(app, action);
+  add_core_commands(app, action);
+  add_solve_command(app, action);
+  add_new_command(app, action);
+  add_doctor_command(app, action);
+  for (auto* sub : app.get_subcommands({})) {
+    sub->allow_extras();
+    sub->fallthrough();
+  }
+  try {
+    auto words = arguments(argc, argv);
+    std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+    app.parse(words);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::RequiredError& error) {
+    if (app.get_subcommands().empty() && argc > 1) explain_extras(app);
+    refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(), error.what());
+  } catch (const CLI::ParseError& error) {
+    refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(), error.what());
+  }
+  if (!app.remaining(true).empty()) explain_extras(app);
+  log::set_sink(log::standard_sink(), verbose ? log::Level::debug : log::Level::info);
+  const int status = action();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
+    throw Error(Status::failed, "command",
+                "the result must be written to standard output, but it cannot be");
+  }
+  return status;
+}
+
+}  // namespace
+}  // namespace perigee::command
+
+int main(int argc, char** argv) {
+  try {
+    return perigee::command::run(argc, argv);
+  } catch (const perigee::Error& error) {
+    std::fprintf(stderr, "perigee: %s\n", error.what());
+    return static_cast<int>(error.status());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "perigee: [command] memory is needed, but the system has none left\n");
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "perigee: [internal] %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,35 @@
+// perigee solve: a solver on a problem file.
+#include <memory>
+
+#include "base/error.h"
+#include "command.h"
+#include "solve/solve.h"
+
+namespace perigee::command {
+
+void add_solve_command(CLI::App& app, Action& action) {
+  struct Options {
+    std::string file;
+    solve::Options solve;
+    OutputOptions output;
+  };
+  auto options = std::make_shared<Options>();
+  auto* sub = app.add_subcommand("solve", "run a solver on a problem file");
+  sub->add_option("PROBLEM", options->file, "a perigee.problem/1 file")->required();
+  sub->add_option("--solver", options->solve.solver, "auto, labels or ilp");
+  sub->add_option("--time-limit", options->solve.time_limit,
+                  "seconds; then the best found, with its bound");
+  add_output_options(*sub, options->output);
+  sub->callback([options, &action] {
+    action = [options] {
+      const auto problem = solve::parse_problem(read_file(options->file));
+      const auto result = solve::solve(problem, options->solve);
+      write_result(options->output,
+                   options->output.json ? solve::to_json(result) : solve::to_text(result, problem));
+      return static_cast<int>(result.verdict == solve::Verdict::infeasible ? Status::infeasible
+                                                                           : Status::done);
+    };
+  });
+}
+
+}  // namespace perigee::command

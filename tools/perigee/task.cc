@@ -1,0 +1,134 @@
+#include "task.h"
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "lua/strategy.h"
+
+namespace perigee::command {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns the path of a strategy: a file, or the bare name of a shipped one.
+std::string find_strategy(const std::string& name) {
+  if (name.empty() || name == "auto" || fs::exists(name)) return name.empty() ? "auto" : name;
+  const bool bare = name.find('/') == std::string::npos && !name.ends_with(".lua");
+  if (!bare) fail("strategy", "the strategy must be a file, but there is no {}", name);
+  const auto folder = shipped_folder("strategies");
+  std::vector<std::string> names;
+  if (!folder.empty()) {
+    const auto path = fs::path(folder) / (name + ".lua");
+    if (fs::exists(path)) return path.string();
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() == ".lua") names.push_back(entry.path().stem().string());
+    }
+  }
+  fail("strategy", "a bare name must be that of a shipped strategy, but there is no \"{}\"{}", name,
+       did_you_mean(name, names));
+}
+
+// Returns the size of the mesh that the script asks for, or 0 where it leaves that open or is a
+// function.
+int64_t ranks_of(const std::string& strategy, const lua::Options& options) {
+  if (strategy == "auto") return 0;
+  lua::StrategyScript script(strategy, options);
+  if (script.is_function()) return 0;
+  const auto parsed = script.resolve({}, {});
+  if (parsed.plan) return parsed.plan->mesh.size();
+  for (const auto& use : parsed.methods) {
+    if (use.method->name() != "parallel_mode" || use.config.items.empty()) continue;
+    plan::Plan plan;
+    use.method->apply(plan, use.config, {});
+    return plan.mesh.size();
+  }
+  return 0;
+}
+
+}  // namespace
+
+train::Task make_task(const JobOptions& options, const std::optional<Place>& place) {
+  train::Task task;
+  task.runtime_folder = shipped_folder("runtime");
+  task.script_seconds = options.script_seconds;
+  task.script_megabytes = options.script_megabytes;
+  lua::Options script;
+  script.limits = {options.script_seconds, options.script_megabytes};
+  script.runtime_folder = task.runtime_folder;
+
+  auto file = options.file;
+  std::string named_by_script;
+  if (file.ends_with(".lua")) {
+    const lua::StrategyScript strategy(file, script);
+    if (!strategy.job()) {
+      fail("command",
+           "a strategy script must name its job (job = \"FILE.toml\"), but {} does not: give the "
+           "job and "
+           "--strategy {}",
+           file, file);
+    }
+    named_by_script = file;
+    file = *strategy.job();
+  }
+  task.job = job::Job::load(file, options.sets);
+  task.strategy = find_strategy(!options.strategy.empty()  ? options.strategy
+                                : !named_by_script.empty() ? named_by_script
+                                                           : task.job.strategy);
+  task.plan_file = options.plan;
+  if (!options.cluster.empty()) task.job.cluster.file = options.cluster;
+  if (!task.job.cluster.file.empty()) {
+    fail("command", "planning for a described cluster is not available yet, but {} names one",
+         options.cluster.empty() ? "cluster.file" : "--cluster");
+  }
+  if (place) {
+    task.world = place->world;
+    task.world_given = true;
+  } else if (options.nproc > 0 || options.nodes > 1) {
+    task.world = std::max<int64_t>(1, options.nproc) * options.nodes;
+    task.world_given = true;
+  } else if (task.job.cluster.ranks > 0) {
+    task.world = task.job.cluster.ranks;
+    task.world_given = true;
+  } else if (!task.plan_file.empty()) {
+    task.world = plan::parse(read_file(task.plan_file), task.plan_file).mesh.size();
+  } else if (const auto ranks = ranks_of(task.strategy, script); ranks > 0) {
+    task.world = ranks;
+  }
+  return task;
+}
+
+LaunchOptions launch_options(const JobOptions& options, const train::Task& task) {
+  return {.ranks = task.world / options.nodes,
+          .nodes = options.nodes,
+          .node_rank = options.node_rank,
+          .rendezvous = options.rendezvous};
+}
+
+train::RankPlace rank_place(const Place& place) {
+  return {place.rank, place.world, place.local_rank, place.local_world,
+          place.host, place.port,  place.listen_fd};
+}
+
+void add_job_options(CLI::App& app, JobOptions& options) {
+  app.add_option("--strategy", options.strategy,
+                 "a strategy script or a shipped one's name; replaces the job's");
+  app.add_option("--plan", options.plan, "use this plan; refused if it is another graph's");
+  app.add_option("--cluster", options.cluster,
+                 "plan for this cluster description instead of this machine");
+  app.add_option("--nproc", options.nproc, "number of ranks on this host")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--nodes", options.nodes, "number of hosts")->check(CLI::PositiveNumber);
+  app.add_option("--node-rank", options.node_rank, "which of the hosts this is, from 0");
+  app.add_option("--rendezvous", options.rendezvous,
+                 "HOST:PORT on which host 0 waits for the others");
+  app.add_option("--set", options.sets, "override one job key: a.b=VALUE; repeatable")
+      ->expected(1)
+      ->take_all();
+  app.add_option("--script-seconds", options.script_seconds, "how long a script may run; default 5")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--script-megabytes", options.script_megabytes,
+                 "what a script may use; default 256")
+      ->check(CLI::PositiveNumber);
+}
+
+}  // namespace perigee::command

@@ -1,0 +1,20 @@
+// From options to a task: the job, its strategy, and how many ranks.
+#pragma once
+
+#include "command.h"
+#include "launch.h"
+#include "train/host.h"
+
+namespace perigee::command {
+
+// Reads job and strategy and settles the number of ranks: the launcher's environment, else --nproc
+// (x --nodes), else cluster.ranks, else the product of parallel_mode, else 1 (runtime/README.md
+// section 1). Throws Error.
+train::Task make_task(const JobOptions& options, const std::optional<Place>& place);
+
+// Returns what launch needs.
+LaunchOptions launch_options(const JobOptions& options, const train::Task& task);
+
+train::RankPlace rank_place(const Place& place);
+
+}  // namespace perigee::command
