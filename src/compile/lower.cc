@@ -152,12 +152,14 @@ OpTrace Lowering::trace_of(const OpInstance& instance, bool& recorded) {
         operands.push_back({&instance.operands[k].shape, &instance.operand_strides[k]});
       }
       for (const auto& type : instance.outputs) {
-        known.trace.output_allocation.push_back(
-            static_cast<int32_t>(known.trace.allocations.size()));
-        known.trace.allocations.push_back(type.bytes());
-        known.trace.output_strides.push_back(graph::is_pointwise(instance.op)
-                                                 ? pointwise_strides(type.shape, operands)
-                                                 : contiguous_strides(type.shape));
+        known.trace.output_allocation.push_back(-1);
+        known.trace.output_strides.emplace_back();
+        if (!type) continue;
+        known.trace.output_allocation.back() = static_cast<int32_t>(known.trace.allocations.size());
+        known.trace.allocations.push_back(type->bytes());
+        known.trace.output_strides.back() = graph::is_pointwise(instance.op)
+                                                ? pointwise_strides(type->shape, operands)
+                                                : contiguous_strides(type->shape);
       }
     }
   }
@@ -197,9 +199,9 @@ void Lowering::run_op(const Node& node, std::vector<DraftInstruction>& out) {
     rename(instance.args[a].second, [&](ValueId&) { --first; });
     rename(instance.args[a].second, [&](ValueId& v) { v.index = first++; });
   }
-  // A result nobody can use has no type; the instance then knows it as an empty one.
   for (auto v : node.outputs) {
-    instance.outputs.push_back(v.defined() ? graph_.type(v) : TensorType{graph::DType::uint8, {0}});
+    const bool wanted = v.defined() && uses_[v.index] > 0;
+    instance.outputs.push_back(wanted ? std::optional(graph_.type(v)) : std::nullopt);
   }
   OpTrace trace = trace_of(instance, instruction.traced);
   draft_.program.exact_memory = draft_.program.exact_memory && instruction.traced;

@@ -88,7 +88,11 @@ std::string key(const OpInstance& instance) {
   }
   text += "->";
   for (const auto& type : instance.outputs) {
-    append(text, type);
+    if (type) {
+      append(text, *type);
+    } else {
+      text += '_';
+    }
     text += ' ';
   }
   return text;

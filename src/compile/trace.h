@@ -19,7 +19,7 @@ struct OpInstance {
   std::vector<std::pair<std::string, graph::Arg>> args;  // ValueId indices count `operands`
   std::vector<graph::TensorType> operands;               // local types, in each_operand order
   std::vector<std::vector<int64_t>> operand_strides;
-  std::vector<graph::TensorType> outputs;
+  std::vector<std::optional<graph::TensorType>> outputs;  // nothing: a result that nobody wants
 };
 
 // Returns the text that identifies the instance in the database.

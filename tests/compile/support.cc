@@ -88,10 +88,13 @@ std::optional<OpTrace> MadeUpTraces::find(const OpInstance& instance) {
   };
   if (instance.op == "aten::sum.dim_IntList") allocate(1000);
   for (const auto& type : instance.outputs) {
-    const int32_t at = allocate(type.bytes());
+    trace.output_allocation.push_back(-1);
+    trace.output_strides.emplace_back();
+    if (!type) continue;
+    const int32_t at = allocate(type->bytes());
     if (at == 1) trace.freed_before[1] = {0};
-    trace.output_allocation.push_back(at);
-    trace.output_strides.push_back(contiguous_strides(type.shape));
+    trace.output_allocation.back() = at;
+    trace.output_strides.back() = contiguous_strides(type->shape);
   }
   if (instance.op == "aten::mm") allocate(500);
   return trace;
