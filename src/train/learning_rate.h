@@ -7,7 +7,8 @@
 
 namespace perigee::train {
 
-// Returns the learning rate of a step (from 1) for the peak `lr`. It rises linearly over `warmup` steps to the peak, then
+// Returns the learning rate of a step (from 1) for the peak `lr`. It rises linearly over `warmup`
+// steps to the peak, then
 //   constant      stays
 //   linear        falls linearly to min_lr at the last step
 //   cosine        falls along half a cosine to min_lr at the last step (Loshchilov and Hutter 2016)

@@ -1,12 +1,13 @@
-// A random order that needs no memory: sample i of an epoch is a pure function of seed, epoch and i.
+// A random order that needs no memory: sample i of an epoch is a pure function of seed, epoch and
+// i.
 #pragma once
 
 #include <cstdint>
 
 namespace perigee::train {
 
-// A bijection of [0, size), drawn by `key`: a four-round Feistel network over the next power of four, walked until it
-// falls into the range (Black and Rogaway 2002).
+// A bijection of [0, size), drawn by `key`: a four-round Feistel network over the next power of
+// four, walked until it falls into the range (Black and Rogaway 2002).
 class Permutation {
  public:
   Permutation(uint64_t size, uint64_t key);

@@ -1,4 +1,5 @@
-// The safetensors file format: an 8-byte length, a JSON header, then the tensors' bytes, row-major, little endian.
+// The safetensors file format: an 8-byte length, a JSON header, then the tensors' bytes, row-major,
+// little endian.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +22,17 @@ struct TensorBytes {
   std::span<const std::byte> bytes;
 };
 
-// Writes the file and waits until it is on the disk. Returns the XXH3-128 checksum of its content (32 hexadecimal digits).
-// Throws Error (failed) naming the file when it cannot be written whole; the file is then removed.
+// Writes the file and waits until it is on the disk. Returns the XXH3-128 checksum of its content
+// (32 hexadecimal digits). Throws Error (failed) naming the file when it cannot be written whole;
+// the file is then removed.
 std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
 // A file mapped into memory.
 class SafetensorsFile {
  public:
-  // Throws Error naming the file when it cannot be read, is cut short, or its header is not what the format says.
+  // Throws Error naming the file when it cannot be read, is cut short, or its header is not what
+  // the format says.
   explicit SafetensorsFile(const std::string& path);
 
   const std::vector<TensorBytes>& tensors() const { return tensors_; }  // in the file's order

@@ -44,7 +44,8 @@ std::string read_file(const std::string& path);
 std::string shipped_folder(const std::string& name);
 
 // Each adds its subcommands; the chosen one's callback sets `action`.
-void add_core_commands(CLI::App& app, Action& action);      // mesh, schedule, lua
+void add_core_commands(CLI::App& app, Action& action);  // mesh, schedule, lua
+void add_solve_command(CLI::App& app, Action& action);
 void add_job_commands(CLI::App& app, Action& action);       // plan, graph, check
 void add_training_commands(CLI::App& app, Action& action);  // train, evaluate, sample, export
 void add_new_command(CLI::App& app, Action& action);
