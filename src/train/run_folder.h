@@ -1,0 +1,50 @@
+// The folder that a run leaves, `train.output` (runtime/README.md section 3): job.toml, plan.json,
+// log.txt, metrics.jsonl, checkpoints/.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "job/job.h"
+
+namespace perigee::train {
+
+struct RunOptions {
+  bool resume = false;
+  std::string resume_from;  // a run or a checkpoint; "": the job's own output
+  bool overwrite = false;
+};
+
+// A run's folder, opened by rank 0 for as long as the run writes to it. While it is open, no other
+// process can open it.
+class RunFolder {
+ public:
+  // Makes the folder where it is missing. Throws Error when
+  //   another process has it open,
+  //   it holds a run and the options neither continue that run nor overwrite it,
+  //   there is nothing to resume, or
+  //   the job differs from the resumed run's in keys that may not change.
+  // Overwriting removes what a run leaves and nothing else. Resuming from another run's checkpoint
+  // starts a new run here. Nothing is removed before all checks have passed.
+  RunFolder(const job::Job& job, const RunOptions& options);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string file(std::string_view name) const;  // `path`/`name`
+  // The checkpoint to continue from, or "".
+  const std::string& checkpoint() const { return checkpoint_; }
+  // The plan.json of the run that is resumed, or "".
+  std::string resumed_plan() const;
+
+  // Write job.toml and plan.json, beside and renamed.
+  void write_job(const job::Job& job) const;
+  void write_plan(std::string_view text) const;
+
+ private:
+  std::string path_, checkpoint_;
+  int lock_ = -1;
+};
+
+}  // namespace perigee::train
