@@ -252,10 +252,10 @@ bool AssignSearch::search(Node& node) {
   if (outcome.dropped < seen) {
     node.slack /= kFurther;
     ++node.effort;
-  } else if (outcome.relaxed == kInfinity) {
+  } else if (outcome.relaxed > cutoff) {
     node.slack *= kFurther;
   }
-  return outcome.relaxed < outcome.dropped;
+  return outcome.relaxed <= cutoff && outcome.relaxed < outcome.dropped;
 }
 
 void AssignSearch::split(Node node, bool bounded) {
