@@ -1,6 +1,7 @@
 #include "cost/schedule_search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -36,7 +37,7 @@ class Search {
       refine();
       candidates_.clear();
     }
-    const long polish_share = budget_ / 2;
+    const long polish_share = budget_ / (budget_ > 40 * ops_ ? 2 : 3);
     for (const Policy& policy : policies()) {
       for (const Shape& costs : cost_models()) {
         if (budget_ < polish_share || optimal()) break;
@@ -124,23 +125,36 @@ class Search {
     }
   }
 
+  // Memory between what the V-Min block needs and what the V-Half block does: neither is made for
+  // it.
+  bool roomy() const {
+    return shape_.v_shape && cap_ <= shape_.stages && cap_ > 2 * ((shape_.stages + 4) / 3);
+  }
+
   std::vector<Policy> policies() const {
     using Prefer = Policy::Prefer;
     std::vector<Policy> policies;
     const int p = shape_.stages;
     std::vector<std::vector<int>> limits(1);
     if (shape_.v_shape) {
-      // Chunk-0 activations that the V-Half and V-Min blocks hold, and one more.
-      std::vector<int> half, least;
-      for (int s = 0; s < p; ++s) {
-        half.push_back(std::clamp(p - s / 2 + 1, 1, cap_));
-        least.push_back(std::clamp((4 * p - 2 * s + 5) / 6 + 1, 1, cap_));
-      }
+      // How many chunk-0 activations stage s may hold, falling with s as the blocks of V-Half and
+      // V-Min do.
+      const auto falling = [&](double share, double slope) {
+        std::vector<int> limit;
+        for (int s = 0; s < p; ++s) {
+          const int held = static_cast<int>(std::ceil(share * p - slope * s - 1e-9));
+          limit.push_back(std::clamp(held + 1, 1, cap_));
+        }
+        return limit;
+      };
+      const auto half = falling(1, 0.5), least = falling(2 / 3., 1 / 3.);
       // The less memory there is the more a limit helps: the most likely comes first.
       if (cap_ >= 2 * p) {
         limits = {{}, half, least};
       } else if (cap_ > p) {
         limits = {half, {}, least};
+      } else if (roomy()) {
+        limits = {falling(0.9, 0.5), falling(0.75, 1 / 3.), least, half, {}};
       } else {
         limits = {least, half, {}};
       }
@@ -174,6 +188,7 @@ class Search {
         shape_.forward != shape_.wgrad) {
       models.push_back(shape_);
     }
+    if (roomy()) std::reverse(models.begin(), models.end());
     return models;
   }
 
