@@ -75,29 +75,27 @@ TEST_CASE("the idle time is at most that of the papers' tables") {
       if (costs.transfer > 0) continue;
       const double f = costs.forward, b = costs.backward, w = costs.wgrad;
       INFO("F " << f << " B " << b << " W " << w);
-      // Zero Bubble Pipeline Parallelism, table 1: ZB-H1 and ZB-H2. Where F > W, B, the table's
-      // ZB-H1 order stays above its formula, so that it is compared below as an order.
-      if (f <= b) {
-        CHECK(longest_idle(options("zb1p", p, m, costs)) <= (p - 1) * (f + b - w) + 1e-9);
-      }
+      // Zero Bubble Pipeline Parallelism: ZB-H1 and ZB-H2.
+      CHECK(longest_idle(options("zb1p", p, m, costs)) <= (p - 1) * (f + b - w) + 1e-9);
       CHECK(longest_idle(options("zb2p", p, m, costs)) <=
             std::max(0.0, (p - 1) * (f + b - 2 * w)) + 1e-9);
       // DualPipe: (PP/2 - 1)(F&B + B - 3W) with PP = 2P parts, B both gradients and F&B = F + B.
       CHECK(longest_idle(options("dualpipe_v", p, m, costs)) <=
             (p - 1) * (f + 2 * b - w) / 2 + 1e-9);
     }
-    // Pipeline Parallelism with Controllable Memory, figure of bubble rates: p/2m and 2p/3m.
+    // Pipeline Parallelism with Controllable Memory, the authors' approximate rates p/2m and 2p/3m.
     const double work = 3;
     CHECK(longest_idle(options("v_half", p, m)) <= p / 2.0 * work);
     CHECK(longest_idle(options("v_min", p, m)) <= 2 * p / 3.0 * work);
-    // What the paper's own generator reaches.
+    // What a port of the authors' public generator reached, run once for these counts.
     CHECK(longest_idle(options("v_half", p, m)) <= (p == 4 ? 2.5 : 8.5));
     CHECK(longest_idle(options("v_min", p, m)) <= (p == 4 ? 5.5 : 13.5));
   }
 }
 
-TEST_CASE("zb1p reaches the bubble rates that the Zero Bubble paper reports for its search") {
-  // 1.5B model, 8 stages: profiled costs and the rate idle / longest span of ZB-1p.
+TEST_CASE("zb1p keeps the Zero Bubble paper's bubble rates for its 1.5B model") {
+  // 8 stages; rate is idle / longest span. Costs and rates are cited from memory, not checked
+  // against the paper's text.
   auto o = options("zb1p", 8, 24, {18.522, 18.086, 9.337, 0.601});
   CHECK(longest_idle(o) / longest_span(make_schedule(o)) <= 0.1586);
   o = options("zb1p", 8, 32, {18.513, 18.086, 9.331, 0.626});
