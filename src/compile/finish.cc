@@ -13,6 +13,17 @@ struct Variant {
   uint8_t when;
 };
 
+// Returns true for an operand of a collective that gives its place to the result.
+bool gives_way(const Draft& draft, const Instruction& instruction, int32_t root) {
+  for (auto v : instruction.outputs) {
+    const int32_t other = draft.root(v).index;
+    if (other != root && draft.program.values[other].place == draft.program.values[root].place) {
+      return true;
+    }
+  }
+  return false;
+}
+
 std::vector<Variant> variants(const DraftSection& section, int64_t microbatches) {
   if (!section.repeats || microbatches == 1) return {{"", kFirst}};
   bool first_differs = false, last_differs = false;
@@ -43,7 +54,8 @@ void add_releases(const Draft& draft, const std::vector<bool>& own, Section& sec
     auto touch = [&](ValueId v) {
       const int32_t root = draft.root(v).index;
       if (own[root]) last[root] = static_cast<int32_t>(i);
-      if (instruction.kind == Instruction::Kind::collective) {
+      if (instruction.kind == Instruction::Kind::collective &&
+          !gives_way(draft, instruction, root)) {
         open[instruction.event].push_back(root);
       }
     };
@@ -75,7 +87,8 @@ Program finish(Draft draft) {
       auto touch = [&](ValueId v) {
         const int32_t root = draft.root(v).index;
         dies[root] = static_cast<int32_t>(s);
-        if (instruction.kind == Instruction::Kind::collective) {
+        if (instruction.kind == Instruction::Kind::collective &&
+            !gives_way(draft, instruction, root)) {
           open[instruction.event].push_back(root);
         }
       };

@@ -285,7 +285,7 @@ class Replay {
     });
     const auto& releases = instruction.releases;
     const bool dies = std::find(releases.begin(), releases.end(), ValueId{found}) != releases.end();
-    return clean && (dies || instruction.kind == Instruction::Kind::collective) ? found : -1;
+    return clean && dies ? found : -1;
   }
 
   void step(const Instruction& instruction) {
