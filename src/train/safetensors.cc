@@ -1,9 +1,11 @@
 #include "train/safetensors.h"
 
+#define XXH_INLINE_ALL
 #include <fcntl.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -93,14 +95,23 @@ class Writer {
 
 std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                               const std::map<std::string, std::string>& metadata) {
+  return write_safetensors(
+      path, tensors, [&](size_t i) { return tensors[i].bytes; }, metadata);
+}
+
+std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
+                              const std::function<std::span<const std::byte>(size_t)>& bytes_of,
+                              const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
   for (const auto& tensor : tensors) {
+    uint64_t bytes = graph::size_of(tensor.dtype);
+    for (const auto size : tensor.shape) bytes *= static_cast<uint64_t>(size);
     header[tensor.name] = {{"dtype", code_of(tensor.dtype)},
                            {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.bytes.size()}}};
-    offset += tensor.bytes.size();
+                           {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
   }
   auto text = header.is_null() ? std::string("{}") : header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // tensors start at a multiple of 8
@@ -108,7 +119,12 @@ std::string write_safetensors(const std::string& path, std::span<const TensorByt
   Writer writer(path);
   writer.write(&length, sizeof length);
   writer.write(text.data(), text.size());
-  for (const auto& tensor : tensors) writer.write(tensor.bytes.data(), tensor.bytes.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto bytes = bytes_of(i);
+    writer.write(bytes.data(), bytes.size());
+    offset -= bytes.size();
+  }
+  if (offset != 0) fail_run("file", "tensors of {} must be as large as their shapes say", path);
   return writer.finish();
 }
 
@@ -128,6 +144,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) {
   const auto header = nlohmann::ordered_json::parse(text, text + length, nullptr, false);
   if (!header.is_object()) cut("its header is no JSON object");
   const auto data = content_.subspan(sizeof length + length);
+  std::vector<std::pair<uint64_t, uint64_t>> places;
   try {
     for (const auto& [name, entry] : header.items()) {
       if (name == "__metadata__") {
@@ -157,12 +174,20 @@ SafetensorsFile::SafetensorsFile(const std::string& path) {
       if (begin > end || end > data.size() || end - begin != bytes) {
         cut(fmt::format("tensor {} lies outside of it", name));
       }
+      places.emplace_back(begin, end);
       tensor.bytes = data.subspan(begin, bytes);
       tensors_.push_back(std::move(tensor));
     }
   } catch (const nlohmann::json::exception& error) {
     cut(fmt::format("its header does not fit the format ({})", error.what()));
   }
+  std::sort(places.begin(), places.end());
+  uint64_t end = 0;
+  for (const auto& place : places) {
+    if (place.first != end) cut("its tensors do not lie one after the other");
+    end = place.second;
+  }
+  if (end != data.size()) cut(fmt::format("{} bytes belong to no tensor", data.size() - end));
 }
 
 const TensorBytes* SafetensorsFile::find(std::string_view name) const {

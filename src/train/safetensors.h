@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -26,6 +27,12 @@ struct TensorBytes {
 // (32 hexadecimal digits). Throws Error (failed) naming the file when it cannot be written whole;
 // the file is then removed.
 std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
+                              const std::map<std::string, std::string>& metadata = {});
+
+// The same with bytes that are asked for one tensor at a time, in order; `bytes` of the tensors are
+// not read. A span must live until the next is asked for.
+std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
+                              const std::function<std::span<const std::byte>(size_t)>& bytes_of,
                               const std::map<std::string, std::string>& metadata = {});
 
 // A file mapped into memory.

@@ -2,6 +2,7 @@
 // share.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"

@@ -2,6 +2,7 @@
 // labels are the tokens one later). The last share of the windows is held back for validation.
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -131,9 +132,9 @@ std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokeniz
     } else if (job.data.tokenizer == "bytes") {
       tokens->add_file(path, 1);
     } else {
-      const auto text = map_file(path).bytes;
-      tokens->add_ids(path,
-                      tokenizer->encode({reinterpret_cast<const char*>(text.data()), text.size()}));
+      const auto file = map_file(path);
+      tokens->add_ids(path, tokenizer->encode({reinterpret_cast<const char*>(file.bytes.data()),
+                                               file.bytes.size()}));
     }
   }
   return tokens;
