@@ -1,0 +1,374 @@
+#include "exec/gloo.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <arpa/inet.h>
+#include <c10/core/GradMode.h>
+#include <fmt/ranges.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "base/error.h"
+#include "exec/reduce.h"
+
+namespace perigee::exec {
+namespace {
+
+using Kind = Collective::Kind;
+using at::Tensor;
+using Store = c10::intrusive_ptr<c10d::Store>;
+using GlooGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+
+constexpr const char* kFailureKey = "perigee/failure";
+
+std::string text_of(const std::exception& error) {
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  std::string text = torch ? torch->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
+}
+
+c10d::ReduceOp reduce_op(mesh::Reduce reduce) {
+  switch (reduce) {
+    case mesh::Reduce::max:
+      return c10d::ReduceOp::MAX;
+    case mesh::Reduce::min:
+      return c10d::ReduceOp::MIN;
+    default:
+      return c10d::ReduceOp::SUM;
+  }
+}
+
+int64_t sum_of(const std::vector<int64_t>& counts) {
+  int64_t sum = 0;
+  for (auto count : counts) sum += count;
+  return sum;
+}
+
+// Carries out one collective and returns when it is done.
+void carry_out(c10d::ProcessGroupGloo& gloo, Transfer& t, int64_t ranks, int64_t index) {
+  if (t.pack) t.pack();
+  switch (t.kind) {
+    case Kind::all_reduce: {
+      if (t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
+      std::vector<Tensor> tensors = {t.output};
+      gloo.allreduce(tensors, {.reduceOp = reduce_op(t.reduce)})->wait();
+      if (t.reduce == mesh::Reduce::average) t.output.div_(ranks);
+      break;
+    }
+    case Kind::all_gather: {
+      const auto most = *std::max_element(t.output_counts.begin(), t.output_counts.end());
+      if (most * ranks == sum_of(t.output_counts)) {
+        gloo._allgather_base(t.output, t.input)->wait();
+        break;
+      }
+      // Uneven parts travel padded.
+      auto mine = at::zeros({most}, t.input.options());
+      mine.narrow(0, 0, t.input.numel()).copy_(t.input);
+      auto all = at::empty({most * ranks}, t.input.options());
+      gloo._allgather_base(all, mine)->wait();
+      int64_t at = 0;
+      for (int64_t i = 0; i < ranks; ++i) {
+        const auto count = t.output_counts[i];
+        t.output.narrow(0, at, count).copy_(all.narrow(0, i * most, count));
+        at += count;
+      }
+      break;
+    }
+    case Kind::reduce_scatter: {
+      // Every rank gets all contributions to its part and adds them up in the group's order.
+      const auto count = t.input_counts[index];
+      auto all = at::empty({count * ranks}, t.input.options());
+      std::vector<int64_t> received(ranks, count);
+      gloo.alltoall_base(all, t.input, received, t.input_counts)->wait();
+      std::vector<Tensor> contributions;
+      for (int64_t i = 0; i < ranks; ++i) contributions.push_back(all.narrow(0, i * count, count));
+      if (count > 0) reduce_elements(contributions, std::span(&t.output, 1), t.reduce, 0, count);
+      break;
+    }
+    case Kind::all_to_all:
+      gloo.alltoall_base(t.output, t.input, t.output_counts, t.input_counts)->wait();
+      break;
+    case Kind::broadcast: {
+      if (t.peer == index && t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
+      std::vector<Tensor> tensors = {t.output};
+      gloo.broadcast(tensors, {.rootRank = t.peer, .rootTensor = 0})->wait();
+      break;
+    }
+    case Kind::barrier:
+      gloo.barrier()->wait();
+      break;
+    case Kind::send:
+    case Kind::receive:
+      break;  // messages go past the queue
+  }
+  if (t.unpack) t.unpack();
+}
+
+class GlooEnd;
+
+// A collective in the queue of its group, or a message on its way.
+class GlooWork : public Work {
+ public:
+  GlooWork(GlooEnd& group, Transfer transfer) : group_(group), transfer_(std::move(transfer)) {}
+  void wait() override;
+
+ private:
+  friend class GlooEnd;
+  GlooEnd& group_;
+  Transfer transfer_;
+  c10::intrusive_ptr<c10d::Work> message_;  // send, receive
+  bool done_ = false;
+  std::string error_;
+};
+
+class GlooEnd : public Group {
+ public:
+  GlooEnd(const std::string& name, const std::vector<int64_t>& ranks, const GlooOptions& options,
+          const Store& store)
+      : Group(name, ranks, options.rank), store_(store), timeout_(options.timeout) {
+    if (size() == 1) return;
+    const auto prefix = fmt::format("perigee/{}/{}", name, fmt::join(ranks, ","));
+    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+    const bool local = options.host == "127.0.0.1" || options.host == "localhost";
+    gloo->devices.push_back(local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                  : c10d::ProcessGroupGloo::createDefaultDevice());
+    gloo->threads = 1;
+    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(prefix, store), static_cast<int>(index()),
+        static_cast<int>(size()), gloo);
+    worker_ = std::thread([this] { work(); });
+  }
+
+  ~GlooEnd() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+    if (worker_.joinable()) worker_.join();
+  }
+
+  // Returns the reason that a failing rank left, or what this rank saw.
+  std::string reason(const std::string& seen) const {
+    try {
+      if (store_->check({kFailureKey})) {
+        const auto bytes = store_->get(kFailureKey);
+        return {bytes.begin(), bytes.end()};
+      }
+    } catch (const std::exception&) {
+      return seen + " (rank 0's store is gone, too)";
+    }
+    return seen;
+  }
+
+  [[noreturn]] void fail_transfer(const Transfer& t, const std::string& seen) const {
+    fail_run("communicator", "rank {}: {} over {} (ranks {}) must finish within {} s, but got: {}",
+             rank(), name_of(t.kind), name(), fmt::join(ranks(), ","),
+             std::chrono::duration<double>(timeout_).count(), reason(seen));
+  }
+
+ protected:
+  std::shared_ptr<Work> transfer(Transfer transfer) override {
+    const bool sends = transfer.kind == Kind::send;
+    auto work = std::make_shared<GlooWork>(*this, std::move(transfer));
+    if (sends || work->transfer_.kind == Kind::receive) {
+      auto& t = work->transfer_;
+      work->began = now();
+      if (t.pack) t.pack();
+      std::vector<Tensor> tensors = {sends ? t.input : t.output};
+      const auto peer = static_cast<int>(t.peer);
+      try {
+        work->message_ = sends ? gloo_->send(tensors, peer, 0) : gloo_->recv(tensors, peer, 0);
+      } catch (const std::exception& error) {
+        fail_transfer(t, text_of(error));
+      }
+      return work;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(work);
+    }
+    changed_.notify_all();
+    return work;
+  }
+
+ private:
+  friend class GlooWork;
+
+  void work() {
+    at::set_num_threads(1);
+    c10::AutoGradMode no_grad(false);
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stopped_ || !queue_.empty(); });
+      if (stopped_) return;
+      const auto next = queue_.front();
+      queue_.pop_front();
+      lock.unlock();
+      std::string error;
+      next->began = now();
+      try {
+        carry_out(*gloo_, next->transfer_, size(), index());
+      } catch (const std::exception& e) {
+        error = text_of(e);
+      }
+      next->ended = now();
+      lock.lock();
+      next->error_ = error;
+      next->done_ = true;
+      changed_.notify_all();
+    }
+  }
+
+  Store store_;
+  std::chrono::milliseconds timeout_;
+  GlooGroup gloo_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<GlooWork>> queue_;
+  bool stopped_ = false;
+  std::thread worker_;
+};
+
+void GlooWork::wait() {
+  if (message_) {
+    try {
+      message_->wait(group_.timeout_);
+    } catch (const std::exception& error) {
+      group_.fail_transfer(transfer_, text_of(error));
+    }
+    if (transfer_.unpack) transfer_.unpack();
+    ended = now();
+    return;
+  }
+  std::unique_lock lock(group_.mutex_);
+  // Gloo's own time-out ends the collective before; twice the time covers one that runs ahead of it
+  // in the queue.
+  if (!group_.changed_.wait_for(lock, 2 * group_.timeout_, [&] { return done_; })) {
+    lock.unlock();
+    group_.fail_transfer(transfer_, "no answer");
+  }
+  lock.unlock();
+  if (!error_.empty()) group_.fail_transfer(transfer_, error_);
+}
+
+class GlooCommunicator : public Communicator {
+ public:
+  explicit GlooCommunicator(const GlooOptions& options) : options_(options) {
+    c10d::TCPStoreOptions store;
+    store.port = options.port;
+    store.isServer = options.serve;
+    store.numWorkers = static_cast<size_t>(options.world);
+    store.waitWorkers = false;
+    store.timeout = options.timeout;
+    if (options.listen_socket >= 0) {
+      store.masterListenFd = options.listen_socket;
+    }
+    try {
+      store_ = c10::make_intrusive<c10d::TCPStore>(options.host, store);
+      // All must be here before anyone goes on: a missing rank is named now and not at the first
+      // collective.
+      const auto key = [](int64_t rank) { return fmt::format("perigee/rank/{}", rank); };
+      store_->set(key(options.rank), std::vector<uint8_t>{1});
+      std::vector<std::string> keys;
+      for (int64_t rank = 0; rank < options.world; ++rank) keys.push_back(key(rank));
+      try {
+        store_->wait(keys, options.timeout);
+      } catch (const std::exception&) {
+        std::vector<int64_t> missing;
+        for (int64_t rank = 0; rank < options.world; ++rank) {
+          if (!store_->check({keys[rank]})) missing.push_back(rank);
+        }
+        fail_run("communicator",
+                 "all {} ranks must meet at {}:{} within {} s, but rank {} did not come",
+                 options.world, options.host, options.port, seconds(), fmt::join(missing, ", "));
+      }
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      fail_run("communicator", "rank {} must reach the store at {}:{} within {} s, but got: {}",
+               options.rank, options.host, options.port, seconds(), text_of(error));
+    }
+  }
+
+  ~GlooCommunicator() override { groups_.clear(); }
+
+  int64_t rank() const override { return options_.rank; }
+  int64_t world() const override { return options_.world; }
+
+  std::shared_ptr<Group> group(const std::string& name,
+                               const std::vector<int64_t>& ranks) override {
+    auto& group = groups_[name];
+    if (!group) {
+      try {
+        group = std::make_shared<GlooEnd>(name, ranks, options_, store_);
+      } catch (const Error&) {
+        throw;
+      } catch (const std::exception& error) {
+        fail_run("communicator",
+                 "rank {} must connect to the group {} (ranks {}) within {} s, but got: {}",
+                 options_.rank, name, fmt::join(ranks, ","), seconds(), text_of(error));
+      }
+    }
+    if (group->ranks() != ranks) {
+      fail("communicator", "group \"{}\" must keep its ranks {}, but got {}", name,
+           fmt::join(group->ranks(), ","), fmt::join(ranks, ","));
+    }
+    return group;
+  }
+
+  void abort(const std::string& reason) override {
+    const auto text = fmt::format("rank {} failed: {}", options_.rank, reason);
+    try {
+      if (!store_->check({kFailureKey}))
+        store_->set(kFailureKey, std::vector<uint8_t>(text.begin(), text.end()));
+    } catch (const std::exception&) {
+      // The store is gone with rank 0, and all ranks see that by themselves.
+    }
+  }
+
+ private:
+  double seconds() const { return std::chrono::duration<double>(options_.timeout).count(); }
+
+  GlooOptions options_;
+  Store store_;
+  std::map<std::string, std::shared_ptr<GlooEnd>> groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> gloo_communicator(const GlooOptions& options) {
+  return std::make_unique<GlooCommunicator>(options);
+}
+
+ListeningSocket listen_on_free_port(bool all_interfaces) {
+  const auto check = [](int result, const char* what) {
+    if (result < 0)
+      fail_run("communicator", "{} must give a free port, but got: {}", what, std::strerror(errno));
+    return result;
+  };
+  const int fd = check(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(all_interfaces ? INADDR_ANY : INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  check(::bind(fd, reinterpret_cast<sockaddr*>(&address), size), "bind");
+  check(::listen(fd, SOMAXCONN), "listen");
+  check(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
+  return {fd, ntohs(address.sin_port)};
+}
+
+}  // namespace perigee::exec

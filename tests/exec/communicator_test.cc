@@ -1,0 +1,232 @@
+#include "exec/communicator.h"
+
+#include <unistd.h>
+
+#include "exec/gloo.h"
+#include "exec/threads.h"
+#include "tests/exec/processes.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::exec {
+namespace {
+
+using Kind = Collective::Kind;
+using mesh::Reduce;
+using namespace std::chrono_literals;
+
+std::vector<int64_t> range(int64_t n) {
+  std::vector<int64_t> all(n);
+  for (int64_t i = 0; i < n; ++i) all[i] = i;
+  return all;
+}
+
+// What a rank brings: distinct, small integers, exact in every type.
+at::Tensor brought(int64_t rank, std::vector<int64_t> shape, at::ScalarType type) {
+  int64_t n = 1;
+  for (auto s : shape) n *= s;
+  return ((at::arange(n) % 13) + rank * 3).view(shape).to(type);
+}
+
+// Every collective against what ATen makes of all ranks' operands.
+void all_collectives(Communicator& communicator) {
+  const int64_t n = communicator.world(), me = communicator.rank();
+  const auto group = communicator.group("data", range(n));
+  for (auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (int64_t size : {3, 5000, 300000}) {
+      std::vector<at::Tensor> all;
+      for (int64_t r = 0; r < n; ++r) all.push_back(brought(r, {size}, type));
+      const auto stack = at::stack(all).to(at::kDouble);
+      for (auto [reduce, expected] : {std::pair{Reduce::sum, stack.sum(0)},
+                                      {Reduce::max, stack.amax(0)},
+                                      {Reduce::min, stack.amin(0)},
+                                      {Reduce::average, stack.mean(0)}}) {
+        auto out = at::empty({size}, all[0].options());
+        group->run({.kind = Kind::all_reduce, .input = all[me], .output = out, .reduce = reduce});
+        must(at::equal(out, expected.to(type)), "all_reduce");
+        auto in_place = all[me].clone();
+        group->run(
+            {.kind = Kind::all_reduce, .input = in_place, .output = in_place, .reduce = reduce});
+        must(at::equal(in_place, out), "all_reduce in place");
+      }
+    }
+    // Uneven parts along every dim.
+    const std::vector<int64_t> shape = {4, 5, 7};
+    const auto whole = brought(1, shape, type);
+    for (int64_t dim : {0, 1, 2}) {
+      const auto mine = mesh::split(shape[dim], n, me);
+      const auto part = whole.narrow(dim, mine.begin, mine.length);
+      auto gathered = at::empty(shape, whole.options());
+      group->run({.kind = Kind::all_gather, .input = part, .output = gathered, .dim = dim});
+      must(at::equal(gathered, whole), "all_gather");
+      auto scattered = at::empty(part.sizes(), whole.options());
+      group->run({.kind = Kind::reduce_scatter, .input = whole, .output = scattered, .dim = dim});
+      must(at::equal(scattered, part * n), "reduce_scatter");
+      for (int64_t other : {0, 1, 2}) {
+        if (other == dim) continue;
+        // Sharded on `dim` before, on `other` after.
+        const auto to = mesh::split(shape[other], n, me);
+        auto turned = at::empty(whole.narrow(other, to.begin, to.length).sizes(), whole.options());
+        group->run({.kind = Kind::all_to_all,
+                    .input = part.contiguous(),
+                    .output = turned,
+                    .dim = other,
+                    .other_dim = dim});
+        must(at::equal(turned, whole.narrow(other, to.begin, to.length)), "all_to_all");
+      }
+    }
+    auto out = at::empty(shape, whole.options());
+    const int64_t root = n - 1;
+    group->run({.kind = Kind::broadcast,
+                .input = me == root ? whole : at::Tensor(),
+                .output = out,
+                .peer = root});
+    must(at::equal(out, whole), "broadcast");
+  }
+  // A ring of messages, each rank sending before it receives.
+  auto received = at::empty({3000});
+  const auto sent = brought(me, {3000}, at::kFloat);
+  const auto sending = group->start({.kind = Kind::send, .input = sent, .peer = (me + 1) % n});
+  const auto receiving =
+      group->start({.kind = Kind::receive, .output = received, .peer = (me + n - 1) % n});
+  sending->wait();
+  receiving->wait();
+  must(at::equal(received, brought((me + n - 1) % n, {3000}, at::kFloat)), "message");
+  // Labels are counted in integers and float64 scalars.
+  auto count = at::full({}, me + 1, at::kLong);
+  group->run({.kind = Kind::all_reduce, .input = count, .output = count});
+  must(count.item<int64_t>() == n * (n + 1) / 2, "integers");
+  // Several collectives in flight on two groups.
+  const auto second = communicator.group("tensor", range(n));
+  std::vector<at::Tensor> tensors;
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 10; ++i) {
+    tensors.push_back(at::full({1000}, static_cast<double>(me + i)));
+    works.push_back(
+        (i % 2 ? group : second)
+            ->start({.kind = Kind::all_reduce, .input = tensors.back(), .output = tensors.back()}));
+  }
+  for (int i = 9; i >= 0; --i) {
+    works[i]->wait();
+    must(tensors[i][0].item<double>() == n * (n - 1) / 2 + i * n, "in flight");
+    must(works[i]->ended >= works[i]->began && works[i]->began > 0, "times");
+  }
+}
+
+TEST_CASE("every collective of threads gives what ATen makes of all operands") {
+  run_ranks(GENERATE(1, 2, 3, 4),
+            [](Communicator& c) {
+              if (c.world() > 1) all_collectives(c);
+            },
+            {.timeout = 30s});
+}
+
+TEST_CASE("every collective of Gloo processes gives what ATen makes of all operands") {
+  for (const auto& error : fork_ranks(GENERATE(2, 3), all_collectives)) REQUIRE(error == "");
+}
+
+TEST_CASE("sums of threads are bit-equal from run to run and on all ranks") {
+  at::manual_seed(1);
+  const auto data = at::randn({4, 100000});
+  std::vector<at::Tensor> results(4);
+  at::Tensor first;
+  for (int round = 0; round < 5; ++round) {
+    run_ranks(4, [&](Communicator& c) {
+      auto out = at::empty({100000});
+      c.group("data", range(4))
+          ->run({.kind = Kind::all_reduce, .input = data[c.rank()], .output = out});
+      results[c.rank()] = out;
+    });
+    if (round == 0) first = results[0];
+    for (const auto& result : results) REQUIRE(at::equal(result, first));
+  }
+}
+
+TEST_CASE("a group of one rank is the identity") {
+  const auto communicator = single_communicator();
+  const auto group = communicator->group("data", {0});
+  const auto x = at::randn({3, 4});
+  auto out = at::empty({3, 4});
+  for (auto kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter, Kind::broadcast}) {
+    group->run({.kind = kind, .input = x, .output = out.zero_()});
+    REQUIRE(at::equal(out, x));
+  }
+  REQUIRE_THROWS_WITH(group->run({.kind = Kind::send, .input = x}),
+                      Catch::Contains("another rank"));
+  REQUIRE_THROWS_WITH(communicator->group("data", {1}), Catch::Contains("rank 0"));
+}
+
+TEST_CASE("a rank that throws ends the waits of the others") {
+  const auto body = [](Communicator& c) {
+    if (c.rank() == 2) throw std::runtime_error("the disk is full");
+    auto x = at::ones({10});
+    c.group("data", range(3))->run({.kind = Kind::all_reduce, .input = x, .output = x});
+  };
+  REQUIRE_THROWS_WITH(run_ranks(3, body, {.timeout = 30s}), Catch::Contains("the disk is full"));
+}
+
+TEST_CASE("a rank that does not come in time is named with its group") {
+  const auto body = [](Communicator& c) {
+    if (c.rank() == 1) return;
+    auto x = at::ones({10});
+    c.group("data", range(2))->run({.kind = Kind::all_reduce, .input = x, .output = x});
+  };
+  REQUIRE_THROWS_WITH(
+      run_ranks(2, body, {.timeout = 200ms}),
+      Catch::Contains("all_reduce over data") && Catch::Contains("rank 1 did not come"));
+}
+
+TEST_CASE("ranks that start different collectives are told so") {
+  const auto body = [](Communicator& c) {
+    auto x = at::ones({c.rank() == 0 ? 10 : 11});
+    c.group("data", range(2))->run({.kind = Kind::all_reduce, .input = x, .output = x});
+  };
+  REQUIRE_THROWS_WITH(run_ranks(2, body, {.timeout = 30s}), Catch::Contains("same collective"));
+  REQUIRE_THROWS_WITH(
+      run_ranks(
+          2,
+          [](Communicator& c) {
+            auto x = at::ones({10});
+            c.group("data", range(2))->run({.kind = Kind::all_gather, .input = x, .output = x});
+          }),
+      Catch::Contains("all_gather over data") && Catch::Contains("Float[10]"));
+}
+
+TEST_CASE(
+    "a Gloo rank that fails or stops answering is an error on the others within the time-out") {
+  const auto failing = fork_ranks(
+      2,
+      [](Communicator& c) {
+        auto x = at::ones({10});
+        const auto group = c.group("data", range(2));
+        group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+        if (c.rank() == 1) throw std::runtime_error("the disk is full");
+        group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+      },
+      5s);
+  REQUIRE_THAT(failing[0], Catch::Contains("rank 0: all_reduce over data") &&
+                               Catch::Contains("the disk is full"));
+  const auto silent = fork_ranks(
+      2,
+      [](Communicator& c) {
+        auto x = at::ones({10});
+        const auto group = c.group("data", range(2));
+        if (c.rank() == 1) usleep(2500000);
+        group->run({.kind = Kind::all_reduce, .input = x, .output = x});
+      },
+      1s);
+  REQUIRE_THAT(silent[0], Catch::Contains("rank 0: all_reduce over data (ranks 0,1)"));
+}
+
+TEST_CASE("a Gloo job whose ranks do not all come names the missing one") {
+  const auto listener = listen_on_free_port();
+  REQUIRE_THROWS_WITH(gloo_communicator({.port = listener.port,
+                                         .rank = 0,
+                                         .world = 3,
+                                         .serve = true,
+                                         .listen_socket = listener.socket,
+                                         .timeout = 1s}),
+                      Catch::Contains("rank 1, 2 did not come"));
+}
+
+}  // namespace
+}  // namespace perigee::exec

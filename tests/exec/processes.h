@@ -1,0 +1,86 @@
+// Ranks as processes of a test.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "exec/gloo.h"
+
+namespace perigee::exec {
+
+// Throws where it does not hold: checks of Catch2 belong to the main thread.
+inline void must(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error("wrong: " + what);
+}
+
+// Runs `body` in one process for each rank over Gloo; returns each rank's error, "" for none. A
+// rank that hangs is ended by its own alarm. The test process itself has run LibTorch ops, but no
+// parallel region and no backward pass.
+inline std::vector<std::string> fork_ranks(
+    int64_t world, const std::function<void(Communicator&)>& body,
+    std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
+  const auto listener = listen_on_free_port();
+  std::vector<std::pair<pid_t, int>> children;
+  for (int64_t rank = 0; rank < world; ++rank) {
+    int channel[2];
+    must(pipe(channel) == 0, "pipe");
+    const pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+      alarm(60);
+      close(channel[0]);
+      if (rank != 0) close(listener.socket);
+      std::string error;
+      try {
+        at::set_num_threads(1);
+        const auto communicator =
+            gloo_communicator({.port = listener.port,
+                               .rank = rank,
+                               .world = world,
+                               .serve = rank == 0,
+                               .listen_socket = rank == 0 ? listener.socket : -1,
+                               .timeout = timeout});
+        try {
+          body(*communicator);
+          std::vector<int64_t> all(world);
+          std::iota(all.begin(), all.end(), 0);
+          communicator->group("end", all)->run({.kind = Collective::Kind::barrier});
+        } catch (const std::exception& e) {
+          communicator->abort(e.what());
+          // Rank 0 holds the store: the others read the reason there.
+          if (rank == 0) usleep(300000);
+          throw;
+        }
+      } catch (const std::exception& e) {
+        error = e.what();
+      }
+      must(write(channel[1], error.data(), error.size()) >= 0, "pipe");
+      _exit(0);
+    }
+    close(channel[1]);
+    children.emplace_back(child, channel[0]);
+  }
+  close(listener.socket);
+  std::vector<std::string> errors;
+  for (auto [child, channel] : children) {
+    std::string error;
+    char buffer[4096];
+    for (ssize_t n; (n = read(channel, buffer, sizeof buffer)) > 0;) error.append(buffer, n);
+    close(channel);
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status)) error = "ended by a signal";
+    errors.push_back(error);
+  }
+  return errors;
+}
+
+}  // namespace perigee::exec
