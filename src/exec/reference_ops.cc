@@ -25,6 +25,12 @@ Tensor widen(const Tensor& t) {
   return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16 ? t.to(at::kFloat) : t;
 }
 
+// Sets a result that a caller may leave out. All are computed whether they are wanted or not, so
+// that what an op allocates does not depend on who uses its results.
+void put(Results out, size_t result, const Tensor& value) {
+  if (result < out.size()) out[result] = value;
+}
+
 // ---- shape and constants
 
 Kernel reshape(const Arguments& a) {
@@ -138,23 +144,20 @@ struct Attention {
 };
 
 Kernel attention(const Arguments& a) {
-  return [op = Attention(a), type = result_type(a, 0),
-          lse_type = a.wanted(1) ? std::optional(result_type(a, 1)) : std::nullopt](
-             Operands in, Results out, const Draw& draw) {
+  return [op = Attention(a)](Operands in, Results out, const Draw& draw) {
     const auto scores = op.scores(in);
     const auto logsumexp = scores.logsumexp(-1);
     auto probabilities = Attention::probabilities(scores, logsumexp);
     if (op.p > 0) probabilities = probabilities * op.mask(scores, draw);
     const auto v = Attention::repeat_heads(in[op.value], scores.size(1));
-    out[0] = at::matmul(probabilities, v).to(type);
-    if (lse_type) out[1] = logsumexp.to(*lse_type);
+    out[0] = at::matmul(probabilities, v).to(in[op.query].scalar_type());
+    put(out, 1, logsumexp);
   };
 }
 
 Kernel attention_backward(const Arguments& a) {
-  return [op = Attention(a), grad = a.operand("grad"),
-          bias_wanted = a.wanted(3) && a.flag("bias_grad", true)](Operands in, Results out,
-                                                                  const Draw& draw) {
+  return [op = Attention(a), grad = a.operand("grad"), bias_wanted = a.flag("bias_grad", false)](
+             Operands in, Results out, const Draw& draw) {
     const auto scores = op.scores(in);
     const auto probabilities = Attention::probabilities(scores, scores.logsumexp(-1));
     const auto mask = op.p > 0 ? op.mask(scores, draw) : Tensor();
@@ -178,7 +181,7 @@ Kernel attention_backward(const Arguments& a) {
     out[2] = fold(at::matmul(dropped.transpose(-2, -1), g), in[op.value]);
     if (bias_wanted) {
       const auto& b = in[op.bias];
-      out[3] = at::sum_to(d_scores, b.sizes()).to(b.scalar_type());
+      put(out, 3, at::sum_to(d_scores, b.sizes()).to(b.scalar_type()));
     }
   };
 }
@@ -187,32 +190,27 @@ Kernel attention_backward(const Arguments& a) {
 
 Kernel rms_norm(const Arguments& a) {
   return [self = a.operand("self"), weight = a.optional_operand("weight"), eps = a.number("eps"),
-          type = result_type(a), rstd_wanted = a.wanted(1),
-          rstd_type = a.wanted(1) ? result_type(a, 1) : at::kFloat](Operands in, Results out,
-                                                                    const Draw&) {
+          rstd_type = a.wanted(1) ? std::optional(result_type(a, 1)) : std::nullopt](
+             Operands in, Results out, const Draw&) {
     const auto x = widen(in[self]);
     const auto rstd = (x.square().mean(-1, true) + eps).rsqrt();
     auto y = x * rstd;
     if (weight >= 0) y = y * widen(in[weight]);
-    out[0] = y.to(type);
-    if (rstd_wanted) out[1] = rstd.to(rstd_type);
+    out[0] = y.to(in[self].scalar_type());
+    put(out, 1, rstd_type ? rstd.to(*rstd_type) : rstd);
   };
 }
 
 Kernel rms_norm_backward(const Arguments& a) {
   return [grad = a.operand("grad"), self = a.operand("self"), weight = a.optional_operand("weight"),
-          saved = a.operand("rstd"), self_wanted = a.wanted(0),
-          weight_wanted = a.wanted(1)](Operands in, Results out, const Draw&) {
+          saved = a.operand("rstd")](Operands in, Results out, const Draw&) {
     const auto g = widen(in[grad]), x = widen(in[self]);
     const auto normal = x * in[saved].to(x.scalar_type());
     const auto scaled = weight >= 0 ? g * widen(in[weight]) : g;
-    if (self_wanted) {
-      const auto mean = (scaled * normal).mean(-1, true);
-      out[0] =
-          ((scaled - normal * mean) * in[saved].to(x.scalar_type())).to(in[self].scalar_type());
-    }
-    if (weight_wanted) {
-      out[1] = at::sum_to(g * normal, in[weight].sizes()).to(in[weight].scalar_type());
+    const auto mean = (scaled * normal).mean(-1, true);
+    out[0] = ((scaled - normal * mean) * in[saved].to(x.scalar_type())).to(in[self].scalar_type());
+    if (weight >= 0) {
+      put(out, 1, at::sum_to(g * normal, in[weight].sizes()).to(in[weight].scalar_type()));
     }
   };
 }
@@ -243,8 +241,8 @@ struct Labels {
 
 Kernel cross_entropy(const Arguments& a) {
   return [labels = Labels(a), logits = a.operand("logits"),
-          smoothing = a.number("label_smoothing", 0.0), type = result_type(a),
-          lse_wanted = a.wanted(1), lse_type = a.wanted(1) ? result_type(a, 1) : at::kFloat](
+          smoothing = a.number("label_smoothing", 0.0),
+          type = a.wanted(0) ? std::optional(result_type(a)) : std::nullopt](
              Operands in, Results out, const Draw&) {
     const auto x = widen(in[logits]);
     const auto logsumexp = x.logsumexp(1);
@@ -257,8 +255,9 @@ Kernel cross_entropy(const Arguments& a) {
       losses = losses * (1 - smoothing) + smooth * (smoothing / static_cast<double>(x.size(1)));
     }
     // An ignored label's loss is 0 even where its logits are not finite.
-    out[0] = losses.masked_fill(labels.kept(in).logical_not(), 0).to(type);
-    if (lse_wanted) out[1] = logsumexp.to(lse_type);
+    out[0] = losses.masked_fill(labels.kept(in).logical_not(), 0)
+                 .to(type.value_or(in[logits].scalar_type()));
+    put(out, 1, logsumexp);
   };
 }
 

@@ -194,6 +194,14 @@ TEST_CASE("copies, sums and norms work on any layout") {
   call(cpu_kernel, "perigee::scale_", {{"self", target}, {"scale", half}}, {}, {});
   REQUIRE(at::equal(target, strided * 0.5));
 
+  const auto contiguous =
+      call(cpu_kernel, "perigee::reshape", {{"self", strided}}, {}, {{DType::float32, {4, 3}}})[0];
+  REQUIRE(contiguous.is_contiguous());
+  REQUIRE(at::equal(contiguous, strided));
+  auto sum = at::ones({5}), half_term = at::full({5}, 3.0, at::kBFloat16);
+  call(cpu_kernel, "perigee::accumulate_", {{"self", sum}, {"other", half_term}}, {}, {});
+  REQUIRE(at::equal(sum, at::full({5}, 4.0)));
+
   Op op{.name = "perigee::squared_norm",
         .args = {{"tensors", std::vector<graph::ValueId>{{0}, {1}}}},
         .outputs = {graph::TensorType{DType::float64, {}}}};

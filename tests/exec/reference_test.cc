@@ -93,7 +93,7 @@ TEST_CASE("attention and its backward equal eager autograd") {
   at::NoGradGuard no_grad;
   Named in = {{"query", q}, {"key", k}, {"value", v}};
   if (biased) in.emplace_back("bias", bias);
-  const Args args = {{"causal", causal}, {"scale", 0.5}};
+  const Args args = {{"causal", causal}, {"scale", 0.5}, {"bias_grad", biased}};
   const auto out = call("perigee::attention", in, args, {f64({2, 4, 5, 7}), f64({2, 4, 5})});
   REQUIRE(at::allclose(out[0], eager, 1e-12, 1e-12));
   REQUIRE(at::allclose(out[1], scores.logsumexp(-1), 1e-12, 1e-12));

@@ -3,7 +3,6 @@
 #include "exec/kernels/kernels.h"
 #include "exec/random_op.h"
 #include "exec/reference_ops.h"
-#include "exec/tensor.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -49,26 +48,23 @@ struct Flash {
 }  // namespace
 
 Kernel attention(const Arguments& a) {
-  if (a.number("p", 0.0) > 0 || !a.wanted(1)) return {};
-  const auto lse_type = scalar_type(a.type(1).dtype);
-  Op op = a.op();
-  return [flash = Flash(a), math = reference_op(op), lse_type](
-             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+  if (a.number("p", 0.0) > 0) return {};
+  return [flash = Flash(a), math = reference_op(a.op())](std::span<const Tensor> in,
+                                                         std::span<Tensor> out, const Draw& draw) {
     if (!flash.applies(in)) return math(in, out, draw);
     const auto q = Flash::rows(in[flash.query]);
     auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
         q, Flash::heads(in[flash.key], q.size(1)), Flash::heads(in[flash.value], q.size(1)), 0.0,
         flash.causal, {}, flash.scale);
     out[0] = std::move(output);
-    out[1] = logsumexp.to(lse_type);
+    if (out.size() > 1) out[1] = std::move(logsumexp);
   };
 }
 
 Kernel attention_backward(const Arguments& a) {
   if (a.number("p", 0.0) > 0) return {};
-  Op op = a.op();
   return [flash = Flash(a), grad = a.operand("grad"), output = a.operand("output"),
-          logsumexp = a.operand("logsumexp"), math = reference_op(op)](
+          logsumexp = a.operand("logsumexp"), math = reference_op(a.op())](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
     if (!flash.applies(in)) return math(in, out, draw);
     const auto q = Flash::rows(in[flash.query]);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
+#include "exec/reference_ops.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec::kernels {
@@ -122,30 +123,26 @@ const T* data_or_null(const Tensor& t) {
   return t.defined() ? t.const_data_ptr<T>() : nullptr;
 }
 
-bool supported(graph::DType type) {
-  return type == graph::DType::float32 || type == graph::DType::float64 ||
-         type == graph::DType::bfloat16;
-}
-
 // Rows for one thread at least.
 int64_t grain(int64_t classes) { return 1 + 32768 / std::max<int64_t>(classes, 1); }
 
 }  // namespace
 
 Kernel cross_entropy(const Arguments& a) {
-  if (!supported(a.type(0).dtype)) return {};
-  const auto lse_type = a.wanted(1) ? std::optional(scalar_type(a.type(1).dtype)) : std::nullopt;
-  return [loss = Loss(a), lse_type, type = scalar_type(a.type(0).dtype)](
-             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+  const auto type = a.wanted(0) ? std::optional(scalar_type(a.type(0).dtype)) : std::nullopt;
+  return [loss = Loss(a), losses_type = type, math = reference_op(a.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    if (!has_element(in[loss.logits].scalar_type())) return math(in, out, draw);
     const auto x = in[loss.logits].contiguous();
     const auto labels = in[loss.target].to(at::kLong).contiguous();
     const auto weights = loss.weights(in);
     const int64_t rows = x.size(0), n = x.size(1);
+    const auto type = losses_type.value_or(x.scalar_type());
     out[0] = at::empty({rows}, x.options().dtype(type));
     auto lse = at::empty(
         {rows}, x.options().dtype(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat));
     const auto* label = labels.const_data_ptr<int64_t>();
-    const bool known = dispatch_element(x.scalar_type(), [&]<class T>() {
+    dispatch_element(x.scalar_type(), [&]<class T>() {
       using W = Wide<T>;
       const T* w = data_or_null<T>(weights);
       auto* lse_data = lse.mutable_data_ptr<W>();
@@ -173,17 +170,15 @@ Kernel cross_entropy(const Arguments& a) {
         });
       });
     });
-    if (!known)
-      fail("exec", "cross entropy needs float32, float64 or bfloat16 logits, but got {}",
-           c10::toString(x.scalar_type()));
-    if (lse_type) out[1] = lse.to(*lse_type);
+    if (out.size() > 1) out[1] = std::move(lse);
   };
 }
 
 Kernel cross_entropy_backward(const Arguments& a) {
-  if (!supported(a.type(0).dtype)) return {};
-  return [loss = Loss(a), grad = a.operand("grad"), saved = a.operand("logsumexp")](
-             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+  return [loss = Loss(a), grad = a.operand("grad"), saved = a.operand("logsumexp"),
+          math = reference_op(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
+                                       const Draw& draw) {
+    if (!has_element(in[loss.logits].scalar_type())) return math(in, out, draw);
     const auto x = in[loss.logits].contiguous();
     const auto labels = in[loss.target].to(at::kLong).contiguous();
     const auto weights = loss.weights(in);

@@ -53,6 +53,12 @@ PERIGEE_INLINE W lane_sum(int64_t n, F f) {
   return sum;
 }
 
+// Whether vector loops know the type.
+inline bool has_element(c10::ScalarType type) {
+  return type == c10::ScalarType::Float || type == c10::ScalarType::Double ||
+         type == c10::ScalarType::BFloat16;
+}
+
 // Calls f<T>() for float32, float64 and bfloat16. Returns false for other types.
 template <class F>
 bool dispatch_element(c10::ScalarType type, F f) {

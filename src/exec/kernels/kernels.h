@@ -26,6 +26,9 @@ Kernel rms_norm_backward(const Arguments& arguments);
 Kernel cross_entropy(const Arguments& arguments);
 Kernel cross_entropy_backward(const Arguments& arguments);
 
+// perigee::reshape where it is an instruction: a contiguous copy, always.
+Kernel reshape(const Arguments& arguments);
+
 // perigee::copy_, accumulate_, scale_, squared_norm, clip_scale: nothing is allocated but results.
 Kernel copy(const Arguments& arguments);
 Kernel accumulate(const Arguments& arguments);

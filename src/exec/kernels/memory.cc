@@ -14,9 +14,17 @@ namespace {
 
 using at::Tensor;
 
-template <class T>
-PERIGEE_INLINE void scale_elements(T* out, const T* in, int64_t n, Wide<T> factor) {
-  for (int64_t i = 0; i < n; ++i) store(out, i, load(in, i) * factor);
+// out = in * factor, or out += in * factor; each element is read before it is written.
+template <class T, class S>
+PERIGEE_INLINE void scale_elements(T* out, const S* in, int64_t n, double factor) {
+  const auto f = static_cast<Wide<T>>(factor);
+  for (int64_t i = 0; i < n; ++i) store(out, i, static_cast<Wide<T>>(load(in, i)) * f);
+}
+template <class T, class S>
+PERIGEE_INLINE void add_elements(T* out, const S* in, int64_t n, double factor) {
+  const auto f = static_cast<Wide<T>>(factor);
+  for (int64_t i = 0; i < n; ++i)
+    store(out, i, load(out, i) + static_cast<Wide<T>>(load(in, i)) * f);
 }
 template <class T>
 PERIGEE_INLINE double square_elements(const T* in, int64_t n) {
@@ -26,36 +34,57 @@ PERIGEE_INLINE double square_elements(const T* in, int64_t n) {
   });
 }
 
-#define PERIGEE_MEMORY(T)                                                    \
-  PERIGEE_SIMD void scaled(T* out, const T* in, int64_t n, Wide<T> factor) { \
-    scale_elements<T>(out, in, n, factor);                                   \
-  }                                                                          \
+#define PERIGEE_PAIR(T, S)                                                  \
+  PERIGEE_SIMD void scaled(T* out, const S* in, int64_t n, double factor) { \
+    scale_elements<T, S>(out, in, n, factor);                               \
+  }                                                                         \
+  PERIGEE_SIMD void added(T* out, const S* in, int64_t n, double factor) {  \
+    add_elements<T, S>(out, in, n, factor);                                 \
+  }
+#define PERIGEE_MEMORY(T)        \
+  PERIGEE_PAIR(T, float)         \
+  PERIGEE_PAIR(T, double)        \
+  PERIGEE_PAIR(T, c10::BFloat16) \
   PERIGEE_SIMD double squares(const T* in, int64_t n) { return square_elements<T>(in, n); }
 PERIGEE_MEMORY(float)
 PERIGEE_MEMORY(double)
 PERIGEE_MEMORY(c10::BFloat16)
 #undef PERIGEE_MEMORY
+#undef PERIGEE_PAIR
 
-bool same_layout(const Tensor& a, const Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.is_contiguous() && b.is_contiguous();
+// Calls f(out's data, in's data) where both lie in row-major order and vector loops know their
+// types. Returns false elsewhere.
+template <class F>
+bool each_pair(const Tensor& out, const Tensor& in, F f) {
+  if (!out.is_contiguous() || !in.is_contiguous() || !has_element(in.scalar_type())) return false;
+  return dispatch_element(out.scalar_type(), [&]<class T>() {
+    dispatch_element(in.scalar_type(),
+                     [&]<class S>() { f(out.mutable_data_ptr<T>(), in.const_data_ptr<S>()); });
+  });
 }
 
-// out = in * factor; whatever the layouts, nothing is allocated.
+// out = in * factor.
 void copy_scaled(const Tensor& out, const Tensor& in, double factor) {
   if (factor == 1) {
     out.copy_(in);
     return;
   }
-  const bool done = same_layout(out, in) && dispatch_element(out.scalar_type(), [&]<class T>() {
-                      scaled(out.mutable_data_ptr<T>(), in.const_data_ptr<T>(), out.numel(),
-                             static_cast<Wide<T>>(factor));
-                    });
+  const bool done = each_pair(
+      out, in, [&](auto* to, const auto* from) { scaled(to, from, out.numel(), factor); });
   if (!done) out.zero_().add_(in, factor);
 }
 
 double scalar(const Tensor& t) { return *t.const_data_ptr<double>(); }
 
 }  // namespace
+
+Kernel reshape(const Arguments& a) {
+  return [self = a.operand("self"), shape = a.type().shape](std::span<const Tensor> in,
+                                                            std::span<Tensor> out, const Draw&) {
+    out[0] = at::empty(shape, in[self].options());
+    out[0].view(in[self].sizes()).copy_(in[self]);
+  };
+}
 
 Kernel copy(const Arguments& a) {
   return [self = a.operand("self"), source = a.operand("source"), factor = a.number("scale", 1.0)](
@@ -67,8 +96,11 @@ Kernel copy(const Arguments& a) {
 Kernel accumulate(const Arguments& a) {
   return [self = a.operand("self"), other = a.operand("other"), factor = a.number("scale", 1.0)](
              std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
-    auto sum = in[self];
-    at::add_out(sum, in[self], in[other], factor);
+    const auto& sum = in[self];
+    const auto& term = in[other];
+    const bool done = each_pair(
+        sum, term, [&](auto* to, const auto* from) { added(to, from, sum.numel(), factor); });
+    if (!done) sum.add_(term, factor);
   };
 }
 
@@ -78,10 +110,8 @@ Kernel scale(const Arguments& a) {
     const auto& t = in[self];
     const double f = scalar(in[factor]);
     if (f == 1) return;
-    const bool done = t.is_contiguous() && dispatch_element(t.scalar_type(), [&]<class T>() {
-                        T* data = t.mutable_data_ptr<T>();
-                        scaled(data, data, t.numel(), static_cast<Wide<T>>(f));
-                      });
+    const bool done =
+        each_pair(t, t, [&](auto* to, const auto* from) { scaled(to, from, t.numel(), f); });
     if (!done) t.mul_(in[factor]);
   };
 }

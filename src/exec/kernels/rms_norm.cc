@@ -83,22 +83,16 @@ const T* data_or_null(const Tensor& t) {
   return t.defined() ? t.const_data_ptr<T>() : nullptr;
 }
 
-bool supported(const Arguments& a) {
-  const auto type = a.type(0).dtype;
-  return type == graph::DType::float32 || type == graph::DType::float64 ||
-         type == graph::DType::bfloat16;
-}
-
 // The saved rstd's type: that of the computation.
 at::ScalarType wide_type(at::ScalarType type) { return type == at::kBFloat16 ? at::kFloat : type; }
 
 }  // namespace
 
 Kernel rms_norm(const Arguments& a) {
-  if (!supported(a)) return {};
-  const auto rstd_type = a.wanted(1) ? std::optional(scalar_type(a.type(1).dtype)) : std::nullopt;
   return [self = a.operand("self"), weight = a.optional_operand("weight"), eps = a.number("eps"),
-          rstd_type](std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+          math = reference_op(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
+                                       const Draw& draw) {
+    if (!has_element(in[self].scalar_type())) return math(in, out, draw);
     const auto x = in[self].contiguous();
     const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
     const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
@@ -115,15 +109,15 @@ Kernel rms_norm(const Arguments& a) {
             forward(from, data_or_null<T>(w), to, r, begin, end, n, static_cast<Wide<T>>(eps));
           });
     });
-    if (rstd_type) out[1] = rstd.to(*rstd_type);
+    if (out.size() > 1) out[1] = std::move(rstd);
   };
 }
 
 Kernel rms_norm_backward(const Arguments& a) {
-  if (!a.wanted(0) || !supported(a)) return {};
   return [grad = a.operand("grad"), self = a.operand("self"), weight = a.optional_operand("weight"),
-          saved = a.operand("rstd"), weight_wanted = a.wanted(1)](
-             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+          saved = a.operand("rstd"), math = reference_op(a.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    if (!has_element(in[self].scalar_type())) return math(in, out, draw);
     const auto x = in[self].contiguous();
     const auto g = in[grad].to(x.scalar_type()).contiguous();
     const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
@@ -133,7 +127,7 @@ Kernel rms_norm_backward(const Arguments& a) {
     out[0] = at::empty(x.sizes(), x.options());
     // Each thread adds up its rows; the sums are added in order.
     const int64_t parts =
-        weight_wanted ? std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(rows, 1)) : 0;
+        weight >= 0 ? std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(rows, 1)) : 0;
     auto partial = parts ? at::zeros({parts, n}, wide) : Tensor();
     dispatch_element(x.scalar_type(), [&]<class T>() {
       T* to = out[0].mutable_data_ptr<T>();
@@ -151,7 +145,7 @@ Kernel rms_norm_backward(const Arguments& a) {
         run(0, rows, nullptr);
       }
     });
-    if (weight_wanted) {
+    if (weight >= 0 && out.size() > 1) {
       out[1] = parts == 1 ? partial.view({n}) : partial.sum(0);
       if (out[1].scalar_type() != in[weight].scalar_type())
         out[1] = out[1].to(in[weight].scalar_type());

@@ -1,0 +1,272 @@
+#include "exec/allocator.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/CPUAllocator.h>
+#include <malloc.h>
+#include <sys/mman.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "base/error.h"
+#include "exec/tensor.h"
+
+namespace perigee::exec {
+namespace {
+
+// ---- which addresses belong to arenas: read by every deallocation, so without a lock
+
+struct Extent {
+  const std::byte* begin;
+  const std::byte* end;
+};
+
+constexpr size_t kMostArenas = 1024;
+// An entry is replaced as a whole and its object never changes or goes, so that a reader never sees
+// half of one.
+std::array<std::atomic<const Extent*>, kMostArenas> arenas{};
+std::atomic<size_t> arena_slots{0};
+std::mutex arena_mutex;
+
+size_t register_arena(const std::byte* begin, int64_t bytes) {
+  std::lock_guard lock(arena_mutex);
+  for (size_t slot = 0; slot < kMostArenas; ++slot) {
+    if (arenas[slot].load() != nullptr) continue;
+    arenas[slot].store(new Extent{begin, begin + bytes});
+    arena_slots.store(std::max(arena_slots.load(), slot + 1));
+    return slot;
+  }
+  fail_run("exec", "a process can hold {} programs at a time, but got one more", kMostArenas);
+}
+
+bool in_arena(const void* address) {
+  const auto* byte = static_cast<const std::byte*>(address);
+  const size_t slots = arena_slots.load(std::memory_order_acquire);
+  for (size_t slot = 0; slot < slots; ++slot) {
+    const auto* extent = arenas[slot].load(std::memory_order_acquire);
+    if (extent && byte >= extent->begin && byte < extent->end) return true;
+  }
+  return false;
+}
+
+// ---- counters
+
+std::atomic<int64_t> arena_bytes{0}, other_bytes{0}, peak_bytes{0};
+
+void count(std::atomic<int64_t>& counter, int64_t bytes) {
+  counter.fetch_add(bytes, std::memory_order_relaxed);
+  const int64_t sum =
+      arena_bytes.load(std::memory_order_relaxed) + other_bytes.load(std::memory_order_relaxed);
+  int64_t peak = peak_bytes.load(std::memory_order_relaxed);
+  while (sum > peak && !peak_bytes.compare_exchange_weak(peak, sum)) {
+  }
+}
+
+// ---- what stands on this thread
+
+struct Plan {
+  const compile::Allocation* allocations = nullptr;
+  size_t count = 0, next = 0;
+  std::byte* const* bases = nullptr;
+  bool active = false;
+};
+
+thread_local Plan plan;
+thread_local RecordedAllocations* recording = nullptr;
+
+}  // namespace
+
+struct AllocatorAccess {
+  static auto& entries(RecordedAllocations& r) { return r.entries_; }
+};
+
+namespace {
+
+// ---- the allocator
+
+class PlannedAllocator final : public c10::Allocator {
+ public:
+  explicit PlannedAllocator(c10::Allocator* upstream)
+      : upstream_(upstream), delete_(upstream->raw_deleter()) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (plan.active && bytes > 0) return wrap(planned(static_cast<int64_t>(bytes)));
+    auto given = upstream_->allocate(bytes);
+    void* address = given.get();
+    if (given.get_context() != address) {
+      fail_run("exec",
+               "LibTorch's CPU allocator must give plain memory, but another one was installed "
+               "that does not");
+    }
+    given.release_context();
+    if (address) {
+      count(other_bytes, static_cast<int64_t>(malloc_usable_size(address)));
+      if (recording) {
+        AllocatorAccess::entries(*recording)
+            .push_back({.address = address, .bytes = static_cast<int64_t>(bytes)});
+      }
+    }
+    return wrap(address);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &PlannedAllocator::release; }
+
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  c10::Allocator* upstream() const { return upstream_; }
+  static PlannedAllocator* instance;
+
+ private:
+  static c10::DataPtr wrap(void* address) {
+    return {address, address, &release, c10::Device(c10::kCPU)};
+  }
+
+  // Serves planned and other addresses: oneDNN gives back both through here.
+  static void release(void* address) {
+    if (!address || in_arena(address)) return;
+    other_bytes.fetch_sub(static_cast<int64_t>(malloc_usable_size(address)),
+                          std::memory_order_relaxed);
+    if (recording) {
+      auto& entries = AllocatorAccess::entries(*recording);
+      for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+        if (entry->address != address || entry->freed_at >= 0) continue;
+        entry->freed_at = static_cast<int64_t>(entries.size());
+        break;
+      }
+    }
+    instance->delete_(address);
+  }
+
+  static void* planned(int64_t bytes) {
+    if (plan.next >= plan.count) {
+      fail_run("exec",
+               "the op must make {} allocations, as when its trace was recorded, but makes one "
+               "more of {} bytes",
+               plan.count, bytes);
+    }
+    const auto& next = plan.allocations[plan.next++];
+    if (next.bytes != bytes) {
+      fail_run(
+          "exec",
+          "allocation {} of the op must have {} bytes, as when its trace was recorded, but has {}",
+          plan.next, next.bytes, bytes);
+    }
+    return plan.bases[next.place.frame] + next.place.offset;
+  }
+
+  c10::Allocator* upstream_;
+  c10::DeleterFnPtr delete_;
+};
+
+PlannedAllocator* PlannedAllocator::instance = nullptr;
+
+}  // namespace
+
+void install_allocator() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    auto* upstream = c10::GetCPUAllocator();
+    if (!upstream->raw_deleter()) {
+      fail_run("exec",
+               "LibTorch's CPU allocator must give plain memory, but another one was installed "
+               "that does not");
+    }
+    // Lives as long as the process: tensors of static lifetime point to it.
+    PlannedAllocator::instance = new PlannedAllocator(upstream);
+    c10::SetCPUAllocator(PlannedAllocator::instance, /*priority=*/100);
+  });
+}
+
+struct Arena::Block {
+  c10::DataPtr memory;
+  std::byte* begin = nullptr;
+  int64_t bytes = 0;
+  size_t slot = 0;
+
+  ~Block() {
+    arenas[slot].store(nullptr);
+    arena_bytes.fetch_sub(bytes);
+  }
+};
+
+Arena::Arena(const std::vector<compile::Frame>& frames) {
+  install_allocator();
+  for (const auto& frame : frames) {
+    offsets_.emplace_back();
+    for (int64_t copy = 0; copy < frame.copies; ++copy) {
+      offsets_.back().push_back(bytes_);
+      bytes_ += (frame.bytes + 63) / 64 * 64;
+    }
+  }
+  try {
+    auto memory = PlannedAllocator::instance->upstream()->allocate(
+        static_cast<size_t>(std::max<int64_t>(bytes_, 64)));
+    block_ = std::make_shared<Block>();
+    block_->memory = std::move(memory);
+  } catch (const c10::Error&) {
+    fail_run("exec", "the program's frames need {} bytes of memory, but there is not so much",
+             bytes_);
+  }
+  block_->begin = static_cast<std::byte*>(block_->memory.get());
+  // Large pages where the system gives them: fewer misses on big frames.
+  const auto page = reinterpret_cast<uintptr_t>(block_->begin + 4095) & ~uintptr_t{4095};
+  const auto room =
+      bytes_ - static_cast<int64_t>(page - reinterpret_cast<uintptr_t>(block_->begin));
+  if (room >= int64_t{1} << 21) {
+    madvise(reinterpret_cast<void*>(page), static_cast<size_t>(room / 4096 * 4096), MADV_HUGEPAGE);
+  }
+  std::memset(block_->begin, 0, static_cast<size_t>(bytes_));
+  block_->slot = register_arena(block_->begin, bytes_);
+  block_->bytes = bytes_;
+  count(arena_bytes, bytes_);
+}
+
+std::vector<std::byte*> Arena::bases(int32_t slot) const {
+  std::vector<std::byte*> bases;
+  for (const auto& copies : offsets_) {
+    if (copies.empty()) {
+      bases.push_back(block_->begin);
+      continue;
+    }
+    bases.push_back(block_->begin + copies[copies.size() == 1 ? 0 : static_cast<size_t>(slot)]);
+  }
+  return bases;
+}
+
+at::Tensor Arena::tensor(std::byte* address, const graph::TensorType& type,
+                         const std::vector<int64_t>& strides) const {
+  return at::from_blob(
+      address, type.shape, strides, [block = block_](void*) {},
+      at::TensorOptions().dtype(scalar_type(type.dtype)));
+}
+
+PlannedAllocations::PlannedAllocations(std::span<const compile::Allocation> allocations,
+                                       std::span<std::byte* const> bases) {
+  plan = {allocations.data(), allocations.size(), 0, bases.data(), true};
+}
+
+PlannedAllocations::~PlannedAllocations() { plan.active = false; }
+
+void PlannedAllocations::check_all_made() const {
+  if (plan.next != plan.count) {
+    fail_run("exec", "the op must make {} allocations, as when its trace was recorded, but made {}",
+             plan.count, plan.next);
+  }
+}
+
+RecordedAllocations::RecordedAllocations() {
+  install_allocator();
+  recording = this;
+}
+
+RecordedAllocations::~RecordedAllocations() { recording = nullptr; }
+
+MemoryCount memory_count() { return {arena_bytes.load(), other_bytes.load(), peak_bytes.load()}; }
+
+void reset_peak() { peak_bytes.store(arena_bytes.load() + other_bytes.load()); }
+
+}  // namespace perigee::exec

@@ -1,0 +1,86 @@
+// Planned memory. LibTorch's ops allocate inside; while a plan stands on a thread, its n-th
+// allocation is served at its planned address. Installed once over LibTorch's CPU allocator;
+// threads without a plan notice nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "compile/program.h"
+
+namespace perigee::exec {
+
+// Makes planned memory possible in this process. Safe to repeat. Tensors made before stay valid.
+void install_allocator();
+
+// The frames of one program, zeroed: one allocation, given back when the last tensor that lies in
+// it is gone.
+class Arena {
+ public:
+  // Throws Error when there is not enough memory.
+  explicit Arena(const std::vector<compile::Frame>& frames);
+
+  // Addresses of the frames for the microbatch slot, by frame.
+  std::vector<std::byte*> bases(int32_t slot) const;
+  int64_t bytes() const { return bytes_; }
+
+  // Returns a tensor at `address`, which keeps the arena alive.
+  at::Tensor tensor(std::byte* address, const graph::TensorType& type,
+                    const std::vector<int64_t>& strides) const;
+
+ private:
+  struct Block;
+  std::shared_ptr<Block> block_;
+  std::vector<std::vector<int64_t>> offsets_;  // by frame, by copy
+  int64_t bytes_ = 0;
+};
+
+// Serves this thread's allocations at their places until it ends. Do not nest.
+class PlannedAllocations {
+ public:
+  PlannedAllocations(std::span<const compile::Allocation> allocations,
+                     std::span<std::byte* const> bases);
+  ~PlannedAllocations();
+  PlannedAllocations(const PlannedAllocations&) = delete;
+
+  // Throws Error unless all of them were made. An allocation of another size, or one too many,
+  // throws where it is made.
+  void check_all_made() const;
+};
+
+// Records this thread's allocations and which of them end when.
+class RecordedAllocations {
+ public:
+  RecordedAllocations();
+  ~RecordedAllocations();
+  RecordedAllocations(const RecordedAllocations&) = delete;
+
+  struct Entry {
+    const void* address = nullptr;
+    int64_t bytes = 0;
+    // How many allocations had been made when this one ended; -1: it is still there.
+    int64_t freed_at = -1;
+  };
+  const std::vector<Entry>& entries() const { return entries_; }
+
+ private:
+  friend struct AllocatorAccess;
+  std::vector<Entry> entries_;
+};
+
+// Bytes of LibTorch's CPU allocations outside of arenas, over the process; counted from
+// install_allocator() on.
+struct MemoryCount {
+  int64_t arenas = 0;  // now
+  int64_t others = 0;  // now: batches, results of ops without a recorded trace
+  int64_t peak = 0;    // of arenas + others since reset_peak()
+};
+MemoryCount memory_count();
+void reset_peak();
+
+}  // namespace perigee::exec

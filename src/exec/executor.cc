@@ -1,0 +1,423 @@
+#include "exec/executor.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "base/error.h"
+#include "exec/allocator.h"
+#include "exec/collective_op.h"
+#include "exec/kernels/kernels.h"
+#include "exec/tensor.h"
+
+namespace perigee::exec {
+namespace {
+
+using compile::Binding;
+using compile::Instruction;
+using graph::ValueId;
+
+// What an op must give back: the value's memory, as declared.
+struct Expected {
+  size_t result;
+  at::Tensor value;
+};
+
+// An instruction for one slot: every tensor made, every kernel found.
+struct Prepared {
+  const Instruction* source = nullptr;
+  Kernel* kernel = nullptr;          // op
+  std::vector<at::Tensor> operands;  // op
+  std::vector<at::Tensor> results;   // op: room for what the call returns
+  std::vector<Expected> expected;    // op
+  std::shared_ptr<Group> group;      // collective
+  Collective collective;             // collective
+  const Binding* binding = nullptr;  // load
+  at::Tensor target;                 // load
+};
+
+struct PreparedSection {
+  std::vector<Prepared> instructions;
+  std::vector<std::byte*> bases;  // of the slot's frames
+};
+
+const Binding* find_binding(const compile::Program& program, Binding::Kind kind, const std::string& name) {
+  for (const auto& binding : program.bindings) {
+    if (binding.kind == kind && binding.name == name) return &binding;
+  }
+  return nullptr;
+}
+
+std::string text_of(const std::exception& error) {
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  return torch ? torch->what_without_backtrace() : error.what();
+}
+
+// Strides of dims with one element say nothing.
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  for (int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return true;
+}
+
+std::string layout_of(const at::Tensor& t) {
+  return fmt::format("{} with strides [{}]", to_string(type_of(t)), fmt::join(t.strides(), ", "));
+}
+
+Op op_of(const compile::Program& program, const Instruction& instruction) {
+  Op op{.name = instruction.op, .args = instruction.args, .outputs = {}};
+  int32_t next = 0;
+  for (auto& [name, arg] : op.args) {
+    if (auto* v = std::get_if<ValueId>(&arg)) {
+      if (v->defined()) v->index = next++;
+    } else if (auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
+      for (auto& v : *list) {
+        if (v.defined()) v.index = next++;
+      }
+    }
+  }
+  if (instruction.in_place) return op;
+  for (auto v : instruction.outputs) {
+    op.outputs.push_back(v.defined() ? std::optional(program.values[v.index].type) : std::nullopt);
+  }
+  return op;
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(compile::Program p, Communicator& c, const mesh::Mesh& m, ExecutorOptions o)
+      : program(std::move(p)), communicator(c), mesh(m), options(o), arena(program.frames) {}
+
+  compile::Program program;
+  Communicator& communicator;
+  mesh::Mesh mesh;
+  ExecutorOptions options;
+  Arena arena;
+  std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
+  std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
+  std::vector<std::pair<double*, std::string>> scalars;
+  std::vector<std::pair<std::shared_ptr<Work>, Interval>> events;
+  bool recording = false;
+  std::vector<Interval> intervals;
+
+  std::string where(const compile::Section& section, const Instruction& instruction) const {
+    return fmt::format("rank {}: {} in scope \"{}\" ({}, section {})", program.rank, instruction.op,
+                       instruction.scope,
+                       instruction.phase == graph::Phase::forward ? "forward" : "backward",
+                       section.name);
+  }
+
+  at::Tensor tensor_of(ValueId v, const std::vector<std::byte*>& bases) const {
+    const auto& value = program.values[v.index];
+    auto* address =
+        value.place.frame < 0 ? bases[0] : bases[value.place.frame] + value.place.offset;
+    return arena.tensor(address, value.type, value.strides);
+  }
+
+  void find_kernels();
+  void prepare_bindings();
+  PreparedSection& prepare(int32_t section, int32_t slot);
+  void prepare(Prepared& prepared, const Instruction& instruction,
+               const std::vector<std::byte*>& bases);
+  void run(const StepInputs& inputs);
+  void run_section(const compile::Run& run, const StepInputs& inputs, const Draw& draw);
+  void run_op(Prepared& prepared, const std::vector<std::byte*>& bases, const Draw& draw);
+  void load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch);
+  void wait(int32_t event);
+};
+
+void Executor::Impl::find_kernels() {
+  for (const auto& section : program.sections) {
+    auto& found = kernels.emplace_back();
+    for (const auto& instruction : section.instructions) {
+      Kernel kernel;
+      if (instruction.kind == Instruction::Kind::op) {
+        try {
+          kernel = cpu_kernel(op_of(program, instruction));
+        } catch (const std::exception& error) {
+          fail("exec", "{} must have a kernel, but: {}", where(section, instruction),
+               text_of(error));
+        }
+      }
+      found.push_back(std::move(kernel));
+    }
+    sections.emplace_back();
+  }
+}
+
+void Executor::Impl::prepare_bindings() {
+  const auto bases = arena.bases(0);
+  for (const auto& binding : program.bindings) {
+    if (binding.kind == Binding::Kind::constant) {
+      tensor_of(binding.value, bases)
+          .copy_(from_bytes(program.values[binding.value.index].type, binding.data));
+    } else if (binding.kind == Binding::Kind::scalar) {
+      auto tensor = tensor_of(binding.value, bases);
+      if (tensor.scalar_type() != at::kDouble || tensor.numel() != 1) {
+        fail("exec", "the scalar \"{}\" must be one float64, but is {}", binding.name,
+             layout_of(tensor));
+      }
+      scalars.emplace_back(tensor.mutable_data_ptr<double>(), binding.name);
+    }
+  }
+}
+
+PreparedSection& Executor::Impl::prepare(int32_t section, int32_t slot) {
+  auto& slots = sections[section];
+  if (std::ssize(slots) <= slot) slots.resize(slot + 1);
+  if (slots[slot]) return *slots[slot];
+  auto made = std::make_unique<PreparedSection>();
+  made->bases = arena.bases(slot);
+  const auto& source = program.sections[section];
+  made->instructions.resize(source.instructions.size());
+  for (size_t i = 0; i < source.instructions.size(); ++i) {
+    auto& prepared = made->instructions[i];
+    prepared.source = &source.instructions[i];
+    prepared.kernel = &kernels[section][i];
+    try {
+      prepare(prepared, source.instructions[i], made->bases);
+    } catch (const std::exception& error) {
+      fail("exec", "{} must fit its program, but: {}", where(source, source.instructions[i]),
+           text_of(error));
+    }
+  }
+  slots[slot] = std::move(made);
+  return *slots[slot];
+}
+
+void Executor::Impl::prepare(Prepared& prepared, const Instruction& instruction,
+                             const std::vector<std::byte*>& bases) {
+  switch (instruction.kind) {
+    case Instruction::Kind::op: {
+      graph::Node node{.op = instruction.op, .args = instruction.args};
+      node.each_operand([&](ValueId v) { prepared.operands.push_back(tensor_of(v, bases)); });
+      if (instruction.in_place) break;
+      prepared.results.resize(instruction.outputs.size());
+      for (size_t i = 0; i < instruction.outputs.size(); ++i) {
+        if (instruction.outputs[i].defined()) {
+          prepared.expected.push_back({i, tensor_of(instruction.outputs[i], bases)});
+        }
+      }
+      break;
+    }
+    case Instruction::Kind::collective: {
+      prepared.collective = collective_of(instruction);
+      const auto axis = axis_of(instruction);
+      prepared.group =
+          communicator.group(axis, mesh::group_of(mesh, mesh::split_axes(axis), program.rank));
+      const graph::Node node{.op = instruction.op, .args = instruction.args};
+      node.each_operand([&](ValueId v) { prepared.collective.input = tensor_of(v, bases); });
+      if (!instruction.outputs.empty() && instruction.outputs[0].defined()) {
+        prepared.collective.output = tensor_of(instruction.outputs[0], bases);
+      }
+      break;
+    }
+    case Instruction::Kind::load: {
+      prepared.binding = find_binding(program, Binding::Kind::data, instruction.op);
+      if (!prepared.binding)
+        fail("exec", "the program must bind the data tensor \"{}\", but does not", instruction.op);
+      prepared.target = tensor_of(instruction.outputs.at(0), bases);
+      break;
+    }
+    case Instruction::Kind::wait:
+      break;
+  }
+}
+
+void Executor::Impl::run_op(Prepared& prepared, const std::vector<std::byte*>& bases,
+                            const Draw& draw) {
+  const auto& instruction = *prepared.source;
+  if (instruction.traced) {
+    PlannedAllocations planned(instruction.allocations, bases);
+    (*prepared.kernel)(prepared.operands, prepared.results, draw);
+    planned.check_all_made();
+    for (const auto& [result, value] : prepared.expected) {
+      const auto& given = prepared.results[result];
+      if (!given.defined() || !same_layout(given, value) ||
+          (given.numel() > 0 && given.const_data_ptr() != value.const_data_ptr())) {
+        fail_run("exec", "result {} must be {} at its planned address, but is {}{}", result,
+                 layout_of(value), given.defined() ? layout_of(given) : "no tensor",
+                 given.defined() && same_layout(given, value) ? " elsewhere" : "");
+      }
+    }
+    for (auto& result : prepared.results) result.reset();
+    return;
+  }
+  (*prepared.kernel)(prepared.operands, prepared.results, draw);
+  for (const auto& [result, value] : prepared.expected) {
+    const auto& given = prepared.results[result];
+    if (!given.defined() || given.sizes() != value.sizes() ||
+        given.scalar_type() != value.scalar_type()) {
+      fail_run("exec", "result {} must be {}, but is {}", result, layout_of(value),
+               given.defined() ? layout_of(given) : "no tensor");
+    }
+    value.copy_(given);
+  }
+  for (auto& result : prepared.results) result.reset();
+}
+
+void Executor::Impl::load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch) {
+  const auto& binding = *prepared.binding;
+  if (!inputs.data)
+    fail("exec", "the step needs the data tensor \"{}\", but got no data", binding.name);
+  auto given = inputs.data(binding.name, microbatch);
+  if (!given.defined())
+    fail("exec", "the step needs the data tensor \"{}\", but got none", binding.name);
+  if (given.sizes() != prepared.target.sizes() && given.sizes().vec() == binding.shape) {
+    for (size_t d = 0; d < binding.ranges.size(); ++d) {
+      given =
+          given.narrow(static_cast<int64_t>(d), binding.ranges[d].begin, binding.ranges[d].length);
+    }
+  }
+  if (given.sizes() != prepared.target.sizes() ||
+      given.scalar_type() != prepared.target.scalar_type()) {
+    fail("exec", "the data tensor \"{}\" must be {} (or [{}] over all ranks), but is {}",
+         binding.name, to_string(type_of(prepared.target)), fmt::join(binding.shape, ", "),
+         to_string(type_of(given)));
+  }
+  prepared.target.copy_(given);
+}
+
+void Executor::Impl::wait(int32_t event) {
+  auto& [work, interval] = events.at(event);
+  if (!work) return;
+  work->wait();
+  if (recording) {
+    interval.begin = work->began;
+    interval.end = work->ended;
+    intervals.push_back(interval);
+  }
+  work.reset();
+}
+
+void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inputs,
+                                 const Draw& draw) {
+  auto& section = prepare(run.section, run.slot);
+  const auto& name = program.sections[run.section].name;
+  for (auto& prepared : section.instructions) {
+    const auto& instruction = *prepared.source;
+    const int64_t begin = recording ? now() : 0;
+    try {
+      switch (instruction.kind) {
+        case Instruction::Kind::op:
+          run_op(prepared, section.bases, draw);
+          break;
+        case Instruction::Kind::load:
+          load(prepared, inputs, run.microbatch);
+          break;
+        case Instruction::Kind::wait:
+          wait(instruction.event);
+          break;
+        case Instruction::Kind::collective: {
+          auto& event = events.at(instruction.event);
+          if (event.first)
+            fail_run("exec", "a collective must be waited for before it starts again, but was not");
+          event.first = prepared.group->start(prepared.collective);
+          if (recording) {
+            event.second = {
+                instruction.op, instruction.scope, name, instruction.stream, run.microbatch, 0, 0};
+          }
+          break;
+        }
+      }
+    } catch (const std::exception& error) {
+      fail_run("exec", "{}, microbatch {} must run, but got: {}",
+               where(program.sections[run.section], instruction), run.microbatch, text_of(error));
+    }
+    const bool computes =
+        instruction.kind == Instruction::Kind::op || instruction.kind == Instruction::Kind::load;
+    if (recording && computes) {
+      intervals.push_back(
+          {instruction.op, instruction.scope, name, 0, run.microbatch, begin, now()});
+    }
+  }
+}
+
+void Executor::Impl::run(const StepInputs& inputs) {
+  if (at::get_num_threads() != options.threads) at::set_num_threads(options.threads);
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (auto& [address, name] : scalars) {
+    const auto given = inputs.scalars.find(name);
+    if (given != inputs.scalars.end()) {
+      *address = given->second;
+    } else if (name == "step") {
+      *address = static_cast<double>(inputs.step);
+    } else {
+      fail("exec", "the step needs the scalar \"{}\", but got none", name);
+    }
+  }
+  Draw draw{.seed = options.seed, .step = inputs.step, .microbatches = program.microbatches};
+  for (const auto& run : program.order) {
+    draw.microbatch = run.microbatch;
+    run_section(run, inputs, draw);
+  }
+  for (int32_t event = 0; event < std::ssize(events); ++event) wait(event);
+}
+
+Executor::Executor(compile::Program program, Communicator& communicator, const mesh::Mesh& mesh,
+                   ExecutorOptions options)
+    : impl_(std::make_unique<Impl>(std::move(program), communicator, mesh, options)) {
+  const auto& p = impl_->program;
+  if (p.rank != communicator.rank()) {
+    fail("exec", "the program must be that of rank {}, but is that of rank {}", communicator.rank(),
+         p.rank);
+  }
+  impl_->events.resize(p.events);
+  impl_->find_kernels();
+  impl_->prepare_bindings();
+  // Groups first and in one order, so that all ranks connect alike; and what does not fit is found
+  // before the first step.
+  for (size_t stream = 1; stream < p.streams.size(); ++stream) {
+    const auto& axis = p.streams[stream];
+    communicator.group(axis, mesh::group_of(mesh, mesh::split_axes(axis), p.rank));
+  }
+  for (const auto& run : p.order) impl_->prepare(run.section, run.slot);
+}
+
+Executor::~Executor() = default;
+Executor::Executor(Executor&&) noexcept = default;
+
+void Executor::run(const StepInputs& inputs) {
+  try {
+    impl_->run(inputs);
+  } catch (const std::exception& error) {
+    impl_->communicator.abort(error.what());
+    throw;
+  }
+}
+
+at::Tensor Executor::tensor(Binding::Kind kind, const std::string& name) const {
+  if (const auto* binding = find_binding(impl_->program, kind, name)) {
+    return impl_->tensor_of(binding->value, impl_->arena.bases(0));
+  }
+  fail("exec", "the program has no tensor \"{}\" of that kind{}", name,
+       did_you_mean(name, names(kind)));
+}
+
+std::vector<std::string> Executor::names(Binding::Kind kind) const {
+  std::vector<std::string> names;
+  for (const auto& binding : impl_->program.bindings) {
+    if (binding.kind == kind) names.push_back(binding.name);
+  }
+  return names;
+}
+
+const compile::Program& Executor::program() const { return impl_->program; }
+int64_t Executor::frame_bytes() const { return impl_->arena.bytes(); }
+
+void Executor::record(bool on) {
+  impl_->recording = on;
+  impl_->intervals.clear();
+}
+
+const std::vector<Interval>& Executor::intervals() const { return impl_->intervals; }
+
+}  // namespace perigee::exec

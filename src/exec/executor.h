@@ -1,0 +1,85 @@
+// Runs one rank's program, step by step. It decides nothing: what runs in which order, where every
+// byte lies and when a collective is waited for stands in the program.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compile/program.h"
+#include "exec/communicator.h"
+#include "mesh/mesh.h"
+
+namespace perigee::exec {
+
+struct ExecutorOptions {
+  int threads = 1;    // LibTorch's, of this rank
+  uint64_t seed = 0;  // of all random ops
+};
+
+// What the host brings to one step.
+struct StepInputs {
+  int64_t step = 1;                       // counts from 1; also the scalar "step"
+  std::map<std::string, double> scalars;  // "lr.0", ...
+  // Returns a batch's tensor for one microbatch: the global one, of which the rank takes its part,
+  // or that part itself.
+  std::function<at::Tensor(const std::string& name, int64_t microbatch)> data;
+};
+
+// A stretch of time in which a stream was busy; nanoseconds of now().
+struct Interval {
+  std::string name;  // the op
+  std::string scope;
+  std::string section;
+  int32_t stream = 0;  // of Program::streams; 0 computes
+  int64_t microbatch = 0;
+  int64_t begin = 0, end = 0;
+};
+
+class Executor {
+ public:
+  // Allocates the frames, fills constants and finds a kernel for every instruction. The
+  // communicator (kept by reference) is this rank's; groups are those of the mesh. Throws Error
+  // naming op and scope for what cannot be run.
+  Executor(compile::Program program, Communicator& communicator, const mesh::Mesh& mesh,
+           ExecutorOptions options = {});
+  ~Executor();
+  Executor(Executor&&) noexcept;
+
+  // Runs one optimizer step. Throws Error naming rank, op, scope, section and microbatch; the other
+  // ranks are then told.
+  void run(const StepInputs& inputs);
+
+  // Returns the memory of a parameter, buffer, state or result between steps: this rank's part.
+  // Writing to it changes the program's. Throws Error with the nearest name for one that the
+  // program lacks.
+  at::Tensor tensor(compile::Binding::Kind kind, const std::string& name) const;
+  // Names of that kind in the program's order.
+  std::vector<std::string> names(compile::Binding::Kind kind) const;
+
+  const compile::Program& program() const;
+  int64_t frame_bytes() const;
+
+  // Records intervals from now on (or no more); forgets those before.
+  void record(bool on);
+  const std::vector<Interval>& intervals() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Returns the nanoseconds in which a communication stream and the compute stream were both busy.
+int64_t overlap(const std::vector<Interval>& intervals);
+
+// Writes the intervals of a rank as Chrome trace events (chrome://tracing, Perfetto): one process a
+// rank, one thread a stream. `streams` are the program's.
+std::string chrome_trace(const std::vector<Interval>& intervals, int64_t rank,
+                         const std::vector<std::string>& streams);
+
+}  // namespace perigee::exec

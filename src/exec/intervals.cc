@@ -1,0 +1,62 @@
+// What is made of recorded intervals.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "exec/executor.h"
+
+namespace perigee::exec {
+namespace {
+
+// In JSON, scopes and op names need no more than this.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) >= 0x20) out += c;
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+int64_t overlap(const std::vector<Interval>& intervals) {
+  std::vector<std::pair<int64_t, int64_t>> compute;
+  for (const auto& i : intervals) {
+    if (i.stream == 0) compute.emplace_back(i.begin, i.end);
+  }
+  int64_t both = 0;
+  for (const auto& i : intervals) {
+    if (i.stream == 0) continue;
+    for (const auto& [begin, end] : compute) {
+      both += std::max<int64_t>(0, std::min(end, i.end) - std::max(begin, i.begin));
+    }
+  }
+  return both;
+}
+
+std::string chrome_trace(const std::vector<Interval>& intervals, int64_t rank,
+                         const std::vector<std::string>& streams) {
+  int64_t origin = 0;
+  for (const auto& i : intervals) origin = origin == 0 ? i.begin : std::min(origin, i.begin);
+  std::string text = "{\"traceEvents\":[\n";
+  for (size_t stream = 0; stream < streams.size(); ++stream) {
+    text +=
+        fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}},)",
+                    rank, stream, quoted(streams[stream]));
+    text += '\n';
+  }
+  for (const auto& i : intervals) {
+    text += fmt::format(
+        R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{"scope":{},"section":{},"microbatch":{}}}}},)",
+        quoted(i.name), rank, i.stream, static_cast<double>(i.begin - origin) / 1e3,
+        static_cast<double>(i.end - i.begin) / 1e3, quoted(i.scope), quoted(i.section),
+        i.microbatch);
+    text += '\n';
+  }
+  text += fmt::format(R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"rank {}"}}}})",
+                      rank, rank);
+  return text + "\n]}\n";
+}
+
+}  // namespace perigee::exec
