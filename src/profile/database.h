@@ -1,0 +1,37 @@
+// What has been measured on this machine, kept in one SQLite file: entries by kind ("trace"),
+// device and content. Several threads and processes may use one file at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace perigee::profile {
+
+class Database {
+ public:
+  // Opens the file, making it and its folder where they are missing. A file that is damaged, or of
+  // another version, is made anew, with one warning. Throws Error when the file can be neither
+  // opened nor made.
+  explicit Database(const std::string& path);
+  ~Database();
+  Database(Database&&) noexcept;
+
+  struct Key {
+    std::string kind;
+    std::string device;   // what the entry depends on: device_kind()
+    std::string content;  // what was measured
+  };
+
+  std::optional<std::string> find(const Key& key);
+
+  // Adds or replaces an entry. Where the disk is full, warns once and drops it: a profile is only a
+  // memory.
+  void put(const Key& key, const std::string& value);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace perigee::profile

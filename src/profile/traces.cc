@@ -1,0 +1,90 @@
+#include "profile/traces.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
+#include <torch/headeronly/version.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "exec/dry_run.h"
+
+namespace perigee::profile {
+namespace {
+
+using Json = nlohmann::json;
+
+// Counts changes of what Perigee's own kernels allocate.
+constexpr int kKernels = 1;
+
+// Restores the number of threads that LibTorch's ops use.
+class Threads {
+ public:
+  explicit Threads(int wanted) : before_(at::get_num_threads()) {
+    if (wanted != before_) at::set_num_threads(wanted);
+  }
+  ~Threads() {
+    if (at::get_num_threads() != before_) at::set_num_threads(before_);
+  }
+  Threads(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+std::string device_kind(int threads) {
+  return fmt::format("cpu {} threads={} torch={} perigee={}/{}", at::get_cpu_capability(), threads,
+                     TORCH_VERSION, perigee::kVersion, kKernels);
+}
+
+std::string print(const std::optional<compile::OpTrace>& trace) {
+  if (!trace) return "null";
+  return Json{{"allocations", trace->allocations},
+              {"freed_before", trace->freed_before},
+              {"output_allocation", trace->output_allocation},
+              {"output_strides", trace->output_strides}}
+      .dump();
+}
+
+std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& text) {
+  const auto json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_null()) return std::optional<compile::OpTrace>();
+  try {
+    compile::OpTrace trace;
+    json.at("allocations").get_to(trace.allocations);
+    json.at("freed_before").get_to(trace.freed_before);
+    json.at("output_allocation").get_to(trace.output_allocation);
+    json.at("output_strides").get_to(trace.output_strides);
+    return trace;
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
+}
+
+TraceDatabase::TraceDatabase(Database& database, int threads)
+    : database_(database), threads_(threads), device_(device_kind(threads)) {}
+
+std::optional<compile::OpTrace> TraceDatabase::find(const compile::OpInstance& instance) {
+  std::lock_guard lock(mutex_);
+  const Database::Key key{"trace", device_, compile::key(instance)};
+  if (const auto kept = database_.find(key)) {
+    if (auto trace = parse_trace(*kept)) return *trace;
+  }
+  Threads threads(threads_);
+  try {
+    const auto trace = exec::record_trace(instance);
+    ++recorded_;
+    database_.put(key, print(trace));
+    return trace;
+  } catch (const std::exception& error) {
+    log::warn("profile: {} cannot be run to see its memory, which is estimated: {}", instance.op,
+              std::string_view(error.what()).substr(0, 200));
+    return std::nullopt;
+  }
+}
+
+}  // namespace perigee::profile

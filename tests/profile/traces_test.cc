@@ -1,0 +1,72 @@
+#include "profile/traces.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "tests/support/torch_test.h"
+
+namespace perigee::profile {
+namespace {
+
+using graph::DType;
+using graph::ValueId;
+
+compile::OpInstance product(int64_t n) {
+  const graph::TensorType type{DType::float32, {n, n}};
+  return {"aten::mm",
+          {{"self", ValueId{0}}, {"mat2", ValueId{1}}},
+          {type, type},
+          {{n, 1}, {n, 1}},
+          {type}};
+}
+
+TEST_CASE("a trace is recorded once and found afterwards") {
+  const auto file =
+      std::filesystem::temp_directory_path() / fmt::format("perigee-traces-{}.sqlite", getpid());
+  std::filesystem::remove(file);
+  {
+    Database database(file.string());
+    TraceDatabase traces(database);
+    REQUIRE(traces.find(product(8))->allocations == std::vector<int64_t>{256});
+    REQUIRE(traces.find(product(8))->output_strides == std::vector<std::vector<int64_t>>{{8, 1}});
+    REQUIRE(traces.find(product(16))->allocations == std::vector<int64_t>{1024});
+    REQUIRE(traces.recorded() == 2);
+  }
+  Database database(file.string());
+  TraceDatabase traces(database);
+  REQUIRE(traces.find(product(8))->output_allocation == std::vector<int32_t>{0});
+  REQUIRE(traces.recorded() == 0);
+  // Another number of threads may allocate otherwise.
+  TraceDatabase two(database, 2);
+  two.find(product(8));
+  REQUIRE(two.recorded() == 1);
+  std::filesystem::remove(file);
+}
+
+TEST_CASE("an op that cannot run on zeros has no trace") {
+  const auto file =
+      std::filesystem::temp_directory_path() / fmt::format("perigee-traces-{}.sqlite", getpid());
+  Database database(file.string());
+  TraceDatabase traces(database);
+  const graph::TensorType type{DType::float64, {3, 3}};
+  REQUIRE_FALSE(traces.find({"aten::cholesky", {{"self", ValueId{0}}}, {type}, {{3, 1}}, {type}}));
+  std::filesystem::remove(file);
+}
+
+TEST_CASE("traces read as they were written") {
+  const compile::OpTrace trace{{10, 20}, {{}, {0}}, {1, -1}, {{2, 1}, {}}};
+  const auto back = parse_trace(print(trace)).value().value();
+  REQUIRE(back.allocations == trace.allocations);
+  REQUIRE(back.freed_before == trace.freed_before);
+  REQUIRE(back.output_allocation == trace.output_allocation);
+  REQUIRE(back.output_strides == trace.output_strides);
+  REQUIRE(parse_trace("null")->has_value() == false);
+  REQUIRE_FALSE(parse_trace("{\"allocations\":[1]}"));
+  REQUIRE_FALSE(parse_trace("garbage"));
+}
+
+}  // namespace
+}  // namespace perigee::profile
