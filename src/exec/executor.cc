@@ -46,7 +46,8 @@ struct PreparedSection {
   std::vector<std::byte*> bases;  // of the slot's frames
 };
 
-const Binding* find_binding(const compile::Program& program, Binding::Kind kind, const std::string& name) {
+const Binding* find_binding(const compile::Program& program, Binding::Kind kind,
+                            const std::string& name) {
   for (const auto& binding : program.bindings) {
     if (binding.kind == kind && binding.name == name) return &binding;
   }

@@ -1,5 +1,6 @@
 #include "profile/database.h"
 
+#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -7,8 +8,6 @@
 #include <fstream>
 
 #include "base/log.h"
-#include <fmt/format.h>
-
 #include "tests/support/torch_test.h"
 
 namespace perigee::profile {

@@ -1,10 +1,9 @@
 #include "profile/traces.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
-
-#include <fmt/format.h>
 
 #include "tests/support/torch_test.h"
 

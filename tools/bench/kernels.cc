@@ -1,0 +1,157 @@
+// Perigee's CPU kernels against LibTorch's for the same work, on one thread: median of interleaved
+// runs, and whether the results agree. Ratios below 1 are faster.
+#include "exec/kernels/kernels.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "exec/executor.h"
+#include "exec/tensor.h"
+
+namespace {
+
+using namespace perigee;
+using Args = std::vector<std::pair<std::string, graph::Arg>>;
+
+double seconds(const std::function<void()>& f) {
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void compare(const std::string& name, const std::function<void()>& ours,
+             const std::function<void()>& rival, bool agrees, int64_t elements) {
+  std::vector<double> a, b;
+  for (int i = 0; i < 3; ++i) ours(), rival();
+  for (int i = 0; i < 21; ++i) {
+    a.push_back(seconds(ours));
+    b.push_back(seconds(rival));
+  }
+  std::nth_element(a.begin(), a.begin() + 10, a.end());
+  std::nth_element(b.begin(), b.begin() + 10, b.end());
+  fmt::print("{:34} {:8.3f} ms {:8.3f} ms  ratio {:.2f}  {:.2f} ns/element  {}\n", name,
+             a[10] * 1e3, b[10] * 1e3, a[10] / b[10], a[10] * 1e9 / static_cast<double>(elements),
+             agrees ? "agrees" : "DIFFERS");
+}
+
+// A kernel and its operands, called like an instruction of a program.
+struct Call {
+  exec::Kernel kernel;
+  std::vector<at::Tensor> operands, results;
+  Call(const std::string& name, const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+       Args args, const std::vector<graph::TensorType>& types)
+      : results(types.size()) {
+    exec::Op op{.name = name, .args = std::move(args), .outputs = {types.begin(), types.end()}};
+    for (const auto& [key, tensor] : tensors) {
+      op.args.emplace_back(key, graph::ValueId{static_cast<int32_t>(operands.size())});
+      operands.push_back(tensor);
+    }
+    kernel = exec::cpu_kernel(op);
+  }
+  void operator()() { kernel(operands, results, {.seed = 1, .step = 1}); }
+};
+
+bool close(const at::Tensor& a, const at::Tensor& b) { return at::allclose(a, b, 1e-4, 1e-5); }
+
+void dropout() {
+  const auto x = at::randn({2048, 2048});
+  Call ours("perigee::dropout", {{"self", x}}, {{"p", 0.1}, {"key", int64_t{1}}},
+            {exec::type_of(x)});
+  ours();
+  const double kept = ours.results[0].ne(0).to(at::kFloat).mean().item<double>();
+  compare(
+      "dropout / native_dropout", [&] { ours(); }, [&] { at::native_dropout(x, 0.1, true); },
+      std::abs(kept - 0.9) < 1e-3, x.numel());
+}
+
+void cross_entropy() {
+  const auto x = at::randn({1024, 8192});
+  const auto labels = at::randint(0, 8192, {1024}, at::kLong);
+  const graph::TensorType row{graph::DType::float32, {1024}};
+  Call forward("perigee::cross_entropy", {{"logits", x}, {"target", labels}}, {}, {row, row});
+  forward();
+  Call backward("perigee::cross_entropy_backward",
+                {{"grad", at::ones({1024})},
+                 {"logits", x},
+                 {"target", labels},
+                 {"logsumexp", forward.results[1]}},
+                {}, {exec::type_of(x)});
+  backward();
+  auto leaf = x.clone().requires_grad_(true);
+  const auto eager = [&] {
+    leaf.mutable_grad() = at::Tensor();
+    at::cross_entropy_loss(leaf, labels, {}, at::Reduction::Sum).backward();
+  };
+  eager();
+  compare(
+      "cross entropy, both / autograd", [&] { forward(), backward(); }, eager,
+      close(backward.results[0], leaf.grad()), x.numel());
+}
+
+void adamw() {
+  const int64_t n = 4 << 20;
+  auto eager = at::randn({n}).requires_grad_(true);
+  auto ours = eager.detach().clone();
+  eager.mutable_grad() = at::randn({n});
+  torch::optim::AdamW optimizer({eager}, torch::optim::AdamWOptions(1e-3));
+  const auto step = at::ones({}, at::kDouble);
+  Call call("perigee::adamw_",
+            {{"self", ours},
+             {"exp_avg", at::zeros({n})},
+             {"exp_avg_sq", at::zeros({n})},
+             {"gradient", eager.grad()},
+             {"lr", at::full({}, 1e-3, at::kDouble)},
+             {"step", step}},
+            {{"weight_decay", 1e-2}}, {});
+  call();
+  optimizer.step();
+  const bool agrees = close(ours, eager.detach());
+  compare(
+      "adamw / torch::optim::AdamW", [&] { call(); }, [&] { optimizer.step(); }, agrees, n);
+}
+
+void rms_norm() {
+  const auto x = at::randn({4096, 1024}), w = at::randn({1024});
+  Call ours("perigee::rms_norm", {{"self", x}, {"weight", w}}, {{"eps", 1e-5}},
+            {exec::type_of(x), {graph::DType::float32, {4096, 1}}});
+  ours();
+  const auto eager = [&] { return at::rms_norm(x, {1024}, w, 1e-5); };
+  compare(
+      "rms norm / at::rms_norm", [&] { ours(); }, eager, close(ours.results[0], eager()),
+      x.numel());
+}
+
+// What an instruction costs above the op that it calls.
+void overhead() {
+  const auto x = at::randn({4}), y = at::randn({4});
+  Call ours("aten::add.Tensor", {{"self", x}, {"other", y}}, {}, {exec::type_of(x)});
+  ours();
+  constexpr int kCalls = 10000;
+  compare(
+      "10,000 small adds / at::add",
+      [&] {
+        for (int i = 0; i < kCalls; ++i) ours();
+      },
+      [&] {
+        for (int i = 0; i < kCalls; ++i) at::add(x, y);
+      },
+      at::equal(ours.results[0], x + y), kCalls);
+}
+
+}  // namespace
+
+int main() {
+  at::set_num_threads(1);
+  at::manual_seed(1);
+  dropout();
+  cross_entropy();
+  c10::AutoGradMode no_grad(false);
+  rms_norm();
+  overhead();
+  adamw();
+}
