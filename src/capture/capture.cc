@@ -48,10 +48,15 @@ void add_output(Session& session, Output::Kind kind, const std::string& name,
   session.graph.outputs.push_back({kind, name, value});
 }
 
+// A model may return a parameter as it is.
+at::Tensor of_session(Session& session, const at::Tensor& tensor) {
+  return tensor.is_cpu() ? session.twins.get(session, tensor) : tensor;
+}
+
 // Returns the loss as a scalar tensor. Throws where it cannot be one.
-at::Tensor checked_loss(const Session& session, const at::Tensor& loss) {
+at::Tensor checked_loss(Session& session, at::Tensor loss) {
   if (!loss.defined()) fail("capture", "training needs a scalar loss, but the callback gave none");
-  session.value_of(loss);
+  loss = of_session(session, loss);
   if (loss.numel() != 1 || !loss.is_floating_point()) {
     fail("capture", "a loss is one floating number, but got {}[{}]",
          c10::toString(loss.scalar_type()), fmt::join(loss.sizes(), ", "));
@@ -87,6 +92,8 @@ void add_new_values(Session& session) {
     if (value == base.input || !base.input.defined()) continue;
     if (base.kind == Input::Kind::buffer) {
       add_output(session, Output::Kind::buffer, base.name, value);
+    } else if (base.name.empty() && session.twins.is_local(base.original)) {
+      continue;
     } else if (base.name.empty()) {
       fail("capture",
            "a model may write to its parameters' and buffers' values only, but the "
@@ -110,7 +117,7 @@ void add_new_values(Session& session) {
 void add_results(Session& session, const Result& result) {
   for (const auto& [name, tensor] : result.results) {
     if (!tensor.defined()) fail("capture", "results are tensors, but \"{}\" is undefined", name);
-    add_output(session, Output::Kind::result, name, session.value_of(tensor));
+    add_output(session, Output::Kind::result, name, session.value_of(of_session(session, tensor)));
   }
 }
 

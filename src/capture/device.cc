@@ -43,8 +43,30 @@ struct NoMemory final : c10::Allocator {
   void copy_data(void*, const void*, size_t) const override {}
 };
 
+bool runs_on_meta(const c10::OperatorHandle& op) {
+  using Key = c10::DispatchKey;
+  return op.hasKernelForDispatchKey(Key::Meta) ||
+         op.hasKernelForDispatchKey(Key::CompositeImplicitAutograd) ||
+         op.hasKernelForDispatchKey(Key::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(Key::CompositeExplicitAutogradNonFunctional);
+}
+
+// Functionalisation first tries an op that writes on the meta device. What writes to its first
+// operand, directly or as `out`, leaves that one's shape as it is.
+void write_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto self = torch::jit::peek(*stack, 0, arguments.size());
+  const auto last = stack->back();
+  const bool by_out = arguments.back().is_out();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !by_out || (self.isTensor() && last.isTensor() && self.toTensor().is_same(last.toTensor())),
+      op.operator_name(), " has no fake impl or Meta kernel");
+  torch::jit::drop(*stack, arguments.size());
+  stack->push_back(self);
+}
+
 // A catch-all is not enough: ops with a composite kernel for every back end would run it.
-void register_kernels(torch::Library& library) {
+void register_kernels(torch::Library& library, torch::Library& meta) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (!name.name.starts_with("aten::")) continue;
@@ -56,6 +78,9 @@ void register_kernels(torch::Library& library) {
     auto local = name.name.substr(6);
     if (!name.overload_name.empty()) local += "." + name.overload_name;
     library.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunction<&record_kernel>());
+    if (op->schema().is_mutable() && op->schema().returns().size() == 1 && !runs_on_meta(*op)) {
+      meta.impl(local.c_str(), torch::CppFunction::makeFromBoxedFunction<&write_on_meta>());
+    }
   }
 }
 
@@ -74,12 +99,13 @@ void register_device() {
     // Never destroyed: the dispatcher may be gone before them when the process ends.
     constexpr auto kind = torch::Library::IMPL;
     static auto& aten = *new torch::Library(kind, "aten", c10::DispatchKey::PrivateUse1, "", 0);
+    static auto& meta = *new torch::Library(kind, "aten", c10::DispatchKey::Meta, "", 0);
     static auto& rest = *new torch::Library(kind, "_", c10::DispatchKey::PrivateUse1, "", 0);
     c10::register_privateuse1_backend("capture");
     at::RegisterPrivateUse1HooksInterface(&hooks);
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kPrivateUse1)].store(&guard);
     c10::SetAllocator(c10::kPrivateUse1, no_memory_allocator());
-    register_kernels(aten);
+    register_kernels(aten, meta);
     rest.fallback(torch::CppFunction::makeFromBoxedFunction<&record_kernel>());
   });
 }

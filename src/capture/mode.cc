@@ -18,6 +18,7 @@
 #include "capture/op.h"
 #include "capture/session.h"
 #include "capture/tensor.h"
+#include "capture/views.h"
 
 namespace perigee::tracing {
 namespace {
@@ -90,6 +91,7 @@ void run_at_once(Session& session, const Call& call) {
     }
   }
   const size_t returns = call.op.schema().returns().size();
+  const c10::impl::ExcludeDispatchKeyGuard as_it_is(c10::DispatchKey::Functionalize);
   call.op.callBoxed(call.stack);
   for (size_t r = call.stack->size() - returns; r < call.stack->size(); ++r) {
     each_tensor((*call.stack)[r], [&](const at::Tensor& tensor) {
@@ -99,6 +101,23 @@ void run_at_once(Session& session, const Call& call) {
   }
 }
 
+// Above autograd, so that the gradient is that of the views. Returns false for all other ops, and
+// for strides that are no chain of views.
+bool call_as_strided(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  if (op.schema().name() != "aten::as_strided") return false;
+  const size_t first = stack->size() - 4;
+  const auto self = (*stack)[first].toTensor();
+  const auto& offset = (*stack)[first + 3];
+  const auto view =
+      strided_view(self, Geometry::of(self),
+                   {(*stack)[first + 1].toIntVector(), (*stack)[first + 2].toIntVector(),
+                    offset.isNone() ? self.storage_offset() : offset.toInt()});
+  if (!view.defined()) return false;
+  stack->resize(first);
+  stack->emplace_back(view);
+  return true;
+}
+
 void mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
   Session* session = Session::current();
@@ -106,6 +125,7 @@ void mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const Call call(op, stack);
   bool any = false, plain = true;
   for (size_t i = 0; i < call.arguments().size(); ++i) {
+    if (call.value(i).isDevice()) plain = plain && !call.value(i).toDevice().is_privateuseone();
     each_tensor(call.value(i), [&](const at::Tensor& tensor) {
       any = true;
       plain = plain && tensor.is_cpu() && !session->twins.find(tensor).defined();
@@ -117,7 +137,7 @@ void mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
     if (any ? plain && !random : !redirect_factory(call)) return run_at_once(*session, call);
     if (session->purpose == Session::Purpose::deferred) return call_on_fakes(*session, op, stack);
     replace_by_twins(*session, call);
-    if (!call_loss(op, stack)) op.callBoxed(stack);
+    if (!call_loss(op, stack) && !call_as_strided(op, stack)) op.callBoxed(stack);
   } catch (...) {
     session->remember(std::current_exception());
     throw;

@@ -24,7 +24,7 @@ Op::Op(const c10::OperatorHandle& handle)
   if (handle.hasTag(at::Tag::data_dependent_output)) {
     refusal =
         "its result steers the model (item(), bool(tensor), equal()), and a graph has one path";
-  } else if (handle.hasTag(at::Tag::dynamic_output_shape)) {
+  } else if (handle.hasTag(at::Tag::dynamic_output_shape) && name != "aten::index.Tensor") {
     refusal = "its result's shape depends on values (nonzero, masks as indices, unique)";
   } else if (handle.schema().is_mutable()) {
     refusal = "it writes to an operand and has no pure form";

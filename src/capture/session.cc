@@ -26,13 +26,16 @@ uint64_t new_session_id() {
   return next++;
 }
 
-// TorchScript knows the module that runs: "TOP(Net)::forward.layers(Sequential)::forward.0(...)".
-std::string script_path() {
+// TorchScript knows the modules that run: "TOP(Net)::forward", "layers(Sequential)::forward", ...
+// Returns nothing outside of it.
+std::optional<std::string> script_path() {
+  const auto modules = torch::jit::currentModuleHierarchy();
+  if (modules.empty()) return std::nullopt;
   std::string path;
-  for (const std::string& entry : torch::jit::currentModuleHierarchy()) {
-    if (const auto open = entry.find('('); entry.starts_with('.') && open != entry.npos) {
-      path += (path.empty() ? "" : ".") + entry.substr(1, open - 1);
-    }
+  for (const std::string& entry : modules) {
+    const auto name = entry.substr(0, entry.find('('));
+    if (name == "TOP" || name.empty()) continue;
+    path += (path.empty() || name[0] == '.' ? "" : ".") + name;
   }
   return path;
 }
@@ -139,7 +142,7 @@ void Session::link(graph::Node& node, graph::NodeId id) {
     // The engine adds up gradients between two nodes.
     node.forward_node = last_backward_;
   } else if (hint.exact < 0) {
-    if (const auto path = script_path(); !path.empty()) hint.exact = scopes.add(path, "Scope");
+    if (const auto path = script_path()) hint.exact = scopes.add(*path, "Scope");
   }
   const auto made = at::sequence_number::peek() - first_sequence_;
   if (phase == graph::Phase::forward && forward_nodes_.size() < made) {
@@ -181,7 +184,11 @@ at::Tensor Session::wrap(graph::ValueId value, const at::Tensor& meta) const {
 }
 
 graph::ValueId Session::value_of(const at::Tensor& tensor) const {
-  if (functional::isFunctionalTensor(tensor)) functional::sync(tensor);
+  if (functional::isFunctionalTensor(tensor)) {
+    // Pending writes are ops of the device, not of the model.
+    c10::impl::ExcludeDispatchKeyGuard below_mode(c10::DispatchKey::DeferredInit);
+    functional::sync(tensor);
+  }
   const auto* impl = captured(tensor);
   if (!impl || impl->session() != id) {
     fail("capture", "a tensor must come from this capture, but got one of shape [{}] on {}{}{}",
@@ -189,6 +196,16 @@ graph::ValueId Session::value_of(const at::Tensor& tensor) const {
          impl ? " that an earlier or outer capture made" : "", where());
   }
   return impl->value();
+}
+
+// nn::MultiheadAttention asks whether its three inputs are equal to choose between two ways to the
+// same result; different values of its shape may differ, so the answer is the general way.
+std::optional<bool> Session::known_equal(const at::Tensor& a, const at::Tensor& b) const {
+  if (!captured(a) || !captured(b)) return std::nullopt;
+  if (a.sizes() != b.sizes()) return false;
+  if (value_of(a) == value_of(b)) return true;
+  if (a.is_floating_point() && a.dim() == 3) return false;
+  return std::nullopt;
 }
 
 std::string Session::where() const {

@@ -52,6 +52,10 @@ class Session {
   // for a tensor of another session or device.
   graph::ValueId value_of(const at::Tensor& tensor) const;
 
+  // Returns whether two tensors are known to be equal (the same value) or different (shapes), and
+  // nothing where that depends on their elements.
+  std::optional<bool> known_equal(const at::Tensor& a, const at::Tensor& b) const;
+
   int64_t next_random_key() { return random_key_++; }
 
   // Says where the recording is, for messages: ` in scope "blocks.0.attn"`.

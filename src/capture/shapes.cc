@@ -81,8 +81,12 @@ std::vector<at::Tensor> infer_shapes(const Session& session, const Op& op, const
   if (op.shape) return op.shape(shaped);
   try {
     if (op.has_meta) return call_meta(op, metas);
-  } catch (const c10::NotImplementedError&) {
-    // A composite of which a part has no Meta kernel.
+  } catch (const c10::Error& error) {
+    // Of a composite, a part may have no Meta kernel; all other errors are the model's.
+    const std::string_view text = error.what_without_backtrace();
+    const bool missing = dynamic_cast<const c10::NotImplementedError*>(&error) ||
+                         text.find("no fake impl or Meta kernel") != text.npos;
+    if (!missing) throw;
   }
   if (op.pointwise) return broadcast(shaped);
   fail("capture", "every op needs a shape function, but {} has none{}", op.name, session.where());

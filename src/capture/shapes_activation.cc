@@ -11,6 +11,16 @@ std::vector<at::Tensor> boolean_like(const Values& v) {
   return {meta_tensor(v.tensor(0).sizes(), at::kBool)};
 }
 
+std::vector<at::Tensor> boolean(const Values& v) {
+  return {meta_tensor(at::infer_size(v.tensor(0).sizes(), v.tensor(1).sizes()), at::kBool)};
+}
+
+// Two real operands, one complex result.
+std::vector<at::Tensor> complex(const Values& v) {
+  return {meta_tensor(at::infer_size(v.tensor(0).sizes(), v.tensor(1).sizes()),
+                      c10::toComplexType(v.tensor(0).scalar_type()))};
+}
+
 // Losses with `reduction` as argument R: elementwise, or a scalar.
 template <size_t R>
 std::vector<at::Tensor> loss(const Values& v) {
@@ -62,6 +72,13 @@ ShapeTable activation_shapes() {
       {"aten::selu", like<0>},
       {"aten::logit", like<0>},
       {"aten::isnan", boolean_like},
+      {"aten::isinf", boolean_like},
+      {"aten::logical_not", boolean_like},
+      {"aten::logical_and", boolean},
+      {"aten::logical_or", boolean},
+      {"aten::logical_xor", boolean},
+      {"aten::complex", complex},
+      {"aten::polar", complex},
       {"aten::where.self", where},
       {"aten::_prelu_kernel", like<0>},
       {"aten::_prelu_kernel_backward", like<1, 1>},

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include "base/error.h"
+#include "capture/session.h"
 #include "capture/shape_tables.h"
 #include "capture/tensor.h"
 
@@ -12,6 +14,21 @@ std::vector<at::Tensor> index_select(const Values& v) {
   auto sizes = v.tensor(0).sizes().vec();
   if (!sizes.empty()) sizes[wrap_dim(v.integer(1), v.tensor(0).dim())] = v.tensor(2).numel();
   return {meta_tensor(sizes, v.tensor(0).scalar_type())};
+}
+
+// A mask among the indices gives as many rows as it has true elements.
+std::vector<at::Tensor> index(const Values& v) {
+  const auto indices = v[1].toOptionalTensorList();
+  for (const std::optional<at::Tensor>& index : indices.vec()) {
+    if (!index || !index->defined()) continue;
+    if (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte) {
+      fail("capture",
+           "aten::index.Tensor cannot be in a graph: a mask as index gives a shape that depends on "
+           "values (use where or masked_fill){}",
+           Session::current()->where());
+    }
+  }
+  return {at::index(v.tensor(0), indices)};
 }
 
 std::vector<at::Tensor> embedding(const Values& v) {
@@ -71,11 +88,9 @@ std::vector<at::Tensor> prod(const Values& v) {
   return {meta_tensor({}, type)};
 }
 
-// (self, dim?, correction, keepdim)
-at::Tensor moment(const Values& v) {
-  const auto self = v.tensor(0);
-  auto dims = v[1].isNone() ? std::vector<int64_t>() : v.ints(1);
-  const bool keep = v.boolean(3);
+// The shape of `self` without the dims, or with size 1 there; no dims are all dims.
+std::vector<int64_t> reduced_sizes(const at::Tensor& self, const std::vector<int64_t>& dims,
+                                   bool keep) {
   std::vector<bool> reduced(self.dim(), dims.empty());
   for (auto dim : dims) reduced[wrap_dim(dim, self.dim())] = true;
   std::vector<int64_t> sizes;
@@ -83,7 +98,21 @@ at::Tensor moment(const Values& v) {
     if (!reduced[d]) sizes.push_back(self.size(d));
     if (reduced[d] && keep) sizes.push_back(1);
   }
-  return meta_tensor(sizes, c10::toRealValueType(self.scalar_type()));
+  return sizes;
+}
+
+std::vector<at::Tensor> logsumexp(const Values& v) {
+  const auto type = v.tensor(0).scalar_type();
+  return {meta_tensor(reduced_sizes(v.tensor(0), v.ints(1), v.boolean(2)),
+                      c10::isIntegralType(type, true) ? at::kFloat : type)};
+}
+
+// (self, dim?, correction, keepdim)
+at::Tensor moment(const Values& v) {
+  const auto self = v.tensor(0);
+  const auto dims = v[1].isNone() ? std::vector<int64_t>() : v.ints(1);
+  return meta_tensor(reduced_sizes(self, dims, v.boolean(3)),
+                     c10::toRealValueType(self.scalar_type()));
 }
 
 std::vector<at::Tensor> one_moment(const Values& v) { return {moment(v)}; }
@@ -113,6 +142,8 @@ std::vector<at::Tensor> pdist(const Values& v) {
 ShapeTable index_shapes() {
   return {
       {"aten::index_select", index_select},
+      {"aten::index.Tensor", index},
+      {"aten::logsumexp", logsumexp},
       {"aten::embedding", embedding},
       {"aten::embedding_dense_backward", embedding_backward},
       {"aten::_embedding_bag", embedding_bag},

@@ -33,6 +33,7 @@ exec::Tensors evaluate(torch::nn::Module& module, const Captured& captured, cons
 }
 
 exec::Tensors eager(torch::nn::Module& module, const Batch& batch, const Forward& forward) {
+  at::globalContext().setSDPUseFlash(false);  // has no second derivative
   const auto result = forward(batch);
   exec::Tensors tensors;
   for (const auto& [name, tensor] : result.results) tensors[name] = tensor.detach();
@@ -99,7 +100,7 @@ LayerModel model_of(const Layer& layer) {
     std::vector<at::Tensor> in;
     for (size_t i = 0; i < harness->inputs.size(); ++i) {
       const auto found = batch.find("input" + std::to_string(i));
-      in.push_back(found == batch.end() ? harness->inputs[i] : found->second);
+      in.push_back(found == batch.end() ? harness->inputs[i].alias() : found->second);
     }
     Result result;
     const auto outputs = run(in);
