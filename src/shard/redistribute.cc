@@ -1,6 +1,7 @@
 #include "shard/redistribute.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <queue>
 #include <set>
@@ -99,6 +100,16 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
     }
     return bytes;
   };
+  // Uneven shards over several axes are uneven shards of uneven shards: one collective over the
+  // joint group would cut otherwise, so such a dim is changed axis by axis.
+  const auto one_cut = [&](unsigned mask, int dim, const Placements& sharded) {
+    if (std::has_single_bit(mask)) return true;
+    int64_t parts = 1;
+    for (size_t a = 0; a < sharded.size(); ++a) {
+      if (sharded[a] == Placement::shard(dim)) parts *= mesh_.axes[a].size;
+    }
+    return type.shape[dim] % parts == 0;
+  };
   const unsigned all = 1u << from.size();
   while (!queue.empty()) {
     const auto [cost, name] = queue.top();
@@ -135,19 +146,18 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
         try_step({Step::Kind::all_reduce, axes, -1, -1, p.reduce, changed(Placement::replicate())},
                  kLatency + 2 * moved);
         for (int dim : dims) {
-          if (!innermost(here, mask, dim)) continue;
-          try_step(
-              {Step::Kind::reduce_scatter, axes, dim, -1, p.reduce, changed(Placement::shard(dim))},
-              kLatency + moved);
+          const auto after = changed(Placement::shard(dim));
+          if (!innermost(here, mask, dim) || !one_cut(mask, dim, after)) continue;
+          try_step({Step::Kind::reduce_scatter, axes, dim, -1, p.reduce, after}, kLatency + moved);
         }
       } else if (p.is_shard()) {
-        if (!innermost(here, mask, p.dim)) continue;
+        if (!innermost(here, mask, p.dim) || !one_cut(mask, p.dim, here)) continue;
         try_step({Step::Kind::all_gather, axes, p.dim, -1, {}, changed(Placement::replicate())},
                  kLatency + (n - 1) * bytes);
         for (int dim : dims) {
-          if (dim == p.dim || !innermost(here, mask, dim)) continue;
-          try_step({Step::Kind::all_to_all, axes, dim, p.dim, {}, changed(Placement::shard(dim))},
-                   kLatency + moved);
+          const auto after = changed(Placement::shard(dim));
+          if (dim == p.dim || !innermost(here, mask, dim) || !one_cut(mask, dim, after)) continue;
+          try_step({Step::Kind::all_to_all, axes, dim, p.dim, {}, after}, kLatency + moved);
         }
       } else {
         for (int dim : dims) {
@@ -194,6 +204,11 @@ std::string name_of(mesh::Reduce reduce) {
     default:
       return "sum";
   }
+}
+
+// True when a slice of the dim leaves a contiguous tensor contiguous.
+bool leading(const std::vector<int64_t>& shape, int dim) {
+  return std::all_of(shape.begin(), shape.begin() + dim, [](int64_t size) { return size == 1; });
 }
 
 // True when this rank is the first of its group over the axes.
@@ -252,6 +267,11 @@ graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& 
               {"start", begin},
               {"end", begin + after[step.dim].length}},
              type);
+        // Some kernels read their operands as if they were contiguous (layer norm's backward its
+        // statistics).
+        if (!leading(local.type(value).shape, step.dim)) {
+          emit("aten::clone", {{"self", value}, {"memory_format", int64_t{0}}}, type);
+        }
         break;
       }
       case Step::Kind::part:

@@ -365,7 +365,8 @@ class Instance {
     return *dim;
   }
 
-  std::vector<int> tensor(const Tensor& tensor, const std::vector<int64_t>& shape) {
+  std::vector<int> tensor(const Tensor& tensor, const std::vector<int64_t>& shape,
+                          bool broadcast = true) {
     std::vector<int> dims;
     const int length = family_length(tensor, shape.size());
     for (const auto& token : tensor.tokens) {
@@ -373,7 +374,7 @@ class Instance {
       for (int k = 0; k < count; ++k) {
         int dim = token.letter < 0 ? -1 : dim_of(token, count - 1 - k);
         const int64_t size = shape[dims.size()];
-        if (dim >= 0 && size == 1 && sizes_[dim] > 1) dim = -1;  // broadcast
+        if (broadcast && dim >= 0 && size == 1 && sizes_[dim] > 1) dim = -1;
         dims.push_back(dim);
       }
     }
@@ -384,8 +385,9 @@ class Instance {
   void forbid(const std::string& attribute) {
     if (call_.operand_count() == 0) return;
     const auto named = call_.named_dims(attribute, call_.rank(0));
+    const auto written = tensor(*matched_[0], call_.shape(0), false);
     for (size_t d = 0; d < named.size(); ++d) {
-      const int dim = pattern_.operands[0][d];
+      const int dim = written[d];
       if (!named[d] || dim < 0) continue;
       for (auto* tensors : {&pattern_.operands, &pattern_.results}) {
         for (auto& letters : *tensors) std::replace(letters.begin(), letters.end(), dim, -1);

@@ -200,9 +200,8 @@ std::vector<ValueId> lower_backward(Lowering& lowering) {
 
 void add_batch_norm_rules(Rules& rules) {
   for (const char* op :
-       {"aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit.no_stats",
-        "aten::_native_batch_norm_legit_functional", "aten::_native_batch_norm_legit_no_training",
-        "aten::native_batch_norm"}) {
+       {"aten::_native_batch_norm_legit.no_stats", "aten::_native_batch_norm_legit_functional",
+        "aten::_native_batch_norm_legit_no_training"}) {
     rules.add(op, {forward, lower_forward});
   }
   rules.add("aten::native_batch_norm_backward", {backward, lower_backward});

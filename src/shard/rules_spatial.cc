@@ -16,18 +16,18 @@ void add_spatial_rules(Rules& rules) {
     const auto backward = one + ", " + one + " -> " + one;
     const auto indexed = one + " -> " + one + ", " + one;
     const auto indexed_backward = one + ", " + one + ", " + one + " -> " + one;
-    rules.add_rule("aten::max_pool" + d + "_with_indices", indexed + "; " + pooling);
-    rules.add_rule("aten::max_pool" + d + "_with_indices_backward",
-                   indexed_backward + "; linear(0) " + pooling);
-    rules.add_rule("aten::avg_pool" + d, unary + "; " + averaging);
-    rules.add_rule("aten::avg_pool" + d + "_backward", backward + "; linear(0) " + averaging);
-    for (const char* name : {"aten::_adaptive_avg_pool", "aten::adaptive_avg_pool"}) {
-      rules.add_rule(name + d, unary + "; output_size");
-      rules.add_rule(name + d + "_backward", backward + "; linear(0)");
+    if (space > 1) {  // in one dim LibTorch makes them of the others
+      rules.add_rule("aten::max_pool" + d + "_with_indices", indexed + "; " + pooling);
+      rules.add_rule("aten::max_pool" + d + "_with_indices_backward",
+                     indexed_backward + "; linear(0) " + pooling);
+      rules.add_rule("aten::avg_pool" + d, unary + "; " + averaging);
+      rules.add_rule("aten::avg_pool" + d + "_backward", backward + "; linear(0) " + averaging);
+      rules.add_rule("aten::_adaptive_avg_pool" + d, unary + "; output_size");
+      rules.add_rule("aten::_adaptive_avg_pool" + d + "_backward", backward + "; linear(0)");
+      rules.add_rule("aten::adaptive_max_pool" + d, indexed + "; output_size");
+      rules.add_rule("aten::adaptive_max_pool" + d + "_backward", indexed_backward + "; linear(0)");
+      rules.add_rule("aten::max_unpool" + d, backward + "; output_size stride padding");
     }
-    rules.add_rule("aten::adaptive_max_pool" + d, indexed + "; output_size");
-    rules.add_rule("aten::adaptive_max_pool" + d + "_backward", indexed_backward + "; linear(0)");
-    rules.add_rule("aten::max_unpool" + d, backward + "; output_size stride padding");
     for (const char* name : {"aten::reflection_pad", "aten::replication_pad"}) {
       rules.add_rule(name + d, unary + "; padding");
       rules.add_rule(name + d + "_backward", backward + "; linear(0) padding");

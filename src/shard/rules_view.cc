@@ -95,10 +95,8 @@ std::optional<Pattern> permute(const Call& call) {
   return permuted(call, order);
 }
 
-// The result lacks (or, for unsqueeze and stack-like ops, gains) the dim `at`; the others
-// correspond in order.
-void without_dim(Pattern& pattern, const std::vector<int>& more, std::vector<int>& fewer, int at) {
-  (void)pattern;
+// `fewer` lacks the dim `at` of `more`; the others correspond in order.
+void without_dim(const std::vector<int>& more, std::vector<int>& fewer, int at) {
   for (size_t d = 0, out = 0; d < more.size(); ++d) {
     if (static_cast<int>(d) != at) fewer[out++] = more[d];
   }
@@ -107,8 +105,7 @@ void without_dim(Pattern& pattern, const std::vector<int>& more, std::vector<int
 std::optional<Pattern> unsqueeze(const Call& call) {
   auto pattern = moving(call);
   for (auto& letter : pattern.results[0]) letter = pattern.add();
-  without_dim(pattern, pattern.results[0], pattern.operands[0],
-              call.dim("dim", call.rank(0) + 1, 0));
+  without_dim(pattern.results[0], pattern.operands[0], call.dim("dim", call.rank(0) + 1, 0));
   return pattern;
 }
 
@@ -124,13 +121,19 @@ std::optional<Pattern> squeeze(const Call& call) {
   return pattern;
 }
 
+// A shard of another dim may have size 1 too, which the op itself would drop.
+std::vector<graph::ValueId> lower_squeeze(Lowering& lowering) {
+  return {lowering.emit("perigee::reshape", {{"self", lowering.operands[0]}},
+                        lowering.local_types()[0])};
+}
+
 // One element of a dim: the others correspond.
 std::optional<Pattern> select(const Call& call) {
   auto pattern = moving(call);
   const int at = call.dim("dim", call.rank(0), 0);
   for (int d = 0; d < call.rank(0); ++d) pattern.operands[0][d] = d == at ? -1 : pattern.add();
   for (auto& result : pattern.results) {
-    if (!result.empty()) without_dim(pattern, pattern.operands[0], result, at);
+    if (!result.empty()) without_dim(pattern.operands[0], result, at);
   }
   return pattern;
 }
@@ -142,7 +145,7 @@ std::optional<Pattern> select_backward(const Call& call) {
   for (int d = 0; d < call.result_rank(0); ++d) {
     pattern.results[0][d] = d == at ? -1 : pattern.add();
   }
-  without_dim(pattern, pattern.results[0], pattern.operands[0], at);
+  without_dim(pattern.results[0], pattern.operands[0], at);
   return pattern;
 }
 
@@ -170,15 +173,6 @@ std::optional<Pattern> slice_backward(const Call& call) {
   auto pattern = along_dim(call);
   if (pattern) pattern->any_reduce = false;
   return pattern;
-}
-
-std::optional<Pattern> slice(const Call& call) {
-  if (call.shape(0) == call.result_shape(0) && call.node().get<int64_t>("step", 1) == 1) {
-    // The whole dim: where its size is baked as the end, a shard must not be cut by it.
-    auto pattern = along_dim(call);
-    return pattern;
-  }
-  return along_dim(call);
 }
 
 std::optional<Pattern> flip(const Call& call) {
@@ -241,7 +235,7 @@ std::optional<Pattern> stack(const Call& call) {
   for (int d = 0; d < rank; ++d) pattern.results[0][d] = d == at ? -1 : pattern.add();
   std::vector<int> all;
   for (int i = 0; i < call.operand_count(); ++i) {
-    without_dim(pattern, pattern.results[0], pattern.operands[i], at);
+    without_dim(pattern.results[0], pattern.operands[i], at);
     all.push_back(i);
   }
   pattern.linear = {all};
@@ -258,14 +252,14 @@ void add_view_rules(Rules& rules) {
   rules.add("aten::permute", {permute});
   rules.add("aten::unsqueeze", {unsqueeze});
   for (const char* op : {"aten::squeeze", "aten::squeeze.dim", "aten::squeeze.dims"}) {
-    rules.add(op, {squeeze});
+    rules.add(op, {squeeze, lower_squeeze});
   }
   rules.add("aten::select.int", {select});
   rules.add("aten::unbind.int", {select});
   rules.add("aten::select_backward", {select_backward});
-  rules.add("aten::slice.Tensor", {slice});
+  rules.add("aten::slice.Tensor", {along_dim});
   rules.add("aten::slice_backward", {slice_backward});
-  for (const char* op : {"aten::split.Tensor", "aten::split_with_sizes", "aten::narrow"}) {
+  for (const char* op : {"aten::split.Tensor", "aten::split_with_sizes"}) {
     rules.add(op, {along_dim});
   }
   rules.add("aten::flip", {flip});

@@ -1,0 +1,16 @@
+// The parts of rule_cases.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "tests/parity/support_case.h"
+
+namespace perigee::parity {
+
+using Cases = std::map<std::string, Build>;
+
+void add_math_cases(Cases& cases);
+void add_layout_cases(Cases& cases);
+
+}  // namespace perigee::parity
