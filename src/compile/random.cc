@@ -20,9 +20,10 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole) {
   for (const auto& node : local.nodes) any = any || graph::is_random(node.op);
   if (!any) return;
 
-  // Cut the batch in two, as if over ranks, and see what follows.
+  // Cut the batch as if over ranks, and see what follows. An axis of one rank is planned like any
+  // other, and every batch can be cut so.
   plan::Plan probe;
-  probe.mesh.axes = {{kAxis, 2}};
+  probe.mesh.axes = {{kAxis, 1}};
   probe.batch_axes = kAxis;
   const auto sharding = shard::propagate(whole, probe);
 

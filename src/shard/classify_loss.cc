@@ -23,7 +23,8 @@ class Classifier {
   explicit Classifier(const graph::Graph& graph)
       : graph_(graph), degrees_(graph.values.size(), Degree::none) {
     plan::Plan probe;
-    probe.mesh.axes = {{"microbatch", 2}};
+    // One rank: planned like any number of them, and every batch can be cut so.
+    probe.mesh.axes = {{"microbatch", 1}};
     probe.batch_axes = "microbatch";
     sharding_ = propagate(graph, probe);
     for (const auto& input : graph.inputs) {
