@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "compile/passes.h"
@@ -102,7 +103,10 @@ plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& pla
   };
   std::map<std::string, Known> known;
   std::vector<int64_t> ranks = plan.mesh.order;
-  for (int64_t r = 0; ranks.empty() && r < plan.mesh.size(); ++r) ranks.push_back(r);
+  if (ranks.empty()) {
+    ranks.resize(static_cast<size_t>(plan.mesh.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
   for (int64_t rank : ranks) {
     const auto local = localize(common, plan, rank);
     // Where a rank's random block begins decides no memory.

@@ -111,6 +111,47 @@ TEST_CASE("frozen parameters and evaluations do no work that nobody needs") {
   CHECK(evaluation.order.size() == 4);
 }
 
+TEST_CASE("named results are kept where they are asked for, with the piece that the rank holds") {
+  auto graph = mlp({.layers = 2, .batch = 6, .width = 10});
+  for (const auto& node : graph.nodes) {
+    if (node.op != "aten::sub.Tensor") continue;
+    const auto y = std::get<graph::ValueId>(node.args[0].second);
+    graph.outputs.push_back({graph::Output::Kind::result, "y", y});
+  }
+  const auto plain = compiled(graph, data_parallel(graph, 3), {.evaluation = true});
+  CHECK_FALSE(plain.find(Binding::Kind::result, "y"));
+  const auto program =
+      compiled(graph, data_parallel(graph, 3), {.evaluation = true, .results = {"y"}});
+  const auto* result = program.find(Binding::Kind::result, "y");
+  REQUIRE(result);
+  CHECK(result->shape == std::vector<int64_t>{6, 10});
+  CHECK(result->ranges == std::vector<mesh::Range>{{0, 2}, {0, 10}});
+  CHECK(program.values[result->value.index].type.shape == std::vector<int64_t>{2, 10});
+
+  MadeUpTraces traces;
+  CHECK_THROWS_WITH(
+      compile::compile(graph, data_parallel(graph, 1, 2), {.results = {"y"}}, 0, traces),
+      Contains("one microbatch"));
+}
+
+TEST_CASE("the predicted memory of every rank is its program's") {
+  const auto graph = mlp({.layers = 2, .batch = 7, .width = 32});
+  const auto plan = data_parallel(graph, 3, 2);
+  MadeUpTraces traces;
+  const auto prediction = predict_memory(graph, plan, {}, traces);
+  REQUIRE(prediction.peak_bytes.size() == 3);
+  CHECK(prediction.exact_memory);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    const auto program = compile::compile(graph, plan, {}, rank, traces);
+    verify(program);
+    CHECK(program.peak_bytes == prediction.peak_bytes[rank]);
+  }
+  // One of the seven samples is one too many for the others.
+  CHECK(prediction.peak_bytes[0] > prediction.peak_bytes[2]);
+  NoTraces none;
+  CHECK_FALSE(predict_memory(graph, plan, {}, none).exact_memory);
+}
+
 TEST_CASE("results of pointwise ops take the place of operands that die") {
   const auto graph = mlp({.layers = 1});
   NoTraces traces;

@@ -32,7 +32,7 @@ class Block : public nn::Module {
     const auto parts = qkv_(norm1_(x)).chunk(3, -1);
     auto split = [&](const at::Tensor& t) { return t.view({b, s, h, w / h}).transpose(1, 2); };
     const auto mixed = at::scaled_dot_product_attention(split(parts[0]), split(parts[1]),
-                                                        split(parts[2]), {}, 0.0, true);
+                                                        split(parts[2]), {}, shape_.dropout, true);
     const auto a = x + drop(proj_(mixed.transpose(1, 2).reshape({b, s, w})));
     return a + drop(down_(at::gelu(up_(norm2_(a)))));
   }
