@@ -91,7 +91,10 @@ class CheckpointWriter {
   void abandon() noexcept;
 
  private:
-  std::string store_, partial_, final_;
+  void publish(const std::string& index_checksum);
+  void prune(int64_t keep);
+
+  std::string run_, partial_, final_;
   int64_t step_;
 };
 

@@ -1,0 +1,74 @@
+#include "train/durable.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace perigee::train {
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, int why) {
+  fail_run("file", "{} must be written, but: {}", path, std::strerror(why));
+}
+
+// Returns 0, or errno.
+int write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const auto written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return ::fsync(fd) == 0 ? 0 : errno;
+}
+
+std::string folder_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+}  // namespace
+
+void make_folders(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error || !std::filesystem::is_directory(path, error)) {
+    fail_run("file", "{} must be a folder that can be written, but: {}", path,
+             error ? error.message() : "a file has that name");
+  }
+}
+
+void write_durably(const std::string& path, std::string_view text) {
+  const auto beside = path + ".partial";
+  const int fd = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) refuse(path, errno);
+  int why = write_all(fd, text);
+  if (::close(fd) != 0 && why == 0) why = errno;
+  if (why != 0) {
+    ::unlink(beside.c_str());
+    refuse(path, why);
+  }
+  rename_durably(beside, path);
+}
+
+void rename_durably(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) refuse(to, errno);
+  sync_folder(folder_of(to));
+}
+
+void sync_folder(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) refuse(path, errno);
+  // Some file systems cannot sync folders and say so by EINVAL.
+  const int why = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
+  ::close(fd);
+  if (why != 0) refuse(path, why);
+}
+
+}  // namespace perigee::train
