@@ -1,0 +1,65 @@
+#include "shard/redistribute.h"
+
+#include <catch2/catch.hpp>
+
+namespace perigee::shard {
+namespace {
+
+const mesh::Mesh kMesh{{{"tensor", 2}, {"data", 4}}, {}};
+
+// The steps as "all_gather(tensor) slice(data)".
+std::string steps(const std::string& from, const std::string& to,
+                  std::vector<int64_t> shape = {16, 8}, const mesh::Mesh& mesh = kMesh) {
+  Redistributor redistributor(mesh);
+  const char* names[] = {"all_reduce", "reduce_scatter", "all_gather",
+                         "all_to_all", "slice",          "part"};
+  std::string text;
+  for (const auto& step : redistributor
+                              .path({graph::DType::float32, std::move(shape)},
+                                    mesh::parse_placements(from), mesh::parse_placements(to))
+                              .steps) {
+    std::string axes;
+    for (int a : step.axes) axes += (axes.empty() ? "" : ",") + mesh.axes[a].name;
+    text += std::string(text.empty() ? "" : " ") + names[static_cast<int>(step.kind)] + "(" + axes +
+            ")";
+  }
+  return text;
+}
+
+TEST_CASE("one collective leads from one placement to another") {
+  CHECK(steps("R,R", "R,R") == "");
+  CHECK(steps("P,R", "R,R") == "all_reduce(tensor)");
+  CHECK(steps("P,R", "S0,R") == "reduce_scatter(tensor)");
+  CHECK(steps("S0,R", "R,R") == "all_gather(tensor)");
+  CHECK(steps("S0,R", "S1,R") == "all_to_all(tensor)");
+  CHECK(steps("R,R", "S1,R") == "slice(tensor)");
+  CHECK(steps("R,R", "P,R") == "part(tensor)");
+}
+
+TEST_CASE("axes that change alike share one collective") {
+  CHECK(steps("P,P", "R,R") == "all_reduce(tensor,data)");
+  CHECK(steps("S0,S0", "R,R") == "all_gather(tensor,data)");
+  CHECK(steps("P,P", "S0,S0") == "reduce_scatter(tensor,data)");
+  CHECK(steps("P,R", "R,S0") == "slice(data) all_reduce(tensor)");
+}
+
+TEST_CASE("uneven shards over several axes change axis by axis") {
+  CHECK(steps("S0,S0", "R,R", {7, 8}) == "all_gather(tensor) all_gather(data)");
+}
+
+TEST_CASE("the outer axis of a dim cannot change under the inner one") {
+  CHECK(steps("S0,S0", "R,S0") == "all_gather(tensor)");
+  // data is outermost: what remains must be cut anew.
+  CHECK(steps("S0,S0", "S0,R") == "all_gather(tensor,data) slice(tensor)");
+}
+
+TEST_CASE("what another axis cuts is cut before it is reduced") {
+  CHECK(steps("P,R", "S0,S0") == "slice(data) reduce_scatter(tensor)");
+}
+
+TEST_CASE("a maximum is not mixed with a sum") {
+  CHECK(steps("P(max),R", "P,R") == "all_reduce(tensor) part(tensor)");
+}
+
+}  // namespace
+}  // namespace perigee::shard
