@@ -58,6 +58,8 @@ shard::LocalGraph localize(const Common& common, const plan::Plan& plan, int64_t
   for (size_t i = 0; i < local.inputs.size(); ++i) {
     placements[{local.graph.inputs[i].kind, local.graph.inputs[i].name}] = local.inputs[i];
   }
+  local.graph =
+      graph::eliminate_common_subexpressions(graph::eliminate_dead_code(std::move(local.graph)));
   local.graph = simplify_views(std::move(local.graph));
   local.inputs.clear();
   for (const auto& input : local.graph.inputs) {

@@ -40,9 +40,9 @@ struct StepSpec {
       results;  // named results to keep; with several microbatches there may be none
 };
 
-// Returns the program of `rank`. Throws Error when the plan does not fit the graph, a parameter
-// named in `spec` does not exist, a loss that is neither a mean nor a sum over samples is cut into
-// microbatches, or an op has no layout rule.
+// Returns the program of `rank`, from a plan that fits the graph (plan::verify). Throws Error when
+// a parameter named in `spec` does not exist, a loss that is neither a mean nor a sum over samples
+// is cut into microbatches, or an op has no layout rule.
 Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                 int64_t rank, TraceSource& traces);
 

@@ -15,9 +15,10 @@ namespace perigee::compile {
 // -- 1. On the whole graph
 // -------------------------------------------------------------------------------------------
 
-// Drops the outputs that the step does not want (gradients of frozen parameters, all but loss and
-// results in an evaluation, results nobody asked for), then unused and repeated nodes. Throws Error
-// for names the graph lacks.
+// Drops the outputs that the step does not want: gradients of frozen parameters, all but loss and
+// results in an evaluation, results nobody asked for. The nodes stay, so that the plan's names of
+// values hold; what is then unused goes from the rank's graph. Throws Error for names the graph
+// lacks.
 graph::Graph select_outputs(graph::Graph graph, const StepSpec& spec);
 
 // Removes views that undo each other or do nothing (t of t, reshape of reshape, reshape to the same

@@ -71,7 +71,7 @@ Graph select_outputs(Graph graph, const StepSpec& spec) {
     }
     return false;
   });
-  return graph::eliminate_common_subexpressions(graph::eliminate_dead_code(std::move(graph)));
+  return graph;
 }
 
 Graph simplify_views(Graph graph) {

@@ -152,6 +152,20 @@ TEST_CASE("the predicted memory of every rank is its program's") {
   CHECK_FALSE(predict_memory(graph, plan, {}, none).exact_memory);
 }
 
+TEST_CASE("a plan's names of values hold whatever the step leaves out") {
+  const auto graph = mlp({.layers = 2});
+  auto plan = data_parallel(graph, 2);
+  plan.placements["layer.1/gelu.0"] = {mesh::Placement::replicate()};
+  plan.placements["layer.1/'mm.1"] = {mesh::Placement::replicate()};
+  plan::verify(plan, graph);
+  const auto gathers = [&](StepSpec spec) {
+    return count(section(compiled(graph, plan, spec), "micro"), "comm::all_gather");
+  };
+  CHECK(gathers({}) > 0);
+  // Without the product that makes the weight's gradient, 'mm.1 is the first that is left.
+  CHECK(gathers({.frozen = {"layer.1.weight"}}) == gathers({}));
+}
+
 TEST_CASE("results of pointwise ops take the place of operands that die") {
   const auto graph = mlp({.layers = 1});
   NoTraces traces;
