@@ -175,6 +175,76 @@ std::optional<Pattern> slice_backward(const Call& call) {
   return pattern;
 }
 
+// A part of self is replaced: jointly linear in both.
+std::optional<Pattern> slice_scatter(const Call& call) {
+  const int rank = call.rank(0);
+  if (rank == 0 || call.find("src") != 1 || call.rank(1) != rank) return {};
+  auto pattern = whole_pattern(call);
+  const int at = call.dim("dim", rank, 0);
+  for (int d = 0; d < rank; ++d) pattern.results[0][d] = d == at ? -1 : pattern.add();
+  pattern.operands = {pattern.results[0], pattern.results[0]};
+  pattern.linear = {{0, 1}};
+  return pattern;
+}
+
+std::optional<Pattern> select_scatter(const Call& call) {
+  const int rank = call.rank(0);
+  if (rank == 0 || call.find("src") != 1 || call.rank(1) != rank - 1) return {};
+  auto pattern = whole_pattern(call);
+  const int at = call.dim("dim", rank, 0);
+  for (int d = 0; d < rank; ++d) pattern.results[0][d] = d == at ? -1 : pattern.add();
+  pattern.operands[0] = pattern.results[0];
+  without_dim(pattern.results[0], pattern.operands[1], at);
+  pattern.linear = {{0, 1}};
+  return pattern;
+}
+
+// `square` has two dims that `line` has not, in whose place `line` has one at its end.
+void diagonal_dims(const Call& call, Pattern& pattern, std::vector<int>& square,
+                   std::vector<int>& line) {
+  const int rank = static_cast<int>(square.size());
+  const int dim1 = call.dim("dim1", rank, 0), dim2 = call.dim("dim2", rank, 1);
+  size_t out = 0;
+  for (int d = 0; d < rank; ++d) {
+    if (d != dim1 && d != dim2) square[d] = line[out++] = pattern.add();
+  }
+}
+
+std::optional<Pattern> diagonal(const Call& call) {
+  auto pattern = moving(call);
+  diagonal_dims(call, pattern, pattern.operands[0], pattern.results[0]);
+  return pattern;
+}
+
+std::optional<Pattern> diagonal_backward(const Call& call) {
+  auto pattern = moving(call);
+  pattern.any_reduce = false;
+  diagonal_dims(call, pattern, pattern.results[0], pattern.operands[0]);
+  return pattern;
+}
+
+// Windows along a dim, which become a last dim of their own.
+void window_dims(Pattern& pattern, std::vector<int>& plain, std::vector<int>& windows, int at) {
+  for (size_t d = 0; d < plain.size(); ++d) {
+    if (static_cast<int>(d) != at) plain[d] = windows[d] = pattern.add();
+  }
+}
+
+std::optional<Pattern> unfold(const Call& call) {
+  auto pattern = moving(call);
+  window_dims(pattern, pattern.operands[0], pattern.results[0],
+              call.dim("dimension", call.rank(0), 0));
+  return pattern;
+}
+
+std::optional<Pattern> unfold_backward(const Call& call) {
+  auto pattern = moving(call);
+  pattern.any_reduce = false;
+  window_dims(pattern, pattern.results[0], pattern.operands[0],
+              call.dim("dim", call.result_rank(0), 0));
+  return pattern;
+}
+
 std::optional<Pattern> flip(const Call& call) {
   return same_places(call, call.named_dims("dims", call.rank(0)));
 }
@@ -262,6 +332,12 @@ void add_view_rules(Rules& rules) {
   for (const char* op : {"aten::split.Tensor", "aten::split_with_sizes"}) {
     rules.add(op, {along_dim});
   }
+  rules.add("aten::slice_scatter", {slice_scatter});
+  rules.add("aten::select_scatter", {select_scatter});
+  rules.add("aten::diagonal", {diagonal});
+  rules.add("aten::diagonal_backward", {diagonal_backward});
+  rules.add("aten::unfold", {unfold});
+  rules.add("aten::unfold_backward", {unfold_backward});
   rules.add("aten::flip", {flip});
   rules.add("aten::roll", {roll});
   rules.add("aten::repeat", {repeat});
