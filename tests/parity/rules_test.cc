@@ -38,7 +38,7 @@ bool has_no_part(const std::string& op) {
 TEST_CASE("every rule gives the unsharded result for random shapes, meshes and placements") {
   for (const auto& [op, build] : rule_cases()) {
     bool effective = false;
-    const auto wrong = try_case(op, build, 60, effective);
+    const auto wrong = try_case(op, build, 40, effective);
     INFO(wrong);
     CHECK(wrong.empty());
     INFO(op);
