@@ -89,13 +89,17 @@ double positive_uniform(uint32_t word) {
   return (static_cast<double>(word) + 1) * std::ldexp(1.0, -32);
 }
 
-// Box-Muller over the two words of an element's pair.
-double normal(const RandomStream& stream, uint64_t index) {
-  const auto words = block_words(stream, index / 4);
-  const size_t pair = index % 4 / 2 * 2;
-  const double radius = std::sqrt(-2 * std::log(positive_uniform(words[pair])));
-  const double angle = 2 * std::numbers::pi * static_cast<double>(words[pair + 1]) * 0x1p-32;
-  return radius * (index % 2 == 0 ? std::cos(angle) : std::sin(angle));
+// The four standard normal numbers of one Philox block: Box-Muller over each pair of words.
+std::array<double, 4> normals(const RandomStream& stream, uint64_t block) {
+  const auto words = block_words(stream, block);
+  std::array<double, 4> numbers;
+  for (size_t pair : {0, 2}) {
+    const double radius = std::sqrt(-2 * std::log(positive_uniform(words[pair])));
+    const double angle = 2 * std::numbers::pi * static_cast<double>(words[pair + 1]) * 0x1p-32;
+    numbers[pair] = radius * std::cos(angle);
+    numbers[pair + 1] = radius * std::sin(angle);
+  }
+  return numbers;
 }
 
 PERIGEE_SIMD void dropout_float(const float* self, float* out, const uint32_t* words, int64_t n,
@@ -216,8 +220,11 @@ void fill_random(at::Tensor& out, const Distribution& distribution, const Random
         return each([](uint32_t w) { return -std::log(positive_uniform(w)); });
       case Kind::normal:
         return block.each_run([&](int64_t local, uint64_t index, int64_t count) {
-          for (int64_t i = 0; i < count; ++i) {
-            data[local + i] = static_cast<scalar_t>(a + b * normal(stream, index + i));
+          for (int64_t i = 0; i < count;) {
+            const auto numbers = normals(stream, (index + i) / 4);
+            do {
+              data[local + i] = static_cast<scalar_t>(a + b * numbers[(index + i) % 4]);
+            } while (++i < count && (index + i) % 4 != 0);
           }
         });
     }

@@ -9,9 +9,8 @@
 // Before a free function (not a template) whose loop is worth vectorising. Helpers that it calls
 // must be PERIGEE_INLINE, so that they are compiled for the same instruction set.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define PERIGEE_SIMD                                                              \
-  __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default"), \
-                 optimize("O3", "no-math-errno", "no-trapping-math")))
+#define PERIGEE_SIMD \
+  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
 #else
 #define PERIGEE_SIMD
 #endif

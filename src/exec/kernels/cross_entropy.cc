@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
+#include "exec/kernels/lanes.h"
 #include "exec/reference_ops.h"
 #include "exec/tensor.h"
 
@@ -15,61 +16,50 @@ namespace {
 
 using at::Tensor;
 
-// e^x for x <= 0, within 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2] (Cephes' coefficients),
-// without branches.
-PERIGEE_INLINE float exp_negative(float x) {
-  const float clamped = x < -87.0f ? -87.0f : x;
-  const float shifted = clamped * 1.44269504089f + 12582912.0f;  // 1.5 * 2^23 rounds to an integer
-  const float n = shifted - 12582912.0f;
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  return x < -87.0f ? 0.0f : p * scale;
-}
-PERIGEE_INLINE double exp_negative(double x) { return std::exp(x); }
-
-// The largest of n elements, and log(sum(exp)).
+// log(sum(exp(x))) of n elements.
 template <class T>
-PERIGEE_INLINE Wide<T> log_sum_exp(const T* x, int64_t n) {
-  using W = Wide<T>;
-  constexpr int kLanes = 16;
-  W lanes[kLanes];
-  for (auto& lane : lanes) lane = -std::numeric_limits<W>::infinity();
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int l = 0; l < kLanes; ++l) {
-      const W v = load(x, i + l);
-      lanes[l] = v > lanes[l] ? v : lanes[l];
-    }
+PERIGEE_INLINE float log_sum_exp(const T* x, int64_t n) {
+  const float lowest = -std::numeric_limits<float>::infinity();
+  Floats top = splat(lowest);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const Floats v = load_lanes(x + i, n - i < kLanes ? n - i : kLanes, lowest);
+    top = v > top ? v : top;
   }
-  W top = -std::numeric_limits<W>::infinity();
-  for (; i < n; ++i) top = std::max(top, load(x, i));
-  for (auto lane : lanes) top = std::max(top, lane);
-  if (!std::isfinite(top)) top = 0;
-  const W sum =
-      lane_sum<W>(n, [&](int64_t k) PERIGEE_LAMBDA { return exp_negative(load(x, k) - top); });
-  return top + std::log(sum);
+  float most = lowest;
+  for (int l = 0; l < kLanes; ++l) most = top[l] > most ? top[l] : most;
+  if (most == lowest) most = 0;  // all -inf: the sum is 0
+  Floats sum = splat(0);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    sum += exp_negative(load_lanes(x + i, n - i < kLanes ? n - i : kLanes, lowest) - most);
+  }
+  float total = 0;
+  for (int l = 0; l < kLanes; ++l) total += sum[l];
+  return most + __builtin_logf(total);
+}
+PERIGEE_INLINE double log_sum_exp(const double* x, int64_t n) {
+  double most = -std::numeric_limits<double>::infinity();
+  for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
+  if (most == -std::numeric_limits<double>::infinity()) most = 0;
+  double total = 0;
+  for (int64_t i = 0; i < n; ++i) total += __builtin_exp(x[i] - most);
+  return most + __builtin_log(total);
 }
 
 // d[k] = a exp(x[k] - lse) - c w[k]; d may be x.
 template <class T>
-PERIGEE_INLINE void gradient_row(const T* x, T* d, const T* weight, int64_t n, Wide<T> lse,
-                                 Wide<T> a, Wide<T> c) {
-  using W = Wide<T>;
-  if (c == 0) {
-    for (int64_t k = 0; k < n; ++k) store(d, k, a * exp_negative(load(x, k) - lse));
-  } else {
-    for (int64_t k = 0; k < n; ++k) {
-      const W w = weight ? load(weight, k) : W(1);
-      store(d, k, a * exp_negative(load(x, k) - lse) - c * w);
-    }
+PERIGEE_INLINE void gradient_row(const T* x, T* d, const T* weight, int64_t n, float lse, float a,
+                                 float c) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t count = n - i < kLanes ? n - i : kLanes;
+    Floats v = exp_negative(load_lanes(x + i, count, 0) - lse) * a;
+    if (c != 0) v -= weight ? load_lanes(weight + i, count, 0) * c : splat(c);
+    store_lanes(d + i, v, count);
   }
+}
+PERIGEE_INLINE void gradient_row(const double* x, double* d, const double* weight, int64_t n,
+                                 double lse, double a, double c) {
+  for (int64_t i = 0; i < n; ++i)
+    d[i] = a * __builtin_exp(x[i] - lse) - c * (weight ? weight[i] : 1.0);
 }
 
 template <class T>
@@ -80,10 +70,10 @@ PERIGEE_INLINE Wide<T> weighted_sum(const T* x, const T* weight, int64_t n) {
 }
 
 #define PERIGEE_CROSS_ENTROPY(T)                                                            \
-  PERIGEE_SIMD Wide<T> row_lse(const T* x, int64_t n) { return log_sum_exp<T>(x, n); }      \
+  PERIGEE_SIMD Wide<T> row_lse(const T* x, int64_t n) { return log_sum_exp(x, n); }         \
   PERIGEE_SIMD void row_gradient(const T* x, T* d, const T* weight, int64_t n, Wide<T> lse, \
                                  Wide<T> a, Wide<T> c) {                                    \
-    gradient_row<T>(x, d, weight, n, lse, a, c);                                            \
+    gradient_row(x, d, weight, n, lse, a, c);                                               \
   }                                                                                         \
   PERIGEE_SIMD Wide<T> row_sum(const T* x, const T* weight, int64_t n) {                    \
     return weighted_sum<T>(x, weight, n);                                                   \
@@ -208,7 +198,7 @@ Kernel cross_entropy_backward(const Arguments& a) {
           const W picked = static_cast<W>(1 - loss.smoothing) * (w ? load(w, label[i]) : W(1));
           const W softmax = upstream[i] * (picked + smooth * class_weights);
           // Read before the row is written: it may be the logits' own memory.
-          const W at_label = softmax * exp_negative(load(from + i * n, label[i]) - l[i]) -
+          const W at_label = softmax * std::exp(load(from + i * n, label[i]) - l[i]) -
                              upstream[i] * (picked + smooth * (w ? load(w, label[i]) : W(1)));
           row_gradient(from + i * n, row, w, n, l[i], softmax, upstream[i] * smooth);
           store(row, label[i], at_label);

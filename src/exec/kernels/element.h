@@ -5,7 +5,6 @@
 
 #include <c10/util/BFloat16.h>
 
-#include <bit>
 #include <cstdint>
 
 #include "exec/simd.h"
@@ -27,16 +26,20 @@ using Wide = typename WideOf<T>::type;
 PERIGEE_INLINE float load(const float* p, int64_t i) { return p[i]; }
 PERIGEE_INLINE double load(const double* p, int64_t i) { return p[i]; }
 PERIGEE_INLINE float load(const c10::BFloat16* p, int64_t i) {
-  return std::bit_cast<float>(static_cast<uint32_t>(p[i].x) << 16);
+  return __builtin_bit_cast(float, static_cast<uint32_t>(p[i].x) << 16);
 }
 
 PERIGEE_INLINE void store(float* p, int64_t i, float v) { p[i] = v; }
 PERIGEE_INLINE void store(double* p, int64_t i, double v) { p[i] = v; }
 PERIGEE_INLINE void store(c10::BFloat16* p, int64_t i, float v) {
-  const auto bits = std::bit_cast<uint32_t>(v);
+  const auto bits = __builtin_bit_cast(uint32_t, v);
   const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
   p[i].x = static_cast<uint16_t>(v != v ? 0x7FC0 : rounded);
 }
+
+// Calls of std:: are not compiled into a PERIGEE_SIMD function; this is.
+PERIGEE_INLINE float root(float x) { return __builtin_sqrtf(x); }
+PERIGEE_INLINE double root(double x) { return __builtin_sqrt(x); }
 
 // Returns the sum of f(i) for i in [0, n), in W.
 template <class W, class F>

@@ -1,5 +1,5 @@
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 
 #include <cmath>
 
@@ -31,7 +31,8 @@ struct Sgd {
 };
 
 template <class T>
-PERIGEE_INLINE void adam_elements(T* p, T* m, T* v, const T* g, int64_t n, const Adam<Wide<T>>& s) {
+PERIGEE_INLINE void adam_elements(T* __restrict p, T* __restrict m, T* __restrict v,
+                                  const T* __restrict g, int64_t n, const Adam<Wide<T>> s) {
   using W = Wide<T>;
   for (int64_t i = 0; i < n; ++i) {
     const W old = load(p, i);
@@ -40,13 +41,14 @@ PERIGEE_INLINE void adam_elements(T* p, T* m, T* v, const T* g, int64_t n, const
     const W v_new = load(v, i) * s.beta2 + grad * grad * s.one_minus_beta2;
     store(m, i, m_new);
     store(v, i, v_new);
-    store(p, i, old * s.shrink - s.step_size * m_new / (std::sqrt(v_new) / s.root2 + s.eps));
+    store(p, i, old * s.shrink - s.step_size * m_new / (root(v_new) / s.root2 + s.eps));
   }
 }
 
 // Without momentum m is nullptr.
 template <class T>
-PERIGEE_INLINE void sgd_elements(T* p, T* m, const T* g, int64_t n, const Sgd<Wide<T>>& s) {
+PERIGEE_INLINE void sgd_elements(T* __restrict p, T* __restrict m, const T* __restrict g, int64_t n,
+                                 const Sgd<Wide<T>> s) {
   using W = Wide<T>;
   if (!m) {
     for (int64_t i = 0; i < n; ++i) {

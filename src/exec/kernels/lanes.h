@@ -1,0 +1,85 @@
+// Sixteen floats at a time, in the vector extension that GCC and Clang share: each operation
+// becomes whatever the instruction set of the enclosing PERIGEE_SIMD function has.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+
+#include "exec/simd.h"
+
+// Vectors pass between inlined functions only.
+#pragma GCC diagnostic ignored "-Wpsabi"
+
+namespace perigee::exec {
+
+constexpr int kLanes = 16;
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Ints __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint16_t Halves __attribute__((vector_size(32)));
+
+PERIGEE_INLINE Floats splat(float x) { return Floats{} + x; }
+
+// Reads `count` <= 16 elements; the other lanes are `fill`.
+PERIGEE_INLINE Floats load_lanes(const float* p, int64_t count, float fill) {
+  Floats v = splat(fill);
+  if (count == kLanes) {
+    __builtin_memcpy(&v, p, sizeof v);
+  } else {
+    __builtin_memcpy(&v, p, static_cast<size_t>(count) * sizeof(float));
+  }
+  return v;
+}
+PERIGEE_INLINE Floats load_lanes(const c10::BFloat16* p, int64_t count, float fill) {
+  Halves h{};
+  if (count == kLanes) {
+    __builtin_memcpy(&h, p, sizeof h);
+  } else {
+    __builtin_memcpy(&h, p, static_cast<size_t>(count) * sizeof(uint16_t));
+  }
+  const Floats v = reinterpret_cast<Floats>(__builtin_convertvector(h, Words) << 16);
+  if (count == kLanes) return v;
+  const Ints lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return lane < static_cast<int32_t>(count) ? v : splat(fill);
+}
+
+PERIGEE_INLINE void store_lanes(float* p, Floats v, int64_t count) {
+  if (count == kLanes) {
+    __builtin_memcpy(p, &v, sizeof v);
+  } else {
+    __builtin_memcpy(p, &v, static_cast<size_t>(count) * sizeof(float));
+  }
+}
+// Rounds to nearest even; not-a-number stays.
+PERIGEE_INLINE void store_lanes(c10::BFloat16* p, Floats v, int64_t count) {
+  const Words bits = reinterpret_cast<Words>(v);
+  const Words rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+  const Words kept = v == v ? rounded : Words{} + 0x7FC0;
+  const Halves h = __builtin_convertvector(kept, Halves);
+  if (count == kLanes) {
+    __builtin_memcpy(p, &h, sizeof h);
+  } else {
+    __builtin_memcpy(p, &h, static_cast<size_t>(count) * sizeof(uint16_t));
+  }
+}
+
+// e^x for x <= 0, within 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2] with Cephes'
+// coefficients.
+PERIGEE_INLINE Floats exp_negative(Floats x) {
+  const Floats lowest = splat(-87.0f);
+  const Floats clamped = x < lowest ? lowest : x;
+  // Adding and taking away 1.5 * 2^23 rounds to an integer.
+  const Floats n = (clamped * 1.44269504089f + 12582912.0f) - 12582912.0f;
+  const Floats r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  Floats p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const Floats power = reinterpret_cast<Floats>((__builtin_convertvector(n, Ints) + 127) << 23);
+  return x < lowest ? splat(0) : p * power;
+}
+
+}  // namespace perigee::exec
