@@ -19,23 +19,9 @@ struct MeshOptions {
   OutputOptions output;
 };
 
-std::vector<int64_t> parse_order(const std::string& text) {
-  std::vector<int64_t> order;
-  size_t at = 0;
-  while (at < text.size()) {
-    const auto comma = std::min(text.find(',', at), text.size());
-    const auto word = text.substr(at, comma - at);
-    char* end = nullptr;
-    order.push_back(std::strtoll(word.c_str(), &end, 10));
-    if (word.empty() || *end != '\0') fail("mesh", "--order lists ranks, but got \"{}\"", word);
-    at = comma + 1;
-  }
-  return order;
-}
-
 int run_mesh(const MeshOptions& options) {
   auto mesh = mesh::parse_axes(options.axes);
-  mesh.order = parse_order(options.order);
+  if (!options.order.empty()) mesh.order = mesh::parse_order(options.order);
   mesh::verify(mesh);
   write_result(options.output, options.output.json ? mesh::to_json(mesh, options.groups)
                                                    : mesh::to_text(mesh, options.groups));

@@ -31,21 +31,28 @@ void write_result(const OutputOptions& options, const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     return;
   }
-  const auto partial = options.file + ".partial";
-  std::FILE* file = std::fopen(partial.c_str(), "wb");
+  // A link's target is replaced, not the link; a device or a pipe is written to as it is.
+  std::error_code ignored;
+  const auto target = fs::weakly_canonical(options.file, ignored);
+  const std::string path = target.empty() ? options.file : target.string();
+  const bool replace = !fs::exists(path, ignored) || fs::is_regular_file(path, ignored);
+  const auto written = replace ? path + ".partial" : path;
+  std::FILE* file = std::fopen(written.c_str(), "wb");
   bool good = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
   int why = errno;
   if (file && std::fclose(file) != 0) {
-    good = false;
-    why = errno;
-  }
-  if (!good || std::rename(partial.c_str(), options.file.c_str()) != 0) {
     if (good) why = errno;
-    std::remove(partial.c_str());
-    throw Error(
-        Status::failed, "command",
-        fmt::format("the result must be written to {}, but: {}", options.file, std::strerror(why)));
+    good = false;
   }
+  if (good && replace && std::rename(written.c_str(), path.c_str()) != 0) {
+    why = errno;
+    good = false;
+  }
+  if (good) return;
+  if (replace) std::remove(written.c_str());
+  throw Error(
+      Status::failed, "command",
+      fmt::format("the result must be written to {}, but: {}", options.file, std::strerror(why)));
 }
 
 std::string shipped_folder(const std::string& name) {

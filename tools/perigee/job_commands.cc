@@ -26,7 +26,8 @@ int run_plan(const Options& options) {
 }
 
 int run_graph(const Options& options) {
-  const auto planned = torch_host().plan(make_task(options.job, std::nullopt));
+  const auto task = make_task(options.job, std::nullopt);
+  const auto planned = torch_host().plan(task);
   write_result(options.output,
                options.output.json ? graph::summary(planned.graph) : graph::print(planned.graph));
   return 0;
@@ -56,7 +57,8 @@ int run_check(const std::string& strategy, const JobOptions& options) {
     JobOptions with_job = options;
     with_job.file = job_file;
     with_job.strategy = strategy;
-    const auto planned = torch_host().plan(make_task(with_job, std::nullopt));
+    const auto task = make_task(with_job, std::nullopt);
+    const auto planned = torch_host().plan(task);
     text = plan::explain(planned.plan);
   } else if (parsed.is_function()) {
     text = "the script returns a function of (job, graph): give a job to check what it returns\n";

@@ -48,6 +48,33 @@ std::vector<std::string> known_names(const CLI::App& app, bool options) {
   throw Error(Status::invalid, "command", fmt::format("{}; see {} --help", text, name));
 }
 
+// Returns CLI11's message in the words of our own.
+std::string message_of(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const auto after = [&](std::string_view mark) {
+    const auto at = text.find(mark);
+    return at == std::string::npos ? std::string() : text.substr(at + mark.size());
+  };
+  const auto option = text.substr(0, text.find(": "));
+  if (const auto pair = after("Could not convert: "); !pair.empty()) {
+    const auto equals = pair.find(" = ");
+    if (equals != std::string::npos) {
+      return fmt::format("{} takes a number in range, but got \"{}\"", pair.substr(0, equals),
+                         pair.substr(equals + 3));
+    }
+  }
+  if (text.ends_with(" missing")) return fmt::format("{} needs a value, but got none", option);
+  if (const auto times = after("At Most 1 required but received "); !times.empty()) {
+    return fmt::format("{} may stand once, but stands {} times", option, times);
+  }
+  if (text.ends_with(" is required")) {
+    const auto what = text.substr(0, text.size() - std::strlen(" is required"));
+    if (what == "A subcommand") return "a command is needed, but there is none";
+    return fmt::format("{} must be given, but is not", what);
+  }
+  return text;
+}
+
 [[noreturn]] void explain_extras(const CLI::App& root) {
   const CLI::App* app = &root;
   const auto chosen = root.get_subcommands();
@@ -94,10 +121,10 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::RequiredError& error) {
-    if (app.get_subcommands().empty() && argc > 1) explain_extras(app);
-    refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(), error.what());
+    if (app.get_subcommands().empty() && !app.remaining(true).empty()) explain_extras(app);
+    refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(), message_of(error));
   } catch (const CLI::ParseError& error) {
-    refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(), error.what());
+    refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(), message_of(error));
   }
   if (!app.remaining(true).empty()) explain_extras(app);
   log::set_sink(log::standard_sink(), verbose ? log::Level::debug : log::Level::info);
