@@ -24,8 +24,20 @@ install(DIRECTORY runtime strategies DESTINATION ${CMAKE_INSTALL_DATADIR}/perige
 
 get_target_property(fmt_library dep::fmt INTERFACE_LINK_LIBRARIES)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Perigee)
-configure_package_config_file(.cmake/PerigeeConfig.cmake.in ${PROJECT_BINARY_DIR}/PerigeeConfig.cmake
-  INSTALL_DESTINATION ${package} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+set(fmt_first ${CMAKE_INSTALL_INCLUDEDIR}/perigee/fmt_first)
+configure_package_config_file(.cmake/PerigeeConfig.cmake.in ${PROJECT_BINARY_DIR}/package/PerigeeConfig.cmake
+  INSTALL_DESTINATION ${package} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR fmt_first)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/PerigeeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/PerigeeConfig.cmake ${PROJECT_BINARY_DIR}/PerigeeConfigVersion.cmake
+install(FILES ${PROJECT_BINARY_DIR}/package/PerigeeConfig.cmake ${PROJECT_BINARY_DIR}/PerigeeConfigVersion.cmake
   DESTINATION ${package})
+
+# The same package for the build folder itself: `-DCMAKE_PREFIX_PATH=BUILD`.
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include_perigee)
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src ${PROJECT_BINARY_DIR}/include_perigee/perigee SYMBOLIC)
+block()
+  set(PACKAGE_INIT "")
+  set(PACKAGE_CMAKE_INSTALL_LIBDIR ${PROJECT_BINARY_DIR})
+  set(PACKAGE_CMAKE_INSTALL_INCLUDEDIR ${PROJECT_BINARY_DIR}/include_perigee)
+  set(PACKAGE_fmt_first ${PROJECT_BINARY_DIR}/fmt_first)
+  configure_file(.cmake/PerigeeConfig.cmake.in ${PROJECT_BINARY_DIR}/PerigeeConfig.cmake @ONLY)
+endblock()
