@@ -54,8 +54,11 @@ void State::watch(lua_State* L, lua_Debug*) {
   auto& state = of(L);
   if (state.expired_ || std::chrono::steady_clock::now() > state.deadline_) {
     state.expired_ = true;
-    luaL_error(L, "the script ran longer than %f s (raise it with --script-seconds)",
-               state.options_.limits.seconds);
+    luaL_where(L, 0);  // a hook has no level of its own
+    lua_pushfstring(L, "the script ran longer than %f s (raise it with --script-seconds)",
+                    state.options_.limits.seconds);
+    lua_concat(L, 2);
+    lua_error(L);
   }
 }
 

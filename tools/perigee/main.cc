@@ -91,10 +91,17 @@ std::string message_of(const CLI::ParseError& error) {
                       : fmt::format("one argument too many: \"{}\"", first));
 }
 
+// Returns `status` once standard output has taken all of the result.
+int flushed(int status) {
+  if (std::cout.flush() && std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
+  throw Error(Status::failed, "command",
+              "the result must be written to standard output, but it cannot be");
+}
+
 int run(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
     std::printf("perigee %.*s\n", int(kVersion.size()), kVersion.data());
-    return 0;
+    return flushed(0);
   }
   CLI::App app("Perigee trains LibTorch models on many devices, planned by Lua strategies.",
                "perigee");
@@ -119,7 +126,7 @@ int run(int argc, char** argv) {
     std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
     app.parse(words);
   } catch (const CLI::Success& success) {
-    return app.exit(success);
+    return flushed(app.exit(success));
   } catch (const CLI::RequiredError& error) {
     if (app.get_subcommands().empty() && !app.remaining(true).empty()) explain_extras(app);
     refuse(app.get_subcommands().empty() ? app : *app.get_subcommands().front(), message_of(error));
@@ -128,12 +135,7 @@ int run(int argc, char** argv) {
   }
   if (!app.remaining(true).empty()) explain_extras(app);
   log::set_sink(log::standard_sink(), verbose ? log::Level::debug : log::Level::info);
-  const int status = action();
-  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-    throw Error(Status::failed, "command",
-                "the result must be written to standard output, but it cannot be");
-  }
-  return status;
+  return flushed(action());
 }
 
 }  // namespace

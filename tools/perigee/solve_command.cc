@@ -6,6 +6,21 @@
 #include "solve/solve.h"
 
 namespace perigee::command {
+namespace {
+
+solve::Problem load_problem(const std::string& path) {
+  const auto text = read_file(path);
+  try {
+    return solve::parse_problem(text);
+  } catch (const Error& error) {
+    constexpr std::string_view area = "[solve] ";
+    std::string_view what = error.what();
+    if (what.starts_with(area)) what.remove_prefix(area.size());
+    throw Error(error.status(), "solve", fmt::format("{}: {}", path, what));
+  }
+}
+
+}  // namespace
 
 void add_solve_command(CLI::App& app, Action& action) {
   struct Options {
@@ -22,7 +37,7 @@ void add_solve_command(CLI::App& app, Action& action) {
   add_output_options(*sub, options->output);
   sub->callback([options, &action] {
     action = [options] {
-      const auto problem = solve::parse_problem(read_file(options->file));
+      const auto problem = load_problem(options->file);
       const auto result = solve::solve(problem, options->solve);
       write_result(options->output,
                    options->output.json ? solve::to_json(result) : solve::to_text(result, problem));

@@ -80,6 +80,8 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
     fail("command", "planning for a described cluster is not available yet, but {} names one",
          options.cluster.empty() ? "cluster.file" : "--cluster");
   }
+  std::optional<plan::Plan> plan;
+  if (!task.plan_file.empty()) plan = plan::parse(read_file(task.plan_file), task.plan_file);
   if (place) {
     task.world = place->world;
     task.world_given = true;
@@ -89,8 +91,8 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
   } else if (task.job.cluster.ranks > 0) {
     task.world = task.job.cluster.ranks;
     task.world_given = true;
-  } else if (!task.plan_file.empty()) {
-    task.world = plan::parse(read_file(task.plan_file), task.plan_file).mesh.size();
+  } else if (plan) {
+    task.world = plan->mesh.size();
   } else if (const auto ranks = ranks_of(task.strategy, script); ranks > 0) {
     task.world = ranks;
   }

@@ -1,0 +1,86 @@
+// Runs the command as a user would: arguments in, exit status and both streams out.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace perigee::test {
+
+struct Ran {
+  int status = -1;  // exit status, or minus the signal that ended it
+  std::string out;
+  std::string err;
+};
+
+struct How {
+  std::map<std::string, std::string> environment;  // added to the test's own
+  std::string folder;                              // working directory; "": the repository
+  bool closed_output = false;                      // standard output is closed
+  std::string output;                              // file that standard output goes to
+  double seconds = 60;                             // hard time-out: the process group is killed
+};
+
+// A command that runs beside the test.
+class Process {
+ public:
+  explicit Process(const std::vector<std::string>& command, const How& how = {});
+  ~Process();  // kills what still runs
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void signal(int number) const;
+  // Reads both streams until standard error or standard output holds the text. Throws
+  // std::runtime_error when it ends, or the time is over, before that.
+  void wait_for(std::string_view text);
+  // Reads both streams until all processes that hold them have ended. Throws std::runtime_error at
+  // the time-out.
+  Ran wait();
+
+ private:
+  bool read_some();
+
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+  double deadline_ = 0;
+  bool waited_ = false;
+  Ran ran_;
+};
+
+// Runs build/perigee (or what PERIGEE_COMMAND names) with the arguments, written as in a shell
+// without quotes: words at blanks. For arguments with blanks there is the other form.
+Ran run(std::string_view arguments, const How& how = {});
+Ran run(const std::vector<std::string>& arguments, const How& how = {});
+
+// Returns the command's path with the arguments behind it.
+std::vector<std::string> perigee_command(std::string_view arguments);
+std::string command_path();
+
+// Seconds of a clock that never goes back.
+double now();
+
+// Returns whether there is one to ten lines, and none of them is from a stack trace.
+bool is_short(const std::string& error);
+
+// A folder of its own, removed at the end.
+class Folder {
+ public:
+  Folder();
+  ~Folder();
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+  std::string path() const { return path_.string(); }
+  // Writes a file and returns its path.
+  std::string write(const std::string& name, std::string_view text) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string read(const std::string& path);
+
+}  // namespace perigee::test
