@@ -1,6 +1,8 @@
 #include "train/tokenizer.h"
 
-#include <sentencepiece_processor.h>
+#include <dlfcn.h>
+
+#include <filesystem>
 
 #include "base/error.h"
 
@@ -23,38 +25,34 @@ class Bytes : public Tokenizer {
   }
 };
 
-class SentencePiece : public Tokenizer {
- public:
-  explicit SentencePiece(const std::string& path) {
-    const auto status = processor_.Load(path);
-    if (!status.ok()) {
-      fail("data", "tokenizer must be \"bytes\" or a SentencePiece model, but {}: {}", path,
-           status.ToString());
-    }
-  }
-  int64_t vocab() const override { return processor_.GetPieceSize(); }
-  std::vector<int64_t> encode(std::string_view text) const override {
-    std::vector<int> ids;
-    const auto status = processor_.Encode({text.data(), text.size()}, &ids);
-    if (!status.ok()) fail_run("data", "text must be tokenized, but: {}", status.ToString());
-    return {ids.begin(), ids.end()};
-  }
-  std::string decode(const std::vector<int64_t>& tokens) const override {
-    std::string text;
-    const auto status = processor_.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
-    if (!status.ok()) fail_run("data", "tokens must be decoded, but: {}", status.ToString());
-    return text;
-  }
+using Load = void (*)(const std::string& path, std::unique_ptr<Tokenizer>& tokenizer);
 
- private:
-  sentencepiece::SentencePieceProcessor processor_;
-};
+// Opens the plugin from the folder of the library that holds this function, once per process.
+// RTLD_DEEPBIND: its symbols come before LibTorch's (src/train/sentencepiece).
+Load open_sentencepiece() {
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<void*>(&open_sentencepiece), &self) == 0 || !self.dli_fname) {
+    fail_run("data", "the folder of libperigee_torch.so must be known to find plugins beside it");
+  }
+  const auto path =
+      std::filesystem::path(self.dli_fname).parent_path() / "libperigee_sentencepiece.so";
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+  void* symbol = library ? dlsym(library, "perigee_sentencepiece") : nullptr;
+  if (!symbol) {
+    fail_run("data", "a SentencePiece tokenizer needs {}, but it does not load: {}", path.string(),
+             dlerror());
+  }
+  return reinterpret_cast<Load>(symbol);
+}
 
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<Bytes>();
-  return std::make_unique<SentencePiece>(name);
+  static const Load load = open_sentencepiece();
+  std::unique_ptr<Tokenizer> tokenizer;
+  load(name, tokenizer);
+  return tokenizer;
 }
 
 }  // namespace perigee::train
