@@ -55,6 +55,13 @@ foreach(folder IN LISTS test_folders)
     PROPERTIES TIMEOUT 120 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
 endforeach()
 
+# Model plugins that the tests of capture/ load.
+if(TARGET tests_capture)
+  add_library(plugin_model MODULE tests/capture/plugin_model.cc)
+  target_link_libraries(plugin_model PRIVATE perigee_torch)
+  add_dependencies(tests_capture plugin_model)
+endif()
+
 # Installs into the build folder, then builds and runs projects that use the installed copy.
 if(TARGET perigee_torch)
   set(prefix ${PROJECT_BINARY_DIR}/installed)

@@ -30,7 +30,7 @@ bool is_dtype(const c10::Argument& argument) {
 bool is_default(const c10::Argument& argument, const c10::IValue& value) {
   const auto& otherwise = argument.default_value();
   if (!otherwise) return false;
-  if (value.isScalar() && otherwise->isScalar()) {
+  if (value.isScalar() && otherwise->isScalar() && !value.isBool()) {
     return value.toScalar().equal(otherwise->toScalar().toDouble());
   }
   return !value.isTensor() && !value.isTensorList() && value == *otherwise;

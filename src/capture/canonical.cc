@@ -80,6 +80,24 @@ Ids select(Session& session, const Recorded& call) {
                            result_type(call))};
 }
 
+// A transposition of the same two dims undoes itself.
+Ids transposed(Session& session, const Recorded& call) {
+  const auto self = session.value_of(call.values.tensor(0));
+  if (const auto* node = session.producer(self, call.op.name)) {
+    const auto dims = [&](const graph::Node& of) {
+      return std::minmax({of.get<int64_t>("dim0", 0), of.get<int64_t>("dim1", 0)});
+    };
+    const auto rank = call.results[0].dim();
+    const bool two_dims = call.op.name == "aten::t";
+    if (two_dims ||
+        dims(*node) == std::minmax({at::maybe_wrap_dim(call.values.integer(1), rank),
+                                    at::maybe_wrap_dim(call.values.integer(2), rank)})) {
+      return {node->get<graph::ValueId>("self", {})};
+    }
+  }
+  return emit_call(session, call);
+}
+
 Ids as_strided(Session& session, const Recorded& call) {
   const auto self = call.values.tensor(0);
   const auto offset = call.values[3].isNone() ? self.storage_offset() : call.values.integer(3);
@@ -141,6 +159,8 @@ const std::unordered_map<std::string_view, Canonical>& table() {
       {"aten::full_like", filled<1>},
       {"aten::fill.Scalar", filled<1>},
       {"aten::new_full", filled<2>},
+      {"aten::t", transposed},
+      {"aten::transpose.int", transposed},
       {"aten::slice.Tensor", slice},
       {"aten::select.int", select},
       {"aten::as_strided", as_strided},
@@ -176,7 +196,10 @@ graph::ValueId operand(Session& session, const Recorded& call, const at::Tensor&
 
 graph::ValueId reshaped(Session& session, graph::ValueId self, const std::vector<int64_t>& shape) {
   const auto type = session.graph.type(self);
-  if (type.shape == shape) return self;
+  if (const auto* node = session.producer(self, "perigee::reshape")) {
+    self = node->get<graph::ValueId>("self", {});
+  }
+  if (session.graph.type(self).shape == shape) return self;
   return session.emit_one("perigee::reshape", {{"self", self}}, {type.dtype, shape});
 }
 

@@ -13,7 +13,7 @@ graph::ValueId operand(Session& session, const Recorded& call, const at::Tensor&
 // Returns the number as bool, int64 or double, whichever the dtype calls for.
 graph::Arg number_for(graph::DType dtype, const at::Scalar& number);
 
-// Returns `self` reshaped, or `self` where the shape is the same.
+// Returns `self` reshaped; a reshape of a reshape is one, and one to the same shape is none.
 graph::ValueId reshaped(Session& session, graph::ValueId self, const std::vector<int64_t>& shape);
 
 // Returns `self` converted and broadcast to the type.

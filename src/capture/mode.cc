@@ -122,6 +122,7 @@ void mode(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   c10::impl::ExcludeDispatchKeyGuard below(c10::DispatchKey::DeferredInit);
   Session* session = Session::current();
   if (!session) return op.callBoxed(stack);
+  session->begin_call();
   const Call call(op, stack);
   bool any = false, plain = true;
   for (size_t i = 0; i < call.arguments().size(); ++i) {

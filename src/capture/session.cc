@@ -13,6 +13,7 @@
 #include "capture/active.h"
 #include "capture/dtype.h"
 #include "capture/tensor.h"
+#include "graph/ops.h"
 
 namespace perigee::tracing {
 namespace {
@@ -49,6 +50,29 @@ graph::Arg scalar_of(const at::Tensor& tensor) {
   return scalar.toDouble();
 }
 
+bool is_view(const graph::Node& node) {
+  return node.op == "perigee::reshape" || graph::is_view(node.op);
+}
+
+std::string view_key(const graph::Node& node, const graph::TensorType& type) {
+  auto key = fmt::format("{}{}", static_cast<int>(node.phase), node.op);
+  const auto put = [&](const auto& value) {
+    using T = std::decay_t<decltype(value)>;
+    if constexpr (std::is_same_v<T, graph::ValueId>) {
+      key += fmt::format("%{}", value.index);
+    } else if constexpr (std::is_same_v<T, std::vector<int64_t>>) {
+      key += fmt::format("{}", value);
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      key += fmt::format("{}", value);
+    }
+  };
+  for (const auto& [name, arg] : node.args) {
+    key += name;
+    std::visit(put, arg);
+  }
+  return key + fmt::format("{}{}", type.shape, graph::name_of(type.dtype));
+}
+
 }  // namespace
 
 Session::Session(Purpose purpose)
@@ -83,6 +107,10 @@ std::vector<graph::ValueId> Session::emit(
     const std::vector<std::optional<graph::TensorType>>& types) {
   graph::Node node{std::move(op), std::move(arguments), {}, "", phase, -1};
   const auto node_id = static_cast<graph::NodeId>(graph.nodes.size());
+  if (is_view(node)) {
+    const auto [it, fresh] = views_.try_emplace(view_key(node, *types[0]), node_id);
+    if (!fresh) return graph.nodes[it->second].outputs;
+  }
   auto& hint = hints_.emplace_back();
   hint.parameters = parameter_scope(node.op, node);
   hint.exact = scopes.mark();
@@ -102,6 +130,11 @@ std::vector<graph::ValueId> Session::emit(
   value_scopes_.resize(graph.values.size(), alone ? hint.parameters : -1);
   graph.nodes.push_back(std::move(node));
   return graph.nodes.back().outputs;
+}
+
+const graph::Node* Session::producer(graph::ValueId value, std::string_view op) const {
+  const auto node = graph.values[value.index].producer;
+  return node >= 0 && graph.nodes[node].op == op ? &graph.nodes[node] : nullptr;
 }
 
 graph::ValueId Session::emit_one(std::string op, Arguments arguments, graph::TensorType type) {
@@ -145,8 +178,12 @@ void Session::link(graph::Node& node, graph::NodeId id) {
     if (const auto path = script_path()) hint.exact = scopes.add(*path, "Scope");
   }
   const auto made = at::sequence_number::peek() - first_sequence_;
-  if (phase == graph::Phase::forward && forward_nodes_.size() < made) {
+  if (phase != graph::Phase::forward || made == 0) return;
+  if (forward_nodes_.size() < made) {
     forward_nodes_.resize(made, id);
+  } else if (auto& first = forward_nodes_.back();
+             first_of_call_ <= first && is_view(graph.nodes[first]) && !is_view(node)) {
+    first = id;  // views that functionalisation makes anew come before the op itself
   }
 }
 

@@ -7,6 +7,8 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,10 +35,13 @@ class Session {
   class Active;
 
   // Appends a node; types of results that do not exist have no value. Scope, phase and forward node
-  // are set here. Returns one id for each type.
+  // are set here. A view that exists in this phase is not made again. Returns one id for each type.
   std::vector<graph::ValueId> emit(std::string op, Arguments arguments,
                                    const std::vector<std::optional<graph::TensorType>>& types);
   graph::ValueId emit_one(std::string op, Arguments arguments, graph::TensorType type);
+
+  // Returns the node that makes the value, where it is of that op, else nullptr.
+  const graph::Node* producer(graph::ValueId value, std::string_view op) const;
 
   // Returns a CPU tensor's bytes as a constant input, or a scalar as perigee::full.
   graph::ValueId constant(const at::Tensor& tensor);
@@ -55,6 +60,9 @@ class Session {
   // Returns whether two tensors are known to be equal (the same value) or different (shapes), and
   // nothing where that depends on their elements.
   std::optional<bool> known_equal(const at::Tensor& a, const at::Tensor& b) const;
+
+  // Tells that the model calls its next op.
+  void begin_call() { first_of_call_ = static_cast<graph::NodeId>(graph.nodes.size()); }
 
   int64_t next_random_key() { return random_key_++; }
 
@@ -86,8 +94,10 @@ class Session {
   std::vector<Scopes::Hint> hints_;           // of nodes
   std::vector<Scopes::Id> value_scopes_;      // of values made from one module's parameters alone
   std::vector<graph::NodeId> forward_nodes_;  // by autograd's sequence number - first_sequence_
+  std::unordered_map<std::string, graph::NodeId> views_;  // by phase, op, arguments and type
   uint64_t first_sequence_;
   graph::NodeId last_backward_ = -1;
+  graph::NodeId first_of_call_ = 0;
   int64_t random_key_ = 1;
   int constants_ = 0;
   std::exception_ptr error_;

@@ -114,6 +114,8 @@ TEST_CASE("the graph of a GPT is canonical") {
   CHECK(count["aten::clone"] == 0);
   CHECK(count["aten::detach"] == 0);
   CHECK(count["aten::expand"] == 0);
+  CHECK(count["aten::t"] <=
+        4 * 9);  // a weight and a gradient, forward and backward, of nine products
   CHECK(graph::parse(graph::print(captured.graph)).nodes.size() == captured.graph.nodes.size());
 }
 
@@ -131,6 +133,10 @@ TEST_CASE("ops belong to the modules that made them") {
         node.op == "aten::gelu" || node.op == "aten::gelu_backward") {
       ++blocks;
       CHECK((node.scope == "blocks.0" || node.scope == "blocks.1"));
+    }
+    if (node.op == "perigee::attention_backward") {
+      REQUIRE(node.forward_node >= 0);
+      CHECK(g.nodes[node.forward_node].op == "perigee::attention");
     }
     if (node.op == "aten::native_layer_norm") CHECK(types.at(node.scope) == "LayerNorm");
     if (node.phase == graph::Phase::backward && node.op == "aten::native_layer_norm_backward") {
