@@ -3,8 +3,11 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 
@@ -53,12 +56,33 @@ class StandardSink : public Sink {
 
   void write(Level level, std::string_view text) override {
     const char* word = level == Level::warn ? "warning: " : level == Level::error ? "error: " : "";
+    if (!shown_.empty()) show("");
     logger_.log(to_spdlog(level), "{}{}{}", prefix_, word, text);
+    if (!shown_.empty()) show(shown_);
+  }
+
+  bool progress(std::string_view text) override {
+    if (!is_terminal_) return false;
+    if (!text.empty() || !shown_.empty()) show(text);
+    shown_ = text;
+    return true;
   }
 
  private:
+  // Replaces the terminal's last line, cut to its width so that it stays one line.
+  static void show(std::string_view text) {
+    winsize size{};
+    if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1) {
+      text = text.substr(0, size.ws_col - 1);
+    }
+    std::fprintf(stderr, "\r\x1b[K%.*s", static_cast<int>(text.size()), text.data());
+    std::fflush(stderr);
+  }
+
   spdlog::logger logger_;
   std::string prefix_;
+  std::string shown_;  // the line of progress
+  bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
 };
 
 }  // namespace
@@ -91,6 +115,13 @@ void write(Level level, std::string_view text) {
   if (!s.active || level < s.lowest) return;
   std::lock_guard lock(s.mutex);
   if (s.sink) s.sink->write(level, text);
+}
+
+bool progress(std::string_view text) {
+  auto& s = state();
+  if (!s.active) return false;
+  std::lock_guard lock(s.mutex);
+  return s.sink && s.sink->progress(text);
 }
 
 }  // namespace perigee::log

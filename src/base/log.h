@@ -17,16 +17,24 @@ class Sink {
  public:
   virtual ~Sink() = default;
   virtual void write(Level level, std::string_view text) = 0;
+  // Shows a line that stays below all messages until the next one replaces it; "" removes it.
+  // Returns false where there is no terminal for it.
+  virtual bool progress(std::string_view) { return false; }
 };
 
 // Sets the process's sink (not owned; nullptr drops messages) and its lowest level.
 void set_sink(Sink* sink, Level lowest = Level::info);
 
 // Returns a spdlog sink that writes plain lines to standard error and, with a path, to that file
-// too. `prefix` stands before every line ("rank 2"). Throws Error when the file cannot be opened.
+// too. `prefix` stands before every line ("rank 2"). It shows progress where standard error is a
+// terminal. Throws Error when the file cannot be opened.
 Sink* standard_sink(std::string_view prefix = "", const std::string& path = "");
 
 void write(Level level, std::string_view text);
+
+// Shows progress (Sink::progress). Returns false where there is no terminal for it, so that the
+// caller may log instead.
+bool progress(std::string_view text);
 
 template <class... Args>
 void info(fmt::format_string<Args...> format, Args&&... args) {

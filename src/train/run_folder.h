@@ -43,6 +43,8 @@ class RunFolder {
   void write_plan(std::string_view text) const;
 
  private:
+  void prepare(const job::Job& job, const RunOptions& options, const std::string& from);
+
   std::string path_, checkpoint_;
   int lock_ = -1;
 };

@@ -144,6 +144,10 @@ SafetensorsFile::SafetensorsFile(const std::string& path) {
   const auto header = nlohmann::ordered_json::parse(text, text + length, nullptr, false);
   if (!header.is_object()) cut("its header is no JSON object");
   const auto data = content_.subspan(sizeof length + length);
+  const auto whole = [&](const nlohmann::ordered_json& value) {
+    if (!value.is_number_unsigned()) cut("its header has a size or offset that is no whole number");
+    return value.get<uint64_t>();
+  };
   std::vector<std::pair<uint64_t, uint64_t>> places;
   try {
     for (const auto& [name, entry] : header.items()) {
@@ -162,12 +166,13 @@ SafetensorsFile::SafetensorsFile(const std::string& path) {
         }
       }
       if (!known) cut(fmt::format("tensor {} has the unknown dtype {}", name, dtype));
-      tensor.shape = entry.at("shape").get<std::vector<int64_t>>();
-      const auto begin = entry.at("data_offsets").at(0).get<uint64_t>();
-      const auto end = entry.at("data_offsets").at(1).get<uint64_t>();
+      const auto begin = whole(entry.at("data_offsets").at(0));
+      const auto end = whole(entry.at("data_offsets").at(1));
       uint64_t bytes = graph::size_of(tensor.dtype);
-      for (const auto size : tensor.shape) {
-        if (size < 0 || __builtin_mul_overflow(bytes, static_cast<uint64_t>(size), &bytes)) {
+      for (const auto& value : entry.at("shape")) {
+        const auto size = whole(value);
+        tensor.shape.push_back(static_cast<int64_t>(size));
+        if (tensor.shape.back() < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
           cut(fmt::format("tensor {} has an impossible shape", name));
         }
       }

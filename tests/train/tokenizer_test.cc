@@ -1,22 +1,34 @@
 #include "train/tokenizer.h"
 
-#include "base/error.h"
-#include "tests/support/torch_test.h"
+#include <dlfcn.h>
 
-namespace perigee::train {
+#include <catch2/catch.hpp>
 
-TEST_CASE("bytes are tokens") {
+#include "tests/train/support.h"
+
+using namespace perigee;
+using namespace perigee::train;
+using test::error_of;
+using test::Folder;
+
+TEST_CASE("bytes are tokens and come back, whatever they are") {
   const auto bytes = make_tokenizer("bytes");
   CHECK(bytes->vocab() == 256);
-  CHECK(bytes->encode("a\xff") == std::vector<int64_t>{97, 255});
-  CHECK(bytes->decode({97, 255}) == "a\xff");
+  CHECK(bytes->encode("a\xff\n") == std::vector<int64_t>{97, 255, 10});
+  std::string all;
+  for (int i = 0; i < 256; ++i) all += static_cast<char>(i);
+  CHECK(bytes->decode(bytes->encode(all)) == all);
+  CHECK(bytes->encode("").empty());
 }
 
-TEST_CASE("a tokenizer that is no SentencePiece model is named") {
-  CHECK_THROWS_WITH(
-      make_tokenizer("README.md"),
-      Catch::StartsWith("[data] tokenizer must be \"bytes\" or a SentencePiece model") &&
-          Catch::Contains("README.md"));
+TEST_CASE("a file that is no SentencePiece model is refused") {
+  Folder folder;
+  const auto missing = folder.at("none.model");
+  CHECK_THAT(error_of([&] { make_tokenizer(missing); }),
+             Catch::StartsWith("[data] tokenizer must be \"bytes\" or a SentencePiece model, but " +
+                               missing));
+  const auto damaged = folder.add("bad.model", "this is no model");
+  CHECK_THAT(error_of([&] { make_tokenizer(damaged); }),
+             Catch::StartsWith("[data] tokenizer must be \"bytes\" or a SentencePiece model, but " +
+                               damaged));
 }
-
-}  // namespace perigee::train

@@ -1,0 +1,155 @@
+#include "train/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_files.h"
+#include "train/durable.h"
+
+namespace perigee::train {
+namespace fs = std::filesystem;
+namespace {
+
+// What a run leaves beside its checkpoints.
+constexpr const char* kFiles[] = {"job.toml", "plan.json", "log.txt", "metrics.jsonl"};
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+std::string inside(const std::string& folder, std::string_view name) {
+  return (fs::path(folder) / name).string();
+}
+
+bool same_folder(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return fs::equivalent(a, b, ignored);
+}
+
+bool holds_run(const std::string& folder) {
+  for (const auto* name : kFiles) {
+    if (exists(inside(folder, name))) return true;
+  }
+  return !step_folders(folder).empty();
+}
+
+// Checkpoints go first: what is left by a crash still counts as a run.
+void empty_folder(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& step : step_folders(folder)) remove_checkpoint(step.path);
+  fs::remove(store_of(folder), ignored);  // stays where it holds other files
+  for (const auto* name : kFiles) {
+    std::error_code error;
+    fs::remove(inside(folder, std::string(name) + ".partial"), ignored);
+    fs::remove(inside(folder, name), error);
+    if (error) {
+      fail("run", "{} must be removed by --overwrite, but: {}", inside(folder, name),
+           error.message());
+    }
+  }
+}
+
+// Takes the folder for this process until the descriptor is closed. The lock goes with the process,
+// however it ends.
+int lock(const std::string& folder) {
+  const auto path = inside(folder, ".lock");
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    fail("run", "{} must be a folder that can be written, but: {}", folder, std::strerror(errno));
+  }
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const int why = errno;
+  ::close(fd);
+  if (why == EWOULDBLOCK) {
+    fail("run",
+         "one run at a time writes a folder, but another process is writing {}: wait for it, end "
+         "it, or choose another train.output",
+         folder);
+  }
+  if (why == ENOLCK || why == ENOSYS || why == EOPNOTSUPP) return -1;  // no locks on this system
+  fail("run", "{} must be locked, but: {}", folder, std::strerror(why));
+}
+
+// Compares the job with that of the run which it continues.
+void check_job(const std::string& run, const job::Job& job) {
+  const auto path = inside(run, "job.toml");
+  if (!exists(path)) {
+    fail("run", "a run that is resumed holds job.toml, but there is no {}", path);
+  }
+  const auto changed = job::changed_keys(job::Job::load(path), job);
+  if (changed.empty()) return;
+  const size_t shown = std::min<size_t>(changed.size(), 6);
+  fail("run",
+       "a resumed run keeps its model, data, batch, optimizer and seed, but in {}:\n  {}{}\nSet "
+       "them back, or start anew with another train.output",
+       path, fmt::join(changed.begin(), changed.begin() + shown, "\n  "),
+       shown < changed.size() ? fmt::format("\n  and {} more", changed.size() - shown) : "");
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const job::Job& job, const RunOptions& options) : path_(job.train.output) {
+  const auto& from = options.resume_from.empty() ? path_ : options.resume_from;
+  std::error_code ignored;
+  // A run that is not there must not leave a folder behind.
+  if (options.resume && !fs::is_directory(from, ignored)) find_checkpoint(from);
+  make_folders(path_);
+  lock_ = lock(path_);
+  try {
+    prepare(job, options, from);
+  } catch (...) {
+    if (lock_ >= 0) ::close(lock_);
+    throw;
+  }
+}
+
+void RunFolder::prepare(const job::Job& job, const RunOptions& options, const std::string& from) {
+  bool in_place = false;
+  if (options.resume) {
+    checkpoint_ = find_checkpoint(from);
+    const auto source = run_of(checkpoint_);
+    in_place = same_folder(source, path_);
+    check_job(source, job);
+  }
+  if (in_place && options.overwrite) {
+    fail("run", "a run is resumed or overwritten, but got --resume and --overwrite for {}", path_);
+  }
+  if (in_place) return;
+  if (holds_run(path_) && !options.overwrite) {
+    fail("run",
+         "{} must be a new folder, but it holds another run: go on with it (--resume), empty it "
+         "(--overwrite), or choose another train.output",
+         path_);
+  }
+  empty_folder(path_);
+}
+
+RunFolder::~RunFolder() {
+  if (lock_ >= 0) ::close(lock_);
+}
+
+std::string RunFolder::file(std::string_view name) const { return inside(path_, name); }
+
+std::string RunFolder::resumed_plan() const {
+  if (checkpoint_.empty()) return "";
+  const auto path = inside(run_of(checkpoint_), "plan.json");
+  return exists(path) ? path : "";
+}
+
+void RunFolder::write_job(const job::Job& job) const {
+  write_durably(file("job.toml"), job::to_toml(job, path_));
+}
+
+void RunFolder::write_plan(std::string_view text) const { write_durably(file("plan.json"), text); }
+
+}  // namespace perigee::train

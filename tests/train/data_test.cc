@@ -1,0 +1,355 @@
+#include "tests/support/torch_test.h"
+// Torch first.
+#include <set>
+
+#include "tests/train/support.h"
+#include "train/data.h"
+#include "train/permutation.h"
+#include "train/safetensors.h"
+
+using namespace perigee;
+using namespace perigee::train;
+using test::error_of;
+using test::Folder;
+
+namespace {
+
+job::Job job_of(const Folder& folder, const std::string& data, const std::string& model = "gpt",
+                const std::string& more = "") {
+  return job::Job::parse(
+      fmt::format("seed = 7\n[data]\n{}\n[model]\nkind = \"{}\"\n{}\n", data, model, more),
+      folder.at("job.toml"));
+}
+
+template <class T>
+std::string raw(const std::vector<T>& ids) {
+  return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(T)};
+}
+
+// Whether the batches of steps 1 to 5 are the same whatever range of samples is asked for at once.
+bool is_independent_of_ranges(DataSource& source, int64_t global) {
+  for (int64_t step = 1; step <= 5; ++step) {
+    const auto whole = source.at(step, {0, global});
+    for (const int64_t parts : {2, 3}) {
+      for (int64_t i = parts - 1; i >= 0; --i) {  // in another order, too
+        const auto range = mesh::split(global, parts, i);
+        for (const auto& [name, tensor] : source.at(step, range)) {
+          if (!whole.at(name).narrow(0, range.begin, range.length).equal(tensor)) return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+std::vector<int64_t> list(const at::Tensor& tensor) {
+  const auto flat = tensor.contiguous();
+  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
+}
+
+}  // namespace
+
+TEST_CASE("a permutation of any size takes every place once") {
+  for (uint64_t size = 1; size <= 300; ++size) {
+    for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
+      const Permutation permutation(size, key);
+      std::vector<bool> taken(size);
+      bool good = true;
+      for (uint64_t i = 0; i < size; ++i) {
+        const auto at = permutation(i);
+        good = good && at < size && !taken[at];
+        if (at < size) taken[at] = true;
+      }
+      INFO(size << " " << key);
+      REQUIRE(good);
+    }
+  }
+  const uint64_t large = (uint64_t{1} << 62) + 12345;
+  const Permutation permutation(large, 3);
+  std::set<uint64_t> seen;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const auto at = permutation(large - 1 - i);
+    CHECK(at < large);
+    CHECK(seen.insert(at).second);
+  }
+}
+
+TEST_CASE("a permutation looks random") {
+  // Fixed points, falls and the correlation of place and index, over 200 keys of size 1000.
+  double fixed = 0, falls = 0, correlation = 0;
+  constexpr int size = 1000, keys = 200;
+  std::vector<double> first(10);
+  for (uint64_t key = 0; key < keys; ++key) {
+    const Permutation permutation(size, key * 1000003);
+    ++first[permutation(0) / 100];
+    for (uint64_t i = 0; i < size; ++i) {
+      const auto at = permutation(i);
+      fixed += at == i;
+      if (i > 0) falls += at < permutation(i - 1);
+      correlation += (double(i) - 499.5) * (double(at) - 499.5) / (size * size / 12.0);
+    }
+  }
+  CHECK(std::abs(fixed / keys - 1) < 0.35);  // 5 deviations
+  CHECK(std::abs(falls / keys / (size - 1) - 0.5) < 0.005);
+  CHECK(std::abs(correlation / keys / size) < 0.012);
+  for (const auto count : first) CHECK(std::abs(count - keys / 10) < 25);
+}
+
+TEST_CASE("epochs and seeds have other orders") {
+  const auto order = [](int64_t epoch, uint64_t seed) {
+    std::vector<int64_t> places;
+    for (int64_t i = 0; i < 50; ++i) places.push_back(shuffled(epoch * 50 + i, 50, seed));
+    return places;
+  };
+  std::set<std::vector<int64_t>> orders;
+  for (int64_t epoch = 0; epoch < 20; ++epoch) {
+    for (uint64_t seed = 0; seed < 20; ++seed) orders.insert(order(epoch, seed));
+  }
+  CHECK(orders.size() == 400);
+  auto sorted = order(3, 4);
+  std::sort(sorted.begin(), sorted.end());
+  for (int64_t i = 0; i < 50; ++i) CHECK(sorted[i] == i);
+}
+
+TEST_CASE("bytes of text are tokens, and labels are one later, over all files") {
+  Folder folder;
+  folder.add("a.txt", "abcde");
+  folder.add("b.txt", "");
+  folder.add("c.txt", "fghijkl\xff");
+  // 13 bytes: three windows of 4 + 1 tokens.
+  const auto job =
+      job_of(folder, "text = [\"*.txt\"]\nsequence = 4\nvalidation = 0\n[batch]\nglobal = 3");
+  const auto data = open_data(job);
+  CHECK(data.vocab == 256);
+  CHECK(data.validation.batches == 0);
+  CHECK(data.validation.data == nullptr);
+  const auto batch = data.training->at(1, {0, 3});
+  CHECK(batch.size() == 2);
+  std::set<std::vector<int64_t>> windows;
+  for (int64_t i = 0; i < 3; ++i) {
+    auto window = list(batch.at("tokens")[i]);
+    const auto labels = list(batch.at("labels")[i]);
+    CHECK(std::equal(window.begin() + 1, window.end(), labels.begin()));
+    window.push_back(labels.back());
+    windows.insert(window);
+  }
+  CHECK(windows == std::set<std::vector<int64_t>>{{'a', 'b', 'c', 'd', 'e'},
+                                                  {'e', 'f', 'g', 'h', 'i'},
+                                                  {'i', 'j', 'k', 'l', 255}});
+  CHECK(data.training->at(0, {0, 2}).at("tokens").sizes() == at::IntArrayRef{2, 4});
+  CHECK(data.training->at(1, {1, 0}).at("tokens").sizes() == at::IntArrayRef{0, 4});
+}
+
+TEST_CASE("token files of 2 and 4 bytes give the same samples") {
+  Folder folder;
+  std::vector<uint16_t> small;
+  for (int i = 0; i < 1001; ++i) small.push_back(static_cast<uint16_t>(i * 31 % 60000));
+  folder.add("two/a.bin", raw(std::vector(small.begin(), small.begin() + 333)));
+  folder.add("two/b.bin", raw(std::vector(small.begin() + 333, small.end())));
+  folder.add("four/a.bin", raw(std::vector<uint32_t>(small.begin(), small.end())));
+  const std::string model = "vocab = 60000\n[batch]\nglobal = 4";
+  const auto two = open_data(job_of(folder, "tokens = [\"two/*\"]\nsequence = 10", "gpt", model));
+  const auto four = open_data(job_of(
+      folder, "tokens = [\"four/*\"]\ntoken_type = \"uint32\"\nsequence = 10", "gpt", model));
+  CHECK(two.vocab == 0);
+  for (int64_t step = 1; step <= 60; ++step) {
+    const auto a = two.training->at(step, {0, 4}), b = four.training->at(step, {0, 4});
+    CHECK(a.at("tokens").equal(b.at("tokens")));
+    CHECK(a.at("labels").equal(b.at("labels")));
+  }
+  CHECK(is_independent_of_ranges(*two.training, 4));
+}
+
+TEST_CASE("an epoch has every window once, in another order each time, and none held back") {
+  Folder folder;
+  std::vector<uint16_t> ids(401);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint16_t>(i);
+  folder.add("a.bin", raw(ids));
+  // 100 windows of 4; 20 are held back.
+  const auto job = job_of(folder, "tokens = [\"a.bin\"]\nsequence = 4\nvalidation = 0.2", "gpt",
+                          "vocab = 401\n[batch]\nglobal = 8");
+  const auto data = open_data(job);
+  const auto starts = [](DataSource& source, int64_t first, int64_t steps) {
+    std::vector<int64_t> found;
+    for (int64_t step = first; step < first + steps; ++step) {
+      for (const auto start : list(source.at(step, {0, 8}).at("tokens").select(1, 0))) {
+        found.push_back(start);
+      }
+    }
+    return found;
+  };
+  const auto one = starts(*data.training, 1, 10), two = starts(*data.training, 11, 10);
+  CHECK(one != two);
+  std::set<int64_t> expected;
+  for (int64_t i = 0; i < 80; ++i) expected.insert(4 * i);
+  CHECK(std::set<int64_t>(one.begin(), one.end()) == expected);
+  CHECK(std::set<int64_t>(two.begin(), two.end()) == expected);
+  CHECK(data.validation.batches == 2);
+  const auto held = starts(*data.validation.data, 1, 2);
+  for (int64_t i = 0; i < 16; ++i) CHECK(held[i] == 4 * (80 + i));
+  auto other = job;
+  other.seed = 8;
+  CHECK(starts(*open_data(other).training, 1, 10) != one);
+}
+
+TEST_CASE("token files that are damaged or do not fit are refused") {
+  Folder folder;
+  const auto path = folder.add("a.bin", raw<uint16_t>({1, 2, 3, 400, 5}));
+  const auto message = [&](const std::string& more, const std::string& model = "") {
+    return error_of([&] {
+      open_data(job_of(folder, "tokens = [\"a.bin\"]\n" + more, "gpt", model))
+          .training->at(1, {0, 1});
+    });
+  };
+  CHECK(message("sequence = 4") ==
+        fmt::format("[data] token ids must be below model.vocab = 256, but token 3 of {} is 400",
+                    path));
+  CHECK(message("sequence = 4", "vocab = 401") == "nothing was thrown");
+  CHECK(message("sequence = 5", "vocab = 401") ==
+        "[data] data must hold at least one sample of data.sequence + 1 = 6 tokens for training, "
+        "but it holds 5 tokens");
+  folder.add("a.bin", raw<uint16_t>({1, 2, 3}) + "x");
+  CHECK(message("sequence = 1") ==
+        fmt::format("[data] a file of 2-byte tokens must be a multiple of 2 bytes long, but {} has "
+                    "7: it is cut short, or data.token_type is wrong",
+                    path));
+  folder.add("a.bin", "");
+  CHECK_THAT(message("sequence = 1"), Catch::EndsWith("but it holds 0 tokens"));
+}
+
+TEST_CASE("rows of tensors are samples, over all files") {
+  Folder folder;
+  const auto write = [&](const std::string& name, int64_t first, int64_t count) {
+    std::vector<double> x;
+    std::vector<int64_t> y;
+    for (int64_t i = first; i < first + count; ++i) {
+      x.insert(x.end(), {double(i), double(-i)});
+      y.push_back(i);
+    }
+    write_safetensors(folder.at(name),
+                      std::vector<TensorBytes>{
+                          {"x", graph::DType::float64, {count, 2}, std::as_bytes(std::span(x))},
+                          {"y", graph::DType::int64, {count}, std::as_bytes(std::span(y))}});
+  };
+  write("a.safetensors", 0, 5);
+  write("b.safetensors", 5, 0);
+  write("c.safetensors", 5, 7);
+  const auto job = job_of(folder, "tensors = [\"*.safetensors\"]\nvalidation = 0.34", "mlp",
+                          "[batch]\nglobal = 4");
+  const auto data = open_data(job);
+  CHECK(data.vocab == 0);
+  std::set<int64_t> seen;
+  for (int64_t step = 1; step <= 2; ++step) {
+    const auto batch = data.training->at(step, {0, 4});
+    CHECK(batch.at("x").dtype() == at::kDouble);
+    CHECK(batch.at("x").select(1, 0).equal(batch.at("y").to(at::kDouble)));
+    CHECK(batch.at("x").select(1, 1).equal(-batch.at("y").to(at::kDouble)));
+    for (const auto y : list(batch.at("y"))) seen.insert(y);
+  }
+  CHECK(seen == std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7});  // 4 of 12 are held back
+  CHECK(is_independent_of_ranges(*data.training, 4));
+  CHECK(data.validation.batches == 1);
+  CHECK(list(data.validation.data->at(1, {0, 4}).at("y")) == std::vector<int64_t>{8, 9, 10, 11});
+
+  const auto message = [&] { return error_of([&] { open_data(job); }); };
+  const std::vector<float> f(6);
+  const auto bytes = std::as_bytes(std::span(f));
+  const auto path = folder.at("c.safetensors");
+  const auto replace = [&](std::vector<TensorBytes> tensors) { write_safetensors(path, tensors); };
+  replace({{"x", graph::DType::float32, {3, 2}, bytes}});
+  CHECK(message() == fmt::format("[data] tensor x must have one dtype and sample shape in all "
+                                 "files, but {} has another",
+                                 path));
+  replace({{"z", graph::DType::float32, {3, 2}, bytes}});
+  CHECK(message() == fmt::format("[data] all files must hold the same tensors, but only {} and "
+                                 "later have z",
+                                 path));
+  replace({{"x", graph::DType::float64, {1, 2}, bytes.subspan(0, 16)}});
+  CHECK(message() ==
+        fmt::format("[data] all files must hold the same tensors, but {} has no y", path));
+  replace({{"x", graph::DType::float64, {1, 2}, bytes.subspan(0, 16)},
+           {"y", graph::DType::int64, {}, bytes.subspan(16)}});
+  CHECK(message() == fmt::format("[data] all tensors of {} must have as many samples (dim 0), but "
+                                 "y has another count than x",
+                                 path));
+  replace({});
+  CHECK(message() ==
+        fmt::format("[data] {} must hold the model's inputs as tensors, but it holds none", path));
+}
+
+TEST_CASE("synthetic samples are the same whatever range is asked for, and follow seed and split") {
+  Folder folder;
+  struct Case {
+    std::string model, more;
+    std::vector<std::pair<std::string, std::vector<int64_t>>> fields;
+  };
+  const std::vector<Case> cases = {
+      {"gpt", "", {{"tokens", {6, 8}}, {"labels", {6, 8}}}},
+      {"llama", "vocab = 100", {{"tokens", {6, 8}}, {"labels", {6, 8}}}},
+      {"moe", "vocab = 70000", {{"tokens", {6, 8}}, {"labels", {6, 8}}}},
+      {"mlp", "inputs = 5\noutputs = 3", {{"x", {6, 5}}, {"y", {6}}}},
+      {"mlp", "inputs = 5\noutputs = 3\nloss = \"mse\"", {{"x", {6, 5}}, {"y", {6, 3}}}},
+      {"resnet", "image = 8", {{"image", {6, 3, 8, 8}}, {"label", {6}}}}};
+  for (const auto& c : cases) {
+    INFO(c.model << " " << c.more);
+    auto job = job_of(folder, "synthetic = true\nsequence = 8", c.model,
+                      c.more + "\ndtype = \"float64\"\n[batch]\nglobal = 6");
+    const auto data = open_data(job);
+    const auto batch = data.training->at(2, {0, 6});
+    CHECK(batch.size() == c.fields.size());
+    for (const auto& [name, shape] : c.fields) {
+      const auto& tensor = batch.at(name);
+      CHECK(tensor.sizes() == at::IntArrayRef(shape));
+      CHECK(tensor.dtype() == (tensor.is_floating_point() ? at::kDouble : at::kLong));
+      CHECK(!tensor.equal(data.training->at(1, {0, 6}).at(name)));
+      CHECK(!tensor.equal(data.validation.data->at(2, {0, 6}).at(name)));
+      CHECK(data.training->at(0, {0, 6}).at(name).sizes() == at::IntArrayRef(shape));
+    }
+    CHECK(is_independent_of_ranges(*data.training, 6));
+    job.seed = 8;
+    const auto& name = c.fields[0].first;
+    CHECK(!open_data(job).training->at(2, {0, 6}).at(name).equal(batch.at(name)));
+  }
+  Folder other;
+  other.add("net.so", "");
+  CHECK(error_of(
+            [&] { open_data(job_of(other, "synthetic = true", "plugin", "file = \"net.so\"")); }) ==
+        "[data] synthetic data is for the built-in models, but model.kind is \"plugin\": give it "
+        "data.tensors");
+}
+
+TEST_CASE("synthetic samples have a rule to learn") {
+  Folder folder;
+  const auto many = [&](const std::string& model, const std::string& more) {
+    return open_data(job_of(folder, "synthetic = true\nsequence = 64", model,
+                            more + "\ndtype = \"float64\"\n[batch]\nglobal = 512"))
+        .training->at(1, {0, 512});
+  };
+  {
+    const auto batch = many("gpt", "");
+    const auto rule = (5 * batch.at("tokens") + 3).remainder(256);
+    const double share = rule.eq(batch.at("labels")).to(at::kDouble).mean().item<double>();
+    CHECK(share > 0.85);
+    CHECK(share < 0.9);
+    CHECK(batch.at("tokens").narrow(1, 1, 63).equal(batch.at("labels").narrow(1, 0, 63)));
+  }
+  {
+    const auto batch = many("mlp", "inputs = 6\noutputs = 2\nloss = \"mse\"");
+    const auto fit = std::get<0>(at::linalg_lstsq(batch.at("x"), batch.at("y")));
+    const double left = (batch.at("y") - batch.at("x").mm(fit)).pow(2).mean().item<double>();
+    CHECK(left < 0.02);
+    CHECK(batch.at("y").pow(2).mean().item<double>() > 0.1);
+  }
+  {
+    const auto batch = many("resnet", "image = 8\nclasses = 4");
+    // The nearest class mean tells the class.
+    const auto images = batch.at("image").flatten(1);
+    std::vector<at::Tensor> distances;
+    for (int64_t c = 0; c < 4; ++c) {
+      const auto own = images.index_select(0, batch.at("label").eq(c).nonzero().flatten());
+      distances.push_back((images - own.mean(0)).pow(2).sum(1));
+    }
+    const auto nearest = at::stack(distances, 1).argmin(1);
+    CHECK(nearest.eq(batch.at("label")).to(at::kDouble).mean().item<double>() > 0.95);
+  }
+}

@@ -1,0 +1,78 @@
+#include "train/learning_rate.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "tests/train/support.h"
+
+using namespace perigee;
+using train::learning_rate;
+
+namespace {
+
+// 100 steps, 20 of them warm-up, from 1 to 0.125.
+job::Job job_of(const std::string& kind) {
+  job::Job job;
+  job.train.steps = 100;
+  job.optimizer.lr = 1;
+  job.lr_schedule = {.kind = kind, .warmup = 20, .min_lr = 0.125, .decay = 10};
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("every learning rate rises linearly to its peak") {
+  for (const auto* kind : {"constant", "linear", "cosine", "inverse_sqrt", "wsd"}) {
+    const auto job = job_of(kind);
+    INFO(kind);
+    CHECK(learning_rate(job, 1, 1) == 0.05);
+    CHECK(learning_rate(job, 1, 10) == 0.5);
+    CHECK(learning_rate(job, 1, 20) == 1);
+    auto direct = job;
+    direct.lr_schedule.warmup = 0;
+    CHECK(learning_rate(direct, 1, 1) <= 1);
+    CHECK(learning_rate(direct, 1, 1) > 0.8);
+  }
+}
+
+TEST_CASE("learning rates fall as their schedule says") {
+  CHECK(learning_rate(job_of("constant"), 1, 21) == 1);
+  CHECK(learning_rate(job_of("constant"), 1, 100) == 1);
+
+  CHECK(learning_rate(job_of("linear"), 1, 60) == 0.5625);
+  CHECK(learning_rate(job_of("linear"), 1, 100) == 0.125);
+
+  CHECK(learning_rate(job_of("cosine"), 1, 60) == Approx(0.5625).epsilon(1e-15));
+  CHECK(learning_rate(job_of("cosine"), 1, 40) ==
+        Approx(0.125 + 0.875 * 0.5 * (1 + std::sqrt(0.5))).epsilon(1e-15));
+  CHECK(learning_rate(job_of("cosine"), 1, 100) == Approx(0.125).epsilon(1e-15));
+
+  CHECK(learning_rate(job_of("inverse_sqrt"), 1, 80) == 0.5);
+  auto falls = job_of("inverse_sqrt");
+  falls.lr_schedule.min_lr = 0.75;
+  CHECK(learning_rate(falls, 1, 80) == 0.75);
+
+  CHECK(learning_rate(job_of("wsd"), 1, 90) == 1);
+  CHECK(learning_rate(job_of("wsd"), 1, 95) == 0.5625);
+  CHECK(learning_rate(job_of("wsd"), 1, 100) == 0.125);
+}
+
+TEST_CASE("a group with another peak has the same curve, scaled") {
+  for (const auto* kind : {"constant", "linear", "cosine", "inverse_sqrt", "wsd"}) {
+    for (const int64_t step : {1, 20, 50, 95, 100}) {
+      INFO(kind << " " << step);
+      CHECK(learning_rate(job_of(kind), 0.25, step) ==
+            Approx(0.25 * learning_rate(job_of(kind), 1, step)).epsilon(1e-15));
+    }
+  }
+  auto frozen = job_of("cosine");
+  frozen.optimizer.lr = 0;
+  CHECK(learning_rate(frozen, 0, 50) == 0);
+}
+
+TEST_CASE("steps after the last have the last learning rate") {
+  for (const auto* kind : {"constant", "linear", "cosine", "wsd"}) {
+    INFO(kind);
+    CHECK(learning_rate(job_of(kind), 1, 150) == learning_rate(job_of(kind), 1, 100));
+  }
+}

@@ -1,0 +1,188 @@
+#include "train/metrics.h"
+
+#include <pty.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "tests/support/golden.h"
+#include "tests/train/support.h"
+
+using namespace perigee;
+using namespace perigee::train;
+using test::error_of;
+using test::Folder;
+using test::read_text;
+
+namespace {
+
+StepMetrics at_step(int64_t step) {
+  return {.step = step,
+          .loss = 4.25,
+          .lr = 1.5e-05,
+          .grad_norm = 0.1,
+          .samples = 32,
+          .tokens = 8192,
+          .step_s = 0.5,
+          .tokens_per_s = 16384,
+          .peak_bytes = {100, 200}};
+}
+
+std::string lines_of(std::initializer_list<int64_t> steps) {
+  std::string text;
+  for (const auto step : steps) text += to_json(at_step(step)) + "\n";
+  return text;
+}
+
+struct Lines : log::Sink {
+  Lines() { log::set_sink(this); }
+  ~Lines() override { log::set_sink(nullptr); }
+  void write(log::Level, std::string_view text) override { all.emplace_back(text); }
+  std::vector<std::string> all;
+};
+
+}  // namespace
+
+TEST_CASE("a step's metrics are one line of JSON with 17 digits") {
+  CHECK(to_json(at_step(1)) ==
+        "{\"step\":1,\"loss\":4.25,\"lr\":1.5e-05,\"grad_norm\":0.10000000000000001,\"samples\":32,"
+        "\"tokens\":8192,\"step_s\":0.5,\"tokens_per_s\":16384,\"peak_bytes\":[100,200]}");
+  auto metrics = at_step(2);
+  metrics.val_loss = 2;
+  metrics.loss_scale = 65536;
+  metrics.skipped = true;
+  CHECK_THAT(to_json(metrics),
+             Catch::EndsWith(",\"val_loss\":2,\"loss_scale\":65536,\"skipped\":true}"));
+}
+
+TEST_CASE("a number that is not finite is null, and every line is JSON") {
+  auto metrics = at_step(1);
+  metrics.loss = std::numeric_limits<double>::quiet_NaN();
+  metrics.grad_norm = -std::numeric_limits<double>::infinity();
+  const auto value = nlohmann::json::parse(to_json(metrics));
+  CHECK(value["loss"].is_null());
+  CHECK(value["grad_norm"].is_null());
+  CHECK(value["lr"].get<double>() == 1.5e-05);
+}
+
+TEST_CASE("the summary sets measured beside predicted") {
+  CHECK(to_json(Summary{.steps = 3, .seconds = 1.5, .step_s = 0.5, .peak_bytes = {7}}) ==
+        "{\"summary\":{\"steps\":3,\"seconds\":1.5,\"step_s\":0.5,\"peak_bytes\":[7]}}");
+  CHECK(to_json(Summary{.steps = 3,
+                        .seconds = 1.5,
+                        .step_s = 0.5,
+                        .predicted_step_s = 0.25,
+                        .peak_bytes = {7},
+                        .predicted_peak_bytes = {7},
+                        .mfu = 0.5}) ==
+        "{\"summary\":{\"steps\":3,\"seconds\":1.5,\"step_s\":0.5,\"predicted_step_s\":0.25,"
+        "\"peak_bytes\":[7],\"predicted_peak_bytes\":[7],\"mfu\":0.5}}");
+}
+
+TEST_CASE("a line is in the file as soon as it is written") {
+  Folder folder;
+  const auto path = folder.at("metrics.jsonl");
+  MetricsFile file(path, 0);
+  file.write(at_step(1));
+  CHECK(read_text(path) == lines_of({1}));
+  file.write(at_step(2));
+  file.sync();
+  CHECK(read_text(path) == lines_of({1, 2}));
+}
+
+TEST_CASE("metrics are cut back to the step that is resumed") {
+  Folder folder;
+  const auto cut = [&](const std::string& text, int64_t last) {
+    const auto path = folder.add("metrics.jsonl", text);
+    MetricsFile file(path, last);
+    return read_text(path);
+  };
+  CHECK(cut(lines_of({1, 2, 3}), 2) == lines_of({1, 2}));
+  CHECK(cut(lines_of({1, 2, 3}), 3) == lines_of({1, 2, 3}));
+  CHECK(cut(lines_of({1, 2, 3}), 0).empty());
+  CHECK(cut(lines_of({1, 2}) + to_json(Summary{}) + "\n", 2) == lines_of({1, 2}));
+  CHECK(cut(lines_of({1}) + "{\"step\":2,\"lo", 9) == lines_of({1}));      // torn
+  CHECK(cut(lines_of({1}) + to_json(at_step(2)), 9) == lines_of({1}));     // without its end
+  CHECK(cut(lines_of({1}) + std::string(100, '\0'), 9) == lines_of({1}));  // never written
+  const auto path = folder.add("metrics.jsonl", lines_of({1, 2, 3}));
+  MetricsFile file(path, 1);
+  file.write(at_step(2));
+  CHECK(read_text(path) == lines_of({1, 2}));
+}
+
+TEST_CASE("a line for which the disk has no room is one error and leaves no part of it") {
+  Folder folder;
+  const auto path = folder.at("metrics.jsonl");
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {  // a process may not raise its limit again
+    MetricsFile file(path, 0);
+    file.write(at_step(1));
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{lines_of({1}).size() + 10, lines_of({1}).size() + 10};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const auto message = error_of([&] { file.write(at_step(2)); });
+    ::_exit(message == fmt::format("[file] {} must be written, but: File too large", path) ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  CHECK(read_text(path) == lines_of({1}));
+  CHECK(error_of([&] { MetricsFile(folder.at("none/metrics.jsonl"), 0); }) ==
+        fmt::format("[file] {} must be written, but: No such file or directory",
+                    folder.at("none/metrics.jsonl")));
+}
+
+TEST_CASE("progress says step, loss, speed and the time that is left") {
+  CHECK(progress_line(at_step(20), 200, 73.2) ==
+        "step 20/200, loss 4.2500, 16384 tokens/s, 1:14 left");
+  auto metrics = at_step(200);
+  metrics.tokens = 0;
+  metrics.val_loss = 3;
+  CHECK(progress_line(metrics, 200, 7389) ==
+        "step 200/200, loss 4.2500, validation loss 3.0000, 64 samples/s, 2:03:09 left");
+}
+
+TEST_CASE("without a terminal, progress is a line of the log every few steps") {
+  Lines lines;
+  Progress progress(3, 12, 5);
+  for (int64_t step = 3; step <= 12; ++step) progress.step(at_step(step));
+  CHECK(lines.all ==
+        std::vector<std::string>{"step 3/12, loss 4.2500, 16384 tokens/s, 0:05 left",
+                                 "step 5/12, loss 4.2500, 16384 tokens/s, 0:04 left",
+                                 "step 10/12, loss 4.2500, 16384 tokens/s, 0:01 left",
+                                 "step 12/12, loss 4.2500, 16384 tokens/s, 0:00 left"});
+}
+
+TEST_CASE("on a terminal, progress is one line that is replaced, and messages stand above it") {
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    log::set_sink(log::standard_sink());
+    {
+      Progress progress(1, 3, 1);
+      progress.step(at_step(1));
+      log::warn("slow");
+      progress.step(at_step(2));
+      progress.step(at_step(3));
+    }
+    ::_exit(0);
+  }
+  std::string text;
+  char buffer[512];
+  for (ssize_t n; (n = ::read(terminal, buffer, sizeof buffer)) > 0;) text.append(buffer, n);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  ::close(terminal);
+  CHECK(status == 0);
+  const std::string clear = "\r\x1b[K";
+  const auto line = [](int64_t step, double left) { return progress_line(at_step(step), 3, left); };
+  CHECK(text == clear + line(1, 1) + clear + "warning: slow\r\n" + clear + line(1, 1) + clear +
+                    line(2, 1) + clear + line(3, 0) + "\r\n");
+}

@@ -1,0 +1,191 @@
+#include "train/run_folder.h"
+
+#include <sys/wait.h>
+
+#include <catch2/catch.hpp>
+
+#include "tests/support/golden.h"
+#include "tests/train/support.h"
+#include "tests/train/support_checkpoint.h"
+
+namespace fs = std::filesystem;
+using namespace perigee;
+using namespace perigee::train;
+using test::error_of;
+using test::Folder;
+using test::read_text;
+
+namespace {
+
+job::Job job_of(const Folder& folder, const std::string& more = "") {
+  auto job = job::Job::parse("[model]\nkind = \"mlp\"\n" + more, folder.at("job.toml"));
+  job.train.output = folder.at("run");
+  return job;
+}
+
+// Leaves a run with checkpoints of steps 1 and 2.
+void train_once(const Folder& folder) {
+  const auto job = job_of(folder);
+  RunFolder run(job, {});
+  run.write_job(job);
+  run.write_plan("{}\n");
+  for (const auto* name : {"log.txt", "metrics.jsonl"}) folder.add(fmt::format("run/{}", name), "");
+  for (const int64_t step : {1, 2}) {
+    test::write_checkpoint(run.path(), step, "data=2", {{"w", {4}, "S0"}});
+  }
+}
+
+std::string open(const job::Job& job, const RunOptions& options) {
+  return error_of([&] { RunFolder(job, options); });
+}
+
+}  // namespace
+
+TEST_CASE("a new run makes its folder and writes job and plan") {
+  Folder folder;
+  const auto job = job_of(folder);
+  const RunFolder run(job, {});
+  CHECK(run.path() == folder.at("run"));
+  CHECK(run.checkpoint().empty());
+  CHECK(run.resumed_plan().empty());
+  run.write_job(job);
+  run.write_plan("{\"a\":1}\n");
+  CHECK(read_text(folder.at("run/plan.json")) == "{\"a\":1}\n");
+  CHECK(job::changed_keys(job::Job::load(folder.at("run/job.toml")), job).empty());
+}
+
+TEST_CASE("a folder that holds another run is refused and left alone") {
+  Folder folder;
+  train_once(folder);
+  const auto expected = fmt::format(
+      "[run] {} must be a new folder, but it holds another run: go on with it (--resume), empty it "
+      "(--overwrite), or choose another train.output",
+      folder.at("run"));
+  CHECK(open(job_of(folder), {}) == expected);
+  CHECK(fs::exists(folder.at("run/checkpoints/step-2/COMPLETE")));
+  for (const auto* name : {"job.toml", "plan.json", "log.txt"})
+    fs::remove(folder.at("run") + "/" + name);
+  CHECK(open(job_of(folder), {}) == expected);  // metrics alone are a run
+  fs::remove(folder.at("run/metrics.jsonl"));
+  CHECK(open(job_of(folder), {}) == expected);  // so are checkpoints
+}
+
+TEST_CASE("overwriting removes what a run leaves and nothing else") {
+  Folder folder;
+  train_once(folder);
+  folder.add("run/notes.txt", "mine");
+  folder.add("run/checkpoints/step-1/mine.txt", "mine");
+  folder.add("run/checkpoints/best/w.txt", "mine");
+  CHECK(open(job_of(folder), {.overwrite = true}) == "nothing was thrown");
+  std::vector<std::string> left;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.at("run"))) {
+    if (entry.is_regular_file()) left.push_back(fs::relative(entry.path(), folder.at("run")));
+  }
+  std::sort(left.begin(), left.end());
+  CHECK(left == std::vector<std::string>{".lock", "checkpoints/best/w.txt",
+                                         "checkpoints/step-1/mine.txt", "notes.txt"});
+}
+
+TEST_CASE("a folder with other files only is taken as it is") {
+  Folder folder;
+  folder.add("run/notes.txt", "mine");
+  CHECK(open(job_of(folder), {}) == "nothing was thrown");
+  CHECK(read_text(folder.at("run/notes.txt")) == "mine");
+}
+
+TEST_CASE("a run is resumed from its newest checkpoint, or from the one that is named") {
+  Folder folder;
+  train_once(folder);
+  {
+    const RunFolder run(job_of(folder), {.resume = true});
+    CHECK(run.checkpoint() == folder.at("run/checkpoints/step-2"));
+    CHECK(run.resumed_plan() == folder.at("run/plan.json"));
+  }
+  const RunFolder run(job_of(folder),
+                      {.resume = true, .resume_from = folder.at("run/checkpoints/step-1")});
+  CHECK(run.checkpoint() == folder.at("run/checkpoints/step-1"));
+  CHECK(fs::exists(folder.at("run/metrics.jsonl")));
+}
+
+TEST_CASE("another run's checkpoint starts a new run, which must have a folder of its own") {
+  Folder folder;
+  train_once(folder);
+  auto job = job_of(folder);
+  job.train.output = folder.at("second");
+  {
+    const RunFolder run(job, {.resume = true, .resume_from = folder.at("run")});
+    CHECK(run.checkpoint() == folder.at("run/checkpoints/step-2"));
+    CHECK(run.resumed_plan() == folder.at("run/plan.json"));
+    run.write_job(job);
+  }
+  CHECK_THAT(open(job, {.resume = true, .resume_from = folder.at("run")}),
+             Catch::Contains("holds another run"));
+  CHECK(open(job, {.resume = true, .resume_from = folder.at("run"), .overwrite = true}) ==
+        "nothing was thrown");
+  CHECK(fs::exists(folder.at("run/checkpoints/step-2/COMPLETE")));
+}
+
+TEST_CASE("there must be something to resume") {
+  Folder folder;
+  CHECK(open(job_of(folder), {.resume = true}) ==
+        fmt::format("[checkpoint] a run or a checkpoint is a folder, but there is no folder {}",
+                    folder.at("run")));
+  CHECK(!fs::exists(folder.at("run")));
+  train_once(folder);
+  CHECK(
+      open(job_of(folder), {.resume = true, .overwrite = true}) ==
+      fmt::format("[run] a run is resumed or overwritten, but got --resume and --overwrite for {}",
+                  folder.at("run")));
+  fs::remove(folder.at("run/job.toml"));
+  CHECK(open(job_of(folder), {.resume = true}) ==
+        fmt::format("[run] a run that is resumed holds job.toml, but there is no {}",
+                    folder.at("run/job.toml")));
+  fs::remove_all(folder.at("run/checkpoints"));
+  CHECK_THAT(open(job_of(folder), {.resume = true}), Catch::Contains("it holds none"));
+}
+
+TEST_CASE("a resumed run keeps its model, data, batch, optimizer and seed") {
+  Folder folder;
+  train_once(folder);
+  CHECK(open(job_of(folder, "[train]\nsteps = 7\n[cluster]\nranks = 3\n"), {.resume = true}) ==
+        "nothing was thrown");
+  CHECK(open(job_of(folder, "width = 8\n[optimizer]\nlr = 1.0\n"), {.resume = true}) ==
+        fmt::format("[run] a resumed run keeps its model, data, batch, optimizer and seed, but in "
+                    "{}:\n  model.width: 256 became 8\n  optimizer.lr: 0.0003 became 1.0\nSet them "
+                    "back, or start anew with another train.output",
+                    folder.at("run/job.toml")));
+}
+
+TEST_CASE("one run at a time writes a folder, and a killed one is no obstacle") {
+  Folder folder;
+  const auto job = job_of(folder);
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const RunFolder run(job, {});
+    if (::write(ready[1], "x", 1) != 1) ::_exit(1);
+    ::pause();
+  }
+  char byte;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  CHECK(open(job, {}) ==
+        fmt::format("[run] one run at a time writes a folder, but another process is writing {}: "
+                    "wait for it, end it, or choose another train.output",
+                    folder.at("run")));
+  ::kill(child, SIGKILL);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(open(job, {}) == "nothing was thrown");
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_CASE("an output that cannot be a folder is an error") {
+  Folder folder;
+  folder.add("run", "a file");
+  CHECK_THAT(open(job_of(folder), {}),
+             Catch::StartsWith(fmt::format("[file] {} must be a folder that can be written, but: ",
+                                           folder.at("run"))));
+}
