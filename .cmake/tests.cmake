@@ -65,6 +65,14 @@ if(TARGET tests_capture)
   add_dependencies(tests_capture plugin_model)
 endif()
 
+# Trains the SentencePiece model of the tokenizer's test, in a process of its own (CMakeLists.txt says why).
+find_library(sentencepiece_train sentencepiece_train NO_CACHE)
+if(TARGET tests_train AND sentencepiece_train)
+  add_executable(make_sentencepiece tests/train/make_sentencepiece.cc)
+  target_link_libraries(make_sentencepiece PRIVATE ${sentencepiece_train} dep::sentencepiece)
+  add_dependencies(tests_train make_sentencepiece)
+endif()
+
 # Installs into the build folder, then builds and runs projects that use the installed copy.
 if(TARGET perigee_torch)
   set(prefix ${PROJECT_BINARY_DIR}/installed)

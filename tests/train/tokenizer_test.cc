@@ -1,10 +1,8 @@
-#include "train/tokenizer.h"
-
-#include <dlfcn.h>
-
-#include <catch2/catch.hpp>
-
+#include "tests/support/torch_test.h"
+// Torch first.
 #include "tests/train/support.h"
+#include "train/data.h"
+#include "train/tokenizer.h"
 
 using namespace perigee;
 using namespace perigee::train;
@@ -31,4 +29,38 @@ TEST_CASE("a file that is no SentencePiece model is refused") {
   CHECK_THAT(error_of([&] { make_tokenizer(damaged); }),
              Catch::StartsWith("[data] tokenizer must be \"bytes\" or a SentencePiece model, but " +
                                damaged));
+}
+
+TEST_CASE("a SentencePiece model tokenizes text, and its ids are data") {
+  const auto* build = std::getenv("PERIGEE_BUILD");
+  const auto maker = fmt::format("{}/make_sentencepiece", build ? build : "build");
+  if (!std::filesystem::exists(maker)) {
+    WARN("not tested: this machine has no libsentencepiece_train to make a small model with");
+    return;
+  }
+  Folder folder;
+  std::string text;
+  for (int i = 0; i < 50; ++i) {
+    text += "the quick brown fox jumps over the lazy dog and the dog sleeps\n";
+  }
+  const auto input = folder.add("text.txt", text);
+  REQUIRE(std::system(fmt::format("{} {} {}", maker, input, folder.at("small")).c_str()) == 0);
+  const auto tokenizer = make_tokenizer(folder.at("small.model"));
+  CHECK(tokenizer->vocab() == 60);
+  const std::string words = "the dog jumps over the fox";
+  const auto ids = tokenizer->encode(words);
+  CHECK(ids.size() < words.size() / 2);
+  for (const auto id : ids) CHECK((id >= 0 && id < 60));
+  CHECK(tokenizer->decode(ids) == words);
+
+  const auto job = job::Job::parse(
+      "[data]\ntext = [\"text.txt\"]\ntokenizer = \"small.model\"\nsequence = 16\n"
+      "validation = 0\n[batch]\nglobal = 1\n[model]\nkind = \"gpt\"\n",
+      folder.at("job.toml"));
+  const auto data = open_data(job);
+  CHECK(data.vocab == 60);
+  const auto whole = tokenizer->encode(text);
+  const auto tokens = data.training->at(1, {0, 1}).at("tokens");
+  const std::vector<int64_t> window(tokens.data_ptr<int64_t>(), tokens.data_ptr<int64_t>() + 16);
+  CHECK(std::search(whole.begin(), whole.end(), window.begin(), window.end()) != whole.end());
 }
