@@ -1,6 +1,5 @@
 #include "exec/allocator.h"
 
-#include <ATen/ATen.h>
 #include <c10/core/CPUAllocator.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -11,7 +10,6 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "exec/tensor.h"
 
 namespace perigee::exec {
 namespace {
@@ -181,67 +179,41 @@ void install_allocator() {
   });
 }
 
-struct Arena::Block {
-  c10::DataPtr memory;
-  std::byte* begin = nullptr;
-  int64_t bytes = 0;
-  size_t slot = 0;
-
-  ~Block() {
-    arenas[slot].store(nullptr);
-    arena_bytes.fetch_sub(bytes);
-  }
-};
-
-Arena::Arena(const std::vector<compile::Frame>& frames) {
+std::shared_ptr<std::byte> allocate_frames(int64_t bytes) {
   install_allocator();
-  for (const auto& frame : frames) {
-    offsets_.emplace_back();
-    for (int64_t copy = 0; copy < frame.copies; ++copy) {
-      offsets_.back().push_back(bytes_);
-      bytes_ += (frame.bytes + 63) / 64 * 64;
+  struct Frames {
+    c10::DataPtr memory;
+    int64_t bytes = 0;
+    size_t slot = 0;
+
+    ~Frames() {
+      arenas[slot].store(nullptr);
+      arena_bytes.fetch_sub(bytes);
     }
-  }
+  };
+  c10::DataPtr memory;
   try {
-    auto memory = PlannedAllocator::instance->upstream()->allocate(
-        static_cast<size_t>(std::max<int64_t>(bytes_, 64)));
-    block_ = std::make_shared<Block>();
-    block_->memory = std::move(memory);
+    memory = PlannedAllocator::instance->upstream()->allocate(
+        static_cast<size_t>(std::max<int64_t>(bytes, 64)));
   } catch (const c10::Error&) {
     fail_run("exec", "the program's frames need {} bytes of memory, but there is not so much",
-             bytes_);
+             bytes);
   }
-  block_->begin = static_cast<std::byte*>(block_->memory.get());
+  auto* begin = static_cast<std::byte*>(memory.get());
   // Large pages where the system gives them: fewer misses on big frames.
-  const auto page = reinterpret_cast<uintptr_t>(block_->begin + 4095) & ~uintptr_t{4095};
-  const auto room =
-      bytes_ - static_cast<int64_t>(page - reinterpret_cast<uintptr_t>(block_->begin));
+  const auto page = reinterpret_cast<uintptr_t>(begin + 4095) & ~uintptr_t{4095};
+  const auto room = bytes - static_cast<int64_t>(page - reinterpret_cast<uintptr_t>(begin));
   if (room >= int64_t{1} << 21) {
     madvise(reinterpret_cast<void*>(page), static_cast<size_t>(room / 4096 * 4096), MADV_HUGEPAGE);
   }
-  std::memset(block_->begin, 0, static_cast<size_t>(bytes_));
-  block_->slot = register_arena(block_->begin, bytes_);
-  block_->bytes = bytes_;
-  count(arena_bytes, bytes_);
-}
-
-std::vector<std::byte*> Arena::bases(int32_t slot) const {
-  std::vector<std::byte*> bases;
-  for (const auto& copies : offsets_) {
-    if (copies.empty()) {
-      bases.push_back(block_->begin);
-      continue;
-    }
-    bases.push_back(block_->begin + copies[copies.size() == 1 ? 0 : static_cast<size_t>(slot)]);
-  }
-  return bases;
-}
-
-at::Tensor Arena::tensor(std::byte* address, const graph::TensorType& type,
-                         const std::vector<int64_t>& strides) const {
-  return at::from_blob(
-      address, type.shape, strides, [block = block_](void*) {},
-      at::TensorOptions().dtype(scalar_type(type.dtype)));
+  std::memset(begin, 0, static_cast<size_t>(bytes));
+  const auto slot = register_arena(begin, bytes);
+  auto frames = std::make_shared<Frames>();
+  frames->memory = std::move(memory);
+  frames->bytes = bytes;
+  frames->slot = slot;
+  count(arena_bytes, bytes);
+  return {frames, begin};
 }
 
 PlannedAllocations::PlannedAllocations(std::span<const compile::Allocation> allocations,

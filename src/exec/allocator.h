@@ -3,8 +3,6 @@
 // threads without a plan notice nothing.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,27 +16,9 @@ namespace perigee::exec {
 // Makes planned memory possible in this process. Safe to repeat. Tensors made before stay valid.
 void install_allocator();
 
-// The frames of one program, zeroed: one allocation, given back when the last tensor that lies in
-// it is gone.
-class Arena {
- public:
-  // Throws Error when there is not enough memory.
-  explicit Arena(const std::vector<compile::Frame>& frames);
-
-  // Addresses of the frames for the microbatch slot, by frame.
-  std::vector<std::byte*> bases(int32_t slot) const;
-  int64_t bytes() const { return bytes_; }
-
-  // Returns a tensor at `address`, which keeps the arena alive.
-  at::Tensor tensor(std::byte* address, const graph::TensorType& type,
-                    const std::vector<int64_t>& strides) const;
-
- private:
-  struct Block;
-  std::shared_ptr<Block> block_;
-  std::vector<std::vector<int64_t>> offsets_;  // by frame, by copy
-  int64_t bytes_ = 0;
-};
+// Returns zeroed memory for a program's frames, 64-byte aligned: planned allocations may be served
+// in it. Throws Error when there is not enough.
+std::shared_ptr<std::byte> allocate_frames(int64_t bytes);
 
 // Serves this thread's allocations at their places until it ends. Do not nest.
 class PlannedAllocations {

@@ -65,8 +65,9 @@ class Work {
   // Returns when the result may be read (on a GPU: makes the current stream wait). Throws Error
   // when another rank failed or did not come in time, naming it and the group.
   virtual void wait() = 0;
-  // When it ran; valid after wait().
+  // When it ran; valid after wait(), or (on a GPU) after the device was synchronised and settle().
   int64_t began = 0, ended = 0;
+  virtual void settle() {}
 };
 
 // This rank's end of one group.
@@ -87,7 +88,7 @@ class Group {
   // Starts one and waits.
   void run(const Collective& collective) { start(collective)->wait(); }
 
- protected:
+  // Starts what start() has made of a collective, over at least two ranks.
   virtual std::shared_ptr<Work> transfer(Transfer transfer) = 0;
 
  private:
@@ -107,6 +108,10 @@ class Communicator {
   // of them call this, and ranks that share several groups ask for them in one order.
   virtual std::shared_ptr<Group> group(const std::string& name,
                                        const std::vector<int64_t>& ranks) = 0;
+
+  // Throws Error when another rank has failed, or a collective has not ended within the time-out,
+  // where waiting does not tell by itself (on a GPU).
+  virtual void check() {}
 
   // Tells the others that this rank has failed: what they wait for throws Error with the reason.
   virtual void abort(const std::string& reason) = 0;

@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "exec/allocator.h"
+#include "exec/arena.h"
 #include "exec/collective_op.h"
-#include "exec/kernels/kernels.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec {
@@ -95,19 +95,27 @@ Op op_of(const compile::Program& program, const Instruction& instruction) {
 
 struct Executor::Impl {
   Impl(compile::Program p, Communicator& c, const mesh::Mesh& m, ExecutorOptions o)
-      : program(std::move(p)), communicator(c), mesh(m), options(o), arena(program.frames) {}
+      : program(std::move(p)),
+        communicator(c),
+        mesh(m),
+        options(std::move(o)),
+        device(options.device ? *options.device : *(options.device = cpu_device())),
+        arena(program.frames, device) {}
 
   compile::Program program;
   Communicator& communicator;
   mesh::Mesh mesh;
   ExecutorOptions options;
+  Device& device;
   Arena arena;
   std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
   std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
-  std::vector<std::pair<double*, std::string>> scalars;
+  std::vector<std::pair<at::Tensor, std::string>> scalars;
   std::vector<std::pair<std::shared_ptr<Work>, Interval>> events;
   bool recording = false;
-  std::vector<Interval> intervals;
+  std::vector<Interval> intervals;  // of the running step: moments of the device
+  std::vector<std::pair<std::shared_ptr<Work>, Interval>> finished;  // while recording
+  size_t settled = 0;  // intervals before this one hold times
 
   std::string where(const compile::Section& section, const Instruction& instruction) const {
     return fmt::format("rank {}: {} in scope \"{}\" ({}, section {})", program.rank, instruction.op,
@@ -133,6 +141,7 @@ struct Executor::Impl {
   void run_op(Prepared& prepared, const std::vector<std::byte*>& bases, const Draw& draw);
   void load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch);
   void wait(int32_t event);
+  void settle();
 };
 
 void Executor::Impl::find_kernels() {
@@ -142,7 +151,7 @@ void Executor::Impl::find_kernels() {
       Kernel kernel;
       if (instruction.kind == Instruction::Kind::op) {
         try {
-          kernel = cpu_kernel(op_of(program, instruction));
+          kernel = device.kernel(op_of(program, instruction));
         } catch (const std::exception& error) {
           fail("exec", "{} must have a kernel, but: {}", where(section, instruction),
                text_of(error));
@@ -166,7 +175,7 @@ void Executor::Impl::prepare_bindings() {
         fail("exec", "the scalar \"{}\" must be one float64, but is {}", binding.name,
              layout_of(tensor));
       }
-      scalars.emplace_back(tensor.mutable_data_ptr<double>(), binding.name);
+      scalars.emplace_back(std::move(tensor), binding.name);
     }
   }
 }
@@ -236,7 +245,7 @@ void Executor::Impl::prepare(Prepared& prepared, const Instruction& instruction,
 void Executor::Impl::run_op(Prepared& prepared, const std::vector<std::byte*>& bases,
                             const Draw& draw) {
   const auto& instruction = *prepared.source;
-  if (instruction.traced) {
+  if (instruction.traced && device.plans_memory()) {
     PlannedAllocations planned(instruction.allocations, bases);
     (*prepared.kernel)(prepared.operands, prepared.results, draw);
     planned.check_all_made();
@@ -284,19 +293,31 @@ void Executor::Impl::load(const Prepared& prepared, const StepInputs& inputs, in
          binding.name, to_string(type_of(prepared.target)), fmt::join(binding.shape, ", "),
          to_string(type_of(given)));
   }
-  prepared.target.copy_(given);
+  device.upload(prepared.target, given);
 }
 
 void Executor::Impl::wait(int32_t event) {
   auto& [work, interval] = events.at(event);
   if (!work) return;
   work->wait();
-  if (recording) {
+  if (recording) finished.emplace_back(work, interval);
+  work.reset();
+}
+
+// Turns the step's moments into times.
+void Executor::Impl::settle() {
+  for (; settled < intervals.size(); ++settled) {
+    intervals[settled].begin = device.time(intervals[settled].begin);
+    intervals[settled].end = device.time(intervals[settled].end);
+  }
+  for (auto& [work, interval] : finished) {
+    work->settle();
     interval.begin = work->began;
     interval.end = work->ended;
     intervals.push_back(interval);
   }
-  work.reset();
+  settled = intervals.size();
+  finished.clear();
 }
 
 void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inputs,
@@ -305,7 +326,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
   const auto& name = program.sections[run.section].name;
   for (auto& prepared : section.instructions) {
     const auto& instruction = *prepared.source;
-    const int64_t begin = recording ? now() : 0;
+    const int64_t begin = recording ? device.mark() : 0;
     try {
       switch (instruction.kind) {
         case Instruction::Kind::op:
@@ -337,7 +358,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
         instruction.kind == Instruction::Kind::op || instruction.kind == Instruction::Kind::load;
     if (recording && computes) {
       intervals.push_back(
-          {instruction.op, instruction.scope, name, 0, run.microbatch, begin, now()});
+          {instruction.op, instruction.scope, name, 0, run.microbatch, begin, device.mark()});
     }
   }
 }
@@ -345,12 +366,13 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
 void Executor::Impl::run(const StepInputs& inputs) {
   if (at::get_num_threads() != options.threads) at::set_num_threads(options.threads);
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  for (auto& [address, name] : scalars) {
+  const auto entered = device.enter();
+  for (auto& [tensor, name] : scalars) {
     const auto given = inputs.scalars.find(name);
     if (given != inputs.scalars.end()) {
-      *address = given->second;
+      tensor.fill_(given->second);
     } else if (name == "step") {
-      *address = static_cast<double>(inputs.step);
+      tensor.fill_(static_cast<double>(inputs.step));
     } else {
       fail("exec", "the step needs the scalar \"{}\", but got none", name);
     }
@@ -361,11 +383,14 @@ void Executor::Impl::run(const StepInputs& inputs) {
     run_section(run, inputs, draw);
   }
   for (int32_t event = 0; event < std::ssize(events); ++event) wait(event);
+  device.synchronize([this] { communicator.check(); });
+  if (recording) settle();
 }
 
 Executor::Executor(compile::Program program, Communicator& communicator, const mesh::Mesh& mesh,
                    ExecutorOptions options)
-    : impl_(std::make_unique<Impl>(std::move(program), communicator, mesh, options)) {
+    : impl_(std::make_unique<Impl>(std::move(program), communicator, mesh, std::move(options))) {
+  const auto entered = impl_->device.enter();
   const auto& p = impl_->program;
   if (p.rank != communicator.rank()) {
     fail("exec", "the program must be that of rank {}, but is that of rank {}", communicator.rank(),
@@ -381,6 +406,7 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
     communicator.group(axis, mesh::group_of(mesh, mesh::split_axes(axis), p.rank));
   }
   for (const auto& run : p.order) impl_->prepare(run.section, run.slot);
+  impl_->device.synchronize([&] { communicator.check(); });
 }
 
 Executor::~Executor() = default;
@@ -417,6 +443,7 @@ int64_t Executor::frame_bytes() const { return impl_->arena.bytes(); }
 void Executor::record(bool on) {
   impl_->recording = on;
   impl_->intervals.clear();
+  impl_->settled = 0;
 }
 
 const std::vector<Interval>& Executor::intervals() const { return impl_->intervals; }

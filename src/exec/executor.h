@@ -13,13 +13,15 @@
 
 #include "compile/program.h"
 #include "exec/communicator.h"
+#include "exec/device.h"
 #include "mesh/mesh.h"
 
 namespace perigee::exec {
 
 struct ExecutorOptions {
-  int threads = 1;    // LibTorch's, of this rank
-  uint64_t seed = 0;  // of all random ops
+  int threads = 1;                 // LibTorch's, of this rank
+  uint64_t seed = 0;               // of all random ops
+  std::shared_ptr<Device> device;  // nullptr: the CPU
 };
 
 // What the host brings to one step.
@@ -56,8 +58,8 @@ class Executor {
   void run(const StepInputs& inputs);
 
   // Returns the memory of a parameter, buffer, state or result between steps: this rank's part.
-  // Writing to it changes the program's. Throws Error with the nearest name for one that the
-  // program lacks.
+  // Writing to it changes the program's. It lies on the rank's device. Throws Error with the
+  // nearest name for one that the program lacks.
   at::Tensor tensor(compile::Binding::Kind kind, const std::string& name) const;
   // Names of that kind in the program's order.
   std::vector<std::string> names(compile::Binding::Kind kind) const;

@@ -7,16 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numbers>
 
 #include "base/error.h"
+#include "exec/philox.h"
 #include "exec/simd.h"
 
 namespace perigee::exec {
 namespace {
-
-constexpr uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 
 #if defined(__x86_64__)
 // Lane-wise 32 x 32 bit products, high and low words.
@@ -31,8 +28,8 @@ __attribute__((target("avx2"))) inline void multiply(__m256i a, __m256i m, __m25
 // Writes the words of the 8 * groups blocks that start at `block`.
 __attribute__((target("avx2"))) void blocks_avx2(const RandomStream& stream, uint64_t block,
                                                  int64_t groups, uint32_t* out) {
-  const __m256i m0 = _mm256_set1_epi32(static_cast<int>(kMultiplier0));
-  const __m256i m1 = _mm256_set1_epi32(static_cast<int>(kMultiplier1));
+  const __m256i m0 = _mm256_set1_epi32(static_cast<int>(kPhiloxMultiplier0));
+  const __m256i m1 = _mm256_set1_epi32(static_cast<int>(kPhiloxMultiplier1));
   for (int64_t g = 0; g < groups; ++g, block += 8, out += 32) {
     alignas(32) uint32_t low[8], high[8];
     for (uint64_t i = 0; i < 8; ++i) {
@@ -52,8 +49,8 @@ __attribute__((target("avx2"))) void blocks_avx2(const RandomStream& stream, uin
       c1 = low1;
       c2 = _mm256_xor_si256(_mm256_xor_si256(high0, c3), _mm256_set1_epi32(static_cast<int>(k1)));
       c3 = low0;
-      k0 += kWeyl0;
-      k1 += kWeyl1;
+      k0 += kPhiloxWeyl0;
+      k1 += kPhiloxWeyl1;
     }
     // 4 x 8 transpose: each block's four words side by side.
     const __m256i t0 = _mm256_unpacklo_epi32(c0, c1), t1 = _mm256_unpackhi_epi32(c0, c1);
@@ -69,37 +66,16 @@ __attribute__((target("avx2"))) void blocks_avx2(const RandomStream& stream, uin
 }
 #endif
 
-std::array<uint32_t, 4> block_words(const RandomStream& stream, uint64_t block) {
-  return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream.step,
-                 static_cast<uint32_t>(stream.seed >> 32)},
-                {static_cast<uint32_t>(stream.seed), stream.key});
+PhiloxWords block_words(const RandomStream& stream, uint64_t block) {
+  return philox_block(stream.seed, stream.key, stream.step, block);
 }
 
-// Bits of a uniform number that the type holds exactly below 1.
-int uniform_bits(at::ScalarType type) {
-  return type == at::kBFloat16 ? 8 : type == at::kHalf ? 11 : 24;
-}
-
-double uniform(uint32_t word, int bits) {
-  return static_cast<double>(word >> (32 - bits)) * std::ldexp(1.0, -bits);
-}
-
-// In (0, 1]: the logarithm is finite.
-double positive_uniform(uint32_t word) {
-  return (static_cast<double>(word) + 1) * std::ldexp(1.0, -32);
-}
-
-// The four standard normal numbers of one Philox block: Box-Muller over each pair of words.
+// The four standard normal numbers of one Philox block.
 std::array<double, 4> normals(const RandomStream& stream, uint64_t block) {
   const auto words = block_words(stream, block);
-  std::array<double, 4> numbers;
-  for (size_t pair : {0, 2}) {
-    const double radius = std::sqrt(-2 * std::log(positive_uniform(words[pair])));
-    const double angle = 2 * std::numbers::pi * static_cast<double>(words[pair + 1]) * 0x1p-32;
-    numbers[pair] = radius * std::cos(angle);
-    numbers[pair + 1] = radius * std::sin(angle);
-  }
-  return numbers;
+  const auto [a, b] = normal_pair(words.w[0], words.w[1]);
+  const auto [c, d] = normal_pair(words.w[2], words.w[3]);
+  return {a, b, c, d};
 }
 
 PERIGEE_SIMD void dropout_float(const float* self, float* out, const uint32_t* words, int64_t n,
@@ -109,21 +85,20 @@ PERIGEE_SIMD void dropout_float(const float* self, float* out, const uint32_t* w
 
 }  // namespace
 
+int uniform_bits(at::ScalarType type) {
+  return type == at::kBFloat16 ? 8 : type == at::kHalf ? 11 : 24;
+}
+
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> c, std::array<uint32_t, 2> k) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{kMultiplier0} * c[0], p1 = uint64_t{kMultiplier1} * c[2];
-    c = {static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(p1),
-         static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(p0)};
-    k = {k[0] + kWeyl0, k[1] + kWeyl1};
-  }
-  return c;
+  const auto words = philox_rounds({{c[0], c[1], c[2], c[3]}}, k[0], k[1]);
+  return {words.w[0], words.w[1], words.w[2], words.w[3]};
 }
 
 void RandomStream::words(uint64_t begin, std::span<uint32_t> out) const {
   size_t done = 0;
   const auto partial = [&](size_t count) {
     const auto block = block_words(*this, (begin + done) / 4);
-    for (size_t i = 0; i < count; ++i) out[done + i] = block[(begin + done + i) % 4];
+    for (size_t i = 0; i < count; ++i) out[done + i] = block.w[(begin + done + i) % 4];
     done += count;
   };
   if (begin % 4 != 0) partial(std::min<size_t>(4 - begin % 4, out.size()));
@@ -205,7 +180,7 @@ void fill_random(at::Tensor& out, const Distribution& distribution, const Random
     };
     switch (distribution.kind) {
       case Kind::uniform:
-        return each([&](uint32_t w) { return a + (b - a) * uniform(w, bits); });
+        return each([&](uint32_t w) { return add_product(a, b - a, uniform_of(w, bits)); });
       case Kind::bernoulli: {
         const auto threshold = drop_threshold(a);
         return each([&](uint32_t w) { return w < threshold ? 1.0 : 0.0; });
@@ -213,17 +188,16 @@ void fill_random(at::Tensor& out, const Distribution& distribution, const Random
       case Kind::integer: {
         const auto low = static_cast<int64_t>(a);
         const auto range = static_cast<uint64_t>(static_cast<int64_t>(b) - low);
-        return each(
-            [&](uint32_t w) { return low + static_cast<int64_t>((uint64_t{w} * range) >> 32); });
+        return each([&](uint32_t w) { return integer_of(w, low, range); });
       }
       case Kind::exponential:
-        return each([](uint32_t w) { return -std::log(positive_uniform(w)); });
+        return each([](uint32_t w) { return -std::log(positive_uniform_of(w)); });
       case Kind::normal:
         return block.each_run([&](int64_t local, uint64_t index, int64_t count) {
           for (int64_t i = 0; i < count;) {
             const auto numbers = normals(stream, (index + i) / 4);
             do {
-              data[local + i] = static_cast<scalar_t>(a + b * numbers[(index + i) % 4]);
+              data[local + i] = static_cast<scalar_t>(add_product(a, b, numbers[(index + i) % 4]));
             } while (++i < count && (index + i) % 4 != 0);
           }
         });

@@ -50,6 +50,13 @@ class RandomBlock {
   template <class F>
   void each_run(F f) const;
 
+  // The same for code that finds its own place: a run has run() elements; the indices of the runs'
+  // first elements are offset() and the multiples of outer_strides() within outer(), row-major.
+  int64_t run() const { return run_; }
+  uint64_t offset() const { return offset_; }
+  const std::vector<int64_t>& outer() const { return outer_; }
+  const std::vector<uint64_t>& outer_strides() const { return outer_strides_; }
+
  private:
   std::vector<int64_t> outer_;           // local sizes of the dims outside a run
   std::vector<uint64_t> outer_strides_;  // in the whole step's tensor
@@ -71,6 +78,9 @@ struct Distribution {
   double b = 1;  // high (not included); std
   // exponential: rate 1
 };
+
+// Bits of a uniform number that the type holds exactly below 1.
+int uniform_bits(at::ScalarType type);
 
 // Fills a contiguous tensor. Throws Error for an element type that has no such numbers.
 void fill_random(at::Tensor& out, const Distribution& distribution, const RandomStream& stream,

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "exec/arena.h"
 #include "exec/dry_run.h"
 #include "exec/kernels/kernels.h"
 #include "exec/tensor.h"
@@ -131,7 +132,7 @@ TEST_CASE(
         allocations.push_back({bytes, {0, frame.bytes}});
         frame.bytes += (bytes + 63) / 64 * 64;
       }
-      const Arena arena({frame});
+      const Arena arena({frame}, *cpu_device());
       const auto bases = arena.bases(0);
       const auto kernel = cpu_kernel(op_of(instance));
       for (int round = 0; round < 20; ++round) {
@@ -183,7 +184,8 @@ TEST_CASE("frames are zero, aligned and counted, and given back with their last 
   at::Tensor kept;
   {
     const Arena arena({{compile::Frame::Kind::persistent, "p", 100},
-                       {compile::Frame::Kind::microbatch, "m", 64, 3}});
+                       {compile::Frame::Kind::microbatch, "m", 64, 3}},
+                      *cpu_device());
     REQUIRE(arena.bytes() == 128 + 3 * 64);
     REQUIRE(memory_count().arenas == before + arena.bytes());
     REQUIRE(arena.bases(2)[1] - arena.bases(0)[1] == 128);

@@ -1,0 +1,52 @@
+#include "exec/arena.h"
+
+#include <ATen/ATen.h>
+
+#include "exec/tensor.h"
+
+namespace perigee::exec {
+
+using Kind = compile::Frame::Kind;
+
+Arena::Arena(const std::vector<compile::Frame>& frames, Device& device)
+    : place_(device.place()), memory_(std::make_shared<Memory>()) {
+  const auto rounded = [](const compile::Frame& frame) { return (frame.bytes + 63) / 64 * 64; };
+  int64_t communication = 0;
+  for (const auto& frame : frames) {
+    bytes_ += rounded(frame) * frame.copies;
+    if (frame.kind == Kind::communication) communication += rounded(frame) * frame.copies;
+  }
+  memory_->plain = device.allocate(bytes_ - communication, false);
+  if (communication > 0) memory_->communication = device.allocate(communication, true);
+  auto* plain = memory_->plain.get();
+  auto* shared = memory_->communication.get();
+  for (const auto& frame : frames) {
+    auto& copies = addresses_.emplace_back();
+    auto*& next = frame.kind == Kind::communication && shared ? shared : plain;
+    for (int64_t copy = 0; copy < frame.copies; ++copy) {
+      copies.push_back(next);
+      next += rounded(frame);
+    }
+  }
+}
+
+std::vector<std::byte*> Arena::bases(int32_t slot) const {
+  std::vector<std::byte*> bases;
+  for (const auto& copies : addresses_) {
+    if (copies.empty()) {
+      bases.push_back(memory_->plain.get());
+    } else {
+      bases.push_back(copies[copies.size() == 1 ? 0 : static_cast<size_t>(slot)]);
+    }
+  }
+  return bases;
+}
+
+at::Tensor Arena::tensor(std::byte* address, const graph::TensorType& type,
+                         const std::vector<int64_t>& strides) const {
+  return at::from_blob(
+      address, type.shape, strides, [memory = memory_](void*) {},
+      at::TensorOptions().dtype(scalar_type(type.dtype)).device(place_), place_);
+}
+
+}  // namespace perigee::exec

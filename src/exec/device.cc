@@ -1,0 +1,31 @@
+#include "exec/device.h"
+
+#include <ATen/ATen.h>
+
+#include "exec/allocator.h"
+#include "exec/communicator.h"
+#include "exec/kernels/kernels.h"
+
+namespace perigee::exec {
+namespace {
+
+class CpuDevice : public Device {
+ public:
+  at::Device place() const override { return at::kCPU; }
+  Kernel kernel(const Op& op) override { return cpu_kernel(op); }
+  std::shared_ptr<std::byte> allocate(int64_t bytes, bool) override {
+    return allocate_frames(bytes);
+  }
+  bool plans_memory() const override { return true; }
+  std::shared_ptr<void> enter() override { return nullptr; }
+  void upload(const at::Tensor& target, const at::Tensor& source) override { target.copy_(source); }
+  void synchronize(const std::function<void()>&) override {}
+  int64_t mark() override { return now(); }
+  int64_t time(int64_t mark) override { return mark; }
+};
+
+}  // namespace
+
+std::shared_ptr<Device> cpu_device() { return std::make_shared<CpuDevice>(); }
+
+}  // namespace perigee::exec
