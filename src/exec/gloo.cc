@@ -2,24 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <arpa/inet.h>
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "base/error.h"
 #include "exec/reduce.h"
@@ -29,16 +22,7 @@ namespace {
 
 using Kind = Collective::Kind;
 using at::Tensor;
-using Store = c10::intrusive_ptr<c10d::Store>;
 using GlooGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-
-constexpr const char* kFailureKey = "perigee/failure";
-
-std::string text_of(const std::exception& error) {
-  const auto* torch = dynamic_cast<const c10::Error*>(&error);
-  std::string text = torch ? torch->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
-}
 
 c10d::ReduceOp reduce_op(mesh::Reduce reduce) {
   switch (reduce) {
@@ -161,23 +145,10 @@ class GlooEnd : public Group {
     if (worker_.joinable()) worker_.join();
   }
 
-  // Returns the reason that a failing rank left, or what this rank saw.
-  std::string reason(const std::string& seen) const {
-    try {
-      if (store_->check({kFailureKey})) {
-        const auto bytes = store_->get(kFailureKey);
-        return {bytes.begin(), bytes.end()};
-      }
-    } catch (const std::exception&) {
-      return seen + " (rank 0's store is gone, too)";
-    }
-    return seen;
-  }
-
   [[noreturn]] void fail_transfer(const Transfer& t, const std::string& seen) const {
     fail_run("communicator", "rank {}: {} over {} (ranks {}) must finish within {} s, but got: {}",
              rank(), name_of(t.kind), name(), fmt::join(ranks(), ","),
-             std::chrono::duration<double>(timeout_).count(), reason(seen));
+             std::chrono::duration<double>(timeout_).count(), failure_or(*store_, seen));
   }
 
  protected:
@@ -193,7 +164,7 @@ class GlooEnd : public Group {
       try {
         work->message_ = sends ? gloo_->send(tensors, peer, 0) : gloo_->recv(tensors, peer, 0);
       } catch (const std::exception& error) {
-        fail_transfer(t, text_of(error));
+        fail_transfer(t, first_line(error));
       }
       return work;
     }
@@ -223,7 +194,7 @@ class GlooEnd : public Group {
       try {
         carry_out(*gloo_, next->transfer_, size(), index());
       } catch (const std::exception& e) {
-        error = text_of(e);
+        error = first_line(e);
       }
       next->ended = now();
       lock.lock();
@@ -248,7 +219,7 @@ void GlooWork::wait() {
     try {
       message_->wait(group_.timeout_);
     } catch (const std::exception& error) {
-      group_.fail_transfer(transfer_, text_of(error));
+      group_.fail_transfer(transfer_, first_line(error));
     }
     if (transfer_.unpack) transfer_.unpack();
     ended = now();
@@ -267,42 +238,8 @@ void GlooWork::wait() {
 
 class GlooCommunicator : public Communicator {
  public:
-  explicit GlooCommunicator(const GlooOptions& options) : options_(options) {
-    c10d::TCPStoreOptions store;
-    store.port = options.port;
-    store.isServer = options.serve;
-    store.numWorkers = static_cast<size_t>(options.world);
-    store.waitWorkers = false;
-    store.timeout = options.timeout;
-    if (options.listen_socket >= 0) {
-      store.masterListenFd = options.listen_socket;
-    }
-    try {
-      store_ = c10::make_intrusive<c10d::TCPStore>(options.host, store);
-      // All must be here before anyone goes on: a missing rank is named now and not at the first
-      // collective.
-      const auto key = [](int64_t rank) { return fmt::format("perigee/rank/{}", rank); };
-      store_->set(key(options.rank), std::vector<uint8_t>{1});
-      std::vector<std::string> keys;
-      for (int64_t rank = 0; rank < options.world; ++rank) keys.push_back(key(rank));
-      try {
-        store_->wait(keys, options.timeout);
-      } catch (const std::exception&) {
-        std::vector<int64_t> missing;
-        for (int64_t rank = 0; rank < options.world; ++rank) {
-          if (!store_->check({keys[rank]})) missing.push_back(rank);
-        }
-        fail_run("communicator",
-                 "all {} ranks must meet at {}:{} within {} s, but rank {} did not come",
-                 options.world, options.host, options.port, seconds(), fmt::join(missing, ", "));
-      }
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      fail_run("communicator", "rank {} must reach the store at {}:{} within {} s, but got: {}",
-               options.rank, options.host, options.port, seconds(), text_of(error));
-    }
-  }
+  explicit GlooCommunicator(const GlooOptions& options)
+      : options_(options), store_(meet(options)) {}
 
   ~GlooCommunicator() override { groups_.clear(); }
 
@@ -320,7 +257,7 @@ class GlooCommunicator : public Communicator {
       } catch (const std::exception& error) {
         fail_run("communicator",
                  "rank {} must connect to the group {} (ranks {}) within {} s, but got: {}",
-                 options_.rank, name, fmt::join(ranks, ","), seconds(), text_of(error));
+                 options_.rank, name, fmt::join(ranks, ","), options_.seconds(), first_line(error));
       }
     }
     if (group->ranks() != ranks) {
@@ -330,19 +267,9 @@ class GlooCommunicator : public Communicator {
     return group;
   }
 
-  void abort(const std::string& reason) override {
-    const auto text = fmt::format("rank {} failed: {}", options_.rank, reason);
-    try {
-      if (!store_->check({kFailureKey}))
-        store_->set(kFailureKey, std::vector<uint8_t>(text.begin(), text.end()));
-    } catch (const std::exception&) {
-      // The store is gone with rank 0, and all ranks see that by themselves.
-    }
-  }
+  void abort(const std::string& reason) override { leave_failure(*store_, options_.rank, reason); }
 
  private:
-  double seconds() const { return std::chrono::duration<double>(options_.timeout).count(); }
-
   GlooOptions options_;
   Store store_;
   std::map<std::string, std::shared_ptr<GlooEnd>> groups_;
@@ -352,23 +279,6 @@ class GlooCommunicator : public Communicator {
 
 std::unique_ptr<Communicator> gloo_communicator(const GlooOptions& options) {
   return std::make_unique<GlooCommunicator>(options);
-}
-
-ListeningSocket listen_on_free_port(bool all_interfaces) {
-  const auto check = [](int result, const char* what) {
-    if (result < 0)
-      fail_run("communicator", "{} must give a free port, but got: {}", what, std::strerror(errno));
-    return result;
-  };
-  const int fd = check(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(all_interfaces ? INADDR_ANY : INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  check(::bind(fd, reinterpret_cast<sockaddr*>(&address), size), "bind");
-  check(::listen(fd, SOMAXCONN), "listen");
-  check(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
-  return {fd, ntohs(address.sin_port)};
 }
 
 }  // namespace perigee::exec
