@@ -1,0 +1,149 @@
+// moe: a GPT whose blocks have a mixture of experts (Shazeer et al. 2017; capacity and balance loss
+// as in Switch, Fedus et al. 2021, and GShard). Every expert takes at most `capacity` tokens, so
+// all shapes are fixed.
+#include "capture/model_parts.h"
+
+namespace perigee::models {
+namespace {
+
+struct Attention : nn::Module {
+  int64_t heads;
+  nn::Linear qkv, out;
+
+  Attention(int64_t width, int64_t heads) : heads(heads), qkv(width, 3 * width), out(width, width) {
+    register_module("qkv", qkv);
+    register_module("out", out);
+  }
+
+  Tensor forward(const Tensor& x) {
+    const auto b = x.size(0), s = x.size(1), w = x.size(2);
+    const auto parts = qkv(x).view({b, s, 3, heads, w / heads}).permute({2, 0, 3, 1, 4});
+    const auto y =
+        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
+    return out(y.transpose(1, 2).reshape({b, s, w}));
+  }
+};
+
+struct Experts : nn::Module {
+  int64_t experts, top_k;
+  double capacity;
+  nn::Linear router;
+  Tensor up, down;  // [e, w, h], [e, h, w]
+
+  explicit Experts(const job::Model& m)
+      : experts(m.integer("experts")),
+        top_k(m.integer("top_k")),
+        capacity(m.number("capacity")),
+        router(nn::LinearOptions(m.integer("width"), experts).bias(false)) {
+    const auto width = m.integer("width"), hidden = m.integer("hidden");
+    register_module("router", router);
+    up = register_parameter("up", torch::empty({experts, width, hidden}));
+    down = register_parameter("down", torch::empty({experts, hidden, width}));
+    fill_normal(up, 0.02);
+    fill_normal(down, 0.02);
+    fill_normal(router->weight, 0.02);
+  }
+
+  // Returns y [b, s, w] and the balance loss [].
+  std::pair<Tensor, Tensor> forward(const Tensor& input) {
+    const auto width = input.size(-1);
+    const auto x = input.reshape({-1, width});  // [t, w]
+    const auto tokens = x.size(0);
+    const auto places = std::max<int64_t>(
+        1, static_cast<int64_t>(std::ceil(capacity * double(tokens * top_k) / double(experts))));
+    const auto probability = at::softmax(router(x), -1);             // [t, e]
+    const auto [weight, choice] = at::topk(probability, top_k, -1);  // [t, k]
+    const auto share = weight / weight.sum(-1, true);
+    const auto flat = choice.reshape({-1});                    // [t * k]
+    const auto hot = at::one_hot(flat, experts);               // [t * k, e]
+    const auto rank = (at::cumsum(hot, 0) * hot).sum(-1) - 1;  // place in its expert's queue
+    const auto kept = rank < places;
+    const auto slot =
+        at::where(kept, flat * places + rank, experts * places);  // the last row takes the rest
+    const auto sent = x.unsqueeze(1).expand({tokens, top_k, width}).reshape({-1, width});
+    const auto queue =
+        at::zeros({experts * places + 1, width}, x.options()).index_add(0, slot, sent);
+    const auto work = queue.narrow(0, 0, experts * places).view({experts, places, width});
+    const auto done =
+        at::bmm(at::gelu(at::bmm(work, up), "tanh"), down).view({experts * places, width});
+    const auto back = at::cat({done, at::zeros({1, width}, x.options())}, 0).index_select(0, slot);
+    const auto y = (back.view({tokens, top_k, width}) * share.unsqueeze(-1)).sum(1);
+    // The share of tokens each expert was chosen for, times its mean probability.
+    const auto load = hot.to(x.scalar_type()).mean(0);
+    return {y.view(input.sizes()), (load * probability.mean(0)).sum() * double(experts)};
+  }
+};
+
+struct Block : nn::Module {
+  nn::LayerNorm norm1, norm2;
+  std::shared_ptr<Attention> attn;
+  std::shared_ptr<Experts> experts;
+  nn::Dropout drop1, drop2;
+
+  explicit Block(const job::Model& m)
+      : norm1(nn::LayerNormOptions({m.integer("width")}).eps(m.number("eps"))),
+        norm2(nn::LayerNormOptions({m.integer("width")}).eps(m.number("eps"))),
+        attn(std::make_shared<Attention>(m.integer("width"), m.integer("heads"))),
+        experts(std::make_shared<Experts>(m)),
+        drop1(m.number("dropout")),
+        drop2(m.number("dropout")) {
+    register_module("norm1", norm1);
+    register_module("attn", attn);
+    register_module("norm2", norm2);
+    register_module("experts", experts);
+    register_module("drop1", drop1);
+    register_module("drop2", drop2);
+  }
+};
+
+struct Moe : nn::Module {
+  nn::Embedding embed{nullptr}, position{nullptr};
+  nn::ModuleList blocks;
+  nn::LayerNorm norm{nullptr};
+  nn::Linear head{nullptr};
+  double balance;
+  bool tied;
+
+  explicit Moe(const job::Model& m) : balance(m.number("balance")), tied(m.flag("tied")) {
+    const auto width = m.integer("width"), vocab = m.integer("vocab");
+    embed = register_module("embed", nn::Embedding(vocab, width));
+    position = register_module("position", nn::Embedding(m.integer("positions"), width));
+    register_module("blocks", blocks);
+    for (int64_t i = 0; i < m.integer("layers"); ++i) blocks->push_back(std::make_shared<Block>(m));
+    norm =
+        register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width}).eps(m.number("eps"))));
+    if (!tied)
+      head = register_module("head", nn::Linear(nn::LinearOptions(width, vocab).bias(false)));
+    fill_normal(embed->weight, 0.02);
+    fill_normal(position->weight, 0.02);
+  }
+
+  Result forward(const Batch& batch) {
+    const auto& tokens = batch.at("tokens");
+    auto x = embed(tokens) + position(at::arange(tokens.size(1), tokens.options()));
+    Tensor balance_loss;
+    for (const auto& module : *blocks) {
+      auto* block = module->as<Block>();
+      x = x + block->drop1(block->attn->forward(block->norm1(x)));
+      const auto [y, loss] = block->experts->forward(block->norm2(x));
+      x = x + block->drop2(y);
+      balance_loss = balance_loss.defined() ? balance_loss + loss : loss;
+    }
+    x = norm(x);
+    auto result = language_result(tied ? at::linear(x, embed->weight) : head(x), batch);
+    if (result.loss.defined() && balance > 0 && balance_loss.defined()) {
+      result.loss = result.loss + balance_loss * (balance / double(blocks->size()));
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+BuiltInModel make_moe(const job::Model& model, int64_t sequence) {
+  auto net = build<Moe>(model);
+  return {{net, [net = net.get()](const Batch& batch) { return net->forward(batch); }},
+          language_batch(model, sequence)};
+}
+
+}  // namespace perigee::models

@@ -1,0 +1,31 @@
+// The built-in models. Ordinary torch::nn modules, captured like any other; their blocks are the
+// scopes `blocks.N`.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "capture/capture.h"
+#include "job/job.h"
+
+namespace perigee {
+
+// One tensor of a model's batch; dim 0, the samples, is not in `shape`.
+struct BatchField {
+  std::string name;
+  graph::DType dtype = graph::DType::int64;
+  std::vector<int64_t> shape;
+  int64_t classes = 0;  // integers: values are in [0, classes)
+};
+
+struct BuiltInModel {
+  Model model;
+  std::vector<BatchField> batch;
+};
+
+// Makes a model of kind gpt, llama, moe, mlp or resnet (of a completed job) without memory for its
+// parameters
+// (`deferred`). `sequence` is the number of tokens of a language model's sample.
+BuiltInModel make_model(const job::Model& model, int64_t sequence);
+
+}  // namespace perigee
