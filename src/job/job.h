@@ -97,6 +97,7 @@ struct Train {
   int64_t validate_batches = 16;   // most global batches of one validation
   int64_t checkpoint_every = 100;  // 0: only at the end
   int64_t keep_checkpoints = 3;
+  bool checkpoint_when_stopped = false;  // write one before Ctrl-C or SIGTERM ends the job
   bool stop_if_not_finite = true;  // a loss that is not finite ends the job
   std::string output;              // relative to the working directory; "": runs/NAME
   bool operator==(const Train&) const = default;

@@ -68,12 +68,20 @@ std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& te
 TraceDatabase::TraceDatabase(Database& database, int threads)
     : database_(database), threads_(threads), device_(device_kind(threads)) {}
 
+std::optional<std::optional<compile::OpTrace>> TraceDatabase::look_up(const Database::Key& key) {
+  const auto kept = database_.find(key);
+  return kept ? parse_trace(*kept) : std::nullopt;
+}
+
+std::optional<compile::OpTrace> TraceDatabase::known(const compile::OpInstance& instance) {
+  std::lock_guard lock(mutex_);
+  return look_up({"trace", device_, compile::key(instance)}).value_or(std::nullopt);
+}
+
 std::optional<compile::OpTrace> TraceDatabase::find(const compile::OpInstance& instance) {
   std::lock_guard lock(mutex_);
   const Database::Key key{"trace", device_, compile::key(instance)};
-  if (const auto kept = database_.find(key)) {
-    if (auto trace = parse_trace(*kept)) return *trace;
-  }
+  if (const auto kept = look_up(key)) return *kept;
   Threads threads(threads_);
   try {
     const auto trace = exec::record_trace(instance);

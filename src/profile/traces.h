@@ -24,10 +24,15 @@ class TraceDatabase : public compile::TraceSource {
   // estimate.
   std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override;
 
+  // Returns what is kept; records nothing.
+  std::optional<compile::OpTrace> known(const compile::OpInstance& instance);
+
   // How many traces were recorded since the start and not found.
   int64_t recorded() const { return recorded_; }
 
  private:
+  std::optional<std::optional<compile::OpTrace>> look_up(const Database::Key& key);
+
   Database& database_;
   int threads_;
   std::string device_;

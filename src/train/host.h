@@ -10,25 +10,16 @@
 
 #include "graph/graph.h"
 #include "job/job.h"
+#include "job/place.h"
 #include "plan/plan.h"
 
 namespace perigee::train {
-
-// Where one rank stands and how the ranks find each other.
-struct RankPlace {
-  int64_t rank = 0;
-  int64_t world = 1;
-  int64_t local_rank = 0;
-  int64_t local_world = 1;
-  std::string host = "127.0.0.1";  // rank 0's store
-  int port = 0;
-  int listen_fd = -1;  // rank 0 under our own launcher: a socket that already listens on `port`
-};
 
 // A job and what the command line adds to it.
 struct Task {
   job::Job job;
   std::string strategy = "auto";  // "auto", or the path of a strategy script
+  bool strategy_given = false;    // on the command line: a resumed run then does not use its plan
   std::string plan_file;          // "": made from the strategy
   std::string runtime_folder;     // Lua modules that scripts can require
   int64_t world = 1;
@@ -40,7 +31,7 @@ struct Task {
   bool overwrite = false;
 };
 
-struct Planned {
+struct PlanResult {
   graph::Graph graph;
   plan::Plan plan;
 };
@@ -58,15 +49,15 @@ class Host {
  public:
   virtual ~Host() = default;
   // Captures the job's model and makes the plan. Takes no time measurements and runs no step.
-  virtual Planned plan(const Task& task) = 0;
+  virtual PlanResult plan(const Task& task) = 0;
   // Runs one rank until training ends, `stop_requested` says so, or an Error. Rank 0 writes the
   // run's folder.
-  virtual void train(const Task& task, const RankPlace& place,
+  virtual void train(const Task& task, const job::RankPlace& place,
                      const std::function<bool()>& stop_requested) = 0;
   // Runs one rank of an evaluation of the checkpoint ("": the newest of train.output). Rank 0
   // returns the metrics as JSON text, the others "".
   virtual std::string evaluate(const Task& task, const std::string& checkpoint,
-                               const RankPlace& place) = 0;
+                               const job::RankPlace& place) = 0;
   // Generates text on one rank; `print` receives it piece by piece.
   virtual void sample(const Task& task, const SampleOptions& options,
                       const std::function<void(std::string_view)>& print) = 0;

@@ -18,7 +18,7 @@ struct Options {
 };
 
 int run_plan(const Options& options) {
-  const auto task = make_task(options.job, place_from_environment());
+  const auto task = make_task(options.job, job::place_from_environment());
   const auto planned = torch_host().plan(task);
   const bool text = options.explain && !options.output.json;
   write_result(options.output, text ? plan::explain(planned.plan) : plan::print(planned.plan));

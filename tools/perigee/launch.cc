@@ -127,9 +127,19 @@ int watch(std::vector<Rank>& ranks, int signals) {
       if (!rank.running || ::waitpid(rank.pid, &status, WNOHANG) != rank.pid) continue;
       rank.running = false;
       --running;
-      const bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-      if (good || interrupted || result != 0) continue;
-      result = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+      if (code == 0 || interrupted) continue;
+      const bool by_peer = code == kStoppedByPeer;
+      if (result == 0 || result == kStoppedByPeer) {
+        const bool first = result == 0;
+        result = code;
+        if (!first || by_peer) {
+          if (first) deadline = Clock::now() + kGrace;  // the rank that failed is about to say why
+          continue;
+        }
+      } else {
+        continue;
+      }
       // A rank that ended by itself has told why; one that was killed could not.
       if (WIFSIGNALED(status)) {
         log::write(log::Level::error,
@@ -140,7 +150,10 @@ int watch(std::vector<Rank>& ranks, int signals) {
       deadline = Clock::now() + kGrace;
     }
   }
-  return result;
+  if (result != kStoppedByPeer) return result;
+  log::write(log::Level::error,
+             "[launch] the ranks lost their connections to each other, and none says why");
+  return 1;
 }
 
 }  // namespace

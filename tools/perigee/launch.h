@@ -4,25 +4,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
+
+#include "job/place.h"
 
 namespace perigee::command {
 
-// Where one rank stands and how the ranks find each other.
-struct Place {
-  int64_t rank = 0;
-  int64_t world = 1;
-  int64_t local_rank = 0;
-  int64_t local_world = 1;
-  std::string host = "127.0.0.1";  // rank 0's store
-  int port = 0;
-  int listen_fd = -1;  // rank 0 under our own launcher: the socket that already listens on `port`
-};
-
-// Returns this process's place when torchrun, Slurm or mpirun started it, else nothing. Throws
-// Error when their environment is incomplete, naming the variable.
-std::optional<Place> place_from_environment();
+using Place = job::RankPlace;
 
 struct LaunchOptions {
   int64_t ranks = 1;  // on this host
@@ -30,6 +18,10 @@ struct LaunchOptions {
   int64_t node_rank = 0;
   std::string rendezvous;  // HOST:PORT, required with several nodes
 };
+
+// What a rank returns that stopped only because another one failed: the other's status is the
+// job's.
+inline constexpr int kStoppedByPeer = 77;
 
 // Runs `body` in one forked process for each rank of this host. `body` returns the rank's exit
 // status; it runs before any thread exists. Returns 0 when all ranks did, else the status of the

@@ -74,6 +74,7 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
   task.strategy = find_strategy(!options.strategy.empty()  ? options.strategy
                                 : !named_by_script.empty() ? named_by_script
                                                            : task.job.strategy);
+  task.strategy_given = !options.strategy.empty() || !named_by_script.empty();
   task.plan_file = options.plan;
   if (!options.cluster.empty()) task.job.cluster.file = options.cluster;
   if (!task.job.cluster.file.empty()) {
@@ -104,11 +105,6 @@ LaunchOptions launch_options(const JobOptions& options, const train::Task& task)
           .nodes = options.nodes,
           .node_rank = options.node_rank,
           .rendezvous = options.rendezvous};
-}
-
-train::RankPlace rank_place(const Place& place) {
-  return {place.rank, place.world, place.local_rank, place.local_world,
-          place.host, place.port,  place.listen_fd};
 }
 
 void add_job_options(CLI::App& app, JobOptions& options) {

@@ -15,6 +15,4 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
 // Returns what launch needs.
 LaunchOptions launch_options(const JobOptions& options, const train::Task& task);
 
-train::RankPlace rank_place(const Place& place);
-
 }  // namespace perigee::command

@@ -1,4 +1,5 @@
 // Commands that run ranks: train, evaluate, sample, export.
+#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -20,8 +21,18 @@ void ask_to_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
+// Returns true for the error of a rank that waits for one that failed, which tells the reason
+// itself.
+bool is_peers_fault(std::string_view message) {
+  const auto failed = message.find(" failed: ");
+  if (failed != std::string_view::npos && failed > 0 && std::isdigit(message[failed - 1]))
+    return true;  // "rank 3 failed: "
+  return message.find("Connection closed by peer") != std::string_view::npos ||
+         message.find("Connection reset by peer") != std::string_view::npos;
+}
+
 // Runs one rank and turns its error into a message and a status.
-int guarded_rank(const Place& place, const std::function<void()>& body) {
+int guarded_rank(const Place& place, bool own_launcher, const std::function<void()>& body) {
   std::signal(SIGTERM, ask_to_stop);
   std::signal(SIGINT, ask_to_stop);
   const auto prefix = place.world > 1 ? fmt::format("rank {}", place.rank) : std::string();
@@ -31,6 +42,8 @@ int guarded_rank(const Place& place, const std::function<void()>& body) {
     std::fflush(stdout);
     return 0;
   } catch (const Error& error) {
+    if (own_launcher && place.world == place.local_world && is_peers_fault(error.what()))
+      return kStoppedByPeer;
     std::fprintf(stderr, "perigee: %s%s\n", prefix.empty() ? "" : (prefix + ": ").c_str(),
                  error.what());
     return static_cast<int>(error.status());
@@ -44,11 +57,13 @@ int guarded_rank(const Place& place, const std::function<void()>& body) {
 // Runs `body` as one rank of another launcher, or forks the ranks of this host.
 int run_ranks(const JobOptions& options, const train::Task& task,
               const std::function<void(const Place&)>& body) {
-  auto& host = torch_host();  // loaded before the fork: its pages are shared
-  (void)host;
-  const auto rank = [&](const Place& place) { return guarded_rank(place, [&] { body(place); }); };
-  if (const auto place = place_from_environment()) return rank(*place);
-  return launch(launch_options(options, task), rank);
+  torch_host();  // loaded before the fork: its pages are shared
+  if (const auto place = job::place_from_environment()) {
+    return guarded_rank(*place, false, [&] { body(*place); });
+  }
+  return launch(launch_options(options, task), [&](const Place& place) {
+    return guarded_rank(place, true, [&] { body(place); });
+  });
 }
 
 void add_train(CLI::App& app, Action& action) {
@@ -69,12 +84,12 @@ void add_train(CLI::App& app, Action& action) {
       ->excludes(resume);
   sub->callback([options, &action] {
     action = [options] {
-      auto task = make_task(options->job, place_from_environment());
+      auto task = make_task(options->job, job::place_from_environment());
       task.resume = !options->resume.empty();
       if (options->resume != "newest") task.resume_from = options->resume;
       task.overwrite = options->overwrite;
       return run_ranks(options->job, task, [&](const Place& place) {
-        torch_host().train(task, rank_place(place), [] { return stop_asked != 0; });
+        torch_host().train(task, place, [] { return stop_asked != 0; });
       });
     };
   });
@@ -97,9 +112,9 @@ void add_evaluate(CLI::App& app, Action& action) {
   add_output_options(*sub, options->output);
   sub->callback([options, &action] {
     action = [options] {
-      const auto task = make_task(options->job, place_from_environment());
+      const auto task = make_task(options->job, job::place_from_environment());
       return run_ranks(options->job, task, [&](const Place& place) {
-        const auto metrics = torch_host().evaluate(task, options->checkpoint, rank_place(place));
+        const auto metrics = torch_host().evaluate(task, options->checkpoint, place);
         if (place.rank == 0) write_result(options->output, metrics);
       });
     };

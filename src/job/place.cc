@@ -1,10 +1,11 @@
+#include "job/place.h"
+
 #include <cstdlib>
 #include <string>
 
 #include "base/error.h"
-#include "launch.h"
 
-namespace perigee::command {
+namespace perigee::job {
 namespace {
 
 std::optional<std::string> variable(const char* name) {
@@ -36,7 +37,8 @@ std::string first_host(const std::string& list) {
   return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
-void set_rendezvous(Place& place, std::optional<std::string> host, std::optional<int64_t> port) {
+void set_rendezvous(RankPlace& place, std::optional<std::string> host,
+                    std::optional<int64_t> port) {
   if (const auto given = variable("MASTER_ADDR")) host = given;
   if (variable("MASTER_PORT")) port = number("MASTER_PORT");
   if (!host && place.local_world == place.world) host = "127.0.0.1";
@@ -55,8 +57,8 @@ int64_t port_of_job(int64_t job) { return 20'000 + job % 12'000; }
 
 }  // namespace
 
-std::optional<Place> place_from_environment() {
-  Place place;
+std::optional<RankPlace> place_from_environment() {
+  RankPlace place;
   if (variable("RANK") && variable("WORLD_SIZE")) {  // torchrun
     place.rank = number("RANK");
     place.world = number("WORLD_SIZE");
@@ -94,4 +96,4 @@ std::optional<Place> place_from_environment() {
   return place;
 }
 
-}  // namespace perigee::command
+}  // namespace perigee::job

@@ -1,0 +1,24 @@
+// Where one rank stands and how the ranks find each other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace perigee::job {
+
+struct RankPlace {
+  int64_t rank = 0;
+  int64_t world = 1;
+  int64_t local_rank = 0;  // among the ranks of this host
+  int64_t local_world = 1;
+  std::string host = "127.0.0.1";  // of rank 0's store
+  int port = 0;
+  int listen_fd = -1;  // rank 0 under our own launcher: a socket that already listens on `port`
+};
+
+// Returns this process's place when torchrun, Slurm or mpirun started it, else nothing. Throws
+// Error when their environment is incomplete, naming the variable.
+std::optional<RankPlace> place_from_environment();
+
+}  // namespace perigee::job

@@ -1,0 +1,343 @@
+#include "train/host.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/nn/module.h>
+#include <torch/version.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "capture/models.h"
+#include "exec/allocator.h"
+#include "exec/tensor.h"
+#include "profile/database.h"
+#include "profile/traces.h"
+#include "train/blueprint.h"
+#include "train/checkpoint.h"
+#include "train/connect.h"
+#include "train/loop.h"
+#include "train/planning.h"
+#include "train/rank_trainer.h"
+#include "train/run_folder.h"
+#include "train/sample.h"
+#include "train/step_spec.h"
+#include "train/storage.h"
+#include "train/tokenizer.h"
+#include "train/trainer.h"
+
+namespace perigee::train {
+namespace {
+
+// Fills what only LibTorch's side can know: the vocabulary of a SentencePiece tokenizer.
+job::Job completed(job::Job job) {
+  if (job.model.values.contains("vocab") && job.model.integer("vocab") == 0) {
+    job.model.values["vocab"] = make_tokenizer(job.data.tokenizer)->vocab();
+  }
+  return job;
+}
+
+std::shared_ptr<const Source> open_model(const job::Job& job) {
+  if (job.model.kind == "torchscript" || job.model.kind == "plugin") {
+    auto model = job.model.kind == "torchscript"
+                     ? load_script(job.model.text("file"))
+                     : load_plugin(job.model.text("file"), describe(job)["model"].dump());
+    auto data = open_data(job);
+    return std::make_shared<Source>(model.module, data.training->at(0, {0, 1}), model.forward);
+  }
+  auto built = make_model(job.model, job.data.sequence);
+  Batch example;
+  for (const auto& field : built.batch) {
+    auto shape = field.shape;
+    shape.insert(shape.begin(), 1);
+    example[field.name] = at::empty(
+        shape, at::TensorOptions().device(at::kMeta).dtype(exec::scalar_type(field.dtype)));
+  }
+  return std::make_shared<Source>(built.model.module, example, built.model.forward);
+}
+
+Strategy open_strategy(const Task& task) {
+  if (!task.plan_file.empty()) {
+    return Strategy::plan(plan::parse(read_file(task.plan_file, "plan"), task.plan_file));
+  }
+  if (task.strategy == "auto") return {};
+  return Strategy::file(task.strategy, {task.script_seconds, task.script_megabytes,
+                                        static_cast<uint64_t>(task.job.seed), task.runtime_folder});
+}
+
+Planned plan_task(const Task& task, const std::string& plan_text = "") {
+  auto source = open_model(task.job);
+  auto strategy = open_strategy(task);
+  if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text, "plan.json"));
+  return perigee::make_plan(std::move(source), strategy, task.job,
+                            {task.world_given ? task.world : 0});
+}
+
+// Fills the plan's prediction from recorded traces; what was never recorded is estimated and marked
+// so.
+void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
+             compile::TraceSource& traces) {
+  plan.prediction = compile::predict_memory(graph, plan, step_spec(job, graph), traces);
+}
+
+// Traces that are in the database; none are recorded.
+class KnownTraces : public compile::TraceSource {
+ public:
+  explicit KnownTraces(profile::TraceDatabase& traces) : traces_(traces) {}
+  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
+    return traces_.known(instance);
+  }
+
+ private:
+  profile::TraceDatabase& traces_;
+};
+
+void check_device(const job::Job& job) {
+  if (job.cluster.device == "cuda") {
+    fail("cluster",
+         "device = \"cuda\" needs a GPU and the CUDA plugin, but this build trains on cpu only");
+  }
+}
+
+// What one rank of any command has open.
+struct Session {
+  Session(const Task& task, const job::RankPlace& place)
+      : job(completed(task.job)),
+        database(default_profile()),
+        traces(database, static_cast<int>(job.cluster.threads)) {
+    check_device(job);
+    exec::install_allocator();
+    at::set_num_threads(static_cast<int>(job.cluster.threads));
+    communicator = connect(job, place);
+  }
+
+  job::Job job;
+  profile::Database database;
+  profile::TraceDatabase traces;
+  std::unique_ptr<exec::Communicator> communicator;
+};
+
+class TorchHost : public Host {
+ public:
+  PlanResult plan(const Task& task) override {
+    auto job = completed(task.job);
+    auto with_job = task;
+    with_job.job = job;
+    auto planned = plan_task(with_job);
+    profile::Database database(default_profile());
+    profile::TraceDatabase traces(database, static_cast<int>(job.cluster.threads));
+    KnownTraces known(traces);
+    predict(planned.plan, planned.captured.graph, job, known);
+    return {planned.captured.graph, planned.plan};
+  }
+
+  void train(const Task& task, const job::RankPlace& place,
+             const std::function<bool()>& stop) override {
+    Session session(task, place);
+    auto& communicator = *session.communicator;
+    try {
+      train(task, session, stop);
+    } catch (const std::exception& error) {
+      communicator.abort(error.what());
+      throw;
+    }
+  }
+
+  std::string evaluate(const Task& task, const std::string& checkpoint,
+                       const job::RankPlace& place) override {
+    Session session(task, place);
+    auto& communicator = *session.communicator;
+    try {
+      return evaluate(task, session, checkpoint);
+    } catch (const std::exception& error) {
+      communicator.abort(error.what());
+      throw;
+    }
+  }
+
+  void sample(const Task& task, const SampleOptions& options,
+              const std::function<void(std::string_view)>& print) override {
+    auto alone = task;
+    alone.job = completed(task.job);
+    alone.strategy = "auto";
+    alone.world = 1;
+    alone.world_given = true;
+    alone.job.batch.global = 1;
+    alone.job.batch.micro = 1;
+    exec::install_allocator();
+    at::set_num_threads(static_cast<int>(alone.job.cluster.threads));
+    profile::Database database(default_profile());
+    profile::TraceDatabase traces(database, static_cast<int>(alone.job.cluster.threads));
+    const auto folder =
+        find_checkpoint(options.checkpoint.empty() ? task.job.train.output : options.checkpoint);
+    sample_text(alone.job, *open_model(alone.job), Checkpoint(folder), options, traces, print);
+  }
+
+  void export_weights(const std::string& checkpoint, const std::string& file) override {
+    export_checkpoint(Checkpoint(find_checkpoint(checkpoint)), file);
+  }
+
+  std::vector<std::string> doctor() override {
+    return {fmt::format("LibTorch    {}", TORCH_VERSION),
+            fmt::format("threads     {} at most", at::get_num_threads()),
+            "back ends   threads, gloo", fmt::format("profile     {}", default_profile())};
+  }
+
+ private:
+  Blueprint blueprint(const Task& task, Session& session, const std::string& plan_text,
+                      std::shared_ptr<const Source>& source) {
+    Blueprint blueprint;
+    if (session.communicator->rank() == 0) {
+      auto with_job = task;
+      with_job.job = session.job;
+      auto planned = plan_task(with_job, plan_text);
+      source = planned.source;
+      blueprint.training = planned.captured.graph;
+      blueprint.init = planned.captured.init;
+      blueprint.tied = planned.captured.tied;
+      blueprint.plan = planned.plan;
+      blueprint.evaluation =
+          planned.source->at(session.job.batch.global / planned.plan.microbatches, true).graph;
+      predict(blueprint.plan, blueprint.training, session.job,
+              session.traces);  // records what is missing
+    }
+    return share(std::move(blueprint), *session.communicator);
+  }
+
+  static void initialise(RankTrainer& trainer, const Source* source) {
+    std::map<std::string, at::Tensor> values;
+    if (source) {
+      for (const auto& item : source->module().named_parameters())
+        values[item.key()] = item.value().detach();
+      for (const auto& item : source->module().named_buffers()) values[item.key()] = item.value();
+    }
+    trainer.initialise([&](const std::string& name) { return values[name]; });
+  }
+
+  void train(const Task& task, Session& session, const std::function<bool()>& stop) {
+    auto& communicator = *session.communicator;
+    const auto& job = session.job;
+    const bool root = communicator.rank() == 0;
+    std::unique_ptr<RunFolder> folder;
+    if (root)
+      folder = std::make_unique<RunFolder>(
+          job, RunOptions{task.resume, task.resume_from, task.overwrite});
+    const auto checkpoint = share_text(root ? folder->checkpoint() : "", *everyone(communicator));
+    const bool own_plan = root && task.resume && task.plan_file.empty() && !task.strategy_given;
+    auto plan_text = own_plan ? folder->resumed_plan() : std::string();
+    if (!plan_text.empty() &&
+        plan::parse(plan_text, "plan.json").mesh.size() != communicator.world()) {
+      plan_text.clear();  // another number of ranks: planned anew
+    }
+
+    std::shared_ptr<const Source> source;
+    const auto shared = blueprint(task, session, plan_text, source);
+    if (shared.plan.mesh.size() != communicator.world()) {
+      fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
+           communicator.world(), shared.plan.mesh.size());
+    }
+    RankTrainer trainer(shared, job, communicator, session.traces);
+    auto data = open_data(job);
+    int64_t first = 1;
+    if (checkpoint.empty()) {
+      initialise(trainer, source.get());
+    } else {
+      const Checkpoint from(checkpoint);
+      trainer.load(from);
+      first = from.info().step + 1;
+    }
+    source.reset();
+
+    std::unique_ptr<MetricsFile> metrics;
+    std::unique_ptr<Progress> progress;
+    if (root) {
+      folder->write_job(job);
+      folder->write_plan(plan::print(shared.plan));
+      metrics = std::make_unique<MetricsFile>(folder->file("metrics.jsonl"), first - 1);
+      progress = std::make_unique<Progress>(first, job.train.steps, job.train.log_every);
+      log::info("{}: {} parameters, {} rank{}, {} microbatch{} a step, output in {}", job.name,
+                count_parameters(shared.training), communicator.world(),
+                communicator.world() == 1 ? "" : "s", shared.plan.microbatches,
+                shared.plan.microbatches == 1 ? "" : "es", job.train.output);
+    }
+    LoopHooks hooks;
+    hooks.stop = stop;
+    hooks.report = [&](const StepMetrics& step) {
+      metrics->write(step);
+      progress->step(step);
+    };
+    hooks.checkpoint = [&](int64_t step) {
+      if (metrics) metrics->sync();
+      save_checkpoint(trainer, communicator, job, shared.plan, job.train.output, step);
+    };
+    const auto result =
+        run_loop(trainer, communicator, job, first, *data.training, data.validation, hooks);
+    if (!root) return;
+    progress.reset();
+    Summary summary;
+    summary.steps = result.last_step - first + 1;
+    summary.seconds = result.seconds;
+    summary.step_s = result.median_step_s;
+    summary.peak_bytes.assign(
+        1, *std::max_element(result.peak_bytes.begin(), result.peak_bytes.end()));
+    const auto& predicted = shared.plan.prediction;
+    if (!predicted.peak_bytes.empty()) {
+      summary.predicted_peak_bytes.assign(
+          1, *std::max_element(predicted.peak_bytes.begin(), predicted.peak_bytes.end()));
+    }
+    if (predicted.step_seconds > 0) summary.predicted_step_s = predicted.step_seconds;
+    metrics->write(summary);
+    log::info(
+        "{} {} steps in {:.1f} s, {:.1f} ms a step; peak memory {:.1f} MiB measured, {:.1f} MiB "
+        "predicted",
+        result.stopped ? "stopped after" : "done:", summary.steps, summary.seconds,
+        1e3 * summary.step_s, double(summary.peak_bytes.front()) / (1 << 20),
+        summary.predicted_peak_bytes.empty()
+            ? 0.0
+            : double(summary.predicted_peak_bytes.front()) / (1 << 20));
+    if (result.stopped)
+      throw Error(Status::failed, "train",
+                  fmt::format("stopped by a signal after step {}", result.last_step));
+  }
+
+  std::string evaluate(const Task& task, Session& session, const std::string& checkpoint) {
+    auto& communicator = *session.communicator;
+    const auto folder = find_checkpoint(checkpoint.empty() ? task.job.train.output : checkpoint);
+    std::shared_ptr<const Source> source;
+    const auto shared = blueprint(task, session, "", source);
+    RankTrainer trainer(shared, session.job, communicator, session.traces);
+    const Checkpoint from(folder);
+    trainer.load(from);
+    auto data = open_data(session.job);
+    if (data.validation.batches == 0) {
+      fail("data",
+           "evaluation needs a held-back global batch, but data.validation = {} leaves none: raise "
+           "it",
+           session.job.data.validation);
+    }
+    const auto loss = validate(trainer, session.job, data.validation);
+    const auto batches = std::min(data.validation.batches, session.job.train.validate_batches);
+    return nlohmann::json{{"checkpoint", from.folder()},
+                          {"step", from.info().step},
+                          {"val_loss", loss},
+                          {"samples", batches * session.job.batch.global}}
+               .dump() +
+           "\n";
+  }
+
+  static int64_t count_parameters(const graph::Graph& graph) {
+    int64_t count = 0;
+    for (const auto& input : graph.inputs) {
+      if (input.kind == graph::Input::Kind::parameter) count += graph.type(input.value).numel();
+    }
+    return count;
+  }
+};
+
+}  // namespace
+}  // namespace perigee::train
+
+extern "C" perigee::train::Host* perigee_host() {
+  static perigee::train::TorchHost host;
+  return &host;
+}

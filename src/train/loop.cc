@@ -1,0 +1,115 @@
+#include "train/loop.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace perigee::train {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// What ranks tell each other beside each step: does anyone want to stop, and everyone's peak memory
+// of the step before. Exchanged while the step runs, so it costs no time of its own.
+class SideChannel {
+ public:
+  explicit SideChannel(exec::Communicator& communicator)
+      : group_(everyone(communicator)),
+        mine_(at::zeros({2}, at::kLong)),
+        all_(at::zeros({2 * communicator.world()}, at::kLong)) {}
+
+  void send(bool stop, int64_t peak) {
+    mine_.data_ptr<int64_t>()[0] = stop;
+    mine_.data_ptr<int64_t>()[1] = peak;
+    work_ = group_->start(
+        {.kind = exec::Collective::Kind::all_gather, .input = mine_, .output = all_, .dim = 0});
+  }
+
+  // Returns whether any rank wants to stop.
+  bool receive(std::vector<int64_t>& peaks) {
+    work_->wait();
+    peaks.clear();
+    bool stop = false;
+    for (int64_t rank = 0; rank < group_->size(); ++rank) {
+      stop = stop || all_.data_ptr<int64_t>()[2 * rank] != 0;
+      peaks.push_back(all_.data_ptr<int64_t>()[2 * rank + 1]);
+    }
+    return stop;
+  }
+
+ private:
+  std::shared_ptr<exec::Group> group_;
+  at::Tensor mine_, all_;
+  std::shared_ptr<exec::Work> work_;
+};
+
+}  // namespace
+
+double validate(RankTrainer& trainer, const job::Job& job, Validation& validation) {
+  const auto batches = std::min(validation.batches, job.train.validate_batches);
+  double sum = 0;
+  for (int64_t i = 1; i <= batches; ++i) sum += trainer.evaluate(i, *validation.data).loss;
+  trainer.end_evaluation();
+  return sum / double(batches);
+}
+
+LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, const job::Job& job,
+                    int64_t first, DataSource& data, Validation& validation,
+                    const LoopHooks& hooks) {
+  SideChannel side(communicator);
+  LoopResult result;
+  result.last_step = first - 1;
+  std::vector<double> times;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto steps = job.train.steps;
+  for (int64_t step = first; step <= steps && !result.stopped; ++step) {
+    const auto step_begin = std::chrono::steady_clock::now();
+    side.send(hooks.stop(), trainer.step_peak());
+    const auto outcome = trainer.step(step, data);
+    result.stopped = side.receive(result.peak_bytes) && step < steps;
+    times.push_back(seconds_since(step_begin));
+    result.last_step = step;
+    if (!std::isfinite(outcome.loss) && job.train.stop_if_not_finite) {
+      fail_run("train",
+               "the loss must be finite, but at step {} it is {}: lower optimizer.lr, or look at "
+               "the data "
+               "(train.stop_if_not_finite = false goes on)",
+               step, std::isnan(outcome.loss) ? "not a number" : "infinite");
+    }
+    StepMetrics metrics;
+    metrics.step = step;
+    metrics.loss = outcome.loss;
+    metrics.lr = learning_rates(job, step).at("lr.0");
+    metrics.grad_norm = outcome.grad_norm;
+    metrics.samples = job.batch.global;
+    metrics.tokens = job.model.values.contains("vocab") ? job.batch.global * job.data.sequence : 0;
+    metrics.step_s = times.back();
+    metrics.tokens_per_s = double(metrics.tokens) / times.back();
+    metrics.peak_bytes = result.peak_bytes;
+    const auto due = [&](int64_t every) {
+      return every > 0 && (step % every == 0 || step == steps);
+    };
+    if (due(job.train.validate_every) && validation.batches > 0) {
+      metrics.val_loss = validate(trainer, job, validation);
+    }
+    if (communicator.rank() == 0) hooks.report(metrics);
+    if (result.stopped ? job.train.checkpoint_when_stopped
+                       : due(job.train.checkpoint_every) || step == steps) {
+      hooks.checkpoint(step);
+    }
+  }
+  result.seconds = seconds_since(begin);
+  if (!times.empty()) {
+    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+    result.median_step_s = times[times.size() / 2];
+  }
+  return result;
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,130 @@
+#include "train/planning.h"
+
+#include <torch/nn/module.h>
+
+#include "base/error.h"
+#include "lua/strategy.h"
+#include "methods/method.h"
+#include "train/step_spec.h"
+
+namespace perigee {
+namespace {
+
+// Returns the batch with `samples` in place of each tensor's dim 0, without memory.
+Batch resized(const Batch& example, int64_t samples) {
+  Batch result;
+  for (const auto& [name, tensor] : example) {
+    auto sizes = tensor.sizes().vec();
+    if (sizes.empty())
+      fail("capture", "dim 0 of a batch's tensors is the samples, but {} is a scalar", name);
+    sizes[0] = samples;
+    result[name] = at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(tensor.dtype()));
+  }
+  return result;
+}
+
+}  // namespace
+
+Source::Source(std::shared_ptr<torch::nn::Module> module, Batch example, Forward forward)
+    : module_(std::move(module)), example_(std::move(example)), forward_(std::move(forward)) {
+  if (example_.empty()) fail("capture", "a batch needs at least one tensor, but it has none");
+}
+
+int64_t Source::samples() const {
+  const auto& first = example_.begin()->second;
+  return first.dim() > 0 ? first.size(0) : 1;
+}
+
+const Captured& Source::at(int64_t samples, bool evaluation) const {
+  auto& kept = evaluation ? evaluation_ : training_;
+  if (!kept.captured || kept.samples != samples) {
+    const auto batch = resized(example_, samples);
+    kept.captured =
+        std::make_shared<Captured>(evaluation ? capture_evaluation(*module_, batch, forward_)
+                                              : capture(*module_, batch, forward_));
+    kept.samples = samples;
+  }
+  return *kept.captured;
+}
+
+struct Strategy::Impl {
+  std::shared_ptr<lua::StrategyScript> script;
+  methods::Strategy fixed = methods::automatic();
+};
+
+struct Resolver {
+  static methods::Strategy resolve(const Strategy& strategy, const nlohmann::json& job,
+                                   const graph::Graph& graph) {
+    const auto& impl = *strategy.impl_;
+    return impl.script ? impl.script->resolve(job, graph) : impl.fixed;
+  }
+};
+
+Strategy::Strategy() : impl_(std::make_shared<Impl>()) {}
+
+Strategy Strategy::file(const std::string& path, const ScriptOptions& options) {
+  lua::Options script;
+  script.limits = {options.seconds, options.megabytes};
+  script.seed = options.seed;
+  script.runtime_folder = options.runtime_folder;
+  auto impl = std::make_shared<Impl>();
+  impl->script = std::make_shared<lua::StrategyScript>(path, std::move(script));
+  Strategy strategy;
+  strategy.impl_ = std::move(impl);
+  return strategy;
+}
+
+Strategy Strategy::data(const std::string& json) {
+  const auto value = nlohmann::json::parse(json, nullptr, false);
+  if (value.is_discarded())
+    fail("strategy", "a strategy as data must be JSON, but got {}", json.substr(0, 80));
+  auto impl = std::make_shared<Impl>();
+  impl->fixed = methods::from_json(value, "the strategy");
+  Strategy strategy;
+  strategy.impl_ = std::move(impl);
+  return strategy;
+}
+
+Strategy Strategy::plan(plan::Plan plan) {
+  auto impl = std::make_shared<Impl>();
+  impl->fixed.plan = std::move(plan);
+  Strategy strategy;
+  strategy.impl_ = std::move(impl);
+  return strategy;
+}
+
+Planned make_plan(std::shared_ptr<const Source> source, const Strategy& strategy, const Job& job,
+                  World world) {
+  methods::Request request;
+  request.global_batch = job.batch.global;
+  request.micro_batch = job.batch.micro;
+  request.world = world.size > 0 ? world.size : std::max<int64_t>(1, job.cluster.ranks);
+  request.world_given = world.size > 0 || job.cluster.ranks > 0;
+  const auto about = train::describe(job);
+  // The graph has the shapes of one global microbatch, which follows from the plan, which may look
+  // at the graph: plan for a first guess, and again where that was wrong.
+  auto samples = job.batch.micro > 0 ? std::min(job.batch.global, job.batch.micro * request.world)
+                                     : job.batch.global;
+  for (int tries = 0;; ++tries) {
+    const auto& captured = source->at(samples);
+    request.graph = &captured.graph;
+    auto plan = methods::make_plan(Resolver::resolve(strategy, about, captured.graph), request);
+    const auto wanted = methods::graph_batch(plan, request);
+    if (wanted == samples) {
+      plan::verify(plan, captured.graph);
+      if (request.world_given && plan.mesh.size() != request.world) {
+        fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
+             request.world, plan.mesh.size());
+      }
+      return {std::move(source), captured, std::move(plan), job};
+    }
+    if (tries == 2) {
+      fail("plan",
+           "the strategy asks for {} samples a microbatch when it sees {}, and does not settle",
+           wanted, samples);
+    }
+    samples = wanted;
+  }
+}
+
+}  // namespace perigee

@@ -1,0 +1,87 @@
+// From a captured model, a strategy and a job to a plan.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "capture/capture.h"
+#include "job/job.h"
+#include "plan/plan.h"
+
+namespace perigee {
+
+using job::Job;
+
+// A model that can be captured at any batch size, for training or evaluation. Keeps the module and
+// the callback; tensors are captured, never moved.
+class Source {
+ public:
+  // `example` may have any number of samples.
+  Source(std::shared_ptr<torch::nn::Module> module, Batch example, Forward forward);
+
+  // Records the training step (loss, gradients, new buffers) or, in eval mode, the forward pass,
+  // for `samples` samples. The last capture of each kind is kept.
+  const Captured& at(int64_t samples, bool evaluation = false) const;
+  // Returns the samples of the example.
+  int64_t samples() const;
+  torch::nn::Module& module() const { return *module_; }
+
+ private:
+  std::shared_ptr<torch::nn::Module> module_;
+  Batch example_;
+  Forward forward_;
+  struct Kept {
+    int64_t samples = 0;
+    std::shared_ptr<const Captured> captured;
+  };
+  mutable Kept training_, evaluation_;
+};
+
+// Limits of a strategy script.
+struct ScriptOptions {
+  double seconds = 5;
+  int64_t megabytes = 256;
+  uint64_t seed = 0;  // of math.random
+  std::string
+      runtime_folder;  // where `require "perigee.x"` finds modules written in Lua; "" for none
+};
+
+// How to spread the work: a script, a list of methods, or a plan.
+class Strategy {
+ public:
+  // "auto": data parallel over all ranks.
+  Strategy();
+  // Runs a strategy script. Throws Error with the script's line.
+  static Strategy file(const std::string& path, const ScriptOptions& options = {});
+  // A strategy as data: JSON text of a list of names and [name, config] pairs, or of {"job",
+  // "methods"}.
+  static Strategy data(const std::string& json);
+  // A finished plan.
+  static Strategy plan(plan::Plan plan);
+
+ private:
+  friend struct Resolver;
+  struct Impl;
+  std::shared_ptr<const Impl> impl_;
+};
+
+// A plan with what it was made for.
+struct Planned {
+  std::shared_ptr<const Source> source;
+  Captured captured;  // at the plan's global microbatch
+  plan::Plan plan;
+  Job job;
+};
+
+// How many ranks there are; 0: the strategy's mesh, else job.cluster.ranks, else 1.
+struct World {
+  int64_t size = 0;
+};
+
+// Captures the model at the size that the strategy's plan needs and makes the plan. Takes no time
+// measurements. Throws Error where job, strategy, graph and ranks do not fit together.
+Planned make_plan(std::shared_ptr<const Source> source, const Strategy& strategy, const Job& job,
+                  World world = {});
+
+}  // namespace perigee

@@ -1,0 +1,281 @@
+#include "train/rank_trainer.h"
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "exec/allocator.h"
+#include "exec/tensor.h"
+#include "train/initial.h"
+#include "train/learning_rate.h"
+#include "train/step_spec.h"
+
+namespace perigee::train {
+namespace {
+
+using Kind = compile::Binding::Kind;
+
+// What a checkpoint holds.
+constexpr Kind kKept[] = {Kind::parameter, Kind::buffer, Kind::state};
+
+bool is_kept(const compile::Binding& binding) {
+  return std::find(std::begin(kKept), std::end(kKept), binding.kind) != std::end(kKept);
+}
+
+TensorPart part_of_binding(const compile::Program& program, const compile::Binding& binding) {
+  return {binding.name, program.values[binding.value.index].type.dtype, binding.shape,
+          binding.ranges};
+}
+
+// Returns the ranks' holdings of every kept tensor: which parts there are and who has them. States
+// lie as their parameters (their names end in ":PARAM").
+std::vector<Holding> holdings(const compile::Program& program, const plan::Plan& plan) {
+  std::vector<Holding> all;
+  for (const auto& binding : program.bindings) {
+    if (!is_kept(binding)) continue;
+    const auto colon = binding.name.find(':');
+    const auto owner = binding.kind == Kind::state && colon != std::string::npos
+                           ? binding.name.substr(colon + 1)
+                           : binding.name;
+    const auto placed = plan.placements.find(owner);
+    const auto placements =
+        placed != plan.placements.end() ? placed->second : mesh::Placements(plan.mesh.axes.size());
+    for (auto& holding : holdings_of(part_of_binding(program, binding), placements, plan.mesh)) {
+      all.push_back(std::move(holding));
+    }
+  }
+  return all;
+}
+
+// Returns the rank's part of a batch's tensor whose rows are already the rank's.
+at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
+  const auto field = batch.find(binding.name);
+  if (field == batch.end()) {
+    std::vector<std::string> names;
+    for (const auto& [known, tensor] : batch) names.push_back(known);
+    fail("data", "the data must have the model's input \"{}\", but there is none{}", binding.name,
+         did_you_mean(binding.name, names));
+  }
+  auto ranges = binding.ranges;
+  if (ranges.empty()) return field->second;
+  ranges.front().begin = 0;
+  return part_of(field->second, ranges);
+}
+
+}  // namespace
+
+std::map<std::string, double> learning_rates(const job::Job& job, int64_t step) {
+  std::map<std::string, double> rates = {{"lr.0", learning_rate(job, job.optimizer.lr, step)}};
+  for (size_t g = 0; g < job.optimizer.groups.size(); ++g) {
+    const auto peak = job.optimizer.groups[g].lr.value_or(job.optimizer.lr);
+    rates[fmt::format("lr.{}", g + 1)] = learning_rate(job, peak, step);
+  }
+  return rates;
+}
+
+RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job,
+                         exec::Communicator& communicator, compile::TraceSource& traces)
+    : blueprint_(blueprint),
+      job_(job),
+      communicator_(communicator),
+      traces_(traces),
+      spec_(step_spec(job, blueprint.training)) {
+  auto program =
+      compile::compile(blueprint.training, blueprint.plan, spec_, communicator.rank(), traces);
+  executor_ =
+      std::make_unique<exec::Executor>(std::move(program), communicator, blueprint.plan.mesh,
+                                       exec::ExecutorOptions{static_cast<int>(job.cluster.threads),
+                                                             static_cast<uint64_t>(job.seed)});
+}
+
+RankTrainer::~RankTrainer() = default;
+
+void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>& values) {
+  const auto& program = executor_->program();
+  const bool from_graph = !blueprint_.init.outputs.empty();
+  const auto group = everyone(communicator_);
+  for (const auto& binding : program.bindings) {
+    if (binding.kind != Kind::parameter && binding.kind != Kind::buffer) continue;
+    auto target = executor_->tensor(binding.kind, binding.name);
+    if (from_graph) {
+      target.copy_(initial_part(blueprint_.init, binding.name, binding.ranges,
+                                static_cast<uint64_t>(job_.seed)));
+      continue;
+    }
+    auto whole = at::empty(binding.shape, target.options().device(at::kCPU));
+    if (communicator_.rank() == 0) {
+      const auto value = values ? values(binding.name) : at::Tensor();
+      if (!value.defined())
+        fail("train", "every parameter needs a first value, but {} has none", binding.name);
+      whole.copy_(value);
+    }
+    const bool root = communicator_.rank() == 0;
+    group->run({.kind = exec::Collective::Kind::broadcast,
+                .input = root ? whole : at::Tensor(),
+                .output = whole});
+    target.copy_(part_of(whole, binding.ranges));
+  }
+}
+
+void RankTrainer::load(const Checkpoint& checkpoint) {
+  const auto& program = executor_->program();
+  for (const auto& binding : program.bindings) {
+    if (!is_kept(binding)) continue;
+    auto target = executor_->tensor(binding.kind, binding.name);
+    auto part = at::empty(target.sizes(), target.options().device(at::kCPU));
+    checkpoint.read(part_of_binding(program, binding),
+                    {static_cast<std::byte*>(part.data_ptr()), static_cast<size_t>(part.nbytes())});
+    target.copy_(part);
+  }
+}
+
+StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& data,
+                            bool training) {
+  const auto& program = executor.program();
+  const auto samples = job_.batch.global / program.microbatches;  // of one global microbatch
+  // All of the step's samples are read first, so that what the step itself allocates can be told
+  // from them.
+  std::vector<std::map<std::string, at::Tensor>> parts(program.microbatches);
+  for (int64_t microbatch = 0; microbatch < program.microbatches; ++microbatch) {
+    mesh::Range wanted{-1, 0};
+    Batch batch;
+    for (const auto& binding : program.bindings) {
+      if (binding.kind != Kind::data) continue;
+      const auto rows = binding.ranges.empty() ? mesh::Range{0, samples} : binding.ranges.front();
+      if (!(rows == wanted))
+        batch = data.at(step, {microbatch * samples + rows.begin, rows.length});
+      wanted = rows;
+      parts[microbatch][binding.name] = field_of(batch, binding);
+    }
+  }
+  exec::StepInputs inputs;
+  inputs.step = step;
+  if (training) inputs.scalars = learning_rates(job_, step);
+  inputs.data = [&](const std::string& name, int64_t microbatch) {
+    return parts[microbatch].at(name);
+  };
+  exec::reset_peak();
+  const auto before = exec::memory_count().others;
+  executor.run(inputs);
+  if (training) step_peak_ = exec::memory_count().peak - before;
+  StepResult result;
+  for (const auto& name : executor.names(Kind::result)) {
+    const auto value = executor.tensor(Kind::result, name);
+    if (name == "loss") {
+      result.loss = value.item<double>();
+    } else if (name == "grad_norm") {
+      result.grad_norm = value.item<double>();
+    } else {
+      result.results[name] = value;
+    }
+  }
+  return result;
+}
+
+StepResult RankTrainer::step(int64_t step, DataSource& data) {
+  return run(*executor_, step, data, true);
+}
+
+StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
+  if (!evaluator_) {
+    auto spec = spec_;
+    spec.evaluation = true;
+    auto plan = blueprint_.plan;
+    plan.graph_hash = graph::structural_hash(blueprint_.evaluation);
+    if (plan.microbatches == 1) {
+      for (const auto& output : blueprint_.evaluation.outputs) {
+        if (output.kind == graph::Output::Kind::result) spec.results.push_back(output.name);
+      }
+    }
+    auto program =
+        compile::compile(blueprint_.evaluation, plan, spec, communicator_.rank(), traces_);
+    evaluator_ = std::make_unique<exec::Executor>(
+        std::move(program), communicator_, plan.mesh,
+        exec::ExecutorOptions{static_cast<int>(job_.cluster.threads),
+                              static_cast<uint64_t>(job_.seed)});
+    for (const auto kind : {Kind::parameter, Kind::buffer}) {
+      for (const auto& name : evaluator_->names(kind)) {
+        evaluator_->tensor(kind, name).copy_(executor_->tensor(kind, name));
+      }
+    }
+  }
+  return run(*evaluator_, step, data, false);
+}
+
+void RankTrainer::end_evaluation() { evaluator_.reset(); }
+
+std::vector<Piece> RankTrainer::pieces_to_write() {
+  const auto& program = executor_->program();
+  const auto all = holdings(program, blueprint_.plan);
+  const auto writers = owners(all);
+  std::vector<Piece> pieces;
+  for (const auto& binding : program.bindings) {
+    if (!is_kept(binding)) continue;
+    const auto part = part_of_binding(program, binding);
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!(all[i].part == part) || writers[i] != communicator_.rank()) continue;
+      const auto tensor = executor_->tensor(binding.kind, binding.name);
+      pieces.push_back(
+          {part,
+           {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())},
+           binding.kind != Kind::state});
+    }
+  }
+  return pieces;
+}
+
+at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
+  const auto* binding = executor_->program().find(kind, name);
+  auto part = executor_->tensor(kind, name);
+  const auto placed = blueprint_.plan.placements.find(name);
+  if (placed == blueprint_.plan.placements.end()) return part.clone();
+  // Each axis in turn, the innermost (first) first, as mesh::local_ranges cuts.
+  const auto& mesh = blueprint_.plan.mesh;
+  auto placements = placed->second;
+  for (size_t a = 0; a < placements.size(); ++a) {
+    if (!placements[a].is_shard() || mesh.axes[a].size == 1) continue;
+    const auto dim = placements[a].dim;
+    placements[a] = mesh::Placement::replicate();
+    const std::vector<std::string> axes = {mesh.axes[a].name};
+    const auto group =
+        communicator_.group(mesh.axes[a].name, mesh::group_of(mesh, axes, communicator_.rank()));
+    auto joined = at::empty(
+        mesh::local_shape(binding->shape, placements, mesh, communicator_.rank()), part.options());
+    group->run({.kind = exec::Collective::Kind::all_gather,
+                .input = part.contiguous(),
+                .output = joined,
+                .dim = dim});
+    part = joined;
+  }
+  return part.clone();
+}
+
+std::map<std::string, at::Tensor> RankTrainer::full_results() {
+  const auto group = everyone(communicator_);
+  std::map<std::string, at::Tensor> results;
+  for (const auto& name : evaluator_->names(Kind::result)) {
+    if (name == "loss") continue;
+    const auto* binding = evaluator_->program().find(Kind::result, name);
+    const auto part = evaluator_->tensor(Kind::result, name);
+    // Every rank tells which piece it has; the first to have a piece adds it to the whole.
+    const auto words = std::max<int64_t>(1, 2 * static_cast<int64_t>(binding->ranges.size()));
+    auto mine = at::zeros({words}, at::kLong);
+    for (size_t d = 0; d < binding->ranges.size(); ++d) {
+      mine.data_ptr<int64_t>()[2 * d] = binding->ranges[d].begin;
+      mine.data_ptr<int64_t>()[2 * d + 1] = binding->ranges[d].length;
+    }
+    auto all = at::empty({words * group->size()}, at::kLong);
+    group->run(
+        {.kind = exec::Collective::Kind::all_gather, .input = mine, .output = all, .dim = 0});
+    const auto rows = all.view({group->size(), words});
+    bool first = true;
+    for (int64_t rank = 0; rank < group->index(); ++rank) first = first && !rows[rank].equal(mine);
+    auto whole =
+        at::zeros(binding->ranges.empty() ? part.sizes().vec() : binding->shape, part.options());
+    if (first) part_of(whole, binding->ranges).copy_(part);
+    group->run({.input = whole, .output = whole});
+    results[name] = whole;
+  }
+  return results;
+}
+
+}  // namespace perigee::train

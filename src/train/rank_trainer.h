@@ -1,0 +1,74 @@
+// One rank of a training job: its programs, its part of the tensors, and one step after the other.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compile/compile.h"
+#include "exec/executor.h"
+#include "train/blueprint.h"
+#include "train/checkpoint.h"
+#include "train/data.h"
+
+namespace perigee::train {
+
+struct StepResult {
+  double loss = 0;
+  double grad_norm = 0;                       // before clipping; 0 where the job does not clip
+  std::map<std::string, at::Tensor> results;  // this rank's part
+};
+
+class RankTrainer {
+ public:
+  // Compiles the training program. Blueprint, job and communicator are kept by reference.
+  RankTrainer(const Blueprint& blueprint, const job::Job& job, exec::Communicator& communicator,
+              compile::TraceSource& traces);
+  ~RankTrainer();
+
+  // Sets parameters and buffers from the blueprint's init graph or, where it has none, from rank
+  // 0's `values` by name.
+  void initialise(const std::function<at::Tensor(const std::string&)>& values);
+  void load(const Checkpoint& checkpoint);
+
+  // Runs one optimizer step on the samples of `step`.
+  StepResult step(int64_t step, DataSource& data);
+  // Runs the forward pass on the samples of `step`, in eval mode, with the weights as they are:
+  // loss and results.
+  StepResult evaluate(int64_t step, DataSource& data);
+  // Gives the evaluation program's memory back.
+  void end_evaluation();
+
+  // This rank's parts, for a checkpoint; ownership is in `owners`.
+  std::vector<Piece> pieces_to_write();
+  // Returns the whole tensor of a parameter or buffer. All ranks call it in one order.
+  at::Tensor full(compile::Binding::Kind kind, const std::string& name);
+
+  // Returns the results of the last evaluate, whole. All ranks call it.
+  std::map<std::string, at::Tensor> full_results();
+
+  exec::Executor& executor() { return *executor_; }
+  // Returns the most bytes that the last step held at once, counted by the allocator: the program's
+  // memory and what its ops allocated beside it. Of the whole process, where it runs several ranks.
+  int64_t step_peak() const { return step_peak_; }
+
+ private:
+  StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);
+
+  const Blueprint& blueprint_;
+  const job::Job& job_;
+  exec::Communicator& communicator_;
+  compile::TraceSource& traces_;
+  compile::StepSpec spec_;
+  std::unique_ptr<exec::Executor> executor_, evaluator_;
+  int64_t step_peak_ = 0;
+};
+
+// One lr for every group of the spec: scalars "lr.0", ... of a step.
+std::map<std::string, double> learning_rates(const job::Job& job, int64_t step);
+
+}  // namespace perigee::train

@@ -1,0 +1,76 @@
+#include "train/step_spec.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/match.h"
+
+namespace perigee::train {
+namespace {
+
+std::vector<std::string> parameter_names(const graph::Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& input : graph.inputs) {
+    if (input.kind == graph::Input::Kind::parameter) names.push_back(input.name);
+  }
+  return names;
+}
+
+// Returns the names that the pattern matches. Throws Error where it matches none.
+std::vector<std::string> matching(const std::vector<std::string>& names, const std::string& pattern,
+                                  std::string_view key) {
+  std::vector<std::string> found;
+  for (const auto& name : names) {
+    if (matches(pattern, name)) found.push_back(name);
+  }
+  if (found.empty()) {
+    fail("job", "{} must match a parameter, but \"{}\" matches none{}", key, pattern,
+         did_you_mean(pattern, names));
+  }
+  return found;
+}
+
+}  // namespace
+
+compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph) {
+  const auto& o = job.optimizer;
+  compile::StepSpec spec;
+  spec.optimizer = o.name;
+  spec.beta1 = o.betas.at(0);
+  spec.beta2 = o.betas.at(1);
+  spec.eps = o.eps;
+  spec.momentum = o.momentum;
+  spec.dampening = o.dampening;
+  spec.nesterov = o.nesterov;
+  spec.weight_decay = o.weight_decay;
+  if (o.clip_norm > 0) spec.clip_norm = o.clip_norm;
+  const auto names = parameter_names(graph);
+  for (const auto& pattern : job.model.frozen) {
+    for (const auto& name : matching(names, pattern, "model.frozen")) spec.frozen.push_back(name);
+  }
+  std::vector<std::string> taken;
+  for (const auto& group : o.groups) {
+    compile::OptimizerGroup parameters{{}, group.weight_decay};
+    for (const auto& pattern : group.match) {
+      for (const auto& name : matching(names, pattern, "optimizer.group.match")) {
+        if (std::find(taken.begin(), taken.end(), name) != taken.end())
+          continue;  // the first group has it
+        taken.push_back(name);
+        parameters.parameters.push_back(name);
+      }
+    }
+    spec.groups.push_back(std::move(parameters));
+  }
+  return spec;
+}
+
+nlohmann::json describe(const job::Job& job) {
+  std::ostringstream text;
+  text << toml::json_formatter(toml::parse(job::to_toml(job)));
+  return nlohmann::json::parse(text.str());
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,319 @@
+#include "train/trainer.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/nn/module.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "capture/deferred.h"
+#include "exec/allocator.h"
+#include "exec/threads.h"
+#include "profile/database.h"
+#include "profile/traces.h"
+#include "train/blueprint.h"
+#include "train/connect.h"
+#include "train/rank_trainer.h"
+#include "train/step_spec.h"
+#include "train/storage.h"
+
+namespace perigee {
+
+using train::Blueprint;
+using train::RankTrainer;
+using BindingKind = compile::Binding::Kind;
+
+std::string default_profile() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path folder = cache && *cache ? cache
+                                       : home && *home ? std::string(home) + "/.cache"
+                                                       : "/tmp";
+  return (folder / "perigee" / "profile.sqlite").string();
+}
+
+Ranks Ranks::threads(int64_t count) {
+  if (count < 1) fail("ranks", "there must be at least 1 rank, but got {}", count);
+  Ranks ranks;
+  ranks.threads_ = count;
+  return ranks;
+}
+
+Ranks Ranks::process(job::RankPlace place) {
+  Ranks ranks;
+  ranks.process_ = true;
+  ranks.place_ = std::move(place);
+  return ranks;
+}
+
+Ranks Ranks::from_environment() {
+  const auto place = job::place_from_environment();
+  return place ? process(*place) : threads(1);
+}
+
+namespace {
+
+// One global batch as every step's data.
+class Fixed : public DataSource {
+ public:
+  explicit Fixed(const Batch& batch) : batch_(batch) {}
+  Batch at(int64_t, Range samples) override {
+    Batch part;
+    for (const auto& [name, tensor] : batch_)
+      part[name] = tensor.narrow(0, samples.begin, samples.length);
+    return part;
+  }
+
+ private:
+  const Batch& batch_;
+};
+
+// Ranks of one process share a source; it is asked by one at a time.
+class OneAtATime : public DataSource {
+ public:
+  explicit OneAtATime(DataSource& source) : source_(source) {}
+  Batch at(int64_t step, Range samples) override {
+    std::lock_guard lock(mutex_);
+    return source_.at(step, samples);
+  }
+
+ private:
+  DataSource& source_;
+  std::mutex mutex_;
+};
+
+void check_batch(const Batch& batch, const Job& job) {
+  for (const auto& [name, tensor] : batch) {
+    if (tensor.dim() == 0 || tensor.size(0) != job.batch.global) {
+      fail("trainer", "a global batch has batch.global = {} samples, but {} has {}",
+           job.batch.global, name, tensor.dim() == 0 ? 0 : tensor.size(0));
+    }
+  }
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  Job job;
+  std::unique_ptr<DataSource> data;
+  profile::Database database;
+  profile::TraceDatabase traces;
+  std::vector<std::unique_ptr<exec::Communicator>> communicators;  // of the ranks here
+  std::vector<Blueprint> blueprints;
+  std::vector<std::unique_ptr<RankTrainer>> ranks;
+  std::function<Verdict(const Report&)> on_step;
+  int64_t last_step = 0;
+
+  Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile)
+      : job(job),
+        data(std::move(data)),
+        database(profile.empty() ? default_profile() : profile),
+        traces(database, static_cast<int>(job.cluster.threads)) {}
+
+  bool has_root() const { return communicators.front()->rank() == 0; }
+
+  // Runs `body` for every rank here at once. When one throws, the others' waits end; rethrows the
+  // first error.
+  void each(const std::function<void(size_t)>& body) {
+    std::vector<std::exception_ptr> errors(communicators.size());
+    std::exception_ptr first;
+    std::mutex mutex;
+    const auto run = [&](size_t i) {
+      at::NoGradGuard no_grad;
+      at::set_num_threads(static_cast<int>(job.cluster.threads));
+      try {
+        body(i);
+      } catch (const std::exception& error) {
+        communicators[i]->abort(error.what());
+        std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+      }
+    };
+    if (communicators.size() == 1) {
+      const int before = at::get_num_threads();
+      run(0);
+      at::set_num_threads(before);
+    } else {
+      std::vector<std::thread> threads;
+      for (size_t i = 0; i < communicators.size(); ++i) threads.emplace_back(run, i);
+      for (auto& thread : threads) thread.join();
+    }
+    if (first) std::rethrow_exception(first);
+  }
+
+  Report step(int64_t step, DataSource& source) {
+    const auto begin = std::chrono::steady_clock::now();
+    OneAtATime shared(source);
+    Report report;
+    each([&](size_t i) {
+      const auto result = ranks[i]->step(step, shared);
+      if (i == 0) {
+        report.loss = result.loss;
+        report.grad_norm = result.grad_norm;
+      }
+    });
+    last_step = step;
+    report.step = step;
+    report.lr = train::learning_rates(job, step).at("lr.0");
+    report.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return report;
+  }
+};
+
+Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ranks ranks,
+                 std::unique_ptr<DataSource> data, const std::string& profile)
+    : impl_(std::make_unique<Impl>(job, std::move(data), profile)) {
+  const auto world = ranks.process_ ? ranks.place_.world : ranks.threads_;
+  if (plan.plan.mesh.size() != world) {
+    fail("trainer",
+         "the plan's mesh must have as many ranks as there are, but it has {} and there are {}: "
+         "pass "
+         "{{{}}} to make_plan, or make other ranks",
+         plan.plan.mesh.size(), world, world);
+  }
+  exec::install_allocator();
+  auto& impl = *impl_;
+  if (ranks.process_) {
+    impl.communicators.push_back(train::connect(job, ranks.place_));
+  } else {
+    const auto timeout =
+        std::chrono::milliseconds(static_cast<int64_t>(job.cluster.timeout * 1000));
+    impl.communicators = exec::thread_communicators(world, {timeout});
+  }
+  Blueprint blueprint{plan.captured.graph,
+                      plan.source->at(job.batch.global / plan.plan.microbatches, true).graph,
+                      plan.captured.init, plan.captured.tied, plan.plan};
+  std::map<std::string, at::Tensor> values;
+  for (const auto& item : net.named_parameters()) values[item.key()] = item.value().detach();
+  for (const auto& item : net.named_buffers()) values[item.key()] = item.value();
+  // The first rank records the traces that are missing; the others find them.
+  compile::predict_memory(blueprint.training, blueprint.plan,
+                          train::step_spec(job, blueprint.training), impl.traces);
+  impl.blueprints.resize(impl.communicators.size());
+  impl.ranks.resize(impl.communicators.size());
+  impl.each([&](size_t i) {
+    impl.blueprints[i] = train::share(blueprint, *impl.communicators[i]);
+    impl.ranks[i] = std::make_unique<RankTrainer>(impl.blueprints[i], impl.job,
+                                                  *impl.communicators[i], impl.traces);
+    impl.ranks[i]->initialise([&](const std::string& name) {
+      const auto found = values.find(name);
+      return found == values.end() ? at::Tensor() : found->second;
+    });
+  });
+}
+
+Trainer::~Trainer() = default;
+Trainer::Trainer(Trainer&&) noexcept = default;
+
+void Trainer::on_step(std::function<Verdict(const Report&)> callback) {
+  impl_->on_step = std::move(callback);
+}
+
+void Trainer::run() {
+  if (!impl_->data)
+    fail("trainer", "run needs a data source, but the trainer has none: use step, or pass one");
+  bool stop = false;
+  while (!stop && impl_->last_step < impl_->job.train.steps) {
+    const auto report = impl_->step(impl_->last_step + 1, *impl_->data);
+    stop = impl_->has_root() && impl_->on_step && impl_->on_step(report) == Stop;
+    auto& mine = *impl_->communicators.front();
+    const bool others = mine.world() > static_cast<int64_t>(impl_->communicators.size());
+    if (others) stop = train::share_text(stop ? "stop" : "", *train::everyone(mine)) == "stop";
+  }
+}
+
+Report Trainer::step(const Batch& batch) {
+  check_batch(batch, impl_->job);
+  Fixed source(batch);
+  return impl_->step(impl_->last_step + 1, source);
+}
+
+int64_t Trainer::last_step() const { return impl_->last_step; }
+
+std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
+  check_batch(batch, impl_->job);
+  Fixed source(batch);
+  OneAtATime shared(source);
+  std::map<std::string, double> metrics;
+  impl_->each([&](size_t i) {
+    const auto result = impl_->ranks[i]->evaluate(1, shared);
+    if (i == 0) {
+      metrics["loss"] = result.loss;
+      for (const auto& [name, value] : result.results) {
+        if (value.dim() == 0) metrics[name] = value.item<double>();
+      }
+    }
+    impl_->ranks[i]->end_evaluation();
+  });
+  return metrics;
+}
+
+std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
+  check_batch(batch, impl_->job);
+  if (impl_->blueprints.front().plan.microbatches > 1) {
+    fail("trainer",
+         "forward gives whole results, but the plan has {} microbatches: make a plan with one",
+         impl_->blueprints.front().plan.microbatches);
+  }
+  Fixed source(batch);
+  OneAtATime shared(source);
+  std::map<std::string, at::Tensor> results;
+  impl_->each([&](size_t i) {
+    impl_->ranks[i]->evaluate(1, shared);
+    auto whole = impl_->ranks[i]->full_results();
+    impl_->ranks[i]->end_evaluation();
+    if (i == 0) results = std::move(whole);
+  });
+  return results;
+}
+
+void Trainer::save(const std::string& folder) {
+  impl_->each([&](size_t i) {
+    train::save_checkpoint(*impl_->ranks[i], *impl_->communicators[i], impl_->job,
+                           impl_->blueprints[i].plan, folder, impl_->last_step);
+  });
+}
+
+void Trainer::load(const std::string& folder) {
+  const auto path = train::find_checkpoint(folder);
+  impl_->each([&](size_t i) {
+    const train::Checkpoint checkpoint(path);
+    impl_->ranks[i]->load(checkpoint);
+    if (i == 0) impl_->last_step = checkpoint.info().step;
+  });
+}
+
+void Trainer::copy_to(torch::nn::Module& net) {
+  std::map<std::string, at::Tensor> values;
+  impl_->each([&](size_t i) {
+    for (const auto kind : {BindingKind::parameter, BindingKind::buffer}) {
+      for (const auto& name : impl_->ranks[i]->executor().names(kind)) {
+        auto whole = impl_->ranks[i]->full(kind, name);
+        if (i == 0) values[name] = std::move(whole);
+      }
+    }
+  });
+  const auto& tied = impl_->blueprints.front().tied;
+  at::NoGradGuard no_grad;
+  const auto copy = [&](const std::string& name, at::Tensor target) {
+    const auto other = tied.find(name);
+    const auto found = values.find(other == tied.end() ? name : other->second);
+    if (found == values.end()) return;  // nothing of the graph depends on it
+    if (tracing::is_deferred(target)) {
+      target.set_data(found->second.to(target.scalar_type()));
+    } else {
+      target.copy_(found->second);
+    }
+  };
+  for (auto& item : net.named_parameters()) copy(item.key(), item.value());
+  for (auto& item : net.named_buffers()) copy(item.key(), item.value());
+}
+
+}  // namespace perigee

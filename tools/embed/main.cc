@@ -1,0 +1,110 @@
+// Embedding Perigee: an ordinary torch::nn module, trained over two ranks in this process. Uses
+// each call of the C++ interface once and checks what it gives.
+#include <perigee/perigee.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+
+namespace {
+
+struct Net : torch::nn::Module {
+  torch::nn::Linear first{nullptr}, second{nullptr};
+
+  explicit Net(int64_t width) {
+    first = register_module("first", torch::nn::Linear(2, width));
+    second = register_module("second", torch::nn::Linear(width, 1));
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
+};
+
+// y = x0 * x1, drawn anew for every sample: a pure function of (step, sample), so that a run can be
+// resumed.
+struct Products : perigee::DataSource {
+  perigee::Batch at(int64_t step, perigee::Range samples) override {
+    auto x = torch::empty({samples.length, 2});
+    for (int64_t i = 0; i < samples.length; ++i) {
+      const auto n = static_cast<double>(step * 64 + samples.begin + i);
+      x[i][0] = std::sin(12.9898 * n);
+      x[i][1] = std::cos(78.233 * n);
+    }
+    return {{"x", x}, {"y", x.prod(1, true)}};
+  }
+};
+
+void check(bool good, const char* what) {
+  if (good) return;
+  std::cerr << "embedder: " << what << "\n";
+  std::exit(1);
+}
+
+}  // namespace
+
+int main() try {
+  namespace fs = std::filesystem;
+  const auto folder = fs::temp_directory_path() / "perigee-embedder";
+  fs::remove_all(folder);
+
+  auto net = perigee::deferred<Net>(32);  // shapes only; an existing module does as well
+  const perigee::Batch example = {{"x", torch::zeros({1, 2})}, {"y", torch::zeros({1, 1})}};
+  auto source = perigee::source(net, example, [net](const perigee::Batch& batch) {
+    const auto y = net->forward(batch.at("x"));
+    return perigee::Result{torch::mse_loss(y, batch.at("y")), {{"prediction", y}}};
+  });
+  std::cout << source->at(64).graph.nodes.size() << " ops in the graph of one step\n";
+
+  auto job = perigee::Job::parse(R"(
+    model.kind = "mlp"            # only a name: the module is ours
+    batch.global = 64
+    [optimizer]
+    lr = 0.01
+    weight_decay = 0.0
+    [lr_schedule]
+    kind = "constant"
+    warmup = 0
+    [train]
+    steps = 300
+  )",
+                                 "embedded.toml");
+  const auto strategy = perigee::Strategy::data(R"([["parallel_mode", [["data", 2]]]])");
+  const auto plan = perigee::make_plan(source, strategy, job);
+
+  perigee::Trainer trainer{*net, plan, job, perigee::Ranks::threads(2),
+                           std::make_unique<Products>()};
+  double first = 0, last = 0;
+  trainer.on_step([&](const perigee::Report& report) {
+    (report.step == 1 ? first : last) = report.loss;
+    return report.step == 200 ? perigee::Stop : perigee::Go;
+  });
+  trainer.run();
+  check(trainer.last_step() == 200, "Stop must end the run");
+  check(last < 0.2 * first, "the loss must fall");
+  std::cout << "loss " << first << " -> " << last << "\n";
+
+  Products products;
+  const auto batch = products.at(1000, {0, 64});
+  const auto before = trainer.evaluate(batch).at("loss");
+  trainer.save(folder.string());
+  trainer.step(products.at(201, {0, 64}));
+  trainer.load(folder.string());
+  check(trainer.last_step() == 200, "load must bring the step back");
+  check(trainer.evaluate(batch).at("loss") == before, "load must bring the weights back");
+
+  const auto y = trainer.forward(batch).at("prediction");
+  trainer.copy_to(*net);
+  check(torch::allclose(net->forward(batch.at("x")), y, 1e-5, 1e-6),
+        "the module must give what the trainer gives");
+
+  // The same plan on one rank, through the environment that torchrun, Slurm or mpirun would set.
+  const auto alone = perigee::make_plan(source, perigee::Strategy(), job, {1});
+  perigee::Trainer single{*net, alone, job, perigee::Ranks::from_environment(), nullptr};
+  single.load(folder.string());
+  check(std::abs(single.evaluate(batch).at("loss") - before) < 1e-5,
+        "one rank must give what two give");
+  fs::remove_all(folder);
+  std::cout << "done\n";
+} catch (const std::exception& error) {
+  std::cerr << "embedder: " << error.what() << "\n";
+  return 1;
+}
