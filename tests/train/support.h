@@ -15,10 +15,9 @@ namespace perigee::test {
 
 class Folder {
  public:
-  Folder() {
+  explicit Folder(const std::filesystem::path& base = std::filesystem::temp_directory_path()) {
     static int made = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            fmt::format("perigee-train-{}-{}", getpid(), made++);
+    path_ = base / fmt::format("perigee-train-{}-{}", getpid(), made++);
     std::filesystem::create_directories(path_);
   }
   ~Folder() { std::filesystem::remove_all(path_); }
