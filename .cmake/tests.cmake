@@ -52,6 +52,9 @@ foreach(folder IN LISTS test_folders)
     target_link_libraries(tests_${folder} PRIVATE torch_tests)
     target_precompile_headers(tests_${folder} REUSE_FROM torch_test_pch)
   endif()
+  if(folder STREQUAL cuda)
+    add_dependencies(tests_cuda perigee_cuda)
+  endif()
   catch_discover_tests(tests_${folder}
     TEST_PREFIX "${folder}/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}

@@ -48,7 +48,7 @@ class CudaHost {
 
   // Returns a communicator for tensors on GPUs that sends them by way of the host through another
   // one: for ranks that share a GPU, which NCCL refuses.
-  virtual std::unique_ptr<Communicator> by_host(std::unique_ptr<Communicator> inner) = 0;
+  virtual std::unique_ptr<Communicator> by_host(std::shared_ptr<Communicator> inner) = 0;
 
   // NCCL's and CUDA's versions, for people.
   virtual std::string versions() = 0;

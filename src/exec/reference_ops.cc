@@ -74,13 +74,6 @@ Kernel random(const Arguments& a) {
   };
 }
 
-// The mask over 1 - p, of the block's shape.
-Tensor scaled_mask(const RandomArguments& random, double p, const Draw& draw, at::ScalarType type) {
-  auto ones = at::ones(random.local, type);
-  dropout(ones, ones, p, random.stream(draw), random.block(draw));
-  return ones;
-}
-
 Kernel dropout_op(const Arguments& a) {
   const RandomArguments random(a, a.type().shape);
   return [random, self = a.operand("self"), p = a.number("p")](Operands in, Results out,
@@ -97,8 +90,9 @@ struct Attention {
   bool causal;
   double scale, p;
   RandomArguments random;
+  Dropout dropout;
 
-  explicit Attention(const Arguments& a)
+  Attention(const Arguments& a, Dropout dropout)
       : query(a.operand("query")),
         key(a.operand("key")),
         value(a.operand("value")),
@@ -106,7 +100,8 @@ struct Attention {
         causal(a.flag("causal", false)),
         scale(a.number("scale")),
         p(a.number("p", 0.0)),
-        random(a, {}, "random_key") {}
+        random(a, {}, "random_key"),
+        dropout(dropout) {}
 
   // Keys or values with one head for every query head.
   static Tensor repeat_heads(const Tensor& t, int64_t heads) {
@@ -124,7 +119,7 @@ struct Attention {
                    : scores + widen(b);
     }
     if (causal) {
-      const auto allowed = at::ones({q.size(2), k.size(2)}, at::kBool).tril();
+      const auto allowed = at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).tril();
       scores = scores.masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
     }
     return scores;
@@ -136,15 +131,20 @@ struct Attention {
     return at::where(at::isinf(row), at::zeros({}, scores.options()), (scores - row).exp());
   }
 
+  // 0 or 1 / (1 - p).
   Tensor mask(const Tensor& scores, const Draw& draw) const {
     auto r = random;
     r.local = scores.sizes().vec();
-    return scaled_mask(r, p, draw, scores.scalar_type());
+    auto ones = at::ones(scores.sizes(), scores.options());
+    dropout(ones, ones, p, r.stream(draw), r.block(draw));
+    return ones;
   }
 };
 
-Kernel attention(const Arguments& a) {
-  return [op = Attention(a)](Operands in, Results out, const Draw& draw) {
+}  // namespace
+
+Kernel attention_math(const Arguments& a, Dropout dropout) {
+  return [op = Attention(a, dropout)](Operands in, Results out, const Draw& draw) {
     const auto scores = op.scores(in);
     const auto logsumexp = scores.logsumexp(-1);
     auto probabilities = Attention::probabilities(scores, logsumexp);
@@ -155,9 +155,9 @@ Kernel attention(const Arguments& a) {
   };
 }
 
-Kernel attention_backward(const Arguments& a) {
-  return [op = Attention(a), grad = a.operand("grad"), bias_wanted = a.flag("bias_grad", false)](
-             Operands in, Results out, const Draw& draw) {
+Kernel attention_backward_math(const Arguments& a, Dropout dropout) {
+  return [op = Attention(a, dropout), grad = a.operand("grad"),
+          bias_wanted = a.flag("bias_grad", false)](Operands in, Results out, const Draw& draw) {
     const auto scores = op.scores(in);
     const auto probabilities = Attention::probabilities(scores, scores.logsumexp(-1));
     const auto mask = op.p > 0 ? op.mask(scores, draw) : Tensor();
@@ -185,6 +185,11 @@ Kernel attention_backward(const Arguments& a) {
     }
   };
 }
+
+namespace {
+
+Kernel attention(const Arguments& a) { return attention_math(a, exec::dropout); }
+Kernel attention_backward(const Arguments& a) { return attention_backward_math(a, exec::dropout); }
 
 // ---- RMS norm
 

@@ -2,10 +2,19 @@
 #pragma once
 
 #include "exec/op.h"
+#include "exec/random.h"
 
 namespace perigee::exec {
 
 // Returns the kernel of a `perigee::` op that needs no mesh, or nothing for other ops.
 Kernel reference_op(const Op& op);
+
+// exec::dropout, or what does the same where the tensors lie.
+using Dropout = void (*)(const at::Tensor& self, at::Tensor& out, double p,
+                         const RandomStream& stream, const RandomBlock& block);
+
+// Attention out of ATen ops, on any device.
+Kernel attention_math(const Arguments& arguments, Dropout dropout);
+Kernel attention_backward_math(const Arguments& arguments, Dropout dropout);
 
 }  // namespace perigee::exec

@@ -1,18 +1,47 @@
-#include <dlfcn.h>
-
-#include <cstdlib>
-#include <string>
-
+#include "base/error.h"
+#include "exec/cuda.h"
 #include "tests/support/torch_test.h"
 
-TEST_CASE("the CUDA plugin loads on any machine and brings LibTorch's CUDA kernels") {
-  const char* build = std::getenv("PERIGEE_BUILD");
-  REQUIRE(build);
+namespace perigee::exec {
+namespace {
+
+using Catch::Contains;
+
+// First in this program: the answer to hasCUDA would be kept.
+TEST_CASE("the CUDA part opens on any machine and brings LibTorch's CUDA kernels") {
   const auto mm = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "");
   CHECK_FALSE(mm.hasKernelForDispatchKey(c10::DispatchKey::CUDA));
-  void* plugin =
-      dlopen((std::string(build) + "/libperigee_cuda.so").c_str(), RTLD_NOW | RTLD_LOCAL);
-  INFO((plugin ? "" : dlerror()));
-  REQUIRE(plugin);
+  auto& host = cuda_host();
   CHECK(mm.hasKernelForDispatchKey(c10::DispatchKey::CUDA));
+  CHECK_THAT(host.versions(), Catch::StartsWith("CUDA 13."));
+  CHECK_THAT(host.versions(), Contains("NCCL 2."));
+  CHECK(&cuda_host() == &host);
 }
+
+TEST_CASE("a machine says which GPUs it has, or why it has none and what to do") {
+  const auto gpus = cuda_host().gpus();
+  if (gpus.found.empty()) {
+    CHECK_THAT(gpus.why_none, Contains("device = \"cpu\""));
+    CHECK_THROWS_WITH(
+        cuda_host().device({}),
+        Catch::StartsWith("[cuda] device = \"cuda\" needs an NVIDIA GPU, but got: ") &&
+            Contains("device = \"cpu\""));
+    return;
+  }
+  for (const auto& gpu : gpus.found) {
+    CHECK_FALSE(gpu.name.empty());
+    CHECK(gpu.memory > int64_t{1} << 30);
+    CHECK(gpu.processors > 0);
+  }
+  const int beyond = static_cast<int>(gpus.found.size());
+  CHECK_THROWS_WITH(cuda_host().device({.index = beyond}),
+                    Contains("but a rank asks for GPU " + std::to_string(beyond)));
+}
+
+TEST_CASE("NCCL refuses a rank without a GPU before it looks for the others") {
+  CHECK_THROWS_WITH(cuda_host().communicator({.world = 2}, cpu_device()),
+                    Catch::StartsWith("[communicator] NCCL needs a rank's GPU"));
+}
+
+}  // namespace
+}  // namespace perigee::exec

@@ -88,6 +88,72 @@ std::pair<double, at::Tensor> train(Communicator& communicator, const mesh::Mesh
           executor.tensor(Kind::parameter, "w").clone()};
 }
 
+// The CPU as a device like a GPU: kernels allocate freely, and the step ends with a wait.
+class FreeDevice : public Device {
+ public:
+  at::Device place() const override { return at::kCPU; }
+  Kernel kernel(const Op& op) override { return cpu_->kernel(op); }
+  std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) override {
+    communication_bytes += communicates ? bytes : 0;
+    return cpu_->allocate(bytes, communicates);
+  }
+  bool plans_memory() const override { return false; }
+  std::shared_ptr<void> enter() override {
+    ++entered;
+    return std::shared_ptr<void>(this, [](FreeDevice* device) { --device->entered; });
+  }
+  void upload(const at::Tensor& target, const at::Tensor& source) override {
+    target.copy_(source);
+    ++uploads;
+  }
+  void synchronize(const std::function<void()>& check) override {
+    check();
+    if (!fault.empty()) throw std::runtime_error(fault);
+  }
+  // Moments are numbers until they are asked for.
+  int64_t mark() override { return marks++; }
+  int64_t time(int64_t mark) override { return 1000 + 10 * mark; }
+
+  int entered = 0, uploads = 0;
+  int64_t marks = 0, communication_bytes = 0;
+  std::string fault;
+
+ private:
+  std::shared_ptr<Device> cpu_ = cpu_device();
+};
+
+TEST_CASE("a device that plans no memory gives the same step, and its moments become times") {
+  const auto communicator = single_communicator();
+  const auto device = std::make_shared<FreeDevice>();
+  const auto step = [&](std::shared_ptr<Device> on) {
+    Executor executor(training(0, 1, 2), *communicator, kOne, {.seed = 7, .device = std::move(on)});
+    executor.tensor(Kind::parameter, "w").copy_(batch(5, {8, 6}));
+    executor.record(true);
+    for (int64_t s = 1; s <= 2; ++s) {
+      executor.run(
+          {.step = s, .scalars = {{"lr.0", 0.1}}, .data = [&](const std::string&, int64_t m) {
+             return batch(m, {4, 8});
+           }});
+    }
+    for (const auto& interval : executor.intervals()) {
+      REQUIRE(interval.begin > 0);
+      REQUIRE(interval.begin <= interval.end);
+    }
+    return std::pair{executor.tensor(Kind::parameter, "w").clone(), executor.intervals().size()};
+  };
+  const auto [expected, intervals] = step(nullptr);
+  const auto [w, same_intervals] = step(device);
+  REQUIRE(at::equal(w, expected));
+  REQUIRE(same_intervals == intervals);
+  REQUIRE(device->uploads == 4);
+  REQUIRE(device->entered == 0);
+  REQUIRE(device->marks > 0);
+
+  // What kernels found is known at the step's end, and is the rank's failure.
+  device->fault = "a label is no class";
+  REQUIRE_THROWS_WITH(step(device), Catch::Contains("a label is no class"));
+}
+
 TEST_CASE(
     "a planned program serves every allocation from its frames and equals eager ops bit by bit") {
   const auto communicator = single_communicator();

@@ -7,6 +7,7 @@
 #include "exec/dry_run.h"
 #include "exec/executor.h"
 #include "exec/threads.h"
+#include "tests/support/test_device.h"
 
 namespace perigee::parity {
 
@@ -108,7 +109,9 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
     compile::verify(program);
     if (ranks.edit) ranks.edit(program);
     const uint64_t seed = ranks.one_seed ? 5 : 5 + static_cast<uint64_t>(communicator.rank());
-    exec::Executor executor(std::move(program), communicator, plan.mesh, {.seed = seed});
+    const TestRank on(communicator);
+    exec::Executor executor(std::move(program), *on.communicator, plan.mesh,
+                            {.seed = seed, .device = on.device});
     auto each_state = [&](auto f) {
       for (auto kind : {Binding::Kind::parameter, Binding::Kind::buffer}) {
         for (const auto& name : executor.names(kind)) f(name, executor.tensor(kind, name));
@@ -129,8 +132,9 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
       mine.losses.push_back(number("loss"));
       mine.norms.push_back(number("grad_norm"));
     }
-    each_state(
-        [&](const std::string& name, at::Tensor value) { mine.parameters[name] = value.clone(); });
+    each_state([&](const std::string& name, at::Tensor value) {
+      mine.parameters[name] = value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    });
     if (communicator.rank() == 0) result = std::move(mine);
   });
   return result;

@@ -1,0 +1,194 @@
+#include "cuda/device.h"
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "cuda/check.h"
+#include "cuda/ops.h"
+#include "cuda/staging.h"
+
+namespace perigee::cuda {
+namespace {
+
+using c10::cuda::CUDAGuard;
+
+// Returns memory for frames, or nullptr. NCCL's can be registered for transfers without copies;
+// where the driver does not give it, plain memory serves too.
+std::shared_ptr<std::byte> raw_memory(int index, size_t bytes, bool communicates) {
+  void* memory = nullptr;
+  if (communicates && ncclMemAlloc(&memory, bytes) == ncclSuccess) {
+    return {static_cast<std::byte*>(memory), [index](std::byte* p) {
+              const CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+              ncclMemFree(p);
+            }};
+  }
+  cudaGetLastError();
+  const auto result = cudaMalloc(&memory, bytes);
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(result, "cudaMalloc");
+  return {static_cast<std::byte*>(memory), [index](std::byte* p) {
+            const CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+            cudaFree(p);
+          }};
+}
+
+class GpuDevice : public CudaDevice {
+ public:
+  explicit GpuDevice(const exec::CudaDeviceOptions& options)
+      : place_(at::kCUDA, static_cast<c10::DeviceIndex>(options.index)),
+        deterministic_(options.deterministic),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, place_.index())) {
+    const CUDAGuard guard(place_);
+    void* fault = nullptr;
+    PERIGEE_CUDA(cudaHostAlloc(&fault, sizeof(Fault), cudaHostAllocMapped));
+    fault_ = new (fault) Fault;
+  }
+
+  ~GpuDevice() override { cudaFreeHost(fault_); }
+
+  at::Device place() const override { return place_; }
+  c10::cuda::CUDAStream stream() const override { return stream_; }
+  const Clock& clock() const override { return clock_; }
+
+  exec::Kernel kernel(const exec::Op& op) override {
+    return cuda_kernel(op, {.place = place_, .fault = fault_, .deterministic = deterministic_});
+  }
+
+  // LibTorch's allocator for GPUs keeps what ops take freely.
+  bool plans_memory() const override { return false; }
+
+  std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) override {
+    const CUDAGuard guard(place_);
+    const auto wanted = static_cast<size_t>(std::max<int64_t>(bytes, 64));
+    auto memory = raw_memory(index(), wanted, communicates);
+    if (!memory) {
+      // What LibTorch keeps for later may be enough.
+      c10::cuda::CUDACachingAllocator::emptyCache();
+      memory = raw_memory(index(), wanted, communicates);
+    }
+    if (!memory) {
+      size_t free = 0, total = 0;
+      PERIGEE_CUDA(cudaMemGetInfo(&free, &total));
+      fail_run("exec",
+               "the program's frames need {} bytes of memory on GPU {}, but {} of {} are free{}",
+               bytes, index(), free, total, remedy(cudaErrorMemoryAllocation));
+    }
+    PERIGEE_CUDA(cudaMemsetAsync(memory.get(), 0, wanted, stream_));
+    PERIGEE_CUDA(cudaStreamSynchronize(stream_));
+    return memory;
+  }
+
+  std::shared_ptr<void> enter() override {
+    auto guard = std::make_shared<c10::cuda::CUDAStreamGuard>(stream_);
+    // The host may have written to parameters on the default stream.
+    Event before;
+    before.record(c10::cuda::getDefaultCUDAStream(place_.index()));
+    before.hold(stream_);
+    marks_.clear();
+    clock_.start(stream_);
+    return guard;
+  }
+
+  void upload(const at::Tensor& target, const at::Tensor& source) override {
+    staging_.upload(target, source, stream_);
+  }
+
+  void synchronize(const std::function<void()>& check) override {
+    using Time = std::chrono::steady_clock;
+    Event done;
+    done.record(stream_);
+    const auto begin = Time::now();
+    auto checked = begin;
+    while (!done.passed()) {
+      const auto now = Time::now();
+      // Steps of a few milliseconds are not kept waiting.
+      if (now - begin > std::chrono::milliseconds(20)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+      if (check && now - checked > std::chrono::milliseconds(200)) {
+        check();
+        checked = now;
+      }
+    }
+    rethrow_fault();
+  }
+
+  int64_t mark() override {
+    marks_.push_back(std::make_unique<Event>(/*timed=*/true));
+    marks_.back()->record(stream_);
+    return std::ssize(marks_) - 1;
+  }
+
+  int64_t time(int64_t mark) override { return clock_.time(*marks_.at(mark)); }
+
+ private:
+  void rethrow_fault() {
+    const Fault fault = *fault_;
+    *fault_ = {};
+    if (fault.kind == Fault::label) {
+      fail_run("exec", "labels must be ignore_index or lie in [0, {}), but got {}", fault.limit,
+               fault.value);
+    }
+  }
+
+  at::Device place_;
+  bool deterministic_;
+  c10::cuda::CUDAStream stream_;
+  Fault* fault_ = nullptr;
+  Staging staging_;
+  Clock clock_;
+  std::vector<std::unique_ptr<Event>> marks_;
+};
+
+}  // namespace
+
+exec::CudaHost::Gpus list_gpus() {
+  exec::CudaHost::Gpus gpus;
+  int count = 0;
+  const auto result = cudaGetDeviceCount(&count);
+  if (result != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    const auto error = result == cudaSuccess ? cudaErrorNoDevice : result;
+    gpus.why_none = cudaGetErrorString(error) + remedy(error);
+    return gpus;
+  }
+  for (int index = 0; index < count; ++index) {
+    cudaDeviceProp properties{};
+    PERIGEE_CUDA(cudaGetDeviceProperties(&properties, index));
+    gpus.found.push_back({.name = properties.name,
+                          .memory = static_cast<int64_t>(properties.totalGlobalMem),
+                          .major = properties.major,
+                          .minor = properties.minor,
+                          .processors = properties.multiProcessorCount});
+  }
+  return gpus;
+}
+
+std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) {
+  const auto gpus = list_gpus();
+  if (gpus.found.empty()) {
+    fail("cuda", "device = \"cuda\" needs an NVIDIA GPU, but got: {}", gpus.why_none);
+  }
+  if (options.index < 0 || options.index >= std::ssize(gpus.found)) {
+    fail("cuda", "this host has GPUs 0 to {}, but a rank asks for GPU {}{}",
+         std::ssize(gpus.found) - 1, options.index, remedy(cudaErrorInvalidDevice));
+  }
+  const auto& gpu = gpus.found[options.index];
+  if (gpu.major < 8) {
+    fail("cuda", "a GPU must have compute capability 8.0 or later, but GPU {} ({}) has {}.{}{}",
+         options.index, gpu.name, gpu.major, gpu.minor, remedy(cudaErrorNoKernelImageForDevice));
+  }
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  return std::make_shared<GpuDevice>(options);
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,48 @@
+// What the plugin exports.
+#include <nccl.h>
+
+#include "base/error.h"
+#include "cuda/by_host.h"
+#include "cuda/check.h"
+#include "cuda/device.h"
+#include "cuda/nccl.h"
+#include "exec/cuda.h"
+
+namespace perigee::cuda {
+namespace {
+
+class Host : public exec::CudaHost {
+ public:
+  Gpus gpus() override { return list_gpus(); }
+
+  std::shared_ptr<exec::Device> device(const exec::CudaDeviceOptions& options) override {
+    return make_device(options);
+  }
+
+  std::unique_ptr<exec::Communicator> communicator(const exec::RendezvousOptions& options,
+                                                   std::shared_ptr<exec::Device> device) override {
+    auto gpu = std::dynamic_pointer_cast<CudaDevice>(std::move(device));
+    if (!gpu) fail("communicator", "NCCL needs a rank's GPU, but got another device");
+    return nccl_communicator(options, std::move(gpu));
+  }
+
+  std::unique_ptr<exec::Communicator> by_host(std::shared_ptr<exec::Communicator> inner) override {
+    return by_host_communicator(std::move(inner));
+  }
+
+  std::string versions() override {
+    int runtime = 0, nccl = 0;
+    PERIGEE_CUDA(cudaRuntimeGetVersion(&runtime));
+    ncclGetVersion(&nccl);
+    return fmt::format("CUDA {}.{}, NCCL {}.{}.{}", runtime / 1000, runtime % 1000 / 10,
+                       nccl / 10000, nccl % 10000 / 100, nccl % 100);
+  }
+};
+
+}  // namespace
+}  // namespace perigee::cuda
+
+extern "C" perigee::exec::CudaHost* perigee_cuda_host() {
+  static perigee::cuda::Host host;
+  return &host;
+}

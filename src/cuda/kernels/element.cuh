@@ -1,0 +1,83 @@
+// Elements in kernels: read and written in the type that they are computed in.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <stdexcept>
+
+#include "cuda/kernels/kernels.h"
+
+namespace perigee::cuda {
+
+template <class T>
+struct WideOf {
+  using type = float;
+};
+template <>
+struct WideOf<double> {
+  using type = double;
+};
+template <class T>
+using Wide = typename WideOf<T>::type;
+
+__device__ inline float load(const float* p, int64_t i) { return p[i]; }
+__device__ inline double load(const double* p, int64_t i) { return p[i]; }
+__device__ inline float load(const __nv_bfloat16* p, int64_t i) { return __bfloat162float(p[i]); }
+__device__ inline float load(const __half* p, int64_t i) { return __half2float(p[i]); }
+
+__device__ inline void store(float* p, int64_t i, float v) { p[i] = v; }
+__device__ inline void store(double* p, int64_t i, double v) { p[i] = v; }
+__device__ inline void store(__nv_bfloat16* p, int64_t i, float v) {
+  p[i] = __float2bfloat16_rn(v);
+}
+__device__ inline void store(__half* p, int64_t i, float v) { p[i] = __float2half_rn(v); }
+
+// Calls f with a null pointer to the element type. The wrappers have refused other types.
+template <class F>
+void dispatch_floating(Element element, F f) {
+  switch (element) {
+    case Element::float32:
+      return f(static_cast<float*>(nullptr));
+    case Element::float64:
+      return f(static_cast<double*>(nullptr));
+    case Element::bfloat16:
+      return f(static_cast<__nv_bfloat16*>(nullptr));
+    case Element::float16:
+      return f(static_cast<__half*>(nullptr));
+    default:
+      throw std::invalid_argument("a kernel needs a floating point type");
+  }
+}
+
+inline constexpr int kThreads = 256;
+
+// Blocks for n elements with `each` of them a thread, within what a grid takes.
+inline unsigned blocks_for(int64_t n, int64_t each = 1) {
+  const int64_t blocks = (n + kThreads * each - 1) / (kThreads * each);
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks > 1 << 20 ? 1 << 20 : blocks);
+}
+
+// Combines one value of each of kThreads threads, always in the same order; all get the result.
+template <class W, class Combine>
+__device__ W block_reduce(W value, Combine combine) {
+  __shared__ W shared[kThreads];
+  __syncthreads();
+  shared[threadIdx.x] = value;
+  __syncthreads();
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) {
+      shared[threadIdx.x] = combine(shared[threadIdx.x], shared[threadIdx.x + half]);
+    }
+    __syncthreads();
+  }
+  return shared[0];
+}
+
+template <class W>
+__device__ W block_sum(W value) {
+  return block_reduce(value, [](W a, W b) { return a + b; });
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,119 @@
+// CUDA kernels of Perigee's own ops over raw device memory. No torch header: nvcc would take a
+// minute for each. Tensors are contiguous; bfloat16 and float16 are computed in float32.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/kernels/random.h"
+
+typedef struct CUstream_st* cudaStream_t;
+
+namespace perigee::cuda {
+
+enum class Element : uint8_t { float32, float64, bfloat16, float16, int64, int32, uint8, boolean };
+
+// What a kernel found wrong with its operands: memory of the host that the device writes to. The
+// first rank-wide fault stays.
+struct Fault {
+  enum Kind : int32_t { none = 0, label = 1 };
+  int32_t kind = none;
+  int64_t value = 0;  // label: the one that is no class
+  int64_t limit = 0;  // label: number of classes
+};
+
+// ---- random.cu
+
+void fill_random(void* out, Element element, const Drawing& drawing, const RandomPlace& place,
+                 cudaStream_t stream);
+
+// out = self * mask / (1 - p); out may be self. Floating types.
+void dropout(const void* self, void* out, Element element, double p, const RandomPlace& place,
+             cudaStream_t stream);
+
+// ---- optimizer.cu: float32, float64, bfloat16. lr, step and scale (or nullptr: 1) are read from
+// device memory.
+
+struct StepScalars {
+  const double* lr = nullptr;
+  const double* step = nullptr;
+  const double* scale = nullptr;
+};
+
+struct AdamNumbers {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool decoupled = true;  // adamw
+};
+struct AdamTensors {
+  void* parameter;
+  void* first;   // exp_avg
+  void* second;  // exp_avg_sq
+  const void* gradient;
+};
+void adam(const AdamTensors& tensors, int64_t n, Element element, const AdamNumbers& numbers,
+          const StepScalars& scalars, cudaStream_t stream);
+
+struct SgdNumbers {
+  double momentum = 0, dampening = 0, weight_decay = 0;
+  bool nesterov = false;
+};
+struct SgdTensors {
+  void* parameter;
+  void* momentum;  // nullptr: none
+  const void* gradient;
+};
+void sgd(const SgdTensors& tensors, int64_t n, Element element, const SgdNumbers& numbers,
+         const StepScalars& scalars, cudaStream_t stream);
+
+// ---- norm.cu
+
+// Sums of squares of one tensor's pieces, in float64: kPartials of them.
+inline constexpr int kPartials = 256;
+void square_partials(const void* tensor, int64_t n, Element element, double* partials,
+                     cudaStream_t stream);
+// out = the sum of `count` lists of kPartials, list by list, in a fixed order.
+void sum_partials(const double* partials, int64_t count, double* out, cudaStream_t stream);
+
+// norm = factor * sqrt(squared); scale = factor * min(1, max_norm / (norm + 1e-6)), or factor where
+// max_norm <= 0.
+void clip_scale(const double* squared, double max_norm, double factor, double* norm, double* scale,
+                cudaStream_t stream);
+
+// ---- rms_norm.cu: float32, float64, bfloat16, float16; rstd is float32 or, for float64, float64.
+
+struct Rows {
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
+// y = x * rstd * weight (or nullptr: 1) [rows, columns], rstd [rows].
+void rms_norm(const void* x, const void* weight, void* y, void* rstd, Rows shape, double eps,
+              Element element, cudaStream_t stream);
+
+// d_x = (g w - x rstd mean(g w x rstd)) rstd.
+void rms_norm_backward(const void* g, const void* x, const void* weight, const void* rstd,
+                       void* d_x, Rows shape, Element element, cudaStream_t stream);
+
+// partials [parts, columns] of rstd's type: sums of g x rstd over rows [rows p / parts, ...).
+void rms_norm_weight(const void* g, const void* x, const void* rstd, void* partials, int64_t parts,
+                     Rows shape, Element element, cudaStream_t stream);
+
+// ---- cross_entropy.cu: logits [rows, columns] of float32, float64, bfloat16 or float16;
+// logsumexp and upstream gradient are float32 or, for float64, float64.
+
+struct LossNumbers {
+  int64_t ignore_index = -100;
+  double smoothing = 0;
+};
+
+// losses [rows] of logsumexp's type, logsumexp [rows]. A label that is no class is reported.
+void cross_entropy(const void* logits, const int64_t* target, const void* weight, void* losses,
+                   void* logsumexp, Rows shape, const LossNumbers& numbers, Element element,
+                   Fault* fault, cudaStream_t stream);
+
+// d_logits may be the logits.
+void cross_entropy_backward(const void* upstream, const void* logits, const int64_t* target,
+                            const void* logsumexp, const void* weight, void* d_logits, Rows shape,
+                            const LossNumbers& numbers, Element element, Fault* fault,
+                            cudaStream_t stream);
+
+}  // namespace perigee::cuda

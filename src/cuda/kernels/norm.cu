@@ -1,0 +1,56 @@
+#include "cuda/kernels/element.cuh"
+
+namespace perigee::cuda {
+namespace {
+
+// Two passes with a fixed number of pieces: the order of additions depends on sizes alone.
+template <class T>
+__global__ void squares(const T* tensor, int64_t n, double* partials) {
+  double sum = 0;
+  const int64_t stride = int64_t{kPartials} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += stride) {
+    const double v = load(tensor, i);
+    sum += v * v;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void add_up(const double* partials, int64_t count, double* out) {
+  static_assert(kPartials == kThreads);
+  double total = 0;
+  for (int64_t list = 0; list < count; ++list) {
+    total += block_sum(partials[list * kPartials + threadIdx.x]);
+  }
+  if (threadIdx.x == 0) *out = total;
+}
+
+__global__ void clip(const double* squared, double max_norm, double factor, double* norm,
+                     double* scale) {
+  const double n = factor * sqrt(*squared);
+  const double ratio = max_norm / (n + 1e-6);
+  if (norm) *norm = n;
+  // A norm that is not a number must show: min would hide it.
+  if (scale) *scale = max_norm <= 0 || ratio >= 1 ? factor : factor * ratio;
+}
+
+}  // namespace
+
+void square_partials(const void* tensor, int64_t n, Element element, double* partials,
+                     cudaStream_t stream) {
+  dispatch_floating(element, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    squares<T><<<kPartials, kThreads, 0, stream>>>(static_cast<const T*>(tensor), n, partials);
+  });
+}
+
+void sum_partials(const double* partials, int64_t count, double* out, cudaStream_t stream) {
+  add_up<<<1, kThreads, 0, stream>>>(partials, count, out);
+}
+
+void clip_scale(const double* squared, double max_norm, double factor, double* norm, double* scale,
+                cudaStream_t stream) {
+  clip<<<1, 1, 0, stream>>>(squared, max_norm, factor, norm, scale);
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,34 @@
+// Pinned host memory through which batches go to a GPU without the host waiting.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "cuda/device.h"
+
+namespace perigee::cuda {
+
+class Staging {
+ public:
+  // Copies a host tensor to `target` on the stream; `source` may change once this returns.
+  void upload(const at::Tensor& target, const at::Tensor& source, cudaStream_t stream);
+
+ private:
+  // Our own memory: at::pin_memory throws while the capture device is registered.
+  struct Buffer {
+    explicit Buffer(size_t bytes);
+    ~Buffer();
+    Buffer(const Buffer&) = delete;
+    void* memory = nullptr;
+    size_t bytes = 0;
+    Event sent;
+  };
+  Buffer& free_buffer(size_t bytes);
+
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+};
+
+}  // namespace perigee::cuda

@@ -1,0 +1,275 @@
+// What a GPU computes, against the CPU's reference. Everything runs on the CPU's device too, so
+// that the cases themselves are tested on a machine without a GPU.
+#include "exec/kernels/kernels.h"
+
+#include <cstdlib>
+
+#include "exec/cuda.h"
+#include "exec/reference_ops.h"
+#include "exec/tensor.h"
+#include "tests/exec/support.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::exec {
+namespace {
+
+using graph::DType;
+using Types = std::vector<graph::TensorType>;
+
+// The CPU, and GPU 0 where there is one. No constant: the plugin must be opened first.
+std::vector<std::shared_ptr<Device>> devices() {
+  std::vector<std::shared_ptr<Device>> all = {cpu_device()};
+  const auto gpus = cuda_host().gpus();
+  if (gpus.found.empty()) {
+    static const bool said = [&] {
+      WARN("no GPU, so its kernels were not run: " << gpus.why_none);
+      return true;
+    }();
+    static_cast<void>(said);
+  } else {
+    all.push_back(cuda_host().device({}));
+    all.push_back(cuda_host().device({.deterministic = true}));
+  }
+  return all;
+}
+
+Op op_for(const std::string& name, const Named& tensors, const Args& args, const Types& types) {
+  Op op{.name = name, .args = {}, .outputs = {types.begin(), types.end()}};
+  int32_t next = 0;
+  // A repeated name is a list.
+  std::vector<graph::ValueId> list;
+  for (const auto& [key, tensor] : tensors) {
+    if (key == "tensors") {
+      list.push_back({next++});
+    } else {
+      op.args.emplace_back(key, graph::ValueId{next++});
+    }
+  }
+  if (!list.empty()) op.args.emplace_back("tensors", list);
+  op.args.insert(op.args.end(), args.begin(), args.end());
+  return op;
+}
+
+// The CPU, with the reference's kernels.
+class ReferenceDevice : public Device {
+ public:
+  at::Device place() const override { return at::kCPU; }
+  Kernel kernel(const Op& op) override {
+    auto kernel = reference_op(op);
+    return kernel ? kernel : cpu_kernel(op);
+  }
+  std::shared_ptr<std::byte> allocate(int64_t, bool) override { return nullptr; }
+  bool plans_memory() const override { return false; }
+  std::shared_ptr<void> enter() override { return nullptr; }
+  void upload(const at::Tensor& target, const at::Tensor& source) override { target.copy_(source); }
+  void synchronize(const std::function<void()>&) override {}
+  int64_t mark() override { return 0; }
+  int64_t time(int64_t mark) override { return mark; }
+};
+
+// Results of the op on copies of the operands on the device, then the operands as it left them.
+std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Named& tensors,
+                               const Args& args, const Types& types, const Draw& draw) {
+  const auto kernel = device.kernel(op_for(name, tensors, args, types));
+  std::vector<at::Tensor> operands, results(types.size());
+  {
+    const auto entered = device.enter();
+    for (const auto& [key, tensor] : tensors) {
+      operands.push_back(tensor.to(device.place(), /*non_blocking=*/false, /*copy=*/true));
+    }
+    kernel(operands, results, draw);
+    device.synchronize({});
+  }
+  results.insert(results.end(), operands.begin(), operands.end());
+  for (auto& result : results) result = result.cpu();
+  return results;
+}
+
+void same_everywhere(const std::string& name, const Named& tensors, const Args& args,
+                     const Types& types, double tolerance, const Draw& draw = {}) {
+  ReferenceDevice reference;
+  const auto expected = run_on(reference, name, tensors, args, types, draw);
+  for (const auto& device : devices()) {
+    const auto results = run_on(*device, name, tensors, args, types, draw);
+    for (size_t i = 0; i < results.size(); ++i) {
+      INFO(name << " on " << device->place() << ", tensor " << i);
+      REQUIRE(results[i].scalar_type() == expected[i].scalar_type());
+      REQUIRE(results[i].sizes() == expected[i].sizes());
+      REQUIRE(at::allclose(results[i].to(at::kDouble), expected[i].to(at::kDouble), tolerance,
+                           tolerance));
+    }
+  }
+}
+
+double tolerance(at::ScalarType type) {
+  return type == at::kDouble ? 1e-12 : type == at::kFloat ? 3e-5 : 3e-2;
+}
+
+DType wide(at::ScalarType type) { return type == at::kDouble ? DType::float64 : DType::float32; }
+
+at::Tensor f64(double value) { return at::full({}, value, at::kDouble); }
+
+TEST_CASE("random numbers and dropout are the same on every device") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
+  const auto dtype = dtype_of(type);
+  const Draw draw = {.seed = 11, .step = 3, .microbatch = 1, .microbatches = 2};
+  const std::vector<int64_t> global = {8, 33, 5}, begin = {4, 0, 1};
+  const Types types = {{dtype, {4, 33, 4}}};
+  for (const char* kind : {"uniform", "bernoulli", "integer"}) {
+    same_everywhere("perigee::random", {},
+                    {{"kind", std::string(kind)},
+                     {"key", int64_t{4}},
+                     {"p", 0.3},
+                     {"low", 0.0},
+                     {"high", 9.0},
+                     {"global", global},
+                     {"begin", begin}},
+                    types, 0, draw);
+  }
+  same_everywhere(
+      "perigee::random", {},
+      {{"kind", std::string("normal")}, {"key", int64_t{4}}, {"global", global}, {"begin", begin}},
+      types, tolerance(type), draw);
+  at::manual_seed(1);
+  same_everywhere("perigee::dropout", {{"self", at::randn({4, 33, 4}).to(type)}},
+                  {{"p", 0.25}, {"key", int64_t{9}}, {"global", global}, {"begin", begin}}, types,
+                  0, draw);
+}
+
+TEST_CASE("optimizers are the same on every device") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const double step = GENERATE(1.0, 7.0);
+  at::manual_seed(2);
+  const auto random = [&] { return at::randn({5003}, at::kDouble).to(type); };
+  const Named adam = {{"self", random()},     {"exp_avg", random()}, {"exp_avg_sq", random().abs()},
+                      {"gradient", random()}, {"lr", f64(1e-2)},     {"step", f64(step)},
+                      {"scale", f64(0.7)}};
+  const Args numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
+  same_everywhere("perigee::adamw_", adam, numbers, {}, tolerance(type));
+  same_everywhere("perigee::adam_", adam, numbers, {}, tolerance(type));
+  const bool nesterov = GENERATE(true, false);
+  same_everywhere("perigee::sgd_",
+                  {{"self", random()},
+                   {"momentum_buffer", random()},
+                   {"gradient", random()},
+                   {"lr", f64(1e-2)},
+                   {"step", f64(step)}},
+                  {{"momentum", 0.9},
+                   {"dampening", nesterov ? 0.0 : 0.1},
+                   {"nesterov", nesterov},
+                   {"weight_decay", 0.1}},
+                  {}, tolerance(type));
+}
+
+TEST_CASE("copies, sums and norms are the same on every device") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  at::manual_seed(3);
+  const auto a = at::randn({301, 7}, at::kDouble).to(type), b = at::randn({301, 7}).to(type);
+  same_everywhere("perigee::copy_", {{"self", a}, {"source", b}}, {{"scale", 0.5}}, {}, 0);
+  same_everywhere("perigee::accumulate_", {{"self", a}, {"other", b}}, {{"scale", 0.25}}, {},
+                  tolerance(type));
+  same_everywhere("perigee::scale_", {{"self", a}, {"scale", f64(0.3)}}, {}, {}, tolerance(type));
+  same_everywhere("perigee::squared_norm",
+                  {{"tensors", a}, {"tensors", b}, {"tensors", at::randn({1000003}).to(type)}}, {},
+                  {{DType::float64, {}}}, 1e-10);
+  same_everywhere("perigee::clip_scale", {{"squared_norm", f64(9)}},
+                  {{"max_norm", 0.5}, {"factor", 0.25}},
+                  {{DType::float64, {}}, {DType::float64, {}}}, 1e-12);
+  same_everywhere("perigee::reshape", {{"self", a.t()}}, {}, {{dtype_of(type), {2107}}}, 0);
+}
+
+TEST_CASE("RMS norm is the same on every device, with its gradients") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  at::manual_seed(4);
+  const auto x = at::randn({6, 35, 130}, at::kDouble).to(type), w = at::randn({130}).to(type);
+  const auto g = at::randn({6, 35, 130}).to(type);
+  const Types types = {{dtype, {6, 35, 130}}, {wide(type), {6, 35, 1}}};
+  same_everywhere("perigee::rms_norm", {{"self", x}, {"weight", w}}, {{"eps", 1e-6}}, types,
+                  tolerance(type));
+  same_everywhere("perigee::rms_norm", {{"self", x}}, {{"eps", 1e-6}}, types, tolerance(type));
+  const auto rstd =
+      (x.to(at::kDouble).square().mean(-1, true) + 1e-6).rsqrt().to(scalar_type(wide(type)));
+  // Sums over 210 rows.
+  const double sums = type == at::kBFloat16 ? 0.3 : 10 * tolerance(type);
+  same_everywhere("perigee::rms_norm_backward",
+                  {{"grad", g}, {"self", x}, {"weight", w}, {"rstd", rstd}}, {},
+                  {{dtype, {6, 35, 130}}, {dtype, {130}}}, sums);
+}
+
+TEST_CASE("cross entropy is the same on every device, with its gradients") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  const double smoothing = GENERATE(0.0, 0.2);
+  const bool weighted = GENERATE(true, false);
+  at::manual_seed(5);
+  const auto x = at::randn({37, 401}, at::kDouble).to(type);
+  const auto labels = at::randint(401, {37}, at::kLong);
+  labels.narrow(0, 3, 4).fill_(-100);
+  Named in = {{"logits", x}, {"target", labels}};
+  if (weighted) in.emplace_back("weight", at::rand({401}).to(type));
+  const Args args = {{"ignore_index", int64_t{-100}}, {"label_smoothing", smoothing}};
+  same_everywhere("perigee::cross_entropy", in, args, {{dtype, {37}}, {wide(type), {37}}},
+                  tolerance(type));
+  in.insert(in.begin(), {"grad", at::randn({37}).to(type)});
+  in.emplace_back("logsumexp", x.to(scalar_type(wide(type))).logsumexp(1));
+  same_everywhere("perigee::cross_entropy_backward", in, args, {{dtype, {37, 401}}},
+                  tolerance(type));
+}
+
+TEST_CASE(
+    "a label that is no class is an error on every device, at the latest when it is waited for") {
+  const auto labels = at::full({4}, 9, at::kLong);
+  for (const auto& device : devices()) {
+    INFO(device->place());
+    CHECK_THROWS_WITH(run_on(*device, "perigee::cross_entropy",
+                             {{"logits", at::zeros({4, 9})}, {"target", labels}},
+                             {{"ignore_index", int64_t{-100}}, {"label_smoothing", 0.0}},
+                             {{DType::float32, {4}}, {DType::float32, {4}}}, {}),
+                      Catch::Contains("lie in [0, 9), but got 9"));
+  }
+}
+
+TEST_CASE("attention is the same on every device, with its gradients") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  const bool causal = GENERATE(true, false);
+  const int64_t groups = GENERATE(2, 4), keys = GENERATE(40, 50);
+  const double p = GENERATE(0.0, 0.2);
+  at::manual_seed(6);
+  const auto q = at::randn({2, 4, 40, 16}, at::kDouble).to(type);
+  const auto k = at::randn({2, groups, keys, 16}).to(type);
+  const auto v = at::randn({2, groups, keys, 16}).to(type);
+  const Args args = {{"causal", causal}, {"scale", 0.25}, {"p", p}, {"random_key", int64_t{2}}};
+  const Types types = {{dtype, {2, 4, 40, 16}}, {wide(type), {2, 4, 40}}};
+  const Draw draw = {.seed = 3, .step = 1};
+  const Named in = {{"query", q}, {"key", k}, {"value", v}};
+  same_everywhere("perigee::attention", in, args, types, tolerance(type), draw);
+  const auto saved = run_on(*cpu_device(), "perigee::attention", in, args, types, draw);
+  same_everywhere("perigee::attention_backward",
+                  {{"grad", at::randn({2, 4, 40, 16}).to(type)},
+                   {"query", q},
+                   {"key", k},
+                   {"value", v},
+                   {"output", saved[0]},
+                   {"logsumexp", saved[1]}},
+                  args,
+                  {{dtype, q.sizes().vec()}, {dtype, k.sizes().vec()}, {dtype, v.sizes().vec()}},
+                  2 * tolerance(type), draw);
+}
+
+TEST_CASE("the parity suite holds on a GPU") {
+  const auto gpus = cuda_host().gpus();
+  if (gpus.found.empty()) {
+    WARN("no GPU, so the parity suite was not run on one: " << gpus.why_none);
+    return;
+  }
+  const char* build = std::getenv("PERIGEE_BUILD");
+  REQUIRE(build);
+  const auto command =
+      std::string("PERIGEE_TEST_DEVICE=cuda ") + build + "/tests_parity '-#' '[#training_test]'";
+  CHECK(std::system(command.c_str()) == 0);
+}
+
+}  // namespace
+}  // namespace perigee::exec
