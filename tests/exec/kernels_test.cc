@@ -84,6 +84,52 @@ TEST_CASE("attention with dropout draws by score and is the same on a block of h
   REQUIRE(at::equal(run(1, 2), run(0, 4).narrow(1, 1, 2)));
 }
 
+TEST_CASE("attention over many rows equals the reference") {
+  const bool causal = GENERATE(true, false);
+  const int64_t groups = GENERATE(1, 2), queries = GENERATE(64, 150), keys = GENERATE(70, 150);
+  at::manual_seed(1);
+  const auto part = [](int64_t rows, int64_t heads) {
+    return at::randn({2, rows, heads, 40}).transpose(1, 2);
+  };
+  const auto q = part(queries, 2), k = part(keys, groups), v = part(keys, groups);
+  const Args args = {{"causal", causal}, {"scale", 0.2}};
+  const auto float32 = DType::float32;
+  const auto [fast, slow] =
+      both("perigee::attention", {{"query", q}, {"key", k}, {"value", v}}, args,
+           {{float32, {2, 2, queries, 40}}, {float32, {2, 2, queries}}});
+  require_close(fast, slow, 3e-5);
+  const auto [d_fast, d_slow] = both("perigee::attention_backward",
+                                     {{"grad", part(queries, 2)},
+                                      {"query", q},
+                                      {"key", k},
+                                      {"value", v},
+                                      {"output", slow[0]},
+                                      {"logsumexp", slow[1]}},
+                                     args,
+                                     {{float32, {2, 2, queries, 40}},
+                                      {float32, {2, groups, keys, 40}},
+                                      {float32, {2, groups, keys, 40}}});
+  require_close(d_fast, d_slow, 3e-5);
+}
+
+TEST_CASE("gelu's kernels equal LibTorch's in float64, exact and by tanh") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16);
+  const std::string form = GENERATE("none", "tanh");
+  const auto x = at::linspace(-12, 12, 2001).to(type), grad = at::randn({2001}).to(type);
+  const Args args = {{"approximate", form}};
+  const std::vector<graph::TensorType> types = {{dtype_of(type), {2001}}};
+  const auto y = call(cpu_kernel, "aten::gelu", {{"self", x}}, args, types);
+  const auto d =
+      call(cpu_kernel, "aten::gelu_backward", {{"grad_output", grad}, {"self", x}}, args, types);
+  const auto wide = x.to(at::kDouble);
+  require_close(y, {at::gelu(wide, form).to(type)}, type == at::kFloat ? 1e-5 : 1e-2);
+  require_close(d, {at::gelu_backward(grad.to(at::kDouble), wide, form).to(type)},
+                type == at::kFloat ? 1e-5 : 1e-2);
+  const auto bad = call(cpu_kernel, "aten::gelu", {{"self", at::full({3}, std::nan(""), type)}},
+                        args, {{dtype_of(type), {3}}});
+  REQUIRE(bad[0].isnan().all().item<bool>());
+}
+
 TEST_CASE("rms norm's kernels equal the reference") {
   const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
   const bool weighted = GENERATE(true, false);

@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "exec/kernels/attention_rows.h"
 #include "exec/kernels/kernels.h"
 #include "exec/random_op.h"
 #include "exec/reference_ops.h"
@@ -30,8 +31,10 @@ struct Flash {
     return q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && bias < 0;
   }
 
-  // LibTorch's kernel walks rows by stride and wants their elements side by side.
-  static Tensor rows(const Tensor& t) { return t.stride(3) == 1 ? t : t.contiguous(); }
+  // The kernels walk rows by stride and want their elements side by side.
+  static Tensor rows(const Tensor& t) {
+    return t.stride(3) == 1 && t.stride(2) >= t.size(3) ? t : t.contiguous();
+  }
 
   // Keys or values with one head for every query head.
   static Tensor heads(const Tensor& t, int64_t wanted) {
@@ -51,6 +54,13 @@ Kernel attention(const Arguments& a) {
   if (a.number("p", 0.0) > 0) return {};
   return [flash = Flash(a), math = reference_op(a.op())](std::span<const Tensor> in,
                                                          std::span<Tensor> out, const Draw& draw) {
+    if (flash.bias < 0 && takes_rows(in[flash.query], in[flash.key], in[flash.value])) {
+      auto [output, logsumexp] = attention_rows(in[flash.query], in[flash.key], in[flash.value],
+                                                {.causal = flash.causal, .scale = flash.scale});
+      out[0] = std::move(output);
+      if (out.size() > 1) out[1] = std::move(logsumexp);
+      return;
+    }
     if (!flash.applies(in)) return math(in, out, draw);
     const auto q = Flash::rows(in[flash.query]);
     auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
@@ -66,6 +76,12 @@ Kernel attention_backward(const Arguments& a) {
   return [flash = Flash(a), grad = a.operand("grad"), output = a.operand("output"),
           logsumexp = a.operand("logsumexp"), math = reference_op(a.op())](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    if (flash.bias < 0 && takes_rows(in[flash.query], in[flash.key], in[flash.value])) {
+      std::tie(out[0], out[1], out[2]) = attention_rows_backward(
+          Flash::rows(in[grad]), in[flash.query], in[flash.key], in[flash.value],
+          Flash::rows(in[output]), in[logsumexp], {.causal = flash.causal, .scale = flash.scale});
+      return;
+    }
     if (!flash.applies(in)) return math(in, out, draw);
     const auto q = Flash::rows(in[flash.query]);
     const auto groups = in[flash.key].size(1);

@@ -10,6 +10,8 @@ namespace perigee::exec {
 Kernel cpu_kernel(const Op& op) {
   using Maker = Kernel (*)(const Arguments&);
   static const std::map<std::string_view, Maker> fast = {
+      {"aten::gelu", kernels::gelu},
+      {"aten::gelu_backward", kernels::gelu_backward},
       {"perigee::accumulate_", kernels::accumulate},
       {"perigee::adam_", kernels::adam},
       {"perigee::adamw_", kernels::adamw},

@@ -14,11 +14,17 @@ Kernel cpu_kernel(const Op& op);
 
 namespace kernels {
 
-// Flash attention where it applies (no dropout, no gradient of the bias, equal head sizes).
+// float32 by blocks of rows (attention_rows.h), other types by flash attention; with dropout or
+// bias the reference's.
 Kernel attention(const Arguments& arguments);
 Kernel attention_backward(const Arguments& arguments);
 
 Kernel dropout(const Arguments& arguments);
+
+// float32 and bfloat16; LibTorch's op for others and for strided operands.
+Kernel gelu(const Arguments& arguments);
+Kernel gelu_backward(const Arguments& arguments);
+
 Kernel rms_norm(const Arguments& arguments);
 Kernel rms_norm_backward(const Arguments& arguments);
 

@@ -1,0 +1,147 @@
+// GELU of float32 and bfloat16, computed in float32: erf and tanh without branches.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "exec/kernels/kernels.h"
+#include "exec/kernels/lanes.h"
+
+namespace perigee::exec::kernels {
+namespace {
+
+using at::Tensor;
+
+constexpr float kRootHalf = 0.70710678118654752f;
+constexpr float kDensity = 0.39894228040143268f;  // 1 / sqrt(2 pi)
+constexpr float kInner = 0.79788456080286536f;    // sqrt(2 / pi)
+constexpr float kCubic = 0.044715f;
+
+// erf(x) within 4e-7, as a quotient of polynomials (Eigen's coefficients); NaN stays NaN.
+PERIGEE_INLINE Floats erf(Floats x) {
+  const Floats one = splat(3.832506856900711f);  // erf rounds to 1 from here on
+  x = x > one ? one : x;
+  x = x < -one ? -one : x;
+  const Floats x2 = x * x;
+  Floats p = x2 * 0.00022905065861350646f + 0.0034082910107109506f;
+  p = p * x2 + 0.050955695062380861f;
+  p = p * x2 + 0.18520832239976145f;
+  p = p * x2 + 1.128379143519084f;
+  Floats q = x2 * -1.1791602954361697e-7f + 0.000023547966471313185f;
+  q = q * x2 + 0.0010179625278914885f;
+  q = q * x2 + 0.014070470171167667f;
+  q = q * x2 + 0.11098505178285362f;
+  q = q * x2 + 0.49746925110067538f;
+  q = q * x2 + 1.0f;
+  return x * p / q;
+}
+
+// tanh(x) within 2e-7; NaN stays NaN.
+PERIGEE_INLINE Floats tanh(Floats x) {
+  const Floats size = x < 0 ? -x : x;
+  const Floats e = exp_negative(size * -2.0f);
+  const Floats t = (1.0f - e) / (1.0f + e);
+  return x < 0 ? -t : t;
+}
+
+// The erf form.
+struct Exact {
+  static PERIGEE_INLINE Floats value(Floats x) { return x * 0.5f * (1.0f + erf(x * kRootHalf)); }
+  static PERIGEE_INLINE Floats slope(Floats x) {
+    return (1.0f + erf(x * kRootHalf)) * 0.5f + x * kDensity * exp_negative(x * x * -0.5f);
+  }
+};
+
+// The tanh form.
+struct Approximate {
+  static PERIGEE_INLINE Floats tanh_of(Floats x) { return tanh((x + x * x * x * kCubic) * kInner); }
+  static PERIGEE_INLINE Floats value(Floats x) { return x * 0.5f * (1.0f + tanh_of(x)); }
+  static PERIGEE_INLINE Floats slope(Floats x) {
+    const Floats t = tanh_of(x);
+    return (1.0f + t) * 0.5f + x * 0.5f * (1.0f - t * t) * kInner * (1.0f + x * x * (3 * kCubic));
+  }
+};
+
+template <class Form, class T>
+PERIGEE_INLINE void forward_elements(const T* x, T* y, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t count = n - i < kLanes ? n - i : kLanes;
+    store_lanes(y + i, Form::value(load_lanes(x + i, count, 0)), count);
+  }
+}
+template <class Form, class T>
+PERIGEE_INLINE void backward_elements(const T* g, const T* x, T* d, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t count = n - i < kLanes ? n - i : kLanes;
+    store_lanes(d + i, load_lanes(g + i, count, 0) * Form::slope(load_lanes(x + i, count, 0)),
+                count);
+  }
+}
+
+// Results may lie where an operand does.
+#define PERIGEE_GELU(T)                                                                        \
+  PERIGEE_SIMD void forward(const T* x, T* y, int64_t n, bool exact) {                         \
+    exact ? forward_elements<Exact>(x, y, n) : forward_elements<Approximate>(x, y, n);         \
+  }                                                                                            \
+  PERIGEE_SIMD void backward(const T* g, const T* x, T* d, int64_t n, bool exact) {            \
+    exact ? backward_elements<Exact>(g, x, d, n) : backward_elements<Approximate>(g, x, d, n); \
+  }
+PERIGEE_GELU(float)
+PERIGEE_GELU(c10::BFloat16)
+#undef PERIGEE_GELU
+
+bool has_kernel(const Arguments& a) {
+  const auto dtype = a.type().dtype;
+  return dtype == graph::DType::float32 || dtype == graph::DType::bfloat16;
+}
+
+// Calls f<T>() for the types of has_kernel.
+template <class F>
+void dispatch(at::ScalarType type, F f) {
+  type == at::kFloat ? f.template operator()<float>() : f.template operator()<c10::BFloat16>();
+}
+
+// Elements for one thread at least.
+constexpr int64_t kGrain = 32768;
+
+}  // namespace
+
+Kernel gelu(const Arguments& a) {
+  if (!has_kernel(a)) return {};
+  return [self = a.operand("self"), exact = a.text("approximate", "none") == "none",
+          library = dispatcher_kernel(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
+                                               const Draw& draw) {
+    const auto& x = in[self];
+    if (!x.is_contiguous()) return library(in, out, draw);
+    out[0] = at::empty(x.sizes(), x.options());
+    dispatch(x.scalar_type(), [&]<class T>() {
+      const T* from = x.const_data_ptr<T>();
+      T* to = out[0].mutable_data_ptr<T>();
+      at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        forward(from + begin, to + begin, end - begin, exact);
+      });
+    });
+  };
+}
+
+Kernel gelu_backward(const Arguments& a) {
+  if (!has_kernel(a)) return {};
+  return [grad = a.operand("grad_output"), self = a.operand("self"),
+          exact = a.text("approximate", "none") == "none", library = dispatcher_kernel(a.op())](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
+    const auto& g = in[grad];
+    const auto& x = in[self];
+    if (!x.is_contiguous() || !g.is_contiguous() || g.sizes() != x.sizes() ||
+        g.scalar_type() != x.scalar_type()) {
+      return library(in, out, draw);
+    }
+    out[0] = at::empty(x.sizes(), x.options());
+    dispatch(x.scalar_type(), [&]<class T>() {
+      const T *upstream = g.const_data_ptr<T>(), *from = x.const_data_ptr<T>();
+      T* to = out[0].mutable_data_ptr<T>();
+      at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        backward(upstream + begin, from + begin, to + begin, end - begin, exact);
+      });
+    });
+  };
+}
+
+}  // namespace perigee::exec::kernels
