@@ -40,8 +40,6 @@ struct Call {
   }
 };
 
-bool is_capture(const at::Tensor& tensor) { return tensor.device().is_privateuseone(); }
-
 // An explicit device = CPU keeps `empty` there, when it is small: LibTorch's literals write to such
 // a tensor's memory.
 bool stays_on_cpu(const Call& call, const c10::Device& device) {

@@ -98,8 +98,8 @@ struct Train {
   int64_t checkpoint_every = 100;  // 0: only at the end
   int64_t keep_checkpoints = 3;
   bool checkpoint_when_stopped = false;  // write one before Ctrl-C or SIGTERM ends the job
-  bool stop_if_not_finite = true;  // a loss that is not finite ends the job
-  std::string output;              // relative to the working directory; "": runs/NAME
+  bool stop_if_not_finite = true;        // a loss that is not finite ends the job
+  std::string output;                    // relative to the working directory; "": runs/NAME
   bool operator==(const Train&) const = default;
 };
 

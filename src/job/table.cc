@@ -108,7 +108,8 @@ const std::vector<Key>& keys() {
        .kinds = {"moe"},
        .fallback = 1.25,
        .more_than = 0,
-       .about = "Places of an expert over an even share of the tokens; tokens beyond them skip it."},
+       .about =
+           "Places of an expert over an even share of the tokens; tokens beyond them skip it."},
       {.table = "model",
        .name = "balance",
        .kinds = {"moe"},

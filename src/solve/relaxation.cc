@@ -142,7 +142,8 @@ Relaxed relax(const Model& model, Sweep& sweep, const ThresholdRange& range,
               const std::function<void(std::span<const int>)>& visit) {
   const Rows rows = binding_rows(model, range);
   const double scale = std::max(std::abs(options.target), 1.0);
-  // Far above what any exchange of memory for time is worth: a lower one would be mixed in for good.
+  // Far above what any exchange of memory for time is worth: a lower one would be mixed in for
+  // good.
   Master master(rows.limits, 1e5);
   if (rows.group_quantity) {
     std::vector<double> use(rows.limits.size(), 0.0);

@@ -1,0 +1,150 @@
+#include "train/trainer.h"
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/error.h"
+#include "capture/models.h"
+#include "tests/support/torch_test.h"
+
+using namespace perigee;
+
+namespace {
+
+// A small model of a kind, in float64, with its source and synthetic data.
+struct Setup {
+  Job job;
+  std::shared_ptr<const Source> source;
+  std::shared_ptr<torch::nn::Module> module;
+
+  explicit Setup(const std::string& toml) : job(Job::parse(toml, "test.toml")) {
+    auto built = make_model(job.model, job.data.sequence);
+    module = built.model.module;
+    Batch example;
+    for (const auto& field : built.batch) {
+      auto shape = field.shape;
+      shape.insert(shape.begin(), 1);
+      const auto type = field.dtype == graph::DType::int64 ? at::kLong : at::kDouble;
+      example[field.name] = at::zeros(shape, at::TensorOptions().dtype(type));
+    }
+    source = perigee::source(module, example, built.model.forward);
+  }
+
+  std::unique_ptr<DataSource> data() const { return train::open_synthetic(job).training; }
+
+  // Returns the losses and the final weights of `steps` steps.
+  std::pair<std::vector<double>, std::vector<at::Tensor>> run(int64_t ranks, int64_t micro) {
+    auto job_here = job;
+    job_here.batch.micro = micro;
+    Trainer trainer{*module, make_plan(source, Strategy(), job_here, {ranks}), job_here,
+                    Ranks::threads(ranks), data()};
+    std::vector<double> losses;
+    trainer.on_step([&](const Report& report) {
+      losses.push_back(report.loss);
+      return Go;
+    });
+    trainer.run();
+    Setup other(job::to_toml(job));
+    trainer.copy_to(*other.module);
+    std::vector<at::Tensor> weights;
+    for (const auto& parameter : other.module->parameters())
+      weights.push_back(parameter.detach().clone());
+    return {losses, weights};
+  }
+};
+
+std::string toml(const std::string& model) {
+  return "name = 'test'\n[model]\ndtype = 'float64'\n" + model +
+         "\n[data]\nsynthetic = true\nsequence = 8\n[batch]\nglobal = 8\n[train]\nsteps = "
+         "3\nvalidate_every = 0\n";
+}
+
+void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& a,
+                 const std::pair<std::vector<double>, std::vector<at::Tensor>>& b) {
+  REQUIRE(a.first.size() == 3);
+  for (size_t i = 0; i < a.first.size(); ++i) CHECK(std::abs(a.first[i] - b.first[i]) < 1e-10);
+  REQUIRE(a.second.size() == b.second.size());
+  for (size_t i = 0; i < a.second.size(); ++i)
+    CHECK(at::allclose(a.second[i], b.second[i], 1e-10, 1e-10));
+}
+
+}  // namespace
+
+TEST_CASE("a built-in model trained over ranks and microbatches equals one rank") {
+  const std::string models[] = {
+      "kind = 'gpt'\nlayers = 2\nwidth = 16\nheads = 2\nvocab = 32\ndropout = 0.1",
+      "kind = 'gpt'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32\ntied = false\nbias = false",
+      "kind = 'llama'\nlayers = 2\nwidth = 16\nheads = 4\nkv_heads = 2\nvocab = 32",
+      "kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3\ndropout = 0.2",
+      "kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 3\noutputs = 3\nloss = 'mse'\nactivation = "
+      "'gelu'"};
+  for (const auto& model : models) {
+    CAPTURE(model);
+    Setup setup(toml(model));
+    const auto one = setup.run(1, 8);
+    check_equal(one, setup.run(1, 2));
+    check_equal(one, setup.run(2, 4));
+    check_equal(one, setup.run(2, 1));
+    check_equal(one, setup.run(4, 2));
+  }
+}
+
+TEST_CASE("models that couple samples equal one rank with the same microbatches") {
+  const std::string models[] = {
+      "kind = 'moe'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32\nexperts = 4\nhidden = 16",
+      "kind = 'resnet'\ndepth = 18\nwidth = 2\nclasses = 3\nimage = 8"};
+  for (const auto& model : models) {
+    CAPTURE(model);
+    Setup setup(toml(model));
+    check_equal(setup.run(1, 8), setup.run(2, 4));
+    if (setup.job.model.kind == "resnet") check_equal(setup.run(1, 4), setup.run(2, 2));
+  }
+}
+
+TEST_CASE("a loss that is neither a mean nor a sum is refused in microbatches") {
+  Setup setup(toml(
+      "kind = 'moe'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32\nexperts = 4\nhidden = 16"));
+  CHECK_THROWS_WITH(setup.run(1, 4), Catch::Contains("must be a mean or a sum over samples"));
+}
+
+TEST_CASE("what is saved continues bit for bit, on another number of ranks to rounding") {
+  Setup setup(toml("kind = 'gpt'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32\ndropout = 0.1"));
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("perigee-trainer-" + std::to_string(::getpid()));
+  const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
+  const auto data = setup.data();
+  const auto batch = [&](int64_t step) { return data->at(step, {0, 8}); };
+  Trainer through{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
+  through.step(batch(1));
+  through.save(folder.string());
+  const auto expected = through.step(batch(2));
+  Trainer again{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
+  again.load(folder.string());
+  CHECK(again.last_step() == 1);
+  CHECK(again.step(batch(2)).loss == expected.loss);
+  Trainer four{*setup.module, make_plan(setup.source, Strategy(), setup.job, {4}), setup.job,
+               Ranks::threads(4), nullptr};
+  four.load(folder.string());
+  CHECK(std::abs(four.step(batch(2)).loss - expected.loss) < 1e-10);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a trainer refuses what does not fit") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
+  CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(3), nullptr}),
+                    Catch::Contains("it has 2 and there are 3"));
+  Trainer trainer{*setup.module, plan, setup.job, Ranks::threads(2), nullptr};
+  CHECK_THROWS_WITH(trainer.run(), Catch::Contains("needs a data source"));
+  CHECK_THROWS_WITH(trainer.step({{"x", at::zeros({3, 6}, at::kDouble)}}),
+                    Catch::Contains("has 3"));
+  CHECK_THROWS_WITH(trainer.step({{"z", at::zeros({8, 6}, at::kDouble)}}),
+                    Catch::Contains("the model's input \"x\""));
+  setup.job.batch.global = 7;
+  CHECK_THROWS_WITH(make_plan(setup.source, Strategy(), setup.job, {2}),
+                    Catch::Contains("batch.global must divide"));
+  setup.job.batch.global = 8;
+  setup.job.model.frozen = {"hed.**"};
+  CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(2), nullptr}),
+                    Catch::Contains("model.frozen must match a parameter"));
+}
