@@ -224,7 +224,8 @@ class TorchHost : public Host {
           job, RunOptions{task.resume, task.resume_from, task.overwrite});
     const auto checkpoint = share_text(root ? folder->checkpoint() : "", *everyone(communicator));
     const bool own_plan = root && task.resume && task.plan_file.empty() && !task.strategy_given;
-    auto plan_text = own_plan ? folder->resumed_plan() : std::string();
+    const auto plan_file = own_plan ? folder->resumed_plan() : std::string();
+    auto plan_text = plan_file.empty() ? std::string() : read_file(plan_file, "plan");
     if (!plan_text.empty() &&
         plan::parse(plan_text, "plan.json").mesh.size() != communicator.world()) {
       plan_text.clear();  // another number of ranks: planned anew

@@ -35,7 +35,7 @@ class RunFolder {
   std::string file(std::string_view name) const;  // `path`/`name`
   // The checkpoint to continue from, or "".
   const std::string& checkpoint() const { return checkpoint_; }
-  // The plan.json of the run that is resumed, or "".
+  // The path of the plan.json of the run that is resumed, or "".
   std::string resumed_plan() const;
 
   // Write job.toml and plan.json, beside and renamed.
