@@ -20,8 +20,10 @@ constexpr size_t kLabelLimits[] = {1500, 20000, 200000, 1000000};
 // How far below the best time an improvement must be to matter, relative; well inside the tolerance
 // of a proof.
 constexpr double kImprovement = 2e-10;
-constexpr double kFurther = 3;       // how much further a search looks than the one before it
-constexpr double kNarrow = 1.0;      // share of a search's slack that its range's width may hide
+constexpr double kFurther = 3;   // how much further a search looks than the one before it
+constexpr double kNarrow = 1.0;  // share of a search's slack that its range's width may hide
+// Past the time limit too a first solution is looked for this long: an answer beats none.
+constexpr auto kGrace = std::chrono::milliseconds(100);
 constexpr double kWorthwhile = 0.8;  // share of options left for which a smaller model pays
 
 // A model with the options that may matter in a range of thresholds, its tables, and solutions met
@@ -110,6 +112,7 @@ class AssignSearch {
   }
   void visit(const Model& model, std::span<const int> solution);
   void improve(const Space& space, const ThresholdRange& range);
+  void find_any();
   Relaxed bound(Node& node, Space& space, const RelaxOptions& options);
   std::shared_ptr<Space> within(double cutoff, const Relaxed& relaxed, const ThresholdRange& range,
                                 const std::shared_ptr<Space>& space, double worthwhile,
@@ -156,6 +159,18 @@ void AssignSearch::improve(const Space& space, const ThresholdRange& range) {
   if (best_time_ == before) return;
   descend(space.model, found);
   visit(space.model, found);
+}
+
+// Makes a first solution of those that the relaxation met, where none of them is allowed: a search
+// that is cut short then has an answer, and a target prunes more.
+void AssignSearch::find_any() {
+  const auto deadline = std::max(options_.deadline, std::chrono::steady_clock::now() + kGrace);
+  for (auto from = root_->pool.rbegin(); from != root_->pool.rend() && !best_; ++from) {
+    auto solution = *from;
+    if (!repair(root_->model, solution, deadline)) continue;
+    descend(root_->model, solution);
+    visit(root_->model, solution);
+  }
 }
 
 Relaxed AssignSearch::bound(Node& node, Space& space, const RelaxOptions& options) {
@@ -279,6 +294,7 @@ void AssignSearch::run() {
       .low = 0, .high = model.limited && model.transient_count > 0 ? count - 1 : 0, .space = root_};
   bound(root, *root_, {.target = target()});
   improve(*root_, range(root));
+  if (!best_) find_any();
   root.slack = std::max(best_ ? (target() - root.bound) / 64 : std::abs(root.bound) / 1024,
                         static_cast<double>(model.granule));
   open_node(root);

@@ -1,6 +1,8 @@
 #include "solve/improve.h"
 
 #include <algorithm>
+#include <limits>
+#include <tuple>
 #include <utility>
 
 namespace perigee::solve {
@@ -26,8 +28,20 @@ class Changes {
       const int width = model_.variables[pair.v].size();
       total += pair.u == v ? pair.time[j * width + solution[pair.v]]
                            : pair.time[solution[pair.u] * width + j];
+      if (total >= kForbidden) return kForbidden;  // a sum of many would overflow
     }
     return total;
+  }
+  // Returns how many of the pairs of v's option j are forbidden.
+  int forbidden(std::span<const int> solution, int v, int j) const {
+    int count = model_.variables[v].uses[j].time >= kForbidden;
+    for (int e : pairs_[v]) {
+      const auto& pair = model_.pairs[e];
+      const int width = model_.variables[pair.v].size();
+      count += (pair.u == v ? pair.time[j * width + solution[pair.v]]
+                            : pair.time[solution[pair.u] * width + j]) >= kForbidden;
+    }
+    return count;
   }
 
  private:
@@ -99,6 +113,44 @@ void descend(const Model& model, std::vector<int>& solution) {
         changed = true;
       }
     }
+  }
+}
+
+bool repair(const Model& model, std::vector<int>& solution,
+            std::chrono::steady_clock::time_point deadline) {
+  const Changes changes(model);
+  const auto excess_of = [&] {
+    return model.limited ? std::max<int64_t>(0, memory_of(model, solution) - model.capacity) : 0;
+  };
+  const int count = static_cast<int>(solution.size());
+  for (int64_t excess = excess_of();; excess = excess_of()) {
+    // Forbidden pairs gone or come by the change, then the excess after it, then its time.
+    using Gain = std::tuple<int, int64_t, int64_t>;
+    Gain best{0, excess, std::numeric_limits<int64_t>::min()};
+    int best_v = -1, best_j = 0;
+    bool forbidden = false;
+    for (int v = 0; v < count; ++v) {
+      const int kept = solution[v];
+      const int conflicts = changes.forbidden(solution, v, kept);
+      forbidden = forbidden || conflicts > 0;
+      for (int j = 0; j < model.variables[v].size(); ++j) {
+        if (j == kept) continue;
+        const int change = changes.forbidden(solution, v, j) - conflicts;
+        if (change > 0 || (change == 0 && excess == 0)) continue;
+        solution[v] = j;
+        const Gain gain{change, excess_of(), changes.time(solution, v, j)};
+        if (gain < best) {
+          best = gain;
+          best_v = v;
+          best_j = j;
+        }
+      }
+      solution[v] = kept;
+      if (std::chrono::steady_clock::now() > deadline) return false;
+    }
+    if (!forbidden && excess == 0) return true;
+    if (best_v < 0) return false;
+    solution[best_v] = best_j;
   }
 }
 

@@ -2,6 +2,7 @@
 // every bound prune more.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <span>
 #include <vector>
@@ -21,5 +22,10 @@ void cross(const Model& model, const std::vector<int>& order, const ThresholdRan
 // Changes one variable at a time for as long as that makes an allowed solution faster and keeps it
 // allowed.
 void descend(const Model& model, std::vector<int>& solution);
+
+// Changes one variable at a time for as long as that lessens the forbidden pairs, then the memory
+// above capacity. Returns whether the solution is allowed then; false past the deadline.
+bool repair(const Model& model, std::vector<int>& solution,
+            std::chrono::steady_clock::time_point deadline);
 
 }  // namespace perigee::solve
