@@ -188,6 +188,10 @@ std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) 
          options.index, gpu.name, gpu.major, gpu.minor, remedy(cudaErrorNoKernelImageForDevice));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
+  if (options.deterministic) {
+    // LibTorch's kernels, too; it warns of an op that has no such kernel.
+    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  }
   return std::make_shared<GpuDevice>(options);
 }
 

@@ -23,7 +23,10 @@ NcclWork::NcclWork(NcclGroup& group, exec::Transfer transfer)
 
 void NcclWork::wait() {
   if (transfer_.kind == Kind::barrier) {
+    // The host itself waits.
+    end_.hold(group_.device().stream());
     group_.device().synchronize([this] { group_.check(); });
+    return;
   }
   end_.hold(c10::cuda::getCurrentCUDAStream());
 }

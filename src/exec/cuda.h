@@ -22,7 +22,8 @@ struct GpuInfo {
 
 struct CudaDeviceOptions {
   int index = 0;  // of the GPU in this process
-  // Kernels whose results are bit-equal from run to run, slower ones where needed.
+  // Kernels whose results are bit-equal from run to run, slower ones where needed; holds for all of
+  // LibTorch's CUDA work in the process.
   bool deterministic = false;
 };
 

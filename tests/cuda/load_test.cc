@@ -7,7 +7,7 @@ namespace {
 
 using Catch::Contains;
 
-// First in this program: the answer to hasCUDA would be kept.
+// First in this program (files link by name): what is opened stays open.
 TEST_CASE("the CUDA part opens on any machine and brings LibTorch's CUDA kernels") {
   const auto mm = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "");
   CHECK_FALSE(mm.hasKernelForDispatchKey(c10::DispatchKey::CUDA));
