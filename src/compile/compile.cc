@@ -81,6 +81,7 @@ Program lower(const Common& common, const shard::LocalGraph& local, const plan::
   const auto gradients = make_state(draft, source, inputs);
   make_microbatch_sections(draft, source, microbatches, gradients, inputs, traces);
   make_step_section(draft, source, gradients, microbatches.factor);
+  if (plan.communication.overlap) order_collectives(draft);
   insert_waits(draft);
   assign_memory(draft);
   return finish(std::move(draft));

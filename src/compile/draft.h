@@ -17,9 +17,14 @@ namespace perigee::compile {
 // one's, those between.
 enum When : uint8_t { kFirst = 1, kMiddle = 2, kLast = 4, kAlways = 7 };
 
+// Where an instruction may run: where it stands, as early as what it needs is there, or as late as
+// what needs it allows (order_collectives).
+enum class Move : uint8_t { none, early, late };
+
 struct DraftInstruction {
   Instruction instruction;
   uint8_t when = kAlways;
+  Move move = Move::none;
   // From the op's trace: allocation k may reuse what is freed before it, and which allocation holds
   // which output
   // (-1: none of its own).
@@ -34,6 +39,7 @@ struct Home {
   int32_t stream = 0;  // communication: the axis group's stream
   bool outlives =
       false;  // is read after the step, or by every microbatch: keeps its memory to the step's end
+  int64_t bytes = 0;  // takes at least so much: what the largest of the group's ranks needs
 };
 
 struct DraftSection {

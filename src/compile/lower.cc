@@ -38,10 +38,11 @@ graph::ValueId first_operand(const Node& node) {
 }  // namespace
 
 Lowering::Lowering(Draft& draft, const graph::Graph& graph, const std::vector<std::string>& names,
-                   TraceSource& traces)
+                   const mesh::Mesh& mesh, TraceSource& traces)
     : draft_(draft),
       graph_(graph),
       names_(names),
+      mesh_(mesh),
       traces_(traces),
       values_(graph.values.size()),
       uses_(graph.values.size()),
@@ -92,47 +93,6 @@ void Lowering::run_view(const Node& node) {
     const auto bytes = view.offset * static_cast<int64_t>(graph::size_of(type.dtype));
     set(v, draft_.add_view(self, bytes, type, std::move(view.strides), names_[v.index]));
   }
-}
-
-ValueId Lowering::contiguous(ValueId v, std::vector<DraftInstruction>& out,
-                             const std::string& scope) {
-  const ProgramValue from = draft_.value(v);
-  if (is_contiguous(from.type.shape, from.strides)) return v;
-  const ValueId copy = draft_.add(from.type, from.name + " contiguous");
-  auto instruction = plain(draft_, "perigee::reshape", {{"self", v}}, {copy});
-  instruction.instruction.scope = scope;
-  out.push_back(std::move(instruction));
-  return copy;
-}
-
-void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& out) {
-  const auto axes = node.get<std::string>("axis", "");
-  DraftInstruction draft;
-  auto& instruction = draft.instruction;
-  instruction.kind = Instruction::Kind::collective;
-  instruction.op = node.op;
-  instruction.args = node.args;
-  instruction.scope = node.scope;
-  instruction.phase = node.phase;
-  instruction.traced = true;
-  instruction.stream = draft_.stream(axes);
-  instruction.event = draft_.program.events++;
-  const Home home{Home::Kind::communication, instruction.stream};
-  for (auto& [name, arg] : instruction.args) {
-    if (auto* v = std::get_if<graph::ValueId>(&arg); v && v->defined()) {
-      *v = contiguous(operand(node, *v), out, node.scope);
-      auto& place = draft_.home(*v);
-      if (place.kind == Home::Kind::scratch) place = home;
-    }
-  }
-  for (auto v : node.outputs) {
-    if (!v.defined()) continue;
-    const ValueId value = draft_.add(graph_.type(v), names_[v.index], home);
-    set(v, value);
-    instruction.outputs.push_back(value);
-    draft.output_allocation.push_back(-1);
-  }
-  out.push_back(std::move(draft));
 }
 
 OpTrace Lowering::trace_of(const OpInstance& instance, bool& recorded) {

@@ -9,6 +9,7 @@
 #include "compile/draft.h"
 #include "compile/trace.h"
 #include "graph/graph.h"
+#include "mesh/mesh.h"
 
 namespace perigee::compile {
 
@@ -16,7 +17,7 @@ class Lowering {
  public:
   // `names` are graph::value_names. All are kept by reference.
   Lowering(Draft& draft, const graph::Graph& graph, const std::vector<std::string>& names,
-           TraceSource& traces);
+           const mesh::Mesh& mesh, TraceSource& traces);
 
   // Says which program value a graph value is (an input, an average).
   void set(graph::ValueId v, ValueId value) { values_[v.index] = value; }
@@ -36,9 +37,6 @@ class Lowering {
   // Appends the node's instructions.
   void run(graph::NodeId node, std::vector<DraftInstruction>& out);
 
-  // Returns a contiguous value with the same elements, appending a copy where needed.
-  ValueId contiguous(ValueId v, std::vector<DraftInstruction>& out, const std::string& scope = "");
-
  private:
   struct Direct {
     ValueId target;
@@ -47,7 +45,10 @@ class Lowering {
   };
 
   void run_view(const graph::Node& node);
+  // lower_collective.cc
   void run_collective(const graph::Node& node, std::vector<DraftInstruction>& out);
+  void copy_parts(const graph::Node& node, ValueId whole, int64_t dim, ValueId flat, bool to_flat,
+                  std::vector<DraftInstruction>& out);
   void run_op(const graph::Node& node, std::vector<DraftInstruction>& out);
   // Returns what the op allocates: from its trace, else its results one by one, by the layout
   // rules.
@@ -57,6 +58,7 @@ class Lowering {
   Draft& draft_;
   const graph::Graph& graph_;
   const std::vector<std::string>& names_;
+  const mesh::Mesh& mesh_;
   TraceSource& traces_;
   std::vector<ValueId> values_;
   std::vector<int> uses_;

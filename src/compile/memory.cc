@@ -57,6 +57,7 @@ class Memory {
       if (value.view_of.defined()) continue;
       bytes_[v] = extent(value.type.shape, value.strides) *
                   static_cast<int64_t>(graph::size_of(value.type.dtype));
+      bytes_[v] = std::max(bytes_[v], draft_.homes[v].bytes);
     }
     int64_t now = 0;
     for (size_t s = 0; s < draft_.sections.size(); ++s) {
@@ -233,6 +234,7 @@ class Memory {
       }
     }
     for (size_t f = 1; f < blocks.size(); ++f) {
+      if (program.frames[f].kind == Frame::Kind::communication) count_moments(blocks[f]);
       const Packing packing = pack(blocks[f]);
       for (size_t b = 0; b < blocks[f].size(); ++b) owners[f][b]->offset = packing.offsets[b];
       program.frames[f].bytes = packing.bytes;
@@ -261,6 +263,22 @@ class Memory {
       }
     }
     for (const auto& frame : program.frames) program.peak_bytes += frame.bytes * frame.copies;
+  }
+
+  // Counts time in the moments at which something of the frame starts or ends: ranks that differ in
+  // what they compute between their collectives pack alike.
+  static void count_moments(std::vector<Block>& blocks) {
+    std::vector<int64_t> moments;
+    for (const auto& block : blocks) moments.insert(moments.end(), {block.start, block.end});
+    std::sort(moments.begin(), moments.end());
+    moments.erase(std::unique(moments.begin(), moments.end()), moments.end());
+    const auto number = [&](int64_t moment) {
+      return std::lower_bound(moments.begin(), moments.end(), moment) - moments.begin();
+    };
+    for (auto& block : blocks) {
+      block.start = number(block.start);
+      block.end = number(block.end);
+    }
   }
 
   // What an op allocates beside its results lives within the call.

@@ -120,6 +120,11 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
 // -- 4. On the draft
 // -------------------------------------------------------------------------------------------------
 
+// Has collectives start as soon as what they read is there, packing included, and what unpacks
+// their results run just before it is needed. Collectives keep their order, so that all ranks start
+// them in one. Those that read parameters stay: gathering them early is a matter of memory.
+void order_collectives(Draft& draft);
+
 // Puts the wait for each collective before the first instruction that needs it.
 void insert_waits(Draft& draft);
 

@@ -29,8 +29,9 @@ struct Frame {
                  // sections
     scratch,     // everything else: within one section's run, or from one section to a later one of
                  // the step
-    communication,  // operands and results of one axis group's collectives: same size and offsets
-                    // on all its ranks
+    communication,  // operands, results and workspace of one axis group's collectives, but for
+                    // operands that are parameters: same size and offsets on all its ranks, as
+                    // large as the largest of uneven parts needs
   };
   Kind kind = Kind::scratch;
   std::string name;
@@ -72,10 +73,10 @@ struct Instruction {
     op,    // run `op` with `args`
     load,  // copy this rank's part of the running microbatch's data tensor `op` (its binding's
            // name) to outputs[0]
-    collective,  // start a collective (comm::...) on `stream`, from operand to output; completes
-                 // `event`. It sees what earlier instructions of the compute stream and of `stream`
-                 // wrote
-    wait,        // the compute stream waits for `event`
+    collective,  // start a collective (comm::...) on `stream`, from operand to outputs[0], working
+                 // in outputs[1] where there is one; completes `event`. It sees what earlier
+                 // instructions of the compute stream and of `stream` wrote
+    wait,  // the compute stream waits for `event`
   };
   Kind kind = Kind::op;
   std::string op;

@@ -90,10 +90,11 @@ void count_uses(const graph::Graph& graph, const std::vector<graph::NodeId>& nod
 std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
                                    const Microbatches& microbatches,
                                    const std::vector<std::string>& names,
-                                   const std::vector<ValueId>& inputs, TraceSource& traces) {
+                                   const std::vector<ValueId>& inputs, const mesh::Mesh& mesh,
+                                   TraceSource& traces) {
   std::vector<ValueId> averages;
   DraftSection section{"prologue", true, {}}, last{"prologue_end", false, {}};
-  Lowering lowering(draft, graph, names, traces);
+  Lowering lowering(draft, graph, names, mesh, traces);
   for (size_t i = 0; i < graph.inputs.size(); ++i) lowering.set(graph.inputs[i].value, inputs[i]);
   count_uses(graph, microbatches.prologue, lowering);
   for (const auto& average : microbatches.averages) lowering.count_use(average.source);
@@ -242,12 +243,12 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
   const auto names = graph::value_names(graph);
   std::vector<ValueId> averages;
   if (!microbatches.averages.empty()) {
-    averages = make_prologue(draft, graph, microbatches, names, inputs, traces);
+    averages = make_prologue(draft, graph, microbatches, names, inputs, source.plan.mesh, traces);
   }
 
   draft.sections.push_back({"micro", true, {}});
   Instructions out;
-  Lowering lowering(draft, graph, names, traces);
+  Lowering lowering(draft, graph, names, source.plan.mesh, traces);
   for (size_t i = 0; i < graph.inputs.size(); ++i) lowering.set(graph.inputs[i].value, inputs[i]);
   for (size_t a = 0; a < averages.size(); ++a) {
     lowering.set(graph.nodes[microbatches.averages[a].node].outputs[0], averages[a]);

@@ -41,6 +41,9 @@ class HostGroup : public exec::Group {
     if (t.output.defined()) {
       on_host.output = at::empty(t.output.sizes(), t.output.options().device(at::kCPU));
     }
+    if (t.workspace.defined()) {
+      on_host.workspace = at::empty(t.workspace.sizes(), t.workspace.options().device(at::kCPU));
+    }
     auto received = on_host.output;
     auto work = inner_->transfer(std::move(on_host));
     return std::make_shared<HostWork>(std::move(work), std::move(received), std::move(t));

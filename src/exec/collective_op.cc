@@ -31,17 +31,22 @@ mesh::Reduce reduce_of(const std::string& name) {
 
 }  // namespace
 
-Collective collective_of(const compile::Instruction& instruction) {
+Transfer transfer_of(const compile::Instruction& instruction) {
   const Op op{.name = instruction.op, .args = instruction.args, .outputs = {}};
   const Arguments arguments(op);
   for (const auto& [name, kind] : kKinds) {
     if (name != instruction.op) continue;
-    Collective c{.kind = kind};
-    c.reduce = reduce_of(arguments.text("op", "sum"));
-    c.dim = arguments.integer(kind == Kind::all_to_all ? "split_dim" : "dim", 0);
-    c.other_dim = arguments.integer("cat_dim", 0);
-    c.peer = arguments.integer(kind == Kind::broadcast ? "root" : "peer", 0);
-    return c;
+    Transfer t{.kind = kind};
+    t.reduce = reduce_of(arguments.text("op", "sum"));
+    const bool exchanges = kind == Kind::all_to_all;
+    if (kind == Kind::reduce_scatter || exchanges) {
+      t.input_counts = arguments.integers(exchanges ? "sent" : "counts");
+    }
+    if (kind == Kind::all_gather || exchanges) {
+      t.output_counts = arguments.integers(exchanges ? "received" : "counts");
+    }
+    t.peer = arguments.integer(kind == Kind::broadcast ? "root" : "peer", 0);
+    return t;
   }
   fail("exec",
        "collectives are all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send and "

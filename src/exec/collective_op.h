@@ -9,7 +9,7 @@
 namespace perigee::exec {
 
 // Returns the collective without its tensors. Throws Error for an unknown op or reduction.
-Collective collective_of(const compile::Instruction& instruction);
+Transfer transfer_of(const compile::Instruction& instruction);
 
 // Returns the mesh axes over which it runs ("data,context").
 std::string axis_of(const compile::Instruction& instruction);

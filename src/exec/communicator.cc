@@ -1,11 +1,14 @@
 #include "exec/communicator.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "base/error.h"
+#include "compile/collective.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec {
@@ -42,19 +45,9 @@ class LoneCommunicator : public Communicator {
   void abort(const std::string&) override {}
 };
 
-// Parts of `size` elements of a dim, one for each rank.
-std::vector<int64_t> parts(int64_t size, int64_t ranks) {
-  std::vector<int64_t> lengths;
-  for (int64_t i = 0; i < ranks; ++i) lengths.push_back(mesh::split(size, ranks, i).length);
-  return lengths;
-}
-
 // True where the parts of `dim` lie one after the other in memory.
 bool outermost(const Tensor& t, int64_t dim) {
-  for (int64_t d = 0; d < dim; ++d) {
-    if (t.size(d) != 1) return false;
-  }
-  return t.is_contiguous();
+  return t.is_contiguous() && compile::is_outermost(t.sizes().vec(), dim);
 }
 
 int64_t others(const Tensor& t, int64_t dim) {
@@ -168,22 +161,24 @@ Transfer plan(const Group& group, const Collective& c) {
   const auto n = group.size();
   switch (c.kind) {
     case Kind::all_gather: {
-      const auto lengths = parts(c.output.size(c.dim), n);
+      const auto lengths = compile::part_lengths(c.output.size(c.dim), n);
       stage(c.input, true, t.input, t.pack);
       stage(c.output, c.dim, lengths, false, t.output, t.unpack);
       t.output_counts = times(lengths, others(c.output, c.dim));
       break;
     }
     case Kind::reduce_scatter: {
-      const auto lengths = parts(c.input.size(c.dim), n);
+      const auto lengths = compile::part_lengths(c.input.size(c.dim), n);
       stage(c.input, c.dim, lengths, true, t.input, t.pack);
       stage(c.output, false, t.output, t.unpack);
       t.input_counts = times(lengths, others(c.input, c.dim));
+      t.workspace = at::empty({compile::workspace_elements("comm::reduce_scatter", t.input_counts)},
+                              c.input.options());
       break;
     }
     case Kind::all_to_all: {
-      const auto sent = parts(c.input.size(c.dim), n),
-                 received = parts(c.output.size(c.other_dim), n);
+      const auto sent = compile::part_lengths(c.input.size(c.dim), n),
+                 received = compile::part_lengths(c.output.size(c.other_dim), n);
       stage(c.input, c.dim, sent, true, t.input, t.pack);
       stage(c.output, c.other_dim, received, false, t.output, t.unpack);
       t.input_counts = times(sent, others(c.input, c.dim));
@@ -250,6 +245,36 @@ std::shared_ptr<Work> Group::start(const Collective& collective) {
     return std::make_shared<Done>();
   }
   return transfer(plan(*this, collective));
+}
+
+std::shared_ptr<Work> Group::start_flat(Transfer t) {
+  const auto sum = [](const std::vector<int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  const auto need = [&](bool holds) {
+    if (holds) return;
+    const auto numel = [](const Tensor& tensor) { return tensor.defined() ? tensor.numel() : 0; };
+    fail("communicator",
+         "{} over {} ({} ranks) must have buffers that fit its counts, but got {} and {} elements "
+         "for [{}] and [{}]",
+         name_of(t.kind), name(), size(), numel(t.input), numel(t.output),
+         fmt::join(t.input_counts, ", "), fmt::join(t.output_counts, ", "));
+  };
+  const bool scatters = t.kind == Kind::reduce_scatter, gathers = t.kind == Kind::all_gather;
+  if (scatters || t.kind == Kind::all_to_all) {
+    need(std::ssize(t.input_counts) == size() && t.input.numel() == sum(t.input_counts));
+  }
+  if (gathers || t.kind == Kind::all_to_all) {
+    need(std::ssize(t.output_counts) == size() && t.output.numel() == sum(t.output_counts));
+  }
+  if (scatters) need(t.output.numel() == t.input_counts[index()]);
+  if (gathers) need(t.input.numel() == t.output_counts[index()]);
+  if (t.kind == Kind::all_reduce) need(t.input.numel() == t.output.numel());
+  if (size() > 1) return transfer(std::move(t));
+  if (t.input.defined() && t.output.defined() && t.input.data_ptr() != t.output.data_ptr()) {
+    t.output.copy_(t.input);
+  }
+  return std::make_shared<Done>();
 }
 
 std::unique_ptr<Communicator> single_communicator() { return std::make_unique<LoneCommunicator>(); }

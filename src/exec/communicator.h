@@ -43,9 +43,10 @@ struct Collective {
 
 std::string_view name_of(Collective::Kind kind);
 
-// A collective over contiguous buffers, as back ends carry it out. `pack` runs before the input is
-// read and `unpack` after the output is written, where they are set. Counts are elements for each
-// rank of the group.
+// A collective over contiguous buffers, as programs have it and back ends carry it out: the input
+// is the parts that go to each rank one after the other, the output those that come from each.
+// Counts are elements, the same lists on all ranks. Neither uneven counts nor any kind makes a back
+// end allocate tensors of its own.
 struct Transfer {
   Collective::Kind kind = Collective::Kind::all_reduce;
   at::Tensor input;
@@ -54,6 +55,9 @@ struct Transfer {
   std::vector<int64_t> input_counts;   // reduce_scatter, all_to_all: what goes to each rank
   std::vector<int64_t> output_counts;  // all_gather, all_to_all: what comes from each rank
   int64_t peer = 0;
+  // compile::workspace_elements of the input's type, written at will until the collective is over.
+  at::Tensor workspace;
+  // Run before the input is read and after the output is written, where they are set.
   std::function<void()> pack;
   std::function<void()> unpack;
 };
@@ -82,13 +86,17 @@ class Group {
   int64_t index() const { return index_; }  // this rank's position
   int64_t rank() const { return ranks_[index_]; }
 
-  // Starts a collective. Throws Error for shapes that do not fit it.
+  // Starts a collective over tensors of any layout, allocating the buffers that it needs. Throws
+  // Error for shapes that do not fit it.
   std::shared_ptr<Work> start(const Collective& collective);
 
   // Starts one and waits.
   void run(const Collective& collective) { start(collective)->wait(); }
 
-  // Starts what start() has made of a collective, over at least two ranks.
+  // Starts one that brings all its buffers. Throws Error for sizes that do not fit the counts.
+  std::shared_ptr<Work> start_flat(Transfer transfer);
+
+  // Starts what one of these found to fit, over at least two ranks.
   virtual std::shared_ptr<Work> transfer(Transfer transfer) = 0;
 
  private:

@@ -36,7 +36,7 @@ struct Prepared {
   std::vector<at::Tensor> results;   // op: room for what the call returns
   std::vector<Expected> expected;    // op
   std::shared_ptr<Group> group;      // collective
-  Collective collective;             // collective
+  Transfer transfer;                 // collective
   const Binding* binding = nullptr;  // load
   at::Tensor target;                 // load
 };
@@ -219,15 +219,17 @@ void Executor::Impl::prepare(Prepared& prepared, const Instruction& instruction,
       break;
     }
     case Instruction::Kind::collective: {
-      prepared.collective = collective_of(instruction);
+      prepared.transfer = transfer_of(instruction);
       const auto axis = axis_of(instruction);
       prepared.group =
           communicator.group(axis, mesh::group_of(mesh, mesh::split_axes(axis), program.rank));
       const graph::Node node{.op = instruction.op, .args = instruction.args};
-      node.each_operand([&](ValueId v) { prepared.collective.input = tensor_of(v, bases); });
-      if (!instruction.outputs.empty() && instruction.outputs[0].defined()) {
-        prepared.collective.output = tensor_of(instruction.outputs[0], bases);
-      }
+      const auto flat = [&](ValueId v) { return tensor_of(v, bases).view({-1}); };
+      auto& transfer = prepared.transfer;
+      node.each_operand([&](ValueId v) { transfer.input = flat(v); });
+      const auto& outputs = instruction.outputs;
+      if (!outputs.empty() && outputs[0].defined()) transfer.output = flat(outputs[0]);
+      if (outputs.size() > 1) transfer.workspace = flat(outputs[1]);
       break;
     }
     case Instruction::Kind::load: {
@@ -342,7 +344,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
           auto& event = events.at(instruction.event);
           if (event.first)
             fail_run("exec", "a collective must be waited for before it starts again, but was not");
-          event.first = prepared.group->start(prepared.collective);
+          event.first = prepared.group->start_flat(prepared.transfer);
           if (recording) {
             event.second = {
                 instruction.op, instruction.scope, name, instruction.stream, run.microbatch, 0, 0};

@@ -35,14 +35,88 @@ c10d::ReduceOp reduce_op(mesh::Reduce reduce) {
   }
 }
 
-int64_t sum_of(const std::vector<int64_t>& counts) {
-  int64_t sum = 0;
-  for (auto count : counts) sum += count;
-  return sum;
+// Messages within collectives; those of programs have tag 0.
+constexpr int kTag = 1;
+
+// Sends and receives that run at the same time.
+class Messages {
+ public:
+  Messages(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout)
+      : gloo_(gloo), timeout_(timeout) {}
+
+  void send(const Tensor& tensor, int64_t peer) {
+    std::vector<Tensor> tensors = {tensor};
+    if (tensor.numel() > 0) running_.push_back(gloo_.send(tensors, static_cast<int>(peer), kTag));
+  }
+  void receive(const Tensor& tensor, int64_t peer) {
+    std::vector<Tensor> tensors = {tensor};
+    if (tensor.numel() > 0) running_.push_back(gloo_.recv(tensors, static_cast<int>(peer), kTag));
+  }
+  void wait() {
+    for (const auto& message : running_) message->wait(timeout_);
+    running_.clear();
+  }
+
+ private:
+  c10d::ProcessGroupGloo& gloo_;
+  std::chrono::milliseconds timeout_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> running_;
+};
+
+// Where the ranks' parts begin.
+std::vector<int64_t> offsets(const std::vector<int64_t>& counts) {
+  std::vector<int64_t> begin = {0};
+  for (auto count : counts) begin.push_back(begin.back() + count);
+  return begin;
+}
+
+// Everyone sends its part to everyone, straight to its place: Gloo's own all-gather takes a buffer
+// as large as the result.
+void all_gather(Messages& messages, Transfer& t, int64_t index) {
+  const auto begin = offsets(t.output_counts);
+  const auto part = [&](int64_t i) { return t.output.narrow(0, begin[i], t.output_counts[i]); };
+  for (int64_t i = 0; i < std::ssize(t.output_counts); ++i) {
+    if (i == index) continue;
+    messages.receive(part(i), i);
+    messages.send(t.input, i);
+  }
+  if (t.input.data_ptr() != part(index).data_ptr()) part(index).copy_(t.input);
+  messages.wait();
+}
+
+// Every rank gets all contributions to its part, a piece of each at a time, and adds them up in the
+// group's order.
+void reduce_scatter(Messages& messages, Transfer& t, int64_t index) {
+  const auto ranks = std::ssize(t.input_counts);
+  const auto begin = offsets(t.input_counts);
+  const int64_t most = *std::max_element(t.input_counts.begin(), t.input_counts.end());
+  const int64_t piece = std::max<int64_t>(t.workspace.numel() / (ranks - 1), 1);
+  for (int64_t at = 0; at < most; at += piece) {
+    const auto length = [&](int64_t i) {
+      return std::clamp<int64_t>(t.input_counts[i] - at, 0, piece);
+    };
+    const auto of_part = [&](int64_t i) {
+      return t.input.narrow(0, begin[i] + std::min(at, t.input_counts[i]), length(i));
+    };
+    std::vector<Tensor> contributions;
+    for (int64_t i = 0, slot = 0; i < ranks; ++i) {
+      contributions.push_back(i == index ? of_part(i)
+                                         : t.workspace.narrow(0, piece * slot++, length(index)));
+      if (i == index) continue;
+      messages.receive(contributions.back(), i);
+      messages.send(of_part(i), i);
+    }
+    messages.wait();
+    if (length(index) == 0) continue;
+    const auto result = t.output.narrow(0, at, length(index));
+    reduce_elements(contributions, std::span(&result, 1), t.reduce, 0, length(index));
+  }
 }
 
 // Carries out one collective and returns when it is done.
-void carry_out(c10d::ProcessGroupGloo& gloo, Transfer& t, int64_t ranks, int64_t index) {
+void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, Transfer& t,
+               int64_t ranks, int64_t index) {
+  Messages messages(gloo, timeout);
   if (t.pack) t.pack();
   switch (t.kind) {
     case Kind::all_reduce: {
@@ -52,36 +126,12 @@ void carry_out(c10d::ProcessGroupGloo& gloo, Transfer& t, int64_t ranks, int64_t
       if (t.reduce == mesh::Reduce::average) t.output.div_(ranks);
       break;
     }
-    case Kind::all_gather: {
-      const auto most = *std::max_element(t.output_counts.begin(), t.output_counts.end());
-      if (most * ranks == sum_of(t.output_counts)) {
-        gloo._allgather_base(t.output, t.input)->wait();
-        break;
-      }
-      // Uneven parts travel padded.
-      auto mine = at::zeros({most}, t.input.options());
-      mine.narrow(0, 0, t.input.numel()).copy_(t.input);
-      auto all = at::empty({most * ranks}, t.input.options());
-      gloo._allgather_base(all, mine)->wait();
-      int64_t at = 0;
-      for (int64_t i = 0; i < ranks; ++i) {
-        const auto count = t.output_counts[i];
-        t.output.narrow(0, at, count).copy_(all.narrow(0, i * most, count));
-        at += count;
-      }
+    case Kind::all_gather:
+      all_gather(messages, t, index);
       break;
-    }
-    case Kind::reduce_scatter: {
-      // Every rank gets all contributions to its part and adds them up in the group's order.
-      const auto count = t.input_counts[index];
-      auto all = at::empty({count * ranks}, t.input.options());
-      std::vector<int64_t> received(ranks, count);
-      gloo.alltoall_base(all, t.input, received, t.input_counts)->wait();
-      std::vector<Tensor> contributions;
-      for (int64_t i = 0; i < ranks; ++i) contributions.push_back(all.narrow(0, i * count, count));
-      if (count > 0) reduce_elements(contributions, std::span(&t.output, 1), t.reduce, 0, count);
+    case Kind::reduce_scatter:
+      reduce_scatter(messages, t, index);
       break;
-    }
     case Kind::all_to_all:
       gloo.alltoall_base(t.output, t.input, t.output_counts, t.input_counts)->wait();
       break;
@@ -192,7 +242,7 @@ class GlooEnd : public Group {
       std::string error;
       next->began = now();
       try {
-        carry_out(*gloo_, next->transfer_, size(), index());
+        carry_out(*gloo_, timeout_, next->transfer_, size(), index());
       } catch (const std::exception& e) {
         error = first_line(e);
       }

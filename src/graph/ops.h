@@ -41,6 +41,9 @@
 //   comm::all_to_all(self, axis, split_dim, cat_dim)
 //   comm::broadcast(self, axis, root)
 //   comm::send(self, axis, peer), comm::receive(axis, peer)
+// In programs operands and results of these are flat, the ranks' parts one after the other; what packs and unpacks is
+// perigee::copy_. compile/ adds `counts`, the parts' elements (all_to_all: `sent` and `received`), and a second result
+// where a collective works in memory of its own (compile/collective.h).
 //
 // -- In programs only (compile/ adds them). A name ending in _ writes its first operand(s) in place and makes no result;
 //    lr, step, scale and squared_norm are float64 scalars in memory.

@@ -66,7 +66,8 @@ bool each_pair(const Tensor& out, const Tensor& in, F f) {
 // out = in * factor.
 void copy_scaled(const Tensor& out, const Tensor& in, double factor) {
   if (factor == 1) {
-    out.copy_(in);
+    // With a dim more, LibTorch does not transpose by way of a buffer of its own.
+    out.unsqueeze(0).copy_(in.unsqueeze(0));
     return;
   }
   const bool done = each_pair(

@@ -1,0 +1,38 @@
+#include "compile/collective.h"
+
+#include <algorithm>
+
+#include "mesh/placement.h"
+
+namespace perigee::compile {
+
+namespace {
+
+// Elements of each rank's contribution that are under way at a time.
+constexpr int64_t kPiece = 64 << 10;
+
+}  // namespace
+
+int64_t group_size(const mesh::Mesh& mesh, std::string_view axes) {
+  int64_t ranks = 1;
+  for (const auto& axis : mesh::split_axes(axes)) ranks *= mesh.size_of(axis);
+  return ranks;
+}
+
+std::vector<int64_t> part_lengths(int64_t size, int64_t ranks) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < ranks; ++i) lengths.push_back(mesh::split(size, ranks, i).length);
+  return lengths;
+}
+
+bool is_outermost(const std::vector<int64_t>& shape, int64_t dim) {
+  return std::all_of(shape.begin(), shape.begin() + dim, [](int64_t size) { return size == 1; });
+}
+
+int64_t workspace_elements(std::string_view op, const std::vector<int64_t>& counts) {
+  if (op != "comm::reduce_scatter" || counts.size() < 2) return 0;
+  const int64_t most = *std::max_element(counts.begin(), counts.end());
+  return (std::ssize(counts) - 1) * std::min(most, kPiece);
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,29 @@
+// How a collective of a program moves bytes: flat buffers, one part for each rank of the group.
+// What it needs beside operand and result is known here, so that compile/ can give it a place and
+// exec/ allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "mesh/mesh.h"
+
+namespace perigee::compile {
+
+// Returns the ranks of a group over axes ("data,context").
+int64_t group_size(const mesh::Mesh& mesh, std::string_view axes);
+
+// Returns the lengths of a dim's parts, in group order.
+std::vector<int64_t> part_lengths(int64_t size, int64_t ranks);
+
+// Returns true where the parts of `dim` of a contiguous tensor lie one after the other: no packing.
+bool is_outermost(const std::vector<int64_t>& shape, int64_t dim);
+
+// Returns how many elements of the operand's type a collective works in beside operand and result,
+// the same on all ranks. `counts` are the parts' elements. Only a reduce-scatter needs any: where
+// the back end does not reduce on the way, the others' contributions are received here, a bounded
+// piece of each at a time.
+int64_t workspace_elements(std::string_view op, const std::vector<int64_t>& counts);
+
+}  // namespace perigee::compile
