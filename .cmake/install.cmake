@@ -20,7 +20,7 @@ endif()
 install(DIRECTORY src/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/perigee FILES_MATCHING PATTERN "*.h")
 # The fmt that the libraries were built with: an embedder sees it before LibTorch's.
 install(DIRECTORY ${fmt_INCLUDE}/fmt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/perigee/fmt_first)
-install(DIRECTORY runtime strategies DESTINATION ${CMAKE_INSTALL_DATADIR}/perigee OPTIONAL)
+install(DIRECTORY runtime strategies DESTINATION ${CMAKE_INSTALL_DATADIR}/perigee)
 
 get_target_property(fmt_library dep::fmt INTERFACE_LINK_LIBRARIES)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/Perigee)

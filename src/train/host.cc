@@ -223,6 +223,13 @@ class TorchHost : public Host {
       folder = std::make_unique<RunFolder>(
           job, RunOptions{task.resume, task.resume_from, task.overwrite});
     const auto checkpoint = share_text(root ? folder->checkpoint() : "", *everyone(communicator));
+    if (!checkpoint.empty() && Checkpoint(checkpoint).info().step >= job.train.steps) {
+      if (root) {
+        log::info("{}: all {} steps are done, in {} (a larger train.steps goes on)", job.name,
+                  job.train.steps, checkpoint);
+      }
+      return;
+    }
     const bool own_plan = root && task.resume && task.plan_file.empty() && !task.strategy_given;
     const auto plan_file = own_plan ? folder->resumed_plan() : std::string();
     auto plan_text = plan_file.empty() ? std::string() : read_file(plan_file, "plan");

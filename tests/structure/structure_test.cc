@@ -81,5 +81,5 @@ TEST_CASE("the top level holds what the README lists and nothing else") {
     tree.add(name, "");
   }
   CHECK(perigee::structure::top_level(tree.root()) ==
-        Lines{"Makefile: does not belong to the top level"});
+        Lines{"CMakeLists.txt: is missing", "Makefile: does not belong to the top level"});
 }

@@ -134,6 +134,9 @@ std::vector<std::string> top_level(const fs::path& root) {
                                               "scripts",        "strategies", "runtime", "tests",
                                               "tools"};
   std::vector<std::string> broken;
+  for (const auto& name : expected) {
+    if (!fs::exists(root / name)) broken.push_back(name + ": is missing");
+  }
   for (const auto& entry : fs::directory_iterator(root)) {
     const auto name = entry.path().filename().string();
     const bool made = name == "build" || name.starts_with("build-") || name == "runs";
