@@ -1,7 +1,9 @@
-// The examples of runtime/README.md and strategies/ are what the code reads and writes.
+// The examples of README.md, runtime/README.md and strategies/ are what the code reads and writes.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "base/error.h"
@@ -19,8 +21,8 @@ namespace {
 std::string page() { return test::read("runtime/README.md"); }
 
 // Returns the fenced block of the page that holds the text.
-std::string block_with(const std::string& text) {
-  std::istringstream lines(page());
+std::string block_with(const std::string& text, const std::string& from = page()) {
+  std::istringstream lines(from);
   std::string block;
   bool inside = false;
   for (std::string line; std::getline(lines, line);) {
@@ -48,7 +50,78 @@ std::string indented_lines(const std::string& section) {
   return result;
 }
 
+// Returns what stands in the README behind a command, up to the next one.
+std::string shown_output(const std::string& command) {
+  const auto shown = block_with("$ " + command, test::read("README.md"));
+  const auto begin = shown.find("$ " + command + "\n") + command.size() + 3;
+  return shown.substr(begin, shown.find("$ ", begin) - begin);
+}
+
+// Returns the text with every number replaced, which differs from machine to machine.
+std::string without_numbers(const std::string& text) {
+  return std::regex_replace(text, std::regex("[0-9]+([.:][0-9]+)?"), "#");
+}
+
+// Returns the loss of a step in a run's log.
+double loss_at(const std::string& log, int step) {
+  std::smatch found;
+  const std::regex line("step " + std::to_string(step) + "/[0-9]+, loss ([0-9.]+)");
+  REQUIRE(std::regex_search(log, found, line));
+  return std::stod(found[1]);
+}
+
 }  // namespace
+
+TEST_CASE("the README shows the sample job's strategy and what its commands print") {
+  const auto readme = test::read("README.md");
+  CHECK(std::ranges::count(readme, '\n') <= 40);
+  CHECK_THAT(test::read("strategies/ddp.lua"), Contains(block_with("perigee.methods", readme)));
+  const auto job = job::Job::load("strategies/gpt.toml");
+  CHECK_THAT(job.strategy, Catch::Matchers::EndsWith("strategies/ddp.lua"));
+
+  test::Folder folder;
+  const test::How how{.environment = {{"XDG_CACHE_HOME", folder / "cache"}}, .seconds = 100};
+  const std::string brief = " --set train.output=" + (folder / "run") +
+                            " --set train.steps=30 --set lr_schedule.warmup=20";
+  const auto shown = shown_output("build/perigee train strategies/gpt.toml");
+  const auto trained = test::run("train strategies/gpt.toml" + brief, how);
+  INFO(trained.err);
+  REQUIRE(trained.status == 0);
+  // A run as short as this one prints the first and the last two lines of the real one.
+  const auto line = [](const std::string& text, size_t begin, size_t end) {
+    std::istringstream lines(text);
+    std::vector<std::string> all;
+    for (std::string line; std::getline(lines, line);) all.push_back(line + "\n");
+    REQUIRE(all.size() >= end);
+    std::string joined;
+    for (size_t i = begin; i < end; ++i) joined += all[i];
+    return joined;
+  };
+  const auto count = static_cast<size_t>(std::ranges::count(shown, '\n'));
+  CHECK(line(trained.err, 0, 1) ==
+        std::regex_replace(line(shown, 0, 1), std::regex("runs/gpt"), folder / "run"));
+  CHECK(without_numbers(line(trained.err, 1, 4)) ==
+        without_numbers(line(shown, 1, 2) + line(shown, count - 2, count)));
+  CHECK(loss_at(trained.err, 1) == Approx(loss_at(shown, 1)).epsilon(1e-3));
+  CHECK(loss_at(trained.err, 30) < loss_at(trained.err, 1) - 0.8);
+  CHECK_THAT(shown, Contains(fmt::format("step {}/{}, ", job.train.steps, job.train.steps)));
+  CHECK(loss_at(shown, static_cast<int>(job.train.steps)) < 5);
+
+  const auto planned = test::run("plan strategies/gpt.toml --explain", how);
+  CHECK(without_numbers(planned.out) ==
+        without_numbers(shown_output("build/perigee plan strategies/gpt.toml --explain")));
+  const auto sentences = planned.out.substr(0, planned.out.find("predicted peak"));
+  CHECK_THAT(readme, Contains(sentences));
+
+  const auto again = test::run("train strategies/gpt.toml --resume" + brief, how);
+  CHECK(again.status == 0);
+  CHECK_THAT(again.err, Contains("all 30 steps are done"));
+  const auto sampled = test::run({"sample", "strategies/gpt.toml", "--checkpoint", folder / "run",
+                                  "--prompt", ":hacker: n.", "--tokens", "4"},
+                                 how);
+  CHECK(sampled.status == 0);
+  CHECK_THAT(sampled.out, Catch::Matchers::StartsWith(":hacker: n."));
+}
 
 TEST_CASE("the page's plan is a plan as it is printed") {
   const auto text = block_with("perigee.plan/1");
@@ -78,6 +151,31 @@ TEST_CASE("the page's saved strategy is what perigee.strategy loads") {
   lua::StrategyScript script(
       folder.write("s.lua", "return assert(require('perigee.strategy').load('saved.json'))"));
   CHECK(script.resolve({}, {}).methods.size() == 2);
+}
+
+TEST_CASE("the page's checkpoint index is what a run writes") {
+  test::Folder folder;
+  const auto job = folder.write("tiny.toml",
+                                "model = {kind = 'mlp', inputs = 2, outputs = 3, layers = 1}\n"
+                                "batch.global = 2\n"
+                                "optimizer = {name = 'sgd', momentum = 0.0}\n"
+                                "train = {steps = 1, output = '" +
+                                    (folder / "run") + "'}\ncluster.ranks = 2\n");
+  const auto ran = test::run("train " + job);
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  auto index = nlohmann::json::parse(test::read(folder / "run/checkpoints/step-1/index.json"));
+  auto shown = nlohmann::json::parse(block_with("perigee.checkpoint/1"));
+  // Sums of what weights and plans hold are not part of the format.
+  for (auto* each : {&index, &shown}) {
+    CHECK((*each)["plan"].get<std::string>().size() == 32);
+    (*each)["plan"] = "";
+    for (auto& file : (*each)["files"]) {
+      CHECK(file["xxh3_128"].get<std::string>().size() == 32);
+      file["xxh3_128"] = "";
+    }
+  }
+  CHECK(shown == index);
 }
 
 TEST_CASE("the page lists every command and option") {

@@ -42,8 +42,10 @@ TEST_CASE("a folder includes only from folders above it") {
   tree.add("src/graph/a.cc", "#include \"base/error.h\"\n  #  include \"plan/plan.h\"\n");
   tree.add("src/graph/b.cc", "#include <vector>\n#include \"a.h\"\n");
   tree.add("src/misc/c.h", "#include <vector>\n");
+  tree.add("src/README.md", "    src/base       errors\n    src/perigee.h  all\n");
   CHECK(perigee::structure::folder_order(tree.root()) ==
-        Lines{"src/graph/a.cc:2: graph may not include plan",
+        Lines{"src/README.md: lists the folders base",
+              "src/graph/a.cc:2: graph may not include plan",
               "src/graph/b.cc:2: \"a.h\" does not start with a folder of src/",
               "src/misc/c.h:1: src/misc is not a known folder"});
 }

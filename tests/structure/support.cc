@@ -1,6 +1,7 @@
 #include "tests/structure/support.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <fstream>
@@ -75,10 +76,25 @@ size_t position(const std::string& folder) {
   return std::find(kFolders.begin(), kFolders.end(), folder) - kFolders.begin();
 }
 
+// Returns the folders of src/ that src/README.md lists, in its order.
+std::vector<std::string> documented_folders(const fs::path& root) {
+  static const std::regex row("^    src/([a-z]+) .*");
+  std::vector<std::string> folders;
+  std::ifstream in(root / "src/README.md");
+  std::smatch match;
+  for (std::string line; std::getline(in, line);) {
+    if (std::regex_match(line, match, row)) folders.push_back(match[1]);
+  }
+  return folders;
+}
+
 }  // namespace
 
 std::vector<std::string> folder_order(const fs::path& root) {
   std::vector<std::string> broken;
+  if (const auto listed = documented_folders(root); listed != kFolders) {
+    broken.push_back(fmt::format("src/README.md: lists the folders {}", fmt::join(listed, " ")));
+  }
   each_include(root, [&](const Include& include) {
     if (position(include.folder) == kFolders.size()) {
       broken.push_back(

@@ -10,7 +10,8 @@ namespace perigee::structure {
 // Each returns one line per violation in the tree at `root`, sorted; an empty list means that the
 // rule holds.
 
-// A folder of src/ includes only itself and folders above it (src/README.md section 9).
+// A folder of src/ includes only itself and folders above it, in the order of src/README.md
+// section 9, which lists each of them.
 std::vector<std::string> folder_order(const std::filesystem::path& root);
 
 // Headers of LibTorch, spdlog, Lua and CUDA are included only where they belong.

@@ -45,30 +45,21 @@ int main() try {
   namespace fs = std::filesystem;
   const auto folder = fs::temp_directory_path() / "perigee-embedder";
   fs::remove_all(folder);
+  const fs::path here = EMBED_FOLDER;
 
   auto net = perigee::deferred<Net>(32);  // shapes only; an existing module does as well
   const perigee::Batch example = {{"x", torch::zeros({1, 2})}, {"y", torch::zeros({1, 1})}};
-  auto source = perigee::source(net, example, [net](const perigee::Batch& batch) {
+  const auto forward = [net](const perigee::Batch& batch) {
     const auto y = net->forward(batch.at("x"));
     return perigee::Result{torch::mse_loss(y, batch.at("y")), {{"prediction", y}}};
-  });
-  std::cout << source->at(64).graph.nodes.size() << " ops in the graph of one step\n";
+  };
+  const auto captured = perigee::capture(*net, example, forward);
+  std::cout << captured.graph.nodes.size() << " ops in the graph of one step\n";
+  auto source = perigee::source(net, example, forward);
 
-  auto job = perigee::Job::parse(R"(
-    model.kind = "mlp"            # only a name: the module is ours
-    batch.global = 64
-    [optimizer]
-    lr = 0.01
-    weight_decay = 0.0
-    [lr_schedule]
-    kind = "constant"
-    warmup = 0
-    [train]
-    steps = 300
-  )",
-                                 "embedded.toml");
-  const auto strategy = perigee::Strategy::data(R"([["parallel_mode", [["data", 2]]]])");
-  const auto plan = perigee::make_plan(source, strategy, job);
+  const auto job = perigee::Job::load(here / "job.toml");
+  const auto strategy = perigee::Strategy::file(here / "strategy.lua");
+  const auto plan = perigee::make_plan(source, strategy, job, {2});
 
   perigee::Trainer trainer{*net, plan, job, perigee::Ranks::threads(2),
                            std::make_unique<Products>()};
