@@ -1,10 +1,9 @@
 // What a GPU computes, against the CPU's reference. Everything runs on the CPU's device too, so
 // that the cases themselves are tested on a machine without a GPU.
-#include "exec/kernels/kernels.h"
-
 #include <cstdlib>
 
 #include "exec/cuda.h"
+#include "exec/kernels/kernels.h"
 #include "exec/reference_ops.h"
 #include "exec/tensor.h"
 #include "tests/exec/support.h"
