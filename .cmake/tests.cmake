@@ -76,6 +76,17 @@ if(TARGET tests_train AND sentencepiece_train)
   add_dependencies(tests_train make_sentencepiece)
 endif()
 
+# What `perigee new` copies builds against the build folder, and the command captures the plugin.
+if(TARGET perigee AND TARGET perigee_torch)
+  add_test(NAME "command/the plugin of a new folder builds and is captured"
+    COMMAND ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR}/runtime/new ${PROJECT_BINARY_DIR}/using/new
+      --build-generator ${CMAKE_GENERATOR} --build-makeprogram ${CMAKE_MAKE_PROGRAM}
+      --build-options -DCMAKE_PREFIX_PATH=${PROJECT_BINARY_DIR} "-DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}"
+      --test-command ${PROJECT_BINARY_DIR}/perigee graph ${PROJECT_SOURCE_DIR}/tests/command/plugin.toml
+        --set model.file=${PROJECT_BINARY_DIR}/using/new/model.so)
+  set_tests_properties("command/the plugin of a new folder builds and is captured" PROPERTIES TIMEOUT 300)
+endif()
+
 # Installs into the build folder, then builds and runs projects that use the installed copy.
 if(TARGET perigee_torch)
   set(prefix ${PROJECT_BINARY_DIR}/installed)

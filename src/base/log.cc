@@ -87,12 +87,16 @@ class StandardSink : public Sink {
 
 }  // namespace
 
-void set_sink(Sink* sink, Level lowest) {
+void set_sink(Sink* sink) {
   auto& s = state();
   std::lock_guard lock(s.mutex);
   s.sink = sink;
-  s.lowest = lowest;
   s.active = sink != nullptr;
+}
+
+void set_sink(Sink* sink, Level lowest) {
+  state().lowest = lowest;
+  set_sink(sink);
 }
 
 Sink* standard_sink(std::string_view prefix, const std::string& path) {

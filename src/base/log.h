@@ -22,8 +22,10 @@ class Sink {
   virtual bool progress(std::string_view) { return false; }
 };
 
-// Sets the process's sink (not owned; nullptr drops messages) and its lowest level.
-void set_sink(Sink* sink, Level lowest = Level::info);
+// Sets the process's sink (not owned; nullptr drops messages), and its lowest level where one is
+// given; that is info at the start.
+void set_sink(Sink* sink);
+void set_sink(Sink* sink, Level lowest);
 
 // Returns a spdlog sink that writes plain lines to standard error and, with a path, to that file
 // too. `prefix` stands before every line ("rank 2"). It shows progress where standard error is a

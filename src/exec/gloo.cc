@@ -196,9 +196,12 @@ class GlooEnd : public Group {
   }
 
   [[noreturn]] void fail_transfer(const Transfer& t, const std::string& seen) const {
-    fail_run("communicator", "rank {}: {} over {} (ranks {}) must finish within {} s, but got: {}",
-             rank(), name_of(t.kind), name(), fmt::join(ranks(), ","),
-             std::chrono::duration<double>(timeout_).count(), failure_or(*store_, seen));
+    fail_run(
+        "communicator",
+        "rank {}: {} over {} (ranks {}) must finish within {} s (cluster.timeout), but got: {}",
+        rank(), name_of(t.kind), name(), fmt::join(ranks(), ","),
+        std::chrono::duration<double>(timeout_).count(),
+        failure_among(*store_, rank(), ranks(), seen));
   }
 
  protected:

@@ -9,6 +9,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
@@ -18,6 +23,58 @@ namespace perigee::exec {
 namespace {
 
 constexpr const char* kFailureKey = "perigee/failure";
+constexpr auto kRollCall = std::chrono::seconds(1);  // for all ranks to say that they are there
+
+std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+// Asks the store on a thread of its own: one whose process is stopped never answers, and has no
+// time-out. Returns nothing after twice the roll call's time. Throws what `question` throws.
+std::optional<std::string> ask(c10d::Store& store,
+                               std::function<std::string(c10d::Store&)> question) {
+  auto answer = std::make_shared<std::promise<std::string>>();
+  auto result = answer->get_future();
+  std::thread([answer, question = std::move(question),
+               kept = Store::reclaim_copy(&store)] {  // outlives the caller where it must
+    try {
+      answer->set_value(question(*kept));
+    } catch (...) {
+      answer->set_exception(std::current_exception());
+    }
+  })
+      .detach();
+  if (result.wait_for(2 * kRollCall) != std::future_status::ready) return std::nullopt;
+  return result.get();
+}
+
+std::string failure_or(c10d::Store& store, const std::string& seen,
+                       std::function<std::string(c10d::Store&)> question) {
+  try {
+    const auto left = ask(store, std::move(question));
+    if (!left) return "rank 0, which has the store, does not answer";
+    return left->empty() ? seen : *left;
+  } catch (const std::exception&) {
+    return seen + " (rank 0's store is gone, too)";
+  }
+}
+
+// Returns the reason that a rank left, or which ranks are silent, or "".
+std::string roll_call(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks) {
+  const auto key = [](int64_t other) { return fmt::format("perigee/lost/{}", other); };
+  store.set(key(rank), bytes_of("1"));
+  const auto deadline = std::chrono::steady_clock::now() + kRollCall;
+  std::vector<int64_t> silent;
+  do {
+    if (auto left = left_failure(store); !left.empty()) return left;
+    silent.clear();
+    for (const int64_t other : ranks) {
+      if (!store.check({key(other)})) silent.push_back(other);
+    }
+    if (silent.empty()) return "";
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  } while (std::chrono::steady_clock::now() < deadline);
+  return fmt::format("rank {} {} not answer", fmt::join(silent, ", "),
+                     silent.size() == 1 ? "does" : "do");
+}
 
 }  // namespace
 
@@ -62,8 +119,10 @@ Store meet(const RendezvousOptions& options) {
 void leave_failure(c10d::Store& store, int64_t rank, const std::string& reason) {
   const auto text = fmt::format("rank {} failed: {}", rank, reason);
   try {
-    if (!store.check({kFailureKey}))
-      store.set(kFailureKey, std::vector<uint8_t>(text.begin(), text.end()));
+    ask(store, [text](c10d::Store& kept) {
+      if (!kept.check({kFailureKey})) kept.set(kFailureKey, bytes_of(text));
+      return std::string();
+    });
   } catch (const std::exception&) {
     // The store is gone with rank 0, and all ranks see that by themselves.
   }
@@ -76,12 +135,13 @@ std::string left_failure(c10d::Store& store) {
 }
 
 std::string failure_or(c10d::Store& store, const std::string& seen) {
-  try {
-    const auto left = left_failure(store);
-    return left.empty() ? seen : left;
-  } catch (const std::exception&) {
-    return seen + " (rank 0's store is gone, too)";
-  }
+  return failure_or(store, seen, left_failure);
+}
+
+std::string failure_among(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
+                          const std::string& seen) {
+  return failure_or(store, seen,
+                    [rank, ranks](c10d::Store& kept) { return roll_call(kept, rank, ranks); });
 }
 
 std::string first_line(const std::exception& error) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 namespace perigee::exec {
 
@@ -39,6 +40,12 @@ std::string left_failure(c10d::Store& store);
 
 // Returns the reason that a failing rank left, or what this rank saw.
 std::string failure_or(c10d::Store& store, const std::string& seen);
+
+// The same after a transfer among `ranks` failed. Where no rank left a reason, those that do not
+// say within a second that they miss the others, too, are named instead of what was seen: they do
+// not answer.
+std::string failure_among(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
+                          const std::string& seen);
 
 // Returns an exception's first line, without LibTorch's backtrace.
 std::string first_line(const std::exception& error);

@@ -87,8 +87,9 @@ class CheckpointWriter {
   // the checkpoint, and removes all but the newest `keep` (and those of later steps, which a
   // resumed run has left behind).
   void finish(const CheckpointInfo& info, int64_t world, int64_t keep);
-  // Removes the unfinished folder; never throws.
-  void abandon() noexcept;
+  // Removes what the rank has written of an unfinished checkpoint, and its folder once no rank's
+  // file is left there; never throws.
+  void abandon(int64_t rank) noexcept;
 
  private:
   void publish(const std::string& index_checksum);

@@ -206,9 +206,16 @@ void CheckpointWriter::prune(int64_t keep) {
   }
 }
 
-void CheckpointWriter::abandon() noexcept {
+void CheckpointWriter::abandon(int64_t rank) noexcept {
   try {
-    remove_checkpoint(partial_);
+    std::vector<std::string> names = {rank_file(rank, ".safetensors"), rank_file(rank, ".json")};
+    if (rank == 0) names.push_back("index.json");
+    std::error_code ignored;
+    for (const auto& name : names) {
+      for (const auto* ending : {"", ".partial"})
+        fs::remove(inside(partial_, name + ending), ignored);
+    }
+    fs::remove(partial_, ignored);
   } catch (const std::exception&) {  // out of memory; the next begin removes it
   }
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/util/Logging.h>
 #include <torch/nn/module.h>
 #include <torch/version.h>
 
@@ -259,6 +260,8 @@ class TorchHost : public Host {
     std::unique_ptr<MetricsFile> metrics;
     std::unique_ptr<Progress> progress;
     if (root) {
+      folder->begin();
+      if (task.open_log) task.open_log(folder->file("log.txt"));
       folder->write_job(job);
       folder->write_plan(plan::print(shared.plan));
       metrics = std::make_unique<MetricsFile>(folder->file("metrics.jsonl"), first - 1);
@@ -346,6 +349,7 @@ class TorchHost : public Host {
 }  // namespace perigee::train
 
 extern "C" perigee::train::Host* perigee_host() {
+  c10::initLogging();  // reads TORCH_CPP_LOG_LEVEL
   static perigee::train::TorchHost host;
   return &host;
 }

@@ -29,6 +29,8 @@ struct Task {
   bool resume = false;
   std::string resume_from;  // a run or a checkpoint; "": train.output
   bool overwrite = false;
+  // Called on rank 0 with the path of log.txt once the run's folder is its own. May be empty.
+  std::function<void(const std::string& path)> open_log;
 };
 
 struct PlanResult {

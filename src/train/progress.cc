@@ -36,10 +36,10 @@ void Progress::step(const StepMetrics& metrics) {
   const double left = seconds_ / double(std::max<int64_t>(1, done)) * double(last_ - metrics.step);
   const auto line = progress_line(metrics, last_, left);
   shown_ = log::progress(metrics.step == last_ ? "" : line);
-  const bool due =
-      metrics.step == first_ || metrics.step == last_ || metrics.step % log_every_ == 0;
-  // The last step's line stays on a terminal too.
-  if (shown_ ? metrics.step == last_ : due) log::info("{}", line);
+  // These lines stay, on a terminal too; log.txt has no others.
+  if (metrics.step == first_ || metrics.step == last_ || metrics.step % log_every_ == 0) {
+    log::info("{}", line);
+  }
 }
 
 Progress::~Progress() {

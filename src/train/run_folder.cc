@@ -20,7 +20,8 @@ namespace fs = std::filesystem;
 namespace {
 
 // What a run leaves beside its checkpoints.
-constexpr const char* kFiles[] = {"job.toml", "plan.json", "log.txt", "metrics.jsonl"};
+constexpr const char* kMetrics = "metrics.jsonl";
+constexpr const char* kFiles[] = {"job.toml", "plan.json", "log.txt", kMetrics};
 
 bool exists(const std::string& path) {
   std::error_code ignored;
@@ -37,10 +38,23 @@ bool same_folder(const std::string& a, const std::string& b) {
 }
 
 bool holds_run(const std::string& folder) {
-  for (const auto* name : kFiles) {
-    if (exists(inside(folder, name))) return true;
+  std::error_code error;
+  const auto bytes = fs::file_size(inside(folder, kMetrics), error);
+  if (!error && bytes > 0) return true;
+  for (const auto& step : step_folders(folder)) {
+    if (step.kind != StepFolder::Kind::partial) return true;
   }
-  return !step_folders(folder).empty();
+  return false;
+}
+
+// Returns the topmost of a path's folders that are not there, or "".
+std::string topmost_missing(fs::path path) {
+  std::string missing;
+  path = path.lexically_normal();
+  for (; !path.empty() && !exists(path.string()); path = path.parent_path()) {
+    missing = path.string();
+  }
+  return missing;
 }
 
 // Checkpoints go first: what is left by a crash still counts as a run.
@@ -103,38 +117,51 @@ RunFolder::RunFolder(const job::Job& job, const RunOptions& options) : path_(job
   std::error_code ignored;
   // A run that is not there must not leave a folder behind.
   if (options.resume && !fs::is_directory(from, ignored)) find_checkpoint(from);
-  make_folders(path_);
-  lock_ = lock(path_);
+  made_ = topmost_missing(path_);
   try {
+    make_folders(path_);
+    lock_ = lock(path_);
     prepare(job, options, from);
   } catch (...) {
-    if (lock_ >= 0) ::close(lock_);
+    close();
     throw;
   }
 }
 
 void RunFolder::prepare(const job::Job& job, const RunOptions& options, const std::string& from) {
-  bool in_place = false;
   if (options.resume) {
     checkpoint_ = find_checkpoint(from);
     const auto source = run_of(checkpoint_);
-    in_place = same_folder(source, path_);
+    goes_on_ = same_folder(source, path_);
     check_job(source, job);
   }
-  if (in_place && options.overwrite) {
+  if (goes_on_ && options.overwrite) {
     fail("run", "a run is resumed or overwritten, but got --resume and --overwrite for {}", path_);
   }
-  if (in_place) return;
-  if (holds_run(path_) && !options.overwrite) {
+  if (!goes_on_ && holds_run(path_) && !options.overwrite) {
     fail("run",
          "{} must be a new folder, but it holds another run: go on with it (--resume), empty it "
          "(--overwrite), or choose another train.output",
          path_);
   }
-  empty_folder(path_);
 }
 
-RunFolder::~RunFolder() {
+void RunFolder::begin() {
+  if (!goes_on_) empty_folder(path_);
+  began_ = true;
+}
+
+RunFolder::~RunFolder() { close(); }
+
+void RunFolder::close() {
+  if (!began_ && !made_.empty()) {  // folders that hold something meanwhile stay
+    std::error_code error;
+    if (lock_ >= 0) fs::remove(inside(path_, ".lock"), error);
+    for (auto folder = fs::path(path_).lexically_normal(); !error; folder = folder.parent_path()) {
+      fs::remove(folder, error);
+      if (folder.string() == made_) break;
+    }
+  }
   if (lock_ >= 0) ::close(lock_);
 }
 

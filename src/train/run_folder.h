@@ -24,9 +24,10 @@ class RunFolder {
   //   it holds a run and the options neither continue that run nor overwrite it,
   //   there is nothing to resume, or
   //   the job differs from the resumed run's in keys that may not change.
-  // Overwriting removes what a run leaves and nothing else. Resuming from another run's checkpoint
-  // starts a new run here. Nothing is removed before all checks have passed.
+  // A run that made no step and no checkpoint is no run. Resuming from another run's checkpoint
+  // starts a new run here.
   RunFolder(const job::Job& job, const RunOptions& options);
+  // Without `begin`, the folders that were made for it are gone again.
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -38,14 +39,21 @@ class RunFolder {
   // The path of the plan.json of the run that is resumed, or "".
   std::string resumed_plan() const;
 
-  // Write job.toml and plan.json, beside and renamed.
+  // Removes what another run has left, and nothing else, unless that run goes on. Once, when all
+  // that can be wrong has been checked.
+  void begin();
+
+  // Write job.toml and plan.json, beside and renamed. After `begin`.
   void write_job(const job::Job& job) const;
   void write_plan(std::string_view text) const;
 
  private:
   void prepare(const job::Job& job, const RunOptions& options, const std::string& from);
+  void close();
 
   std::string path_, checkpoint_;
+  std::string made_;  // the topmost folder that was made for it, or ""
+  bool goes_on_ = false, began_ = false;
   int lock_ = -1;
 };
 

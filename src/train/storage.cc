@@ -12,18 +12,23 @@ void save_checkpoint(RankTrainer& trainer, exec::Communicator& communicator, con
                      const plan::Plan& plan, const std::string& run, int64_t step) {
   const bool root = communicator.rank() == 0;
   CheckpointWriter writer(run, step);
-  if (root) writer.begin();
-  barrier(communicator);
-  writer.write_rank(communicator.rank(), trainer.pieces_to_write());
-  barrier(communicator);
-  if (root) {
-    CheckpointInfo info;
-    info.step = step;
-    info.samples = step * job.batch.global;
-    info.plan_hash = plan::hash(plan);
-    writer.finish(info, communicator.world(), job.train.keep_checkpoints);
+  try {
+    if (root) writer.begin();
+    barrier(communicator);
+    writer.write_rank(communicator.rank(), trainer.pieces_to_write());
+    barrier(communicator);
+    if (root) {
+      CheckpointInfo info;
+      info.step = step;
+      info.samples = step * job.batch.global;
+      info.plan_hash = plan::hash(plan);
+      writer.finish(info, communicator.world(), job.train.keep_checkpoints);
+    }
+    barrier(communicator);
+  } catch (...) {
+    writer.abandon(communicator.rank());
+    throw;
   }
-  barrier(communicator);
 }
 
 }  // namespace perigee::train

@@ -41,7 +41,8 @@ TEST_CASE("every command has help, and the command lists them all") {
     CHECK_THAT(all.out, Contains("\n  " + command + " "));
     const auto ran = run(command + " --help");
     CHECK(ran.status == 0);
-    CHECK_THAT(ran.out, Contains("Usage: perigee " + command));
+    CHECK_THAT(ran.out, Contains("Usage: perigee " + command) &&
+                            Contains("Examples:\n  perigee " + command));
     CHECK(ran.err == "");
   }
 }

@@ -176,6 +176,57 @@ TEST_CASE("a rank that a signal killed is told by its number, and the others are
   CHECK_THAT(job.written(), Contains("rank 1 was killed by signal 9") && Contains("memory"));
 }
 
+TEST_CASE("a rank that lost the others is heard only where none failed by itself") {
+  const auto lose = [](const Place& place) -> int {
+    throw Error(Status::failed, "communicator", fmt::format("I lost them, says {}", place.rank));
+  };
+  for (const int culprit : {0, 1}) {  // whatever the order in which they end
+    Job job({.ranks = 2}, [&](const Place& place, Shared& shared) {
+      if (place.rank != culprit) {
+        ++shared.ready;
+        return lose(place);
+      }
+      while (shared.ready < 1) ::usleep(1000);
+      ::usleep(20'000);
+      return 3;
+    });
+    CHECK(job.status() == 3);
+    CHECK(job.written() == "");
+  }
+  Job nobody({.ranks = 2}, [&](const Place& place, Shared& shared) {
+    return place.rank == 1 ? hang(place, shared) : lose(place);
+  });
+  CHECK(nobody.status() == 1);
+  CHECK(nobody.written() == "perigee: rank 0: [communicator] I lost them, says 0\n");
+}
+
+TEST_CASE("where several ranks fail, one message is shown, with its status") {
+  Job job({.ranks = 3}, [](const Place& place, Shared& shared) -> int {
+    ++shared.ready;
+    while (shared.ready < 3) ::usleep(1000);
+    if (place.rank == 1) throw Error(Status::failed, "communicator", "lost");
+    throw Error(Status::invalid, "test", "the disk is full");
+  });
+  CHECK(job.status() == 2);
+  CHECK_THAT(job.written(),
+             Catch::Matchers::Matches("perigee: rank [02]: \\[test\\] the disk is full\n"));
+}
+
+TEST_CASE("a killed rank is told although another noticed first") {
+  Job job({.ranks = 2}, [](const Place& place, Shared& shared) -> int {
+    if (place.rank == 0) {
+      ++shared.ready;
+      throw Error(Status::failed, "communicator", "lost");
+    }
+    while (shared.ready < 1) ::usleep(1000);
+    ::usleep(20'000);
+    ::kill(::getpid(), SIGKILL);
+    return 0;
+  });
+  CHECK(job.status() == 1);
+  CHECK_THAT(job.written(), Contains("rank 1 was killed by signal 9") && !Contains("lost"));
+}
+
 TEST_CASE("SIGINT and SIGTERM to the launcher end all ranks soon, stubborn ones too") {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     for (const auto body : {hang, wait_to_stop}) {
@@ -225,14 +276,7 @@ TEST_CASE("a port in use is an error that names it and the way out") {
 }
 
 TEST_CASE("two launchers on one host make one world") {
-  const int probe = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof address;
-  REQUIRE(::bind(probe, reinterpret_cast<sockaddr*>(&address), size) == 0);
-  ::getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(probe);
-  const auto rendezvous = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  const auto rendezvous = "127.0.0.1:" + std::to_string(test::free_port());
   for (const int64_t node : {0, 1}) {
     Job job({.ranks = 2, .nodes = 2, .node_rank = node, .rendezvous = rendezvous},
             [node](const Place& place, Shared&) {

@@ -1,8 +1,13 @@
 #include "tests/command/support.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,10 +26,28 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+namespace {
+
+// Opens a terminal: what is written to ends[1] is read at ends[0].
+bool open_terminal(int (&ends)[2], int columns) {
+  ends[0] = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  char name[128];
+  if (ends[0] < 0 || ::grantpt(ends[0]) != 0 || ::unlockpt(ends[0]) != 0 ||
+      ::ptsname_r(ends[0], name, sizeof name) != 0) {
+    return false;
+  }
+  ends[1] = ::open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  const winsize size{.ws_row = 24, .ws_col = static_cast<unsigned short>(columns)};
+  return ends[1] >= 0 && ::ioctl(ends[1], TIOCSWINSZ, &size) == 0;
+}
+
+}  // namespace
+
 Process::Process(const std::vector<std::string>& command, const How& how)
     : deadline_(now() + how.seconds) {
   int out[2], err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) {
+  if (::pipe2(out, O_CLOEXEC) != 0 ||
+      (how.columns > 0 ? !open_terminal(err, how.columns) : ::pipe2(err, O_CLOEXEC) != 0)) {
     throw std::runtime_error("no pipe");
   }
   std::vector<char*> words;
@@ -40,6 +63,11 @@ Process::Process(const std::vector<std::string>& command, const How& how)
     ::dup2(input, 0);
     if (!how.output.empty()) ::dup2(::open(how.output.c_str(), O_WRONLY), 1);
     if (how.closed_output) ::close(1);
+    if (how.file_bytes > 0) {
+      const rlimit limit{static_cast<rlim_t>(how.file_bytes), static_cast<rlim_t>(how.file_bytes)};
+      ::signal(SIGXFSZ, SIG_IGN);  // then writing beyond it is an error, as on a full disk
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+    }
     for (const auto& [name, value] : how.environment) ::setenv(name.c_str(), value.c_str(), 1);
     if (!how.folder.empty() && ::chdir(how.folder.c_str()) != 0) ::_exit(126);
     ::execvp(words[0], words.data());
@@ -155,6 +183,38 @@ std::string read(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return std::move(text).str();
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    names.push_back(it->path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<pid_t> children(pid_t pid) {
+  const auto text = std::to_string(pid);
+  std::istringstream list(read("/proc/" + text + "/task/" + text + "/children"));
+  std::vector<pid_t> result;
+  for (pid_t child; list >> child;) result.push_back(child);
+  return result;
+}
+
+int free_port() {
+  const int probe = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (::bind(probe, reinterpret_cast<sockaddr*>(&address), size) != 0) {
+    throw std::runtime_error("no free port");
+  }
+  ::getsockname(probe, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(probe);
+  return ntohs(address.sin_port);
 }
 
 }  // namespace perigee::test

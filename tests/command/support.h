@@ -23,6 +23,8 @@ struct How {
   bool closed_output = false;                      // standard output is closed
   std::string output;                              // file that standard output goes to
   double seconds = 60;                             // hard time-out: the process group is killed
+  int64_t file_bytes = 0;                          // no file may grow beyond; 0: as the test's own
+  int columns = 0;                                 // standard error is a terminal of this width
 };
 
 // A command that runs beside the test.
@@ -82,5 +84,14 @@ class Folder {
 };
 
 std::string read(const std::string& path);
+
+// Returns the names in a folder, sorted; none where there is no folder.
+std::vector<std::string> names_in(const std::string& folder);
+
+// Returns a process's children, oldest first.
+std::vector<pid_t> children(pid_t pid);
+
+// Returns a port of the loopback interface that is free now.
+int free_port();
 
 }  // namespace perigee::test

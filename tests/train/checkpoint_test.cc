@@ -306,7 +306,7 @@ TEST_CASE("pieces that miss or overlap are refused and change nothing") {
     writer.write_rank(0, std::vector<Piece>{{half(first), bytes}});
     writer.write_rank(1, std::vector<Piece>{{half(second), bytes}});
     const auto message = error_of([&] { writer.finish({2, 0, "", "{}"}, world, 1); });
-    writer.abandon();
+    for (const int64_t rank : {0, 1}) writer.abandon(rank);
     return message;
   };
   CHECK(attempt(0, 0, 2) == "[checkpoint] one rank must own each piece, but two wrote w[0:2]");
@@ -353,7 +353,7 @@ TEST_CASE("a full disk is one error, and earlier checkpoints stay") {
     });
     const auto expected = fmt::format("[file] {} must be written, but: File too large",
                                       folder.at("checkpoints/step-2.partial/rank-0.safetensors"));
-    CheckpointWriter(folder.path(), 2).abandon();
+    CheckpointWriter(folder.path(), 2).abandon(0);
     ::_exit(message == expected ? 0 : 1);
   }
   int status = -1;

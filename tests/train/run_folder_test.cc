@@ -27,16 +27,18 @@ job::Job job_of(const Folder& folder, const std::string& more = "") {
 void train_once(const Folder& folder) {
   const auto job = job_of(folder);
   RunFolder run(job, {});
+  run.begin();
   run.write_job(job);
   run.write_plan("{}\n");
-  for (const auto* name : {"log.txt", "metrics.jsonl"}) folder.add(fmt::format("run/{}", name), "");
+  folder.add("run/log.txt", "");
+  folder.add("run/metrics.jsonl", "{\"step\":1}\n");
   for (const int64_t step : {1, 2}) {
     test::write_checkpoint(run.path(), step, "data=2", {{"w", {4}, "S0"}});
   }
 }
 
 std::string open(const job::Job& job, const RunOptions& options) {
-  return error_of([&] { RunFolder(job, options); });
+  return error_of([&] { RunFolder(job, options).begin(); });
 }
 
 }  // namespace
@@ -44,10 +46,11 @@ std::string open(const job::Job& job, const RunOptions& options) {
 TEST_CASE("a new run makes its folder and writes job and plan") {
   Folder folder;
   const auto job = job_of(folder);
-  const RunFolder run(job, {});
+  RunFolder run(job, {});
   CHECK(run.path() == folder.at("run"));
   CHECK(run.checkpoint().empty());
   CHECK(run.resumed_plan().empty());
+  run.begin();
   run.write_job(job);
   run.write_plan("{\"a\":1}\n");
   CHECK(read_text(folder.at("run/plan.json")) == "{\"a\":1}\n");
@@ -68,6 +71,22 @@ TEST_CASE("a folder that holds another run is refused and left alone") {
   CHECK(open(job_of(folder), {}) == expected);  // metrics alone are a run
   fs::remove(folder.at("run/metrics.jsonl"));
   CHECK(open(job_of(folder), {}) == expected);  // so are checkpoints
+}
+
+TEST_CASE("a run that never began leaves nothing, and one without a step is no run") {
+  Folder folder;
+  auto job = job_of(folder);
+  job.train.output = folder.at("new/runs/a");
+  { const RunFolder run(job, {}); }
+  CHECK(!fs::exists(folder.at("new")));
+  train_once(folder);
+  { const RunFolder run(job_of(folder), {.overwrite = true}); }
+  CHECK(fs::exists(folder.at("run/checkpoints/step-2/COMPLETE")));
+  fs::create_directories(folder.at("new/runs/a/checkpoints/step-1.partial"));
+  for (const auto* name : {"job.toml", "plan.json", "log.txt", "metrics.jsonl"})
+    folder.add(fmt::format("new/runs/a/{}", name), "");
+  CHECK(open(job, {}) == "nothing was thrown");
+  CHECK(!fs::exists(folder.at("new/runs/a/job.toml")));
 }
 
 TEST_CASE("overwriting removes what a run leaves and nothing else") {
@@ -113,10 +132,12 @@ TEST_CASE("another run's checkpoint starts a new run, which must have a folder o
   auto job = job_of(folder);
   job.train.output = folder.at("second");
   {
-    const RunFolder run(job, {.resume = true, .resume_from = folder.at("run")});
+    RunFolder run(job, {.resume = true, .resume_from = folder.at("run")});
     CHECK(run.checkpoint() == folder.at("run/checkpoints/step-2"));
     CHECK(run.resumed_plan() == folder.at("run/plan.json"));
+    run.begin();
     run.write_job(job);
+    folder.add("second/metrics.jsonl", "{\"step\":3}\n");
   }
   CHECK_THAT(open(job, {.resume = true, .resume_from = folder.at("run")}),
              Catch::Contains("holds another run"));

@@ -5,6 +5,7 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,10 @@ struct OutputOptions {
   std::string file;
   bool json = false;
 };
+
+// Makes a subcommand whose help ends with the examples, whole command lines.
+CLI::App* add_command(CLI::App& app, const char* name, const char* about,
+                      std::initializer_list<const char*> examples);
 
 void add_job_options(CLI::App& app, JobOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);

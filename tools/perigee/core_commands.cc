@@ -30,7 +30,9 @@ int run_mesh(const MeshOptions& options) {
 
 void add_mesh(CLI::App& app, Action& action) {
   auto options = std::make_shared<MeshOptions>();
-  auto* sub = app.add_subcommand("mesh", "print the groups of a mesh");
+  auto* sub = add_command(app, "mesh", "print the groups of a mesh",
+                          {"perigee mesh tensor=2,pipe=2,data=2",
+                           "perigee mesh data=2,context=2 --group data,context --json"});
   sub->add_option("AXES", options->axes, "tensor=2,pipe=2,data=2; the first axis varies fastest")
       ->required();
   sub->add_option("--order", options->order, "the ranks to use: 0,4,1,5,...");
@@ -49,7 +51,10 @@ void add_schedule(CLI::App& app, Action& action) {
   };
   auto options = std::make_shared<Options>();
   auto& schedule = options->schedule;
-  auto* sub = app.add_subcommand("schedule", "print a pipeline schedule");
+  auto* sub =
+      add_command(app, "schedule", "print a pipeline schedule",
+                  {"perigee schedule 1f1b --stages 4 --microbatches 8",
+                   "perigee schedule zbv --stages 4 --microbatches 8 --memory-limit 4 --json"});
   sub->add_option("NAME", schedule.name,
                   "gpipe, 1f1b, interleaved, eager_1f1b, zb1p, zb2p, zbv, v_half, v_min, "
                   "dualpipe_v, looped_bfs")
@@ -84,7 +89,8 @@ void add_lua(CLI::App& app, Action& action) {
   };
   auto options = std::make_shared<Options>();
   auto* sub =
-      app.add_subcommand("lua", "run a Lua file in the sandbox, print what it returns as JSON");
+      add_command(app, "lua", "run a Lua file in the sandbox, print what it returns as JSON",
+                  {"perigee lua strategies/ddp.lua", "perigee lua --types -o perigee.d.lua"});
   sub->add_option("FILE", options->file, "the script");
   sub->add_option("--script-seconds", options->state.limits.seconds,
                   "how long a script may run; default 5");
@@ -111,6 +117,15 @@ void add_lua(CLI::App& app, Action& action) {
 }
 
 }  // namespace
+
+CLI::App* add_command(CLI::App& app, const char* name, const char* about,
+                      std::initializer_list<const char*> examples) {
+  auto* sub = app.add_subcommand(name, about);
+  std::string text = "Examples:";
+  for (const auto* example : examples) text += std::string("\n  ") + example;
+  sub->footer(text);
+  return sub;
+}
 
 void add_output_options(CLI::App& app, OutputOptions& options) {
   app.add_option("-o,--output", options.file, "write the result to this file");

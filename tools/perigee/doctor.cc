@@ -47,7 +47,8 @@ int run() {
 }  // namespace
 
 void add_doctor_command(CLI::App& app, Action& action) {
-  auto* sub = app.add_subcommand("doctor", "devices, back ends, versions, and what is missing");
+  auto* sub = add_command(app, "doctor", "devices, back ends, versions, and what is missing",
+                          {"perigee doctor"});
   sub->callback([&action] { action = run; });
 }
 

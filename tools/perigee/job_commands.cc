@@ -34,9 +34,9 @@ int run_graph(const Options& options) {
 }
 
 void add_planning(CLI::App& app, Action& action, const char* name, const char* about,
-                  int (*run)(const Options&)) {
+                  std::initializer_list<const char*> examples, int (*run)(const Options&)) {
   auto options = std::make_shared<Options>();
-  auto* sub = app.add_subcommand(name, about);
+  auto* sub = add_command(app, name, about, examples);
   sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
       ->required();
   add_job_options(*sub, options->job);
@@ -76,7 +76,9 @@ void add_check(CLI::App& app, Action& action) {
     JobOptions job;
   };
   auto options = std::make_shared<CheckOptions>();
-  auto* sub = app.add_subcommand("check", "parse and validate a strategy, run nothing");
+  auto* sub =
+      add_command(app, "check", "parse and validate a strategy, run nothing",
+                  {"perigee check strategy.lua", "perigee check strategy.lua job.toml --nproc 4"});
   sub->add_option("STRATEGY", options->strategy, "a strategy script")->required();
   sub->add_option("JOB", options->job.file,
                   "also make the plan of this job; default: the job the script names");
@@ -92,8 +94,11 @@ void add_check(CLI::App& app, Action& action) {
 }  // namespace
 
 void add_job_commands(CLI::App& app, Action& action) {
-  add_planning(app, action, "plan", "make and print the plan; nothing runs", run_plan);
-  add_planning(app, action, "graph", "print the captured graph", run_graph);
+  add_planning(app, action, "plan", "make and print the plan; nothing runs",
+               {"perigee plan job.toml --nproc 4 --explain", "perigee plan job.toml -o plan.json"},
+               run_plan);
+  add_planning(app, action, "graph", "print the captured graph",
+               {"perigee graph job.toml", "perigee graph job.toml --json"}, run_graph);
   add_check(app, action);
 }
 

@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -9,8 +10,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
+#include <cstdio>
 #include <cstring>
 #include <vector>
 
@@ -21,8 +25,8 @@ namespace perigee::command {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kGrace =
-    std::chrono::milliseconds(1500);  // between asking a rank to stop and killing it
+constexpr int kLostOthers = 77;                           // how a rank ends whose body threw
+constexpr auto kGrace = std::chrono::milliseconds(1500);  // from asking the others to killing them
 
 // Returns a socket that listens on 127.0.0.1 (port 0) or on all addresses, and its port.
 std::pair<int, int> listen_on(int port, bool all_addresses) {
@@ -88,38 +92,75 @@ void signal_all(const std::vector<Rank>& ranks, int signal) {
   }
 }
 
+// What watching the ranks has shown so far.
+struct Watch {
+  int result = 0;                                         // of the first rank that failed by itself
+  int interrupted = 0;                                    // the signal to the launcher
+  bool cut = false;                                       // after that, a signal ended a rank
+  bool lost = false;                                      // a rank ended because it lost the others
+  bool killed = false;                                    // the launcher has killed what still ran
+  bool told = false;                                      // the launcher has said why
+  Clock::time_point deadline = Clock::time_point::max();  // then it does
+
+  void allow_grace(Clock::duration grace = kGrace) {
+    deadline = std::min(deadline, Clock::now() + grace);
+  }
+};
+
+// A rank has ended.
+void take(Watch& watch, const Rank& rank, int status, const std::vector<Rank>& ranks) {
+  const bool exited = WIFEXITED(status);
+  const int code = exited ? WEXITSTATUS(status) : 1;
+  if (code == 0 || watch.result != 0) return;
+  if (exited && code == kLostOthers) {  // the rank that failed is about to say why
+    watch.lost = true;
+    watch.allow_grace();
+    return;
+  }
+  if (!exited && watch.interrupted) watch.cut = true;
+  if (!exited && (watch.interrupted || watch.killed)) return;
+  watch.result = code;
+  // A rank that ended by itself has told why; one that was killed could not.
+  if (!exited) {
+    log::write(log::Level::error, fmt::format("[launch] rank {} {}; the other ranks are stopped",
+                                              rank.rank, how_it_ended(status)));
+    watch.told = true;
+  }
+  signal_all(ranks, SIGTERM);
+  watch.allow_grace();
+}
+
 // Waits for all ranks. Signals arrive through `signals`.
-int watch(std::vector<Rank>& ranks, int signals) {
+Watch watch_ranks(std::vector<Rank>& ranks, int signals, Clock::duration stop_time) {
+  Watch watch;
   size_t running = ranks.size();
-  int result = 0;
-  bool interrupted = false;
-  Clock::time_point deadline = Clock::time_point::max();
   while (running > 0) {
     timeval wait{};
-    const bool timed = deadline != Clock::time_point::max();
+    const bool timed = watch.deadline != Clock::time_point::max();
     if (timed) {
       const auto left = std::max<int64_t>(
-          0,
-          std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count());
+          0, std::chrono::duration_cast<std::chrono::microseconds>(watch.deadline - Clock::now())
+                 .count());
       wait = {left / 1'000'000, left % 1'000'000};
     }
     fd_set ready;
     FD_ZERO(&ready);
     FD_SET(signals, &ready);
     if (::select(signals + 1, &ready, nullptr, nullptr, timed ? &wait : nullptr) <= 0) {
-      if (timed && Clock::now() >= deadline) {
+      if (timed && Clock::now() >= watch.deadline) {
         signal_all(ranks, SIGKILL);
-        deadline = Clock::time_point::max();
+        watch.killed = true;
+        watch.deadline = Clock::time_point::max();
       }
       continue;
     }
     signalfd_siginfo info{};
     if (::read(signals, &info, sizeof info) != sizeof info) continue;
     if (info.ssi_signo != SIGCHLD) {
-      signal_all(ranks, interrupted ? SIGKILL : SIGTERM);
-      if (!interrupted) deadline = Clock::now() + kGrace;
-      interrupted = true;
-      if (result == 0) result = 1;
+      signal_all(ranks, watch.interrupted ? SIGKILL : SIGTERM);
+      watch.killed = watch.killed || watch.interrupted;
+      watch.interrupted = static_cast<int>(info.ssi_signo);
+      watch.allow_grace(stop_time);
       continue;
     }
     for (auto& rank : ranks) {
@@ -127,33 +168,62 @@ int watch(std::vector<Rank>& ranks, int signals) {
       if (!rank.running || ::waitpid(rank.pid, &status, WNOHANG) != rank.pid) continue;
       rank.running = false;
       --running;
-      const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-      if (code == 0 || interrupted) continue;
-      const bool by_peer = code == kStoppedByPeer;
-      if (result == 0 || result == kStoppedByPeer) {
-        const bool first = result == 0;
-        result = code;
-        if (!first || by_peer) {
-          if (first) deadline = Clock::now() + kGrace;  // the rank that failed is about to say why
-          continue;
-        }
-      } else {
-        continue;
-      }
-      // A rank that ended by itself has told why; one that was killed could not.
-      if (WIFSIGNALED(status)) {
-        log::write(log::Level::error,
-                   fmt::format("[launch] rank {} {}; the other ranks are stopped", rank.rank,
-                               how_it_ended(status)));
-      }
-      signal_all(ranks, SIGTERM);
-      deadline = Clock::now() + kGrace;
+      take(watch, rank, status, ranks);
     }
   }
-  if (result != kStoppedByPeer) return result;
-  log::write(log::Level::error,
-             "[launch] the ranks lost their connections to each other, and none says why");
-  return 1;
+  return watch;
+}
+
+// What a rank that failed tells the launcher, in one write.
+struct Report {
+  int32_t status = 1;
+  int32_t lost = 0;  // whether it ended only because it lost the others
+  uint32_t size = 0;
+  char text[PIPE_BUF - 12];
+};
+static_assert(sizeof(Report) == PIPE_BUF);
+
+// Runs `body`; what it throws goes to `reports`.
+int run_rank(const std::function<int(const Place&)>& body, const Place& place, int reports) {
+  const auto send = [&](std::string_view what, int status) {
+    const auto text =
+        place.world > 1 ? fmt::format("rank {}: {}", place.rank, what) : std::string(what);
+    Report report{.status = status,
+                  .size = static_cast<uint32_t>(std::min(text.size(), sizeof report.text))};
+    report.lost = what.find("[communicator]") != std::string_view::npos;
+    std::memcpy(report.text, text.data(), report.size);
+    [[maybe_unused]] const auto written = ::write(reports, &report, sizeof report);
+    return report.lost ? kLostOthers : status;
+  };
+  try {
+    return body(place);
+  } catch (const Error& error) {
+    return send(error.what(), static_cast<int>(error.status()));
+  } catch (const std::exception& error) {
+    return send(error.what(), 1);
+  }
+}
+
+// Says why the ranks failed: one message, of the first that failed by itself. Returns the status.
+int conclude(const Watch& watch, int reports) {
+  Report first{.lost = -1}, report;
+  while (::read(reports, &report, sizeof report) == sizeof report) {
+    if (first.lost < 0 || report.lost < first.lost) first = report;
+  }
+  if (watch.told) return watch.result;
+  if (first.lost != 0 && watch.interrupted && (watch.cut || watch.lost)) {
+    log::write(
+        log::Level::error,
+        fmt::format("[launch] the ranks were ended by a signal ({}): what came after the last "
+                    "checkpoint is lost",
+                    ::strsignal(watch.interrupted)));
+    return 1;
+  }
+  if (first.lost == 0 || (first.lost > 0 && watch.result == 0)) {
+    std::fprintf(stderr, "perigee: %.*s\n", static_cast<int>(first.size), first.text);
+    return first.status;
+  }
+  return watch.result;
 }
 
 }  // namespace
@@ -174,6 +244,9 @@ int launch(const LaunchOptions& options, const std::function<int(const Place&)>&
     std::tie(listener, rendezvous.port) = listen_on(rendezvous.port, several_nodes);
   }
 
+  int reports[2];
+  if (::pipe2(reports, O_CLOEXEC | O_NONBLOCK) != 0)
+    fail_run("launch", "ranks need a pipe, but: {}", std::strerror(errno));
   sigset_t blocked, before;
   sigemptyset(&blocked);
   for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&blocked, signal);
@@ -203,15 +276,18 @@ int launch(const LaunchOptions& options, const std::function<int(const Place&)>&
       ::sigprocmask(SIG_SETMASK, &before, nullptr);
       ::close(signals);
       if (place.rank != 0 && listener >= 0) ::close(listener);
-      ::_exit(body(place));
+      ::_exit(run_rank(body, place, reports[1]));
     }
     ranks.push_back({pid, place.rank, true});
   }
   if (listener >= 0) ::close(listener);
-  const int result = watch(ranks, signals);
+  const auto stop_time = std::chrono::duration<double>(options.stop_seconds);
+  auto watch = watch_ranks(ranks, signals, std::chrono::duration_cast<Clock::duration>(stop_time));
   ::close(signals);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  return result;
+  const int status = conclude(watch, reports[0]);
+  for (const int end : reports) ::close(end);
+  return status;
 }
 
 }  // namespace perigee::command

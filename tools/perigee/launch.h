@@ -16,18 +16,17 @@ struct LaunchOptions {
   int64_t ranks = 1;  // on this host
   int64_t nodes = 1;
   int64_t node_rank = 0;
-  std::string rendezvous;  // HOST:PORT, required with several nodes
+  std::string rendezvous;     // HOST:PORT, required with several nodes
+  double stop_seconds = 1.5;  // how long ranks may go on after the user's signal
 };
 
-// What a rank returns that stopped only because another one failed: the other's status is the
-// job's.
-inline constexpr int kStoppedByPeer = 77;
-
 // Runs `body` in one forked process for each rank of this host. `body` returns the rank's exit
-// status; it runs before any thread exists. Returns 0 when all ranks did, else the status of the
-// first rank that failed; the others are told to stop (SIGTERM) and killed 2 s later. SIGINT and
-// SIGTERM reach the ranks as SIGTERM once and, at the second, kill them. A rank dies when this
-// process does. Throws Error when the port cannot be bound or a process cannot be made.
+// status, or throws; it runs before any thread exists. Returns 0 when all ranks did, else the
+// status of the first that failed, and shows its message alone; those that only lost the others
+// ("[communicator]") are heard where no rank failed by itself. The others are told to stop
+// (SIGTERM) and killed 1.5 s later. SIGINT, SIGTERM and SIGHUP reach the ranks as SIGTERM once; the
+// second kills them, and so does the end of `stop_seconds`. A rank dies when this process does.
+// Throws Error when the port cannot be bound or a process cannot be made.
 int launch(const LaunchOptions& options, const std::function<int(const Place&)>& body);
 
 }  // namespace perigee::command

@@ -38,7 +38,8 @@ int run(const std::string& folder) {
 void add_new_command(CLI::App& app, Action& action) {
   auto folder = std::make_shared<std::string>();
   auto* sub =
-      app.add_subcommand("new", "a commented job, a strategy and a model plugin to start from");
+      add_command(app, "new", "a commented job, a strategy and a model plugin to start from",
+                  {"perigee new mine && perigee train mine/job.toml"});
   sub->add_option("DIR", *folder, "the folder to make")->required();
   sub->callback([folder, &action] { action = [folder] { return run(*folder); }; });
 }

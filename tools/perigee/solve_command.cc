@@ -29,7 +29,9 @@ void add_solve_command(CLI::App& app, Action& action) {
     OutputOptions output;
   };
   auto options = std::make_shared<Options>();
-  auto* sub = app.add_subcommand("solve", "run a solver on a problem file");
+  auto* sub = add_command(app, "solve", "run a solver on a problem file",
+                          {"perigee solve problem.json",
+                           "perigee solve problem.json --solver ilp --time-limit 60 --json"});
   sub->add_option("PROBLEM", options->file, "a perigee.problem/1 file")->required();
   sub->add_option("--solver", options->solve.solver, "auto, labels or ilp");
   sub->add_option("--time-limit", options->solve.time_limit,

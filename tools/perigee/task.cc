@@ -104,7 +104,9 @@ LaunchOptions launch_options(const JobOptions& options, const train::Task& task)
   return {.ranks = task.world / options.nodes,
           .nodes = options.nodes,
           .node_rank = options.node_rank,
-          .rendezvous = options.rendezvous};
+          .rendezvous = options.rendezvous,
+          .stop_seconds = task.job.train.checkpoint_when_stopped ? task.job.cluster.timeout
+                                                                 : LaunchOptions{}.stop_seconds};
 }
 
 void add_job_options(CLI::App& app, JobOptions& options) {

@@ -1,5 +1,4 @@
 // Commands that run ranks: train, evaluate, sample, export.
-#include <cctype>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -21,36 +20,35 @@ void ask_to_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-// Returns true for the error of a rank that waits for one that failed, which tells the reason
-// itself.
-bool is_peers_fault(std::string_view message) {
-  const auto failed = message.find(" failed: ");
-  if (failed != std::string_view::npos && failed > 0 && std::isdigit(message[failed - 1]))
-    return true;  // "rank 3 failed: "
-  return message.find("Connection closed by peer") != std::string_view::npos ||
-         message.find("Connection reset by peer") != std::string_view::npos;
+// The log tells why the run ended. Where it cannot be written, standard error does.
+void append_line(const std::string& path, const char* text) {
+  std::FILE* file = path.empty() ? nullptr : std::fopen(path.c_str(), "a");
+  if (!file) return;
+  std::fprintf(file, "%s\n", text);
+  std::fclose(file);
 }
 
-// Runs one rank and turns its error into a message and a status.
-int guarded_rank(const Place& place, bool own_launcher, const std::function<void()>& body) {
+std::string prefix_of(const Place& place) {
+  return place.world > 1 ? fmt::format("rank {}", place.rank) : "";
+}
+
+void prepare_rank(const Place& place) {
   std::signal(SIGTERM, ask_to_stop);
   std::signal(SIGINT, ask_to_stop);
-  const auto prefix = place.world > 1 ? fmt::format("rank {}", place.rank) : std::string();
-  log::set_sink(log::standard_sink(prefix));
+  log::set_sink(log::standard_sink(prefix_of(place)));
+}
+
+// Runs the one rank of this process, which another launcher has started.
+int run_alone(const Place& place, const std::function<void(const Place&)>& body) {
+  prepare_rank(place);
   try {
-    body();
-    std::fflush(stdout);
+    body(place);
     return 0;
-  } catch (const Error& error) {
-    if (own_launcher && place.world == place.local_world && is_peers_fault(error.what()))
-      return kStoppedByPeer;
-    std::fprintf(stderr, "perigee: %s%s\n", prefix.empty() ? "" : (prefix + ": ").c_str(),
-                 error.what());
-    return static_cast<int>(error.status());
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "perigee: %s%s\n", prefix.empty() ? "" : (prefix + ": ").c_str(),
+    std::fprintf(stderr, "perigee: rank %lld: %s\n", static_cast<long long>(place.rank),
                  error.what());
-    return 1;
+    const auto* known = dynamic_cast<const Error*>(&error);
+    return static_cast<int>(known ? known->status() : Status::failed);
   }
 }
 
@@ -58,11 +56,12 @@ int guarded_rank(const Place& place, bool own_launcher, const std::function<void
 int run_ranks(const JobOptions& options, const train::Task& task,
               const std::function<void(const Place&)>& body) {
   torch_host();  // loaded before the fork: its pages are shared
-  if (const auto place = job::place_from_environment()) {
-    return guarded_rank(*place, false, [&] { body(*place); });
-  }
+  if (const auto place = job::place_from_environment()) return run_alone(*place, body);
   return launch(launch_options(options, task), [&](const Place& place) {
-    return guarded_rank(place, true, [&] { body(place); });
+    prepare_rank(place);
+    body(place);
+    std::fflush(stdout);
+    return 0;
   });
 }
 
@@ -73,7 +72,12 @@ void add_train(CLI::App& app, Action& action) {
     bool overwrite = false;
   };
   auto options = std::make_shared<Options>();
-  auto* sub = app.add_subcommand("train", "plan, launch the ranks, train");
+  auto* sub = add_command(
+      app, "train", "plan, launch the ranks, train",
+      {"perigee train job.toml --nproc 2",
+       "perigee train job.toml --strategy ddp --set train.steps=500",
+       "perigee train job.toml --resume",
+       "perigee train job.toml --nproc 8 --nodes 2 --node-rank 0 --rendezvous host0:29500"});
   sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
       ->required();
   add_job_options(*sub, options->job);
@@ -89,7 +93,18 @@ void add_train(CLI::App& app, Action& action) {
       if (options->resume != "newest") task.resume_from = options->resume;
       task.overwrite = options->overwrite;
       return run_ranks(options->job, task, [&](const Place& place) {
-        torch_host().train(task, place, [] { return stop_asked != 0; });
+        std::string log_file;
+        auto rank_task = task;
+        rank_task.open_log = [&](const std::string& path) {
+          log_file = path;
+          log::set_sink(log::standard_sink(prefix_of(place), path));
+        };
+        try {
+          torch_host().train(rank_task, place, [] { return stop_asked != 0; });
+        } catch (const std::exception& error) {
+          append_line(log_file, error.what());
+          throw;
+        }
       });
     };
   });
@@ -102,8 +117,10 @@ void add_evaluate(CLI::App& app, Action& action) {
     std::string checkpoint;
   };
   auto options = std::make_shared<Options>();
-  auto* sub =
-      app.add_subcommand("evaluate", "forward only, from a checkpoint, with any parallelism");
+  auto* sub = add_command(
+      app, "evaluate", "forward only, from a checkpoint, with any parallelism",
+      {"perigee evaluate job.toml",
+       "perigee evaluate job.toml --checkpoint runs/gpt/checkpoints/step-100 --nproc 2"});
   sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
       ->required();
   sub->add_option("--checkpoint", options->checkpoint,
@@ -127,7 +144,9 @@ void add_sample(CLI::App& app, Action& action) {
     train::SampleOptions sample;
   };
   auto options = std::make_shared<Options>();
-  auto* sub = app.add_subcommand("sample", "generate text from a checkpoint");
+  auto* sub = add_command(app, "sample", "generate text from a checkpoint",
+                          {"perigee sample job.toml --prompt \"Hello\" --tokens 200",
+                           "perigee sample job.toml --temperature 0.7 --top-k 40"});
   sub->add_option("JOB", options->job.file, "a job (TOML) of a language model")->required();
   sub->add_option("--checkpoint", options->sample.checkpoint,
                   "a run or a checkpoint; default: the newest of train.output");
@@ -160,8 +179,9 @@ void add_export(CLI::App& app, Action& action) {
     std::string checkpoint, file;
   };
   auto options = std::make_shared<Options>();
-  auto* sub = app.add_subcommand(
-      "export", "full weights as one safetensors file, under the module's own names");
+  auto* sub = add_command(app, "export",
+                          "full weights as one safetensors file, under the module's own names",
+                          {"perigee export runs/gpt -o gpt.safetensors"});
   sub->add_option("CHECKPOINT", options->checkpoint, "a run's folder or a checkpoint")->required();
   sub->add_option("-o,--output", options->file, "the file to write")->required();
   sub->callback([options, &action] {

@@ -1,0 +1,180 @@
+// What can go wrong with a training run: one error, nothing lost, nothing left behind.
+#include <signal.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <fstream>
+
+#include "tests/command/job.h"
+#include "tests/command/support.h"
+
+using namespace perigee::test;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+TEST_CASE("wrong jobs and data are refused with what to change") {
+  const TrainingJob job;
+  const auto& folder = job.folder();
+  CHECK_THAT(job.refused("train", "--set data.text=['/no/such.txt']"), Contains("/no/such.txt"));
+  CHECK_THAT(job.refused("train", "--set data.text=[]  --set data.tokens=['" +
+                                      folder.write("odd.bin", "abc") + "']"),
+             Contains("odd.bin"));
+  std::string ids;
+  for (int i = 0; i < 4000; ++i) ids += std::string("\xff\x03", 2);
+  CHECK_THAT(job.refused("train", "--set data.text=[] --set data.tokens=['" +
+                                      folder.write("ids.bin", ids) + "'] --set model.vocab=256"),
+             Contains("ids.bin") && Contains("1023"));
+  CHECK_THAT(job.refused("train", "--set data.text=['" + folder.write("tiny.txt", "abc") + "']"),
+             Contains("tokens"));
+  CHECK_THAT(job.refused("train", "--nproc 3"), Contains("batch.global") && Contains("3"));
+  CHECK_THAT(job.refused("train", "--nproc 2 --set batch.micro=3"), Contains("batch"));
+  CHECK_THAT(job.refused("train", "--set train.steps=0"), Contains("steps"));
+  CHECK_THAT(job.refused("train", "--set model.heads=5"), Contains("heads"));
+  CHECK_THAT(job.refused("train", "--set train.output=" + folder.write("file", "") + "/run", 1),
+             Contains("file/run"));
+  CHECK_THAT(job.refused("train",
+                         "--set optimizer.lr=1e30 --set optimizer.clip_norm=0 "
+                         "--set train.steps=50",
+                         1),
+             Contains("loss must be finite"));
+}
+
+TEST_CASE("wrong strategies are refused at their line, on several ranks too") {
+  const TrainingJob job;
+  const auto strategy = [&](const std::string& text) {
+    return "--script-seconds 0.5 --strategy " + job.folder().write("s.lua", text);
+  };
+  for (const std::string ranks : {"--nproc 1 ", "--nproc 2 "}) {
+    CHECK_THAT(job.refused("train", ranks + strategy("\nerror('no way')")),
+               Contains("s.lua:2:") && Contains("no way"));
+    CHECK_THAT(job.refused("train", ranks + strategy("return function() while true do end end")),
+               Contains("s.lua:1:") && Contains("0.5 s"));
+    CHECK_THAT(job.refused("train", ranks + strategy("return function(job) return job.nam end")),
+               Contains("s.lua"));
+    CHECK_THAT(job.refused("train", ranks + strategy("return { { 'parallel_mode', { { 'tensor', "
+                                                     "3 } } } }")),
+               Contains("3"));
+  }
+}
+
+TEST_CASE("a damaged checkpoint is refused by name, and nothing is lost") {
+  const TrainingJob job;
+  job.good("train", "--nproc 2 --set train.checkpoint_every=2");
+  const auto folder = job.output() + "/checkpoints/step-4";
+  const auto file = folder + "/rank-0.safetensors";
+  const auto content = read(file);
+  const auto write = [&](const std::string& path, const std::string& bytes) {
+    std::ofstream(path, std::ios::binary) << bytes;
+  };
+  auto broken = content;
+  broken[broken.size() / 2] ^= 1;
+  write(file, broken);
+  CHECK_THAT(job.refused("train", "--nproc 2 --resume --set train.steps=5"),
+             Contains("rank-0.safetensors"));
+  CHECK_THAT(job.refused("evaluate"), Contains("rank-0.safetensors"));
+  write(file, content.substr(0, content.size() / 2));
+  CHECK_THAT(job.refused("sample"), Contains("rank-0.safetensors"));
+  CHECK(run("export " + job.output() + " -o " + (job.folder() / "w"), job.how()).status == 2);
+  CHECK(!fs::exists(job.folder() / "w"));
+  write(file, content);
+  const auto index = read(folder + "/index.json");
+  write(folder + "/index.json", index.substr(0, index.size() / 2));
+  CHECK_THAT(job.refused("train", "--resume --set train.steps=5"), Contains("step-4"));
+  // The one before is whole.
+  job.good("train", "--nproc 2 --set train.steps=5 --set train.output=" + (job.folder() / "other") +
+                        " --resume " + job.output() + "/checkpoints/step-2");
+}
+
+TEST_CASE("a damaged file of tensors is refused by name") {
+  const TrainingJob job;
+  const std::string header = R"({"image":{"dtype":"F32","shape":[8,4],"data_offsets":[0,128]}})";
+  const auto length = std::string{static_cast<char>(header.size())} + std::string(7, 0);
+  const auto whole = length + header + std::string(128, 0);
+  for (const auto& bytes :
+       {std::string(), whole.substr(0, 20), whole.substr(0, whole.size() - 1), whole + "more",
+        std::string(64, '\xff'), length + "x" + whole.substr(9)}) {
+    const auto file = job.folder().write("images.safetensors", bytes);
+    CHECK_THAT(job.refused("train", "--set data.text=[] --set data.tensors=['" + file + "']"),
+               Contains("images.safetensors"));
+  }
+}
+
+TEST_CASE("a full disk ends the job, and keeps what was there") {
+  const TrainingJob job;
+  job.good("train", "--nproc 2 --set train.steps=2 --set train.checkpoint_every=1");
+  auto full = job.how();
+  full.file_bytes = 40'000;  // less than a rank's part of a checkpoint
+  const auto resume = [&](const How& how) {
+    return Process(job.words("train",
+                             "--nproc 2 --resume --set train.checkpoint_every=1 "
+                             "--set train.log_every=1000000 --set train.steps=2000"),
+                   how)
+        .wait();
+  };
+  const auto ran = resume(full);
+  INFO(ran.err);
+  CHECK(ran.status == 1);
+  CHECK(std::count(ran.err.begin(), ran.err.end(), '\n') <= 4);  // the first step, and one error
+  CHECK_THAT(ran.err, Contains("step-3.partial/rank-") && Contains("must be written, but: "));
+  CHECK(names_in(job.output() + "/checkpoints") == std::vector<std::string>{"step-1", "step-2"});
+  job.good("train", "--nproc 2 --resume --set train.steps=4");
+  CHECK(job.losses().size() == 4);
+}
+
+TEST_CASE("a rank that dies ends the job with its number, and the run can be resumed") {
+  for (const int victim : {0, 1}) {
+    const TrainingJob job;
+    Process process(job.words("train", "--nproc 2 --set train.checkpoint_every=1" + kLong),
+                    job.how());
+    process.wait_for("step 3/");
+    const auto ranks = children(process.pid());
+    REQUIRE(ranks.size() == 2);
+    const double begin = now();
+    ::kill(ranks[victim], SIGKILL);
+    const auto ran = process.wait();
+    CHECK(now() - begin < 5);
+    CHECK(ran.status == 1);
+    const auto said = "rank " + std::to_string(victim) + " was killed by signal 9";
+    CHECK_THAT(ran.err, Contains(said));
+    CHECK_THAT(ran.err.substr(ran.err.find(said)), !Contains("[communicator]"));
+    const auto steps = std::to_string(job.losses().size() + 2);
+    job.good("train", "--nproc 2 --resume --set train.steps=" + steps);
+  }
+}
+
+TEST_CASE("a rank that stops answering ends the job, which names it and the time-out") {
+  for (const int victim : {0, 1}) {  // rank 0 has the store by which ranks find each other
+    const TrainingJob job;
+    Process process(
+        job.words("train", "--nproc 3 --set batch.global=6 --set cluster.timeout=2" + kLong),
+        job.how());
+    process.wait_for("step 3/");
+    const auto ranks = children(process.pid());
+    REQUIRE(ranks.size() == 3);
+    ::kill(ranks[victim], SIGSTOP);
+    const double begin = now();
+    const auto ran = process.wait();
+    INFO(ran.err);
+    CHECK(now() - begin < 15);  // the time-out, the roll call, and the grace for the stopped one
+    CHECK(ran.status == 1);
+    const auto error = ran.err.substr(ran.err.find("perigee: "));
+    CHECK(std::count(error.begin(), error.end(), '\n') == 1);
+    CHECK_THAT(error,
+               Contains("within 2 s (cluster.timeout)") &&
+                   Contains("rank " + std::to_string(victim) +
+                            (victim == 0 ? ", which has the store," : "") + " does not answer"));
+  }
+}
+
+TEST_CASE("a rank that does not come is named") {
+  const TrainingJob job;
+  const auto port = free_port();
+  const auto ran = run(
+      std::vector<std::string>{"train", job.file(), "--set", "cluster.timeout=1", "--nodes", "2",
+                               "--nproc", "2", "--rendezvous", "127.0.0.1:" + std::to_string(port)},
+      job.how());
+  CHECK(ran.status == 1);
+  CHECK(is_short(ran.err));
+  CHECK_THAT(ran.err, Contains("all 4 ranks must meet") && Contains("rank 2, 3 did not come"));
+  CHECK(!fs::exists(job.output()));
+}

@@ -1,0 +1,91 @@
+// A small job, and runs of it through the command.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/command/support.h"
+
+namespace perigee::test {
+
+// A job in a folder of its own, and runs of it. Its losses do not depend on how long it trains.
+class TrainingJob {
+ public:
+  TrainingJob() {
+    file_ = folder_.write("job.toml",
+                          "[model]\nkind = \"gpt\"\nlayers = 2\nwidth = 32\nheads = 2\n"
+                          "[data]\ntext = [\"" +
+                              std::filesystem::absolute("strategies/data/jargon.txt").string() +
+                              "\"]\nsequence = 32\n"
+                              "[batch]\nglobal = 8\n[optimizer]\nlr = 1e-3\n"
+                              "[lr_schedule]\nkind = \"constant\"\nwarmup = 0\n"
+                              "[train]\nsteps = 4\nvalidate_every = 0\noutput = \"" +
+                              output() + "\"\n[cluster]\ndevice = \"cpu\"\ntimeout = 20\n");
+  }
+  const Folder& folder() const { return folder_; }
+  const std::string& file() const { return file_; }
+  std::string output() const { return folder_ / "run"; }
+  How how() const { return {.environment = {{"XDG_CACHE_HOME", folder_ / "cache"}}}; }
+
+  // Returns the command line "COMMAND job.toml MORE".
+  std::vector<std::string> words(const std::string& command, const std::string& more = "") const {
+    return perigee_command(command + " " + file_ + " " + more);
+  }
+  // Runs it.
+  Ran operator()(const std::string& command, const std::string& more = "") const {
+    return run(command + " " + file_ + " " + more, how());
+  }
+  // The same for what must succeed.
+  Ran good(const std::string& command, const std::string& more = "") const {
+    auto ran = (*this)(command, more);
+    INFO(command << " " << more << "\n" << ran.err);
+    REQUIRE(ran.status == 0);
+    return ran;
+  }
+  // The same for what must be refused: returns the one short error.
+  std::string refused(const std::string& command, const std::string& more = "",
+                      int status = 2) const {
+    const auto ran = (*this)(command, more);
+    INFO(command << " " << more << "\n" << ran.out << ran.err);
+    CHECK(ran.status == status);
+    CHECK(is_short(ran.err));
+    return ran.err;
+  }
+
+  std::vector<nlohmann::json> metrics() const {
+    const auto text = read(output() + "/metrics.jsonl");
+    std::istringstream lines(text.substr(0, text.rfind('\n') + 1));  // a killed run's last is torn
+    std::vector<nlohmann::json> result;
+    for (std::string line; std::getline(lines, line);)
+      result.push_back(nlohmann::json::parse(line));
+    return result;
+  }
+  std::vector<double> losses() const {
+    std::vector<double> result;
+    for (const auto& line : metrics()) {
+      if (line.contains("loss")) result.push_back(line["loss"]);
+    }
+    return result;
+  }
+  // Returns the bytes of the full weights.
+  std::string weights() const {
+    const auto file = folder_ / "weights.safetensors";
+    const auto ran = run("export " + output() + " -o " + file, how());
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    return read(file);
+  }
+
+ private:
+  Folder folder_;
+  std::string file_;
+};
+
+// For runs that a test ends.
+inline const std::string kLong = " --set train.steps=1000000 --set train.log_every=1 ";
+
+}  // namespace perigee::test

@@ -1,0 +1,165 @@
+// Training as a user runs it, and what a run leaves.
+
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "job/job.h"
+#include "plan/plan.h"
+#include "tests/command/job.h"
+#include "tests/command/support.h"
+
+using namespace perigee;
+using namespace perigee::test;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+TEST_CASE("a run leaves its metrics, plan, job, log and checkpoints") {
+  const TrainingJob job;
+  const auto ran = job.good("train",
+                            "--nproc 2 --set train.steps=5 --set train.checkpoint_every=2 "
+                            "--set train.keep_checkpoints=2 --set train.validate_every=5");
+  CHECK(ran.out == "");
+  CHECK_THAT(ran.err, Contains("step 5/5") && Contains("2 ranks"));
+  const auto metrics = job.metrics();
+  REQUIRE(metrics.size() == 6);
+  for (int i = 0; i < 5; ++i) {
+    const auto& line = metrics[i];
+    CHECK(line["step"] == i + 1);
+    CHECK(line["samples"] == 8);
+    CHECK(line["tokens"] == 256);
+    CHECK(line["peak_bytes"].size() == 2);
+    CHECK(line["lr"] == 1e-3);
+    CHECK(line["loss"] > 0.0);
+    CHECK(line["grad_norm"] > 0.0);
+    CHECK(line["step_s"] > 0.0);
+    CHECK(line["tokens_per_s"] > 0.0);
+    CHECK(line.contains("val_loss") == (i == 4));
+  }
+  CHECK(metrics[4]["loss"] < metrics[0]["loss"]);
+  const auto& summary = metrics[5]["summary"];
+  // What ranks tell each other beside the step takes a few bytes more than the plan.
+  const int64_t peak = summary["peak_bytes"][0], predicted = summary["predicted_peak_bytes"][0];
+  CHECK(std::abs(peak - predicted) <= 256);
+  const auto plan = plan::parse(read(job.output() + "/plan.json"));
+  CHECK(plan.mesh.size() == 2);
+  const auto resolved = job::Job::load(job.output() + "/job.toml");
+  CHECK(resolved.train.steps == 5);
+  CHECK(resolved.model.integer("layers") == 2);
+  CHECK_THAT(read(job.output() + "/log.txt"), Contains("step 5/5"));
+  std::vector<std::string> kept;
+  for (const auto& entry : fs::directory_iterator(job.output() + "/checkpoints")) {
+    kept.push_back(entry.path().filename());
+    CHECK(fs::exists(entry.path() / "COMPLETE"));
+  }
+  std::sort(kept.begin(), kept.end());
+  CHECK(kept == std::vector<std::string>{"step-4", "step-5"});
+}
+
+TEST_CASE("any number of ranks and microbatches trains the same model") {
+  const TrainingJob job;
+  const std::string same = "--set model.dtype=float64 --set model.dropout=0.1 --overwrite ";
+  job.good("train", same);
+  const auto losses = job.losses();
+  REQUIRE(losses.size() == 4);
+  const auto summary = job.metrics().back()["summary"];
+  CHECK(summary["peak_bytes"] == summary["predicted_peak_bytes"]);
+  for (const std::string more :
+       {"--nproc 2", "--nproc 4 --set batch.micro=1", "--set batch.micro=2",
+        "--nproc 2 --strategy accumulate", "--nproc 2 --strategy custom_method"}) {
+    INFO(more);
+    job.good("train", same + more);
+    const auto others = job.losses();
+    REQUIRE(others.size() == losses.size());
+    for (size_t i = 0; i < losses.size(); ++i) CHECK(others[i] == Approx(losses[i]).epsilon(1e-10));
+  }
+  // The comparison can fail: another seed is another model.
+  job.good("train", same + "--set seed=7");
+  CHECK(job.losses()[0] != Approx(losses[0]).epsilon(1e-6));
+}
+
+TEST_CASE("a plan is the same every time, can be used, and explains itself") {
+  const TrainingJob job;
+  const auto plan = job.good("plan", "--nproc 2");
+  CHECK(job.good("plan", "--nproc 2").out == plan.out);
+  CHECK(plan::print(plan::parse(plan.out)) == plan.out);
+  CHECK_THAT(job.good("plan", "--nproc 2 --explain").out, Contains("axis data"));
+  const auto file = job.folder().write("plan.json", plan.out);
+  job.good("train", "--plan " + file);
+  CHECK(plan::parse(read(job.output() + "/plan.json")).mesh.size() == 2);
+  CHECK_THAT(job.refused("train", "--overwrite --set model.width=64 --plan " + file),
+             Contains("graph"));
+  CHECK_THAT(job.refused("train", "--overwrite --plan " + job.folder().write("bad.json", "{")),
+             Contains("bad.json"));
+  CHECK_THAT(job.good("graph").out, Contains("perigee.graph/1"));
+  CHECK(json::parse(job.good("graph", "--json").out)["totals"]["parameters"] > 0);
+}
+
+TEST_CASE("a checkpoint can be evaluated, sampled and exported") {
+  const TrainingJob job;
+  CHECK_THAT(job.refused("evaluate"), Contains(job.output()));
+  CHECK_THAT(job.refused("sample"), Contains(job.output()));
+  job.good("train", "--nproc 2");
+  const auto one = json::parse(job.good("evaluate", "--json").out);
+  const auto two = json::parse(job.good("evaluate", "--json --nproc 2").out);
+  CHECK(one["val_loss"].get<double>() == Approx(two["val_loss"].get<double>()).epsilon(1e-5));
+  const auto text = job.good("sample", "--prompt abc --tokens 20 --temperature 0").out;
+  CHECK(job.good("sample", "--prompt abc --tokens 20 --temperature 0").out == text);
+  CHECK(job.good("sample", "--tokens 20 --seed 1").out !=
+        job.good("sample", "--tokens 20 --seed 2").out);
+  const auto weights = job.weights();
+  uint64_t length = 0;
+  std::memcpy(&length, weights.data(), 8);
+  const auto header = json::parse(weights.substr(8, length));
+  CHECK(header.contains("blocks.0.norm1.weight"));
+}
+
+TEST_CASE("a terminal shows a line of progress, and the log has plain lines") {
+  const TrainingJob job;
+  const std::string more = "--set train.steps=6 --set train.log_every=3 --overwrite";
+  auto how = job.how();
+  how.columns = 30;
+  const auto narrow = Process(job.words("train", more), how).wait();
+  CHECK(narrow.status == 0);
+  CHECK_THAT(narrow.err, Contains("\r\x1b[Kstep 2/6, loss"));
+  std::istringstream shown(narrow.err);  // a line that changes must not wrap
+  for (std::string line; std::getline(shown, line, '\r');) {
+    if (line.starts_with("\x1b[K") && line.find("/6") != std::string::npos &&
+        line.find_first_of("245") == 8) {
+      CHECK(line.size() <= 3 + 29);
+    }
+  }
+  const auto plain = job.good("train", more).err;
+  for (const auto& text : {plain, read(job.output() + "/log.txt")}) {
+    CHECK_THAT(text, !Contains("\x1b") && !Contains("\r") && Contains("step 1/6") &&
+                         !Contains("step 2/6") && Contains("step 3/6") && Contains("step 6/6"));
+  }
+  how.columns = 200;
+  const auto wide = Process(job.words("train", more), how).wait();
+  CHECK_THAT(wide.err, Contains("tokens/s") && Contains(" left"));
+}
+
+TEST_CASE("what new makes trains") {
+  Folder folder;
+  const auto made = folder / "mine";
+  REQUIRE(run("new " + made).status == 0);
+  const auto ran =
+      run("train " + made + "/job.toml --set train.steps=3",
+          {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}, .folder = folder.path()});
+  INFO(ran.err);
+  CHECK(ran.status == 0);
+  CHECK(fs::exists(folder / "runs/new/metrics.jsonl"));
+}
+
+TEST_CASE("every shipped job trains") {
+  for (const std::string name : {"gpt", "llama", "moe", "mlp", "resnet"}) {
+    Folder folder;
+    const auto ran = run("train strategies/" + name +
+                             ".toml --set train.steps=2 --set train.validate_every=0 "
+                             "--set cluster.device=cpu --set batch.global=4 --set train.output=" +
+                             (folder / "run"),
+                         {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}});
+    INFO(name << "\n" << ran.err);
+    CHECK(ran.status == 0);
+  }
+}
