@@ -61,8 +61,10 @@ foreach(folder IN LISTS test_folders)
     PROPERTIES TIMEOUT 120 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
 endforeach()
 
-# Model plugins that the tests of capture/ load.
+# The tests of capture/ load model plugins and read LibTorch's headers.
 if(TARGET tests_capture)
+  set_source_files_properties(tests/capture/coverage_test.cc PROPERTIES
+    COMPILE_DEFINITIONS "PERIGEE_TORCH_INCLUDE=\"${PERIGEE_TORCH}/include/torch/csrc/api/include\"")
   add_library(plugin_model MODULE tests/capture/plugin_model.cc)
   target_link_libraries(plugin_model PRIVATE perigee_torch)
   add_dependencies(tests_capture plugin_model)

@@ -1,4 +1,4 @@
-// Between LibTorch's element types and the graph's.
+// Between LibTorch's element types and the graph's, for all that holds tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,6 +10,7 @@ namespace perigee::tracing {
 // Throws Error for an element type that the graph has no name for.
 graph::DType dtype_of(at::ScalarType type);
 
+// Returns LibTorch's name of the element type; there is one for each.
 at::ScalarType scalar_type(graph::DType dtype);
 
 // Returns the tensor's dtype and shape.

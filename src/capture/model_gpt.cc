@@ -5,30 +5,6 @@
 namespace perigee::models {
 namespace {
 
-struct Attention : nn::Module {
-  int64_t heads;
-  double dropout;
-  nn::Linear qkv, out;
-
-  Attention(int64_t width, int64_t heads, double dropout, bool bias)
-      : heads(heads),
-        dropout(dropout),
-        qkv(nn::LinearOptions(width, 3 * width).bias(bias)),
-        out(nn::LinearOptions(width, width).bias(bias)) {
-    register_module("qkv", qkv);
-    register_module("out", out);
-  }
-
-  // x [b, s, w] -> [b, s, w]
-  Tensor forward(const Tensor& x) {
-    const auto b = x.size(0), s = x.size(1), w = x.size(2);
-    const auto parts = qkv(x).view({b, s, 3, heads, w / heads}).permute({2, 0, 3, 1, 4});
-    const auto y = at::scaled_dot_product_attention(
-        parts[0], parts[1], parts[2], {}, is_training() ? dropout : 0.0, /*is_causal=*/true);
-    return out(y.transpose(1, 2).reshape({b, s, w}));
-  }
-};
-
 struct Mlp : nn::Module {
   nn::Linear up, down;
 
@@ -51,8 +27,10 @@ struct Block : nn::Module {
   explicit Block(const job::Model& m)
       : norm1(nn::LayerNormOptions({m.integer("width")}).eps(m.number("eps"))),
         norm2(nn::LayerNormOptions({m.integer("width")}).eps(m.number("eps"))),
-        attn(std::make_shared<Attention>(m.integer("width"), m.integer("heads"),
-                                         m.number("dropout"), m.flag("bias"))),
+        attn(std::make_shared<Attention>(AttentionOptions{.width = m.integer("width"),
+                                                          .heads = m.integer("heads"),
+                                                          .dropout = m.number("dropout"),
+                                                          .bias = m.flag("bias")})),
         mlp(std::make_shared<Mlp>(m.integer("width"), m.integer("hidden"), m.flag("bias"))),
         drop1(m.number("dropout")),
         drop2(m.number("dropout")) {

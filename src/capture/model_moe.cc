@@ -6,24 +6,6 @@
 namespace perigee::models {
 namespace {
 
-struct Attention : nn::Module {
-  int64_t heads;
-  nn::Linear qkv, out;
-
-  Attention(int64_t width, int64_t heads) : heads(heads), qkv(width, 3 * width), out(width, width) {
-    register_module("qkv", qkv);
-    register_module("out", out);
-  }
-
-  Tensor forward(const Tensor& x) {
-    const auto b = x.size(0), s = x.size(1), w = x.size(2);
-    const auto parts = qkv(x).view({b, s, 3, heads, w / heads}).permute({2, 0, 3, 1, 4});
-    const auto y =
-        at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0.0, /*is_causal=*/true);
-    return out(y.transpose(1, 2).reshape({b, s, w}));
-  }
-};
-
 struct Experts : nn::Module {
   int64_t experts, top_k;
   double capacity;
@@ -83,7 +65,8 @@ struct Block : nn::Module {
   explicit Block(const job::Model& m)
       : norm1(nn::LayerNormOptions({m.integer("width")}).eps(m.number("eps"))),
         norm2(nn::LayerNormOptions({m.integer("width")}).eps(m.number("eps"))),
-        attn(std::make_shared<Attention>(m.integer("width"), m.integer("heads"))),
+        attn(std::make_shared<Attention>(
+            AttentionOptions{.width = m.integer("width"), .heads = m.integer("heads")})),
         experts(std::make_shared<Experts>(m)),
         drop1(m.number("dropout")),
         drop2(m.number("dropout")) {

@@ -20,12 +20,12 @@ struct BatchField {
 
 struct BuiltInModel {
   Model model;
-  std::vector<BatchField> batch;
+  std::vector<BatchField> batch;  // what `model.forward` reads; without labels it gives no loss
 };
 
 // Makes a model of kind gpt, llama, moe, mlp or resnet (of a completed job) without memory for its
-// parameters
-// (`deferred`). `sequence` is the number of tokens of a language model's sample.
+// parameters (`deferred`). `sequence` is the number of tokens of a language model's sample. Throws
+// Error for another kind, and for keys that do not fit each other.
 BuiltInModel make_model(const job::Model& model, int64_t sequence);
 
 }  // namespace perigee

@@ -6,18 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "graph/dtype.h"
+#include "capture/dtype.h"
 #include "graph/graph.h"
 
 namespace perigee::exec {
 
-at::ScalarType scalar_type(graph::DType dtype);
-
-// Throws Error for an element type that the graph has no name for.
-graph::DType dtype_of(at::ScalarType type);
-
-// Returns the tensor's dtype and shape.
-graph::TensorType type_of(const at::Tensor& tensor);
+using tracing::dtype_of;
+using tracing::scalar_type;
+using tracing::type_of;
 
 // Returns "float32[8, 32]".
 std::string to_string(const graph::TensorType& type);

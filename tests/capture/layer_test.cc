@@ -1,12 +1,11 @@
 // Every layer class of the torch::nn C++ API that computes without random numbers: linear,
 // convolution, normalisation, pooling, padding, activations and shapes. Sequences, losses and
 // random layers have files of their own; what is refused is in refused_test.cc.
-#include "tests/capture/support.h"
+#include "tests/capture/layers.h"
 
 namespace nn = torch::nn;
 
 namespace perigee::test {
-namespace {
 
 std::vector<Layer> linear_layers() {
   return {
@@ -43,6 +42,8 @@ std::vector<Layer> convolution_layers() {
       layer<1>("Conv2d, reflected",
                nn::Conv2d(nn::Conv2dOptions(3, 4, 3).padding(1).padding_mode(torch::kReflect)),
                {normal({2, 3, 6, 6})}),
+      layer<1>("Conv2d of channels last", nn::Conv2d(3, 4, 3),
+               {normal({2, 3, 6, 6}).contiguous(at::MemoryFormat::ChannelsLast)}),
       layer<1>("Conv2d without batch", nn::Conv2d(3, 4, 3), {normal({3, 6, 6})}),
       layer<1>("Conv3d", nn::Conv3d(2, 3, 2), {normal({2, 2, 4, 5, 4})}),
       layer<1>("ConvTranspose1d",
@@ -83,17 +84,23 @@ std::vector<Layer> norm_layers() {
   };
 }
 
+namespace {
+
 // Pooling with indices: both, without the indices in the loss.
 template <class Pool, class Unpool>
 Layer unpool(std::string name, Pool pool, Unpool unpool, at::Tensor input) {
   return {std::move(name),
-          nullptr,
+          nn::ModuleList(pool, unpool).ptr(),
           {std::move(input)},
           [pool, unpool](const std::vector<at::Tensor>& in) mutable -> std::vector<at::Tensor> {
             auto [output, indices] = pool->forward_with_indices(in[0]);
             return {output, unpool->forward(output, indices), indices};
           }};
 }
+
+nn::Upsample upsample(nn::UpsampleOptions options) { return nn::Upsample(options); }
+
+}  // namespace
 
 std::vector<Layer> pooling_layers() {
   return {
@@ -150,8 +157,6 @@ std::vector<Layer> padding_layers() {
       layer<1>("ConstantPad3d", nn::ConstantPad3d(1, 1.5), {normal({2, 3, 4, 3, 3})}),
   };
 }
-
-nn::Upsample upsample(nn::UpsampleOptions options) { return nn::Upsample(options); }
 
 std::vector<Layer> upsample_layers() {
   const std::vector<double> twice{2.0}, twice2{2.0, 2.0}, twice3{2.0, 2.0, 2.0};
@@ -221,7 +226,56 @@ std::vector<Layer> activation_layers() {
   };
 }
 
-}  // namespace
+std::vector<Layer> container_layers() {
+  using Tensors = std::vector<at::Tensor>;
+  const auto linear = [] {
+    nn::Linear linear(4, 4);
+    linear->to(torch::kFloat64);
+    return linear;
+  };
+  const auto weight = [] { return normal({4, 4}).requires_grad_(); };
+  nn::ModuleList list(linear(), linear());
+  nn::ModuleDict dict;
+  dict->update({{"first", linear().ptr()}, {"second", linear().ptr()}});
+  nn::ParameterList weights;
+  weights->append(weight());
+  weights->append(weight());
+  nn::ParameterDict named;
+  named->insert("first", weight());
+  named->insert("second", weight());
+  return {
+      layer<1>("Sequential", nn::Sequential(linear(), nn::Tanh(), linear()), {normal({3, 4})}),
+      {"ModuleList",
+       list.ptr(),
+       {normal({3, 4})},
+       [list](const Tensors& in) -> Tensors {
+         auto x = in[0];
+         for (const auto& module : *list) x = module->as<nn::Linear>()->forward(x).tanh();
+         return {x};
+       }},
+      {"ModuleDict",
+       dict.ptr(),
+       {normal({3, 4})},
+       [dict](const Tensors& in) -> Tensors {
+         const auto run = [&](const char* name, const at::Tensor& x) {
+           return (*dict)[name]->as<nn::Linear>()->forward(x);
+         };
+         return {run("second", run("first", in[0]).tanh())};
+       }},
+      {"ParameterList",
+       weights.ptr(),
+       {normal({3, 4})},
+       [weights](const Tensors& in) mutable -> Tensors {
+         return {in[0].matmul((*weights)[0]).tanh().matmul((*weights)[1])};
+       }},
+      {"ParameterDict",
+       named.ptr(),
+       {normal({3, 4})},
+       [named](const Tensors& in) mutable -> Tensors {
+         return {in[0].matmul((*named)["first"]).tanh().matmul((*named)["second"])};
+       }},
+  };
+}
 
 TEST_CASE("linear and shape layers equal eager autograd") {
   for (const auto& layer : linear_layers()) check_layer(layer);
@@ -243,6 +297,9 @@ TEST_CASE("upsampling layers equal eager autograd") {
 }
 TEST_CASE("activations equal eager autograd") {
   for (const auto& layer : activation_layers()) check_layer(layer);
+}
+TEST_CASE("containers equal eager autograd") {
+  for (const auto& layer : container_layers()) check_layer(layer);
 }
 
 }  // namespace perigee::test

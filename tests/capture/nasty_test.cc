@@ -114,6 +114,13 @@ std::vector<Layer> gradient_layers() {
               const auto grad = torch::autograd::grad({loss}, {in[0]}, {}, true, true)[0];
               return {loss, grad.pow(2).sum()};
             }),
+      plain("two backward passes through one graph", {x, normal({4, 2})},
+            [](const Tensors& in) -> Tensors {
+              const auto y = in[0].matmul(in[1]).sin();
+              const auto a = torch::autograd::grad({y.sum()}, {in[0]}, {}, true, true)[0];
+              const auto b = torch::autograd::grad({y.square().sum()}, {in[1]}, {}, true, true)[0];
+              return {y, a * in[0], b * in[1]};
+            }),
       plain("a tensor used by two outputs and a hook", {x},
             [](const Tensors& in) -> Tensors {
               auto y = in[0].sin();
@@ -215,6 +222,26 @@ TEST_CASE("writes through views equal eager autograd") {
 
 TEST_CASE("unusual gradients equal eager autograd") {
   for (const auto& layer : gradient_layers()) check_layer(layer);
+}
+
+TEST_CASE("backward ops of a gradient penalty belong to the forward ops that made them") {
+  nn::Linear linear(4, 4);
+  linear->to(torch::kFloat64);
+  const auto captured = capture(*linear, one_batch(), [&](const Batch& b) {
+    const auto hidden = linear(b.at("x"));
+    const auto y = torch::sigmoid(linear(torch::tanh(hidden))).sum();
+    const auto grad = torch::autograd::grad({y}, {hidden}, {}, true, true)[0];
+    return Result{y + grad.square().sum()};
+  });
+  int linked = 0;
+  for (const auto& node : captured.graph.nodes) {
+    if (node.forward_node < 0) continue;
+    const auto& forward = captured.graph.nodes[node.forward_node];
+    ++linked;
+    if (node.op == "aten::tanh_backward") CHECK(forward.op.starts_with("aten::tanh"));
+    if (node.op == "aten::sigmoid_backward") CHECK(forward.op.starts_with("aten::sigmoid"));
+  }
+  CHECK(linked > 5);
 }
 
 TEST_CASE("buffers that the forward pass updates are outputs") {

@@ -1,10 +1,65 @@
-// Layers that draw random numbers. Their draws cannot be eager's, so each is compared with what it
-// must compute given the mask that its result shows, or with its own differences.
-#include "tests/capture/support.h"
+// Layers that draw random numbers: eager autograd with the graph's draws, and what the draws must
+// look like.
+#include "tests/capture/layers.h"
+#include "tests/capture/support_draws.h"
 
 namespace nn = torch::nn;
 
 namespace perigee::test {
+
+std::vector<Layer> random_layers() {
+  using Tensors = std::vector<at::Tensor>;
+  const auto recurrent = [](std::string name, auto holder) {
+    holder->to(torch::kFloat64);
+    return Layer{std::move(name),
+                 holder.ptr(),
+                 {normal({3, 2, 4})},
+                 [holder](const Tensors& in) mutable -> Tensors {
+                   return {std::get<0>(holder->forward(in[0]))};
+                 }};
+  };
+  nn::MultiheadAttention attention(nn::MultiheadAttentionOptions(8, 2).dropout(0.3));
+  attention->to(torch::kFloat64);
+  const auto encoder = nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0.3);
+  const auto decoder = nn::TransformerDecoderLayerOptions(8, 2).dim_feedforward(12).dropout(0.3);
+  const auto whole = nn::TransformerOptions(8, 2, 2, 2).dim_feedforward(12).dropout(0.3);
+  return {
+      layer<1>("Dropout", nn::Dropout(0.25), {normal({5, 6})}),
+      layer<1>("Dropout2d", nn::Dropout2d(0.5), {normal({4, 5, 3, 2})}),
+      layer<1>("Dropout3d", nn::Dropout3d(0.5), {normal({4, 5, 3, 2, 2})}),
+      layer<1>("AlphaDropout", nn::AlphaDropout(0.5), {normal({5, 6})}),
+      layer<1>("FeatureAlphaDropout", nn::FeatureAlphaDropout(0.5), {normal({4, 5, 6})}),
+      layer<1>("RReLU", nn::RReLU(), {normal({5, 6})}),
+      layer<1>("FractionalMaxPool2d drawn",
+               nn::FractionalMaxPool2d(nn::FractionalMaxPool2dOptions(2).output_size(3)),
+               {normal({2, 3, 7, 7})}),
+      layer<1>("FractionalMaxPool3d drawn",
+               nn::FractionalMaxPool3d(nn::FractionalMaxPool3dOptions(2).output_size(3)),
+               {normal({2, 3, 7, 7, 7})}),
+      recurrent("RNN with dropout", nn::RNN(nn::RNNOptions(4, 5).num_layers(2).dropout(0.3))),
+      recurrent("GRU with dropout", nn::GRU(nn::GRUOptions(4, 5).num_layers(2).dropout(0.3))),
+      recurrent("LSTM with dropout", nn::LSTM(nn::LSTMOptions(4, 5).num_layers(2).dropout(0.3))),
+      {"MultiheadAttention with dropout",
+       attention.ptr(),
+       {normal({3, 2, 8})},
+       [attention](const Tensors& in) mutable -> Tensors {
+         return {std::get<0>(attention->forward(in[0], in[0], in[0]))};
+       }},
+      layer<1>("TransformerEncoderLayer with dropout", nn::TransformerEncoderLayer(encoder),
+               {normal({3, 2, 8})}),
+      layer<2>("TransformerDecoderLayer with dropout", nn::TransformerDecoderLayer(decoder),
+               {normal({3, 2, 8}), normal({4, 2, 8})}),
+      layer<2>("Transformer with dropout", nn::Transformer(whole),
+               {normal({3, 2, 8}), normal({4, 2, 8})}),
+      {"attention with dropout",
+       nullptr,
+       {normal({2, 2, 4, 3}), normal({2, 2, 4, 3}), normal({2, 2, 4, 3})},
+       [](const Tensors& in) -> Tensors {
+         return {at::scaled_dot_product_attention(in[0], in[1], in[2], {}, 0.4, true)};
+       }},
+  };
+}
+
 namespace {
 
 struct Drawn {
@@ -79,48 +134,18 @@ TEST_CASE("RReLU scales negative elements by slopes in its range") {
   CHECK(gradient_is(drawn, slope));
 }
 
-TEST_CASE("gradients of models with dropout are the slopes of their loss") {
-  using Tensors = std::vector<at::Tensor>;
-  nn::LSTM lstm(nn::LSTMOptions(4, 5).num_layers(2).dropout(0.3));
-  lstm->to(torch::kFloat64);
-  const std::vector<Layer> layers = {
-      layer<1>("TransformerEncoderLayer",
-               nn::TransformerEncoderLayer(
-                   nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0.3)),
-               {normal({3, 2, 8})}),
-      {"LSTM",
-       lstm.ptr(),
-       {normal({3, 2, 4})},
-       [lstm](const Tensors& in) mutable -> Tensors {
-         return {std::get<0>(lstm->forward(in[0]))};
-       }},
-      {"attention",
-       nullptr,
-       {normal({2, 2, 4, 3}), normal({2, 2, 4, 3}), normal({2, 2, 4, 3})},
-       [](const Tensors& in) -> Tensors {
-         return {at::scaled_dot_product_attention(in[0], in[1], in[2], {}, 0.4, true)};
-       }},
-  };
-  for (const auto& layer : layers) {
+TEST_CASE("layers that draw random numbers equal eager autograd with the same draws") {
+  for (const auto& layer : random_layers()) check_layer(layer);
+}
+
+TEST_CASE("with other draws, layers that draw random numbers differ from eager autograd") {
+  for (const auto& layer : random_layers()) {
     INFO(layer.name);
     const auto model = model_of(layer);
     const auto captured = capture(*model.module, model.batch, model.forward);
-    auto inputs = inputs_of(*model.module, captured, model.batch);
-    const auto got = exec::evaluate(captured.graph, inputs);
-    const auto direction = normal(layer.inputs[0].sizes());
-    const auto loss_at = [&](double step) {
-      inputs["input0"] = layer.inputs[0] + step * direction;
-      return exec::evaluate(captured.graph, inputs).at("loss").item<double>();
-    };
-    const double slope = (loss_at(1e-5) - loss_at(-1e-5)) / 2e-5;
-    CHECK((got.at("gradient:input0") * direction).sum().item<double>() ==
-          Approx(slope).epsilon(1e-6));
-    // The negative control: without the draws, the loss is another.
-    model.module->eval();
-    const auto still = capture(*model.module, model.batch, model.forward);
-    if (layer.module)
-      CHECK(evaluate(*model.module, still, model.batch).at("loss").item<double>() !=
-            Approx(got.at("loss").item<double>()));
+    const auto got = evaluate(*model.module, captured, model.batch);
+    const ReplayedDraws other(captured.graph, {.seed = 1});
+    CHECK(difference(eager(*model.module, model.batch, model.forward), got, 1e-12) != "");
   }
 }
 

@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "tests/capture/support.h"
+#include "tests/capture/layers.h"
 
 namespace nn = torch::nn;
 namespace F = torch::nn::functional;
@@ -15,21 +15,9 @@ struct Refused {
   std::function<at::Tensor(const at::Tensor& x, const at::Tensor& y)> run;
 };
 
-// The layers of torch::nn whose work depends on values, and code that does.
+// Options of layers, and code, whose work depends on values.
 const std::vector<Refused>& refused() {
   static const std::vector<Refused> list = {
-      {"CTCLoss", "aten::_ctc_loss",
-       [](auto x, auto) {
-         return F::ctc_loss(x.log_softmax(1).unsqueeze(1).expand({3, 2, 4}),
-                            torch::ones({2, 2}, torch::kLong), torch::full({2}, 3, torch::kLong),
-                            torch::full({2}, 2, torch::kLong));
-       }},
-      {"AdaptiveLogSoftmaxWithLoss", "steers the model",
-       [](auto x, auto) {
-         nn::AdaptiveLogSoftmaxWithLoss layer(nn::AdaptiveLogSoftmaxWithLossOptions(4, 10, {3}));
-         layer->to(torch::kFloat64);
-         return layer->forward(x, torch::tensor({1, 4, 9})).loss * x.sum();
-       }},
       {"Embedding with max_norm", "aten::embedding_renorm",
        [](auto x, auto) {
          return F::embedding(torch::tensor({1, 2}), x, F::EmbeddingFuncOptions().max_norm(1.0));
@@ -41,6 +29,16 @@ const std::vector<Refused>& refused() {
        }},
       {"item()", "steers the model",
        [](auto x, auto y) { return y.sum().template item<double>() > 0 ? x.sum() : x.mean(); }},
+      {"a tensor as a condition", "steers the model",
+       [](auto x, auto y) { return (y > 0).any().template item<bool>() ? x.sum() : x.mean(); }},
+      {"equal()", "steers the model",
+       [](auto x, auto y) { return torch::equal(x, y) ? x.sum() : x.mean(); }},
+      {"allclose()", "steers the model",
+       [](auto x, auto y) { return torch::allclose(x, y) ? x.sum() : x.mean(); }},
+      {"masked_select", "shape depends on values",
+       [](auto x, auto y) { return x.masked_select(y > 0).sum(); }},
+      {"unique", "shape depends on values",
+       [](auto x, auto y) { return x.sum() * std::get<0>(at::_unique2(y)).size(0); }},
       {"a mask as index", "a mask as index", [](auto x, auto y) { return x.index({y > 0}).sum(); }},
       {"nonzero", "shape depends on values", [](auto x, auto) { return x * x.nonzero().sum(); }},
       {"a random permutation", "aten::randperm",
@@ -60,6 +58,33 @@ const std::vector<Refused>& refused() {
 }
 
 }  // namespace
+
+std::vector<Layer> refused_layers() {
+  using Tensors = std::vector<at::Tensor>;
+  nn::AdaptiveLogSoftmaxWithLoss adaptive(nn::AdaptiveLogSoftmaxWithLossOptions(4, 10, {3}));
+  adaptive->to(torch::kFloat64);
+  return {
+      layer<4>("CTCLoss", nn::CTCLoss(),
+               {normal({3, 2, 4}).log_softmax(2), torch::ones({2, 2}, torch::kLong),
+                torch::full({2}, 3, torch::kLong), torch::full({2}, 2, torch::kLong)}),
+      {"AdaptiveLogSoftmaxWithLoss",
+       adaptive.ptr(),
+       {normal({3, 4}), torch::tensor({1, 4, 9})},
+       [adaptive](const Tensors& in) mutable -> Tensors {
+         return {adaptive->forward(in[0], in[1]).output};
+       }},
+  };
+}
+
+TEST_CASE("layer classes whose work depends on values are refused with a message") {
+  for (const auto& layer : refused_layers()) {
+    INFO(layer.name);
+    const auto model = model_of(layer);
+    CHECK_THROWS_WITH(
+        capture(*model.module, model.batch, model.forward),
+        Catch::Contains(layer.name == "CTCLoss" ? "aten::_ctc_loss" : "shape depends on"));
+  }
+}
 
 TEST_CASE("ops that depend on values are refused by name and scope") {
   struct Net : nn::Module {

@@ -1,5 +1,5 @@
 // Layers over sequences: embeddings, recurrent layers, attention and transformers.
-#include "tests/capture/support.h"
+#include "tests/capture/layers.h"
 
 namespace nn = torch::nn;
 
@@ -7,25 +7,6 @@ namespace perigee::test {
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
-
-std::vector<Layer> embedding_layers() {
-  return {
-      layer<1>("Embedding", nn::Embedding(7, 4), {integers(7, {2, 3})}),
-      layer<1>("Embedding with padding", nn::Embedding(nn::EmbeddingOptions(7, 4).padding_idx(2)),
-               {integers(7, {5, 3})}),
-      layer<2>("EmbeddingBag mean", nn::EmbeddingBag(7, 4),
-               {integers(7, {6}), torch::tensor({0, 2, 3})}),
-      layer<1>("EmbeddingBag sum of rows",
-               nn::EmbeddingBag(nn::EmbeddingBagOptions(7, 4).mode(torch::kSum)),
-               {integers(7, {3, 4})}),
-      layer<2>("EmbeddingBag max",
-               nn::EmbeddingBag(nn::EmbeddingBagOptions(7, 4).mode(torch::kMax)),
-               {integers(7, {6}), torch::tensor({0, 2, 3})}),
-      layer<3>("EmbeddingBag with weights",
-               nn::EmbeddingBag(nn::EmbeddingBagOptions(7, 4).mode(torch::kSum)),
-               {integers(7, {6}), torch::tensor({0, 2, 3}), normal({6})}),
-  };
-}
 
 // Recurrent layers return their output and a state.
 template <class Holder>
@@ -48,6 +29,27 @@ Layer lstm(std::string name, nn::LSTM holder, Tensors inputs) {
                                                  : holder->forward(in[0]);
             return {output, std::get<0>(state), std::get<1>(state)};
           }};
+}
+
+}  // namespace
+
+std::vector<Layer> embedding_layers() {
+  return {
+      layer<1>("Embedding", nn::Embedding(7, 4), {integers(7, {2, 3})}),
+      layer<1>("Embedding with padding", nn::Embedding(nn::EmbeddingOptions(7, 4).padding_idx(2)),
+               {integers(7, {5, 3})}),
+      layer<2>("EmbeddingBag mean", nn::EmbeddingBag(7, 4),
+               {integers(7, {6}), torch::tensor({0, 2, 3})}),
+      layer<1>("EmbeddingBag sum of rows",
+               nn::EmbeddingBag(nn::EmbeddingBagOptions(7, 4).mode(torch::kSum)),
+               {integers(7, {3, 4})}),
+      layer<2>("EmbeddingBag max",
+               nn::EmbeddingBag(nn::EmbeddingBagOptions(7, 4).mode(torch::kMax)),
+               {integers(7, {6}), torch::tensor({0, 2, 3})}),
+      layer<3>("EmbeddingBag with weights",
+               nn::EmbeddingBag(nn::EmbeddingBagOptions(7, 4).mode(torch::kSum)),
+               {integers(7, {6}), torch::tensor({0, 2, 3}), normal({6})}),
+  };
 }
 
 std::vector<Layer> recurrent_layers() {
@@ -83,6 +85,8 @@ std::vector<Layer> recurrent_layers() {
   };
 }
 
+namespace {
+
 Layer attention(std::string name, nn::MultiheadAttentionOptions options, at::Tensor mask = {}) {
   nn::MultiheadAttention holder(options);
   holder->to(torch::kFloat64);
@@ -96,6 +100,8 @@ Layer attention(std::string name, nn::MultiheadAttentionOptions options, at::Ten
             return {output, weights};
           }};
 }
+
+}  // namespace
 
 std::vector<Layer> transformer_layers() {
   const auto encoder = nn::TransformerEncoderLayerOptions(8, 2).dim_feedforward(12).dropout(0);
@@ -121,6 +127,8 @@ std::vector<Layer> transformer_layers() {
       layer<2>("Transformer", nn::Transformer(whole), {normal({3, 2, 8}), normal({4, 2, 8})}),
   };
 }
+
+namespace {
 
 // scaled_dot_product_attention itself: query, key, value, and a mask where there are four inputs.
 Layer sdpa(std::string name, Tensors inputs, bool causal = false, bool grouped = false,
