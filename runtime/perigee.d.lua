@@ -20,6 +20,11 @@ function methods.gradient_accumulation(config) end
 ---@return table
 function methods.grad_comm(config) end
 
+---Computes the matched scopes again in the backward pass instead of keeping their results: less memory for more work. Dropout draws the same numbers again.
+---@param config? table config: scope or module type, ...; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`).
+---@return table
+function methods.checkpoint(config) end
+
 ---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence).
 ---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), doc
 ---@return function

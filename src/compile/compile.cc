@@ -66,6 +66,7 @@ shard::LocalGraph localize(const Common& common, const plan::Plan& plan, int64_t
     local.inputs.push_back(placements.at({input.kind, input.name}));
   }
   if (plan.microbatches > 1) set_batch_dims(local.graph, common.graph);
+  local.graph = recompute(local.graph, plan.recompute);
   return local;
 }
 

@@ -57,6 +57,11 @@ template std::vector<int64_t> Node::get(std::string_view, std::vector<int64_t>) 
 template std::vector<double> Node::get(std::string_view, std::vector<double>) const;
 template std::vector<bool> Node::get(std::string_view, std::vector<bool>) const;
 
+bool contains_scope(std::string_view outer, std::string_view scope) {
+  return outer.empty() || scope == outer ||
+         (scope.starts_with(outer) && scope[outer.size()] == '.');
+}
+
 ValueId Graph::add_value(TensorType type) {
   values.push_back({std::move(type), -1, 0});
   return {static_cast<int32_t>(values.size()) - 1};

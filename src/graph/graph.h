@@ -114,6 +114,9 @@ struct Scope {
   bool operator==(const Scope&) const = default;
 };
 
+// Returns whether `scope` is `outer` or below it. "" holds every scope.
+bool contains_scope(std::string_view outer, std::string_view scope);
+
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;  // in an order that respects data flow

@@ -9,6 +9,7 @@ namespace perigee::methods {
 std::shared_ptr<const Method> parallel_mode();
 std::shared_ptr<const Method> grad_comm();
 std::shared_ptr<const Method> gradient_accumulation();
+std::shared_ptr<const Method> checkpoint();
 
 namespace {
 
@@ -68,7 +69,7 @@ std::shared_ptr<const Method> find(std::string_view name,
 
 const std::vector<std::shared_ptr<const Method>>& all() {
   static const std::vector<std::shared_ptr<const Method>> methods = {
-      parallel_mode(), gradient_accumulation(), grad_comm()};
+      parallel_mode(), gradient_accumulation(), grad_comm(), checkpoint()};
   return methods;
 }
 

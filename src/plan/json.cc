@@ -66,6 +66,11 @@ class Field {
     if (!value_.is_string()) fail_rule("is a string");
     return value_.get<std::string>();
   }
+  std::vector<std::string> texts() const {
+    std::vector<std::string> list;
+    for (const auto& item : items()) list.push_back(item.text());
+    return list;
+  }
   bool boolean() const {
     if (!value_.is_boolean()) fail_rule("is true or false");
     return value_.get<bool>();
@@ -128,6 +133,10 @@ std::string print(const Plan& plan) {
       {"batch_axes", plan.batch_axes},
       {"placements", placements},
       {"rules", plan.rules},
+      {"recompute",
+       {{"regions", plan.recompute.regions},
+        {"only", plan.recompute.only},
+        {"keep", plan.recompute.keep}}},
       {"communication",
        {{"bucket_bytes", plan.communication.bucket_bytes},
         {"overlap", plan.communication.overlap}}},
@@ -153,7 +162,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
   root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "rules",
-              "communication", "prediction", "decisions"});
+              "recompute", "communication", "prediction", "decisions"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -165,6 +174,14 @@ Plan parse(std::string_view text, std::string_view file_name) {
   }
 
   for (const auto& [op, text] : root.at("rules").members()) plan.rules[op] = text.text();
+
+  const auto recompute = root.at("recompute");
+  recompute.allow({"regions", "only", "keep"});
+  for (const auto& region : recompute.at("regions").items()) {
+    plan.recompute.regions.push_back(region.texts());
+  }
+  plan.recompute.only = recompute.at("only").texts();
+  plan.recompute.keep = recompute.at("keep").texts();
 
   const auto communication = root.at("communication");
   communication.allow({"bucket_bytes", "overlap"});

@@ -1,5 +1,7 @@
 #include "plan/plan.h"
 
+#include <algorithm>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -36,6 +38,33 @@ void verify_placements(const Plan& plan, const std::string& name,
       fail("plan", "{} has {} dims, but is placed as {} on axis {}", name, type.shape.size(),
            mesh::to_string(p), plan.mesh.axes[a].name);
     }
+  }
+}
+
+void verify_recompute(const Recompute& recompute, const graph::Graph& graph) {
+  std::vector<std::string> scopes, ops;
+  for (const auto& scope : graph.scopes) scopes.push_back(scope.path);
+  for (const auto& node : graph.nodes) ops.push_back(node.op);
+  const auto check = [](const std::string& name, const std::vector<std::string>& known,
+                        const char* rule) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) return;
+    fail("plan", "recompute {}, but got \"{}\"{}", rule, name, did_you_mean(name, known));
+  };
+  std::vector<std::string> seen;
+  for (const auto& region : recompute.regions) {
+    for (const auto& scope : region) {
+      check(scope, scopes, "names scopes of the graph");
+      for (const auto& other : seen) {
+        if (!graph::contains_scope(scope, other) && !graph::contains_scope(other, scope)) continue;
+        fail("plan", "recompute names a scope once, but got \"{}\" and \"{}\"", other, scope);
+      }
+      seen.push_back(scope);
+    }
+  }
+  for (const auto& op : recompute.only) check(op, ops, "names ops of the graph");
+  for (const auto& op : recompute.keep) check(op, ops, "names ops of the graph");
+  if (!recompute.only.empty() && !recompute.keep.empty()) {
+    fail("plan", "recompute has ops to run again or ops to keep, but got both");
   }
 }
 
@@ -86,6 +115,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
       }
     }
   }
+  verify_recompute(plan.recompute, graph);
 }
 
 std::string hash(const Plan& plan) {

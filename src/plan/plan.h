@@ -22,6 +22,16 @@ struct Communication {
   bool operator==(const Communication&) const = default;
 };
 
+// Forward ops that run again in the backward pass, so that their results need not be kept until
+// then. A region is the ops of some scopes and of all below them; what another region or an op
+// outside reads of it is kept. Random ops draw the same numbers again.
+struct Recompute {
+  std::vector<std::vector<std::string>> regions;  // scopes of each; no scope is in two of them
+  std::vector<std::string> only;  // ops that run again; empty: all but those of `keep`
+  std::vector<std::string> keep;  // ops whose results are kept all the same
+  bool operator==(const Recompute&) const = default;
+};
+
 // One decision and who took it: printed by --explain.
 struct Decision {
   std::string by;        // the method's or solver's name
@@ -52,6 +62,7 @@ struct Plan {
   // Sharding rules that the user added or replaced, by op (shard/rule.h has the grammar).
   std::map<std::string, std::string> rules;
 
+  Recompute recompute;
   Communication communication;
   Prediction prediction;
   std::vector<Decision> decisions;
@@ -61,7 +72,7 @@ struct Plan {
 
 // Throws Error when the plan does not fit the graph (another structural hash: says what differs
 // where it can), names values that the graph lacks, has placements whose count is not that of the
-// axes, a dim out of range, or Partial inputs.
+// axes, a dim out of range, or Partial inputs, or recomputes scopes or ops that the graph lacks.
 void verify(const Plan& plan, const graph::Graph& graph);
 
 // JSON, "format": "perigee.plan/1", sorted keys, numbers as the shortest text that reads back

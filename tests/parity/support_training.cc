@@ -100,6 +100,8 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
   plan.mesh.axes = {{"data", ranks.count}};
   plan.microbatches = ranks.microbatches;
   plan.communication.bucket_bytes = 4 << 10;
+  if (ranks.plan) ranks.plan(plan, captured.graph);
+  plan::verify(plan, captured.graph);
 
   const auto initial = state_of(net);
   Trained result;
@@ -108,6 +110,7 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
     auto program = compile::compile(captured.graph, plan, recipe.spec, communicator.rank(), traces);
     compile::verify(program);
     if (ranks.edit) ranks.edit(program);
+    const int64_t program_peak = program.peak_bytes;
     const uint64_t seed = ranks.one_seed ? 5 : 5 + static_cast<uint64_t>(communicator.rank());
     const TestRank on(communicator);
     exec::Executor executor(std::move(program), *on.communicator, plan.mesh,
@@ -119,6 +122,7 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
     };
     each_state([&](const std::string& name, at::Tensor value) { value.copy_(initial.at(name)); });
     Trained mine;
+    mine.peak_bytes = program_peak;
     for (int64_t step = 1; step <= recipe.steps; ++step) {
       const auto batch = batches(step);
       executor.run({.step = step,

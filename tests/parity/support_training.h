@@ -51,6 +51,7 @@ struct Recipe {
 struct Trained {
   std::vector<double> losses, norms;
   std::map<std::string, at::Tensor> parameters;
+  int64_t peak_bytes = 0;  // of rank 0's program
 };
 
 struct Ranks {
@@ -58,6 +59,8 @@ struct Ranks {
   int64_t microbatches = 1;
   // Changes a rank's program before it runs: for negative controls.
   std::function<void(compile::Program&)> edit = {};
+  // Changes the plan before it is compiled.
+  std::function<void(plan::Plan&, const graph::Graph&)> plan = {};
   bool one_seed = true;  // false: every rank draws its own random numbers
 };
 

@@ -32,6 +32,7 @@ Plan example_plan() {
   plan.placements["head/mm.0"] = mesh::parse_placements("S1,S0");
   plan.rules["my::op"] = "b* k+, n k -> b* n";
   plan.communication = {.bucket_bytes = 1 << 20, .overlap = false};
+  plan.recompute = {.regions = {{"head"}}, .keep = {"aten::mm"}};
   plan.prediction = {.peak_bytes = {1 << 20, 3 << 19, 1 << 20, 1 << 20}, .step_seconds = 0.0125};
   plan.decisions.push_back({"parallel_mode", "the mesh has tensor=2, data=2 on 4 ranks"});
   plan.decisions.push_back({"tensor_parallel", "head.weight is split by columns over tensor"});
@@ -147,6 +148,15 @@ TEST_CASE("a plan that does not fit its graph is refused") {
              Catch::Contains("each of 1 mesh axes, but got \"R,R\""));
   CHECK_THAT(refused([](Plan& p) { p.batch_axes = "dta"; }),
              Catch::Contains("did you mean \"data\"?"));
+  CHECK_THAT(
+      refused([](Plan& p) { p.recompute.regions = {{"haed"}}; }),
+      Catch::Contains("recompute names scopes") && Catch::Contains("did you mean \"head\"?"));
+  CHECK_THAT(refused([](Plan& p) {
+               p.recompute.regions = {{"head"}, {"head"}};
+             }),
+             Catch::Contains("recompute names a scope once"));
+  CHECK_THAT(refused([](Plan& p) { p.recompute.keep = {"aten::nm"}; }),
+             Catch::Contains("did you mean \"aten::mm\"?"));
   CHECK_THAT(refused([](Plan& p) { p.microbatches = 0; }), Catch::Contains("but got 0"));
   CHECK_THAT(refused([](Plan& p) {
                p.placements["tail.weight"] = mesh::parse_placements("R");

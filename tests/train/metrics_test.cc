@@ -183,6 +183,7 @@ TEST_CASE("on a terminal, progress is one line that is replaced, and messages st
   CHECK(status == 0);
   const std::string clear = "\r\x1b[K";
   const auto line = [](int64_t step, double left) { return progress_line(at_step(step), 3, left); };
-  CHECK(text == clear + line(1, 1) + clear + "warning: slow\r\n" + clear + line(1, 1) + clear +
-                    line(2, 1) + clear + line(3, 0) + "\r\n");
+  CHECK(text == clear + line(1, 1) + clear + line(1, 1) + "\r\n" + clear + line(1, 1) + clear +
+                    "warning: slow\r\n" + clear + line(1, 1) + clear + line(2, 1) + clear +
+                    line(2, 1) + "\r\n" + clear + line(2, 1) + clear + line(3, 0) + "\r\n");
 }

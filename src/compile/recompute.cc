@@ -1,0 +1,151 @@
+#include <algorithm>
+#include <string_view>
+
+#include "compile/passes.h"
+#include "graph/ops.h"
+
+namespace perigee::compile {
+
+using graph::Graph;
+using graph::Node;
+using graph::NodeId;
+using graph::Phase;
+using graph::ValueId;
+
+namespace {
+
+bool has(const std::vector<std::string>& list, std::string_view op) {
+  return std::find(list.begin(), list.end(), op) != list.end();
+}
+
+// Returns the region of every node, -1 where it is in none.
+std::vector<int> regions_of(const Graph& graph, const plan::Recompute& plan) {
+  std::vector<int> regions(graph.nodes.size(), -1);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const auto& node = graph.nodes[n];
+    if (node.phase != Phase::forward) continue;
+    for (size_t r = 0; r < plan.regions.size() && regions[n] < 0; ++r) {
+      for (const auto& scope : plan.regions[r]) {
+        if (graph::contains_scope(scope, node.scope)) regions[n] = static_cast<int>(r);
+      }
+    }
+  }
+  return regions;
+}
+
+// Returns whether an op of a region runs again. The averages over a step's microbatches are known
+// before the first one and never do.
+bool is_repeated(const plan::Recompute& plan, const std::string& op) {
+  if (op == "perigee::step_average" || has(plan.keep, op)) return false;
+  return plan.only.empty() || has(plan.only, op) || graph::is_view(op) || op == "perigee::reshape";
+}
+
+class Recomputed {
+ public:
+  Recomputed(const Graph& graph, const plan::Recompute& plan)
+      : graph_(graph),
+        plan_(plan),
+        copy_(graph.values.size()),
+        region_(regions_of(graph, plan)),
+        moved_(graph.nodes.size(), -1) {
+    find_kept();
+  }
+
+  Graph run() {
+    Graph result = graph_;
+    result.nodes.clear();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      Node node = graph_.nodes[n];
+      if (node.phase == Phase::backward) {
+        node.each_operand([&](ValueId& v) { v = again(result, v); });
+        if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
+      }
+      moved_[n] = static_cast<NodeId>(result.nodes.size());
+      for (ValueId v : node.outputs) {
+        if (v.defined()) result.values[v.index].producer = moved_[n];
+      }
+      result.nodes.push_back(std::move(node));
+    }
+    // What only the backward pass read is not made in the forward pass.
+    return graph::eliminate_dead_code(std::move(result));
+  }
+
+ private:
+  // Results that are there anyway: what is read outside its region in the
+  // forward pass, and what the step leaves behind.
+  void find_kept() {
+    kept_.assign(graph_.values.size(), false);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (graph_.nodes[n].phase != Phase::forward) continue;
+      graph_.nodes[n].each_operand([&](ValueId v) {
+        const auto producer = graph_.values[v.index].producer;
+        if (producer >= 0 && region_[producer] != region_[n]) kept_[v.index] = true;
+      });
+    }
+    for (const auto& output : graph_.outputs) {
+      if (output.value.defined()) kept_[output.value.index] = true;
+    }
+  }
+
+  bool runs_again(ValueId v) const {
+    const auto producer = graph_.values[v.index].producer;
+    return producer >= 0 && region_[producer] >= 0 && !kept_[v.index] &&
+           is_repeated(plan_, graph_.nodes[producer].op);
+  }
+
+  // Returns what the backward pass reads for `v`; appends the copies that this takes.
+  ValueId again(Graph& result, ValueId v) {
+    if (!runs_again(v) || copy_[v.index].defined()) return runs_again(v) ? copy_[v.index] : v;
+    // The nodes to copy, found from the last one back and copied in their order.
+    std::vector<NodeId> wanted, open{graph_.values[v.index].producer};
+    while (!open.empty()) {
+      const auto n = open.back();
+      open.pop_back();
+      if (std::find(wanted.begin(), wanted.end(), n) != wanted.end()) continue;
+      wanted.push_back(n);
+      graph_.nodes[n].each_operand([&](ValueId operand) {
+        if (runs_again(operand) && !copy_[operand.index].defined()) {
+          open.push_back(graph_.values[operand.index].producer);
+        }
+      });
+    }
+    std::sort(wanted.begin(), wanted.end());
+    for (const auto n : wanted) copy_node(result, n);
+    return copy_[v.index];
+  }
+
+  void copy_node(Graph& result, NodeId n) {
+    Node node = graph_.nodes[n];
+    node.phase = Phase::backward;
+    node.forward_node = moved_[n];
+    node.each_operand([&](ValueId& v) {
+      if (runs_again(v)) v = copy_[v.index];
+    });
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      auto& out = node.outputs[r];
+      if (!out.defined()) continue;
+      const auto from = out;
+      out = result.add_value(graph_.type(from));
+      result.values[out.index].producer = static_cast<NodeId>(result.nodes.size());
+      result.values[out.index].result = static_cast<int32_t>(r);
+      copy_[from.index] = out;
+    }
+    result.nodes.push_back(std::move(node));
+  }
+
+  const Graph& graph_;
+  const plan::Recompute& plan_;
+  std::vector<ValueId> copy_;  // by value of the graph
+  std::vector<int> region_;    // by node
+  std::vector<NodeId> moved_;  // by node: its index in the result
+  std::vector<bool> kept_;     // by value
+};
+
+}  // namespace
+
+Graph recompute(const Graph& local, const plan::Recompute& plan) {
+  if (plan.regions.empty()) return local;
+  return Recomputed(local, plan).run();
+}
+
+}  // namespace perigee::compile

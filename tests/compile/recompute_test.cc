@@ -1,0 +1,64 @@
+// Which ops run again, and where.
+#include <catch2/catch.hpp>
+
+#include "compile/passes.h"
+#include "tests/compile/support.h"
+
+using namespace perigee;
+using namespace perigee::compile;
+
+namespace {
+
+int count(const graph::Graph& graph, const std::string& op, graph::Phase phase) {
+  int found = 0;
+  for (const auto& node : graph.nodes) found += node.op == op && node.phase == phase;
+  return found;
+}
+
+// Returns how many results of forward nodes the backward nodes read.
+int saved(const graph::Graph& graph) {
+  std::vector<bool> read(graph.values.size());
+  for (const auto& node : graph.nodes) {
+    if (node.phase == graph::Phase::backward)
+      node.each_operand([&](graph::ValueId v) { read[v.index] = true; });
+  }
+  int found = 0;
+  for (size_t v = 0; v < read.size(); ++v) {
+    const auto producer = graph.values[v].producer;
+    found += read[v] && producer >= 0 && graph.nodes[producer].phase == graph::Phase::forward;
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("the ops of a region run again once, just before the backward op that needs them") {
+  const auto graph = mlp({.layers = 4});
+  const auto before = saved(graph);
+  const auto again = recompute(graph, {.regions = {{"layer.1"}, {"layer.2"}}});
+  graph::verify(again);
+  CHECK(count(again, "aten::gelu", graph::Phase::forward) == 4);
+  // The results of gelu are the inputs of the next layer: kept. The linear layers run again.
+  CHECK(count(again, "aten::gelu", graph::Phase::backward) == 0);
+  CHECK(count(again, "aten::mm", graph::Phase::forward) == 4);
+  CHECK(count(again, "aten::mm", graph::Phase::backward) ==
+        count(graph, "aten::mm", graph::Phase::backward) + 2);
+  CHECK(saved(again) < before);
+  const auto joined = recompute(graph, {.regions = {{"layer.1", "layer.2"}}});
+  graph::verify(joined);
+  CHECK(count(joined, "aten::gelu", graph::Phase::backward) == 1);
+  CHECK(saved(joined) < saved(again));
+}
+
+TEST_CASE("ops that are kept, or not asked for, run once") {
+  const auto graph = mlp({.layers = 3});
+  const auto products = count(graph, "aten::mm", graph::Phase::backward);
+  const auto kept = recompute(graph, {.regions = {{"layer"}}, .keep = {"aten::mm"}});
+  graph::verify(kept);
+  CHECK(count(kept, "aten::mm", graph::Phase::backward) == products);
+  CHECK(count(kept, "aten::gelu", graph::Phase::backward) == 2);
+  const auto only = recompute(graph, {.regions = {{"layer"}}, .only = {"aten::gelu"}});
+  graph::verify(only);
+  CHECK(count(only, "aten::mm", graph::Phase::backward) == products);
+  CHECK(recompute(graph, {}) == graph);
+}
