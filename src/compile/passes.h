@@ -56,8 +56,8 @@ Microbatches cut_microbatches(const graph::Graph& local, int64_t microbatches,
 // dim that would be sharded if the batch were.
 void set_batch_dims(graph::Graph& local, const graph::Graph& whole);
 
-// Runs the plan's recompute regions again where the backward pass needs their results: each backward
-// op reads a copy of the forward op, made just before the first one that needs it.
+// Runs the plan's recompute regions again where the backward pass needs their results: each
+// backward op reads a copy of the forward op, made just before the first one that needs it.
 graph::Graph recompute(const graph::Graph& local, const plan::Recompute& plan);
 
 // -- 3. To a draft

@@ -76,7 +76,7 @@ struct Instruction {
     collective,  // start a collective (comm::...) on `stream`, from operand to outputs[0], working
                  // in outputs[1] where there is one; completes `event`. It sees what earlier
                  // instructions of the compute stream and of `stream` wrote
-    wait,  // the compute stream waits for `event`
+    wait,        // the compute stream waits for `event`
   };
   Kind kind = Kind::op;
   std::string op;
