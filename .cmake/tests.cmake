@@ -58,7 +58,7 @@ foreach(folder IN LISTS test_folders)
   catch_discover_tests(tests_${folder}
     TEST_PREFIX "${folder}/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    PROPERTIES TIMEOUT 120 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
+    PROPERTIES TIMEOUT 300 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
 endforeach()
 
 # The tests of capture/ load model plugins and read LibTorch's headers.

@@ -61,19 +61,19 @@ shard::LocalGraph localize(const Common& common, const plan::Plan& plan, int64_t
   local.graph =
       graph::eliminate_common_subexpressions(graph::eliminate_dead_code(std::move(local.graph)));
   local.graph = simplify_views(std::move(local.graph));
+  if (plan.microbatches > 1) set_batch_dims(local.graph, common.graph);
+  local.graph = recompute(local.graph, plan.recompute);
   local.inputs.clear();
   for (const auto& input : local.graph.inputs) {
     local.inputs.push_back(placements.at({input.kind, input.name}));
   }
-  if (plan.microbatches > 1) set_batch_dims(local.graph, common.graph);
-  local.graph = recompute(local.graph, plan.recompute);
   return local;
 }
 
-Program lower(const Common& common, const shard::LocalGraph& local, const plan::Plan& plan,
+Program lower(const Common& common, shard::LocalGraph local, const plan::Plan& plan,
               const StepSpec& spec, int64_t rank, TraceSource& traces) {
-  const Source source{common.graph, local, plan, spec, rank};
   const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
+  const Source source{common.graph, local, plan, spec, rank};
   Draft draft;
   draft.program.rank = rank;
   draft.program.microbatches = plan.microbatches;

@@ -46,18 +46,15 @@ std::vector<Variant> variants(const DraftSection& section, int64_t microbatches)
 
 // Says behind which instruction each value's memory is free. `own`: roots that live within this
 // section, by root.
-void add_releases(const Draft& draft, const std::vector<bool>& own, Section& section) {
+// `open`: by event, roots that its collective uses, in whichever section it starts.
+void add_releases(const Draft& draft, const std::vector<bool>& own,
+                  const std::vector<std::vector<int32_t>>& open, Section& section) {
   std::vector<int32_t> last(own.size(), -1);
-  std::vector<std::vector<int32_t>> open(draft.program.events);  // roots that a collective uses
   for (size_t i = 0; i < section.instructions.size(); ++i) {
     const auto& instruction = section.instructions[i];
     auto touch = [&](ValueId v) {
       const int32_t root = draft.root(v).index;
       if (own[root]) last[root] = static_cast<int32_t>(i);
-      if (instruction.kind == Instruction::Kind::collective &&
-          !gives_way(draft, instruction, root)) {
-        open[instruction.event].push_back(root);
-      }
     };
     each_operand(instruction, touch);
     for (auto v : instruction.outputs) {
@@ -122,7 +119,7 @@ Program finish(Draft draft) {
       for (const auto& part : section.instructions) {
         if (part.when & variant.when) made.instructions.push_back(part.instruction);
       }
-      add_releases(draft, own, made);
+      add_releases(draft, own, open, made);
       program.sections.push_back(std::move(made));
     }
     const int64_t runs = section.repeats ? count : 1;

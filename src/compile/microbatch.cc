@@ -19,18 +19,25 @@ ValueId self_of(const Node& node) {
   return self && std::holds_alternative<ValueId>(*self) ? std::get<ValueId>(*self) : ValueId{};
 }
 
-// Marks the nodes that the marked values need, from the last one back. `cut` nodes are marked but
-// need nothing.
+// Marks the nodes that the marked values need, from the last one back, and `needed` ones. `cut`
+// nodes are marked but need nothing.
 std::vector<bool> needed_nodes(const Graph& graph, std::vector<bool> wanted,
-                               const std::vector<bool>& cut) {
-  std::vector<bool> needed(graph.nodes.size());
+                               const std::vector<bool>& cut, std::vector<bool> needed) {
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     const auto& node = graph.nodes[n];
-    needed[n] = std::any_of(node.outputs.begin(), node.outputs.end(),
-                            [&](ValueId v) { return v.defined() && wanted[v.index]; });
+    needed[n] = needed[n] || std::any_of(node.outputs.begin(), node.outputs.end(),
+                                         [&](ValueId v) { return v.defined() && wanted[v.index]; });
     if (needed[n] && !cut[n]) node.each_operand([&](ValueId v) { wanted[v.index] = true; });
   }
   return needed;
+}
+
+// Leaves the collectives: the other ranks of a group need this rank's part where it needs nothing.
+std::vector<bool> collectives_of(const Graph& graph, std::vector<bool> nodes) {
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    nodes[n] = nodes[n] && graph::is_collective(graph.nodes[n].op);
+  }
+  return nodes;
 }
 
 void check_prologue(const Graph& graph, const std::vector<bool>& prologue) {
@@ -59,8 +66,9 @@ void check_prologue(const Graph& graph, const std::vector<bool>& prologue) {
 
 }  // namespace
 
-Microbatches cut_microbatches(const Graph& local, int64_t microbatches, shard::LossKind kind) {
+Microbatches cut_microbatches(Graph& local, int64_t microbatches, shard::LossKind kind) {
   Microbatches result;
+  const std::vector<bool> nothing(local.nodes.size());
   std::vector<bool> wanted(local.values.size());
   for (const auto& output : local.outputs) {
     if (output.value.defined()) wanted[output.value.index] = true;
@@ -77,8 +85,18 @@ Microbatches cut_microbatches(const Graph& local, int64_t microbatches, shard::L
       cut[n] = local.nodes[n].op == "perigee::step_average";
     }
   }
-  const auto micro = needed_nodes(local, wanted, cut);
-  std::vector<bool> counted(local.values.size());
+  auto micro = needed_nodes(local, wanted, cut, nothing);
+  std::vector<bool> averaged(local.values.size()), counted(averaged);
+  for (size_t n = 0; n < local.nodes.size(); ++n) {
+    if (micro[n] && cut[n]) averaged[self_of(local.nodes[n]).index] = true;
+  }
+  auto prologue = needed_nodes(local, averaged, nothing, nothing);
+  check_prologue(local, prologue);
+  // So far, what every rank of the mesh does. From here on, what this one needs.
+  for (auto& node : local.nodes) {
+    std::erase_if(node.args, [](const auto& arg) { return arg.first == "instead_of"; });
+  }
+  micro = needed_nodes(local, wanted, cut, collectives_of(local, micro));
   for (size_t n = 0; n < local.nodes.size(); ++n) {
     if (!micro[n]) continue;
     if (!cut[n]) {
@@ -99,9 +117,15 @@ Microbatches cut_microbatches(const Graph& local, int64_t microbatches, shard::L
     result.averages.push_back(std::move(average));
   }
   if (!result.averages.empty()) {
-    const std::vector<bool> nothing(local.nodes.size());
-    const auto prologue = needed_nodes(local, counted, nothing);
-    check_prologue(local, prologue);
+    // An average's own reduction comes once, behind the microbatches.
+    auto kept = collectives_of(local, prologue);
+    for (size_t n = 0; n < local.nodes.size(); ++n) {
+      if (micro[n] && cut[n]) {
+        const auto producer = local.values[self_of(local.nodes[n]).index].producer;
+        if (producer >= 0) kept[producer] = false;
+      }
+    }
+    prologue = needed_nodes(local, counted, nothing, std::move(kept));
     for (size_t n = 0; n < local.nodes.size(); ++n) {
       if (prologue[n]) result.prologue.push_back(static_cast<NodeId>(n));
     }

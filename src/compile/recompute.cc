@@ -47,7 +47,8 @@ class Recomputed {
         plan_(plan),
         copy_(graph.values.size()),
         region_(regions_of(graph, plan)),
-        moved_(graph.nodes.size(), -1) {
+        moved_(graph.nodes.size(), -1),
+        wanted_by_(graph.nodes.size(), -1) {
     find_kept();
   }
 
@@ -101,7 +102,8 @@ class Recomputed {
     while (!open.empty()) {
       const auto n = open.back();
       open.pop_back();
-      if (std::find(wanted.begin(), wanted.end(), n) != wanted.end()) continue;
+      if (wanted_by_[n] == v.index) continue;
+      wanted_by_[n] = v.index;
       wanted.push_back(n);
       graph_.nodes[n].each_operand([&](ValueId operand) {
         if (runs_again(operand) && !copy_[operand.index].defined()) {
@@ -135,10 +137,11 @@ class Recomputed {
 
   const Graph& graph_;
   const plan::Recompute& plan_;
-  std::vector<ValueId> copy_;  // by value of the graph
-  std::vector<int> region_;    // by node
-  std::vector<NodeId> moved_;  // by node: its index in the result
-  std::vector<bool> kept_;     // by value
+  std::vector<ValueId> copy_;       // by value of the graph
+  std::vector<int> region_;         // by node
+  std::vector<NodeId> moved_;       // by node: its index in the result
+  std::vector<int32_t> wanted_by_;  // by node: the last value for which it was found
+  std::vector<bool> kept_;          // by value
 };
 
 }  // namespace

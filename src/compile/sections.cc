@@ -1,11 +1,13 @@
 // The sections that run for each microbatch: counting labels before, then forward and backward.
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "base/error.h"
 #include "compile/layout.h"
 #include "compile/lower.h"
 #include "compile/passes.h"
+#include "graph/ops.h"
 
 namespace perigee::compile {
 
@@ -69,8 +71,9 @@ class Loads {
 };
 
 void run_nodes(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes, Loads& loads,
-               Lowering& lowering, Instructions& out, auto after) {
+               Lowering& lowering, Instructions& out, auto before, auto after) {
   for (auto id : nodes) {
+    before(graph.nodes[id]);
     graph.nodes[id].each_operand([&](graph::ValueId v) { loads.need(v, out); });
     lowering.run(id, out);
     for (auto v : graph.nodes[id].outputs) {
@@ -99,7 +102,9 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
   count_uses(graph, microbatches.prologue, lowering);
   for (const auto& average : microbatches.averages) lowering.count_use(average.source);
   Loads loads(draft, graph, lowering);
-  run_nodes(graph, microbatches.prologue, loads, lowering, section.instructions, [](auto) {});
+  run_nodes(
+      graph, microbatches.prologue, loads, lowering, section.instructions, [](const auto&) {},
+      [](auto) {});
   const double factor = 1.0 / static_cast<double>(draft.program.microbatches);
   for (const auto& average : microbatches.averages) {
     loads.need(average.source, section.instructions);
@@ -124,11 +129,51 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
   return averages;
 }
 
+// The reductions of what a microbatch makes. On every rank they stand between the same collectives
+// of the graph, though a rank may have its part of a sum sooner than another.
+class Reductions {
+ public:
+  explicit Reductions(Draft& draft) : draft_(draft) {}
+
+  // `turn`: when the last of the ranks has its part; what is there at the same turn is reduced in
+  // the order of `place`.
+  void add(int64_t turn, size_t place, ValueId value, std::string axes, std::string reduce) {
+    open_[{turn, place}] = {value, std::move(axes), std::move(reduce)};
+  }
+
+  // Appends those that come before the turn.
+  void run_before(int64_t turn, Instructions& out) {
+    while (!open_.empty() && open_.begin()->first.first < turn) {
+      const auto& [value, axes, reduce] = open_.begin()->second;
+      auto reduction = when(draft_.program.microbatches > 1 ? kLast : kAlways,
+                            all_reduce(draft_, value, axes, reduce));
+      reduction.move = Move::early;
+      out.push_back(std::move(reduction));
+      open_.erase(open_.begin());
+    }
+  }
+
+ private:
+  struct Reduction {
+    ValueId value;
+    std::string axes, reduce;
+  };
+  Draft& draft_;
+  std::map<std::pair<int64_t, size_t>, Reduction> open_;
+};
+
+constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
+
 // The gradients' way into their buckets, and the buckets' reduction.
 class Collector {
  public:
-  Collector(Draft& draft, const Source& source, const Gradients& gradients, Lowering& lowering)
-      : draft_(draft), source_(source), gradients_(gradients), lowering_(lowering) {
+  Collector(Draft& draft, const Source& source, const Gradients& gradients, Lowering& lowering,
+            Reductions& reductions)
+      : draft_(draft),
+        source_(source),
+        gradients_(gradients),
+        lowering_(lowering),
+        reductions_(reductions) {
     const auto& graph = source.local.graph;
     for (size_t p = 0; p < gradients.parameters.size(); ++p) {
       const auto& parameter = gradients.parameters[p];
@@ -170,44 +215,39 @@ class Collector {
                      {{"self", parameter.value}, {"other", lowering_.get(v)}}, {parameter.value})));
       }
       const int32_t b = parameter.bucket;
-      if (--missing_[b] > 0 || gradients_.buckets[b].axes.empty()) continue;
-      if (source_.plan.communication.overlap) {
-        reduce(b, out);
-      } else {
-        late_.push_back(b);
-      }
+      const auto& bucket = gradients_.buckets[b];
+      if (--missing_[b] > 0 || bucket.axes.empty()) continue;
+      // The bucket's parameters are in the order of their turns.
+      const int64_t turn = source_.plan.communication.overlap
+                               ? gradients_.parameters[bucket.parameters.back()].turn
+                               : kEnd - 1;
+      reductions_.add(turn, source_.local.outputs.size() + static_cast<size_t>(b), bucket.gradients,
+                      bucket.axes, bucket.reduce);
     }
     by_value_.erase(found);
   }
 
-  // Called at the end: gradients that no node makes, reductions that were put off.
+  // Called at the end, for gradients that no node makes.
   void finish(Instructions& out) {
     while (!by_value_.empty()) arrived({by_value_.begin()->first}, out);
-    for (int32_t b : late_) reduce(b, out);
   }
 
  private:
-  void reduce(int32_t b, Instructions& out) {
-    const auto& bucket = gradients_.buckets[b];
-    out.push_back(when(draft_.program.microbatches > 1 ? kLast : kAlways,
-                       all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce)));
-  }
-
   Draft& draft_;
   const Source& source_;
   const Gradients& gradients_;
   Lowering& lowering_;
+  Reductions& reductions_;
   std::map<int32_t, std::vector<size_t>>
       by_value_;                         // parameters by the graph value of their gradient
   std::vector<graph::ValueId> origins_;  // per parameter: what its op makes
   std::vector<size_t> missing_;          // per bucket
-  std::vector<int32_t> late_;
 };
 
 // Appends what keeps an output in a value of its own, read after the step; reduced where it is
 // Partial.
 void keep_result(Draft& draft, const Source& source, size_t output, ValueId value, double factor,
-                 Instructions& out) {
+                 Reductions& reductions, Instructions& out) {
   const auto& graph = source.local.graph;
   const auto& placements = source.local.outputs[output];
   const auto& mesh = source.plan.mesh;
@@ -219,8 +259,8 @@ void keep_result(Draft& draft, const Source& source, size_t output, ValueId valu
   const ValueId result = draft.add(graph.type(declared.value), name, home);
   add_up(out, draft, result, value, factor);
   if (!axes.empty()) {
-    out.push_back(when(draft.program.microbatches > 1 ? kLast : kAlways,
-                       all_reduce(draft, result, axes, reduce_name(mesh, placements, name))));
+    reductions.add(source.local.turns[output], output, result, axes,
+                   reduce_name(mesh, placements, name));
   }
   Binding binding;
   binding.kind = Binding::Kind::result;
@@ -258,7 +298,8 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     if (output.value.defined()) lowering.count_use(output.value);
   }
   Loads loads(draft, graph, lowering);
-  Collector collector(draft, source, gradients, lowering);
+  Reductions reductions(draft);
+  Collector collector(draft, source, gradients, lowering, reductions);
   std::map<int32_t, std::vector<size_t>> kept;  // losses and results by graph value
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
     const auto& output = graph.outputs[o];
@@ -272,14 +313,22 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     if (found == kept.end()) return;
     for (size_t o : found->second) {
       const bool loss = graph.outputs[o].kind == Output::Kind::loss;
-      keep_result(draft, source, o, lowering.get(v), loss ? microbatches.factor : 1, out);
+      keep_result(draft, source, o, lowering.get(v), loss ? microbatches.factor : 1, reductions,
+                  out);
     }
     kept.erase(found);
   };
-  run_nodes(graph, microbatches.micro, loads, lowering, out, [&](graph::ValueId v) {
-    keep(v);
-    collector.arrived(v, out);
-  });
+  run_nodes(
+      graph, microbatches.micro, loads, lowering, out,
+      [&](const graph::Node& node) {
+        if (graph::is_collective(node.op)) {
+          reductions.run_before(node.get<int64_t>("turn", 0), out);
+        }
+      },
+      [&](graph::ValueId v) {
+        keep(v);
+        collector.arrived(v, out);
+      });
   while (!kept.empty()) {  // outputs that are inputs
     loads.need({kept.begin()->first}, out);
     keep({kept.begin()->first});
@@ -288,6 +337,7 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     if (output.value.defined()) loads.need(output.value, out);
   }
   collector.finish(out);
+  reductions.run_before(kEnd, out);
   for (const auto& output : graph.outputs) {
     if (output.kind != Output::Kind::buffer || !output.value.defined()) continue;
     for (size_t i = 0; i < graph.inputs.size(); ++i) {

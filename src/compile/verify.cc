@@ -84,7 +84,11 @@ class Replay {
       }
       for (int32_t v : made_) {
         if (!live_[v].has_value() || bound_.contains(v)) continue;
-        bool read = false;
+        bool read = std::any_of(flights_.begin(), flights_.end(), [&](const auto& flight) {
+          const auto& [reads, writes] = flight.second;
+          return std::find(reads.begin(), reads.end(), v) != reads.end() ||
+                 std::find(writes.begin(), writes.end(), v) != writes.end();
+        });
         for (size_t later = r + 1; later < program_.order.size() && !read; ++later) {
           read = reads[program_.order[later].section].contains(v);
         }

@@ -16,14 +16,14 @@ struct Pending {
 }  // namespace
 
 void insert_waits(Draft& draft) {
-  std::map<int32_t, Pending> results;   // by root: a collective writes it
-  std::map<int32_t, Pending> operands;  // by root: a collective reads it
+  std::map<int32_t, Pending> results;        // by root: a collective writes it
+  std::multimap<int32_t, Pending> operands;  // by root: collectives read it
   const bool several = draft.program.microbatches > 1;
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     auto& section = draft.sections[s];
     std::vector<DraftInstruction> out;
     out.reserve(section.instructions.size());
-    auto wait = [&](const Pending pending, uint8_t when) {
+    auto wait = [&](const Pending pending) {
       std::erase_if(results, [&](const auto& p) { return p.second.event == pending.event; });
       std::erase_if(operands, [&](const auto& p) { return p.second.event == pending.event; });
       DraftInstruction waiting;
@@ -31,7 +31,8 @@ void insert_waits(Draft& draft) {
       waiting.instruction.event = pending.event;
       waiting.instruction.traced = true;
       if (pending.section == s) {
-        waiting.when = pending.when & when;
+        // In every run that has started it: those where the first reader is another one as well.
+        waiting.when = pending.when;
       } else {
         waiting.when = section.repeats && several ? kFirst : kAlways;
       }
@@ -39,22 +40,25 @@ void insert_waits(Draft& draft) {
     };
     for (auto& draft_instruction : section.instructions) {
       const auto& instruction = draft_instruction.instruction;
-      const uint8_t when = draft_instruction.when;
       if (!results.empty()) {
         each_operand(instruction, [&](ValueId v) {
           const auto found = results.find(draft.root(v).index);
-          if (found != results.end()) wait(found->second, when);
+          if (found != results.end()) wait(found->second);
         });
         for (auto v : instruction.outputs) {
           if (!v.defined()) continue;
           const int32_t root = draft.root(v).index;
-          if (auto found = results.find(root); found != results.end()) wait(found->second, when);
-          if (auto found = operands.find(root); found != operands.end()) wait(found->second, when);
+          if (auto found = results.find(root); found != results.end()) wait(found->second);
+          for (auto found = operands.find(root); found != operands.end();
+               found = operands.find(root)) {
+            wait(found->second);
+          }
         }
       }
       if (instruction.kind == Instruction::Kind::collective) {
-        const Pending pending{instruction.event, when, s};
-        each_operand(instruction, [&](ValueId v) { operands[draft.root(v).index] = pending; });
+        const Pending pending{instruction.event, draft_instruction.when, s};
+        each_operand(instruction,
+                     [&](ValueId v) { operands.emplace(draft.root(v).index, pending); });
         for (auto v : instruction.outputs) results[draft.root(v).index] = pending;
       }
       out.push_back(std::move(draft_instruction));
@@ -66,7 +70,7 @@ void insert_waits(Draft& draft) {
       for (const auto& [root, pending] : results) {
         const bool every_time = section.repeats && several && (pending.when & kFirst);
         if (!last && !(every_time && pending.section == s)) continue;
-        wait(pending, kAlways);
+        wait(pending);
         again = true;
         break;
       }

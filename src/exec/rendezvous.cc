@@ -97,7 +97,8 @@ Store meet(const RendezvousOptions& options) {
     std::vector<std::string> keys;
     for (int64_t rank = 0; rank < options.world; ++rank) keys.push_back(key(rank));
     try {
-      made->wait(keys, options.timeout);
+      // The rank with the store leaves last: the others ask it who is missing.
+      made->wait(keys, options.serve ? options.timeout + kRollCall / 2 : options.timeout);
     } catch (const std::exception&) {
       std::vector<int64_t> missing;
       for (int64_t rank = 0; rank < options.world; ++rank) {

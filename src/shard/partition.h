@@ -31,6 +31,9 @@ struct Sharding {
 Sharding propagate(const graph::Graph& graph, const plan::Plan& plan);
 
 // One rank's graph. Inputs and outputs keep their names; types are local; `comm::` nodes move data.
+// Every rank has the same collectives in the same order, numbered by their argument `turn`. A
+// perigee::full that is a rank's part of a sum which another rank has names the value it replaces
+// as `instead_of`: so all ranks need the same values, and passes treat all graphs alike.
 struct LocalGraph {
   graph::Graph graph;
   std::vector<mesh::Placements> inputs;  // like graph.inputs
@@ -38,6 +41,9 @@ struct LocalGraph {
   // parameter is replicated, and lies as its parameter elsewhere. The loss may be Partial. Buffers
   // lie as their input, results are not Partial.
   std::vector<mesh::Placements> outputs;
+  // Like graph.outputs: when the output's value is there, in the order in which values are made.
+  // Equal on all ranks: a collective with a smaller turn may stand before it, none with a larger.
+  std::vector<int64_t> turns;
 };
 
 LocalGraph partition(const graph::Graph& graph, const Sharding& sharding, const plan::Plan& plan,

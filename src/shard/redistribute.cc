@@ -277,7 +277,7 @@ graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& 
       case Step::Kind::part:
         // Replicas of a maximum, minimum or average are parts as they are.
         if (step.reduce != mesh::Reduce::sum || is_first(mesh, rank, step.axes)) break;
-        emit("perigee::full", {{"value", 0.0}}, type);
+        emit("perigee::full", {{"value", 0.0}, {"instead_of", value}}, type);
         break;
     }
   }

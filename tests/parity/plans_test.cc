@@ -1,0 +1,247 @@
+// Programs of random plans: ranks take the steps that one device takes, start the same collectives
+// in the same order, and hold exactly the memory that was predicted.
+#include <fmt/format.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "base/error.h"
+#include "compile/compile.h"
+#include "exec/dry_run.h"
+#include "exec/executor.h"
+#include "exec/threads.h"
+#include "tests/parity/support.h"
+#include "tests/parity/support_memory.h"
+#include "tests/parity/support_models.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using compile::Instruction;
+using compile::Program;
+using exec::must;
+using Kind = compile::Binding::Kind;
+
+constexpr int64_t kSteps = 2;
+
+class DryRuns : public compile::TraceSource {
+ public:
+  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
+    auto [entry, added] = known_.try_emplace(compile::key(instance));
+    if (added) entry->second = exec::record_trace(instance);
+    return entry->second;
+  }
+
+ private:
+  std::map<std::string, std::optional<compile::OpTrace>> known_;
+};
+
+// What a rank has done: its numbers, and its tensors by name with the piece of the whole they are.
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::pair<at::Tensor, std::vector<mesh::Range>>> tensors;
+  int64_t counted = 0;  // bytes
+};
+
+at::Tensor piece(at::Tensor whole, const std::vector<mesh::Range>& ranges) {
+  for (size_t d = 0; d < ranges.size(); ++d) {
+    whole = whole.narrow(static_cast<int64_t>(d), ranges[d].begin, ranges[d].length);
+  }
+  return whole;
+}
+
+Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& mesh,
+                 exec::Communicator& communicator, int owner) {
+  count_memory_for(owner);
+  exec::Executor executor(program, communicator, mesh, {.seed = 9});
+  for (const auto kind : {Kind::parameter, Kind::buffer}) {
+    for (const auto& name : executor.names(kind)) {
+      const auto& whole = given.inputs.at(name);
+      executor.tensor(kind, name).copy_(piece(whole, program.find(kind, name)->ranges));
+    }
+  }
+  Outcome outcome;
+  reset_counted_peak(owner);
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    executor.run({.step = step,
+                  .scalars = {{"lr.0", 0.01}},
+                  .data = [&](const std::string& name, int64_t m) {
+                    const auto& all = given.inputs.at(name);
+                    const auto rows = all.size(0) / program.microbatches;
+                    return all.narrow(0, m * rows, rows);
+                  }});
+    outcome.losses.push_back(executor.tensor(Kind::result, "loss").item<double>());
+    outcome.norms.push_back(executor.tensor(Kind::result, "grad_norm").item<double>());
+  }
+  outcome.counted = counted_peak(owner);
+  for (const auto kind : {Kind::parameter, Kind::buffer, Kind::state}) {
+    for (const auto& name : executor.names(kind)) {
+      outcome.tensors[name] = {executor.tensor(kind, name).clone(),
+                               program.find(kind, name)->ranges};
+    }
+  }
+  return outcome;
+}
+
+std::string compare(const Outcome& one, const Outcome& rank, double tolerance) {
+  const auto apart = [](double a, double b) {
+    return std::abs(a - b) / std::max(1.0, std::abs(a));
+  };
+  for (size_t k = 0; k < one.losses.size(); ++k) {
+    if (!(apart(one.losses[k], rank.losses[k]) <= tolerance))
+      return fmt::format("loss {}: {} and {}", k, one.losses[k], rank.losses[k]);
+    if (!(apart(one.norms[k], rank.norms[k]) <= tolerance))
+      return fmt::format("norm {}: {} and {}", k, one.norms[k], rank.norms[k]);
+  }
+  for (const auto& [name, part] : rank.tensors) {
+    const auto wrong =
+        difference(part.first, piece(one.tensors.at(name).first, part.second), tolerance);
+    if (!wrong.empty()) return name + ": " + wrong;
+  }
+  return "";
+}
+
+// The collectives over each group of axes, in the order in which they start.
+std::map<std::string, std::string> collectives(const Program& program) {
+  std::map<std::string, std::string> text;
+  for (const auto& section : program.sections) {
+    for (const auto& instruction : section.instructions) {
+      if (instruction.kind != Instruction::Kind::collective) continue;
+      text[program.streams[instruction.stream]] +=
+          fmt::format(" {}:{} at {}", section.name, instruction.op, instruction.scope);
+    }
+  }
+  return text;
+}
+
+struct Drawn {
+  Given given;
+  plan::Plan plan;
+  compile::StepSpec spec{.weight_decay = 0.1, .clip_norm = 0.5};
+};
+
+// A model of some rows on a mesh of 1 to 8 ranks.
+Drawn draw(const std::string& model, uint64_t seed) {
+  Drawn drawn;
+  std::mt19937_64 random(seed);
+  torch::manual_seed(seed);
+  auto& plan = drawn.plan;
+  auto& axes = plan.mesh.axes;
+  switch (any(random, 0, 2)) {
+    case 0:
+      axes = {{"data", any(random, 1, 8)}};
+      break;
+    case 1:
+      axes = {{"tensor", any(random, 2, 3)}, {"data", any(random, 1, 2)}};
+      break;
+    default:
+      axes = {{"tensor", 2}, {"context", 2}, {"data", any(random, 1, 2)}};
+      if (any(random, 0, 1)) plan.batch_axes = "data,context";
+  }
+  if (any(random, 0, 3) == 0) drawn.spec = {.optimizer = "sgd", .momentum = 0.9};
+  // Its loss is neither a mean nor a sum over samples.
+  plan.microbatches = model == "experts" ? 1 : any(random, 1, 3);
+  plan.communication.bucket_bytes = 2048;
+  plan.communication.overlap = any(random, 0, 4) > 0;
+  const int64_t rows = any(random, 3, 9);
+  drawn.given = capture_model(models().at(model)(rows * plan.microbatches), plan.microbatches);
+  place_randomly(plan, drawn.given.graph, random, any(random, 0, 1) == 1);
+  return drawn;
+}
+
+Outcome run_alone(const Drawn& drawn, compile::TraceSource& traces) {
+  plan::Plan plan;
+  plan.graph_hash = drawn.plan.graph_hash;
+  plan.mesh.axes = {{"data", 1}};
+  plan.microbatches = drawn.plan.microbatches;
+  const auto program = compile::compile(drawn.given.graph, plan, drawn.spec, 0, traces);
+  return run_rank(drawn.given, program, plan.mesh, *exec::single_communicator(), 0);
+}
+
+std::vector<Program> compile_all(const Drawn& drawn, compile::TraceSource& traces) {
+  std::vector<Program> programs;
+  for (int64_t rank = 0; rank < drawn.plan.mesh.size(); ++rank) {
+    programs.push_back(compile::compile(drawn.given.graph, drawn.plan, drawn.spec, rank, traces));
+    compile::verify(programs.back());
+    must(programs.back().exact_memory, "every op must have a trace");
+  }
+  return programs;
+}
+
+// Which kinds of collectives ran.
+std::set<std::string> seen;
+
+void check_plan(const std::string& model, uint64_t seed) {
+  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
+  auto drawn = draw(model, seed);
+  DryRuns traces;
+  const auto one = run_alone(drawn, traces);
+  const auto programs = compile_all(drawn, traces);
+  for (size_t r = 0; r < programs.size(); ++r) {
+    for (const auto& section : programs[r].sections) {
+      for (const auto& instruction : section.instructions) {
+        if (instruction.kind == Instruction::Kind::collective) seen.insert(instruction.op);
+      }
+    }
+    for (const auto& [axis, text] : collectives(programs[r])) {
+      const auto group =
+          mesh::group_of(drawn.plan.mesh, mesh::split_axes(axis), static_cast<int64_t>(r));
+      const auto other = collectives(programs[static_cast<size_t>(group.front())])[axis];
+      must(text == other, fmt::format("over {}: rank {} starts{}, rank {} starts{}", axis, r, text,
+                                      group.front(), other));
+    }
+  }
+  const auto predicted =
+      compile::predict_memory(drawn.given.graph, drawn.plan, drawn.spec, traces).peak_bytes;
+  std::vector<Outcome> outcomes(programs.size());
+  exec::run_ranks(std::ssize(programs),
+                  [&](exec::Communicator& c) {
+                    const auto r = static_cast<size_t>(c.rank());
+                    outcomes[r] =
+                        run_rank(drawn.given, programs[r], drawn.plan.mesh, c, static_cast<int>(r));
+                  },
+                  {.timeout = std::chrono::seconds(20)});
+  for (size_t r = 0; r < programs.size(); ++r) {
+    const auto wrong = compare(one, outcomes[r], 1e-10);
+    must(wrong.empty(), fmt::format("rank {}: {}", r, wrong));
+    must(outcomes[r].counted == predicted[r], fmt::format("rank {}: predicted {} bytes, counted {}",
+                                                          r, predicted[r], outcomes[r].counted));
+  }
+}
+
+void check_plans(const std::string& model, uint64_t plans) {
+  for (uint64_t seed = 0; seed < plans; ++seed) {
+    std::string wrong;
+    try {
+      check_plan(model, seed);
+    } catch (const std::exception& error) {
+      wrong = error.what();
+    }
+    INFO(model << " seed " << seed << ": " << wrong.substr(0, 2000));
+    CHECK(wrong.empty());
+  }
+}
+
+TEST_CASE("gpt: random plans hold the predicted bytes and train as one device") {
+  check_plans("gpt", 13);
+}
+TEST_CASE("images: random plans hold the predicted bytes and train as one device") {
+  check_plans("images", 13);
+}
+TEST_CASE("experts: random plans hold the predicted bytes and train as one device") {
+  check_plans("experts", 13);
+}
+TEST_CASE("regression: random plans hold the predicted bytes and train as one device") {
+  seen.clear();
+  check_plans("regression", 13);
+  for (const char* op :
+       {"comm::all_reduce", "comm::all_gather", "comm::reduce_scatter", "comm::all_to_all"}) {
+    INFO(op);
+    CHECK(seen.contains(op));
+  }
+}
+
+}  // namespace
+}  // namespace perigee::parity
