@@ -346,8 +346,17 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
             fail_run("exec", "a collective must be waited for before it starts again, but was not");
           event.first = prepared.group->start_flat(prepared.transfer);
           if (recording) {
-            event.second = {
-                instruction.op, instruction.scope, name, instruction.stream, run.microbatch, 0, 0};
+            event.second = {instruction.op,
+                            instruction.scope,
+                            name,
+                            instruction.stream,
+                            run.microbatch,
+                            instruction.phase,
+                            prepared.transfer.input.defined()
+                                ? static_cast<int64_t>(prepared.transfer.input.nbytes())
+                                : 0,
+                            0,
+                            0};
           }
           break;
         }
@@ -359,8 +368,8 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
     const bool computes =
         instruction.kind == Instruction::Kind::op || instruction.kind == Instruction::Kind::load;
     if (recording && computes) {
-      intervals.push_back(
-          {instruction.op, instruction.scope, name, 0, run.microbatch, begin, device.mark()});
+      intervals.push_back({instruction.op, instruction.scope, name, 0, run.microbatch,
+                           instruction.phase, 0, begin, device.mark()});
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -28,6 +29,24 @@ std::string share_text(std::string text, exec::Group& group) {
   group.run(
       {.kind = Kind::broadcast, .input = root ? bytes : at::Tensor(), .output = bytes, .peer = 0});
   return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(bytes.numel())};
+}
+
+std::vector<std::string> gather_texts(const std::string& text, exec::Group& group) {
+  using Kind = exec::Collective::Kind;
+  auto size = at::full({1}, static_cast<int64_t>(text.size()), at::kLong);
+  auto sizes = at::empty({group.size()}, at::kLong);
+  group.run({.kind = Kind::all_gather, .input = size, .output = sizes, .dim = 0});
+  const auto most = std::max<int64_t>(1, sizes.max().item<int64_t>());
+  auto mine = at::zeros({most}, at::kByte);
+  std::memcpy(mine.data_ptr(), text.data(), text.size());
+  auto all = at::empty({most * group.size()}, at::kByte);
+  group.run({.kind = Kind::all_gather, .input = mine, .output = all, .dim = 0});
+  std::vector<std::string> texts;
+  for (int64_t i = 0; i < group.size(); ++i) {
+    const auto* begin = static_cast<const char*>(all.data_ptr()) + i * most;
+    texts.emplace_back(begin, static_cast<size_t>(sizes.data_ptr<int64_t>()[i]));
+  }
+  return texts;
 }
 
 Blueprint share(Blueprint blueprint, exec::Communicator& communicator) {

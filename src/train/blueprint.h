@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "exec/communicator.h"
 #include "graph/graph.h"
@@ -29,5 +30,8 @@ std::shared_ptr<exec::Group> everyone(exec::Communicator& communicator);
 
 // Sends rank 0's text to all ranks.
 std::string share_text(std::string text, exec::Group& group);
+
+// Returns the texts of all ranks in the group's order. All ranks call it.
+std::vector<std::string> gather_texts(const std::string& text, exec::Group& group);
 
 }  // namespace perigee::train

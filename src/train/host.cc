@@ -256,6 +256,11 @@ class TorchHost : public Host {
       first = from.info().step + 1;
     }
     source.reset();
+    if (task.trace) {
+      trainer.trace(std::min(first + 1, job.train.steps), [&](const std::string& trace) {
+        if (root) task.trace(trace);
+      });
+    }
 
     std::unique_ptr<MetricsFile> metrics;
     std::unique_ptr<Progress> progress;

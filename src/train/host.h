@@ -26,6 +26,9 @@ struct Task {
   bool world_given = false;  // by a launcher, --nproc or cluster.ranks
   double script_seconds = 5;
   int64_t script_megabytes = 256;
+  // Receives, on rank 0, a Chrome trace of what all ranks did in the second step (or the only one),
+  // once it has run. Empty: nothing is recorded.
+  std::function<void(const std::string& trace)> trace;
   bool resume = false;
   std::string resume_from;  // a run or a checkpoint; "": train.output
   bool overwrite = false;

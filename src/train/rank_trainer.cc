@@ -171,8 +171,24 @@ StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& 
   return result;
 }
 
+void RankTrainer::trace(int64_t step, std::function<void(const std::string& trace)> done) {
+  traced_step_ = step;
+  traced_ = std::move(done);
+}
+
 StepResult RankTrainer::step(int64_t step, DataSource& data) {
-  return run(*executor_, step, data, true);
+  if (step != traced_step_) return run(*executor_, step, data, true);
+  // Clocks of several hosts have nothing in common but this moment.
+  const auto group = everyone(communicator_);
+  group->run({.kind = exec::Collective::Kind::barrier});
+  const auto origin = exec::now();
+  executor_->record(true);
+  auto result = run(*executor_, step, data, true);
+  const auto mine = exec::chrome_trace(executor_->intervals(), communicator_.rank(),
+                                       executor_->program().streams, origin);
+  executor_->record(false);
+  traced_(exec::join_traces(gather_texts(mine, *group)));
+  return result;
 }
 
 StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {

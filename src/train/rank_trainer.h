@@ -35,6 +35,9 @@ class RankTrainer {
   void initialise(const std::function<at::Tensor(const std::string&)>& values);
   void load(const Checkpoint& checkpoint);
 
+  // Has one of the next steps recorded: before step() returns, `done` receives the Chrome trace of
+  // all ranks, on each of them. All ranks call it.
+  void trace(int64_t step, std::function<void(const std::string& trace)> done);
   // Runs one optimizer step on the samples of `step`.
   StepResult step(int64_t step, DataSource& data);
   // Runs the forward pass on the samples of `step`, in eval mode, with the weights as they are:
@@ -66,6 +69,8 @@ class RankTrainer {
   compile::StepSpec spec_;
   std::unique_ptr<exec::Executor> executor_, evaluator_;
   int64_t step_peak_ = 0;
+  int64_t traced_step_ = -1;
+  std::function<void(const std::string&)> traced_;
 };
 
 // One lr for every group of the spec: scalars "lr.0", ... of a step.

@@ -68,7 +68,7 @@ int run_ranks(const JobOptions& options, const train::Task& task,
 void add_train(CLI::App& app, Action& action) {
   struct Options {
     JobOptions job;
-    std::string resume;
+    std::string resume, trace;
     bool overwrite = false;
   };
   auto options = std::make_shared<Options>();
@@ -86,11 +86,18 @@ void add_train(CLI::App& app, Action& action) {
       "[DIR] continue from the newest complete checkpoint of train.output, or of DIR");
   sub->add_flag("--overwrite", options->overwrite, "empty an output folder that holds another run")
       ->excludes(resume);
+  sub->add_option("--trace", options->trace,
+                  "write what all ranks did in the second step to this file (Chrome trace events)");
   sub->callback([options, &action] {
     action = [options] {
       auto task = make_task(options->job, job::place_from_environment());
       task.resume = !options->resume.empty();
       if (options->resume != "newest") task.resume_from = options->resume;
+      if (!options->trace.empty()) {
+        task.trace = [to = OutputOptions{.file = options->trace}](const std::string& trace) {
+          write_result(to, trace);
+        };
+      }
       task.overwrite = options->overwrite;
       return run_ranks(options->job, task, [&](const Place& place) {
         std::string log_file;
