@@ -36,6 +36,7 @@ struct StepSpec {
   std::vector<std::string> frozen;     // parameters that are not trained
 
   bool evaluation = false;  // forward only: loss and results; no gradients, no new buffer values
+  bool borrow_weights = false;  // evaluation: parameters and buffers are another program's
   std::vector<std::string>
       results;  // named results to keep; with several microbatches there may be none
 };

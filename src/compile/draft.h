@@ -39,7 +39,8 @@ struct Home {
   int32_t stream = 0;  // communication: the axis group's stream
   bool outlives =
       false;  // is read after the step, or by every microbatch: keeps its memory to the step's end
-  int64_t bytes = 0;  // takes at least so much: what the largest of the group's ranks needs
+  bool borrowed = false;  // persistent: its memory is another program's
+  int64_t bytes = 0;      // takes at least so much: what the largest of the group's ranks needs
 };
 
 struct DraftSection {

@@ -173,6 +173,14 @@ class Memory {
   }
 
   int32_t frame_of(const Home& home) {
+    if (home.borrowed) {
+      if (borrowed_ < 0) {
+        borrowed_ = static_cast<int32_t>(draft_.program.frames.size());
+        draft_.program.frames.push_back(
+            {.kind = Frame::Kind::persistent, .name = "borrowed", .borrowed = true});
+      }
+      return borrowed_;
+    }
     if (home.kind == Home::Kind::persistent) return 0;
     if (home.kind == Home::Kind::scratch) return 1;
     const auto stream = static_cast<size_t>(home.stream);
@@ -219,9 +227,9 @@ class Memory {
         continue;
       }
       const int32_t frame = frame_of(draft_.homes[v]);
-      if (frame == 0) {
-        value.place = {0, program.frames[0].bytes};
-        program.frames[0].bytes += align(bytes_[v]);
+      if (frame == 0 || frame == borrowed_) {
+        value.place = {frame, program.frames[frame].bytes};
+        program.frames[frame].bytes += align(bytes_[v]);
       } else if (merged[v].start >= 0) {
         add(frame, {bytes_[v], merged[v].start, merged[v].end}, &value.place);
       }
@@ -234,6 +242,7 @@ class Memory {
       }
     }
     for (size_t f = 1; f < blocks.size(); ++f) {
+      if (program.frames[f].borrowed) continue;
       if (program.frames[f].kind == Frame::Kind::communication) count_moments(blocks[f]);
       const Packing packing = pack(blocks[f]);
       for (size_t b = 0; b < blocks[f].size(); ++b) owners[f][b]->offset = packing.offsets[b];
@@ -262,7 +271,9 @@ class Memory {
         }
       }
     }
-    for (const auto& frame : program.frames) program.peak_bytes += frame.bytes * frame.copies;
+    for (const auto& frame : program.frames) {
+      if (!frame.borrowed) program.peak_bytes += frame.bytes * frame.copies;
+    }
   }
 
   // Counts time in the moments at which something of the frame starts or ends: ranks that differ in
@@ -314,6 +325,7 @@ class Memory {
   std::vector<int32_t> group_;   // by root: whose place it takes
   std::vector<int64_t> begin_;   // two per section: its first tick, the tick behind it
   std::vector<int32_t> frames_;  // by stream
+  int32_t borrowed_ = -1;        // frame
   int64_t now_ = 0;
 };
 

@@ -174,7 +174,7 @@ std::string summary(const Program& program) {
   auto to = std::back_inserter(out);
   for (const auto& frame : program.frames) {
     if (frame.bytes == 0) continue;
-    const std::string kind = kFrames[static_cast<int>(frame.kind)];
+    const std::string kind = frame.borrowed ? frame.name : kFrames[static_cast<int>(frame.kind)];
     fmt::format_to(to, "{}{}: {}\n", kind,
                    frame.kind == Frame::Kind::communication ? " over " + frame.name : "",
                    size_text(frame.bytes * frame.copies));

@@ -36,7 +36,9 @@ struct Frame {
   Kind kind = Kind::scratch;
   std::string name;
   int64_t bytes = 0;
-  int64_t copies = 1;  // microbatch: slots in flight
+  int64_t copies = 1;     // microbatch: slots in flight
+  bool borrowed = false;  // persistent: what another program of the process has; offsets, and no
+                          // memory of its own
 
   bool operator==(const Frame&) const = default;
 };
@@ -147,7 +149,7 @@ struct Program {
       streams;  // [0] "compute", then one per communicating axis group ("data", "data,context")
   int32_t events = 0;  // event numbers are below this
   std::vector<Binding> bindings;
-  int64_t peak_bytes = 0;    // sum of frames over copies
+  int64_t peak_bytes = 0;    // sum of frames over copies, but for what is borrowed
   bool exact_memory = true;  // every op has a recorded allocation trace
 
   const Binding* find(Binding::Kind kind, std::string_view name) const;

@@ -16,7 +16,8 @@ using graph::TensorType;
 
 namespace {
 
-const Home kPersistent{Home::Kind::persistent};
+const Home kPersistent{.kind = Home::Kind::persistent};
+const Home kBorrowed{.kind = Home::Kind::persistent, .borrowed = true};
 
 // Buckets that are not reduced are kept small: their memory is taken and given back one by one.
 constexpr int64_t kLocalBucket = 256 << 10;
@@ -211,7 +212,9 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const auto& input = graph.inputs[i];
     if (inputs[i].defined() || input.kind == Input::Kind::data) continue;
-    inputs[i] = draft.add(graph.type(input.value), input.name, kPersistent);
+    const bool weight = input.kind == Input::Kind::parameter || input.kind == Input::Kind::buffer;
+    inputs[i] = draft.add(graph.type(input.value), input.name,
+                          weight && spec.borrow_weights ? kBorrowed : kPersistent);
     const auto kind = input.kind == Input::Kind::parameter  ? Binding::Kind::parameter
                       : input.kind == Input::Kind::constant ? Binding::Kind::constant
                                                             : Binding::Kind::buffer;

@@ -13,6 +13,7 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device)
   const auto rounded = [](const compile::Frame& frame) { return (frame.bytes + 63) / 64 * 64; };
   int64_t communication = 0;
   for (const auto& frame : frames) {
+    if (frame.borrowed) continue;
     bytes_ += rounded(frame) * frame.copies;
     if (frame.kind == Kind::communication) communication += rounded(frame) * frame.copies;
   }
@@ -22,6 +23,7 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device)
   auto* shared = memory_->communication.get();
   for (const auto& frame : frames) {
     auto& copies = addresses_.emplace_back();
+    if (frame.borrowed) continue;
     auto*& next = frame.kind == Kind::communication && shared ? shared : plain;
     for (int64_t copy = 0; copy < frame.copies; ++copy) {
       copies.push_back(next);

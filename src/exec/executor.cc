@@ -110,6 +110,7 @@ struct Executor::Impl {
   Arena arena;
   std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
   std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
+  std::map<int32_t, std::byte*> borrowed;  // by value: where the lender has it
   std::vector<std::pair<at::Tensor, std::string>> scalars;
   std::vector<std::pair<std::shared_ptr<Work>, Interval>> events;
   bool recording = false;
@@ -128,9 +129,15 @@ struct Executor::Impl {
     const auto& value = program.values[v.index];
     auto* address =
         value.place.frame < 0 ? bases[0] : bases[value.place.frame] + value.place.offset;
+    const auto root = value.view_of.defined() ? value.view_of : v;
+    if (const auto lent = borrowed.find(root.index); lent != borrowed.end()) {
+      // Frames of borrowed values have offsets and no memory.
+      address = lent->second + (value.place.offset - program.values[root.index].place.offset);
+    }
     return arena.tensor(address, value.type, value.strides);
   }
 
+  void borrow();
   void find_kernels();
   void prepare_bindings();
   PreparedSection& prepare(int32_t section, int32_t slot);
@@ -143,6 +150,25 @@ struct Executor::Impl {
   void wait(int32_t event);
   void settle();
 };
+
+void Executor::Impl::borrow() {
+  for (const auto& binding : program.bindings) {
+    if (binding.kind != Binding::Kind::parameter && binding.kind != Binding::Kind::buffer) continue;
+    const auto& value = program.values[binding.value.index];
+    if (value.place.frame < 0 || !program.frames[value.place.frame].borrowed) continue;
+    if (!options.lender) {
+      fail("exec", "a program that borrows its weights needs an executor that has \"{}\"",
+           binding.name);
+    }
+    const auto lent = options.lender->tensor(binding.kind, binding.name);
+    const auto own = tensor_of(binding.value, arena.bases(0));
+    if (!same_layout(lent, own)) {
+      fail("exec", "\"{}\" must be lent as {}, but is {}", binding.name, layout_of(own),
+           layout_of(lent));
+    }
+    borrowed[binding.value.index] = static_cast<std::byte*>(lent.data_ptr());
+  }
+}
 
 void Executor::Impl::find_kernels() {
   for (const auto& section : program.sections) {
@@ -408,6 +434,7 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
          p.rank);
   }
   impl_->events.resize(p.events);
+  impl_->borrow();
   impl_->find_kernels();
   impl_->prepare_bindings();
   // Groups first and in one order, so that all ranks connect alike; and what does not fit is found

@@ -18,10 +18,15 @@
 
 namespace perigee::exec {
 
+class Executor;
+
 struct ExecutorOptions {
   int threads = 1;                 // LibTorch's, of this rank
   uint64_t seed = 0;               // of all random ops
   std::shared_ptr<Device> device;  // nullptr: the CPU
+  // Has the parameters and buffers that the program borrows (StepSpec::borrow_weights), in the same
+  // parts; must live as long as this executor.
+  const Executor* lender = nullptr;
 };
 
 // What the host brings to one step.

@@ -195,6 +195,7 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
   if (!evaluator_) {
     auto spec = spec_;
     spec.evaluation = true;
+    spec.borrow_weights = true;
     auto plan = blueprint_.plan;
     plan.graph_hash = graph::structural_hash(blueprint_.evaluation);
     if (plan.microbatches == 1) {
@@ -207,12 +208,9 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
     evaluator_ = std::make_unique<exec::Executor>(
         std::move(program), communicator_, plan.mesh,
         exec::ExecutorOptions{static_cast<int>(job_.cluster.threads),
-                              static_cast<uint64_t>(job_.seed)});
-    for (const auto kind : {Kind::parameter, Kind::buffer}) {
-      for (const auto& name : evaluator_->names(kind)) {
-        evaluator_->tensor(kind, name).copy_(executor_->tensor(kind, name));
-      }
-    }
+                              static_cast<uint64_t>(job_.seed),
+                              {},
+                              executor_.get()});
   }
   return run(*evaluator_, step, data, false);
 }
