@@ -57,6 +57,33 @@ TEST_CASE("learning rates fall as their schedule says") {
   CHECK(learning_rate(job_of("wsd"), 1, 100) == 0.125);
 }
 
+TEST_CASE("every step of every schedule is its closed form") {
+  constexpr double peak = 3e-4, least = 0.125;
+  constexpr int64_t steps = 100, warmup = 20, decay = 10;
+  for (const std::string kind : {"constant", "linear", "cosine", "inverse_sqrt", "wsd"}) {
+    auto job = job_of(kind);
+    job.optimizer.lr = peak;
+    job.lr_schedule.min_lr = least * peak;
+    for (int64_t step = 1; step <= steps; ++step) {
+      const double t = double(step), past = (t - warmup) / (steps - warmup);
+      double share = 1;
+      if (step <= warmup) {
+        share = t / warmup;
+      } else if (kind == "linear") {
+        share = 1 - (1 - least) * past;
+      } else if (kind == "cosine") {
+        share = least + (1 - least) * (1 + std::cos(M_PI * past)) / 2;
+      } else if (kind == "inverse_sqrt") {
+        share = std::max(least, std::sqrt(warmup / t));
+      } else if (kind == "wsd" && step > steps - decay) {
+        share = 1 - (1 - least) * (t - (steps - decay)) / decay;
+      }
+      INFO(kind << " " << step);
+      CHECK(learning_rate(job, peak, step) == Approx(peak * share).epsilon(1e-14));
+    }
+  }
+}
+
 TEST_CASE("a group with another peak has the same curve, scaled") {
   for (const auto* kind : {"constant", "linear", "cosine", "inverse_sqrt", "wsd"}) {
     for (const int64_t step : {1, 20, 50, 95, 100}) {
