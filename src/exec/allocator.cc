@@ -4,10 +4,14 @@
 #include <malloc.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
+#include <string>
 
 #include "base/error.h"
 
@@ -238,6 +242,17 @@ RecordedAllocations::RecordedAllocations() {
 RecordedAllocations::~RecordedAllocations() { recording = nullptr; }
 
 MemoryCount memory_count() { return {arena_bytes.load(), other_bytes.load(), peak_bytes.load()}; }
+
+int64_t library_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("RssAnon:")) continue;
+    const int64_t resident = std::atoll(line.c_str() + 8) << 10;
+    const auto counted = memory_count();
+    return std::max<int64_t>(0, resident - counted.arenas - counted.others);
+  }
+  return 0;
+}
 
 void reset_peak() { peak_bytes.store(arena_bytes.load() + other_bytes.load()); }
 

@@ -63,4 +63,10 @@ struct MemoryCount {
 MemoryCount memory_count();
 void reset_peak();
 
+// Returns the bytes that the process holds and that memory_count() does not see: its anonymous
+// resident memory (/proc/self/status) less arenas and others. They are what LibTorch, MKL, oneDNN
+// and Gloo take past LibTorch's allocator, and Perigee's own graphs and programs. 0 where the
+// system does not tell.
+int64_t library_bytes();
+
 }  // namespace perigee::exec

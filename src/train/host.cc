@@ -296,6 +296,8 @@ class TorchHost : public Host {
     summary.step_s = result.median_step_s;
     summary.peak_bytes.assign(
         1, *std::max_element(result.peak_bytes.begin(), result.peak_bytes.end()));
+    summary.library_bytes.assign(
+        1, *std::max_element(result.library_bytes.begin(), result.library_bytes.end()));
     const auto& predicted = shared.plan.prediction;
     if (!predicted.peak_bytes.empty()) {
       summary.predicted_peak_bytes.assign(
@@ -311,6 +313,8 @@ class TorchHost : public Host {
         summary.predicted_peak_bytes.empty()
             ? 0.0
             : double(summary.predicted_peak_bytes.front()) / (1 << 20));
+    log::info("memory that libraries hold beside: {:.1f} MiB measured",
+              double(summary.library_bytes.front()) / (1 << 20));
     if (result.stopped)
       throw Error(Status::failed, "train",
                   fmt::format("stopped by a signal after step {}", result.last_step));

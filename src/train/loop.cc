@@ -15,39 +15,53 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// What ranks tell each other beside each step: does anyone want to stop, and everyone's peak memory
-// of the step before. Exchanged while the step runs, so it costs no time of its own.
-class SideChannel {
- public:
-  explicit SideChannel(exec::Communicator& communicator)
-      : group_(everyone(communicator)),
-        mine_(at::zeros({2}, at::kLong)),
-        all_(at::zeros({2 * communicator.world()}, at::kLong)) {}
+// What ranks tell each other after each step.
+struct RankState {
+  bool stop = false;  // it was asked to
+  int64_t peak_bytes = 0, library_bytes = 0;
+};
 
-  void send(bool stop, int64_t peak) {
-    mine_.data_ptr<int64_t>()[0] = stop;
-    mine_.data_ptr<int64_t>()[1] = peak;
-    work_ = group_->start(
+class Exchange {
+ public:
+  explicit Exchange(exec::Communicator& communicator)
+      : group_(everyone(communicator)),
+        mine_(at::zeros({3}, at::kLong)),
+        all_(at::zeros({3 * communicator.world()}, at::kLong)) {}
+
+  void run(const RankState& state) {
+    auto* mine = mine_.data_ptr<int64_t>();
+    mine[0] = state.stop;
+    mine[1] = state.peak_bytes;
+    mine[2] = state.library_bytes;
+    group_->run(
         {.kind = exec::Collective::Kind::all_gather, .input = mine_, .output = all_, .dim = 0});
   }
 
-  // Returns whether any rank wants to stop.
-  bool receive(std::vector<int64_t>& peaks) {
-    work_->wait();
-    peaks.clear();
-    bool stop = false;
-    for (int64_t rank = 0; rank < group_->size(); ++rank) {
-      stop = stop || all_.data_ptr<int64_t>()[2 * rank] != 0;
-      peaks.push_back(all_.data_ptr<int64_t>()[2 * rank + 1]);
-    }
-    return stop;
+  bool any_stops() const {
+    const auto stops = values(0);
+    return std::any_of(stops.begin(), stops.end(), [](int64_t stop) { return stop != 0; });
   }
+  std::vector<int64_t> peak_bytes() const { return values(1); }
+  std::vector<int64_t> library_bytes() const { return values(2); }
 
  private:
+  // Returns one of the numbers, by rank.
+  std::vector<int64_t> values(int64_t which) const {
+    std::vector<int64_t> values;
+    for (int64_t rank = 0; rank < group_->size(); ++rank) {
+      values.push_back(all_.data_ptr<int64_t>()[3 * rank + which]);
+    }
+    return values;
+  }
+
   std::shared_ptr<exec::Group> group_;
   at::Tensor mine_, all_;
-  std::shared_ptr<exec::Work> work_;
 };
+
+void keep_largest(std::vector<int64_t>& largest, const std::vector<int64_t>& values) {
+  largest.resize(values.size());
+  for (size_t i = 0; i < values.size(); ++i) largest[i] = std::max(largest[i], values[i]);
+}
 
 }  // namespace
 
@@ -62,7 +76,7 @@ double validate(RankTrainer& trainer, const job::Job& job, Validation& validatio
 LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, const job::Job& job,
                     int64_t first, DataSource& data, Validation& validation,
                     const LoopHooks& hooks) {
-  SideChannel side(communicator);
+  Exchange exchange(communicator);
   LoopResult result;
   result.last_step = first - 1;
   std::vector<double> times;
@@ -70,9 +84,9 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
   const auto steps = job.train.steps;
   for (int64_t step = first; step <= steps && !result.stopped; ++step) {
     const auto step_begin = std::chrono::steady_clock::now();
-    side.send(hooks.stop(), trainer.step_peak());
     const auto outcome = trainer.step(step, data);
-    result.stopped = side.receive(result.peak_bytes) && step < steps;
+    exchange.run({hooks.stop(), trainer.step_peak(), trainer.library_bytes()});
+    result.stopped = exchange.any_stops() && step < steps;
     times.push_back(seconds_since(step_begin));
     result.last_step = step;
     if (!std::isfinite(outcome.loss) && job.train.stop_if_not_finite) {
@@ -91,7 +105,9 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     metrics.tokens = job.model.values.contains("vocab") ? job.batch.global * job.data.sequence : 0;
     metrics.step_s = times.back();
     metrics.tokens_per_s = double(metrics.tokens) / times.back();
-    metrics.peak_bytes = result.peak_bytes;
+    metrics.peak_bytes = exchange.peak_bytes();
+    keep_largest(result.peak_bytes, metrics.peak_bytes);
+    keep_largest(result.library_bytes, exchange.library_bytes());
     const auto due = [&](int64_t every) {
       return every > 0 && (step % every == 0 || step == steps);
     };

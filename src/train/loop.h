@@ -14,7 +14,7 @@
 namespace perigee::train {
 
 struct LoopHooks {
-  // Asked on every rank before each step: stop? One yes stops all ranks after that step.
+  // Asked on every rank after each step: stop? One yes stops all ranks there.
   std::function<bool()> stop = [] { return false; };
   // Rank 0, after each step.
   std::function<void(const StepMetrics&)> report = [](const StepMetrics&) {};
@@ -27,7 +27,8 @@ struct LoopResult {
   bool stopped = false;   // before job.train.steps
   double seconds = 0;
   double median_step_s = 0;
-  std::vector<int64_t> peak_bytes;  // per rank, measured
+  std::vector<int64_t> peak_bytes;     // per rank, the most of a step, measured
+  std::vector<int64_t> library_bytes;  // per rank: RankTrainer::library_bytes
 };
 
 // Runs the steps first, ..., job.train.steps. Throws Error when the loss is not finite and the job

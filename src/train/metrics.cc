@@ -66,6 +66,7 @@ std::string to_json(const Summary& s) {
   if (!s.predicted_peak_bytes.empty()) {
     line += ",\"predicted_peak_bytes\":" + list(s.predicted_peak_bytes);
   }
+  if (!s.library_bytes.empty()) line += ",\"library_bytes\":" + list(s.library_bytes);
   if (s.mfu) line += ",\"mfu\":" + number(*s.mfu);
   return line + "}}";
 }

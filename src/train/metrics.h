@@ -32,7 +32,10 @@ struct Summary {
   std::optional<double> predicted_step_s;     // absent: the plan has no estimate
   std::vector<int64_t> peak_bytes;            // per stage, the largest of its ranks
   std::vector<int64_t> predicted_peak_bytes;  // per stage; empty: the plan has none
-  std::optional<double> mfu;                  // where the devices' peak is known
+  // Per stage, the largest of its ranks: what libraries hold beside (exec::library_bytes); empty:
+  // not measured.
+  std::vector<int64_t> library_bytes;
+  std::optional<double> mfu;  // where the devices' peak is known
 };
 
 // Return one line without its end. Floats have 17 significant digits; NaN and infinity, which JSON

@@ -14,6 +14,9 @@ namespace {
 
 using Kind = compile::Binding::Kind;
 
+// Steps after which the memory of libraries is looked at.
+constexpr int64_t kWatchedSteps = 3;
+
 // What a checkpoint holds.
 constexpr Kind kKept[] = {Kind::parameter, Kind::buffer, Kind::state};
 
@@ -156,7 +159,12 @@ StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& 
   exec::reset_peak();
   const auto before = exec::memory_count().others;
   executor.run(inputs);
-  if (training) step_peak_ = exec::memory_count().peak - before;
+  if (training) {
+    step_peak_ = exec::memory_count().peak - before;
+    if (++steps_run_ <= kWatchedSteps) {
+      library_bytes_ = std::max(library_bytes_, exec::library_bytes());
+    }
+  }
   StepResult result;
   for (const auto& name : executor.names(Kind::result)) {
     const auto value = executor.tensor(Kind::result, name);

@@ -58,6 +58,9 @@ class RankTrainer {
   // Returns the most bytes that the last step held at once, counted by the allocator: the program's
   // memory and what its ops allocated beside it. Of the whole process, where it runs several ranks.
   int64_t step_peak() const { return step_peak_; }
+  // Returns exec::library_bytes() as it was after one of the first steps, where it was largest: by
+  // then every op and collective has run.
+  int64_t library_bytes() const { return library_bytes_; }
 
  private:
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);
@@ -68,7 +71,8 @@ class RankTrainer {
   compile::TraceSource& traces_;
   compile::StepSpec spec_;
   std::unique_ptr<exec::Executor> executor_, evaluator_;
-  int64_t step_peak_ = 0;
+  int64_t step_peak_ = 0, library_bytes_ = 0;
+  int64_t steps_run_ = 0;
   int64_t traced_step_ = -1;
   std::function<void(const std::string&)> traced_;
 };

@@ -200,5 +200,19 @@ TEST_CASE("frames are zero, aligned and counted, and given back with their last 
   REQUIRE(memory_count().arenas == before);
 }
 
+TEST_CASE("memory past the allocator is the libraries', memory through it is not") {
+  install_allocator();
+  constexpr int64_t kBytes = 64 << 20, kSlack = 4 << 20;
+  const int64_t before = library_bytes();
+  REQUIRE(before > 0);
+  const auto tensor = at::ones({kBytes}, at::kByte);
+  CHECK(std::abs(library_bytes() - before) < kSlack);
+  const auto frames = allocate_frames(kBytes);
+  CHECK(std::abs(library_bytes() - before) < kSlack);
+  const std::vector<char> own(kBytes, 1);
+  CHECK(std::abs(library_bytes() - before - kBytes) < kSlack);
+}
+
 }  // namespace
+
 }  // namespace perigee::exec

@@ -79,9 +79,10 @@ TEST_CASE("the summary sets measured beside predicted") {
                         .predicted_step_s = 0.25,
                         .peak_bytes = {7},
                         .predicted_peak_bytes = {7},
+                        .library_bytes = {9},
                         .mfu = 0.5}) ==
         "{\"summary\":{\"steps\":3,\"seconds\":1.5,\"step_s\":0.5,\"predicted_step_s\":0.25,"
-        "\"peak_bytes\":[7],\"predicted_peak_bytes\":[7],\"mfu\":0.5}}");
+        "\"peak_bytes\":[7],\"predicted_peak_bytes\":[7],\"library_bytes\":[9],\"mfu\":0.5}}");
 }
 
 TEST_CASE("a line is in the file as soon as it is written") {
