@@ -6,8 +6,10 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "train/cache_folder.h"
 #include "train/data.h"
 #include "train/mapped_file.h"
+#include "train/token_cache.h"
 #include "train/tokenizer.h"
 
 namespace perigee::train {
@@ -26,14 +28,12 @@ class Tokens {
            "data.token_type is wrong",
            width, width, path, file.bytes.size());
     }
-    add({path, width, file.bytes, file.owner, {}});
+    add({path, width, file.bytes, std::move(file.owner)});
   }
 
-  void add_ids(const std::string& path, const std::vector<int64_t>& ids) {
-    Part part{path, 4, {}, nullptr, {}};
-    part.ids.assign(ids.begin(), ids.end());
-    part.bytes = std::as_bytes(std::span(part.ids));
-    add(std::move(part));
+  // Appends the tokens of a text file.
+  void add_tokens(const std::string& path, TokenBytes tokens) {
+    add({path, tokens.width, tokens.bytes, std::move(tokens.owner)});
   }
 
   int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
@@ -59,14 +59,11 @@ class Tokens {
     int width;
     std::span<const std::byte> bytes;
     std::shared_ptr<const void> owner;
-    std::vector<uint32_t> ids;
   };
 
   void add(Part part) {
     ends_.push_back(size() + static_cast<int64_t>(part.bytes.size()) / part.width);
     parts_.push_back(std::move(part));
-    auto& added = parts_.back();
-    if (!added.ids.empty()) added.bytes = std::as_bytes(std::span(added.ids));
   }
 
   static void read_part(const Part& part, int64_t begin, int64_t count, int64_t vocab,
@@ -132,9 +129,7 @@ std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokeniz
     } else if (job.data.tokenizer == "bytes") {
       tokens->add_file(path, 1);
     } else {
-      const auto file = map_file(path);
-      tokens->add_ids(path, tokenizer->encode({reinterpret_cast<const char*>(file.bytes.data()),
-                                               file.bytes.size()}));
+      tokens->add_tokens(path, tokenize_file(path, *tokenizer, job.data.tokenizer, cache_folder()));
     }
   }
   return tokens;

@@ -5,9 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <mutex>
 #include <thread>
 
@@ -18,6 +16,7 @@
 #include "profile/database.h"
 #include "profile/traces.h"
 #include "train/blueprint.h"
+#include "train/cache_folder.h"
 #include "train/connect.h"
 #include "train/rank_trainer.h"
 #include "train/step_spec.h"
@@ -29,14 +28,7 @@ using train::Blueprint;
 using train::RankTrainer;
 using BindingKind = compile::Binding::Kind;
 
-std::string default_profile() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path folder = cache && *cache ? cache
-                                       : home && *home ? std::string(home) + "/.cache"
-                                                       : "/tmp";
-  return (folder / "perigee" / "profile.sqlite").string();
-}
+std::string default_profile() { return train::cache_folder() + "/profile.sqlite"; }
 
 Ranks Ranks::threads(int64_t count) {
   if (count < 1) fail("ranks", "there must be at least 1 rank, but got {}", count);

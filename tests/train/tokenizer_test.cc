@@ -57,6 +57,7 @@ TEST_CASE("a SentencePiece model tokenizes text, and its ids are data") {
       "[data]\ntext = [\"text.txt\"]\ntokenizer = \"small.model\"\nsequence = 16\n"
       "validation = 0\n[batch]\nglobal = 1\n[model]\nkind = \"gpt\"\n",
       folder.at("job.toml"));
+  setenv("XDG_CACHE_HOME", folder.path().c_str(), 1);  // token files of this test alone
   const auto data = open_data(job);
   CHECK(data.vocab == 60);
   const auto whole = tokenizer->encode(text);
