@@ -47,7 +47,7 @@ Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec
   Common common;
   common.graph = select_outputs(graph, spec);
   common.sharding = shard::propagate(common.graph, plan);
-  if (plan.microbatches > 1) common.loss = shard::classify_loss(common.graph);
+  if (plan.microbatches > 1) common.loss = shard::classify_loss(common.graph).kind;
   return common;
 }
 

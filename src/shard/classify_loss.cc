@@ -1,6 +1,11 @@
+// How the loss changes with the batch: followed through the forward pass by the ops' patterns, as
+// placements are, but past ops that need the samples' dim whole.
 #include <algorithm>
+#include <optional>
 
+#include "base/error.h"
 #include "shard/partition.h"
+#include "shard/propagate.h"
 
 namespace perigee::shard {
 
@@ -9,45 +14,66 @@ namespace {
 using graph::Node;
 using graph::ValueId;
 
-// How a value depends on the samples of the batch.
 enum class Degree {
-  none,    // not at all
+  none,    // does not depend on samples
   mean,    // the same for twice the samples
   sum,     // twice as much for twice the samples
-  sample,  // has a dim that runs over samples
+  sample,  // has a dim over samples
+  pool,    // samples put together in places of their own: an expert's queue
   mixed,   // another way
 };
+
+struct State {
+  Degree degree = Degree::none;
+  int dim = -1;          // sample: the dim
+  std::string coupling;  // the op and scope through which samples first saw each other; "": none
+
+  bool is(Degree d) const { return degree == d; }
+};
+
+bool is_mean(const Node& node) { return node.op == "aten::mean" || node.op == "aten::mean.dim"; }
+
+// Ops that put rows to places that an index names.
+bool dispatches(const Node& node) {
+  return node.op == "aten::index_add" || node.op.starts_with("aten::index_put") ||
+         node.op.starts_with("aten::scatter");
+}
+
+bool is_affine(const Node& node) {
+  return node.op == "aten::add.Tensor" || node.op == "aten::sub.Tensor" ||
+         node.op == "aten::rsub.Tensor" || node.op == "aten::add.Scalar" ||
+         node.op == "aten::sub.Scalar" || node.op == "aten::rsub.Scalar";
+}
 
 class Classifier {
  public:
   explicit Classifier(const graph::Graph& graph)
-      : graph_(graph), degrees_(graph.values.size(), Degree::none) {
-    plan::Plan probe;
-    // One rank: planned like any number of them, and every batch can be cut so.
-    probe.mesh.axes = {{"microbatch", 1}};
-    probe.batch_axes = "microbatch";
-    sharding_ = propagate(graph, probe);
+      : graph_(graph), sites_(graph, {}), states_(graph.values.size()) {
     for (const auto& input : graph.inputs) {
       if (input.kind != graph::Input::Kind::data) continue;
       const auto& shape = graph.type(input.value).shape;
-      if (!shape.empty()) batch_ = std::max(batch_, shape[0]);
-      degrees_[input.value.index] = shape.empty() ? Degree::none : Degree::sample;
+      if (shape.empty()) continue;
+      batch_ = std::max(batch_, shape[0]);
+      states_[input.value.index] = {Degree::sample, 0, ""};
     }
-    for (const auto& node : graph.nodes) {
-      for (auto v : node.outputs) {
-        if (v.defined()) degrees_[v.index] = result(node, v);
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const auto& node = graph.nodes[n];
+      for (size_t r = 0; r < node.outputs.size(); ++r) {
+        if (node.outputs[r].defined()) states_[node.outputs[r].index] = result(n, r);
       }
     }
   }
 
-  Degree degree(ValueId v) const { return degrees_[v.index]; }
+  const State& state(ValueId v) const { return states_[v.index]; }
+  int64_t batch() const { return batch_; }
 
  private:
-  Degree operand(const Node& node, std::string_view name) const {
+  const State& operand(const Node& node, std::string_view name) const {
+    static const State nothing;
     const auto* arg = node.find(name);
-    if (!arg || !std::holds_alternative<ValueId>(*arg)) return Degree::none;
+    if (!arg || !std::holds_alternative<ValueId>(*arg)) return nothing;
     const auto v = std::get<ValueId>(*arg);
-    return v.defined() ? degree(v) : Degree::none;
+    return v.defined() ? state(v) : nothing;
   }
 
   double scalar(const Node& node) const {
@@ -65,51 +91,157 @@ class Classifier {
     return batch_ > 1 && static_cast<double>(count) == number && count > 0 && count % batch_ == 0;
   }
 
-  Degree result(const Node& node, ValueId v) const {
-    Degree highest = Degree::none;
-    node.each_operand([&](ValueId o) { highest = std::max(highest, degree(o)); });
-    if (highest == Degree::none || highest == Degree::mixed) return highest;
-    const std::string& op = node.op;
-    const Degree self = operand(node, "self"), other = operand(node, "other");
-    if (highest == Degree::sample) {
-      // Still a dim over samples, or one that only another axis' shape hides.
-      if (sharding_.values[v.index].at(0).is_shard()) return Degree::sample;
-      if (!graph_.type(v).shape.empty()) return Degree::mixed;
-      if (op == "aten::mean" || op == "aten::mean.dim") return Degree::mean;
-      if (op == "aten::sum" || op == "aten::sum.dim_IntList" || op == "perigee::label_weight") {
-        return Degree::sum;
+  static std::string here(const Node& node) {
+    return fmt::format("{} in scope \"{}\"", node.op, node.scope);
+  }
+
+  State result(size_t n, size_t r) const {
+    const auto& node = graph_.nodes[n];
+    std::vector<const State*> operands;
+    node.each_operand([&](ValueId o) { operands.push_back(&state(o)); });
+    const auto has = [&](Degree degree) {
+      return std::any_of(operands.begin(), operands.end(),
+                         [&](const State* s) { return s->is(degree); });
+    };
+    State out;
+    for (const auto* s : operands) {
+      if (out.coupling.empty()) out.coupling = s->coupling;
+    }
+    if (has(Degree::mixed)) {
+      out.degree = Degree::mixed;
+    } else if (has(Degree::sample)) {
+      of_samples(n, r, operands, out);
+    } else if (has(Degree::pool)) {
+      out.degree = has(Degree::mean) || has(Degree::sum) ? Degree::mixed : Degree::pool;
+    } else if (has(Degree::mean) || has(Degree::sum)) {
+      of_statistics(n, operands, out);
+    }
+    return out;
+  }
+
+  // Some operand has a dim over samples.
+  void of_samples(size_t n, size_t r, const std::vector<const State*>& operands, State& out) const {
+    const auto& node = graph_.nodes[n];
+    const auto& pattern = sites_.at(n).pattern;
+    out.degree = Degree::mixed;
+    if (!pattern || r >= pattern->results.size()) return;
+    const auto& letters = pattern->results[r];
+    bool others = false;  // an operand tells of all samples
+    std::optional<State> found;
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (!operands[i]->is(Degree::sample)) {
+        if (operands[i]->is(Degree::sum)) return;
+        others |= operands[i]->is(Degree::mean) || operands[i]->is(Degree::pool);
+        continue;
       }
-      if (op.ends_with("_loss") && node.find("reduction") != nullptr) {
-        const auto reduction = node.get<int64_t>("reduction", 1);
-        return reduction == 1 ? Degree::mean : reduction == 2 ? Degree::sum : Degree::mixed;
+      const auto next = of_dim(n, r, i, operands[i]->dim, letters);
+      if (found && (found->degree != next.degree || found->dim != next.dim)) return;
+      if (!found || found->coupling.empty()) found = next;
+    }
+    out.degree = found->degree;
+    out.dim = found->dim;
+    if (out.coupling.empty()) out.coupling = found->coupling;
+    if (out.coupling.empty() && others) out.coupling = here(node);
+  }
+
+  // What becomes of operand i's dim over samples.
+  State of_dim(size_t n, size_t r, size_t i, int dim, const std::vector<int>& letters) const {
+    const auto& node = graph_.nodes[n];
+    const auto& pattern = *sites_.at(n).pattern;
+    if (batch_ == 1 && node.op == "perigee::reshape") return of_one_sample(node, dim);
+    const int letter = pattern.operands[i][dim];
+    if (letter < 0) {
+      // The op works along the samples. What keeps the shape has a result for each.
+      std::vector<ValueId> values;
+      node.each_operand([&](ValueId o) { values.push_back(o); });
+      const auto& from = graph_.type(values[i]).shape;
+      const auto& to = graph_.type(node.outputs[r]).shape;
+      const bool keeps = from.size() == to.size() && from[dim] == to[dim] && letters[dim] < 0;
+      if (keeps) return {Degree::sample, dim, here(node)};
+      return {dispatches(node) ? Degree::pool : Degree::mixed, -1, here(node)};
+    }
+    const auto at = std::find(letters.begin(), letters.end(), letter);
+    if (at != letters.end()) {
+      const bool agrees = pattern.dims[letter].role == Role::agreed;  // batch norm
+      return {Degree::sample, static_cast<int>(at - letters.begin()), agrees ? here(node) : ""};
+    }
+    if (dispatches(node)) return {Degree::pool, -1, here(node)};
+    if (is_mean(node)) return {Degree::mean, -1, ""};
+    if (node.op.ends_with("_loss")) {
+      const auto reduction = node.get<int64_t>("reduction", 1);
+      return {reduction == 2 ? Degree::sum : Degree::mean, -1, ""};
+    }
+    switch (pattern.dims[letter].role) {
+      case Role::sum:
+        return {Degree::sum, -1, ""};
+      case Role::agreed:
+        return {Degree::mean, -1, here(node)};
+      default:
+        return {Degree::mixed, -1, ""};
+    }
+  }
+
+  // Where the only sample's dim is after a reshape. Patterns lose dims of size 1: the outermost
+  // that may be it stands for it.
+  State of_one_sample(const Node& node, int dim) const {
+    const auto& from = graph_.type(std::get<ValueId>(*node.find("self"))).shape;
+    const auto& to = graph_.type(node.outputs[0]).shape;
+    int64_t before = 1;
+    for (int d = 0; d < dim; ++d) before *= from[d];
+    for (size_t d = 0; d < to.size() && before >= 1; ++d) {
+      if (before == 1) return {Degree::sample, static_cast<int>(d), ""};
+      before = before % to[d] == 0 ? before / to[d] : 0;
+    }
+    return {Degree::mixed, -1, ""};
+  }
+
+  // Operands are means and sums over samples, or know nothing of them.
+  void of_statistics(size_t n, const std::vector<const State*>& operands, State& out) const {
+    const auto& node = graph_.nodes[n];
+    const bool sums = std::any_of(operands.begin(), operands.end(),
+                                  [](const State* s) { return s->is(Degree::sum); });
+    const auto& self = operand(node, "self");
+    if (node.op == "perigee::step_average") {
+      out.degree = self.degree;
+      return;
+    }
+    if (node.op == "aten::div.Scalar" && self.is(Degree::sum) && divides_by_batch(scalar(node))) {
+      out.degree = Degree::mean;
+      return;
+    }
+    if (node.op == "aten::div.Tensor" && self.is(Degree::sum) &&
+        operand(node, "other").is(Degree::sum)) {
+      out.degree = averaged(node) ? Degree::mean : Degree::mixed;
+      return;
+    }
+    out.degree = is_linear(n, operands) ? (sums ? Degree::sum : Degree::mean) : Degree::mixed;
+    if (sums || out.degree == Degree::mean) return;
+    // Any function of means is the same for twice the samples. Where it is more than a mean plus
+    // what is the same for all microbatches, it is not the mean of its values for parts of them.
+    out.degree = Degree::mean;
+    if (!is_affine(node) && out.coupling.empty()) out.coupling = here(node);
+  }
+
+  // Whether the operands that depend on samples have one degree and are all that the op is linear
+  // in.
+  bool is_linear(size_t n, const std::vector<const State*>& operands) const {
+    const auto& node = graph_.nodes[n];
+    if (node.op == "perigee::reshape" || node.op == "perigee::expand" ||
+        node.op == "perigee::cast" || is_mean(node)) {
+      return true;
+    }
+    const auto& pattern = sites_.at(n).pattern;
+    if (!pattern) return false;
+    for (const auto& group : pattern->linear) {
+      bool good = true;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        const bool in = std::find(group.begin(), group.end(), static_cast<int>(i)) != group.end();
+        good &= in ? operands[i]->degree == operands[group.front()]->degree
+                   : operands[i]->is(Degree::none);
       }
-      if (op.ends_with("_loss")) return Degree::mean;
-      return Degree::mixed;
+      if (good) return true;
     }
-    if (op == "perigee::step_average") return self;
-    if (op == "perigee::reshape" || op == "perigee::expand" || op == "perigee::cast" ||
-        op == "aten::neg" || op == "aten::alias" || op == "aten::detach" ||
-        op == "aten::mul.Scalar") {
-      return self;
-    }
-    if (op == "aten::div.Scalar") {
-      return self == Degree::sum && divides_by_batch(scalar(node)) ? Degree::mean : self;
-    }
-    if (op == "aten::add.Tensor" || op == "aten::sub.Tensor") {
-      if (self == other) return self;
-      // A mean of means plus what is the same for all microbatches is right; a sum would count it
-      // again.
-      return highest == Degree::mean ? Degree::mean : Degree::mixed;
-    }
-    if (op == "aten::mul.Tensor") {
-      return self == Degree::none || other == Degree::none ? highest : Degree::mixed;
-    }
-    if (op == "aten::div.Tensor") {
-      if (other == Degree::none) return self;
-      return self == Degree::sum && other == Degree::sum && averaged(node) ? Degree::mean
-                                                                           : Degree::mixed;
-    }
-    return Degree::mixed;
+    return false;
   }
 
   // Divided by a count that is known for the whole step.
@@ -125,22 +257,32 @@ class Classifier {
   }
 
   const graph::Graph& graph_;
-  Sharding sharding_;
+  SiteTable sites_;
+  std::vector<State> states_;
   int64_t batch_ = 0;
-  std::vector<Degree> degrees_;
 };
 
 }  // namespace
 
-LossKind classify_loss(const graph::Graph& graph) {
-  const Classifier classifier(graph);
-  for (const auto& output : graph.outputs) {
-    if (output.kind != graph::Output::Kind::loss) continue;
-    const Degree degree = classifier.degree(output.value);
-    if (degree == Degree::none || degree == Degree::mean) return LossKind::mean;
-    return degree == Degree::sum ? LossKind::sum : LossKind::mixed;
+LossClass classify_loss(const graph::Graph& graph) {
+  auto forward = graph;
+  std::erase_if(forward.outputs, [](const graph::Output& output) {
+    return output.kind != graph::Output::Kind::loss;
+  });
+  if (forward.outputs.empty()) return {};
+  forward = graph::eliminate_dead_code(std::move(forward));
+  const Classifier classifier(forward);
+  const auto& state = classifier.state(forward.outputs[0].value);
+  const auto coupling = classifier.batch() > 1 ? state.coupling : "";
+  switch (state.degree) {
+    case Degree::none:
+    case Degree::mean:
+      return {LossKind::mean, coupling};
+    case Degree::sum:
+      return {LossKind::sum, coupling};
+    default:
+      return {LossKind::mixed, coupling};
   }
-  return LossKind::mean;
 }
 
 }  // namespace perigee::shard

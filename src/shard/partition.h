@@ -49,8 +49,17 @@ struct LocalGraph {
 LocalGraph partition(const graph::Graph& graph, const Sharding& sharding, const plan::Plan& plan,
                      int64_t rank);
 
-// How the loss depends on the batch dim of the data inputs: a mean over samples (microbatch losses
-// are averaged) or a sum (they add up). `mixed` cannot be split over microbatches.
-LossKind classify_loss(const graph::Graph& graph);
+// How the loss depends on the batch dim of the data inputs.
+struct LossClass {
+  // The same for twice the samples (mean: the losses of microbatches are averaged) or twice as much
+  // (sum: they add up). `mixed` cannot be split over microbatches.
+  LossKind kind = LossKind::mean;
+  // Where samples of a microbatch see each other (an expert's capacity and the balance loss of a
+  // mixture of experts, batch norm), as "OP in scope ..."; "": nowhere. Where they do, the mean (or
+  // sum) of the microbatches' losses is what gradient accumulation computes anywhere, and another
+  // number than the loss of the whole batch; over ranks it is the same.
+  std::string coupling;
+};
+LossClass classify_loss(const graph::Graph& graph);
 
 }  // namespace perigee::shard

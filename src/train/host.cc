@@ -14,6 +14,7 @@
 #include "exec/tensor.h"
 #include "profile/database.h"
 #include "profile/traces.h"
+#include "shard/partition.h"
 #include "train/blueprint.h"
 #include "train/checkpoint.h"
 #include "train/connect.h"
@@ -201,8 +202,19 @@ class TorchHost : public Host {
           planned.source->at(session.job.batch.global / planned.plan.microbatches, true).graph;
       predict(blueprint.plan, blueprint.training, session.job,
               session.traces);  // records what is missing
+      tell_of_coupling(blueprint);
     }
     return share(std::move(blueprint), *session.communicator);
+  }
+
+  static void tell_of_coupling(const Blueprint& blueprint) {
+    if (blueprint.plan.microbatches == 1) return;
+    const auto coupling = shard::classify_loss(blueprint.training).coupling;
+    if (coupling.empty()) return;
+    log::info(
+        "samples of a microbatch see each other (first through {}): the loss is that of {} "
+        "microbatches, each by itself, and another number than that of the whole batch",
+        coupling, blueprint.plan.microbatches);
   }
 
   static void initialise(RankTrainer& trainer, const Source* source) {

@@ -21,7 +21,7 @@ LossKind kind(F f) {
     if (node.op == "aten::sub.Tensor") samples = node.outputs[0];
   }
   g.outputs[0].value = f(g, g.outputs[0].value, samples);
-  return classify_loss(g);
+  return classify_loss(g).kind;
 }
 
 ValueId scalar(Graph& g, std::string op, std::vector<std::pair<std::string, Arg>> args) {
@@ -62,4 +62,41 @@ TEST_CASE("a mean, a sum and a mixture of both are told apart") {
   };
   CHECK(penalized("aten::mean") == LossKind::mean);
   CHECK(penalized("aten::sum") == LossKind::mixed);
+}
+
+TEST_CASE("samples that see each other are told, and what only means make is averaged") {
+  const auto of = [](auto f) {
+    Graph g = mlp({});
+    ValueId samples;
+    for (const auto& node : g.nodes) {
+      if (node.op == "aten::sub.Tensor") samples = node.outputs[0];
+    }
+    g.outputs[0].value = f(g, g.outputs[0].value, samples);
+    return classify_loss(g);
+  };
+  using G = Graph&;
+  using V = ValueId;
+  const auto plain = of([](G, V loss, V) { return loss; });
+  CHECK(plain.coupling.empty());
+  // A balance loss: the product of two means.
+  const auto product = of([](G g, V loss, V) {
+    const auto square = scalar(g, "aten::mul.Tensor", {{"self", loss}, {"other", loss}});
+    return scalar(g, "aten::add.Tensor", {{"self", loss}, {"other", square}});
+  });
+  CHECK(product.kind == LossKind::mean);
+  CHECK(product.coupling.find("aten::mul.Tensor") == 0);
+  // A running sum over the samples has a value for each of them.
+  const auto running = of([](G g, V, V s) {
+    const auto type = g.type(s);
+    const auto along = g.add_node("aten::cumsum", {{"self", s}, {"dim", int64_t{0}}}, {type})[0];
+    return scalar(g, "aten::mean", {{"self", along}});
+  });
+  CHECK(running.kind == LossKind::mean);
+  CHECK(running.coupling.find("aten::cumsum") == 0);
+  // A ratio of sums is no mean of the microbatches' ratios.
+  const auto ratio = of([](G g, V, V s) {
+    const auto a = scalar(g, "aten::sum", {{"self", s}});
+    return scalar(g, "aten::div.Tensor", {{"self", a}, {"other", a}});
+  });
+  CHECK(ratio.kind == LossKind::mixed);
 }

@@ -24,7 +24,7 @@ output loss %4 = loss
     replace("MERGED", std::to_string(2 * std::stoi(batch)));
     replace("[B,", std::string("[") + batch + ",");
     CAPTURE(batch);
-    CHECK(classify_loss(graph::parse(text)) == LossKind::mean);
+    CHECK(classify_loss(graph::parse(text)).kind == LossKind::mean);
   }
 }
 
