@@ -75,7 +75,6 @@ void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& o
   instruction.kind = Instruction::Kind::collective;
   instruction.op = node.op;
   instruction.args = node.args;
-  std::erase_if(instruction.args, [](const auto& arg) { return arg.first == "turn"; });
   instruction.scope = node.scope;
   instruction.phase = node.phase;
   instruction.traced = true;

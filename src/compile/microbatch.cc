@@ -94,7 +94,7 @@ Microbatches cut_microbatches(Graph& local, int64_t microbatches, shard::LossKin
   check_prologue(local, prologue);
   // So far, what every rank of the mesh does. From here on, what this one needs.
   for (auto& node : local.nodes) {
-    std::erase_if(node.args, [](const auto& arg) { return arg.first == "instead_of"; });
+    std::erase_if(node.args, [](const auto& arg) { return arg.first == "part"; });
   }
   micro = needed_nodes(local, wanted, cut, collectives_of(local, micro));
   for (size_t n = 0; n < local.nodes.size(); ++n) {

@@ -45,7 +45,7 @@ struct Microbatches {
 };
 
 // Sorts the nodes into prologue and microbatch, and leaves out of the rank's graph what only other
-// ranks need (`instead_of`); its collectives stay. Throws Error when a step average depends on more
+// ranks need (`part`); its collectives stay. Throws Error when a step average depends on more
 // than data inputs. `kind` matters for several microbatches only: a mixed loss is then an error
 // that says what to change.
 Microbatches cut_microbatches(graph::Graph& local, int64_t microbatches, shard::LossKind kind);
@@ -80,7 +80,6 @@ struct Gradients {
   struct Parameter {
     int32_t input = -1;       // of the local graph
     graph::ValueId gradient;  // of the local graph
-    int64_t turn = 0;         // when it is there: shard::LocalGraph::turns
     int32_t bucket = -1;
     int64_t offset = 0;      // elements from the bucket's start
     std::string shard_axes;  // the gradient's norm is to be summed over these

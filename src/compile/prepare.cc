@@ -77,9 +77,14 @@ Graph select_outputs(Graph graph, const StepSpec& spec) {
 Graph simplify_views(Graph graph) {
   std::vector<graph::ValueId> replaced(graph.values.size());
   for (size_t v = 0; v < replaced.size(); ++v) replaced[v].index = static_cast<int32_t>(v);
+  // Whether a local shape stays the same differs by rank, but all know where an output is made.
+  std::vector<bool> stays(graph.values.size());
+  for (const auto& output : graph.outputs) {
+    if (output.value.defined()) stays[output.value.index] = true;
+  }
   for (auto& node : graph.nodes) {
     node.each_operand([&](graph::ValueId& v) { v = resolve(replaced, v); });
-    if (node.outputs.size() != 1 || !node.outputs[0].defined()) continue;
+    if (node.outputs.size() != 1 || !node.outputs[0].defined() || node.find("part")) continue;
     const auto* self = node.find("self");
     if (!self || !std::holds_alternative<graph::ValueId>(*self)) continue;
     const auto operand = std::get<graph::ValueId>(*self);
@@ -88,18 +93,20 @@ Graph simplify_views(Graph graph) {
     const auto& from = graph.type(operand);
     const auto producer = graph.values[operand.index].producer;
     const Node* before = producer < 0 ? nullptr : &graph.nodes[producer];
-    const bool same_type = from == graph.type(out);
+    const bool same_type = from == graph.type(out) && !stays[out.index];
     if (node.op == "aten::detach" || node.op == "aten::alias" ||
         (same_type && (node.op == "perigee::reshape" || node.op == "perigee::expand"))) {
       replaced[out.index] = operand;
     } else if (swaps(node) && before && swaps(*before) &&
                swapped_dims(node, from.shape.size()) == swapped_dims(*before, from.shape.size())) {
       replaced[out.index] = std::get<graph::ValueId>(*before->find("self"));
-    } else if (node.op == "perigee::reshape" && before && before->op == "perigee::reshape") {
+    } else if (node.op == "perigee::reshape" && before && before->op == "perigee::reshape" &&
+               !before->find("part")) {
       for (auto& [name, arg] : node.args) {
         if (name == "self") arg = *before->find("self");
       }
-      if (graph.type(std::get<graph::ValueId>(*before->find("self"))) == graph.type(out)) {
+      if (!stays[out.index] &&
+          graph.type(std::get<graph::ValueId>(*before->find("self"))) == graph.type(out)) {
         replaced[out.index] = std::get<graph::ValueId>(*before->find("self"));
       }
     }

@@ -1,12 +1,12 @@
 // The sections that run for each microbatch: counting labels before, then forward and backward.
 #include <algorithm>
-#include <limits>
 #include <map>
 
 #include "base/error.h"
 #include "compile/layout.h"
 #include "compile/lower.h"
 #include "compile/passes.h"
+#include "compile/reductions.h"
 #include "graph/ops.h"
 
 namespace perigee::compile {
@@ -36,6 +36,13 @@ void add_up(Instructions& out, const Draft& draft, ValueId self, ValueId source,
   if (several) {
     out.push_back(when(kMiddle | kLast, in_place("perigee::accumulate_", later, {self})));
   }
+}
+
+// Starts reducing what all microbatches have added up.
+void start_all_reduce(Draft& draft, ValueId value, const std::string& axes,
+                      const std::string& reduce, Instructions& out) {
+  out.push_back(when(draft.program.microbatches > 1 ? kLast : kAlways,
+                     all_reduce(draft, value, axes, reduce)));
 }
 
 // Has data inputs loaded where a section first reads them.
@@ -71,11 +78,11 @@ class Loads {
 };
 
 void run_nodes(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes, Loads& loads,
-               Lowering& lowering, Instructions& out, auto before, auto after) {
+               Lowering& lowering, Instructions& out, auto started, auto after) {
   for (auto id : nodes) {
-    before(graph.nodes[id]);
     graph.nodes[id].each_operand([&](graph::ValueId v) { loads.need(v, out); });
     lowering.run(id, out);
+    if (graph::is_collective(graph.nodes[id].op)) started(id);
     for (auto v : graph.nodes[id].outputs) {
       if (v.defined()) after(v);
     }
@@ -129,41 +136,6 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
   return averages;
 }
 
-// The reductions of what a microbatch makes. On every rank they stand between the same collectives
-// of the graph, though a rank may have its part of a sum sooner than another.
-class Reductions {
- public:
-  explicit Reductions(Draft& draft) : draft_(draft) {}
-
-  // `turn`: when the last of the ranks has its part; what is there at the same turn is reduced in
-  // the order of `place`.
-  void add(int64_t turn, size_t place, ValueId value, std::string axes, std::string reduce) {
-    open_[{turn, place}] = {value, std::move(axes), std::move(reduce)};
-  }
-
-  // Appends those that come before the turn.
-  void run_before(int64_t turn, Instructions& out) {
-    while (!open_.empty() && open_.begin()->first.first < turn) {
-      const auto& [value, axes, reduce] = open_.begin()->second;
-      auto reduction = when(draft_.program.microbatches > 1 ? kLast : kAlways,
-                            all_reduce(draft_, value, axes, reduce));
-      reduction.move = Move::early;
-      out.push_back(std::move(reduction));
-      open_.erase(open_.begin());
-    }
-  }
-
- private:
-  struct Reduction {
-    ValueId value;
-    std::string axes, reduce;
-  };
-  Draft& draft_;
-  std::map<std::pair<int64_t, size_t>, Reduction> open_;
-};
-
-constexpr int64_t kEnd = std::numeric_limits<int64_t>::max();
-
 // The gradients' way into their buckets, and the buckets' reduction.
 class Collector {
  public:
@@ -197,7 +169,14 @@ class Collector {
                                                   draft.value(parameter.value).name);
       lowering.direct(v, target, draft.program.microbatches > 1 ? kFirst : kAlways);
     }
-    for (const auto& bucket : gradients.buckets) missing_.push_back(bucket.parameters.size());
+    for (const auto& bucket : gradients.buckets) {
+      missing_.push_back(bucket.parameters.size());
+      graph::NodeId behind = source.plan.communication.overlap ? 0 : Reductions::kEnd;
+      for (int32_t p : bucket.parameters) {
+        behind = std::max(behind, reductions.maker(gradients.parameters[p].gradient));
+      }
+      numbers_.push_back(bucket.axes.empty() ? 0 : reductions.add(behind));
+    }
   }
 
   // Called when the graph value is there.
@@ -217,12 +196,12 @@ class Collector {
       const int32_t b = parameter.bucket;
       const auto& bucket = gradients_.buckets[b];
       if (--missing_[b] > 0 || bucket.axes.empty()) continue;
-      // The bucket's parameters are in the order of their turns.
-      const int64_t turn = source_.plan.communication.overlap
-                               ? gradients_.parameters[bucket.parameters.back()].turn
-                               : kEnd - 1;
-      reductions_.add(turn, source_.local.outputs.size() + static_cast<size_t>(b), bucket.gradients,
-                      bucket.axes, bucket.reduce);
+      reductions_.ready(
+          numbers_[b],
+          [this, &bucket](Instructions& to) {
+            start_all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce, to);
+          },
+          out);
     }
     by_value_.erase(found);
   }
@@ -242,12 +221,13 @@ class Collector {
       by_value_;                         // parameters by the graph value of their gradient
   std::vector<graph::ValueId> origins_;  // per parameter: what its op makes
   std::vector<size_t> missing_;          // per bucket
+  std::vector<size_t> numbers_;          // per bucket: of its reduction
 };
 
 // Appends what keeps an output in a value of its own, read after the step; reduced where it is
-// Partial.
+// Partial: the reduction of that number.
 void keep_result(Draft& draft, const Source& source, size_t output, ValueId value, double factor,
-                 Reductions& reductions, Instructions& out) {
+                 Reductions& reductions, size_t number, Instructions& out) {
   const auto& graph = source.local.graph;
   const auto& placements = source.local.outputs[output];
   const auto& mesh = source.plan.mesh;
@@ -259,8 +239,13 @@ void keep_result(Draft& draft, const Source& source, size_t output, ValueId valu
   const ValueId result = draft.add(graph.type(declared.value), name, home);
   add_up(out, draft, result, value, factor);
   if (!axes.empty()) {
-    reductions.add(source.local.turns[output], output, result, axes,
-                   reduce_name(mesh, placements, name));
+    const auto reduce = reduce_name(mesh, placements, name);
+    reductions.ready(
+        number,
+        [&draft, result, axes, reduce](Instructions& to) {
+          start_all_reduce(draft, result, axes, reduce, to);
+        },
+        out);
   }
   Binding binding;
   binding.kind = Binding::Kind::result;
@@ -298,14 +283,19 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     if (output.value.defined()) lowering.count_use(output.value);
   }
   Loads loads(draft, graph, lowering);
-  Reductions reductions(draft);
+  Reductions reductions(graph, microbatches.micro);
   Collector collector(draft, source, gradients, lowering, reductions);
-  std::map<int32_t, std::vector<size_t>> kept;  // losses and results by graph value
+  std::map<int32_t, std::vector<size_t>> kept;        // losses and results by graph value
+  std::vector<size_t> numbers(graph.outputs.size());  // of their reductions
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
     const auto& output = graph.outputs[o];
     if (!output.value.defined()) continue;
     if (output.kind == Output::Kind::loss || output.kind == Output::Kind::result) {
       kept[output.value.index].push_back(o);
+      const bool partial =
+          !axes_where(source.plan.mesh, source.local.outputs[o], mesh::Placement::Kind::partial)
+               .empty();
+      if (partial) numbers[o] = reductions.add(reductions.maker(output.value));
     }
   }
   auto keep = [&](graph::ValueId v) {
@@ -314,17 +304,13 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     for (size_t o : found->second) {
       const bool loss = graph.outputs[o].kind == Output::Kind::loss;
       keep_result(draft, source, o, lowering.get(v), loss ? microbatches.factor : 1, reductions,
-                  out);
+                  numbers[o], out);
     }
     kept.erase(found);
   };
   run_nodes(
       graph, microbatches.micro, loads, lowering, out,
-      [&](const graph::Node& node) {
-        if (graph::is_collective(node.op)) {
-          reductions.run_before(node.get<int64_t>("turn", 0), out);
-        }
-      },
+      [&](graph::NodeId collective) { reductions.passed(collective, out); },
       [&](graph::ValueId v) {
         keep(v);
         collector.arrived(v, out);
@@ -337,7 +323,6 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     if (output.value.defined()) loads.need(output.value, out);
   }
   collector.finish(out);
-  reductions.run_before(kEnd, out);
   for (const auto& output : graph.outputs) {
     if (output.kind != Output::Kind::buffer || !output.value.defined()) continue;
     for (size_t i = 0; i < graph.inputs.size(); ++i) {

@@ -46,6 +46,11 @@ int32_t group_of(const StepSpec& spec, const std::string& name) {
   return 0;
 }
 
+// When the gradient is there: the position of the node that makes it. Graph inputs come first.
+int32_t ready(const graph::Graph& graph, graph::ValueId v) {
+  return graph.values[v.index].producer;
+}
+
 Gradients collect(const Source& source) {
   const auto& graph = source.local.graph;
   const auto& mesh = source.plan.mesh;
@@ -67,7 +72,6 @@ Gradients collect(const Source& source) {
       Gradients::Parameter parameter;
       parameter.input = static_cast<int32_t>(i);
       parameter.gradient = output.value;
-      parameter.turn = source.local.turns[o];
       parameter.shard_axes =
           axes_where(mesh, source.local.outputs[o], mesh::Placement::Kind::shard);
       result.parameters.push_back(std::move(parameter));
@@ -78,7 +82,8 @@ Gradients collect(const Source& source) {
   std::vector<int32_t> order(result.parameters.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return result.parameters[a].turn < result.parameters[b].turn;
+    return ready(graph, result.parameters[a].gradient) <
+           ready(graph, result.parameters[b].gradient);
   });
   std::vector<int32_t> open;  // buckets that still take gradients
   for (int32_t p : order) {

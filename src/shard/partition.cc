@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "graph/ops.h"
 #include "shard/choose.h"
 #include "shard/lower.h"
 #include "shard/propagate.h"
@@ -23,7 +22,6 @@ struct Version {
   Placements placements;
   ValueId local;
   graph::Phase phase;
-  int64_t turn = 0;  // LocalGraph::turns
   bool original = false;
 };
 
@@ -67,13 +65,13 @@ class Partition {
     added.data = input.data;
     local_.inputs.push_back(placements);
     is_parameter_[input.value.index] = input.kind == Input::Kind::parameter;
-    versions_[input.value.index].push_back({placements, local, graph::Phase::forward, 0, true});
+    versions_[input.value.index].push_back({placements, local, graph::Phase::forward, true});
   }
 
   // Returns the value lying as `wanted`, from the version that is cheapest to bring there. A
   // parameter that is gathered in the forward pass is gathered again in the backward pass: it is
   // not kept between them.
-  const Version& bring(ValueId v, const Placements& wanted, const graph::Node& consumer) {
+  ValueId bring(ValueId v, const Placements& wanted, const graph::Node& consumer) {
     auto& versions = versions_[v.index];
     const Path* best = nullptr;
     const Version* from = nullptr;
@@ -81,7 +79,7 @@ class Partition {
       const bool kept =
           version.original || !is_parameter_[v.index] || version.phase == consumer.phase;
       if (!kept) continue;
-      if (version.placements == wanted) return version;
+      if (version.placements == wanted) return version.local;
       const auto& path = redistributor_.path(graph_.type(v), version.placements, wanted);
       if (best && path.cost >= best->cost) continue;
       best = &path;
@@ -89,18 +87,8 @@ class Partition {
     }
     const auto local = emit_path(local_.graph, from->local, *best, graph_.type(v), from->placements,
                                  plan_.mesh, rank_, consumer);
-    versions.push_back({wanted, local, consumer.phase, next_turn()});
-    return versions.back();
-  }
-
-  // Numbers the collectives appended since the last call; returns the number after theirs.
-  int64_t next_turn() {
-    auto& nodes = local_.graph.nodes;
-    for (; numbered_ < nodes.size(); ++numbered_) {
-      auto& node = nodes[numbered_];
-      if (graph::is_collective(node.op)) node.args.emplace_back("turn", turn_++);
-    }
-    return turn_++;
+    versions.push_back({wanted, local, consumer.phase, false});
+    return local;
   }
 
   void node(size_t n) {
@@ -109,7 +97,7 @@ class Partition {
     std::vector<ValueId> operands;
     int i = 0;
     node.each_operand(
-        [&](ValueId v) { operands.push_back(bring(v, sharding_.operands[n][i++], node).local); });
+        [&](ValueId v) { operands.push_back(bring(v, sharding_.operands[n][i++], node)); });
     const auto& site = sites_.at(n);
     static const Pattern none;
     Lowering lowering{call,
@@ -122,17 +110,15 @@ class Partition {
                       local_.graph};
     const bool lowered = site.lower && !runs_replicated(n);
     const auto results = lowered ? site.lower(lowering) : lowering.emit(lowering.local_args());
-    const int64_t turn = next_turn();
     for (size_t r = 0; r < node.outputs.size(); ++r) {
       const auto v = node.outputs[r];
       if (!v.defined()) continue;
       const auto& placements = sharding_.results[n][r];
-      versions_[v.index].push_back({placements, results[r], node.phase, turn, true});
+      versions_[v.index].push_back({placements, results[r], node.phase, true});
       if (sharding_.values[v.index] != placements) {
         // Pinned elsewhere: from here on it lies only there.
-        auto moved = bring(v, sharding_.values[v.index], node);
-        moved.original = true;
-        versions_[v.index] = {std::move(moved)};
+        const auto moved = bring(v, sharding_.values[v.index], node);
+        versions_[v.index] = {{sharding_.values[v.index], moved, node.phase, true}};
       }
     }
   }
@@ -169,10 +155,9 @@ class Partition {
     // What is still to do for an output belongs to where the value was made.
     static const graph::Node top;
     const auto producer = graph_.values[v.index].producer;
-    const auto& version = bring(v, wanted, producer < 0 ? top : graph_.nodes[producer]);
-    local_.graph.outputs.push_back({output.kind, output.name, version.local});
+    const auto local = bring(v, wanted, producer < 0 ? top : graph_.nodes[producer]);
+    local_.graph.outputs.push_back({output.kind, output.name, local});
     local_.outputs.push_back(wanted);
-    local_.turns.push_back(version.turn);
   }
 
   const Graph& graph_;
@@ -182,8 +167,6 @@ class Partition {
   const SiteTable sites_;
   Redistributor redistributor_;
   LocalGraph local_;
-  size_t numbered_ = 0;  // nodes of it
-  int64_t turn_ = 0;
   std::vector<std::vector<Version>> versions_;  // per global value
   std::vector<bool> is_parameter_;              // per global value
 };

@@ -31,9 +31,10 @@ struct Sharding {
 Sharding propagate(const graph::Graph& graph, const plan::Plan& plan);
 
 // One rank's graph. Inputs and outputs keep their names; types are local; `comm::` nodes move data.
-// Every rank has the same collectives in the same order, numbered by their argument `turn`. A
-// perigee::full that is a rank's part of a sum which another rank has names the value it replaces
-// as `instead_of`: so all ranks need the same values, and passes treat all graphs alike.
+// All ranks' graphs have the same nodes in the same order, so that passes treat them alike and every
+// rank meets the same collectives; only types and arguments differ. So a rank's part of a sum is a
+// node on each rank: it has the argument `part`, and is the value itself (perigee::reshape to the
+// same shape) on the first rank of the axes, zeros (perigee::full with `part`, the value) elsewhere.
 struct LocalGraph {
   graph::Graph graph;
   std::vector<mesh::Placements> inputs;  // like graph.inputs
@@ -41,9 +42,6 @@ struct LocalGraph {
   // parameter is replicated, and lies as its parameter elsewhere. The loss may be Partial. Buffers
   // lie as their input, results are not Partial.
   std::vector<mesh::Placements> outputs;
-  // Like graph.outputs: when the output's value is there, in the order in which values are made.
-  // Equal on all ranks: a collective with a smaller turn may stand before it, none with a larger.
-  std::vector<int64_t> turns;
 };
 
 LocalGraph partition(const graph::Graph& graph, const Sharding& sharding, const plan::Plan& plan,

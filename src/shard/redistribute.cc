@@ -276,8 +276,12 @@ graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& 
       }
       case Step::Kind::part:
         // Replicas of a maximum, minimum or average are parts as they are.
-        if (step.reduce != mesh::Reduce::sum || is_first(mesh, rank, step.axes)) break;
-        emit("perigee::full", {{"value", 0.0}, {"instead_of", value}}, type);
+        if (step.reduce != mesh::Reduce::sum) break;
+        if (is_first(mesh, rank, step.axes)) {
+          emit("perigee::reshape", {{"self", value}, {"part", int64_t{0}}}, type);
+        } else {
+          emit("perigee::full", {{"value", 0.0}, {"part", value}}, type);
+        }
         break;
     }
   }

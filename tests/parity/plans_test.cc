@@ -11,6 +11,7 @@
 #include "exec/dry_run.h"
 #include "exec/executor.h"
 #include "exec/threads.h"
+#include "tests/exec/processes.h"
 #include "tests/parity/support.h"
 #include "tests/parity/support_memory.h"
 #include "tests/parity/support_models.h"

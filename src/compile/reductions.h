@@ -1,0 +1,79 @@
+// When a microbatch's results are reduced over ranks.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "compile/draft.h"
+#include "graph/graph.h"
+#include "graph/ops.h"
+
+namespace perigee::compile {
+
+// The reductions of what a microbatch makes. All ranks start them, and the graph's collectives, in
+// the order of the nodes behind which they stand in the graph that all ranks have; a rank whose
+// part is there sooner waits for its turn.
+class Reductions {
+ public:
+  // Appends the instructions of one.
+  using Start = std::function<void(std::vector<DraftInstruction>&)>;
+
+  Reductions(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes)
+      : graph_(graph), runs_(graph.nodes.size()) {
+    for (auto id : nodes) {
+      runs_[id] = true;
+      if (graph::is_collective(graph.nodes[id].op)) collectives_.push_back(id);
+    }
+    collectives_.push_back(kEnd);
+  }
+
+  static constexpr graph::NodeId kEnd = std::numeric_limits<graph::NodeId>::max();
+
+  // Returns the node that makes the value; kEnd where none of this section does.
+  graph::NodeId maker(graph::ValueId v) const {
+    const auto producer = graph_.values[v.index].producer;
+    return producer >= 0 && runs_[producer] ? producer : kEnd;
+  }
+
+  // Announces one behind the node, before any has begun; returns its number for `ready`.
+  size_t add(graph::NodeId behind) {
+    queue_.insert({behind, start_.size()});
+    start_.emplace_back();
+    return start_.size() - 1;
+  }
+
+  // What it reduces is there. Appends the instructions of all whose turn it is now.
+  void ready(size_t number, Start start, std::vector<DraftInstruction>& out) {
+    start_[number] = std::move(start);
+    run(out);
+  }
+
+  // A collective of the graph has started.
+  void passed(graph::NodeId collective, std::vector<DraftInstruction>& out) {
+    if (collective != collectives_[passed_]) return;
+    ++passed_;
+    run(out);
+  }
+
+ private:
+  void run(std::vector<DraftInstruction>& out) {
+    while (!queue_.empty()) {
+      const auto [behind, number] = *queue_.begin();
+      if (!start_[number] || behind > collectives_[passed_]) return;
+      start_[number](out);
+      queue_.erase(queue_.begin());
+    }
+  }
+
+  const graph::Graph& graph_;
+  std::vector<bool> runs_;  // by node
+  std::vector<graph::NodeId> collectives_;
+  size_t passed_ = 0;
+  std::set<std::pair<graph::NodeId, size_t>> queue_;
+  std::vector<Start> start_;  // by number; empty: not there yet
+};
+
+}  // namespace perigee::compile
