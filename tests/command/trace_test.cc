@@ -1,6 +1,10 @@
 // train --trace, and how long a small job takes.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -27,6 +31,27 @@ double overlap(const json& events, int rank) {
     }
   }
   return both;
+}
+
+// Seconds that all processors have worked.
+double busy() {
+  std::ifstream stat("/proc/stat");
+  std::string name;
+  double user = 0, nice = 0, system = 0, idle = 0, waiting = 0, interrupts = 0, soft = 0,
+         stolen = 0;
+  stat >> name >> user >> nice >> system >> idle >> waiting >> interrupts >> soft >> stolen;
+  return (user + nice + system + interrupts + soft + stolen) /
+         static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+// Seconds that the children that have ended, and theirs, have used.
+double used() {
+  rusage usage{};
+  getrusage(RUSAGE_CHILDREN, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
 }  // namespace
@@ -86,8 +111,10 @@ TEST_CASE("a trace that cannot be written ends the job with its name") {
   CHECK_THAT(ran.err, Catch::Contains("none/trace.json"));
 }
 
-// The start counts: libraries, four processes, capture, plan, programs, checkpoint and end. The
-// best of several, since other work on the machine is none of the command's.
+// The start counts: libraries, four processes, capture, plan, programs, checkpoint and end. Where
+// other work takes processors away meanwhile, what passes says nothing: half of the processor time
+// of all ranks is held to the limit instead (on crowded processors the same work takes about twice
+// as long).
 TEST_CASE("six steps of a small GPT on four ranks take at most 2 s from start to exit") {
   const Folder folder;
   const auto job = folder.write(
@@ -97,14 +124,16 @@ TEST_CASE("six steps of a small GPT on four ranks take at most 2 s from start to
                       folder / "run" + "\"\n[cluster]\ndevice = \"cpu\"\nranks = 4\n");
   const How how = {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}};
   double best = 1e9;
-  for (int tries = 0; tries < 10 && best > 2; ++tries) {
-    const double begin = now();
+  for (int tries = 0; tries < 4 && best > 2; ++tries) {
+    const double begin = now(), busy_before = busy(), used_before = used();
     const auto ran = run("train " + job + " --overwrite", how);
-    const double seconds = now() - begin;
+    const double passed = now() - begin, own = used() - used_before;
+    const double others = busy() - busy_before - own;
     INFO(ran.err);
     REQUIRE(ran.status == 0);
-    best = std::min(best, seconds);
-    WARN("run " << tries << ": " << seconds << " s");
+    best = std::min(best, others > 0.2 * passed ? own / 2 : passed);
+    WARN("run " << tries << ": " << passed << " s passed, " << own << " s used, " << others
+                << " s by other work");
   }
   CHECK(best <= 2);
 }
