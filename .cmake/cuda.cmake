@@ -22,10 +22,18 @@ set(CMAKE_CUDA_STANDARD 20)
 
 get_filename_component(toolkit ${PERIGEE_NVCC} REALPATH)
 get_filename_component(toolkit ${toolkit}/../.. ABSOLUTE)
-set(nvidia ${PERIGEE_TORCH}/../nvidia)
-find_path(nccl_INCLUDE nccl.h HINTS ${toolkit}/include ${nvidia}/nccl/include NO_CACHE)
-find_library(nccl_LIBRARY NAMES nccl libnccl.so.2 HINTS ${toolkit}/lib64 ${nvidia}/nccl/lib NO_CACHE)
+# Beside LibTorch itself, which may be a link; its own NCCL before the toolkit's.
+get_filename_component(nvidia ${PERIGEE_TORCH} REALPATH)
+get_filename_component(nvidia ${nvidia}/../nvidia ABSOLUTE)
+find_path(nccl_INCLUDE nccl.h HINTS ${nvidia}/nccl/include ${toolkit}/include NO_CACHE)
+find_library(nccl_LIBRARY NAMES libnccl.so.2 nccl HINTS ${nvidia}/nccl/lib ${toolkit}/lib64 NO_CACHE)
 find_library(cudart_LIBRARY NAMES cudart libcudart.so.13 HINTS ${toolkit}/lib64 ${nvidia}/cu13/lib NO_CACHE)
+foreach(part nccl_INCLUDE nccl_LIBRARY cudart_LIBRARY)
+  if(NOT ${part})
+    message(FATAL_ERROR "[build] the CUDA part needs ${part}, but it is neither in ${toolkit} nor in ${nvidia}: "
+      "install NCCL, or configure with -DPERIGEE_NVCC=OFF to leave the CUDA part out")
+  endif()
+endforeach()
 
 add_library(torch::cuda INTERFACE IMPORTED)
 target_include_directories(torch::cuda SYSTEM INTERFACE ${toolkit}/include ${nccl_INCLUDE})

@@ -55,10 +55,23 @@ foreach(folder IN LISTS test_folders)
   if(folder STREQUAL cuda)
     add_dependencies(tests_cuda perigee_cuda)
   endif()
+  if(folder STREQUAL solve AND TARGET perigee_cbc)
+    add_dependencies(tests_solve perigee_cbc)
+  endif()
   catch_discover_tests(tests_${folder}
     TEST_PREFIX "${folder}/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT 300 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
+  # The cases that hold on every device, again on a GPU; skipped where there is none.
+  if(TARGET perigee_cuda AND folder MATCHES "^(exec|parity|train)$")
+    add_dependencies(tests_${folder} perigee_cuda)
+    catch_discover_tests(tests_${folder}
+      TEST_SPEC "[device]"
+      TEST_PREFIX "${folder}_cuda/"
+      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+      PROPERTIES TIMEOUT 300 ENVIRONMENT "PERIGEE_TEST_DEVICE=cuda" RESOURCE_LOCK gpu
+        SKIP_REGULAR_EXPRESSION "skipped: no GPU")
+  endif()
 endforeach()
 
 # The tests of capture/ load model plugins and read LibTorch's headers.

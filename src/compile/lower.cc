@@ -100,7 +100,8 @@ OpTrace Lowering::trace_of(const OpInstance& instance, bool& recorded) {
   auto& known = entry->second;
   if (added) {
     if (auto trace = traces_.find(instance)) {
-      known = {std::move(*trace), true};
+      known.recorded = trace->complete;
+      known.trace = std::move(*trace);
       if (known.trace.output_allocation.size() != instance.outputs.size() ||
           known.trace.output_strides.size() != instance.outputs.size()) {
         fail("compile", "a trace must tell about all {} results of {}, but tells about {}",

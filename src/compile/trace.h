@@ -32,6 +32,9 @@ struct OpTrace {
   std::vector<int32_t>
       output_allocation;  // per output: which allocation holds it; -1: shares an operand
   std::vector<std::vector<int64_t>> output_strides;  // per output
+  // Whether these are all its allocations. Where not, the op allocates freely, its results are
+  // copied to their places, and memory is an estimate.
+  bool complete = true;
 };
 
 // Where compile/ asks for traces.

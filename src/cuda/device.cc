@@ -5,11 +5,13 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
 #include "base/error.h"
 #include "cuda/check.h"
+#include "cuda/dry_run.h"
 #include "cuda/ops.h"
 #include "cuda/staging.h"
 
@@ -17,6 +19,16 @@ namespace perigee::cuda {
 namespace {
 
 using c10::cuda::CUDAGuard;
+
+// Bytes of frames now and at most. Frames may outlive their device.
+struct FrameCount {
+  std::atomic<int64_t> now{0}, most{0};
+
+  void add(int64_t bytes) {
+    const int64_t sum = now += bytes;
+    if (sum > most) most = sum;
+  }
+};
 
 // Returns memory for frames, or nullptr. NCCL's can be registered for transfers without copies;
 // where the driver does not give it, plain memory serves too.
@@ -43,8 +55,10 @@ std::shared_ptr<std::byte> raw_memory(int index, size_t bytes, bool communicates
 
 class GpuDevice : public CudaDevice {
  public:
-  explicit GpuDevice(const exec::CudaDeviceOptions& options)
-      : place_(at::kCUDA, static_cast<c10::DeviceIndex>(options.index)),
+  GpuDevice(const exec::CudaDeviceOptions& options, const exec::GpuInfo& gpu)
+      : kind_(fmt::format("cuda {} {}.{}{}", gpu.name, gpu.major, gpu.minor,
+                          options.deterministic ? " deterministic" : "")),
+        place_(at::kCUDA, static_cast<c10::DeviceIndex>(options.index)),
         deterministic_(options.deterministic),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, place_.index())) {
     const CUDAGuard guard(place_);
@@ -56,6 +70,7 @@ class GpuDevice : public CudaDevice {
   ~GpuDevice() override { cudaFreeHost(fault_); }
 
   at::Device place() const override { return place_; }
+  std::string kind() const override { return kind_; }
   c10::cuda::CUDAStream stream() const override { return stream_; }
   const Clock& clock() const override { return clock_; }
 
@@ -84,7 +99,27 @@ class GpuDevice : public CudaDevice {
     }
     PERIGEE_CUDA(cudaMemsetAsync(memory.get(), 0, wanted, stream_));
     PERIGEE_CUDA(cudaStreamSynchronize(stream_));
-    return memory;
+    frames_->add(bytes);
+    return {memory.get(), [memory, bytes, frames = frames_](std::byte*) mutable {
+              memory.reset();
+              frames->add(-bytes);
+            }};
+  }
+
+  std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) override {
+    return cuda::dry_run(*this, instance);
+  }
+
+  // What LibTorch's allocator holds at most and frames do not coincide to the byte, but frames come
+  // and go between steps only.
+  void reset_peak() override {
+    frames_->most = frames_->now.load();
+    c10::cuda::CUDACachingAllocator::resetPeakStats(place_.index());
+  }
+  int64_t peak() const override {
+    constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(place_.index());
+    return frames_->most + stats.allocated_bytes[all].peak;
   }
 
   std::shared_ptr<void> enter() override {
@@ -140,10 +175,12 @@ class GpuDevice : public CudaDevice {
     }
   }
 
+  std::string kind_;
   at::Device place_;
   bool deterministic_;
   c10::cuda::CUDAStream stream_;
   Fault* fault_ = nullptr;
+  std::shared_ptr<FrameCount> frames_ = std::make_shared<FrameCount>();
   Staging staging_;
   Clock clock_;
   std::vector<std::unique_ptr<Event>> marks_;
@@ -158,7 +195,9 @@ exec::CudaHost::Gpus list_gpus() {
   if (result != cudaSuccess || count == 0) {
     cudaGetLastError();
     const auto error = result == cudaSuccess ? cudaErrorNoDevice : result;
-    gpus.why_none = cudaGetErrorString(error) + remedy(error);
+    int driver = 0;  // stays 0 without one, which CUDA calls an insufficient one
+    const bool none = cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
+    gpus.why_none = (none ? "no NVIDIA driver" : cudaGetErrorString(error)) + remedy(error);
     return gpus;
   }
   for (int index = 0; index < count; ++index) {
@@ -168,7 +207,8 @@ exec::CudaHost::Gpus list_gpus() {
                           .memory = static_cast<int64_t>(properties.totalGlobalMem),
                           .major = properties.major,
                           .minor = properties.minor,
-                          .processors = properties.multiProcessorCount});
+                          .processors = properties.multiProcessorCount,
+                          .id = {properties.uuid.bytes, sizeof properties.uuid.bytes}});
   }
   return gpus;
 }
@@ -183,7 +223,7 @@ std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) 
          std::ssize(gpus.found) - 1, options.index, remedy(cudaErrorInvalidDevice));
   }
   const auto& gpu = gpus.found[options.index];
-  if (gpu.major < 8) {
+  if (!gpu.usable()) {
     fail("cuda", "a GPU must have compute capability 8.0 or later, but GPU {} ({}) has {}.{}{}",
          options.index, gpu.name, gpu.major, gpu.minor, remedy(cudaErrorNoKernelImageForDevice));
   }
@@ -192,7 +232,7 @@ std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) 
     // LibTorch's kernels, too; it warns of an op that has no such kernel.
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   }
-  return std::make_shared<GpuDevice>(options);
+  return std::make_shared<GpuDevice>(options, gpu);
 }
 
 }  // namespace perigee::cuda

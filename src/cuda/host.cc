@@ -30,12 +30,18 @@ class Host : public exec::CudaHost {
     return by_host_communicator(std::move(inner));
   }
 
-  std::string versions() override {
-    int runtime = 0, nccl = 0;
+  Versions versions() override {
+    int runtime = 0, nccl = 0, driver = 0;
     PERIGEE_CUDA(cudaRuntimeGetVersion(&runtime));
     ncclGetVersion(&nccl);
-    return fmt::format("CUDA {}.{}, NCCL {}.{}.{}", runtime / 1000, runtime % 1000 / 10,
-                       nccl / 10000, nccl % 10000 / 100, nccl % 100);
+    // 0 where there is none.
+    PERIGEE_CUDA(cudaDriverGetVersion(&driver));
+    const auto cuda = [](int number) {
+      return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
+    };
+    return {.cuda = cuda(runtime),
+            .nccl = fmt::format("{}.{}.{}", nccl / 10000, nccl % 10000 / 100, nccl % 100),
+            .driver = driver == 0 ? "no driver" : "a driver for CUDA " + cuda(driver)};
   }
 };
 

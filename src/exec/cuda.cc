@@ -22,9 +22,11 @@ std::string own_folder() {
   return slash == std::string::npos ? "" : file.substr(0, slash + 1);
 }
 
+std::string plugin_file() { return own_folder() + "libperigee_cuda.so"; }
+
 CudaHost& open_host() {
-  const auto file = own_folder() + "libperigee_cuda.so";
-  if (access(file.c_str(), R_OK) != 0) {
+  const auto file = plugin_file();
+  if (!cuda_part_present()) {
     fail(
         "cuda",
         "device = \"cuda\" needs Perigee's CUDA part ({}), but it was not built: install a CUDA 13 "
@@ -51,6 +53,8 @@ bool gpu_driver_present() {
   // Of Linux, and of Windows' Linux.
   return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
+
+bool cuda_part_present() { return access(plugin_file().c_str(), R_OK) == 0; }
 
 CudaHost& cuda_host() {
   static CudaHost& host = open_host();

@@ -18,6 +18,10 @@ struct GpuInfo {
   int64_t memory = 0;        // bytes
   int major = 0, minor = 0;  // compute capability
   int64_t processors = 0;    // streaming multiprocessors
+  std::string id;            // 16 bytes; one GPU, or part of one, has it in every process
+
+  // Whether kernels are built for it.
+  bool usable() const { return major >= 8; }
 };
 
 struct CudaDeviceOptions {
@@ -51,14 +55,21 @@ class CudaHost {
   // one: for ranks that share a GPU, which NCCL refuses.
   virtual std::unique_ptr<Communicator> by_host(std::shared_ptr<Communicator> inner) = 0;
 
-  // NCCL's and CUDA's versions, for people.
-  virtual std::string versions() = 0;
+  struct Versions {
+    std::string cuda, nccl;  // of the libraries
+    std::string driver;      // of CUDA that it serves, or that there is none
+  };
+  // For people.
+  virtual Versions versions() = 0;
 };
 
 // Returns true where this machine seems to have an NVIDIA GPU: looks for its driver, loads nothing.
 bool gpu_driver_present();
 
-// Opens the plugin beside this library, once, and returns it. Call it before anything asks LibTorch
+// Returns whether the plugin lies beside this library; loads nothing.
+bool cuda_part_present();
+
+// Opens the plugin, once, and returns it. Call it before anything asks LibTorch
 // whether it has CUDA: that answer is kept for good. Throws Error when the plugin was not built or
 // cannot be loaded, or came too late.
 CudaHost& cuda_host();

@@ -1,9 +1,12 @@
 #include "exec/device.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Version.h>
+#include <fmt/format.h>
 
 #include "exec/allocator.h"
 #include "exec/communicator.h"
+#include "exec/dry_run.h"
 #include "exec/kernels/kernels.h"
 
 namespace perigee::exec {
@@ -12,16 +15,29 @@ namespace {
 class CpuDevice : public Device {
  public:
   at::Device place() const override { return at::kCPU; }
+  std::string kind() const override { return fmt::format("cpu {}", at::get_cpu_capability()); }
   Kernel kernel(const Op& op) override { return cpu_kernel(op); }
   std::shared_ptr<std::byte> allocate(int64_t bytes, bool) override {
     return allocate_frames(bytes);
   }
   bool plans_memory() const override { return true; }
+  std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) override {
+    return record_trace(instance);
+  }
+  // Of the whole process, where it runs several ranks.
+  void reset_peak() override {
+    exec::reset_peak();
+    others_ = memory_count().others;
+  }
+  int64_t peak() const override { return memory_count().peak - others_; }
   std::shared_ptr<void> enter() override { return nullptr; }
   void upload(const at::Tensor& target, const at::Tensor& source) override { target.copy_(source); }
   void synchronize(const std::function<void()>&) override {}
   int64_t mark() override { return now(); }
   int64_t time(int64_t mark) override { return mark; }
+
+ private:
+  int64_t others_ = 0;
 };
 
 }  // namespace

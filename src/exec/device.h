@@ -8,7 +8,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
+#include "compile/trace.h"
 #include "exec/op.h"
 
 namespace perigee::exec {
@@ -20,6 +23,10 @@ class Device {
   // Where its tensors lie.
   virtual at::Device place() const = 0;
 
+  // Returns the hardware and the choice of kernels: what a measurement on it depends on, beside the
+  // versions of LibTorch and Perigee.
+  virtual std::string kind() const = 0;
+
   // Returns the kernel for any op but collectives. Throws Error for an op that has none.
   virtual Kernel kernel(const Op& op) = 0;
 
@@ -30,6 +37,15 @@ class Device {
   // Whether PlannedAllocations serves what its kernels allocate. Where not, they allocate freely
   // and their results are copied to their places.
   virtual bool plans_memory() const = 0;
+
+  // Runs the op once on zeros and returns what it allocates and how its results lie; where the
+  // device plans no memory, its results alone (an incomplete trace). Returns nothing where a trace
+  // cannot tell. Throws Error when the op fails.
+  virtual std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) = 0;
+
+  // The most bytes of its memory held at once since reset_peak(), without what the host held then.
+  virtual void reset_peak() = 0;
+  virtual int64_t peak() const = 0;
 
   // While what this returns lives, this thread's work goes to the device's stream.
   virtual std::shared_ptr<void> enter() = 0;

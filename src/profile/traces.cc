@@ -1,7 +1,6 @@
 #include "profile/traces.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <fmt/format.h>
 #include <torch/headeronly/version.h>
 
@@ -9,7 +8,6 @@
 
 #include "base/log.h"
 #include "base/version.h"
-#include "exec/dry_run.h"
 
 namespace perigee::profile {
 namespace {
@@ -36,18 +34,19 @@ class Threads {
 
 }  // namespace
 
-std::string device_kind(int threads) {
-  return fmt::format("cpu {} threads={} torch={} perigee={}/{}", at::get_cpu_capability(), threads,
-                     TORCH_VERSION, perigee::kVersion, kKernels);
+std::string device_kind(const exec::Device& device, int threads) {
+  return fmt::format("{} threads={} torch={} perigee={}/{}", device.kind(), threads, TORCH_VERSION,
+                     perigee::kVersion, kKernels);
 }
 
 std::string print(const std::optional<compile::OpTrace>& trace) {
   if (!trace) return "null";
-  return Json{{"allocations", trace->allocations},
-              {"freed_before", trace->freed_before},
-              {"output_allocation", trace->output_allocation},
-              {"output_strides", trace->output_strides}}
-      .dump();
+  Json json{{"allocations", trace->allocations},
+            {"freed_before", trace->freed_before},
+            {"output_allocation", trace->output_allocation},
+            {"output_strides", trace->output_strides}};
+  if (!trace->complete) json["complete"] = false;
+  return json.dump();
 }
 
 std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& text) {
@@ -59,14 +58,18 @@ std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& te
     json.at("freed_before").get_to(trace.freed_before);
     json.at("output_allocation").get_to(trace.output_allocation);
     json.at("output_strides").get_to(trace.output_strides);
+    trace.complete = json.value("complete", true);
     return trace;
   } catch (const Json::exception&) {
     return std::nullopt;
   }
 }
 
-TraceDatabase::TraceDatabase(Database& database, int threads)
-    : database_(database), threads_(threads), device_(device_kind(threads)) {}
+TraceDatabase::TraceDatabase(Database& database, int threads, std::shared_ptr<exec::Device> device)
+    : database_(database),
+      threads_(threads),
+      device_(device ? std::move(device) : exec::cpu_device()),
+      kind_(device_kind(*device_, threads)) {}
 
 std::optional<std::optional<compile::OpTrace>> TraceDatabase::look_up(const Database::Key& key) {
   const auto kept = database_.find(key);
@@ -75,16 +78,16 @@ std::optional<std::optional<compile::OpTrace>> TraceDatabase::look_up(const Data
 
 std::optional<compile::OpTrace> TraceDatabase::known(const compile::OpInstance& instance) {
   std::lock_guard lock(mutex_);
-  return look_up({"trace", device_, compile::key(instance)}).value_or(std::nullopt);
+  return look_up({"trace", kind_, compile::key(instance)}).value_or(std::nullopt);
 }
 
 std::optional<compile::OpTrace> TraceDatabase::find(const compile::OpInstance& instance) {
   std::lock_guard lock(mutex_);
-  const Database::Key key{"trace", device_, compile::key(instance)};
+  const Database::Key key{"trace", kind_, compile::key(instance)};
   if (const auto kept = look_up(key)) return *kept;
   Threads threads(threads_);
   try {
-    const auto trace = exec::record_trace(instance);
+    const auto trace = device_->dry_run(instance);
     ++recorded_;
     database_.put(key, print(trace));
     return trace;

@@ -1,24 +1,27 @@
 // Allocation traces from the profile database; what it lacks is recorded by a dry run and kept.
 #pragma once
 
-#include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "compile/trace.h"
+#include "exec/device.h"
 #include "profile/database.h"
 
 namespace perigee::profile {
 
-// Returns what a CPU rank's measurements depend on: instruction set, threads, LibTorch's and
-// Perigee's version.
-std::string device_kind(int threads);
+// Returns what a rank's measurements depend on: its device, threads, LibTorch's and Perigee's
+// version.
+std::string device_kind(const exec::Device& device, int threads);
 
 class TraceDatabase : public compile::TraceSource {
  public:
-  // `database` is kept by reference. Dry runs use that many LibTorch threads.
-  TraceDatabase(Database& database, int threads = 1);
+  // `database` is kept by reference. Dry runs are the device's (nullptr: the CPU's) and use that
+  // many LibTorch threads.
+  TraceDatabase(Database& database, int threads = 1,
+                std::shared_ptr<exec::Device> device = nullptr);
 
   // Returns nothing, with a warning, where the op cannot be run on zeros; its memory is then an
   // estimate.
@@ -35,7 +38,8 @@ class TraceDatabase : public compile::TraceSource {
 
   Database& database_;
   int threads_;
-  std::string device_;
+  std::shared_ptr<exec::Device> device_;
+  std::string kind_;
   int64_t recorded_ = 0;
   std::mutex mutex_;
 };

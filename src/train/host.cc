@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
 #include <torch/nn/module.h>
-#include <torch/version.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -19,6 +18,7 @@
 #include "train/checkpoint.h"
 #include "train/connect.h"
 #include "train/loop.h"
+#include "train/machine.h"
 #include "train/planning.h"
 #include "train/rank_trainer.h"
 #include "train/run_folder.h"
@@ -94,42 +94,53 @@ class KnownTraces : public compile::TraceSource {
   profile::TraceDatabase& traces_;
 };
 
-void check_device(const job::Job& job) {
-  if (job.cluster.device == "cuda") {
-    fail("cluster",
-         "device = \"cuda\" needs a GPU and the CUDA plugin, but this build trains on cpu only");
+// Predicts from what is recorded for the job's device. Where that is a GPU that this machine lacks,
+// all memory is an estimate.
+void predict_known(Planned& planned, const job::Job& job) {
+  std::shared_ptr<exec::Device> device;
+  try {
+    device = open_device(job);
+  } catch (const Error& error) {
+    log::debug("memory is an estimate: {}", error.what());
+    compile::NoTraces none;
+    predict(planned.plan, planned.captured.graph, job, none);
+    return;
   }
+  profile::Database database(default_profile());
+  profile::TraceDatabase traces(database, static_cast<int>(job.cluster.threads), device);
+  KnownTraces known(traces);
+  predict(planned.plan, planned.captured.graph, job, known);
 }
 
 // What one rank of any command has open.
 struct Session {
   Session(const Task& task, const job::RankPlace& place)
       : job(completed(task.job)),
+        connection(connect(job, place)),
+        communicator(connection.communicator.get()),
         database(default_profile()),
-        traces(database, static_cast<int>(job.cluster.threads)) {
-    check_device(job);
+        traces(database, static_cast<int>(job.cluster.threads), connection.device) {
     exec::install_allocator();
     at::set_num_threads(static_cast<int>(job.cluster.threads));
-    communicator = connect(job, place);
   }
 
   job::Job job;
+  Connection connection;
+  exec::Communicator* communicator;  // the connection's
   profile::Database database;
   profile::TraceDatabase traces;
-  std::unique_ptr<exec::Communicator> communicator;
 };
 
 class TorchHost : public Host {
  public:
+  int64_t default_ranks(const job::Job& job) override { return train::default_ranks(job); }
+
   PlanResult plan(const Task& task) override {
     auto job = completed(task.job);
     auto with_job = task;
     with_job.job = job;
     auto planned = plan_task(with_job);
-    profile::Database database(default_profile());
-    profile::TraceDatabase traces(database, static_cast<int>(job.cluster.threads));
-    KnownTraces known(traces);
-    predict(planned.plan, planned.captured.graph, job, known);
+    predict_known(planned, job);
     return {planned.captured.graph, planned.plan};
   }
 
@@ -168,11 +179,13 @@ class TorchHost : public Host {
     alone.job.batch.micro = 1;
     exec::install_allocator();
     at::set_num_threads(static_cast<int>(alone.job.cluster.threads));
+    const auto device = open_device(alone.job);
     profile::Database database(default_profile());
-    profile::TraceDatabase traces(database, static_cast<int>(alone.job.cluster.threads));
+    profile::TraceDatabase traces(database, static_cast<int>(alone.job.cluster.threads), device);
     const auto folder =
         find_checkpoint(options.checkpoint.empty() ? task.job.train.output : options.checkpoint);
-    sample_text(alone.job, *open_model(alone.job), Checkpoint(folder), options, traces, print);
+    sample_text(alone.job, *open_model(alone.job), Checkpoint(folder), options, device, traces,
+                print);
   }
 
   void export_weights(const std::string& checkpoint, const std::string& file) override {
@@ -180,9 +193,9 @@ class TorchHost : public Host {
   }
 
   std::vector<std::string> doctor() override {
-    return {fmt::format("LibTorch    {}", TORCH_VERSION),
-            fmt::format("threads     {} at most", at::get_num_threads()),
-            "back ends   threads, gloo", fmt::format("profile     {}", default_profile())};
+    auto lines = describe_machine();
+    lines.push_back(fmt::format("profile     {}", default_profile()));
+    return lines;
   }
 
  private:
@@ -257,7 +270,7 @@ class TorchHost : public Host {
       fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
            communicator.world(), shared.plan.mesh.size());
     }
-    RankTrainer trainer(shared, job, communicator, session.traces);
+    RankTrainer trainer(shared, job, session.connection, session.traces);
     auto data = open_data(job);
     int64_t first = 1;
     if (checkpoint.empty()) {
@@ -333,11 +346,10 @@ class TorchHost : public Host {
   }
 
   std::string evaluate(const Task& task, Session& session, const std::string& checkpoint) {
-    auto& communicator = *session.communicator;
     const auto folder = find_checkpoint(checkpoint.empty() ? task.job.train.output : checkpoint);
     std::shared_ptr<const Source> source;
     const auto shared = blueprint(task, session, "", source);
-    RankTrainer trainer(shared, session.job, communicator, session.traces);
+    RankTrainer trainer(shared, session.job, session.connection, session.traces);
     const Checkpoint from(folder);
     trainer.load(from);
     auto data = open_data(session.job);

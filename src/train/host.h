@@ -53,6 +53,9 @@ struct SampleOptions {
 class Host {
  public:
   virtual ~Host() = default;
+  // Returns how many ranks the job has where nothing else says it: one for each GPU of this host
+  // where it computes on GPUs, else 1. Does not use CUDA, so ranks may be forked afterwards.
+  virtual int64_t default_ranks(const job::Job& job) = 0;
   // Captures the job's model and makes the plan. Takes no time measurements and runs no step.
   virtual PlanResult plan(const Task& task) = 0;
   // Runs one rank until training ends, `stop_requested` says so, or an Error. Rank 0 writes the

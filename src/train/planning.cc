@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "lua/strategy.h"
 #include "methods/method.h"
+#include "train/connect.h"
 #include "train/step_spec.h"
 
 namespace perigee {
@@ -95,6 +96,7 @@ Strategy Strategy::plan(plan::Plan plan) {
 
 Planned make_plan(std::shared_ptr<const Source> source, const Strategy& strategy, const Job& job,
                   World world) {
+  train::prepare_device(job);
   methods::Request request;
   request.global_batch = job.batch.global;
   request.micro_batch = job.batch.micro;

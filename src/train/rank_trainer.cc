@@ -75,22 +75,26 @@ std::map<std::string, double> learning_rates(const job::Job& job, int64_t step) 
   return rates;
 }
 
-RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job,
-                         exec::Communicator& communicator, compile::TraceSource& traces)
+RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
+                         compile::TraceSource& traces)
     : blueprint_(blueprint),
       job_(job),
-      communicator_(communicator),
+      connection_(std::move(connection)),
+      communicator_(*connection_.communicator),
       traces_(traces),
       spec_(step_spec(job, blueprint.training)) {
   auto program =
-      compile::compile(blueprint.training, blueprint.plan, spec_, communicator.rank(), traces);
-  executor_ =
-      std::make_unique<exec::Executor>(std::move(program), communicator, blueprint.plan.mesh,
-                                       exec::ExecutorOptions{static_cast<int>(job.cluster.threads),
-                                                             static_cast<uint64_t>(job.seed)});
+      compile::compile(blueprint.training, blueprint.plan, spec_, communicator_.rank(), traces);
+  executor_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
+                                               blueprint.plan.mesh, executor_options());
 }
 
 RankTrainer::~RankTrainer() = default;
+
+exec::ExecutorOptions RankTrainer::executor_options() const {
+  return {static_cast<int>(job_.cluster.threads), static_cast<uint64_t>(job_.seed),
+          connection_.device};
+}
 
 void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>& values) {
   const auto& program = executor_->program();
@@ -156,11 +160,10 @@ StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& 
   inputs.data = [&](const std::string& name, int64_t microbatch) {
     return parts[microbatch].at(name);
   };
-  exec::reset_peak();
-  const auto before = exec::memory_count().others;
+  connection_.device->reset_peak();
   executor.run(inputs);
   if (training) {
-    step_peak_ = exec::memory_count().peak - before;
+    step_peak_ = connection_.device->peak();
     if (++steps_run_ <= kWatchedSteps) {
       library_bytes_ = std::max(library_bytes_, exec::library_bytes());
     }
@@ -213,12 +216,10 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
     }
     auto program =
         compile::compile(blueprint_.evaluation, plan, spec, communicator_.rank(), traces_);
-    evaluator_ = std::make_unique<exec::Executor>(
-        std::move(program), communicator_, plan.mesh,
-        exec::ExecutorOptions{static_cast<int>(job_.cluster.threads),
-                              static_cast<uint64_t>(job_.seed),
-                              {},
-                              executor_.get()});
+    auto options = executor_options();
+    options.lender = executor_.get();
+    evaluator_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
+                                                  plan.mesh, options);
   }
   return run(*evaluator_, step, data, false);
 }
@@ -230,12 +231,14 @@ std::vector<Piece> RankTrainer::pieces_to_write() {
   const auto all = holdings(program, blueprint_.plan);
   const auto writers = owners(all);
   std::vector<Piece> pieces;
+  on_host_.clear();
   for (const auto& binding : program.bindings) {
     if (!is_kept(binding)) continue;
     const auto part = part_of_binding(program, binding);
     for (size_t i = 0; i < all.size(); ++i) {
       if (!(all[i].part == part) || writers[i] != communicator_.rank()) continue;
-      const auto tensor = executor_->tensor(binding.kind, binding.name);
+      auto tensor = executor_->tensor(binding.kind, binding.name);
+      if (!tensor.device().is_cpu()) tensor = on_host_.emplace_back(tensor.cpu());
       pieces.push_back(
           {part,
            {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())},
@@ -249,7 +252,10 @@ at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
   const auto* binding = executor_->program().find(kind, name);
   auto part = executor_->tensor(kind, name);
   const auto placed = blueprint_.plan.placements.find(name);
-  if (placed == blueprint_.plan.placements.end()) return part.clone();
+  const auto copy = [](const at::Tensor& t) {
+    return t.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  };
+  if (placed == blueprint_.plan.placements.end()) return copy(part);
   // Each axis in turn, the innermost (first) first, as mesh::local_ranges cuts.
   const auto& mesh = blueprint_.plan.mesh;
   auto placements = placed->second;
@@ -258,8 +264,8 @@ at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
     const auto dim = placements[a].dim;
     placements[a] = mesh::Placement::replicate();
     const std::vector<std::string> axes = {mesh.axes[a].name};
-    const auto group =
-        communicator_.group(mesh.axes[a].name, mesh::group_of(mesh, axes, communicator_.rank()));
+    const auto group = connection_.tensors->group(mesh.axes[a].name,
+                                                  mesh::group_of(mesh, axes, communicator_.rank()));
     auto joined = at::empty(
         mesh::local_shape(binding->shape, placements, mesh, communicator_.rank()), part.options());
     group->run({.kind = exec::Collective::Kind::all_gather,
@@ -268,7 +274,7 @@ at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
                 .dim = dim});
     part = joined;
   }
-  return part.clone();
+  return copy(part);
 }
 
 std::map<std::string, at::Tensor> RankTrainer::full_results() {
@@ -277,7 +283,7 @@ std::map<std::string, at::Tensor> RankTrainer::full_results() {
   for (const auto& name : evaluator_->names(Kind::result)) {
     if (name == "loss") continue;
     const auto* binding = evaluator_->program().find(Kind::result, name);
-    const auto part = evaluator_->tensor(Kind::result, name);
+    const auto part = evaluator_->tensor(Kind::result, name).cpu();
     // Every rank tells which piece it has; the first to have a piece adds it to the whole.
     const auto words = std::max<int64_t>(1, 2 * static_cast<int64_t>(binding->ranges.size()));
     auto mine = at::zeros({words}, at::kLong);

@@ -13,6 +13,7 @@
 #include "exec/executor.h"
 #include "train/blueprint.h"
 #include "train/checkpoint.h"
+#include "train/connect.h"
 #include "train/data.h"
 
 namespace perigee::train {
@@ -25,8 +26,8 @@ struct StepResult {
 
 class RankTrainer {
  public:
-  // Compiles the training program. Blueprint, job and communicator are kept by reference.
-  RankTrainer(const Blueprint& blueprint, const job::Job& job, exec::Communicator& communicator,
+  // Compiles the training program. Blueprint, job and traces are kept by reference.
+  RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
               compile::TraceSource& traces);
   ~RankTrainer();
 
@@ -46,12 +47,13 @@ class RankTrainer {
   // Gives the evaluation program's memory back.
   void end_evaluation();
 
-  // This rank's parts, for a checkpoint; ownership is in `owners`.
+  // This rank's parts, for a checkpoint; ownership is in `owners`. Parts that lie on a GPU are
+  // copied, and the copies kept until the next call.
   std::vector<Piece> pieces_to_write();
-  // Returns the whole tensor of a parameter or buffer. All ranks call it in one order.
+  // Returns the whole tensor of a parameter or buffer, on the CPU. All ranks call it in one order.
   at::Tensor full(compile::Binding::Kind kind, const std::string& name);
 
-  // Returns the results of the last evaluate, whole. All ranks call it.
+  // Returns the results of the last evaluate, whole, on the CPU. All ranks call it.
   std::map<std::string, at::Tensor> full_results();
 
   exec::Executor& executor() { return *executor_; }
@@ -63,14 +65,17 @@ class RankTrainer {
   int64_t library_bytes() const { return library_bytes_; }
 
  private:
+  exec::ExecutorOptions executor_options() const;
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);
 
   const Blueprint& blueprint_;
   const job::Job& job_;
-  exec::Communicator& communicator_;
+  Connection connection_;
+  exec::Communicator& communicator_;  // of the connection
   compile::TraceSource& traces_;
   compile::StepSpec spec_;
   std::unique_ptr<exec::Executor> executor_, evaluator_;
+  std::vector<at::Tensor> on_host_;  // of pieces_to_write()
   int64_t step_peak_ = 0, library_bytes_ = 0;
   int64_t steps_run_ = 0;
   int64_t traced_step_ = -1;

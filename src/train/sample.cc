@@ -36,8 +36,8 @@ int64_t draw(const at::Tensor& logits, const SampleOptions& options, std::mt1993
 }  // namespace
 
 void sample_text(const job::Job& job, const Source& source, const Checkpoint& checkpoint,
-                 const SampleOptions& options, compile::TraceSource& traces,
-                 const std::function<void(std::string_view)>& print) {
+                 const SampleOptions& options, std::shared_ptr<exec::Device> device,
+                 compile::TraceSource& traces, const std::function<void(std::string_view)>& print) {
   const auto& captured = source.at(1, true);
   const auto* tokens_input = captured.graph.find_input("tokens");
   if (!tokens_input || !captured.graph.find_output(graph::Output::Kind::result, "logits")) {
@@ -52,17 +52,19 @@ void sample_text(const job::Job& job, const Source& source, const Checkpoint& ch
   spec.evaluation = true;
   spec.results = {"logits"};
   const auto communicator = exec::single_communicator();
-  exec::Executor executor(compile::compile(captured.graph, plan, spec, 0, traces), *communicator,
-                          plan.mesh,
-                          {static_cast<int>(job.cluster.threads), static_cast<uint64_t>(job.seed)});
+  exec::Executor executor(
+      compile::compile(captured.graph, plan, spec, 0, traces), *communicator, plan.mesh,
+      {static_cast<int>(job.cluster.threads), static_cast<uint64_t>(job.seed), std::move(device)});
   for (const auto kind : {Kind::parameter, Kind::buffer}) {
     for (const auto& name : executor.names(kind)) {
       auto target = executor.tensor(kind, name);
       const auto* binding = executor.program().find(kind, name);
       const auto& type = executor.program().values[binding->value.index].type;
+      const auto part = at::empty(target.sizes(), target.options().device(at::kCPU));
       checkpoint.read(
           {name, type.dtype, binding->shape, binding->ranges},
-          {static_cast<std::byte*>(target.data_ptr()), static_cast<size_t>(target.nbytes())});
+          {static_cast<std::byte*>(part.data_ptr()), static_cast<size_t>(part.nbytes())});
+      target.copy_(part);
     }
   }
 
@@ -84,7 +86,8 @@ void sample_text(const job::Job& job, const Source& source, const Checkpoint& ch
       return name == "tokens" ? tokens : labels;
     };
     executor.run(inputs);
-    const auto logits = executor.tensor(Kind::result, "logits").select(0, 0).select(0, length - 1);
+    const auto logits =
+        executor.tensor(Kind::result, "logits").select(0, 0).select(0, length - 1).cpu();
     text.push_back(draw(logits, options, random));
     // Decoded as a whole: a token may end a character that others began.
     const auto now = tokenizer->decode(text);

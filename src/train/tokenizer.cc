@@ -27,11 +27,11 @@ class Bytes : public Tokenizer {
 
 using Load = void (*)(const std::string& path, std::unique_ptr<Tokenizer>& tokenizer);
 
-// Opens the plugin from the folder of the library that holds this function, once per process.
+// Loads the plugin from the folder of the library that holds this function, once per process.
 // RTLD_DEEPBIND: its symbols come before LibTorch's (src/train/sentencepiece).
-Load open_sentencepiece() {
+Load load_sentencepiece() {
   Dl_info self{};
-  if (dladdr(reinterpret_cast<void*>(&open_sentencepiece), &self) == 0 || !self.dli_fname) {
+  if (dladdr(reinterpret_cast<void*>(&load_sentencepiece), &self) == 0 || !self.dli_fname) {
     fail_run("data", "the folder of libperigee_torch.so must be known to find plugins beside it");
   }
   const auto path =
@@ -45,13 +45,19 @@ Load open_sentencepiece() {
   return reinterpret_cast<Load>(symbol);
 }
 
+Load sentencepiece() {
+  static const Load load = load_sentencepiece();
+  return load;
+}
+
 }  // namespace
+
+void open_sentencepiece() { sentencepiece(); }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<Bytes>();
-  static const Load load = open_sentencepiece();
   std::unique_ptr<Tokenizer> tokenizer;
-  load(name, tokenizer);
+  sentencepiece()(name, tokenizer);
   return tokenizer;
 }
 

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "capture/deferred.h"
 #include "exec/allocator.h"
-#include "exec/threads.h"
 #include "profile/database.h"
 #include "profile/traces.h"
 #include "train/blueprint.h"
@@ -94,26 +93,28 @@ void check_batch(const Batch& batch, const Job& job) {
 struct Trainer::Impl {
   Job job;
   std::unique_ptr<DataSource> data;
+  std::vector<train::Connection> connections;  // of the ranks here
   profile::Database database;
   profile::TraceDatabase traces;
-  std::vector<std::unique_ptr<exec::Communicator>> communicators;  // of the ranks here
   std::vector<Blueprint> blueprints;
   std::vector<std::unique_ptr<RankTrainer>> ranks;
   std::function<Verdict(const Report&)> on_step;
   int64_t last_step = 0;
 
-  Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile)
+  Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile,
+       std::vector<train::Connection> connected)
       : job(job),
         data(std::move(data)),
+        connections(std::move(connected)),
         database(profile.empty() ? default_profile() : profile),
-        traces(database, static_cast<int>(job.cluster.threads)) {}
+        traces(database, static_cast<int>(job.cluster.threads), connections.front().device) {}
 
-  bool has_root() const { return communicators.front()->rank() == 0; }
+  exec::Communicator& communicator(size_t i) const { return *connections[i].communicator; }
+  bool has_root() const { return communicator(0).rank() == 0; }
 
   // Runs `body` for every rank here at once. When one throws, the others' waits end; rethrows the
   // first error.
   void each(const std::function<void(size_t)>& body) {
-    std::vector<std::exception_ptr> errors(communicators.size());
     std::exception_ptr first;
     std::mutex mutex;
     const auto run = [&](size_t i) {
@@ -122,18 +123,18 @@ struct Trainer::Impl {
       try {
         body(i);
       } catch (const std::exception& error) {
-        communicators[i]->abort(error.what());
+        communicator(i).abort(error.what());
         std::lock_guard lock(mutex);
         if (!first) first = std::current_exception();
       }
     };
-    if (communicators.size() == 1) {
+    if (connections.size() == 1) {
       const int before = at::get_num_threads();
       run(0);
       at::set_num_threads(before);
     } else {
       std::vector<std::thread> threads;
-      for (size_t i = 0; i < communicators.size(); ++i) threads.emplace_back(run, i);
+      for (size_t i = 0; i < connections.size(); ++i) threads.emplace_back(run, i);
       for (auto& thread : threads) thread.join();
     }
     if (first) std::rethrow_exception(first);
@@ -160,8 +161,7 @@ struct Trainer::Impl {
 };
 
 Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ranks ranks,
-                 std::unique_ptr<DataSource> data, const std::string& profile)
-    : impl_(std::make_unique<Impl>(job, std::move(data), profile)) {
+                 std::unique_ptr<DataSource> data, const std::string& profile) {
   const auto world = ranks.process_ ? ranks.place_.world : ranks.threads_;
   if (plan.plan.mesh.size() != world) {
     fail("trainer",
@@ -171,14 +171,14 @@ Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ra
          plan.plan.mesh.size(), world, world);
   }
   exec::install_allocator();
-  auto& impl = *impl_;
+  std::vector<train::Connection> connections;
   if (ranks.process_) {
-    impl.communicators.push_back(train::connect(job, ranks.place_));
+    connections.push_back(train::connect(job, ranks.place_));
   } else {
-    const auto timeout =
-        std::chrono::milliseconds(static_cast<int64_t>(job.cluster.timeout * 1000));
-    impl.communicators = exec::thread_communicators(world, {timeout});
+    connections = train::connect_threads(job, world);
   }
+  impl_ = std::make_unique<Impl>(job, std::move(data), profile, std::move(connections));
+  auto& impl = *impl_;
   Blueprint blueprint{plan.captured.graph,
                       plan.source->at(job.batch.global / plan.plan.microbatches, true).graph,
                       plan.captured.init, plan.captured.tied, plan.plan};
@@ -188,12 +188,12 @@ Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ra
   // The first rank records the traces that are missing; the others find them.
   compile::predict_memory(blueprint.training, blueprint.plan,
                           train::step_spec(job, blueprint.training), impl.traces);
-  impl.blueprints.resize(impl.communicators.size());
-  impl.ranks.resize(impl.communicators.size());
+  impl.blueprints.resize(impl.connections.size());
+  impl.ranks.resize(impl.connections.size());
   impl.each([&](size_t i) {
-    impl.blueprints[i] = train::share(blueprint, *impl.communicators[i]);
-    impl.ranks[i] = std::make_unique<RankTrainer>(impl.blueprints[i], impl.job,
-                                                  *impl.communicators[i], impl.traces);
+    impl.blueprints[i] = train::share(blueprint, impl.communicator(i));
+    impl.ranks[i] = std::make_unique<RankTrainer>(impl.blueprints[i], impl.job, impl.connections[i],
+                                                  impl.traces);
     impl.ranks[i]->initialise([&](const std::string& name) {
       const auto found = values.find(name);
       return found == values.end() ? at::Tensor() : found->second;
@@ -215,8 +215,8 @@ void Trainer::run() {
   while (!stop && impl_->last_step < impl_->job.train.steps) {
     const auto report = impl_->step(impl_->last_step + 1, *impl_->data);
     stop = impl_->has_root() && impl_->on_step && impl_->on_step(report) == Stop;
-    auto& mine = *impl_->communicators.front();
-    const bool others = mine.world() > static_cast<int64_t>(impl_->communicators.size());
+    auto& mine = impl_->communicator(0);
+    const bool others = mine.world() > static_cast<int64_t>(impl_->connections.size());
     if (others) stop = train::share_text(stop ? "stop" : "", *train::everyone(mine)) == "stop";
   }
 }
@@ -268,7 +268,7 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
 
 void Trainer::save(const std::string& folder) {
   impl_->each([&](size_t i) {
-    train::save_checkpoint(*impl_->ranks[i], *impl_->communicators[i], impl_->job,
+    train::save_checkpoint(*impl_->ranks[i], impl_->communicator(i), impl_->job,
                            impl_->blueprints[i].plan, folder, impl_->last_step);
   });
 }

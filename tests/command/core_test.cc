@@ -181,6 +181,10 @@ TEST_CASE("doctor tells the version, the machine and what ships with the command
   const auto ran = run("doctor");
   CHECK_THAT(ran.out, Contains("perigee") && Contains("Linux") && Contains("cores") &&
                           Contains("strategies") && !Contains("missing: reinstall"));
+  if (ran.status != 0) return;  // built without LibTorch
+  CHECK_THAT(ran.out, Contains("LibTorch    2.11.0") && Contains("threads: ready") &&
+                          Contains("gloo: ready") && Contains("nccl: ") &&
+                          Contains("perigee_cuda: ") && Contains("\nGPUs        "));
 }
 
 TEST_CASE("jobs that cannot be read are refused before anything is loaded") {

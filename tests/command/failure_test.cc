@@ -57,6 +57,21 @@ TEST_CASE("wrong strategies are refused at their line, on several ranks too") {
   }
 }
 
+TEST_CASE("without a GPU device = \"cuda\" is refused with what to do, and nothing is written") {
+  if (fs::exists("/dev/nvidiactl") || fs::exists("/dev/dxg")) {
+    WARN("this machine has a GPU, so what its lack does was not tested");
+    return;
+  }
+  const TrainingJob job;
+  for (const std::string ranks : {"", "--nproc 1 ", "--nproc 2 "}) {
+    CHECK_THAT(job.refused("train", ranks + "--set cluster.device=cuda"),
+               Contains("[cuda] device = \"cuda\" needs ") && Contains("or use device = \"cpu\""));
+  }
+  CHECK_FALSE(fs::exists(job.output()));
+  // A plan can be made for a machine with GPUs.
+  CHECK_THAT(job.good("plan", "--set cluster.device=cuda").out, Contains("data"));
+}
+
 TEST_CASE("a damaged checkpoint is refused by name, and nothing is lost") {
   const TrainingJob job;
   job.good("train", "--nproc 2 --set train.checkpoint_every=2");

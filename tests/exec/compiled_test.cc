@@ -10,6 +10,7 @@
 #include "exec/threads.h"
 #include "profile/traces.h"
 #include "tests/exec/processes.h"
+#include "tests/support/test_device.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::exec {
@@ -103,9 +104,10 @@ Outcome run_steps(const Job& job, const graph::Graph& graph, int64_t microbatche
                   const compile::StepSpec& spec, bool check_memory = false) {
   const auto plan = plan_for(graph, communicator.world(), microbatches);
   auto program = compile::compile(graph, plan, spec, communicator.rank(), traces);
-  must(program.exact_memory, "every op has a trace");
+  const TestRank on(communicator);
+  must(program.exact_memory == on.device->plans_memory(), "every op has a trace");
   if (communicator.world() == 1) compile::verify(program);
-  Executor executor(program, communicator, plan.mesh, {.seed = 9});
+  Executor executor(program, *on.communicator, plan.mesh, {.seed = 9, .device = on.device});
   must(executor.frame_bytes() == program.peak_bytes, "peak");
   for (const auto& parameter : job.net->named_parameters()) {
     executor.tensor(Kind::parameter, parameter.key()).copy_(parameter.value().detach());
@@ -125,14 +127,15 @@ Outcome run_steps(const Job& job, const graph::Graph& graph, int64_t microbatche
                   .data = [&](const std::string& name, int64_t m) {
                     return parts.at({name, m});
                   }});
-    if (check_memory)
+    if (check_memory && on.device->plans_memory())
       must(memory_count().peak == before.arenas + before.others,
            "nothing is allocated beside the frames");
     outcome.losses.push_back(executor.tensor(Kind::result, "loss").item<double>());
     outcome.norms.push_back(executor.tensor(Kind::result, "grad_norm").item<double>());
   }
   for (const auto& name : executor.names(Kind::parameter))
-    outcome.weights[name] = executor.tensor(Kind::parameter, name).clone();
+    outcome.weights[name] =
+        executor.tensor(Kind::parameter, name).to(at::kCPU, false, /*copy=*/true);
   return outcome;
 }
 
@@ -152,13 +155,14 @@ std::string difference(const Outcome& a, const Outcome& b, double tolerance) {
 struct Profile {
   std::string path = fmt::format("/tmp/perigee-compiled-{}.sqlite", getpid());
   profile::Database database{path};
-  profile::TraceDatabase traces{database};
+  profile::TraceDatabase traces{database, 1, test_device()};
   ~Profile() { std::remove(path.c_str()); }
 };
 
 const compile::StepSpec kAdamW = {.optimizer = "adamw", .weight_decay = 0.1, .clip_norm = 0.5};
 
-TEST_CASE("a compiled program takes the steps that the reference and torch.optim take") {
+TEST_CASE("a compiled program takes the steps that the reference and torch.optim take",
+          "[device]") {
   const Job job;
   const auto graph = job.graph(1);
   Profile profile;
@@ -191,7 +195,8 @@ TEST_CASE("a compiled program takes the steps that the reference and torch.optim
 
 TEST_CASE(
     "data parallel over threads gives the same losses and weights for any microbatches, bit-equal "
-    "twice") {
+    "twice",
+    "[device]") {
   const Job job;
   Profile profile;
   const auto expected =
@@ -237,39 +242,41 @@ TEST_CASE(
   for (const auto& error : errors) REQUIRE(error == "");
 }
 
-TEST_CASE("without its all-reduces, or with another reduction, data parallel is wrong") {
+TEST_CASE("without its all-reduces, or with another reduction, data parallel is wrong",
+          "[device]") {
   const Job job;
   Profile profile;
   const auto graph = job.graph(1);
   const auto expected = run_steps(job, graph, 1, *single_communicator(), profile.traces, kAdamW);
   const bool drop = GENERATE(true, false);
-  run_ranks(2,
-            [&](Communicator& c) {
-              const auto plan = plan_for(graph, 2, 1);
-              auto program = compile::compile(graph, plan, kAdamW, c.rank(), profile.traces);
-              for (auto& section : program.sections) {
-                auto& list = section.instructions;
-                for (auto& instruction : list) {
-                  if (instruction.op != "comm::all_reduce") continue;
-                  for (auto& [name, arg] : instruction.args) {
-                    if (name == "op" && !drop) arg = std::string("max");
-                  }
-                }
-                if (drop)
-                  std::erase_if(list, [](const auto& i) { return i.op == "comm::all_reduce"; });
-              }
-              Executor executor(program, c, plan.mesh, {.seed = 9});
-              for (const auto& p : job.net->named_parameters())
-                executor.tensor(Kind::parameter, p.key()).copy_(p.value().detach());
-              executor.run(
-                  {.step = 1,
-                   .scalars = {{"lr.0", 0.01}},
-                   .data = [&](const std::string& name, int64_t) { return job.batch.at(name); }});
-              must(std::abs(executor.tensor(Kind::result, "grad_norm").item<double>() -
-                            expected.norms[0]) > 1e-6,
-                   "negative control");
-            },
-            {.timeout = std::chrono::seconds(60)});
+  run_ranks(
+      2,
+      [&](Communicator& c) {
+        const auto plan = plan_for(graph, 2, 1);
+        auto program = compile::compile(graph, plan, kAdamW, c.rank(), profile.traces);
+        for (auto& section : program.sections) {
+          auto& list = section.instructions;
+          for (auto& instruction : list) {
+            if (instruction.op != "comm::all_reduce") continue;
+            for (auto& [name, arg] : instruction.args) {
+              if (name == "op" && !drop) arg = std::string("max");
+            }
+          }
+          if (drop) std::erase_if(list, [](const auto& i) { return i.op == "comm::all_reduce"; });
+        }
+        const TestRank on(c);
+        Executor executor(program, *on.communicator, plan.mesh, {.seed = 9, .device = on.device});
+        for (const auto& p : job.net->named_parameters())
+          executor.tensor(Kind::parameter, p.key()).copy_(p.value().detach());
+        executor.run(
+            {.step = 1, .scalars = {{"lr.0", 0.01}}, .data = [&](const std::string& name, int64_t) {
+               return job.batch.at(name);
+             }});
+        must(std::abs(executor.tensor(Kind::result, "grad_norm").item<double>() -
+                      expected.norms[0]) > 1e-6,
+             "negative control");
+      },
+      {.timeout = std::chrono::seconds(60)});
 }
 
 }  // namespace

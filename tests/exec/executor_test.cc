@@ -5,6 +5,7 @@
 #include "exec/threads.h"
 #include "tests/exec/builder.h"
 #include "tests/exec/processes.h"
+#include "tests/support/test_device.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::exec {
@@ -77,15 +78,16 @@ compile::Program training(int64_t rank, int64_t ranks, int64_t microbatches, int
 // Loss and weights after one step on the batch of `rows` per microbatch.
 std::pair<double, at::Tensor> train(Communicator& communicator, const mesh::Mesh& mesh,
                                     int64_t microbatches, int64_t rows) {
+  const TestRank on(communicator);
   Executor executor(training(communicator.rank(), communicator.world(), microbatches,
                              rows / communicator.world()),
-                    communicator, mesh, {.seed = 7});
+                    *on.communicator, mesh, {.seed = 7, .device = on.device});
   executor.tensor(Kind::parameter, "w").copy_(batch(5, {8, 6}));
   executor.run({.step = 1, .scalars = {{"lr.0", 0.1}}, .data = [&](const std::string&, int64_t m) {
                   return batch(0, {rows * microbatches, 8}).narrow(0, m * rows, rows);
                 }});
   return {executor.tensor(Kind::result, "loss").item<double>(),
-          executor.tensor(Kind::parameter, "w").clone()};
+          executor.tensor(Kind::parameter, "w").to(at::kCPU, false, /*copy=*/true)};
 }
 
 // The CPU as a device like a GPU: kernels allocate freely, and the step ends with a wait.
@@ -97,7 +99,13 @@ class FreeDevice : public Device {
     communication_bytes += communicates ? bytes : 0;
     return cpu_->allocate(bytes, communicates);
   }
+  std::string kind() const override { return "free"; }
   bool plans_memory() const override { return false; }
+  std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) override {
+    return cpu_->dry_run(instance);
+  }
+  void reset_peak() override { cpu_->reset_peak(); }
+  int64_t peak() const override { return cpu_->peak(); }
   std::shared_ptr<void> enter() override {
     ++entered;
     return std::shared_ptr<void>(this, [](FreeDevice* device) { --device->entered; });
@@ -185,7 +193,8 @@ TEST_CASE(
 
 TEST_CASE(
     "ranks as threads and microbatches give what one rank gives, and without the reduction they do "
-    "not") {
+    "not",
+    "[device]") {
   const auto [loss, weights] = train(*single_communicator(), kOne, 1, 16);
   for (int64_t ranks : {1, 2, 4}) {
     for (int64_t microbatches : {1, 2, 4}) {

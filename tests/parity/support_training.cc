@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "capture/capture.h"
-#include "exec/dry_run.h"
 #include "exec/executor.h"
 #include "exec/threads.h"
 #include "tests/support/test_device.h"
@@ -62,12 +61,16 @@ Batch batch_of(const GptShape& shape, const Recipe& recipe, int64_t step) {
   return {{"tokens", tokens}, {"labels", labels}};
 }
 
-// Dry runs, nothing kept.
+// Dry runs of a device, nothing kept.
 class DryRuns : public compile::TraceSource {
  public:
+  explicit DryRuns(exec::Device& device) : device_(device) {}
   std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
-    return exec::record_trace(instance);
+    return device_.dry_run(instance);
   }
+
+ private:
+  exec::Device& device_;
 };
 
 double relative(double a, double b) { return std::abs(a - b) / std::max(1.0, std::abs(b)); }
@@ -106,13 +109,13 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
   const auto initial = state_of(net);
   Trained result;
   exec::run_ranks(ranks.count, [&](exec::Communicator& communicator) {
-    DryRuns traces;
+    const TestRank on(communicator);
+    DryRuns traces(*on.device);
     auto program = compile::compile(captured.graph, plan, recipe.spec, communicator.rank(), traces);
     compile::verify(program);
     if (ranks.edit) ranks.edit(program);
     const int64_t program_peak = program.peak_bytes;
     const uint64_t seed = ranks.one_seed ? 5 : 5 + static_cast<uint64_t>(communicator.rank());
-    const TestRank on(communicator);
     exec::Executor executor(std::move(program), *on.communicator, plan.mesh,
                             {.seed = seed, .device = on.device});
     auto each_state = [&](auto f) {

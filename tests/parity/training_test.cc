@@ -26,7 +26,7 @@ void drop_all_reduces(Program& program) {
 
 }  // namespace
 
-TEST_CASE("a GPT trained by a program equals plain LibTorch") {
+TEST_CASE("a GPT trained by a program equals plain LibTorch", "[device]") {
   for (bool tied : {false, true}) {
     INFO("tied " << tied);
     const GptShape shape{.tied = tied};
@@ -34,7 +34,7 @@ TEST_CASE("a GPT trained by a program equals plain LibTorch") {
   }
 }
 
-TEST_CASE("ranks and microbatches give what one rank gives, dropout included") {
+TEST_CASE("ranks and microbatches give what one rank gives, dropout included", "[device]") {
   for (double dropout : {0.0, 0.2}) {
     const GptShape shape{.dropout = dropout};
     const auto one = train_ranks(shape, {}, {});
@@ -51,7 +51,8 @@ TEST_CASE("ranks and microbatches give what one rank gives, dropout included") {
 }
 
 TEST_CASE(
-    "a dropped all-reduce, a wrong scale, a skipped accumulation and a reused seed are found out") {
+    "a dropped all-reduce, a wrong scale, a skipped accumulation and a reused seed are found out",
+    "[device]") {
   const GptShape shape{.dropout = 0.2};
   const auto one = train_ranks(shape, {}, {});
   const Recipe recipe;
@@ -82,7 +83,7 @@ TEST_CASE(
   CHECK(compare(train_ranks(shape, recipe, {.count = 2, .one_seed = false}), one) != "");
 }
 
-TEST_CASE("running statistics and their updates follow the microbatches in order") {
+TEST_CASE("running statistics and their updates follow the microbatches in order", "[device]") {
   for (int64_t microbatches : {1, 2}) {
     const auto eager = train_convolution_eagerly(microbatches);
     for (int64_t ranks : {1, 2}) {

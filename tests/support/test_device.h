@@ -1,6 +1,7 @@
 // Which device parity tests run on: the CPU, or with PERIGEE_TEST_DEVICE=cuda all ranks on GPU 0.
 #pragma once
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string_view>
@@ -15,10 +16,16 @@ inline bool on_gpu() {
   return device && std::string_view(device) == "cuda";
 }
 
-// Before LibTorch is asked for CUDA by anything else. What fails here is thrown again where a
-// device is made.
+// Before LibTorch is asked for CUDA by anything else. A machine without a GPU ends the program with
+// a line by which ctest knows a skipped test. What else fails here is thrown again where a device
+// is made.
 inline const bool kCudaOpened = [] {
   if (!on_gpu()) return false;
+  if (!exec::gpu_driver_present()) {
+    std::puts("skipped: no GPU on this machine");
+    std::fflush(stdout);
+    std::_Exit(4);
+  }
   try {
     exec::cuda_host();
     return true;
@@ -27,17 +34,15 @@ inline const bool kCudaOpened = [] {
   }
 }();
 
+inline std::shared_ptr<exec::Device> test_device() {
+  return on_gpu() ? exec::cuda_host().device({.deterministic = true}) : exec::cpu_device();
+}
+
 // A rank's device and the communicator that reaches the others from there.
 struct TestRank {
-  explicit TestRank(exec::Communicator& ranks) {
-    if (!on_gpu()) {
-      device = exec::cpu_device();
-      communicator = {std::shared_ptr<void>(), &ranks};
-      return;
-    }
-    device = exec::cuda_host().device({});
-    communicator = exec::cuda_host().by_host(
-        std::shared_ptr<exec::Communicator>(std::shared_ptr<void>(), &ranks));
+  explicit TestRank(exec::Communicator& ranks)
+      : device(test_device()), communicator(std::shared_ptr<void>(), &ranks) {
+    if (on_gpu()) communicator = exec::cuda_host().by_host(communicator);
   }
   std::shared_ptr<exec::Device> device;
   std::shared_ptr<exec::Communicator> communicator;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "capture/models.h"
+#include "tests/support/test_device.h"
 #include "tests/support/torch_test.h"
 
 using namespace perigee;
@@ -56,7 +57,8 @@ struct Setup {
 std::string toml(const std::string& model) {
   return "name = 'test'\n[model]\ndtype = 'float64'\n" + model +
          "\n[data]\nsynthetic = true\nsequence = 8\n[batch]\nglobal = 8\n[train]\nsteps = "
-         "3\nvalidate_every = 0\n";
+         "3\nvalidate_every = 0\n[cluster]\ndevice = '" +
+         (on_gpu() ? "cuda" : "cpu") + "'\n";
 }
 
 void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& a,
@@ -70,7 +72,7 @@ void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& 
 
 }  // namespace
 
-TEST_CASE("a built-in model trained over ranks and microbatches equals one rank") {
+TEST_CASE("a built-in model trained over ranks and microbatches equals one rank", "[device]") {
   const std::string models[] = {
       "kind = 'gpt'\nlayers = 2\nwidth = 16\nheads = 2\nvocab = 32\ndropout = 0.1",
       "kind = 'gpt'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32\ntied = false\nbias = false",
@@ -90,7 +92,7 @@ TEST_CASE("a built-in model trained over ranks and microbatches equals one rank"
   }
 }
 
-TEST_CASE("models that couple samples equal one rank with the same microbatches") {
+TEST_CASE("models that couple samples equal one rank with the same microbatches", "[device]") {
   const std::string models[] = {
       "kind = 'moe'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32\nexperts = 4\nhidden = 16",
       "kind = 'resnet'\ndepth = 18\nwidth = 2\nclasses = 3\nimage = 8"};
@@ -150,7 +152,8 @@ TEST_CASE("a mixture of experts in microbatches is the mean of what each gives b
     CHECK(at::allclose(both[i], (a[i] + b[i]) / 2, 1e-10, 1e-12));
 }
 
-TEST_CASE("what is saved continues bit for bit, on another number of ranks to rounding") {
+TEST_CASE("what is saved continues bit for bit, on another number of ranks to rounding",
+          "[device]") {
   Setup setup(toml("kind = 'gpt'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32\ndropout = 0.1"));
   const auto folder =
       std::filesystem::temp_directory_path() / ("perigee-trainer-" + std::to_string(::getpid()));

@@ -2,10 +2,12 @@
 // memory, one thread on both sides. Leaves with 1 where losses differ or a goal (time at most 0.9
 // of eager's, memory at most eager's) is missed.
 //
-// Usage: bench_step [--profile], which also prints where both spend their time.
+// Usage: bench_step [--device cuda] [--profile], which also prints where both spend their time (on
+// a GPU, eager's is the host's). Both sides take the batch from the host.
 //
 // Eager's peak is what LibTorch's CPU allocator holds at most during plain steps, with the weights;
-// Perigee's is its program's frames, plus what is allocated beside them, by the same counter.
+// Perigee's is its program's frames, plus what is allocated beside them, by the same counter. On a
+// GPU both are what LibTorch's allocator for it and frames hold.
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -22,7 +24,7 @@
 #include "capture/capture.h"
 #include "compile/compile.h"
 #include "exec/allocator.h"
-#include "exec/dry_run.h"
+#include "exec/cuda.h"
 #include "exec/executor.h"
 #include "exec/threads.h"
 
@@ -30,6 +32,7 @@ namespace {
 
 namespace nn = torch::nn;
 using perigee::compile::Binding;
+using perigee::exec::Device;
 
 constexpr int64_t kLayers = 4, kWidth = 256, kHeads = 4, kVocabulary = 256, kSequence = 256;
 constexpr int kWarmUp = 3, kRuns = 20;
@@ -101,10 +104,8 @@ perigee::Batch piece(const perigee::Batch& batch, int64_t first, int64_t size) {
 
 class Eager {
  public:
-  explicit Eager(int64_t microbatches)
-      : microbatches_(microbatches),
-        optimizer_(net.parameters(),
-                   torch::optim::AdamWOptions(kLearningRate).weight_decay(kWeightDecay)) {}
+  Eager(int64_t microbatches, at::Device place)
+      : microbatches_(microbatches), place_(place), optimizer_(moved(net, place), options()) {}
 
   // Returns the loss.
   double step(const perigee::Batch& batch) {
@@ -112,7 +113,9 @@ class Eager {
     const int64_t size = batch.at("tokens").size(0) / microbatches_;
     double total = 0;
     for (int64_t m = 0; m < microbatches_; ++m) {
-      auto loss = net.loss(piece(batch, m * size, size));
+      auto part = piece(batch, m * size, size);
+      for (auto& [name, tensor] : part) tensor = tensor.to(place_);
+      auto loss = net.loss(part);
       if (microbatches_ > 1) loss = loss / microbatches_;
       loss.backward();
       total += loss.item<double>();
@@ -125,22 +128,36 @@ class Eager {
   Gpt net;
 
  private:
+  static torch::optim::AdamWOptions options() {
+    return torch::optim::AdamWOptions(kLearningRate).weight_decay(kWeightDecay);
+  }
+  static std::vector<at::Tensor> moved(Gpt& net, at::Device place) {
+    net.to(place);
+    return net.parameters();
+  }
+
   int64_t microbatches_;
+  at::Device place_;
   torch::optim::AdamW optimizer_;
 };
 
 // Allocation traces, recorded and not kept.
 class DryRuns : public perigee::compile::TraceSource {
  public:
+  explicit DryRuns(Device& device) : device_(device) {}
   std::optional<perigee::compile::OpTrace> find(
       const perigee::compile::OpInstance& instance) override {
-    return perigee::exec::record_trace(instance);
+    return device_.dry_run(instance);
   }
+
+ private:
+  Device& device_;
 };
 
 class Perigee {
  public:
-  Perigee(const Gpt& initial, const perigee::Batch& batch, int64_t microbatches)
+  Perigee(const Gpt& initial, const perigee::Batch& batch, int64_t microbatches,
+          std::shared_ptr<Device> device)
       : size_(batch.at("tokens").size(0) / microbatches),
         communicator_(std::move(perigee::exec::thread_communicators(1).at(0))) {
     const auto net = perigee::deferred<Gpt>();
@@ -151,11 +168,11 @@ class Perigee {
     plan.graph_hash = perigee::graph::structural_hash(captured.graph);
     plan.mesh.axes = {{"data", 1}};
     plan.microbatches = microbatches;
-    DryRuns traces;
+    DryRuns traces(*device);
     const perigee::compile::StepSpec spec{.weight_decay = kWeightDecay, .clip_norm = kClip};
     executor = std::make_unique<perigee::exec::Executor>(
-        perigee::compile::compile(captured.graph, plan, spec, 0, traces), *communicator_,
-        plan.mesh);
+        perigee::compile::compile(captured.graph, plan, spec, 0, traces), *communicator_, plan.mesh,
+        perigee::exec::ExecutorOptions{.device = device});
     const at::NoGradGuard no_grad;
     for (const auto& parameter : initial.named_parameters()) {
       executor->tensor(Binding::Kind::parameter, parameter.key()).copy_(parameter.value());
@@ -194,13 +211,22 @@ double median(std::vector<double> values) {
 }
 
 // Bytes held at most while `run` runs, above `base`.
-int64_t peak_bytes(int64_t base, const std::function<void()>& run) {
+int64_t peak_bytes(Device& device, int64_t base, const std::function<void()>& run) {
+  if (!device.place().is_cpu()) {
+    device.reset_peak();
+    run();
+    return device.peak() - base;
+  }
   perigee::exec::reset_peak();
   run();
   return perigee::exec::memory_count().peak - base;
 }
 
-int64_t bytes_now() {
+int64_t bytes_now(Device& device) {
+  if (!device.place().is_cpu()) {
+    device.reset_peak();
+    return device.peak();
+  }
   const auto count = perigee::exec::memory_count();
   return count.arenas + count.others;
 }
@@ -256,22 +282,23 @@ void profile(Eager& eager, Perigee& ours, const perigee::Batch& batch) {
   print_times("perigee", times);
 }
 
-bool compare(int64_t samples, int64_t microbatches, bool with_profile) {
+bool compare(const std::shared_ptr<Device>& device, int64_t samples, int64_t microbatches,
+             bool with_profile) {
   torch::manual_seed(1);
   const auto batch = batch_of(samples);
   torch::manual_seed(2);
   const Gpt initial;
-  const int64_t base = bytes_now();
+  const int64_t base = bytes_now(*device);
   torch::manual_seed(2);
-  Eager eager(microbatches);
+  Eager eager(microbatches, device->place());
   double eager_loss = 0, loss = 0, apart = 0;
   std::vector<double> eager_losses;
-  const int64_t eager_peak = peak_bytes(base, [&] {
+  const int64_t eager_peak = peak_bytes(*device, base, [&] {
     for (int k = 0; k < kWarmUp; ++k) eager_losses.push_back(eager.step(batch));
   });
-  const int64_t before = bytes_now();
-  Perigee ours(initial, batch, microbatches);
-  const int64_t peak = peak_bytes(before, [&] {
+  const int64_t before = bytes_now(*device);
+  Perigee ours(initial, batch, microbatches, device);
+  const int64_t peak = peak_bytes(*device, before, [&] {
     for (int k = 0; k < kWarmUp; ++k) {
       loss = ours.step(batch);
       apart = std::max(apart, std::abs(loss - eager_losses[k]) / std::abs(eager_losses[k]));
@@ -304,10 +331,29 @@ bool compare(int64_t samples, int64_t microbatches, bool with_profile) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  at::set_num_threads(1);
-  perigee::exec::install_allocator();
-  const bool with_profile = argc > 1 && std::string(argv[1]) == "--profile";
-  bool good = compare(8, 1, with_profile);
-  good &= compare(32, 4, with_profile);
-  return good ? 0 : 1;
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  bool with_profile = false, on_gpu = false;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--profile") {
+      with_profile = true;
+    } else if (words[i] == "--device" && i + 1 < words.size() &&
+               (words[i + 1] == "cpu" || words[i + 1] == "cuda")) {
+      on_gpu = words[++i] == "cuda";
+    } else {
+      fmt::print(stderr, "usage: bench_step [--device cpu|cuda] [--profile]\n");
+      return 2;
+    }
+  }
+  try {
+    const auto device =
+        on_gpu ? perigee::exec::cuda_host().device({}) : perigee::exec::cpu_device();
+    at::set_num_threads(1);
+    perigee::exec::install_allocator();
+    bool good = compare(device, 8, 1, with_profile);
+    good &= compare(device, 32, 4, with_profile);
+    return good ? 0 : 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_step: {}\n", error.what());
+    return 1;
+  }
 }

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "host.h"
 #include "lua/strategy.h"
 
 namespace perigee::command {
@@ -96,6 +97,9 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
     task.world = plan->mesh.size();
   } else if (const auto ranks = ranks_of(task.strategy, script); ranks > 0) {
     task.world = ranks;
+  } else if (task.job.cluster.device != "cpu") {
+    task.world = torch_host().default_ranks(task.job);
+    task.world_given = task.world > 1;
   }
   return task;
 }

@@ -1,0 +1,65 @@
+#include "train/connect.h"
+
+#include "base/error.h"
+#include "exec/cuda.h"
+#include "tests/support/torch_test.h"
+
+using namespace perigee;
+using train::gpu_of_rank;
+
+namespace {
+
+job::Job on_cuda() {
+  job::Job job;
+  job.cluster.device = "cuda";
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("ranks take a GPU each where there are several, and share the only one") {
+  const auto gpu = [](int64_t gpus, int64_t local_rank, int64_t local_world) {
+    return gpu_of_rank(gpus, {.local_rank = local_rank, .local_world = local_world});
+  };
+  CHECK(gpu(1, 0, 1) == 0);
+  CHECK(gpu(1, 3, 4) == 0);
+  CHECK(gpu(4, 0, 4) == 0);
+  CHECK(gpu(4, 3, 4) == 3);
+  CHECK(gpu(8, 1, 2) == 1);
+  CHECK_THROWS_WITH(gpu(2, 0, 4),
+                    "[cluster] every rank needs a GPU of its own where a host has several, but 4 "
+                    "ranks are on a host with 2 GPUs: start 2 there (--nproc, cluster.ranks), or "
+                    "use device = \"cpu\"");
+}
+
+TEST_CASE("a job on the CPU has one way between its ranks, and needs no GPU") {
+  job::Job job;
+  job.cluster.device = "cpu";
+  CHECK_FALSE(train::uses_gpu(job));
+  const auto one = train::connect(job, {});
+  CHECK(one.device->place().is_cpu());
+  CHECK(one.communicator == one.tensors);
+  const auto threads = train::connect_threads(job, 3);
+  REQUIRE(threads.size() == 3);
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    CHECK(threads[rank].communicator->rank() == rank);
+    CHECK(threads[rank].tensors == threads[rank].communicator);
+  }
+}
+
+TEST_CASE("where there is no GPU, device = \"cuda\" says so and what to do, and \"\" is the CPU") {
+  if (exec::gpu_driver_present()) {
+    WARN("this machine has a GPU, so what its lack does was not tested");
+    return;
+  }
+  CHECK(train::uses_gpu(on_cuda()));
+  CHECK_FALSE(train::uses_gpu({}));
+  CHECK(train::open_device({})->place().is_cpu());
+  const auto refuses = [](auto make) {
+    CHECK_THROWS_WITH(make(), Catch::StartsWith("[cuda] device = \"cuda\" needs ") &&
+                                  Catch::Contains("use device = \"cpu\""));
+  };
+  refuses([] { train::open_device(on_cuda()); });
+  refuses([] { train::connect(on_cuda(), {}); });
+  refuses([] { train::connect_threads(on_cuda(), 2); });
+}
