@@ -5,11 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define PERIGEE_BOTH __host__ __device__ __forceinline__
-#else
-#define PERIGEE_BOTH inline
-#endif
+#include "exec/both.h"
 
 namespace perigee::exec {
 

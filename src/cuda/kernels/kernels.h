@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/random.h"
+#include "exec/optimizer_step.h"
 
 typedef struct CUstream_st* cudaStream_t;
 
@@ -39,10 +40,7 @@ struct StepScalars {
   const double* scale = nullptr;
 };
 
-struct AdamNumbers {
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
-  bool decoupled = true;  // adamw
-};
+using exec::AdamNumbers;
 struct AdamTensors {
   void* parameter;
   void* first;   // exp_avg
@@ -52,10 +50,7 @@ struct AdamTensors {
 void adam(const AdamTensors& tensors, int64_t n, Element element, const AdamNumbers& numbers,
           const StepScalars& scalars, cudaStream_t stream);
 
-struct SgdNumbers {
-  double momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false;
-};
+using exec::SgdNumbers;
 struct SgdTensors {
   void* parameter;
   void* momentum;  // nullptr: none

@@ -3,37 +3,18 @@
 namespace perigee::cuda {
 namespace {
 
-// Numbers of one step, as exec/kernels/optimizer.cc has them.
-template <class W>
-struct Adam {
-  W shrink, decay, scale, one_minus_beta1, beta2, one_minus_beta2, step_size, root2, eps;
-};
-
-template <class W>
-struct Sgd {
-  W scale, decay, momentum, one_minus_dampening, lr;
-  bool first, nesterov;
-};
+__device__ exec::StepNumbers read(const StepScalars& scalars) {
+  return {*scalars.lr, *scalars.step, scalars.scale ? *scalars.scale : 1};
+}
 
 template <class T>
 __global__ void run_adam(T* p, T* m, T* v, const T* g, int64_t n, AdamNumbers numbers,
                          StepScalars scalars) {
   using W = Wide<T>;
-  __shared__ Adam<W> shared;
-  if (threadIdx.x == 0) {
-    const double lr = *scalars.lr, step = *scalars.step;
-    shared.shrink = static_cast<W>(numbers.decoupled ? 1 - lr * numbers.weight_decay : 1);
-    shared.decay = static_cast<W>(numbers.decoupled ? 0 : numbers.weight_decay);
-    shared.scale = static_cast<W>(scalars.scale ? *scalars.scale : 1);
-    shared.one_minus_beta1 = static_cast<W>(1 - numbers.beta1);
-    shared.beta2 = static_cast<W>(numbers.beta2);
-    shared.one_minus_beta2 = static_cast<W>(1 - numbers.beta2);
-    shared.step_size = static_cast<W>(lr / (1 - pow(numbers.beta1, step)));
-    shared.root2 = static_cast<W>(sqrt(1 - pow(numbers.beta2, step)));
-    shared.eps = static_cast<W>(numbers.eps);
-  }
+  __shared__ exec::AdamStep<W> shared;
+  if (threadIdx.x == 0) shared = exec::adam_step<W>(numbers, read(scalars));
   __syncthreads();
-  const Adam<W> s = shared;
+  const auto s = shared;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += stride) {
     const W old = load(p, i);
@@ -50,13 +31,7 @@ template <class T>
 __global__ void run_sgd(T* p, T* m, const T* g, int64_t n, SgdNumbers numbers,
                         StepScalars scalars) {
   using W = Wide<T>;
-  const Sgd<W> s = {static_cast<W>(scalars.scale ? *scalars.scale : 1),
-                    static_cast<W>(numbers.weight_decay),
-                    static_cast<W>(numbers.momentum),
-                    static_cast<W>(1 - numbers.dampening),
-                    static_cast<W>(*scalars.lr),
-                    *scalars.step == 1,
-                    numbers.nesterov};
+  const auto s = exec::sgd_step<W>(numbers, read(scalars));
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += stride) {
     const W old = load(p, i);

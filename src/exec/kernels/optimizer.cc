@@ -1,38 +1,19 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
-#include <cmath>
-
 #include "base/error.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
+#include "exec/optimizer_step.h"
 
 namespace perigee::exec::kernels {
 namespace {
 
 using at::Tensor;
 
-// Numbers of one step, in the type of the computation.
-template <class W>
-struct Adam {
-  W shrink;  // decoupled weight decay: 1 - lr * weight_decay
-  W decay;   // weight decay that adds to the gradient
-  W scale;   // of the gradient
-  W beta1, one_minus_beta1, beta2, one_minus_beta2;
-  W step_size;  // lr / (1 - beta1^step)
-  W root2;      // sqrt(1 - beta2^step)
-  W eps;
-};
-
-template <class W>
-struct Sgd {
-  W scale, decay, momentum, one_minus_dampening, lr;
-  bool first, nesterov;
-};
-
 template <class T>
 PERIGEE_INLINE void adam_elements(T* __restrict p, T* __restrict m, T* __restrict v,
-                                  const T* __restrict g, int64_t n, const Adam<Wide<T>> s) {
+                                  const T* __restrict g, int64_t n, const AdamStep<Wide<T>> s) {
   using W = Wide<T>;
   for (int64_t i = 0; i < n; ++i) {
     const W old = load(p, i);
@@ -48,7 +29,7 @@ PERIGEE_INLINE void adam_elements(T* __restrict p, T* __restrict m, T* __restric
 // Without momentum m is nullptr.
 template <class T>
 PERIGEE_INLINE void sgd_elements(T* __restrict p, T* __restrict m, const T* __restrict g, int64_t n,
-                                 const Sgd<Wide<T>> s) {
+                                 const SgdStep<Wide<T>> s) {
   using W = Wide<T>;
   if (!m) {
     for (int64_t i = 0; i < n; ++i) {
@@ -65,12 +46,13 @@ PERIGEE_INLINE void sgd_elements(T* __restrict p, T* __restrict m, const T* __re
   }
 }
 
-#define PERIGEE_OPTIMIZER(T)                                                                    \
-  PERIGEE_SIMD void run_adam(T* p, T* m, T* v, const T* g, int64_t n, const Adam<Wide<T>>& s) { \
-    adam_elements<T>(p, m, v, g, n, s);                                                         \
-  }                                                                                             \
-  PERIGEE_SIMD void run_sgd(T* p, T* m, const T* g, int64_t n, const Sgd<Wide<T>>& s) {         \
-    sgd_elements<T>(p, m, g, n, s);                                                             \
+#define PERIGEE_OPTIMIZER(T)                                                                \
+  PERIGEE_SIMD void run_adam(T* p, T* m, T* v, const T* g, int64_t n,                       \
+                             const AdamStep<Wide<T>>& s) {                                  \
+    adam_elements<T>(p, m, v, g, n, s);                                                     \
+  }                                                                                         \
+  PERIGEE_SIMD void run_sgd(T* p, T* m, const T* g, int64_t n, const SgdStep<Wide<T>>& s) { \
+    sgd_elements<T>(p, m, g, n, s);                                                         \
   }
 PERIGEE_OPTIMIZER(float)
 PERIGEE_OPTIMIZER(double)
@@ -100,28 +82,19 @@ void each_element(const std::string& op, const Tensor& self, auto f) {
 constexpr int64_t kGrain = 32768;
 
 Kernel make_adam(const Arguments& a, bool decoupled) {
+  const AdamNumbers numbers = {.beta1 = a.number("beta1", 0.9),
+                               .beta2 = a.number("beta2", 0.999),
+                               .eps = a.number("eps", 1e-8),
+                               .weight_decay = a.number("weight_decay", 0.0),
+                               .decoupled = decoupled};
   return [name = a.name(), self = a.operand("self"), first = a.operand("exp_avg"),
           second = a.operand("exp_avg_sq"), gradient = a.operand("gradient"), lr = a.operand("lr"),
           step = a.operand("step"), scale = a.optional_operand("scale"),
-          beta1 = a.number("beta1", 0.9), beta2 = a.number("beta2", 0.999),
-          eps = a.number("eps", 1e-8), weight_decay = a.number("weight_decay", 0.0),
-          decoupled](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+          numbers](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
     for (int other : {first, second, gradient}) check(name, in[self], in[other]);
-    const double rate = scalar(in, lr, 0), t = scalar(in, step, 1);
+    const StepNumbers now = {scalar(in, lr, 0), scalar(in, step, 1), scalar(in, scale, 1)};
     each_element(name, in[self], [&]<class T>() {
-      using W = Wide<T>;
-      const Adam<W> s = {
-          .shrink = static_cast<W>(decoupled ? 1 - rate * weight_decay : 1),
-          .decay = static_cast<W>(decoupled ? 0 : weight_decay),
-          .scale = static_cast<W>(scalar(in, scale, 1)),
-          .beta1 = static_cast<W>(beta1),
-          .one_minus_beta1 = static_cast<W>(1 - beta1),
-          .beta2 = static_cast<W>(beta2),
-          .one_minus_beta2 = static_cast<W>(1 - beta2),
-          .step_size = static_cast<W>(rate / (1 - std::pow(beta1, t))),
-          .root2 = static_cast<W>(std::sqrt(1 - std::pow(beta2, t))),
-          .eps = static_cast<W>(eps),
-      };
+      const auto s = adam_step<Wide<T>>(numbers, now);
       T* p = in[self].mutable_data_ptr<T>();
       T* m = in[first].mutable_data_ptr<T>();
       T* v = in[second].mutable_data_ptr<T>();
@@ -139,23 +112,19 @@ Kernel adamw(const Arguments& a) { return make_adam(a, true); }
 Kernel adam(const Arguments& a) { return make_adam(a, false); }
 
 Kernel sgd(const Arguments& a) {
+  const SgdNumbers numbers = {.momentum = a.number("momentum", 0.0),
+                              .dampening = a.number("dampening", 0.0),
+                              .weight_decay = a.number("weight_decay", 0.0),
+                              .nesterov = a.flag("nesterov", false)};
   return [name = a.name(), self = a.operand("self"), buffer = a.optional_operand("momentum_buffer"),
           gradient = a.operand("gradient"), lr = a.operand("lr"), step = a.operand("step"),
-          scale = a.optional_operand("scale"), momentum = a.number("momentum", 0.0),
-          dampening = a.number("dampening", 0.0), nesterov = a.flag("nesterov", false),
-          weight_decay = a.number("weight_decay", 0.0)](std::span<const Tensor> in,
-                                                        std::span<Tensor>, const Draw&) {
+          scale = a.optional_operand("scale"),
+          numbers](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
     check(name, in[self], in[gradient]);
     if (buffer >= 0) check(name, in[self], in[buffer]);
+    const StepNumbers now = {scalar(in, lr, 0), scalar(in, step, 1), scalar(in, scale, 1)};
     each_element(name, in[self], [&]<class T>() {
-      using W = Wide<T>;
-      const Sgd<W> s = {.scale = static_cast<W>(scalar(in, scale, 1)),
-                        .decay = static_cast<W>(weight_decay),
-                        .momentum = static_cast<W>(momentum),
-                        .one_minus_dampening = static_cast<W>(1 - dampening),
-                        .lr = static_cast<W>(scalar(in, lr, 0)),
-                        .first = scalar(in, step, 1) == 1,
-                        .nesterov = nesterov};
+      const auto s = sgd_step<Wide<T>>(numbers, now);
       T* p = in[self].mutable_data_ptr<T>();
       T* m = buffer >= 0 ? in[buffer].mutable_data_ptr<T>() : nullptr;
       const T* g = in[gradient].const_data_ptr<T>();
