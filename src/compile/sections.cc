@@ -196,22 +196,32 @@ class Collector {
       const int32_t b = parameter.bucket;
       const auto& bucket = gradients_.buckets[b];
       if (--missing_[b] > 0 || bucket.axes.empty()) continue;
-      reductions_.ready(
-          numbers_[b],
-          [this, &bucket](Instructions& to) {
-            start_all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce, to);
-          },
-          out);
+      if (source_.plan.communication.overlap) {
+        reduce(b, out);
+      } else {
+        late_.push_back(b);
+      }
     }
     by_value_.erase(found);
   }
 
-  // Called at the end, for gradients that no node makes.
+  // Called at the end: gradients that no node makes, reductions that were put off.
   void finish(Instructions& out) {
     while (!by_value_.empty()) arrived({by_value_.begin()->first}, out);
+    for (int32_t b : late_) reduce(b, out);
   }
 
  private:
+  void reduce(int32_t b, Instructions& out) {
+    reductions_.ready(
+        numbers_[b],
+        [this, b](Instructions& to) {
+          const auto& bucket = gradients_.buckets[b];
+          start_all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce, to);
+        },
+        out);
+  }
+
   Draft& draft_;
   const Source& source_;
   const Gradients& gradients_;
@@ -222,6 +232,7 @@ class Collector {
   std::vector<graph::ValueId> origins_;  // per parameter: what its op makes
   std::vector<size_t> missing_;          // per bucket
   std::vector<size_t> numbers_;          // per bucket: of its reduction
+  std::vector<int32_t> late_;
 };
 
 // Appends what keeps an output in a value of its own, read after the step; reduced where it is

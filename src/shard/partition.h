@@ -31,10 +31,11 @@ struct Sharding {
 Sharding propagate(const graph::Graph& graph, const plan::Plan& plan);
 
 // One rank's graph. Inputs and outputs keep their names; types are local; `comm::` nodes move data.
-// All ranks' graphs have the same nodes in the same order, so that passes treat them alike and every
-// rank meets the same collectives; only types and arguments differ. So a rank's part of a sum is a
-// node on each rank: it has the argument `part`, and is the value itself (perigee::reshape to the
-// same shape) on the first rank of the axes, zeros (perigee::full with `part`, the value) elsewhere.
+// All ranks' graphs have the same nodes in the same order, so that passes treat them alike and
+// every rank meets the same collectives; only types and arguments differ. So a rank's part of a sum
+// is a node on each rank: it has the argument `part`, and is the value itself (perigee::reshape to
+// the same shape) on the first rank of the axes, zeros (perigee::full with `part`, the value)
+// elsewhere.
 struct LocalGraph {
   graph::Graph graph;
   std::vector<mesh::Placements> inputs;  // like graph.inputs
