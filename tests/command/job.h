@@ -1,6 +1,7 @@
 // A small job, and runs of it through the command.
 #pragma once
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -70,6 +71,23 @@ class TrainingJob {
       if (line.contains("loss")) result.push_back(line["loss"]);
     }
     return result;
+  }
+  // Returns the steps of the complete checkpoints, ascending.
+  std::vector<int> checkpoints() const {
+    std::vector<int> steps;
+    const std::filesystem::path folder = output() + "/checkpoints";
+    for (const auto& name : names_in(folder)) {
+      if (std::filesystem::exists(folder / name / "COMPLETE")) {
+        steps.push_back(std::stoi(name.substr(name.find('-') + 1)));
+      }
+    }
+    std::sort(steps.begin(), steps.end());
+    return steps;
+  }
+  // Returns the step of the newest one, or 0.
+  int newest_checkpoint() const {
+    const auto steps = checkpoints();
+    return steps.empty() ? 0 : steps.back();
   }
   // Returns the bytes of the full weights.
   std::string weights() const {

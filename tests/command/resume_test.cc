@@ -2,9 +2,6 @@
 #include <signal.h>
 
 #include <catch2/catch.hpp>
-#include <chrono>
-#include <random>
-#include <thread>
 
 #include "tests/command/job.h"
 #include "tests/command/support.h"
@@ -16,17 +13,6 @@ namespace fs = std::filesystem;
 namespace {
 
 const std::string kDropout = " --set model.dropout=0.1 ";
-
-// Returns the step of the newest complete checkpoint, or 0.
-int newest_checkpoint(const TrainingJob& job) {
-  const auto folder = job.output() + "/checkpoints/";
-  int newest = 0;
-  for (const auto& name : names_in(folder)) {
-    if (fs::exists(folder + name + "/COMPLETE"))
-      newest = std::max(newest, std::stoi(name.substr(5)));
-  }
-  return newest;
-}
 
 }  // namespace
 
@@ -64,7 +50,7 @@ TEST_CASE("a folder with a run is neither overwritten nor continued by mistake")
   // A run that cannot begin takes nothing away.
   job.refused("train", "--overwrite --set batch.micro=3");
   CHECK(read(job.output() + "/metrics.jsonl") == before);
-  CHECK(newest_checkpoint(job) == 4);
+  CHECK(job.newest_checkpoint() == 4);
   job.good("train", "--overwrite --set train.steps=2");
   CHECK(job.losses().size() == 2);
 }
@@ -89,7 +75,7 @@ TEST_CASE("Ctrl-C and SIGTERM end all ranks soon, with a checkpoint where one is
       const auto told = "stopped by a signal after step " + std::to_string(steps) + "\n";
       CHECK_THAT(ran.err, Catch::Matchers::EndsWith(told));
       CHECK_THAT(read(job.output() + "/log.txt"), Catch::Matchers::EndsWith(told));
-      CHECK(newest_checkpoint(job) == (checkpoint ? steps : 0));
+      CHECK(job.newest_checkpoint() == (checkpoint ? steps : 0));
       if (checkpoint)
         job.good("train", "--nproc 2 --resume --set train.steps=" + std::to_string(steps + 2));
     }
@@ -121,41 +107,4 @@ TEST_CASE("kill -9 of the command leaves no rank alive") {
   process.signal(SIGKILL);
   process.wait();  // until the ranks, too, have closed their streams
   CHECK(now() - begin < 2);
-}
-
-TEST_CASE("kill -9 at 50 random moments loses at most the work since the last checkpoint") {
-  const auto seed = std::random_device()();
-  WARN("seed " << seed);
-  std::mt19937 random(seed);
-  const int every = 3;
-  const TrainingJob job, whole;
-  const auto ranks = "--nproc 2" + kDropout;
-  const auto steps = [&](int last, int checkpoint_every) {
-    return ranks + "--set train.checkpoint_every=" + std::to_string(checkpoint_every) +
-           " --set train.log_every=1000000 --set train.steps=" + std::to_string(last);
-  };
-  job.good("train", steps(every, every));
-  double start = now();
-  job.good("train", steps(every + 1, every) + " --resume");
-  start = now() - start;  // from the command to its first step, and a little more
-  int kept = newest_checkpoint(job);
-  std::uniform_real_distribution<double> moment(0, 1.6 * start);
-  for (int kill = 0; kill < 50; ++kill) {
-    Process process(job.words("train", steps(1000000, every) + " --resume"), job.how());
-    std::this_thread::sleep_for(std::chrono::duration<double>(moment(random)));
-    process.signal(SIGKILL);
-    const auto ran = process.wait();
-    INFO("kill " << kill << "\n" << ran.err);
-    REQUIRE(ran.status == -SIGKILL);
-    const int newest = newest_checkpoint(job);
-    const int last = static_cast<int>(job.losses().size());
-    REQUIRE(newest >= kept);
-    REQUIRE(last - newest <= every);
-    kept = newest;
-  }
-  CHECK(kept > 10 * every);  // some came in the middle of work
-  job.good("train", steps(kept + 2, every) + " --resume");
-  whole.good("train", steps(kept + 2, 0));
-  CHECK(job.losses() == whole.losses());
-  CHECK(job.weights() == whole.weights());
 }
