@@ -43,22 +43,48 @@ spdlog::level::level_enum to_spdlog(Level level) {
   return spdlog::level::err;
 }
 
+// Lines that were written while no file was open.
+struct Early {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+
+Early& early() {
+  static auto* early = new Early;
+  return *early;
+}
+
 // Lines of information carry no level: they are the program's normal output.
 class StandardSink : public Sink {
  public:
-  StandardSink(std::string_view prefix, std::vector<spdlog::sink_ptr> sinks)
-      : logger_("perigee", sinks.begin(), sinks.end()), prefix_(prefix) {
+  StandardSink(std::string_view prefix, spdlog::sink_ptr file)
+      : terminal_("perigee", std::make_shared<spdlog::sinks::stderr_sink_mt>()),
+        file_("perigee"),
+        prefix_(prefix) {
     if (!prefix_.empty()) prefix_ += ": ";
-    logger_.set_level(spdlog::level::trace);
-    logger_.set_pattern("%v");
-    logger_.flush_on(spdlog::level::trace);
+    if (file) file_.sinks().push_back(std::move(file));
+    for (auto* logger : {&terminal_, &file_}) {
+      logger->set_level(spdlog::level::trace);
+      logger->set_pattern("%v");
+      logger->flush_on(spdlog::level::trace);
+    }
+    // What a full disk does to the log is told by what the run cannot do without.
+    file_.set_error_handler([](const std::string&) {});
+    if (!has_file()) return;
+    std::lock_guard lock(early().mutex);
+    for (const auto& line : early().lines) file_.info("{}", line);
+    early().lines.clear();
   }
 
   void write(Level level, std::string_view text) override {
     const char* word = level == Level::warn ? "warning: " : level == Level::error ? "error: " : "";
+    const auto line = fmt::format("{}{}{}", prefix_, word, text);
     if (!shown_.empty()) show("");
-    logger_.log(to_spdlog(level), "{}{}{}", prefix_, word, text);
+    terminal_.log(to_spdlog(level), "{}", line);
     if (!shown_.empty()) show(shown_);
+    if (has_file()) return file_.log(to_spdlog(level), "{}", line);
+    std::lock_guard lock(early().mutex);
+    if (early().lines.size() < 1000) early().lines.push_back(line);
   }
 
   bool progress(std::string_view text) override {
@@ -79,7 +105,9 @@ class StandardSink : public Sink {
     std::fflush(stderr);
   }
 
-  spdlog::logger logger_;
+  bool has_file() const { return !file_.sinks().empty(); }
+
+  spdlog::logger terminal_, file_;
   std::string prefix_;
   std::string shown_;  // the line of progress
   bool is_terminal_ = ::isatty(STDERR_FILENO) == 1;
@@ -102,16 +130,16 @@ void set_sink(Sink* sink, Level lowest) {
 Sink* standard_sink(std::string_view prefix, const std::string& path) {
   static std::mutex mutex;
   static auto* made = new std::vector<std::unique_ptr<StandardSink>>;
-  std::vector<spdlog::sink_ptr> sinks{std::make_shared<spdlog::sinks::stderr_sink_mt>()};
+  spdlog::sink_ptr file;
   if (!path.empty()) {
     try {
-      sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
+      file = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
     } catch (const spdlog::spdlog_ex& e) {
       fail("log", "the log file must be writable, but got \"{}\" ({})", path, e.what());
     }
   }
   std::lock_guard lock(mutex);
-  return made->emplace_back(std::make_unique<StandardSink>(prefix, std::move(sinks))).get();
+  return made->emplace_back(std::make_unique<StandardSink>(prefix, std::move(file))).get();
 }
 
 void write(Level level, std::string_view text) {

@@ -27,9 +27,9 @@ class Sink {
 void set_sink(Sink* sink);
 void set_sink(Sink* sink, Level lowest);
 
-// Returns a spdlog sink that writes plain lines to standard error and, with a path, to that file
-// too. `prefix` stands before every line ("rank 2"). It shows progress where standard error is a
-// terminal. Throws Error when the file cannot be opened.
+// Returns a sink that writes plain lines to standard error and, with a path, to that file too, with
+// what such sinks have written earlier. `prefix` stands before every line ("rank 2"). It shows
+// progress where standard error is a terminal. Throws Error when the file cannot be opened.
 Sink* standard_sink(std::string_view prefix = "", const std::string& path = "");
 
 void write(Level level, std::string_view text);

@@ -35,11 +35,11 @@ void Progress::step(const StepMetrics& metrics) {
   const auto done = metrics.step - first_ + 1;
   const double left = seconds_ / double(std::max<int64_t>(1, done)) * double(last_ - metrics.step);
   const auto line = progress_line(metrics, last_, left);
-  shown_ = log::progress(metrics.step == last_ ? "" : line);
   // These lines stay, on a terminal too; log.txt has no others.
-  if (metrics.step == first_ || metrics.step == last_ || metrics.step % log_every_ == 0) {
-    log::info("{}", line);
-  }
+  const bool kept =
+      metrics.step == first_ || metrics.step == last_ || metrics.step % log_every_ == 0;
+  shown_ = log::progress(kept ? "" : line);
+  if (kept) log::info("{}", line);
 }
 
 Progress::~Progress() {

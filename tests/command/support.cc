@@ -63,6 +63,7 @@ Process::Process(const std::vector<std::string>& command, const How& how)
     ::dup2(input, 0);
     if (!how.output.empty()) ::dup2(::open(how.output.c_str(), O_WRONLY), 1);
     if (how.closed_output) ::close(1);
+    if (how.closed_errors) ::close(2);
     if (how.file_bytes > 0) {
       const rlimit limit{static_cast<rlim_t>(how.file_bytes), static_cast<rlim_t>(how.file_bytes)};
       ::signal(SIGXFSZ, SIG_IGN);  // then writing beyond it is an error, as on a full disk

@@ -21,6 +21,7 @@ struct How {
   std::map<std::string, std::string> environment;  // added to the test's own
   std::string folder;                              // working directory; "": the repository
   bool closed_output = false;                      // standard output is closed
+  bool closed_errors = false;                      // standard error is closed
   std::string output;                              // file that standard output goes to
   double seconds = 60;                             // hard time-out: the process group is killed
   int64_t file_bytes = 0;                          // no file may grow beyond; 0: as the test's own

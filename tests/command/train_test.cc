@@ -134,6 +134,10 @@ TEST_CASE("a terminal shows a line of progress, and the log has plain lines") {
       CHECK(line.size() <= 3 + 29);
     }
   }
+  // A line that stays is not shown a second time as the progress.
+  for (const std::string kept : {"step 1/6", "step 3/6", "step 6/6"}) {
+    CHECK(narrow.err.find(kept) == narrow.err.rfind(kept));
+  }
   const auto plain = job.good("train", more).err;
   for (const auto& text : {plain, read(job.output() + "/log.txt")}) {
     CHECK_THAT(text, !Contains("\x1b") && !Contains("\r") && Contains("step 1/6") &&
@@ -142,6 +146,17 @@ TEST_CASE("a terminal shows a line of progress, and the log has plain lines") {
   how.columns = 200;
   const auto wide = Process(job.words("train", more), how).wait();
   CHECK_THAT(wide.err, Contains("tokens/s") && Contains(" left"));
+}
+
+TEST_CASE("a closed standard error takes nothing from a run") {
+  const TrainingJob job;
+  auto how = job.how();
+  how.closed_errors = true;
+  CHECK(run("train " + job.file() + " --nproc 2", how).status == 0);
+  CHECK(job.losses().size() == 4);
+  CHECK(job.newest_checkpoint() == 4);
+  const auto log = read(job.output() + "/log.txt");
+  CHECK_THAT(log, Catch::Matchers::StartsWith("rank 0: job: ") && Contains("rank 0: done: 4"));
 }
 
 TEST_CASE("what new makes trains") {

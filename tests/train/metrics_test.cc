@@ -167,11 +167,11 @@ TEST_CASE("on a terminal, progress is one line that is replaced, and messages st
   if (child == 0) {
     log::set_sink(log::standard_sink());
     {
-      Progress progress(1, 3, 1);
+      Progress progress(1, 5, 4);
       progress.step(at_step(1));
-      log::warn("slow");
       progress.step(at_step(2));
-      progress.step(at_step(3));
+      log::warn("slow");
+      for (const int64_t step : {3, 4, 5}) progress.step(at_step(step));
     }
     ::_exit(0);
   }
@@ -183,8 +183,10 @@ TEST_CASE("on a terminal, progress is one line that is replaced, and messages st
   ::close(terminal);
   CHECK(status == 0);
   const std::string clear = "\r\x1b[K";
-  const auto line = [](int64_t step, double left) { return progress_line(at_step(step), 3, left); };
-  CHECK(text == clear + line(1, 1) + clear + line(1, 1) + "\r\n" + clear + line(1, 1) + clear +
-                    "warning: slow\r\n" + clear + line(1, 1) + clear + line(2, 1) + clear +
-                    line(2, 1) + "\r\n" + clear + line(2, 1) + clear + line(3, 0) + "\r\n");
+  const auto line = [](int64_t step) {
+    return progress_line(at_step(step), 5, 0.5 * double(5 - step));
+  };
+  // Lines that stay (the first, every fourth, the last) are not shown as progress, too.
+  CHECK(text == line(1) + "\r\n" + clear + line(2) + clear + "warning: slow\r\n" + clear + line(2) +
+                    clear + line(3) + clear + line(4) + "\r\n" + line(5) + "\r\n");
 }

@@ -1,3 +1,5 @@
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -98,6 +100,15 @@ int flushed(int status) {
               "the result must be written to standard output, but it cannot be");
 }
 
+// Gives a closed standard stream a descriptor that no file of ours can get: writing results to it
+// is an error, messages are dropped.
+void keep_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    [[maybe_unused]] const int opened = ::open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);
+  }
+}
+
 int run(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {
     std::printf("perigee %.*s\n", int(kVersion.size()), kVersion.data());
@@ -142,6 +153,7 @@ int run(int argc, char** argv) {
 }  // namespace perigee::command
 
 int main(int argc, char** argv) {
+  perigee::command::keep_standard_streams();
   try {
     return perigee::command::run(argc, argv);
   } catch (const perigee::Error& error) {
