@@ -320,12 +320,16 @@ class GlooCommunicator : public Communicator {
     return group;
   }
 
-  void abort(const std::string& reason) override { leave_failure(*store_, options_.rank, reason); }
+  void abort(const std::string& reason) override {
+    if (!aborted_) leave_failure(*store_, options_.rank, reason);
+    aborted_ = true;
+  }
 
  private:
   GlooOptions options_;
   Store store_;
   std::map<std::string, std::shared_ptr<GlooEnd>> groups_;
+  bool aborted_ = false;
 };
 
 }  // namespace

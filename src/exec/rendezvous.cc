@@ -23,13 +23,17 @@ namespace perigee::exec {
 namespace {
 
 constexpr const char* kFailureKey = "perigee/failure";
-constexpr auto kRollCall = std::chrono::seconds(1);  // for all ranks to say that they are there
+using std::chrono::milliseconds;
+// How long a rank that lost the others waits: for all to say that they are there, for the store to
+// answer, and for it to take the reason. Their sum is what naming a silent rank takes after the
+// time-out.
+constexpr milliseconds kRollCall{800}, kAnswer{1000}, kLeave{300};
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
 // Asks the store on a thread of its own: one whose process is stopped never answers, and has no
-// time-out. Returns nothing after twice the roll call's time. Throws what `question` throws.
-std::optional<std::string> ask(c10d::Store& store,
+// time-out. Returns nothing after `limit`. Throws what `question` throws.
+std::optional<std::string> ask(c10d::Store& store, milliseconds limit,
                                std::function<std::string(c10d::Store&)> question) {
   auto answer = std::make_shared<std::promise<std::string>>();
   auto result = answer->get_future();
@@ -42,14 +46,14 @@ std::optional<std::string> ask(c10d::Store& store,
     }
   })
       .detach();
-  if (result.wait_for(2 * kRollCall) != std::future_status::ready) return std::nullopt;
+  if (result.wait_for(limit) != std::future_status::ready) return std::nullopt;
   return result.get();
 }
 
 std::string failure_or(c10d::Store& store, const std::string& seen,
                        std::function<std::string(c10d::Store&)> question) {
   try {
-    const auto left = ask(store, std::move(question));
+    const auto left = ask(store, kAnswer, std::move(question));
     if (!left) return "rank 0, which has the store, does not answer";
     return left->empty() ? seen : *left;
   } catch (const std::exception&) {
@@ -70,7 +74,7 @@ std::string roll_call(c10d::Store& store, int64_t rank, const std::vector<int64_
       if (!store.check({key(other)})) silent.push_back(other);
     }
     if (silent.empty()) return "";
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(milliseconds(20));
   } while (std::chrono::steady_clock::now() < deadline);
   return fmt::format("rank {} {} not answer", fmt::join(silent, ", "),
                      silent.size() == 1 ? "does" : "do");
@@ -84,12 +88,13 @@ Store meet(const RendezvousOptions& options) {
   store.isServer = options.serve;
   store.numWorkers = static_cast<size_t>(options.world);
   store.waitWorkers = false;
-  store.timeout = options.timeout;
+  store.timeout = options.timeout / 3;  // of one try to connect; there are three
   if (options.listen_socket >= 0) {
     store.masterListenFd = options.listen_socket;
   }
   try {
     auto made = c10::make_intrusive<c10d::TCPStore>(options.host, store);
+    made->setTimeout(options.timeout);
     // All must be here before anyone goes on: a missing rank is named now and not at the first
     // collective.
     const auto key = [](int64_t rank) { return fmt::format("perigee/rank/{}", rank); };
@@ -112,6 +117,12 @@ Store meet(const RendezvousOptions& options) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
+    if (options.serve && first_line(error).find("EADDRINUSE") != std::string::npos) {
+      fail_run("communicator",
+               "rank {} must listen on port {}, but it is in use: free it or take another "
+               "(MASTER_PORT)",
+               options.rank, options.port);
+    }
     fail_run("communicator", "rank {} must reach the store at {}:{} within {} s, but got: {}",
              options.rank, options.host, options.port, options.seconds(), first_line(error));
   }
@@ -120,7 +131,7 @@ Store meet(const RendezvousOptions& options) {
 void leave_failure(c10d::Store& store, int64_t rank, const std::string& reason) {
   const auto text = fmt::format("rank {} failed: {}", rank, reason);
   try {
-    ask(store, [text](c10d::Store& kept) {
+    ask(store, kLeave, [text](c10d::Store& kept) {
       if (!kept.check({kFailureKey})) kept.set(kFailureKey, bytes_of(text));
       return std::string();
     });

@@ -32,18 +32,18 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 // do not meet within the time-out.
 Store meet(const RendezvousOptions& options);
 
-// Leaves the reason of this rank's failure for the others; the first one stays.
+// Leaves the reason of this rank's failure for the others; the first one stays. Takes at most 0.3
+// s.
 void leave_failure(c10d::Store& store, int64_t rank, const std::string& reason);
 
 // Returns the reason that a failing rank left, or "". Asks the network.
 std::string left_failure(c10d::Store& store);
 
-// Returns the reason that a failing rank left, or what this rank saw.
+// Returns the reason that a failing rank left, or what this rank saw. Takes at most a second.
 std::string failure_or(c10d::Store& store, const std::string& seen);
 
 // The same after a transfer among `ranks` failed. Where no rank left a reason, those that do not
-// say within a second that they miss the others, too, are named instead of what was seen: they do
-// not answer.
+// soon say that they miss the others, too, are named instead of what was seen: they do not answer.
 std::string failure_among(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
                           const std::string& seen);
 

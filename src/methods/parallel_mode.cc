@@ -73,8 +73,9 @@ class ParallelMode : public Method {
     };
     if (!mesh.order.empty() || data < 0 || (world * mesh.axes[data].size) % product != 0) {
       fail("parallel_mode",
-           "axes must multiply to the {} ranks of this run, but they multiply to {} and {}", world,
-           product, why());
+           "axes must multiply to the {} ranks of this run, but they multiply to {} and {}: change "
+           "a size, or run {} ranks (--nproc, cluster.ranks)",
+           world, product, why(), product);
     }
     mesh.axes[data].size = world * mesh.axes[data].size / product;
   }

@@ -119,8 +119,8 @@ Database::Database(const std::string& path) : impl_(std::make_unique<Impl>()) {
     std::error_code error;
     fs::create_directories(folder, error);
     if (error)
-      fail("profile", "the folder {} must exist or be made, but got: {}", folder.string(),
-           error.message());
+      fail("profile", "the folder {} must exist or be made, but got: {}; XDG_CACHE_HOME moves it",
+           folder.string(), error.message());
   }
   const int status = impl_->open();
   if (damaged(status)) {

@@ -25,6 +25,7 @@
 #include "train/sample.h"
 #include "train/step_spec.h"
 #include "train/storage.h"
+#include "train/together.h"
 #include "train/tokenizer.h"
 #include "train/trainer.h"
 
@@ -70,9 +71,23 @@ Strategy open_strategy(const Task& task) {
 Planned plan_task(const Task& task, const std::string& plan_text = "") {
   auto source = open_model(task.job);
   auto strategy = open_strategy(task);
-  if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text, "plan.json"));
+  if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text));
   return perigee::make_plan(std::move(source), strategy, task.job,
                             {task.world_given ? task.world : 0});
+}
+
+// Returns the text of the plan that a resumed run has left.
+std::string read_own_plan(const std::string& file) {
+  auto text = read_file(file, "plan");
+  try {
+    plan::parse(text, file);
+  } catch (const Error&) {
+    fail("plan",
+         "{} must be as it was written, but it is no plan: copy it again, or go on with --plan or "
+         "--strategy",
+         file);
+  }
+  return text;
 }
 
 // Fills the plan's prediction from recorded traces; what was never recorded is estimated and marked
@@ -129,7 +144,23 @@ struct Session {
   exec::Communicator* communicator;  // the connection's
   profile::Database database;
   profile::TraceDatabase traces;
+  Blueprint blueprint;
+  std::unique_ptr<RankTrainer> trainer;
 };
+
+// Runs `body` on a session. What a rank has open when it fails stays so until its process ends:
+// transfers that hang may still write to its memory, and waiting for them takes another time-out.
+template <class Body>
+auto run_session(const Task& task, const job::RankPlace& place, const Body& body) {
+  auto session = std::make_unique<Session>(task, place);
+  try {
+    return body(*session);
+  } catch (const std::exception& error) {
+    session->communicator->abort(error.what());
+    [[maybe_unused]] const auto* open = session.release();
+    throw;
+  }
+}
 
 class TorchHost : public Host {
  public:
@@ -146,26 +177,13 @@ class TorchHost : public Host {
 
   void train(const Task& task, const job::RankPlace& place,
              const std::function<bool()>& stop) override {
-    Session session(task, place);
-    auto& communicator = *session.communicator;
-    try {
-      train(task, session, stop);
-    } catch (const std::exception& error) {
-      communicator.abort(error.what());
-      throw;
-    }
+    run_session(task, place, [&](Session& session) { train(task, session, stop); });
   }
 
   std::string evaluate(const Task& task, const std::string& checkpoint,
                        const job::RankPlace& place) override {
-    Session session(task, place);
-    auto& communicator = *session.communicator;
-    try {
-      return evaluate(task, session, checkpoint);
-    } catch (const std::exception& error) {
-      communicator.abort(error.what());
-      throw;
-    }
+    return run_session(task, place,
+                       [&](Session& session) { return evaluate(task, session, checkpoint); });
   }
 
   void sample(const Task& task, const SampleOptions& options,
@@ -199,10 +217,11 @@ class TorchHost : public Host {
   }
 
  private:
-  Blueprint blueprint(const Task& task, Session& session, const std::string& plan_text,
-                      std::shared_ptr<const Source>& source) {
-    Blueprint blueprint;
-    if (session.communicator->rank() == 0) {
+  // Makes the session's blueprint on rank 0 and shares it.
+  const Blueprint& plan_session(const Task& task, Session& session, const std::string& plan_text,
+                                std::shared_ptr<const Source>& source) {
+    auto& blueprint = session.blueprint;
+    const auto make = [&] {
       auto with_job = task;
       with_job.job = session.job;
       auto planned = plan_task(with_job, plan_text);
@@ -216,8 +235,12 @@ class TorchHost : public Host {
       predict(blueprint.plan, blueprint.training, session.job,
               session.traces);  // records what is missing
       tell_of_coupling(blueprint);
-    }
-    return share(std::move(blueprint), *session.communicator);
+    };
+    const bool root = session.communicator->rank() == 0;
+    run_together(*everyone(*session.communicator), session.job,
+                 root ? std::function<void()>(make) : nullptr);
+    blueprint = share(std::move(blueprint), *session.communicator);
+    return blueprint;
   }
 
   static void tell_of_coupling(const Blueprint& blueprint) {
@@ -258,19 +281,20 @@ class TorchHost : public Host {
     }
     const bool own_plan = root && task.resume && task.plan_file.empty() && !task.strategy_given;
     const auto plan_file = own_plan ? folder->resumed_plan() : std::string();
-    auto plan_text = plan_file.empty() ? std::string() : read_file(plan_file, "plan");
-    if (!plan_text.empty() &&
-        plan::parse(plan_text, "plan.json").mesh.size() != communicator.world()) {
+    auto plan_text = plan_file.empty() ? std::string() : read_own_plan(plan_file);
+    if (!plan_text.empty() && plan::parse(plan_text).mesh.size() != communicator.world()) {
       plan_text.clear();  // another number of ranks: planned anew
     }
 
     std::shared_ptr<const Source> source;
-    const auto shared = blueprint(task, session, plan_text, source);
+    const auto& shared = plan_session(task, session, plan_text, source);
     if (shared.plan.mesh.size() != communicator.world()) {
       fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
            communicator.world(), shared.plan.mesh.size());
     }
-    RankTrainer trainer(shared, job, session.connection, session.traces);
+    session.trainer =
+        std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
+    auto& trainer = *session.trainer;
     auto data = open_data(job);
     int64_t first = 1;
     if (checkpoint.empty()) {
@@ -348,8 +372,10 @@ class TorchHost : public Host {
   std::string evaluate(const Task& task, Session& session, const std::string& checkpoint) {
     const auto folder = find_checkpoint(checkpoint.empty() ? task.job.train.output : checkpoint);
     std::shared_ptr<const Source> source;
-    const auto shared = blueprint(task, session, "", source);
-    RankTrainer trainer(shared, session.job, session.connection, session.traces);
+    const auto& shared = plan_session(task, session, "", source);
+    session.trainer =
+        std::make_unique<RankTrainer>(shared, session.job, session.connection, session.traces);
+    auto& trainer = *session.trainer;
     const Checkpoint from(folder);
     trainer.load(from);
     auto data = open_data(session.job);

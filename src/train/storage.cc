@@ -1,6 +1,7 @@
 #include "train/storage.h"
 
 #include "train/checkpoint.h"
+#include "train/together.h"
 
 namespace perigee::train {
 
@@ -15,16 +16,17 @@ void save_checkpoint(RankTrainer& trainer, exec::Communicator& communicator, con
   try {
     if (root) writer.begin();
     barrier(communicator);
-    writer.write_rank(communicator.rank(), trainer.pieces_to_write());
-    barrier(communicator);
-    if (root) {
+    const auto all = everyone(communicator);
+    run_together(*all, job,
+                 [&] { writer.write_rank(communicator.rank(), trainer.pieces_to_write()); });
+    const auto finish = [&] {
       CheckpointInfo info;
       info.step = step;
       info.samples = step * job.batch.global;
       info.plan_hash = plan::hash(plan);
       writer.finish(info, communicator.world(), job.train.keep_checkpoints);
-    }
-    barrier(communicator);
+    };
+    run_together(*all, job, root ? std::function<void()>(finish) : nullptr);
   } catch (...) {
     writer.abandon(communicator.rank());
     throw;

@@ -113,7 +113,7 @@ TEST_CASE("the data axis adjusts only to a world that was given") {
   CHECK_THROWS_WITH(
       plan_of(script, {.global_batch = 8, .world = 3, .world_given = true}),
       "[parallel_mode] axes must multiply to the 3 ranks of this run, but they multiply to 4 and "
-      "the other axes multiply to 2");
+      "the other axes multiply to 2: change a size, or run 4 ranks (--nproc, cluster.ranks)");
 }
 
 TEST_CASE("microbatches come from the strategy or from the job, not from both") {

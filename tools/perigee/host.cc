@@ -10,8 +10,9 @@ namespace perigee::command {
 
 train::Host& torch_host() {
   static train::Host* host = [] {
-    // When a rank dies, c10d's store would print pages of frames beside our one message.
-    ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);
+    // Where a rank dies or does not come, c10d's store would print pages of frames beside our one
+    // message.
+    ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
     void* library = ::dlopen("libperigee_torch.so", RTLD_NOW | RTLD_LOCAL);
     if (!library)
       fail_run("command", "this needs libperigee_torch and LibTorch, but: {}", ::dlerror());

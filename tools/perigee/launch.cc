@@ -16,6 +16,7 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
@@ -27,6 +28,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kLostOthers = 77;                           // how a rank ends whose body threw
 constexpr auto kGrace = std::chrono::milliseconds(1500);  // from asking the others to killing them
+constexpr auto kSilentGrace = std::chrono::milliseconds(100);  // where those do not answer
 
 // Returns a socket that listens on 127.0.0.1 (port 0) or on all addresses, and its port.
 std::pair<int, int> listen_on(int port, bool all_addresses) {
@@ -92,6 +94,16 @@ void signal_all(const std::vector<Rank>& ranks, int signal) {
   }
 }
 
+// What a rank that failed tells the launcher, in one write.
+struct Report {
+  int32_t status = 1;
+  int16_t lost = 0;    // it ended only because it lost the others,
+  int16_t silent = 0;  // which do not answer
+  uint32_t size = 0;
+  char text[PIPE_BUF - 12];
+};
+static_assert(sizeof(Report) == PIPE_BUF);
+
 // What watching the ranks has shown so far.
 struct Watch {
   int result = 0;                                         // of the first rank that failed by itself
@@ -100,12 +112,22 @@ struct Watch {
   bool lost = false;                                      // a rank ended because it lost the others
   bool killed = false;                                    // the launcher has killed what still ran
   bool told = false;                                      // the launcher has said why
+  std::optional<Report> report;                           // of the first that failed by itself, or
+                                                          // of the first that lost the others
   Clock::time_point deadline = Clock::time_point::max();  // then it does
 
   void allow_grace(Clock::duration grace = kGrace) {
     deadline = std::min(deadline, Clock::now() + grace);
   }
 };
+
+// Takes what the ranks have told so far.
+void read_reports(Watch& watch, int reports) {
+  Report report;
+  while (::read(reports, &report, sizeof report) == sizeof report) {
+    if (!watch.report || report.lost < watch.report->lost) watch.report = report;
+  }
+}
 
 // A rank has ended.
 void take(Watch& watch, const Rank& rank, int status, const std::vector<Rank>& ranks) {
@@ -114,7 +136,7 @@ void take(Watch& watch, const Rank& rank, int status, const std::vector<Rank>& r
   if (code == 0 || watch.result != 0) return;
   if (exited && code == kLostOthers) {  // the rank that failed is about to say why
     watch.lost = true;
-    watch.allow_grace();
+    watch.allow_grace(watch.report && watch.report->silent ? kSilentGrace : kGrace);
     return;
   }
   if (!exited && watch.interrupted) watch.cut = true;
@@ -130,8 +152,8 @@ void take(Watch& watch, const Rank& rank, int status, const std::vector<Rank>& r
   watch.allow_grace();
 }
 
-// Waits for all ranks. Signals arrive through `signals`.
-Watch watch_ranks(std::vector<Rank>& ranks, int signals, Clock::duration stop_time) {
+// Waits for all ranks. Signals arrive through `signals`, what failed ranks tell through `reports`.
+Watch watch_ranks(std::vector<Rank>& ranks, int signals, int reports, Clock::duration stop_time) {
   Watch watch;
   size_t running = ranks.size();
   while (running > 0) {
@@ -168,20 +190,12 @@ Watch watch_ranks(std::vector<Rank>& ranks, int signals, Clock::duration stop_ti
       if (!rank.running || ::waitpid(rank.pid, &status, WNOHANG) != rank.pid) continue;
       rank.running = false;
       --running;
+      read_reports(watch, reports);
       take(watch, rank, status, ranks);
     }
   }
   return watch;
 }
-
-// What a rank that failed tells the launcher, in one write.
-struct Report {
-  int32_t status = 1;
-  int32_t lost = 0;  // whether it ended only because it lost the others
-  uint32_t size = 0;
-  char text[PIPE_BUF - 12];
-};
-static_assert(sizeof(Report) == PIPE_BUF);
 
 // Runs `body`; what it throws goes to `reports`.
 int run_rank(const std::function<int(const Place&)>& body, const Place& place, int reports) {
@@ -191,6 +205,7 @@ int run_rank(const std::function<int(const Place&)>& body, const Place& place, i
     Report report{.status = status,
                   .size = static_cast<uint32_t>(std::min(text.size(), sizeof report.text))};
     report.lost = what.find("[communicator]") != std::string_view::npos;
+    report.silent = report.lost && what.find("not answer") != std::string_view::npos;
     std::memcpy(report.text, text.data(), report.size);
     [[maybe_unused]] const auto written = ::write(reports, &report, sizeof report);
     return report.lost ? kLostOthers : status;
@@ -205,13 +220,10 @@ int run_rank(const std::function<int(const Place&)>& body, const Place& place, i
 }
 
 // Says why the ranks failed: one message, of the first that failed by itself. Returns the status.
-int conclude(const Watch& watch, int reports) {
-  Report first{.lost = -1}, report;
-  while (::read(reports, &report, sizeof report) == sizeof report) {
-    if (first.lost < 0 || report.lost < first.lost) first = report;
-  }
+int conclude(const Watch& watch) {
   if (watch.told) return watch.result;
-  if (first.lost != 0 && watch.interrupted && (watch.cut || watch.lost)) {
+  const bool failed = watch.report && !watch.report->lost;
+  if (!failed && watch.interrupted && (watch.cut || watch.lost)) {
     log::write(
         log::Level::error,
         fmt::format("[launch] the ranks were ended by a signal ({}): what came after the last "
@@ -219,9 +231,10 @@ int conclude(const Watch& watch, int reports) {
                     ::strsignal(watch.interrupted)));
     return 1;
   }
-  if (first.lost == 0 || (first.lost > 0 && watch.result == 0)) {
-    std::fprintf(stderr, "perigee: %.*s\n", static_cast<int>(first.size), first.text);
-    return first.status;
+  if (failed || (watch.report && watch.result == 0)) {
+    std::fprintf(stderr, "perigee: %.*s\n", static_cast<int>(watch.report->size),
+                 watch.report->text);
+    return watch.report->status;
   }
   return watch.result;
 }
@@ -282,12 +295,12 @@ int launch(const LaunchOptions& options, const std::function<int(const Place&)>&
   }
   if (listener >= 0) ::close(listener);
   const auto stop_time = std::chrono::duration<double>(options.stop_seconds);
-  auto watch = watch_ranks(ranks, signals, std::chrono::duration_cast<Clock::duration>(stop_time));
+  const auto watch = watch_ranks(ranks, signals, reports[0],
+                                 std::chrono::duration_cast<Clock::duration>(stop_time));
   ::close(signals);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  const int status = conclude(watch, reports[0]);
   for (const int end : reports) ::close(end);
-  return status;
+  return conclude(watch);
 }
 
 }  // namespace perigee::command

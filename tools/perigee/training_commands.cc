@@ -1,4 +1,6 @@
 // Commands that run ranks: train, evaluate, sample, export.
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -48,7 +50,9 @@ int run_alone(const Place& place, const std::function<void(const Place&)>& body)
     std::fprintf(stderr, "perigee: rank %lld: %s\n", static_cast<long long>(place.rank),
                  error.what());
     const auto* known = dynamic_cast<const Error*>(&error);
-    return static_cast<int>(known ? known->status() : Status::failed);
+    std::fflush(nullptr);
+    // Not by way of the end of main: the failed rank's transfers may still run.
+    ::_exit(static_cast<int>(known ? known->status() : Status::failed));
   }
 }
 
