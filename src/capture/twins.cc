@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "base/error.h"
 #include "capture/deferred.h"
@@ -21,6 +22,12 @@ bool overlap(const Geometry& a, const Geometry& b) {
 }
 
 }  // namespace
+
+Twins::~Twins() {
+  for (const auto& base : bases_) {
+    if (base.leaf) torch::autograd::impl::set_grad_accumulator(base.original, base.own_leaf);
+  }
+}
 
 void Twins::add(Base base) {
   base.storage = base.original.storage();
@@ -56,6 +63,12 @@ void Twins::declare(Session& session, graph::Input::Kind kind, const std::string
   if (kind == graph::Input::Kind::parameter) {
     session.graph.inputs.back().trainable = tensor.requires_grad();
     base.twin.requires_grad_(tensor.requires_grad());
+  }
+  if (base.twin.requires_grad() && tensor.is_leaf()) {
+    namespace autograd = torch::autograd::impl;
+    base.own_leaf = autograd::try_get_grad_accumulator(tensor);
+    base.leaf = autograd::grad_accumulator(base.twin);
+    autograd::set_grad_accumulator(tensor, base.leaf);
   }
   add(std::move(base));
 }

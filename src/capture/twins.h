@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -11,12 +12,21 @@
 
 #include "graph/graph.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace perigee::tracing {
 
 class Session;
 
 class Twins {
  public:
+  Twins() = default;
+  ~Twins();  // gives the originals their own places in autograd's graph back
+  Twins(const Twins&) = delete;
+  Twins& operator=(const Twins&) = delete;
+
   // Gives a parameter or buffer its input, unless its memory has one: then it is another name of
   // that (`tied`) or a view of it. Throws Error for two that overlap in part, and for a parameter
   // that is part of another.
@@ -46,6 +56,10 @@ class Twins {
     graph::Input::Kind kind = graph::Input::Kind::constant;
     graph::ValueId input;
     c10::Storage storage;  // held, so that its address is not used again
+    // Where gradients of a trainable parameter arrive: the twin's, also the original's while this
+    // lives, so that a model can ask autograd::grad for that of its own parameter.
+    std::shared_ptr<torch::autograd::Node> leaf;
+    std::weak_ptr<torch::autograd::Node> own_leaf;
   };
   const std::vector<Base>& bases() const { return bases_; }
 

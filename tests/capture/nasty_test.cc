@@ -224,6 +224,24 @@ TEST_CASE("unusual gradients equal eager autograd") {
   for (const auto& layer : gradient_layers()) check_layer(layer);
 }
 
+TEST_CASE("a model may ask for the gradient of its own parameters") {
+  nn::Sequential net(nn::Linear(4, 4), nn::Tanh(), nn::Linear(4, 1));
+  net->to(torch::kFloat64);
+  const auto weight = net->named_parameters()["0.weight"];
+  const Forward penalty = [&](const Batch& b) {
+    const auto y = net->forward(b.at("x")).sum();
+    const auto grads = torch::autograd::grad({y}, net->parameters(), {}, true, true);
+    return Result{y + grads[0].square().sum() + grads[2].square().sum()};
+  };
+  for (int i = 0; i < 2; ++i) check_parity(*net, one_batch(), penalty);
+  // The module is as it was: its own gradient is its own again.
+  const auto y = (weight * weight).sum();
+  CHECK(torch::autograd::grad({y}, {weight})[0].equal(2 * weight));
+  weight.mutable_grad() = at::Tensor();
+  (weight * weight).sum().backward();
+  CHECK(weight.grad().equal(2 * weight));
+}
+
 TEST_CASE("backward ops of a gradient penalty belong to the forward ops that made them") {
   nn::Linear linear(4, 4);
   linear->to(torch::kFloat64);
