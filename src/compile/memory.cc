@@ -52,6 +52,7 @@ class Memory {
   void measure() {
     std::vector<std::vector<ValueId>> waiting(draft_.program.events);
     bytes_.resize(draft_.program.values.size());
+    readers_.resize(draft_.program.values.size());
     for (size_t v = 0; v < bytes_.size(); ++v) {
       const auto& value = draft_.program.values[v];
       if (value.view_of.defined()) continue;
@@ -78,7 +79,10 @@ class Memory {
         }
         if (instruction.kind == Instruction::Kind::collective) {
           auto& open = waiting[instruction.event];
-          each_operand(instruction, [&](ValueId v) { open.push_back(v); });
+          each_operand(instruction, [&](ValueId v) {
+            open.push_back(v);
+            ++readers_[draft_.root(v).index];
+          });
           open.insert(open.end(), instruction.outputs.begin(), instruction.outputs.end());
         } else if (instruction.kind == Instruction::Kind::wait) {
           // What a collective reads and writes is in use until the wait.
@@ -135,6 +139,8 @@ class Memory {
         std::vector<ValueId> operands;
         each_operand(instruction, [&](ValueId v) { operands.push_back(v); });
         for (ValueId v : operands) {
+          // Another collective that reads it may still be under way.
+          if (readers_[draft_.root(v).index] > (reduce ? 1 : 0)) continue;
           if (!can_take(v, out, operands)) continue;
           const int32_t from = find(draft_.root(v).index);
           group_[out.index] = from;
@@ -322,6 +328,7 @@ class Memory {
   Draft& draft_;
   std::vector<Lifetime> lives_;  // by root
   std::vector<int64_t> bytes_;   // by root
+  std::vector<int> readers_;     // by root: collectives that read it
   std::vector<int32_t> group_;   // by root: whose place it takes
   std::vector<int64_t> begin_;   // two per section: its first tick, the tick behind it
   std::vector<int32_t> frames_;  // by stream

@@ -32,10 +32,12 @@ std::vector<bool> needed_nodes(const Graph& graph, std::vector<bool> wanted,
   return needed;
 }
 
-// Leaves the collectives: the other ranks of a group need this rank's part where it needs nothing.
+// Leaves the collectives, and the averages, which end in one: the other ranks of a group need this
+// rank's part where it needs nothing.
 std::vector<bool> collectives_of(const Graph& graph, std::vector<bool> nodes) {
   for (size_t n = 0; n < nodes.size(); ++n) {
-    nodes[n] = nodes[n] && graph::is_collective(graph.nodes[n].op);
+    const auto& op = graph.nodes[n].op;
+    nodes[n] = nodes[n] && (graph::is_collective(op) || op == "perigee::step_average");
   }
   return nodes;
 }
