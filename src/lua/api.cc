@@ -10,6 +10,7 @@ namespace perigee::lua {
 // One function a module, each in its own file.
 Module methods_module();
 Module mesh_module();
+Module shard_module();
 Module strategy_module();
 
 namespace {
@@ -49,7 +50,8 @@ int call_checked(lua_State* L) {
 }  // namespace
 
 const std::vector<Module>& api() {
-  static const std::vector<Module> modules = {methods_module(), mesh_module(), strategy_module()};
+  static const std::vector<Module> modules = {methods_module(), mesh_module(), shard_module(),
+                                              strategy_module()};
   return modules;
 }
 

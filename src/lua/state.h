@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <lua.hpp>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -58,6 +59,9 @@ class State {
   // Methods that scripts of this state defined, in order; they call back into it and must not
   // outlive it.
   std::vector<std::shared_ptr<const methods::Method>> methods;
+
+  // Sharding rules that scripts of this state gave, by op.
+  std::map<std::string, std::string> rules;
 
   // True once the time or the memory is used up: no pcall may hold such an error.
   bool exhausted() const { return expired_ || out_of_memory_; }

@@ -32,9 +32,12 @@ methods::Strategy StrategyScript::read(int index) {
     methods::Strategy strategy;
     strategy.name = path_;
     strategy.plan = plan::parse(value.dump(), path_);
+    strategy.rules = state_.rules;
     return strategy;
   }
-  return methods::from_json(value, path_, state_.methods);
+  auto strategy = methods::from_json(value, path_, state_.methods);
+  strategy.rules = state_.rules;
+  return strategy;
 }
 
 methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph) {

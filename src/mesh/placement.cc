@@ -23,17 +23,26 @@ std::string_view name_of(Reduce reduce) {
 
 Placement parse_placement(std::string_view text) {
   if (text == "R") return Placement::replicate();
+  if (text == "-") return Placement::open();
   if (text == "P") return Placement::partial();
   for (auto reduce : {Reduce::average, Reduce::max, Reduce::min}) {
     if (text == fmt::format("P({})", name_of(reduce))) return Placement::partial(reduce);
   }
   if (text.size() > 1 && text.front() == 'S') {
     int dim = -1;
+    int64_t run = 0;
     const char* end = text.data() + text.size();
-    const auto read = std::from_chars(text.data() + 1, end, dim);
-    if (read.ec == std::errc() && read.ptr == end && dim >= 0) return Placement::shard(dim);
+    auto read = std::from_chars(text.data() + 1, end, dim);
+    bool right = read.ec == std::errc() && dim >= 0;
+    if (right && read.ptr != end && *read.ptr == '/') {
+      read = std::from_chars(read.ptr + 1, end, run);
+      right = read.ec == std::errc() && run > 0;
+    }
+    if (right && read.ptr == end) return Placement::shard(dim, run);
   }
-  fail("mesh", "a placement is R, S<dim>, P, P(avg), P(max) or P(min), but got \"{}\"", text);
+  fail("mesh",
+       "a placement is R, S<dim>, S<dim>/<run>, P, P(avg), P(max), P(min) or -, but got \"{}\"",
+       text);
 }
 
 }  // namespace
@@ -43,7 +52,10 @@ std::string to_string(const Placement& placement) {
     case Placement::Kind::replicate:
       return "R";
     case Placement::Kind::shard:
-      return fmt::format("S{}", placement.dim);
+      return placement.run == 0 ? fmt::format("S{}", placement.dim)
+                                : fmt::format("S{}/{}", placement.dim, placement.run);
+    case Placement::Kind::open:
+      return "-";
     case Placement::Kind::partial:
       return placement.reduce == Reduce::sum ? "P"
                                              : fmt::format("P({})", name_of(placement.reduce));
@@ -78,34 +90,73 @@ Range split(int64_t size, int64_t parts, int64_t index) {
   return {larger * (small + 1) + (index - larger) * small, small};
 }
 
-std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placements& placements,
-                                const Mesh& mesh, int64_t rank) {
+namespace {
+
+void check(const std::vector<int64_t>& shape, const Placements& placements, const Mesh& mesh) {
   if (placements.size() != mesh.axes.size()) {
     fail("mesh", "a placement for each of the mesh's {} axes is needed, but got \"{}\"",
          mesh.axes.size(), to_string(placements));
   }
+  for (size_t a = 0; a < placements.size(); ++a) {
+    const int dim = placements[a].dim;
+    if (placements[a].is_shard() && (dim < 0 || dim >= static_cast<int>(shape.size()))) {
+      fail("mesh", "a tensor with {} dims can be sharded on those, but got {} on axis {}",
+           shape.size(), to_string(placements[a]), mesh.axes[a].name);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placements& placements,
+                                const Mesh& mesh, int64_t rank) {
+  check(shape, placements, mesh);
   std::vector<Range> ranges(shape.size());
   for (size_t d = 0; d < shape.size(); ++d) ranges[d] = {0, shape[d]};
   const auto position = coordinates(mesh, rank);
   for (size_t a = placements.size(); a-- > 0;) {
     if (!placements[a].is_shard()) continue;
-    const int dim = placements[a].dim;
-    if (dim < 0 || dim >= static_cast<int>(shape.size())) {
-      fail("mesh", "a tensor with {} dims can be sharded on those, but got {} on axis {}",
-           shape.size(), to_string(placements[a]), mesh.axes[a].name);
+    if (placements[a].run != 0) {
+      fail("mesh", "a range of a dim is one piece, but {} on axis {} cuts runs",
+           to_string(placements[a]), mesh.axes[a].name);
     }
-    const Range piece = split(ranges[dim].length, mesh.axes[a].size, position[a]);
-    ranges[dim] = {ranges[dim].begin + piece.begin, piece.length};
+    auto& range = ranges[placements[a].dim];
+    const Range piece = split(range.length, mesh.axes[a].size, position[a]);
+    range = {range.begin + piece.begin, piece.length};
   }
   return ranges;
 }
 
+bool runs_divide(const std::vector<int64_t>& shape, const Placements& placements,
+                 const Mesh& mesh) {
+  for (const auto& cut : placements) {
+    if (!cut.is_shard() || cut.run == 0) continue;
+    int64_t between = 1, within = 1;
+    for (size_t a = 0; a < placements.size(); ++a) {
+      const auto& p = placements[a];
+      if (!p.is_shard() || p.dim != cut.dim) continue;
+      if (p.run != 0 && p.run != cut.run) return false;
+      (p.run == 0 ? between : within) *= mesh.axes[a].size;
+    }
+    if (shape[cut.dim] % (cut.run * between) != 0 || cut.run % within != 0) return false;
+  }
+  return true;
+}
+
 std::vector<int64_t> local_shape(const std::vector<int64_t>& shape, const Placements& placements,
                                  const Mesh& mesh, int64_t rank) {
-  std::vector<int64_t> local;
-  local.reserve(shape.size());
-  for (const auto& range : local_ranges(shape, placements, mesh, rank)) {
-    local.push_back(range.length);
+  check(shape, placements, mesh);
+  auto local = shape;
+  const auto position = coordinates(mesh, rank);
+  for (size_t a = placements.size(); a-- > 0;) {
+    if (!placements[a].is_shard()) continue;
+    const int64_t parts = mesh.axes[a].size;
+    auto& size = local[placements[a].dim];
+    if (placements[a].run != 0 && (size % parts != 0 || placements[a].run % parts != 0)) {
+      fail("mesh", "runs are cut into equal parts, but {} of {} elements on axis {} has {}",
+           to_string(placements[a]), size, mesh.axes[a].name, parts);
+    }
+    size = split(size, parts, position[a]).length;
   }
   return local;
 }

@@ -13,24 +13,32 @@ namespace perigee::mesh {
 enum class Reduce : uint8_t { sum, average, max, min };
 
 struct Placement {
-  enum class Kind : uint8_t { replicate, shard, partial };
+  enum class Kind : uint8_t { replicate, shard, partial, open };
   Kind kind = Kind::replicate;
   int dim = -1;                 // shard: which dim of the tensor
   Reduce reduce = Reduce::sum;  // partial: how the ranks' tensors combine
+  // shard: the dim is seen as [size / run, run] and every run is cut, evenly; 0: the dim itself is.
+  // So lies a dim that merges others of which an inner one is sharded (the rows of [batch *
+  // sequence, width] with the sequence sharded). Values within a graph only, no inputs or outputs.
+  int64_t run = 0;
   bool operator==(const Placement&) const = default;
 
   static Placement replicate() { return {}; }
-  static Placement shard(int dim) { return {Kind::shard, dim, Reduce::sum}; }
+  static Placement shard(int dim, int64_t run = 0) { return {Kind::shard, dim, Reduce::sum, run}; }
+  // Left to propagation: in a plan, on an axis that a pin says nothing about.
+  static Placement open() { return {Kind::open, -1, Reduce::sum}; }
   static Placement partial(Reduce r = Reduce::sum) { return {Kind::partial, -1, r}; }
   bool is_replicate() const { return kind == Kind::replicate; }
   bool is_shard() const { return kind == Kind::shard; }
   bool is_partial() const { return kind == Kind::partial; }
+  bool is_open() const { return kind == Kind::open; }
 };
 
 // One placement for each axis of the mesh, in its order.
 using Placements = std::vector<Placement>;
 
-// Text form: "R", "S0", "P", "P(max)"; of a tensor: "S0,R". Parsing throws Error.
+// Text form: "R", "S0", "S0/8" (runs of 8), "P", "P(max)", "-" (open); of a tensor: "S0,R". Parsing
+// throws Error.
 std::string to_string(const Placement& placement);
 std::string to_string(const Placements& placements);
 Placements parse_placements(std::string_view text);
@@ -48,11 +56,15 @@ Range split(int64_t size, int64_t parts, int64_t index);
 
 // Returns the piece of every dim that `rank` holds. A dim sharded on several axes is split by the
 // last of them first (it is the outermost), so that the shards of a group over several axes lie in
-// group order.
+// group order. Throws Error for shards in runs, which are no range.
 std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placements& placements,
                                 const Mesh& mesh, int64_t rank);
 
-// Returns the rank's local shape.
+// Returns true when runs can be cut so: each dim has runs of one length that make it up, all parts
+// of a run are equal, and the axes that cut the dim itself cut it between runs.
+bool runs_divide(const std::vector<int64_t>& shape, const Placements& placements, const Mesh& mesh);
+
+// Returns the rank's local shape. Throws Error where runs do not divide.
 std::vector<int64_t> local_shape(const std::vector<int64_t>& shape, const Placements& placements,
                                  const Mesh& mesh, int64_t rank);
 

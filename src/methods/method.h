@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -75,6 +76,7 @@ struct Strategy {
   std::optional<std::string> job;  // the job it names, as written
   std::vector<Use> methods;
   std::optional<plan::Plan> plan;
+  std::map<std::string, std::string> rules;  // sharding rules by op, for Plan::rules
 };
 
 // Returns the strategy "auto": data parallel over all ranks.

@@ -152,8 +152,10 @@ Strategy from_json(const Json& value, std::string_view name,
 }
 
 plan::Plan make_plan(const Strategy& strategy, const Request& request) {
-  if (strategy.plan) return *strategy.plan;
   plan::Plan plan;
+  if (strategy.plan) plan = *strategy.plan;
+  for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
+  if (strategy.plan) return plan;
   plan.graph_hash = graph::structural_hash(*request.graph);
   plan.microbatches = 0;
   // The mesh stands before any method sees the plan, wherever parallel_mode is listed.

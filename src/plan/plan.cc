@@ -39,6 +39,10 @@ void verify_placements(const Plan& plan, const std::string& name,
            mesh::to_string(p), plan.mesh.axes[a].name);
     }
   }
+  if (!mesh::runs_divide(type.shape, placements, plan.mesh)) {
+    fail("plan", "{} is placed as {}, which does not cut its runs into equal parts", name,
+         mesh::to_string(placements));
+  }
 }
 
 void verify_recompute(const Recompute& recompute, const graph::Graph& graph) {
@@ -108,10 +112,15 @@ void verify(const Plan& plan, const graph::Graph& graph) {
     }
     verify_placements(plan, name, placements, graph.type(found->second));
     if (graph.values[found->second.index].producer >= 0) continue;
+    const bool is_data = graph.find_input(name)->kind == graph::Input::Kind::data;
     for (const auto& p : placements) {
-      if (p.is_partial()) {
-        fail("plan", "an input is replicated or sharded, but {} is placed as \"{}\"", name,
+      if (p.is_open() && !is_data) {
+        fail("plan", "a parameter is placed on every axis, but {} as \"{}\"", name,
              mesh::to_string(placements));
+      }
+      if (p.is_partial() || p.run != 0) {
+        fail("plan", "an input is replicated or sharded in one piece, but {} is placed as \"{}\"",
+             name, mesh::to_string(placements));
       }
     }
   }

@@ -55,7 +55,8 @@ struct Plan {
       "data";  // axes (comma separated) that the batch dim of data inputs is sharded on
 
   // Placements by value name (graph::value_names; a parameter's or input's own name): what the plan
-  // pins. Every other value gets its placement by propagation. Data inputs not named here are
+  // pins; what is open on an axis is not pinned there. Every other value gets its placement by
+  // propagation. Data inputs not named here are
   // sharded on dim 0 over batch_axes, parameters and buffers not named here are replicated.
   std::map<std::string, mesh::Placements> placements;
 

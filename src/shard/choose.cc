@@ -14,15 +14,11 @@ using mesh::Reduce;
 struct Option {
   enum class Kind : uint8_t { replicate, dim, linear };
   Kind kind = Kind::replicate;
-  int index = 0;  // of Pattern::dims or Pattern::linear
+  Cut cut;        // of Kind::dim
+  int group = 0;  // of Kind::linear
   Reduce reduce = Reduce::sum;
   bool operator==(const Option&) const = default;
 };
-
-int position_of(const std::vector<int>& letters, int dim) {
-  const auto found = std::find(letters.begin(), letters.end(), dim);
-  return found == letters.end() ? -1 : static_cast<int>(found - letters.begin());
-}
 
 bool contains(const std::vector<int>& items, int item) {
   return std::find(items.begin(), items.end(), item) != items.end();
@@ -64,9 +60,9 @@ class Chooser {
   // Ways that some operand, as it lies, or a pinned result asks for.
   std::vector<Option> options_on(int axis) const {
     std::vector<Option> options;
-    const auto add_dim = [&](int dim) {
-      const Option option{Option::Kind::dim, dim};
-      if (dim < 0 || !may_shard(call_, pattern_, dim, {axis}, mesh_)) return false;
+    const auto add_cut = [&](std::optional<Cut> cut) {
+      if (!cut || !may_shard(call_, pattern_, *cut, {axis}, mesh_)) return false;
+      const Option option{.kind = Option::Kind::dim, .cut = *cut};
       if (std::find(options.begin(), options.end(), option) == options.end()) {
         options.push_back(option);
       }
@@ -74,24 +70,40 @@ class Chooser {
     };
     for (int i = 0; i < call_.operand_count(); ++i) {
       const auto& p = situation_.operands[i][axis];
-      if (!p.is_shard() || add_dim(pattern_.operands[i][p.dim])) continue;
+      if (!p.is_shard() || add_cut(pattern_.cut_of(p, false, i))) continue;
       // It cannot stay so: any other dim of it may be cheaper than gathering.
-      for (int dim : pattern_.operands[i]) add_dim(dim);
+      for (int dim : pattern_.operands[i]) {
+        if (dim >= 0) add_cut(Cut{dim});
+      }
     }
     for (int r = 0; r < call_.result_count(); ++r) {
-      const auto* pin = situation_.pins[r];
-      if (pin && (*pin)[axis].is_shard()) add_dim(pattern_.results[r][(*pin)[axis].dim]);
+      const auto wanted = [&](const Placements* there) -> std::optional<Cut> {
+        if (!there || !(*there)[axis].is_shard()) return {};
+        return pattern_.cut_of((*there)[axis], true, r);
+      };
+      add_cut(wanted(situation_.pins[r]));
+      // A gradient's shard that takes nothing from other ranks (rows of an embedding).
+      const auto goal = wanted(situation_.goals[r]);
+      if (goal && !in_operands(*goal)) add_cut(goal);
     }
     for (size_t g = 0; g < pattern_.linear.size(); ++g) {
       for (int i : pattern_.linear[g]) {
         const auto& p = situation_.operands[i][axis];
         if (!p.is_partial() || (p.reduce != Reduce::sum && !pattern_.any_reduce)) continue;
-        options.push_back({Option::Kind::linear, static_cast<int>(g), p.reduce});
+        options.push_back(
+            {.kind = Option::Kind::linear, .group = static_cast<int>(g), .reduce = p.reduce});
         break;
       }
     }
     options.push_back({});
     return options;
+  }
+
+  bool in_operands(Cut cut) const {
+    for (int i = 0; i < call_.operand_count(); ++i) {
+      if (pattern_.placed(cut, false, i)) return true;
+    }
+    return false;
   }
 
   // Keeps the number of combinations small: on many axes only the best few ways of each.
@@ -130,7 +142,7 @@ class Chooser {
     for (int a = 0; a < axes_; ++a) {
       const auto& option = picked[a];
       if (option.kind == Option::Kind::linear) {
-        for (int i : pattern_.linear[option.index]) {
+        for (int i : pattern_.linear[option.group]) {
           choice.operands[i][a] = Placement::partial(option.reduce);
         }
         for (auto& result : choice.results) result[a] = Placement::partial(option.reduce);
@@ -141,34 +153,33 @@ class Chooser {
         if (picked[b] == option) together.push_back(b);
       }
       if (together[0] == a && together.size() > 1 &&
-          !may_shard(call_, pattern_, option.index, together, mesh_)) {
+          !may_shard(call_, pattern_, option.cut, together, mesh_)) {
         return {};
       }
-      place_dim(choice, option.index, a);
+      place(choice, option.cut, a);
     }
     for (const auto* tensors : {&choice.operands, &choice.results}) {
       for (const auto& placements : *tensors) {
         if (mixes_reductions(placements)) return {};
       }
     }
+    if (!runs_divide(call_, choice, mesh_)) return {};
     choice.cost = cost_of(choice);
     return choice;
   }
 
-  void place_dim(Choice& choice, int dim, int axis) const {
-    const Role role = pattern_.dims[dim].role;
+  void place(Choice& choice, Cut cut, int axis) const {
+    const Role role = pattern_.dims[cut.dim].role;
     for (int i = 0; i < call_.operand_count(); ++i) {
-      const int at = position_of(pattern_.operands[i], dim);
-      if (at >= 0) {
-        choice.operands[i][axis] = Placement::shard(at);
+      if (const auto p = pattern_.placed(cut, false, i)) {
+        choice.operands[i][axis] = *p;
       } else if (role == Role::sum && contains(pattern_.addends, i)) {
         choice.operands[i][axis] = Placement::partial();
       }
     }
     for (int r = 0; r < call_.result_count(); ++r) {
-      const int at = position_of(pattern_.results[r], dim);
-      if (at >= 0) {
-        choice.results[r][axis] = Placement::shard(at);
+      if (const auto p = pattern_.placed(cut, true, r)) {
+        choice.results[r][axis] = *p;
       } else if (role != Role::agreed) {
         choice.results[r][axis] = Placement::partial(reduce_of(role));
       }
@@ -194,31 +205,47 @@ class Chooser {
         again |= call_.operand(j) == call_.operand(i) && choice.operands[j] == choice.operands[i];
       }
       if (again) continue;
-      cost += redistributor_.path(call_.operand_type(i), situation_.operands[i], choice.operands[i])
-                  .cost;
+      const auto& type = call_.operand_type(i);
+      double least = redistributor_.path(type, situation_.operands[i], choice.operands[i]).cost;
+      for (const auto* version : situation_.versions[i]) {
+        least = std::min(least, redistributor_.path(type, *version, choice.operands[i]).cost);
+      }
+      cost += least;
     }
     for (int r = 0; r < call_.result_count(); ++r) {
       if (!call_.has_result(r)) continue;
       const auto& type = call_.result_type(r);
       double bytes = static_cast<double>(type.bytes());
-      Placements whole = choice.results[r];
-      bool partial = false;
       for (int a = 0; a < axes_; ++a) {
-        if (whole[a].is_shard()) bytes /= redistributor_.group_size({a});
-        if (!whole[a].is_partial()) continue;
-        whole[a] = Placement::replicate();
-        partial = true;
+        if (choice.results[r][a].is_shard()) bytes /= redistributor_.group_size({a});
       }
       cost += Redistributor::kLocal * bytes;
-      if (const auto* pin = situation_.pins[r]) {
-        cost += redistributor_.path(type, choice.results[r], *pin).cost;
-      } else if (partial && !situation_.partial_is_free[r]) {
-        // It is reduced behind this node or later; a little less than now, so that a tie keeps it
-        // Partial.
-        cost += 0.99 * redistributor_.path(type, choice.results[r], whole).cost;
+      const auto* pin = situation_.pins[r];
+      const Placements lying = pin ? resolved(*pin, choice.results[r]) : choice.results[r];
+      if (pin) {
+        if (mixes_reductions(lying) || !mesh::runs_divide(type.shape, lying, mesh_)) {
+          return std::numeric_limits<double>::infinity();
+        }
+        // A tie moves operands, which other nodes may want there too.
+        cost += 1.000001 * redistributor_.path(type, choice.results[r], lying).cost;
       }
+      cost += reduction_later(r, type, lying);
     }
     return cost;
+  }
+
+  // What is still to be reduced of a result that lies so.
+  double reduction_later(int result, const graph::TensorType& type, const Placements& lying) const {
+    Placements whole = lying;
+    for (auto& p : whole) {
+      if (p.is_partial()) p = Placement::replicate();
+    }
+    // What is left to be reduced in buckets is not quite free.
+    if (situation_.goals[result]) return 0.01 * redistributor_.path(type, lying, whole).cost;
+    if (whole == lying || situation_.partial_is_free[result]) return 0;
+    // It is reduced behind this node or later; a little less than now, so that a tie keeps it
+    // Partial.
+    return redistributor_.path(type, lying, whole).cost - 1e-3;
   }
 
   const Call& call_;
@@ -231,6 +258,14 @@ class Chooser {
 
 }  // namespace
 
+Placements resolved(const Placements& pin, const Placements& placements) {
+  Placements lying = pin;
+  for (size_t a = 0; a < lying.size(); ++a) {
+    if (lying[a].is_open()) lying[a] = placements[a];
+  }
+  return lying;
+}
+
 Choice replicated(const Call& call, size_t axes) {
   Choice choice;
   choice.operands.assign(call.operand_count(), Placements(axes));
@@ -238,24 +273,35 @@ Choice replicated(const Call& call, size_t axes) {
   return choice;
 }
 
-bool may_shard(const Call& call, const Pattern& pattern, int dim, const std::vector<int>& axes,
+bool runs_divide(const Call& call, const Choice& choice, const mesh::Mesh& mesh) {
+  for (int i = 0; i < call.operand_count(); ++i) {
+    if (!mesh::runs_divide(call.shape(i), choice.operands[i], mesh)) return false;
+  }
+  for (int r = 0; r < call.result_count(); ++r) {
+    if (call.has_result(r) && !mesh::runs_divide(call.result_shape(r), choice.results[r], mesh)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool may_shard(const Call& call, const Pattern& pattern, Cut cut, const std::vector<int>& axes,
                const mesh::Mesh& mesh) {
   int64_t parts = 1;
   for (int a : axes) parts *= mesh.axes[a].size;
-  const auto divides = [&](const std::vector<int>& letters, const std::vector<int64_t>& shape) {
-    const int at = position_of(letters, dim);
-    if (at < 0) return true;
-    return pattern.dims[dim].even ? shape[at] % parts == 0 : shape[at] >= parts;
+  const auto divides = [&](const std::optional<Placement>& p, const std::vector<int64_t>& shape) {
+    if (!p) return true;
+    if (p->run != 0) return p->run % parts == 0 && shape[p->dim] % p->run == 0;
+    return pattern.dims[cut.dim].even ? shape[p->dim] % parts == 0 : shape[p->dim] >= parts;
   };
   for (int i = 0; i < call.operand_count(); ++i) {
-    if (!divides(pattern.operands[i], call.shape(i))) return false;
+    if (!divides(pattern.placed(cut, false, i), call.shape(i))) return false;
   }
   for (int r = 0; r < call.result_count(); ++r) {
     if (!call.has_result(r)) continue;
-    if (!divides(pattern.results[r], call.result_shape(r))) return false;
-    if (pattern.dims[dim].role == Role::free && position_of(pattern.results[r], dim) < 0) {
-      return false;
-    }
+    const auto placed = pattern.placed(cut, true, r);
+    if (!divides(placed, call.result_shape(r))) return false;
+    if (pattern.dims[cut.dim].role == Role::free && !placed) return false;
   }
   return true;
 }

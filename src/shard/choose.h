@@ -20,11 +20,18 @@ struct Choice {
 
 // What is known when a node's turn comes.
 struct Situation {
-  std::vector<mesh::Placements> operands;  // where the operands lie
+  std::vector<mesh::Placements> operands;                      // where the operands lie
+  std::vector<std::vector<const mesh::Placements*>> versions;  // per operand: where it lies besides
   std::vector<bool>
       partial_is_free;  // per result: it only flows, linearly, to a gradient or the loss
   std::vector<const mesh::Placements*> pins;  // per result: where the plan wants it, or nullptr
+  std::vector<const mesh::Placements*>
+      goals;  // per result: where its parameter lies whose gradient
+              // it is, or nullptr; Partial is as good as replicated
 };
+
+// Returns where a result that comes as `placements` lies by a pin: there too where the pin is open.
+mesh::Placements resolved(const mesh::Placements& pin, const mesh::Placements& placements);
 
 // Returns a way in which everything is replicated.
 Choice replicated(const Call& call, size_t axes);
@@ -34,9 +41,13 @@ Choice replicated(const Call& call, size_t axes);
 Choice choose(const Call& call, const Pattern& pattern, const Situation& situation,
               const mesh::Mesh& mesh, Redistributor& redistributor);
 
-// Returns true when the dim may be sharded on the axes together: no shard is empty, and where the
-// dim is `even`, all are equal; every result that lacks the dim has a meaning by its role.
-bool may_shard(const Call& call, const Pattern& pattern, int dim, const std::vector<int>& axes,
+// Returns true when all tensors of the choice can be cut in the runs it gives them.
+bool runs_divide(const Call& call, const Choice& choice, const mesh::Mesh& mesh);
+
+// Returns true when the dim may be cut so on the axes together: no shard is empty, and where the
+// dim is `even` or cut in runs, all are equal; every result that lacks the dim has a meaning by its
+// role.
+bool may_shard(const Call& call, const Pattern& pattern, Cut cut, const std::vector<int>& axes,
                const mesh::Mesh& mesh);
 
 }  // namespace perigee::shard

@@ -21,6 +21,7 @@ void add_reduce_rules(Rules& rules);
 void add_norm_rules(Rules& rules);
 void add_batch_norm_rules(Rules& rules);
 void add_loss_rules(Rules& rules);
+void add_vocabulary_rules(Rules& rules);
 void add_attention_rules(Rules& rules);
 void add_convolution_rules(Rules& rules);
 void add_index_rules(Rules& rules);
@@ -38,8 +39,10 @@ Pattern whole_pattern(const Call& call);
 // its dims, except those marked whole; other tensors are whole.
 Pattern same_shape_pattern(const Call& call, const std::vector<bool>& whole);
 
-// The lowering of ops that draw random numbers: tells the op which block of the global tensor it
-// makes.
+// Tells an op that draws random numbers which block of the global tensor it makes.
+void add_block(const Lowering& lowering, Args& args);
+
+// The lowering of ops that draw random numbers.
 std::vector<graph::ValueId> lower_random(Lowering& lowering);
 
 }  // namespace perigee::shard

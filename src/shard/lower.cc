@@ -78,11 +78,32 @@ std::string Lowering::axes_of(int operand, int dim) const {
   std::string names;
   const auto& placements = operand_placements[operand];
   for (size_t a = 0; a < placements.size(); ++a) {
-    if (placements[a] == mesh::Placement::shard(dim)) {
+    if (placements[a].is_shard() && placements[a].dim == dim) {
       names += (names.empty() ? "" : ",") + mesh.axes[a].name;
     }
   }
   return names;
+}
+
+namespace {
+
+// Other dims may be cut in runs.
+mesh::Range range_of(const std::vector<int64_t>& shape, mesh::Placements placements, int dim,
+                     const mesh::Mesh& mesh, int64_t rank) {
+  for (auto& p : placements) {
+    if (p.is_shard() && p.dim != dim) p = mesh::Placement::replicate();
+  }
+  return mesh::local_ranges(shape, placements, mesh, rank)[dim];
+}
+
+}  // namespace
+
+mesh::Range Lowering::operand_range(int operand, int dim) const {
+  return range_of(call.shape(operand), operand_placements[operand], dim, mesh, rank);
+}
+
+mesh::Range Lowering::result_range(int result, int dim) const {
+  return range_of(call.result_shape(result), result_placements[result], dim, mesh, rank);
 }
 
 }  // namespace perigee::shard

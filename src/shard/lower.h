@@ -36,6 +36,9 @@ class Lowering {
   graph::ValueId emit(std::string op, Args args, graph::TensorType type);
   // Returns the names of the mesh axes on which the operand's dim is sharded, comma separated.
   std::string axes_of(int operand, int dim) const;
+  // Returns the piece of its dim that the operand or result holds; the dim is not cut in runs.
+  mesh::Range operand_range(int operand, int dim) const;
+  mesh::Range result_range(int result, int dim) const;
   const graph::TensorType& type(graph::ValueId v) const { return local.type(v); }
 };
 

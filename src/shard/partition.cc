@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "shard/choose.h"
 #include "shard/lower.h"
-#include "shard/propagate.h"
 #include "shard/redistribute.h"
+#include "shard/sites.h"
 
 namespace perigee::shard {
 namespace {
@@ -85,7 +85,7 @@ class Partition {
       best = &path;
       from = &version;
     }
-    const auto local = emit_path(local_.graph, from->local, *best, graph_.type(v), from->placements,
+    const auto local = emit_path(local_.graph, from->local, *best, graph_.type(v), wanted,
                                  plan_.mesh, rank_, consumer);
     versions.push_back({wanted, local, consumer.phase, false});
     return local;
@@ -142,7 +142,8 @@ class Partition {
                             : nullptr;
     for (size_t a = 0; a < wanted.size(); ++a) {
       if (output.kind == Output::Kind::result) {
-        if (wanted[a].is_partial()) wanted[a] = mesh::Placement::replicate();
+        const bool in_runs = wanted[a].run != 0;
+        if (wanted[a].is_partial() || in_runs) wanted[a] = mesh::Placement::replicate();
       } else if (owner) {
         const auto& own = sharding_.values[owner->value.index][a];
         const bool reduced_later = output.kind == Output::Kind::gradient &&

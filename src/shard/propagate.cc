@@ -1,182 +1,21 @@
-#include "shard/propagate.h"
-
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
-#include "base/error.h"
+#include "graph/ops.h"
 #include "shard/choose.h"
+#include "shard/key.h"
+#include "shard/narrow.h"
 #include "shard/partition.h"
+#include "shard/sites.h"
 
 namespace perigee::shard {
 namespace {
 
 using graph::Graph;
-using graph::Node;
 using graph::Output;
 using graph::ValueId;
 using mesh::Placement;
 using mesh::Placements;
-
-// Byte strings as keys: equal exactly for equal things.
-class Key {
- public:
-  void clear() { bytes_.clear(); }
-  void put(int64_t n) { bytes_.append(reinterpret_cast<const char*>(&n), sizeof n); }
-  void put(int n) { put(static_cast<int64_t>(n)); }
-  void put(std::string_view text) {
-    put(static_cast<int64_t>(text.size()));
-    bytes_ += text;
-  }
-  const std::string& bytes() const { return bytes_; }
-
- private:
-  std::string bytes_;
-};
-
-// Gives equal things equal small numbers.
-class Numbering {
- public:
-  // Returns the number and whether it is new.
-  std::pair<int, bool> of(const std::string& bytes) {
-    const auto [at, added] = numbers_.try_emplace(bytes, static_cast<int>(numbers_.size()));
-    return {at->second, added};
-  }
-
- private:
-  std::unordered_map<std::string, int> numbers_;
-};
-
-struct ArgWriter {
-  Key& key;
-  void operator()(std::monostate) const {}
-  void operator()(ValueId) const {}
-  void operator()(const std::vector<ValueId>& v) const { key.put(static_cast<int64_t>(v.size())); }
-  void operator()(bool b) const { key.put(int64_t{b}); }
-  void operator()(int64_t n) const { key.put(n); }
-  void operator()(double d) const {
-    int64_t bits;
-    std::memcpy(&bits, &d, sizeof bits);
-    key.put(bits);
-  }
-  void operator()(const std::string& s) const { key.put(s); }
-  void operator()(graph::DType d) const { key.put(static_cast<int64_t>(d)); }
-  void operator()(const std::vector<int64_t>& v) const {
-    key.put(static_cast<int64_t>(v.size()));
-    for (auto n : v) key.put(n);
-  }
-  void operator()(const std::vector<double>& v) const {
-    key.put(static_cast<int64_t>(v.size()));
-    for (auto d : v) (*this)(d);
-  }
-  void operator()(const std::vector<bool>& v) const {
-    key.put(static_cast<int64_t>(v.size()));
-    for (bool b : v) key.put(int64_t{b});
-  }
-};
-
-Rules rules_of(const plan::Plan& plan) {
-  Rules rules = Rules::built_in();
-  for (const auto& [op, text] : plan.rules) rules.add_rule(op, text);
-  return rules;
-}
-
-}  // namespace
-
-std::vector<Placements> place_inputs(const Graph& graph, const plan::Plan& plan) {
-  const size_t axes = plan.mesh.axes.size();
-  const auto batch_axes = mesh::split_axes(plan.batch_axes);
-  std::vector<Placements> placed;
-  for (const auto& input : graph.inputs) {
-    Placements placements(axes);
-    const auto pin = plan.placements.find(input.name);
-    if (input.kind == graph::Input::Kind::constant) {
-      // Every rank holds the bytes.
-    } else if (pin != plan.placements.end()) {
-      placements = pin->second;
-    } else if (input.kind == graph::Input::Kind::data && !graph.type(input.value).shape.empty()) {
-      for (size_t a = 0; a < axes; ++a) {
-        if (std::find(batch_axes.begin(), batch_axes.end(), plan.mesh.axes[a].name) !=
-            batch_axes.end()) {
-          placements[a] = Placement::shard(0);
-        }
-      }
-    }
-    placed.push_back(std::move(placements));
-  }
-  return placed;
-}
-
-class Sites {
- public:
-  Sites(const Graph& graph, const plan::Plan& plan) : graph_(graph), rules_(rules_of(plan)) {
-    Numbering types;
-    std::vector<int> type_of;
-    Key key;
-    for (const auto& value : graph.values) {
-      key.clear();
-      key.put(static_cast<int64_t>(value.type.dtype));
-      for (auto size : value.type.shape) key.put(size);
-      type_of.push_back(types.of(key.bytes()).first);
-    }
-    Numbering signatures;
-    for (const auto& node : graph.nodes) {
-      key.clear();
-      key.put(node.op);
-      std::vector<ValueId> operands;
-      for (const auto& [name, arg] : node.args) {
-        key.put(name);
-        key.put(static_cast<int64_t>(arg.index()));
-        const auto operand = [&](ValueId v) {
-          if (!v.defined()) return key.put(-1);
-          // Which operands are the same value counts too.
-          const auto first = std::find(operands.begin(), operands.end(), v) - operands.begin();
-          operands.push_back(v);
-          key.put(type_of[v.index]);
-          key.put(static_cast<int64_t>(first));
-        };
-        if (const auto* v = std::get_if<ValueId>(&arg)) {
-          operand(*v);
-        } else if (const auto* list = std::get_if<std::vector<ValueId>>(&arg)) {
-          for (auto v : *list) operand(v);
-        }
-        std::visit(ArgWriter{key}, arg);
-      }
-      for (auto v : node.outputs) key.put(v.defined() ? type_of[v.index] : -1);
-      const auto [number, added] = signatures.of(key.bytes());
-      if (added) sites_.push_back(make(node));
-      numbers_.push_back(number);
-    }
-  }
-
-  const Site& at(size_t node) const { return sites_[numbers_[node]]; }
-  int number(size_t node) const { return numbers_[node]; }
-
- private:
-  Site make(const Node& node) const {
-    Site site;
-    const Call call(graph_, node);
-    const auto* rule = rules_.find(node.op);
-    if (!rule) return site;
-    site.pattern = rule->pattern(call);
-    if (site.pattern && !fits(*site.pattern, call)) site.pattern.reset();
-    if (site.pattern) site.lower = rule->lower;
-    return site;
-  }
-
-  const Graph& graph_;
-  Rules rules_;
-  std::vector<Site> sites_;
-  std::vector<int> numbers_;  // per node
-};
-
-SiteTable::SiteTable(const Graph& graph, const plan::Plan& plan)
-    : sites_(std::make_unique<Sites>(graph, plan)) {}
-SiteTable::~SiteTable() = default;
-const Site& SiteTable::at(size_t node) const { return sites_->at(node); }
-int SiteTable::number(size_t node) const { return sites_->number(node); }
-
-namespace {
 
 // Values that only flow, through linear ops, to gradients or the loss: these may stay Partial at no
 // cost, since their reduction is done once per step, in buckets.
@@ -211,6 +50,38 @@ std::vector<bool> partial_is_free(const Graph& graph, const SiteTable& sites) {
   return is_free;
 }
 
+// What reducing later costs each value, in bytes, were it Partial: every use that is not linear
+// reduces it, a linear one passes that on to its result.
+std::vector<double> reductions_later(const Graph& graph, const SiteTable& sites,
+                                     const std::vector<bool>& is_free) {
+  std::vector<double> later(graph.values.size(), 0);
+  for (const auto& output : graph.outputs) {
+    const auto v = output.value.index;
+    if (!is_free[v]) later[v] += static_cast<double>(graph.values[v].type.bytes());
+  }
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const auto& node = graph.nodes[n];
+    const auto& pattern = sites.at(n).pattern;
+    const bool passes = pattern && (pattern->any_reduce || graph::is_pointwise(node.op) ||
+                                    node.op.starts_with("aten::sum"));
+    double behind = 0;
+    for (auto v : node.outputs) {
+      if (v.defined() && !is_free[v.index]) behind += later[v.index];
+    }
+    int i = 0;
+    node.each_operand([&](ValueId v) {
+      const bool linear =
+          passes && std::any_of(pattern->linear.begin(), pattern->linear.end(), [&](auto& group) {
+            return std::find(group.begin(), group.end(), i) != group.end();
+          });
+      const auto bytes = static_cast<double>(graph.type(v).bytes());
+      later[v.index] += linear ? std::min(bytes, behind) : bytes;
+      ++i;
+    });
+  }
+  return later;
+}
+
 // Forwards, in data-flow order.
 class Propagation {
  public:
@@ -218,6 +89,7 @@ class Propagation {
       : graph_(graph), plan_(plan), sites_(sites), redistributor_(plan.mesh) {
     pin();
     is_free_ = partial_is_free(graph, sites);
+    later_ = reductions_later(graph, sites, is_free_);
   }
 
   Sharding run() {
@@ -226,8 +98,19 @@ class Propagation {
     sharding_.operands.resize(graph_.nodes.size());
     sharding_.results.resize(graph_.nodes.size());
     placement_of_.assign(graph_.values.size(), number_of(Placements(axes)));
+    versions_.resize(graph_.values.size());
+    is_parameter_.resize(graph_.values.size());
+    for (const auto& input : graph_.inputs) {
+      is_parameter_[input.value.index] = input.kind == graph::Input::Kind::parameter;
+    }
     const auto placed = place_inputs(graph_, plan_);
     for (size_t i = 0; i < placed.size(); ++i) set(graph_.inputs[i].value, placed[i]);
+    goals_.assign(graph_.values.size(), -1);
+    for (const auto& output : graph_.outputs) {
+      const auto* owner =
+          output.kind == Output::Kind::gradient ? graph_.find_input(output.name) : nullptr;
+      if (owner) goals_[output.value.index] = owner->value.index;
+    }
     for (size_t n = 0; n < graph_.nodes.size(); ++n) node(n);
     return std::move(sharding_);
   }
@@ -235,11 +118,14 @@ class Propagation {
  private:
   void pin() {
     pins_.assign(graph_.values.size(), nullptr);
+    pin_numbers_.assign(graph_.values.size(), -1);
     if (plan_.placements.empty()) return;
     const auto names = graph::value_names(graph_);
     for (size_t v = 0; v < names.size(); ++v) {
       const auto found = plan_.placements.find(names[v]);
-      if (found != plan_.placements.end()) pins_[v] = &found->second;
+      if (found == plan_.placements.end()) continue;
+      pins_[v] = &found->second;
+      pin_numbers_[v] = number_of(found->second);
     }
   }
 
@@ -247,6 +133,7 @@ class Propagation {
     key_.clear();
     for (const auto& p : placements) {
       key_.put(static_cast<int>(p.kind) << 16 | (p.dim & 0xff) << 8 | static_cast<int>(p.reduce));
+      key_.put(p.run);
     }
     return placements_.of(key_.bytes()).first;
   }
@@ -258,30 +145,60 @@ class Propagation {
 
   void node(size_t n) {
     const auto& node = graph_.nodes[n];
-    bool pinned = false;
     key_.clear();
     key_.put(sites_.number(n));
-    node.each_operand([&](ValueId v) { key_.put(placement_of_[v.index]); });
+    std::vector<int64_t> lying;
+    node.each_operand([&](ValueId v) {
+      lying.push_back(placement_of_[v.index]);
+      for (const auto& version : versions_[v.index]) {
+        if (version.phase == node.phase || !is_parameter_[v.index]) {
+          lying.push_back(version.number);
+        }
+      }
+      lying.push_back(-1);
+    });
+    for (auto number : lying) key_.put(number);
     for (auto v : node.outputs) {
       key_.put(int64_t{v.defined() && is_free_[v.index]});
-      pinned |= v.defined() && pins_[v.index];
+      key_.put(v.defined() && goals_[v.index] >= 0 ? placement_of_[goals_[v.index]] : -1);
+      key_.put(v.defined() ? pin_numbers_[v.index] : -1);
     }
-    const Choice* choice;
-    Choice fresh;
-    if (pinned) {
-      fresh = decide(n);
-      choice = &fresh;
-    } else {
-      const auto [at, added] = choices_.try_emplace(key_.bytes());
-      if (added) at->second = decide(n);
-      choice = &at->second;
-    }
-    sharding_.operands[n] = choice->operands;
-    sharding_.results[n] = choice->results;
+    const auto [at, added] = choices_.try_emplace(key_.bytes());
+    if (added) at->second = decide(n);
+    sharding_.operands[n] = at->second.operands;
+    sharding_.results[n] = at->second.results;
+    size_t i = 0;
+    node.each_operand([&](ValueId v) { remember(v, sharding_.operands[n][i++], node.phase); });
     for (size_t r = 0; r < node.outputs.size(); ++r) {
       const auto v = node.outputs[r];
-      if (v.defined()) set(v, pins_[v.index] ? *pins_[v.index] : choice->results[r]);
+      if (!v.defined()) continue;
+      const auto& result = sharding_.results[n][r];
+      set(v, pins_[v.index] ? resolved(*pins_[v.index], result) : settled(v, result));
     }
+  }
+
+  // Where a result comes to lie that several users would reduce, each for itself: reduced at once.
+  Placements settled(ValueId v, Placements placements) const {
+    if (is_free_[v.index] ||
+        later_[v.index] <= 1.01 * static_cast<double>(graph_.type(v).bytes())) {
+      return placements;
+    }
+    for (auto& p : placements) {
+      if (p.is_partial()) p = Placement::replicate();
+    }
+    return placements;
+  }
+
+  // The partitioner keeps what it moved: a later user takes it from there. Parameters that were
+  // gathered are gathered again in the backward pass.
+  void remember(ValueId v, const Placements& placements, graph::Phase phase) {
+    const int number = number_of(placements);
+    if (number == placement_of_[v.index]) return;
+    auto& versions = versions_[v.index];
+    for (const auto& version : versions) {
+      if (version.number == number && version.phase == phase) return;
+    }
+    versions.push_back({placements, number, phase});
   }
 
   Choice decide(size_t n) {
@@ -291,11 +208,19 @@ class Propagation {
     bool replicated_already = true;
     node.each_operand([&](ValueId v) {
       situation.operands.push_back(sharding_.values[v.index]);
+      auto& versions = situation.versions.emplace_back();
+      for (const auto& version : versions_[v.index]) {
+        if (version.phase == node.phase || !is_parameter_[v.index]) {
+          versions.push_back(&version.placements);
+        }
+      }
       for (const auto& p : situation.operands.back()) replicated_already &= p.is_replicate();
     });
     for (auto v : node.outputs) {
       situation.partial_is_free.push_back(v.defined() && is_free_[v.index]);
       situation.pins.push_back(v.defined() ? pins_[v.index] : nullptr);
+      const int owner = v.defined() ? goals_[v.index] : -1;
+      situation.goals.push_back(owner >= 0 ? &sharding_.values[owner] : nullptr);
     }
     const auto& pattern = sites_.at(n).pattern;
     if (pattern) return choose(call, *pattern, situation, plan_.mesh, redistributor_);
@@ -312,126 +237,22 @@ class Propagation {
   Redistributor redistributor_;
   Sharding sharding_;
   std::vector<const Placements*> pins_;  // per value
+  std::vector<int> pin_numbers_;         // per value: equal for equal pins, -1 for none
+  struct Version {
+    Placements placements;
+    int number;
+    graph::Phase phase;
+  };
+
   std::vector<bool> is_free_;
+  std::vector<double> later_;                   // per value: reductions_later
+  std::vector<std::vector<Version>> versions_;  // per value: where it lies besides
+  std::vector<bool> is_parameter_;              // per value
+  std::vector<int> goals_;  // per value: the parameter whose gradient it is, or -1
   Numbering placements_;
   std::vector<int> placement_of_;  // per value
   std::unordered_map<std::string, Choice> choices_;
   Key key_;
-};
-
-// Backwards: work that runs replicated while all its users want the same shard is done on the
-// shards (masks, constants, the gradient that a loss starts with).
-class Narrowing {
- public:
-  Narrowing(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, Sharding& sharding)
-      : graph_(graph), plan_(plan), sites_(sites), sharding_(sharding) {}
-
-  void run() {
-    const int axes = static_cast<int>(plan_.mesh.axes.size());
-    wanted_.assign(graph_.values.size() * axes, Wanted{});
-    fixed_.assign(graph_.values.size(), false);
-    for (const auto& output : graph_.outputs) fixed_[output.value.index] = true;
-    if (!plan_.placements.empty()) {
-      const auto names = graph::value_names(graph_);
-      for (size_t v = 0; v < names.size(); ++v) {
-        if (plan_.placements.contains(names[v])) fixed_[v] = true;
-      }
-    }
-    for (size_t n = graph_.nodes.size(); n-- > 0;) {
-      for (int a = 0; a < axes; ++a) narrow(n, a);
-      want(n, axes);
-    }
-  }
-
- private:
-  struct Wanted {
-    bool any = false;
-    bool differ = false;
-    Placement placement;
-  };
-
-  Wanted& wanted(ValueId v, int axis) { return wanted_[v.index * plan_.mesh.axes.size() + axis]; }
-
-  void want(size_t n, int axes) {
-    int i = 0;
-    graph_.nodes[n].each_operand([&](ValueId v) {
-      for (int a = 0; a < axes; ++a) {
-        auto& w = wanted(v, a);
-        const auto& p = sharding_.operands[n][i][a];
-        if (w.any && w.placement != p) w.differ = true;
-        w.any = true;
-        w.placement = p;
-      }
-      ++i;
-    });
-  }
-
-  // The dim of the pattern that all users of the node's results want sharded, or -1.
-  int dim_wanted(size_t n, const Pattern& pattern, int axis) {
-    const auto& node = graph_.nodes[n];
-    int dim = -1;
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      const auto v = node.outputs[r];
-      if (!v.defined()) continue;
-      if (fixed_[v.index] || !sharding_.results[n][r][axis].is_replicate()) return -1;
-      const auto& w = wanted(v, axis);
-      if (!w.any) continue;
-      if (w.differ || !w.placement.is_shard()) return -1;
-      const int here = pattern.results[r][w.placement.dim];
-      if (here < 0 || (dim >= 0 && dim != here)) return -1;
-      dim = here;
-    }
-    return dim;
-  }
-
-  void narrow(size_t n, int axis) {
-    const auto& pattern = sites_.at(n).pattern;
-    if (!pattern) return;
-    const int dim = dim_wanted(n, *pattern, axis);
-    if (dim < 0) return;
-    const auto& node = graph_.nodes[n];
-    auto& operands = sharding_.operands[n];
-    auto& results = sharding_.results[n];
-    for (const auto& placements : operands) {
-      if (!placements[axis].is_replicate()) return;
-    }
-    const auto position = [&](const std::vector<int>& letters) {
-      const auto found = std::find(letters.begin(), letters.end(), dim);
-      return found == letters.end() ? -1 : static_cast<int>(found - letters.begin());
-    };
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      if (node.outputs[r].defined() && position(pattern->results[r]) < 0) return;
-    }
-    // The axes on which the dim is sharded already, and this one.
-    std::vector<int> axes;
-    for (int b = 0; b < static_cast<int>(plan_.mesh.axes.size()); ++b) {
-      bool sharded = b == axis;
-      for (size_t r = 0; r < node.outputs.size(); ++r) {
-        if (!node.outputs[r].defined()) continue;
-        sharded |= results[r][b] == Placement::shard(position(pattern->results[r]));
-      }
-      if (sharded) axes.push_back(b);
-    }
-    if (!may_shard(Call(graph_, node), *pattern, dim, axes, plan_.mesh)) return;
-    for (size_t i = 0; i < operands.size(); ++i) {
-      if (const int at = position(pattern->operands[i]); at >= 0) {
-        operands[i][axis] = Placement::shard(at);
-      }
-    }
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      const auto v = node.outputs[r];
-      if (!v.defined()) continue;
-      results[r][axis] = Placement::shard(position(pattern->results[r]));
-      sharding_.values[v.index][axis] = results[r][axis];
-    }
-  }
-
-  const Graph& graph_;
-  const plan::Plan& plan_;
-  const SiteTable& sites_;
-  Sharding& sharding_;
-  std::vector<Wanted> wanted_;  // per value and axis
-  std::vector<bool> fixed_;     // per value: an output, or pinned
 };
 
 }  // namespace
@@ -439,7 +260,7 @@ class Narrowing {
 Sharding propagate(const Graph& graph, const plan::Plan& plan) {
   const SiteTable sites(graph, plan);
   auto sharding = Propagation(graph, plan, sites).run();
-  Narrowing(graph, plan, sites, sharding).run();
+  narrow(graph, plan, sites, sharding);
   return sharding;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <set>
 
@@ -42,6 +43,48 @@ bool combines_alone(const Placements& placements, unsigned mask, mesh::Reduce re
   return true;
 }
 
+// A tensor whose dims that are cut in runs are seen as two, so that no placement has runs.
+struct RunView {
+  graph::TensorType type;
+  Placements from, to;
+};
+
+// Returns nothing where the ends cut a dim in different runs, or one cuts it not between runs.
+std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placements& from,
+                                    const Placements& to, const mesh::Mesh& mesh) {
+  std::vector<int64_t> runs(type.shape.size(), 0);
+  for (const auto* end : {&from, &to}) {
+    for (const auto& p : *end) {
+      if (!p.is_shard() || p.run == 0) continue;
+      if (runs[p.dim] != 0 && runs[p.dim] != p.run) return {};
+      runs[p.dim] = p.run;
+    }
+  }
+  RunView view{{type.dtype, {}}, from, to};
+  std::vector<int> first;  // per dim: where it stands in the view
+  for (size_t d = 0; d < runs.size(); ++d) {
+    first.push_back(static_cast<int>(view.type.shape.size()));
+    if (runs[d] == 0) {
+      view.type.shape.push_back(type.shape[d]);
+    } else {
+      view.type.shape.insert(view.type.shape.end(), {type.shape[d] / runs[d], runs[d]});
+    }
+  }
+  for (auto* end : {&view.from, &view.to}) {
+    std::vector<int64_t> between(runs.size(), 1);
+    for (size_t a = 0; a < end->size(); ++a) {
+      auto& p = (*end)[a];
+      if (!p.is_shard()) continue;
+      if (p.run == 0) between[p.dim] *= mesh.axes[a].size;
+      p = Placement::shard(first[p.dim] + (p.run == 0 ? 0 : 1));
+    }
+    for (size_t d = 0; d < runs.size(); ++d) {
+      if (runs[d] != 0 && type.shape[d] / runs[d] % between[d] != 0) return {};
+    }
+  }
+  return view;
+}
+
 }  // namespace
 
 double Redistributor::group_size(const std::vector<int>& axes) const {
@@ -62,18 +105,35 @@ const Path& Redistributor::path(const graph::TensorType& type, const Placements&
       key += static_cast<char>(p.kind);
       key += static_cast<char>(p.dim);
       key += static_cast<char>(p.reduce);
+      put(p.run);
     }
   }
   const auto found = paths_.find(key);
   if (found != paths_.end()) return found->second;
-  return paths_.emplace(std::move(key), search(type, from, to)).first->second;
+  return paths_.emplace(std::move(key), whole_path(type, from, to)).first->second;
+}
+
+Path Redistributor::whole_path(const graph::TensorType& type, const Placements& from,
+                               const Placements& to) const {
+  if (from == to) return {};
+  if (const auto view = view_of_runs(type, from, to, mesh_)) {
+    return search(view->type, view->from, view->to);
+  }
+  // The runs of both ends do not nest: over whole dims.
+  Placements whole = from;
+  for (auto& p : whole) {
+    if (p.is_shard()) p = Placement::replicate();
+  }
+  auto path = whole_path(type, from, whole);
+  const auto rest = whole_path(type, whole, to);
+  path.cost += rest.cost;
+  path.steps.insert(path.steps.end(), rest.steps.begin(), rest.steps.end());
+  return path;
 }
 
 // Dijkstra over placements. Dims come from the two ends only, so there are few states.
 Path Redistributor::search(const graph::TensorType& type, const Placements& from,
                            const Placements& to) const {
-  Path none;
-  if (from == to) return none;
   std::set<int> dims;
   for (const auto* end : {&from, &to}) {
     for (const auto& p : *end) {
@@ -179,7 +239,9 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
   Path path;
   path.cost = end.cost;
   for (std::string at = goal; at != start; at = states[at].before) {
-    path.steps.push_back(states[at].step);
+    auto& step = path.steps.emplace_back(states[at].step);
+    step.before = states[states[at].before].placements;
+    step.shape = type.shape;
   }
   std::reverse(path.steps.begin(), path.steps.end());
   return path;
@@ -220,22 +282,25 @@ bool is_first(const mesh::Mesh& mesh, int64_t rank, const std::vector<int>& axes
 }  // namespace
 
 graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& path,
-                         const graph::TensorType& global, const Placements& from,
+                         const graph::TensorType& global, const Placements& to,
                          const mesh::Mesh& mesh, int64_t rank, const graph::Node& consumer) {
-  Placements here = from;
   const auto emit = [&](std::string op, std::vector<std::pair<std::string, graph::Arg>> args,
                         const graph::TensorType& type) {
     value =
         local.add_node(std::move(op), std::move(args), {type}, consumer.scope, consumer.phase)[0];
   };
+  const auto view = [&](const std::vector<int64_t>& shape) {
+    if (local.type(value).shape == shape) return;
+    emit("perigee::reshape", {{"self", value}}, {global.dtype, shape});
+  };
   for (const auto& step : path.steps) {
     int64_t ranks = 1;
     for (int a : step.axes) ranks *= mesh.axes[a].size;
-    const auto before = mesh::local_ranges(global.shape, here, mesh, rank);
-    const graph::TensorType type{global.dtype,
-                                 mesh::local_shape(global.shape, step.after, mesh, rank)};
-    here = step.after;
     if (ranks == 1) continue;  // the group is this rank
+    const graph::TensorType type{global.dtype,
+                                 mesh::local_shape(step.shape, step.after, mesh, rank)};
+    const auto before = mesh::local_ranges(step.shape, step.before, mesh, rank);
+    view(mesh::local_shape(step.shape, step.before, mesh, rank));
     const auto axis = names_of(mesh, step.axes);
     const auto dim = static_cast<int64_t>(step.dim);
     const auto reduce = name_of(step.reduce);
@@ -259,7 +324,7 @@ graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& 
              type);
         break;
       case Step::Kind::slice: {
-        const auto after = mesh::local_ranges(global.shape, step.after, mesh, rank);
+        const auto after = mesh::local_ranges(step.shape, step.after, mesh, rank);
         const int64_t begin = after[step.dim].begin - before[step.dim].begin;
         emit("aten::slice.Tensor",
              {{"self", value},
@@ -268,8 +333,9 @@ graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& 
               {"end", begin + after[step.dim].length}},
              type);
         // Some kernels read their operands as if they were contiguous (layer norm's backward its
-        // statistics).
-        if (!leading(local.type(value).shape, step.dim)) {
+        // statistics). Decided by the first rank's piece, the largest, so that all ranks do alike.
+        const auto first = mesh.order.empty() ? 0 : mesh.order.front();
+        if (!leading(mesh::local_shape(step.shape, step.after, mesh, first), step.dim)) {
           emit("aten::clone", {{"self", value}, {"memory_format", int64_t{0}}}, type);
         }
         break;
@@ -285,6 +351,7 @@ graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& 
         break;
     }
   }
+  view(mesh::local_shape(global.shape, to, mesh, rank));
   return value;
 }
 

@@ -29,6 +29,10 @@ struct Step {
   int from_dim = -1;
   mesh::Reduce reduce = mesh::Reduce::sum;
   mesh::Placements after;
+  // The global shape that the step sees: a dim cut in runs as two dims, [size / run, run].
+  // Placements and dims of the step are of it.
+  mesh::Placements before = {};
+  std::vector<int64_t> shape = {};
 };
 
 struct Path {
@@ -54,6 +58,8 @@ class Redistributor {
   double group_size(const std::vector<int>& axes) const;
 
  private:
+  Path whole_path(const graph::TensorType& type, const mesh::Placements& from,
+                  const mesh::Placements& to) const;
   Path search(const graph::TensorType& type, const mesh::Placements& from,
               const mesh::Placements& to) const;
 
@@ -61,10 +67,10 @@ class Redistributor {
   std::map<std::string, Path> paths_;
 };
 
-// Emits the steps of `path` on `rank` behind the local value. Returns the value that lies as the
-// path's end says.
+// Emits the steps of `path`, which leads to `to`, on `rank` behind the local value. Returns the
+// value that lies so.
 graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& path,
-                         const graph::TensorType& global, const mesh::Placements& from,
+                         const graph::TensorType& global, const mesh::Placements& to,
                          const mesh::Mesh& mesh, int64_t rank, const graph::Node& consumer);
 
 }  // namespace perigee::shard

@@ -60,6 +60,36 @@ int Pattern::add(Role role, bool even) {
   return static_cast<int>(dims.size()) - 1;
 }
 
+std::optional<mesh::Placement> Pattern::placed(Cut cut, bool of_result, int tensor) const {
+  for (const auto& part : inner) {
+    if (part.dim == cut.dim && part.of_result == of_result && part.tensor == tensor) {
+      return mesh::Placement::shard(part.tensor_dim, part.run);
+    }
+  }
+  const auto& letters = (of_result ? results : operands)[tensor];
+  const auto found = std::find(letters.begin(), letters.end(), cut.dim);
+  if (found == letters.end()) return {};
+  return mesh::Placement::shard(static_cast<int>(found - letters.begin()), cut.run);
+}
+
+std::optional<Cut> Pattern::cut_of(const mesh::Placement& placement, bool of_result,
+                                   int tensor) const {
+  const auto& letters = (of_result ? results : operands)[tensor];
+  const int dim = letters[placement.dim];
+  if (placement.run == 0) {
+    if (dim < 0) return {};
+    return Cut{dim};
+  }
+  for (const auto& part : inner) {
+    if (part.of_result == of_result && part.tensor == tensor && part.tensor_dim == placement.dim &&
+        part.run == placement.run) {
+      return Cut{part.dim};
+    }
+  }
+  if (dim < 0 || dims[dim].even || dims[dim].one_piece) return {};
+  return Cut{dim, placement.run};
+}
+
 bool fits(const Pattern& pattern, const Call& call) {
   if (static_cast<int>(pattern.operands.size()) != call.operand_count()) return false;
   if (static_cast<int>(pattern.results.size()) != call.result_count()) return false;
@@ -105,8 +135,8 @@ const Rules& Rules::built_in() {
     Rules all;
     for (auto add_family :
          {add_pointwise_rules, add_matmul_rules, add_view_rules, add_reduce_rules, add_norm_rules,
-          add_batch_norm_rules, add_loss_rules, add_attention_rules, add_convolution_rules,
-          add_index_rules, add_spatial_rules, add_random_rules}) {
+          add_batch_norm_rules, add_loss_rules, add_vocabulary_rules, add_attention_rules,
+          add_convolution_rules, add_index_rules, add_spatial_rules, add_random_rules}) {
       add_family(all);
     }
     return all;

@@ -72,6 +72,24 @@ struct Dim {
   Role role = Role::free;
   bool even = false;  // only into equal shards: its tensors' sizes differ (a view merges or splits
                       // it, grouped heads)
+  bool one_piece = false;  // not in runs: the lowering needs the shard's place in the whole dim
+};
+
+// A dim of the pattern that is an inner part of a tensor's dim: where it is sharded, that is in
+// runs.
+struct Inner {
+  int dim = 0;  // of the pattern
+  bool of_result = false;
+  int tensor = 0;  // operand or result index
+  int tensor_dim = 0;
+  int64_t run = 0;
+};
+
+// A way to shard a pattern's dim: in one piece, or in runs, all its tensors alike.
+struct Cut {
+  int dim = 0;
+  int64_t run = 0;
+  bool operator==(const Cut&) const = default;
 };
 
 // An argument that repeats a shape, or one size of it, and must become local.
@@ -95,9 +113,15 @@ struct Pattern {
   std::vector<int>
       addends;  // operands that are added once: Partial where a Role::sum dim is sharded (a bias)
   std::vector<SizeArgument> sizes;
+  std::vector<Inner> inner;
 
   // Returns the index of a new dim.
   int add(Role role = Role::free, bool even = false);
+  // Returns how an operand or a result lies where a dim is cut so; nothing where it lacks the dim.
+  std::optional<mesh::Placement> placed(Cut cut, bool of_result, int tensor) const;
+  // Returns the cut that gives the operand or result this sharded placement; nothing where the op
+  // needs it whole.
+  std::optional<Cut> cut_of(const mesh::Placement& placement, bool of_result, int tensor) const;
 };
 
 // Returns true when the pattern has a list for every tensor and equal sizes for every dim that is

@@ -1,5 +1,8 @@
-// Attention: batch and heads are free; the key sequence stays whole, the query sequence too where
-// the mask is causal.
+// Attention: batch, heads and the query sequence are free; the key sequence stays whole. A shard of
+// queries under a causal mask is told which keys its rows see.
+#include <limits>
+
+#include "shard/emitter.h"
 #include "shard/families.h"
 
 namespace perigee::shard {
@@ -9,6 +12,18 @@ struct Letters {
   int b, h, s;
 };
 
+bool is_causal(const Call& call) { return call.node().get<bool>("causal", false); }
+
+// With its rows sharded a causal mask joins the bias; the gradient of a bias that broadcasts over
+// rows or keys would then have another shape.
+bool may_shard_queries(const Call& call) {
+  const int bias = call.find("bias");
+  if (!is_causal(call) || bias < 0 || !call.node().get<bool>("bias_grad", false)) return true;
+  const auto& shape = call.shape(bias);
+  return shape.size() >= 2 && shape[shape.size() - 2] == call.shape(call.find("query"))[2] &&
+         shape.back() == call.shape(call.find("key"))[2];
+}
+
 // Grouped queries: shard i of the query heads needs shard i of the key heads, so both split evenly.
 // One key head for all query heads stays whole.
 std::optional<Pattern> attention(const Call& call, Role role) {
@@ -17,7 +32,8 @@ std::optional<Pattern> attention(const Call& call, Role role) {
   const int64_t heads = call.shape(query)[1], groups = call.shape(key)[1];
   auto pattern = whole_pattern(call);
   const Letters at = {pattern.add(role), pattern.add(role, heads != groups && groups != 1),
-                      call.node().get<bool>("causal", false) ? -1 : pattern.add(role)};
+                      may_shard_queries(call) ? pattern.add(role) : -1};
+  for (auto& dim : pattern.dims) dim.one_piece = true;
   const int kv_heads = groups == 1 && heads != 1 ? -1 : at.h;
   for (int i = 0; i < call.operand_count(); ++i) {
     const auto& name = call.argument_of(i);
@@ -56,13 +72,44 @@ std::optional<Pattern> attention(const Call& call, Role role) {
   return pattern;
 }
 
+// -inf where a key lies behind its query, counted in the whole sequence.
+graph::ValueId causal_bias(Lowering& lowering) {
+  const auto& call = lowering.call;
+  const int query = call.find("query"), bias = call.find("bias");
+  const auto rows = lowering.operand_range(query, 2);
+  const graph::TensorType type{call.operand_type(query).dtype,
+                               {rows.length, call.shape(call.find("key"))[2]}};
+  Emitter emit(lowering);
+  const auto mask =
+      lowering.emit("aten::triu",
+                    {{"self", emit.full(-std::numeric_limits<double>::infinity(), type)},
+                     {"diagonal", rows.begin + 1}},
+                    type);
+  if (bias < 0) return mask;
+  return emit.binary("aten::add.Tensor", emit.cast(lowering.operands[bias], type.dtype), mask);
+}
+
+std::vector<graph::ValueId> lower(Lowering& lowering) {
+  const auto& call = lowering.call;
+  auto args = lowering.local_args();
+  if (is_causal(call) && !lowering.axes_of(call.find("query"), 2).empty()) {
+    std::erase_if(args, [](const auto& arg) { return arg.first == "bias"; });
+    args.emplace_back("bias", causal_bias(lowering));
+    for (auto& [name, arg] : args) {
+      if (name == "causal") arg = false;
+    }
+  }
+  add_block(lowering, args);
+  return lowering.emit(std::move(args));
+}
+
 }  // namespace
 
 void add_attention_rules(Rules& rules) {
   const auto forward = [](const Call& call) { return attention(call, Role::free); };
   const auto backward = [](const Call& call) { return attention(call, Role::sum); };
-  rules.add("perigee::attention", {forward, lower_random});
-  rules.add("perigee::attention_backward", {backward, lower_random});
+  rules.add("perigee::attention", {forward, lower});
+  rules.add("perigee::attention_backward", {backward, lower});
 }
 
 }  // namespace perigee::shard

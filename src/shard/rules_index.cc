@@ -209,13 +209,6 @@ std::optional<Pattern> index_put(const Call& call) {
 
 void add_index_rules(Rules& rules) {
   add_text_rules(rules, {
-                            {"aten::embedding",
-                             "weight: v^ e, indices: t* -> t* e; padding_idx scale_grad_by_freq "
-                             "sparse linear(weight)"},
-                            // A gradient scaled by the indices' frequency depends on all of them.
-                            {"aten::embedding_dense_backward",
-                             "grad_output: t+* e, indices: t* -> v^ e; num_weights padding_idx "
-                             "scale_grad_by_freq=false linear(grad_output)"},
                             {"aten::one_hot", "t* -> t* 1; num_classes"},
                         });
   rules.add("aten::gather", {gather});

@@ -1,5 +1,6 @@
-// Losses. Those over classes keep the class dim whole. Element-wise losses with a reduction of
-// their own become sums over the shard, divided by the global count.
+// Losses. Those over classes keep the class dim whole (cross entropy: rules_vocabulary.cc).
+// Element-wise losses with a reduction of their own become sums over the shard, divided by the
+// global count.
 #include "shard/families.h"
 
 namespace perigee::shard {
@@ -70,11 +71,6 @@ std::vector<graph::ValueId> lower_mean(Lowering& lowering) {
 void add_loss_rules(Rules& rules) {
   add_text_rules(
       rules, {
-                 {"perigee::cross_entropy",
-                  "logits: n c^, target: n, weight?: c -> n, n; ignore_index label_smoothing"},
-                 {"perigee::cross_entropy_backward",
-                  "grad: n, logits: n c^, target: n, logsumexp: n, weight?: c -> n c; "
-                  "ignore_index label_smoothing linear(grad)"},
                  {"perigee::nll", "self: n c^ s*, target: n s*, weight?: c -> n s*; ignore_index"},
                  {"perigee::nll_backward",
                   "grad: n s*, self: n c^ s*, target: n s*, weight?: c -> n c s*; ignore_index "

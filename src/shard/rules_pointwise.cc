@@ -111,7 +111,13 @@ void add_pointwise_rules(Rules& rules) {
                          "aten::_prelu_kernel_backward", "aten::log_sigmoid_forward"}) {
     rules.add(op, {pointwise_pattern});
   }
-  rules.add("perigee::dropout", {pointwise_pattern, lower_random});
+  const auto dropout = [](const Call& call) {
+    auto pattern = pointwise_pattern(call);
+    if (!pattern) return pattern;
+    for (auto& dim : pattern->dims) dim.one_piece = true;
+    return pattern;
+  };
+  rules.add("perigee::dropout", {dropout, lower_random});
   add_text_rules(rules, {
                             {"aten::glu", "self: d* -> d*; dim^"},
                             {"aten::glu_backward",

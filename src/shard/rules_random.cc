@@ -5,38 +5,42 @@
 namespace perigee::shard {
 namespace {
 
-// Any block can be drawn alone.
+// Any block can be drawn alone, but no runs.
 std::optional<Pattern> drawn(const Call& call) {
   auto pattern = whole_pattern(call);
   for (auto& letter : pattern.results[0]) letter = pattern.add();
+  for (auto& dim : pattern.dims) dim.one_piece = call.node().op == "perigee::random";
   return pattern;
 }
 
 }  // namespace
 
-std::vector<graph::ValueId> lower_random(Lowering& lowering) {
+void add_block(const Lowering& lowering, Args& args) {
   const auto& call = lowering.call;
-  auto args = lowering.local_args();
   std::vector<int64_t> whole = call.result_shape(0);
   const mesh::Placements* placements = &lowering.result_placements[0];
-  const bool attention = call.node().op.starts_with("perigee::attention");
-  if (attention) {
+  if (call.node().op.starts_with("perigee::attention")) {
     // The mask is [b, h, s, t], sharded as the query's first three dims.
-    if (call.node().get<double>("p", 0.0) == 0.0) return lowering.emit(std::move(args));
+    if (call.node().get<double>("p", 0.0) == 0.0) return;
     const int query = call.find("query");
     whole = call.shape(query);
     whole[3] = call.shape(call.find("key"))[2];
     placements = &lowering.operand_placements[query];
   }
-  const auto ranges = mesh::local_ranges(whole, *placements, lowering.mesh, lowering.rank);
   bool block = false;
   for (const auto& placement : *placements) block |= placement.is_shard();
-  if (block) {
-    std::vector<int64_t> begin;
-    for (const auto& range : ranges) begin.push_back(range.begin);
-    args.emplace_back("global", whole);
-    args.emplace_back("begin", begin);
+  if (!block) return;
+  std::vector<int64_t> begin;
+  for (const auto& range : mesh::local_ranges(whole, *placements, lowering.mesh, lowering.rank)) {
+    begin.push_back(range.begin);
   }
+  args.emplace_back("global", whole);
+  args.emplace_back("begin", begin);
+}
+
+std::vector<graph::ValueId> lower_random(Lowering& lowering) {
+  auto args = lowering.local_args();
+  add_block(lowering, args);
   return lowering.emit(std::move(args));
 }
 

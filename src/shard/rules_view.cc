@@ -14,9 +14,33 @@ Pattern moving(const Call& call) {
   return pattern;
 }
 
+// One side of a reshape's group: dims [first, last) of a tensor.
+struct Side {
+  const std::vector<int64_t>& shape;
+  std::vector<int>& letters;
+  bool of_result;
+  size_t first, last;
+};
+
+// Dims of `own` that cut `other` within one dim, in runs; the leading one cuts both in one piece.
+void inner_dims(Pattern& pattern, const Side& own, const Side& other) {
+  int64_t run = 1;  // of elements that share the indices of the dims up to d
+  for (size_t d = own.last; d-- > own.first + 1;) {
+    run *= own.shape[d];
+    if (own.shape[d] == 1) continue;
+    // The dim of the other side whose indices change within the run and beyond it.
+    int64_t below = 1;
+    size_t e = other.last;
+    while (below * other.shape[--e] <= run && e > other.first) below *= other.shape[e];
+    if (run % below != 0 || below * other.shape[e] % run != 0 || run == below) continue;
+    own.letters[d] = pattern.add(Role::free, true);
+    pattern.inner.push_back({own.letters[d], other.of_result, 0, static_cast<int>(e), run / below});
+  }
+}
+
 // Groups of dims with equal products, in row-major order. A group of one dim on each side is the
-// same dim. Of another group only the leading dims may be sharded, and only evenly: then a shard is
-// the same run of elements on both sides.
+// same dim. Of another group the leading dims may be sharded, evenly: then a shard is the same run
+// of elements on both sides. Inner dims cut the other side in runs.
 std::optional<Pattern> reshape(const Call& call) {
   auto pattern = moving(call);
   const auto& from = call.shape(0);
@@ -37,7 +61,7 @@ std::optional<Pattern> reshape(const Call& call) {
     }
     const size_t first_i = i, first_j = j;
     int64_t left = from[i++], right = to[j++];
-    bool plain = left == right;
+    const bool plain = left == right;
     while (left != right) {
       if (left < right) {
         left *= from[i++];
@@ -48,6 +72,11 @@ std::optional<Pattern> reshape(const Call& call) {
     const int dim = pattern.add(Role::free, !plain);
     pattern.operands[0][first_i] = dim;
     pattern.results[0][first_j] = dim;
+    if (plain) continue;
+    const Side operand{from, pattern.operands[0], false, first_i, i};
+    const Side result{to, pattern.results[0], true, first_j, j};
+    inner_dims(pattern, operand, result);
+    inner_dims(pattern, result, operand);
   }
   return pattern;
 }

@@ -156,6 +156,27 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
              Catch::Contains("argument axes must be of type table, but got number"));
 }
 
+TEST_CASE("a script adds a sharding rule to its plans") {
+  Folder folder;
+  const auto rule = [&](const std::string& arguments) {
+    return "local shard = require 'perigee.shard'\n\nshard.rule(" + arguments +
+           ")\nreturn { 'parallel_mode' }";
+  };
+  const auto plan = plan_of(folder.write("s.lua", rule("'my::op', 'b* k+, n k+ -> b* n'")));
+  CHECK(plan.rules.at("my::op") == "b* k+, n k+ -> b* n");
+  const auto error = [&](const std::string& arguments) {
+    return error_of(folder.write("s.lua", rule(arguments)));
+  };
+  CHECK_THAT(error("'my::op', 'b k, n k -> b n'"),
+             Catch::Contains("s.lua:3: [shard] the rule of my::op has k in every result"));
+  CHECK_THAT(error("'my::op', 'b k'"),
+             Catch::Contains("s.lua:3: [shard] the rule of my::op has \"->\""));
+  CHECK_THAT(error("'op', 'b -> b'"),
+             Catch::Contains("s.lua:3: [shard] an op is named like my::op, but got \"op\""));
+  CHECK_THAT(error("'my::op'"),
+             Catch::Contains("s.lua:3: rule: argument text must be of type string"));
+}
+
 TEST_CASE("strategies are saved, loaded and compared") {
   Folder folder;
   const auto path =

@@ -10,11 +10,15 @@ namespace perigee::mesh {
 namespace {
 
 Placement arbitrary_placement() {
-  switch (*rc::gen::inRange(0, 3)) {
+  switch (*rc::gen::inRange(0, 5)) {
     case 0:
       return Placement::replicate();
     case 1:
       return Placement::shard(*rc::gen::inRange(0, 12));
+    case 2:
+      return Placement::shard(*rc::gen::inRange(0, 12), *rc::gen::inRange(1, 100));
+    case 3:
+      return Placement::open();
     default:
       return Placement::partial(
           *rc::gen::element(Reduce::sum, Reduce::average, Reduce::max, Reduce::min));
@@ -38,10 +42,25 @@ TEST_CASE("placements read back what they print") {
 }
 
 TEST_CASE("text that is no placement is refused") {
-  for (const char* text : {"S", "S-1", "S1x", "Q", "R,", ",R", "P(mean)", " R", "r"}) {
+  for (const char* text :
+       {"S", "S-1", "S1x", "Q", "R,", ",R", "P(mean)", " R", "r", "S1/", "S1/0", "S1/2x", "--"}) {
     CAPTURE(text);
     CHECK_THROWS_AS(parse_placements(text), Error);
   }
+}
+
+TEST_CASE("a dim that merges others is cut in runs, into equal parts") {
+  const Mesh mesh = parse_axes("sequence=2,data=3");
+  // [batch 3, sequence 4] as 12 rows: batches over data, every batch's sequence over sequence.
+  const auto placements = parse_placements("S0/4,S0");
+  CHECK(runs_divide({12, 5}, placements, mesh));
+  CHECK(local_shape({12, 5}, placements, mesh, 3) == std::vector<int64_t>{2, 5});
+  CHECK_FALSE(runs_divide({12, 5}, parse_placements("S0/3,R"), mesh));     // 3 rows over 2 ranks
+  CHECK_FALSE(runs_divide({12, 5}, parse_placements("S0/6,S0"), mesh));    // data cuts within runs
+  CHECK_FALSE(runs_divide({12, 5}, parse_placements("S0/4,S0/6"), mesh));  // two runs
+  CHECK_FALSE(runs_divide({10, 5}, parse_placements("S0/4,R"), mesh));     // runs do not make it up
+  CHECK_THROWS_AS(local_ranges({12, 5}, placements, mesh, 0), Error);
+  CHECK_THROWS_AS(local_shape({12, 5}, parse_placements("S0/3,R"), mesh, 0), Error);
 }
 
 TEST_CASE("the first parts of an uneven split hold one element more") {

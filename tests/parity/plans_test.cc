@@ -8,13 +8,10 @@
 
 #include "base/error.h"
 #include "compile/compile.h"
-#include "exec/dry_run.h"
-#include "exec/executor.h"
 #include "exec/threads.h"
 #include "tests/exec/processes.h"
-#include "tests/parity/support.h"
-#include "tests/parity/support_memory.h"
 #include "tests/parity/support_models.h"
+#include "tests/parity/support_ranks.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::parity {
@@ -23,86 +20,6 @@ namespace {
 using compile::Instruction;
 using compile::Program;
 using exec::must;
-using Kind = compile::Binding::Kind;
-
-constexpr int64_t kSteps = 2;
-
-class DryRuns : public compile::TraceSource {
- public:
-  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
-    auto [entry, added] = known_.try_emplace(compile::key(instance));
-    if (added) entry->second = exec::record_trace(instance);
-    return entry->second;
-  }
-
- private:
-  std::map<std::string, std::optional<compile::OpTrace>> known_;
-};
-
-// What a rank has done: its numbers, and its tensors by name with the piece of the whole they are.
-struct Outcome {
-  std::vector<double> losses, norms;
-  std::map<std::string, std::pair<at::Tensor, std::vector<mesh::Range>>> tensors;
-  int64_t counted = 0;  // bytes
-};
-
-at::Tensor piece(at::Tensor whole, const std::vector<mesh::Range>& ranges) {
-  for (size_t d = 0; d < ranges.size(); ++d) {
-    whole = whole.narrow(static_cast<int64_t>(d), ranges[d].begin, ranges[d].length);
-  }
-  return whole;
-}
-
-Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& mesh,
-                 exec::Communicator& communicator, int owner) {
-  count_memory_for(owner);
-  exec::Executor executor(program, communicator, mesh, {.seed = 9});
-  for (const auto kind : {Kind::parameter, Kind::buffer}) {
-    for (const auto& name : executor.names(kind)) {
-      const auto& whole = given.inputs.at(name);
-      executor.tensor(kind, name).copy_(piece(whole, program.find(kind, name)->ranges));
-    }
-  }
-  Outcome outcome;
-  reset_counted_peak(owner);
-  for (int64_t step = 1; step <= kSteps; ++step) {
-    executor.run({.step = step,
-                  .scalars = {{"lr.0", 0.01}},
-                  .data = [&](const std::string& name, int64_t m) {
-                    const auto& all = given.inputs.at(name);
-                    const auto rows = all.size(0) / program.microbatches;
-                    return all.narrow(0, m * rows, rows);
-                  }});
-    outcome.losses.push_back(executor.tensor(Kind::result, "loss").item<double>());
-    outcome.norms.push_back(executor.tensor(Kind::result, "grad_norm").item<double>());
-  }
-  outcome.counted = counted_peak(owner);
-  for (const auto kind : {Kind::parameter, Kind::buffer, Kind::state}) {
-    for (const auto& name : executor.names(kind)) {
-      outcome.tensors[name] = {executor.tensor(kind, name).clone(),
-                               program.find(kind, name)->ranges};
-    }
-  }
-  return outcome;
-}
-
-std::string compare(const Outcome& one, const Outcome& rank, double tolerance) {
-  const auto apart = [](double a, double b) {
-    return std::abs(a - b) / std::max(1.0, std::abs(a));
-  };
-  for (size_t k = 0; k < one.losses.size(); ++k) {
-    if (!(apart(one.losses[k], rank.losses[k]) <= tolerance))
-      return fmt::format("loss {}: {} and {}", k, one.losses[k], rank.losses[k]);
-    if (!(apart(one.norms[k], rank.norms[k]) <= tolerance))
-      return fmt::format("norm {}: {} and {}", k, one.norms[k], rank.norms[k]);
-  }
-  for (const auto& [name, part] : rank.tensors) {
-    const auto wrong =
-        difference(part.first, piece(one.tensors.at(name).first, part.second), tolerance);
-    if (!wrong.empty()) return name + ": " + wrong;
-  }
-  return "";
-}
 
 // The collectives over each group of axes, in the order in which they start.
 std::map<std::string, std::string> collectives(const Program& program) {
@@ -205,7 +122,7 @@ void check_plan(const std::string& model, uint64_t seed) {
                   },
                   {.timeout = std::chrono::seconds(20)});
   for (size_t r = 0; r < programs.size(); ++r) {
-    const auto wrong = compare(one, outcomes[r], 1e-10);
+    const auto wrong = compare(one, outcomes[r]);
     must(wrong.empty(), fmt::format("rank {}: {}", r, wrong));
     must(outcomes[r].counted == predicted[r], fmt::format("rank {}: predicted {} bytes, counted {}",
                                                           r, predicted[r], outcomes[r].counted));

@@ -43,7 +43,32 @@ Shape Case::sizes(int most, int least) {
 
 int64_t Case::either_way(int64_t dim, int64_t rank) { return coin() ? dim : dim - rank; }
 
-Placements Case::draw_placements(int rank, bool may_be_partial) {
+void Case::cut_in_runs(Placements& placements, const Shape& shape) {
+  for (auto& p : placements) {
+    if (!p.is_shard()) continue;
+    const auto size = shape[p.dim];
+    const auto plain = p;
+    p.run = any(1, std::max<int64_t>(size / 2, 1));
+    if (size < 2 || !mesh::runs_divide(shape, placements, mesh_)) p = plain;
+  }
+}
+
+ValueId Case::moved(ValueId v) {
+  const auto type = graph_.type(v);
+  auto placements = draw_placements(type.shape, false);
+  cut_in_runs(placements, type.shape);
+  bool runs = false;
+  for (const auto& p : placements) runs |= p.run != 0;
+  if (!runs) return v;
+  const auto there = graph_.add_node("aten::clone", {{"self", v}}, {type})[0];
+  known_.resize(graph_.values.size());
+  known_[there.index] = value(v);
+  pins_[there.index] = placements;
+  return there;
+}
+
+Placements Case::draw_placements(const Shape& shape, bool may_be_partial) {
+  const auto rank = static_cast<int>(shape.size());
   Placements placements(mesh_.axes.size());
   for (auto& p : placements) {
     if (may_be_partial && coin(0.2)) {
@@ -66,11 +91,12 @@ ValueId Case::input(const at::Tensor& tensor, const Placements& placements) {
 }
 
 ValueId Case::placed(const at::Tensor& tensor) {
-  return input(tensor, draw_placements(static_cast<int>(tensor.dim()), false));
+  const auto v = input(tensor, draw_placements(tensor.sizes().vec(), false));
+  return coin(0.3) ? moved(v) : v;
 }
 
 ValueId Case::real(const Shape& shape, bool may_be_partial) {
-  const auto placements = draw_placements(static_cast<int>(shape.size()), may_be_partial);
+  const auto placements = draw_placements(shape, may_be_partial);
   int64_t parts = 0;
   auto above = placements;
   for (size_t a = 0; a < placements.size(); ++a) {
@@ -79,7 +105,10 @@ ValueId Case::real(const Shape& shape, bool may_be_partial) {
     above[a] = Placement::shard(0);
     parts = std::max<int64_t>(parts, 1) * mesh_.axes[a].size;
   }
-  if (parts == 0) return input(at::randn(shape, at::kDouble), placements);
+  if (parts == 0) {
+    const auto v = input(at::randn(shape, at::kDouble), placements);
+    return coin(0.3) ? moved(v) : v;
+  }
   Shape more = shape;
   more.insert(more.begin(), parts + any(0, 2));
   const auto whole = input(at::randn(more, at::kDouble), above);
@@ -151,7 +180,8 @@ std::string Case::run(bool& effective, const std::map<std::string, std::string>&
       const auto& type = graph_.type(v);
       if (coin(0.4)) {
         const bool real = graph::is_floating(type.dtype);
-        pins_[v.index] = draw_placements(static_cast<int>(type.shape.size()), real);
+        auto& pin = pins_[v.index] = draw_placements(type.shape, real);
+        if (coin(0.3)) cut_in_runs(pin, type.shape);
       }
     }
   }

@@ -61,7 +61,11 @@ class Case {
   mesh::Mesh mesh_;
 
  private:
-  mesh::Placements draw_placements(int rank, bool may_be_partial);
+  mesh::Placements draw_placements(const Shape& shape, bool may_be_partial);
+  // Cuts sharded dims in runs where the sizes allow it.
+  void cut_in_runs(mesh::Placements& placements, const Shape& shape);
+  // An input that a node moves to where runs are cut, or the input itself.
+  graph::ValueId moved(graph::ValueId v);
   graph::ValueId input(const at::Tensor& tensor, const mesh::Placements& placements);
   graph::ValueId placed(const at::Tensor& tensor);
 

@@ -1,5 +1,6 @@
 #include "tests/parity/support_models.h"
 
+#include <algorithm>
 #include <map>
 
 #include "tests/support/torch_test.h"
@@ -217,7 +218,14 @@ void place_randomly(plan::Plan& plan, const graph::Graph& graph, std::mt19937_64
   for (size_t v = 0; pin_values && v < names.size(); ++v) {
     const auto& value = graph.values[v];
     if (value.producer < 0 || any(random, 0, 9) > 0) continue;
-    plan.placements[names[v]] = draw(value.type, graph::is_floating(value.type.dtype));
+    auto& pin = plan.placements[names[v]];
+    pin = draw(value.type, graph::is_floating(value.type.dtype));
+    for (auto& p : pin) {
+      if (!p.is_shard() || any(random, 0, 1) == 0) continue;
+      const auto plain = p;
+      p.run = any(random, 1, std::max<int64_t>(value.type.shape[p.dim] / 2, 1));
+      if (!mesh::runs_divide(value.type.shape, pin, plan.mesh)) p = plain;
+    }
   }
 }
 

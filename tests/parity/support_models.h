@@ -36,7 +36,7 @@ Given capture_model(const Model& model, int64_t microbatches = 1);
 int64_t any(std::mt19937_64& random, int64_t low, int64_t high);
 
 // Gives the plan, whose mesh is set, random placements for parameters, buffers and data, and for
-// some values on the way.
+// some values on the way, Partial ones and shards in runs among them.
 void place_randomly(plan::Plan& plan, const graph::Graph& graph, std::mt19937_64& random,
                     bool pin_values);
 

@@ -23,6 +23,8 @@ void attention(Cases& cases) {
     if (c.coin()) {
       Shape shape = {c.coin() ? b : 1, c.coin() ? h : 1, s, t};
       if (c.coin(0.2)) shape.erase(shape.begin());
+      if (c.coin(0.2)) shape[shape.size() - 2] = 1;
+      if (c.coin(0.2)) shape.back() = 1;
       bias = c.real(shape, false);
     }
     const Args options = {{"causal", causal},
@@ -44,8 +46,10 @@ void attention(Cases& cases) {
     std::vector<TensorType> types = {real_type({b, h, s, d}), real_type({b, g, t, d}),
                                      real_type({b, g, t, e})};
     if (bias.defined()) {
-      types.push_back(real_type(c.shape(bias)));
-      back.emplace_back("bias_grad", true);
+      if (c.coin(0.7)) {
+        types.push_back(real_type(c.shape(bias)));
+        back.emplace_back("bias_grad", true);
+      }
     }
     c.typed("perigee::attention_backward", back, types);
   };

@@ -143,6 +143,7 @@ void losses(Cases& cases) {
       if (c.coin()) target.masked_fill_(at::rand(labels) > 0.6, ignored);
       const auto y = c.given(target);
       const auto weight = c.coin() ? c.positive({classes}) : ValueId{};
+      const double smoothing = c.coin() ? 0.1 : 0.0;
       const auto types = std::vector<TensorType>{real_type(labels), real_type(labels)};
       if (nll) {
         c.typed("perigee::nll",
@@ -161,7 +162,7 @@ void losses(Cases& cases) {
                                     {"target", y},
                                     {"weight", weight},
                                     {"ignore_index", ignored},
-                                    {"label_smoothing", 0.1}},
+                                    {"label_smoothing", smoothing}},
                                    types);
         c.typed("perigee::cross_entropy_backward",
                 {{"grad", c.real(labels)},
@@ -170,7 +171,7 @@ void losses(Cases& cases) {
                  {"logsumexp", saved[1]},
                  {"weight", weight},
                  {"ignore_index", ignored},
-                 {"label_smoothing", 0.1}},
+                 {"label_smoothing", smoothing}},
                 {real_type(logits)});
       }
       const auto sum = c.typed(

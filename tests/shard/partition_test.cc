@@ -93,6 +93,15 @@ TEST_CASE("a rule of the user's in the plan covers an op") {
   CHECK(placement(g, sharding, "fc1/relu.0") == "S0");
 }
 
+TEST_CASE("what is open in a pin is left to propagation") {
+  const auto g = mlp();
+  const auto plan = plan_for(g, "tensor=2,data=2",
+                             {{"fc1.weight", "S1,R"}, {"fc2.weight", "S0,R"}, {"fc2/mm.0", "R,-"}});
+  CHECK(placement(g, propagate(g, plan), "fc2/mm.0") == "R,S0");
+  CHECK_THROWS_WITH(plan_for(g, "tensor=2,data=2", {{"fc1.weight", "S1,-"}}),
+                    Catch::Contains("a parameter is placed on every axis, but fc1.weight"));
+}
+
 TEST_CASE("an axis of one rank is planned as a larger one and communicates nothing") {
   const auto g = mlp();
   const auto plan = plan_for(g, "data=1", {{"fc2.weight", "S0"}, {"fc2/mm.0", "S0"}});

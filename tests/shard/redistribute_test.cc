@@ -57,6 +57,17 @@ TEST_CASE("what another axis cuts is cut before it is reduced") {
   CHECK(steps("P,R", "S0,S0") == "slice(data) reduce_scatter(tensor)");
 }
 
+TEST_CASE("runs are gathered, scattered and cut as the dim that they stand for") {
+  CHECK(steps("S0/4,R", "R,R") == "all_gather(tensor)");
+  CHECK(steps("P,R", "S0/4,R") == "reduce_scatter(tensor)");
+  CHECK(steps("R,R", "S0/4,R") == "slice(tensor)");
+  CHECK(steps("S0/4,R", "S1,R") == "all_to_all(tensor)");
+  CHECK(steps("S0/4,S0", "R,S0") == "all_gather(tensor)");
+  CHECK(steps("R,S0", "S0/4,S0") == "slice(tensor)");
+  // Runs of 4 and of 6 have no dim in common.
+  CHECK(steps("S0/4,R", "S0/6,R", {24, 8}) == "all_gather(tensor) slice(tensor)");
+}
+
 TEST_CASE("a maximum is not mixed with a sum") {
   CHECK(steps("P(max),R", "P,R") == "all_reduce(tensor) part(tensor)");
 }

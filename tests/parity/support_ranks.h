@@ -1,0 +1,42 @@
+// Trains a captured model on the ranks of a plan, in threads, and compares what ranks hold.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "compile/compile.h"
+#include "exec/communicator.h"
+#include "mesh/mesh.h"
+#include "mesh/placement.h"
+#include "tests/parity/support_models.h"
+
+namespace perigee::parity {
+
+// Dry runs, each made once.
+class DryRuns : public compile::TraceSource {
+ public:
+  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override;
+
+ private:
+  std::map<std::string, std::optional<compile::OpTrace>> known_;
+};
+
+// What a rank has done: its numbers, and its tensors by name with the piece of the whole they are.
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::pair<at::Tensor, std::vector<mesh::Range>>> tensors;
+  int64_t counted = 0;  // bytes
+};
+
+// Runs two steps of a rank's program on the batch among the given inputs, its memory counted for
+// `owner`.
+Outcome run_rank(const Given& given, const compile::Program& program, const mesh::Mesh& mesh,
+                 exec::Communicator& communicator, int owner);
+
+// Returns "" when a rank has the numbers and the pieces of one device, else what differs first.
+std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 1e-10);
+
+}  // namespace perigee::parity
