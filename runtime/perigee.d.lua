@@ -45,6 +45,15 @@ function mesh.new(axes) end
 ---@return integer[][]
 function mesh.groups(mesh, axes) end
 
+---Sharding rules: how an op's dims relate, so that it can run on parts.
+---@class perigee.shard
+local shard = {}
+
+---Adds or replaces an op's rule in the plans of this script, which calls it before it returns its strategy. An op without a rule runs on whole tensors.
+---@param op string the op's name, such as my::op
+---@param text string operands -> results, one list of dims each: "b* k+, n k -> b* n". `k` may be sharded and results have it too; `k+` is summed over; `k^` stays whole; `b*` stands for any number of dims; `1` for one that stays whole. After `;`: attributes that do not matter (eps), must have a value (sparse=false) or name whole dims (dim^), and linear(0), the operands that may be partial sums
+function shard.rule(op, text) end
+
 ---Strategies as files: plain data, readable and the same everywhere.
 ---@class perigee.strategy
 local strategy = {}

@@ -47,7 +47,7 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole) {
     const auto& placement = sharding.values[node.outputs[0].index].at(0);
     const auto& shape = whole.type(node.outputs[0]).shape;
     int64_t dim = 0;
-    if (placement.is_shard()) {
+    if (placement.is_shard() && batch > 1) {  // one sample's dim is lost among others of size 1
       dim = placement.dim;
     } else if (!depends && (shape.empty() || shape[0] != batch)) {
       dim = -1;  // noise on weights: every microbatch sees the same

@@ -234,18 +234,30 @@ class Chooser {
     return cost;
   }
 
-  // What is still to be reduced of a result that lies so.
+  // What is still to be moved of a result that lies so.
   double reduction_later(int result, const graph::TensorType& type, const Placements& lying) const {
-    Placements whole = lying;
-    for (auto& p : whole) {
-      if (p.is_partial()) p = Placement::replicate();
+    Placements there = lying;
+    double now = 0;
+    if (const auto* goal = situation_.goals[result]) {
+      // A gradient lies as its parameter; where that is whole it may stay Partial.
+      for (size_t a = 0; a < there.size(); ++a) {
+        if (!there[a].is_partial() || !(*goal)[a].is_replicate()) there[a] = (*goal)[a];
+      }
+      now = redistributor_.path(type, lying, there).cost;
     }
+    Placements whole = there;
+    for (size_t a = 0; a < whole.size(); ++a) {
+      const bool waits = !situation_.goals[result] && (situation_.free_on[result] >> a & 1) != 0;
+      if (whole[a].is_partial() && !waits) whole[a] = Placement::replicate();
+    }
+    if (whole == there) return now;
     // What is left to be reduced in buckets is not quite free.
-    if (situation_.goals[result]) return 0.01 * redistributor_.path(type, lying, whole).cost;
-    if (whole == lying || situation_.partial_is_free[result]) return 0;
+    if (situation_.goals[result]) {
+      return now + 0.01 * redistributor_.path(type, there, whole).cost;
+    }
     // It is reduced behind this node or later; a little less than now, so that a tie keeps it
     // Partial.
-    return redistributor_.path(type, lying, whole).cost - 1e-3;
+    return (1 - 1e-6) * redistributor_.path(type, there, whole).cost;
   }
 
   const Call& call_;

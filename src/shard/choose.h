@@ -22,8 +22,7 @@ struct Choice {
 struct Situation {
   std::vector<mesh::Placements> operands;                      // where the operands lie
   std::vector<std::vector<const mesh::Placements*>> versions;  // per operand: where it lies besides
-  std::vector<bool>
-      partial_is_free;  // per result: it only flows, linearly, to a gradient or the loss
+  std::vector<uint64_t> free_on;  // per result, bits: axes on which it may stay Partial at no cost
   std::vector<const mesh::Placements*> pins;  // per result: where the plan wants it, or nullptr
   std::vector<const mesh::Placements*>
       goals;  // per result: where its parameter lies whose gradient

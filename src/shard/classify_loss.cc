@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "shard/partition.h"
-#include "shard/propagate.h"
+#include "shard/sites.h"
 
 namespace perigee::shard {
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 #include "graph/ops.h"
@@ -17,15 +18,25 @@ using graph::ValueId;
 using mesh::Placement;
 using mesh::Placements;
 
-// Values that only flow, through linear ops, to gradients or the loss: these may stay Partial at no
-// cost, since their reduction is done once per step, in buckets.
-std::vector<bool> partial_is_free(const Graph& graph, const SiteTable& sites) {
+// What staying Partial on one axis means to each value.
+struct Waiting {
+  // It only flows, through linear ops, to gradients of parameters that are whole on the axis, or to
+  // the loss: it may stay Partial at no cost, since the reduction is done once a step, in buckets.
+  std::vector<bool> is_free;
+  // Else: what reducing later costs, in bytes. Every use that is not linear reduces it, a linear
+  // one passes that on to its result.
+  std::vector<double> later;
+};
+
+std::vector<bool> find_free(const Graph& graph, const SiteTable& sites,
+                            const std::vector<bool>& whole) {
   std::vector<bool> used(graph.values.size()), bad(graph.values.size());
-  for (const auto& output : graph.outputs) {
+  for (size_t o = 0; o < graph.outputs.size(); ++o) {
+    const auto& output = graph.outputs[o];
     used[output.value.index] = true;
-    if (output.kind != Output::Kind::gradient && output.kind != Output::Kind::loss) {
-      bad[output.value.index] = true;
-    }
+    const bool waits =
+        (output.kind == Output::Kind::gradient && whole[o]) || output.kind == Output::Kind::loss;
+    if (!waits) bad[output.value.index] = true;
   }
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     const auto& node = graph.nodes[n];
@@ -50,11 +61,12 @@ std::vector<bool> partial_is_free(const Graph& graph, const SiteTable& sites) {
   return is_free;
 }
 
-// What reducing later costs each value, in bytes, were it Partial: every use that is not linear
-// reduces it, a linear one passes that on to its result.
-std::vector<double> reductions_later(const Graph& graph, const SiteTable& sites,
-                                     const std::vector<bool>& is_free) {
-  std::vector<double> later(graph.values.size(), 0);
+// `whole`: per output, true for a gradient whose parameter is whole on the axis.
+Waiting find_waiting(const Graph& graph, const SiteTable& sites, const std::vector<bool>& whole) {
+  Waiting waiting{find_free(graph, sites, whole), {}};
+  const auto& is_free = waiting.is_free;
+  auto& later = waiting.later;
+  later.assign(graph.values.size(), 0);
   for (const auto& output : graph.outputs) {
     const auto v = output.value.index;
     if (!is_free[v]) later[v] += static_cast<double>(graph.values[v].type.bytes());
@@ -79,7 +91,7 @@ std::vector<double> reductions_later(const Graph& graph, const SiteTable& sites,
       ++i;
     });
   }
-  return later;
+  return waiting;
 }
 
 // Forwards, in data-flow order.
@@ -88,8 +100,6 @@ class Propagation {
   Propagation(const Graph& graph, const plan::Plan& plan, const SiteTable& sites)
       : graph_(graph), plan_(plan), sites_(sites), redistributor_(plan.mesh) {
     pin();
-    is_free_ = partial_is_free(graph, sites);
-    later_ = reductions_later(graph, sites, is_free_);
   }
 
   Sharding run() {
@@ -111,6 +121,7 @@ class Propagation {
           output.kind == Output::Kind::gradient ? graph_.find_input(output.name) : nullptr;
       if (owner) goals_[output.value.index] = owner->value.index;
     }
+    find_waiting();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) node(n);
     return std::move(sharding_);
   }
@@ -127,6 +138,30 @@ class Propagation {
       pins_[v] = &found->second;
       pin_numbers_[v] = number_of(found->second);
     }
+  }
+
+  // Axes on which the same gradients lie whole are alike.
+  void find_waiting() {
+    std::map<std::vector<bool>, size_t> known;
+    for (size_t a = 0; a < plan_.mesh.axes.size(); ++a) {
+      std::vector<bool> whole(graph_.outputs.size());
+      for (size_t o = 0; o < whole.size(); ++o) {
+        const auto owner = goals_[graph_.outputs[o].value.index];
+        whole[o] = owner < 0 || sharding_.values[owner][a].is_replicate();
+      }
+      const auto [at, added] = known.emplace(whole, waiting_.size());
+      if (added) waiting_.push_back(shard::find_waiting(graph_, sites_, whole));
+      waiting_of_.push_back(at->second);
+    }
+  }
+
+  // Where Partial on an axis costs nothing, as bits.
+  uint64_t free_on(ValueId v) const {
+    uint64_t bits = 0;
+    for (size_t a = 0; a < waiting_of_.size(); ++a) {
+      if (waiting_[waiting_of_[a]].is_free[v.index]) bits |= uint64_t{1} << a;
+    }
+    return bits;
   }
 
   int number_of(const Placements& placements) {
@@ -159,7 +194,7 @@ class Propagation {
     });
     for (auto number : lying) key_.put(number);
     for (auto v : node.outputs) {
-      key_.put(int64_t{v.defined() && is_free_[v.index]});
+      key_.put(v.defined() ? static_cast<int64_t>(free_on(v)) : 0);
       key_.put(v.defined() && goals_[v.index] >= 0 ? placement_of_[goals_[v.index]] : -1);
       key_.put(v.defined() ? pin_numbers_[v.index] : -1);
     }
@@ -179,12 +214,13 @@ class Propagation {
 
   // Where a result comes to lie that several users would reduce, each for itself: reduced at once.
   Placements settled(ValueId v, Placements placements) const {
-    if (is_free_[v.index] ||
-        later_[v.index] <= 1.01 * static_cast<double>(graph_.type(v).bytes())) {
-      return placements;
-    }
-    for (auto& p : placements) {
-      if (p.is_partial()) p = Placement::replicate();
+    for (size_t a = 0; a < placements.size(); ++a) {
+      if (!placements[a].is_partial()) continue;
+      const auto& waiting = waiting_[waiting_of_[a]];
+      if (!waiting.is_free[v.index] &&
+          waiting.later[v.index] > 1.01 * static_cast<double>(graph_.type(v).bytes())) {
+        placements[a] = Placement::replicate();
+      }
     }
     return placements;
   }
@@ -217,7 +253,7 @@ class Propagation {
       for (const auto& p : situation.operands.back()) replicated_already &= p.is_replicate();
     });
     for (auto v : node.outputs) {
-      situation.partial_is_free.push_back(v.defined() && is_free_[v.index]);
+      situation.free_on.push_back(v.defined() ? free_on(v) : 0);
       situation.pins.push_back(v.defined() ? pins_[v.index] : nullptr);
       const int owner = v.defined() ? goals_[v.index] : -1;
       situation.goals.push_back(owner >= 0 ? &sharding_.values[owner] : nullptr);
@@ -244,8 +280,8 @@ class Propagation {
     graph::Phase phase;
   };
 
-  std::vector<bool> is_free_;
-  std::vector<double> later_;                   // per value: reductions_later
+  std::vector<Waiting> waiting_;                // of distinct axes
+  std::vector<size_t> waiting_of_;              // per axis
   std::vector<std::vector<Version>> versions_;  // per value: where it lies besides
   std::vector<bool> is_parameter_;              // per value
   std::vector<int> goals_;  // per value: the parameter whose gradient it is, or -1

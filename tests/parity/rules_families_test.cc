@@ -108,7 +108,7 @@ const std::map<std::string, Family>& families() {
          const auto index = known(o);
          return o.y.gather(-1, index.unsqueeze(1)).pow(2).sum() +
                 o.y.index_select(0, index).pow(2).sum() +
-                o.y.index({index, at::tensor({-1, -6, 2, 0, 1, -2, 3})}).pow(3).sum() +
+                o.y.index({index, torch::tensor({-1, -6, 2, 0, 1, -2, 3})}).pow(3).sum() +
                 at::zeros({6, 6}, at::kDouble).index_add(0, index, o.y).pow(2).sum() +
                 (at::one_hot(index, 6) * o.y).pow(2).sum();
        }},
