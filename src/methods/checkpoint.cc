@@ -4,23 +4,10 @@
 #include "base/error.h"
 #include "base/match.h"
 #include "methods/method.h"
+#include "methods/texts.h"
 
 namespace perigee::methods {
 namespace {
-
-std::vector<std::string> texts(const Json& value, std::string_view what) {
-  std::vector<std::string> list;
-  const auto add = [&](const Json& item) {
-    if (!item.is_string()) fail("checkpoint", "{} are names, but got {}", what, item.dump());
-    list.push_back(item.get<std::string>());
-  };
-  if (value.is_string()) {
-    add(value);
-  } else {
-    for (const auto& item : value) add(item);
-  }
-  return list;
-}
 
 int64_t count_of(const Config& config, const char* field) {
   const auto found = config.fields.find(field);
@@ -80,7 +67,7 @@ std::vector<std::string> ops_of(const Config& config, const char* field,
     }
   }
   std::vector<std::string> ops;
-  for (const auto& name : texts(config.fields[field], field)) {
+  for (const auto& name : texts(config.fields[field], "checkpoint", field)) {
     const auto before = ops.size();
     for (const auto& node : graph.nodes) {
       // "attention" is perigee::attention, "mm" aten::mm, "add" aten::add.Tensor too.
@@ -126,9 +113,9 @@ class Checkpoint : public Method {
   }
 
   void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
-    auto patterns = texts(config.items, "scopes");
+    auto patterns = texts(config.items, "checkpoint", "scopes");
     if (config.fields.contains("wrap_class")) {
-      for (auto& name : texts(config.fields["wrap_class"], "wrap_class")) {
+      for (auto& name : texts(config.fields["wrap_class"], "checkpoint", "wrap_class")) {
         patterns.push_back(std::move(name));
       }
     }

@@ -10,6 +10,7 @@ std::shared_ptr<const Method> parallel_mode();
 std::shared_ptr<const Method> grad_comm();
 std::shared_ptr<const Method> gradient_accumulation();
 std::shared_ptr<const Method> checkpoint();
+std::shared_ptr<const Method> tensor_parallel();
 
 namespace {
 
@@ -48,6 +49,23 @@ Config split(const Json& config) {
   return result;
 }
 
+// Axes whose ranks repeat each other's work.
+void say_idle_axes(plan::Plan& plan) {
+  const auto batch_axes = mesh::split_axes(plan.batch_axes);
+  for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
+    const auto& axis = plan.mesh.axes[a];
+    const bool splits_batch =
+        std::find(batch_axes.begin(), batch_axes.end(), axis.name) != batch_axes.end();
+    const bool used = std::any_of(plan.placements.begin(), plan.placements.end(),
+                                  [&](const auto& pin) { return pin.second[a].is_shard(); });
+    if (axis.size == 1 || splits_batch || used) continue;
+    plan.decisions.push_back(
+        {"parallel_mode", fmt::format("no method shards over axis {}: its {} ranks repeat the same "
+                                      "work",
+                                      axis.name, axis.size)});
+  }
+}
+
 std::vector<std::string> names_of(std::span<const std::shared_ptr<const Method>> methods) {
   std::vector<std::string> names;
   for (const auto& method : methods) names.emplace_back(method->name());
@@ -69,7 +87,7 @@ std::shared_ptr<const Method> find(std::string_view name,
 
 const std::vector<std::shared_ptr<const Method>>& all() {
   static const std::vector<std::shared_ptr<const Method>> methods = {
-      parallel_mode(), gradient_accumulation(), grad_comm(), checkpoint()};
+      parallel_mode(), tensor_parallel(), gradient_accumulation(), grad_comm(), checkpoint()};
   return methods;
 }
 
@@ -166,6 +184,7 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
     parallel_mode()->apply(plan, {}, request);
   }
   for (const auto& use : uses) use.method->apply(plan, use.config, request);
+  say_idle_axes(plan);
 
   int64_t data = 1;
   for (const auto& axis : mesh::split_axes(plan.batch_axes)) data *= plan.mesh.size_of(axis);

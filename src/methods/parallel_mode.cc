@@ -85,9 +85,7 @@ class ParallelMode : public Method {
       return fmt::format("the batch is split over {} rank{} on axis data", axis.size,
                          axis.size == 1 ? "" : "s");
     }
-    return fmt::format(
-        "axis {} has {} rank{}{}", axis.name, axis.size, axis.size == 1 ? "" : "s",
-        axis.size == 1 ? "" : ", which repeat the same work: no method shards over it");
+    return fmt::format("axis {} has {} rank{}", axis.name, axis.size, axis.size == 1 ? "" : "s");
   }
 };
 

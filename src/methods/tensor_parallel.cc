@@ -1,0 +1,192 @@
+// tensor_parallel: linear layers, experts and embeddings split over an axis, by matches or by
+// knowledge of the built-in models (Megatron-LM, Shoeybi et al. 2019; sequence sharding between
+// them, Korthikanti et al. 2022).
+#include "shard/tensor_parallel.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/match.h"
+#include "methods/method.h"
+#include "methods/texts.h"
+
+namespace perigee::methods {
+namespace {
+
+using graph::Graph;
+using graph::Input;
+using shard::WeightSplit;
+
+constexpr const char* kFields[] = {"column", "row", "vocab"};  // by WeightSplit
+
+bool is_weight(const Graph& graph, const Input& input) {
+  return input.kind == Input::Kind::parameter && graph.type(input.value).shape.size() >= 2;
+}
+
+std::string scope_of(const std::string& name) {
+  const auto dot = name.rfind('.');
+  return dot == std::string::npos ? "" : name.substr(0, dot);
+}
+
+// "blocks.3.attn" -> "blocks.*.attn"
+std::string pattern_of(const std::string& name) {
+  std::string pattern;
+  for (size_t begin = 0; begin <= name.size();) {
+    const auto end = std::min(name.find('.', begin), name.size());
+    const auto part = name.substr(begin, end - begin);
+    const bool number =
+        std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    pattern += (begin > 0 ? "." : "") + (number ? "*" : part);
+    begin = end + 1;
+  }
+  return pattern;
+}
+
+class Splits {
+ public:
+  explicit Splits(const Graph& graph) : graph_(graph) {}
+
+  // Splits the weights that the pattern matches by name or by scope; returns false where none is.
+  bool add(const std::string& pattern, WeightSplit split) {
+    bool any = false;
+    for (const auto& input : graph_.inputs) {
+      const auto& name = input.name;
+      if (!is_weight(graph_, input)) continue;
+      if (!matches(pattern, name) && !matches(pattern, scope_of(name))) continue;
+      any = true;
+      const auto [at, added] = weights.try_emplace(name, split);
+      if (at->second != split) {
+        fail("tensor_parallel", "a weight is split in one way, but {} is matched as {} and as {}",
+             name, kFields[static_cast<int>(at->second)], kFields[static_cast<int>(split)]);
+      }
+    }
+    return any;
+  }
+
+  std::map<std::string, WeightSplit> weights;
+
+ private:
+  const Graph& graph_;
+};
+
+// The layers of gpt, llama and moe.
+constexpr std::pair<const char*, WeightSplit> kTransformers[] = {
+    {"blocks.*.attn.qkv", WeightSplit::column},   {"blocks.*.attn.q", WeightSplit::column},
+    {"blocks.*.attn.k", WeightSplit::column},     {"blocks.*.attn.v", WeightSplit::column},
+    {"blocks.*.attn.out", WeightSplit::row},      {"blocks.*.mlp.gate", WeightSplit::column},
+    {"blocks.*.mlp.up", WeightSplit::column},     {"blocks.*.mlp.down", WeightSplit::row},
+    {"blocks.*.experts.up", WeightSplit::column}, {"blocks.*.experts.down", WeightSplit::row}};
+
+void add_known(Splits& splits, const Graph& graph) {
+  for (const auto& [pattern, split] : kTransformers) splits.add(pattern, split);
+  if (!splits.weights.empty()) {
+    splits.add("embed", WeightSplit::vocabulary);
+    splits.add("head", WeightSplit::column);
+    return;
+  }
+  // mlp: its layers in pairs.
+  std::vector<std::string> layers;
+  for (const auto& input : graph.inputs) {
+    const auto scope = scope_of(input.name);
+    if (is_weight(graph, input) && (matches("blocks.*", scope) || scope == "head")) {
+      layers.push_back(scope);
+    }
+  }
+  for (size_t i = 0; i + 1 < layers.size(); i += 2) {
+    splits.add(layers[i], WeightSplit::column);
+    splits.add(layers[i + 1], WeightSplit::row);
+  }
+  if (splits.weights.empty()) {
+    fail("tensor_parallel",
+         "the layers of gpt, llama, moe and mlp are known, those of another model must be named as "
+         "column, row and vocab, but got neither");
+  }
+}
+
+std::string sentence_of(const shard::TensorParallel& layers, int64_t ranks) {
+  std::vector<std::string> parts;
+  const char* const by[] = {"outputs", "inputs", "vocabulary"};
+  for (int split = 0; split < 3; ++split) {
+    std::vector<std::string> names;
+    for (const auto& [name, how] : layers.weights) {
+      if (how == static_cast<WeightSplit>(split)) names.push_back(name);
+    }
+    if (names.empty()) continue;
+    parts.push_back(fmt::format("{} by {} ({}{})", names.size(), by[split], names.front(),
+                                names.size() > 1 ? ", ..." : ""));
+  }
+  return fmt::format("weights are split over the {} ranks of axis {}: {}; between them {}", ranks,
+                     layers.axis, fmt::join(parts, ", "),
+                     layers.sequence ? "activations are sharded on their sequence"
+                                     : "every rank has the whole activations");
+}
+
+class TensorParallel : public Method {
+ public:
+  std::string_view name() const override { return "tensor_parallel"; }
+  std::string_view doc() const override {
+    return "Splits linear layers, experts and embeddings over the ranks of an axis of the mesh. "
+           "Without column, row and vocab the layers of the built-in models gpt, llama, moe and "
+           "mlp are split.";
+  }
+  const std::vector<Field>& fields() const override {
+    static const std::vector<Field> fields = {
+        {"axis", "string", "the axis; default `tensor`"},
+        {"column", "list", "weights or scopes (`blocks.*.attn.qkv`) split by their outputs"},
+        {"row", "list", "those split by their inputs: what follows a column"},
+        {"vocab", "list", "embeddings split by their rows"},
+        {"sequence", "boolean",
+         "shard activations on their sequence between the layers: less memory for as many bytes "
+         "sent; default false"}};
+    return fields;
+  }
+
+  void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
+    const auto& graph = *request.graph;
+    shard::TensorParallel layers;
+    layers.axis = config.fields.value("axis", layers.axis);
+    layers.sequence = config.fields.value("sequence", layers.sequence);
+    const auto batch_axes = mesh::split_axes(plan.batch_axes);
+    if (std::find(batch_axes.begin(), batch_axes.end(), layers.axis) != batch_axes.end()) {
+      fail("tensor_parallel", "an axis splits the batch or weights, but {} splits the batch",
+           layers.axis);
+    }
+    layers.weights = weights_of(config, graph);
+    shard::place(plan, graph, layers);
+    plan.decisions.push_back(
+        {"tensor_parallel", sentence_of(layers, plan.mesh.size_of(layers.axis))});
+  }
+
+ private:
+  static std::map<std::string, WeightSplit> weights_of(const Config& config, const Graph& graph) {
+    Splits splits(graph);
+    bool named = false;
+    for (int split = 0; split < 3; ++split) {
+      const char* field = kFields[split];
+      if (!config.fields.contains(field)) continue;
+      named = true;
+      for (const auto& pattern : texts(config.fields[field], "tensor_parallel", field)) {
+        if (splits.add(pattern, static_cast<WeightSplit>(split))) continue;
+        std::vector<std::string> known;
+        for (const auto& input : graph.inputs) {
+          if (!is_weight(graph, input)) continue;
+          const auto scope = scope_of(input.name);
+          known.insert(known.end(), {pattern_of(scope), scope, input.name});
+        }
+        fail("tensor_parallel", "{} must match weights of the model, but got \"{}\"{}", field,
+             pattern, did_you_mean(pattern, known));
+      }
+    }
+    if (!named) add_known(splits, graph);
+    if (splits.weights.empty()) {
+      fail("tensor_parallel", "column, row and vocab must name weights, but got none");
+    }
+    return std::move(splits.weights);
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<const Method> tensor_parallel() { return std::make_shared<TensorParallel>(); }
+
+}  // namespace perigee::methods

@@ -1,0 +1,155 @@
+// The method tensor_parallel: the built-in models train as on one device, with negative controls.
+#include <catch2/catch.hpp>
+
+#include "exec/threads.h"
+#include "methods/method.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using compile::Instruction;
+using compile::Program;
+using methods::Json;
+
+constexpr int64_t kRows = 8;
+
+// The plan of a strategy, written as data.
+plan::Plan plan_of(const Given& given, const std::string& strategy) {
+  return methods::make_plan(methods::from_json(Json::parse(strategy), "test"),
+                            {.graph = &given.graph, .global_batch = kRows});
+}
+
+std::string parallel(const std::string& axes, const std::string& config) {
+  return R"([["parallel_mode", )" + axes + R"(], ["tensor_parallel", )" + config + "]";
+}
+
+// Trains on the plan's ranks; returns each rank's outcome.
+std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
+                           const std::function<void(Program&)>& edit = {}) {
+  plan::verify(plan, given.graph);
+  DryRuns traces;
+  std::vector<Program> programs;
+  for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
+    programs.push_back(compile::compile(given.graph, plan, {.clip_norm = 0.5}, rank, traces));
+    compile::verify(programs.back());
+    if (edit) edit(programs.back());
+  }
+  std::vector<Outcome> outcomes(programs.size());
+  exec::run_ranks(std::ssize(programs),
+                  [&](exec::Communicator& c) {
+                    const auto r = static_cast<size_t>(c.rank());
+                    outcomes[r] = run_rank(given, programs[r], plan.mesh, c, static_cast<int>(r));
+                  },
+                  {.timeout = std::chrono::seconds(20)});
+  return outcomes;
+}
+
+std::string compare(const Outcome& one, const std::vector<Outcome>& ranks) {
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const auto wrong = compare(one, ranks[r]);
+    if (!wrong.empty()) return fmt::format("rank {}: {}", r, wrong);
+  }
+  return "";
+}
+
+const std::string kTwo = R"([["tensor", 2]])", kThree = R"([["tensor", 3], ["data", 2]])",
+                  kOuter = R"([["data", 2], ["tensor", 2]])", kSequence = R"({"sequence": true})";
+
+TEST_CASE("tensor_parallel trains the built-in models as one device does") {
+  const std::string untied = std::string(kGpt) + "tied = false\n";
+  const auto check = [](const std::string& keys, const std::string& axes, const std::string& config,
+                        const std::string& more = "") {
+    torch::manual_seed(5);
+    const bool accumulates = more.find("accumulation") != std::string::npos;
+    const auto given = built_in(keys, kRows, accumulates ? 2 : 1);
+    const auto plan = plan_of(given, parallel(axes, config) + more + "]");
+    INFO(keys << axes << config << more);
+    auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
+    alone.microbatches = plan.microbatches;
+    CHECK(compare(train(given, alone)[0], train(given, plan)) == "");
+  };
+  for (const auto& keys : {std::string(kGpt), untied, std::string(kLlama)}) {
+    check(keys, kTwo, "{}");
+    check(keys, kThree, kSequence);
+  }
+  check(kGpt, kOuter, kSequence);
+  check(kMoe, kTwo, "{}");
+  check(kMoe, kTwo, kSequence);
+  check(kMlp, kThree, "{}");
+  check(kGpt, kOuter, R"({"column": ["blocks.*.mlp.up"], "row": ["blocks.1.mlp.down.weight"]})");
+  check(kGpt, kOuter, "{}", R"(, ["gradient_accumulation", {"microbatches": 2}])");
+  for (const char* config : {"{}", R"({"sequence": true})"}) {
+    check(kGpt, kTwo, config, R"(, ["checkpoint", ["blocks.*"]])");
+  }
+}
+
+TEST_CASE("tensor_parallel without a collective, or with an average for a sum, is found out") {
+  torch::manual_seed(5);
+  const auto given = built_in(kGpt, kRows);
+  const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])"))[0];
+  const auto plan = plan_of(given, parallel(kTwo, "{}") + "]");
+  CHECK(compare(one, train(given, plan)) == "");
+  const auto without = [](graph::Phase phase) {
+    return [phase](Program& program) {
+      for (auto& section : program.sections) {
+        std::erase_if(section.instructions, [&](const Instruction& i) {
+          return i.kind == Instruction::Kind::collective && i.phase == phase;
+        });
+      }
+    };
+  };
+  CHECK(compare(one, train(given, plan, without(graph::Phase::forward))) != "");
+  CHECK(compare(one, train(given, plan, without(graph::Phase::backward))) != "");
+  CHECK(compare(one, train(given, plan, [](Program& program) {
+                  for (auto& section : program.sections) {
+                    for (auto& instruction : section.instructions) {
+                      for (auto& [name, arg] : instruction.args) {
+                        if (name == "op" && arg == graph::Arg(std::string("sum"))) {
+                          arg = std::string("avg");
+                        }
+                      }
+                    }
+                  }
+                })) != "");
+}
+
+TEST_CASE("tensor_parallel says what cannot be split") {
+  const auto refused = [](const char* keys, const std::string& axes,
+                          const std::string& config) -> std::string {
+    const auto given = built_in(keys, kRows);
+    try {
+      plan_of(given, parallel(axes, config) + "]");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  CHECK(refused(kGpt, R"([["tensor", 4]])", "{}") ==
+        "[tensor_parallel] attention heads must divide over the 4 ranks of axis tensor, but "
+        "blocks.0.attn.qkv.weight (72 x 24) makes 6");
+  CHECK(refused(kGpt, R"([["data", 2]])", "{}") ==
+        "[tensor_parallel] layers are split over an axis of the mesh (data), but got \"tensor\"");
+  CHECK(refused(kGpt, kOuter, R"({"axis": "data"})") ==
+        "[tensor_parallel] an axis splits the batch or weights, but data splits the batch");
+  CHECK(refused(kGpt, kTwo, R"({"column": ["blocks.*.attn.qvk"]})") ==
+        "[tensor_parallel] column must match weights of the model, but got \"blocks.*.attn.qvk\", "
+        "did you mean \"blocks.*.attn.qkv\"?");
+  CHECK(refused(kGpt, kTwo, R"({"column": ["blocks.0.mlp.*"], "row": ["blocks.*.mlp.down"]})") ==
+        "[tensor_parallel] a weight is split in one way, but blocks.0.mlp.down.weight is matched "
+        "as column and as row");
+  CHECK(refused(kGpt, kTwo, R"({"column": []})") ==
+        "[tensor_parallel] column, row and vocab must name weights, but got none");
+  CHECK(refused(kMlp, kTwo, kSequence) ==
+        "[tensor_parallel] with sequence = true activations [batch, sequence, width] are sharded "
+        "over the 2 ranks of axis tensor, but behind blocks.1.weight they are [8, 10]");
+  CHECK(refused(kMlp, R"([["tensor", 16]])", "{}") ==
+        "[tensor_parallel] dim 0 of blocks.0.weight is split over 16 ranks of tensor, but has 10");
+  CHECK_THAT(refused(kResnet, kTwo, "{}"),
+             Catch::Contains("must be named as column, row and vocab"));
+}
+
+}  // namespace
+}  // namespace perigee::parity
