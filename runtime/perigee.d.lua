@@ -10,6 +10,11 @@ local methods = {}
 ---@return table
 function methods.parallel_mode(config) end
 
+---Splits linear layers, experts and embeddings over the ranks of an axis of the mesh. Without column, row and vocab the layers of the built-in models gpt, llama, moe and mlp are split.
+---@param config? table config: axis (string): the axis; default `tensor`; column (list): weights or scopes (`blocks.*.attn.qkv`) split by their outputs; row (list): those split by their inputs: what follows a column; vocab (list): embeddings split by their rows; sequence (boolean): shard activations on their sequence between the layers: less memory for as many bytes sent; default false.
+---@return table
+function methods.tensor_parallel(config) end
+
 ---Splits the global batch into microbatches whose gradients add up before the optimizer step.
 ---@param config? table config: microbatches (integer, required): microbatches per optimizer step.
 ---@return table

@@ -43,6 +43,9 @@ class Statement {
   int status_;
 };
 
+// No room, or a limit on a file's size.
+bool full(int status) { return status == SQLITE_FULL || (status & 0xff) == SQLITE_IOERR; }
+
 bool damaged(int status) {
   const int primary = status & 0xff;
   return primary == SQLITE_CORRUPT || primary == SQLITE_NOTADB;
@@ -55,6 +58,7 @@ struct Database::Impl {
   sqlite3* db = nullptr;
   std::mutex mutex;
   bool told_full = false;
+  bool in_memory = false;  // the file has no room for what comes with opening it
 
   ~Impl() { sqlite3_close_v2(db); }
 
@@ -71,7 +75,7 @@ struct Database::Impl {
   int open() {
     sqlite3_close_v2(db);
     db = nullptr;
-    int status = sqlite3_open_v2(path.c_str(), &db,
+    int status = sqlite3_open_v2(in_memory ? ":memory:" : path.c_str(), &db,
                                  SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_FULLMUTEX,
                                  nullptr);
     if (status != SQLITE_OK) return status;
@@ -106,6 +110,12 @@ struct Database::Impl {
     check(open());
   }
 
+  void warn_full(int status) {
+    if (std::exchange(told_full, true)) return;
+    log::warn("profile: {} cannot grow ({}); what is measured now is not kept", path,
+              sqlite3_errstr(status));
+  }
+
   void check(int status) {
     if (status == SQLITE_OK || status == SQLITE_DONE || status == SQLITE_ROW) return;
     fail("profile", "{} must be a file that can be written, but got: {}", path,
@@ -122,7 +132,12 @@ Database::Database(const std::string& path) : impl_(std::make_unique<Impl>()) {
       fail("profile", "the folder {} must exist or be made, but got: {}; XDG_CACHE_HOME moves it",
            folder.string(), error.message());
   }
-  const int status = impl_->open();
+  int status = impl_->open();
+  if (full(status)) {
+    impl_->warn_full(status);
+    impl_->in_memory = true;
+    status = impl_->open();
+  }
   if (damaged(status)) {
     impl_->rebuild();
   } else {
@@ -144,6 +159,7 @@ std::optional<std::string> Database::find(const Key& key) {
     statement.bind(3, key.content);
     status = statement.step();
     if (status == SQLITE_ROW) return statement.text(0);
+    if (full(status)) return std::nullopt;
   }
   if (damaged(status)) {
     impl_->rebuild();
@@ -165,13 +181,7 @@ void Database::put(const Key& key, const std::string& value) {
       statement.bind(4, value);
       status = statement.step();
     }
-    if (status == SQLITE_FULL || (status & 0xff) == SQLITE_IOERR) {
-      if (!std::exchange(impl_->told_full, true)) {
-        log::warn("profile: {} cannot grow ({}); what is measured now is not kept", impl_->path,
-                  sqlite3_errstr(status));
-      }
-      return;
-    }
+    if (full(status)) return impl_->warn_full(status);
     if (!damaged(status)) return impl_->check(status);
     impl_->rebuild();
   }

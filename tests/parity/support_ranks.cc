@@ -4,6 +4,8 @@
 
 #include "exec/dry_run.h"
 #include "exec/executor.h"
+#include "exec/threads.h"
+#include "methods/method.h"
 #include "tests/parity/support.h"
 #include "tests/parity/support_memory.h"
 #include "tests/support/torch_test.h"
@@ -78,6 +80,40 @@ std::string compare(const Outcome& one, const Outcome& rank, double tolerance) {
     const auto wrong =
         difference(part.first, piece(one.tensors.at(name).first, part.second), tolerance);
     if (!wrong.empty()) return name + ": " + wrong;
+  }
+  return "";
+}
+
+plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows) {
+  return methods::make_plan(methods::from_json(methods::Json::parse(strategy), "test"),
+                            {.graph = &given.graph, .global_batch = rows});
+}
+
+std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
+                           const std::function<void(compile::Program&)>& edit) {
+  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
+  plan::verify(plan, given.graph);
+  DryRuns traces;
+  std::vector<compile::Program> programs;
+  for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
+    programs.push_back(compile::compile(given.graph, plan, {.clip_norm = 0.5}, rank, traces));
+    compile::verify(programs.back());
+    if (edit) edit(programs.back());
+  }
+  std::vector<Outcome> outcomes(programs.size());
+  exec::run_ranks(std::ssize(programs),
+                  [&](exec::Communicator& c) {
+                    const auto r = static_cast<size_t>(c.rank());
+                    outcomes[r] = run_rank(given, programs[r], plan.mesh, c, static_cast<int>(r));
+                  },
+                  {.timeout = std::chrono::seconds(20)});
+  return outcomes;
+}
+
+std::string compare(const Outcome& one, const std::vector<Outcome>& ranks, double tolerance) {
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const auto wrong = compare(one, ranks[r], tolerance);
+    if (!wrong.empty()) return fmt::format("rank {}: {}", r, wrong);
   }
   return "";
 }

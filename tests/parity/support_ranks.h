@@ -1,6 +1,7 @@
 // Trains a captured model on the ranks of a plan, in threads, and compares what ranks hold.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "exec/communicator.h"
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
+#include "plan/plan.h"
 #include "tests/parity/support_models.h"
 
 namespace perigee::parity {
@@ -38,5 +40,18 @@ Outcome run_rank(const Given& given, const compile::Program& program, const mesh
 
 // Returns "" when a rank has the numbers and the pieces of one device, else what differs first.
 std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 1e-10);
+
+// Returns the plan of a strategy, written as data, for a model captured at the `rows` samples of a
+// step (or of one of its microbatches).
+plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows);
+
+// Compiles the plan for each of its ranks, applies `edit` to the programs, and trains on them, each
+// rank a thread; gradients are clipped. Returns each rank's outcome.
+std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
+                           const std::function<void(compile::Program&)>& edit = {});
+
+// Returns "" when all ranks have what one device has, else what differs first and where.
+std::string compare(const Outcome& one, const std::vector<Outcome>& ranks,
+                    double tolerance = 1e-10);
 
 }  // namespace perigee::parity

@@ -1,8 +1,5 @@
 // The method tensor_parallel: the built-in models train as on one device, with negative controls.
-#include <catch2/catch.hpp>
-
-#include "exec/threads.h"
-#include "methods/method.h"
+#include "base/error.h"
 #include "tests/parity/support_built_in.h"
 #include "tests/parity/support_ranks.h"
 #include "tests/support/torch_test.h"
@@ -12,54 +9,23 @@ namespace {
 
 using compile::Instruction;
 using compile::Program;
-using methods::Json;
 
 constexpr int64_t kRows = 8;
 
-// The plan of a strategy, written as data.
 plan::Plan plan_of(const Given& given, const std::string& strategy) {
-  return methods::make_plan(methods::from_json(Json::parse(strategy), "test"),
-                            {.graph = &given.graph, .global_batch = kRows});
+  return plan_of(given, strategy, kRows);
 }
 
 std::string parallel(const std::string& axes, const std::string& config) {
   return R"([["parallel_mode", )" + axes + R"(], ["tensor_parallel", )" + config + "]";
 }
 
-// Trains on the plan's ranks; returns each rank's outcome.
-std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
-                           const std::function<void(Program&)>& edit = {}) {
-  plan::verify(plan, given.graph);
-  DryRuns traces;
-  std::vector<Program> programs;
-  for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
-    programs.push_back(compile::compile(given.graph, plan, {.clip_norm = 0.5}, rank, traces));
-    compile::verify(programs.back());
-    if (edit) edit(programs.back());
-  }
-  std::vector<Outcome> outcomes(programs.size());
-  exec::run_ranks(std::ssize(programs),
-                  [&](exec::Communicator& c) {
-                    const auto r = static_cast<size_t>(c.rank());
-                    outcomes[r] = run_rank(given, programs[r], plan.mesh, c, static_cast<int>(r));
-                  },
-                  {.timeout = std::chrono::seconds(20)});
-  return outcomes;
-}
-
-std::string compare(const Outcome& one, const std::vector<Outcome>& ranks) {
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    const auto wrong = compare(one, ranks[r]);
-    if (!wrong.empty()) return fmt::format("rank {}: {}", r, wrong);
-  }
-  return "";
-}
-
 const std::string kTwo = R"([["tensor", 2]])", kThree = R"([["tensor", 3], ["data", 2]])",
                   kOuter = R"([["data", 2], ["tensor", 2]])", kSequence = R"({"sequence": true})";
 
 TEST_CASE("tensor_parallel trains the built-in models as one device does") {
-  const std::string untied = std::string(kGpt) + "tied = false\n";
+  std::string untied = kGpt;
+  untied += "tied = false\n";
   const auto check = [](const std::string& keys, const std::string& axes, const std::string& config,
                         const std::string& more = "") {
     torch::manual_seed(5);
