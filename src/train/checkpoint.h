@@ -69,8 +69,8 @@ struct CheckpointInfo {
 };
 
 // Writes one checkpoint of a run. Every rank makes one; the caller puts a barrier of all ranks
-// between the three calls:
-//   rank 0: begin;  every rank: write_rank;  rank 0: finish
+// between the calls:
+//   rank 0: begin;  every rank: find;  every rank: write_rank;  rank 0: finish
 // All throw Error (failed) naming file and reason when something cannot be written, and leave
 // earlier checkpoints alone; the folder step-N.partial is then removed by `abandon` or by the next
 // `begin`.
@@ -81,7 +81,10 @@ class CheckpointWriter {
 
   // Makes an empty step-N.partial and removes what earlier writers left unfinished.
   void begin();
-  // Writes the pieces that the rank owns. Pieces without elements are left out.
+  // Throws Error where the rank does not see the folder.
+  void find(int64_t rank) const;
+  // Writes the pieces that the rank owns. Pieces without elements are left out. Writes nothing
+  // where the folder is gone: another rank has abandoned it.
   void write_rank(int64_t rank, std::span<const Piece> pieces);
   // Checks that the pieces of `world` ranks cover every tensor once, writes the index, publishes
   // the checkpoint, and removes all but the newest `keep` (and those of later steps, which a

@@ -118,14 +118,18 @@ void CheckpointWriter::begin() {
   make_folders(partial_);
 }
 
+void CheckpointWriter::find(int64_t rank) const {
+  std::error_code ignored;
+  if (fs::is_directory(partial_, ignored)) return;
+  fail_run("checkpoint",
+           "train.output must be on a file system that all ranks share, but rank {} does not see "
+           "{}",
+           rank, partial_);
+}
+
 void CheckpointWriter::write_rank(int64_t rank, std::span<const Piece> pieces) {
   std::error_code ignored;
-  if (!fs::is_directory(partial_, ignored)) {
-    fail_run("checkpoint",
-             "train.output must be on a file system that all ranks share, but rank {} does not see "
-             "{}",
-             rank, partial_);
-  }
+  if (!fs::is_directory(partial_, ignored)) return;  // another rank failed, and says so
   std::vector<TensorBytes> tensors;
   auto entries = json::array();
   for (const auto& piece : pieces) {

@@ -17,6 +17,7 @@ void save_checkpoint(RankTrainer& trainer, exec::Communicator& communicator, con
     if (root) writer.begin();
     barrier(communicator);
     const auto all = everyone(communicator);
+    run_together(*all, job, [&] { writer.find(communicator.rank()); });
     run_together(*all, job,
                  [&] { writer.write_rank(communicator.rank(), trainer.pieces_to_write()); });
     const auto finish = [&] {
