@@ -30,6 +30,21 @@ function methods.grad_comm(config) end
 ---@return table
 function methods.checkpoint(config) end
 
+---ZeRO level 1: each rank keeps and updates its part of the optimizer's state; gradients are reduce-scattered once a step, new weights gathered.
+---@param config? table config: axis (string): the axis that parts are cut over; default zero where the mesh has it, else data; match (any): scopes that make a unit each: a pattern or a list of them (blocks.*); atorch_wrap_cls (any): module classes that make a unit each; atorch_size_based_min_num_params (integer): units grow in the order of use to so many parameters; not with match or classes; ignored (any): parameters that stay whole: a pattern or a list of them; atorch_ignored_cls (any): module classes whose parameters stay whole; use_ds_zero (boolean): no effect: there is one implementation; not_use_fsdp (boolean): no effect: there is one implementation.
+---@return table
+function methods.zero1(config) end
+
+---ZeRO level 2: each rank keeps its part of the optimizer's state and of the gradients, which are reduce-scattered in every microbatch; new weights are gathered.
+---@param config? table config: axis (string): the axis that parts are cut over; default zero where the mesh has it, else data; match (any): scopes that make a unit each: a pattern or a list of them (blocks.*); atorch_wrap_cls (any): module classes that make a unit each; atorch_size_based_min_num_params (integer): units grow in the order of use to so many parameters; not with match or classes; ignored (any): parameters that stay whole: a pattern or a list of them; atorch_ignored_cls (any): module classes whose parameters stay whole; use_ds_zero (boolean): no effect: there is one implementation; not_use_fsdp (boolean): no effect: there is one implementation.
+---@return table
+function methods.zero2(config) end
+
+---Fully sharded data parallel (ZeRO level 3): each rank keeps its part of parameters, gradients and optimizer state; a unit's parameters are gathered where they are used.
+---@param config? table config: axis (string): the axis that parts are cut over; default zero where the mesh has it, else data; match (any): scopes that make a unit each: a pattern or a list of them (blocks.*); atorch_wrap_cls (any): module classes that make a unit each; atorch_size_based_min_num_params (integer): units grow in the order of use to so many parameters; not with match or classes; ignored (any): parameters that stay whole: a pattern or a list of them; atorch_ignored_cls (any): module classes whose parameters stay whole; reshard_after_forward (boolean): gather a unit again for the backward pass instead of keeping it; default true; sharding_strategy (string): FULL_SHARD (default), SHARD_GRAD_OP (not resharded after forward), HYBRID_SHARD or _HYBRID_SHARD_ZERO2 (the same on an axis zero beside data); forward_prefetch (boolean): gather the next unit while one is at work; default true; backward_prefetch (string): BACKWARD_PRE (default): the same in the backward pass; BACKWARD_POST, none: when it is needed; limit_all_gathers (boolean): false: gather two units ahead instead of one; prefetch_mb (number): what is gathered ahead takes at most so many MiB; default any size; wrap_trainable_outmost (boolean): no effect: parameters that require no gradient have units of their own; fsdp_wrap_params_outmost (boolean): no effect, as wrap_trainable_outmost; sync_module_states (boolean): no effect: ranks begin with the same weights; use_orig_params (boolean): no effect: parameters keep their names and shapes; cpu_offload (any): only false.
+---@return table
+function methods.fsdp(config) end
+
 ---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence).
 ---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), doc
 ---@return function

@@ -72,16 +72,19 @@ shard::LocalGraph localize(const Common& common, const plan::Plan& plan, int64_t
 
 Program lower(const Common& common, shard::LocalGraph local, const plan::Plan& plan,
               const StepSpec& spec, int64_t rank, TraceSource& traces) {
+  const auto flats = plan::flats(plan, common.graph, rank);
+  const auto gathers = place_gathers(local.graph, plan, flats);
   const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
-  const Source source{common.graph, local, plan, spec, rank};
+  const Source source{common.graph, local, plan, spec, flats, rank};
   Draft draft;
   draft.program.rank = rank;
   draft.program.microbatches = plan.microbatches;
   draft.program.streams = {"compute"};
   std::vector<ValueId> inputs;
   const auto gradients = make_state(draft, source, inputs);
-  make_microbatch_sections(draft, source, microbatches, gradients, inputs, traces);
+  make_microbatch_sections(draft, source, microbatches, gradients, gathers, inputs, traces);
   make_step_section(draft, source, gradients, microbatches.factor);
+  separate_gathers(draft, gradients);
   if (plan.communication.overlap) order_collectives(draft);
   insert_waits(draft);
   assign_memory(draft);

@@ -41,6 +41,10 @@ struct StepSpec {
       results;  // named results to keep; with several microbatches there may be none
 };
 
+// Returns what the optimizer keeps for each parameter it trains, of the parameter's shape and type:
+// "exp_avg" and "exp_avg_sq", or "momentum_buffer", or nothing. Bindings are named "STATE:PARAM".
+std::vector<std::string> optimizer_states(const StepSpec& spec);
+
 // Returns the program of `rank`, from a plan that fits the graph (plan::verify). Throws Error when
 // a parameter named in `spec` does not exist, a loss that is neither a mean nor a sum over samples
 // is cut into microbatches, or an op has no layout rule.

@@ -37,6 +37,9 @@ graph::ValueId first_operand(const Node& node) {
 
 }  // namespace
 
+bool shows_operand(const std::string& op) { return passes_on(op) || keeps_order(op); }
+bool may_copy(const std::string& op) { return keeps_order(op); }
+
 Lowering::Lowering(Draft& draft, const graph::Graph& graph, const std::vector<std::string>& names,
                    const mesh::Mesh& mesh, TraceSource& traces)
     : draft_(draft),
@@ -170,7 +173,7 @@ void Lowering::run_op(const Node& node, std::vector<DraftInstruction>& out) {
   draft.freed_before = std::move(trace.freed_before);
   draft.output_allocation = trace.output_allocation;
 
-  uint8_t directed = 0;
+  uint8_t directed = 0;  // runs of its own, in which outputs go to targets that others do not
   std::vector<ValueId> direct_outputs;
   std::vector<int32_t> taken(trace.allocations.size(), -1);  // by which output
   for (size_t k = 0; k < node.outputs.size(); ++k) {
@@ -205,7 +208,7 @@ void Lowering::run_op(const Node& node, std::vector<DraftInstruction>& out) {
                           is_contiguous(type.shape, trace.output_strides[k]);
         if (fits) {
           direct.done = true;
-          directed = direct.when;
+          if (direct.when != kAlways) directed = direct.when;
           target = direct.target;
         }
         if (fits && direct.when == kAlways) {
@@ -220,7 +223,7 @@ void Lowering::run_op(const Node& node, std::vector<DraftInstruction>& out) {
     instruction.outputs.push_back(value);
     direct_outputs.push_back(target.defined() ? target : value);
   }
-  if (directed != 0 && directed != kAlways) {
+  if (directed != 0) {
     DraftInstruction first = draft;
     first.when = directed;
     first.instruction.outputs = direct_outputs;

@@ -13,6 +13,12 @@
 
 namespace perigee::compile {
 
+// Returns true for ops whose result shows their first operand's elements: views, and what keeps
+// row-major order.
+bool shows_operand(const std::string& op);
+// Those of them that copy where they must.
+bool may_copy(const std::string& op);
+
 class Lowering {
  public:
   // `names` are graph::value_names. All are kept by reference.

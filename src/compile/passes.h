@@ -8,6 +8,7 @@
 #include "compile/compile.h"
 #include "compile/draft.h"
 #include "graph/graph.h"
+#include "plan/units.h"
 #include "shard/partition.h"
 
 namespace perigee::compile {
@@ -74,19 +75,36 @@ struct Bucket {
   int64_t elements = 0;
   ValueId weights, gradients, first_state,
       second_state;  // flat [elements]; states as the optimizer has them
+
+  // Of a unit (plan::Unit; units.cc): all flat, the whole padded to parts * part elements. `axes`
+  // are those beside the unit's own on which every gradient is Partial.
+  int32_t flat = -1;  // index into Gradients::flats
+  int level = 0;      // the unit's; 0: of no unit
+  ValueId gathered;   // level 3: the whole weights while they are used; then `weights` is the part
+  ValueId own;        // this rank's part of the weights
+  ValueId part;       // this rank's part of the reduced gradients
+
+  // What the optimizer steps at once: of one group, and held by this rank.
+  struct Share {
+    int32_t group = 0;
+    ValueId weights, gradients, first_state, second_state;
+  };
+  std::vector<Share> shares;
 };
 
 struct Gradients {
   struct Parameter {
     int32_t input = -1;       // of the local graph
-    graph::ValueId gradient;  // of the local graph
+    graph::ValueId gradient;  // of the local graph; undefined: of a unit, and not trained
     int32_t bucket = -1;
     int64_t offset = 0;      // elements from the bucket's start
     std::string shard_axes;  // the gradient's norm is to be summed over these
+    std::string early_axes;  // of a unit: Partial on these where others of it are not
     ValueId weight, value;   // views of the bucket: the parameter and its gradient
   };
-  std::vector<Parameter> parameters;  // those with a gradient, in the order of the graph's inputs
-  std::vector<Bucket> buckets;
+  std::vector<Parameter> parameters;  // of units, then in the order of the graph's inputs
+  std::vector<Bucket> buckets;        // of units first: one for each of `flats`
+  std::vector<plan::Flat> flats;
 };
 
 // What the passes that make a draft look at.
@@ -95,6 +113,7 @@ struct Source {
   const shard::LocalGraph& local;
   const plan::Plan& plan;
   const StepSpec& spec;
+  const std::vector<plan::Flat>& flats;  // of the plan's units, on this rank
   int64_t rank = 0;
 };
 
@@ -102,10 +121,45 @@ struct Source {
 std::string axes_where(const mesh::Mesh& mesh, const mesh::Placements& placements,
                        mesh::Placement::Kind kind);
 
+// Returns the axes of both lists in the mesh's order, each once.
+std::string join_axes(const mesh::Mesh& mesh, const std::string& a, const std::string& b);
+
 // Returns how a Partial value is reduced, "sum" or "avg"; "sum" for one that is not Partial. Throws
 // Error for others, naming `what`.
 std::string reduce_name(const mesh::Mesh& mesh, const mesh::Placements& placements,
                         const std::string& what);
+
+// Has each unit's parameters make a bucket, before all others.
+void collect_units(const Source& source, Gradients& gradients);
+
+// Gives a unit's bucket its values, and weights and optimizer state their bindings: one for each
+// piece of a parameter that the rank holds.
+void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, Bucket& bucket,
+                     std::vector<ValueId>& inputs);
+
+// A gathering of a unit's weights in the microbatch section.
+struct Gather {
+  int32_t bucket = -1;
+  graph::Phase phase = graph::Phase::forward;
+  graph::NodeId before = 0;  // the first node of all ranks before which it starts
+};
+
+// Returns when units of level 3 are gathered: where their weights are used, once or once for the
+// forward and once for the backward ops, as early as Communication::prefetch_* say; in the order of
+// `before`. All ranks that share a unit get the same answer: `local` is as it was before
+// cut_microbatches leaves out of it what only other ranks need.
+std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
+                                  const std::vector<plan::Flat>& flats);
+
+// Appends what reduces a unit's gradients, all of them there, to this rank's part: into `target`.
+void scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
+                  uint8_t when, std::vector<DraftInstruction>& out);
+
+// Returns the instruction that gathers the ranks' parts of a unit's weights into Bucket::gathered.
+DraftInstruction gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather);
+
+// The same for new weights of levels 1 and 2, into Bucket::weights.
+DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const Bucket& bucket);
 
 // Groups the parameters into buckets and gives all that outlives a step its value and binding:
 // weights, optimizer state, buffers, constants, scalars. `inputs`, like the local graph's inputs,
@@ -114,8 +168,8 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
 
 // Appends the sections "prologue" and "prologue_last" where there are averages, then "micro".
 void make_microbatch_sections(Draft& draft, const Source& source, const Microbatches& microbatches,
-                              const Gradients& gradients, const std::vector<ValueId>& inputs,
-                              TraceSource& traces);
+                              const Gradients& gradients, const std::vector<Gather>& gathers,
+                              const std::vector<ValueId>& inputs, TraceSource& traces);
 
 // Appends the section "step": the gradients' norm, clipping, the optimizer.
 void make_step_section(Draft& draft, const Source& source, const Gradients& gradients,
@@ -123,6 +177,10 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
 
 // -- 4. On the draft
 // -------------------------------------------------------------------------------------------------
+
+// Gives each gathering of a unit but its first a value of its own, and has what runs behind it read
+// that.
+void separate_gathers(Draft& draft, const Gradients& gradients);
 
 // Has collectives start as soon as what they read is there, packing included, and what unpacks
 // their results run just before it is needed. Collectives keep their order, so that all ranks start

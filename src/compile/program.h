@@ -30,8 +30,8 @@ struct Frame {
     scratch,     // everything else: within one section's run, or from one section to a later one of
                  // the step
     communication,  // operands, results and workspace of one axis group's collectives, but for
-                    // operands that are parameters: same size and offsets on all its ranks, as
-                    // large as the largest of uneven parts needs
+                    // parameters: same size and offsets on all its ranks, as large as the largest
+                    // of uneven parts needs. What two groups reduce lies in the first one's
   };
   Kind kind = Kind::scratch;
   std::string name;
@@ -133,7 +133,8 @@ struct Binding {
   std::string data;  // constant: its bytes, row-major
 
   // Which piece of the whole tensor this rank holds: one range per dim of `shape`. data: of one
-  // global microbatch.
+  // global microbatch. A parameter or state that is kept in parts (plan::Unit) has a binding for
+  // each box of it that this rank holds, one behind the other, and none where it holds nothing.
   std::vector<int64_t> shape;
   std::vector<mesh::Range> ranges;
 };

@@ -1,6 +1,7 @@
 // When a microbatch's results are reduced over ranks.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <set>
@@ -13,20 +14,25 @@
 
 namespace perigee::compile {
 
-// The reductions of what a microbatch makes. All ranks start them, and the graph's collectives, in
-// the order of the nodes behind which they stand in the graph that all ranks have; a rank whose
-// part is there sooner waits for its turn.
+// The reductions of what a microbatch makes. All ranks start them, the graph's collectives and the
+// gathering of units in the order of the nodes behind which they stand in the graph that all ranks
+// have; a rank whose part is there sooner waits for its turn.
 class Reductions {
  public:
   // Appends the instructions of one.
   using Start = std::function<void(std::vector<DraftInstruction>&)>;
 
-  Reductions(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes)
+  // `nodes` run in this order. `gathers`: before which nodes a unit is gathered, ascending.
+  Reductions(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes,
+             const std::vector<graph::NodeId>& gathers = {})
       : graph_(graph), runs_(graph.nodes.size()) {
     for (auto id : nodes) {
       runs_[id] = true;
       if (graph::is_collective(graph.nodes[id].op)) collectives_.push_back(id);
     }
+    // A unit that is gathered before a node stands behind all that comes before the node.
+    for (auto id : gathers) collectives_.push_back(id == kEnd ? kEnd : id - 1);
+    std::sort(collectives_.begin(), collectives_.end());
     collectives_.push_back(kEnd);
   }
 
@@ -51,9 +57,8 @@ class Reductions {
     run(out);
   }
 
-  // A collective of the graph has started.
-  void passed(graph::NodeId collective, std::vector<DraftInstruction>& out) {
-    if (collective != collectives_[passed_]) return;
+  // A collective of the graph has started, or the gathering of a unit.
+  void passed(std::vector<DraftInstruction>& out) {
     ++passed_;
     run(out);
   }
@@ -69,8 +74,8 @@ class Reductions {
   }
 
   const graph::Graph& graph_;
-  std::vector<bool> runs_;  // by node
-  std::vector<graph::NodeId> collectives_;
+  std::vector<bool> runs_;                  // by node
+  std::vector<graph::NodeId> collectives_;  // and gathers; behind which node each stands at least
   size_t passed_ = 0;
   std::set<std::pair<graph::NodeId, size_t>> queue_;
   std::vector<Start> start_;  // by number; empty: not there yet

@@ -1,6 +1,7 @@
 // The sections that run for each microbatch: counting labels before, then forward and backward.
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "compile/layout.h"
@@ -78,11 +79,12 @@ class Loads {
 };
 
 void run_nodes(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes, Loads& loads,
-               Lowering& lowering, Instructions& out, auto started, auto after) {
+               Lowering& lowering, Instructions& out, auto before, auto started, auto after) {
   for (auto id : nodes) {
+    before(id);
     graph.nodes[id].each_operand([&](graph::ValueId v) { loads.need(v, out); });
     lowering.run(id, out);
-    if (graph::is_collective(graph.nodes[id].op)) started(id);
+    if (graph::is_collective(graph.nodes[id].op)) started();
     for (auto v : graph.nodes[id].outputs) {
       if (v.defined()) after(v);
     }
@@ -110,7 +112,7 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
   for (const auto& average : microbatches.averages) lowering.count_use(average.source);
   Loads loads(draft, graph, lowering);
   run_nodes(
-      graph, microbatches.prologue, loads, lowering, section.instructions, [](const auto&) {},
+      graph, microbatches.prologue, loads, lowering, section.instructions, [](auto) {}, [] {},
       [](auto) {});
   const double factor = 1.0 / static_cast<double>(draft.program.microbatches);
   for (const auto& average : microbatches.averages) {
@@ -149,6 +151,8 @@ class Collector {
     const auto& graph = source.local.graph;
     for (size_t p = 0; p < gradients.parameters.size(); ++p) {
       const auto& parameter = gradients.parameters[p];
+      origins_.push_back(parameter.gradient);
+      if (!parameter.gradient.defined()) continue;
       by_value_[parameter.gradient.index].push_back(p);
       // The op that makes the gradient writes it in place, through reshapes, when nobody else reads
       // it.
@@ -160,22 +164,26 @@ class Collector {
         v = std::get<graph::ValueId>(*node->find("self"));
         node = nullptr;
       }
-      origins_.push_back(v);
+      origins_.back() = v;
       if (!node) continue;
       const ValueId target = v == parameter.gradient
                                  ? parameter.value
                                  : draft.add_view(parameter.value, 0, graph.type(v),
                                                   contiguous_strides(graph.type(v).shape),
                                                   draft.value(parameter.value).name);
-      lowering.direct(v, target, draft.program.microbatches > 1 ? kFirst : kAlways);
+      lowering.direct(v, target, adds_up(parameter.bucket) ? kFirst : kAlways);
     }
-    for (const auto& bucket : gradients.buckets) {
-      missing_.push_back(bucket.parameters.size());
-      graph::NodeId behind = source.plan.communication.overlap ? 0 : Reductions::kEnd;
-      for (int32_t p : bucket.parameters) {
-        behind = std::max(behind, reductions.maker(gradients.parameters[p].gradient));
+    for (size_t b = 0; b < gradients.buckets.size(); ++b) {
+      missing_.push_back(0);
+      graph::NodeId behind = put_off(static_cast<int32_t>(b)) ? Reductions::kEnd : 0;
+      for (int32_t p : gradients.buckets[b].parameters) {
+        const auto& parameter = gradients.parameters[p];
+        if (!parameter.gradient.defined()) continue;
+        ++missing_[b];
+        behind = std::max(behind, reductions.maker(parameter.gradient));
       }
-      numbers_.push_back(bucket.axes.empty() ? 0 : reductions.add(behind));
+      numbers_.push_back(
+          missing_[b] > 0 && is_reduced(static_cast<int32_t>(b)) ? reductions.add(behind) : 0);
     }
   }
 
@@ -185,21 +193,25 @@ class Collector {
     if (found == by_value_.end()) return;
     for (size_t p : found->second) {
       const auto& parameter = gradients_.parameters[p];
-      if (!lowering_.is_direct(origins_[p])) {
+      const bool direct = lowering_.is_direct(origins_[p]);
+      if (!direct && reduced_each_time(parameter.bucket)) {
+        out.push_back(in_place("perigee::copy_",
+                               {{"self", parameter.value}, {"source", lowering_.get(v)}},
+                               {parameter.value}));
+      } else if (!direct) {
         add_up(out, draft_, parameter.value, lowering_.get(v), 1);
-      } else if (draft_.program.microbatches > 1) {
+      } else if (adds_up(parameter.bucket)) {
         out.push_back(when(
             kMiddle | kLast,
             in_place("perigee::accumulate_",
                      {{"self", parameter.value}, {"other", lowering_.get(v)}}, {parameter.value})));
       }
       const int32_t b = parameter.bucket;
-      const auto& bucket = gradients_.buckets[b];
-      if (--missing_[b] > 0 || bucket.axes.empty()) continue;
-      if (source_.plan.communication.overlap) {
-        reduce(b, out);
-      } else {
+      if (--missing_[b] > 0 || !is_reduced(b)) continue;
+      if (put_off(b)) {
         late_.push_back(b);
+      } else {
+        reduce(b, out);
       }
     }
     by_value_.erase(found);
@@ -209,17 +221,67 @@ class Collector {
   void finish(Instructions& out) {
     while (!by_value_.empty()) arrived({by_value_.begin()->first}, out);
     for (int32_t b : late_) reduce(b, out);
+    add_scattered(out);
   }
 
  private:
+  bool several() const { return draft_.program.microbatches > 1; }
+  bool is_reduced(int32_t b) const {
+    return gradients_.buckets[b].level > 0 || !gradients_.buckets[b].axes.empty();
+  }
+  // Units whose gradients are kept in parts are reduced in every microbatch; then the parts add up.
+  bool reduced_each_time(int32_t b) const { return gradients_.buckets[b].level >= 2; }
+  bool adds_up(int32_t b) const { return several() && !reduced_each_time(b); }
+  // Reduced at the end of the backward pass. What is kept in parts is not: it would all be whole.
+  bool put_off(int32_t b) const {
+    return !source_.plan.communication.overlap && !reduced_each_time(b);
+  }
+
   void reduce(int32_t b, Instructions& out) {
     reductions_.ready(
-        numbers_[b],
-        [this, b](Instructions& to) {
-          const auto& bucket = gradients_.buckets[b];
-          start_all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce, to);
-        },
-        out);
+        numbers_[b], [this, b](Instructions& to) { start(b, to); }, out);
+  }
+
+  void start(int32_t b, Instructions& out) {
+    const auto& bucket = gradients_.buckets[b];
+    if (bucket.level == 0) {
+      start_all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce, out);
+    } else if (reduced_each_time(b)) {
+      scatter(b, out);
+    } else {
+      scatter_unit(draft_, gradients_, bucket, bucket.part, several() ? kLast : kAlways, out);
+      reduce_part(bucket, out);
+    }
+  }
+
+  // Starts reducing; what comes of it is added up when the next unit's reduction has started.
+  void scatter(int32_t b, Instructions& out) {
+    const auto& bucket = gradients_.buckets[b];
+    const auto& part = draft_.value(bucket.part);
+    ValueId target = bucket.part;
+    if (several()) {
+      auto home = draft_.home(bucket.part);
+      home.outlives = false;
+      target = draft_.add(part.type, part.name + " of a microbatch", home);
+    }
+    scatter_unit(draft_, gradients_, bucket, target, kAlways, out);
+    add_scattered(out);
+    scattered_ = {b, target};
+    if (!source_.plan.communication.overlap) add_scattered(out);
+  }
+
+  void add_scattered(Instructions& out) {
+    const auto [b, part] = std::exchange(scattered_, {});
+    if (b < 0) return;
+    const auto& bucket = gradients_.buckets[b];
+    if (part != bucket.part) add_up(out, draft_, bucket.part, part, 1);
+    reduce_part(bucket, out);
+  }
+
+  // Over the axes on which the unit is not cut.
+  void reduce_part(const Bucket& bucket, Instructions& out) {
+    if (!bucket.axes.empty())
+      start_all_reduce(draft_, bucket.part, bucket.axes, bucket.reduce, out);
   }
 
   Draft& draft_;
@@ -233,6 +295,11 @@ class Collector {
   std::vector<size_t> missing_;          // per bucket
   std::vector<size_t> numbers_;          // per bucket: of its reduction
   std::vector<int32_t> late_;
+  struct Scattered {
+    int32_t bucket = -1;
+    ValueId part;
+  };
+  Scattered scattered_;  // reduced, and not added up yet
 };
 
 // Appends what keeps an output in a value of its own, read after the step; reduced where it is
@@ -273,8 +340,8 @@ void keep_result(Draft& draft, const Source& source, size_t output, ValueId valu
 }  // namespace
 
 void make_microbatch_sections(Draft& draft, const Source& source, const Microbatches& microbatches,
-                              const Gradients& gradients, const std::vector<ValueId>& inputs,
-                              TraceSource& traces) {
+                              const Gradients& gradients, const std::vector<Gather>& gathers,
+                              const std::vector<ValueId>& inputs, TraceSource& traces) {
   const auto& graph = source.local.graph;
   const auto names = graph::value_names(graph);
   std::vector<ValueId> averages;
@@ -294,7 +361,9 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     if (output.value.defined()) lowering.count_use(output.value);
   }
   Loads loads(draft, graph, lowering);
-  Reductions reductions(graph, microbatches.micro);
+  std::vector<graph::NodeId> gathered_before;
+  for (const auto& gather : gathers) gathered_before.push_back(gather.before);
+  Reductions reductions(graph, microbatches.micro, gathered_before);
   Collector collector(draft, source, gradients, lowering, reductions);
   std::map<int32_t, std::vector<size_t>> kept;        // losses and results by graph value
   std::vector<size_t> numbers(graph.outputs.size());  // of their reductions
@@ -319,13 +388,21 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     }
     kept.erase(found);
   };
+  size_t gathered = 0;
+  const auto gather_before = [&](graph::NodeId id) {
+    for (; gathered < gathers.size() && gathers[gathered].before <= id; ++gathered) {
+      out.push_back(gather_unit(draft, gradients, gathers[gathered]));
+      reductions.passed(out);
+    }
+  };
   run_nodes(
-      graph, microbatches.micro, loads, lowering, out,
-      [&](graph::NodeId collective) { reductions.passed(collective, out); },
+      graph, microbatches.micro, loads, lowering, out, gather_before,
+      [&] { reductions.passed(out); },
       [&](graph::ValueId v) {
         keep(v);
         collector.arrived(v, out);
       });
+  gather_before(Reductions::kEnd);
   while (!kept.empty()) {  // outputs that are inputs
     loads.need({kept.begin()->first}, out);
     keep({kept.begin()->first});

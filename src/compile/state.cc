@@ -55,10 +55,14 @@ Gradients collect(const Source& source) {
   const auto& graph = source.local.graph;
   const auto& mesh = source.plan.mesh;
   Gradients result;
-  std::vector<const mesh::Placements*> placements;
+  collect_units(source, result);
+  const size_t first = result.parameters.size();
+  std::vector<bool> in_unit(graph.inputs.size());
+  for (const auto& parameter : result.parameters) in_unit[parameter.input] = true;
+  std::vector<const mesh::Placements*> placements(first);
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const auto& input = graph.inputs[i];
-    if (input.kind != Input::Kind::parameter) continue;
+    if (input.kind != Input::Kind::parameter || in_unit[i]) continue;
     for (size_t o = 0; o < graph.outputs.size(); ++o) {
       const auto& output = graph.outputs[o];
       if (output.kind != Output::Kind::gradient || output.name != input.name) continue;
@@ -79,8 +83,8 @@ Gradients collect(const Source& source) {
     }
   }
 
-  std::vector<int32_t> order(result.parameters.size());
-  std::iota(order.begin(), order.end(), 0);
+  std::vector<int32_t> order(result.parameters.size() - first);
+  std::iota(order.begin(), order.end(), static_cast<int32_t>(first));
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     return ready(graph, result.parameters[a].gradient) <
            ready(graph, result.parameters[b].gradient);
@@ -150,6 +154,12 @@ std::string reduce_name(const mesh::Mesh& mesh, const mesh::Placements& placemen
   return name.empty() ? "sum" : name;
 }
 
+std::vector<std::string> optimizer_states(const StepSpec& spec) {
+  if (spec.optimizer == "adam" || spec.optimizer == "adamw") return {"exp_avg", "exp_avg_sq"};
+  if (spec.optimizer == "sgd" && spec.momentum != 0) return {"momentum_buffer"};
+  return {};
+}
+
 Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& inputs) {
   const auto& graph = source.local.graph;
   const auto& spec = source.spec;
@@ -174,12 +184,14 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     draft.bind(std::move(binding));
   };
 
-  const bool adam = spec.optimizer == "adam" || spec.optimizer == "adamw";
   const bool steps = spec.optimizer != "none";
-  const std::string first = adam ? "exp_avg" : "momentum_buffer", second = "exp_avg_sq";
-  const bool has_first = adam || (steps && spec.momentum != 0);
+  const auto states = optimizer_states(spec);
   for (size_t b = 0; b < gradients.buckets.size(); ++b) {
     auto& bucket = gradients.buckets[b];
+    if (bucket.level > 0) {
+      make_unit_state(draft, source, gradients, bucket, inputs);
+      continue;
+    }
     const TensorType flat{bucket.dtype, {bucket.elements}};
     const Home home = bucket.axes.empty()
                           ? Home{steps ? Home::Kind::scratch : Home::Kind::persistent}
@@ -187,8 +199,13 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     const auto number = std::to_string(b);
     bucket.weights = draft.add(flat, "parameters." + number, kPersistent);
     bucket.gradients = draft.add(flat, "gradients." + number, home);
-    if (has_first) bucket.first_state = draft.add(flat, first + "." + number, kPersistent);
-    if (adam) bucket.second_state = draft.add(flat, second + "." + number, kPersistent);
+    const auto state = [&](size_t k) {
+      return k < states.size() ? draft.add(flat, states[k] + "." + number, kPersistent) : ValueId{};
+    };
+    bucket.first_state = state(0);
+    bucket.second_state = state(1);
+    bucket.shares = {
+        {bucket.group, bucket.weights, bucket.gradients, bucket.first_state, bucket.second_state}};
     for (int32_t p : bucket.parameters) {
       auto& parameter = gradients.parameters[p];
       const auto index = static_cast<size_t>(parameter.input);
@@ -202,11 +219,10 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
       parameter.value = member(bucket.gradients, "gradient:" + input.name);
       inputs[index] = parameter.weight;
       bind(Binding::Kind::parameter, input.name, parameter.weight, index);
-      for (const auto& [state, name] :
-           {std::pair(bucket.first_state, first), std::pair(bucket.second_state, second)}) {
-        if (!state.defined()) continue;
-        const std::string full = name + ":" + input.name;
-        bind(Binding::Kind::state, full, member(state, full), index);
+      for (size_t k = 0; k < states.size(); ++k) {
+        const std::string full = states[k] + ":" + input.name;
+        bind(Binding::Kind::state, full,
+             member(k == 0 ? bucket.first_state : bucket.second_state, full), index);
       }
       if (!steps) {
         bind(Binding::Kind::result, "gradient:" + input.name, parameter.value, index);

@@ -1,4 +1,5 @@
 // The section "step": the gradients' norm, clipping, the optimizer.
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -25,11 +26,20 @@ ValueId scalar(Draft& draft, Binding::Kind kind, const std::string& name) {
   return binding.value;
 }
 
-// Appends the sum of squares of all gradients, in the order of the graph's inputs; gradients that
-// are sharded add up over the axes they are sharded on.
-ValueId squared_norm(Draft& draft, const Gradients& gradients, std::vector<DraftInstruction>& out) {
+// Appends the sum of squares of all gradients, units first, else in the order of the graph's
+// inputs; gradients that are sharded add up over the axes they are sharded on.
+ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradients,
+                     std::vector<DraftInstruction>& out) {
   std::map<std::string, std::vector<ValueId>> by_axes;
+  for (const auto& bucket : gradients.buckets) {
+    if (!bucket.part.defined()) continue;
+    const auto& flat = gradients.flats[bucket.flat];
+    const TensorType held{bucket.dtype, {flat.held()}};
+    by_axes[join_axes(source.plan.mesh, flat.unit->axes, flat.shard_axes)].push_back(
+        draft.add_view(bucket.part, 0, held, {1}, draft.value(bucket.part).name));
+  }
   for (const auto& parameter : gradients.parameters) {
+    if (gradients.buckets[parameter.bucket].level > 0) continue;
     by_axes[parameter.shard_axes].push_back(parameter.value);
   }
   ValueId total;
@@ -51,40 +61,42 @@ ValueId squared_norm(Draft& draft, const Gradients& gradients, std::vector<Draft
 
 void make_step_section(Draft& draft, const Source& source, const Gradients& gradients,
                        double factor) {
-  if (gradients.parameters.empty()) return;
+  const bool trains = std::any_of(gradients.parameters.begin(), gradients.parameters.end(),
+                                  [](const auto& p) { return p.gradient.defined(); });
+  if (!trains) return;
   const auto& spec = source.spec;
   DraftSection section{"step", false, {}};
   auto& out = section.instructions;
-  const ValueId squared = squared_norm(draft, gradients, out);
+  const ValueId squared = squared_norm(draft, source, gradients, out);
   const ValueId norm = scalar(draft, Binding::Kind::result, "grad_norm");
   const ValueId scale = draft.add(kScalar, "scale");
   out.push_back(plain(
       draft, "perigee::clip_scale",
       {{"squared_norm", squared}, {"max_norm", spec.clip_norm.value_or(0.0)}, {"factor", factor}},
       {norm, scale}));
-  for (const auto& bucket : gradients.buckets) {
+  const auto step = [&](const Bucket::Share& share) {
     if (spec.optimizer == "none") {
-      out.push_back(in_place("perigee::scale_", {{"self", bucket.gradients}, {"scale", scale}},
-                             {bucket.gradients}));
-      continue;
+      out.push_back(in_place("perigee::scale_", {{"self", share.gradients}, {"scale", scale}},
+                             {share.gradients}));
+      return;
     }
     const double decay =
-        bucket.group == 0 ? spec.weight_decay
-                          : spec.groups[bucket.group - 1].weight_decay.value_or(spec.weight_decay);
-    Args args{{"self", bucket.weights}};
-    std::vector<ValueId> outputs{bucket.weights};
+        share.group == 0 ? spec.weight_decay
+                         : spec.groups[share.group - 1].weight_decay.value_or(spec.weight_decay);
+    Args args{{"self", share.weights}};
+    std::vector<ValueId> outputs{share.weights};
     const bool adam = spec.optimizer != "sgd";
-    if (bucket.first_state.defined()) {
-      args.emplace_back(adam ? "exp_avg" : "momentum_buffer", bucket.first_state);
-      outputs.push_back(bucket.first_state);
+    if (share.first_state.defined()) {
+      args.emplace_back(adam ? "exp_avg" : "momentum_buffer", share.first_state);
+      outputs.push_back(share.first_state);
     }
-    if (bucket.second_state.defined()) {
-      args.emplace_back("exp_avg_sq", bucket.second_state);
-      outputs.push_back(bucket.second_state);
+    if (share.second_state.defined()) {
+      args.emplace_back("exp_avg_sq", share.second_state);
+      outputs.push_back(share.second_state);
     }
-    args.emplace_back("gradient", bucket.gradients);
+    args.emplace_back("gradient", share.gradients);
     args.emplace_back("lr",
-                      scalar(draft, Binding::Kind::scalar, "lr." + std::to_string(bucket.group)));
+                      scalar(draft, Binding::Kind::scalar, "lr." + std::to_string(share.group)));
     args.emplace_back("step", scalar(draft, Binding::Kind::scalar, "step"));
     args.emplace_back("scale", scale);
     if (adam) {
@@ -99,6 +111,12 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     args.emplace_back("weight_decay", decay);
     out.push_back(
         in_place("perigee::" + spec.optimizer + "_", std::move(args), std::move(outputs)));
+  };
+  for (const auto& bucket : gradients.buckets) {
+    for (const auto& share : bucket.shares) step(share);
+    if (bucket.part.defined() && bucket.level < 3 && spec.optimizer != "none") {
+      out.push_back(gather_stepped(draft, gradients, bucket));
+    }
   }
   draft.sections.push_back(std::move(section));
 }

@@ -160,13 +160,29 @@ void Executor::Impl::borrow() {
       fail("exec", "a program that borrows its weights needs an executor that has \"{}\"",
            binding.name);
     }
-    const auto lent = options.lender->tensor(binding.kind, binding.name);
+    const auto& known = options.lender->program().bindings;
+    const auto same = std::find_if(known.begin(), known.end(), [&](const Binding& other) {
+      return other.kind == binding.kind && other.name == binding.name &&
+             other.ranges == binding.ranges;
+    });
+    if (same == known.end()) {
+      fail("exec", "\"{}\" must be lent in the same parts, but the lender has others",
+           binding.name);
+    }
+    const auto lent = options.lender->tensor(*same);
     const auto own = tensor_of(binding.value, arena.bases(0));
     if (!same_layout(lent, own)) {
       fail("exec", "\"{}\" must be lent as {}, but is {}", binding.name, layout_of(own),
            layout_of(lent));
     }
-    borrowed[binding.value.index] = static_cast<std::byte*>(lent.data_ptr());
+    const auto root = value.view_of.defined() ? value.view_of : binding.value;
+    auto* address = static_cast<std::byte*>(lent.data_ptr()) -
+                    (value.place.offset - program.values[root.index].place.offset);
+    const auto [at, added] = borrowed.emplace(root.index, address);
+    if (!added && at->second != address) {
+      fail("exec", "\"{}\" must be lent where the parameters beside it are, but lies elsewhere",
+           binding.name);
+    }
   }
 }
 
@@ -460,17 +476,27 @@ void Executor::run(const StepInputs& inputs) {
 }
 
 at::Tensor Executor::tensor(Binding::Kind kind, const std::string& name) const {
-  if (const auto* binding = find_binding(impl_->program, kind, name)) {
-    return impl_->tensor_of(binding->value, impl_->arena.bases(0));
+  const auto pieces = std::count_if(
+      impl_->program.bindings.begin(), impl_->program.bindings.end(),
+      [&](const Binding& binding) { return binding.kind == kind && binding.name == name; });
+  if (pieces > 1) {
+    fail("exec", "\"{}\" must lie in one piece, but rank {} holds {} of them", name,
+         impl_->program.rank, pieces);
   }
+  if (const auto* binding = find_binding(impl_->program, kind, name)) return tensor(*binding);
   fail("exec", "the program has no tensor \"{}\" of that kind{}", name,
        did_you_mean(name, names(kind)));
+}
+
+at::Tensor Executor::tensor(const Binding& binding) const {
+  return impl_->tensor_of(binding.value, impl_->arena.bases(0));
 }
 
 std::vector<std::string> Executor::names(Binding::Kind kind) const {
   std::vector<std::string> names;
   for (const auto& binding : impl_->program.bindings) {
-    if (binding.kind == kind) names.push_back(binding.name);
+    if (binding.kind != kind || (!names.empty() && names.back() == binding.name)) continue;
+    names.push_back(binding.name);
   }
   return names;
 }

@@ -66,9 +66,11 @@ class Executor {
 
   // Returns the memory of a parameter, buffer, state or result between steps: this rank's part.
   // Writing to it changes the program's. It lies on the rank's device. Throws Error with the
-  // nearest name for one that the program lacks.
+  // nearest name for one that the program lacks, and for one that it holds in several pieces.
   at::Tensor tensor(compile::Binding::Kind kind, const std::string& name) const;
-  // Names of that kind in the program's order.
+  // The same for one of program().bindings.
+  at::Tensor tensor(const compile::Binding& binding) const;
+  // Names of that kind in the program's order, each once.
   std::vector<std::string> names(compile::Binding::Kind kind) const;
 
   const compile::Program& program() const;

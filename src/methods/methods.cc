@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "methods/method.h"
+#include "methods/order.h"
 
 namespace perigee::methods {
 
@@ -11,6 +12,9 @@ std::shared_ptr<const Method> grad_comm();
 std::shared_ptr<const Method> gradient_accumulation();
 std::shared_ptr<const Method> checkpoint();
 std::shared_ptr<const Method> tensor_parallel();
+std::shared_ptr<const Method> zero1();
+std::shared_ptr<const Method> zero2();
+std::shared_ptr<const Method> fsdp();
 
 namespace {
 
@@ -57,7 +61,11 @@ void say_idle_axes(plan::Plan& plan) {
     const bool splits_batch =
         std::find(batch_axes.begin(), batch_axes.end(), axis.name) != batch_axes.end();
     const bool used = std::any_of(plan.placements.begin(), plan.placements.end(),
-                                  [&](const auto& pin) { return pin.second[a].is_shard(); });
+                                  [&](const auto& pin) { return pin.second[a].is_shard(); }) ||
+                      std::any_of(plan.units.begin(), plan.units.end(), [&](const auto& unit) {
+                        const auto axes = mesh::split_axes(unit.axes);
+                        return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
+                      });
     if (axis.size == 1 || splits_batch || used) continue;
     plan.decisions.push_back(
         {"parallel_mode", fmt::format("no method shards over axis {}: its {} ranks repeat the same "
@@ -86,8 +94,14 @@ std::shared_ptr<const Method> find(std::string_view name,
 }  // namespace
 
 const std::vector<std::shared_ptr<const Method>>& all() {
-  static const std::vector<std::shared_ptr<const Method>> methods = {
-      parallel_mode(), tensor_parallel(), gradient_accumulation(), grad_comm(), checkpoint()};
+  static const std::vector<std::shared_ptr<const Method>> methods = {parallel_mode(),
+                                                                     tensor_parallel(),
+                                                                     gradient_accumulation(),
+                                                                     grad_comm(),
+                                                                     checkpoint(),
+                                                                     zero1(),
+                                                                     zero2(),
+                                                                     fsdp()};
   return methods;
 }
 
@@ -176,10 +190,7 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
   if (strategy.plan) return plan;
   plan.graph_hash = graph::structural_hash(*request.graph);
   plan.microbatches = 0;
-  // The mesh stands before any method sees the plan, wherever parallel_mode is listed.
-  auto uses = strategy.methods;
-  std::stable_partition(uses.begin(), uses.end(),
-                        [](const Use& use) { return use.method->name() == "parallel_mode"; });
+  const auto uses = in_order(strategy.methods);
   if (uses.empty() || uses.front().method->name() != "parallel_mode") {
     parallel_mode()->apply(plan, {}, request);
   }

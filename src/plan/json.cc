@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/error.h"
 #include "plan/plan.h"
@@ -43,6 +44,9 @@ class Field {
     if (found == value_.end()) fail("plan", "{}: {} is missing", file_, path);
     return {*found, file_, path};
   }
+
+  // Keys that later versions have added may be missing.
+  bool has(const std::string& key) const { return value_.is_object() && value_.contains(key); }
 
   std::vector<Field> items() const {
     if (!value_.is_array()) fail_rule("is an array");
@@ -99,6 +103,21 @@ class Field {
   std::string file_, path_;
 };
 
+Unit parse_unit(const Field& field) {
+  field.allow({"name", "parameters", "axes", "level", "reshard_after_forward"});
+  Unit unit;
+  unit.name = field.at("name").text();
+  for (const auto& parameter : field.at("parameters").items()) {
+    unit.parameters.push_back(parameter.text());
+  }
+  unit.axes = field.at("axes").text();
+  const auto level = field.at("level");
+  if (level.integer() < 1 || level.integer() > 3) level.fail_rule("is 1, 2 or 3");
+  unit.level = static_cast<int>(level.integer());
+  unit.reshard_after_forward = field.at("reshard_after_forward").boolean();
+  return unit;
+}
+
 mesh::Mesh parse_mesh(const Field& field) {
   field.allow({"axes", "order"});
   mesh::Mesh mesh;
@@ -117,6 +136,14 @@ std::string print(const Plan& plan) {
   json axes = json::array();
   for (const auto& axis : plan.mesh.axes)
     axes.push_back({{"name", axis.name}, {"size", axis.size}});
+  json units = json::array();
+  for (const auto& unit : plan.units) {
+    units.push_back({{"name", unit.name},
+                     {"parameters", unit.parameters},
+                     {"axes", unit.axes},
+                     {"level", unit.level},
+                     {"reshard_after_forward", unit.reshard_after_forward}});
+  }
   json placements = json::object();
   for (const auto& [name, p] : plan.placements) placements[name] = mesh::to_string(p);
   json decisions = json::array();
@@ -125,7 +152,9 @@ std::string print(const Plan& plan) {
   if (!std::isfinite(plan.prediction.step_seconds)) {
     fail("plan", "prediction.step_seconds is finite, but got {}", plan.prediction.step_seconds);
   }
-  const json document = {
+  json communication = {{"bucket_bytes", plan.communication.bucket_bytes},
+                        {"overlap", plan.communication.overlap}};
+  json document = {
       {"format", format_name},
       {"graph", plan.graph_hash},
       {"mesh", {{"axes", axes}, {"order", plan.mesh.order}}},
@@ -137,15 +166,23 @@ std::string print(const Plan& plan) {
        {{"regions", plan.recompute.regions},
         {"only", plan.recompute.only},
         {"keep", plan.recompute.keep}}},
-      {"communication",
-       {{"bucket_bytes", plan.communication.bucket_bytes},
-        {"overlap", plan.communication.overlap}}},
       {"prediction",
        {{"peak_bytes", plan.prediction.peak_bytes},
         {"step_seconds", plan.prediction.step_seconds},
         {"exact_memory", plan.prediction.exact_memory}}},
       {"decisions", decisions},
   };
+  // Where they say nothing new they are left out: a plan without them prints, and hashes, as ever.
+  if (!plan.units.empty()) document["units"] = units;
+  const Communication usual;
+  for (const auto& [key, number, otherwise] :
+       {std::tuple("prefetch_forward", plan.communication.prefetch_forward, usual.prefetch_forward),
+        std::tuple("prefetch_backward", plan.communication.prefetch_backward,
+                   usual.prefetch_backward),
+        std::tuple("prefetch_bytes", plan.communication.prefetch_bytes, usual.prefetch_bytes)}) {
+    if (number != otherwise) communication[key] = number;
+  }
+  document["communication"] = communication;
   return document.dump(2) + "\n";
 }
 
@@ -161,8 +198,8 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.at("format").text() != format_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
-  root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "rules",
-              "recompute", "communication", "prediction", "decisions"});
+  root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "units",
+              "rules", "recompute", "communication", "prediction", "decisions"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -173,6 +210,9 @@ Plan parse(std::string_view text, std::string_view file_name) {
     plan.placements[name] = field.placements();
   }
 
+  if (root.has("units")) {
+    for (const auto& unit : root.at("units").items()) plan.units.push_back(parse_unit(unit));
+  }
   for (const auto& [op, text] : root.at("rules").members()) plan.rules[op] = text.text();
 
   const auto recompute = root.at("recompute");
@@ -184,9 +224,16 @@ Plan parse(std::string_view text, std::string_view file_name) {
   plan.recompute.keep = recompute.at("keep").texts();
 
   const auto communication = root.at("communication");
-  communication.allow({"bucket_bytes", "overlap"});
+  communication.allow(
+      {"bucket_bytes", "overlap", "prefetch_forward", "prefetch_backward", "prefetch_bytes"});
   plan.communication.bucket_bytes = communication.at("bucket_bytes").integer();
   plan.communication.overlap = communication.at("overlap").boolean();
+  for (const auto& [key, number] :
+       {std::pair("prefetch_forward", &plan.communication.prefetch_forward),
+        std::pair("prefetch_backward", &plan.communication.prefetch_backward),
+        std::pair("prefetch_bytes", &plan.communication.prefetch_bytes)}) {
+    if (communication.has(key)) *number = communication.at(key).integer();
+  }
 
   const auto prediction = root.at("prediction");
   prediction.allow({"peak_bytes", "step_seconds", "exact_memory"});

@@ -72,6 +72,47 @@ void verify_recompute(const Recompute& recompute, const graph::Graph& graph) {
   }
 }
 
+void verify_units(const Plan& plan, const graph::Graph& graph) {
+  std::vector<std::string> axes, known;
+  for (const auto& a : plan.mesh.axes) axes.push_back(a.name);
+  for (const auto& input : graph.inputs) {
+    if (input.kind == graph::Input::Kind::parameter) known.push_back(input.name);
+  }
+  std::map<std::string, std::string> unit_of;
+  for (const auto& unit : plan.units) {
+    if (unit.level < 1 || unit.level > 3) {
+      fail("plan", "a unit has level 1, 2 or 3, but {} has {}", unit.name, unit.level);
+    }
+    const auto cut = mesh::split_axes(unit.axes);
+    for (const auto& axis : cut) {
+      if (plan.mesh.find(axis) < 0) {
+        fail("plan", "a unit is cut over axes of the mesh, but {} over \"{}\"{}", unit.name, axis,
+             did_you_mean(axis, axes));
+      }
+    }
+    for (const auto& name : unit.parameters) {
+      if (std::find(known.begin(), known.end(), name) == known.end()) {
+        fail("plan", "a unit holds parameters of the graph, but {} holds \"{}\"{}", unit.name, name,
+             did_you_mean(name, known));
+      }
+      const auto [at, added] = unit_of.emplace(name, unit.name);
+      if (!added) {
+        fail("plan", "a parameter stands in one unit, but {} stands in {} and {}", name, at->second,
+             unit.name);
+      }
+      const auto placed = plan.placements.find(name);
+      if (placed == plan.placements.end()) continue;
+      for (const auto& axis : cut) {
+        const auto& p = placed->second[plan.mesh.find(axis)];
+        if (p.is_replicate()) continue;
+        fail("plan",
+             "a unit cuts what is whole on its axes, but {} of {} is placed as {} on axis {}", name,
+             unit.name, mesh::to_string(p), axis);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void verify(const Plan& plan, const graph::Graph& graph) {
@@ -87,6 +128,10 @@ void verify(const Plan& plan, const graph::Graph& graph) {
       fail("plan", "batch_axes names axes of the mesh, but got \"{}\"{}", axis,
            did_you_mean(axis, names));
     }
+  }
+  for (const auto n : {plan.communication.prefetch_forward, plan.communication.prefetch_backward,
+                       plan.communication.prefetch_bytes}) {
+    if (n < 0) fail("plan", "communication.prefetch_* are at least 0, but got {}", n);
   }
   if (plan.communication.bucket_bytes < 1) {
     fail("plan", "communication.bucket_bytes is at least 1, but got {}",
@@ -125,6 +170,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
     }
   }
   verify_recompute(plan.recompute, graph);
+  verify_units(plan, graph);
 }
 
 std::string hash(const Plan& plan) {

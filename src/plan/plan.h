@@ -19,6 +19,11 @@ namespace perigee::plan {
 struct Communication {
   int64_t bucket_bytes = 25 << 20;  // gradients are all-reduced in buckets of at least this size
   bool overlap = true;              // start a bucket as soon as its last gradient is there
+  // Units of level 3: how many are gathered before they are used, each while the one before it is
+  // at work, and how many bytes these may take at most (0: any).
+  int64_t prefetch_forward = 1;
+  int64_t prefetch_backward = 1;
+  int64_t prefetch_bytes = 0;
   bool operator==(const Communication&) const = default;
 };
 
@@ -30,6 +35,19 @@ struct Recompute {
   std::vector<std::string> only;  // ops that run again; empty: all but those of `keep`
   std::vector<std::string> keep;  // ops whose results are kept all the same
   bool operator==(const Recompute&) const = default;
+};
+
+// Parameters that are stored together: one flat tensor of their elements, in this order, cut into
+// equal parts over the axes (padded behind the last). Only storage is cut: ops see each parameter
+// whole on these axes (Plan::placements), and its gradient is Partial on them. Levels as in ZeRO
+// (Rajbhandari et al. 2020): what a rank keeps its part of, instead of the whole.
+struct Unit {
+  std::string name;                     // the scope it was made from, or "size.K"
+  std::vector<std::string> parameters;  // their own names
+  std::string axes;                     // comma separated
+  int level = 3;                        // 1: optimizer state, 2: and gradients, 3: and parameters
+  bool reshard_after_forward = true;    // level 3: gather again for the backward pass
+  bool operator==(const Unit&) const = default;
 };
 
 // One decision and who took it: printed by --explain.
@@ -60,6 +78,9 @@ struct Plan {
   // sharded on dim 0 over batch_axes, parameters and buffers not named here are replicated.
   std::map<std::string, mesh::Placements> placements;
 
+  // Each parameter stands in one unit at most; those in none are stored as they are placed.
+  std::vector<Unit> units;
+
   // Sharding rules that the user added or replaced, by op (shard/rule.h has the grammar).
   std::map<std::string, std::string> rules;
 
@@ -73,7 +94,8 @@ struct Plan {
 
 // Throws Error when the plan does not fit the graph (another structural hash: says what differs
 // where it can), names values that the graph lacks, has placements whose count is not that of the
-// axes, a dim out of range, or Partial inputs, or recomputes scopes or ops that the graph lacks.
+// axes, a dim out of range, or Partial inputs, recomputes scopes or ops that the graph lacks, or
+// has units that overlap or cut what is not whole.
 void verify(const Plan& plan, const graph::Graph& graph);
 
 // JSON, "format": "perigee.plan/1", sorted keys, numbers as the shortest text that reads back

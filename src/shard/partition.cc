@@ -1,5 +1,6 @@
 #include "shard/partition.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -134,6 +135,19 @@ class Partition {
     return true;
   }
 
+  // Returns true where the parameter's unit is cut over the axis: its gradient is reduced there
+  // with the unit's others, and so must be a sum.
+  bool cuts(const std::string& parameter, size_t axis) const {
+    const auto& name = plan_.mesh.axes[axis].name;
+    return plan_.mesh.axes[axis].size > 1 &&
+           std::any_of(plan_.units.begin(), plan_.units.end(), [&](const plan::Unit& unit) {
+             const auto axes = mesh::split_axes(unit.axes);
+             return std::find(axes.begin(), axes.end(), name) != axes.end() &&
+                    std::find(unit.parameters.begin(), unit.parameters.end(), parameter) !=
+                        unit.parameters.end();
+           });
+  }
+
   void add_output(const Output& output) {
     const auto v = output.value;
     auto wanted = sharding_.values[v.index];
@@ -149,6 +163,9 @@ class Partition {
         const bool reduced_later = output.kind == Output::Kind::gradient &&
                                    wanted[a] == mesh::Placement::partial() && own.is_replicate();
         if (!reduced_later) wanted[a] = own;
+        if (output.kind == Output::Kind::gradient && cuts(output.name, a)) {
+          wanted[a] = mesh::Placement::partial();
+        }
       } else if (wanted[a] != mesh::Placement::partial()) {
         wanted[a] = mesh::Placement::replicate();  // the loss
       }

@@ -62,12 +62,11 @@ at::Tensor part_of(at::Tensor whole, const std::vector<mesh::Range>& ranges) {
   return whole;
 }
 
-at::Tensor initial_part(const Graph& init, const std::string& name,
-                        const std::vector<mesh::Range>& ranges, uint64_t seed) {
+at::Tensor initial_value(const Graph& init, const std::string& name, uint64_t seed) {
   const auto* output = init.find_output(graph::Output::Kind::result, name);
   if (!output) fail("train", "every parameter needs a first value, but {} has none", name);
   const auto values = exec::evaluate(cut_out(init, *output), {}, {.seed = seed});
-  return part_of(values.at(name), ranges);
+  return values.at(name);
 }
 
 }  // namespace perigee::train

@@ -2,9 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "exec/allocator.h"
 #include "exec/tensor.h"
+#include "plan/units.h"
+#include "train/checkpoint_files.h"
+#include "train/holdings.h"
 #include "train/initial.h"
 #include "train/learning_rate.h"
 #include "train/step_spec.h"
@@ -13,41 +18,10 @@ namespace perigee::train {
 namespace {
 
 using Kind = compile::Binding::Kind;
+using graph::Input;
 
 // Steps after which the memory of libraries is looked at.
 constexpr int64_t kWatchedSteps = 3;
-
-// What a checkpoint holds.
-constexpr Kind kKept[] = {Kind::parameter, Kind::buffer, Kind::state};
-
-bool is_kept(const compile::Binding& binding) {
-  return std::find(std::begin(kKept), std::end(kKept), binding.kind) != std::end(kKept);
-}
-
-TensorPart part_of_binding(const compile::Program& program, const compile::Binding& binding) {
-  return {binding.name, program.values[binding.value.index].type.dtype, binding.shape,
-          binding.ranges};
-}
-
-// Returns the ranks' holdings of every kept tensor: which parts there are and who has them. States
-// lie as their parameters (their names end in ":PARAM").
-std::vector<Holding> holdings(const compile::Program& program, const plan::Plan& plan) {
-  std::vector<Holding> all;
-  for (const auto& binding : program.bindings) {
-    if (!is_kept(binding)) continue;
-    const auto colon = binding.name.find(':');
-    const auto owner = binding.kind == Kind::state && colon != std::string::npos
-                           ? binding.name.substr(colon + 1)
-                           : binding.name;
-    const auto placed = plan.placements.find(owner);
-    const auto placements =
-        placed != plan.placements.end() ? placed->second : mesh::Placements(plan.mesh.axes.size());
-    for (auto& holding : holdings_of(part_of_binding(program, binding), placements, plan.mesh)) {
-      all.push_back(std::move(holding));
-    }
-  }
-  return all;
-}
 
 // Returns the rank's part of a batch's tensor whose rows are already the rank's.
 at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
@@ -100,34 +74,43 @@ void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>
   const auto& program = executor_->program();
   const bool from_graph = !blueprint_.init.outputs.empty();
   const auto group = everyone(communicator_);
-  for (const auto& binding : program.bindings) {
-    if (binding.kind != Kind::parameter && binding.kind != Kind::buffer) continue;
-    auto target = executor_->tensor(binding.kind, binding.name);
+  const bool root = communicator_.rank() == 0;
+  for (const auto& input : blueprint_.training.inputs) {
+    if (input.kind != Input::Kind::parameter && input.kind != Input::Kind::buffer) continue;
+    std::vector<const compile::Binding*> held;  // several where it lies in pieces
+    for (const auto& binding : program.bindings) {
+      const bool same = binding.name == input.name &&
+                        (binding.kind == Kind::parameter || binding.kind == Kind::buffer);
+      if (same) held.push_back(&binding);
+    }
+    if (from_graph && held.empty()) continue;
+    at::Tensor whole;
     if (from_graph) {
-      target.copy_(initial_part(blueprint_.init, binding.name, binding.ranges,
-                                static_cast<uint64_t>(job_.seed)));
-      continue;
+      whole = initial_value(blueprint_.init, input.name, static_cast<uint64_t>(job_.seed));
+    } else {
+      const auto& type = blueprint_.training.type(input.value);
+      whole = at::empty(type.shape, exec::scalar_type(type.dtype));
+      if (root) {
+        const auto value = values ? values(input.name) : at::Tensor();
+        if (!value.defined())
+          fail("train", "every parameter needs a first value, but {} has none", input.name);
+        whole.copy_(value);
+      }
+      group->run({.kind = exec::Collective::Kind::broadcast,
+                  .input = root ? whole : at::Tensor(),
+                  .output = whole});
     }
-    auto whole = at::empty(binding.shape, target.options().device(at::kCPU));
-    if (communicator_.rank() == 0) {
-      const auto value = values ? values(binding.name) : at::Tensor();
-      if (!value.defined())
-        fail("train", "every parameter needs a first value, but {} has none", binding.name);
-      whole.copy_(value);
+    for (const auto* binding : held) {
+      executor_->tensor(*binding).copy_(part_of(whole, binding->ranges));
     }
-    const bool root = communicator_.rank() == 0;
-    group->run({.kind = exec::Collective::Kind::broadcast,
-                .input = root ? whole : at::Tensor(),
-                .output = whole});
-    target.copy_(part_of(whole, binding.ranges));
   }
 }
 
 void RankTrainer::load(const Checkpoint& checkpoint) {
   const auto& program = executor_->program();
   for (const auto& binding : program.bindings) {
-    if (!is_kept(binding)) continue;
-    auto target = executor_->tensor(binding.kind, binding.name);
+    if (!is_kept(binding.kind)) continue;
+    auto target = executor_->tensor(binding);
     auto part = at::empty(target.sizes(), target.options().device(at::kCPU));
     checkpoint.read(part_of_binding(program, binding),
                     {static_cast<std::byte*>(part.data_ptr()), static_cast<size_t>(part.nbytes())});
@@ -208,14 +191,20 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
     spec.evaluation = true;
     spec.borrow_weights = true;
     auto plan = blueprint_.plan;
-    plan.graph_hash = graph::structural_hash(blueprint_.evaluation);
+    auto graph = blueprint_.evaluation;
+    // Units are cut as in training: they hold what evaluation leaves out, too.
+    for (const auto& input : blueprint_.training.inputs) {
+      if (plan.units.empty() || input.kind != Input::Kind::parameter) continue;
+      if (graph.find_input(input.name)) continue;
+      graph.add_input(input.kind, input.name, blueprint_.training.type(input.value));
+    }
+    plan.graph_hash = graph::structural_hash(graph);
     if (plan.microbatches == 1) {
-      for (const auto& output : blueprint_.evaluation.outputs) {
+      for (const auto& output : graph.outputs) {
         if (output.kind == graph::Output::Kind::result) spec.results.push_back(output.name);
       }
     }
-    auto program =
-        compile::compile(blueprint_.evaluation, plan, spec, communicator_.rank(), traces_);
+    auto program = compile::compile(graph, plan, spec, communicator_.rank(), traces_);
     auto options = executor_options();
     options.lender = executor_.get();
     evaluator_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
@@ -228,29 +217,65 @@ void RankTrainer::end_evaluation() { evaluator_.reset(); }
 
 std::vector<Piece> RankTrainer::pieces_to_write() {
   const auto& program = executor_->program();
-  const auto all = holdings(program, blueprint_.plan);
+  const auto all = all_holdings(program, blueprint_.training, blueprint_.plan, spec_);
   const auto writers = owners(all);
+  std::set<std::string> mine;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (writers[i] == communicator_.rank()) mine.insert(key_of(all[i].part));
+  }
   std::vector<Piece> pieces;
   on_host_.clear();
   for (const auto& binding : program.bindings) {
-    if (!is_kept(binding)) continue;
-    const auto part = part_of_binding(program, binding);
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (!(all[i].part == part) || writers[i] != communicator_.rank()) continue;
-      auto tensor = executor_->tensor(binding.kind, binding.name);
-      if (!tensor.device().is_cpu()) tensor = on_host_.emplace_back(tensor.cpu());
-      pieces.push_back(
-          {part,
-           {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())},
-           binding.kind != Kind::state});
-    }
+    if (!is_kept(binding.kind)) continue;
+    auto part = part_of_binding(program, binding);
+    if (!mine.contains(key_of(part))) continue;
+    auto tensor = executor_->tensor(binding);
+    if (!tensor.device().is_cpu()) tensor = on_host_.emplace_back(tensor.cpu());
+    pieces.push_back(
+        {std::move(part),
+         {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())},
+         binding.kind != Kind::state});
   }
   return pieces;
 }
 
+at::Tensor RankTrainer::joined_parts(const std::string& name) {
+  const auto& plan = blueprint_.plan;
+  const auto rank = communicator_.rank();
+  for (const auto& flat : plan::flats(plan, blueprint_.training, rank)) {
+    if (flat.unit->level < 3) continue;
+    for (const auto& member : flat.members) {
+      if (member.name != name) continue;
+      // The pieces that a rank holds lie one behind the other, as the ranks' pieces do.
+      exec::Transfer transfer{.kind = exec::Collective::Kind::all_gather};
+      for (int64_t begin = 0; begin < flat.parts * flat.part; begin += flat.part) {
+        const auto end = std::min(member.offset + member.elements, begin + flat.part);
+        transfer.output_counts.push_back(
+            std::max<int64_t>(0, end - std::max(member.offset, begin)));
+      }
+      const auto& axes = flat.unit->axes;
+      const auto ranks = mesh::group_of(plan.mesh, mesh::split_axes(axes), rank);
+      const auto options =
+          at::TensorOptions(connection_.device->place()).dtype(exec::scalar_type(flat.dtype));
+      std::vector<at::Tensor> pieces{at::empty({0}, options)};
+      for (const auto& binding : executor_->program().bindings) {
+        if (binding.kind != Kind::parameter || binding.name != name) continue;
+        pieces.push_back(executor_->tensor(binding).view({-1}));
+      }
+      transfer.input = at::cat(pieces);
+      transfer.output = at::empty({member.elements}, options);
+      const auto result = transfer.output;
+      connection_.tensors->group(axes, ranks)->start_flat(std::move(transfer))->wait();
+      return result.view(member.shape);
+    }
+  }
+  return {};
+}
+
 at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
-  const auto* binding = executor_->program().find(kind, name);
-  auto part = executor_->tensor(kind, name);
+  const auto& shape = blueprint_.training.type(blueprint_.training.find_input(name)->value).shape;
+  auto part = kind == Kind::parameter ? joined_parts(name) : at::Tensor();
+  if (!part.defined()) part = executor_->tensor(kind, name);
   const auto placed = blueprint_.plan.placements.find(name);
   const auto copy = [](const at::Tensor& t) {
     return t.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
@@ -266,8 +291,8 @@ at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
     const std::vector<std::string> axes = {mesh.axes[a].name};
     const auto group = connection_.tensors->group(mesh.axes[a].name,
                                                   mesh::group_of(mesh, axes, communicator_.rank()));
-    auto joined = at::empty(
-        mesh::local_shape(binding->shape, placements, mesh, communicator_.rank()), part.options());
+    auto joined =
+        at::empty(mesh::local_shape(shape, placements, mesh, communicator_.rank()), part.options());
     group->run({.kind = exec::Collective::Kind::all_gather,
                 .input = part.contiguous(),
                 .output = joined,

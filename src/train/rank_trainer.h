@@ -50,7 +50,8 @@ class RankTrainer {
   // This rank's parts, for a checkpoint; ownership is in `owners`. Parts that lie on a GPU are
   // copied, and the copies kept until the next call.
   std::vector<Piece> pieces_to_write();
-  // Returns the whole tensor of a parameter or buffer, on the CPU. All ranks call it in one order.
+  // Returns the whole tensor of a parameter or buffer of the training graph, on the CPU. All ranks
+  // call it in one order.
   at::Tensor full(compile::Binding::Kind kind, const std::string& name);
 
   // Returns the results of the last evaluate, whole, on the CPU. All ranks call it.
@@ -66,6 +67,8 @@ class RankTrainer {
 
  private:
   exec::ExecutorOptions executor_options() const;
+  // Returns a parameter whole on its unit's axes where it is kept in parts, else nothing.
+  at::Tensor joined_parts(const std::string& name);
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);
 
   const Blueprint& blueprint_;

@@ -285,11 +285,12 @@ void Trainer::load(const std::string& folder) {
 void Trainer::copy_to(torch::nn::Module& net) {
   std::map<std::string, at::Tensor> values;
   impl_->each([&](size_t i) {
-    for (const auto kind : {BindingKind::parameter, BindingKind::buffer}) {
-      for (const auto& name : impl_->ranks[i]->executor().names(kind)) {
-        auto whole = impl_->ranks[i]->full(kind, name);
-        if (i == 0) values[name] = std::move(whole);
-      }
+    for (const auto& input : impl_->blueprints[i].training.inputs) {
+      const bool parameter = input.kind == graph::Input::Kind::parameter;
+      if (!parameter && input.kind != graph::Input::Kind::buffer) continue;
+      auto whole = impl_->ranks[i]->full(parameter ? BindingKind::parameter : BindingKind::buffer,
+                                         input.name);
+      if (i == 0) values[input.name] = std::move(whole);
     }
   });
   const auto& tied = impl_->blueprints.front().tied;

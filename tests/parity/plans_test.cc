@@ -69,6 +69,46 @@ Drawn draw(const std::string& model, uint64_t seed) {
   return drawn;
 }
 
+// Has most parameters that are whole on some axes kept in parts there, each unit at a level of its
+// own, and freezes some.
+void keep_in_parts(Drawn& drawn, uint64_t seed) {
+  std::mt19937_64 random(1000 + seed);
+  auto& plan = drawn.plan;
+  const auto axes_of = [&](const std::string& name) {
+    std::string axes;
+    const auto placed = plan.placements.find(name);
+    for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
+      const bool whole = placed == plan.placements.end() || placed->second[a].is_replicate();
+      if (!whole || any(random, 0, 4) == 0) continue;
+      axes += (axes.empty() ? "" : ",") + plan.mesh.axes[a].name;
+    }
+    return axes;
+  };
+  for (const auto& input : drawn.given.graph.inputs) {
+    if (input.kind != graph::Input::Kind::parameter) continue;
+    if (any(random, 0, 9) == 0) drawn.spec.frozen.push_back(input.name);
+    const auto axes = axes_of(input.name);
+    if (axes.empty() || any(random, 0, 9) == 0) continue;
+    // Behind one of the last units that are cut over these axes, or a new one.
+    const auto unit =
+        std::find_if(plan.units.rbegin(), plan.units.rend(),
+                     [&](const plan::Unit& u) { return u.axes == axes && any(random, 0, 2) > 0; });
+    if (unit != plan.units.rend()) {
+      unit->parameters.push_back(input.name);
+      continue;
+    }
+    plan.units.push_back({"unit." + std::to_string(plan.units.size()),
+                          {input.name},
+                          axes,
+                          static_cast<int>(any(random, 1, 3)),
+                          any(random, 0, 1) == 1});
+  }
+  plan.communication.prefetch_forward = any(random, 0, 2);
+  plan.communication.prefetch_backward = any(random, 0, 2);
+  plan.communication.prefetch_bytes = any(random, 0, 2) * 1500;
+  plan::verify(plan, drawn.given.graph);
+}
+
 Outcome run_alone(const Drawn& drawn, compile::TraceSource& traces) {
   plan::Plan plan;
   plan.graph_hash = drawn.plan.graph_hash;
@@ -91,9 +131,10 @@ std::vector<Program> compile_all(const Drawn& drawn, compile::TraceSource& trace
 // Which kinds of collectives ran.
 std::set<std::string> seen;
 
-void check_plan(const std::string& model, uint64_t seed) {
+void check_plan(const std::string& model, uint64_t seed, bool in_parts) {
   at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
   auto drawn = draw(model, seed);
+  if (in_parts) keep_in_parts(drawn, seed);
   DryRuns traces;
   const auto one = run_alone(drawn, traces);
   const auto programs = compile_all(drawn, traces);
@@ -129,15 +170,16 @@ void check_plan(const std::string& model, uint64_t seed) {
   }
 }
 
-void check_plans(const std::string& model, uint64_t plans) {
+void check_plans(const std::string& model, uint64_t plans, bool in_parts = false) {
   for (uint64_t seed = 0; seed < plans; ++seed) {
     std::string wrong;
     try {
-      check_plan(model, seed);
+      check_plan(model, seed, in_parts);
     } catch (const std::exception& error) {
       wrong = error.what();
     }
-    INFO(model << " seed " << seed << ": " << wrong.substr(0, 2000));
+    INFO(model << (in_parts ? " in parts" : "") << ", seed " << seed << ": "
+               << wrong.substr(0, 2000));
     CHECK(wrong.empty());
   }
 }
@@ -158,6 +200,12 @@ TEST_CASE("regression: random plans hold the predicted bytes and train as one de
        {"comm::all_reduce", "comm::all_gather", "comm::reduce_scatter", "comm::all_to_all"}) {
     INFO(op);
     CHECK(seen.contains(op));
+  }
+}
+TEST_CASE(
+    "random plans with parameters in parts hold the predicted bytes and train as one device") {
+  for (const char* model : {"gpt", "images", "experts", "regression", "recurrent"}) {
+    check_plans(model, 20, true);
   }
 }
 

@@ -37,11 +37,9 @@ Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& m
                  exec::Communicator& communicator, int owner) {
   count_memory_for(owner);
   exec::Executor executor(program, communicator, mesh, {.seed = 9});
-  for (const auto kind : {Kind::parameter, Kind::buffer}) {
-    for (const auto& name : executor.names(kind)) {
-      const auto& whole = given.inputs.at(name);
-      executor.tensor(kind, name).copy_(piece(whole, program.find(kind, name)->ranges));
-    }
+  for (const auto& binding : executor.program().bindings) {
+    if (binding.kind != Kind::parameter && binding.kind != Kind::buffer) continue;
+    executor.tensor(binding).copy_(piece(given.inputs.at(binding.name), binding.ranges));
   }
   Outcome outcome;
   reset_counted_peak(owner);
@@ -57,10 +55,11 @@ Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& m
     outcome.norms.push_back(executor.tensor(Kind::result, "grad_norm").item<double>());
   }
   outcome.counted = counted_peak(owner);
-  for (const auto kind : {Kind::parameter, Kind::buffer, Kind::state}) {
-    for (const auto& name : executor.names(kind)) {
-      outcome.tensors[name] = {executor.tensor(kind, name).clone(),
-                               program.find(kind, name)->ranges};
+  for (const auto& binding : executor.program().bindings) {
+    if (binding.kind == Kind::parameter || binding.kind == Kind::buffer ||
+        binding.kind == Kind::state) {
+      outcome.tensors.emplace(binding.name,
+                              std::pair(executor.tensor(binding).clone(), binding.ranges));
     }
   }
   return outcome;
@@ -78,7 +77,7 @@ std::string compare(const Outcome& one, const Outcome& rank, double tolerance) {
   }
   for (const auto& [name, part] : rank.tensors) {
     const auto wrong =
-        difference(part.first, piece(one.tensors.at(name).first, part.second), tolerance);
+        difference(part.first, piece(one.tensors.find(name)->second.first, part.second), tolerance);
     if (!wrong.empty()) return name + ": " + wrong;
   }
   return "";

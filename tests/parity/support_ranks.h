@@ -26,10 +26,10 @@ class DryRuns : public compile::TraceSource {
   std::map<std::string, std::optional<compile::OpTrace>> known_;
 };
 
-// What a rank has done: its numbers, and its tensors by name with the piece of the whole they are.
+// What a rank has done: its numbers, and its tensors by name with the pieces of the whole they are.
 struct Outcome {
   std::vector<double> losses, norms;
-  std::map<std::string, std::pair<at::Tensor, std::vector<mesh::Range>>> tensors;
+  std::multimap<std::string, std::pair<at::Tensor, std::vector<mesh::Range>>> tensors;
   int64_t counted = 0;  // bytes
 };
 

@@ -2,6 +2,9 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <cmath>
+#include <mutex>
+
 #include "base/error.h"
 #include "capture/capture.h"
 #include "exec/executor.h"
@@ -93,6 +96,50 @@ std::map<std::string, at::Tensor> state_of(const nn::Module& net) {
   return state;
 }
 
+at::Tensor part(at::Tensor whole, const std::vector<mesh::Range>& ranges) {
+  for (size_t d = 0; d < ranges.size(); ++d) {
+    whole = whole.narrow(static_cast<int64_t>(d), ranges[d].begin, ranges[d].length);
+  }
+  return whole;
+}
+
+// Tensors put together from the ranks' parts. Where two ranks have other bits, there is no number.
+class Whole {
+ public:
+  explicit Whole(const std::map<std::string, at::Tensor>& like) {
+    for (const auto& [name, tensor] : like) {
+      tensors_[name] = at::zeros_like(tensor);
+      known_[name] = at::zeros_like(tensor, at::kBool);
+    }
+  }
+
+  void add(const std::string& name, const std::vector<mesh::Range>& ranges,
+           const at::Tensor& value) {
+    std::lock_guard lock(mutex_);
+    auto target = part(tensors_.at(name), ranges), known = part(known_.at(name), ranges);
+    const bool differs = at::logical_and(known, target != value).any().item<bool>();
+    target.copy_(value);
+    if (differs) target.fill_(std::nan(""));
+    known.fill_(true);
+  }
+
+  // Those that some rank has. Throws where a part is missing.
+  std::map<std::string, at::Tensor> take() {
+    for (const auto& [name, known] : known_) {
+      if (!known.any().item<bool>()) {
+        tensors_.erase(name);
+      } else if (!known.all().item<bool>()) {
+        throw std::runtime_error("no rank has all of " + name);
+      }
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, at::Tensor> tensors_, known_;
+};
+
 Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
                      const Recipe& recipe, const Ranks& ranks) {
   const int64_t micro = recipe.batch / ranks.microbatches;
@@ -108,6 +155,7 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
 
   const auto initial = state_of(net);
   Trained result;
+  Whole whole(initial);
   exec::run_ranks(ranks.count, [&](exec::Communicator& communicator) {
     const TestRank on(communicator);
     DryRuns traces(*on.device);
@@ -119,31 +167,39 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
     exec::Executor executor(std::move(program), *on.communicator, plan.mesh,
                             {.seed = seed, .device = on.device});
     auto each_state = [&](auto f) {
-      for (auto kind : {Binding::Kind::parameter, Binding::Kind::buffer}) {
-        for (const auto& name : executor.names(kind)) f(name, executor.tensor(kind, name));
+      for (const auto& binding : executor.program().bindings) {
+        if (binding.kind != Binding::Kind::parameter && binding.kind != Binding::Kind::buffer)
+          continue;
+        f(binding, executor.tensor(binding));
       }
     };
-    each_state([&](const std::string& name, at::Tensor value) { value.copy_(initial.at(name)); });
+    each_state([&](const Binding& binding, at::Tensor value) {
+      value.copy_(part(initial.at(binding.name), binding.ranges));
+    });
     Trained mine;
     mine.peak_bytes = program_peak;
     for (int64_t step = 1; step <= recipe.steps; ++step) {
       const auto batch = batches(step);
-      executor.run({.step = step,
-                    .scalars = {{"lr.0", recipe.lr}},
-                    .data = [&](const std::string& name, int64_t m) {
-                      return piece(batch, m, micro).at(name);
-                    }});
+      std::map<std::string, double> rates;
+      for (size_t g = 0; g <= recipe.spec.groups.size(); ++g) {
+        rates["lr." + std::to_string(g)] = recipe.lr;
+      }
+      executor.run(
+          {.step = step, .scalars = rates, .data = [&](const std::string& name, int64_t m) {
+             return piece(batch, m, micro).at(name);
+           }});
       auto number = [&](const char* name) {
         return executor.tensor(Binding::Kind::result, name).item<double>();
       };
       mine.losses.push_back(number("loss"));
       mine.norms.push_back(number("grad_norm"));
     }
-    each_state([&](const std::string& name, at::Tensor value) {
-      mine.parameters[name] = value.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+    each_state([&](const Binding& binding, const at::Tensor& value) {
+      whole.add(binding.name, binding.ranges, value.cpu());
     });
     if (communicator.rank() == 0) result = std::move(mine);
   });
+  result.parameters = whole.take();
   return result;
 }
 

@@ -31,8 +31,9 @@ Plan example_plan() {
   plan.placements["head.weight"] = mesh::parse_placements("S1,R");
   plan.placements["head/mm.0"] = mesh::parse_placements("S1,S0");
   plan.rules["my::op"] = "b* k+, n k -> b* n";
-  plan.communication = {.bucket_bytes = 1 << 20, .overlap = false};
+  plan.communication = {.bucket_bytes = 1 << 20, .overlap = false, .prefetch_forward = 2};
   plan.recompute = {.regions = {{"head"}}, .keep = {"aten::mm"}};
+  plan.units = {{"head", {"head.weight"}, "data", 2, false}};
   plan.prediction = {.peak_bytes = {1 << 20, 3 << 19, 1 << 20, 1 << 20}, .step_seconds = 0.0125};
   plan.decisions.push_back({"parallel_mode", "the mesh has tensor=2, data=2 on 4 ranks"});
   plan.decisions.push_back({"tensor_parallel", "head.weight is split by columns over tensor"});
@@ -83,6 +84,13 @@ TEST_CASE("every plan reads back what it prints") {
     RC_ASSERT(parse(print(plan)) == plan);
     RC_ASSERT(hash(parse(print(plan))) == hash(plan));
   }));
+}
+
+TEST_CASE("a plan of before units reads, and prints and hashes as it did") {
+  const auto text = print(fitting_plan(linear_graph()));
+  CHECK(text.find("units") == std::string::npos);
+  CHECK(text.find("prefetch") == std::string::npos);
+  CHECK(parse(text) == fitting_plan(linear_graph()));
 }
 
 TEST_CASE("another plan has another hash") {

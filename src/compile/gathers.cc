@@ -1,0 +1,106 @@
+// When the weights of units of level 3 are gathered.
+#include <algorithm>
+#include <map>
+
+#include "compile/lower.h"
+#include "compile/passes.h"
+#include "compile/reductions.h"
+
+namespace perigee::compile {
+
+using graph::NodeId;
+using graph::Phase;
+
+namespace {
+
+// Nodes that one gathering serves.
+struct Use {
+  int32_t flat = -1;
+  Phase phase = Phase::forward;
+  NodeId first = 0, last = 0;
+};
+
+// Returns the uses in the order in which they begin. What shows a weight is the weight.
+std::vector<Use> find_uses(const graph::Graph& local, const std::vector<plan::Flat>& flats) {
+  std::vector<int32_t> flat_of(local.values.size(), -1);
+  for (size_t f = 0; f < flats.size(); ++f) {
+    if (flats[f].unit->level < 3) continue;
+    for (const auto& member : flats[f].members) {
+      if (const auto* input = local.find_input(member.name)) {
+        flat_of[input->value.index] = static_cast<int32_t>(f);
+      }
+    }
+  }
+  std::map<std::pair<int32_t, Phase>, Use> uses;
+  const auto use = [&](graph::ValueId v, Phase phase, NodeId at) {
+    const auto f = flat_of[v.index];
+    if (f < 0) return;
+    if (!flats[f].unit->reshard_after_forward) phase = Phase::forward;
+    const auto [entry, added] = uses.try_emplace({f, phase}, Use{f, phase, at, at});
+    entry->second.last = at;
+  };
+  for (size_t n = 0; n < local.nodes.size(); ++n) {
+    const auto& node = local.nodes[n];
+    const bool shows = shows_operand(node.op) || node.find("part");
+    const bool reads = !shows_operand(node.op) || may_copy(node.op);
+    int32_t shown = -1;
+    node.each_operand([&](graph::ValueId v) {
+      if (reads) use(v, node.phase, static_cast<NodeId>(n));
+      if (shows && shown < 0) shown = flat_of[v.index];
+    });
+    for (auto v : node.outputs) {
+      if (v.defined()) flat_of[v.index] = shown;
+    }
+  }
+  for (const auto& output : local.outputs) {
+    if (output.value.defined()) use(output.value, Phase::forward, Reductions::kEnd);
+  }
+  std::vector<Use> list;
+  for (const auto& [key, found] : uses) list.push_back(found);
+  std::stable_sort(list.begin(), list.end(),
+                   [](const Use& a, const Use& b) { return a.first < b.first; });
+  return list;
+}
+
+}  // namespace
+
+std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
+                                  const std::vector<plan::Flat>& flats) {
+  const bool any = std::any_of(flats.begin(), flats.end(),
+                               [](const plan::Flat& flat) { return flat.unit->level == 3; });
+  if (!any) return {};
+  const auto& communication = plan.communication;
+  const auto uses = find_uses(local, flats);
+  const auto bytes_of = [&](const Use& use) {
+    const auto& flat = flats[use.flat];
+    return flat.parts * flat.part * static_cast<int64_t>(graph::size_of(flat.dtype));
+  };
+  std::vector<Gather> gathers;
+  for (size_t u = 0; u < uses.size(); ++u) {
+    const auto& use = uses[u];
+    // So many uses before its own, as far as the bytes go that are gathered ahead, and not while
+    // the unit is still there from before.
+    const int64_t depth = use.phase == Phase::forward ? communication.prefetch_forward
+                                                      : communication.prefetch_backward;
+    NodeId before = use.first;
+    int64_t bytes = bytes_of(use);
+    for (size_t ahead = 1; ahead <= static_cast<size_t>(depth) && ahead <= u; ++ahead) {
+      if (communication.prefetch_bytes > 0 && bytes > communication.prefetch_bytes) break;
+      const auto& earlier = uses[u - ahead];
+      if (earlier.flat == use.flat) break;
+      before = earlier.first;
+      bytes += bytes_of(earlier);
+    }
+    for (const auto& other : uses) {
+      if (&other != &use && other.flat == use.flat && other.last < use.first) {
+        before = std::max(before, other.last + 1);
+      }
+    }
+    gathers.push_back({use.flat, use.phase, before});
+  }
+  std::stable_sort(gathers.begin(), gathers.end(),
+                   [](const Gather& a, const Gather& b) { return a.before < b.before; });
+  return gathers;
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,368 @@
+// Units (plan::Unit): parameters that are stored in parts. What a rank keeps of weights, gradients
+// and optimizer state, and the collectives that make them whole.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "compile/collective.h"
+#include "compile/layout.h"
+#include "compile/passes.h"
+
+namespace perigee::compile {
+
+using graph::Input;
+using graph::Output;
+using graph::TensorType;
+
+namespace {
+
+const Home kPersistent{.kind = Home::Kind::persistent};
+
+// The axes of the first list that are not in the second.
+std::string without(const std::string& axes, const std::string& others) {
+  std::string rest;
+  if (axes.empty()) return rest;
+  const auto gone = others.empty() ? std::vector<std::string>{} : mesh::split_axes(others);
+  for (const auto& axis : mesh::split_axes(axes)) {
+    if (std::find(gone.begin(), gone.end(), axis) != gone.end()) continue;
+    rest += (rest.empty() ? "" : ",") + axis;
+  }
+  return rest;
+}
+
+int64_t item_bytes(graph::DType dtype) { return static_cast<int64_t>(graph::size_of(dtype)); }
+
+ValueId elements_of(Draft& draft, ValueId flat, int64_t begin, int64_t count) {
+  const auto dtype = draft.value(flat).type.dtype;
+  return draft.add_view(flat, begin * item_bytes(dtype), {dtype, {count}}, {1},
+                        draft.value(flat).name);
+}
+
+// A collective between a unit's whole and its equal parts, with the memory it works in.
+DraftInstruction collective(Draft& draft, const plan::Flat& flat, std::string op,
+                            std::vector<std::pair<std::string, graph::Arg>> args, ValueId output) {
+  const auto& axes = flat.unit->axes;
+  const std::vector<int64_t> counts(static_cast<size_t>(flat.parts), flat.part);
+  args.emplace_back("counts", counts);
+  std::vector<ValueId> outputs{output};
+  if (const int64_t elements = workspace_elements(op, counts); elements > 0) {
+    outputs.push_back(draft.add({flat.dtype, {elements}}, flat.name + " workspace",
+                                {Home::Kind::communication, draft.stream(axes)}));
+  }
+  DraftInstruction result = in_place(std::move(op), std::move(args), std::move(outputs));
+  result.instruction.in_place = false;
+  result.instruction.kind = Instruction::Kind::collective;
+  result.instruction.stream = draft.stream(axes);
+  result.instruction.event = draft.program.events++;
+  return result;
+}
+
+int32_t group_of(const StepSpec& spec, const std::string& name) {
+  for (size_t g = 0; g < spec.groups.size(); ++g) {
+    const auto& names = spec.groups[g].parameters;
+    if (std::find(names.begin(), names.end(), name) != names.end()) {
+      return static_cast<int32_t>(g) + 1;
+    }
+  }
+  return 0;
+}
+
+// Cuts what the rank holds into runs of trained parameters of one optimizer group.
+std::vector<Bucket::Share> shares_of(Draft& draft, const Source& source, const Gradients& gradients,
+                                     const Bucket& bucket) {
+  const auto& flat = gradients.flats[bucket.flat];
+  struct Run {
+    int32_t group;
+    int64_t begin, end;
+  };
+  std::vector<Run> runs;
+  for (size_t k = 0; k < flat.members.size(); ++k) {
+    const auto& member = flat.members[k];
+    if (!gradients.parameters[bucket.parameters[k]].gradient.defined()) continue;
+    const int64_t begin = std::max(member.offset, flat.begin) - flat.begin;
+    const int64_t end =
+        std::min(member.offset + member.elements, flat.begin + flat.part) - flat.begin;
+    if (begin >= end) continue;
+    const int32_t group = group_of(source.spec, member.name);
+    if (!runs.empty() && runs.back().group == group && runs.back().end == begin) {
+      runs.back().end = end;
+    } else {
+      runs.push_back({group, begin, end});
+    }
+  }
+  std::vector<Bucket::Share> shares;
+  for (const auto& run : runs) {
+    const auto piece = [&](ValueId of) {
+      return of.defined() ? elements_of(draft, of, run.begin, run.end - run.begin) : ValueId{};
+    };
+    shares.push_back({run.group, piece(bucket.own), piece(bucket.part), piece(bucket.first_state),
+                      piece(bucket.second_state)});
+  }
+  return shares;
+}
+
+}  // namespace
+
+std::string join_axes(const mesh::Mesh& mesh, const std::string& a, const std::string& b) {
+  std::set<std::string> wanted;
+  for (const auto* list : {&a, &b}) {
+    if (list->empty()) continue;
+    for (auto& axis : mesh::split_axes(*list)) wanted.insert(std::move(axis));
+  }
+  std::string names;
+  for (const auto& axis : mesh.axes) {
+    if (wanted.contains(axis.name)) names += (names.empty() ? "" : ",") + axis.name;
+  }
+  return names;
+}
+
+void collect_units(const Source& source, Gradients& gradients) {
+  const auto& graph = source.local.graph;
+  const auto& mesh = source.plan.mesh;
+  gradients.flats = source.flats;
+  for (size_t f = 0; f < gradients.flats.size(); ++f) {
+    const auto& flat = gradients.flats[f];
+    Bucket bucket;
+    bucket.dtype = flat.dtype;
+    bucket.flat = static_cast<int32_t>(f);
+    bucket.level = flat.unit->level;
+    bucket.elements = flat.parts * flat.part;
+    bool trained = false;
+    std::vector<std::string> rests;  // beside the unit's axes, per member
+    for (const auto& member : flat.members) {
+      Gradients::Parameter parameter;
+      parameter.bucket = static_cast<int32_t>(gradients.buckets.size());
+      parameter.offset = member.offset;
+      parameter.shard_axes = flat.shard_axes;
+      for (size_t i = 0; i < graph.inputs.size(); ++i) {
+        const auto& input = graph.inputs[i];
+        if (input.kind == Input::Kind::parameter && input.name == member.name) {
+          parameter.input = static_cast<int32_t>(i);
+        }
+      }
+      std::string rest;
+      for (size_t o = 0; o < graph.outputs.size(); ++o) {
+        const auto& output = graph.outputs[o];
+        if (output.kind != Output::Kind::gradient || output.name != member.name) continue;
+        if (!output.value.defined()) continue;
+        parameter.gradient = output.value;
+        const auto& placements = source.local.outputs[o];
+        rest =
+            without(axes_where(mesh, placements, mesh::Placement::Kind::partial), flat.unit->axes);
+        const auto reduce = reduce_name(mesh, placements, member.name);
+        if (trained && reduce != bucket.reduce) {
+          fail("compile", "gradients of a unit are reduced alike, but those of '{}' are not",
+               flat.name);
+        }
+        bucket.reduce = reduce;
+        if (!trained) bucket.axes = rest;
+        bucket.axes = without(bucket.axes, without(bucket.axes, rest));
+        trained = true;
+      }
+      rests.push_back(std::move(rest));
+      bucket.parameters.push_back(static_cast<int32_t>(gradients.parameters.size()));
+      gradients.parameters.push_back(std::move(parameter));
+    }
+    for (size_t k = 0; k < rests.size(); ++k) {
+      gradients.parameters[bucket.parameters[k]].early_axes = without(rests[k], bucket.axes);
+    }
+    gradients.buckets.push_back(std::move(bucket));
+  }
+}
+
+void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, Bucket& bucket,
+                     std::vector<ValueId>& inputs) {
+  const auto& graph = source.local.graph;
+  const auto& flat = gradients.flats[bucket.flat];
+  const bool steps = source.spec.optimizer != "none";
+  const auto states = optimizer_states(source.spec);
+  const TensorType whole{bucket.dtype, {bucket.elements}}, part{bucket.dtype, {flat.part}};
+  const Home moving{Home::Kind::communication, draft.stream(flat.unit->axes)};
+  const bool trained =
+      std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
+                  [&](int32_t p) { return gradients.parameters[p].gradient.defined(); });
+  // What is all padding is nobody's to lend.
+  const bool borrowed = source.spec.borrow_weights && (bucket.level < 3 || flat.held() > 0);
+  bucket.weights = draft.add(bucket.level == 3 ? part : whole, "parameters." + flat.name,
+                             {.kind = Home::Kind::persistent, .borrowed = borrowed});
+  if (bucket.level == 3) {
+    bucket.gathered = draft.add(whole, "parameters." + flat.name + " gathered", moving);
+    bucket.own = bucket.weights;
+  } else {
+    bucket.own = elements_of(draft, bucket.weights, flat.begin, flat.part);
+  }
+  if (trained) {
+    auto kept = moving;
+    kept.outlives = !steps;
+    // Level 1 keeps gradients whole until the last microbatch, and reduces them where they are.
+    const bool inside = bucket.level == 1;
+    const std::string name = "gradients." + flat.name;
+    bucket.gradients = draft.add(whole, name, inside ? kept : moving);
+    bucket.part = inside ? elements_of(draft, bucket.gradients, flat.begin, flat.part)
+                         : draft.add(part, name + " part", kept);
+    const auto state = [&](size_t k) {
+      return k < states.size() ? draft.add(part, states[k] + "." + flat.name, kPersistent)
+                               : ValueId{};
+    };
+    bucket.first_state = state(0);
+    bucket.second_state = state(1);
+    bucket.shares = shares_of(draft, source, gradients, bucket);
+  }
+
+  for (size_t k = 0; k < flat.members.size(); ++k) {
+    const auto& member = flat.members[k];
+    auto& parameter = gradients.parameters[bucket.parameters[k]];
+    const TensorType type{bucket.dtype, member.shape};
+    const auto view = [&](ValueId base, int64_t element, const TensorType& shown,
+                          const std::string& name) {
+      return draft.add_view(base, element * item_bytes(bucket.dtype), shown,
+                            contiguous_strides(shown.shape), name);
+    };
+    const auto bind = [&](Binding::Kind kind, const std::string& name, ValueId value,
+                          std::vector<mesh::Range> ranges) {
+      Binding binding;
+      binding.kind = kind;
+      binding.name = name;
+      binding.value = value;
+      binding.shape = source.whole.type(source.whole.find_input(member.name)->value).shape;
+      binding.ranges = std::move(ranges);
+      draft.bind(std::move(binding));
+    };
+    const auto bind_pieces = [&](Binding::Kind kind, const std::string& name, ValueId base) {
+      for (auto& piece : plan::pieces_of(flat, member)) {
+        const TensorType shown{bucket.dtype, piece.shape()};
+        bind(kind, name, view(base, piece.offset - flat.begin, shown, name),
+             std::move(piece.ranges));
+      }
+    };
+    parameter.weight = view(bucket.level == 3 ? bucket.gathered : bucket.weights, member.offset,
+                            type, graph.inputs[parameter.input].name);
+    inputs[parameter.input] = parameter.weight;
+    if (bucket.level == 3) {
+      bind_pieces(Binding::Kind::parameter, member.name, bucket.weights);
+    } else {
+      bind(Binding::Kind::parameter, member.name, parameter.weight, member.ranges);
+    }
+    if (!parameter.gradient.defined()) continue;
+    parameter.value = view(bucket.gradients, member.offset, type, "gradient:" + member.name);
+    for (size_t k = 0; k < states.size(); ++k) {
+      bind_pieces(Binding::Kind::state, states[k] + ":" + member.name,
+                  k == 0 ? bucket.first_state : bucket.second_state);
+    }
+    if (!steps) bind_pieces(Binding::Kind::result, "gradient:" + member.name, bucket.part);
+  }
+}
+
+void scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
+                  uint8_t when, std::vector<DraftInstruction>& out) {
+  const auto& flat = gradients.flats[bucket.flat];
+  const auto zero = [&](int64_t begin, int64_t end) {
+    if (begin == end) return;
+    auto fill = plain(draft, "perigee::full", {{"value", 0.0}},
+                      {elements_of(draft, bucket.gradients, begin, end - begin)});
+    fill.when = when;
+    out.push_back(std::move(fill));
+  };
+  int64_t filled = 0;
+  for (size_t k = 0; k < flat.members.size(); ++k) {
+    const auto& parameter = gradients.parameters[bucket.parameters[k]];
+    if (!parameter.gradient.defined()) continue;
+    zero(filled, flat.members[k].offset);
+    filled = flat.members[k].offset + flat.members[k].elements;
+    if (parameter.early_axes.empty()) continue;
+    auto reduce = all_reduce(draft, parameter.value, parameter.early_axes, bucket.reduce);
+    reduce.when = when;
+    out.push_back(std::move(reduce));
+  }
+  zero(filled, bucket.elements);
+  auto scatter = collective(draft, flat, "comm::reduce_scatter",
+                            {{"self", bucket.gradients},
+                             {"axis", flat.unit->axes},
+                             {"dim", int64_t{0}},
+                             {"op", bucket.reduce}},
+                            target);
+  scatter.when = when;
+  scatter.instruction.scope = flat.unit->name;
+  scatter.instruction.phase = graph::Phase::backward;
+  out.push_back(std::move(scatter));
+}
+
+namespace {
+
+DraftInstruction gather_to(Draft& draft, const Gradients& gradients, const Bucket& bucket,
+                           ValueId to) {
+  const auto& flat = gradients.flats[bucket.flat];
+  auto gather =
+      collective(draft, flat, "comm::all_gather",
+                 {{"self", bucket.own}, {"axis", flat.unit->axes}, {"dim", int64_t{0}}}, to);
+  gather.instruction.scope = flat.unit->name;
+  return gather;
+}
+
+}  // namespace
+
+DraftInstruction gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather) {
+  const auto& bucket = gradients.buckets[gather.bucket];
+  auto instruction = gather_to(draft, gradients, bucket, bucket.gathered);
+  instruction.instruction.phase = gather.phase;
+  return instruction;
+}
+
+DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const Bucket& bucket) {
+  return gather_to(draft, gradients, bucket, bucket.weights);
+}
+
+void separate_gathers(Draft& draft, const Gradients& gradients) {
+  struct Now {
+    ValueId whole;                     // of the last gathering
+    std::map<int32_t, ValueId> views;  // of the first gathering's value, as views of this one
+  };
+  std::map<int32_t, Now> now;  // by the root of the first gathering
+  for (const auto& bucket : gradients.buckets) {
+    if (bucket.gathered.defined()) now[bucket.gathered.index];
+  }
+  if (now.empty()) return;
+  const auto move = [&](ValueId& v) {
+    if (!v.defined()) return;
+    const auto found = now.find(draft.root(v).index);
+    if (found == now.end()) return;
+    auto& [whole, views] = found->second;
+    if (!whole.defined() || whole.index == found->first) return;
+    auto& view = views[v.index];
+    if (!view.defined()) {
+      const ProgramValue from = draft.value(v);
+      view = from.view_of.defined() ? draft.add_view(whole, draft.view_offset[v.index], from.type,
+                                                     from.strides, from.name)
+                                    : whole;
+    }
+    v = view;
+  };
+  for (auto& section : draft.sections) {
+    for (auto& part : section.instructions) {
+      auto& instruction = part.instruction;
+      const bool collective =
+          instruction.kind == Instruction::Kind::collective && !instruction.outputs.empty();
+      const auto gathered = collective ? now.find(instruction.outputs[0].index) : now.end();
+      if (gathered != now.end()) {
+        auto& [whole, views] = gathered->second;
+        const ValueId first{gathered->first};
+        const ProgramValue like = draft.value(first);
+        whole = whole.defined() ? draft.add(like.type, like.name, draft.homes[first.index]) : first;
+        views.clear();
+        instruction.outputs[0] = whole;
+        continue;
+      }
+      for (auto& [name, arg] : instruction.args) {
+        if (auto* v = std::get_if<ValueId>(&arg)) {
+          move(*v);
+        } else if (auto* values = std::get_if<std::vector<ValueId>>(&arg)) {
+          for (auto& v : *values) move(v);
+        }
+      }
+      for (auto& v : instruction.outputs) move(v);
+    }
+  }
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,61 @@
+#include "methods/order.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace perigee::methods {
+namespace {
+
+// "": all methods that stand nowhere else.
+constexpr std::string_view kOrder[] = {
+    "parallel_mode",          // the others look at the mesh
+    "gradient_accumulation",  //
+    "grad_comm",              // the size of a bucket is that of a unit
+    "",                       //
+    "zero1",                  // these cut what no other method has sharded
+    "zero2",                  //
+    "fsdp",                   //
+};
+
+struct Conflict {
+  std::string_view a, b;
+  std::string_view reason;
+};
+
+constexpr Conflict kConflicts[] = {
+    {"zero1", "zero2", "zero2 keeps all in parts that zero1 does, and gradients too"},
+    {"zero1", "fsdp", "fsdp keeps all in parts that zero1 does, and gradients and parameters too"},
+    {"zero2", "fsdp", "fsdp keeps all in parts that zero2 does, and parameters too"},
+};
+
+size_t position(std::string_view name) {
+  const auto find = [](std::string_view wanted) {
+    return static_cast<size_t>(std::find(std::begin(kOrder), std::end(kOrder), wanted) -
+                               std::begin(kOrder));
+  };
+  const auto at = find(name);
+  return at < std::size(kOrder) ? at : find("");
+}
+
+}  // namespace
+
+std::vector<Use> in_order(std::vector<Use> uses) {
+  const auto has = [&](std::string_view name) {
+    return std::any_of(uses.begin(), uses.end(),
+                       [&](const Use& use) { return use.method->name() == name; });
+  };
+  for (const auto& conflict : kConflicts) {
+    if (has(conflict.a) && has(conflict.b)) {
+      fail("strategy", "{} and {} exclude each other, but both are there: {}", conflict.a,
+           conflict.b, conflict.reason);
+    }
+  }
+  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
+    return position(a.method->name()) < position(b.method->name());
+  });
+  return uses;
+}
+
+}  // namespace perigee::methods

@@ -1,0 +1,16 @@
+// Which methods exclude each other, and in which order they edit the plan: one table.
+#pragma once
+
+#include <vector>
+
+#include "methods/method.h"
+
+namespace perigee::methods {
+
+// Returns the methods in the order in which they apply, whatever order a strategy lists them in;
+// those that the table does not name (a user's own) keep theirs, behind the mesh and before what
+// looks at placements. Throws Error naming both methods and the reason where two exclude each
+// other.
+std::vector<Use> in_order(std::vector<Use> uses);
+
+}  // namespace perigee::methods

@@ -1,0 +1,150 @@
+#include "plan/units.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace perigee::plan {
+namespace {
+
+int64_t count(const std::vector<int64_t>& shape) {
+  int64_t n = 1;
+  for (auto size : shape) n *= size;
+  return n;
+}
+
+// The rank's position among the ranks of the axes, as collectives count it.
+int64_t index_in_group(const mesh::Mesh& mesh, const std::string& axes, int64_t rank) {
+  const auto group = mesh::group_of(mesh, mesh::split_axes(axes), rank);
+  return std::find(group.begin(), group.end(), rank) - group.begin();
+}
+
+std::string sharded_on(const mesh::Mesh& mesh, const mesh::Placements& placements) {
+  std::string names;
+  for (size_t a = 0; a < placements.size(); ++a) {
+    if (mesh.axes[a].size < 2 || !placements[a].is_shard()) continue;
+    names += (names.empty() ? "" : ",") + mesh.axes[a].name;
+  }
+  return names;
+}
+
+// Appends the boxes of [begin, end) below the dims that `fixed` holds one position of each.
+void add_boxes(const std::vector<int64_t>& shape, std::vector<mesh::Range>& fixed, int64_t begin,
+               int64_t end, std::vector<std::vector<mesh::Range>>& out) {
+  if (begin == end) return;
+  const size_t dim = fixed.size();
+  if (dim == shape.size()) {  // a scalar
+    out.push_back(fixed);
+    return;
+  }
+  const int64_t row = count({shape.begin() + static_cast<ptrdiff_t>(dim) + 1, shape.end()});
+  const auto whole_rows = [&](int64_t first, int64_t last) {
+    if (first == last) return;
+    auto box = fixed;
+    box.push_back({first, last - first});
+    for (size_t d = dim + 1; d < shape.size(); ++d) box.push_back({0, shape[d]});
+    out.push_back(std::move(box));
+  };
+  const auto within = [&](int64_t at, int64_t from, int64_t to) {
+    fixed.push_back({at, 1});
+    add_boxes(shape, fixed, from, to, out);
+    fixed.pop_back();
+  };
+  int64_t first = begin / row;
+  const int64_t last = end / row;
+  if (begin % row != 0) {
+    within(first, begin % row, std::min(row, end - first * row));
+    ++first;
+  }
+  if (first <= last) {
+    whole_rows(first, last);
+    if (end % row != 0) within(last, 0, end % row);
+  }
+}
+
+}  // namespace
+
+int64_t Flat::held() const { return std::clamp<int64_t>(elements - begin, 0, part); }
+
+std::vector<int64_t> FlatPiece::shape() const {
+  std::vector<int64_t> sizes;
+  for (const auto& range : ranges) sizes.push_back(range.length);
+  return sizes;
+}
+
+std::vector<std::vector<mesh::Range>> boxes(const std::vector<int64_t>& shape, int64_t begin,
+                                            int64_t end) {
+  std::vector<std::vector<mesh::Range>> out;
+  std::vector<mesh::Range> fixed;
+  add_boxes(shape, fixed, begin, end, out);
+  return out;
+}
+
+std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t rank) {
+  std::vector<Flat> result;
+  for (const auto& unit : plan.units) {
+    int64_t parts = 1;
+    for (const auto& axis : mesh::split_axes(unit.axes)) parts *= plan.mesh.size_of(axis);
+    if (parts == 1) continue;
+    const size_t first = result.size();
+    for (const auto& name : unit.parameters) {
+      const auto* input = graph.find_input(name);
+      if (!input) continue;
+      const auto& type = graph.type(input->value);
+      const auto placed = plan.placements.find(name);
+      const auto placements = placed == plan.placements.end()
+                                  ? mesh::Placements(plan.mesh.axes.size())
+                                  : placed->second;
+      const auto shard_axes = sharded_on(plan.mesh, placements);
+      size_t f = first;
+      while (f < result.size() &&
+             (result[f].dtype != type.dtype || result[f].shard_axes != shard_axes)) {
+        ++f;
+      }
+      if (f == result.size()) {
+        Flat flat;
+        flat.unit = &unit;
+        flat.name = unit.name;
+        if (f > first) flat.name += "." + std::to_string(f - first);
+        flat.dtype = type.dtype;
+        flat.shard_axes = shard_axes;
+        flat.parts = parts;
+        result.push_back(std::move(flat));
+      }
+      auto& flat = result[f];
+      Flat::Member member;
+      member.name = name;
+      member.shape = mesh::local_shape(type.shape, placements, plan.mesh, rank);
+      member.ranges = mesh::local_ranges(type.shape, placements, plan.mesh, rank);
+      member.offset = flat.elements;
+      member.elements = count(member.shape);
+      flat.elements += member.elements;
+      flat.members.push_back(std::move(member));
+    }
+    for (size_t f = first; f < result.size(); ++f) {
+      auto& flat = result[f];
+      flat.part = (flat.elements + parts - 1) / parts;
+      flat.begin = index_in_group(plan.mesh, unit.axes, rank) * flat.part;
+    }
+  }
+  return result;
+}
+
+std::vector<FlatPiece> pieces_of(const Flat& flat, const Flat::Member& member) {
+  const int64_t begin = std::max(flat.begin, member.offset);
+  const int64_t end = std::min(flat.begin + flat.part, member.offset + member.elements);
+  std::vector<FlatPiece> pieces;
+  int64_t offset = begin;
+  if (begin >= end) return pieces;
+  for (auto& box : boxes(member.shape, begin - member.offset, end - member.offset)) {
+    FlatPiece piece{offset, std::move(box)};
+    offset += count(piece.shape());
+    for (size_t d = 0; d < piece.ranges.size(); ++d) {
+      piece.ranges[d].begin += member.ranges[d].begin;
+    }
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+}  // namespace perigee::plan

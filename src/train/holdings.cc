@@ -1,0 +1,95 @@
+#include "train/holdings.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "plan/units.h"
+#include "train/checkpoint_files.h"
+
+namespace perigee::train {
+namespace {
+
+using Kind = compile::Binding::Kind;
+
+std::vector<int64_t> ranks_of(const mesh::Mesh& mesh) {
+  if (!mesh.order.empty()) return mesh.order;
+  std::vector<int64_t> ranks(static_cast<size_t>(mesh.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+bool is_trained(const graph::Graph& graph, const compile::StepSpec& spec, const std::string& name) {
+  const auto* gradient = graph.find_output(graph::Output::Kind::gradient, name);
+  return gradient && gradient->value.defined() &&
+         std::find(spec.frozen.begin(), spec.frozen.end(), name) == spec.frozen.end();
+}
+
+// Appends what lies in pieces: states of all units, parameters of those of level 3.
+void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile::StepSpec& spec,
+                std::vector<Holding>& all) {
+  std::map<std::string, size_t> known;
+  const auto states = compile::optimizer_states(spec);
+  for (auto rank : ranks_of(plan.mesh)) {
+    for (const auto& flat : plan::flats(plan, graph, rank)) {
+      for (const auto& member : flat.members) {
+        std::vector<std::string> names;
+        if (flat.unit->level == 3) names.push_back(member.name);
+        if (is_trained(graph, spec, member.name)) {
+          for (const auto& state : states) names.push_back(state + ":" + member.name);
+        }
+        const auto& shape = graph.type(graph.find_input(member.name)->value).shape;
+        for (const auto& piece : plan::pieces_of(flat, member)) {
+          for (const auto& name : names) {
+            TensorPart part{name, flat.dtype, shape, piece.ranges};
+            const auto [at, added] = known.try_emplace(key_of(part), all.size());
+            if (added) all.push_back({std::move(part), {}});
+            all[at->second].ranks.push_back(rank);
+          }
+        }
+      }
+    }
+  }
+  for (auto& holding : all) std::sort(holding.ranks.begin(), holding.ranks.end());
+}
+
+}  // namespace
+
+bool is_kept(Kind kind) {
+  return kind == Kind::parameter || kind == Kind::buffer || kind == Kind::state;
+}
+
+TensorPart part_of_binding(const compile::Program& program, const compile::Binding& binding) {
+  return {binding.name, program.values[binding.value.index].type.dtype, binding.shape,
+          binding.ranges};
+}
+
+std::vector<Holding> all_holdings(const compile::Program& program, const graph::Graph& graph,
+                                  const plan::Plan& plan, const compile::StepSpec& spec) {
+  std::set<std::string> in_parts, states_in_parts;  // by parameter
+  for (const auto& flat : plan::flats(plan, graph, program.rank)) {
+    for (const auto& member : flat.members) {
+      states_in_parts.insert(member.name);
+      if (flat.unit->level == 3) in_parts.insert(member.name);
+    }
+  }
+  std::vector<Holding> all;
+  for (const auto& binding : program.bindings) {
+    if (!is_kept(binding.kind)) continue;
+    // "STATE:PARAM"
+    const bool state = binding.kind == Kind::state;
+    const auto owner = state ? binding.name.substr(binding.name.find(':') + 1) : binding.name;
+    if ((state ? states_in_parts : in_parts).contains(owner)) continue;
+    const auto placed = plan.placements.find(owner);
+    const auto placements =
+        placed != plan.placements.end() ? placed->second : mesh::Placements(plan.mesh.axes.size());
+    for (auto& holding : holdings_of(part_of_binding(program, binding), placements, plan.mesh)) {
+      all.push_back(std::move(holding));
+    }
+  }
+  add_pieces(graph, plan, spec, all);
+  return all;
+}
+
+}  // namespace perigee::train

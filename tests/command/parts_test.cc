@@ -1,0 +1,88 @@
+// Strategies that keep parameters in parts, over real processes.
+
+#include <catch2/catch.hpp>
+
+#include "tests/command/job.h"
+#include "tests/command/support.h"
+
+using namespace perigee;
+using namespace perigee::test;
+
+namespace {
+
+const std::string kSame =
+    "--set model.dtype=float64 --set model.dropout=0.1 --set train.validate_every=4 --overwrite ";
+
+struct Numbers {
+  std::vector<double> losses, validations;
+};
+
+Numbers numbers(const TrainingJob& job) {
+  Numbers numbers{job.losses(), {}};
+  for (const auto& line : job.metrics()) {
+    if (line.contains("val_loss")) numbers.validations.push_back(line["val_loss"]);
+  }
+  return numbers;
+}
+
+void check_equal(const Numbers& a, const Numbers& b) {
+  REQUIRE(a.losses.size() == b.losses.size());
+  for (size_t i = 0; i < a.losses.size(); ++i) {
+    CHECK(a.losses[i] == Approx(b.losses[i]).epsilon(1e-10));
+  }
+  REQUIRE(a.validations.size() == b.validations.size());
+  for (size_t i = 0; i < a.validations.size(); ++i) {
+    CHECK(a.validations[i] == Approx(b.validations[i]).epsilon(1e-10));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("strategies that shard states, gradients and parameters train the same model in less") {
+  const TrainingJob job;
+  job.good("train", kSame);
+  const auto one = numbers(job);
+  REQUIRE(one.losses.size() == 4);
+  REQUIRE(one.validations.size() == 1);
+  const int64_t whole = job.metrics().back()["summary"]["peak_bytes"][0];
+  for (const std::string strategy : {"zero1", "zero2", "fsdp", "hsdp"}) {
+    for (const std::string more : {"--nproc 2", "--nproc 4 --set batch.micro=1"}) {
+      INFO(strategy << " " << more);
+      job.good("train", kSame + more + " --strategy " + strategy);
+      check_equal(numbers(job), one);
+      const auto summary = job.metrics().back()["summary"];
+      CHECK(summary["peak_bytes"] == summary["predicted_peak_bytes"]);
+      CHECK(summary["peak_bytes"][0] < whole);
+    }
+  }
+}
+
+TEST_CASE("parts are saved, and other strategies and numbers of ranks go on from them") {
+  const TrainingJob whole, parts;
+  const std::string same =
+      "--set model.dtype=float64 --set model.dropout=0.1 --set batch.global=6 --set train.steps=";
+  whole.good("train", same + "7");
+  parts.good("train", same + "2 --nproc 3 --strategy fsdp");
+  parts.good("train", same + "3 --resume --nproc 2 --strategy zero1");
+  parts.good("train", same + "4 --resume --nproc 3 --strategy zero2");
+  parts.good("train", same + "5 --resume --nproc 2 --strategy fsdp");
+  parts.good("train", same + "6 --resume --nproc 2");
+  parts.good("train", same + "7 --resume --nproc 1 --strategy ddp");
+  const auto expected = whole.losses(), got = parts.losses();
+  REQUIRE(got.size() == expected.size());
+  for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1e-10));
+}
+
+TEST_CASE("stopping and resuming with parts is bit-equal to not stopping") {
+  const TrainingJob whole, parts;
+  const std::string ranks = "--nproc 3 --set batch.global=6 --strategy fsdp --set train.steps=";
+  whole.good("train", ranks + "4");
+  parts.good("train", ranks + "2");
+  parts.good("train", ranks + "4 --resume");
+  CHECK(parts.losses() == whole.losses());
+  CHECK(parts.weights() == whole.weights());
+  const auto one = nlohmann::json::parse(parts.good("evaluate", "--json --nproc 1").out);
+  const auto two =
+      nlohmann::json::parse(parts.good("evaluate", "--json --nproc 2 --strategy fsdp").out);
+  CHECK(one["val_loss"].get<double>() == Approx(two["val_loss"].get<double>()).epsilon(1e-5));
+}

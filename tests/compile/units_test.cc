@@ -1,0 +1,96 @@
+// Programs of plans whose parameters are kept in parts.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "tests/compile/support.h"
+
+using namespace perigee;
+using namespace perigee::compile;
+
+namespace {
+
+constexpr int64_t kLayers = 4, kWidth = 32;
+
+plan::Plan in_parts(const graph::Graph& graph, int64_t ranks, int64_t microbatches, int level) {
+  auto plan = data_parallel(graph, ranks, microbatches);
+  for (int64_t k = 0; level > 0 && k < kLayers; ++k) {
+    const auto scope = "layer." + std::to_string(k);
+    plan.units.push_back({scope, {scope + ".weight", scope + ".bias"}, "data", level});
+  }
+  return plan;
+}
+
+Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {},
+                 int64_t rank = 0) {
+  plan::verify(plan, graph);
+  MadeUpTraces traces;
+  auto program = compile::compile(graph, plan, spec, rank, traces);
+  verify(program);
+  return program;
+}
+
+int64_t persistent(const Program& program) {
+  for (const auto& frame : program.frames) {
+    if (frame.kind == Frame::Kind::persistent) return frame.bytes;
+  }
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("programs in parts hold for any level, ranks and microbatches") {
+  const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
+  for (int level : {1, 2, 3}) {
+    for (int64_t microbatches : {1, 2, 3}) {
+      for (int64_t ranks : {1, 2, 3, 4, 8}) {
+        for (const char* optimizer : {"sgd", "adamw", "none"}) {
+          for (int64_t rank : {int64_t{0}, ranks - 1}) {
+            INFO("level " << level << ", " << microbatches << " microbatches, rank " << rank
+                          << " of " << ranks << ", " << optimizer);
+            StepSpec spec{.optimizer = optimizer, .momentum = 0.9, .clip_norm = 0.5};
+            spec.groups = {{{"layer.0.bias", "layer.2.bias"}, 0.0}};
+            compiled(graph, in_parts(graph, ranks, microbatches, level), spec, rank);
+            spec.evaluation = true;
+            compiled(graph, in_parts(graph, ranks, microbatches, level), spec, rank);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("each level has the collectives that theory says") {
+  const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
+  const auto counts = [&](int level, const std::string& name, bool reshard = true) {
+    auto plan = in_parts(graph, 4, 3, level);
+    for (auto& unit : plan.units) unit.reshard_after_forward = reshard;
+    const auto program = compiled(graph, plan);
+    const auto& part = section(program, name);
+    return std::vector{count(part, "comm::all_gather"), count(part, "comm::reduce_scatter")};
+  };
+  using Counts = std::vector<int>;
+  const int units = kLayers;
+  for (const char* name : {"micro_first", "micro", "micro_last"}) {
+    // The backward pass of the first layer needs no weights.
+    CHECK(counts(3, name) == Counts{2 * units - 1, units});
+    CHECK(counts(3, name, false) == Counts{units, units});
+    CHECK(counts(2, name) == Counts{0, units});
+  }
+  CHECK(counts(1, "micro_first") == Counts{0, 0});
+  CHECK(counts(1, "micro_last") == Counts{0, units});
+  CHECK(counts(1, "step") == Counts{units, 0});
+  CHECK(counts(2, "step") == Counts{units, 0});
+  CHECK(counts(3, "step") == Counts{0, 0});
+}
+
+TEST_CASE("what lasts over steps shrinks as theory says") {
+  const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
+  // Bytes of a layer, and of a part of it where frames place it.
+  const int64_t layer = (kWidth * kWidth + kWidth) * 4, part = (layer / 4 + 63) / 64 * 64;
+  const int64_t saved = kLayers * (layer - part);
+  const auto whole = persistent(compiled(graph, in_parts(graph, 4, 1, 0)));
+  // Weights and two states; with adamw on four ranks states, then weights too, are quarters.
+  CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 1))) == 2 * saved);
+  CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 2))) == 2 * saved);
+  CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 3))) == 3 * saved);
+}
