@@ -6,6 +6,6 @@ local m = require "perigee.methods"
 
 return {
   m.parallel_mode {},
-  m.grad_comm { bucket_mb = 25 },
+  m.grad_comm { bucket_mb = 1 },  -- two buckets at a time are whole; large models take 25
   m.zero2 {},
 }

@@ -64,6 +64,14 @@ DraftInstruction plain(const Draft& draft, std::string op,
   return result;
 }
 
+DraftInstruction wait_for(int32_t event) {
+  DraftInstruction wait;
+  wait.instruction.kind = Instruction::Kind::wait;
+  wait.instruction.event = event;
+  wait.instruction.traced = true;
+  return wait;
+}
+
 DraftInstruction all_reduce(Draft& draft, ValueId self, const std::string& axes,
                             std::string reduce_op) {
   DraftInstruction result = in_place(

@@ -89,6 +89,10 @@ DraftInstruction plain(const Draft& draft, std::string op,
 DraftInstruction all_reduce(Draft& draft, ValueId self, const std::string& axes,
                             std::string reduce_op);
 
+// Returns a wait for a collective's event, where its memory is wanted back before anything reads
+// its result (insert_waits adds the others).
+DraftInstruction wait_for(int32_t event);
+
 // Calls f(ValueId) for each defined operand of an instruction, in order.
 template <class F>
 void each_operand(const Instruction& instruction, F f) {

@@ -152,8 +152,9 @@ std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& p
                                   const std::vector<plan::Flat>& flats);
 
 // Appends what reduces a unit's gradients, all of them there, to this rank's part: into `target`.
-void scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
-                  uint8_t when, std::vector<DraftInstruction>& out);
+// Returns the event of the reduction.
+int32_t scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
+                     uint8_t when, std::vector<DraftInstruction>& out);
 
 // Returns the instruction that gathers the ranks' parts of a unit's weights into Bucket::gathered.
 DraftInstruction gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather);

@@ -221,7 +221,7 @@ class Collector {
   void finish(Instructions& out) {
     while (!by_value_.empty()) arrived({by_value_.begin()->first}, out);
     for (int32_t b : late_) reduce(b, out);
-    add_scattered(out);
+    end_scatter(out);
   }
 
  private:
@@ -246,42 +246,38 @@ class Collector {
     const auto& bucket = gradients_.buckets[b];
     if (bucket.level == 0) {
       start_all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce, out);
-    } else if (reduced_each_time(b)) {
-      scatter(b, out);
     } else {
-      scatter_unit(draft_, gradients_, bucket, bucket.part, several() ? kLast : kAlways, out);
-      reduce_part(bucket, out);
+      scatter(b, out);
     }
   }
 
-  // Starts reducing; what comes of it is added up when the next unit's reduction has started.
+  // Starts reducing, and waits for the unit before, whose memory is then free.
   void scatter(int32_t b, Instructions& out) {
     const auto& bucket = gradients_.buckets[b];
-    const auto& part = draft_.value(bucket.part);
-    ValueId target = bucket.part;
-    if (several()) {
+    Scattered started{b, bucket.part};
+    if (several() && reduced_each_time(b)) {
+      const auto& part = draft_.value(bucket.part);
       auto home = draft_.home(bucket.part);
       home.outlives = false;
-      target = draft_.add(part.type, part.name + " of a microbatch", home);
+      started.part = draft_.add(part.type, part.name + " of a microbatch", home);
     }
-    scatter_unit(draft_, gradients_, bucket, target, kAlways, out);
-    add_scattered(out);
-    scattered_ = {b, target};
-    if (!source_.plan.communication.overlap) add_scattered(out);
+    started.runs = adds_up(b) ? kLast : kAlways;
+    started.event = scatter_unit(draft_, gradients_, bucket, started.part, started.runs, out);
+    end_scatter(out);
+    scattered_ = started;
+    if (!source_.plan.communication.overlap) end_scatter(out);
   }
 
-  void add_scattered(Instructions& out) {
-    const auto [b, part] = std::exchange(scattered_, {});
+  void end_scatter(Instructions& out) {
+    const auto [b, part, event, runs] = std::exchange(scattered_, {});
     if (b < 0) return;
     const auto& bucket = gradients_.buckets[b];
+    out.push_back(when(runs, wait_for(event)));
     if (part != bucket.part) add_up(out, draft_, bucket.part, part, 1);
-    reduce_part(bucket, out);
-  }
-
-  // Over the axes on which the unit is not cut.
-  void reduce_part(const Bucket& bucket, Instructions& out) {
-    if (!bucket.axes.empty())
+    // Over the axes on which the unit is not cut.
+    if (!bucket.axes.empty()) {
       start_all_reduce(draft_, bucket.part, bucket.axes, bucket.reduce, out);
+    }
   }
 
   Draft& draft_;
@@ -298,8 +294,10 @@ class Collector {
   struct Scattered {
     int32_t bucket = -1;
     ValueId part;
+    int32_t event = -1;
+    uint8_t runs = kAlways;
   };
-  Scattered scattered_;  // reduced, and not added up yet
+  Scattered scattered_;  // its reduction has started
 };
 
 // Appends what keeps an output in a value of its own, read after the step; reduced where it is

@@ -254,8 +254,8 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
   }
 }
 
-void scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
-                  uint8_t when, std::vector<DraftInstruction>& out) {
+int32_t scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
+                     uint8_t when, std::vector<DraftInstruction>& out) {
   const auto& flat = gradients.flats[bucket.flat];
   const auto zero = [&](int64_t begin, int64_t end) {
     if (begin == end) return;
@@ -285,7 +285,9 @@ void scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket
   scatter.when = when;
   scatter.instruction.scope = flat.unit->name;
   scatter.instruction.phase = graph::Phase::backward;
+  const auto event = scatter.instruction.event;
   out.push_back(std::move(scatter));
+  return event;
 }
 
 namespace {

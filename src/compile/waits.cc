@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "compile/passes.h"
@@ -26,10 +27,7 @@ void insert_waits(Draft& draft) {
     auto wait = [&](const Pending pending) {
       std::erase_if(results, [&](const auto& p) { return p.second.event == pending.event; });
       std::erase_if(operands, [&](const auto& p) { return p.second.event == pending.event; });
-      DraftInstruction waiting;
-      waiting.instruction.kind = Instruction::Kind::wait;
-      waiting.instruction.event = pending.event;
-      waiting.instruction.traced = true;
+      auto waiting = wait_for(pending.event);
       if (pending.section == s) {
         // In every run that has started it: those where the first reader is another one as well.
         waiting.when = pending.when;
@@ -40,6 +38,13 @@ void insert_waits(Draft& draft) {
     };
     for (auto& draft_instruction : section.instructions) {
       const auto& instruction = draft_instruction.instruction;
+      if (instruction.kind == Instruction::Kind::wait) {
+        const auto open = std::find_if(results.begin(), results.end(), [&](const auto& p) {
+          return p.second.event == instruction.event;
+        });
+        if (open != results.end()) wait(open->second);
+        continue;
+      }
       if (!results.empty()) {
         each_operand(instruction, [&](ValueId v) {
           const auto found = results.find(draft.root(v).index);

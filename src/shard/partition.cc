@@ -1,7 +1,7 @@
 #include "shard/partition.h"
 
-#include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "shard/choose.h"
@@ -39,6 +39,7 @@ class Partition {
         is_parameter_(graph.values.size()) {}
 
   LocalGraph run() {
+    find_cuts();
     local_.graph.scopes = graph_.scopes;
     for (const auto& input : graph_.inputs) add_input(input);
     std::vector<graph::NodeId> last(graph_.nodes.size(), -1);
@@ -135,17 +136,17 @@ class Partition {
     return true;
   }
 
-  // Returns true where the parameter's unit is cut over the axis: its gradient is reduced there
-  // with the unit's others, and so must be a sum.
-  bool cuts(const std::string& parameter, size_t axis) const {
-    const auto& name = plan_.mesh.axes[axis].name;
-    return plan_.mesh.axes[axis].size > 1 &&
-           std::any_of(plan_.units.begin(), plan_.units.end(), [&](const plan::Unit& unit) {
-             const auto axes = mesh::split_axes(unit.axes);
-             return std::find(axes.begin(), axes.end(), name) != axes.end() &&
-                    std::find(unit.parameters.begin(), unit.parameters.end(), parameter) !=
-                        unit.parameters.end();
-           });
+  // Finds the axes of several ranks over which each parameter's unit is cut: its gradient is
+  // reduced there with the unit's others, and so must be a sum.
+  void find_cuts() {
+    for (const auto& unit : plan_.units) {
+      std::vector<size_t> axes;
+      for (const auto& name : mesh::split_axes(unit.axes)) {
+        const int axis = plan_.mesh.find(name);
+        if (axis >= 0 && plan_.mesh.axes[axis].size > 1) axes.push_back(static_cast<size_t>(axis));
+      }
+      for (const auto& parameter : unit.parameters) cuts_[parameter] = axes;
+    }
   }
 
   void add_output(const Output& output) {
@@ -163,11 +164,14 @@ class Partition {
         const bool reduced_later = output.kind == Output::Kind::gradient &&
                                    wanted[a] == mesh::Placement::partial() && own.is_replicate();
         if (!reduced_later) wanted[a] = own;
-        if (output.kind == Output::Kind::gradient && cuts(output.name, a)) {
-          wanted[a] = mesh::Placement::partial();
-        }
       } else if (wanted[a] != mesh::Placement::partial()) {
         wanted[a] = mesh::Placement::replicate();  // the loss
+      }
+    }
+    if (output.kind == Output::Kind::gradient) {
+      const auto cut = cuts_.find(output.name);
+      for (size_t a : cut == cuts_.end() ? std::vector<size_t>{} : cut->second) {
+        wanted[a] = mesh::Placement::partial();
       }
     }
     // What is still to do for an output belongs to where the value was made.
@@ -185,8 +189,9 @@ class Partition {
   const SiteTable sites_;
   Redistributor redistributor_;
   LocalGraph local_;
-  std::vector<std::vector<Version>> versions_;  // per global value
-  std::vector<bool> is_parameter_;              // per global value
+  std::vector<std::vector<Version>> versions_;       // per global value
+  std::vector<bool> is_parameter_;                   // per global value
+  std::map<std::string, std::vector<size_t>> cuts_;  // by parameter: axes
 };
 
 }  // namespace

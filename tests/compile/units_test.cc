@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "tests/compile/support.h"
+#include "tests/support/golden.h"
 
 using namespace perigee;
 using namespace perigee::compile;
@@ -81,6 +82,46 @@ TEST_CASE("each level has the collectives that theory says") {
   CHECK(counts(1, "step") == Counts{units, 0});
   CHECK(counts(2, "step") == Counts{units, 0});
   CHECK(counts(3, "step") == Counts{0, 0});
+}
+
+TEST_CASE("each level's summary is the golden text") {
+  const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
+  std::string text;
+  for (int level : {1, 2, 3}) {
+    for (int64_t microbatches : {1, 3}) {
+      text += "level " + std::to_string(level) + "\n" +
+              summary(compiled(graph, in_parts(graph, 4, microbatches, level)));
+    }
+  }
+  auto kept = in_parts(graph, 4, 1, 3);
+  for (auto& unit : kept.units) unit.reshard_after_forward = false;
+  text += "level 3, not resharded after the forward pass\n" + summary(compiled(graph, kept));
+  CHECK(test::golden_difference("tests/compile/units.txt", text) == "");
+}
+
+TEST_CASE("a unit is gathered as far ahead as the plan says") {
+  const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
+  // Which units are gathered before each op of the forward pass that uses a unit's weights.
+  const auto ahead = [&](int64_t forward, int64_t backward, int64_t bytes) {
+    auto plan = in_parts(graph, 4, 1, 3);
+    plan.communication.prefetch_forward = forward;
+    plan.communication.prefetch_backward = backward;
+    plan.communication.prefetch_bytes = bytes;
+    const auto program = compiled(graph, plan);
+    std::string order;
+    for (const auto& instruction : section(program, "micro").instructions) {
+      const auto number = instruction.scope.substr(instruction.scope.find('.') + 1);
+      if (instruction.op == "comm::all_gather") order += " g" + number;
+      if (instruction.op == "aten::addmm" || instruction.op == "aten::mm") order += " " + number;
+    }
+    return order;
+  };
+  // Of a layer's two products in the backward pass the second needs its weights.
+  CHECK(ahead(0, 0, 0) == " g0 0 g1 1 g2 2 g3 3 3 g3 3 2 g2 2 1 g1 1 0");
+  CHECK(ahead(1, 1, 0) == " g0 g1 0 g2 1 g3 2 3 3 g3 g2 3 2 g1 2 1 1 0");
+  CHECK(ahead(2, 0, 0) == " g0 g1 g2 0 g3 1 2 3 3 g3 3 2 g2 2 1 g1 1 0");
+  CHECK(ahead(2, 2, kWidth * (kWidth + 1) * 4 + 1) == ahead(1, 1, 0));
+  CHECK(ahead(1, 1, 1) == ahead(0, 0, 0));
 }
 
 TEST_CASE("what lasts over steps shrinks as theory says") {

@@ -6,6 +6,8 @@
 
 #include "compile/compile.h"
 #include "methods/method.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
 #include "tests/parity/support_training.h"
 
 using namespace perigee;
@@ -159,6 +161,57 @@ TEST_CASE("groups, frozen parameters and optimizers hold in parts", "[device]") 
       }
     }
   }
+}
+
+TEST_CASE("weights that are split over an axis are kept in parts over another") {
+  for (const char* keys : {kGpt, kLlama, kMoe, kMlp}) {
+    torch::manual_seed(5);
+    const int64_t microbatches = std::string_view(keys) == kMoe ? 1 : 2;
+    const auto given = built_in(keys, 6, microbatches);
+    const auto plan = [&](const std::string& methods) {
+      auto made = plan_of(given, "[" + methods + "]", 6);
+      made.microbatches = microbatches;
+      return made;
+    };
+    const auto one = train(given, plan(R"(["parallel_mode", [["data", 1]]])"))[0];
+    for (const char* mesh : {R"([["tensor", 2], ["data", 2]])", R"([["data", 2], ["tensor", 3]])",
+                             R"([["tensor", 2], ["zero", 2], ["data", 1]])"}) {
+      for (const char* method : kMethods) {
+        for (const char* sequence : {"false", "true"}) {
+          if (std::string_view(keys) == kMlp && *sequence == 't') continue;  // it has none
+          INFO(keys << mesh << " " << method << ", sequence " << sequence);
+          const auto both = fmt::format(
+              R"(["parallel_mode", {}], ["{}", {{"atorch_size_based_min_num_params": 500}}],
+                 ["tensor_parallel", {{"sequence": {}}}])",
+              mesh, method, sequence);
+          CHECK(compare(one, train(given, plan(both))) == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("peaks fall by what ZeRO says") {
+  const GptShape shape{.vocabulary = 16, .sequence = 4, .width = 24, .layers = 12};
+  const Recipe recipe{.steps = 1, .batch = 8};
+  const int64_t ranks = 4, width = shape.width;
+  // Bytes of a block, the largest unit, and of all parameters.
+  const int64_t block = (12 * width * width + 13 * width) * 8;
+  const int64_t all =
+      shape.layers * block + (2 * shape.vocabulary + shape.sequence + 2) * width * 8;
+  const auto peak = [&](const Edit& edit) {
+    return train_ranks(shape, recipe, {.count = ranks, .microbatches = 2, .plan = edit}).peak_bytes;
+  };
+  const char* const blocks = R"({"match": "blocks.*"})";
+  const auto whole = peak({}), states = peak(with("zero1", blocks)),
+             gradients = peak(with("zero2", blocks)), weights = peak(with("fsdp", blocks)),
+             kept = peak(with("fsdp", R"({"match": "blocks.*", "reshard_after_forward": false})"));
+  // Some units are whole for a while: gathered ahead, or reduced, with what that takes.
+  const int64_t saved = all - all / ranks, some = 4 * block;
+  CHECK(std::abs(whole - states - 2 * saved) < some);
+  CHECK(std::abs(states - gradients - saved) < some);
+  CHECK(std::abs(gradients - weights - saved) < some);
+  CHECK(std::abs(kept - weights - all) < some);
 }
 
 TEST_CASE("a dropped reduction, a wrong scale, a skipped part are found out", "[device]") {

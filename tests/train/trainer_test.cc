@@ -34,10 +34,11 @@ struct Setup {
   std::unique_ptr<DataSource> data() const { return train::open_synthetic(job).training; }
 
   // Returns the losses and the final weights of `steps` steps.
-  std::pair<std::vector<double>, std::vector<at::Tensor>> run(int64_t ranks, int64_t micro) {
+  std::pair<std::vector<double>, std::vector<at::Tensor>> run(int64_t ranks, int64_t micro,
+                                                              const Strategy& strategy = {}) {
     auto job_here = job;
     job_here.batch.micro = micro;
-    Trainer trainer{*module, make_plan(source, Strategy(), job_here, {ranks}), job_here,
+    Trainer trainer{*module, make_plan(source, strategy, job_here, {ranks}), job_here,
                     Ranks::threads(ranks), data()};
     std::vector<double> losses;
     trainer.on_step([&](const Report& report) {
@@ -173,6 +174,40 @@ TEST_CASE("what is saved continues bit for bit, on another number of ranks to ro
   four.load(folder.string());
   CHECK(std::abs(four.step(batch(2)).loss - expected.loss) < 1e-10);
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a trainer keeps parameters in parts, one element and many", "[device]") {
+  // The last bias is one element: most ranks hold nothing of it.
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 5\nlayers = 2\noutputs = 1\nloss = 'mse'"));
+  const auto one = setup.run(1, 8);
+  for (const std::string method : {"zero1", "zero2", "fsdp"}) {
+    for (int size : {1, 20}) {
+      CAPTURE(method, size);
+      const auto strategy = Strategy::data(
+          fmt::format(R"([["{}", {{"atorch_size_based_min_num_params": {}}}]])", method, size));
+      check_equal(one, setup.run(4, 2, strategy));
+      check_equal(one, setup.run(2, 2, strategy));
+
+      const auto folder = std::filesystem::temp_directory_path() /
+                          ("perigee-trainer-parts-" + std::to_string(::getpid()));
+      const auto data = setup.data();
+      const auto batch = data->at(1, {0, 8});
+      Trainer parts{*setup.module, make_plan(setup.source, strategy, setup.job, {4}), setup.job,
+                    Ranks::threads(4), nullptr};
+      Trainer whole{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
+                    Ranks::threads(1), nullptr};
+      parts.step(batch);
+      parts.save(folder.string());
+      whole.load(folder.string());
+      // The program of an evaluation borrows the parts.
+      CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
+      CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+      whole.save(folder.string());
+      parts.load(folder.string());
+      CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+      std::filesystem::remove_all(folder);
+    }
+  }
 }
 
 TEST_CASE("a trainer refuses what does not fit") {

@@ -1,0 +1,153 @@
+// How zero1, zero2 and fsdp make units, and what they refuse.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "methods/method.h"
+
+namespace perigee::methods {
+namespace {
+
+using Catch::Matchers::Contains;
+using graph::DType;
+
+// An embedding of 20 x 4, three blocks of a 4 x 4 weight and a bias, a head that is frozen.
+graph::Graph model() {
+  graph::Graph g;
+  const auto x = g.add_input(graph::Input::Kind::data, "x", {DType::float32, {8, 4}});
+  g.scopes = {{"", "Net"}, {"embed", "Embedding"}, {"head", "Linear"}};
+  auto y = x;
+  const auto use = [&](const std::string& scope, const std::string& name,
+                       std::vector<int64_t> shape, bool trainable = true) {
+    const auto w = g.add_input(graph::Input::Kind::parameter, scope + "." + name,
+                               {DType::float32, std::move(shape)});
+    g.inputs.back().trainable = trainable;
+    y = g.add_node("aten::add.Tensor", {{"self", y}, {"other", w}}, {{DType::float32, {8, 4}}},
+                   scope)[0];
+  };
+  use("embed", "weight", {20, 4});
+  for (int k = 0; k < 3; ++k) {
+    const auto scope = "blocks." + std::to_string(k);
+    g.scopes.push_back({scope, "Block"});
+    use(scope, "bias", {4});
+    use(scope, "weight", {4, 4});
+  }
+  use("head", "weight", {4, 4}, false);
+  const auto loss = g.add_node("aten::sum", {{"self", y}}, {{DType::float32, {}}});
+  g.outputs.push_back({graph::Output::Kind::loss, "loss", loss[0]});
+  return g;
+}
+
+plan::Plan plan_of(const std::string& methods, int64_t world = 4) {
+  const auto g = model();
+  const auto strategy = from_json(Json::parse(methods), "test");
+  return make_plan(strategy, {.graph = &g, .global_batch = 8, .world = world, .world_given = true});
+}
+
+// "NAME: PARAMETERS; ..." of a plan's units.
+std::string units_of(const plan::Plan& plan) {
+  std::string text;
+  for (const auto& unit : plan.units) {
+    text += unit.name + ":";
+    for (const auto& parameter : unit.parameters) text += " " + parameter;
+    text += "\n";
+  }
+  return text;
+}
+
+std::string why(const std::string& methods) {
+  try {
+    plan_of(methods);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a unit of fsdp is a block, and what stands between blocks; matrices come first") {
+  CHECK(units_of(plan_of(R"(["fsdp"])")) ==
+        "rest.0: embed.weight\n"
+        "blocks.0: blocks.0.weight blocks.0.bias\n"
+        "blocks.1: blocks.1.weight blocks.1.bias\n"
+        "blocks.2: blocks.2.weight blocks.2.bias\n"
+        "rest.1 frozen: head.weight\n");
+  CHECK(units_of(plan_of(R"([["fsdp", {"atorch_wrap_cls": ["Block"]}]])")) ==
+        units_of(plan_of(R"(["fsdp"])")));
+  CHECK(units_of(plan_of(R"([["fsdp", {"match": "embed", "ignored": ["**.bias", "head.*"]}]])")) ==
+        "embed: embed.weight\n"
+        "rest.0: blocks.0.weight blocks.1.weight blocks.2.weight\n");
+}
+
+TEST_CASE("a unit of zero1 and zero2 is a bucket of gradients, in the order they come") {
+  CHECK(units_of(plan_of(R"(["zero1"])")) ==
+        "size.0 frozen: head.weight\n"
+        "size.0: blocks.2.weight blocks.1.weight blocks.0.weight embed.weight blocks.2.bias "
+        "blocks.1.bias blocks.0.bias\n");
+  const auto plan = plan_of(R"([["zero2", {"atorch_size_based_min_num_params": 40}]])");
+  CHECK(units_of(plan) ==
+        "size.0: embed.weight\n"
+        "size.1: blocks.0.weight blocks.1.weight blocks.0.bias blocks.1.bias\n"
+        "size.2: blocks.2.weight blocks.2.bias\n"
+        "size.2 frozen: head.weight\n");
+  CHECK(plan.units[0].level == 2);
+  CHECK(plan.units[0].axes == "data");
+}
+
+TEST_CASE("parts lie over zero where the mesh has it, and the batch is split over it") {
+  const auto plan = plan_of(R"([["fsdp", {"sharding_strategy": "_HYBRID_SHARD_ZERO2"}],
+                                ["parallel_mode", [["zero", 2], ["data", 1]]]])");
+  CHECK(plan.mesh.size_of("data") == 2);
+  CHECK(plan.batch_axes == "data,zero");
+  CHECK(plan.units[0].axes == "zero");
+  CHECK_FALSE(plan.units[0].reshard_after_forward);
+  CHECK(plan_of(R"([["fsdp", {"axis": "data,zero"}],
+                    ["parallel_mode", [["zero", 2], ["data", 2]]]])")
+            .units[0]
+            .axes == "zero,data");
+}
+
+TEST_CASE("one rank has nothing to shard, and says so") {
+  const auto plan = plan_of(R"(["fsdp"])", 1);
+  CHECK(plan.units.empty());
+  CHECK_THAT(plan::explain(plan), Contains("fsdp: axis data has one rank: there is nothing"));
+}
+
+TEST_CASE("prefetch is one unit ahead unless the config says otherwise") {
+  const auto prefetch = [](const std::string& config) {
+    const auto c = plan_of("[[\"fsdp\", " + config + "]]").communication;
+    return std::vector{c.prefetch_forward, c.prefetch_backward, c.prefetch_bytes};
+  };
+  using Numbers = std::vector<int64_t>;
+  CHECK(prefetch("{}") == Numbers{1, 1, 0});
+  CHECK(prefetch(R"({"forward_prefetch": false})") == Numbers{0, 1, 0});
+  CHECK(prefetch(R"({"backward_prefetch": "BACKWARD_POST"})") == Numbers{1, 0, 0});
+  CHECK(prefetch(R"({"limit_all_gathers": false, "prefetch_mb": 0.5})") == Numbers{2, 2, 1 << 19});
+}
+
+TEST_CASE("what does not fit is refused, naming what can be changed") {
+  CHECK(why(R"(["zero1", "fsdp"])") ==
+        "[strategy] zero1 and fsdp exclude each other, but both are there: fsdp keeps all in parts "
+        "that zero1 does, and gradients and parameters too");
+  CHECK_THAT(why(R"(["zero2", "zero1"])"), Contains("zero1 and zero2 exclude each other"));
+  CHECK_THAT(why(R"([["fsdp", {"axis": "zero"}]])"),
+             Contains("axis \"zero\" must be in parallel_mode, but the mesh has data"));
+  CHECK_THAT(why(R"([["zero1", {"axis": "dta"}]])"), Contains("did you mean \"data\""));
+  CHECK_THAT(why(R"([["fsdp", {"match": "block.*"}]])"),
+             Contains("\"block.*\" picks none") && Contains("blocks."));
+  CHECK_THAT(why(R"([["fsdp", {"atorch_wrap_cls": "Blok"}]])"), Contains("did you mean \"Block\""));
+  CHECK_THAT(why(R"([["fsdp", {"match": "embed", "atorch_size_based_min_num_params": 5}]])"),
+             Contains("by scope or by size"));
+  CHECK_THAT(why(R"([["fsdp", {"sharding_strategy": "HYBRID_SHARD"}]])"),
+             Contains("the mesh has no axis zero"));
+  CHECK_THAT(why(R"([["fsdp", {"sharding_strategy": "FULL_SHART"}]])"),
+             Contains("did you mean \"FULL_SHARD\""));
+  CHECK_THAT(why(R"([["fsdp", {"sharding_strategy": "FULL_SHARD",
+                               "reshard_after_forward": false}]])"),
+             Contains("leave one of them out"));
+  CHECK_THAT(why(R"([["fsdp", {"cpu_offload": true}]])"), Contains("cpu_offload is false"));
+  CHECK_THAT(why(R"([["fsdp", {"prefetch_mb": 0}]])"), Contains("prefetch_mb must be above 0"));
+  CHECK_THAT(why(R"([["fsdp", {"backward_prefetch": "BACKWARD"}]])"), Contains("BACKWARD_PRE"));
+}
+
+}  // namespace perigee::methods
