@@ -45,6 +45,11 @@ function methods.zero2(config) end
 ---@return table
 function methods.fsdp(config) end
 
+---Mixed precision as LibTorch's autocast has it: matrix products, convolutions and attention compute in fp16 or bf16, softmax, norms and losses in float32 (its lists of CUDA, on every device), all else in the widest of its operands. Parameters, their gradients and the optimizer's state stay as they are; float64 is left alone.
+---@param config? table config: dtype; dtype (string): `fp16` or `bf16`; default fp16; match (any): scopes (`blocks.*`) or module types, outside of which all stays float32; allow (list): these ops compute in dtype, too (`add`); deny (list): these in float32 (`mm`); promote (list): these in the widest of their operands; loss_scale (any): "dynamic", "none", or a number that stays; default dynamic for fp16, none for bf16; init_scale (number): of a dynamic scale; default 65536; growth_factor (number): after growth_interval steps that are finite; default 2; backoff_factor (number): after a step that is not; default 0.5; growth_interval (integer): steps; default 2000; skip_if_nonfinite (boolean): a step with a gradient that is not finite, on any rank, changes nothing; default true where the loss is scaled, else false.
+---@return table
+function methods.amp_native(config) end
+
 ---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence).
 ---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), doc
 ---@return function

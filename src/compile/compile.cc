@@ -46,8 +46,14 @@ Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec
   check(spec, plan, graph);
   Common common;
   common.graph = select_outputs(graph, spec);
-  common.sharding = shard::propagate(common.graph, plan);
   if (plan.microbatches > 1) common.loss = shard::classify_loss(common.graph).kind;
+  if (plan.precision == plan::Precision()) {
+    common.sharding = shard::propagate(common.graph, plan);
+    return common;
+  }
+  auto rounded = autocast(scale_loss(common.graph, plan.precision.loss_scale), plan);
+  common.sharding = shard::propagate(rounded, with_names_of(plan, common.graph, rounded));
+  common.graph = std::move(rounded);
   return common;
 }
 

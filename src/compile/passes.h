@@ -7,6 +7,7 @@
 
 #include "compile/compile.h"
 #include "compile/draft.h"
+#include "compile/loss_scale.h"
 #include "graph/graph.h"
 #include "plan/units.h"
 #include "shard/partition.h"
@@ -21,6 +22,24 @@ namespace perigee::compile {
 // values hold; what is then unused goes from the rank's graph. Throws Error for names the graph
 // lacks.
 graph::Graph select_outputs(graph::Graph graph, const StepSpec& spec);
+
+// Multiplies the gradient that the backward pass starts with by a constant of this name: make_state
+// makes it the loss scale. A graph without gradients stays as it is.
+inline constexpr const char* kLossScale = "perigee.loss_scale";
+graph::Graph scale_loss(graph::Graph graph, const plan::LossScale& scale);
+
+// Makes every op compute as the plan's precision says, by casts before it: LibTorch's autocast, on
+// the whole graph, so that what shard/ moves is moved in the low precision. float64 is left alone.
+// A backward op computes as the forward op that made it; gradients add up in the type of the value
+// that they are of. A value is cast once for all that read it so (a parameter before its views, so
+// once for each microbatch; one that is gathered anew for the backward pass once more there).
+// Outputs keep their types, but for gradients where the precision has other ones. Values keep their
+// numbers; casts come behind them.
+graph::Graph autocast(const graph::Graph& graph, const plan::Plan& plan);
+
+// Returns the plan with its placements under the names that the values have in `now`, which has
+// the values of `before` under their numbers, and more.
+plan::Plan with_names_of(plan::Plan plan, const graph::Graph& before, const graph::Graph& now);
 
 // Removes views that undo each other or do nothing (t of t, reshape of reshape, reshape to the same
 // shape, detach).
@@ -67,6 +86,7 @@ graph::Graph recompute(const graph::Graph& local, const plan::Recompute& plan);
 // Parameters whose gradients lie side by side: reduced and stepped together.
 struct Bucket {
   graph::DType dtype = graph::DType::float32;
+  graph::DType gradient_dtype = graph::DType::float32;
   int32_t group = 0;  // of the optimizer
   std::string axes;   // the gradients are Partial on these; "" where none is
   std::string reduce = "sum";
@@ -105,6 +125,7 @@ struct Gradients {
   std::vector<Parameter> parameters;  // of units, then in the order of the graph's inputs
   std::vector<Bucket> buckets;        // of units first: one for each of `flats`
   std::vector<plan::Flat> flats;
+  LossScaleState loss_scale;
 };
 
 // What the passes that make a draft look at.

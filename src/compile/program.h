@@ -122,7 +122,8 @@ struct Run {
 // A named tensor the host reads or writes between steps.
 struct Binding {
   // parameter, buffer: full names; state: "exp_avg:PARAM", "exp_avg_sq:PARAM",
-  // "momentum_buffer:PARAM"; zeros at the start. data: named by the batch's tensor, read by `load`.
+  // "momentum_buffer:PARAM", compile/loss_scale.h's; at the start zeros, or the bytes given. data:
+  // named by the batch's tensor, read by `load`.
   // constant: bytes given. scalar: float64, written by the host before each step: "lr.G" (G: 0 for
   // the default group, k + 1 for StepSpec::groups[k]) and "step" (1 in the first step). result:
   // read after the step: "loss", "grad_norm", the graph's results by name.
@@ -130,7 +131,7 @@ struct Binding {
   Kind kind = Kind::data;
   std::string name;
   ValueId value;
-  std::string data;  // constant: its bytes, row-major
+  std::string data;  // constant, state: its bytes, row-major
 
   // Which piece of the whole tensor this rank holds: one range per dim of `shape`. data: of one
   // global microbatch. A parameter or state that is kept in parts (plan::Unit) has a binding for

@@ -96,13 +96,15 @@ Gradients collect(const Source& source) {
     const auto& type = graph.type(input.value);
     Bucket wanted;
     wanted.dtype = type.dtype;
+    wanted.gradient_dtype = graph.type(parameter.gradient).dtype;
     wanted.group = group_of(source.spec, input.name);
     wanted.axes = axes_where(mesh, *placements[p], mesh::Placement::Kind::partial);
     wanted.reduce = reduce_name(mesh, *placements[p], input.name);
     const auto same = std::find_if(open.begin(), open.end(), [&](int32_t b) {
       const auto& bucket = result.buckets[b];
-      return bucket.dtype == wanted.dtype && bucket.group == wanted.group &&
-             bucket.axes == wanted.axes && bucket.reduce == wanted.reduce;
+      return bucket.dtype == wanted.dtype && bucket.gradient_dtype == wanted.gradient_dtype &&
+             bucket.group == wanted.group && bucket.axes == wanted.axes &&
+             bucket.reduce == wanted.reduce;
     });
     int32_t b = same == open.end() ? static_cast<int32_t>(result.buckets.size()) : *same;
     if (same == open.end()) {
@@ -117,7 +119,7 @@ Gradients collect(const Source& source) {
     const int64_t limit = bucket.axes.empty()
                               ? std::min(kLocalBucket, source.plan.communication.bucket_bytes)
                               : source.plan.communication.bucket_bytes;
-    if (bucket.elements * static_cast<int64_t>(graph::size_of(bucket.dtype)) >= limit) {
+    if (bucket.elements * static_cast<int64_t>(graph::size_of(bucket.gradient_dtype)) >= limit) {
       std::erase(open, b);
     }
   }
@@ -164,6 +166,9 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
   const auto& graph = source.local.graph;
   const auto& spec = source.spec;
   Gradients gradients = collect(source);
+  if (!gradients.parameters.empty()) {
+    gradients.loss_scale = make_loss_scale(draft, source.plan.precision);
+  }
   inputs.assign(graph.inputs.size(), {});
 
   auto bind = [&](Binding::Kind kind, std::string name, ValueId value, size_t input) {
@@ -192,15 +197,22 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
       make_unit_state(draft, source, gradients, bucket, inputs);
       continue;
     }
+    // Rounded new values take a state that is not.
+    const DType state_dtype = source.plan.precision.parameters == plan::Precision::Parameters::low
+                                  ? DType::float32
+                                  : bucket.dtype;
     const TensorType flat{bucket.dtype, {bucket.elements}};
+    const TensorType flat_state{state_dtype, {bucket.elements}};
     const Home home = bucket.axes.empty()
                           ? Home{steps ? Home::Kind::scratch : Home::Kind::persistent}
                           : Home{Home::Kind::communication, draft.stream(bucket.axes), !steps};
     const auto number = std::to_string(b);
     bucket.weights = draft.add(flat, "parameters." + number, kPersistent);
-    bucket.gradients = draft.add(flat, "gradients." + number, home);
+    bucket.gradients =
+        draft.add({bucket.gradient_dtype, {bucket.elements}}, "gradients." + number, home);
     const auto state = [&](size_t k) {
-      return k < states.size() ? draft.add(flat, states[k] + "." + number, kPersistent) : ValueId{};
+      return k < states.size() ? draft.add(flat_state, states[k] + "." + number, kPersistent)
+                               : ValueId{};
     };
     bucket.first_state = state(0);
     bucket.second_state = state(1);
@@ -210,10 +222,11 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
       auto& parameter = gradients.parameters[p];
       const auto index = static_cast<size_t>(parameter.input);
       const auto& input = graph.inputs[index];
-      const auto& type = graph.type(input.value);
-      const int64_t offset = parameter.offset * static_cast<int64_t>(graph::size_of(bucket.dtype));
       auto member = [&](ValueId base, const std::string& name) {
-        return draft.add_view(base, offset, type, contiguous_strides(type.shape), name);
+        TensorType type{draft.value(base).type.dtype, graph.type(input.value).shape};
+        const auto offset = parameter.offset * static_cast<int64_t>(graph::size_of(type.dtype));
+        auto strides = contiguous_strides(type.shape);
+        return draft.add_view(base, offset, std::move(type), std::move(strides), name);
       };
       parameter.weight = member(bucket.weights, input.name);
       parameter.value = member(bucket.gradients, "gradient:" + input.name);
@@ -233,6 +246,10 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const auto& input = graph.inputs[i];
     if (inputs[i].defined() || input.kind == Input::Kind::data) continue;
+    if (input.kind == Input::Kind::constant && input.name == kLossScale) {
+      inputs[i] = gradients.loss_scale.value;
+      continue;
+    }
     const bool weight = input.kind == Input::Kind::parameter || input.kind == Input::Kind::buffer;
     inputs[i] = draft.add(graph.type(input.value), input.name,
                           weight && spec.borrow_weights ? kBorrowed : kPersistent);

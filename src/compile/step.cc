@@ -70,10 +70,16 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
   const ValueId squared = squared_norm(draft, source, gradients, out);
   const ValueId norm = scalar(draft, Binding::Kind::result, "grad_norm");
   const ValueId scale = draft.add(kScalar, "scale");
-  out.push_back(plain(
-      draft, "perigee::clip_scale",
-      {{"squared_norm", squared}, {"max_norm", spec.clip_norm.value_or(0.0)}, {"factor", factor}},
-      {norm, scale}));
+  const auto& guard = gradients.loss_scale;
+  Args clip{{"squared_norm", squared}};
+  if (guard.value.defined()) clip.emplace_back("loss_scale", guard.value);
+  clip.emplace_back("max_norm", spec.clip_norm.value_or(0.0));
+  clip.emplace_back("factor", factor);
+  out.push_back(plain(draft, "perigee::clip_scale", std::move(clip), {norm, scale}));
+  if (guard.value.defined()) {
+    update_loss_scale(guard, source.plan.precision.loss_scale, squared,
+                      scalar(draft, Binding::Kind::scalar, "step"), out);
+  }
   const auto step = [&](const Bucket::Share& share) {
     if (spec.optimizer == "none") {
       out.push_back(in_place("perigee::scale_", {{"self", share.gradients}, {"scale", scale}},
@@ -97,7 +103,8 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     args.emplace_back("gradient", share.gradients);
     args.emplace_back("lr",
                       scalar(draft, Binding::Kind::scalar, "lr." + std::to_string(share.group)));
-    args.emplace_back("step", scalar(draft, Binding::Kind::scalar, "step"));
+    args.emplace_back("step", guard.value.defined() ? guard.applied_step
+                                                    : scalar(draft, Binding::Kind::scalar, "step"));
     args.emplace_back("scale", scale);
     if (adam) {
       args.emplace_back("beta1", spec.beta1);
@@ -109,6 +116,7 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
       args.emplace_back("nesterov", spec.nesterov);
     }
     args.emplace_back("weight_decay", decay);
+    if (guard.value.defined()) args.emplace_back("guarded", true);
     out.push_back(
         in_place("perigee::" + spec.optimizer + "_", std::move(args), std::move(outputs)));
   };

@@ -16,16 +16,61 @@ const double* scalar(Operands in, int position) {
   return position < 0 ? nullptr : in[position].const_data_ptr<double>();
 }
 
-void check_pair(const std::string& op, const Tensor& self, const Tensor& other) {
-  if (!is_computed(self.scalar_type()) || !self.is_contiguous() || !other.is_contiguous() ||
-      self.scalar_type() != other.scalar_type() || self.numel() != other.numel()) {
-    fail("exec",
-         "{} needs contiguous floating point tensors of one type and size, but got {} of {} and {} "
-         "of {}",
-         op, self.numel(), c10::toString(self.scalar_type()), other.numel(),
-         c10::toString(other.scalar_type()));
+// The operands that all optimizers have.
+struct Common {
+  explicit Common(const Arguments& a)
+      : name(a.name()),
+        self(a.operand("self")),
+        gradient(a.operand("gradient")),
+        lr(a.operand("lr")),
+        step(a.operand("step")),
+        scale(a.optional_operand("scale")),
+        noise(a.optional_operand("noise")),
+        guarded(a.flag("guarded", false)) {}
+
+  StepScalars now(Operands in) const {
+    return {.lr = scalar(in, lr),
+            .step = scalar(in, step),
+            .scale = scalar(in, scale),
+            .guarded = guarded};
   }
-}
+
+  // Returns the operands' types. Throws Error where they do not fit together.
+  OptimizerTypes types(Operands in, std::initializer_list<int> states) const {
+    const auto& p = in[self];
+    auto state = noise < 0 ? p.scalar_type() : at::kFloat;
+    for (const int s : states) {
+      if (s >= 0) state = in[s].scalar_type();
+    }
+    const auto g = in[gradient].scalar_type();
+    const auto same = [&](int other, at::ScalarType type) {
+      return other < 0 || (in[other].is_contiguous() && in[other].numel() == p.numel() &&
+                           in[other].scalar_type() == type);
+    };
+    const auto t = p.scalar_type();
+    const bool known = (is_computed(t) && state == t && g == t) ||
+                       (t == at::kFloat && state == t && (g == at::kBFloat16 || g == at::kHalf)) ||
+                       (t == at::kBFloat16 && state == at::kFloat && (g == t || g == at::kFloat));
+    bool fits = known && p.is_contiguous() && same(gradient, g) && same(noise, at::kFloat);
+    for (const int s : states) fits = fits && same(s, state);
+    if (!fits) {
+      fail("exec",
+           "{} needs contiguous tensors of one size and floating point types as graph/ops.h says, "
+           "but got {} parameters of {}, states of {}, {} gradients of {}",
+           name, p.numel(), c10::toString(t), c10::toString(state), in[gradient].numel(),
+           c10::toString(g));
+    }
+    return {element_of(t), element_of(state), element_of(g)};
+  }
+
+  const float* noise_of(Operands in) const {
+    return noise < 0 ? nullptr : in[noise].const_data_ptr<float>();
+  }
+
+  std::string name;
+  int self, gradient, lr, step, scale, noise;
+  bool guarded;
+};
 
 Kernel make_adam(const Arguments& a, bool decoupled) {
   const AdamNumbers numbers = {.beta1 = a.number("beta1", 0.9),
@@ -33,18 +78,14 @@ Kernel make_adam(const Arguments& a, bool decoupled) {
                                .eps = a.number("eps", 1e-8),
                                .weight_decay = a.number("weight_decay", 0.0),
                                .decoupled = decoupled};
-  return [name = a.name(), numbers, self = a.operand("self"), first = a.operand("exp_avg"),
-          second = a.operand("exp_avg_sq"), gradient = a.operand("gradient"), lr = a.operand("lr"),
-          step = a.operand("step"),
-          scale = a.optional_operand("scale")](Operands in, Results, const Draw&) {
-    for (int other : {first, second, gradient}) check_pair(name, in[self], in[other]);
-    adam({.parameter = in[self].mutable_data_ptr(),
+  return [c = Common(a), numbers, first = a.operand("exp_avg"), second = a.operand("exp_avg_sq")](
+             Operands in, Results, const Draw&) {
+    adam({.parameter = in[c.self].mutable_data_ptr(),
           .first = in[first].mutable_data_ptr(),
           .second = in[second].mutable_data_ptr(),
-          .gradient = in[gradient].const_data_ptr()},
-         in[self].numel(), element_of(in[self].scalar_type()), numbers,
-         {.lr = scalar(in, lr), .step = scalar(in, step), .scale = scalar(in, scale)},
-         current_stream());
+          .gradient = in[c.gradient].const_data_ptr(),
+          .noise = c.noise_of(in)},
+         in[c.self].numel(), c.types(in, {first, second}), numbers, c.now(in), current_stream());
     check_launch("adam");
   };
 }
@@ -98,16 +139,36 @@ Kernel squared_norm(const Arguments& a, const OpContext&) {
 }
 
 Kernel clip_scale(const Arguments& a, const OpContext&) {
-  return [squared = a.operand("squared_norm"), max_norm = a.number("max_norm"),
-          factor = a.number("factor", 1.0)](Operands in, Results out, const Draw&) {
+  const ClipNumbers numbers = {.max_norm = a.number("max_norm"), .factor = a.number("factor", 1.0)};
+  return [numbers, squared = a.operand("squared_norm"),
+          loss_scale = a.optional_operand("loss_scale")](Operands in, Results out, const Draw&) {
     double* results[2] = {};
     for (size_t i = 0; i < std::min<size_t>(out.size(), 2); ++i) {
       out[i] = at::empty({}, in[squared].options());
       results[i] = out[i].mutable_data_ptr<double>();
     }
-    clip_scale(in[squared].const_data_ptr<double>(), max_norm, factor, results[0], results[1],
-               current_stream());
+    clip_scale(in[squared].const_data_ptr<double>(),
+               loss_scale < 0 ? nullptr : in[loss_scale].const_data_ptr<float>(), numbers,
+               results[0], results[1], current_stream());
     check_launch("clip_scale");
+  };
+}
+
+Kernel update_loss_scale(const Arguments& a, const OpContext&) {
+  const exec::LossScaleNumbers numbers = {.growth_factor = a.number("growth_factor"),
+                                          .backoff_factor = a.number("backoff_factor"),
+                                          .growth_interval = a.integer("growth_interval")};
+  return [numbers, scale = a.operand("loss_scale"), tracker = a.operand("growth_tracker"),
+          skipped = a.operand("skipped_steps"), applied = a.operand("applied_step"),
+          squared = a.operand("squared_norm"),
+          step = a.operand("step")](Operands in, Results, const Draw&) {
+    update_loss_scale({.scale = in[scale].mutable_data_ptr<float>(),
+                       .growth_tracker = in[tracker].mutable_data_ptr<double>(),
+                       .skipped_steps = in[skipped].mutable_data_ptr<double>(),
+                       .applied_step = in[applied].mutable_data_ptr<double>()},
+                      numbers, in[squared].const_data_ptr<double>(),
+                      in[step].const_data_ptr<double>(), current_stream());
+    check_launch("update_loss_scale");
   };
 }
 
@@ -119,18 +180,13 @@ Kernel sgd(const Arguments& a, const OpContext&) {
                               .dampening = a.number("dampening", 0.0),
                               .weight_decay = a.number("weight_decay", 0.0),
                               .nesterov = a.flag("nesterov", false)};
-  return [name = a.name(), numbers, self = a.operand("self"),
-          buffer = a.optional_operand("momentum_buffer"), gradient = a.operand("gradient"),
-          lr = a.operand("lr"), step = a.operand("step"),
-          scale = a.optional_operand("scale")](Operands in, Results, const Draw&) {
-    check_pair(name, in[self], in[gradient]);
-    if (buffer >= 0) check_pair(name, in[self], in[buffer]);
-    sgd({.parameter = in[self].mutable_data_ptr(),
+  return [c = Common(a), numbers, buffer = a.optional_operand("momentum_buffer")](
+             Operands in, Results, const Draw&) {
+    sgd({.parameter = in[c.self].mutable_data_ptr(),
          .momentum = buffer < 0 ? nullptr : in[buffer].mutable_data_ptr(),
-         .gradient = in[gradient].const_data_ptr()},
-        in[self].numel(), element_of(in[self].scalar_type()), numbers,
-        {.lr = scalar(in, lr), .step = scalar(in, step), .scale = scalar(in, scale)},
-        current_stream());
+         .gradient = in[c.gradient].const_data_ptr(),
+         .noise = c.noise_of(in)},
+        in[c.self].numel(), c.types(in, {buffer}), numbers, c.now(in), current_stream());
     check_launch("sgd");
   };
 }

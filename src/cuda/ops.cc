@@ -33,6 +33,7 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"perigee::scale_", scale},
       {"perigee::sgd_", sgd},
       {"perigee::squared_norm", squared_norm},
+      {"perigee::update_loss_scale_", update_loss_scale},
   };
   if (const auto found = own.find(op.name); found != own.end()) {
     if (auto kernel = found->second(Arguments(op), context)) return kernel;

@@ -44,6 +44,7 @@ Kernel accumulate(const Arguments& arguments, const OpContext& context);
 Kernel scale(const Arguments& arguments, const OpContext& context);
 Kernel squared_norm(const Arguments& arguments, const OpContext& context);
 Kernel clip_scale(const Arguments& arguments, const OpContext& context);
+Kernel update_loss_scale(const Arguments& arguments, const OpContext& context);
 
 Kernel adamw(const Arguments& arguments, const OpContext& context);
 Kernel adam(const Arguments& arguments, const OpContext& context);

@@ -208,7 +208,8 @@ void Executor::Impl::find_kernels() {
 void Executor::Impl::prepare_bindings() {
   const auto bases = arena.bases(0);
   for (const auto& binding : program.bindings) {
-    if (binding.kind == Binding::Kind::constant) {
+    const bool begins = binding.kind == Binding::Kind::state && !binding.data.empty();
+    if (binding.kind == Binding::Kind::constant || begins) {
       tensor_of(binding.value, bases)
           .copy_(from_bytes(program.values[binding.value.index].type, binding.data));
     } else if (binding.kind == Binding::Kind::scalar) {

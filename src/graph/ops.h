@@ -52,13 +52,20 @@
 //   perigee::scale_(self, scale)                           self *= scale
 //   perigee::squared_norm(tensors) -> [] float64           sum over the list, in its order, of each one's sum of squares
 //                                                          (each summed in float64)
-//   perigee::clip_scale(squared_norm, max_norm, factor) -> (norm [], scale []) float64
-//       norm = factor * sqrt(squared_norm); scale = factor * min(1, max_norm / (norm + 1e-6)); max_norm <= 0: factor
+//   perigee::clip_scale(squared_norm, loss_scale?, max_norm, factor) -> (norm [], scale []) float64
+//       norm = f * sqrt(squared_norm); scale = f * min(1, max_norm / (norm + 1e-6)); max_norm <= 0: f. f is factor, or
+//       factor / loss_scale (float32 []); then scale is NaN where squared_norm is not finite
+//   perigee::update_loss_scale_(loss_scale, growth_tracker, skipped_steps, applied_step, squared_norm, step,
+//       growth_factor, backoff_factor, growth_interval)      torch.amp.GradScaler's update, on whether squared_norm is
+//       finite; counts the steps that are skipped; applied_step = step - skipped_steps. float64 but for loss_scale
 //   perigee::adamw_(self, exp_avg, exp_avg_sq, gradient, lr, step, scale, beta1, beta2, eps, weight_decay)
 //   perigee::adam_(...)                                    the same arguments; weight decay adds to the gradient
 //   perigee::sgd_(self, momentum_buffer?, gradient, lr, step, scale, momentum, dampening, nesterov, weight_decay)
 //       torch.optim's formulas on flat buffers [n] with gradient * scale for the gradient; the momentum buffer is the
-//       gradient itself where step is 1
+//       gradient itself where step is 1. With `guarded` and a scale that is NaN nothing changes. Types: all self's, or
+//       self and states float32 and gradient bfloat16 or float16, or self bfloat16, states float32, gradient float32
+//       or bfloat16 and one more operand `noise` (float32 [n], uniform in [0, 1)): self is rounded up where noise is
+//       below the part that is cut off, else down
 //
 // -- Random ops (perigee::random, dropout, attention with p > 0) draw for each element by its row-major index in the
 //    whole step's tensor. shard/ adds, where the local tensor is a block, `global` (shape over all ranks of one

@@ -1,9 +1,6 @@
 // checkpoint: forward ops that run again in the backward pass.
-#include <algorithm>
-
 #include "base/error.h"
-#include "base/match.h"
-#include "methods/method.h"
+#include "methods/names.h"
 #include "methods/texts.h"
 
 namespace perigee::methods {
@@ -15,81 +12,6 @@ int64_t count_of(const Config& config, const char* field) {
   const auto count = found->get<int64_t>();
   if (count < 1) fail("checkpoint", "{} must be at least 1, but got {}", field, count);
   return count;
-}
-
-// Returns the outermost scopes that a pattern matches, by path or by the module's type, in the
-// graph's order.
-std::vector<std::string> matching(const graph::Graph& graph,
-                                  const std::vector<std::string>& patterns) {
-  std::vector<std::string> known;
-  for (const auto& scope : graph.scopes) {
-    known.push_back(scope.path);
-    if (std::find(known.begin(), known.end(), scope.type) == known.end()) {
-      known.push_back(scope.type);
-    }
-  }
-  std::vector<std::string> found;
-  for (const auto& pattern : patterns) {
-    bool any = false;
-    for (const auto& scope : graph.scopes) {
-      if (!matches(pattern, scope.path) && pattern != scope.type) continue;
-      any = true;
-      found.push_back(scope.path);
-    }
-    if (!any) {
-      fail("checkpoint", "a scope or module type must be one of the model's, but got \"{}\"{}",
-           pattern, did_you_mean(pattern, known));
-    }
-  }
-  std::vector<std::string> outermost;
-  for (const auto& scope : graph.scopes) {
-    const auto is_found = [&](const std::string& path) {
-      return std::find(found.begin(), found.end(), path) != found.end();
-    };
-    if (!is_found(scope.path)) continue;
-    const bool inside = std::any_of(outermost.begin(), outermost.end(), [&](const auto& outer) {
-      return graph::contains_scope(outer, scope.path);
-    });
-    if (!inside) outermost.push_back(scope.path);
-  }
-  return outermost;
-}
-
-std::vector<std::string> ops_of(const Config& config, const char* field,
-                                const graph::Graph& graph) {
-  if (!config.fields.contains(field)) return {};
-  std::vector<std::string> known;
-  for (const auto& node : graph.nodes) {
-    if (node.phase != graph::Phase::forward) continue;
-    const auto full = node.op;
-    for (const auto& name : {full, full.substr(full.find(':') + 2)}) {
-      if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
-    }
-  }
-  std::vector<std::string> ops;
-  for (const auto& name : texts(config.fields[field], "checkpoint", field)) {
-    const auto before = ops.size();
-    for (const auto& node : graph.nodes) {
-      // "attention" is perigee::attention, "mm" aten::mm, "add" aten::add.Tensor too.
-      const auto bare = node.op.substr(node.op.find(':') + 2);
-      const bool same = node.op == name || bare == name || bare.substr(0, bare.find('.')) == name;
-      if (same && node.phase == graph::Phase::forward &&
-          std::find(ops.begin(), ops.end(), node.op) == ops.end()) {
-        ops.push_back(node.op);
-      }
-    }
-    if (ops.size() == before) {
-      fail("checkpoint", "{} must name ops of the forward pass, but got \"{}\"{}", field, name,
-           did_you_mean(name, known));
-    }
-  }
-  return ops;
-}
-
-std::string join(const std::vector<std::string>& list) {
-  std::string text;
-  for (const auto& item : list) text += (text.empty() ? "" : ", ") + item;
-  return text;
 }
 
 class Checkpoint : public Method {
@@ -113,10 +35,10 @@ class Checkpoint : public Method {
   }
 
   void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
-    auto patterns = texts(config.items, "checkpoint", "scopes");
+    auto patterns = texts(config.items, name(), "scopes");
     if (config.fields.contains("wrap_class")) {
-      for (auto& name : texts(config.fields["wrap_class"], "checkpoint", "wrap_class")) {
-        patterns.push_back(std::move(name));
+      for (auto& scope : texts(config.fields["wrap_class"], name(), "wrap_class")) {
+        patterns.push_back(std::move(scope));
       }
     }
     const auto& graph = *request.graph;
@@ -126,12 +48,12 @@ class Checkpoint : public Method {
            "of the model, but got none");
     }
     plan::Recompute recompute;
-    recompute.only = ops_of(config, "ops", graph);
-    recompute.keep = ops_of(config, "keep", graph);
+    recompute.only = named_ops(graph, config, "ops", name());
+    recompute.keep = named_ops(graph, config, "keep", name());
     if (!recompute.only.empty() && !recompute.keep.empty()) {
       fail("checkpoint", "either ops or keep says what runs again, but got both");
     }
-    const auto scopes = matching(graph, patterns);
+    const auto scopes = matching_scopes(graph, patterns, name());
     const auto every = count_of(config, "every"), group = count_of(config, "group");
     std::vector<std::string> taken;
     for (size_t i = 0; i < scopes.size(); i += static_cast<size_t>(every)) {

@@ -15,6 +15,7 @@ std::shared_ptr<const Method> tensor_parallel();
 std::shared_ptr<const Method> zero1();
 std::shared_ptr<const Method> zero2();
 std::shared_ptr<const Method> fsdp();
+std::shared_ptr<const Method> amp_native();
 
 namespace {
 
@@ -101,11 +102,15 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      checkpoint(),
                                                                      zero1(),
                                                                      zero2(),
-                                                                     fsdp()};
+                                                                     fsdp(),
+                                                                     amp_native()};
   return methods;
 }
 
 Config check_config(const Method& method, const Json& config) {
+  if (config.is_string() && !method.items().empty()) {
+    return check_config(method, Json::array({config}));
+  }
   if (!config.is_null() && !config.is_object() && !config.is_array()) {
     fail("strategy", "{} takes a table, but got {}", method.name(), config.dump());
   }

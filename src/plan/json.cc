@@ -47,6 +47,7 @@ class Field {
 
   // Keys that later versions have added may be missing.
   bool has(const std::string& key) const { return value_.is_object() && value_.contains(key); }
+  bool is_null() const { return value_.is_null(); }
 
   std::vector<Field> items() const {
     if (!value_.is_array()) fail_rule("is an array");
@@ -130,6 +131,70 @@ mesh::Mesh parse_mesh(const Field& field) {
   return mesh;
 }
 
+json to_json(const Precision& precision) {
+  const auto& scale = precision.loss_scale;
+  const auto dtype = [](const std::optional<graph::DType>& d) {
+    return d ? json(graph::name_of(*d)) : json();
+  };
+  return {{"dtype", dtype(precision.dtype)},
+          {"parameters", name_of(precision.parameters)},
+          {"gradients", dtype(precision.gradients)},
+          {"allow", precision.allow},
+          {"deny", precision.deny},
+          {"promote", precision.promote},
+          {"scopes", precision.scopes},
+          {"skip_nonfinite", precision.skip_nonfinite},
+          {"loss_scale",
+           {{"kind", name_of(scale.kind)},
+            {"init_scale", scale.init_scale},
+            {"growth_factor", scale.growth_factor},
+            {"backoff_factor", scale.backoff_factor},
+            {"growth_interval", scale.growth_interval}}}};
+}
+
+// Returns the one of the values that has this name.
+template <class T>
+T one_of(const Field& field, std::initializer_list<T> values) {
+  const auto text = field.text();
+  std::string names;
+  for (const T value : values) {
+    if (name_of(value) == text) return value;
+    names += (names.empty() ? "" : ", ") + std::string(name_of(value));
+  }
+  field.fail_rule("is one of " + names);
+}
+
+std::optional<graph::DType> parse_dtype(const Field& field) {
+  if (field.is_null()) return std::nullopt;
+  const auto dtype = graph::dtype_of(field.text());
+  if (!dtype) field.fail_rule("is a dtype such as \"bfloat16\"");
+  return dtype;
+}
+
+Precision parse_precision(const Field& field) {
+  field.allow({"dtype", "parameters", "gradients", "allow", "deny", "promote", "scopes",
+               "skip_nonfinite", "loss_scale"});
+  using Parameters = Precision::Parameters;
+  Precision precision;
+  precision.dtype = parse_dtype(field.at("dtype"));
+  precision.parameters = one_of(field.at("parameters"),
+                                {Parameters::as_captured, Parameters::masters, Parameters::low});
+  precision.gradients = parse_dtype(field.at("gradients"));
+  precision.allow = field.at("allow").texts();
+  precision.deny = field.at("deny").texts();
+  precision.promote = field.at("promote").texts();
+  precision.scopes = field.at("scopes").texts();
+  precision.skip_nonfinite = field.at("skip_nonfinite").boolean();
+  const auto scale = field.at("loss_scale");
+  scale.allow({"kind", "init_scale", "growth_factor", "backoff_factor", "growth_interval"});
+  using Kind = LossScale::Kind;
+  precision.loss_scale = {one_of(scale.at("kind"), {Kind::none, Kind::fixed, Kind::dynamic}),
+                          scale.at("init_scale").number(), scale.at("growth_factor").number(),
+                          scale.at("backoff_factor").number(),
+                          scale.at("growth_interval").integer()};
+  return precision;
+}
+
 }  // namespace
 
 std::string print(const Plan& plan) {
@@ -172,6 +237,7 @@ std::string print(const Plan& plan) {
         {"exact_memory", plan.prediction.exact_memory}}},
       {"decisions", decisions},
   };
+  if (plan.precision != Precision()) document["precision"] = to_json(plan.precision);
   // Where they say nothing new they are left out: a plan without them prints, and hashes, as ever.
   if (!plan.units.empty()) document["units"] = units;
   const Communication usual;
@@ -199,7 +265,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
   root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "units",
-              "rules", "recompute", "communication", "prediction", "decisions"});
+              "rules", "recompute", "precision", "communication", "prediction", "decisions"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -222,6 +288,8 @@ Plan parse(std::string_view text, std::string_view file_name) {
   }
   plan.recompute.only = recompute.at("only").texts();
   plan.recompute.keep = recompute.at("keep").texts();
+
+  if (root.has("precision")) plan.precision = parse_precision(root.at("precision"));
 
   const auto communication = root.at("communication");
   communication.allow(

@@ -171,6 +171,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   }
   verify_recompute(plan.recompute, graph);
   verify_units(plan, graph);
+  verify(plan.precision, graph);
 }
 
 std::string hash(const Plan& plan) {

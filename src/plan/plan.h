@@ -12,6 +12,7 @@
 #include "graph/graph.h"
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
+#include "plan/precision.h"
 
 namespace perigee::plan {
 
@@ -85,6 +86,7 @@ struct Plan {
   std::map<std::string, std::string> rules;
 
   Recompute recompute;
+  Precision precision;
   Communication communication;
   Prediction prediction;
   std::vector<Decision> decisions;
@@ -95,11 +97,12 @@ struct Plan {
 // Throws Error when the plan does not fit the graph (another structural hash: says what differs
 // where it can), names values that the graph lacks, has placements whose count is not that of the
 // axes, a dim out of range, or Partial inputs, recomputes scopes or ops that the graph lacks, or
-// has units that overlap or cut what is not whole.
+// has units that overlap or cut what is not whole, or a precision that plan/precision.h refuses.
 void verify(const Plan& plan, const graph::Graph& graph);
 
 // JSON, "format": "perigee.plan/1", sorted keys, numbers as the shortest text that reads back
-// equal. parse(print(p)) equals p. Throws Error for a prediction that is not finite.
+// equal; "precision" only where it is not the default. parse(print(p)) equals p. Throws Error for a
+// prediction that is not finite.
 std::string print(const Plan& plan);
 // Throws Error naming the path in the file (`mesh.axes[1].size`), unknown keys with the nearest
 // name.

@@ -89,7 +89,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     result.stopped = exchange.any_stops() && step < steps;
     times.push_back(seconds_since(step_begin));
     result.last_step = step;
-    if (!std::isfinite(outcome.loss) && job.train.stop_if_not_finite) {
+    if (!std::isfinite(outcome.loss) && !outcome.skipped && job.train.stop_if_not_finite) {
       fail_run("train",
                "the loss must be finite, but at step {} it is {}: lower optimizer.lr, or look at "
                "the data "
@@ -101,6 +101,8 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     metrics.loss = outcome.loss;
     metrics.lr = learning_rates(job, step).at("lr.0");
     metrics.grad_norm = outcome.grad_norm;
+    metrics.loss_scale = outcome.loss_scale;
+    metrics.skipped = outcome.skipped;
     metrics.samples = job.batch.global;
     metrics.tokens = job.model.values.contains("vocab") ? job.batch.global * job.data.sequence : 0;
     metrics.step_s = times.back();

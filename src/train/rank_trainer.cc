@@ -110,6 +110,8 @@ void RankTrainer::load(const Checkpoint& checkpoint) {
   const auto& program = executor_->program();
   for (const auto& binding : program.bindings) {
     if (!is_kept(binding.kind)) continue;
+    // A run that begins to scale its loss has none to load.
+    if (binding.name.starts_with("loss_scale:") && !checkpoint.find(binding.name)) continue;
     auto target = executor_->tensor(binding);
     auto part = at::empty(target.sizes(), target.options().device(at::kCPU));
     checkpoint.read(part_of_binding(program, binding),
@@ -143,6 +145,8 @@ StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& 
   inputs.data = [&](const std::string& name, int64_t microbatch) {
     return parts[microbatch].at(name);
   };
+  const bool guarded = training && blueprint_.plan.precision.guards();
+  if (guarded && !loss_scale_) read_loss_scale();
   connection_.device->reset_peak();
   executor.run(inputs);
   if (training) {
@@ -152,6 +156,14 @@ StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& 
     }
   }
   StepResult result;
+  if (guarded && loss_scale_) {
+    const auto scale = *loss_scale_, skipped = skipped_steps_;
+    read_loss_scale();
+    if (blueprint_.plan.precision.loss_scale.kind != plan::LossScale::Kind::none) {
+      result.loss_scale = scale;
+    }
+    result.skipped = skipped_steps_ > skipped;
+  }
   for (const auto& name : executor.names(Kind::result)) {
     const auto value = executor.tensor(Kind::result, name);
     if (name == "loss") {
@@ -163,6 +175,16 @@ StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& 
     }
   }
   return result;
+}
+
+void RankTrainer::read_loss_scale() {
+  // A model without parameters has none.
+  if (!executor_->program().find(Kind::state, "loss_scale:value")) return;
+  const auto number = [&](const char* name) {
+    return executor_->tensor(Kind::state, name).item<double>();
+  };
+  loss_scale_ = number("loss_scale:value");
+  skipped_steps_ = number("loss_scale:skipped_steps");
 }
 
 void RankTrainer::trace(int64_t step, std::function<void(const std::string& trace)> done) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ namespace perigee::train {
 struct StepResult {
   double loss = 0;
   double grad_norm = 0;                       // before clipping; 0 where the job does not clip
+  std::optional<double> loss_scale;           // that the step had, where the plan scales the loss
+  bool skipped = false;                       // the step changed nothing: its gradients
   std::map<std::string, at::Tensor> results;  // this rank's part
 };
 
@@ -70,6 +73,7 @@ class RankTrainer {
   // Returns a parameter whole on its unit's axes where it is kept in parts, else nothing.
   at::Tensor joined_parts(const std::string& name);
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);
+  void read_loss_scale();
 
   const Blueprint& blueprint_;
   const job::Job& job_;
@@ -81,6 +85,8 @@ class RankTrainer {
   std::vector<at::Tensor> on_host_;  // of pieces_to_write()
   int64_t step_peak_ = 0, library_bytes_ = 0;
   int64_t steps_run_ = 0;
+  std::optional<double> loss_scale_;  // of the next step; nothing: not read yet
+  double skipped_steps_ = 0;
   int64_t traced_step_ = -1;
   std::function<void(const std::string&)> traced_;
 };

@@ -228,6 +228,65 @@ TEST_CASE("the fused optimizers follow torch.optim") {
   }
 }
 
+TEST_CASE("a guarded optimizer changes nothing where the scale is no number") {
+  const std::string name = GENERATE("adamw", "sgd");
+  const bool guarded = GENERATE(true, false);
+  const auto before = at::randn({9});
+  auto ours = before.clone(), first = at::zeros({9}), second = at::zeros({9});
+  const auto one = at::full({}, 1.0, at::kDouble);
+  const auto nan = at::full({}, std::nan(""), at::kDouble);
+  Named in = {{"self", ours}};
+  if (name == "adamw") {
+    in.insert(in.end(), {{"exp_avg", first}, {"exp_avg_sq", second}});
+  } else {
+    in.emplace_back("momentum_buffer", first);
+  }
+  in.insert(in.end(), {{"gradient", at::ones({9})}, {"lr", one}, {"step", one}, {"scale", nan}});
+  Args args = {{"momentum", 0.9}};
+  if (guarded) args.emplace_back("guarded", true);
+  call(cpu_kernel, "perigee::" + name + "_", in, args, {});
+  REQUIRE(ours.equal(before) == guarded);
+  REQUIRE(first.eq(0).all().item<bool>() == guarded);
+}
+
+TEST_CASE("the loss scale is updated as torch.amp.GradScaler does") {
+  auto scale = at::full({}, 8.0f), tracker = at::full({}, 1.0, at::kDouble),
+       skipped = at::full({}, 2.0, at::kDouble), applied = at::zeros({}, at::kDouble);
+  const auto update = [&](double squared, int step) {
+    call(cpu_kernel, "perigee::update_loss_scale_",
+         {{"loss_scale", scale},
+          {"growth_tracker", tracker},
+          {"skipped_steps", skipped},
+          {"applied_step", applied},
+          {"squared_norm", at::full({}, squared, at::kDouble)},
+          {"step", at::full({}, step, at::kDouble)}},
+         {{"growth_factor", 2.0}, {"backoff_factor", 0.5}, {"growth_interval", int64_t{3}}}, {});
+    return std::array{scale.item<double>(), tracker.item<double>(), skipped.item<double>(),
+                      applied.item<double>()};
+  };
+  using Numbers = std::array<double, 4>;
+  REQUIRE(update(4, 10) == Numbers{8, 2, 2, 8});
+  REQUIRE(update(0, 11) == Numbers{16, 0, 2, 9});
+  REQUIRE(update(INFINITY, 12) == Numbers{8, 0, 3, 9});
+  REQUIRE(update(NAN, 13) == Numbers{4, 0, 4, 9});
+  REQUIRE(update(1, 14) == Numbers{4, 1, 4, 10});
+  // It does not grow to infinity.
+  scale.fill_(3e38);
+  tracker.fill_(2);
+  REQUIRE(update(1, 15) == Numbers{static_cast<float>(3e38), 0, 4, 11});
+
+  const auto clipped = [&](double squared) {
+    const auto out = call(
+        cpu_kernel, "perigee::clip_scale",
+        {{"squared_norm", at::full({}, squared, at::kDouble)}, {"loss_scale", at::full({}, 4.0f)}},
+        {{"max_norm", 0.0}, {"factor", 0.5}}, {{DType::float64, {}}, {DType::float64, {}}});
+    return std::pair(out[0].item<double>(), out[1].item<double>());
+  };
+  REQUIRE(clipped(64) == std::pair(1.0, 0.125));
+  REQUIRE(clipped(INFINITY).first == INFINITY);
+  REQUIRE(std::isnan(clipped(INFINITY).second));
+}
+
 TEST_CASE("copies, sums and norms work on any layout") {
   const auto strided = at::randn({3, 4}).t();
   auto target = at::ones({4, 3});

@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "capture/models.h"
+#include "exec/tensor.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::parity {
 
-Given built_in(const std::string& keys, int64_t rows, int64_t microbatches) {
-  const auto job = job::Job::parse("name = 'test'\n[model]\ndtype = 'float64'\n" + keys +
+Given built_in(const std::string& keys, int64_t rows, int64_t microbatches,
+               const std::string& dtype) {
+  const auto job = job::Job::parse("name = 'test'\n[model]\ndtype = '" + dtype + "'\n" + keys +
                                        "\n[data]\nsynthetic = true\nsequence = 6\n[batch]\n"
                                        "global = 4\n[train]\nsteps = 1\n",
                                    "test.toml");
@@ -20,7 +22,7 @@ Given built_in(const std::string& keys, int64_t rows, int64_t microbatches) {
     auto& tensor = batch[field.name];
     tensor = field.dtype == graph::DType::int64
                  ? at::randint(0, std::max<int64_t>(field.classes, 2), shape, at::kLong)
-                 : at::randn(shape, at::kDouble);
+                 : at::randn(shape, at::kDouble).to(exec::scalar_type(field.dtype));
     if (field.name == "labels") tensor.masked_fill_(at::rand(shape) > 0.8, -100);
     piece[field.name] = tensor.narrow(0, 0, rows / microbatches);
   }

@@ -7,9 +7,10 @@
 
 namespace perigee::parity {
 
-// Returns a model of the job's [model] keys in float64, on sequences of 6, with a batch of `rows`
+// Returns a model of the job's [model] keys in `dtype`, on sequences of 6, with a batch of `rows`
 // samples of whose labels a fifth is ignored. The graph is that of one of the microbatches.
-Given built_in(const std::string& keys, int64_t rows, int64_t microbatches = 1);
+Given built_in(const std::string& keys, int64_t rows, int64_t microbatches = 1,
+               const std::string& dtype = "float64");
 
 inline const char* const kGpt =
     "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n";

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/kernels/random.h"
+#include "exec/loss_scale_step.h"
 #include "exec/optimizer_step.h"
 
 typedef struct CUstream_st* cudaStream_t;
@@ -31,13 +32,18 @@ void fill_random(void* out, Element element, const Drawing& drawing, const Rando
 void dropout(const void* self, void* out, Element element, double p, const RandomPlace& place,
              cudaStream_t stream);
 
-// ---- optimizer.cu: float32, float64, bfloat16. lr, step and scale (or nullptr: 1) are read from
-// device memory.
+// ---- optimizer.cu: the types that graph/ops.h lists. lr, step and scale (or nullptr: 1) are read
+// from device memory.
+
+struct OptimizerTypes {
+  Element parameter, state, gradient;
+};
 
 struct StepScalars {
   const double* lr = nullptr;
   const double* step = nullptr;
   const double* scale = nullptr;
+  bool guarded = false;  // a scale that is NaN: nothing changes
 };
 
 using exec::AdamNumbers;
@@ -46,18 +52,20 @@ struct AdamTensors {
   void* first;   // exp_avg
   void* second;  // exp_avg_sq
   const void* gradient;
+  const float* noise = nullptr;  // for bfloat16 parameters
 };
-void adam(const AdamTensors& tensors, int64_t n, Element element, const AdamNumbers& numbers,
-          const StepScalars& scalars, cudaStream_t stream);
+void adam(const AdamTensors& tensors, int64_t n, const OptimizerTypes& types,
+          const AdamNumbers& numbers, const StepScalars& scalars, cudaStream_t stream);
 
 using exec::SgdNumbers;
 struct SgdTensors {
   void* parameter;
   void* momentum;  // nullptr: none
   const void* gradient;
+  const float* noise = nullptr;  // for bfloat16 parameters
 };
-void sgd(const SgdTensors& tensors, int64_t n, Element element, const SgdNumbers& numbers,
-         const StepScalars& scalars, cudaStream_t stream);
+void sgd(const SgdTensors& tensors, int64_t n, const OptimizerTypes& types,
+         const SgdNumbers& numbers, const StepScalars& scalars, cudaStream_t stream);
 
 // ---- norm.cu
 
@@ -68,10 +76,17 @@ void square_partials(const void* tensor, int64_t n, Element element, double* par
 // out = the sum of `count` lists of kPartials, list by list, in a fixed order.
 void sum_partials(const double* partials, int64_t count, double* out, cudaStream_t stream);
 
-// norm = factor * sqrt(squared); scale = factor * min(1, max_norm / (norm + 1e-6)), or factor where
-// max_norm <= 0.
-void clip_scale(const double* squared, double max_norm, double factor, double* norm, double* scale,
-                cudaStream_t stream);
+// norm = f * sqrt(squared); scale = f * min(1, max_norm / (norm + 1e-6)), or f where max_norm <= 0;
+// f is factor, or factor / *loss_scale and scale NaN where squared is not finite. norm and scale
+// may be nullptr.
+struct ClipNumbers {
+  double max_norm = 0, factor = 1;
+};
+void clip_scale(const double* squared, const float* loss_scale, const ClipNumbers& numbers,
+                double* norm, double* scale, cudaStream_t stream);
+
+void update_loss_scale(const exec::LossScaleScalars& state, const exec::LossScaleNumbers& numbers,
+                       const double* squared_norm, const double* step, cudaStream_t stream);
 
 // ---- rms_norm.cu: float32, float64, bfloat16, float16; rstd is float32 or, for float64, float64.
 

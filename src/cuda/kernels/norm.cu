@@ -25,13 +25,20 @@ __global__ void add_up(const double* partials, int64_t count, double* out) {
   if (threadIdx.x == 0) *out = total;
 }
 
-__global__ void clip(const double* squared, double max_norm, double factor, double* norm,
-                     double* scale) {
+__global__ void clip(const double* squared, const float* loss_scale, ClipNumbers numbers,
+                     double* norm, double* scale) {
+  const double factor = exec::gradient_factor(numbers.factor, loss_scale);
   const double n = factor * sqrt(*squared);
-  const double ratio = max_norm / (n + 1e-6);
+  const double ratio = numbers.max_norm / (n + 1e-6);
   if (norm) *norm = n;
   // A norm that is not a number must show: min would hide it.
-  if (scale) *scale = max_norm <= 0 || ratio >= 1 ? factor : factor * ratio;
+  if (scale) *scale = numbers.max_norm <= 0 || ratio >= 1 ? factor : factor * ratio;
+  if (scale && loss_scale && !exec::is_finite(*squared)) *scale = nan("");
+}
+
+__global__ void update(exec::LossScaleScalars state, exec::LossScaleNumbers numbers,
+                       const double* squared_norm, const double* step) {
+  exec::update_loss_scale(state, numbers, *squared_norm, *step);
 }
 
 }  // namespace
@@ -48,9 +55,14 @@ void sum_partials(const double* partials, int64_t count, double* out, cudaStream
   add_up<<<1, kThreads, 0, stream>>>(partials, count, out);
 }
 
-void clip_scale(const double* squared, double max_norm, double factor, double* norm, double* scale,
-                cudaStream_t stream) {
-  clip<<<1, 1, 0, stream>>>(squared, max_norm, factor, norm, scale);
+void clip_scale(const double* squared, const float* loss_scale, const ClipNumbers& numbers,
+                double* norm, double* scale, cudaStream_t stream) {
+  clip<<<1, 1, 0, stream>>>(squared, loss_scale, numbers, norm, scale);
+}
+
+void update_loss_scale(const exec::LossScaleScalars& state, const exec::LossScaleNumbers& numbers,
+                       const double* squared_norm, const double* step, cudaStream_t stream) {
+  update<<<1, 1, 0, stream>>>(state, numbers, squared_norm, step);
 }
 
 }  // namespace perigee::cuda

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <cstdint>
 
@@ -19,6 +20,10 @@ template <>
 struct WideOf<c10::BFloat16> {
   using type = float;
 };
+template <>
+struct WideOf<c10::Half> {
+  using type = float;
+};
 // The type that elements are computed in.
 template <class T>
 using Wide = typename WideOf<T>::type;
@@ -27,6 +32,9 @@ PERIGEE_INLINE float load(const float* p, int64_t i) { return p[i]; }
 PERIGEE_INLINE double load(const double* p, int64_t i) { return p[i]; }
 PERIGEE_INLINE float load(const c10::BFloat16* p, int64_t i) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(p[i].x) << 16);
+}
+PERIGEE_INLINE float load(const c10::Half* p, int64_t i) {
+  return static_cast<float>(__builtin_bit_cast(_Float16, p[i].x));
 }
 
 PERIGEE_INLINE void store(float* p, int64_t i, float v) { p[i] = v; }
@@ -78,6 +86,14 @@ bool dispatch_element(c10::ScalarType type, F f) {
     default:
       return false;
   }
+}
+
+// The same with float16, which some gradients have: it is read only.
+template <class F>
+bool dispatch_gradient(c10::ScalarType type, F f) {
+  if (type != c10::ScalarType::Half) return dispatch_element(type, f);
+  f.template operator()<c10::Half>();
+  return true;
 }
 
 }  // namespace perigee::exec

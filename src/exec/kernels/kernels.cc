@@ -28,6 +28,7 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::scale_", kernels::scale},
       {"perigee::sgd_", kernels::sgd},
       {"perigee::squared_norm", kernels::squared_norm},
+      {"perigee::update_loss_scale_", kernels::update_loss_scale},
   };
   if (const auto found = fast.find(op.name); found != fast.end()) {
     if (auto kernel = found->second(Arguments(op))) return kernel;

@@ -35,14 +35,16 @@ Kernel cross_entropy_backward(const Arguments& arguments);
 // perigee::reshape where it is an instruction: a contiguous copy, always.
 Kernel reshape(const Arguments& arguments);
 
-// perigee::copy_, accumulate_, scale_, squared_norm, clip_scale: nothing is allocated but results.
+// perigee::copy_, accumulate_, scale_, squared_norm, clip_scale, update_loss_scale_: nothing is
+// allocated but results.
 Kernel copy(const Arguments& arguments);
 Kernel accumulate(const Arguments& arguments);
 Kernel scale(const Arguments& arguments);
 Kernel squared_norm(const Arguments& arguments);
 Kernel clip_scale(const Arguments& arguments);
+Kernel update_loss_scale(const Arguments& arguments);
 
-// torch.optim's formulas, one pass over contiguous tensors of one floating type.
+// torch.optim's formulas, one pass over contiguous tensors (graph/ops.h has the types).
 Kernel adamw(const Arguments& arguments);
 Kernel adam(const Arguments& arguments);
 Kernel sgd(const Arguments& arguments);

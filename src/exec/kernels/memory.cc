@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
+#include "exec/loss_scale_step.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -45,10 +47,15 @@ PERIGEE_INLINE double square_elements(const T* in, int64_t n) {
   PERIGEE_PAIR(T, float)         \
   PERIGEE_PAIR(T, double)        \
   PERIGEE_PAIR(T, c10::BFloat16) \
+  PERIGEE_PAIR(T, c10::Half)     \
+  PERIGEE_SQUARES(T)
+#define PERIGEE_SQUARES(T) \
   PERIGEE_SIMD double squares(const T* in, int64_t n) { return square_elements<T>(in, n); }
 PERIGEE_MEMORY(float)
 PERIGEE_MEMORY(double)
 PERIGEE_MEMORY(c10::BFloat16)
+PERIGEE_SQUARES(c10::Half)
+#undef PERIGEE_SQUARES
 #undef PERIGEE_MEMORY
 #undef PERIGEE_PAIR
 
@@ -56,11 +63,13 @@ PERIGEE_MEMORY(c10::BFloat16)
 // types. Returns false elsewhere.
 template <class F>
 bool each_pair(const Tensor& out, const Tensor& in, F f) {
-  if (!out.is_contiguous() || !in.is_contiguous() || !has_element(in.scalar_type())) return false;
-  return dispatch_element(out.scalar_type(), [&]<class T>() {
-    dispatch_element(in.scalar_type(),
-                     [&]<class S>() { f(out.mutable_data_ptr<T>(), in.const_data_ptr<S>()); });
+  if (!out.is_contiguous() || !in.is_contiguous()) return false;
+  bool done = false;
+  dispatch_element(out.scalar_type(), [&]<class T>() {
+    done = dispatch_gradient(
+        in.scalar_type(), [&]<class S>() { f(out.mutable_data_ptr<T>(), in.const_data_ptr<S>()); });
   });
+  return done;
 }
 
 // out = in * factor.
@@ -123,12 +132,11 @@ Kernel squared_norm(const Arguments& a) {
     double sum = 0;
     for (int position : tensors) {
       const auto& t = in[position];
-      const bool done = t.is_contiguous() && dispatch_element(t.scalar_type(), [&]<class T>() {
+      const bool done = t.is_contiguous() && dispatch_gradient(t.scalar_type(), [&]<class T>() {
                           sum += squares(t.const_data_ptr<T>(), t.numel());
                         });
       if (!done) {
-        fail("exec",
-             "squared_norm needs contiguous float32, float64 or bfloat16 tensors, but got {}",
+        fail("exec", "squared_norm needs contiguous floating point tensors, but got {}",
              c10::toString(t.scalar_type()));
       }
     }
@@ -139,15 +147,36 @@ Kernel squared_norm(const Arguments& a) {
 
 Kernel clip_scale(const Arguments& a) {
   return [squared = a.operand("squared_norm"), max_norm = a.number("max_norm"),
-          factor = a.number("factor", 1.0)](std::span<const Tensor> in, std::span<Tensor> out,
-                                            const Draw&) {
+          whole = a.number("factor", 1.0), loss_scale = a.optional_operand("loss_scale")](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto* divisor = loss_scale < 0 ? nullptr : in[loss_scale].const_data_ptr<float>();
+    const double factor = gradient_factor(whole, divisor);
     const double norm = factor * std::sqrt(scalar(in[squared]));
-    const double clipped = max_norm > 0 ? factor * std::min(1.0, max_norm / (norm + 1e-6)) : factor;
+    double clipped = max_norm > 0 ? factor * std::min(1.0, max_norm / (norm + 1e-6)) : factor;
+    if (divisor && !is_finite(scalar(in[squared]))) {
+      clipped = std::numeric_limits<double>::quiet_NaN();
+    }
     double results[] = {norm, clipped};
     for (size_t i = 0; i < std::min<size_t>(out.size(), 2); ++i) {
       out[i] = at::empty({}, at::kDouble);
       *out[i].mutable_data_ptr<double>() = results[i];
     }
+  };
+}
+
+Kernel update_loss_scale(const Arguments& a) {
+  const LossScaleNumbers numbers = {.growth_factor = a.number("growth_factor"),
+                                    .backoff_factor = a.number("backoff_factor"),
+                                    .growth_interval = a.integer("growth_interval")};
+  return [numbers, scale = a.operand("loss_scale"), tracker = a.operand("growth_tracker"),
+          skipped = a.operand("skipped_steps"), applied = a.operand("applied_step"),
+          squared = a.operand("squared_norm"),
+          step = a.operand("step")](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+    exec::update_loss_scale({.scale = in[scale].mutable_data_ptr<float>(),
+                             .growth_tracker = in[tracker].mutable_data_ptr<double>(),
+                             .skipped_steps = in[skipped].mutable_data_ptr<double>(),
+                             .applied_step = in[applied].mutable_data_ptr<double>()},
+                            numbers, scalar(in[squared]), scalar(in[step]));
   };
 }
 

@@ -11,9 +11,26 @@ namespace {
 
 using at::Tensor;
 
+// A new value, rounded to nearest or, with noise in [0, 1), up where that is below the part that is
+// cut off.
 template <class T>
-PERIGEE_INLINE void adam_elements(T* __restrict p, T* __restrict m, T* __restrict v,
-                                  const T* __restrict g, int64_t n, const AdamStep<Wide<T>> s) {
+PERIGEE_INLINE void keep(T* p, int64_t i, Wide<T> v, const float*) {
+  store(p, i, v);
+}
+PERIGEE_INLINE void keep(c10::BFloat16* p, int64_t i, float v, const float* noise) {
+  if (!noise) return store(p, i, v);
+  const auto bits = __builtin_bit_cast(uint32_t, v);
+  // The exponent of what is infinite or no number must not carry.
+  const uint32_t add =
+      (bits & 0x7F800000) == 0x7F800000 ? 0 : 0xFFFF - static_cast<uint32_t>(noise[i] * 65536.0f);
+  p[i].x = static_cast<uint16_t>((bits + add) >> 16);
+}
+
+// Parameters T, states S, gradients G.
+template <class T, class S, class G>
+PERIGEE_INLINE void adam_elements(T* __restrict p, S* __restrict m, S* __restrict v,
+                                  const G* __restrict g, const float* __restrict noise, int64_t n,
+                                  const AdamStep<Wide<T>> s) {
   using W = Wide<T>;
   for (int64_t i = 0; i < n; ++i) {
     const W old = load(p, i);
@@ -22,19 +39,20 @@ PERIGEE_INLINE void adam_elements(T* __restrict p, T* __restrict m, T* __restric
     const W v_new = load(v, i) * s.beta2 + grad * grad * s.one_minus_beta2;
     store(m, i, m_new);
     store(v, i, v_new);
-    store(p, i, old * s.shrink - s.step_size * m_new / (root(v_new) / s.root2 + s.eps));
+    keep(p, i, old * s.shrink - s.step_size * m_new / (root(v_new) / s.root2 + s.eps), noise);
   }
 }
 
 // Without momentum m is nullptr.
-template <class T>
-PERIGEE_INLINE void sgd_elements(T* __restrict p, T* __restrict m, const T* __restrict g, int64_t n,
+template <class T, class S, class G>
+PERIGEE_INLINE void sgd_elements(T* __restrict p, S* __restrict m, const G* __restrict g,
+                                 const float* __restrict noise, int64_t n,
                                  const SgdStep<Wide<T>> s) {
   using W = Wide<T>;
   if (!m) {
     for (int64_t i = 0; i < n; ++i) {
       const W grad = load(g, i) * s.scale + s.decay * load(p, i);
-      store(p, i, load(p, i) - s.lr * grad);
+      keep(p, i, load(p, i) - s.lr * grad, noise);
     }
     return;
   }
@@ -42,44 +60,101 @@ PERIGEE_INLINE void sgd_elements(T* __restrict p, T* __restrict m, const T* __re
     const W grad = load(g, i) * s.scale + s.decay * load(p, i);
     const W sum = s.first ? grad : s.momentum * load(m, i) + s.one_minus_dampening * grad;
     store(m, i, sum);
-    store(p, i, load(p, i) - s.lr * (s.nesterov ? grad + s.momentum * sum : sum));
+    keep(p, i, load(p, i) - s.lr * (s.nesterov ? grad + s.momentum * sum : sum), noise);
   }
 }
 
-#define PERIGEE_OPTIMIZER(T)                                                                \
-  PERIGEE_SIMD void run_adam(T* p, T* m, T* v, const T* g, int64_t n,                       \
-                             const AdamStep<Wide<T>>& s) {                                  \
-    adam_elements<T>(p, m, v, g, n, s);                                                     \
-  }                                                                                         \
-  PERIGEE_SIMD void run_sgd(T* p, T* m, const T* g, int64_t n, const SgdStep<Wide<T>>& s) { \
-    sgd_elements<T>(p, m, g, n, s);                                                         \
+#define PERIGEE_OPTIMIZER(T, S, G)                                                        \
+  PERIGEE_SIMD void run_adam(T* p, S* m, S* v, const G* g, const float* noise, int64_t n, \
+                             const AdamStep<Wide<T>>& s) {                                \
+    adam_elements<T, S, G>(p, m, v, g, noise, n, s);                                      \
+  }                                                                                       \
+  PERIGEE_SIMD void run_sgd(T* p, S* m, const G* g, const float* noise, int64_t n,        \
+                            const SgdStep<Wide<T>>& s) {                                  \
+    sgd_elements<T, S, G>(p, m, g, noise, n, s);                                          \
   }
-PERIGEE_OPTIMIZER(float)
-PERIGEE_OPTIMIZER(double)
-PERIGEE_OPTIMIZER(c10::BFloat16)
+PERIGEE_OPTIMIZER(float, float, float)
+PERIGEE_OPTIMIZER(double, double, double)
+PERIGEE_OPTIMIZER(c10::BFloat16, c10::BFloat16, c10::BFloat16)
+PERIGEE_OPTIMIZER(float, float, c10::BFloat16)
+PERIGEE_OPTIMIZER(float, float, c10::Half)
+PERIGEE_OPTIMIZER(c10::BFloat16, float, c10::BFloat16)
+PERIGEE_OPTIMIZER(c10::BFloat16, float, float)
 #undef PERIGEE_OPTIMIZER
 
 double scalar(std::span<const Tensor> in, int position, double otherwise) {
   return position < 0 ? otherwise : *in[position].const_data_ptr<double>();
 }
 
-void check(const std::string& op, const Tensor& self, const Tensor& other) {
-  if (!self.is_contiguous() || !other.is_contiguous() ||
-      self.scalar_type() != other.scalar_type() || self.numel() != other.numel()) {
-    fail("exec", "{} needs contiguous tensors of one type and size, but got {} of {} and {} of {}",
-         op, self.numel(), c10::toString(self.scalar_type()), other.numel(),
-         c10::toString(other.scalar_type()));
-  }
-}
-
-void each_element(const std::string& op, const Tensor& self, auto f) {
-  if (!dispatch_element(self.scalar_type(), f)) {
-    fail("exec", "{} needs float32, float64 or bfloat16 parameters, but got {}", op,
-         c10::toString(self.scalar_type()));
-  }
-}
-
 constexpr int64_t kGrain = 32768;
+
+// The operands that all optimizers have, and what a guarded step does to them.
+struct Common {
+  explicit Common(const Arguments& a)
+      : name(a.name()),
+        self(a.operand("self")),
+        gradient(a.operand("gradient")),
+        lr(a.operand("lr")),
+        step(a.operand("step")),
+        scale(a.optional_operand("scale")),
+        noise(a.optional_operand("noise")),
+        guarded(a.flag("guarded", false)) {}
+
+  StepNumbers now(std::span<const Tensor> in) const {
+    return {scalar(in, lr, 0), scalar(in, step, 1), scalar(in, scale, 1)};
+  }
+  bool skips(const StepNumbers& now) const { return guarded && now.scale != now.scale; }
+
+  // Calls f<T, S, G>(begin, end) over all elements.
+  void run(std::span<const Tensor> in, std::initializer_list<int> states, auto f) const {
+    const auto& p = in[self];
+    auto s = noise < 0 ? p.scalar_type() : at::kFloat;
+    for (const int state : states) {
+      if (state >= 0) s = in[state].scalar_type();
+    }
+    const auto same = [&](int other, at::ScalarType type) {
+      return other < 0 || (in[other].is_contiguous() && in[other].numel() == p.numel() &&
+                           in[other].scalar_type() == type);
+    };
+    const auto g = in[gradient].scalar_type();
+    bool fits = p.is_contiguous() && same(gradient, g) && same(noise, at::kFloat);
+    for (const int state : states) fits = fits && same(state, s);
+    const auto types = [&]<class T, class S, class G>(T*, S*, G*) {
+      at::parallel_for(0, p.numel(), kGrain, [&](int64_t begin, int64_t end) {
+        f.template operator()<T, S, G>(begin, end);
+      });
+    };
+    const auto is = [&](at::ScalarType a, at::ScalarType b, at::ScalarType c) {
+      return fits && p.scalar_type() == a && s == b && g == c;
+    };
+    using enum at::ScalarType;
+    float* full = nullptr;
+    double* wide = nullptr;
+    c10::BFloat16* low = nullptr;
+    c10::Half* half = nullptr;
+    if (is(Float, Float, Float)) return types(full, full, full);
+    if (is(Double, Double, Double)) return types(wide, wide, wide);
+    if (is(BFloat16, BFloat16, BFloat16)) return types(low, low, low);
+    if (is(Float, Float, BFloat16)) return types(full, full, low);
+    if (is(Float, Float, Half)) return types(full, full, half);
+    if (is(BFloat16, Float, BFloat16)) return types(low, full, low);
+    if (is(BFloat16, Float, Float)) return types(low, full, full);
+    fail("exec",
+         "{} needs contiguous tensors of one size, all float32, float64 or bfloat16 or as "
+         "graph/ops.h says, but got {} parameters of {}, states of {}, {} gradients of {}",
+         name, p.numel(), c10::toString(p.scalar_type()), c10::toString(s), in[gradient].numel(),
+         c10::toString(g));
+  }
+
+  std::string name;
+  int self, gradient, lr, step, scale, noise;
+  bool guarded;
+};
+
+template <class T>
+T* data(std::span<const Tensor> in, int position, int64_t begin) {
+  return position < 0 ? nullptr : in[position].mutable_data_ptr<T>() + begin;
+}
 
 Kernel make_adam(const Arguments& a, bool decoupled) {
   const AdamNumbers numbers = {.beta1 = a.number("beta1", 0.9),
@@ -87,21 +162,14 @@ Kernel make_adam(const Arguments& a, bool decoupled) {
                                .eps = a.number("eps", 1e-8),
                                .weight_decay = a.number("weight_decay", 0.0),
                                .decoupled = decoupled};
-  return [name = a.name(), self = a.operand("self"), first = a.operand("exp_avg"),
-          second = a.operand("exp_avg_sq"), gradient = a.operand("gradient"), lr = a.operand("lr"),
-          step = a.operand("step"), scale = a.optional_operand("scale"),
-          numbers](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
-    for (int other : {first, second, gradient}) check(name, in[self], in[other]);
-    const StepNumbers now = {scalar(in, lr, 0), scalar(in, step, 1), scalar(in, scale, 1)};
-    each_element(name, in[self], [&]<class T>() {
-      const auto s = adam_step<Wide<T>>(numbers, now);
-      T* p = in[self].mutable_data_ptr<T>();
-      T* m = in[first].mutable_data_ptr<T>();
-      T* v = in[second].mutable_data_ptr<T>();
-      const T* g = in[gradient].const_data_ptr<T>();
-      at::parallel_for(0, in[self].numel(), kGrain, [&](int64_t begin, int64_t end) {
-        run_adam(p + begin, m + begin, v + begin, g + begin, end - begin, s);
-      });
+  return [c = Common(a), first = a.operand("exp_avg"), second = a.operand("exp_avg_sq"), numbers](
+             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+    const auto now = c.now(in);
+    if (c.skips(now)) return;
+    c.run(in, {first, second}, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
+      run_adam(data<T>(in, c.self, begin), data<S>(in, first, begin), data<S>(in, second, begin),
+               data<G>(in, c.gradient, begin), data<float>(in, c.noise, begin), end - begin,
+               adam_step<Wide<T>>(numbers, now));
     });
   };
 }
@@ -116,21 +184,14 @@ Kernel sgd(const Arguments& a) {
                               .dampening = a.number("dampening", 0.0),
                               .weight_decay = a.number("weight_decay", 0.0),
                               .nesterov = a.flag("nesterov", false)};
-  return [name = a.name(), self = a.operand("self"), buffer = a.optional_operand("momentum_buffer"),
-          gradient = a.operand("gradient"), lr = a.operand("lr"), step = a.operand("step"),
-          scale = a.optional_operand("scale"),
-          numbers](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
-    check(name, in[self], in[gradient]);
-    if (buffer >= 0) check(name, in[self], in[buffer]);
-    const StepNumbers now = {scalar(in, lr, 0), scalar(in, step, 1), scalar(in, scale, 1)};
-    each_element(name, in[self], [&]<class T>() {
-      const auto s = sgd_step<Wide<T>>(numbers, now);
-      T* p = in[self].mutable_data_ptr<T>();
-      T* m = buffer >= 0 ? in[buffer].mutable_data_ptr<T>() : nullptr;
-      const T* g = in[gradient].const_data_ptr<T>();
-      at::parallel_for(0, in[self].numel(), kGrain, [&](int64_t begin, int64_t end) {
-        run_sgd(p + begin, m ? m + begin : nullptr, g + begin, end - begin, s);
-      });
+  return [c = Common(a), buffer = a.optional_operand("momentum_buffer"), numbers](
+             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+    const auto now = c.now(in);
+    if (c.skips(now)) return;
+    c.run(in, {buffer}, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
+      run_sgd(data<T>(in, c.self, begin), data<S>(in, buffer, begin),
+              data<G>(in, c.gradient, begin), data<float>(in, c.noise, begin), end - begin,
+              sgd_step<Wide<T>>(numbers, now));
     });
   };
 }

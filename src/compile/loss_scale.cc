@@ -1,0 +1,111 @@
+#include "compile/loss_scale.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "compile/passes.h"
+
+namespace perigee::compile {
+
+using graph::DType;
+using graph::Node;
+using graph::NodeId;
+using graph::Phase;
+
+namespace {
+
+std::string bytes_of(double scale) {
+  const auto number = static_cast<float>(scale);
+  std::string bytes(sizeof number, '\0');
+  std::memcpy(bytes.data(), &number, sizeof number);
+  return bytes;
+}
+
+// Returns the ones that autograd starts with: the first node of the backward pass.
+NodeId find_start(const graph::Graph& graph) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const auto& node = graph.nodes[n];
+    if (node.phase != Phase::backward) continue;
+    const auto* value = node.find("value");
+    if (node.op != "perigee::full" || !value || node.get<double>("value", 0) != 1) break;
+    return static_cast<NodeId>(n);
+  }
+  fail("compile",
+       "a loss that is scaled must have a backward pass that starts with ones, but this graph's "
+       "does not");
+}
+
+}  // namespace
+
+graph::Graph scale_loss(graph::Graph graph, const plan::LossScale& scale) {
+  bool trains = false;
+  for (const auto& output : graph.outputs) {
+    trains |= output.kind == graph::Output::Kind::gradient;
+  }
+  if (scale.kind == plan::LossScale::Kind::none || !trains) return graph;
+  const auto start = find_start(graph);
+  const auto factor =
+      graph.add_input(graph::Input::Kind::constant, kLossScale, {DType::float32, {}});
+  graph.inputs.back().data = bytes_of(scale.init_scale);
+  const auto ones = graph.nodes[start].outputs[0];
+  const auto scaled = graph.add_value(graph.type(ones));
+  for (auto& node : graph.nodes) {
+    node.each_operand([&](graph::ValueId& v) {
+      if (v == ones) v = scaled;
+    });
+    if (node.forward_node > start) ++node.forward_node;
+  }
+  Node node{.op = "aten::mul.Tensor",
+            .args = {{"self", ones}, {"other", factor}},
+            .outputs = {scaled},
+            .scope = graph.nodes[start].scope,
+            .phase = Phase::backward};
+  graph.nodes.insert(graph.nodes.begin() + start + 1, std::move(node));
+  for (auto& value : graph.values) {
+    if (value.producer > start) ++value.producer;
+  }
+  graph.values[scaled.index].producer = start + 1;
+  return graph;
+}
+
+LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision) {
+  LossScaleState state;
+  if (!precision.guards()) return state;
+  const auto add = [&](DType dtype, const std::string& name, std::string first) {
+    Binding binding;
+    binding.kind = Binding::Kind::state;
+    binding.name = "loss_scale:" + name;
+    binding.value = draft.add({dtype, {}}, binding.name, {.kind = Home::Kind::persistent});
+    binding.data = std::move(first);
+    const auto value = binding.value;
+    draft.bind(std::move(binding));
+    return value;
+  };
+  const bool scales = precision.loss_scale.kind != plan::LossScale::Kind::none;
+  state.value =
+      add(DType::float32, "value", bytes_of(scales ? precision.loss_scale.init_scale : 1));
+  state.growth_tracker = add(DType::float64, "growth_tracker", "");
+  state.skipped_steps = add(DType::float64, "skipped_steps", "");
+  state.applied_step =
+      draft.add({DType::float64, {}}, "applied_step", {.kind = Home::Kind::persistent});
+  return state;
+}
+
+void update_loss_scale(const LossScaleState& state, const plan::LossScale& scale,
+                       ValueId squared_norm, ValueId step, std::vector<DraftInstruction>& out) {
+  const bool dynamic = scale.kind == plan::LossScale::Kind::dynamic;
+  out.push_back(
+      in_place("perigee::update_loss_scale_",
+               {{"loss_scale", state.value},
+                {"growth_tracker", state.growth_tracker},
+                {"skipped_steps", state.skipped_steps},
+                {"applied_step", state.applied_step},
+                {"squared_norm", squared_norm},
+                {"step", step},
+                {"growth_factor", dynamic ? scale.growth_factor : 1.0},
+                {"backoff_factor", dynamic ? scale.backoff_factor : 1.0},
+                {"growth_interval", scale.growth_interval}},
+               {state.value, state.growth_tracker, state.skipped_steps, state.applied_step}));
+}
+
+}  // namespace perigee::compile

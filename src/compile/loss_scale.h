@@ -1,0 +1,26 @@
+// The loss scale and the steps that are skipped: state of a program whose plan guards its steps.
+#pragma once
+
+#include <vector>
+
+#include "compile/draft.h"
+#include "plan/precision.h"
+
+namespace perigee::compile {
+
+// Scalars in the persistent frame, bound as states "loss_scale:value" (float32),
+// "loss_scale:growth_tracker" and "loss_scale:skipped_steps" (float64): saved, resumed, read by the
+// host. A program that guards without a scale has the scale 1.
+struct LossScaleState {
+  ValueId value, growth_tracker, skipped_steps;
+  ValueId applied_step;  // float64: the steps that changed something, this one included
+};
+
+// Returns the state's values, undefined ones where the precision does not guard.
+LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision);
+
+// Appends the update by the gradients' squared norm, which all ranks have alike.
+void update_loss_scale(const LossScaleState& state, const plan::LossScale& scale,
+                       ValueId squared_norm, ValueId step, std::vector<DraftInstruction>& out);
+
+}  // namespace perigee::compile

@@ -1,0 +1,85 @@
+#include "methods/names.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/match.h"
+#include "methods/texts.h"
+
+namespace perigee::methods {
+
+std::vector<std::string> matching_scopes(const graph::Graph& graph,
+                                         const std::vector<std::string>& patterns,
+                                         std::string_view method) {
+  std::vector<std::string> known;
+  for (const auto& scope : graph.scopes) {
+    known.push_back(scope.path);
+    if (std::find(known.begin(), known.end(), scope.type) == known.end()) {
+      known.push_back(scope.type);
+    }
+  }
+  std::vector<std::string> found;
+  for (const auto& pattern : patterns) {
+    bool any = false;
+    for (const auto& scope : graph.scopes) {
+      if (!matches(pattern, scope.path) && pattern != scope.type) continue;
+      any = true;
+      found.push_back(scope.path);
+    }
+    if (!any) {
+      fail(method, "a scope or module type must be one of the model's, but got \"{}\"{}", pattern,
+           did_you_mean(pattern, known));
+    }
+  }
+  std::vector<std::string> outermost;
+  for (const auto& scope : graph.scopes) {
+    const auto is_found = [&](const std::string& path) {
+      return std::find(found.begin(), found.end(), path) != found.end();
+    };
+    if (!is_found(scope.path)) continue;
+    const bool inside = std::any_of(outermost.begin(), outermost.end(), [&](const auto& outer) {
+      return graph::contains_scope(outer, scope.path);
+    });
+    if (!inside) outermost.push_back(scope.path);
+  }
+  return outermost;
+}
+
+std::vector<std::string> named_ops(const graph::Graph& graph, const Config& config,
+                                   const char* field, std::string_view method) {
+  if (!config.fields.contains(field)) return {};
+  std::vector<std::string> known;
+  for (const auto& node : graph.nodes) {
+    if (node.phase != graph::Phase::forward) continue;
+    const auto full = node.op;
+    for (const auto& name : {full, full.substr(full.find(':') + 2)}) {
+      if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
+    }
+  }
+  std::vector<std::string> ops;
+  for (const auto& name : texts(config.fields[field], method, field)) {
+    const auto before = ops.size();
+    for (const auto& node : graph.nodes) {
+      // "attention" is perigee::attention, "mm" aten::mm, "add" aten::add.Tensor too.
+      const auto bare = node.op.substr(node.op.find(':') + 2);
+      const bool same = node.op == name || bare == name || bare.substr(0, bare.find('.')) == name;
+      if (same && node.phase == graph::Phase::forward &&
+          std::find(ops.begin(), ops.end(), node.op) == ops.end()) {
+        ops.push_back(node.op);
+      }
+    }
+    if (ops.size() == before) {
+      fail(method, "{} must name ops of the forward pass, but got \"{}\"{}", field, name,
+           did_you_mean(name, known));
+    }
+  }
+  return ops;
+}
+
+std::string join(const std::vector<std::string>& list) {
+  std::string text;
+  for (const auto& item : list) text += (text.empty() ? "" : ", ") + item;
+  return text;
+}
+
+}  // namespace perigee::methods
