@@ -50,6 +50,11 @@ function methods.fsdp(config) end
 ---@return table
 function methods.amp_native(config) end
 
+---The model in fp16 or bf16: ops read parameters and floating inputs in it and compute in it, but for norms and losses, and gradients come out in it. The optimizer keeps float32 masters, which checkpoints hold; or, with masters = false, bf16 parameters are all there is, and new values are rounded up or down at random, right on average.
+---@param config? table config: dtype; dtype (string): `fp16` or `bf16`; default fp16; masters (boolean): false: bf16 alone, rounded at random; default true; gradients (string): what gradients are summed and reduced in, dtype or `float32`; default dtype with one microbatch, float32 with several; loss_scale (any): "dynamic", "none", or a number that stays; default dynamic for fp16, none for bf16; init_scale (number): of a dynamic scale; default 65536; growth_factor (number): after growth_interval steps that are finite; default 2; backoff_factor (number): after a step that is not; default 0.5; growth_interval (integer): steps; default 2000; skip_if_nonfinite (boolean): a step with a gradient that is not finite, on any rank, changes nothing; default true where the loss is scaled, else false.
+---@return table
+function methods.half(config) end
+
 ---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence).
 ---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), doc
 ---@return function

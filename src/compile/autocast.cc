@@ -109,7 +109,12 @@ class Autocast {
       if (!output.value.defined()) continue;
       outputs_of_[output.value.index].push_back(o);
       if (output.kind == Output::Kind::gradient && !as_captured && is_castable(types_.back())) {
-        types_.back() = precision.gradients.value_or(plan.microbatches > 1 ? DType::float32 : low_);
+        const bool in_parts =
+            std::any_of(plan.units.begin(), plan.units.end(),
+                        [&](const plan::Unit& unit) { return has(unit.parameters, output.name); });
+        types_.back() =
+            in_parts ? DType::float32
+                     : precision.gradients.value_or(plan.microbatches > 1 ? DType::float32 : low_);
       }
       if (output.kind == Output::Kind::gradient) {
         auto& wanted = wanted_[output.value.index];

@@ -30,6 +30,12 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   const auto losses = std::count_if(
       graph.outputs.begin(), graph.outputs.end(),
       [](const graph::Output& output) { return output.kind == graph::Output::Kind::loss; });
+  if (plan.precision.parameters == plan::Precision::Parameters::low && !plan.units.empty()) {
+    fail("compile",
+         "parameters that lie in parts (zero1, zero2, fsdp) are float32, but the plan has them in "
+         "{} without masters",
+         graph::name_of(*plan.precision.dtype));
+  }
   if (!spec.evaluation && losses != 1) {
     fail("compile", "a step needs one loss, but the graph has {}", losses);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compile/compile.h"
@@ -108,6 +109,10 @@ struct Bucket {
   struct Share {
     int32_t group = 0;
     ValueId weights, gradients, first_state, second_state;
+    // Where new weights are rounded at random: numbers drawn by element of the whole parameter, and
+    // the arguments of the perigee::random that draws them.
+    ValueId noise;
+    std::vector<std::pair<std::string, graph::Arg>> draw;
   };
   std::vector<Share> shares;
 };

@@ -126,6 +126,27 @@ Gradients collect(const Source& source) {
   return result;
 }
 
+// Keys of random ops number those of a graph; keys from here on are the parameters'.
+constexpr int64_t kFirstKey = int64_t{1} << 31;
+
+// Returns the arguments of the perigee::random that draws a number for each of the rank's elements
+// of a parameter: any rank that has an element draws the same for it.
+std::vector<std::pair<std::string, graph::Arg>> draw_of(const Source& source,
+                                                        const Binding& parameter) {
+  const auto& inputs = source.whole.inputs;
+  const auto at = std::find_if(inputs.begin(), inputs.end(),
+                               [&](const Input& input) { return input.name == parameter.name; });
+  std::vector<int64_t> begin;
+  for (const auto& range : parameter.ranges) begin.push_back(range.begin);
+  return {{"kind", std::string("uniform")},
+          {"key", kFirstKey + static_cast<int64_t>(at - inputs.begin())},
+          {"low", 0.0},
+          {"high", 1.0},
+          {"global", parameter.shape},
+          {"begin", begin},
+          {"batch_dim", int64_t{-1}}};
+}
+
 }  // namespace
 
 std::string axes_where(const mesh::Mesh& mesh, const mesh::Placements& placements,
@@ -166,7 +187,8 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
   const auto& graph = source.local.graph;
   const auto& spec = source.spec;
   Gradients gradients = collect(source);
-  if (!gradients.parameters.empty()) {
+  if (std::any_of(gradients.parameters.begin(), gradients.parameters.end(),
+                  [](const auto& parameter) { return parameter.gradient.defined(); })) {
     gradients.loss_scale = make_loss_scale(draft, source.plan.precision);
   }
   inputs.assign(graph.inputs.size(), {});
@@ -197,10 +219,9 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
       make_unit_state(draft, source, gradients, bucket, inputs);
       continue;
     }
-    // Rounded new values take a state that is not.
-    const DType state_dtype = source.plan.precision.parameters == plan::Precision::Parameters::low
-                                  ? DType::float32
-                                  : bucket.dtype;
+    const bool rounded = source.plan.precision.parameters == plan::Precision::Parameters::low &&
+                         bucket.dtype == source.plan.precision.dtype;
+    const DType state_dtype = rounded ? DType::float32 : bucket.dtype;
     const TensorType flat{bucket.dtype, {bucket.elements}};
     const TensorType flat_state{state_dtype, {bucket.elements}};
     const Home home = bucket.axes.empty()
@@ -216,8 +237,10 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     };
     bucket.first_state = state(0);
     bucket.second_state = state(1);
-    bucket.shares = {
-        {bucket.group, bucket.weights, bucket.gradients, bucket.first_state, bucket.second_state}};
+    if (!rounded) {
+      bucket.shares = {{bucket.group, bucket.weights, bucket.gradients, bucket.first_state,
+                        bucket.second_state}};
+    }
     for (int32_t p : bucket.parameters) {
       auto& parameter = gradients.parameters[p];
       const auto index = static_cast<size_t>(parameter.input);
@@ -232,10 +255,18 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
       parameter.value = member(bucket.gradients, "gradient:" + input.name);
       inputs[index] = parameter.weight;
       bind(Binding::Kind::parameter, input.name, parameter.weight, index);
+      std::vector<ValueId> held;
       for (size_t k = 0; k < states.size(); ++k) {
         const std::string full = states[k] + ":" + input.name;
-        bind(Binding::Kind::state, full,
-             member(k == 0 ? bucket.first_state : bucket.second_state, full), index);
+        held.push_back(member(k == 0 ? bucket.first_state : bucket.second_state, full));
+        bind(Binding::Kind::state, full, held.back(), index);
+      }
+      held.resize(2);
+      if (rounded && steps) {
+        auto& share = bucket.shares.emplace_back(Bucket::Share{
+            bucket.group, parameter.weight, parameter.value, held[0], held[1], {}, {}});
+        share.noise = draft.add({DType::float32, graph.type(input.value).shape}, "noise");
+        share.draw = draw_of(source, *draft.program.find(Binding::Kind::parameter, input.name));
       }
       if (!steps) {
         bind(Binding::Kind::result, "gradient:" + input.name, parameter.value, index);

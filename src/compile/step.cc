@@ -117,6 +117,10 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     }
     args.emplace_back("weight_decay", decay);
     if (guard.value.defined()) args.emplace_back("guarded", true);
+    if (share.noise.defined()) {
+      out.push_back(plain(draft, "perigee::random", share.draw, {share.noise}));
+      args.emplace_back("noise", share.noise);
+    }
     out.push_back(
         in_place("perigee::" + spec.optimizer + "_", std::move(args), std::move(outputs)));
   };

@@ -16,6 +16,7 @@ std::shared_ptr<const Method> zero1();
 std::shared_ptr<const Method> zero2();
 std::shared_ptr<const Method> fsdp();
 std::shared_ptr<const Method> amp_native();
+std::shared_ptr<const Method> half();
 
 namespace {
 
@@ -103,7 +104,8 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      zero1(),
                                                                      zero2(),
                                                                      fsdp(),
-                                                                     amp_native()};
+                                                                     amp_native(),
+                                                                     half()};
   return methods;
 }
 

@@ -35,8 +35,8 @@ struct Precision {
   // What parameters are to the ops that read them.
   enum class Parameters : uint8_t {
     as_captured,
-    masters,  // ops read them rounded to `dtype`, gradients come out in `gradients`; what is stored
-              // and stepped stays float32
+    masters,  // ops read them rounded to `dtype` (norms as they are), gradients come out in
+              // `gradients`; what is stored and stepped stays float32
     low,      // they are stored in `dtype`, the optimizer's state in float32; new values are
               // rounded up or down at random, right on average
   };
@@ -45,7 +45,7 @@ struct Precision {
   std::optional<graph::DType> dtype;
   Parameters parameters = Parameters::as_captured;
   // Of gradient buffers where parameters are not as captured: `dtype` or float32. Nothing: `dtype`
-  // with one microbatch, float32 with several, which add up there.
+  // with one microbatch, float32 with several, which add up there. Those of units are float32.
   std::optional<graph::DType> gradients;
 
   // Ops ("aten::mm") that depart from the built-in lists (below): they compute in the low

@@ -13,6 +13,7 @@
 #include "train/initial.h"
 #include "train/learning_rate.h"
 #include "train/step_spec.h"
+#include "train/stored.h"
 
 namespace perigee::train {
 namespace {
@@ -112,11 +113,7 @@ void RankTrainer::load(const Checkpoint& checkpoint) {
     if (!is_kept(binding.kind)) continue;
     // A run that begins to scale its loss has none to load.
     if (binding.name.starts_with("loss_scale:") && !checkpoint.find(binding.name)) continue;
-    auto target = executor_->tensor(binding);
-    auto part = at::empty(target.sizes(), target.options().device(at::kCPU));
-    checkpoint.read(part_of_binding(program, binding),
-                    {static_cast<std::byte*>(part.data_ptr()), static_cast<size_t>(part.nbytes())});
-    target.copy_(part);
+    read_stored(checkpoint, part_of_binding(program, binding), executor_->tensor(binding));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "compile/compile.h"
 #include "exec/executor.h"
+#include "train/stored.h"
 #include "train/tokenizer.h"
 
 namespace perigee::train {
@@ -57,14 +58,10 @@ void sample_text(const job::Job& job, const Source& source, const Checkpoint& ch
       {static_cast<int>(job.cluster.threads), static_cast<uint64_t>(job.seed), std::move(device)});
   for (const auto kind : {Kind::parameter, Kind::buffer}) {
     for (const auto& name : executor.names(kind)) {
-      auto target = executor.tensor(kind, name);
+      const auto target = executor.tensor(kind, name);
       const auto* binding = executor.program().find(kind, name);
       const auto& type = executor.program().values[binding->value.index].type;
-      const auto part = at::empty(target.sizes(), target.options().device(at::kCPU));
-      checkpoint.read(
-          {name, type.dtype, binding->shape, binding->ranges},
-          {static_cast<std::byte*>(part.data_ptr()), static_cast<size_t>(part.nbytes())});
-      target.copy_(part);
+      read_stored(checkpoint, {name, type.dtype, binding->shape, binding->ranges}, target);
     }
   }
 

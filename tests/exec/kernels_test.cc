@@ -249,6 +249,71 @@ TEST_CASE("a guarded optimizer changes nothing where the scale is no number") {
   REQUIRE(first.eq(0).all().item<bool>() == guarded);
 }
 
+TEST_CASE("masters are stepped by low gradients as by the same numbers in float32") {
+  const auto type = GENERATE(at::kBFloat16, at::kHalf);
+  at::manual_seed(3);
+  const auto gradient = at::randn({37}).to(type);
+  const auto one = at::full({}, 1.0, at::kDouble), lr = at::full({}, 0.1, at::kDouble);
+  const auto stepped = [&](const at::Tensor& g) {
+    at::Tensor p = at::ones({37}), m = at::zeros({37}), v = at::zeros({37});
+    call(cpu_kernel, "perigee::adamw_",
+         {{"self", p},
+          {"exp_avg", m},
+          {"exp_avg_sq", v},
+          {"gradient", g},
+          {"lr", lr},
+          {"step", one}},
+         {{"weight_decay", 0.1}}, {});
+    call(cpu_kernel, "perigee::sgd_",
+         {{"self", p}, {"momentum_buffer", m}, {"gradient", g}, {"lr", lr}, {"step", lr}},
+         {{"momentum", 0.9}}, {});
+    return at::stack({p, m, v});
+  };
+  REQUIRE(stepped(gradient).equal(stepped(gradient.to(at::kFloat))));
+}
+
+TEST_CASE("new values are rounded at random, right on average") {
+  const int64_t n = 40000;
+  at::manual_seed(3);
+  const auto low = at::kBFloat16;
+  // From 1, three eighths of the way to the next bfloat16 number; down from -1 alike.
+  const double step = 3.0 / 8 / 128;
+  const auto one = at::full({}, 1.0, at::kDouble);
+  for (const double sign : {1.0, -1.0}) {
+    auto p = at::full({n}, sign, low);
+    call(cpu_kernel, "perigee::sgd_",
+         {{"self", p},
+          {"gradient", at::full({n}, -sign * step)},
+          {"lr", one},
+          {"step", one},
+          {"noise", at::rand({n})}},
+         {}, {});
+    const auto values = p.to(at::kDouble);
+    const auto far = values.eq(sign * (1 + 1.0 / 128)).sum().item<int64_t>();
+    REQUIRE(values.eq(sign).sum().item<int64_t>() + far == n);
+    REQUIRE(std::abs(static_cast<double>(far) / n - 3.0 / 8) < 0.01);
+    // To the nearest, the step would be lost.
+    auto nearest = at::full({n}, sign, low);
+    call(cpu_kernel, "perigee::sgd_",
+         {{"self", nearest},
+          {"gradient", at::full({n}, -sign * step, low)},
+          {"lr", one},
+          {"step", one}},
+         {}, {});
+    REQUIRE(nearest.eq(sign).all().item<bool>());
+  }
+  // What is a bfloat16 number stays one, whatever the noise.
+  auto exact = at::full({n}, 1.5, low);
+  call(cpu_kernel, "perigee::sgd_",
+       {{"self", exact},
+        {"gradient", at::zeros({n})},
+        {"lr", one},
+        {"step", one},
+        {"noise", at::rand({n})}},
+       {}, {});
+  REQUIRE(exact.eq(1.5).all().item<bool>());
+}
+
 TEST_CASE("the loss scale is updated as torch.amp.GradScaler does") {
   auto scale = at::full({}, 8.0f), tracker = at::full({}, 1.0, at::kDouble),
        skipped = at::full({}, 2.0, at::kDouble), applied = at::zeros({}, at::kDouble);
