@@ -210,6 +210,40 @@ TEST_CASE("a trainer keeps parameters in parts, one element and many", "[device]
   }
 }
 
+TEST_CASE("weights split over an axis and in parts over another are saved and put together",
+          "[device]") {
+  Setup setup(toml("kind = 'gpt'\nlayers = 2\nwidth = 12\nheads = 6\nvocab = 10\ndropout = 0.1"));
+  const auto one = setup.run(1, 8);
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("perigee-trainer-both-" + std::to_string(::getpid()));
+  const auto data = setup.data();
+  const auto batch = data->at(1, {0, 8});
+  for (const std::string mesh :
+       {R"([["tensor", 3], ["data", 2]])", R"([["data", 2], ["tensor", 2]])",
+        R"([["tensor", 2], ["zero", 2], ["data", 1]])"}) {
+    for (const std::string method : {"zero1", "fsdp"}) {
+      CAPTURE(mesh, method);
+      const auto strategy = Strategy::data(
+          fmt::format(R"([["parallel_mode", {}], "tensor_parallel", "{}"])", mesh, method));
+      const int64_t ranks = mesh.find('3') == std::string::npos ? 4 : 6;
+      check_equal(one, setup.run(ranks, 4, strategy));
+      Trainer parts{*setup.module, make_plan(setup.source, strategy, setup.job, {ranks}), setup.job,
+                    Ranks::threads(ranks), nullptr};
+      Trainer whole{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
+                    Ranks::threads(1), nullptr};
+      parts.step(batch);
+      parts.save(folder.string());
+      whole.load(folder.string());
+      CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
+      whole.step(batch);
+      whole.save(folder.string());
+      parts.load(folder.string());
+      CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+      std::filesystem::remove_all(folder);
+    }
+  }
+}
+
 TEST_CASE("a trainer refuses what does not fit") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
