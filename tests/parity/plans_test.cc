@@ -73,7 +73,7 @@ Drawn draw(const std::string& model, uint64_t seed) {
 }
 
 // Has most parameters that are whole on some axes kept in parts there, each unit at a level of its
-// own, and freezes some.
+// own, freezes some, and runs some scopes again.
 void keep_in_parts(Drawn& drawn, uint64_t seed) {
   std::mt19937_64 random(1000 + seed);
   auto& plan = drawn.plan;
@@ -105,6 +105,10 @@ void keep_in_parts(Drawn& drawn, uint64_t seed) {
                           axes,
                           static_cast<int>(any(random, 1, 3)),
                           any(random, 0, 1) == 1});
+  }
+  for (const auto& scope : drawn.given.graph.scopes) {
+    const bool outer = !scope.path.empty() && scope.path.find('.') == std::string::npos;
+    if (outer && any(random, 0, 3) == 0) plan.recompute.regions.push_back({scope.path});
   }
   plan.communication.prefetch_forward = any(random, 0, 2);
   plan.communication.prefetch_backward = any(random, 0, 2);
