@@ -91,13 +91,14 @@ class Autocast {
     result_.nodes.clear();
     const auto& precision = plan.precision;
     const bool as_captured = precision.parameters == Parameters::as_captured;
-    const auto anew = names_gathered_anew(plan);
+    const auto anew = names_gathered_anew(plan), gathered = names_gathered_low(plan);
     for (const auto& input : graph.inputs) {
       const bool weight = input.kind == Input::Kind::parameter;
       if (weight) parameter_[input.value.index] = &input;
       gathered_anew_[input.value.index] = weight && anew.contains(input.name);
-      if (as_captured || graph.type(input.value).dtype != DType::float32) continue;
-      if (weight && precision.parameters == Parameters::low) {
+      const bool low = weight && gathered.contains(input.name);
+      if ((as_captured && !low) || graph.type(input.value).dtype != DType::float32) continue;
+      if (low || (weight && precision.parameters == Parameters::low)) {
         result_.values[input.value.index].type.dtype = low_;
       } else {
         reads_low_[input.value.index] = weight || input.kind == Input::Kind::data;
@@ -325,6 +326,20 @@ class Autocast {
     }
     const bool known = v.index < static_cast<int32_t>(parameter_.size());
     return known && parameter_[v.index] ? v : ValueId{};
+  }
+
+  // Parameters that the ranks of a unit gather in the low precision.
+  static std::set<std::string> names_gathered_low(const plan::Plan& plan) {
+    std::set<std::string> names;
+    if (!plan.precision.scopes.empty()) return names;
+    for (const auto& unit : plan.units) {
+      int64_t ranks = 1;
+      for (const auto& axis : mesh::split_axes(unit.axes)) ranks *= plan.mesh.size_of(axis);
+      if (unit.level == 3 && ranks > 1) {
+        names.insert(unit.parameters.begin(), unit.parameters.end());
+      }
+    }
+    return names;
   }
 
   // Parameters that no rank keeps whole between the passes.

@@ -43,6 +43,7 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
 
 // What every rank's program is made from.
 struct Common {
+  const graph::Graph& captured;  // parameters in the types that they are stored in
   graph::Graph graph;
   shard::Sharding sharding;
   shard::LossKind loss = shard::LossKind::mean;
@@ -50,7 +51,7 @@ struct Common {
 
 Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec) {
   check(spec, plan, graph);
-  Common common;
+  Common common{.captured = graph};
   common.graph = select_outputs(graph, spec);
   if (plan.microbatches > 1) common.loss = shard::classify_loss(common.graph).kind;
   if (plan.precision == plan::Precision()) {
@@ -84,7 +85,7 @@ shard::LocalGraph localize(const Common& common, const plan::Plan& plan, int64_t
 
 Program lower(const Common& common, shard::LocalGraph local, const plan::Plan& plan,
               const StepSpec& spec, int64_t rank, TraceSource& traces) {
-  const auto flats = plan::flats(plan, common.graph, rank);
+  const auto flats = plan::flats(plan, common.captured, rank);
   const auto gathers = place_gathers(local.graph, plan, flats);
   const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
   const Source source{common.graph, local, plan, spec, flats, rank};

@@ -73,7 +73,8 @@ std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& p
   const auto uses = find_uses(local, flats);
   const auto bytes_of = [&](const Use& use) {
     const auto& flat = flats[use.flat];
-    return flat.parts * flat.part * static_cast<int64_t>(graph::size_of(flat.dtype));
+    const auto dtype = local.type(local.find_input(flat.members[0].name)->value).dtype;
+    return flat.parts * flat.part * static_cast<int64_t>(graph::size_of(dtype));
   };
   std::vector<Gather> gathers;
   for (size_t u = 0; u < uses.size(); ++u) {

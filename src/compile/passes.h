@@ -34,8 +34,9 @@ graph::Graph scale_loss(graph::Graph graph, const plan::LossScale& scale);
 // A backward op computes as the forward op that made it; gradients add up in the type of the value
 // that they are of. A value is cast once for all that read it so (a parameter before its views, so
 // once for each microbatch; one that is gathered anew for the backward pass once more there).
-// Outputs keep their types, but for gradients where the precision has other ones. Values keep their
-// numbers; casts come behind them.
+// Parameters of units of level 3 come in the low precision, as they are then gathered, unless the
+// precision has scopes. Outputs keep their types, but for gradients where the precision has other
+// ones. Values keep their numbers; casts come behind them.
 graph::Graph autocast(const graph::Graph& graph, const plan::Plan& plan);
 
 // Returns the plan with its placements under the names that the values have in `now`, which has
@@ -182,10 +183,12 @@ std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& p
 int32_t scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
                      uint8_t when, std::vector<DraftInstruction>& out);
 
-// Returns the instruction that gathers the ranks' parts of a unit's weights into Bucket::gathered.
-DraftInstruction gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather);
+// Appends what gathers the ranks' parts of a unit's weights into Bucket::gathered, each rank's cast
+// before where ops read them in a lower precision.
+void gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather,
+                 std::vector<DraftInstruction>& out);
 
-// The same for new weights of levels 1 and 2, into Bucket::weights.
+// Returns the instruction that gathers new weights of levels 1 and 2, into Bucket::weights.
 DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const Bucket& bucket);
 
 // Groups the parameters into buckets and gives all that outlives a step its value and binding:

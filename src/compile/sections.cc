@@ -389,7 +389,7 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
   size_t gathered = 0;
   const auto gather_before = [&](graph::NodeId id) {
     for (; gathered < gathers.size() && gathers[gathered].before <= id; ++gathered) {
-      out.push_back(gather_unit(draft, gradients, gathers[gathered]));
+      gather_unit(draft, gradients, gathers[gathered], out);
       reductions.passed(out);
     }
   };

@@ -47,7 +47,8 @@ DraftInstruction collective(Draft& draft, const plan::Flat& flat, std::string op
   args.emplace_back("counts", counts);
   std::vector<ValueId> outputs{output};
   if (const int64_t elements = workspace_elements(op, counts); elements > 0) {
-    outputs.push_back(draft.add({flat.dtype, {elements}}, flat.name + " workspace",
+    outputs.push_back(draft.add({draft.value(output).type.dtype, {elements}},
+                                flat.name + " workspace",
                                 {Home::Kind::communication, draft.stream(axes)}));
   }
   DraftInstruction result = in_place(std::move(op), std::move(args), std::move(outputs));
@@ -187,7 +188,10 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
   bucket.weights = draft.add(bucket.level == 3 ? part : whole, "parameters." + flat.name,
                              {.kind = Home::Kind::persistent, .borrowed = borrowed});
   if (bucket.level == 3) {
-    bucket.gathered = draft.add(whole, "parameters." + flat.name + " gathered", moving);
+    // Ops may read them in a lower precision than they are stored in.
+    const auto read = graph.type(graph.find_input(flat.members[0].name)->value).dtype;
+    bucket.gathered =
+        draft.add({read, {bucket.elements}}, "parameters." + flat.name + " gathered", moving);
     bucket.own = bucket.weights;
   } else {
     bucket.own = elements_of(draft, bucket.weights, flat.begin, flat.part);
@@ -213,11 +217,11 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
   for (size_t k = 0; k < flat.members.size(); ++k) {
     const auto& member = flat.members[k];
     auto& parameter = gradients.parameters[bucket.parameters[k]];
-    const TensorType type{bucket.dtype, member.shape};
-    const auto view = [&](ValueId base, int64_t element, const TensorType& shown,
+    const auto view = [&](ValueId base, int64_t element, const std::vector<int64_t>& shape,
                           const std::string& name) {
-      return draft.add_view(base, element * item_bytes(bucket.dtype), shown,
-                            contiguous_strides(shown.shape), name);
+      const auto dtype = draft.value(base).type.dtype;
+      return draft.add_view(base, element * item_bytes(dtype), {dtype, shape},
+                            contiguous_strides(shape), name);
     };
     const auto bind = [&](Binding::Kind kind, const std::string& name, ValueId value,
                           std::vector<mesh::Range> ranges) {
@@ -231,13 +235,12 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
     };
     const auto bind_pieces = [&](Binding::Kind kind, const std::string& name, ValueId base) {
       for (auto& piece : plan::pieces_of(flat, member)) {
-        const TensorType shown{bucket.dtype, piece.shape()};
-        bind(kind, name, view(base, piece.offset - flat.begin, shown, name),
-             std::move(piece.ranges));
+        const auto value = view(base, piece.offset - flat.begin, piece.shape(), name);
+        bind(kind, name, value, std::move(piece.ranges));
       }
     };
     parameter.weight = view(bucket.level == 3 ? bucket.gathered : bucket.weights, member.offset,
-                            type, graph.inputs[parameter.input].name);
+                            member.shape, graph.inputs[parameter.input].name);
     inputs[parameter.input] = parameter.weight;
     if (bucket.level == 3) {
       bind_pieces(Binding::Kind::parameter, member.name, bucket.weights);
@@ -245,7 +248,8 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
       bind(Binding::Kind::parameter, member.name, parameter.weight, member.ranges);
     }
     if (!parameter.gradient.defined()) continue;
-    parameter.value = view(bucket.gradients, member.offset, type, "gradient:" + member.name);
+    parameter.value =
+        view(bucket.gradients, member.offset, member.shape, "gradient:" + member.name);
     for (size_t k = 0; k < states.size(); ++k) {
       bind_pieces(Binding::Kind::state, states[k] + ":" + member.name,
                   k == 0 ? bucket.first_state : bucket.second_state);
@@ -293,26 +297,35 @@ int32_t scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& buc
 namespace {
 
 DraftInstruction gather_to(Draft& draft, const Gradients& gradients, const Bucket& bucket,
-                           ValueId to) {
+                           ValueId from, ValueId to) {
   const auto& flat = gradients.flats[bucket.flat];
-  auto gather =
-      collective(draft, flat, "comm::all_gather",
-                 {{"self", bucket.own}, {"axis", flat.unit->axes}, {"dim", int64_t{0}}}, to);
+  auto gather = collective(draft, flat, "comm::all_gather",
+                           {{"self", from}, {"axis", flat.unit->axes}, {"dim", int64_t{0}}}, to);
   gather.instruction.scope = flat.unit->name;
   return gather;
 }
 
 }  // namespace
 
-DraftInstruction gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather) {
+void gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather,
+                 std::vector<DraftInstruction>& out) {
   const auto& bucket = gradients.buckets[gather.bucket];
-  auto instruction = gather_to(draft, gradients, bucket, bucket.gathered);
-  instruction.instruction.phase = gather.phase;
-  return instruction;
+  const auto& flat = gradients.flats[bucket.flat];
+  const auto dtype = draft.value(bucket.gathered).type.dtype;
+  auto from = bucket.own;
+  if (dtype != flat.dtype) {
+    from = draft.add({dtype, {flat.part}}, "parameters." + flat.name + " low",
+                     {Home::Kind::communication, draft.stream(flat.unit->axes)});
+    out.push_back(in_place("perigee::copy_", {{"self", from}, {"source", bucket.own}}, {from}));
+    out.back().instruction.scope = flat.unit->name;
+    out.back().instruction.phase = gather.phase;
+  }
+  out.push_back(gather_to(draft, gradients, bucket, from, bucket.gathered));
+  out.back().instruction.phase = gather.phase;
 }
 
 DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const Bucket& bucket) {
-  return gather_to(draft, gradients, bucket, bucket.weights);
+  return gather_to(draft, gradients, bucket, bucket.own, bucket.weights);
 }
 
 void separate_gathers(Draft& draft, const Gradients& gradients) {

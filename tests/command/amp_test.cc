@@ -72,6 +72,25 @@ TEST_CASE("a float16 run that stops and resumes is bit-equal, its scale included
   CHECK(scales(whole).front() == 4194304);
 }
 
+TEST_CASE("a float16 run in parts stops, resumes and validates") {
+  const TrainingJob whole, parts;
+  const auto more = [&](const TrainingJob& job) {
+    const auto file = job.folder().write(
+        "fsdp.lua",
+        "local m = require \"perigee.methods\"\n"
+        "return { m.parallel_mode {}, m.fsdp { match = \"blocks.*\" }, m.amp_native {} }\n");
+    return "--nproc 2 --set train.validate_every=2 --strategy " + file + " --set train.steps=";
+  };
+  whole.good("train", more(whole) + "4");
+  parts.good("train", more(parts) + "2");
+  parts.good("train", more(parts) + "4 --resume");
+  CHECK(parts.losses() == whole.losses());
+  CHECK((parts.weights() == whole.weights()));
+  const auto last = whole.metrics()[3];
+  CHECK(last["val_loss"].get<double>() < whole.losses()[0]);
+  CHECK(last["loss_scale"] == 65536);
+}
+
 TEST_CASE("steps that overflow are told in metrics.jsonl and change nothing") {
   const TrainingJob job;
   job.good("train", "--nproc 2 --set train.steps=2 --strategy " +

@@ -303,6 +303,11 @@ TEST_CASE("built-in models train on ranks as on one device, to bfloat16's roundi
   check(kResnet, kTwo, "");
   check(kGpt, kTwo, R"(, ["zero1", {}])");
   check(kGpt, kTwo, R"(, ["fsdp", {"match": "blocks.*"}])");
+  check(kGpt, R"([["data", 2], ["tensor", 2]])",
+        R"(, ["tensor_parallel", {}], ["fsdp", {"match": "blocks.*"}])");
+  check(kGpt, kTwo, R"(, ["fsdp", {"match": "blocks.*"}], ["checkpoint", ["blocks.*"]])");
+  check(kLlama, kTwo,
+        R"(, ["fsdp", {"match": "blocks.*"}], ["gradient_accumulation", {"microbatches": 2}])");
   check(kMlp, kTwo, R"(, ["zero2", {}], ["gradient_accumulation", {"microbatches": 2}])");
 }
 
@@ -319,6 +324,32 @@ TEST_CASE("a unit's casts are made anew where its parameters are gathered anew")
     return compile::compile(given.graph, plan, {}, 0, traces).peak_bytes;
   };
   CHECK(peak("true") < peak("false"));
+}
+
+TEST_CASE("units are gathered in the low precision, and their gradients scattered as they are") {
+  torch::manual_seed(5);
+  const auto given = built_in(kGpt, kRows, 1, "float32");
+  const std::string fsdp = R"(, ["fsdp", {"match": "blocks.*"}])";
+  DryRuns traces;
+  const auto moved = [&](const std::string& strategy, const std::string& op) {
+    const auto program =
+        compile::compile(given.graph, plan_of(given, strategy, kRows), {}, 1, traces);
+    int64_t bytes = 0;
+    for (const auto& section : program.sections) {
+      for (const auto& instruction : section.instructions) {
+        if (instruction.op != op) continue;
+        bytes += program.values[instruction.outputs[0].index].type.bytes();
+      }
+    }
+    return bytes;
+  };
+  const auto plain = R"([["parallel_mode", [["data", 2]]])" + fsdp + "]";
+  const auto low = amp(kTwo, R"({"dtype": "bf16"})", fsdp);
+  CHECK(2 * moved(low, "comm::all_gather") == moved(plain, "comm::all_gather"));
+  CHECK(moved(low, "comm::reduce_scatter") == moved(plain, "comm::reduce_scatter"));
+  // Within scopes of the model only, parameters are gathered as they are.
+  const auto within = amp(kTwo, R"({"dtype": "bf16", "match": "blocks.0"})", fsdp);
+  CHECK(moved(within, "comm::all_gather") == moved(plain, "comm::all_gather"));
 }
 
 TEST_CASE("an overflow in the part of one rank makes all ranks skip the step") {
