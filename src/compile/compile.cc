@@ -14,10 +14,10 @@ namespace perigee::compile {
 namespace {
 
 void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& graph) {
-  constexpr std::array known{"sgd", "adam", "adamw", "none"};
+  constexpr std::array known{"sgd", "adam", "adamw", "lion", "none"};
   if (std::find(known.begin(), known.end(), spec.optimizer) == known.end()) {
     const std::vector<std::string> names(known.begin(), known.end());
-    fail("compile", "the optimizer must be sgd, adam, adamw or none, but got '{}'{}",
+    fail("compile", "the optimizer must be sgd, adam, adamw, lion or none, but got '{}'{}",
          spec.optimizer, did_you_mean(spec.optimizer, names));
   }
   if (plan.microbatches < 1) {

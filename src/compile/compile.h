@@ -23,7 +23,7 @@ struct OptimizerGroup {
 // What a step does with the gradients.
 struct StepSpec {
   std::string optimizer =
-      "adamw";  // sgd, adam, adamw; "none": gradients are results, named "gradient:PARAM"
+      "adamw";  // sgd, adam, adamw, lion; "none": gradients are results, named "gradient:PARAM"
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;

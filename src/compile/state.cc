@@ -179,6 +179,7 @@ std::string reduce_name(const mesh::Mesh& mesh, const mesh::Placements& placemen
 
 std::vector<std::string> optimizer_states(const StepSpec& spec) {
   if (spec.optimizer == "adam" || spec.optimizer == "adamw") return {"exp_avg", "exp_avg_sq"};
+  if (spec.optimizer == "lion") return {"exp_avg"};
   if (spec.optimizer == "sgd" && spec.momentum != 0) return {"momentum_buffer"};
   return {};
 }

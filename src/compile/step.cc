@@ -91,9 +91,9 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
                          : spec.groups[share.group - 1].weight_decay.value_or(spec.weight_decay);
     Args args{{"self", share.weights}};
     std::vector<ValueId> outputs{share.weights};
-    const bool adam = spec.optimizer != "sgd";
+    const bool sgd = spec.optimizer == "sgd";
     if (share.first_state.defined()) {
-      args.emplace_back(adam ? "exp_avg" : "momentum_buffer", share.first_state);
+      args.emplace_back(sgd ? "momentum_buffer" : "exp_avg", share.first_state);
       outputs.push_back(share.first_state);
     }
     if (share.second_state.defined()) {
@@ -106,10 +106,10 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     args.emplace_back("step", guard.value.defined() ? guard.applied_step
                                                     : scalar(draft, Binding::Kind::scalar, "step"));
     args.emplace_back("scale", scale);
-    if (adam) {
+    if (!sgd) {
       args.emplace_back("beta1", spec.beta1);
       args.emplace_back("beta2", spec.beta2);
-      args.emplace_back("eps", spec.eps);
+      if (spec.optimizer != "lion") args.emplace_back("eps", spec.eps);
     } else {
       args.emplace_back("momentum", spec.momentum);
       args.emplace_back("dampening", spec.dampening);

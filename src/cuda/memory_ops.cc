@@ -175,6 +175,21 @@ Kernel update_loss_scale(const Arguments& a, const OpContext&) {
 Kernel adamw(const Arguments& a, const OpContext&) { return make_adam(a, true); }
 Kernel adam(const Arguments& a, const OpContext&) { return make_adam(a, false); }
 
+Kernel lion(const Arguments& a, const OpContext&) {
+  const LionNumbers numbers = {.beta1 = a.number("beta1", 0.9),
+                               .beta2 = a.number("beta2", 0.99),
+                               .weight_decay = a.number("weight_decay", 0.0)};
+  return
+      [c = Common(a), numbers, average = a.operand("exp_avg")](Operands in, Results, const Draw&) {
+        lion({.parameter = in[c.self].mutable_data_ptr(),
+              .average = in[average].mutable_data_ptr(),
+              .gradient = in[c.gradient].const_data_ptr(),
+              .noise = c.noise_of(in)},
+             in[c.self].numel(), c.types(in, {average}), numbers, c.now(in), current_stream());
+        check_launch("lion");
+      };
+}
+
 Kernel sgd(const Arguments& a, const OpContext&) {
   const SgdNumbers numbers = {.momentum = a.number("momentum", 0.0),
                               .dampening = a.number("dampening", 0.0),

@@ -26,6 +26,7 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
       {"perigee::cross_entropy_backward", cross_entropy_backward},
       {"perigee::dropout", dropout},
       {"perigee::full", full},
+      {"perigee::lion_", lion},
       {"perigee::random", random},
       {"perigee::reshape", reshape},
       {"perigee::rms_norm", rms_norm},

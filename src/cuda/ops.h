@@ -48,6 +48,7 @@ Kernel update_loss_scale(const Arguments& arguments, const OpContext& context);
 
 Kernel adamw(const Arguments& arguments, const OpContext& context);
 Kernel adam(const Arguments& arguments, const OpContext& context);
+Kernel lion(const Arguments& arguments, const OpContext& context);
 Kernel sgd(const Arguments& arguments, const OpContext& context);
 
 // ---- for these files

@@ -17,6 +17,10 @@ struct SgdNumbers {
   bool nesterov = false;
 };
 
+struct LionNumbers {
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+};
+
 // What varies by step. `scale` is the gradient's.
 struct StepNumbers {
   double lr = 0, step = 1, scale = 1;
@@ -51,6 +55,19 @@ PERIGEE_BOTH AdamStep<W> adam_step(const AdamNumbers& a, const StepNumbers& now)
           static_cast<W>(now.lr / (1 - pow(a.beta1, now.step))),
           static_cast<W>(sqrt(1 - pow(a.beta2, now.step))),
           static_cast<W>(a.eps)};
+}
+
+template <class W>
+struct LionStep {
+  W shrink;  // decoupled weight decay
+  W scale, lr;
+  W one_minus_beta1, one_minus_beta2;
+};
+
+template <class W>
+PERIGEE_BOTH LionStep<W> lion_step(const LionNumbers& l, const StepNumbers& now) {
+  return {static_cast<W>(1 - now.lr * l.weight_decay), static_cast<W>(now.scale),
+          static_cast<W>(now.lr), static_cast<W>(1 - l.beta1), static_cast<W>(1 - l.beta2)};
 }
 
 template <class W>

@@ -60,6 +60,8 @@
 //       finite; counts the steps that are skipped; applied_step = step - skipped_steps. float64 but for loss_scale
 //   perigee::adamw_(self, exp_avg, exp_avg_sq, gradient, lr, step, scale, beta1, beta2, eps, weight_decay)
 //   perigee::adam_(...)                                    the same arguments; weight decay adds to the gradient
+//   perigee::lion_(self, exp_avg, gradient, lr, step, scale, beta1, beta2, weight_decay)
+//       self = self * (1 - lr weight_decay) - lr sign(beta1 exp_avg + (1 - beta1) gradient); exp_avg decays by beta2
 //   perigee::sgd_(self, momentum_buffer?, gradient, lr, step, scale, momentum, dampening, nesterov, weight_decay)
 //       torch.optim's formulas on flat buffers [n] with gradient * scale for the gradient; the momentum buffer is the
 //       gradient itself where step is 1. With `guarded` and a scale that is NaN nothing changes. Types: all self's, or

@@ -69,7 +69,7 @@ struct Group {
 };
 
 struct Optimizer {
-  std::string name = "adamw";  // sgd, adam, adamw
+  std::string name = "adamw";  // sgd, adam, adamw, lion
   double lr = 3e-4;            // peak
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;

@@ -149,6 +149,8 @@ struct Trainer::Impl {
       if (i == 0) {
         report.loss = result.loss;
         report.grad_norm = result.grad_norm;
+        report.loss_scale = result.loss_scale;
+        report.skipped = result.skipped;
       }
     });
     last_step = step;

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "job/place.h"
@@ -52,6 +53,8 @@ struct Report {
   double grad_norm = 0;  // before clipping
   double lr = 0;
   double seconds = 0;
+  std::optional<double> loss_scale;  // that the step had, where the plan scales the loss
+  bool skipped = false;              // the step changed nothing: its gradients were not finite
 };
 
 enum Verdict { Go, Stop };

@@ -97,7 +97,7 @@ void same_everywhere(const std::string& name, const Named& tensors, const Args& 
       REQUIRE(results[i].scalar_type() == expected[i].scalar_type());
       REQUIRE(results[i].sizes() == expected[i].sizes());
       REQUIRE(at::allclose(results[i].to(at::kDouble), expected[i].to(at::kDouble), tolerance,
-                           tolerance));
+                           tolerance, /*equal_nan=*/true));
     }
   }
 }
@@ -160,6 +160,48 @@ TEST_CASE("optimizers are the same on every device") {
                    {"nesterov", nesterov},
                    {"weight_decay", 0.1}},
                   {}, tolerance(type));
+}
+
+TEST_CASE("optimizers with masters or noise, and guarded ones, are the same on every device") {
+  const bool masters = GENERATE(true, false);
+  const double scale = GENERATE(0.5, std::nan(""));
+  at::manual_seed(5);
+  const auto random = [](at::ScalarType type) { return at::randn({5003}).to(type); };
+  const auto self = masters ? at::kFloat : at::kBFloat16;
+  const auto gradient = masters ? GENERATE(at::kBFloat16, at::kHalf) : at::kBFloat16;
+  Named in = {{"self", random(self)},
+              {"exp_avg", random(at::kFloat)},
+              {"exp_avg_sq", random(at::kFloat).abs()},
+              {"gradient", random(gradient)},
+              {"lr", f64(1e-2)},
+              {"step", f64(3)},
+              {"scale", f64(scale)}};
+  if (!masters) in.emplace_back("noise", at::rand({5003}));
+  const Args numbers = {{"weight_decay", 0.1}, {"guarded", true}};
+  // A number that lies on the edge may be rounded to either side.
+  const double apart = masters ? tolerance(at::kFloat) : tolerance(at::kBFloat16);
+  same_everywhere("perigee::adamw_", in, numbers, {}, apart);
+  std::erase_if(in, [](const auto& operand) { return operand.first == "exp_avg_sq"; });
+  same_everywhere("perigee::lion_", in, numbers, {}, apart);
+}
+
+TEST_CASE("the loss scale is the same on every device") {
+  const double squared = GENERATE(4.0, INFINITY);
+  const auto scale = at::full({}, 8.0f);
+  same_everywhere(
+      "perigee::update_loss_scale_",
+      {{"loss_scale", scale},
+       {"growth_tracker", f64(1)},
+       {"skipped_steps", f64(2)},
+       {"applied_step", f64(0)},
+       {"squared_norm", f64(squared)},
+       {"step", f64(9)}},
+      {{"growth_factor", 2.0}, {"backoff_factor", 0.5}, {"growth_interval", int64_t{2}}}, {}, 0);
+  if (squared == 4) {
+    same_everywhere("perigee::clip_scale", {{"squared_norm", f64(squared)}, {"loss_scale", scale}},
+                    {{"max_norm", 0.5}, {"factor", 0.25}},
+                    {{DType::float64, {}}, {DType::float64, {}}}, 1e-12);
+  }
 }
 
 TEST_CASE("copies, sums and norms are the same on every device") {

@@ -228,6 +228,30 @@ TEST_CASE("the fused optimizers follow torch.optim") {
   }
 }
 
+TEST_CASE("lion steps by signs, as its paper has it") {
+  const auto type = GENERATE(at::kDouble, at::kFloat);
+  at::manual_seed(3);
+  const double lr = 0.01, decay = 0.1, beta1 = 0.9, beta2 = 0.98;
+  auto ours = at::randn({37}, type), average = at::zeros({37}, type);
+  auto parameter = ours.clone(), momentum = average.clone();
+  for (int step = 1; step <= 4; ++step) {
+    const auto gradient = at::randn({37}, type);
+    call(cpu_kernel, "perigee::lion_",
+         {{"self", ours},
+          {"exp_avg", average},
+          {"gradient", gradient},
+          {"lr", at::full({}, lr, at::kDouble)},
+          {"step", at::full({}, step, at::kDouble)},
+          {"scale", at::full({}, 0.5, at::kDouble)}},
+         {{"beta1", beta1}, {"beta2", beta2}, {"weight_decay", decay}}, {});
+    const auto g = gradient * 0.5;
+    parameter.mul_(1 - lr * decay).sub_(at::sign(momentum * beta1 + g * (1 - beta1)), lr);
+    momentum.mul_(beta2).add_(g, 1 - beta2);
+    REQUIRE(at::allclose(ours, parameter, tolerance(type), tolerance(type)));
+    REQUIRE(at::allclose(average, momentum, tolerance(type), tolerance(type)));
+  }
+}
+
 TEST_CASE("a guarded optimizer changes nothing where the scale is no number") {
   const std::string name = GENERATE("adamw", "sgd");
   const bool guarded = GENERATE(true, false);

@@ -89,13 +89,14 @@ plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows
 }
 
 std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
-                           const std::function<void(compile::Program&)>& edit) {
+                           const std::function<void(compile::Program&)>& edit,
+                           const compile::StepSpec& spec) {
   at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
   plan::verify(plan, given.graph);
   DryRuns traces;
   std::vector<compile::Program> programs;
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
-    programs.push_back(compile::compile(given.graph, plan, {.clip_norm = 0.5}, rank, traces));
+    programs.push_back(compile::compile(given.graph, plan, spec, rank, traces));
     compile::verify(programs.back());
     if (edit) edit(programs.back());
   }

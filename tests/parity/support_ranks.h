@@ -46,9 +46,10 @@ std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 
 plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows);
 
 // Compiles the plan for each of its ranks, applies `edit` to the programs, and trains on them, each
-// rank a thread; gradients are clipped. Returns each rank's outcome.
+// rank a thread; gradients are clipped unless the spec says otherwise. Returns each rank's outcome.
 std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
-                           const std::function<void(compile::Program&)>& edit = {});
+                           const std::function<void(compile::Program&)>& edit = {},
+                           const compile::StepSpec& spec = {.clip_norm = 0.5});
 
 // Returns "" when all ranks have what one device has, else what differs first and where.
 std::string compare(const Outcome& one, const std::vector<Outcome>& ranks,

@@ -71,7 +71,7 @@ struct Asked : DataSource {
 }  // namespace
 
 TEST_CASE("frozen parameters stay, all others move") {
-  for (const std::string optimizer : {"sgd", "adam", "adamw"}) {
+  for (const std::string optimizer : {"sgd", "adam", "adamw", "lion"}) {
     INFO(optimizer);
     const Setup setup("frozen = ['blocks.*.weight', 'head.bias']\n" + kPlain +
                       "[optimizer]\nname = '" + optimizer + "'\nweight_decay = 0.1\n");

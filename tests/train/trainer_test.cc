@@ -176,6 +176,42 @@ TEST_CASE("what is saved continues bit for bit, on another number of ranks to ro
   std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("a trainer tells the loss scale and what it skips, and saves both", "[device]") {
+  auto text = toml("kind = 'gpt'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32");
+  text.replace(text.find("float64"), 7, "float32");
+  Setup setup(text);
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("perigee-scale-" + std::to_string(::getpid()));
+  const auto batch = setup.data()->at(1, {0, 8});
+  const auto planned = [&](int64_t ranks) {
+    auto plan = make_plan(setup.source, Strategy(), setup.job, {ranks});
+    plan.plan.precision = {
+        .dtype = graph::DType::float16,
+        .loss_scale = {.kind = plan::LossScale::Kind::dynamic, .init_scale = 0x1p100}};
+    return plan;
+  };
+  Trainer two{*setup.module, planned(2), setup.job, Ranks::threads(2), nullptr};
+  auto report = two.step(batch);
+  CHECK(report.skipped);
+  CHECK(report.loss_scale == 0x1p100);
+  const auto loss = report.loss;
+  report = two.step(batch);
+  CHECK(report.skipped);
+  CHECK(report.loss_scale == 0x1p99);
+  CHECK(report.loss == loss);  // nothing has changed
+  two.save(folder.string());
+  Trainer one{*setup.module, planned(1), setup.job, Ranks::threads(1), nullptr};
+  one.load(folder.string());
+  CHECK(one.step(batch).loss_scale == 0x1p98);
+  std::filesystem::remove_all(folder);
+
+  Trainer plain{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
+                Ranks::threads(1), nullptr};
+  report = plain.step(batch);
+  CHECK(!report.skipped);
+  CHECK(!report.loss_scale);
+}
+
 TEST_CASE("a trainer keeps parameters in parts, one element and many", "[device]") {
   // The last bias is one element: most ranks hold nothing of it.
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 5\nlayers = 2\noutputs = 1\nloss = 'mse'"));

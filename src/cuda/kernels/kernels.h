@@ -57,6 +57,16 @@ struct AdamTensors {
 void adam(const AdamTensors& tensors, int64_t n, const OptimizerTypes& types,
           const AdamNumbers& numbers, const StepScalars& scalars, cudaStream_t stream);
 
+using exec::LionNumbers;
+struct LionTensors {
+  void* parameter;
+  void* average;  // exp_avg
+  const void* gradient;
+  const float* noise = nullptr;  // for bfloat16 parameters
+};
+void lion(const LionTensors& tensors, int64_t n, const OptimizerTypes& types,
+          const LionNumbers& numbers, const StepScalars& scalars, cudaStream_t stream);
+
 using exec::SgdNumbers;
 struct SgdTensors {
   void* parameter;

@@ -45,6 +45,23 @@ __global__ void run_adam(T* p, S* m, S* v, const G* g, const float* noise, int64
 }
 
 template <class T, class S, class G>
+__global__ void run_lion(T* p, S* m, const G* g, const float* noise, int64_t n, LionNumbers numbers,
+                         StepScalars scalars) {
+  using W = Wide<T>;
+  const auto s = exec::lion_step<W>(numbers, read(scalars));
+  if (scalars.guarded && s.scale != s.scale) return;
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += stride) {
+    const W gradient = load(g, i) * s.scale;
+    const W average = load(m, i);
+    const W step = average + (gradient - average) * s.one_minus_beta1;
+    store(m, i, average + (gradient - average) * s.one_minus_beta2);
+    const W sign = step > 0 ? W(1) : step < 0 ? W(-1) : step;  // NaN stays
+    keep(p, i, load(p, i) * s.shrink - s.lr * sign, noise);
+  }
+}
+
+template <class T, class S, class G>
 __global__ void run_sgd(T* p, S* m, const G* g, const float* noise, int64_t n, SgdNumbers numbers,
                         StepScalars scalars) {
   using W = Wide<T>;
@@ -95,6 +112,19 @@ void adam(const AdamTensors& t, int64_t n, const OptimizerTypes& types, const Ad
     run_adam<T, S, G><<<blocks_for(n, 4), kThreads, 0, stream>>>(
         static_cast<T*>(t.parameter), static_cast<S*>(t.first), static_cast<S*>(t.second),
         static_cast<const G*>(t.gradient), t.noise, n, numbers, scalars);
+  });
+}
+
+void lion(const LionTensors& t, int64_t n, const OptimizerTypes& types, const LionNumbers& numbers,
+          const StepScalars& scalars, cudaStream_t stream) {
+  if (n == 0) return;
+  dispatch_types(types, [&](auto* p, auto* s, auto* g) {
+    using T = std::remove_pointer_t<decltype(p)>;
+    using S = std::remove_pointer_t<decltype(s)>;
+    using G = std::remove_pointer_t<decltype(g)>;
+    run_lion<T, S, G><<<blocks_for(n, 4), kThreads, 0, stream>>>(
+        static_cast<T*>(t.parameter), static_cast<S*>(t.average), static_cast<const G*>(t.gradient),
+        t.noise, n, numbers, scalars);
   });
 }
 

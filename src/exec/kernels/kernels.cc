@@ -22,6 +22,7 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::cross_entropy", kernels::cross_entropy},
       {"perigee::cross_entropy_backward", kernels::cross_entropy_backward},
       {"perigee::dropout", kernels::dropout},
+      {"perigee::lion_", kernels::lion},
       {"perigee::reshape", kernels::reshape},
       {"perigee::rms_norm", kernels::rms_norm},
       {"perigee::rms_norm_backward", kernels::rms_norm_backward},

@@ -47,6 +47,7 @@ Kernel update_loss_scale(const Arguments& arguments);
 // torch.optim's formulas, one pass over contiguous tensors (graph/ops.h has the types).
 Kernel adamw(const Arguments& arguments);
 Kernel adam(const Arguments& arguments);
+Kernel lion(const Arguments& arguments);
 Kernel sgd(const Arguments& arguments);
 
 }  // namespace kernels

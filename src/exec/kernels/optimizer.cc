@@ -43,6 +43,21 @@ PERIGEE_INLINE void adam_elements(T* __restrict p, S* __restrict m, S* __restric
   }
 }
 
+template <class T, class S, class G>
+PERIGEE_INLINE void lion_elements(T* __restrict p, S* __restrict m, const G* __restrict g,
+                                  const float* __restrict noise, int64_t n,
+                                  const LionStep<Wide<T>> s) {
+  using W = Wide<T>;
+  for (int64_t i = 0; i < n; ++i) {
+    const W grad = load(g, i) * s.scale;
+    const W average = load(m, i);
+    const W step = average + (grad - average) * s.one_minus_beta1;
+    store(m, i, average + (grad - average) * s.one_minus_beta2);
+    const W sign = step > 0 ? W(1) : step < 0 ? W(-1) : step;  // NaN stays
+    keep(p, i, load(p, i) * s.shrink - s.lr * sign, noise);
+  }
+}
+
 // Without momentum m is nullptr.
 template <class T, class S, class G>
 PERIGEE_INLINE void sgd_elements(T* __restrict p, S* __restrict m, const G* __restrict g,
@@ -68,6 +83,10 @@ PERIGEE_INLINE void sgd_elements(T* __restrict p, S* __restrict m, const G* __re
   PERIGEE_SIMD void run_adam(T* p, S* m, S* v, const G* g, const float* noise, int64_t n, \
                              const AdamStep<Wide<T>>& s) {                                \
     adam_elements<T, S, G>(p, m, v, g, noise, n, s);                                      \
+  }                                                                                       \
+  PERIGEE_SIMD void run_lion(T* p, S* m, const G* g, const float* noise, int64_t n,       \
+                             const LionStep<Wide<T>>& s) {                                \
+    lion_elements<T, S, G>(p, m, g, noise, n, s);                                         \
   }                                                                                       \
   PERIGEE_SIMD void run_sgd(T* p, S* m, const G* g, const float* noise, int64_t n,        \
                             const SgdStep<Wide<T>>& s) {                                  \
@@ -178,6 +197,22 @@ Kernel make_adam(const Arguments& a, bool decoupled) {
 
 Kernel adamw(const Arguments& a) { return make_adam(a, true); }
 Kernel adam(const Arguments& a) { return make_adam(a, false); }
+
+Kernel lion(const Arguments& a) {
+  const LionNumbers numbers = {.beta1 = a.number("beta1", 0.9),
+                               .beta2 = a.number("beta2", 0.99),
+                               .weight_decay = a.number("weight_decay", 0.0)};
+  return [c = Common(a), average = a.operand("exp_avg"), numbers](std::span<const Tensor> in,
+                                                                  std::span<Tensor>, const Draw&) {
+    const auto now = c.now(in);
+    if (c.skips(now)) return;
+    c.run(in, {average}, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
+      run_lion(data<T>(in, c.self, begin), data<S>(in, average, begin),
+               data<G>(in, c.gradient, begin), data<float>(in, c.noise, begin), end - begin,
+               lion_step<Wide<T>>(numbers, now));
+    });
+  };
+}
 
 Kernel sgd(const Arguments& a) {
   const SgdNumbers numbers = {.momentum = a.number("momentum", 0.0),
