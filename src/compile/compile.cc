@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "compile/passes.h"
@@ -47,6 +48,9 @@ struct Common {
   graph::Graph graph;
   shard::Sharding sharding;
   shard::LossKind loss = shard::LossKind::mean;
+  // Of a pipeline.
+  std::optional<Schedule> schedule;
+  std::optional<StageInputs> inputs;
 };
 
 Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec) {
@@ -56,15 +60,25 @@ Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec
   if (plan.microbatches > 1) common.loss = shard::classify_loss(common.graph).kind;
   if (plan.precision == plan::Precision()) {
     common.sharding = shard::propagate(common.graph, plan);
-    return common;
+  } else {
+    auto rounded = autocast(scale_loss(common.graph, plan.precision.loss_scale), plan);
+    common.sharding = shard::propagate(rounded, with_names_of(plan, common.graph, rounded));
+    common.graph = std::move(rounded);
   }
-  auto rounded = autocast(scale_loss(common.graph, plan.precision.loss_scale), plan);
-  common.sharding = shard::propagate(rounded, with_names_of(plan, common.graph, rounded));
-  common.graph = std::move(rounded);
+  if (plan.pipeline.cuts()) {
+    common.schedule = schedule_of(plan, spec.evaluation);
+    common.inputs.emplace(common.graph, plan);
+  }
   return common;
 }
 
-shard::LocalGraph localize(const Common& common, const plan::Plan& plan, int64_t rank) {
+// A rank's graph and, with a pipeline, its stage.
+struct Local {
+  shard::LocalGraph graph;
+  std::optional<Stage> stage;
+};
+
+Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
   auto local = shard::partition(common.graph, common.sharding, plan, rank);
   // Unused constants go; what is known about the inputs goes with them.
   std::map<std::pair<graph::Input::Kind, std::string>, mesh::Placements> placements;
@@ -80,15 +94,23 @@ shard::LocalGraph localize(const Common& common, const plan::Plan& plan, int64_t
   for (const auto& input : local.graph.inputs) {
     local.inputs.push_back(placements.at({input.kind, input.name}));
   }
-  return local;
+  std::optional<Stage> stage;
+  if (common.schedule) stage = cut_stage(local, plan, *common.schedule, rank);
+  return {std::move(local), std::move(stage)};
 }
 
-Program lower(const Common& common, shard::LocalGraph local, const plan::Plan& plan,
-              const StepSpec& spec, int64_t rank, TraceSource& traces) {
-  const auto flats = plan::flats(plan, common.captured, rank);
-  const auto gathers = place_gathers(local.graph, plan, flats);
+Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
+              int64_t rank, TraceSource& traces) {
+  auto& local = given.graph;
+  const Stage* stage = given.stage ? &*given.stage : nullptr;
+  const auto flats = plan.pipeline.cuts()
+                         ? plan::flats(plan, common.inputs->of(common.captured, rank), rank)
+                         : plan::flats(plan, common.captured, rank);
+  const auto gathers = place_gathers(local.graph, plan, flats, stage);
   const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
-  const Source source{common.graph, local, plan, spec, flats, rank};
+  const Schedule* schedule = common.schedule ? &*common.schedule : nullptr;
+  const auto sections = make_micro_sections(microbatches.micro, stage);
+  const Source source{common.graph, local, plan, spec, flats, rank, sections, stage};
   Draft draft;
   draft.program.rank = rank;
   draft.program.microbatches = plan.microbatches;
@@ -100,6 +122,11 @@ Program lower(const Common& common, shard::LocalGraph local, const plan::Plan& p
   separate_gathers(draft, gradients);
   if (plan.communication.overlap) order_collectives(draft);
   insert_waits(draft);
+  if (stage) {
+    draft.order = schedule->orders[stage->index];
+    draft.copies = stage->copies;
+    wait_for_sends(draft);
+  }
   assign_memory(draft);
   return finish(std::move(draft));
 }
@@ -130,7 +157,7 @@ plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& pla
   for (int64_t rank : ranks) {
     const auto local = localize(common, plan, rank);
     // Where a rank's random block begins decides no memory.
-    auto shape = local.graph;
+    auto shape = local.graph.graph;
     for (auto& node : shape.nodes) {
       std::erase_if(node.args, [](const auto& arg) { return arg.first == "begin"; });
     }

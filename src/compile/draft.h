@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "compile/program.h"
 #include "compile/trace.h"
+#include "cost/schedule.h"
 
 namespace perigee::compile {
 
@@ -47,6 +49,8 @@ struct DraftSection {
   std::string name;
   bool repeats = false;  // runs once for every microbatch, else once for the step
   std::vector<DraftInstruction> instructions;
+  int part = -1;  // of a pipeline
+  PipelineKind kind = PipelineKind::forward;
 };
 
 struct Draft {
@@ -54,7 +58,11 @@ struct Draft {
   std::vector<Home> homes;  // like program.values; of a view: unused
   std::vector<int64_t>
       view_offset;  // like program.values: bytes from the base's start; 0 unless a view
-  std::vector<DraftSection> sections;  // in the order they run
+  std::vector<DraftSection> sections;  // in the order they run, of one microbatch
+  // With a pipeline: in which order the stage runs the sections of its parts, each op by the part's
+  // position among the stage's as its chunk.
+  std::vector<PipelineOp> order;
+  std::map<int, int64_t> copies;  // of each part's frame, at least
 
   // Appends a value that holds memory of its own. Strides default to contiguous.
   ValueId add(graph::TensorType type, std::string name, Home home = {},
@@ -72,6 +80,7 @@ struct Draft {
   ProgramValue& value(ValueId v) { return program.values[v.index]; }
   const ProgramValue& value(ValueId v) const { return program.values[v.index]; }
   Home& home(ValueId v) { return homes[root(v).index]; }
+  bool has_parts() const { return !order.empty(); }
   // Returns the number of the stream for collectives over `axes`, adding it where it is new.
   int32_t stream(const std::string& axes);
 };

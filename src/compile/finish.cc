@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <set>
+#include <map>
+#include <utility>
 
 #include "compile/passes.h"
 
@@ -44,6 +45,15 @@ std::vector<Variant> variants(const DraftSection& section, int64_t microbatches)
   return result;
 }
 
+int32_t frame_of_part(const Program& program, int part) {
+  if (part < 0) return -1;
+  const auto name = "microbatch." + std::to_string(part);
+  for (size_t f = 0; f < program.frames.size(); ++f) {
+    if (program.frames[f].name == name) return static_cast<int32_t>(f);
+  }
+  return -1;
+}
+
 // Says behind which instruction each value's memory is free. `own`: roots that live within this
 // section, by root.
 // `open`: by event, roots that its collective uses, in whichever section it starts.
@@ -78,9 +88,11 @@ Program finish(Draft draft) {
   // The section in which a value dies: the last that touches it.
   std::vector<int32_t> dies(draft.program.values.size(), -1);
   std::vector<std::vector<int32_t>> open(draft.program.events);
+  std::vector<size_t> started(draft.program.events);  // by event: the section
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     for (const auto& part : draft.sections[s].instructions) {
       const auto& instruction = part.instruction;
+      if (instruction.kind == Instruction::Kind::collective) started[instruction.event] = s;
       auto touch = [&](ValueId v) {
         const int32_t root = draft.root(v).index;
         dies[root] = static_cast<int32_t>(s);
@@ -106,34 +118,76 @@ Program finish(Draft draft) {
     }
   }
 
+  // What a backward pass sends is free where the next forward pass has waited for it.
+  for (size_t s = 0; s < draft.sections.size(); ++s) {
+    if (draft.sections[s].part < 0) continue;
+    for (const auto& part : draft.sections[s].instructions) {
+      const auto event = part.instruction.event;
+      if (part.instruction.kind != Instruction::Kind::wait || started[event] <= s) continue;
+      for (int32_t root : open[event]) dies[root] = static_cast<int32_t>(s);
+    }
+  }
+
   auto& program = draft.program;
   const int64_t count = program.microbatches;
+  std::vector<std::vector<Variant>> lists;
+  std::vector<int32_t> bases;  // by draft section: its first variant
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
-    const auto list = variants(section, count);
-    const auto base = static_cast<int32_t>(program.sections.size());
+    lists.push_back(variants(section, count));
+    bases.push_back(static_cast<int32_t>(program.sections.size()));
     std::vector<bool> own(dies.size());
     for (size_t v = 0; v < dies.size(); ++v) own[v] = dies[v] == static_cast<int32_t>(s);
-    for (const auto& variant : list) {
-      Section made{section.name + variant.suffix, {}};
+    for (const auto& variant : lists.back()) {
+      Section made{section.name + variant.suffix, {}, frame_of_part(program, section.part)};
       for (const auto& part : section.instructions) {
         if (part.when & variant.when) made.instructions.push_back(part.instruction);
       }
       add_releases(draft, own, open, made);
       program.sections.push_back(std::move(made));
     }
-    const int64_t runs = section.repeats ? count : 1;
-    for (int64_t m = 0; m < runs; ++m) {
-      const uint8_t wanted = m == 0 ? kFirst : m + 1 == runs ? kLast : kMiddle;
-      int32_t chosen = 0;
-      for (size_t k = 0; k < list.size(); ++k) {
-        if (list[k].when == wanted) chosen = static_cast<int32_t>(k);
+  }
+
+  // The k-th of a section's runs.
+  const auto variant_of = [&](size_t s, int64_t k, int64_t runs) {
+    const auto& list = lists[s];
+    const uint8_t wanted = k == 0 ? kFirst : k + 1 == runs ? kLast : kMiddle;
+    int32_t chosen = 0;
+    for (size_t v = 0; v < list.size(); ++v) {
+      if (list[v].when == wanted) chosen = static_cast<int32_t>(v);
+    }
+    if (list.size() > 1 && wanted == kLast && list.back().when != kLast) {
+      chosen = static_cast<int32_t>(list.size()) - 1;
+    }
+    if (list.size() > 1 && wanted == kFirst && list.front().when != kFirst) chosen = 0;
+    return bases[s] + chosen;
+  };
+  bool parts_done = false;
+  for (size_t s = 0; s < draft.sections.size(); ++s) {
+    const auto& section = draft.sections[s];
+    if (section.part < 0) {
+      const int64_t runs = section.repeats ? count : 1;
+      for (int64_t m = 0; m < runs; ++m) {
+        program.order.push_back({variant_of(s, m, runs), static_cast<int32_t>(m), 0});
       }
-      if (list.size() > 1 && wanted == kLast && list.back().when != kLast) {
-        chosen = static_cast<int32_t>(list.size()) - 1;
+    } else if (!std::exchange(parts_done, true)) {
+      const auto runs = runs_of(draft);
+      const auto copies = copies_by_run(draft);
+      std::map<std::vector<int32_t>, int32_t> known;  // slots
+      const auto slot_of = [&](const std::map<int, int32_t>& parts) {
+        std::vector<int32_t> slot(program.frames.size());
+        for (const auto& [part, copy] : parts) slot[frame_of_part(program, part)] = copy;
+        const auto [at, added] = known.emplace(slot, program.slots.size());
+        if (added) program.slots.push_back(slot);
+        return at->second;
+      };
+      slot_of({});
+      std::vector<int64_t> done(draft.sections.size());
+      for (size_t r = 0; r < runs.size(); ++r) {
+        const auto [ran, microbatch] = runs[r];
+        program.order.push_back(
+            {variant_of(ran, done[ran]++, count), microbatch, slot_of(copies[r])});
       }
-      if (list.size() > 1 && wanted == kFirst && list.front().when != kFirst) chosen = 0;
-      program.order.push_back({base + chosen, static_cast<int32_t>(m), 0});
     }
   }
   return std::move(draft.program);

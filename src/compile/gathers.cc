@@ -62,10 +62,14 @@ std::vector<Use> find_uses(const graph::Graph& local, const std::vector<plan::Fl
   return list;
 }
 
+int section_of(const Stage& stage, NodeId node) {
+  return node == Reductions::kEnd ? -1 : stage.section[node];
+}
+
 }  // namespace
 
 std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
-                                  const std::vector<plan::Flat>& flats) {
+                                  const std::vector<plan::Flat>& flats, const Stage* stage) {
   const bool any = std::any_of(flats.begin(), flats.end(),
                                [](const plan::Flat& flat) { return flat.unit->level == 3; });
   if (!any) return {};
@@ -89,6 +93,7 @@ std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& p
       if (communication.prefetch_bytes > 0 && bytes > communication.prefetch_bytes) break;
       const auto& earlier = uses[u - ahead];
       if (earlier.flat == use.flat) break;
+      if (stage && section_of(*stage, earlier.first) != section_of(*stage, use.first)) break;
       before = earlier.first;
       bytes += bytes_of(earlier);
     }

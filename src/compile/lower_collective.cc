@@ -68,7 +68,8 @@ void Lowering::copy_parts(const Node& node, ValueId whole, int64_t dim, ValueId 
 
 void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& out) {
   const auto axes = node.get<std::string>("axis", "");
-  const int64_t ranks = group_size(mesh_, axes);
+  const bool message = node.op == "comm::send" || node.op == "comm::receive";
+  const int64_t ranks = message ? 2 : group_size(mesh_, axes);
   DraftInstruction draft;
   draft.move = Move::early;
   auto& instruction = draft.instruction;

@@ -1,6 +1,7 @@
 // Addresses for everything: lifetimes over the order in which a step runs, in-place reuse, one
 // packing per frame.
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 
@@ -94,8 +95,39 @@ class Memory {
         now += ticks(instruction);
       }
       begin_.push_back(now);
+      if (draft_.sections[s].part >= 0) {
+        if (first_part_ < 0) first_part_ = section;
+        last_part_ = section;
+      }
     }
     now_ = now;
+    // What a backward pass sends is in use until the next forward pass in its copy of the frame.
+    for (auto& draft : draft_.sections) {
+      for (auto& sent : draft.instructions) {
+        const auto& instruction = sent.instruction;
+        if (instruction.op != "comm::send" || draft.kind == PipelineKind::forward) continue;
+        each_operand(instruction, [&](ValueId v) {
+          auto& life = lives_[draft_.root(v).index];
+          life.end = begin_[2 * last_part_ + 1];
+          life.last_section = last_part_;
+          sent_[draft_.root(v).index] = draft.part;
+        });
+      }
+    }
+  }
+
+  // The part of a pipeline in whose frame the value lies: what one section of it makes for a
+  // microbatch, and another section uses; -1 for all else.
+  int part_of(int32_t root) const {
+    const auto& life = lives_[root];
+    if (first_part_ < 0 || life.start < 0 || draft_.homes[root].outlives ||
+        draft_.homes[root].kind == Home::Kind::persistent) {
+      return -1;
+    }
+    if (const auto sent = sent_.find(root); sent != sent_.end()) return sent->second;
+    const int first = draft_.sections[life.first_section].part;
+    const int last = draft_.sections[life.last_section].part;
+    return first >= 0 && last >= 0 && life.first_section != life.last_section ? first : -1;
   }
 
   bool crosses(int32_t root) const {
@@ -110,12 +142,16 @@ class Memory {
       auto& life = lives_[v];
       if (life.start < 0) continue;
       if (draft_.homes[v].outlives) life.end = now_;
+      if (part_of(static_cast<int32_t>(v)) >= 0) continue;
       if (!several || !crosses(static_cast<int32_t>(v))) continue;
+      // The sections of a pipeline's parts alternate: all together are one that repeats.
+      const auto first = [&](int32_t s) { return draft_.sections[s].part < 0 ? s : first_part_; };
+      const auto last = [&](int32_t s) { return draft_.sections[s].part < 0 ? s : last_part_; };
       if (draft_.sections[life.first_section].repeats) {
-        life.start = begin_[2 * life.first_section];
+        life.start = begin_[2 * first(life.first_section)];
       }
       if (draft_.sections[life.last_section].repeats) {
-        life.end = std::max(life.end, begin_[2 * life.last_section + 1]);
+        life.end = std::max(life.end, begin_[2 * last(life.last_section) + 1]);
       }
     }
   }
@@ -178,6 +214,15 @@ class Memory {
     return v;
   }
 
+  int32_t frame_of_part(int part) {
+    const auto [at, added] = part_frames_.emplace(part, draft_.program.frames.size());
+    if (added) {
+      draft_.program.frames.push_back(
+          {.kind = Frame::Kind::microbatch, .name = "microbatch." + std::to_string(part)});
+    }
+    return at->second;
+  }
+
   int32_t frame_of(const Home& home) {
     if (home.borrowed) {
       if (borrowed_ < 0) {
@@ -205,6 +250,9 @@ class Memory {
     auto& program = draft_.program;
     program.frames.push_back({Frame::Kind::persistent, "persistent"});
     program.frames.push_back({Frame::Kind::scratch, "scratch"});
+    for (const auto& section : draft_.sections) {
+      if (section.part >= 0) frame_of_part(section.part);
+    }
     struct Owner {
       Place* place;
     };
@@ -232,7 +280,8 @@ class Memory {
           find(static_cast<int32_t>(v)) != static_cast<int32_t>(v)) {
         continue;
       }
-      const int32_t frame = frame_of(draft_.homes[v]);
+      const int part = part_of(static_cast<int32_t>(v));
+      const int32_t frame = part >= 0 ? frame_of_part(part) : frame_of(draft_.homes[v]);
       if (frame == 0 || frame == borrowed_) {
         value.place = {frame, program.frames[frame].bytes};
         program.frames[frame].bytes += align(bytes_[v]);
@@ -276,6 +325,9 @@ class Memory {
           }
         }
       }
+    }
+    for (const auto& [part, frame] : part_frames_) {
+      program.frames[frame].copies = copies_of(draft_, part);
     }
     for (const auto& frame : program.frames) {
       if (!frame.borrowed) program.peak_bytes += frame.bytes * frame.copies;
@@ -334,6 +386,9 @@ class Memory {
   std::vector<int32_t> frames_;  // by stream
   int32_t borrowed_ = -1;        // frame
   int64_t now_ = 0;
+  int32_t first_part_ = -1, last_part_ = -1;  // sections: the first and the last of a part
+  std::map<int32_t, int> sent_;               // by root: a part's backward pass sends it
+  std::map<int, int32_t> part_frames_;
 };
 
 }  // namespace

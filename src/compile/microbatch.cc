@@ -87,7 +87,13 @@ Microbatches cut_microbatches(Graph& local, int64_t microbatches, shard::LossKin
       cut[n] = local.nodes[n].op == "perigee::step_average";
     }
   }
-  auto micro = needed_nodes(local, wanted, cut, nothing);
+  // What other stages of a pipeline wait for.
+  std::vector<bool> messages(local.nodes.size());
+  for (size_t n = 0; n < messages.size(); ++n) {
+    const auto& op = local.nodes[n].op;
+    messages[n] = op == "comm::send" || op == "comm::receive";
+  }
+  auto micro = needed_nodes(local, wanted, cut, messages);
   std::vector<bool> averaged(local.values.size()), counted(averaged);
   for (size_t n = 0; n < local.nodes.size(); ++n) {
     if (micro[n] && cut[n]) averaged[self_of(local.nodes[n]).index] = true;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "compile/compile.h"
 #include "compile/draft.h"
 #include "compile/loss_scale.h"
+#include "compile/stage.h"
 #include "graph/graph.h"
 #include "plan/units.h"
 #include "shard/partition.h"
@@ -89,8 +91,10 @@ graph::Graph recompute(const graph::Graph& local, const plan::Recompute& plan);
 struct Bucket {
   graph::DType dtype = graph::DType::float32;
   graph::DType gradient_dtype = graph::DType::float32;
-  int32_t group = 0;  // of the optimizer
-  std::string axes;   // the gradients are Partial on these; "" where none is
+  int32_t group = 0;   // of the optimizer
+  std::string axes;    // the gradients are Partial on these; "" where none is
+  std::string stages;  // a stream: of the stages that have these parameters too; "" where none has
+  size_t section = 0;  // of Source::sections: makes the last gradient
   std::string reduce = "sum";
   std::vector<int32_t>
       parameters;  // indices into Gradients::parameters, in the order their gradients become ready
@@ -134,6 +138,19 @@ struct Gradients {
   LossScaleState loss_scale;
 };
 
+// What runs as a whole for one microbatch: all of it, or what a part of a pipeline does forwards,
+// backwards, or for the gradients of its weights alone.
+struct MicroSection {
+  std::string name;
+  int part = -1;
+  PipelineKind kind = PipelineKind::forward;
+  std::vector<graph::NodeId> nodes;
+};
+
+// Returns the sections in the order in which they run for one microbatch.
+std::vector<MicroSection> make_micro_sections(const std::vector<graph::NodeId>& micro,
+                                              const Stage* stage);
+
 // What the passes that make a draft look at.
 struct Source {
   const graph::Graph& whole;
@@ -142,6 +159,11 @@ struct Source {
   const StepSpec& spec;
   const std::vector<plan::Flat>& flats;  // of the plan's units, on this rank
   int64_t rank = 0;
+  const std::vector<MicroSection>& sections;
+  const Stage* stage = nullptr;  // of a pipeline
+
+  // Returns in which section the value is made; the last one for what no node makes.
+  size_t section_of(graph::ValueId v) const;
 };
 
 // Returns the names of the axes of several ranks that have this kind of placement, comma separated.
@@ -174,9 +196,10 @@ struct Gather {
 // Returns when units of level 3 are gathered: where their weights are used, once or once for the
 // forward and once for the backward ops, as early as Communication::prefetch_* say; in the order of
 // `before`. All ranks that share a unit get the same answer: `local` is as it was before
-// cut_microbatches leaves out of it what only other ranks need.
+// cut_microbatches leaves out of it what only other ranks need. No gathering starts in an earlier
+// section of a pipeline's parts than it is used in.
 std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
-                                  const std::vector<plan::Flat>& flats);
+                                  const std::vector<plan::Flat>& flats, const Stage* stage);
 
 // Appends what reduces a unit's gradients, all of them there, to this rank's part: into `target`.
 // Returns the event of the reduction.
@@ -205,6 +228,9 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
 void make_step_section(Draft& draft, const Source& source, const Gradients& gradients,
                        double factor);
 
+// With a pipeline: has what is sent waited for where its memory is needed again.
+void wait_for_sends(Draft& draft);
+
 // -- 4. On the draft
 // -------------------------------------------------------------------------------------------------
 
@@ -219,6 +245,13 @@ void order_collectives(Draft& draft);
 
 // Puts the wait for each collective before the first instruction that needs it.
 void insert_waits(Draft& draft);
+
+// With a pipeline: the runs of Draft::order as (section, microbatch); which copy of each part's
+// frame each of them has, by part; and how many there are of a part's frame. A microbatch has one
+// from the part's forward pass to the last section that touches the frame.
+std::vector<std::pair<int32_t, int32_t>> runs_of(const Draft& draft);
+int64_t copies_of(const Draft& draft, int part);
+std::vector<std::map<int, int32_t>> copies_by_run(const Draft& draft);
 
 // Decides addresses: pointwise results take the place of operands that die, then every frame is
 // packed by lifetimes. Sets frames, places and peak.

@@ -193,7 +193,8 @@ std::string summary(const Program& program) {
       auto& count = collectives[instruction.op.substr(instruction.op.find("::") + 2) + " over " +
                                 program.streams[instruction.stream]];
       ++count.times;
-      const ValueId first = instruction.outputs.empty() ? ValueId{} : instruction.outputs.front();
+      ValueId first = instruction.outputs.empty() ? ValueId{} : instruction.outputs.front();
+      if (!first.defined()) each_operand(instruction, [&](ValueId v) { first = v; });
       if (first.defined()) count.bytes += program.values[first.index].type.bytes();
     }
     fmt::format_to(to, "{} x {}: {} ops", section.name, runs, ops);

@@ -9,6 +9,7 @@
 // checked (address, strides) and dropped. All frames start as zeros.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,8 +26,8 @@ struct Frame {
   enum class Kind : uint8_t {
     persistent,  // what outlives a step: parameters, optimizer state, buffers, constants, scalars,
                  // results
-    microbatch,  // one per in-flight microbatch slot: activations between forward and backward
-                 // sections
+    microbatch,  // of one part of a pipeline, a copy for each microbatch in flight: what one of its
+                 // sections makes and another section uses
     scratch,     // everything else: within one section's run, or from one section to a later one of
                  // the step
     communication,  // operands, results and workspace of one axis group's collectives, but for
@@ -36,7 +37,7 @@ struct Frame {
   Kind kind = Kind::scratch;
   std::string name;
   int64_t bytes = 0;
-  int64_t copies = 1;     // microbatch: slots in flight
+  int64_t copies = 1;     // microbatch: in flight at once
   bool borrowed = false;  // persistent: what another program of the process has; offsets, and no
                           // memory of its own
 
@@ -44,7 +45,7 @@ struct Frame {
 };
 
 // An address: frame and offset in bytes (64-byte aligned but for views). In a microbatch frame the
-// running slot picks the copy.
+// run's slot picks the copy.
 struct Place {
   int32_t frame = -1;  // -1: an empty tensor
   int64_t offset = 0;
@@ -78,7 +79,11 @@ struct Instruction {
     collective,  // start a collective (comm::...) on `stream`, from operand to outputs[0], working
                  // in outputs[1] where there is one; completes `event`. It sees what earlier
                  // instructions of the compute stream and of `stream` wrote
-    wait,        // the compute stream waits for `event`
+    wait,  // the compute stream waits for `event`, where it is open. In sections of a part of a
+           // pipeline each copy of its frame has events of its own: a backward pass waits for
+           // what its microbatch's forward pass sent, and a forward pass for what the backward
+           // pass sent that had the copy before. What is open at the step's end is waited for
+           // there
   };
   Kind kind = Kind::op;
   std::string op;
@@ -106,13 +111,16 @@ struct Instruction {
 //                                             With one microbatch there is only "micro"; with two
 //                                             no "micro"
 //   step                                      clipping and the optimizer
-// With pipelines F/B/W per chunk take the place of micro.
+// With a pipeline "forward.P", "backward.P" and "weights.P" of each part P of the rank's stage take
+// the place of micro, and runs of several microbatches alternate as its schedule says.
 struct Section {
   std::string name;
   std::vector<Instruction> instructions;
+  int32_t frame = -1;  // of a part of a pipeline: its microbatch frame
 };
 
-// One entry of the step's order: run that section for that microbatch in that slot.
+// One entry of the step's order: run that section for that microbatch, with the copies of frames
+// that Program::slots[slot] says.
 struct Run {
   int32_t section = 0;
   int32_t microbatch = 0;
@@ -147,14 +155,26 @@ struct Program {
   std::vector<ProgramValue> values;
   std::vector<Section> sections;
   std::vector<Run> order;  // one optimizer step
+  std::vector<std::vector<int32_t>>
+      slots;  // by slot: which copy of each frame; empty: the first of each, in slot 0
   std::vector<std::string>
-      streams;  // [0] "compute", then one per communicating axis group ("data", "data,context")
+      streams;         // [0] "compute", then one per communicating group (compile::ranks_of)
   int32_t events = 0;  // event numbers are below this
   std::vector<Binding> bindings;
   int64_t peak_bytes = 0;    // sum of frames over copies, but for what is borrowed
   bool exact_memory = true;  // every op has a recorded allocation trace
 
   const Binding* find(Binding::Kind kind, std::string_view name) const;
+  // Returns which copy of the frame a run in that slot has; 0 where there is but one.
+  int32_t copy_of(int32_t slot, int32_t frame) const {
+    return slots.empty() || frame < 0 ? 0 : slots[slot][frame];
+  }
+  // Returns the most copies that a frame has.
+  int64_t most_copies() const {
+    int64_t most = 1;
+    for (const auto& frame : frames) most = std::max(most, frame.copies);
+    return most;
+  }
 };
 
 // Throws Error when a happens-before replay of the step finds a value read before it is written,

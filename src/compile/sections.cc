@@ -141,13 +141,8 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
 // The gradients' way into their buckets, and the buckets' reduction.
 class Collector {
  public:
-  Collector(Draft& draft, const Source& source, const Gradients& gradients, Lowering& lowering,
-            Reductions& reductions)
-      : draft_(draft),
-        source_(source),
-        gradients_(gradients),
-        lowering_(lowering),
-        reductions_(reductions) {
+  Collector(Draft& draft, const Source& source, const Gradients& gradients, Lowering& lowering)
+      : draft_(draft), source_(source), gradients_(gradients), lowering_(lowering) {
     const auto& graph = source.local.graph;
     for (size_t p = 0; p < gradients.parameters.size(); ++p) {
       const auto& parameter = gradients.parameters[p];
@@ -173,17 +168,30 @@ class Collector {
                                                   draft.value(parameter.value).name);
       lowering.direct(v, target, adds_up(parameter.bucket) ? kFirst : kAlways);
     }
-    for (size_t b = 0; b < gradients.buckets.size(); ++b) {
-      missing_.push_back(0);
-      graph::NodeId behind = put_off(static_cast<int32_t>(b)) ? Reductions::kEnd : 0;
-      for (int32_t p : gradients.buckets[b].parameters) {
-        const auto& parameter = gradients.parameters[p];
-        if (!parameter.gradient.defined()) continue;
-        ++missing_[b];
-        behind = std::max(behind, reductions.maker(parameter.gradient));
+    missing_.resize(gradients.buckets.size());
+    numbers_.resize(gradients.buckets.size());
+    for (const auto& parameter : gradients.parameters) {
+      if (parameter.gradient.defined()) ++missing_[parameter.bucket];
+    }
+  }
+
+  // Announces the reductions of the section that begins.
+  void begin(size_t section, Reductions& reductions) {
+    section_ = section;
+    reductions_ = &reductions;
+    for (size_t b = 0; b < gradients_.buckets.size(); ++b) {
+      const auto& bucket = gradients_.buckets[b];
+      if (bucket.section != section || missing_[b] == 0 || !is_reduced(static_cast<int32_t>(b))) {
+        continue;
       }
-      numbers_.push_back(
-          missing_[b] > 0 && is_reduced(static_cast<int32_t>(b)) ? reductions.add(behind) : 0);
+      graph::NodeId behind = put_off(static_cast<int32_t>(b)) ? Reductions::kEnd : 0;
+      for (int32_t p : bucket.parameters) {
+        const auto& parameter = gradients_.parameters[p];
+        if (parameter.gradient.defined()) {
+          behind = std::max(behind, reductions.maker(parameter.gradient));
+        }
+      }
+      numbers_[b] = reductions.add(behind);
     }
   }
 
@@ -217,10 +225,12 @@ class Collector {
     by_value_.erase(found);
   }
 
-  // Called at the end: gradients that no node makes, reductions that were put off.
+  // Called at a section's end: reductions that were put off, and in the last one gradients that no
+  // node makes.
   void finish(Instructions& out) {
-    while (!by_value_.empty()) arrived({by_value_.begin()->first}, out);
-    for (int32_t b : late_) reduce(b, out);
+    const bool last = section_ + 1 == source_.sections.size();
+    while (last && !by_value_.empty()) arrived({by_value_.begin()->first}, out);
+    for (int32_t b : std::exchange(late_, {})) reduce(b, out);
     end_scatter(out);
   }
 
@@ -238,7 +248,7 @@ class Collector {
   }
 
   void reduce(int32_t b, Instructions& out) {
-    reductions_.ready(
+    reductions_->ready(
         numbers_[b], [this, b](Instructions& to) { start(b, to); }, out);
   }
 
@@ -284,7 +294,8 @@ class Collector {
   const Source& source_;
   const Gradients& gradients_;
   Lowering& lowering_;
-  Reductions& reductions_;
+  size_t section_ = 0;
+  Reductions* reductions_ = nullptr;  // of the section
   std::map<int32_t, std::vector<size_t>>
       by_value_;                         // parameters by the graph value of their gradient
   std::vector<graph::ValueId> origins_;  // per parameter: what its op makes
@@ -347,8 +358,6 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     averages = make_prologue(draft, graph, microbatches, names, inputs, source.plan.mesh, traces);
   }
 
-  draft.sections.push_back({"micro", true, {}});
-  Instructions out;
   Lowering lowering(draft, graph, names, source.plan.mesh, traces);
   for (size_t i = 0; i < graph.inputs.size(); ++i) lowering.set(graph.inputs[i].value, inputs[i]);
   for (size_t a = 0; a < averages.size(); ++a) {
@@ -359,68 +368,83 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     if (output.value.defined()) lowering.count_use(output.value);
   }
   Loads loads(draft, graph, lowering);
-  std::vector<graph::NodeId> gathered_before;
-  for (const auto& gather : gathers) gathered_before.push_back(gather.before);
-  Reductions reductions(graph, microbatches.micro, gathered_before);
-  Collector collector(draft, source, gradients, lowering, reductions);
+  Collector collector(draft, source, gradients, lowering);
   std::map<int32_t, std::vector<size_t>> kept;        // losses and results by graph value
   std::vector<size_t> numbers(graph.outputs.size());  // of their reductions
-  for (size_t o = 0; o < graph.outputs.size(); ++o) {
-    const auto& output = graph.outputs[o];
-    if (!output.value.defined()) continue;
-    if (output.kind == Output::Kind::loss || output.kind == Output::Kind::result) {
+  size_t gathered = 0;
+
+  for (size_t s = 0; s < source.sections.size(); ++s) {
+    const auto& section = source.sections[s];
+    const bool last = s + 1 == source.sections.size();
+    draft.sections.push_back({section.name, true, {}, section.part, section.kind});
+    Instructions out;
+    // Sections of a pipeline's parts stand one behind the other in the graph.
+    graph::NodeId end = Reductions::kEnd;
+    for (size_t later = s + 1; later < source.sections.size() && end == Reductions::kEnd; ++later) {
+      const auto& nodes = source.sections[later].nodes;
+      if (!nodes.empty()) end = nodes.front();
+    }
+    std::vector<graph::NodeId> gathered_before;
+    for (size_t g = gathered; g < gathers.size(); ++g) {
+      if (last || gathers[g].before < end) gathered_before.push_back(gathers[g].before);
+    }
+    Reductions reductions(graph, section.nodes, gathered_before);
+    collector.begin(s, reductions);
+    for (size_t o = 0; o < graph.outputs.size(); ++o) {
+      const auto& output = graph.outputs[o];
+      const bool keeps = output.kind == Output::Kind::loss || output.kind == Output::Kind::result;
+      if (!keeps || !output.value.defined() || source.section_of(output.value) != s) continue;
       kept[output.value.index].push_back(o);
       const bool partial =
           !axes_where(source.plan.mesh, source.local.outputs[o], mesh::Placement::Kind::partial)
                .empty();
       if (partial) numbers[o] = reductions.add(reductions.maker(output.value));
     }
-  }
-  auto keep = [&](graph::ValueId v) {
-    const auto found = kept.find(v.index);
-    if (found == kept.end()) return;
-    for (size_t o : found->second) {
-      const bool loss = graph.outputs[o].kind == Output::Kind::loss;
-      keep_result(draft, source, o, lowering.get(v), loss ? microbatches.factor : 1, reductions,
-                  numbers[o], out);
+    const auto keep = [&](graph::ValueId v) {
+      const auto found = kept.find(v.index);
+      if (found == kept.end()) return;
+      for (size_t o : found->second) {
+        const bool loss = graph.outputs[o].kind == Output::Kind::loss;
+        keep_result(draft, source, o, lowering.get(v), loss ? microbatches.factor : 1, reductions,
+                    numbers[o], out);
+      }
+      kept.erase(found);
+    };
+    const auto gather_before = [&](graph::NodeId id) {
+      for (; gathered < gathers.size() && gathers[gathered].before <= id; ++gathered) {
+        gather_unit(draft, gradients, gathers[gathered], out);
+        reductions.passed(out);
+      }
+    };
+    run_nodes(
+        graph, section.nodes, loads, lowering, out, gather_before, [&] { reductions.passed(out); },
+        [&](graph::ValueId v) {
+          keep(v);
+          collector.arrived(v, out);
+        });
+    if (last) gather_before(Reductions::kEnd);
+    while (!kept.empty()) {  // outputs that are inputs
+      loads.need({kept.begin()->first}, out);
+      keep({kept.begin()->first});
     }
-    kept.erase(found);
-  };
-  size_t gathered = 0;
-  const auto gather_before = [&](graph::NodeId id) {
-    for (; gathered < gathers.size() && gathers[gathered].before <= id; ++gathered) {
-      gather_unit(draft, gradients, gathers[gathered], out);
-      reductions.passed(out);
+    for (const auto& output : graph.outputs) {
+      if (last && output.value.defined()) loads.need(output.value, out);
     }
-  };
-  run_nodes(
-      graph, microbatches.micro, loads, lowering, out, gather_before,
-      [&] { reductions.passed(out); },
-      [&](graph::ValueId v) {
-        keep(v);
-        collector.arrived(v, out);
-      });
-  gather_before(Reductions::kEnd);
-  while (!kept.empty()) {  // outputs that are inputs
-    loads.need({kept.begin()->first}, out);
-    keep({kept.begin()->first});
-  }
-  for (const auto& output : graph.outputs) {
-    if (output.value.defined()) loads.need(output.value, out);
-  }
-  collector.finish(out);
-  for (const auto& output : graph.outputs) {
-    if (output.kind != Output::Kind::buffer || !output.value.defined()) continue;
-    for (size_t i = 0; i < graph.inputs.size(); ++i) {
-      const auto& input = graph.inputs[i];
-      if (input.kind != Input::Kind::buffer || input.name != output.name) continue;
-      if (input.value == output.value) continue;
-      out.push_back(in_place("perigee::copy_",
-                             {{"self", inputs[i]}, {"source", lowering.get(output.value)}},
-                             {inputs[i]}));
+    collector.finish(out);
+    for (const auto& output : graph.outputs) {
+      if (output.kind != Output::Kind::buffer || !output.value.defined()) continue;
+      if (source.section_of(output.value) != s && !(last && source.stage == nullptr)) continue;
+      for (size_t i = 0; i < graph.inputs.size(); ++i) {
+        const auto& input = graph.inputs[i];
+        if (input.kind != Input::Kind::buffer || input.name != output.name) continue;
+        if (input.value == output.value) continue;
+        out.push_back(in_place("perigee::copy_",
+                               {{"self", inputs[i]}, {"source", lowering.get(output.value)}},
+                               {inputs[i]}));
+      }
     }
+    draft.sections.back().instructions = std::move(out);
   }
-  draft.sections.back().instructions = std::move(out);
 }
 
 }  // namespace perigee::compile

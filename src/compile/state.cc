@@ -1,5 +1,7 @@
 // What outlives a step: weights, optimizer state, buffers, constants, scalars; and the buckets that
 // gradients lie in.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -51,6 +53,14 @@ int32_t ready(const graph::Graph& graph, graph::ValueId v) {
   return graph.values[v.index].producer;
 }
 
+// The stream of the stages that have the parameter; "" where this one has it alone.
+std::string stages_with(const Source& source, const std::string& name) {
+  if (!source.stage) return "";
+  const auto found = source.stage->shared.find(name);
+  if (found == source.stage->shared.end()) return "";
+  return fmt::format("{}:{}", source.plan.pipeline.axis, fmt::join(found->second, ","));
+}
+
 Gradients collect(const Source& source) {
   const auto& graph = source.local.graph;
   const auto& mesh = source.plan.mesh;
@@ -100,11 +110,14 @@ Gradients collect(const Source& source) {
     wanted.group = group_of(source.spec, input.name);
     wanted.axes = axes_where(mesh, *placements[p], mesh::Placement::Kind::partial);
     wanted.reduce = reduce_name(mesh, *placements[p], input.name);
+    wanted.section = source.section_of(parameter.gradient);
+    wanted.stages = stages_with(source, input.name);
     const auto same = std::find_if(open.begin(), open.end(), [&](int32_t b) {
       const auto& bucket = result.buckets[b];
       return bucket.dtype == wanted.dtype && bucket.gradient_dtype == wanted.gradient_dtype &&
              bucket.group == wanted.group && bucket.axes == wanted.axes &&
-             bucket.reduce == wanted.reduce;
+             bucket.reduce == wanted.reduce && bucket.section == wanted.section &&
+             bucket.stages == wanted.stages;
     });
     int32_t b = same == open.end() ? static_cast<int32_t>(result.buckets.size()) : *same;
     if (same == open.end()) {

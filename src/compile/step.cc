@@ -26,6 +26,13 @@ ValueId scalar(Draft& draft, Binding::Kind kind, const std::string& name) {
   return binding.value;
 }
 
+// Of the stages that have a parameter, the first one counts it.
+bool counts(const Source& source, const Gradients::Parameter& parameter) {
+  if (!source.stage) return true;
+  const auto shared = source.stage->shared.find(source.local.graph.inputs[parameter.input].name);
+  return shared == source.stage->shared.end() || shared->second.front() == source.stage->index;
+}
+
 // Appends the sum of squares of all gradients, units first, else in the order of the graph's
 // inputs; gradients that are sharded add up over the axes they are sharded on.
 ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradients,
@@ -39,7 +46,7 @@ ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradie
         draft.add_view(bucket.part, 0, held, {1}, draft.value(bucket.part).name));
   }
   for (const auto& parameter : gradients.parameters) {
-    if (gradients.buckets[parameter.bucket].level > 0) continue;
+    if (gradients.buckets[parameter.bucket].level > 0 || !counts(source, parameter)) continue;
     by_axes[parameter.shard_axes].push_back(parameter.value);
   }
   ValueId total;
@@ -54,19 +61,59 @@ ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradie
       out.push_back(in_place("perigee::accumulate_", {{"self", total}, {"other", part}}, {total}));
     }
   }
+  if (!source.stage) return total;
+  if (!total.defined()) {
+    total = draft.add(kScalar, "squared_norm");
+    out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {total}));
+  }
+  out.push_back(all_reduce(draft, total, source.plan.pipeline.axis, "sum"));
   return total;
+}
+
+// With a pipeline: the stages other than the one that makes the loss have it from there.
+void share_loss(Draft& draft, const Source& source, std::vector<DraftInstruction>& out) {
+  const auto* known = draft.program.find(Binding::Kind::result, "loss");
+  ValueId loss = known ? known->value : ValueId{};
+  if (!known) {
+    const auto* whole = source.whole.find_output(graph::Output::Kind::loss, "");
+    for (const auto& output : source.whole.outputs) {
+      if (output.kind == graph::Output::Kind::loss) whole = &output;
+    }
+    if (!whole) return;
+    Binding binding{.kind = Binding::Kind::result, .name = "loss"};
+    loss = binding.value =
+        draft.add(source.whole.type(whole->value), "loss", {Home::Kind::persistent});
+    draft.bind(std::move(binding));
+    const ValueId zero = draft.add(source.whole.type(whole->value), "no loss");
+    out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {zero}));
+    out.push_back(in_place("perigee::copy_", {{"self", loss}, {"source", zero}}, {loss}));
+  }
+  out.push_back(all_reduce(draft, loss, source.plan.pipeline.axis, "sum"));
 }
 
 }  // namespace
 
 void make_step_section(Draft& draft, const Source& source, const Gradients& gradients,
                        double factor) {
-  const bool trains = std::any_of(gradients.parameters.begin(), gradients.parameters.end(),
-                                  [](const auto& p) { return p.gradient.defined(); });
-  if (!trains) return;
+  // All stages do, where one of them does: they take part in the norm.
+  const auto& outputs = source.whole.outputs;
+  const bool trains = std::any_of(outputs.begin(), outputs.end(), [](const auto& output) {
+    return output.kind == graph::Output::Kind::gradient && output.value.defined();
+  });
   const auto& spec = source.spec;
   DraftSection section{"step", false, {}};
   auto& out = section.instructions;
+  if (source.stage) {
+    share_loss(draft, source, out);
+    for (const auto& bucket : gradients.buckets) {
+      if (bucket.stages.empty()) continue;
+      out.push_back(all_reduce(draft, bucket.gradients, bucket.stages, "sum"));
+    }
+  }
+  if (!trains) {
+    if (!out.empty()) draft.sections.push_back(std::move(section));
+    return;
+  }
   const ValueId squared = squared_norm(draft, source, gradients, out);
   const ValueId norm = scalar(draft, Binding::Kind::result, "grad_norm");
   const ValueId scale = draft.add(kScalar, "scale");

@@ -132,6 +132,12 @@ void collect_units(const Source& source, Gradients& gradients) {
     bool trained = false;
     std::vector<std::string> rests;  // beside the unit's axes, per member
     for (const auto& member : flat.members) {
+      if (source.stage && source.stage->shared.contains(member.name)) {
+        fail("compile",
+             "a parameter that several stages of a pipeline have is kept whole, but {} stands in "
+             "the unit {}",
+             member.name, flat.name);
+      }
       Gradients::Parameter parameter;
       parameter.bucket = static_cast<int32_t>(gradients.buckets.size());
       parameter.offset = member.offset;
@@ -148,6 +154,7 @@ void collect_units(const Source& source, Gradients& gradients) {
         if (output.kind != Output::Kind::gradient || output.name != member.name) continue;
         if (!output.value.defined()) continue;
         parameter.gradient = output.value;
+        bucket.section = std::max(bucket.section, source.section_of(output.value));
         const auto& placements = source.local.outputs[o];
         rest =
             without(axes_where(mesh, placements, mesh::Placement::Kind::partial), flat.unit->axes);

@@ -53,7 +53,16 @@ class Bytes {
 class Replay {
  public:
   explicit Replay(const Program& program)
-      : program_(program), live_(program.values.size()), written_(program.values.size()) {}
+      : program_(program), live_(program.values.size()), written_(program.values.size()) {
+    for (size_t v = 0; v < live_.size(); ++v) {
+      const auto frame = program.values[v].place.frame;
+      const auto copies = frame < 0 || static_cast<size_t>(frame) >= program.frames.size()
+                              ? 1
+                              : static_cast<size_t>(program.frames[frame].copies);
+      live_[v].resize(copies);
+      written_[v].resize(copies);
+    }
+  }
 
   void run() {
     check_values();
@@ -83,11 +92,13 @@ class Replay {
         step(section_->instructions[index_]);
       }
       for (int32_t v : made_) {
-        if (!live_[v].has_value() || bound_.contains(v)) continue;
+        if (!live(v).has_value() || bound_.contains(v)) continue;
         bool read = std::any_of(flights_.begin(), flights_.end(), [&](const auto& flight) {
-          const auto& [reads, writes] = flight.second;
-          return std::find(reads.begin(), reads.end(), v) != reads.end() ||
-                 std::find(writes.begin(), writes.end(), v) != writes.end();
+          const auto& reads = flight.second.reads;
+          const auto& writes = flight.second.writes;
+          const std::pair held(v, copy(v));
+          return std::find(reads.begin(), reads.end(), held) != reads.end() ||
+                 std::find(writes.begin(), writes.end(), held) != writes.end();
         });
         for (size_t later = r + 1; later < program_.order.size() && !read; ++later) {
           read = reads[program_.order[later].section].contains(v);
@@ -98,16 +109,32 @@ class Replay {
         }
       }
     }
-    if (!flights_.empty()) {
+    for (const auto& [event, flight] : flights_) {
+      if (flight.sent) continue;
       fail("compile", "every collective must be waited for within the step, but event {} is not",
-           flights_.begin()->first);
+           event.first);
     }
   }
 
  private:
   struct Flight {
-    std::vector<int32_t> reads, writes;  // roots
+    std::vector<std::pair<int32_t, size_t>> reads, writes;  // roots, and copies of their frames
+    bool sent = false;  // to another stage: the step's end waits for it
   };
+  using Event = std::pair<int32_t, int32_t>;  // and the copy of its section's frame
+
+  Event event_of(const Instruction& instruction) const {
+    return {instruction.event, program_.copy_of(slot_, section_->frame)};
+  }
+  // The root in the run's copy of its frame.
+  size_t copy(int32_t root) const {
+    const auto frame = program_.values[root].place.frame;
+    if (frame < 0 || program_.frames[frame].copies == 1) return 0;
+    return static_cast<size_t>(program_.copy_of(slot_, frame));
+  }
+  std::optional<Piece>& live(int32_t root) { return live_[root][copy(root)]; }
+  const std::optional<Piece>& live(int32_t root) const { return live_[root][copy(root)]; }
+  Bytes& written(int32_t root) { return written_[root][copy(root)]; }
 
   [[noreturn]] void wrong(const Instruction& instruction, const std::string& what) const {
     fail("compile", "{}, in '{}' at instruction {} ({}{}{})", what, section_->name, index_,
@@ -122,8 +149,7 @@ class Replay {
 
   Piece piece(const Place& place, int64_t bytes) const {
     if (place.frame < 0 || bytes == 0) return {};
-    const bool copies = program_.frames[place.frame].copies > 1;
-    return {place.frame, copies ? slot_ : 0, place.offset, place.offset + bytes};
+    return {place.frame, program_.copy_of(slot_, place.frame), place.offset, place.offset + bytes};
   }
 
   int64_t bytes_of(const ProgramValue& value) const {
@@ -198,14 +224,14 @@ class Replay {
     auto at = live.lower_bound(piece.end);
     if (at == live.begin()) return -1;
     --at;
-    return live_[at->second]->overlaps(piece) ? at->second : -1;
+    return live_[at->second][piece.copy]->overlaps(piece) ? at->second : -1;
   }
 
   void read(const Instruction& instruction, ValueId v) {
     const int32_t r = root(v);
     const auto piece = this->piece(v);
     if (piece.empty() || persistent(r)) return in_flight(instruction, r, false);
-    if (!live_[r].has_value() || !written_[r].has(piece.begin, piece.end)) {
+    if (!live(r).has_value() || !written(r).has(piece.begin, piece.end)) {
       wrong(instruction, fmt::format("a value must be written before it is read, but '{}' is not",
                                      program_.values[v.index].name));
     }
@@ -215,39 +241,39 @@ class Replay {
   void in_flight(const Instruction& instruction, int32_t r, bool write) const {
     for (const auto& [event, flight] : flights_) {
       auto has = [&](const auto& list) {
-        return std::find(list.begin(), list.end(), r) != list.end();
+        return std::find(list.begin(), list.end(), std::pair(r, copy(r))) != list.end();
       };
       if (has(flight.writes) || (write && has(flight.reads))) {
         wrong(
             instruction,
             fmt::format("a collective must be waited for before its tensors are used, but '{}' is "
                         "used while event {} is open",
-                        program_.values[r].name, event));
+                        program_.values[r].name, event.first));
       }
     }
   }
 
   void release(const Instruction& instruction, int32_t r) {
-    if (!live_[r].has_value()) {
+    if (!live(r).has_value()) {
       if (piece(ValueId{r}).empty()) return;
       wrong(instruction, fmt::format("only a live value can be released, but '{}' is not",
                                      program_.values[r].name));
     }
     for (const auto& [event, flight] : flights_) {
       for (const auto* list : {&flight.reads, &flight.writes}) {
-        if (std::find(list->begin(), list->end(), r) != list->end()) {
+        if (std::find(list->begin(), list->end(), std::pair(r, copy(r))) != list->end()) {
           wrong(instruction,
                 fmt::format("a collective's tensors are in use until it is waited for, "
                             "but '{}' is released while event {} is open",
-                            program_.values[r].name, event));
+                            program_.values[r].name, event.first));
         }
       }
     }
-    auto& live = claims(*live_[r]);
-    const auto at = live.find(live_[r]->begin);
-    if (at != live.end() && at->second == r) live.erase(at);
-    live_[r].reset();
-    written_[r] = {};
+    auto& claimed = claims(*live(r));
+    const auto at = claimed.find(live(r)->begin);
+    if (at != claimed.end() && at->second == r) claimed.erase(at);
+    live(r).reset();
+    written(r) = {};
   }
 
   void claim(const Instruction& instruction, int32_t r, const Piece& whole) {
@@ -256,7 +282,7 @@ class Replay {
                                      "where '{}' is still in use",
                                      program_.values[r].name, program_.values[other].name));
     }
-    live_[r] = whole;
+    live(r) = whole;
     claims(whole)[whole.begin] = r;
     made_.push_back(r);
   }
@@ -266,8 +292,8 @@ class Replay {
     in_flight(instruction, r, true);
     const auto part = piece(v);
     if (part.empty() || persistent(r)) return;
-    if (!live_[r].has_value()) claim(instruction, r, piece(ValueId{r}));
-    written_[r].add(part.begin, part.end);
+    if (!live(r).has_value()) claim(instruction, r, piece(ValueId{r}));
+    written(r).add(part.begin, part.end);
   }
 
   // Returns the operand whose place the result may take because the op reads each element before it
@@ -294,7 +320,13 @@ class Replay {
 
   void step(const Instruction& instruction) {
     if (instruction.kind == Instruction::Kind::wait) {
-      if (flights_.erase(instruction.event) == 0) {
+      // Outside of parts: whichever run has started it.
+      const bool ended = section_->frame >= 0 ? flights_.erase(event_of(instruction)) > 0
+                                              : std::erase_if(flights_, [&](const auto& flight) {
+                                                  return flight.first.first == instruction.event;
+                                                }) > 0;
+      if (!ended) {
+        if (section_->frame >= 0) return;  // nothing had this copy before
         wrong(instruction,
               fmt::format("a wait needs a collective that has started, but event {} is "
                           "not open",
@@ -307,12 +339,11 @@ class Replay {
       if (!v.defined()) continue;
       if (!instruction.in_place) {
         const int32_t operand = taken(instruction, v);
-        if (operand >= 0 && live_[operand].has_value()) {
+        if (operand >= 0 && live(operand).has_value()) {
           // The operand gives way to the result.
-          auto& live = claims(*live_[operand]);
-          live.erase(live_[operand]->begin);
-          live_[operand].reset();
-          written_[operand] = {};
+          claims(*live(operand)).erase(live(operand)->begin);
+          live(operand).reset();
+          written(operand) = {};
           replaced.push_back(operand);
         }
       }
@@ -320,14 +351,14 @@ class Replay {
     }
     check_temporaries(instruction);
     if (instruction.kind == Instruction::Kind::collective) {
-      Flight flight;
+      Flight flight{.sent = instruction.op == "comm::send"};
       each_operand(instruction, [&](ValueId v) {
         const int32_t r = root(v);
         if (std::find(replaced.begin(), replaced.end(), r) == replaced.end())
-          flight.reads.push_back(r);
+          flight.reads.emplace_back(r, copy(r));
       });
-      for (auto v : instruction.outputs) flight.writes.push_back(root(v));
-      if (!flights_.emplace(instruction.event, std::move(flight)).second) {
+      for (auto v : instruction.outputs) flight.writes.emplace_back(root(v), copy(root(v)));
+      if (!flights_.emplace(event_of(instruction), std::move(flight)).second) {
         wrong(instruction,
               fmt::format("an event must be waited for before it is used again, but {} "
                           "is open",
@@ -383,10 +414,10 @@ class Replay {
   }
 
   const Program& program_;
-  std::vector<std::optional<Piece>> live_;  // by root
-  std::vector<Bytes> written_;              // by root
+  std::vector<std::vector<std::optional<Piece>>> live_;  // by root, by copy of its frame
+  std::vector<std::vector<Bytes>> written_;              // the same
   std::map<std::pair<int32_t, int32_t>, Claims> claims_;
-  std::map<int32_t, Flight> flights_;
+  std::map<Event, Flight> flights_;
   std::set<int32_t> bound_;
   std::vector<int32_t> made_;
   const Section* section_ = nullptr;

@@ -32,13 +32,14 @@ Arena::Arena(const std::vector<compile::Frame>& frames, Device& device)
   }
 }
 
-std::vector<std::byte*> Arena::bases(int32_t slot) const {
+std::vector<std::byte*> Arena::bases(const std::vector<int32_t>& slot) const {
   std::vector<std::byte*> bases;
-  for (const auto& copies : addresses_) {
+  for (size_t frame = 0; frame < addresses_.size(); ++frame) {
+    const auto& copies = addresses_[frame];
     if (copies.empty()) {
       bases.push_back(memory_->plain.get());
     } else {
-      bases.push_back(copies[copies.size() == 1 ? 0 : static_cast<size_t>(slot)]);
+      bases.push_back(copies.at(slot.empty() ? 0 : static_cast<size_t>(slot[frame])));
     }
   }
   return bases;

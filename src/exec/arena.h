@@ -20,8 +20,9 @@ class Arena {
   // Throws Error when there is not enough memory.
   Arena(const std::vector<compile::Frame>& frames, Device& device);
 
-  // Addresses of the frames for the microbatch slot, by frame.
-  std::vector<std::byte*> bases(int32_t slot) const;
+  // Addresses of the frames, by frame: of the copies that the slot of Program::slots names, or of
+  // the first ones where it is empty.
+  std::vector<std::byte*> bases(const std::vector<int32_t>& slot = {}) const;
   int64_t bytes() const { return bytes_; }
 
   // Returns a tensor at `address`, which keeps the arena alive.

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
+#include "compile/stage.h"
 #include "exec/allocator.h"
 #include "exec/arena.h"
 #include "exec/collective_op.h"
@@ -112,7 +114,8 @@ struct Executor::Impl {
   std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
   std::map<int32_t, std::byte*> borrowed;  // by value: where the lender has it
   std::vector<std::pair<at::Tensor, std::string>> scalars;
-  std::vector<std::pair<std::shared_ptr<Work>, Interval>> events;
+  size_t copies = 1;                                               // the most that a frame has
+  std::vector<std::pair<std::shared_ptr<Work>, Interval>> events;  // a place for each copy
   bool recording = false;
   std::vector<Interval> intervals;  // of the running step: moments of the device
   std::vector<std::pair<std::shared_ptr<Work>, Interval>> finished;  // while recording
@@ -147,7 +150,12 @@ struct Executor::Impl {
   void run_section(const compile::Run& run, const StepInputs& inputs, const Draw& draw);
   void run_op(Prepared& prepared, const std::vector<std::byte*>& bases, const Draw& draw);
   void load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch);
-  void wait(int32_t event);
+  // Where a run of the section keeps the event: one for each copy of the section's frame.
+  size_t place_of(int32_t event, const compile::Run& run) const {
+    return static_cast<size_t>(event) * copies +
+           program.copy_of(run.slot, program.sections[run.section].frame);
+  }
+  void wait(size_t event);
   void settle();
 };
 
@@ -170,7 +178,7 @@ void Executor::Impl::borrow() {
            binding.name);
     }
     const auto lent = options.lender->tensor(*same);
-    const auto own = tensor_of(binding.value, arena.bases(0));
+    const auto own = tensor_of(binding.value, arena.bases());
     if (!same_layout(lent, own)) {
       fail("exec", "\"{}\" must be lent as {}, but is {}", binding.name, layout_of(own),
            layout_of(lent));
@@ -206,7 +214,7 @@ void Executor::Impl::find_kernels() {
 }
 
 void Executor::Impl::prepare_bindings() {
-  const auto bases = arena.bases(0);
+  const auto bases = arena.bases();
   for (const auto& binding : program.bindings) {
     const bool begins = binding.kind == Binding::Kind::state && !binding.data.empty();
     if (binding.kind == Binding::Kind::constant || begins) {
@@ -228,7 +236,7 @@ PreparedSection& Executor::Impl::prepare(int32_t section, int32_t slot) {
   if (std::ssize(slots) <= slot) slots.resize(slot + 1);
   if (slots[slot]) return *slots[slot];
   auto made = std::make_unique<PreparedSection>();
-  made->bases = arena.bases(slot);
+  made->bases = program.slots.empty() ? arena.bases() : arena.bases(program.slots[slot]);
   const auto& source = program.sections[section];
   made->instructions.resize(source.instructions.size());
   for (size_t i = 0; i < source.instructions.size(); ++i) {
@@ -264,8 +272,7 @@ void Executor::Impl::prepare(Prepared& prepared, const Instruction& instruction,
     case Instruction::Kind::collective: {
       prepared.transfer = transfer_of(instruction);
       const auto axis = axis_of(instruction);
-      prepared.group =
-          communicator.group(axis, mesh::group_of(mesh, mesh::split_axes(axis), program.rank));
+      prepared.group = communicator.group(axis, compile::ranks_of(mesh, axis, program.rank));
       const graph::Node node{.op = instruction.op, .args = instruction.args};
       const auto flat = [&](ValueId v) { return tensor_of(v, bases).view({-1}); };
       auto& transfer = prepared.transfer;
@@ -341,7 +348,7 @@ void Executor::Impl::load(const Prepared& prepared, const StepInputs& inputs, in
   device.upload(prepared.target, given);
 }
 
-void Executor::Impl::wait(int32_t event) {
+void Executor::Impl::wait(size_t event) {
   auto& [work, interval] = events.at(event);
   if (!work) return;
   work->wait();
@@ -381,10 +388,15 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
           load(prepared, inputs, run.microbatch);
           break;
         case Instruction::Kind::wait:
-          wait(instruction.event);
+          if (program.sections[run.section].frame >= 0) {
+            wait(place_of(instruction.event, run));
+          } else {  // whichever run of a part has started it
+            const auto first = static_cast<size_t>(instruction.event) * copies;
+            for (size_t copy = 0; copy < copies; ++copy) wait(first + copy);
+          }
           break;
         case Instruction::Kind::collective: {
-          auto& event = events.at(instruction.event);
+          auto& event = events.at(place_of(instruction.event, run));
           if (event.first)
             fail_run("exec", "a collective must be waited for before it starts again, but was not");
           event.first = prepared.group->start_flat(prepared.transfer);
@@ -436,7 +448,7 @@ void Executor::Impl::run(const StepInputs& inputs) {
     draw.microbatch = run.microbatch;
     run_section(run, inputs, draw);
   }
-  for (int32_t event = 0; event < std::ssize(events); ++event) wait(event);
+  for (size_t event = 0; event < events.size(); ++event) wait(event);
   device.synchronize([this] { communicator.check(); });
   if (recording) settle();
 }
@@ -450,15 +462,17 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
     fail("exec", "the program must be that of rank {}, but is that of rank {}", communicator.rank(),
          p.rank);
   }
-  impl_->events.resize(p.events);
+  impl_->copies = static_cast<size_t>(p.most_copies());
+  impl_->events.resize(static_cast<size_t>(p.events) * impl_->copies);
   impl_->borrow();
   impl_->find_kernels();
   impl_->prepare_bindings();
   // Groups first and in one order, so that all ranks connect alike; and what does not fit is found
   // before the first step.
-  for (size_t stream = 1; stream < p.streams.size(); ++stream) {
-    const auto& axis = p.streams[stream];
-    communicator.group(axis, mesh::group_of(mesh, mesh::split_axes(axis), p.rank));
+  // Streams stand in the order in which a rank's stage comes to them, which is its own.
+  const std::set<std::string> streams(p.streams.begin() + 1, p.streams.end());
+  for (const auto& stream : streams) {
+    communicator.group(stream, compile::ranks_of(mesh, stream, p.rank));
   }
   for (const auto& run : p.order) impl_->prepare(run.section, run.slot);
   impl_->device.synchronize([&] { communicator.check(); });
@@ -490,7 +504,7 @@ at::Tensor Executor::tensor(Binding::Kind kind, const std::string& name) const {
 }
 
 at::Tensor Executor::tensor(const Binding& binding) const {
-  return impl_->tensor_of(binding.value, impl_->arena.bases(0));
+  return impl_->tensor_of(binding.value, impl_->arena.bases());
 }
 
 std::vector<std::string> Executor::names(Binding::Kind kind) const {

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "cost/schedule_plan.h"
 #include "methods/method.h"
 #include "methods/order.h"
 
@@ -11,6 +12,7 @@ std::shared_ptr<const Method> parallel_mode();
 std::shared_ptr<const Method> grad_comm();
 std::shared_ptr<const Method> gradient_accumulation();
 std::shared_ptr<const Method> checkpoint();
+std::shared_ptr<const Method> pipeline_parallel();
 std::shared_ptr<const Method> tensor_parallel();
 std::shared_ptr<const Method> zero1();
 std::shared_ptr<const Method> zero2();
@@ -68,7 +70,8 @@ void say_idle_axes(plan::Plan& plan) {
                         const auto axes = mesh::split_axes(unit.axes);
                         return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
                       });
-    if (axis.size == 1 || splits_batch || used) continue;
+    const bool staged = axis.name == plan.pipeline.axis;
+    if (axis.size == 1 || splits_batch || used || staged) continue;
     plan.decisions.push_back(
         {"parallel_mode", fmt::format("no method shards over axis {}: its {} ranks repeat the same "
                                       "work",
@@ -98,6 +101,7 @@ std::shared_ptr<const Method> find(std::string_view name,
 const std::vector<std::shared_ptr<const Method>>& all() {
   static const std::vector<std::shared_ptr<const Method>> methods = {parallel_mode(),
                                                                      tensor_parallel(),
+                                                                     pipeline_parallel(),
                                                                      gradient_accumulation(),
                                                                      grad_comm(),
                                                                      checkpoint(),
@@ -227,6 +231,7 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
     fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",
          request.global_batch, plan.microbatches, data);
   }
+  if (plan.pipeline.cuts()) schedule_of(plan);  // there is one
   plan.decisions.push_back(
       {"batch",
        fmt::format("a step of {} samples runs as {} microbatch{} of {} on each of {} data rank{}",

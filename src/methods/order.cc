@@ -12,6 +12,7 @@ namespace {
 constexpr std::string_view kOrder[] = {
     "parallel_mode",          // the others look at the mesh
     "gradient_accumulation",  //
+    "pipeline_parallel",      // it gives a number of microbatches where nothing else does
     "grad_comm",              // the size of a bucket is that of a unit
     "",                       //
     "zero1",                  // these cut what no other method has sharded

@@ -119,6 +119,22 @@ Unit parse_unit(const Field& field) {
   return unit;
 }
 
+Pipeline parse_pipeline(const Field& field) {
+  field.allow(
+      {"axis", "starts", "chunks", "schedule", "group", "extra", "forward", "backward", "weights"});
+  Pipeline pipeline;
+  pipeline.axis = field.at("axis").text();
+  pipeline.starts = field.at("starts").texts();
+  pipeline.chunks = field.at("chunks").integer();
+  pipeline.schedule = field.at("schedule").text();
+  pipeline.group = field.at("group").integer();
+  pipeline.extra = field.at("extra").integer();
+  pipeline.forward = field.at("forward").number();
+  pipeline.backward = field.at("backward").number();
+  pipeline.weights = field.at("weights").number();
+  return pipeline;
+}
+
 mesh::Mesh parse_mesh(const Field& field) {
   field.allow({"axes", "order"});
   mesh::Mesh mesh;
@@ -240,6 +256,12 @@ std::string print(const Plan& plan) {
   if (plan.precision != Precision()) document["precision"] = to_json(plan.precision);
   // Where they say nothing new they are left out: a plan without them prints, and hashes, as ever.
   if (!plan.units.empty()) document["units"] = units;
+  if (const auto& p = plan.pipeline; p.cuts()) {
+    document["pipeline"] = {
+        {"axis", p.axis},         {"starts", p.starts},     {"chunks", p.chunks},
+        {"schedule", p.schedule}, {"group", p.group},       {"extra", p.extra},
+        {"forward", p.forward},   {"backward", p.backward}, {"weights", p.weights}};
+  }
   const Communication usual;
   for (const auto& [key, number, otherwise] :
        {std::tuple("prefetch_forward", plan.communication.prefetch_forward, usual.prefetch_forward),
@@ -265,7 +287,8 @@ Plan parse(std::string_view text, std::string_view file_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
   root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "units",
-              "rules", "recompute", "precision", "communication", "prediction", "decisions"});
+              "pipeline", "rules", "recompute", "precision", "communication", "prediction",
+              "decisions"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -279,6 +302,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.has("units")) {
     for (const auto& unit : root.at("units").items()) plan.units.push_back(parse_unit(unit));
   }
+  if (root.has("pipeline")) plan.pipeline = parse_pipeline(root.at("pipeline"));
   for (const auto& [op, text] : root.at("rules").members()) plan.rules[op] = text.text();
 
   const auto recompute = root.at("recompute");

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "plan/pipeline.h"
 
 namespace perigee::plan {
 namespace {
@@ -113,6 +114,38 @@ void verify_units(const Plan& plan, const graph::Graph& graph) {
   }
 }
 
+void verify_pipeline(const Plan& plan, const graph::Graph& graph) {
+  const auto& pipeline = plan.pipeline;
+  if (!pipeline.cuts()) return;
+  std::vector<std::string> axes;
+  for (const auto& a : plan.mesh.axes) axes.push_back(a.name);
+  const int axis = plan.mesh.find(pipeline.axis);
+  if (axis < 0) {
+    fail("plan", "a pipeline runs over an axis of the mesh, but over \"{}\"{}", pipeline.axis,
+         did_you_mean(pipeline.axis, axes));
+  }
+  const auto batch_axes = mesh::split_axes(plan.batch_axes);
+  if (std::find(batch_axes.begin(), batch_axes.end(), pipeline.axis) != batch_axes.end()) {
+    fail("plan", "nothing is sharded over a pipeline's axis, but the batch is over {}",
+         pipeline.axis);
+  }
+  for (const auto& [name, placements] : plan.placements) {
+    const auto& p = placements[axis];
+    if (p.is_replicate() || p.is_open()) continue;
+    fail("plan", "nothing is sharded over a pipeline's axis, but {} is placed as {} on {}", name,
+         mesh::to_string(p), pipeline.axis);
+  }
+  if (pipeline.chunks < 1) {
+    fail("plan", "a stage has at least one chunk, but the pipeline has {}", pipeline.chunks);
+  }
+  const auto parts = plan.mesh.axes[axis].size * pipeline.chunks;
+  if (std::ssize(pipeline.starts) + 1 != parts) {
+    fail("plan", "a pipeline of {} stages with {} chunks has {} starts, but got {}",
+         plan.mesh.axes[axis].size, pipeline.chunks, parts - 1, pipeline.starts.size());
+  }
+  parts_of(graph, pipeline);
+}
+
 }  // namespace
 
 void verify(const Plan& plan, const graph::Graph& graph) {
@@ -172,6 +205,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   verify_recompute(plan.recompute, graph);
   verify_units(plan, graph);
   verify(plan.precision, graph);
+  verify_pipeline(plan, graph);
 }
 
 std::string hash(const Plan& plan) {

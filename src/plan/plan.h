@@ -51,6 +51,25 @@ struct Unit {
   bool operator==(const Unit&) const = default;
 };
 
+// Stages: the forward pass is cut into parts where it first comes to an op of each of these scopes;
+// a backward op belongs to the part of the forward op that made it. Part k runs on the ranks at
+// position k % S of the axis, S its size (schedules of the V kind lead back to the first stage:
+// cost/schedule.h, Schedule::parts). Nothing is sharded on the axis. What one part makes and
+// another uses is sent.
+struct Pipeline {
+  std::string axis;                 // "": one stage
+  std::vector<std::string> starts;  // of the parts behind the first, in forward order
+  int64_t chunks = 1;               // parts of a stage
+  std::string schedule = "1f1b";    // one of schedule_names()
+  int64_t group = 0;  // interleaved: microbatches that run together; 0: as many as stages
+  int64_t extra = 0;  // 1f1b: forwards in flight above what 1f1b has
+  // Times of a whole stage for one microbatch, for schedules that are found by a search.
+  double forward = 1, backward = 1, weights = 1;
+
+  bool cuts() const { return !axis.empty(); }
+  bool operator==(const Pipeline&) const = default;
+};
+
 // One decision and who took it: printed by --explain.
 struct Decision {
   std::string by;        // the method's or solver's name
@@ -82,6 +101,8 @@ struct Plan {
   // Each parameter stands in one unit at most; those in none are stored as they are placed.
   std::vector<Unit> units;
 
+  Pipeline pipeline;
+
   // Sharding rules that the user added or replaced, by op (shard/rule.h has the grammar).
   std::map<std::string, std::string> rules;
 
@@ -96,8 +117,10 @@ struct Plan {
 
 // Throws Error when the plan does not fit the graph (another structural hash: says what differs
 // where it can), names values that the graph lacks, has placements whose count is not that of the
-// axes, a dim out of range, or Partial inputs, recomputes scopes or ops that the graph lacks, or
-// has units that overlap or cut what is not whole, or a precision that plan/precision.h refuses.
+// axes, a dim out of range, or Partial inputs, recomputes scopes or ops that the graph lacks, has
+// units that overlap or cut what is not whole, a precision that plan/precision.h refuses, or a
+// pipeline whose axis the mesh lacks, whose starts are not as many as its parts, or name what the
+// forward pass does not come to in that order.
 void verify(const Plan& plan, const graph::Graph& graph);
 
 // JSON, "format": "perigee.plan/1", sorted keys, numbers as the shortest text that reads back

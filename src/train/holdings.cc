@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "compile/stage.h"
 #include "plan/units.h"
 #include "train/checkpoint_files.h"
 
@@ -12,6 +13,7 @@ namespace perigee::train {
 namespace {
 
 using Kind = compile::Binding::Kind;
+using graph::Input;
 
 std::vector<int64_t> ranks_of(const mesh::Mesh& mesh) {
   if (!mesh.order.empty()) return mesh.order;
@@ -28,11 +30,12 @@ bool is_trained(const graph::Graph& graph, const compile::StepSpec& spec, const 
 
 // Appends what lies in pieces: states of all units, parameters of those of level 3.
 void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile::StepSpec& spec,
-                std::vector<Holding>& all) {
+                const compile::StageInputs& stages, std::vector<Holding>& all) {
   std::map<std::string, size_t> known;
   const auto states = compile::optimizer_states(spec);
   for (auto rank : ranks_of(plan.mesh)) {
-    for (const auto& flat : plan::flats(plan, graph, rank)) {
+    const auto held = stages.of(graph, rank);
+    for (const auto& flat : plan::flats(plan, held, rank)) {
       for (const auto& member : flat.members) {
         std::vector<std::string> names;
         if (flat.unit->level == 3) names.push_back(member.name);
@@ -67,28 +70,48 @@ TensorPart part_of_binding(const compile::Program& program, const compile::Bindi
 
 std::vector<Holding> all_holdings(const compile::Program& program, const graph::Graph& graph,
                                   const plan::Plan& plan, const compile::StepSpec& spec) {
+  const compile::StageInputs stages(graph, plan);
   std::set<std::string> in_parts, states_in_parts;  // by parameter
-  for (const auto& flat : plan::flats(plan, graph, program.rank)) {
+  for (const auto& flat : plan::flats(plan, graph, ranks_of(plan.mesh).front())) {
     for (const auto& member : flat.members) {
       states_in_parts.insert(member.name);
       if (flat.unit->level == 3) in_parts.insert(member.name);
     }
   }
   std::vector<Holding> all;
-  for (const auto& binding : program.bindings) {
-    if (!is_kept(binding.kind)) continue;
-    // "STATE:PARAM"
-    const bool state = binding.kind == Kind::state;
-    const auto owner = state ? binding.name.substr(binding.name.find(':') + 1) : binding.name;
-    if ((state ? states_in_parts : in_parts).contains(owner)) continue;
-    const auto placed = plan.placements.find(owner);
+  const auto states = compile::optimizer_states(spec);
+  for (const auto& input : graph.inputs) {
+    if (input.kind != Input::Kind::parameter && input.kind != Input::Kind::buffer) continue;
+    std::vector<std::string> names;
+    if (!in_parts.contains(input.name)) names.push_back(input.name);
+    if (is_trained(graph, spec, input.name) && !states_in_parts.contains(input.name)) {
+      for (const auto& state : states) names.push_back(state + ":" + input.name);
+    }
+    const auto placed = plan.placements.find(input.name);
     const auto placements =
         placed != plan.placements.end() ? placed->second : mesh::Placements(plan.mesh.axes.size());
-    for (auto& holding : holdings_of(part_of_binding(program, binding), placements, plan.mesh)) {
+    const auto& type = graph.type(input.value);
+    const bool low = plan.precision.parameters == plan::Precision::Parameters::low &&
+                     input.kind == Input::Kind::parameter && type.dtype == graph::DType::float32;
+    for (const auto& name : names) {
+      // States of parameters that are stored in a low precision are not.
+      const auto dtype = low && name == input.name ? *plan.precision.dtype : type.dtype;
+      for (auto& holding : holdings_of({name, dtype, type.shape, {}}, placements, plan.mesh)) {
+        std::erase_if(holding.ranks, [&](int64_t rank) { return !stages.has(input.name, rank); });
+        all.push_back(std::move(holding));
+      }
+    }
+  }
+  // States of no parameter, which all ranks have.
+  for (const auto& binding : program.bindings) {
+    if (binding.kind != Kind::state) continue;
+    if (graph.find_input(binding.name.substr(binding.name.find(':') + 1))) continue;
+    const mesh::Placements whole(plan.mesh.axes.size());
+    for (auto& holding : holdings_of(part_of_binding(program, binding), whole, plan.mesh)) {
       all.push_back(std::move(holding));
     }
   }
-  add_pieces(graph, plan, spec, all);
+  add_pieces(graph, plan, spec, stages, all);
   return all;
 }
 

@@ -13,9 +13,9 @@ namespace perigee::train {
 // Returns the part of a tensor that a binding of the program is.
 TensorPart part_of_binding(const compile::Program& program, const compile::Binding& binding);
 
-// Returns every part of a parameter, buffer or state that some rank of the plan's mesh holds, the
-// same list on all ranks. `program` is one rank's, of `graph`, `plan` and `spec`. States lie as
-// their parameters or, where the plan's units cut them, in the ranks' pieces.
+// Returns every part of a parameter, buffer or state that some rank of the plan's mesh holds, of
+// the training graph; the same list on all ranks. `program` is one rank's. States lie as their
+// parameters or, where the plan's units cut them, in the ranks' pieces.
 std::vector<Holding> all_holdings(const compile::Program& program, const graph::Graph& graph,
                                   const plan::Plan& plan, const compile::StepSpec& spec);
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "compile/stage.h"
 #include "exec/allocator.h"
 #include "exec/tensor.h"
 #include "plan/units.h"
@@ -218,7 +219,7 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
       graph.add_input(input.kind, input.name, blueprint_.training.type(input.value));
     }
     plan.graph_hash = graph::structural_hash(graph);
-    if (plan.microbatches == 1) {
+    if (plan.microbatches == 1 && !plan.pipeline.cuts()) {
       for (const auto& output : graph.outputs) {
         if (output.kind == graph::Output::Kind::result) spec.results.push_back(output.name);
       }
@@ -292,6 +293,27 @@ at::Tensor RankTrainer::joined_parts(const std::string& name) {
 }
 
 at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
+  const auto& plan = blueprint_.plan;
+  if (!plan.pipeline.cuts()) return full_of_stage(kind, name);
+  // From the first stage that has it to the others.
+  const compile::StageInputs stages(blueprint_.training, plan);
+  const std::vector<std::string> axis = {plan.pipeline.axis};
+  const auto ranks = mesh::group_of(plan.mesh, axis, communicator_.rank());
+  const auto root = std::find_if(ranks.begin(), ranks.end(),
+                                 [&](int64_t rank) { return stages.has(name, rank); });
+  at::Tensor whole;
+  if (stages.has(name, communicator_.rank())) whole = full_of_stage(kind, name);
+  const auto& type = blueprint_.training.type(blueprint_.training.find_input(name)->value);
+  if (!whole.defined()) whole = at::empty(type.shape, exec::scalar_type(type.dtype));
+  communicator_.group(plan.pipeline.axis, ranks)
+      ->run({.kind = exec::Collective::Kind::broadcast,
+             .input = *root == communicator_.rank() ? whole : at::Tensor(),
+             .output = whole,
+             .peer = root - ranks.begin()});
+  return whole;
+}
+
+at::Tensor RankTrainer::full_of_stage(Kind kind, const std::string& name) {
   const auto& shape = blueprint_.training.type(blueprint_.training.find_input(name)->value).shape;
   auto part = kind == Kind::parameter ? joined_parts(name) : at::Tensor();
   if (!part.defined()) part = executor_->tensor(kind, name);

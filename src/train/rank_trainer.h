@@ -70,6 +70,8 @@ class RankTrainer {
 
  private:
   exec::ExecutorOptions executor_options() const;
+  // The same from the ranks of this stage of a pipeline, which has it.
+  at::Tensor full_of_stage(compile::Binding::Kind kind, const std::string& name);
   // Returns a parameter whole on its unit's axes where it is kept in parts, else nothing.
   at::Tensor joined_parts(const std::string& name);
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);

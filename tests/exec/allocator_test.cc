@@ -133,7 +133,7 @@ TEST_CASE(
         frame.bytes += (bytes + 63) / 64 * 64;
       }
       const Arena arena({frame}, *cpu_device());
-      const auto bases = arena.bases(0);
+      const auto bases = arena.bases();
       const auto kernel = cpu_kernel(op_of(instance));
       for (int round = 0; round < 20; ++round) {
         std::vector<at::Tensor> out(c.outputs.size());
@@ -188,10 +188,10 @@ TEST_CASE("frames are zero, aligned and counted, and given back with their last 
                       *cpu_device());
     REQUIRE(arena.bytes() == 128 + 3 * 64);
     REQUIRE(memory_count().arenas == before + arena.bytes());
-    REQUIRE(arena.bases(2)[1] - arena.bases(0)[1] == 128);
-    REQUIRE(arena.bases(2)[0] == arena.bases(0)[0]);
-    REQUIRE(reinterpret_cast<uintptr_t>(arena.bases(0)[0]) % 64 == 0);
-    kept = arena.tensor(arena.bases(0)[0], f32({25}), {1});
+    REQUIRE(arena.bases({0, 2})[1] - arena.bases()[1] == 128);
+    REQUIRE(arena.bases({0, 2})[0] == arena.bases()[0]);
+    REQUIRE(reinterpret_cast<uintptr_t>(arena.bases()[0]) % 64 == 0);
+    kept = arena.tensor(arena.bases()[0], f32({25}), {1});
     REQUIRE(kept.eq(0).all().item<bool>());
   }
   kept.fill_(1);

@@ -110,6 +110,20 @@ std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
   return outcomes;
 }
 
+std::string compare_memory(const Given& given, const plan::Plan& plan,
+                           const std::vector<Outcome>& ranks) {
+  DryRuns traces;
+  const auto predicted =
+      compile::predict_memory(given.graph, plan, {.clip_norm = 0.5}, traces).peak_bytes;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (predicted[r] != ranks[r].counted) {
+      return fmt::format("rank {}: predicted {} bytes, counted {}", r, predicted[r],
+                         ranks[r].counted);
+    }
+  }
+  return "";
+}
+
 std::string compare(const Outcome& one, const std::vector<Outcome>& ranks, double tolerance) {
   for (size_t r = 0; r < ranks.size(); ++r) {
     const auto wrong = compare(one, ranks[r], tolerance);

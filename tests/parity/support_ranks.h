@@ -51,6 +51,10 @@ std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
                            const std::function<void(compile::Program&)>& edit = {},
                            const compile::StepSpec& spec = {.clip_norm = 0.5});
 
+// Returns "" when each rank's counted peak is the one that is predicted for it, else what differs.
+std::string compare_memory(const Given& given, const plan::Plan& plan,
+                           const std::vector<Outcome>& ranks);
+
 // Returns "" when all ranks have what one device has, else what differs first and where.
 std::string compare(const Outcome& one, const std::vector<Outcome>& ranks,
                     double tolerance = 1e-10);

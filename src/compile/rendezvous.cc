@@ -1,0 +1,185 @@
+#include "compile/rendezvous.h"
+
+#include <algorithm>
+#include <map>
+
+namespace perigee::compile {
+namespace {
+
+// What part `from` sends to part `to` of a microbatch; activations where from < to.
+struct Message {
+  int from = 0, to = 0, microbatch = 0;
+  auto operator<=>(const Message&) const = default;
+};
+
+struct Step {
+  enum class Kind : uint8_t { send, receive, wait } kind;
+  Message message;
+};
+
+// The stages as they send, receive and wait.
+class Stages {
+ public:
+  Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges)
+      : schedule_(schedule), edges_(edges), place_(schedule.stages * schedule.chunks) {
+    for (int s = 0; s < schedule.stages; ++s) {
+      for (int c = 0; c < schedule.chunks; ++c) place_[schedule.parts[s][c]] = s;
+    }
+    find_spans();
+  }
+
+  std::vector<int64_t> needed() const {
+    std::vector<int64_t> counts;
+    for (const auto& spans : spans_) {
+      int64_t most = 1;
+      for (auto copy : assign_copies(spans, 1)) most = std::max(most, int64_t{copy} + 1);
+      counts.push_back(most);
+    }
+    return counts;
+  }
+
+  // Returns whether all come to their end with so many copies.
+  bool end(const std::vector<int64_t>& counts) const {
+    std::vector<std::vector<Step>> steps;
+    for (int s = 0; s < schedule_.stages; ++s) steps.push_back(steps_of(s, counts));
+    std::vector<size_t> at(steps.size());
+    std::set<Message> sent, wanted;
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t s = 0; s < steps.size(); ++s) {
+        for (; at[s] < steps[s].size(); ++at[s], moved = true) {
+          const auto& [kind, message] = steps[s][at[s]];
+          if (kind == Step::Kind::send) sent.insert(message);
+          if (kind == Step::Kind::receive) moved = wanted.insert(message).second || moved;
+          if (kind == Step::Kind::receive && !sent.contains(message)) break;
+          if (kind == Step::Kind::wait && !wanted.contains(message)) break;
+        }
+      }
+    }
+    for (size_t s = 0; s < steps.size(); ++s) {
+      if (at[s] < steps[s].size()) return false;
+    }
+    return true;
+  }
+
+ private:
+  void find_spans() {
+    spans_.resize(place_.size());
+    for (int s = 0; s < schedule_.stages; ++s) {
+      const auto& order = schedule_.orders[s];
+      std::map<std::pair<int, int>, Span> spans;  // by part and microbatch
+      for (size_t r = 0; r < order.size(); ++r) {
+        const int part = schedule_.parts[s][order[r].chunk];
+        for (int other : schedule_.parts[s]) {
+          // A part's ops also use what others of its stage have made.
+          if (other != part && !edges_.contains({other, part})) continue;
+          const auto [at, added] = spans.try_emplace({other, order[r].microbatch}, Span{r, r});
+          at->second.last = r;
+        }
+      }
+      for (const auto& [key, span] : spans) spans_[key.first].push_back(span);
+    }
+    for (auto& spans : spans_) {
+      std::sort(spans.begin(), spans.end(),
+                [](const Span& a, const Span& b) { return a.first < b.first; });
+    }
+  }
+
+  std::vector<Step> steps_of(int stage, const std::vector<int64_t>& counts) const {
+    const auto& order = schedule_.orders[stage];
+    // Which microbatch had a copy before, by part and the run in which the next takes it.
+    std::map<std::pair<int, size_t>, int> before;
+    for (int part : schedule_.parts[stage]) {
+      const auto copies = assign_copies(spans_[part], counts[part]);
+      std::map<int32_t, int> had;
+      for (size_t k = 0; k < copies.size(); ++k) {
+        const auto first = spans_[part][k].first;
+        if (const auto known = had.find(copies[k]); known != had.end()) {
+          before[{part, first}] = known->second;
+        }
+        had[copies[k]] = order[first].microbatch;
+      }
+    }
+    std::vector<Step> steps;
+    for (size_t r = 0; r < order.size(); ++r) {
+      const auto& op = order[r];
+      if (op.kind == PipelineKind::weight_grad) continue;
+      const int part = schedule_.parts[stage][op.chunk];
+      const bool forward = op.kind == PipelineKind::forward;
+      if (const auto known = before.find({part, r}); forward && known != before.end()) {
+        each(part, false, [&](Message m) {
+          m.microbatch = known->second;
+          steps.push_back({Step::Kind::wait, m});
+        });
+      }
+      if (!forward) {
+        each(part, true, [&](Message m) {
+          m.microbatch = op.microbatch;
+          steps.push_back({Step::Kind::wait, m});
+        });
+      }
+      for (const auto& [from, to] : edges_) {
+        if (to != part || place_[from] == stage || (from < to) != forward) continue;
+        steps.push_back({Step::Kind::receive, {from, to, op.microbatch}});
+      }
+      each(part, forward, [&](Message m) {
+        m.microbatch = op.microbatch;
+        steps.push_back({Step::Kind::send, m});
+      });
+    }
+    return steps;
+  }
+
+  // Calls f for what the part sends to other stages, activations or gradients.
+  void each(int part, bool forward, auto f) const {
+    for (const auto& [from, to] : edges_) {
+      if (from == part && place_[to] != place_[from] && (from < to) == forward) {
+        f(Message{from, to, 0});
+      }
+    }
+  }
+
+  const Schedule& schedule_;
+  const std::set<std::pair<int, int>>& edges_;
+  std::vector<int> place_;                // stage, by part
+  std::vector<std::vector<Span>> spans_;  // by part
+};
+
+}  // namespace
+
+std::vector<int32_t> assign_copies(const std::vector<Span>& spans, int64_t count) {
+  struct Copy {
+    bool used = false;
+    size_t free_behind = 0;
+  };
+  std::vector<Copy> copies(static_cast<size_t>(count));
+  std::vector<int32_t> taken;
+  for (const auto& span : spans) {
+    size_t best = copies.size();
+    for (size_t c = 0; c < copies.size(); ++c) {
+      if (copies[c].used && copies[c].free_behind >= span.first) continue;
+      const bool sooner = best == copies.size() ||
+                          (copies[best].used &&
+                           (!copies[c].used || copies[c].free_behind < copies[best].free_behind));
+      if (sooner) best = c;
+    }
+    if (best == copies.size()) copies.emplace_back();
+    copies[best] = {true, span.last};
+    taken.push_back(static_cast<int32_t>(best));
+  }
+  return taken;
+}
+
+std::vector<int64_t> copies_of_parts(const Schedule& schedule,
+                                     const std::set<std::pair<int, int>>& edges) {
+  const Stages stages(schedule, edges);
+  auto counts = stages.needed();
+  while (!stages.end(counts)) {
+    const auto most = *std::min_element(counts.begin(), counts.end());
+    if (most >= schedule.microbatches) break;  // each microbatch has its own: nobody waits
+    for (auto& count : counts) ++count;
+  }
+  return counts;
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,32 @@
+// How many microbatches at once a part of a pipeline has memory for, so that no stages wait for
+// each other for ever.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cost/schedule.h"
+
+namespace perigee::compile {
+
+// From the first to the last of a stage's runs that use the frame of a part for a microbatch.
+struct Span {
+  size_t first = 0, last = 0;
+};
+
+// Returns for each span, in the order of their first runs, which copy of the frame it has: the one
+// that has been free for the longest, of `count` or as many as it takes.
+std::vector<int32_t> assign_copies(const std::vector<Span>& spans, int64_t count);
+
+// Returns how many copies each part's frame has, by part: as many as its stage's order uses at
+// once, and where stages would wait for each other, all of them one more, as often as it takes. A
+// forward pass waits until the gradients have been received that were sent out of its copy of the
+// frame; a backward pass until its microbatch's activations have been. Receivers come to their
+// messages in the order of their stage. `edges` are pairs of parts of which the second uses what
+// the first makes.
+std::vector<int64_t> copies_of_parts(const Schedule& schedule,
+                                     const std::set<std::pair<int, int>>& edges);
+
+}  // namespace perigee::compile

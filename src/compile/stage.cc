@@ -1,0 +1,506 @@
+#include "compile/stage.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "compile/rendezvous.h"
+#include "cost/schedule_plan.h"
+#include "graph/ops.h"
+#include "plan/pipeline.h"
+
+namespace perigee::compile {
+
+using graph::Graph;
+using graph::Input;
+using graph::Node;
+using graph::NodeId;
+using graph::Output;
+using graph::Phase;
+using graph::ValueId;
+using plan::kEveryPart;
+
+namespace {
+
+// Which stage runs each part.
+std::vector<int64_t> stage_of_parts(const Schedule& schedule) {
+  std::vector<int64_t> stages(schedule.stages * schedule.chunks);
+  for (int s = 0; s < schedule.stages; ++s) {
+    for (int part : schedule.parts[s]) stages[part] = s;
+  }
+  return stages;
+}
+
+// The nodes of a part's backward pass that only the gradients of its weights need: what it sends
+// does not.
+std::vector<bool> find_weight_nodes(const Graph& graph, const std::vector<int>& part) {
+  std::vector<bool> wanted(graph.values.size()), weights(graph.nodes.size());
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const auto& node = graph.nodes[n];
+    if (node.phase != Phase::backward) continue;
+    bool sent = node.op == "comm::send" || node.op == "comm::receive";
+    for (auto v : node.outputs) sent = sent || (v.defined() && wanted[v.index]);
+    if (!sent) {
+      weights[n] = true;
+      continue;
+    }
+    node.each_operand([&](graph::ValueId v) { wanted[v.index] = true; });
+  }
+  // A part of this stage that takes a gradient from another one wants it in its backward pass.
+  for (bool again = true; again;) {
+    again = false;
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const auto& node = graph.nodes[n];
+      if (node.phase != Phase::backward) continue;
+      node.each_operand([&](graph::ValueId v) {
+        const auto producer = graph.values[v.index].producer;
+        if (producer < 0 || !weights[producer] || part[producer] == part[n]) return;
+        std::vector<NodeId> open{producer};
+        while (!open.empty()) {
+          const auto m = open.back();
+          open.pop_back();
+          if (!weights[m]) continue;
+          weights[m] = false;
+          again = true;
+          graph.nodes[m].each_operand([&](graph::ValueId w) {
+            const auto p = graph.values[w.index].producer;
+            if (p >= 0 && weights[p]) open.push_back(p);
+          });
+        }
+      });
+    }
+  }
+  return weights;
+}
+
+// The gradients of parameters that several parts use: each part's share of the sum.
+class SharedGradients {
+ public:
+  SharedGradients(const Graph& graph, const std::vector<int>& parts,
+                  const std::vector<int64_t>& stages)
+      : graph_(graph), parts_(parts), stages_(stages), sums(graph.nodes.size()) {
+    std::vector<int> uses(graph.values.size());
+    for (const auto& node : graph.nodes) node.each_operand([&](ValueId v) { ++uses[v.index]; });
+    for (size_t o = 0; o < graph.outputs.size(); ++o) {
+      const auto& output = graph.outputs[o];
+      if (output.kind != Output::Kind::gradient || !output.value.defined()) continue;
+      std::map<int64_t, std::vector<ValueId>> leaves;
+      std::vector<NodeId> added;
+      walk(output.value, uses, leaves, added);
+      if (leaves.size() < 2) continue;
+      for (auto n : added) sums[n] = true;
+      shares[o] = std::move(leaves);
+    }
+  }
+
+ private:
+  // Collects what is added up, by stage; what is made on one stage is one leaf.
+  void walk(ValueId v, const std::vector<int>& uses,
+            std::map<int64_t, std::vector<ValueId>>& leaves, std::vector<NodeId>& added) const {
+    const auto producer = graph_.values[v.index].producer;
+    if (producer < 0 || parts_[producer] == kEveryPart) {
+      leaves[0].push_back(v);
+      return;
+    }
+    const auto& node = graph_.nodes[producer];
+    const bool adds = node.op == "aten::add.Tensor" && node.phase == Phase::backward &&
+                      !node.find("alpha") && uses[v.index] <= (added.empty() ? 0 : 1);
+    const auto* a = node.find("self");
+    const auto* b = node.find("other");
+    if (adds && a && b && std::holds_alternative<ValueId>(*a) &&
+        std::holds_alternative<ValueId>(*b)) {
+      const auto left = std::get<ValueId>(*a), right = std::get<ValueId>(*b);
+      if (graph_.type(left) == graph_.type(v) && graph_.type(right) == graph_.type(v) &&
+          stages_below(v).size() > 1) {
+        added.push_back(producer);
+        walk(left, uses, leaves, added);
+        walk(right, uses, leaves, added);
+        return;
+      }
+    }
+    leaves[stages_[parts_[producer]]].push_back(v);
+  }
+
+  // The stages of what a sum adds up.
+  std::set<int64_t> stages_below(ValueId v) const {
+    std::set<int64_t> found;
+    const auto producer = graph_.values[v.index].producer;
+    if (producer < 0 || parts_[producer] == kEveryPart) return found;
+    const auto& node = graph_.nodes[producer];
+    if (node.op != "aten::add.Tensor" || node.phase != Phase::backward) {
+      return {stages_[parts_[producer]]};
+    }
+    node.each_operand([&](ValueId operand) { found.merge(stages_below(operand)); });
+    return found;
+  }
+
+  const Graph& graph_;
+  const std::vector<int>& parts_;
+  const std::vector<int64_t>& stages_;
+
+ public:
+  std::vector<bool> sums;  // by node: adds up what several stages make, for an output alone
+  std::map<size_t, std::map<int64_t, std::vector<ValueId>>> shares;  // [output][stage]
+};
+
+class Cutting {
+ public:
+  Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank)
+      : local_(local),
+        old_(local.graph),
+        plan_(plan),
+        axis_(plan.pipeline.axis),
+        stages_(stage_of_parts(schedule)),
+        parts_(plan::parts_of(old_, plan.pipeline)),
+        shared_(old_, parts_, stages_),
+        is_input_(old_.values.size()),
+        moved_(old_.nodes.size(), -1),
+        schedule_(schedule),
+        order_(schedule.orders[mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)]]) {
+    stage_.index = mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)];
+    stage_.parts = schedule.parts[stage_.index];
+    std::sort(stage_.parts.begin(), stage_.parts.end());
+    for (const auto& input : old_.inputs) is_input_[input.value.index] = true;
+  }
+
+  Stage run() {
+    new_.scopes = old_.scopes;
+    add_inputs();
+    for (size_t n = 0; n < old_.nodes.size(); ++n) {
+      if (parts_[n] == kEveryPart || shared_.sums[n]) continue;
+      visit(static_cast<NodeId>(n));
+    }
+    for (size_t o = 0; o < old_.outputs.size(); ++o) add_output(o);
+    make_sections();
+    sort();
+    const auto copies = copies_of_parts(schedule_, edges_);
+    for (int part : stage_.parts) stage_.copies[part] = copies[part];
+    local_.graph = std::move(new_);
+    local_.inputs = std::move(placements_);
+    return std::move(stage_);
+  }
+
+ private:
+  void make_sections() {
+    const auto has = [&](PipelineKind kind) {
+      return std::any_of(order_.begin(), order_.end(),
+                         [&](const auto& op) { return op.kind == kind; });
+    };
+    const bool splits = has(PipelineKind::weight_grad);
+    auto& sections = stage_.sections;
+    for (int part : stage_.parts) sections.push_back({part, PipelineKind::forward});
+    if (splits || has(PipelineKind::backward)) {
+      for (auto part = stage_.parts.rbegin(); part != stage_.parts.rend(); ++part) {
+        sections.push_back({*part, PipelineKind::backward});
+        if (splits) sections.push_back({*part, PipelineKind::weight_grad});
+      }
+    }
+    std::vector<bool> weights(new_.nodes.size());
+    if (splits) weights = find_weight_nodes(new_, part_);
+    for (size_t n = 0; n < new_.nodes.size(); ++n) {
+      const auto kind = new_.nodes[n].phase == Phase::forward ? PipelineKind::forward
+                        : weights[n]                          ? PipelineKind::weight_grad
+                                                              : PipelineKind::backward;
+      const auto found = std::find_if(sections.begin(), sections.end(), [&](const auto& section) {
+        return section.part == part_[n] && section.kind == kind;
+      });
+      stage_.section.push_back(static_cast<int>(found - sections.begin()));
+    }
+  }
+
+  // Puts the nodes in the order of their sections.
+  void sort() {
+    std::vector<size_t> order(new_.nodes.size()), place(new_.nodes.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return stage_.section[a] < stage_.section[b]; });
+    std::vector<Node> nodes;
+    std::vector<int> section;
+    for (size_t k = 0; k < order.size(); ++k) {
+      place[order[k]] = k;
+      nodes.push_back(std::move(new_.nodes[order[k]]));
+      section.push_back(stage_.section[order[k]]);
+    }
+    for (auto& node : nodes) {
+      if (node.forward_node >= 0) node.forward_node = static_cast<NodeId>(place[node.forward_node]);
+    }
+    for (auto& value : new_.values) {
+      if (value.producer >= 0) value.producer = static_cast<NodeId>(place[value.producer]);
+    }
+    new_.nodes = std::move(nodes);
+    stage_.section = std::move(section);
+  }
+
+  bool mine(int part) const { return stages_[part] == stage_.index; }
+
+  void add_inputs() {
+    // Which stages use each input, through ops of every part too.
+    std::vector<std::set<int64_t>> users(old_.values.size());
+    for (size_t n = old_.nodes.size(); n-- > 0;) {
+      const auto& node = old_.nodes[n];
+      std::set<int64_t> here;
+      if (parts_[n] != kEveryPart) {
+        here.insert(stages_[parts_[n]]);
+      } else {
+        for (auto v : node.outputs) {
+          if (v.defined()) here.insert(users[v.index].begin(), users[v.index].end());
+        }
+      }
+      if (shared_.sums[n]) continue;
+      node.each_operand([&](ValueId v) { users[v.index].insert(here.begin(), here.end()); });
+    }
+    for (size_t o = 0; o < old_.outputs.size(); ++o) {
+      const auto& output = old_.outputs[o];
+      if (output.kind != Output::Kind::gradient || !output.value.defined()) continue;
+      auto& stages = users[old_.find_input(output.name)->value.index];
+      const auto producer = old_.values[output.value.index].producer;
+      if (const auto share = shared_.shares.find(o); share != shared_.shares.end()) {
+        for (const auto& [stage, leaves] : share->second) stages.insert(stage);
+      } else if (producer >= 0 && parts_[producer] != kEveryPart) {
+        stages.insert(stages_[parts_[producer]]);
+      }
+    }
+    for (size_t i = 0; i < old_.inputs.size(); ++i) {
+      const auto& input = old_.inputs[i];
+      const auto& stages = users[input.value.index];
+      const bool unused = stages.empty() && input.kind != Input::Kind::constant;
+      if (input.kind == Input::Kind::parameter && stages.size() > 1) {
+        stage_.shared[input.name] = {stages.begin(), stages.end()};
+      }
+      if (!stages.contains(stage_.index) && !(unused && stage_.index == 0)) continue;
+      const auto v = new_.add_input(input.kind, input.name, old_.type(input.value));
+      new_.inputs.back().trainable = input.trainable;
+      new_.inputs.back().data = input.data;
+      placements_.push_back(local_.inputs[i]);
+      inputs_[input.value.index] = v;
+    }
+  }
+
+  void visit(NodeId n) {
+    const auto& node = old_.nodes[n];
+    const int part = parts_[n];
+    node.each_operand([&](ValueId v) { announce(v, part); });
+    if (mine(part)) emit(n, part);
+  }
+
+  // Sends what this stage makes to a part of another one, once.
+  void announce(ValueId v, int part) {
+    const auto producer = old_.values[v.index].producer;
+    if (producer < 0 || parts_[producer] == kEveryPart) return;
+    const int maker = parts_[producer];
+    if (maker != part) edges_.emplace(maker, part);
+    if (stages_[maker] == stages_[part]) return;
+    if (!moves_.insert({v.index, part}).second) return;
+    const bool down = maker < part;
+    if (down != (old_.nodes[producer].phase == Phase::forward)) {
+      fail("compile",
+           "activations go to later parts of a pipeline and gradients to earlier ones, but what {} "
+           "in scope '{}' makes goes from part {} to part {}",
+           old_.nodes[producer].op, old_.nodes[producer].scope, maker, part);
+    }
+    const auto channel =
+        fmt::format("{}:{}>{}/{}>{}", axis_, stages_[maker], stages_[part], maker, part);
+    const auto phase = down ? Phase::forward : Phase::backward;
+    if (mine(maker)) {
+      new_.add_node("comm::send",
+                    {{"self", value_in(v, maker)}, {"axis", channel}, {"peer", int64_t{1}}}, {},
+                    old_.nodes[producer].scope, phase);
+      part_.push_back(maker);
+    } else if (mine(part)) {
+      received_[{v.index, part}] =
+          new_.add_node("comm::receive", {{"axis", channel}, {"peer", int64_t{0}}}, {old_.type(v)},
+                        old_.nodes[producer].scope, phase)[0];
+      part_.push_back(part);
+    }
+  }
+
+  void emit(NodeId n, int part) {
+    Node node = old_.nodes[n];
+    node.each_operand([&](ValueId& v) { v = value_in(v, part); });
+    std::vector<ValueId> outputs;
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      const auto v = node.outputs[r];
+      if (!v.defined()) {
+        outputs.emplace_back();
+        continue;
+      }
+      const auto made = new_.add_value(old_.type(v));
+      new_.values[made.index].producer = static_cast<NodeId>(new_.nodes.size());
+      new_.values[made.index].result = static_cast<int32_t>(r);
+      outputs.push_back(made);
+      if (parts_[n] == kEveryPart) {
+        cloned_[{v.index, part}] = made;
+      } else {
+        made_[v.index] = made;
+      }
+    }
+    node.outputs = std::move(outputs);
+    if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
+    moved_[n] = static_cast<NodeId>(new_.nodes.size());
+    new_.nodes.push_back(std::move(node));
+    part_.push_back(part);
+  }
+
+  // The value as a part of this stage has it.
+  ValueId value_in(ValueId v, int part) {
+    if (is_input_[v.index]) return inputs_.at(v.index);
+    const auto producer = old_.values[v.index].producer;
+    if (parts_[producer] == kEveryPart) {
+      if (const auto known = cloned_.find({v.index, part}); known != cloned_.end()) {
+        return known->second;
+      }
+      emit(producer, part);
+      return cloned_.at({v.index, part});
+    }
+    if (const auto known = received_.find({v.index, part}); known != received_.end()) {
+      return known->second;
+    }
+    return made_.at(v.index);
+  }
+
+  void add_output(size_t o) {
+    auto output = old_.outputs[o];
+    output.value = output.kind == Output::Kind::gradient ? gradient(o) : made(output.value);
+    new_.outputs.push_back(std::move(output));
+  }
+
+  // What this stage makes of a value; undefined where that is nothing.
+  ValueId made(ValueId v) {
+    if (!v.defined()) return {};
+    const auto known = is_input_[v.index] ? inputs_.find(v.index) : made_.find(v.index);
+    return known == (is_input_[v.index] ? inputs_ : made_).end() ? ValueId{} : known->second;
+  }
+
+  // What this stage adds to a parameter's gradient, where it has the parameter.
+  ValueId gradient(size_t o) {
+    const auto& output = old_.outputs[o];
+    const bool has = std::any_of(new_.inputs.begin(), new_.inputs.end(), [&](const auto& input) {
+      return input.kind == Input::Kind::parameter && input.name == output.name;
+    });
+    if (!has || !output.value.defined()) return {};
+    const int lowest = stage_.parts.front();
+    const auto add = [&](std::string op, std::vector<std::pair<std::string, graph::Arg>> args) {
+      part_.push_back(lowest);
+      return new_.add_node(std::move(op), std::move(args), {old_.type(output.value)}, "",
+                           Phase::backward)[0];
+    };
+    ValueId sum;
+    if (const auto share = shared_.shares.find(o); share != shared_.shares.end()) {
+      if (const auto own = share->second.find(stage_.index); own != share->second.end()) {
+        for (auto v : own->second) {
+          const auto next = value_in(v, lowest);
+          sum = sum.defined() ? add("aten::add.Tensor", {{"self", sum}, {"other", next}}) : next;
+        }
+      }
+    } else {
+      const auto producer = old_.values[output.value.index].producer;
+      const bool everywhere = producer >= 0 && parts_[producer] == kEveryPart;
+      if (everywhere && !stage_.shared.contains(output.name)) {
+        sum = value_in(output.value, lowest);
+      } else if (!everywhere) {
+        sum = made(output.value);
+      }
+    }
+    return sum.defined() ? sum : add("perigee::full", {{"value", 0.0}});
+  }
+
+  shard::LocalGraph& local_;
+  const Graph old_;
+  const plan::Plan& plan_;
+  const std::string axis_;
+  const std::vector<int64_t> stages_;  // by part
+  const std::vector<int> parts_;       // by old node
+  const SharedGradients shared_;
+  std::vector<bool> is_input_;  // by old value
+  std::vector<NodeId> moved_;   // by old node: where its copy stands, or -1
+  Graph new_;
+  std::vector<mesh::Placements> placements_;
+  Stage stage_;
+  std::vector<int> part_;  // by new node
+  const Schedule& schedule_;
+  const std::vector<PipelineOp>& order_;      // of the stage
+  std::set<std::pair<int, int>> edges_;       // parts of which the second uses what the first makes
+  std::map<int32_t, ValueId> inputs_, made_;  // by old value
+  std::map<std::pair<int32_t, int>, ValueId> received_, cloned_;  // by old value and part
+  std::set<std::pair<int32_t, int>> moves_;                       // old value, part it goes to
+};
+
+}  // namespace
+
+Schedule schedule_of(const plan::Plan& plan, bool evaluation) {
+  auto schedule = perigee::schedule_of(plan);
+  if (!evaluation) return schedule;
+  for (auto& order : schedule.orders) {
+    std::erase_if(order, [](const auto& op) { return op.kind != PipelineKind::forward; });
+    // A microbatch goes through all before the next one enters: nothing waits for room.
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.microbatch < b.microbatch; });
+  }
+  return schedule;
+}
+
+std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const std::string& stream, int64_t rank) {
+  const auto colon = stream.find(':');
+  if (colon == std::string::npos) {
+    return mesh::group_of(mesh, mesh::split_axes(stream), rank);
+  }
+  const std::vector<std::string> axis = {stream.substr(0, colon)};
+  const auto all = mesh::group_of(mesh, axis, rank);
+  std::vector<int64_t> ranks;
+  for (size_t at = colon + 1; at < stream.size() && stream[at] != '/';) {
+    size_t used = 0;
+    ranks.push_back(all.at(static_cast<size_t>(std::stoll(stream.substr(at), &used))));
+    at += used;
+    if (at < stream.size() && stream[at] != '/') ++at;  // '>' or ','
+  }
+  return ranks;
+}
+
+Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
+                int64_t rank) {
+  return Cutting(local, plan, schedule, rank).run();
+}
+
+StageInputs::StageInputs(const Graph& graph, const plan::Plan& plan) : plan_(plan) {
+  if (!plan.pipeline.cuts()) return;
+  const auto stages = stage_of_parts(perigee::schedule_of(plan));
+  const auto parts = plan::parts_of(graph, plan.pipeline);
+  std::vector<std::set<int64_t>> users(graph.values.size());
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    std::set<int64_t> here;
+    if (parts[n] != kEveryPart) {
+      here.insert(stages[parts[n]]);
+    } else {
+      for (auto v : graph.nodes[n].outputs) {
+        if (v.defined()) here.insert(users[v.index].begin(), users[v.index].end());
+      }
+    }
+    graph.nodes[n].each_operand(
+        [&](ValueId v) { users[v.index].insert(here.begin(), here.end()); });
+  }
+  for (const auto& input : graph.inputs) {
+    auto& found = users[input.value.index];
+    if (found.empty()) found.insert(0);
+    stages_[input.name] = std::move(found);
+  }
+}
+
+bool StageInputs::has(const std::string& name, int64_t rank) const {
+  if (!plan_.pipeline.cuts()) return true;
+  const auto axis = plan_.mesh.find(plan_.pipeline.axis);
+  return stages_.at(name).contains(mesh::coordinates(plan_.mesh, rank)[axis]);
+}
+
+Graph StageInputs::of(const Graph& graph, int64_t rank) const {
+  Graph result;
+  result.values = graph.values;
+  for (const auto& input : graph.inputs) {
+    if (has(input.name, rank)) result.inputs.push_back(input);
+  }
+  return result;
+}
+
+}  // namespace perigee::compile

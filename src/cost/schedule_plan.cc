@@ -1,0 +1,20 @@
+#include "cost/schedule_plan.h"
+
+namespace perigee {
+
+Schedule schedule_of(const plan::Plan& plan) {
+  const auto& pipeline = plan.pipeline;
+  ScheduleOptions options;
+  options.name = pipeline.schedule;
+  options.stages = static_cast<int>(plan.mesh.size_of(pipeline.axis));
+  options.microbatches = static_cast<int>(plan.microbatches);
+  if (pipeline.chunks > 1) options.chunks = static_cast<int>(pipeline.chunks);
+  if (pipeline.group > 0) options.group = static_cast<int>(pipeline.group);
+  options.extra = static_cast<int>(pipeline.extra);
+  options.forward = pipeline.forward;
+  options.backward = pipeline.backward;
+  options.wgrad = pipeline.weights;
+  return make_schedule(options);
+}
+
+}  // namespace perigee

@@ -1,0 +1,111 @@
+#include "plan/pipeline.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "graph/ops.h"
+
+namespace perigee::plan {
+namespace {
+
+using graph::Graph;
+using graph::Input;
+using graph::Node;
+using graph::Phase;
+
+// What a value depends on, as bits.
+enum Depends : unsigned { kParameters = 1, kData = 2, kRandom = 4 };
+
+class Parts {
+ public:
+  Parts(const Graph& graph, const Pipeline& pipeline)
+      : graph_(graph),
+        pipeline_(pipeline),
+        parts_(graph.nodes.size(), kEveryPart),
+        depends_(graph.values.size()),
+        kept_(graph.values.size()) {
+    for (const auto& input : graph.inputs) {
+      if (input.kind == Input::Kind::parameter) depends_[input.value.index] = kParameters;
+      if (input.kind == Input::Kind::data) depends_[input.value.index] = kData;
+    }
+    for (const auto& output : graph.outputs) {
+      if (output.value.defined() && output.kind != graph::Output::Kind::gradient) {
+        kept_[output.value.index] = true;
+      }
+    }
+  }
+
+  std::vector<int> run() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      parts_[n] = node.phase == Phase::forward ? forward(node) : backward(node);
+    }
+    if (next_ < pipeline_.starts.size()) {
+      std::vector<std::string> scopes;
+      for (const auto& scope : graph_.scopes) scopes.push_back(scope.path);
+      const auto& start = pipeline_.starts[next_];
+      fail("plan",
+           "a pipeline is cut where the forward pass first comes to a scope, in the order of its "
+           "starts, but it does not come to \"{}\"{}{}",
+           start, next_ > 0 ? " behind \"" + pipeline_.starts[next_ - 1] + "\"" : "",
+           did_you_mean(start, scopes));
+    }
+    return std::move(parts_);
+  }
+
+ private:
+  int forward(const Node& node) {
+    unsigned depends = 0;
+    if (graph::is_random(node.op)) depends = kRandom;
+    node.each_operand([&](graph::ValueId v) { depends |= depends_[v.index]; });
+    bool kept = false;
+    for (auto v : node.outputs) {
+      if (!v.defined()) continue;
+      depends_[v.index] = depends;
+      kept = kept || kept_[v.index];
+    }
+    const bool both = (depends & kParameters) != 0 && (depends & kData) != 0;
+    if (!both && (depends & kRandom) == 0 && !kept) return kEveryPart;
+    while (next_ < pipeline_.starts.size() &&
+           graph::contains_scope(pipeline_.starts[next_], node.scope)) {
+      ++next_;
+    }
+    return static_cast<int>(next_);
+  }
+
+  // That of the forward op that made it; for what adds up, or belongs to an op of every part, where
+  // the last of its gradients comes to.
+  int backward(const Node& node) {
+    if (node.forward_node >= 0 && parts_[node.forward_node] != kEveryPart) {
+      return parts_[node.forward_node];
+    }
+    int gradients = kEveryPart, activations = kEveryPart;
+    node.each_operand([&](graph::ValueId v) {
+      const auto producer = graph_.values[v.index].producer;
+      if (producer < 0 || parts_[producer] == kEveryPart) return;
+      const int part = parts_[producer];
+      if (graph_.nodes[producer].phase == Phase::backward) {
+        gradients = gradients == kEveryPart ? part : std::min(gradients, part);
+      } else {
+        activations = std::max(activations, part);
+      }
+    });
+    return gradients != kEveryPart ? gradients : activations;
+  }
+
+  const Graph& graph_;
+  const Pipeline& pipeline_;
+  std::vector<int> parts_;         // by node
+  std::vector<unsigned> depends_;  // by value
+  std::vector<bool> kept_;         // by value: the step leaves it behind
+  size_t next_ = 0;                // start that has not been reached
+};
+
+}  // namespace
+
+std::vector<int> parts_of(const Graph& graph, const Pipeline& pipeline) {
+  return Parts(graph, pipeline).run();
+}
+
+}  // namespace perigee::plan

@@ -1,0 +1,262 @@
+// Pipelines: stages over ranks train as one device does, whatever the schedule.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "compile/compile.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using compile::Instruction;
+using compile::Program;
+
+std::string axis_of(const Instruction& instruction) {
+  for (const auto& [name, arg] : instruction.args) {
+    if (name == "axis") return std::get<std::string>(arg);
+  }
+  return "";
+}
+
+constexpr int64_t kRows = 8, kMicrobatches = 4;
+
+const char* const kDeep =
+    "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n";
+
+// The plan of a strategy without a pipeline, with one.
+plan::Plan staged(const Given& given, const std::string& axes, plan::Pipeline pipeline,
+                  int64_t microbatches = kMicrobatches) {
+  auto plan = plan_of(given,
+                      fmt::format(R"([["parallel_mode", {}], ["gradient_accumulation",
+                                     {{"microbatches": {}}}]])",
+                                  axes, microbatches),
+                      kRows);
+  pipeline.axis = "pipe";
+  plan.pipeline = std::move(pipeline);
+  return plan;
+}
+
+struct Case {
+  std::string schedule;
+  std::vector<std::string> starts;
+  int64_t chunks = 1;
+};
+
+TEST_CASE("pipelines of every schedule train a GPT as one device does") {
+  torch::manual_seed(5);
+  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  auto alone = staged(given, R"([["pipe", 1]])", {});
+  alone.pipeline = {};
+  const auto one = train(given, alone)[0];
+  const std::vector<std::string> two = {"blocks.2"}, four = {"blocks.1", "blocks.2", "blocks.3"};
+  const std::vector<Case> cases = {{"gpipe", two},
+                                   {"1f1b", two},
+                                   {"eager_1f1b", two},
+                                   {"zb1p", two},
+                                   {"zb2p", two},
+                                   {"1f1b", four},
+                                   {"interleaved", four, 2},
+                                   {"looped_bfs", four, 2},
+                                   {"zbv", four, 2},
+                                   {"v_half", four, 2},
+                                   {"dualpipe_v", four, 2},
+                                   {"v_min",
+                                    {"blocks.0.mlp", "blocks.1", "blocks.1.mlp", "blocks.2",
+                                     "blocks.2.mlp", "blocks.3", "blocks.3.mlp"},
+                                    2}};
+  for (const auto& [schedule, starts, chunks] : cases) {
+    const auto stages = (std::ssize(starts) + 1) / chunks;
+    INFO(schedule << ", " << stages << " stages, " << chunks << " chunks");
+    const auto plan = staged(given, fmt::format(R"([["pipe", {}]])", stages),
+                             {.starts = starts, .chunks = chunks, .schedule = schedule});
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  }
+}
+
+// Of tied weights, which both stages have: their gradients are summed over them.
+TEST_CASE("a pipeline without a sum over stages, or that skips a microbatch, is found out") {
+  torch::manual_seed(5);
+  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  auto alone = staged(given, R"([["pipe", 1]])", {});
+  alone.pipeline = {};
+  const auto one = train(given, alone)[0];
+  const auto plan = staged(given, R"([["pipe", 2]])", {.starts = {"blocks.2"}});
+  CHECK(compare(one, train(given, plan)) == "");
+  const auto each = [](Program& program, const std::string& section, auto edit) {
+    for (auto& s : program.sections) {
+      if (s.name.starts_with(section)) edit(s.instructions);
+    }
+  };
+  // The sum of the tied weights' gradients over the stages.
+  CHECK(compare(one, train(given, plan, [&](Program& program) {
+                  each(program, "step", [](auto& list) {
+                    std::erase_if(list, [](const Instruction& i) {
+                      return i.op == "comm::all_reduce" && axis_of(i) == "pipe:0,1";
+                    });
+                  });
+                })) != "");
+  // The sums over stages of the loss and of the gradients' squares.
+  CHECK(compare(one, train(given, plan, [&](Program& program) {
+                  each(program, "step", [](auto& list) {
+                    for (auto& i : list) {
+                      for (auto& [name, arg] : i.args) {
+                        if (name == "op" && axis_of(i) == "pipe") arg = std::string("avg");
+                      }
+                    }
+                  });
+                })) != "");
+  // A microbatch's gradients.
+  CHECK(compare(one, train(given, plan, [&](Program& program) {
+                  each(program, "backward.0", [](auto& list) {
+                    std::erase_if(
+                        list, [](const Instruction& i) { return i.op == "perigee::accumulate_"; });
+                  });
+                })) != "");
+}
+
+TEST_CASE("stages send activations forwards and gradients backwards, once a microbatch") {
+  torch::manual_seed(5);
+  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  const auto plan = staged(given, R"([["data", 2], ["pipe", 2]])", {.starts = {"blocks.2"}});
+  DryRuns traces;
+  std::string text;
+  for (int64_t rank : {0, 2}) {
+    text += fmt::format(
+        "rank {}\n{}", rank,
+        compile::summary(compile::compile(given.graph, plan, {.clip_norm = 0.5}, rank, traces)));
+  }
+  // The sums over data are those of the gradients' buckets, of the loss and of the labels' count;
+  // over the stages, those of loss, norm and the tied weights' gradients.
+  CHECK(text ==
+        "rank 0\n"
+        "persistent: 219.8 KiB\n"
+        "scratch: 19.1 KiB\n"
+        "microbatch: 60.2 KiB\n"
+        "communication over data: 73.2 KiB\n"
+        "communication over pipe:1>0/1>0: 1.1 KiB\n"
+        "forward.0 x 4: 39 ops, 1 send over pipe:0>1/0>1 (1.1 KiB)\n"
+        "backward.0_first x 1: 58 ops, 1 receive over pipe:1>0/1>0 (1.1 KiB)\n"
+        "backward.0 x 2: 84 ops, 1 receive over pipe:1>0/1>0 (1.1 KiB)\n"
+        "backward.0_last x 1: 84 ops, 2 all_reduce over data (73.2 KiB), 1 receive over "
+        "pipe:1>0/1>0 (1.1 KiB)\n"
+        "step x 1: 6 ops, 2 all_reduce over pipe (16 B), 1 all_reduce over pipe:0,1 (2.1 KiB)\n"
+        "rank 2\n"
+        "persistent: 217.5 KiB\n"
+        "scratch: 19.1 KiB\n"
+        "microbatch: 31.9 KiB\n"
+        "communication over data: 72.6 KiB\n"
+        "prologue_first x 1: 2 ops\n"
+        "prologue x 3: 2 ops\n"
+        "prologue_end x 1: 0 ops, 1 all_reduce over data (8 B)\n"
+        "forward.1_first x 1: 40 ops, 1 receive over pipe:0>1/0>1 (1.1 KiB)\n"
+        "forward.1 x 2: 40 ops, 1 receive over pipe:0>1/0>1 (1.1 KiB)\n"
+        "forward.1_last x 1: 40 ops, 1 all_reduce over data (8 B), 1 receive over pipe:0>1/0>1 "
+        "(1.1 KiB)\n"
+        "backward.1_first x 1: 60 ops, 1 send over pipe:1>0/1>0 (1.1 KiB)\n"
+        "backward.1 x 2: 87 ops, 1 send over pipe:1>0/1>0 (1.1 KiB)\n"
+        "backward.1_last x 1: 87 ops, 2 all_reduce over data (72.4 KiB), 1 send over "
+        "pipe:1>0/1>0 (1.1 KiB)\n"
+        "step x 1: 4 ops, 2 all_reduce over pipe (16 B), 1 all_reduce over pipe:0,1 (2.1 KiB)\n");
+}
+
+TEST_CASE("stages of dualpipe_v do not wait for each other for ever") {
+  torch::manual_seed(5);
+  std::string keys = kDeep;
+  keys.replace(keys.find("layers = 4"), 10, "layers = 8");
+  const auto given = built_in(keys, kRows, kRows);
+  const auto strategy = [](const char* mesh, const char* more) {
+    return fmt::format(R"([["parallel_mode", {}], ["gradient_accumulation",
+                          {{"microbatches": 8}}]{}])",
+                       mesh, more);
+  };
+  const auto one = train(given, plan_of(given, strategy(R"([["data", 1]])", ""), kRows))[0];
+  const auto plan = plan_of(
+      given, strategy(R"([["pipe", 4]])", R"(, ["pipeline_parallel", {"schedule": "dualpipe_v"}])"),
+      kRows);
+  CHECK(compare(one, train(given, plan)) == "");
+}
+
+TEST_CASE("pipelines train as one device does beside other methods") {
+  const auto check = [](const std::string& keys, const std::string& axes,
+                        const std::string& methods) {
+    torch::manual_seed(5);
+    const auto given = built_in(keys, kRows, kMicrobatches);
+    const auto with = [&](const std::string& mesh, const std::string& more) {
+      return plan_of(given,
+                     fmt::format(R"([["parallel_mode", {}], ["gradient_accumulation",
+                                    {{"microbatches": {}}}]{}])",
+                                 mesh, kMicrobatches, more),
+                     kRows);
+    };
+    const auto one = train(given, with(R"([["data", 1]])", ""))[0];
+    INFO(keys << axes << methods);
+    const auto plan = with(axes, ", " + methods);
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  };
+  const std::string deep = kDeep, untied = deep + "tied = false\n";
+  const std::string inner = R"([["data", 2], ["pipe", 2]])",
+                    outer = R"([["pipe", 2], ["data", 2]])",
+                    split = R"([["tensor", 2], ["pipe", 2]])";
+  check(deep, inner, R"(["pipeline_parallel", {}])");
+  check(deep, outer, R"(["pipeline_parallel", {"schedule": "zb1p"}])");
+  check(deep, outer, R"(["pipeline_parallel", {"schedule": "zbv"}])");
+  check(deep, split, R"(["pipeline_parallel", {}], ["tensor_parallel", {}])");
+  check(
+      deep, split,
+      R"(["pipeline_parallel", {"schedule": "interleaved"}], ["tensor_parallel", {"sequence": true}])");
+  check(deep, inner,
+        R"(["pipeline_parallel", {"schedule": "zb2p"}], ["checkpoint", ["blocks.*"]])");
+  check(untied, inner, R"(["pipeline_parallel", {}], ["zero1", {}])");
+  check(untied, outer, R"(["pipeline_parallel", {"schedule": "interleaved"}], ["zero2", {}])");
+  check(untied, inner, R"(["pipeline_parallel", {}], ["fsdp", {}])");
+  check(untied, inner, R"(["pipeline_parallel", {"schedule": "zbv"}], ["fsdp", {}])");
+  check(kLlama, split, R"(["pipeline_parallel", {}], ["tensor_parallel", {"sequence": true}])");
+  check(kMlp, R"([["pipe", 2]])", R"(["pipeline_parallel", {}])");
+  check(kMlp, R"([["pipe", 3]])", R"(["pipeline_parallel", {"starts": ["blocks.1", "head"]}])");
+}
+
+TEST_CASE("pipeline_parallel says what cannot be staged") {
+  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  const auto refused = [&](const std::string& mesh, const std::string& config) -> std::string {
+    try {
+      const auto plan = plan_of(
+          given,
+          fmt::format(R"([["parallel_mode", {}], ["gradient_accumulation", {{"microbatches": 4}}],
+                          ["pipeline_parallel", {}]])",
+                      mesh, config),
+          kRows);
+      plan::verify(plan, given.graph);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string two = R"([["pipe", 2]])", eight = R"([["pipe", 8]])";
+  CHECK(refused(R"([["data", 2]])", "{}") ==
+        "[pipeline_parallel] stages stand on an axis of the mesh (data), but got \"pipe\"");
+  CHECK(refused(two, R"({"schedule": "1f1p"})") ==
+        "[pipeline_parallel] schedules are gpipe, 1f1b, interleaved, eager_1f1b, zb1p, zb2p, zbv, "
+        "v_half, v_min, dualpipe_v, looped_bfs, but got \"1f1p\", did you mean \"1f1b\"?");
+  CHECK(refused(eight, "{}") ==
+        "[pipeline_parallel] 8 stages of 1 part need as many blocks, but blocks.* has 4: name "
+        "starts or blocks, or make the axis smaller");
+  CHECK(refused(two, R"({"starts": ["blocks.1", "blocks.2"]})") ==
+        "[pipeline_parallel] starts names where each part behind the first begins, 1 for 2 stages "
+        "of 1 part, but got 2");
+  CHECK(refused(two, R"({"starts": ["blocks.9"]})") ==
+        "[plan] a pipeline is cut where the forward pass first comes to a scope, in the order of "
+        "its starts, but it does not come to \"blocks.9\", did you mean \"blocks.0\"?");
+  CHECK(refused(two, R"({"schedule": "v_min"})") ==
+        "[schedule] v_min exists for at least 4 stages, but got 2");
+  CHECK(refused(two, R"({"costs": [1, 2]})") ==
+        "[pipeline_parallel] costs are three numbers above 0, but got [1,2]");
+}
+
+}  // namespace
+}  // namespace perigee::parity
