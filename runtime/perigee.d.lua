@@ -15,6 +15,16 @@ function methods.parallel_mode(config) end
 ---@return table
 function methods.tensor_parallel(config) end
 
+---Shards activations on their sequence over an axis of the mesh; before attention an all-to-all gives each rank the whole sequence of some heads (Ulysses). Heads must divide over the axis.
+---@param config? table config: axis (string): the axis; default `sequence`.
+---@return table
+function methods.sequence_parallel(config) end
+
+---Shards activations on their sequence over an axis of the mesh, through attention: its keys and values are gathered, or exchanged for heads.
+---@param config? table config: axis (string): the axis; default `context`; attention (string): all_gather (default): every rank sees all keys and values; all_to_all: all of some heads.
+---@return table
+function methods.context_parallel(config) end
+
 ---Spreads the layers over the stages of an axis of the mesh; microbatches run through them as a schedule says. Without starts the parts are cut between blocks so that the slowest has as little work as can be.
 ---@param config? table config: axis (string): the axis; default `pipe`; schedule (string): gpipe, 1f1b (default), eager_1f1b, interleaved, looped_bfs, zb1p, zb2p, zbv, v_half, v_min or dualpipe_v; chunks (integer): parts of a stage; default 2 for interleaved, looped_bfs, zbv, v_half, v_min and dualpipe_v, else 1; starts (list): the scopes at which the parts behind the first begin (`blocks.4`), one less than parts; blocks (any): scopes or module types between which parts may be cut; default the longest row of numbered modules (`blocks.*`); group (integer): interleaved: microbatches that run together; default one a stage; extra (integer): 1f1b: forwards in flight above what 1f1b has; default 0; costs (list): {forward, input gradient, weight gradient}: their times, for schedules that are found by a search; default {1, 1, 1}.
 ---@return table

@@ -13,6 +13,8 @@ std::shared_ptr<const Method> grad_comm();
 std::shared_ptr<const Method> gradient_accumulation();
 std::shared_ptr<const Method> checkpoint();
 std::shared_ptr<const Method> pipeline_parallel();
+std::shared_ptr<const Method> sequence_parallel();
+std::shared_ptr<const Method> context_parallel();
 std::shared_ptr<const Method> tensor_parallel();
 std::shared_ptr<const Method> zero1();
 std::shared_ptr<const Method> zero2();
@@ -101,6 +103,8 @@ std::shared_ptr<const Method> find(std::string_view name,
 const std::vector<std::shared_ptr<const Method>>& all() {
   static const std::vector<std::shared_ptr<const Method>> methods = {parallel_mode(),
                                                                      tensor_parallel(),
+                                                                     sequence_parallel(),
+                                                                     context_parallel(),
                                                                      pipeline_parallel(),
                                                                      gradient_accumulation(),
                                                                      grad_comm(),

@@ -72,7 +72,9 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
   for (const std::string more :
        {"--nproc 2", "--nproc 4 --set batch.micro=1", "--set batch.micro=2",
         "--nproc 2 --strategy accumulate", "--nproc 2 --strategy custom_method",
-        "--nproc 4 --strategy tensor_parallel", "--nproc 4 --strategy pipeline_parallel"}) {
+        "--nproc 4 --strategy tensor_parallel", "--nproc 4 --strategy pipeline_parallel",
+        "--nproc 4 --strategy sequence_parallel", "--nproc 4 --strategy context_parallel",
+        "--nproc 4 --strategy 3d"}) {
     INFO(more);
     job.good("train", same + more);
     const auto others = job.losses();

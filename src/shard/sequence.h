@@ -1,0 +1,31 @@
+// Where tensors lie when the sequence is sharded over an axis through the whole model: all ops work
+// on their part of it, attention needs all keys.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "graph/graph.h"
+#include "plan/plan.h"
+
+namespace perigee::shard {
+
+struct SequenceSharding {
+  enum class Attention : uint8_t {
+    heads,   // all-to-all: each rank attends with some heads to the whole sequence (DeepSpeed
+             // Ulysses, Jacobs et al. 2023)
+    gather,  // all-gather of keys and values: each rank attends with its part of the queries
+  };
+  std::string axis;
+  Attention attention = Attention::heads;
+};
+
+// Pins, on this axis alone, the data inputs [batch, sequence] and what goes into and comes out of
+// attention, with its gradients. Keeps what the plan pins on other axes. Throws Error, named by
+// `method`, for an axis that the mesh lacks or that splits the batch, a model without such inputs
+// or without attention over their sequence, and sequences or heads that do not divide over the
+// axis.
+void place(plan::Plan& plan, const graph::Graph& graph, const SequenceSharding& sharding,
+           const std::string& method);
+
+}  // namespace perigee::shard
