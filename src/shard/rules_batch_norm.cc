@@ -42,6 +42,11 @@ std::optional<Pattern> forward(const Call& call) {
   return channels(call, trains(call) ? Role::agreed : Role::free);
 }
 
+// native_batch_norm as evaluation has it; in training it changes its operands.
+std::optional<Pattern> evaluation(const Call& call) {
+  return trains(call) ? std::nullopt : forward(call);
+}
+
 std::optional<Pattern> backward(const Call& call) {
   if (call.find("input") < 0 || call.rank(call.find("input")) < 2) return {};
   auto pattern = channels(call, Role::sum);
@@ -204,6 +209,7 @@ void add_batch_norm_rules(Rules& rules) {
         "aten::_native_batch_norm_legit_no_training"}) {
     rules.add(op, {forward, lower_forward});
   }
+  rules.add("aten::native_batch_norm", {evaluation, lower_forward});
   rules.add("aten::native_batch_norm_backward", {backward, lower_backward});
 }
 

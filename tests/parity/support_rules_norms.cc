@@ -123,6 +123,7 @@ void norms(Cases& cases) {
   const char* functional = "aten::_native_batch_norm_legit_functional";
   cases[functional] = batch_norm(functional, true, true);
   cases[std::string(functional) + ": evaluation"] = batch_norm(functional, true, false);
+  cases["aten::native_batch_norm"] = batch_norm("aten::native_batch_norm", true, false);
   cases["aten::_native_batch_norm_legit.no_stats"] =
       batch_norm("aten::_native_batch_norm_legit.no_stats", false, true);
   cases["aten::_native_batch_norm_legit_no_training"] =
