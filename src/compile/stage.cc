@@ -184,11 +184,12 @@ class Cutting {
   }
 
  private:
+  bool has(PipelineKind kind) const {
+    return std::any_of(order_.begin(), order_.end(),
+                       [&](const auto& op) { return op.kind == kind; });
+  }
+
   void make_sections() {
-    const auto has = [&](PipelineKind kind) {
-      return std::any_of(order_.begin(), order_.end(),
-                         [&](const auto& op) { return op.kind == kind; });
-    };
     const bool splits = has(PipelineKind::weight_grad);
     auto& sections = stage_.sections;
     for (int part : stage_.parts) sections.push_back({part, PipelineKind::forward});
@@ -266,7 +267,9 @@ class Cutting {
     for (size_t i = 0; i < old_.inputs.size(); ++i) {
       const auto& input = old_.inputs[i];
       const auto& stages = users[input.value.index];
-      const bool unused = stages.empty() && input.kind != Input::Kind::constant;
+      // An evaluation has nothing to keep for the next step.
+      const bool unused = stages.empty() && input.kind != Input::Kind::constant &&
+                          (has(PipelineKind::backward) || has(PipelineKind::weight_grad));
       if (input.kind == Input::Kind::parameter && stages.size() > 1) {
         stage_.shared[input.name] = {stages.begin(), stages.end()};
       }

@@ -43,7 +43,7 @@ struct Stage {
 
 // Leaves in the local graph what the rank's stage runs: sends and receives stand for what crosses
 // between stages, in the order in which both ends come to it; inputs that no part of the stage uses
-// go, and outputs that it does not make have no value. Parameters that no part uses stay on the
+// go, and outputs that it does not make have no value. In training, what no part uses stays on the
 // first stage.
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
                 int64_t rank);

@@ -280,6 +280,43 @@ TEST_CASE("weights split over an axis and in parts over another are saved and pu
   }
 }
 
+TEST_CASE("stages of a pipeline are saved, loaded, evaluated and put together", "[device]") {
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("perigee-trainer-stages-" + std::to_string(::getpid()));
+  const auto check = [&](const std::string& model, const std::string& mesh, int64_t ranks,
+                         const std::string& methods) {
+    CAPTURE(model, mesh, methods);
+    Setup setup(toml(model));
+    setup.job.batch.micro = 4;
+    const auto strategy = Strategy::data(
+        fmt::format(R"([["parallel_mode", {}], ["pipeline_parallel", {})", mesh, methods));
+    auto job = setup.job;
+    job.batch.micro = 4 / (ranks / 2);
+    check_equal(setup.run(1, 4), setup.run(ranks, job.batch.micro, strategy));
+    const auto data = setup.data();
+    const auto batch = data->at(1, {0, 8});
+    Trainer parts{*setup.module, make_plan(setup.source, strategy, job, {ranks}), job,
+                  Ranks::threads(ranks), nullptr};
+    Trainer whole{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
+                  Ranks::threads(1), nullptr};
+    parts.step(batch);
+    parts.save(folder.string());
+    whole.load(folder.string());
+    CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
+    CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+    whole.save(folder.string());
+    parts.load(folder.string());
+    CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+    std::filesystem::remove_all(folder);
+  };
+  const std::string two = R"([["pipe", 2]])", four = R"([["data", 2], ["pipe", 2]])";
+  const std::string tied = "kind = 'gpt'\nlayers = 2\nwidth = 12\nheads = 6\nvocab = 10";
+  check(tied, two, 2, "{}]]");
+  check(tied + "\ntied = false", four, 4, R"({"schedule": "zb1p"}], "zero1"])");
+  check(tied + "\ntied = false", four, 4, R"({}], "fsdp"])");
+  check("kind = 'resnet'\ndepth = 18\nwidth = 2\nclasses = 3\nimage = 8", two, 2, "{}]]");
+}
+
 TEST_CASE("a trainer refuses what does not fit") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
