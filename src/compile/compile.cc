@@ -104,7 +104,7 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   auto& local = given.graph;
   const Stage* stage = given.stage ? &*given.stage : nullptr;
   const auto flats = plan.pipeline.cuts()
-                         ? plan::flats(plan, common.inputs->of(common.captured, rank), rank)
+                         ? plan::flats(plan, common.inputs->own(common.captured, rank), rank)
                          : plan::flats(plan, common.captured, rank);
   const auto gathers = place_gathers(local.graph, plan, flats, stage);
   const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);

@@ -497,11 +497,12 @@ bool StageInputs::has(const std::string& name, int64_t rank) const {
   return stages_.at(name).contains(mesh::coordinates(plan_.mesh, rank)[axis]);
 }
 
-Graph StageInputs::of(const Graph& graph, int64_t rank) const {
+Graph StageInputs::own(const Graph& graph, int64_t rank) const {
   Graph result;
   result.values = graph.values;
   for (const auto& input : graph.inputs) {
-    if (has(input.name, rank)) result.inputs.push_back(input);
+    const bool alone = !plan_.pipeline.cuts() || stages_.at(input.name).size() == 1;
+    if (alone && has(input.name, rank)) result.inputs.push_back(input);
   }
   return result;
 }

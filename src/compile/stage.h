@@ -54,8 +54,9 @@ class StageInputs {
  public:
   StageInputs(const graph::Graph& graph, const plan::Plan& plan);
   bool has(const std::string& name, int64_t rank) const;
-  // Returns the graph without nodes and without the inputs that the rank's stage lacks.
-  graph::Graph of(const graph::Graph& graph, int64_t rank) const;
+  // Returns the graph without nodes and with those inputs alone that no other stage than the rank's
+  // has: what units may cut. All of them without a pipeline.
+  graph::Graph own(const graph::Graph& graph, int64_t rank) const;
 
  private:
   const plan::Plan& plan_;

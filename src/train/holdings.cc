@@ -34,7 +34,7 @@ void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile
   std::map<std::string, size_t> known;
   const auto states = compile::optimizer_states(spec);
   for (auto rank : ranks_of(plan.mesh)) {
-    const auto held = stages.of(graph, rank);
+    const auto held = stages.own(graph, rank);
     for (const auto& flat : plan::flats(plan, held, rank)) {
       for (const auto& member : flat.members) {
         std::vector<std::string> names;
@@ -72,11 +72,15 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
                                   const plan::Plan& plan, const compile::StepSpec& spec) {
   const compile::StageInputs stages(graph, plan);
   std::set<std::string> in_parts, states_in_parts;  // by parameter
-  for (const auto& flat : plan::flats(plan, graph, ranks_of(plan.mesh).front())) {
-    for (const auto& member : flat.members) {
-      states_in_parts.insert(member.name);
-      if (flat.unit->level == 3) in_parts.insert(member.name);
+  for (auto rank : ranks_of(plan.mesh)) {
+    const auto held = stages.own(graph, rank);
+    for (const auto& flat : plan::flats(plan, held, rank)) {
+      for (const auto& member : flat.members) {
+        states_in_parts.insert(member.name);
+        if (flat.unit->level == 3) in_parts.insert(member.name);
+      }
     }
+    if (!plan.pipeline.cuts()) break;
   }
   std::vector<Holding> all;
   const auto states = compile::optimizer_states(spec);

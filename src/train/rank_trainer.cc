@@ -262,7 +262,8 @@ std::vector<Piece> RankTrainer::pieces_to_write() {
 at::Tensor RankTrainer::joined_parts(const std::string& name) {
   const auto& plan = blueprint_.plan;
   const auto rank = communicator_.rank();
-  for (const auto& flat : plan::flats(plan, blueprint_.training, rank)) {
+  const auto held = compile::StageInputs(blueprint_.training, plan).own(blueprint_.training, rank);
+  for (const auto& flat : plan::flats(plan, held, rank)) {
     if (flat.unit->level < 3) continue;
     for (const auto& member : flat.members) {
       if (member.name != name) continue;

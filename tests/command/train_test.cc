@@ -74,7 +74,9 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
         "--nproc 2 --strategy accumulate", "--nproc 2 --strategy custom_method",
         "--nproc 4 --strategy tensor_parallel", "--nproc 4 --strategy pipeline_parallel",
         "--nproc 4 --strategy sequence_parallel", "--nproc 4 --strategy context_parallel",
-        "--nproc 4 --strategy 3d"}) {
+        "--nproc 4 --strategy 3d", "--nproc 8 --strategy 4d", "--nproc 2 --strategy checkpoint",
+        "--nproc 4 --strategy hsdp_context", "--nproc 2 --strategy fsdp_low_memory",
+        "--nproc 4 --strategy pipeline_zero"}) {
     INFO(more);
     job.good("train", same + more);
     const auto others = job.losses();

@@ -213,6 +213,8 @@ TEST_CASE("pipelines train as one device does beside other methods") {
   check(deep, inner,
         R"(["pipeline_parallel", {"schedule": "zb2p"}], ["checkpoint", ["blocks.*"]])");
   check(untied, inner, R"(["pipeline_parallel", {}], ["zero1", {}])");
+  check(deep, inner, R"(["pipeline_parallel", {}], ["zero1", {}])");
+  check(deep, inner, R"(["pipeline_parallel", {}], ["fsdp", {}])");
   check(untied, outer, R"(["pipeline_parallel", {"schedule": "interleaved"}], ["zero2", {}])");
   check(untied, inner, R"(["pipeline_parallel", {}], ["fsdp", {}])");
   check(untied, inner, R"(["pipeline_parallel", {"schedule": "zbv"}], ["fsdp", {}])");
