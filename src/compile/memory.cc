@@ -137,7 +137,8 @@ class Memory {
   // A section that repeats runs as a whole between the making of a value outside of it and its use
   // there.
   void extend() {
-    const bool several = draft_.program.microbatches > 1;
+    // The sections of parts alternate even for one microbatch.
+    const bool several = draft_.program.microbatches > 1 || draft_.has_parts();
     for (size_t v = 0; v < lives_.size(); ++v) {
       auto& life = lives_[v];
       if (life.start < 0) continue;

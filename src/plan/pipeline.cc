@@ -39,6 +39,7 @@ class Parts {
   std::vector<int> run() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& node = graph_.nodes[n];
+      if (of_every_part(node)) continue;
       parts_[n] = node.phase == Phase::forward ? forward(node) : backward(node);
     }
     if (next_ < pipeline_.starts.size()) {
@@ -55,7 +56,8 @@ class Parts {
   }
 
  private:
-  int forward(const Node& node) {
+  // Returns whether every part can run it for itself; notes what its results depend on.
+  bool of_every_part(const Node& node) {
     unsigned depends = 0;
     if (graph::is_random(node.op)) depends = kRandom;
     node.each_operand([&](graph::ValueId v) { depends |= depends_[v.index]; });
@@ -66,7 +68,10 @@ class Parts {
       kept = kept || kept_[v.index];
     }
     const bool both = (depends & kParameters) != 0 && (depends & kData) != 0;
-    if (!both && (depends & kRandom) == 0 && !kept) return kEveryPart;
+    return !both && (depends & kRandom) == 0 && !kept;
+  }
+
+  int forward(const Node& node) {
     while (next_ < pipeline_.starts.size() &&
            graph::contains_scope(pipeline_.starts[next_], node.scope)) {
       ++next_;

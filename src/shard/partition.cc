@@ -34,7 +34,7 @@ class Partition {
         plan_(plan),
         rank_(rank),
         sites_(graph, plan),
-        redistributor_(plan.mesh),
+        redistributor_(plan.mesh, plan.pipeline.axis),
         versions_(graph.values.size()),
         is_parameter_(graph.values.size()) {}
 

@@ -98,7 +98,7 @@ Waiting find_waiting(const Graph& graph, const SiteTable& sites, const std::vect
 class Propagation {
  public:
   Propagation(const Graph& graph, const plan::Plan& plan, const SiteTable& sites)
-      : graph_(graph), plan_(plan), sites_(sites), redistributor_(plan.mesh) {
+      : graph_(graph), plan_(plan), sites_(sites), redistributor_(plan.mesh, plan.pipeline.axis) {
     pin();
   }
 

@@ -219,7 +219,7 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
           if (dim == p.dim || !innermost(here, mask, dim) || !one_cut(mask, dim, after)) continue;
           try_step({Step::Kind::all_to_all, axes, dim, p.dim, {}, after}, kLatency + moved);
         }
-      } else {
+      } else if (whole_ < 0 || (mask >> whole_ & 1) == 0) {
         for (int dim : dims) {
           if (!innermost(here, mask, dim)) continue;
           try_step({Step::Kind::slice, axes, dim, -1, {}, changed(Placement::shard(dim))},

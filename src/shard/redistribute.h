@@ -48,7 +48,9 @@ class Redistributor {
   // What a local byte costs, in bytes moved.
   static constexpr double kLocal = 1e-4;
 
-  explicit Redistributor(const mesh::Mesh& mesh) : mesh_(mesh) {}
+  // On `whole`, an axis of a pipeline, nothing is ever sharded, not on the way either: "" for none.
+  explicit Redistributor(const mesh::Mesh& mesh, std::string_view whole = "")
+      : mesh_(mesh), whole_(mesh.find(whole)) {}
 
   // Returns the cheapest path for a tensor of that type. Axes of size 1 count as size 2 in costs,
   // so that a plan chooses alike for any size.
@@ -64,6 +66,7 @@ class Redistributor {
               const mesh::Placements& to) const;
 
   const mesh::Mesh& mesh_;
+  int whole_ = -1;
   std::map<std::string, Path> paths_;
 };
 

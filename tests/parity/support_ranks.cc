@@ -93,7 +93,7 @@ std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
                            const compile::StepSpec& spec) {
   at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
   plan::verify(plan, given.graph);
-  DryRuns traces;
+  static DryRuns traces;
   std::vector<compile::Program> programs;
   for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
     programs.push_back(compile::compile(given.graph, plan, spec, rank, traces));
