@@ -19,6 +19,23 @@ int64_t group_size(const mesh::Mesh& mesh, std::string_view axes) {
   return ranks;
 }
 
+std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const std::string& stream, int64_t rank) {
+  const auto colon = stream.find(':');
+  if (colon == std::string::npos) {
+    return mesh::group_of(mesh, mesh::split_axes(stream), rank);
+  }
+  const std::vector<std::string> axis = {stream.substr(0, colon)};
+  const auto all = mesh::group_of(mesh, axis, rank);
+  std::vector<int64_t> ranks;
+  for (size_t at = colon + 1; at < stream.size() && stream[at] != '/';) {
+    size_t used = 0;
+    ranks.push_back(all.at(static_cast<size_t>(std::stoll(stream.substr(at), &used))));
+    at += used;
+    if (at < stream.size() && stream[at] != '/') ++at;  // '>' or ','
+  }
+  return ranks;
+}
+
 std::vector<int64_t> part_lengths(int64_t size, int64_t ranks) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < ranks; ++i) lengths.push_back(mesh::split(size, ranks, i).length);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "compile/passes.h"
+#include "compile/stage_inputs.h"
 #include "graph/ops.h"
 
 namespace perigee::compile {

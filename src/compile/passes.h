@@ -166,6 +166,9 @@ struct Source {
   size_t section_of(graph::ValueId v) const;
 };
 
+// Returns the parameter's optimizer group: 0 for the default one, k + 1 for StepSpec::groups[k].
+int32_t group_of(const StepSpec& spec, const std::string& name);
+
 // Returns the names of the axes of several ranks that have this kind of placement, comma separated.
 std::string axes_where(const mesh::Mesh& mesh, const mesh::Placements& placements,
                        mesh::Placement::Kind kind);

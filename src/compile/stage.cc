@@ -1,15 +1,15 @@
 #include "compile/stage.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <numeric>
 #include <set>
 
 #include "base/error.h"
 #include "compile/rendezvous.h"
+#include "compile/shared_gradients.h"
+#include "compile/stage_inputs.h"
+#include "compile/weight_nodes.h"
 #include "cost/schedule_plan.h"
-#include "graph/ops.h"
 #include "plan/pipeline.h"
 
 namespace perigee::compile {
@@ -25,137 +25,15 @@ using plan::kEveryPart;
 
 namespace {
 
-// Which stage runs each part.
-std::vector<int64_t> stage_of_parts(const Schedule& schedule) {
-  std::vector<int64_t> stages(schedule.stages * schedule.chunks);
-  for (int s = 0; s < schedule.stages; ++s) {
-    for (int part : schedule.parts[s]) stages[part] = s;
-  }
-  return stages;
-}
-
-// The nodes of a part's backward pass that only the gradients of its weights need: what it sends
-// does not.
-std::vector<bool> find_weight_nodes(const Graph& graph, const std::vector<int>& part) {
-  std::vector<bool> wanted(graph.values.size()), weights(graph.nodes.size());
-  for (size_t n = graph.nodes.size(); n-- > 0;) {
-    const auto& node = graph.nodes[n];
-    if (node.phase != Phase::backward) continue;
-    bool sent = node.op == "comm::send" || node.op == "comm::receive";
-    for (auto v : node.outputs) sent = sent || (v.defined() && wanted[v.index]);
-    if (!sent) {
-      weights[n] = true;
-      continue;
-    }
-    node.each_operand([&](graph::ValueId v) { wanted[v.index] = true; });
-  }
-  // A part of this stage that takes a gradient from another one wants it in its backward pass.
-  for (bool again = true; again;) {
-    again = false;
-    for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      const auto& node = graph.nodes[n];
-      if (node.phase != Phase::backward) continue;
-      node.each_operand([&](graph::ValueId v) {
-        const auto producer = graph.values[v.index].producer;
-        if (producer < 0 || !weights[producer] || part[producer] == part[n]) return;
-        std::vector<NodeId> open{producer};
-        while (!open.empty()) {
-          const auto m = open.back();
-          open.pop_back();
-          if (!weights[m]) continue;
-          weights[m] = false;
-          again = true;
-          graph.nodes[m].each_operand([&](graph::ValueId w) {
-            const auto p = graph.values[w.index].producer;
-            if (p >= 0 && weights[p]) open.push_back(p);
-          });
-        }
-      });
-    }
-  }
-  return weights;
-}
-
-// The gradients of parameters that several parts use: each part's share of the sum.
-class SharedGradients {
- public:
-  SharedGradients(const Graph& graph, const std::vector<int>& parts,
-                  const std::vector<int64_t>& stages)
-      : graph_(graph), parts_(parts), stages_(stages), sums(graph.nodes.size()) {
-    std::vector<int> uses(graph.values.size());
-    for (const auto& node : graph.nodes) node.each_operand([&](ValueId v) { ++uses[v.index]; });
-    for (size_t o = 0; o < graph.outputs.size(); ++o) {
-      const auto& output = graph.outputs[o];
-      if (output.kind != Output::Kind::gradient || !output.value.defined()) continue;
-      std::map<int64_t, std::vector<ValueId>> leaves;
-      std::vector<NodeId> added;
-      walk(output.value, uses, leaves, added);
-      if (leaves.size() < 2) continue;
-      for (auto n : added) sums[n] = true;
-      shares[o] = std::move(leaves);
-    }
-  }
-
- private:
-  // Collects what is added up, by stage; what is made on one stage is one leaf.
-  void walk(ValueId v, const std::vector<int>& uses,
-            std::map<int64_t, std::vector<ValueId>>& leaves, std::vector<NodeId>& added) const {
-    const auto producer = graph_.values[v.index].producer;
-    if (producer < 0 || parts_[producer] == kEveryPart) {
-      leaves[0].push_back(v);
-      return;
-    }
-    const auto& node = graph_.nodes[producer];
-    const bool adds = node.op == "aten::add.Tensor" && node.phase == Phase::backward &&
-                      !node.find("alpha") && uses[v.index] <= (added.empty() ? 0 : 1);
-    const auto* a = node.find("self");
-    const auto* b = node.find("other");
-    if (adds && a && b && std::holds_alternative<ValueId>(*a) &&
-        std::holds_alternative<ValueId>(*b)) {
-      const auto left = std::get<ValueId>(*a), right = std::get<ValueId>(*b);
-      if (graph_.type(left) == graph_.type(v) && graph_.type(right) == graph_.type(v) &&
-          stages_below(v).size() > 1) {
-        added.push_back(producer);
-        walk(left, uses, leaves, added);
-        walk(right, uses, leaves, added);
-        return;
-      }
-    }
-    leaves[stages_[parts_[producer]]].push_back(v);
-  }
-
-  // The stages of what a sum adds up.
-  std::set<int64_t> stages_below(ValueId v) const {
-    std::set<int64_t> found;
-    const auto producer = graph_.values[v.index].producer;
-    if (producer < 0 || parts_[producer] == kEveryPart) return found;
-    const auto& node = graph_.nodes[producer];
-    if (node.op != "aten::add.Tensor" || node.phase != Phase::backward) {
-      return {stages_[parts_[producer]]};
-    }
-    node.each_operand([&](ValueId operand) { found.merge(stages_below(operand)); });
-    return found;
-  }
-
-  const Graph& graph_;
-  const std::vector<int>& parts_;
-  const std::vector<int64_t>& stages_;
-
- public:
-  std::vector<bool> sums;  // by node: adds up what several stages make, for an output alone
-  std::map<size_t, std::map<int64_t, std::vector<ValueId>>> shares;  // [output][stage]
-};
-
 class Cutting {
  public:
   Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank)
       : local_(local),
         old_(local.graph),
-        plan_(plan),
         axis_(plan.pipeline.axis),
-        stages_(stage_of_parts(schedule)),
+        stages_(stage_of_parts(plan)),
         parts_(plan::parts_of(old_, plan.pipeline)),
-        shared_(old_, parts_, stages_),
+        shared_(find_shared_gradients(old_, parts_, stages_)),
         is_input_(old_.values.size()),
         moved_(old_.nodes.size(), -1),
         schedule_(schedule),
@@ -238,21 +116,7 @@ class Cutting {
   bool mine(int part) const { return stages_[part] == stage_.index; }
 
   void add_inputs() {
-    // Which stages use each input, through ops of every part too.
-    std::vector<std::set<int64_t>> users(old_.values.size());
-    for (size_t n = old_.nodes.size(); n-- > 0;) {
-      const auto& node = old_.nodes[n];
-      std::set<int64_t> here;
-      if (parts_[n] != kEveryPart) {
-        here.insert(stages_[parts_[n]]);
-      } else {
-        for (auto v : node.outputs) {
-          if (v.defined()) here.insert(users[v.index].begin(), users[v.index].end());
-        }
-      }
-      if (shared_.sums[n]) continue;
-      node.each_operand([&](ValueId v) { users[v.index].insert(here.begin(), here.end()); });
-    }
+    auto users = users_of(old_, parts_, stages_, shared_.sums);
     for (size_t o = 0; o < old_.outputs.size(); ++o) {
       const auto& output = old_.outputs[o];
       if (output.kind != Output::Kind::gradient || !output.value.defined()) continue;
@@ -412,10 +276,9 @@ class Cutting {
 
   shard::LocalGraph& local_;
   const Graph old_;
-  const plan::Plan& plan_;
   const std::string axis_;
-  const std::vector<int64_t> stages_;  // by part
-  const std::vector<int> parts_;       // by old node
+  const std::vector<int> stages_;  // by part
+  const std::vector<int> parts_;   // by old node
   const SharedGradients shared_;
   std::vector<bool> is_input_;  // by old value
   std::vector<NodeId> moved_;   // by old node: where its copy stands, or -1
@@ -445,66 +308,9 @@ Schedule schedule_of(const plan::Plan& plan, bool evaluation) {
   return schedule;
 }
 
-std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const std::string& stream, int64_t rank) {
-  const auto colon = stream.find(':');
-  if (colon == std::string::npos) {
-    return mesh::group_of(mesh, mesh::split_axes(stream), rank);
-  }
-  const std::vector<std::string> axis = {stream.substr(0, colon)};
-  const auto all = mesh::group_of(mesh, axis, rank);
-  std::vector<int64_t> ranks;
-  for (size_t at = colon + 1; at < stream.size() && stream[at] != '/';) {
-    size_t used = 0;
-    ranks.push_back(all.at(static_cast<size_t>(std::stoll(stream.substr(at), &used))));
-    at += used;
-    if (at < stream.size() && stream[at] != '/') ++at;  // '>' or ','
-  }
-  return ranks;
-}
-
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
                 int64_t rank) {
   return Cutting(local, plan, schedule, rank).run();
-}
-
-StageInputs::StageInputs(const Graph& graph, const plan::Plan& plan) : plan_(plan) {
-  if (!plan.pipeline.cuts()) return;
-  const auto stages = stage_of_parts(perigee::schedule_of(plan));
-  const auto parts = plan::parts_of(graph, plan.pipeline);
-  std::vector<std::set<int64_t>> users(graph.values.size());
-  for (size_t n = graph.nodes.size(); n-- > 0;) {
-    std::set<int64_t> here;
-    if (parts[n] != kEveryPart) {
-      here.insert(stages[parts[n]]);
-    } else {
-      for (auto v : graph.nodes[n].outputs) {
-        if (v.defined()) here.insert(users[v.index].begin(), users[v.index].end());
-      }
-    }
-    graph.nodes[n].each_operand(
-        [&](ValueId v) { users[v.index].insert(here.begin(), here.end()); });
-  }
-  for (const auto& input : graph.inputs) {
-    auto& found = users[input.value.index];
-    if (found.empty()) found.insert(0);
-    stages_[input.name] = std::move(found);
-  }
-}
-
-bool StageInputs::has(const std::string& name, int64_t rank) const {
-  if (!plan_.pipeline.cuts()) return true;
-  const auto axis = plan_.mesh.find(plan_.pipeline.axis);
-  return stages_.at(name).contains(mesh::coordinates(plan_.mesh, rank)[axis]);
-}
-
-Graph StageInputs::own(const Graph& graph, int64_t rank) const {
-  Graph result;
-  result.values = graph.values;
-  for (const auto& input : graph.inputs) {
-    const bool alone = !plan_.pipeline.cuts() || stages_.at(input.name).size() == 1;
-    if (alone && has(input.name, rank)) result.inputs.push_back(input);
-  }
-  return result;
 }
 
 }  // namespace perigee::compile

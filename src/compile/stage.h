@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -17,11 +16,6 @@ namespace perigee::compile {
 // Returns the plan's schedule; one op a microbatch and stage where `evaluation` is set: the forward
 // pass alone. Throws Error for a schedule that does not exist for the plan's counts.
 Schedule schedule_of(const plan::Plan& plan, bool evaluation);
-
-// The ranks of a stream of a program: of axes ("data,context"), of a channel from stage S to stage
-// T of an axis ("pipe:S>T/A>B": what part A sends to part B), sender first, or of some of an axis's
-// stages ("pipe:S,T").
-std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const std::string& stream, int64_t rank);
 
 // A rank's graph, cut.
 struct Stage {
@@ -47,20 +41,5 @@ struct Stage {
 // first stage.
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
                 int64_t rank);
-
-// Which stages have each parameter, buffer, constant and data input of a whole graph. The plan is
-// kept by reference. Without a pipeline every rank has all.
-class StageInputs {
- public:
-  StageInputs(const graph::Graph& graph, const plan::Plan& plan);
-  bool has(const std::string& name, int64_t rank) const;
-  // Returns the graph without nodes and with those inputs alone that no other stage than the rank's
-  // has: what units may cut. All of them without a pipeline.
-  graph::Graph own(const graph::Graph& graph, int64_t rank) const;
-
- private:
-  const plan::Plan& plan_;
-  std::map<std::string, std::set<int64_t>> stages_;  // by name
-};
 
 }  // namespace perigee::compile

@@ -38,16 +38,6 @@ void check_placements(const mesh::Mesh& mesh, const mesh::Placements& parameter,
   }
 }
 
-int32_t group_of(const StepSpec& spec, const std::string& name) {
-  for (size_t g = 0; g < spec.groups.size(); ++g) {
-    const auto& names = spec.groups[g].parameters;
-    if (std::find(names.begin(), names.end(), name) != names.end()) {
-      return static_cast<int32_t>(g) + 1;
-    }
-  }
-  return 0;
-}
-
 // When the gradient is there: the position of the node that makes it. Graph inputs come first.
 int32_t ready(const graph::Graph& graph, graph::ValueId v) {
   return graph.values[v.index].producer;
@@ -188,6 +178,16 @@ std::string reduce_name(const mesh::Mesh& mesh, const mesh::Placements& placemen
     name = one;
   }
   return name.empty() ? "sum" : name;
+}
+
+int32_t group_of(const StepSpec& spec, const std::string& name) {
+  for (size_t g = 0; g < spec.groups.size(); ++g) {
+    const auto& names = spec.groups[g].parameters;
+    if (std::find(names.begin(), names.end(), name) != names.end()) {
+      return static_cast<int32_t>(g) + 1;
+    }
+  }
+  return 0;
 }
 
 std::vector<std::string> optimizer_states(const StepSpec& spec) {

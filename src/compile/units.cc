@@ -59,16 +59,6 @@ DraftInstruction collective(Draft& draft, const plan::Flat& flat, std::string op
   return result;
 }
 
-int32_t group_of(const StepSpec& spec, const std::string& name) {
-  for (size_t g = 0; g < spec.groups.size(); ++g) {
-    const auto& names = spec.groups[g].parameters;
-    if (std::find(names.begin(), names.end(), name) != names.end()) {
-      return static_cast<int32_t>(g) + 1;
-    }
-  }
-  return 0;
-}
-
 // Cuts what the rank holds into runs of trained parameters of one optimizer group.
 std::vector<Bucket::Share> shares_of(Draft& draft, const Source& source, const Gradients& gradients,
                                      const Bucket& bucket) {

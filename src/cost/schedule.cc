@@ -22,11 +22,11 @@ const std::array<std::string, 11> kNames = {"gpipe", "1f1b",       "interleaved"
 
 constexpr int64_t kMostOps = 1 << 22;
 
-bool is_v_shape(const std::string& name) {
+bool is_v_shape(std::string_view name) {
   return name == "zbv" || name == "v_half" || name == "v_min" || name == "dualpipe_v";
 }
 
-bool has_chunks(const std::string& name) { return name == "interleaved" || name == "looped_bfs"; }
+bool has_chunks(std::string_view name) { return name == "interleaved" || name == "looped_bfs"; }
 
 void check_options(const ScheduleOptions& o) {
   if (std::find(kNames.begin(), kNames.end(), o.name) == kNames.end()) {
@@ -73,7 +73,7 @@ Shape make_shape(const ScheduleOptions& o) {
   shape.stages = o.stages;
   shape.microbatches = o.microbatches;
   shape.v_shape = is_v_shape(o.name);
-  shape.chunks = o.chunks.value_or(shape.v_shape || has_chunks(o.name) ? 2 : 1);
+  shape.chunks = o.chunks.value_or(default_chunks(o.name));
   shape.forward = o.forward / shape.chunks;
   shape.backward = o.backward / shape.chunks;
   shape.wgrad = o.wgrad / shape.chunks;
@@ -158,6 +158,15 @@ Orders make_orders(const ScheduleOptions& o, const Shape& shape) {
 }
 
 }  // namespace
+
+int default_chunks(std::string_view name) { return is_v_shape(name) || has_chunks(name) ? 2 : 1; }
+
+std::vector<int> stage_of_parts(std::string_view name, int stages, int chunks) {
+  const Shape shape{.stages = stages, .chunks = chunks, .v_shape = is_v_shape(name)};
+  std::vector<int> result;
+  for (int part = 0; part < shape.parts(); ++part) result.push_back(shape.stage_of(part));
+  return result;
+}
 
 std::span<const std::string> schedule_names() { return kNames; }
 

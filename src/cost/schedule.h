@@ -63,6 +63,12 @@ struct Schedule {
 // Returns the names of all schedules, in the order of runtime/README.md section 5.
 std::span<const std::string> schedule_names();
 
+// Returns how many chunks a stage has by that schedule where nothing else is asked for.
+int default_chunks(std::string_view name);
+
+// Returns the stage of each part of the model by that schedule.
+std::vector<int> stage_of_parts(std::string_view name, int stages, int chunks);
+
 // Returns the schedule `options.name` for the counts. Its orders hold every op once: forward and
 // backward of each microbatch and chunk, and a weight_grad for each input_grad. zb1p, zb2p, zbv,
 // v_half, v_min and dualpipe_v are found by a search under their memory cap (and memory_limit,

@@ -1,6 +1,8 @@
 // The schedule of a plan's pipeline.
 #pragma once
 
+#include <vector>
+
 #include "cost/schedule.h"
 #include "plan/plan.h"
 
@@ -9,5 +11,8 @@ namespace perigee {
 // Returns the schedule for the plan's stages, chunks and microbatches. Throws Error where it does
 // not exist for them.
 Schedule schedule_of(const plan::Plan& plan);
+
+// Returns the stage of each part of the plan's pipeline; nothing is searched for that.
+std::vector<int> stage_of_parts(const plan::Plan& plan);
 
 }  // namespace perigee

@@ -11,7 +11,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "compile/stage.h"
+#include "compile/collective.h"
 #include "exec/allocator.h"
 #include "exec/arena.h"
 #include "exec/collective_op.h"

@@ -148,8 +148,8 @@ class PipelineParallel : public Method {
     const auto stages = plan.mesh.axes[axis].size;
     pipeline.schedule = fields.value("schedule", pipeline.schedule);
     pipeline.chunks = chunks_of(fields, pipeline.schedule);
-    pipeline.group = positive(fields, "group", 0);
-    pipeline.extra = positive(fields, "extra", 0);
+    pipeline.group = count_of(fields, "group", 0);
+    pipeline.extra = count_of(fields, "extra", 0);
     set_costs(pipeline, fields);
     if (stages == 1) {
       plan.decisions.push_back({"pipeline_parallel", fmt::format("axis {} has one rank: there is "
@@ -184,7 +184,7 @@ class PipelineParallel : public Method {
   }
 
  private:
-  static int64_t positive(const Json& fields, const char* field, int64_t otherwise) {
+  static int64_t count_of(const Json& fields, const char* field, int64_t otherwise) {
     if (!fields.contains(field)) return otherwise;
     const auto value = fields[field].get<int64_t>();
     if (value < 0) fail("pipeline_parallel", "{} must be at least 0, but got {}", field, value);
@@ -205,9 +205,7 @@ class PipelineParallel : public Method {
       }
       return chunks;
     }
-    const std::vector<std::string> two = {"interleaved", "looped_bfs", "zbv",
-                                          "v_half",      "v_min",      "dualpipe_v"};
-    return std::find(two.begin(), two.end(), schedule) == two.end() ? 1 : 2;
+    return default_chunks(schedule);
   }
 
   static void set_costs(plan::Pipeline& pipeline, const Json& fields) {

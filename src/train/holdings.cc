@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "compile/stage.h"
+#include "compile/stage_inputs.h"
 #include "plan/units.h"
 #include "train/checkpoint_files.h"
 

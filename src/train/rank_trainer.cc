@@ -5,7 +5,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "compile/stage.h"
 #include "exec/allocator.h"
 #include "exec/tensor.h"
 #include "plan/units.h"
@@ -58,7 +57,8 @@ RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connec
       connection_(std::move(connection)),
       communicator_(*connection_.communicator),
       traces_(traces),
-      spec_(step_spec(job, blueprint.training)) {
+      spec_(step_spec(job, blueprint.training)),
+      stages_(blueprint.training, blueprint.plan) {
   auto program =
       compile::compile(blueprint.training, blueprint.plan, spec_, communicator_.rank(), traces);
   executor_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
@@ -262,7 +262,7 @@ std::vector<Piece> RankTrainer::pieces_to_write() {
 at::Tensor RankTrainer::joined_parts(const std::string& name) {
   const auto& plan = blueprint_.plan;
   const auto rank = communicator_.rank();
-  const auto held = compile::StageInputs(blueprint_.training, plan).own(blueprint_.training, rank);
+  const auto held = stages_.own(blueprint_.training, rank);
   for (const auto& flat : plan::flats(plan, held, rank)) {
     if (flat.unit->level < 3) continue;
     for (const auto& member : flat.members) {
@@ -297,13 +297,12 @@ at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
   const auto& plan = blueprint_.plan;
   if (!plan.pipeline.cuts()) return full_of_stage(kind, name);
   // From the first stage that has it to the others.
-  const compile::StageInputs stages(blueprint_.training, plan);
   const std::vector<std::string> axis = {plan.pipeline.axis};
   const auto ranks = mesh::group_of(plan.mesh, axis, communicator_.rank());
   const auto root = std::find_if(ranks.begin(), ranks.end(),
-                                 [&](int64_t rank) { return stages.has(name, rank); });
+                                 [&](int64_t rank) { return stages_.has(name, rank); });
   at::Tensor whole;
-  if (stages.has(name, communicator_.rank())) whole = full_of_stage(kind, name);
+  if (stages_.has(name, communicator_.rank())) whole = full_of_stage(kind, name);
   const auto& type = blueprint_.training.type(blueprint_.training.find_input(name)->value);
   if (!whole.defined()) whole = at::empty(type.shape, exec::scalar_type(type.dtype));
   communicator_.group(plan.pipeline.axis, ranks)

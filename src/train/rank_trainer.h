@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compile/compile.h"
+#include "compile/stage_inputs.h"
 #include "exec/executor.h"
 #include "train/blueprint.h"
 #include "train/checkpoint.h"
@@ -83,6 +84,7 @@ class RankTrainer {
   exec::Communicator& communicator_;  // of the connection
   compile::TraceSource& traces_;
   compile::StepSpec spec_;
+  compile::StageInputs stages_;  // of the training graph
   std::unique_ptr<exec::Executor> executor_, evaluator_;
   std::vector<at::Tensor> on_host_;  // of pieces_to_write()
   int64_t step_peak_ = 0, library_bytes_ = 0;

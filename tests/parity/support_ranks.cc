@@ -16,7 +16,7 @@ namespace {
 using compile::Program;
 using Kind = compile::Binding::Kind;
 
-constexpr int64_t kSteps = 2;
+constexpr int64_t kSteps = 3;
 
 at::Tensor piece(at::Tensor whole, const std::vector<mesh::Range>& ranges) {
   for (size_t d = 0; d < ranges.size(); ++d) {

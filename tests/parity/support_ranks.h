@@ -33,7 +33,7 @@ struct Outcome {
   int64_t counted = 0;  // bytes
 };
 
-// Runs two steps of a rank's program on the batch among the given inputs, its memory counted for
+// Runs three steps of a rank's program on the batch among the given inputs, its memory counted for
 // `owner`.
 Outcome run_rank(const Given& given, const compile::Program& program, const mesh::Mesh& mesh,
                  exec::Communicator& communicator, int owner);

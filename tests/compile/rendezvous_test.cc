@@ -1,0 +1,63 @@
+// How many microbatches a part of a pipeline has memory for.
+#include "compile/rendezvous.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+
+namespace perigee::compile {
+namespace {
+
+using Edges = std::set<std::pair<int, int>>;
+
+// Each part uses what the one before it makes, and gives it gradients.
+Edges chain(int parts) {
+  Edges edges;
+  for (int p = 0; p + 1 < parts; ++p) {
+    edges.emplace(p, p + 1);
+    edges.emplace(p + 1, p);
+  }
+  return edges;
+}
+
+std::vector<int64_t> copies(const char* name, int stages, int microbatches) {
+  const auto schedule =
+      make_schedule({.name = name, .stages = stages, .microbatches = microbatches});
+  return copies_of_parts(schedule, chain(stages * schedule.chunks));
+}
+
+TEST_CASE("a part holds as many microbatches as its stage has in flight") {
+  CHECK(copies("1f1b", 4, 8) == std::vector<int64_t>{4, 3, 2, 1});
+  CHECK(copies("gpipe", 3, 5) == std::vector<int64_t>{5, 5, 5});
+  CHECK(copies("1f1b", 2, 1) == std::vector<int64_t>{1, 1});
+}
+
+TEST_CASE("a span takes the copy that has been free for the longest") {
+  CHECK(assign_copies({{0, 3}, {1, 4}, {5, 6}, {7, 8}}, 1) == std::vector<int32_t>{0, 1, 0, 1});
+  CHECK(assign_copies({{0, 3}, {4, 6}, {7, 8}}, 2) == std::vector<int32_t>{0, 1, 0});
+}
+
+TEST_CASE("parts get more copies where their stages would wait for each other for ever") {
+  // In flight at once, from a microbatch's forward pass to its last use of the part's frame.
+  const auto schedule = make_schedule({.name = "dualpipe_v", .stages = 4, .microbatches = 8});
+  std::vector<int64_t> least(8);
+  for (int s = 0; s < 4; ++s) {
+    std::map<int, std::set<int>> open;
+    const auto& order = schedule.orders[s];
+    for (size_t r = 0; r < order.size(); ++r) {
+      const int part = schedule.parts[s][order[r].chunk];
+      open[part].insert(order[r].microbatch);
+      least[part] = std::max(least[part], static_cast<int64_t>(open[part].size()));
+      bool last = true;
+      for (size_t later = r + 1; later < order.size(); ++later) {
+        last = last && !(order[later].chunk == order[r].chunk &&
+                         order[later].microbatch == order[r].microbatch);
+      }
+      if (last) open[part].erase(order[r].microbatch);
+    }
+  }
+  const auto given = copies("dualpipe_v", 4, 8);
+  for (size_t p = 0; p < least.size(); ++p) CHECK(given[p] > least[p]);
+}
+
+}  // namespace
+}  // namespace perigee::compile
