@@ -16,8 +16,6 @@ namespace {
 using compile::Program;
 using Kind = compile::Binding::Kind;
 
-constexpr int64_t kSteps = 3;
-
 at::Tensor piece(at::Tensor whole, const std::vector<mesh::Range>& ranges) {
   for (size_t d = 0; d < ranges.size(); ++d) {
     whole = whole.narrow(static_cast<int64_t>(d), ranges[d].begin, ranges[d].length);
@@ -34,7 +32,7 @@ std::optional<compile::OpTrace> DryRuns::find(const compile::OpInstance& instanc
 }
 
 Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& mesh,
-                 exec::Communicator& communicator, int owner) {
+                 exec::Communicator& communicator, int owner, int64_t steps) {
   count_memory_for(owner);
   exec::Executor executor(program, communicator, mesh, {.seed = 9});
   for (const auto& binding : executor.program().bindings) {
@@ -43,7 +41,7 @@ Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& m
   }
   Outcome outcome;
   reset_counted_peak(owner);
-  for (int64_t step = 1; step <= kSteps; ++step) {
+  for (int64_t step = 1; step <= steps; ++step) {
     executor.run({.step = step,
                   .scalars = {{"lr.0", 0.01}},
                   .data = [&](const std::string& name, int64_t m) {
@@ -90,7 +88,7 @@ plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows
 
 std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
                            const std::function<void(compile::Program&)>& edit,
-                           const compile::StepSpec& spec) {
+                           const compile::StepSpec& spec, int64_t steps) {
   at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
   plan::verify(plan, given.graph);
   static DryRuns traces;
@@ -104,7 +102,8 @@ std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
   exec::run_ranks(std::ssize(programs),
                   [&](exec::Communicator& c) {
                     const auto r = static_cast<size_t>(c.rank());
-                    outcomes[r] = run_rank(given, programs[r], plan.mesh, c, static_cast<int>(r));
+                    outcomes[r] =
+                        run_rank(given, programs[r], plan.mesh, c, static_cast<int>(r), steps);
                   },
                   {.timeout = std::chrono::seconds(20)});
   return outcomes;

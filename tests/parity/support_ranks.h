@@ -33,10 +33,10 @@ struct Outcome {
   int64_t counted = 0;  // bytes
 };
 
-// Runs three steps of a rank's program on the batch among the given inputs, its memory counted for
-// `owner`.
+// Runs `steps` steps of a rank's program on the batch among the given inputs, its memory counted
+// for `owner`.
 Outcome run_rank(const Given& given, const compile::Program& program, const mesh::Mesh& mesh,
-                 exec::Communicator& communicator, int owner);
+                 exec::Communicator& communicator, int owner, int64_t steps = 2);
 
 // Returns "" when a rank has the numbers and the pieces of one device, else what differs first.
 std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 1e-10);
@@ -49,7 +49,7 @@ plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows
 // rank a thread; gradients are clipped unless the spec says otherwise. Returns each rank's outcome.
 std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
                            const std::function<void(compile::Program&)>& edit = {},
-                           const compile::StepSpec& spec = {.clip_norm = 0.5});
+                           const compile::StepSpec& spec = {.clip_norm = 0.5}, int64_t steps = 2);
 
 // Returns "" when each rank's counted peak is the one that is predicted for it, else what differs.
 std::string compare_memory(const Given& given, const plan::Plan& plan,
