@@ -32,6 +32,11 @@ std::string explain(const Plan& plan) {
                         *least == *most ? "" : bytes_text(*least) + " to ", bytes_text(*most),
                         prediction.exact_memory ? "" : " (estimate)");
   }
+  if (!prediction.host_bytes.empty()) {
+    text += fmt::format(
+        "predicted memory of a rank on its host: {}\n",
+        bytes_text(*std::max_element(prediction.host_bytes.begin(), prediction.host_bytes.end())));
+  }
   if (prediction.step_seconds > 0) {
     text += fmt::format("predicted step time: {:.4g} s\n", prediction.step_seconds);
   }

@@ -135,6 +135,18 @@ Pipeline parse_pipeline(const Field& field) {
   return pipeline;
 }
 
+Offload parse_offload(const Field& field) {
+  field.allow({"activations", "parameters", "optimizer", "prefetch"});
+  return {field.at("activations").texts(), field.at("parameters").boolean(),
+          field.at("optimizer").boolean(), field.at("prefetch").integer()};
+}
+
+Overlap parse_overlap(const Field& field) {
+  field.allow({"accumulate", "step", "slices"});
+  return {field.at("accumulate").boolean(), field.at("step").boolean(),
+          field.at("slices").integer()};
+}
+
 mesh::Mesh parse_mesh(const Field& field) {
   field.allow({"axes", "order"});
   mesh::Mesh mesh;
@@ -262,6 +274,21 @@ std::string print(const Plan& plan) {
         {"schedule", p.schedule}, {"group", p.group},       {"extra", p.extra},
         {"forward", p.forward},   {"backward", p.backward}, {"weights", p.weights}};
   }
+  if (plan.recompute.budget_bytes != 0) {
+    document["recompute"]["budget_bytes"] = plan.recompute.budget_bytes;
+  }
+  if (const auto& o = plan.offload; o != Offload()) {
+    document["offload"] = {{"activations", o.activations},
+                           {"parameters", o.parameters},
+                           {"optimizer", o.optimizer},
+                           {"prefetch", o.prefetch}};
+  }
+  if (const auto& o = plan.overlap; o != Overlap()) {
+    document["overlap"] = {{"accumulate", o.accumulate}, {"step", o.step}, {"slices", o.slices}};
+  }
+  if (!plan.prediction.host_bytes.empty()) {
+    document["prediction"]["host_bytes"] = plan.prediction.host_bytes;
+  }
   const Communication usual;
   for (const auto& [key, number, otherwise] :
        {std::tuple("prefetch_forward", plan.communication.prefetch_forward, usual.prefetch_forward),
@@ -287,8 +314,8 @@ Plan parse(std::string_view text, std::string_view file_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
   root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "units",
-              "pipeline", "rules", "recompute", "precision", "communication", "prediction",
-              "decisions"});
+              "pipeline", "rules", "recompute", "offload", "overlap", "precision", "communication",
+              "prediction", "decisions"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -306,12 +333,18 @@ Plan parse(std::string_view text, std::string_view file_name) {
   for (const auto& [op, text] : root.at("rules").members()) plan.rules[op] = text.text();
 
   const auto recompute = root.at("recompute");
-  recompute.allow({"regions", "only", "keep"});
+  recompute.allow({"regions", "only", "keep", "budget_bytes"});
   for (const auto& region : recompute.at("regions").items()) {
     plan.recompute.regions.push_back(region.texts());
   }
   plan.recompute.only = recompute.at("only").texts();
   plan.recompute.keep = recompute.at("keep").texts();
+
+  if (recompute.has("budget_bytes")) {
+    plan.recompute.budget_bytes = recompute.at("budget_bytes").integer();
+  }
+  if (root.has("offload")) plan.offload = parse_offload(root.at("offload"));
+  if (root.has("overlap")) plan.overlap = parse_overlap(root.at("overlap"));
 
   if (root.has("precision")) plan.precision = parse_precision(root.at("precision"));
 
@@ -328,9 +361,14 @@ Plan parse(std::string_view text, std::string_view file_name) {
   }
 
   const auto prediction = root.at("prediction");
-  prediction.allow({"peak_bytes", "step_seconds", "exact_memory"});
+  prediction.allow({"peak_bytes", "host_bytes", "step_seconds", "exact_memory"});
   for (const auto& bytes : prediction.at("peak_bytes").items()) {
     plan.prediction.peak_bytes.push_back(bytes.integer());
+  }
+  if (prediction.has("host_bytes")) {
+    for (const auto& bytes : prediction.at("host_bytes").items()) {
+      plan.prediction.host_bytes.push_back(bytes.integer());
+    }
   }
   plan.prediction.step_seconds = prediction.at("step_seconds").number();
   plan.prediction.exact_memory = prediction.at("exact_memory").boolean();

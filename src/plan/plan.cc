@@ -73,6 +73,25 @@ void verify_recompute(const Recompute& recompute, const graph::Graph& graph) {
   }
 }
 
+void verify_offload(const Plan& plan, const graph::Graph& graph) {
+  const auto& offload = plan.offload;
+  std::vector<std::string> scopes;
+  for (const auto& scope : graph.scopes) scopes.push_back(scope.path);
+  for (const auto& scope : offload.activations) {
+    if (std::find(scopes.begin(), scopes.end(), scope) != scopes.end()) continue;
+    fail("plan", "offload names scopes of the graph, but got \"{}\"{}", scope,
+         did_you_mean(scope, scopes));
+  }
+  if (offload.prefetch < 0) {
+    fail("plan", "offload.prefetch is at least 0, but got {}", offload.prefetch);
+  }
+  const bool parts = std::any_of(plan.units.begin(), plan.units.end(),
+                                 [](const Unit& unit) { return unit.level == 3; });
+  if (offload.parameters && !parts) {
+    fail("plan", "offload takes parameters of units of level 3 (fsdp), but the plan has none");
+  }
+}
+
 void verify_units(const Plan& plan, const graph::Graph& graph) {
   std::vector<std::string> axes, known;
   for (const auto& a : plan.mesh.axes) axes.push_back(a.name);
@@ -203,6 +222,13 @@ void verify(const Plan& plan, const graph::Graph& graph) {
     }
   }
   verify_recompute(plan.recompute, graph);
+  verify_offload(plan, graph);
+  if (plan.recompute.budget_bytes < 0) {
+    fail("plan", "recompute.budget_bytes is at least 0, but got {}", plan.recompute.budget_bytes);
+  }
+  if (plan.overlap.slices < 1) {
+    fail("plan", "overlap.slices is at least 1, but got {}", plan.overlap.slices);
+  }
   verify_units(plan, graph);
   verify(plan.precision, graph);
   verify_pipeline(plan, graph);

@@ -35,7 +35,30 @@ struct Recompute {
   std::vector<std::vector<std::string>> regions;  // scopes of each; no scope is in two of them
   std::vector<std::string> only;  // ops that run again; empty: all but those of `keep`
   std::vector<std::string> keep;  // ops whose results are kept all the same
+  // Above 0: of the regions only those run again that it takes for no rank to need more bytes.
+  // compile::fit_recompute chooses them; the plan that is carried out has 0.
+  int64_t budget_bytes = 0;
   bool operator==(const Recompute&) const = default;
+};
+
+// What lies in the host's memory while the device does not need it. It is copied on streams of its
+// own, beside the ops.
+struct Offload {
+  // What ops of these scopes make and the backward pass reads: copied out while the next of the
+  // scopes computes, and back ahead of its backward pass.
+  std::vector<std::string> activations;
+  bool parameters = false;  // the rank's parts of units of level 3
+  bool optimizer = false;   // optimizer state
+  int64_t prefetch = 1;     // so many scopes, or ops that need such memory, ahead it is copied back
+  bool operator==(const Offload&) const = default;
+};
+
+// What a step does at the same time, beside Communication::overlap.
+struct Overlap {
+  bool accumulate = false;  // matrix products add to the gradient that they are a part of
+  bool step = false;        // a bucket is stepped when it is reduced, not when all are
+  int64_t slices = 1;       // a matrix product whose sums are reduced is cut into so many
+  bool operator==(const Overlap&) const = default;
 };
 
 // Parameters that are stored together: one flat tensor of their elements, in this order, cut into
@@ -80,6 +103,7 @@ struct Decision {
 // What the cost model expects of one rank (peak) or of the step (time).
 struct Prediction {
   std::vector<int64_t> peak_bytes;  // per rank in mesh order
+  std::vector<int64_t> host_bytes;  // the same of Offload's memory; empty: none has any
   double step_seconds = 0;          // 0: no estimate
   bool exact_memory = false;        // every op instance had a recorded allocation trace
   bool operator==(const Prediction&) const = default;
@@ -107,6 +131,8 @@ struct Plan {
   std::map<std::string, std::string> rules;
 
   Recompute recompute;
+  Offload offload;
+  Overlap overlap;
   Precision precision;
   Communication communication;
   Prediction prediction;
@@ -117,10 +143,10 @@ struct Plan {
 
 // Throws Error when the plan does not fit the graph (another structural hash: says what differs
 // where it can), names values that the graph lacks, has placements whose count is not that of the
-// axes, a dim out of range, or Partial inputs, recomputes scopes or ops that the graph lacks, has
-// units that overlap or cut what is not whole, a precision that plan/precision.h refuses, or a
-// pipeline whose axis the mesh lacks, whose starts are not as many as its parts, or name what the
-// forward pass does not come to in that order.
+// axes, a dim out of range, or Partial inputs, recomputes or offloads scopes or ops that the graph
+// lacks, has units that overlap or cut what is not whole, a precision that plan/precision.h
+// refuses, or a pipeline whose axis the mesh lacks, whose starts are not as many as its parts, or
+// name what the forward pass does not come to in that order.
 void verify(const Plan& plan, const graph::Graph& graph);
 
 // JSON, "format": "perigee.plan/1", sorted keys, numbers as the shortest text that reads back

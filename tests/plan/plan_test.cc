@@ -79,6 +79,15 @@ TEST_CASE("every plan reads back what it prints") {
     plan.prediction.step_seconds = *rc::gen::arbitrary<double>();
     plan.prediction.peak_bytes = *rc::gen::arbitrary<std::vector<int64_t>>();
     plan.prediction.exact_memory = *rc::gen::arbitrary<bool>();
+    plan.prediction.host_bytes = *rc::gen::arbitrary<std::vector<int64_t>>();
+    plan.recompute.budget_bytes = *rc::gen::arbitrary<int64_t>();
+    if (*rc::gen::arbitrary<bool>()) plan.offload.activations = {"blocks.0", "blocks.1"};
+    plan.offload.parameters = *rc::gen::arbitrary<bool>();
+    plan.offload.optimizer = *rc::gen::arbitrary<bool>();
+    plan.offload.prefetch = *rc::gen::arbitrary<int64_t>();
+    plan.overlap.accumulate = *rc::gen::arbitrary<bool>();
+    plan.overlap.step = *rc::gen::arbitrary<bool>();
+    plan.overlap.slices = *rc::gen::arbitrary<int64_t>();
     // Names are UTF-8; arbitrary bytes are not a plan.
     for (auto& c : plan.graph_hash) c = static_cast<char>(c & 0x7f);
     RC_ASSERT(parse(print(plan)) == plan);
@@ -89,7 +98,10 @@ TEST_CASE("every plan reads back what it prints") {
 TEST_CASE("a plan of before units reads, and prints and hashes as it did") {
   const auto text = print(fitting_plan(linear_graph()));
   CHECK(text.find("units") == std::string::npos);
-  CHECK(text.find("prefetch") == std::string::npos);
+  for (const char* later :
+       {"prefetch", "offload", "\"overlap\": {", "budget_bytes", "host_bytes"}) {
+    CHECK(text.find(later) == std::string::npos);
+  }
   CHECK(parse(text) == fitting_plan(linear_graph()));
 }
 
