@@ -56,6 +56,15 @@ Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpe
 plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& plan,
                                 const StepSpec& spec, TraceSource& traces);
 
+// Returns the plan with those of its recompute regions that it takes for no rank to need more than
+// Recompute::budget_bytes, and a decision that says what that costs; a plan without a budget as it
+// is. With a pipeline each stage has its own. Sets of regions are tried in the order of what they
+// run again, each the one that frees most for its work; the one taken is compiled and fits, and so
+// is the next cheaper one, which does not. Throws Error where all regions are not enough, saying by
+// how much and on which rank.
+plan::Plan fit_recompute(const graph::Graph& graph, plan::Plan plan, const StepSpec& spec,
+                         TraceSource& traces);
+
 // Traces of ops that allocate their results and nothing else, contiguous: for planning without a
 // recorded profile (then memory is an estimate) and for tests.
 class NoTraces : public TraceSource {

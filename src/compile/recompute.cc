@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <string_view>
 
+#include "compile/lower.h"
 #include "compile/passes.h"
+#include "graph/flops.h"
 #include "graph/ops.h"
 
 namespace perigee::compile {
@@ -48,7 +50,8 @@ class Recomputed {
         copy_(graph.values.size()),
         region_(regions_of(graph, plan)),
         moved_(graph.nodes.size(), -1),
-        wanted_by_(graph.nodes.size(), -1) {
+        wanted_by_(graph.nodes.size(), -1),
+        copied_(graph.nodes.size()) {
     find_kept();
   }
 
@@ -71,7 +74,54 @@ class Recomputed {
     return graph::eliminate_dead_code(std::move(result));
   }
 
+  // After run().
+  std::vector<RegionCost> costs() const {
+    std::vector<RegionCost> costs(plan_.regions.size());
+    const int both = static_cast<int>(costs.size());
+    std::vector<int> kept(graph_.values.size(), -1);  // by root: the one region whose copies
+                                                      // read it, `both` for several
+    std::vector<bool> read(graph_.values.size());     // by root: by the backward pass
+    std::vector<bool> needed(graph_.values.size());   // by root: as a value that is kept
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      const bool copied = copied_[n];
+      if (copied) costs[region_[n]].flops += graph::flops_of(graph_, node);
+      node.each_operand([&](ValueId v) {
+        const auto root = this->root(v).index;
+        if (node.phase == Phase::backward) {
+          read[root] = true;
+          needed[root] = needed[root] || !runs_again(v);
+        } else if (copied && !runs_again(v) && graph_.values[root].producer >= 0) {
+          kept[root] = kept[root] < 0 || kept[root] == region_[n] ? region_[n] : both;
+        }
+      });
+    }
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const auto producer = graph_.values[v].producer;
+      const auto bytes = graph_.values[v].type.bytes();
+      if (producer < 0 || graph_.nodes[producer].phase != Phase::forward) continue;
+      if (read[v] && !needed[v] && kept[v] < 0) costs[region_[producer]].bytes += bytes;
+      if (!read[v] && kept[v] >= 0 && kept[v] < both) costs[kept[v]].bytes -= bytes;
+    }
+    return costs;
+  }
+
  private:
+  // The value whose memory this one shows.
+  ValueId root(ValueId v) const {
+    while (graph_.values[v.index].producer >= 0) {
+      const auto& node = graph_.nodes[graph_.values[v.index].producer];
+      if (!shows_operand(node.op)) break;
+      ValueId first;
+      node.each_operand([&](ValueId operand) {
+        if (!first.defined()) first = operand;
+      });
+      if (!first.defined()) break;
+      v = first;
+    }
+    return v;
+  }
+
   // Results that are there anyway: what is read outside its region in the
   // forward pass, and what the step leaves behind.
   void find_kept() {
@@ -117,6 +167,7 @@ class Recomputed {
   }
 
   void copy_node(Graph& result, NodeId n) {
+    copied_[n] = true;
     Node node = graph_.nodes[n];
     node.phase = Phase::backward;
     node.forward_node = moved_[n];
@@ -141,6 +192,7 @@ class Recomputed {
   std::vector<int> region_;         // by node
   std::vector<NodeId> moved_;       // by node: its index in the result
   std::vector<int32_t> wanted_by_;  // by node: the last value for which it was found
+  std::vector<bool> copied_;        // by node
   std::vector<bool> kept_;          // by value
 };
 
@@ -149,6 +201,12 @@ class Recomputed {
 Graph recompute(const Graph& local, const plan::Recompute& plan) {
   if (plan.regions.empty()) return local;
   return Recomputed(local, plan).run();
+}
+
+std::vector<RegionCost> recompute_costs(const Graph& local, const plan::Recompute& plan) {
+  Recomputed recomputed(local, plan);
+  recomputed.run();
+  return recomputed.costs();
 }
 
 }  // namespace perigee::compile

@@ -1,4 +1,8 @@
 // checkpoint: forward ops that run again in the backward pass.
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
 #include "base/error.h"
 #include "methods/names.h"
 #include "methods/texts.h"
@@ -12,6 +16,35 @@ int64_t count_of(const Config& config, const char* field) {
   const auto count = found->get<int64_t>();
   if (count < 1) fail("checkpoint", "{} must be at least 1, but got {}", field, count);
   return count;
+}
+
+// Bytes: a number, or a text with a unit ("40GB", "512 MiB").
+int64_t bytes_of(const Json& value) {
+  if (value.is_number_integer() && value.get<int64_t>() > 0) return value.get<int64_t>();
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    size_t used = 0;
+    double number = 0;
+    try {
+      number = std::stod(text, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    const auto unit = text.substr(std::min(text.find_first_not_of(' ', used), text.size()));
+    constexpr std::pair<std::string_view, double> kUnits[] = {
+        {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},    {"TB", 1e12},
+        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    for (const auto& [name, factor] : kUnits) {
+      const double bytes = number * factor;
+      if (used > 0 && unit == name && bytes >= 1 && bytes < 1e18) {
+        return static_cast<int64_t>(bytes);
+      }
+    }
+  }
+  fail("checkpoint",
+       "memory is a number of bytes or a text such as \"40GB\" or \"512MiB\", "
+       "but got {}",
+       value.dump());
 }
 
 class Checkpoint : public Method {
@@ -30,7 +63,10 @@ class Checkpoint : public Method {
         {"group", "integer",
          "so many matched scopes in a row keep one input among them; default 1"},
         {"ops", "list", "only these ops run again (`attention`); default all"},
-        {"keep", "list", "all but these ops run again (`mm`, `attention`)"}};
+        {"keep", "list", "all but these ops run again (`mm`, `attention`)"},
+        {"memory", "any",
+         "bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it "
+         "takes, the least arithmetic; default all"}};
     return fields;
   }
 
@@ -61,11 +97,15 @@ class Checkpoint : public Method {
       recompute.regions.back().push_back(scopes[i]);
       taken.push_back(scopes[i]);
     }
+    const bool budget = config.fields.contains("memory");
+    if (budget) recompute.budget_bytes = bytes_of(config.fields["memory"]);
     auto sentence =
-        fmt::format("{} scope{} ({}{}) run{} again in the backward pass", taken.size(),
-                    taken.size() == 1 ? "" : "s", taken.front(),
+        fmt::format("{}{} scope{} ({}{}) {} again in the backward pass", budget ? "of " : "",
+                    taken.size(), taken.size() == 1 ? "" : "s", taken.front(),
                     taken.size() == 1 ? "" : (taken.size() == 2 ? ", " : " to ") + taken.back(),
-                    taken.size() == 1 ? "s" : "");
+                    budget              ? "so many run"
+                    : taken.size() == 1 ? "runs"
+                                        : "run");
     if (!recompute.only.empty()) sentence += ", of them the ops " + join(recompute.only);
     if (!recompute.keep.empty()) sentence += ", but for the ops " + join(recompute.keep);
     if (group > 1) sentence += fmt::format("; {} together keep one input", group);

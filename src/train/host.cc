@@ -90,11 +90,13 @@ std::string read_own_plan(const std::string& file) {
   return text;
 }
 
-// Fills the plan's prediction from recorded traces; what was never recorded is estimated and marked
-// so.
+// Fits the plan to its budget of memory and fills its prediction from recorded traces; what was
+// never recorded is estimated and marked so.
 void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
              compile::TraceSource& traces) {
-  plan.prediction = compile::predict_memory(graph, plan, step_spec(job, graph), traces);
+  const auto spec = step_spec(job, graph);
+  plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
+  plan.prediction = compile::predict_memory(graph, plan, spec, traces);
 }
 
 // Traces that are in the database; none are recorded.

@@ -188,8 +188,10 @@ Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ra
   for (const auto& item : net.named_parameters()) values[item.key()] = item.value().detach();
   for (const auto& item : net.named_buffers()) values[item.key()] = item.value();
   // The first rank records the traces that are missing; the others find them.
-  compile::predict_memory(blueprint.training, blueprint.plan,
-                          train::step_spec(job, blueprint.training), impl.traces);
+  const auto spec = train::step_spec(job, blueprint.training);
+  blueprint.plan =
+      compile::fit_recompute(blueprint.training, std::move(blueprint.plan), spec, impl.traces);
+  compile::predict_memory(blueprint.training, blueprint.plan, spec, impl.traces);
   impl.blueprints.resize(impl.connections.size());
   impl.ranks.resize(impl.connections.size());
   impl.each([&](size_t i) {

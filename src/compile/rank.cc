@@ -1,0 +1,146 @@
+#include "compile/rank.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "compile/passes.h"
+#include "graph/ops.h"
+
+namespace perigee::compile {
+
+namespace {
+
+void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& graph) {
+  constexpr std::array known{"sgd", "adam", "adamw", "lion", "none"};
+  if (std::find(known.begin(), known.end(), spec.optimizer) == known.end()) {
+    const std::vector<std::string> names(known.begin(), known.end());
+    fail("compile", "the optimizer must be sgd, adam, adamw, lion or none, but got '{}'{}",
+         spec.optimizer, did_you_mean(spec.optimizer, names));
+  }
+  if (plan.microbatches < 1) {
+    fail("compile", "a step has at least one microbatch, but the plan has {}", plan.microbatches);
+  }
+  if (!spec.results.empty() && plan.microbatches > 1) {
+    fail("compile", "named results need one microbatch per step, but the plan has {}",
+         plan.microbatches);
+  }
+  const auto losses = std::count_if(
+      graph.outputs.begin(), graph.outputs.end(),
+      [](const graph::Output& output) { return output.kind == graph::Output::Kind::loss; });
+  if (plan.precision.parameters == plan::Precision::Parameters::low && !plan.units.empty()) {
+    fail("compile",
+         "parameters that lie in parts (zero1, zero2, fsdp) are float32, but the plan has them in "
+         "{} without masters",
+         graph::name_of(*plan.precision.dtype));
+  }
+  if (plan.recompute.budget_bytes > 0 && !spec.evaluation) {
+    fail(
+        "compile",
+        "a plan with a budget of memory is fitted to it first (compile::fit_recompute), but got {} "
+        "bytes",
+        plan.recompute.budget_bytes);
+  }
+  if (!spec.evaluation && losses != 1) {
+    fail("compile", "a step needs one loss, but the graph has {}", losses);
+  }
+}
+
+}  // namespace
+
+Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec) {
+  check(spec, plan, graph);
+  Common common{.captured = graph};
+  common.graph = select_outputs(graph, spec);
+  if (plan.microbatches > 1) common.loss = shard::classify_loss(common.graph).kind;
+  if (plan.precision == plan::Precision()) {
+    common.sharding = shard::propagate(common.graph, plan);
+  } else {
+    auto rounded = autocast(scale_loss(common.graph, plan.precision.loss_scale), plan);
+    common.sharding = shard::propagate(rounded, with_names_of(plan, common.graph, rounded));
+    common.graph = std::move(rounded);
+  }
+  if (plan.pipeline.cuts()) {
+    common.schedule = schedule_of(plan, spec.evaluation);
+    common.inputs.emplace(common.graph, plan);
+  }
+  return common;
+}
+
+Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
+  auto local = shard::partition(common.graph, common.sharding, plan, rank);
+  // Unused constants go; what is known about the inputs goes with them.
+  std::map<std::pair<graph::Input::Kind, std::string>, mesh::Placements> placements;
+  for (size_t i = 0; i < local.inputs.size(); ++i) {
+    placements[{local.graph.inputs[i].kind, local.graph.inputs[i].name}] = local.inputs[i];
+  }
+  local.graph =
+      graph::eliminate_common_subexpressions(graph::eliminate_dead_code(std::move(local.graph)));
+  local.graph = simplify_views(std::move(local.graph));
+  if (plan.microbatches > 1) set_batch_dims(local.graph, common.graph);
+  local.graph = recompute(local.graph, plan.recompute);
+  local.inputs.clear();
+  for (const auto& input : local.graph.inputs) {
+    local.inputs.push_back(placements.at({input.kind, input.name}));
+  }
+  std::optional<Stage> stage;
+  if (common.schedule) stage = cut_stage(local, plan, *common.schedule, rank);
+  return {std::move(local), std::move(stage)};
+}
+
+Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
+              int64_t rank, TraceSource& traces) {
+  auto& local = given.graph;
+  const Stage* stage = given.stage ? &*given.stage : nullptr;
+  const auto flats = plan.pipeline.cuts()
+                         ? plan::flats(plan, common.inputs->own(common.captured, rank), rank)
+                         : plan::flats(plan, common.captured, rank);
+  const auto gathers = place_gathers(local.graph, plan, flats, stage);
+  const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
+  const Schedule* schedule = common.schedule ? &*common.schedule : nullptr;
+  const auto sections = make_micro_sections(microbatches.micro, stage);
+  const Source source{common.graph, local, plan, spec, flats, rank, sections, stage};
+  Draft draft;
+  draft.program.rank = rank;
+  draft.program.microbatches = plan.microbatches;
+  draft.program.streams = {"compute"};
+  std::vector<ValueId> inputs;
+  const auto gradients = make_state(draft, source, inputs);
+  make_microbatch_sections(draft, source, microbatches, gradients, gathers, inputs, traces);
+  make_step_section(draft, source, gradients, microbatches.factor);
+  if (plan.overlap.accumulate) accumulate_products(draft, traces);
+  slice_products(draft, plan.overlap.slices, traces);
+  offload_activations(draft, plan.offload);
+  stage_host_state(draft, plan.offload);
+  separate_gathers(draft, gradients);
+  if (plan.communication.overlap) order_collectives(draft);
+  insert_waits(draft);
+  if (stage) {
+    draft.order = schedule->orders[stage->index];
+    draft.copies = stage->copies;
+    wait_for_sends(draft);
+  }
+  assign_memory(draft);
+  return finish(std::move(draft));
+}
+
+Alike alike(const Common& common, const plan::Plan& plan) {
+  Alike result{.ranks = plan.mesh.order, .like = {}};
+  if (result.ranks.empty()) {
+    result.ranks.resize(static_cast<size_t>(plan.mesh.size()));
+    std::iota(result.ranks.begin(), result.ranks.end(), 0);
+  }
+  std::map<std::string, int64_t> known;
+  for (int64_t rank : result.ranks) {
+    auto shape = localize(common, plan, rank).graph.graph;
+    for (auto& node : shape.nodes) {
+      std::erase_if(node.args, [](const auto& arg) { return arg.first == "begin"; });
+    }
+    result.like.push_back(known.try_emplace(graph::structural_hash(shape), rank).first->second);
+  }
+  return result;
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,48 @@
+// Compiling in three moves: what all ranks have in common, one rank's graph, its program.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "compile/compile.h"
+#include "compile/stage.h"
+#include "compile/stage_inputs.h"
+#include "shard/partition.h"
+
+namespace perigee::compile {
+
+// What every rank's program is made from.
+struct Common {
+  const graph::Graph& captured;  // parameters in the types that they are stored in
+  graph::Graph graph;
+  shard::Sharding sharding;
+  shard::LossKind loss = shard::LossKind::mean;
+  // Of a pipeline.
+  std::optional<Schedule> schedule;
+  std::optional<StageInputs> inputs;
+};
+
+// Throws Error as compile() does. Recompute decides nothing here: plans that differ in it alone
+// have the same. Keeps a reference to `graph`.
+Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec);
+
+// A rank's graph and, with a pipeline, its stage.
+struct Local {
+  shard::LocalGraph graph;
+  std::optional<Stage> stage;
+};
+
+Local localize(const Common& common, const plan::Plan& plan, int64_t rank);
+
+Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
+              int64_t rank, TraceSource& traces);
+
+// The ranks of the mesh, in its order, and for each the first of those whose local graphs are
+// alike: where a rank's random block begins decides no memory.
+struct Alike {
+  std::vector<int64_t> ranks;
+  std::vector<int64_t> like;
+};
+Alike alike(const Common& common, const plan::Plan& plan);
+
+}  // namespace perigee::compile
