@@ -91,6 +91,54 @@ void share_loss(Draft& draft, const Source& source, std::vector<DraftInstruction
   out.push_back(all_reduce(draft, loss, source.plan.pipeline.axis, "sum"));
 }
 
+// A step that does not wait for all gradients cannot depend on all of them.
+void check_early(const Source& source, const LossScaleState& guard) {
+  if (source.spec.clip_norm.value_or(0.0) > 0) {
+    fail("overlap",
+         "a bucket that is stepped before all gradients are there cannot be clipped by their norm, "
+         "but clip_norm is {}: leave it out, or step = true",
+         *source.spec.clip_norm);
+  }
+  if (guard.value.defined()) {
+    fail("overlap",
+         "a bucket that is stepped before all gradients are there cannot be skipped where one of "
+         "them is not finite: leave out the loss scale and skip_nonfinite, or step = true");
+  }
+}
+
+std::vector<const Bucket*> all_of(const std::vector<Bucket>& buckets) {
+  std::vector<const Bucket*> list;
+  for (const auto& bucket : buckets) list.push_back(&bucket);
+  return list;
+}
+
+// The buckets in the order in which they are reduced, those that are not first.
+std::vector<const Bucket*> by_reduction(const Draft& draft, const std::vector<Bucket>& buckets) {
+  std::map<int32_t, int64_t> last;  // by root: the last collective that reads it
+  int64_t position = 0;
+  for (const auto& section : draft.sections) {
+    for (const auto& part : section.instructions) {
+      ++position;
+      if (part.instruction.kind != Instruction::Kind::collective) continue;
+      each_operand(part.instruction, [&](ValueId v) { last[draft.root(v).index] = position; });
+    }
+  }
+  auto list = all_of(buckets);
+  const auto reduced = [&](const Bucket* bucket) {
+    int64_t at = 0;
+    for (const ValueId v : {bucket->gradients, bucket->part}) {
+      if (!v.defined()) continue;
+      if (const auto found = last.find(draft.root(v).index); found != last.end()) {
+        at = std::max(at, found->second);
+      }
+    }
+    return at;
+  };
+  std::stable_sort(list.begin(), list.end(),
+                   [&](const Bucket* a, const Bucket* b) { return reduced(a) < reduced(b); });
+  return list;
+}
+
 }  // namespace
 
 void make_step_section(Draft& draft, const Source& source, const Gradients& gradients,
@@ -114,18 +162,31 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     if (!out.empty()) draft.sections.push_back(std::move(section));
     return;
   }
-  const ValueId squared = squared_norm(draft, source, gradients, out);
-  const ValueId norm = scalar(draft, Binding::Kind::result, "grad_norm");
-  const ValueId scale = draft.add(kScalar, "scale");
   const auto& guard = gradients.loss_scale;
-  Args clip{{"squared_norm", squared}};
-  if (guard.value.defined()) clip.emplace_back("loss_scale", guard.value);
-  clip.emplace_back("max_norm", spec.clip_norm.value_or(0.0));
-  clip.emplace_back("factor", factor);
-  out.push_back(plain(draft, "perigee::clip_scale", std::move(clip), {norm, scale}));
-  if (guard.value.defined()) {
-    update_loss_scale(guard, source.plan.precision.loss_scale, squared,
-                      scalar(draft, Binding::Kind::scalar, "step"), out);
+  // Appends the gradients' norm; returns by what they are multiplied.
+  const auto measure = [&](const char* name) {
+    const ValueId squared = squared_norm(draft, source, gradients, out);
+    const ValueId norm = scalar(draft, Binding::Kind::result, "grad_norm");
+    const ValueId to = draft.add(kScalar, name);
+    Args clip{{"squared_norm", squared}};
+    if (guard.value.defined()) clip.emplace_back("loss_scale", guard.value);
+    clip.emplace_back("max_norm", spec.clip_norm.value_or(0.0));
+    clip.emplace_back("factor", factor);
+    out.push_back(plain(draft, "perigee::clip_scale", std::move(clip), {norm, to}));
+    if (guard.value.defined()) {
+      update_loss_scale(guard, source.plan.precision.loss_scale, squared,
+                        scalar(draft, Binding::Kind::scalar, "step"), out);
+    }
+    return to;
+  };
+  const bool early = source.plan.overlap.step && spec.optimizer != "none";
+  ValueId scale;
+  if (early) {
+    check_early(source, guard);
+    scale = draft.add(kScalar, "scale");
+    out.push_back(plain(draft, "perigee::full", {{"value", factor}}, {scale}));
+  } else {
+    scale = measure("scale");
   }
   const auto step = [&](const Bucket::Share& share) {
     if (spec.optimizer == "none") {
@@ -171,12 +232,15 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     out.push_back(
         in_place("perigee::" + spec.optimizer + "_", std::move(args), std::move(outputs)));
   };
-  for (const auto& bucket : gradients.buckets) {
+  const auto order = early ? by_reduction(draft, gradients.buckets) : all_of(gradients.buckets);
+  for (const auto* in_order : order) {
+    const auto& bucket = *in_order;
     for (const auto& share : bucket.shares) step(share);
     if (bucket.part.defined() && bucket.level < 3 && spec.optimizer != "none") {
       out.push_back(gather_stepped(draft, gradients, bucket));
     }
   }
+  if (early) measure("scale of nothing");
   draft.sections.push_back(std::move(section));
 }
 

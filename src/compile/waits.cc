@@ -12,13 +12,26 @@ struct Pending {
   int32_t event;
   uint8_t when;
   size_t section;
+  std::pair<int64_t, int64_t> bytes;  // of the root's memory
 };
+
+// By root.
+using Open = std::multimap<int32_t, Pending>;
+
+// Returns one that uses some of these bytes.
+const Pending* find(const Open& open, int32_t root, std::pair<int64_t, int64_t> bytes) {
+  const auto [first, last] = open.equal_range(root);
+  for (auto at = first; at != last; ++at) {
+    const auto& used = at->second.bytes;
+    if (used.first < bytes.second && bytes.first < used.second) return &at->second;
+  }
+  return nullptr;
+}
 
 }  // namespace
 
 void insert_waits(Draft& draft) {
-  std::map<int32_t, Pending> results;        // by root: a collective writes it
-  std::multimap<int32_t, Pending> operands;  // by root: collectives read it
+  Open results, operands;  // what collectives write, and what they read
   const bool several = draft.program.microbatches > 1;
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     auto& section = draft.sections[s];
@@ -46,25 +59,25 @@ void insert_waits(Draft& draft) {
         continue;
       }
       if (!results.empty()) {
-        each_operand(instruction, [&](ValueId v) {
-          const auto found = results.find(draft.root(v).index);
-          if (found != results.end()) wait(found->second);
-        });
+        const auto wait_for_all = [&](const Open& open, ValueId v) {
+          const int32_t root = draft.root(v).index;
+          const auto bytes = draft.bytes_of(v);
+          while (const auto* pending = find(open, root, bytes)) wait(*pending);
+        };
+        each_operand(instruction, [&](ValueId v) { wait_for_all(results, v); });
         for (auto v : instruction.outputs) {
           if (!v.defined()) continue;
-          const int32_t root = draft.root(v).index;
-          if (auto found = results.find(root); found != results.end()) wait(found->second);
-          for (auto found = operands.find(root); found != operands.end();
-               found = operands.find(root)) {
-            wait(found->second);
-          }
+          wait_for_all(results, v);
+          wait_for_all(operands, v);
         }
       }
       if (instruction.kind == Instruction::Kind::collective) {
-        const Pending pending{instruction.event, draft_instruction.when, s};
-        each_operand(instruction,
-                     [&](ValueId v) { operands.emplace(draft.root(v).index, pending); });
-        for (auto v : instruction.outputs) results[draft.root(v).index] = pending;
+        const auto open = [&](Open& list, ValueId v) {
+          list.emplace(draft.root(v).index,
+                       Pending{instruction.event, draft_instruction.when, s, draft.bytes_of(v)});
+        };
+        each_operand(instruction, [&](ValueId v) { open(operands, v); });
+        for (auto v : instruction.outputs) open(results, v);
       }
       out.push_back(std::move(draft_instruction));
     }

@@ -53,6 +53,12 @@ Kernel full(const Arguments& a) {
              Operands, Results out, const Draw&) { out[0] = at::full(shape, value, dtype); };
 }
 
+// sum += self @ mat2.
+Kernel addmm(const Arguments& a) {
+  return [sum = a.operand("sum"), self = a.operand("self"), mat2 = a.operand("mat2")](
+             Operands in, Results, const Draw&) { in[sum].addmm_(in[self], in[mat2]); };
+}
+
 Kernel cast(const Arguments& a) {
   return [self = a.operand("self"), dtype = result_type(a)](Operands in, Results out, const Draw&) {
     out[0] = in[self].to(dtype, /*non_blocking=*/false, /*copy=*/true);
@@ -313,6 +319,7 @@ Kernel label_weight(const Arguments& a) {
 
 using Maker = Kernel (*)(const Arguments&);
 const std::map<std::string_view, Maker> kOps = {
+    {"perigee::addmm_", addmm},
     {"perigee::reshape", reshape},
     {"perigee::expand", expand},
     {"perigee::full", full},

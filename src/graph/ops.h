@@ -49,6 +49,7 @@
 //    lr, step, scale and squared_norm are float64 scalars in memory.
 //   perigee::copy_(self, source, scale = 1.0)              self = source * scale
 //   perigee::accumulate_(self, other, scale = 1.0)         self += other * scale
+//   perigee::addmm_(sum, self, mat2)                       sum += self @ mat2
 //   perigee::scale_(self, scale)                           self *= scale
 //   perigee::squared_norm(tensors) -> [] float64           sum over the list, in its order, of each one's sum of squares
 //                                                          (each summed in float64)

@@ -1,0 +1,222 @@
+// The method overlap: the numbers of one device, what the program shows of it, negative controls.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using compile::Instruction;
+using compile::Program;
+using compile::Section;
+
+constexpr int64_t kRows = 8;
+const compile::StepSpec kSpec{};  // no clipping
+
+const Given& gpt(int64_t microbatches = 1) {
+  static std::map<int64_t, Given> known;
+  const auto [at, added] = known.try_emplace(microbatches);
+  if (added) {
+    torch::manual_seed(3);
+    at->second = built_in(kGpt, kRows, microbatches);
+  }
+  return at->second;
+}
+
+std::string strategy(const std::string& axes, const std::string& methods,
+                     int64_t microbatches = 1) {
+  return fmt::format(
+      R"([["parallel_mode", [{}]], ["gradient_accumulation", {{"microbatches": {}}}]{}])", axes,
+      microbatches, methods.empty() ? "" : ", " + methods);
+}
+
+constexpr const char* kOne = R"(["data", 1])";
+constexpr const char* kTwo = R"(["data", 2])";
+constexpr const char* kTensor = R"(["tensor", 2])";
+const std::string kSmallBuckets = R"(["grad_comm", {"bucket_mb": 0.001}], )";
+
+plan::Plan plan_for(const char* axes, const std::string& methods, int64_t microbatches = 1) {
+  return plan_of(gpt(microbatches), strategy(axes, methods, microbatches), kRows);
+}
+
+Program program_of(const char* axes, const std::string& methods, int64_t microbatches = 1) {
+  static DryRuns traces;
+  at::set_num_threads(1);
+  return compile::compile(gpt(microbatches).graph, plan_for(axes, methods, microbatches), kSpec, 0,
+                          traces);
+}
+
+int64_t count(const Program& program, const std::string& op) {
+  int64_t found = 0;
+  for (const auto& section : program.sections) {
+    found += std::count_if(section.instructions.begin(), section.instructions.end(),
+                           [&](const Instruction& i) { return i.op == op; });
+  }
+  return found;
+}
+
+const Section& section_of(const Program& program, const std::string& name) {
+  for (const auto& section : program.sections) {
+    if (section.name == name) return section;
+  }
+  throw std::runtime_error("no section " + name);
+}
+
+const Outcome& alone(int64_t microbatches) {
+  static std::map<int64_t, Outcome> known;
+  const auto [at, added] = known.try_emplace(microbatches);
+  if (added) {
+    at->second = train(gpt(microbatches), plan_for(kOne, "", microbatches), {}, kSpec)[0];
+  }
+  return at->second;
+}
+
+// Whether an op of that name runs between the start of some collective and its wait.
+bool runs_beside(const Section& section, const std::string& op, const std::string& collective) {
+  const auto& list = section.instructions;
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (list[i].op != collective) continue;
+    for (size_t j = i + 1; j < list.size(); ++j) {
+      if (list[j].kind == Instruction::Kind::wait && list[j].event == list[i].event) break;
+      if (list[j].op == op) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("what overlaps trains as one device does") {
+  struct Case {
+    const char* axes;
+    std::string methods;
+    int64_t microbatches;
+  };
+  for (const auto& c : {
+           Case{kOne, R"(["overlap", {"accumulate": true}])", 2},
+           Case{kTwo, R"(["overlap", {"accumulate": true, "step": true}])", 4},
+           Case{kTwo, kSmallBuckets + R"(["overlap", {"step": true}])", 1},
+           Case{kTwo, R"(["zero1", {}], ["overlap", {"step": true, "accumulate": true}])", 2},
+           Case{kTwo, R"(["zero2", {}], ["overlap", {"step": true}])", 2},
+           Case{kTwo, R"(["fsdp", {}], ["overlap", {"step": true, "accumulate": true}])", 2},
+           Case{kTensor, R"(["tensor_parallel", {}], ["overlap", {"slices": 2}])", 1},
+           Case{R"(["tensor", 2], ["data", 2])",
+                R"(["tensor_parallel", {}], ["overlap", {"slices": 5, "accumulate": true}])", 2},
+           Case{R"(["pipe", 2])",
+                R"(["pipeline_parallel", {"schedule": "zb1p"}],
+                   ["overlap", {"step": true, "accumulate": true}])",
+                4},
+           Case{kTwo, R"(["offload", {"optimizer": true}], ["overlap", {"step": true}])", 1},
+       }) {
+    INFO(c.axes << " " << c.methods);
+    const auto plan = plan_for(c.axes, c.methods, c.microbatches);
+    const auto ranks = train(gpt(c.microbatches), plan, {}, kSpec);
+    CHECK(compare(alone(c.microbatches), ranks) == "");
+    DryRuns traces;
+    const auto predicted =
+        compile::predict_memory(gpt(c.microbatches).graph, plan, kSpec, traces).peak_bytes;
+    for (size_t r = 0; r < ranks.size(); ++r) CHECK(predicted[r] == ranks[r].counted);
+  }
+}
+
+TEST_CASE("products add to their gradients in place, without a result of their own") {
+  const auto plain = program_of(kOne, "", 2);
+  const auto fused = program_of(kOne, R"(["overlap", {"accumulate": true}])", 2);
+  CHECK(count(plain, "perigee::addmm_") == 0);
+  const auto products = count(fused, "perigee::addmm_");
+  CHECK(products >= 2 * 4);  // two blocks with four weights each
+  CHECK(count(fused, "perigee::accumulate_") == count(plain, "perigee::accumulate_") - products);
+  CHECK(count(fused, "aten::mm") == count(plain, "aten::mm") - products);
+  CHECK(fused.peak_bytes <= plain.peak_bytes);
+  // One product that adds nothing.
+  const auto forget = [](Program& program) {
+    for (auto& section : program.sections) {
+      auto& list = section.instructions;
+      const auto at = std::find_if(list.begin(), list.end(),
+                                   [](const Instruction& i) { return i.op == "perigee::addmm_"; });
+      if (at == list.end()) continue;
+      list.erase(at);
+      return;
+    }
+  };
+  CHECK(compare(alone(2), train(gpt(2), plan_for(kOne, R"(["overlap", {"accumulate": true}])", 2),
+                                forget, kSpec)) != "");
+}
+
+TEST_CASE("a bucket is stepped while others are reduced") {
+  const auto plain = program_of(kTwo, kSmallBuckets + R"(["zero1", {}])");
+  const auto early =
+      program_of(kTwo, kSmallBuckets + R"(["zero1", {}], ["overlap", {"step": true}])");
+  CHECK(count(plain, "perigee::adamw_") == count(early, "perigee::adamw_"));
+  const auto waits_before_step = [](const Program& program) {
+    int64_t waits = 0, before = -1;
+    for (const auto& i : section_of(program, "step").instructions) {
+      if (i.op == "perigee::adamw_" && before < 0) before = waits;
+      waits += i.kind == Instruction::Kind::wait;
+    }
+    return before;
+  };
+  CHECK(waits_before_step(early) < waits_before_step(plain));
+  CHECK(waits_before_step(early) <= 1);
+  // The wait for a reduction that is under way is needed.
+  auto program = early;
+  for (auto& section : program.sections) {
+    if (section.name != "step") continue;
+    const auto at =
+        std::find_if(section.instructions.begin(), section.instructions.end(),
+                     [](const Instruction& i) { return i.kind == Instruction::Kind::wait; });
+    REQUIRE(at != section.instructions.end());
+    section.instructions.erase(at);
+  }
+  CHECK_THROWS_WITH(compile::verify(program), Catch::Contains("waited for"));
+}
+
+TEST_CASE("a product's pieces are reduced while the next ones are computed") {
+  const auto plain = program_of(kTensor, R"(["tensor_parallel", {}])");
+  const std::string sliced_by_3 = R"(["tensor_parallel", {}], ["overlap", {"slices": 3}])";
+  const auto sliced = program_of(kTensor, sliced_by_3);
+  const auto reduces = [](const Program& program) { return count(program, "comm::all_reduce"); };
+  // Of two blocks two products in the forward and one in the backward pass; what attention's inputs
+  // give back is a sum of products.
+  CHECK(reduces(sliced) == reduces(plain) + 2 * 2 * 3);
+  CHECK((count(sliced, "aten::mm") - count(plain, "aten::mm")) ==
+        (reduces(sliced) - reduces(plain)));
+  CHECK(runs_beside(section_of(sliced, "micro"), "aten::mm", "comm::all_reduce"));
+  // The executor's trace has the pieces; without one of them the ranks do not train as one does.
+  const auto forget = [](Program& program) {
+    auto& list = program.sections[0].instructions;
+    int64_t seen = 0;
+    std::erase_if(list, [&](const Instruction& i) {
+      return i.op == "comm::all_reduce" && i.in_place && ++seen == 2;
+    });
+  };
+  CHECK(compare(alone(1), train(gpt(), plan_for(kTensor, sliced_by_3), forget, kSpec)) != "");
+}
+
+TEST_CASE("overlap that cannot be is refused with the reason") {
+  DryRuns traces;
+  const auto why = [&](const char* axes, const std::string& methods,
+                       const compile::StepSpec& spec = kSpec) -> std::string {
+    try {
+      compile::compile(gpt().graph, plan_for(axes, methods), spec, 0, traces);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK_THAT(why(kOne, R"(["overlap", {}])"), Catch::Contains("say what is to overlap"));
+  CHECK_THAT(why(kOne, R"(["overlap", {"slices": 2}])"), Catch::Contains("axis tensor"));
+  CHECK_THAT(why(kTensor, R"(["tensor_parallel", {}], ["overlap", {"slices": 0}])"),
+             Catch::Contains("at least 1"));
+  CHECK_THAT(why(kTensor, R"(["tensor_parallel", {"sequence": true}], ["overlap", {"slices": 2}])"),
+             Catch::Contains("without sequence"));
+  CHECK_THAT(why(kOne, R"(["overlap", {"step": true}])", {.clip_norm = 1.0}),
+             Catch::Contains("clip_norm"));
+  CHECK_THAT(why(kOne, R"(["amp_native", {"dtype": "float16"}], ["overlap", {"step": true}])"),
+             Catch::Contains("loss scale"));
+}
+
+}  // namespace perigee::parity
