@@ -29,6 +29,13 @@ ValueId Draft::add_view(ValueId of, int64_t offset, graph::TensorType type,
   return v;
 }
 
+std::pair<int64_t, int64_t> Draft::bytes_of(ValueId v) const {
+  const auto& type = value(v).type;
+  const int64_t begin = view_offset[v.index];
+  return {begin, begin + extent(type.shape, value(v).strides) *
+                             static_cast<int64_t>(graph::size_of(type.dtype))};
+}
+
 int32_t Draft::stream(const std::string& axes) {
   auto& streams = program.streams;
   const auto found = std::find(streams.begin(), streams.end(), axes);
@@ -70,6 +77,23 @@ DraftInstruction wait_for(int32_t event) {
   wait.instruction.event = event;
   wait.instruction.traced = true;
   return wait;
+}
+
+DraftInstruction copy_bytes(Draft& draft, ValueId from, ValueId to, bool to_host) {
+  // As bytes, whatever their layout.
+  const auto bytes = [&](ValueId v) {
+    const auto [begin, end] = draft.bytes_of(v);
+    return draft.add_view(v, 0, {graph::DType::uint8, {end - begin}}, {1},
+                          std::string(draft.value(v).name));
+  };
+  const ValueId source = bytes(from), target = bytes(to);
+  DraftInstruction result =
+      in_place(to_host ? "host::store" : "host::fetch", {{"self", source}}, {target});
+  result.instruction.in_place = false;
+  result.instruction.kind = Instruction::Kind::collective;
+  result.instruction.stream = draft.stream(to_host ? kToHost : kFromHost);
+  result.instruction.event = draft.program.events++;
+  return result;
 }
 
 DraftInstruction all_reduce(Draft& draft, ValueId self, const std::string& axes,

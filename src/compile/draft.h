@@ -42,8 +42,14 @@ struct Home {
   bool outlives =
       false;  // is read after the step, or by every microbatch: keeps its memory to the step's end
   bool borrowed = false;  // persistent: its memory is another program's
+  bool host = false;      // persistent or scratch: in the host's memory
   int64_t bytes = 0;      // takes at least so much: what the largest of the group's ranks needs
 };
+
+// The name of the frame of a pipeline's part, or of its frame on the host.
+inline std::string name_of_part(int part, bool host) {
+  return "microbatch." + std::to_string(part) + (host ? " host" : "");
+}
 
 struct DraftSection {
   std::string name;
@@ -77,6 +83,8 @@ struct Draft {
   ValueId root(ValueId v) const {
     return program.values[v.index].view_of.defined() ? program.values[v.index].view_of : v;
   }
+  // Returns which bytes of its memory the value takes: from, behind.
+  std::pair<int64_t, int64_t> bytes_of(ValueId v) const;
   ProgramValue& value(ValueId v) { return program.values[v.index]; }
   const ProgramValue& value(ValueId v) const { return program.values[v.index]; }
   Home& home(ValueId v) { return homes[root(v).index]; }
@@ -101,6 +109,10 @@ DraftInstruction all_reduce(Draft& draft, ValueId self, const std::string& axes,
 // Returns a wait for a collective's event, where its memory is wanted back before anything reads
 // its result (insert_waits adds the others).
 DraftInstruction wait_for(int32_t event);
+
+// Returns a copy between device and host of all bytes of two values with as many, on its stream,
+// with an event of its own.
+DraftInstruction copy_bytes(Draft& draft, ValueId from, ValueId to, bool to_host);
 
 // Calls f(ValueId) for each defined operand of an instruction, in order.
 template <class F>

@@ -45,9 +45,10 @@ std::vector<Variant> variants(const DraftSection& section, int64_t microbatches)
   return result;
 }
 
-int32_t frame_of_part(const Program& program, int part) {
+// -1 where there is none.
+int32_t frame_of_part(const Program& program, int part, bool host = false) {
   if (part < 0) return -1;
-  const auto name = "microbatch." + std::to_string(part);
+  const auto name = name_of_part(part, host);
   for (size_t f = 0; f < program.frames.size(); ++f) {
     if (program.frames[f].name == name) return static_cast<int32_t>(f);
   }
@@ -176,7 +177,11 @@ Program finish(Draft draft) {
       std::map<std::vector<int32_t>, int32_t> known;  // slots
       const auto slot_of = [&](const std::map<int, int32_t>& parts) {
         std::vector<int32_t> slot(program.frames.size());
-        for (const auto& [part, copy] : parts) slot[frame_of_part(program, part)] = copy;
+        for (const auto& [part, copy] : parts) {
+          slot[frame_of_part(program, part)] = copy;
+          const auto host = frame_of_part(program, part, true);
+          if (host >= 0) slot[host] = copy;
+        }
         const auto [at, added] = known.emplace(slot, program.slots.size());
         if (added) program.slots.push_back(slot);
         return at->second;

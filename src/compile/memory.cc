@@ -193,7 +193,8 @@ class Memory {
     const auto& result = draft_.value(out);
     const auto &home = draft_.homes[root], &wanted = draft_.homes[out.index];
     if (home.kind == Home::Kind::persistent || home.kind != wanted.kind ||
-        home.stream != wanted.stream || crosses(root) || crosses(out.index)) {
+        home.stream != wanted.stream || home.host != wanted.host || crosses(root) ||
+        crosses(out.index)) {
       return false;
     }
     // Its last use is where the result is made.
@@ -215,23 +216,32 @@ class Memory {
     return v;
   }
 
-  int32_t frame_of_part(int part) {
-    const auto [at, added] = part_frames_.emplace(part, draft_.program.frames.size());
-    if (added) {
-      draft_.program.frames.push_back(
-          {.kind = Frame::Kind::microbatch, .name = "microbatch." + std::to_string(part)});
-    }
+  // Returns the frame of that name, made as given where it is new.
+  int32_t frame_named(Frame frame) {
+    const auto [at, added] = named_.emplace(frame.name, draft_.program.frames.size());
+    if (added) draft_.program.frames.push_back(std::move(frame));
     return at->second;
+  }
+
+  int32_t frame_of_part(int part, bool host = false) {
+    const auto frame = frame_named(
+        {.kind = Frame::Kind::microbatch, .name = name_of_part(part, host), .host = host});
+    part_frames_.emplace(frame, part);
+    return frame;
   }
 
   int32_t frame_of(const Home& home) {
     if (home.borrowed) {
-      if (borrowed_ < 0) {
-        borrowed_ = static_cast<int32_t>(draft_.program.frames.size());
-        draft_.program.frames.push_back(
-            {.kind = Frame::Kind::persistent, .name = "borrowed", .borrowed = true});
-      }
-      return borrowed_;
+      return frame_named({.kind = Frame::Kind::persistent,
+                          .name = home.host ? "borrowed host" : "borrowed",
+                          .borrowed = true,
+                          .host = home.host});
+    }
+    if (home.host) {
+      const bool lasts = home.kind == Home::Kind::persistent;
+      return frame_named({.kind = lasts ? Frame::Kind::persistent : Frame::Kind::scratch,
+                          .name = lasts ? "persistent host" : "scratch host",
+                          .host = true});
     }
     if (home.kind == Home::Kind::persistent) return 0;
     if (home.kind == Home::Kind::scratch) return 1;
@@ -282,8 +292,9 @@ class Memory {
         continue;
       }
       const int part = part_of(static_cast<int32_t>(v));
-      const int32_t frame = part >= 0 ? frame_of_part(part) : frame_of(draft_.homes[v]);
-      if (frame == 0 || frame == borrowed_) {
+      const auto& home = draft_.homes[v];
+      const int32_t frame = part >= 0 ? frame_of_part(part, home.host) : frame_of(home);
+      if (program.frames[frame].kind == Frame::Kind::persistent) {
         value.place = {frame, program.frames[frame].bytes};
         program.frames[frame].bytes += align(bytes_[v]);
       } else if (merged[v].start >= 0) {
@@ -298,7 +309,7 @@ class Memory {
       }
     }
     for (size_t f = 1; f < blocks.size(); ++f) {
-      if (program.frames[f].borrowed) continue;
+      if (program.frames[f].kind == Frame::Kind::persistent) continue;
       if (program.frames[f].kind == Frame::Kind::communication) count_moments(blocks[f]);
       const Packing packing = pack(blocks[f]);
       for (size_t b = 0; b < blocks[f].size(); ++b) owners[f][b]->offset = packing.offsets[b];
@@ -327,11 +338,12 @@ class Memory {
         }
       }
     }
-    for (const auto& [part, frame] : part_frames_) {
+    for (const auto& [frame, part] : part_frames_) {
       program.frames[frame].copies = copies_of(draft_, part);
     }
     for (const auto& frame : program.frames) {
-      if (!frame.borrowed) program.peak_bytes += frame.bytes * frame.copies;
+      if (frame.borrowed) continue;
+      (frame.host ? program.host_bytes : program.peak_bytes) += frame.bytes * frame.copies;
     }
   }
 
@@ -385,11 +397,11 @@ class Memory {
   std::vector<int32_t> group_;   // by root: whose place it takes
   std::vector<int64_t> begin_;   // two per section: its first tick, the tick behind it
   std::vector<int32_t> frames_;  // by stream
-  int32_t borrowed_ = -1;        // frame
   int64_t now_ = 0;
   int32_t first_part_ = -1, last_part_ = -1;  // sections: the first and the last of a part
   std::map<int32_t, int> sent_;               // by root: a part's backward pass sends it
-  std::map<int, int32_t> part_frames_;
+  std::map<std::string, int32_t> named_;      // frames but for the first two and streams'
+  std::map<int32_t, int> part_frames_;        // parts by frame
 };
 
 }  // namespace

@@ -50,7 +50,8 @@ class Order {
           after = std::max({after, made_[root], used_[root]});
         });
       }
-      const bool collective = instruction.kind == Instruction::Kind::collective;
+      const bool collective =
+          instruction.kind == Instruction::Kind::collective && !is_copy(instruction.op);
       if (collective) after = std::max(after, last_collective);
       // A moved instruction stands where the one that it follows stands.
       const int64_t place = list_[i].move == Move::early ? after : static_cast<int64_t>(i);

@@ -84,6 +84,13 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole);
 // backward op reads a copy of the forward op, made just before the first one that needs it.
 graph::Graph recompute(const graph::Graph& local, const plan::Recompute& plan);
 
+// What a region costs and brings on a rank, for each microbatch, whichever others run again.
+struct RegionCost {
+  double flops = 0;   // run again
+  int64_t bytes = 0;  // not kept for the backward pass
+};
+std::vector<RegionCost> recompute_costs(const graph::Graph& local, const plan::Recompute& plan);
+
 // -- 3. To a draft
 // ---------------------------------------------------------------------------------------------------
 
@@ -236,6 +243,24 @@ void wait_for_sends(Draft& draft);
 
 // -- 4. On the draft
 // -------------------------------------------------------------------------------------------------
+
+// Has matrix products whose result is only added to a gradient add to it themselves
+// (perigee::addmm_): no result of their own, no pass over it.
+void accumulate_products(Draft& draft, TraceSource& traces);
+
+// Cuts matrix products whose sums are all-reduced into so many pieces of rows: one is reduced, in
+// place, while the next is computed. Throws Error naming the method where the step has none.
+void slice_products(Draft& draft, int64_t slices, TraceSource& traces);
+
+// Copies what the ops of Offload::activations leave to the backward pass to the host's memory, and
+// back into values of its own: out while the ops of the next scope run, back before those that need
+// it, Offload::prefetch scopes ahead.
+void offload_activations(Draft& draft, const plan::Offload& offload);
+
+// Has what outlives a step in the host's memory (Home::host) copied to the device for each
+// instruction that touches it, and back where it writes it: Offload::prefetch such instructions
+// ahead, and while the next one runs.
+void stage_host_state(Draft& draft, const plan::Offload& offload);
 
 // Gives each gathering of a unit but its first a value of its own, and has what runs behind it read
 // that.

@@ -150,6 +150,7 @@ std::string print(const Program& program) {
     fmt::format_to(to, "frame {} {}: {} bytes", kFrames[static_cast<int>(frame.kind)], frame.name,
                    frame.bytes);
     if (frame.copies > 1) fmt::format_to(to, " x {}", frame.copies);
+    if (frame.host) out += " of the host";
     out += '\n';
   }
   for (const auto& binding : program.bindings) {
@@ -174,7 +175,8 @@ std::string summary(const Program& program) {
   auto to = std::back_inserter(out);
   for (const auto& frame : program.frames) {
     if (frame.bytes == 0) continue;
-    const std::string kind = frame.borrowed ? frame.name : kFrames[static_cast<int>(frame.kind)];
+    const bool named = frame.borrowed || frame.host;
+    const std::string kind = named ? frame.name : kFrames[static_cast<int>(frame.kind)];
     fmt::format_to(to, "{}{}: {}\n", kind,
                    frame.kind == Frame::Kind::communication ? " over " + frame.name : "",
                    size_text(frame.bytes * frame.copies));

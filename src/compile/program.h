@@ -40,6 +40,7 @@ struct Frame {
   int64_t copies = 1;     // microbatch: in flight at once
   bool borrowed = false;  // persistent: what another program of the process has; offsets, and no
                           // memory of its own
+  bool host = false;      // lies in the host's memory, which only copies (host::...) touch
 
   bool operator==(const Frame&) const = default;
 };
@@ -76,8 +77,9 @@ struct Instruction {
     op,    // run `op` with `args`
     load,  // copy this rank's part of the running microbatch's data tensor `op` (its binding's
            // name) to outputs[0]
-    collective,  // start a collective (comm::...) on `stream`, from operand to outputs[0], working
-                 // in outputs[1] where there is one; completes `event`. It sees what earlier
+    collective,  // start a collective (comm::...) or a copy (host::store to the host's memory,
+                 // host::fetch from it) on `stream`, from operand to outputs[0], working in
+                 // outputs[1] where there is one; completes `event`. It sees what earlier
                  // instructions of the compute stream and of `stream` wrote
     wait,  // the compute stream waits for `event`, where it is open. In sections of a part of a
            // pipeline each copy of its frame has events of its own: a backward pass waits for
@@ -148,6 +150,11 @@ struct Binding {
   std::vector<mesh::Range> ranges;
 };
 
+// The streams of copies between the device and its host; they are no axes.
+inline constexpr const char* kToHost = "to host";
+inline constexpr const char* kFromHost = "from host";
+inline bool is_copy(const std::string& op) { return op.starts_with("host::"); }
+
 struct Program {
   int64_t rank = 0;
   int64_t microbatches = 1;
@@ -157,11 +164,12 @@ struct Program {
   std::vector<Run> order;  // one optimizer step
   std::vector<std::vector<int32_t>>
       slots;  // by slot: which copy of each frame; empty: the first of each, in slot 0
-  std::vector<std::string>
-      streams;         // [0] "compute", then one per communicating group (compile::ranks_of)
-  int32_t events = 0;  // event numbers are below this
+  std::vector<std::string> streams;  // [0] "compute", then one per communicating group
+                                     // (compile::ranks_of), and kToHost and kFromHost
+  int32_t events = 0;                // event numbers are below this
   std::vector<Binding> bindings;
-  int64_t peak_bytes = 0;    // sum of frames over copies, but for what is borrowed
+  int64_t peak_bytes = 0;    // sum of frames over copies, but for what is borrowed or the host's
+  int64_t host_bytes = 0;    // the same of the host's
   bool exact_memory = true;  // every op has a recorded allocation trace
 
   const Binding* find(Binding::Kind kind, std::string_view name) const;

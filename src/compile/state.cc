@@ -227,6 +227,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
 
   const bool steps = spec.optimizer != "none";
   const auto states = optimizer_states(spec);
+  const Home state_home{.kind = Home::Kind::persistent, .host = source.plan.offload.optimizer};
   for (size_t b = 0; b < gradients.buckets.size(); ++b) {
     auto& bucket = gradients.buckets[b];
     if (bucket.level > 0) {
@@ -246,7 +247,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     bucket.gradients =
         draft.add({bucket.gradient_dtype, {bucket.elements}}, "gradients." + number, home);
     const auto state = [&](size_t k) {
-      return k < states.size() ? draft.add(flat_state, states[k] + "." + number, kPersistent)
+      return k < states.size() ? draft.add(flat_state, states[k] + "." + number, state_home)
                                : ValueId{};
     };
     bucket.first_state = state(0);

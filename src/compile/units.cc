@@ -17,8 +17,6 @@ using graph::TensorType;
 
 namespace {
 
-const Home kPersistent{.kind = Home::Kind::persistent};
-
 // The axes of the first list that are not in the second.
 std::string without(const std::string& axes, const std::string& others) {
   std::string rest;
@@ -180,10 +178,14 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
   const bool trained =
       std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
                   [&](int32_t p) { return gradients.parameters[p].gradient.defined(); });
+  const auto& offload = source.plan.offload;
+  const Home state_home{.kind = Home::Kind::persistent, .host = offload.optimizer};
   // What is all padding is nobody's to lend.
   const bool borrowed = source.spec.borrow_weights && (bucket.level < 3 || flat.held() > 0);
   bucket.weights = draft.add(bucket.level == 3 ? part : whole, "parameters." + flat.name,
-                             {.kind = Home::Kind::persistent, .borrowed = borrowed});
+                             {.kind = Home::Kind::persistent,
+                              .borrowed = borrowed,
+                              .host = bucket.level == 3 && offload.parameters});
   if (bucket.level == 3) {
     // Ops may read them in a lower precision than they are stored in.
     const auto read = graph.type(graph.find_input(flat.members[0].name)->value).dtype;
@@ -203,7 +205,7 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
     bucket.part = inside ? elements_of(draft, bucket.gradients, flat.begin, flat.part)
                          : draft.add(part, name + " part", kept);
     const auto state = [&](size_t k) {
-      return k < states.size() ? draft.add(part, states[k] + "." + flat.name, kPersistent)
+      return k < states.size() ? draft.add(part, states[k] + "." + flat.name, state_home)
                                : ValueId{};
     };
     bucket.first_state = state(0);

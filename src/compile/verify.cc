@@ -94,11 +94,7 @@ class Replay {
       for (int32_t v : made_) {
         if (!live(v).has_value() || bound_.contains(v)) continue;
         bool read = std::any_of(flights_.begin(), flights_.end(), [&](const auto& flight) {
-          const auto& reads = flight.second.reads;
-          const auto& writes = flight.second.writes;
-          const std::pair held(v, copy(v));
-          return std::find(reads.begin(), reads.end(), held) != reads.end() ||
-                 std::find(writes.begin(), writes.end(), held) != writes.end();
+          return uses(flight.second.reads, v) || uses(flight.second.writes, v);
         });
         for (size_t later = r + 1; later < program_.order.size() && !read; ++later) {
           read = reads[program_.order[later].section].contains(v);
@@ -117,14 +113,24 @@ class Replay {
   }
 
  private:
+  // Memory that a collective uses: a root, the copy of its frame, and what of it.
+  struct Use {
+    int32_t root = -1;
+    size_t copy = 0;
+    Piece piece;
+  };
   struct Flight {
-    std::vector<std::pair<int32_t, size_t>> reads, writes;  // roots, and copies of their frames
+    std::vector<Use> reads, writes;
     bool sent = false;  // to another stage: the step's end waits for it
   };
   using Event = std::pair<int32_t, int32_t>;  // and the copy of its section's frame
 
   Event event_of(const Instruction& instruction) const {
     return {instruction.event, program_.copy_of(slot_, section_->frame)};
+  }
+  bool uses(const std::vector<Use>& list, int32_t root) const {
+    return std::any_of(list.begin(), list.end(),
+                       [&](const Use& use) { return use.root == root && use.copy == copy(root); });
   }
   // The root in the run's copy of its frame.
   size_t copy(int32_t root) const {
@@ -230,18 +236,22 @@ class Replay {
   void read(const Instruction& instruction, ValueId v) {
     const int32_t r = root(v);
     const auto piece = this->piece(v);
-    if (piece.empty() || persistent(r)) return in_flight(instruction, r, false);
+    if (piece.empty() || persistent(r)) return in_flight(instruction, v, false);
     if (!live(r).has_value() || !written(r).has(piece.begin, piece.end)) {
       wrong(instruction, fmt::format("a value must be written before it is read, but '{}' is not",
                                      program_.values[v.index].name));
     }
-    in_flight(instruction, r, false);
+    in_flight(instruction, v, false);
   }
 
-  void in_flight(const Instruction& instruction, int32_t r, bool write) const {
+  void in_flight(const Instruction& instruction, ValueId v, bool write) const {
+    const int32_t r = root(v);
+    const auto wanted = piece(v);
     for (const auto& [event, flight] : flights_) {
       auto has = [&](const auto& list) {
-        return std::find(list.begin(), list.end(), std::pair(r, copy(r))) != list.end();
+        return std::any_of(list.begin(), list.end(), [&](const Use& use) {
+          return use.root == r && use.copy == copy(r) && use.piece.overlaps(wanted);
+        });
       };
       if (has(flight.writes) || (write && has(flight.reads))) {
         wrong(
@@ -261,7 +271,7 @@ class Replay {
     }
     for (const auto& [event, flight] : flights_) {
       for (const auto* list : {&flight.reads, &flight.writes}) {
-        if (std::find(list->begin(), list->end(), std::pair(r, copy(r))) != list->end()) {
+        if (uses(*list, r)) {
           wrong(instruction,
                 fmt::format("a collective's tensors are in use until it is waited for, "
                             "but '{}' is released while event {} is open",
@@ -289,7 +299,7 @@ class Replay {
 
   void write(const Instruction& instruction, ValueId v) {
     const int32_t r = root(v);
-    in_flight(instruction, r, true);
+    in_flight(instruction, v, true);
     const auto part = piece(v);
     if (part.empty() || persistent(r)) return;
     if (!live(r).has_value()) claim(instruction, r, piece(ValueId{r}));
@@ -333,6 +343,7 @@ class Replay {
                           instruction.event));
       }
     }
+    check_host(instruction);
     each_read(instruction, [&](ValueId v) { read(instruction, v); });
     std::vector<int32_t> replaced;
     for (auto v : instruction.outputs) {
@@ -355,9 +366,11 @@ class Replay {
       each_operand(instruction, [&](ValueId v) {
         const int32_t r = root(v);
         if (std::find(replaced.begin(), replaced.end(), r) == replaced.end())
-          flight.reads.emplace_back(r, copy(r));
+          flight.reads.push_back({r, copy(r), piece(v)});
       });
-      for (auto v : instruction.outputs) flight.writes.emplace_back(root(v), copy(root(v)));
+      for (auto v : instruction.outputs) {
+        flight.writes.push_back({root(v), copy(root(v)), piece(v)});
+      }
       if (!flights_.emplace(event_of(instruction), std::move(flight)).second) {
         wrong(instruction,
               fmt::format("an event must be waited for before it is used again, but {} "
@@ -370,6 +383,23 @@ class Replay {
         release(instruction, v.index);
       }
     }
+  }
+
+  // Copies alone touch the host's memory: from there to the device's, or back.
+  void check_host(const Instruction& instruction) const {
+    const auto on_host = [&](ValueId v) {
+      const auto frame = program_.values[v.index].place.frame;
+      return frame >= 0 && program_.frames[frame].host;
+    };
+    const bool store = instruction.op == "host::store", fetch = instruction.op == "host::fetch";
+    const auto check = [&](ValueId v, bool wanted) {
+      if (!v.defined() || piece(v).empty() || on_host(v) == wanted) return;
+      wrong(instruction,
+            fmt::format("only copies touch the host's memory, but '{}' lies {}",
+                        program_.values[v.index].name, wanted ? "beside it" : "there"));
+    };
+    each_operand(instruction, [&](ValueId v) { check(v, fetch); });
+    for (auto v : instruction.outputs) check(v, store);
   }
 
   // What a call allocates beside its results overlaps nothing that lives, and among themselves only

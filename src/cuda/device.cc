@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "cuda/check.h"
 #include "cuda/dry_run.h"
+#include "cuda/host_copies.h"
 #include "cuda/ops.h"
 #include "cuda/staging.h"
 
@@ -106,6 +107,18 @@ class GpuDevice : public CudaDevice {
             }};
   }
 
+  std::shared_ptr<std::byte> allocate_host(int64_t bytes) override {
+    const CUDAGuard guard(place_);
+    return pinned_memory(bytes);
+  }
+
+  std::shared_ptr<exec::Work> copy(const at::Tensor& to, const at::Tensor& from,
+                                   bool to_host) override {
+    auto& way = to_host ? out_ : in_;
+    if (!way) way = std::make_unique<HostCopies>(*this);
+    return way->start(to, from);
+  }
+
   std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) override {
     return cuda::dry_run(*this, instance);
   }
@@ -182,6 +195,7 @@ class GpuDevice : public CudaDevice {
   Fault* fault_ = nullptr;
   std::shared_ptr<FrameCount> frames_ = std::make_shared<FrameCount>();
   Staging staging_;
+  std::unique_ptr<HostCopies> out_, in_;  // to the host and from it
   Clock clock_;
   std::vector<std::unique_ptr<Event>> marks_;
 };

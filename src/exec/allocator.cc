@@ -55,7 +55,7 @@ bool in_arena(const void* address) {
 
 // ---- counters
 
-std::atomic<int64_t> arena_bytes{0}, other_bytes{0}, peak_bytes{0};
+std::atomic<int64_t> arena_bytes{0}, other_bytes{0}, peak_bytes{0}, host_bytes{0};
 
 void count(std::atomic<int64_t>& counter, int64_t bytes) {
   counter.fetch_add(bytes, std::memory_order_relaxed);
@@ -220,6 +220,21 @@ std::shared_ptr<std::byte> allocate_frames(int64_t bytes) {
   return {frames, begin};
 }
 
+std::shared_ptr<std::byte> allocate_host_frames(int64_t bytes) {
+  const auto rounded = static_cast<size_t>(std::max<int64_t>(bytes, 64) + 63) / 64 * 64;
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(64, rounded));
+  if (!memory) {
+    fail_run("exec", "offloading needs {} bytes of the host's memory, but there is not so much",
+             bytes);
+  }
+  std::memset(memory, 0, rounded);
+  host_bytes.fetch_add(bytes);
+  return {memory, [bytes](std::byte* p) {
+            std::free(p);
+            host_bytes.fetch_sub(bytes);
+          }};
+}
+
 PlannedAllocations::PlannedAllocations(std::span<const compile::Allocation> allocations,
                                        std::span<std::byte* const> bases) {
   plan = {allocations.data(), allocations.size(), 0, bases.data(), true};
@@ -241,7 +256,9 @@ RecordedAllocations::RecordedAllocations() {
 
 RecordedAllocations::~RecordedAllocations() { recording = nullptr; }
 
-MemoryCount memory_count() { return {arena_bytes.load(), other_bytes.load(), peak_bytes.load()}; }
+MemoryCount memory_count() {
+  return {arena_bytes.load(), other_bytes.load(), peak_bytes.load(), host_bytes.load()};
+}
 
 int64_t library_bytes() {
   std::ifstream status("/proc/self/status");
@@ -249,7 +266,7 @@ int64_t library_bytes() {
     if (!line.starts_with("RssAnon:")) continue;
     const int64_t resident = std::atoll(line.c_str() + 8) << 10;
     const auto counted = memory_count();
-    return std::max<int64_t>(0, resident - counted.arenas - counted.others);
+    return std::max<int64_t>(0, resident - counted.arenas - counted.others - counted.host);
   }
   return 0;
 }

@@ -20,6 +20,10 @@ void install_allocator();
 // in it. Throws Error when there is not enough.
 std::shared_ptr<std::byte> allocate_frames(int64_t bytes);
 
+// Returns zeroed memory, 64-byte aligned, for what is kept off the device; LibTorch's allocations
+// and memory_count()'s peak know nothing of it. Throws Error when there is not enough.
+std::shared_ptr<std::byte> allocate_host_frames(int64_t bytes);
+
 // Serves this thread's allocations at their places until it ends. Do not nest.
 class PlannedAllocations {
  public:
@@ -59,14 +63,15 @@ struct MemoryCount {
   int64_t arenas = 0;  // now
   int64_t others = 0;  // now: batches, results of ops without a recorded trace
   int64_t peak = 0;    // of arenas + others since reset_peak()
+  int64_t host = 0;    // now: of allocate_host_frames
 };
 MemoryCount memory_count();
 void reset_peak();
 
 // Returns the bytes that the process holds and that memory_count() does not see: its anonymous
-// resident memory (/proc/self/status) less arenas and others. They are what LibTorch, MKL, oneDNN
-// and Gloo take past LibTorch's allocator, and Perigee's own graphs and programs. 0 where the
-// system does not tell.
+// resident memory (/proc/self/status) less arenas, others and host. They are what LibTorch, MKL,
+// oneDNN and Gloo take past LibTorch's allocator, and Perigee's own graphs and programs. 0 where
+// the system does not tell.
 int64_t library_bytes();
 
 }  // namespace perigee::exec

@@ -13,8 +13,8 @@
 
 namespace perigee::exec {
 
-// The frames, zeroed: one allocation (and one for those that collectives touch), given back when
-// the last tensor that lies in it is gone.
+// The frames, zeroed: one allocation (and one for those that collectives touch, and one in the
+// host's memory), given back when the last tensor that lies in it is gone.
 class Arena {
  public:
   // Throws Error when there is not enough memory.
@@ -23,15 +23,17 @@ class Arena {
   // Addresses of the frames, by frame: of the copies that the slot of Program::slots names, or of
   // the first ones where it is empty.
   std::vector<std::byte*> bases(const std::vector<int32_t>& slot = {}) const;
+  // Of the device's memory.
   int64_t bytes() const { return bytes_; }
 
-  // Returns a tensor at `address`, which keeps the arena alive.
+  // Returns a tensor at `address`, on the device or in the host's memory, which keeps the arena
+  // alive.
   at::Tensor tensor(std::byte* address, const graph::TensorType& type,
-                    const std::vector<int64_t>& strides) const;
+                    const std::vector<int64_t>& strides, bool host = false) const;
 
  private:
   struct Memory {
-    std::shared_ptr<std::byte> plain, communication;
+    std::shared_ptr<std::byte> plain, communication, host;
   };
   at::Device place_;
   std::shared_ptr<Memory> memory_;

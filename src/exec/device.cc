@@ -7,6 +7,7 @@
 #include "exec/allocator.h"
 #include "exec/communicator.h"
 #include "exec/dry_run.h"
+#include "exec/host_copies.h"
 #include "exec/kernels/kernels.h"
 
 namespace perigee::exec {
@@ -19,6 +20,12 @@ class CpuDevice : public Device {
   Kernel kernel(const Op& op) override { return cpu_kernel(op); }
   std::shared_ptr<std::byte> allocate(int64_t bytes, bool) override {
     return allocate_frames(bytes);
+  }
+  std::shared_ptr<std::byte> allocate_host(int64_t bytes) override {
+    return allocate_host_frames(bytes);
+  }
+  std::shared_ptr<Work> copy(const at::Tensor& to, const at::Tensor& from, bool to_host) override {
+    return (to_host ? out_ : in_).start(to, from);
   }
   bool plans_memory() const override { return true; }
   std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) override {
@@ -37,6 +44,7 @@ class CpuDevice : public Device {
   int64_t time(int64_t mark) override { return mark; }
 
  private:
+  HostCopies out_, in_;
   int64_t others_ = 0;
 };
 

@@ -16,6 +16,8 @@
 
 namespace perigee::exec {
 
+class Work;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -33,6 +35,15 @@ class Device {
   // Returns zeroed memory, 64-byte aligned, that goes with the last copy of the pointer.
   // `communicates`: collectives read and write it. Throws Error when there is not enough.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) = 0;
+
+  // The same in the host's memory, as copies to and from the device want it.
+  virtual std::shared_ptr<std::byte> allocate_host(int64_t bytes) = 0;
+
+  // Starts a copy of bytes between the device and its host, two contiguous tensors of one size. It
+  // sees what was given to the device before it and runs beside what is given behind it; copies the
+  // same way run one after the other.
+  virtual std::shared_ptr<Work> copy(const at::Tensor& to, const at::Tensor& from,
+                                     bool to_host) = 0;
 
   // Whether PlannedAllocations serves what its kernels allocate. Where not, they allocate freely
   // and their results are copied to their places.

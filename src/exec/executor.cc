@@ -37,7 +37,7 @@ struct Prepared {
   std::vector<at::Tensor> operands;  // op
   std::vector<at::Tensor> results;   // op: room for what the call returns
   std::vector<Expected> expected;    // op
-  std::shared_ptr<Group> group;      // collective
+  std::shared_ptr<Group> group;      // collective; none: a copy
   Transfer transfer;                 // collective
   const Binding* binding = nullptr;  // load
   at::Tensor target;                 // load
@@ -137,7 +137,8 @@ struct Executor::Impl {
       // Frames of borrowed values have offsets and no memory.
       address = lent->second + (value.place.offset - program.values[root.index].place.offset);
     }
-    return arena.tensor(address, value.type, value.strides);
+    const bool host = value.place.frame >= 0 && program.frames[value.place.frame].host;
+    return arena.tensor(address, value.type, value.strides, host);
   }
 
   void borrow();
@@ -270,9 +271,11 @@ void Executor::Impl::prepare(Prepared& prepared, const Instruction& instruction,
       break;
     }
     case Instruction::Kind::collective: {
-      prepared.transfer = transfer_of(instruction);
-      const auto axis = axis_of(instruction);
-      prepared.group = communicator.group(axis, compile::ranks_of(mesh, axis, program.rank));
+      if (!compile::is_copy(instruction.op)) {
+        prepared.transfer = transfer_of(instruction);
+        const auto axis = axis_of(instruction);
+        prepared.group = communicator.group(axis, compile::ranks_of(mesh, axis, program.rank));
+      }
       const graph::Node node{.op = instruction.op, .args = instruction.args};
       const auto flat = [&](ValueId v) { return tensor_of(v, bases).view({-1}); };
       auto& transfer = prepared.transfer;
@@ -399,7 +402,10 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
           auto& event = events.at(place_of(instruction.event, run));
           if (event.first)
             fail_run("exec", "a collective must be waited for before it starts again, but was not");
-          event.first = prepared.group->start_flat(prepared.transfer);
+          const auto& transfer = prepared.transfer;
+          event.first = prepared.group ? prepared.group->start_flat(transfer)
+                                       : device.copy(transfer.output, transfer.input,
+                                                     instruction.op == "host::store");
           if (recording) {
             event.second = {instruction.op,
                             instruction.scope,
@@ -470,7 +476,9 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   // Groups first and in one order, so that all ranks connect alike; and what does not fit is found
   // before the first step.
   // Streams stand in the order in which a rank's stage comes to them, which is its own.
-  const std::set<std::string> streams(p.streams.begin() + 1, p.streams.end());
+  std::set<std::string> streams(p.streams.begin() + 1, p.streams.end());
+  streams.erase(compile::kToHost);
+  streams.erase(compile::kFromHost);
   for (const auto& stream : streams) {
     communicator.group(stream, compile::ranks_of(mesh, stream, p.rank));
   }

@@ -36,7 +36,9 @@ class Fsdp : public Method {
         {"fsdp_wrap_params_outmost", "boolean", "no effect, as wrap_trainable_outmost"},
         {"sync_module_states", "boolean", "no effect: ranks begin with the same weights"},
         {"use_orig_params", "boolean", "no effect: parameters keep their names and shapes"},
-        {"cpu_offload", "any", "only false"},
+        {"cpu_offload", "boolean",
+         "each rank's parts of parameters and optimizer state lie in the host's memory; default "
+         "false"},
     };
     fields_.insert(fields_.end(), more.begin(), more.end());
   }
@@ -48,7 +50,6 @@ class Fsdp : public Method {
   const std::vector<Field>& fields() const override { return fields_; }
 
   void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
-    refuse(config);
     note_no_effect(plan, config, *this, "wrap_trainable_outmost",
                    "parameters that require no gradient have units of their own");
     note_no_effect(plan, config, *this, "fsdp_wrap_params_outmost",
@@ -58,7 +59,18 @@ class Fsdp : public Method {
                    "parameters keep their names and shapes");
     const bool reshard = reads_reshard(plan, config);
     set_prefetch(plan.communication, config);
-    if (!add_units(plan, config, request, *this, 3)) return;
+    const bool offloads =
+        config.fields.contains("cpu_offload") && config.fields["cpu_offload"].get<bool>();
+    plan.offload.optimizer = plan.offload.optimizer || offloads;
+    const bool cut = add_units(plan, config, request, *this, 3);
+    if (offloads) {
+      plan.offload.parameters = cut;
+      plan.decisions.push_back(
+          {"fsdp", cut ? "the ranks' parts of parameters and optimizer state lie in the host's "
+                         "memory"
+                       : "optimizer state lies in the host's memory, parameters do not"});
+    }
+    if (!cut) return;
     for (auto& unit : plan.units) unit.reshard_after_forward = reshard;
     plan.decisions.push_back(
         {"fsdp",
@@ -70,13 +82,6 @@ class Fsdp : public Method {
   }
 
  private:
-  static void refuse(const Config& config) {
-    if (!config.fields.contains("cpu_offload")) return;
-    const auto& value = config.fields["cpu_offload"];
-    if (value == false) return;
-    fail("fsdp", "parameters stay on their device: cpu_offload is false, but got {}", value.dump());
-  }
-
   static bool reads_reshard(const plan::Plan& plan, const Config& config) {
     bool reshard = true;
     if (config.fields.contains("sharding_strategy")) {

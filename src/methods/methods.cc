@@ -21,6 +21,8 @@ std::shared_ptr<const Method> zero2();
 std::shared_ptr<const Method> fsdp();
 std::shared_ptr<const Method> amp_native();
 std::shared_ptr<const Method> half();
+std::shared_ptr<const Method> offload();
+std::shared_ptr<const Method> overlap();
 
 namespace {
 
@@ -113,7 +115,9 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      zero2(),
                                                                      fsdp(),
                                                                      amp_native(),
-                                                                     half()};
+                                                                     half(),
+                                                                     offload(),
+                                                                     overlap()};
   return methods;
 }
 

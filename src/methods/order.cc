@@ -18,6 +18,7 @@ constexpr std::string_view kOrder[] = {
     "zero1",                  // these cut what no other method has sharded
     "zero2",                  //
     "fsdp",                   //
+    "offload",                // it takes parameters of units
 };
 
 struct Conflict {

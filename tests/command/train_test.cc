@@ -76,7 +76,9 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
         "--nproc 4 --strategy sequence_parallel", "--nproc 4 --strategy context_parallel",
         "--nproc 4 --strategy 3d", "--nproc 8 --strategy 4d", "--nproc 2 --strategy checkpoint",
         "--nproc 4 --strategy hsdp_context", "--nproc 2 --strategy fsdp_low_memory",
-        "--nproc 4 --strategy pipeline_zero"}) {
+        "--nproc 4 --strategy pipeline_zero", "--nproc 2 --strategy offload",
+        "--nproc 2 --strategy fsdp_offload", "--nproc 2 --strategy overlap",
+        "--nproc 2 --strategy checkpoint_budget"}) {
     INFO(more);
     job.good("train", same + more);
     const auto others = job.losses();

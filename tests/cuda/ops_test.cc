@@ -56,6 +56,10 @@ class ReferenceDevice : public Device {
     return kernel ? kernel : cpu_kernel(op);
   }
   std::shared_ptr<std::byte> allocate(int64_t, bool) override { return nullptr; }
+  std::shared_ptr<std::byte> allocate_host(int64_t) override { return nullptr; }
+  std::shared_ptr<Work> copy(const at::Tensor&, const at::Tensor&, bool) override {
+    return nullptr;
+  }
   std::string kind() const override { return "reference"; }
   bool plans_memory() const override { return false; }
   std::optional<compile::OpTrace> dry_run(const compile::OpInstance&) override { return {}; }

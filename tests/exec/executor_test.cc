@@ -99,6 +99,12 @@ class FreeDevice : public Device {
     communication_bytes += communicates ? bytes : 0;
     return cpu_->allocate(bytes, communicates);
   }
+  std::shared_ptr<std::byte> allocate_host(int64_t bytes) override {
+    return cpu_->allocate_host(bytes);
+  }
+  std::shared_ptr<Work> copy(const at::Tensor& to, const at::Tensor& from, bool to_host) override {
+    return cpu_->copy(to, from, to_host);
+  }
   std::string kind() const override { return "free"; }
   bool plans_memory() const override { return false; }
   std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) override {

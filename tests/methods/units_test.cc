@@ -145,7 +145,7 @@ TEST_CASE("what does not fit is refused, naming what can be changed") {
   CHECK_THAT(why(R"([["fsdp", {"sharding_strategy": "FULL_SHARD",
                                "reshard_after_forward": false}]])"),
              Contains("leave one of them out"));
-  CHECK_THAT(why(R"([["fsdp", {"cpu_offload": true}]])"), Contains("cpu_offload is false"));
+  CHECK_THAT(why(R"([["fsdp", {"cpu_offload": "yes"}]])"), Contains("of type boolean"));
   CHECK_THAT(why(R"([["fsdp", {"prefetch_mb": 0}]])"), Contains("prefetch_mb must be above 0"));
   CHECK_THAT(why(R"([["fsdp", {"backward_prefetch": "BACKWARD"}]])"), Contains("BACKWARD_PRE"));
 }

@@ -83,6 +83,11 @@ class Draw {
     if (coin(0.4)) {
       use("grad_comm", coin(0.5) ? R"({"bucket_mb": 0.001})" : R"({"overlap": false})");
     }
+    if (coin(0.3)) {
+      use("offload", coin(0.5) ? R"({"1": "blocks.*", "optimizer": true})"
+                               : R"({"optimizer": true, "prefetch": 0})");
+    }
+    if (coin(0.3)) use("overlap", R"({"accumulate": true})");
     switch (number(5)) {
       case 0:
         use("zero1");
@@ -170,6 +175,8 @@ TEST_CASE("random combinations of methods train as one device does, or say why t
                                             "context_parallel",
                                             "checkpoint",
                                             "grad_comm",
+                                            "offload",
+                                            "overlap",
                                             "zero1",
                                             "zero2",
                                             "fsdp"};

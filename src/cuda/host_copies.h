@@ -1,0 +1,31 @@
+// Copies between a GPU and pinned memory of its host, beside the ops.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "cuda/device.h"
+#include "exec/communicator.h"
+
+namespace perigee::cuda {
+
+// Returns zeroed pinned memory. Throws Error when the host does not give it.
+std::shared_ptr<std::byte> pinned_memory(int64_t bytes);
+
+// Copies one way, on a stream of their own.
+class HostCopies {
+ public:
+  explicit HostCopies(CudaDevice& device);
+
+  // See exec::Device::copy. The device outlives the work.
+  std::shared_ptr<exec::Work> start(const at::Tensor& to, const at::Tensor& from);
+
+ private:
+  CudaDevice& device_;
+  c10::cuda::CUDAStream stream_;
+};
+
+}  // namespace perigee::cuda
