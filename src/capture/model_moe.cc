@@ -1,6 +1,7 @@
 // moe: a GPT whose blocks have a mixture of experts (Shazeer et al. 2017; capacity and balance loss
-// as in Switch, Fedus et al. 2021, and GShard). Every expert takes at most `capacity` tokens, so
-// all shapes are fixed.
+// as in Switch, Fedus et al. 2021, and GShard). Every expert has a number of places, so all shapes
+// are fixed.
+#include "capture/experts.h"
 #include "capture/model_parts.h"
 
 namespace perigee::models {
@@ -9,6 +10,7 @@ namespace {
 struct Experts : nn::Module {
   int64_t experts, top_k;
   double capacity;
+  bool by_sample, dropless;
   nn::Linear router;
   Tensor up, down;  // [e, w, h], [e, h, w]
 
@@ -16,6 +18,8 @@ struct Experts : nn::Module {
       : experts(m.integer("experts")),
         top_k(m.integer("top_k")),
         capacity(m.number("capacity")),
+        by_sample(m.text("capacity_per") == "sample"),
+        dropless(m.flag("dropless")),
         router(nn::LinearOptions(m.integer("width"), experts).bias(false)) {
     const auto width = m.integer("width"), hidden = m.integer("hidden");
     register_module("router", router);
@@ -26,33 +30,32 @@ struct Experts : nn::Module {
     fill_normal(router->weight, 0.02);
   }
 
+  // An expert's places for the tokens of a group. It is chosen by each token at most once.
+  int64_t places(int64_t tokens) const {
+    if (capacity == 0) return tokens;
+    const auto share = double(tokens * top_k) / double(experts);
+    return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(capacity * share)), 1, tokens);
+  }
+
   // Returns y [b, s, w] and the balance loss [].
   std::pair<Tensor, Tensor> forward(const Tensor& input) {
     const auto width = input.size(-1);
-    const auto x = input.reshape({-1, width});  // [t, w]
-    const auto tokens = x.size(0);
-    const auto places = std::max<int64_t>(
-        1, static_cast<int64_t>(std::ceil(capacity * double(tokens * top_k) / double(experts))));
-    const auto probability = at::softmax(router(x), -1);             // [t, e]
-    const auto [weight, choice] = at::topk(probability, top_k, -1);  // [t, k]
+    const auto x = by_sample ? input : input.reshape({1, -1, width});  // [g, t, w]
+    const auto groups = x.size(0), tokens = x.size(1);
+    const auto probability = at::softmax(router(x), -1);             // [g, t, e]
+    const auto [weight, choice] = at::topk(probability, top_k, -1);  // [g, t, k]
     const auto share = weight / weight.sum(-1, true);
-    const auto flat = choice.reshape({-1});                    // [t * k]
-    const auto hot = at::one_hot(flat, experts);               // [t * k, e]
-    const auto rank = (at::cumsum(hot, 0) * hot).sum(-1) - 1;  // place in its expert's queue
-    const auto kept = rank < places;
-    const auto slot =
-        at::where(kept, flat * places + rank, experts * places);  // the last row takes the rest
-    const auto sent = x.unsqueeze(1).expand({tokens, top_k, width}).reshape({-1, width});
-    const auto queue =
-        at::zeros({experts * places + 1, width}, x.options()).index_add(0, slot, sent);
-    const auto work = queue.narrow(0, 0, experts * places).view({experts, places, width});
-    const auto done =
-        at::bmm(at::gelu(at::bmm(work, up), "tanh"), down).view({experts * places, width});
-    const auto back = at::cat({done, at::zeros({1, width}, x.options())}, 0).index_select(0, slot);
-    const auto y = (back.view({tokens, top_k, width}) * share.unsqueeze(-1)).sum(1);
+    const auto [slot, counts] =
+        perigee::experts::slots(choice, experts, places(tokens), dropless);
+    const auto sent = x.unsqueeze(2).expand({groups, tokens, top_k, width});
+    const auto queue = perigee::experts::dispatch(sent, slot, experts, places(tokens));
+    const auto work = at::gelu(perigee::experts::grouped_mm(queue, up, counts), "tanh");
+    const auto done = perigee::experts::grouped_mm(work, down, counts);
+    const auto y = (perigee::experts::combine(done, slot) * share.unsqueeze(-1)).sum(2);
     // The share of tokens each expert was chosen for, times its mean probability.
-    const auto load = hot.to(x.scalar_type()).mean(0);
-    return {y.view(input.sizes()), (load * probability.mean(0)).sum() * double(experts)};
+    const auto load = at::one_hot(choice, experts).to(x.scalar_type()).mean({1, 2});  // [g, e]
+    const auto balance = (load * probability.mean(1)).sum(-1).mean() * double(experts);
+    return {y.view(input.sizes()), balance};
   }
 };
 

@@ -34,6 +34,13 @@ TORCH_LIBRARY(perigee, m) {
       "label_weight(Tensor target, Tensor? weight=None, int ignore_index=-100, *, "
       "ScalarType dtype) -> Tensor");
   m.def("step_average(Tensor self) -> Tensor");
+  m.def(
+      "expert_slots(Tensor expert, int experts, int places, bool dropless=False) -> (Tensor slot, "
+      "Tensor counts)");
+  m.def("dispatch(Tensor source, Tensor slot, int experts, int places) -> Tensor");
+  m.def("combine(Tensor queue, Tensor slot) -> Tensor");
+  m.def("grouped_mm(Tensor self, Tensor mat2, Tensor counts) -> Tensor");
+  m.def("grouped_outer(Tensor self, Tensor grad, Tensor counts) -> Tensor");
 }
 
 }  // namespace

@@ -44,6 +44,34 @@ std::vector<at::Tensor> label_weight(const Values& v) {
   return {meta_tensor({}, v[3].toScalarType())};
 }
 
+std::vector<at::Tensor> expert_slots(const Values& v) {
+  const auto expert = v.tensor(0);
+  return {at::empty_like(expert), meta_tensor({expert.size(0), v[1].toInt()}, at::kLong)};
+}
+
+std::vector<at::Tensor> dispatch(const Values& v) {
+  const auto source = v.tensor(0);
+  return {meta_tensor({v[2].toInt(), source.size(0), v[3].toInt(), source.size(3)},
+                      source.scalar_type())};
+}
+
+std::vector<at::Tensor> combine(const Values& v) {
+  auto sizes = v.tensor(1).sizes().vec();
+  sizes.push_back(v.tensor(0).size(3));
+  return {meta_tensor(sizes, v.tensor(0).scalar_type())};
+}
+
+std::vector<at::Tensor> grouped_mm(const Values& v) {
+  auto sizes = v.tensor(0).sizes().vec();
+  sizes.back() = v.tensor(1).size(2);
+  return {meta_tensor(sizes, v.tensor(0).scalar_type())};
+}
+
+std::vector<at::Tensor> grouped_outer(const Values& v) {
+  const auto self = v.tensor(0);
+  return {meta_tensor({self.size(0), self.size(3), v.tensor(1).size(3)}, self.scalar_type())};
+}
+
 }  // namespace
 
 ShapeTable perigee_shapes() {
@@ -59,6 +87,11 @@ ShapeTable perigee_shapes() {
       {"perigee::nll_backward", like<1>},
       {"perigee::label_weight", label_weight},
       {"perigee::step_average", like<0>},
+      {"perigee::expert_slots", expert_slots},
+      {"perigee::dispatch", dispatch},
+      {"perigee::combine", combine},
+      {"perigee::grouped_mm", grouped_mm},
+      {"perigee::grouped_outer", grouped_outer},
   };
 }
 

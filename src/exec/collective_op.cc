@@ -1,6 +1,9 @@
 #include "exec/collective_op.h"
 
+#include <ATen/ATen.h>
+
 #include <array>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -11,11 +14,12 @@ namespace {
 
 using Kind = Collective::Kind;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 7> kKinds = {{
+constexpr std::array<std::pair<std::string_view, Kind>, 8> kKinds = {{
     {"comm::all_reduce", Kind::all_reduce},
     {"comm::all_gather", Kind::all_gather},
     {"comm::reduce_scatter", Kind::reduce_scatter},
     {"comm::all_to_all", Kind::all_to_all},
+    {"comm::exchange", Kind::all_to_all},
     {"comm::broadcast", Kind::broadcast},
     {"comm::send", Kind::send},
     {"comm::receive", Kind::receive},
@@ -38,6 +42,7 @@ Transfer transfer_of(const compile::Instruction& instruction) {
     if (name != instruction.op) continue;
     Transfer t{.kind = kind};
     t.reduce = reduce_of(arguments.text("op", "sum"));
+    if (op.name == "comm::exchange") return t;  // RowCounts
     const bool exchanges = kind == Kind::all_to_all;
     if (kind == Kind::reduce_scatter || exchanges) {
       t.input_counts = arguments.integers(exchanges ? "sent" : "counts");
@@ -49,10 +54,32 @@ Transfer transfer_of(const compile::Instruction& instruction) {
     return t;
   }
   fail("exec",
-       "collectives are all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send and "
-       "receive, "
-       "but got {}",
+       "collectives are all_reduce, all_gather, reduce_scatter, all_to_all, exchange, broadcast, "
+       "send and receive, but got {}",
        instruction.op);
+}
+
+Transfer RowCounts::of(const Transfer& buffers, int64_t index) const {
+  const auto matrix = counts.cpu().contiguous();
+  const auto ranks = matrix.size(0);
+  const auto* rows = matrix.const_data_ptr<int64_t>();
+  Transfer t = buffers;
+  for (int64_t other = 0; other < ranks; ++other) {
+    t.input_counts.push_back(rows[index * ranks + other] * width);
+    t.output_counts.push_back(rows[other * ranks + index] * width);
+  }
+  if (back) std::swap(t.input_counts, t.output_counts);
+  const auto part = [](at::Tensor& buffer, const std::vector<int64_t>& parts) {
+    const auto elements = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+    if (elements > buffer.numel()) {
+      fail("exec", "rows that are exchanged must fit {} elements, but are {}", buffer.numel(),
+           elements);
+    }
+    buffer = buffer.narrow(0, 0, elements);
+  };
+  part(t.input, t.input_counts);
+  part(t.output, t.output_counts);
+  return t;
 }
 
 std::string axis_of(const compile::Instruction& instruction) {

@@ -39,6 +39,7 @@ struct Prepared {
   std::vector<Expected> expected;    // op
   std::shared_ptr<Group> group;      // collective; none: a copy
   Transfer transfer;                 // collective
+  std::optional<RowCounts> rows;     // comm::exchange
   const Binding* binding = nullptr;  // load
   at::Tensor target;                 // load
 };
@@ -279,10 +280,16 @@ void Executor::Impl::prepare(Prepared& prepared, const Instruction& instruction,
       const graph::Node node{.op = instruction.op, .args = instruction.args};
       const auto flat = [&](ValueId v) { return tensor_of(v, bases).view({-1}); };
       auto& transfer = prepared.transfer;
-      node.each_operand([&](ValueId v) { transfer.input = flat(v); });
+      if (const auto* self = node.find("self")) transfer.input = flat(std::get<ValueId>(*self));
       const auto& outputs = instruction.outputs;
       if (!outputs.empty() && outputs[0].defined()) transfer.output = flat(outputs[0]);
       if (outputs.size() > 1) transfer.workspace = flat(outputs[1]);
+      if (instruction.op == "comm::exchange") {
+        const auto self = node.get<ValueId>("self", {});
+        prepared.rows = {.counts = tensor_of(node.get<ValueId>("counts", {}), bases),
+                         .back = node.get<bool>("back", false),
+                         .width = tensor_of(self, bases)[0].numel()};
+      }
       break;
     }
     case Instruction::Kind::load: {
@@ -402,8 +409,12 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
           auto& event = events.at(place_of(instruction.event, run));
           if (event.first)
             fail_run("exec", "a collective must be waited for before it starts again, but was not");
-          const auto& transfer = prepared.transfer;
-          event.first = prepared.group ? prepared.group->start_flat(transfer)
+          auto transfer = prepared.rows
+                              ? prepared.rows->of(prepared.transfer, prepared.group->index())
+                              : prepared.transfer;
+          const auto bytes =
+              transfer.input.defined() ? static_cast<int64_t>(transfer.input.nbytes()) : 0;
+          event.first = prepared.group ? prepared.group->start_flat(std::move(transfer))
                                        : device.copy(transfer.output, transfer.input,
                                                      instruction.op == "host::store");
           if (recording) {
@@ -413,9 +424,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
                             instruction.stream,
                             run.microbatch,
                             instruction.phase,
-                            prepared.transfer.input.defined()
-                                ? static_cast<int64_t>(prepared.transfer.input.nbytes())
-                                : 0,
+                            bytes,
                             0,
                             0};
           }

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "exec/expert_ops.h"
 #include "exec/random_op.h"
 #include "exec/tensor.h"
 
@@ -342,7 +343,7 @@ const std::map<std::string_view, Maker> kOps = {
 
 Kernel reference_op(const Op& op) {
   const auto found = kOps.find(op.name);
-  return found == kOps.end() ? Kernel() : found->second(Arguments(op));
+  return found == kOps.end() ? expert_op(op) : found->second(Arguments(op));
 }
 
 Distribution distribution_of(const Arguments& a) {

@@ -76,6 +76,8 @@ double scores(const Sizes& s) {
 double zero(const Sizes&) { return 0; }
 double input_elements(const Sizes& s) { return s.operand("self"); }
 double matrix_product(const Sizes& s) { return 2 * s.result() * s.back("self", 1); }
+// Its places, each a product of a column and a row.
+double grouped_outer(const Sizes& s) { return 2 * s.operand("self") * s.back("grad", 1); }
 double matrix_product_and_sum(const Sizes& s) {
   return 2 * s.result() * s.back("batch1", 1) * s.back("mat1", 1) + s.result();
 }
@@ -84,6 +86,8 @@ double softmax(const Sizes& s) { return 5 * s.result(); }
 const std::unordered_map<std::string_view, Rule>& rules() {
   static const std::unordered_map<std::string_view, Rule> table = [] {
     std::unordered_map<std::string_view, Rule> t;
+    t["perigee::grouped_mm"] = matrix_product;
+    t["perigee::grouped_outer"] = grouped_outer;
     for (auto op : {"aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot"}) {
       t[op] = matrix_product;
     }

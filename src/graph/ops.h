@@ -33,12 +33,32 @@
 //   perigee::step_average(self []) -> []       identity within one microbatch; compile/ replaces it by the average of
 //                                              `self` over all microbatches of the step, known before the first backward
 //
+// -- A mixture of experts (capture/experts.h): groups g of tokens t with k choices each, e experts with c places for a group
+//   perigee::expert_slots(expert [g,t,k], experts, places, dropless) -> (slot [g,t,k], counts [g,e])   int64; slot is
+//       expert * places + place, in the order of tokens, or -1: no place left, an error where dropless. counts: places
+//       taken. shard/ adds `before` [n,g,e], what the ranks of a group chose, and `index`, this rank's place among them
+//   perigee::dispatch(source [g,t,k,w], slot, experts, places) -> queue [e,g,c,w]   rows to their slots, 0 elsewhere
+//   perigee::combine(queue [e,g,c,w], slot) -> [g,t,k,w]     rows from their slots, 0 where there is none. Both: shard/
+//                                              adds `first`, the first expert whose places the queue has
+//   perigee::grouped_mm(self [e,g,c,w], mat2 [e,w,h], counts) -> [e,g,c,h]          for the places taken, 0 elsewhere
+//   perigee::grouped_outer(self [e,g,c,w], grad [e,g,c,h], counts) -> [e,w,h]       their sum of self' grad
+// In local graphs, where ranks exchange the rows that they have for each other's experts:
+//   perigee::expert_counts(expert [g,t,k]) -> [1,g,e] int64  how often each is chosen
+//   perigee::route(slot, places, owners, held, group, groups) -> (order [r], target [r], counts [n])   int64, r = g t k:
+//       the rows with a place, sorted by the rank that holds the expert (rank i: `held` of them from owners[i] on); where
+//       each goes in that rank's [held, groups, c], of which this rank's tokens are groups `group` and following; and how
+//       many go to each rank. What order and target hold behind their sum says nothing
+//   perigee::take_rows(self [*,w], index [r], counts [n,n], position, back) -> [r,w]    rows of self; index as far as
+//       counts say: all that this rank (`position`) sends (counts[position]), or gets (back: counts[:, position])
+//   perigee::put_rows(rows [r,w], index [r], counts, position, back) -> type            the reverse, 0 elsewhere
+//
 // -- Collectives in a local graph. `axis` names mesh axes ("data", or "data,context"), whose group
 // holds this rank.
 //   comm::all_reduce(self, axis, op)           op: sum, max, min, avg
 //   comm::all_gather(self, axis, dim)          type; shards in group order, uneven sizes allowed
 //   comm::reduce_scatter(self, axis, dim, op)  type
 //   comm::all_to_all(self, axis, split_dim, cat_dim)
+//   comm::exchange(self [r,*], counts [n,n], axis, back)     type; counts[i][j] rows of i's go to j; back: of j's to i
 //   comm::broadcast(self, axis, root)
 //   comm::send(self, axis, peer), comm::receive(axis, peer)
 // In programs operands and results of these are flat, the ranks' parts one after the other; what packs and unpacks is

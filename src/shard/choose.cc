@@ -12,10 +12,10 @@ using mesh::Reduce;
 
 // A way to run the node on one axis.
 struct Option {
-  enum class Kind : uint8_t { replicate, dim, linear };
+  enum class Kind : uint8_t { replicate, dim, linear, crossing };
   Kind kind = Kind::replicate;
   Cut cut;        // of Kind::dim
-  int group = 0;  // of Kind::linear
+  int group = 0;  // of Kind::linear; of Kind::crossing: which
   Reduce reduce = Reduce::sum;
   bool operator==(const Option&) const = default;
 };
@@ -95,8 +95,45 @@ class Chooser {
         break;
       }
     }
+    for (size_t c = 0; c < pattern_.crossings.size(); ++c) {
+      if (asks_for(pattern_.crossings[c], axis) && crosses(pattern_.crossings[c], {axis})) {
+        options.push_back({.kind = Option::Kind::crossing, .group = static_cast<int>(c)});
+      }
+    }
     options.push_back({});
     return options;
+  }
+
+  // Whether an operand lies so, or a result is pinned so.
+  bool asks_for(const Crossing& crossing, int axis) const {
+    if (mesh_.axes[axis].size == 1) return false;
+    const auto lies = [&](const Placement& p, int dim) {
+      return dim >= 0 && p == Placement::shard(dim);
+    };
+    for (int i = 0; i < call_.operand_count(); ++i) {
+      if (lies(situation_.operands[i][axis], crossing.operands[i])) return true;
+    }
+    for (int r = 0; r < call_.result_count(); ++r) {
+      const auto* pin = situation_.pins[r];
+      if (pin && lies((*pin)[axis], crossing.results[r])) return true;
+    }
+    return false;
+  }
+
+  // Whether all its shards are equal over these axes together.
+  bool crosses(const Crossing& crossing, const std::vector<int>& axes) const {
+    int64_t parts = 1;
+    for (int a : axes) parts *= mesh_.axes[a].size;
+    const auto divides = [&](int dim, const std::vector<int64_t>& shape) {
+      return dim < 0 || shape[dim] % parts == 0;
+    };
+    for (int i = 0; i < call_.operand_count(); ++i) {
+      if (!divides(crossing.operands[i], call_.shape(i))) return false;
+    }
+    for (int r = 0; r < call_.result_count(); ++r) {
+      if (call_.has_result(r) && !divides(crossing.results[r], call_.result_shape(r))) return false;
+    }
+    return true;
   }
 
   bool in_operands(Cut cut) const {
@@ -147,10 +184,16 @@ class Chooser {
         }
         for (auto& result : choice.results) result[a] = Placement::partial(option.reduce);
       }
-      if (option.kind != Option::Kind::dim) continue;
+      if (option.kind != Option::Kind::dim && option.kind != Option::Kind::crossing) continue;
       std::vector<int> together;
       for (int b = 0; b < axes_; ++b) {
         if (picked[b] == option) together.push_back(b);
+      }
+      if (option.kind == Option::Kind::crossing) {
+        const auto& crossing = pattern_.crossings[option.group];
+        if (!crosses(crossing, together)) return {};
+        place(choice, crossing, a);
+        continue;
       }
       if (together[0] == a && together.size() > 1 &&
           !may_shard(call_, pattern_, option.cut, together, mesh_)) {
@@ -163,9 +206,52 @@ class Chooser {
         if (mixes_reductions(placements)) return {};
       }
     }
-    if (!runs_divide(call_, choice, mesh_)) return {};
-    choice.cost = cost_of(choice);
+    if (!runs_divide(call_, choice, mesh_) || !are_innermost(choice, picked)) return {};
+    choice.cost = cost_of(choice) + exchanged(choice, picked);
     return choice;
+  }
+
+  void place(Choice& choice, const Crossing& crossing, int axis) const {
+    const auto put = [&](std::vector<Placements>& tensors, const std::vector<int>& dims) {
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        if (dims[i] >= 0) tensors[i][axis] = Placement::shard(dims[i]);
+      }
+    };
+    put(choice.operands, crossing.operands);
+    put(choice.results, crossing.results);
+  }
+
+  // What the ranks of a crossing hold of a dim is one piece: other axes that cut it are outer ones.
+  bool are_innermost(const Choice& choice, const std::vector<Option>& picked) const {
+    for (int a = 0; a < axes_; ++a) {
+      if (picked[a].kind != Option::Kind::crossing) continue;
+      for (int b = 0; b < a; ++b) {
+        if (picked[b] == picked[a]) continue;
+        for (const auto* tensors : {&choice.operands, &choice.results}) {
+          for (const auto& placements : *tensors) {
+            if (placements[a].is_shard() && placements[b] == placements[a]) return false;
+          }
+        }
+      }
+    }
+    return true;
+  }
+
+  // What the crossings' lowerings move.
+  double exchanged(const Choice& choice, const std::vector<Option>& picked) const {
+    double cost = 0;
+    for (int a = 0; a < axes_; ++a) {
+      if (picked[a].kind != Option::Kind::crossing) continue;
+      const auto& crossing = pattern_.crossings[picked[a].group];
+      const int t = crossing.moves;
+      const auto& from = crossing.moves_result ? choice.results[t] : choice.operands[t];
+      const auto& type = crossing.moves_result ? call_.result_type(t) : call_.operand_type(t);
+      // As much as an all-to-all into another dim would.
+      auto to = from;
+      to[a] = Placement::shard(static_cast<int>(type.shape.size()) - 1);
+      cost += redistributor_.path(type, from, to).cost;
+    }
+    return cost;
   }
 
   void place(Choice& choice, Cut cut, int axis) const {

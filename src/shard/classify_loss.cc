@@ -35,7 +35,7 @@ bool is_mean(const Node& node) { return node.op == "aten::mean" || node.op == "a
 
 // Ops that put rows to places that an index names.
 bool dispatches(const Node& node) {
-  return node.op == "aten::index_add" || node.op.starts_with("aten::index_put") ||
+  return node.op == "perigee::dispatch" || node.op == "aten::index_add" || node.op.starts_with("aten::index_put") ||
          node.op.starts_with("aten::scatter");
 }
 

@@ -23,6 +23,7 @@ void add_batch_norm_rules(Rules& rules);
 void add_loss_rules(Rules& rules);
 void add_vocabulary_rules(Rules& rules);
 void add_attention_rules(Rules& rules);
+void add_expert_rules(Rules& rules);
 void add_convolution_rules(Rules& rules);
 void add_index_rules(Rules& rules);
 void add_spatial_rules(Rules& rules);

@@ -68,10 +68,14 @@ std::vector<graph::ValueId> Lowering::emit(Args args) {
   return results;
 }
 
-graph::ValueId Lowering::emit(std::string op, Args args, graph::TensorType type) {
+std::vector<graph::ValueId> Lowering::emit(std::string op, Args args,
+                                           std::vector<graph::TensorType> types) {
   const auto& node = call.node();
-  return local.add_node(std::move(op), std::move(args), {std::move(type)}, node.scope,
-                        node.phase)[0];
+  return local.add_node(std::move(op), std::move(args), std::move(types), node.scope, node.phase);
+}
+
+graph::ValueId Lowering::emit(std::string op, Args args, graph::TensorType type) {
+  return emit(std::move(op), std::move(args), std::vector{std::move(type)})[0];
 }
 
 std::string Lowering::axes_of(int operand, int dim) const {

@@ -1,6 +1,7 @@
 // Making one node local: what a rule's lowering works with.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,8 @@ class Lowering {
   const std::vector<mesh::Placements>& result_placements;
   std::vector<graph::ValueId> operands;  // in `local`, lying as operand_placements say
   graph::Graph& local;
+  // What lowerings of other nodes made and this one may use, by what it is.
+  std::map<std::string, graph::ValueId>& shared;
 
   // Returns the node's arguments with local operands and sizes.
   Args local_args() const;
@@ -32,6 +35,9 @@ class Lowering {
   std::vector<graph::TensorType> local_types() const;
   // Emits the same op with local_args, changed by the caller, and local types.
   std::vector<graph::ValueId> emit(Args args);
+  // Emits a node with these results.
+  std::vector<graph::ValueId> emit(std::string op, Args args,
+                                   std::vector<graph::TensorType> types);
   // Emits a node with one result.
   graph::ValueId emit(std::string op, Args args, graph::TensorType type);
   // Returns the names of the mesh axes on which the operand's dim is sharded, comma separated.

@@ -109,7 +109,8 @@ class Partition {
                       sharding_.operands[n],
                       sharding_.results[n],
                       std::move(operands),
-                      local_.graph};
+                      local_.graph,
+                      shared_};
     const bool lowered = site.lower && !runs_replicated(n);
     const auto results = lowered ? site.lower(lowering) : lowering.emit(lowering.local_args());
     for (size_t r = 0; r < node.outputs.size(); ++r) {
@@ -189,6 +190,7 @@ class Partition {
   const SiteTable sites_;
   Redistributor redistributor_;
   LocalGraph local_;
+  std::map<std::string, ValueId> shared_;
   std::vector<std::vector<Version>> versions_;       // per global value
   std::vector<bool> is_parameter_;                   // per global value
   std::map<std::string, std::vector<size_t>> cuts_;  // by parameter: axes

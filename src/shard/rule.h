@@ -100,6 +100,17 @@ struct SizeArgument {
   int dim = -1;    // -1: the whole shape
 };
 
+// A way to shard the node that no dim of the pattern is: its tensors are cut into equal shards, each
+// along a dim of its own, and the lowering has the ranks exchange what lies elsewhere (tokens and
+// the experts that they go to).
+struct Crossing {
+  std::vector<int> operands, results;  // per tensor: its dim, or -1 where it is whole
+  // The tensor whose elements change ranks, all of them: an operand, or a result.
+  bool moves_result = false;
+  int moves = 0;
+  bool operator==(const Crossing&) const = default;
+};
+
 // One node's dims. A tensor dim holds an index of `dims`, or -1: it must be whole.
 struct Pattern {
   std::vector<Dim> dims;
@@ -114,6 +125,7 @@ struct Pattern {
       addends;  // operands that are added once: Partial where a Role::sum dim is sharded (a bias)
   std::vector<SizeArgument> sizes;
   std::vector<Inner> inner;
+  std::vector<Crossing> crossings;
 
   // Returns the index of a new dim.
   int add(Role role = Role::free, bool even = false);

@@ -7,12 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "exec/kernels/gemm.h"
 #include "exec/kernels/lanes.h"
-
-// BLAS, which LibTorch carries; its headers do not declare it.
-extern "C" void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n,
-                       const int* k, const float* alpha, const float* a, const int* lda,
-                       const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
 
 namespace perigee::exec::kernels {
 namespace {
@@ -21,13 +17,6 @@ using at::Tensor;
 
 constexpr int64_t kRows = 64;  // of a block
 
-// A matrix in rows; `row` elements from one row to the next.
-template <class T>
-struct Matrix {
-  T* data;
-  int64_t row;
-  Matrix from(int64_t r) const { return {data + r * row, row}; }
-};
 using In = Matrix<const float>;
 using Out = Matrix<float>;
 
@@ -37,21 +26,6 @@ In read(const Tensor& t, int64_t b, int64_t h) {
 }
 Out write(const Tensor& t, int64_t b, int64_t h) {
   return {t.mutable_data_ptr<float>() + b * t.stride(0) + h * t.stride(1), t.stride(2)};
-}
-
-struct Shape {
-  int64_t m, n, k;
-};
-
-// c [m,n] = alpha a b + beta c, with a or b transposed where said. BLAS counts in columns, so it is
-// told of c' = b' a'.
-void multiply(Shape shape, float alpha, In a, bool trans_a, In b, bool trans_b, float beta, Out c) {
-  const char fa = trans_a ? 'T' : 'N', fb = trans_b ? 'T' : 'N';
-  const int m = static_cast<int>(shape.m), n = static_cast<int>(shape.n),
-            k = static_cast<int>(shape.k);
-  const int lda = static_cast<int>(a.row), ldb = static_cast<int>(b.row),
-            ldc = static_cast<int>(c.row);
-  sgemm_(&fb, &fa, &n, &m, &k, &alpha, b.data, &ldb, a.data, &lda, &beta, c.data, &ldc);
 }
 
 PERIGEE_INLINE int64_t lanes_left(int64_t i, int64_t n) {
