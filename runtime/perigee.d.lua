@@ -25,6 +25,11 @@ function methods.sequence_parallel(config) end
 ---@return table
 function methods.context_parallel(config) end
 
+---Shares the experts of a mixture out over the ranks of axes. Where the batch is sharded over them too, tokens are sent to the ranks of their experts and back, as many as there are; where tokens are whole, each rank serves its experts and the results are summed.
+---@param config? table config: axis (any): an axis, or a list of them; default `expert`, over which the batch is then sharded too; tensor (string): the axis over which each expert is split inside; default none.
+---@return table
+function methods.expert_parallel(config) end
+
 ---Spreads the layers over the stages of an axis of the mesh; microbatches run through them as a schedule says. Without starts the parts are cut between blocks so that the slowest has as little work as can be.
 ---@param config? table config: axis (string): the axis; default `pipe`; schedule (string): gpipe, 1f1b (default), eager_1f1b, interleaved, looped_bfs, zb1p, zb2p, zbv, v_half, v_min or dualpipe_v; chunks (integer): parts of a stage; default 2 for interleaved, looped_bfs, zbv, v_half, v_min and dualpipe_v, else 1; starts (list): the scopes at which the parts behind the first begin (`blocks.4`), one less than parts; blocks (any): scopes or module types between which parts may be cut; default the longest row of numbered modules (`blocks.*`); group (integer): interleaved: microbatches that run together; default one a stage; extra (integer): 1f1b: forwards in flight above what 1f1b has; default 0; costs (list): {forward, input gradient, weight gradient}: their times, for schedules that are found by a search; default {1, 1, 1}.
 ---@return table

@@ -26,8 +26,8 @@ Tensor rows_of(const Tensor& slot, int64_t experts, int64_t places, int64_t firs
 }
 
 Tensor dispatch_op(const Tensor& source, const Tensor& slot, int64_t experts, int64_t places) {
-  static const auto op = typed_op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t)>(
-      "perigee::dispatch");
+  static const auto op =
+      typed_op<Tensor(const Tensor&, const Tensor&, int64_t, int64_t)>("perigee::dispatch");
   return op.call(source, slot, experts, places);
 }
 
@@ -58,8 +58,7 @@ struct Combine : torch::autograd::Function<Combine> {
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
     return {dispatch(grads[0], context->get_saved_variables()[0],
-                     context->saved_data["experts"].toInt(),
-                     context->saved_data["places"].toInt()),
+                     context->saved_data["experts"].toInt(), context->saved_data["places"].toInt()),
             {}};
   }
 };
@@ -70,15 +69,15 @@ Tensor flat(const Tensor& queue) { return queue.reshape({queue.size(0), -1, queu
 struct GroupedMm : torch::autograd::Function<GroupedMm> {
   static Tensor forward(AutogradContext* context, const Tensor& self, const Tensor& weight,
                         const Tensor& counts) {
-    static const auto op = typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&)>(
-        "perigee::grouped_mm");
+    static const auto op =
+        typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&)>("perigee::grouped_mm");
     context->save_for_backward({self, weight, counts});
     at::AutoDispatchBelowADInplaceOrView below;
     return op.call(self, weight, counts);
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    static const auto outer = typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&)>(
-        "perigee::grouped_outer");
+    static const auto outer =
+        typed_op<Tensor(const Tensor&, const Tensor&, const Tensor&)>("perigee::grouped_outer");
     const auto saved = context->get_saved_variables();
     const auto &self = saved[0], &weight = saved[1], &counts = saved[2];
     const auto d_self = grouped_mm(grads[0], weight.transpose(1, 2), counts);
@@ -94,9 +93,9 @@ struct GroupedMm : torch::autograd::Function<GroupedMm> {
 namespace plain {
 
 std::pair<Tensor, Tensor> slots(const Tensor& expert, int64_t experts, int64_t places) {
-  const auto flat = expert.reshape({expert.size(0), -1});              // [g, t * k]
-  const auto hot = at::one_hot(flat, experts);                         // [g, t * k, e]
-  const auto place = (at::cumsum(hot, 1) * hot).sum(-1) - 1;           // in its expert's queue
+  const auto flat = expert.reshape({expert.size(0), -1});     // [g, t * k]
+  const auto hot = at::one_hot(flat, experts);                // [g, t * k, e]
+  const auto place = (at::cumsum(hot, 1) * hot).sum(-1) - 1;  // in its expert's queue
   const auto slot = at::where(place < places, flat * places + place, -1);
   return {slot.view(expert.sizes()), hot.sum(1).clamp_max(places)};
 }

@@ -45,8 +45,7 @@ struct Experts : nn::Module {
     const auto probability = at::softmax(router(x), -1);             // [g, t, e]
     const auto [weight, choice] = at::topk(probability, top_k, -1);  // [g, t, k]
     const auto share = weight / weight.sum(-1, true);
-    const auto [slot, counts] =
-        perigee::experts::slots(choice, experts, places(tokens), dropless);
+    const auto [slot, counts] = perigee::experts::slots(choice, experts, places(tokens), dropless);
     const auto sent = x.unsqueeze(2).expand({groups, tokens, top_k, width});
     const auto queue = perigee::experts::dispatch(sent, slot, experts, places(tokens));
     const auto work = at::gelu(perigee::experts::grouped_mm(queue, up, counts), "tanh");

@@ -27,7 +27,8 @@ const int64_t* integers(const Tensor& t) { return t.const_data_ptr<int64_t>(); }
 // Rows [*, w] of any strides but the last.
 class Rows {
  public:
-  explicit Rows(const Tensor& t) : tensor_(t.stride(-1) == 1 || t.size(-1) == 1 ? t : t.contiguous()) {
+  explicit Rows(const Tensor& t)
+      : tensor_(t.stride(-1) == 1 || t.size(-1) == 1 ? t : t.contiguous()) {
     bytes_ = tensor_.size(-1) * static_cast<int64_t>(tensor_.element_size());
   }
   int64_t bytes() const { return bytes_; }
@@ -94,10 +95,11 @@ struct Slots {
 
   // The last token's place that is one too many: `next` [g, e] are the places asked for.
   [[noreturn]] void overflow(int64_t e, int64_t asked) const {
-    fail_run("exec",
-             "no token may be left out (dropless), but expert {} gets {} or more of a group and has "
-             "{} places: raise model.capacity, or set it to 0 for places for all",
-             e, asked, places);
+    fail_run(
+        "exec",
+        "no token may be left out (dropless), but expert {} gets {} or more of a group and has "
+        "{} places: raise model.capacity, or set it to 0 for places for all",
+        e, asked, places);
   }
 
   void on_cpu(const Tensor& chosen, const Tensor& all, Tensor& slot, Tensor& counts) const {
@@ -277,7 +279,8 @@ Kernel grouped_outer(const Arguments& a) {
       out[0] = experts::plain::grouped_outer(in[self], in[grad], in[taken]);
       return;
     }
-    const auto x = in[self].contiguous(), d = in[grad].contiguous(), counts = in[taken].contiguous();
+    const auto x = in[self].contiguous(), d = in[grad].contiguous(),
+               counts = in[taken].contiguous();
     const int64_t experts = shape[0], groups = x.size(1), inner = shape[1], width = shape[2];
     out[0] = at::zeros(shape, x.options());
     dispatch_gemm(x, [&]<class T>() {
@@ -302,7 +305,7 @@ Kernel route(const Arguments& a) {
     int64_t places, held, group, groups;
     Shape owners;
   };
-  const Route route{a.operand("slot"),      a.integer("places"), a.integer("held"),
+  const Route route{a.operand("slot"),     a.integer("places"), a.integer("held"),
                     a.integer("group", 0), a.integer("groups"), a.integers("owners")};
   return [route](Operands in, Results out, const Draw&) {
     const auto& given = in[route.slot];
@@ -380,7 +383,8 @@ Kernel put_rows(const Arguments& a) {
     out[0] = at::zeros(shape, from.options());
     const auto rows = share.rows(in);
     if (!from.is_cpu()) {
-      out[0].view({-1, shape.back()})
+      out[0]
+          .view({-1, shape.back()})
           .index_copy_(0, in[share.index].narrow(0, 0, rows), from.narrow(0, 0, rows));
       return;
     }

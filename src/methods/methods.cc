@@ -15,6 +15,7 @@ std::shared_ptr<const Method> checkpoint();
 std::shared_ptr<const Method> pipeline_parallel();
 std::shared_ptr<const Method> sequence_parallel();
 std::shared_ptr<const Method> context_parallel();
+std::shared_ptr<const Method> expert_parallel();
 std::shared_ptr<const Method> tensor_parallel();
 std::shared_ptr<const Method> zero1();
 std::shared_ptr<const Method> zero2();
@@ -107,6 +108,7 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      tensor_parallel(),
                                                                      sequence_parallel(),
                                                                      context_parallel(),
+                                                                     expert_parallel(),
                                                                      pipeline_parallel(),
                                                                      gradient_accumulation(),
                                                                      grad_comm(),

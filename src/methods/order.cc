@@ -11,6 +11,7 @@ namespace {
 // "": all methods that stand nowhere else.
 constexpr std::string_view kOrder[] = {
     "parallel_mode",          // the others look at the mesh
+    "expert_parallel",        // the batch may be sharded over its axis
     "gradient_accumulation",  //
     "pipeline_parallel",      // it gives a number of microbatches where nothing else does
     "grad_comm",              // the size of a bucket is that of a unit

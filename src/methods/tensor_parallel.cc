@@ -4,6 +4,7 @@
 #include "shard/tensor_parallel.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/match.h"
@@ -46,6 +47,9 @@ class Splits {
  public:
   explicit Splits(const Graph& graph) : graph_(graph) {}
 
+  // Leaves these weights alone: another method has split them.
+  void leave(std::string name) { left_.insert(std::move(name)); }
+
   // Splits the weights that the pattern matches by name or by scope; returns false where none is.
   bool add(const std::string& pattern, WeightSplit split) {
     bool any = false;
@@ -53,6 +57,7 @@ class Splits {
       const auto& name = input.name;
       if (!is_weight(graph_, input)) continue;
       if (!matches(pattern, name) && !matches(pattern, scope_of(name))) continue;
+      if (left_.contains(name)) continue;
       any = true;
       const auto [at, added] = weights.try_emplace(name, split);
       if (at->second != split) {
@@ -67,7 +72,24 @@ class Splits {
 
  private:
   const Graph& graph_;
+  std::set<std::string> left_;
 };
+
+// Experts that lie on the axis already, or are split inside: expert_parallel has a tensor degree of
+// its own for them.
+void leave_experts(Splits& splits, const plan::Plan& plan, const Graph& graph,
+                   const std::string& axis) {
+  const int at = plan.mesh.find(axis);
+  for (const auto& [name, placements] : plan.placements) {
+    const auto* input = graph.find_input(name);
+    if (!input || input->kind != Input::Kind::parameter || at < 0) continue;
+    const bool placed = !placements[at].is_replicate();
+    const bool inside = graph.type(input->value).shape.size() == 3 &&
+                        std::any_of(placements.begin(), placements.end(),
+                                    [](const auto& p) { return p.is_shard() && p.dim > 0; });
+    if (placed || inside) splits.leave(name);
+  }
+}
 
 // The layers of gpt, llama and moe.
 constexpr std::pair<const char*, WeightSplit> kTransformers[] = {
@@ -151,14 +173,16 @@ class TensorParallel : public Method {
       fail("tensor_parallel", "an axis splits the batch or weights, but {} splits the batch",
            layers.axis);
     }
-    layers.weights = weights_of(config, graph);
+    layers.weights = weights_of(plan, layers.axis, config, graph);
     shard::place(plan, graph, layers);
     plan.decisions.push_back(
         {"tensor_parallel", sentence_of(layers, plan.mesh.size_of(layers.axis))});
   }
 
  private:
-  static std::map<std::string, WeightSplit> weights_of(const Config& config, const Graph& graph) {
+  static std::map<std::string, WeightSplit> weights_of(const plan::Plan& plan,
+                                                       const std::string& axis,
+                                                       const Config& config, const Graph& graph) {
     Splits splits(graph);
     bool named = false;
     for (int split = 0; split < 3; ++split) {
@@ -177,7 +201,10 @@ class TensorParallel : public Method {
              pattern, did_you_mean(pattern, known));
       }
     }
-    if (!named) add_known(splits, graph);
+    if (!named) {
+      leave_experts(splits, plan, graph, axis);
+      add_known(splits, graph);
+    }
     if (splits.weights.empty()) {
       fail("tensor_parallel", "column, row and vocab must name weights, but got none");
     }

@@ -16,9 +16,10 @@ using graph::DType;
 
 // AT_FORALL_LOWER_PRECISION_FP.
 constexpr std::string_view low_ops[] = {
-    "_convolution", "_prelu_kernel", "addbmm", "addmm",       "addmv",    "addr",
-    "attention",    "baddbmm",       "bmm",    "convolution", "conv_tbc", "grouped_mm",
-    "grouped_outer", "linalg_vecdot", "linear",       "matmul",        "mm",     "mv",          "prelu",
+    "_convolution",  "_prelu_kernel", "addbmm", "addmm",       "addmv",    "addr",
+    "attention",     "baddbmm",       "bmm",    "convolution", "conv_tbc", "grouped_mm",
+    "grouped_outer", "linalg_vecdot", "linear", "matmul",      "mm",       "mv",
+    "prelu",
 };
 
 // AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE and the norms of

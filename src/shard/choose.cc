@@ -96,7 +96,7 @@ class Chooser {
       }
     }
     for (size_t c = 0; c < pattern_.crossings.size(); ++c) {
-      if (asks_for(pattern_.crossings[c], axis) && crosses(pattern_.crossings[c], {axis})) {
+      if (asks_for(pattern_.crossings[c], axis)) {
         options.push_back({.kind = Option::Kind::crossing, .group = static_cast<int>(c)});
       }
     }
@@ -118,22 +118,6 @@ class Chooser {
       if (pin && lies((*pin)[axis], crossing.results[r])) return true;
     }
     return false;
-  }
-
-  // Whether all its shards are equal over these axes together.
-  bool crosses(const Crossing& crossing, const std::vector<int>& axes) const {
-    int64_t parts = 1;
-    for (int a : axes) parts *= mesh_.axes[a].size;
-    const auto divides = [&](int dim, const std::vector<int64_t>& shape) {
-      return dim < 0 || shape[dim] % parts == 0;
-    };
-    for (int i = 0; i < call_.operand_count(); ++i) {
-      if (!divides(crossing.operands[i], call_.shape(i))) return false;
-    }
-    for (int r = 0; r < call_.result_count(); ++r) {
-      if (call_.has_result(r) && !divides(crossing.results[r], call_.result_shape(r))) return false;
-    }
-    return true;
   }
 
   bool in_operands(Cut cut) const {
@@ -184,16 +168,13 @@ class Chooser {
         }
         for (auto& result : choice.results) result[a] = Placement::partial(option.reduce);
       }
-      if (option.kind != Option::Kind::dim && option.kind != Option::Kind::crossing) continue;
+      if (option.kind == Option::Kind::crossing) {
+        place(choice, pattern_.crossings[option.group], a);
+      }
+      if (option.kind != Option::Kind::dim) continue;
       std::vector<int> together;
       for (int b = 0; b < axes_; ++b) {
         if (picked[b] == option) together.push_back(b);
-      }
-      if (option.kind == Option::Kind::crossing) {
-        const auto& crossing = pattern_.crossings[option.group];
-        if (!crosses(crossing, together)) return {};
-        place(choice, crossing, a);
-        continue;
       }
       if (together[0] == a && together.size() > 1 &&
           !may_shard(call_, pattern_, option.cut, together, mesh_)) {
@@ -206,7 +187,7 @@ class Chooser {
         if (mixes_reductions(placements)) return {};
       }
     }
-    if (!runs_divide(call_, choice, mesh_) || !are_innermost(choice, picked)) return {};
+    if (!runs_divide(call_, choice, mesh_) || !fits_crossings(choice, picked)) return {};
     choice.cost = cost_of(choice) + exchanged(choice, picked);
     return choice;
   }
@@ -221,17 +202,26 @@ class Chooser {
     put(choice.results, crossing.results);
   }
 
-  // What the ranks of a crossing hold of a dim is one piece: other axes that cut it are outer ones.
-  bool are_innermost(const Choice& choice, const std::vector<Option>& picked) const {
+  // What the ranks of a crossing hold of a dim is one piece, and of equal size: other axes that cut
+  // it are outer ones, and all together divide it.
+  bool fits_crossings(const Choice& choice, const std::vector<Option>& picked) const {
     for (int a = 0; a < axes_; ++a) {
       if (picked[a].kind != Option::Kind::crossing) continue;
-      for (int b = 0; b < a; ++b) {
-        if (picked[b] == picked[a]) continue;
-        for (const auto* tensors : {&choice.operands, &choice.results}) {
-          for (const auto& placements : *tensors) {
-            if (placements[a].is_shard() && placements[b] == placements[a]) return false;
-          }
+      const auto fits = [&](const Placements& placements, const std::vector<int64_t>& shape) {
+        if (!placements[a].is_shard()) return true;
+        int64_t parts = 1;
+        for (int b = 0; b < axes_; ++b) {
+          if (!placements[b].is_shard() || placements[b].dim != placements[a].dim) continue;
+          parts *= mesh_.axes[b].size;
+          if (b < a && picked[b] != picked[a]) return false;
         }
+        return shape[placements[a].dim] % parts == 0;
+      };
+      for (int i = 0; i < call_.operand_count(); ++i) {
+        if (!fits(choice.operands[i], call_.shape(i))) return false;
+      }
+      for (int r = 0; r < call_.result_count(); ++r) {
+        if (call_.has_result(r) && !fits(choice.results[r], call_.result_shape(r))) return false;
       }
     }
     return true;

@@ -33,9 +33,10 @@ struct State {
 
 bool is_mean(const Node& node) { return node.op == "aten::mean" || node.op == "aten::mean.dim"; }
 
-// Ops that put rows to places that an index names.
+// Ops that put rows to places that an index names, or count them.
 bool dispatches(const Node& node) {
-  return node.op == "perigee::dispatch" || node.op == "aten::index_add" || node.op.starts_with("aten::index_put") ||
+  return node.op == "perigee::dispatch" || node.op == "perigee::expert_slots" ||
+         node.op == "aten::index_add" || node.op.starts_with("aten::index_put") ||
          node.op.starts_with("aten::scatter");
 }
 

@@ -36,8 +36,7 @@ class Lowering {
   // Emits the same op with local_args, changed by the caller, and local types.
   std::vector<graph::ValueId> emit(Args args);
   // Emits a node with these results.
-  std::vector<graph::ValueId> emit(std::string op, Args args,
-                                   std::vector<graph::TensorType> types);
+  std::vector<graph::ValueId> emit(std::string op, Args args, std::vector<graph::TensorType> types);
   // Emits a node with one result.
   graph::ValueId emit(std::string op, Args args, graph::TensorType type);
   // Returns the names of the mesh axes on which the operand's dim is sharded, comma separated.

@@ -100,9 +100,9 @@ struct SizeArgument {
   int dim = -1;    // -1: the whole shape
 };
 
-// A way to shard the node that no dim of the pattern is: its tensors are cut into equal shards, each
-// along a dim of its own, and the lowering has the ranks exchange what lies elsewhere (tokens and
-// the experts that they go to).
+// A way to shard the node that no dim of the pattern is: its tensors are cut into equal shards,
+// each along a dim of its own, and the lowering has the ranks exchange what lies elsewhere (tokens
+// and the experts that they go to).
 struct Crossing {
   std::vector<int> operands, results;  // per tensor: its dim, or -1 where it is whole
   // The tensor whose elements change ranks, all of them: an operand, or a result.

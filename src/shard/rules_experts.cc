@@ -113,8 +113,10 @@ class Exchange {
     const auto own = mesh::local_ranges(token_shape, whole_tokens, mesh, lowering.rank)[0];
     const auto first = own.begin - held[1].begin;
     if (first < 0 || first + own.length > held[1].length) {
-      fail("shard", "tokens of groups {} and following must go to queues that hold them, but they "
-           "hold those from {} on", own.begin, held[1].begin);
+      fail("shard",
+           "tokens of groups {} and following must go to queues that hold them, but they "
+           "hold those from {} on",
+           own.begin, held[1].begin);
     }
     const auto& local = lowering.type(slot).shape;
     rows_ = local[0] * local[1] * local[2];
@@ -153,12 +155,12 @@ class Exchange {
     auto& shared = lowering_.shared;
     if (!shared.contains("order " + key)) {
       const TensorType list{DType::int64, {rows_}};
-      const auto made = lowering_.emit(
-          "perigee::route", std::move(args),
-          std::vector<TensorType>{list, list, {DType::int64, {ranks_}}});
-      const auto counts = lowering_.emit(
-          "comm::all_gather", {{"self", made[2]}, {"axis", axes_}, {"dim", int64_t{0}}},
-          {DType::int64, {ranks_ * ranks_}});
+      const auto made =
+          lowering_.emit("perigee::route", std::move(args),
+                         std::vector<TensorType>{list, list, {DType::int64, {ranks_}}});
+      const auto counts = lowering_.emit("comm::all_gather",
+                                         {{"self", made[2]}, {"axis", axes_}, {"dim", int64_t{0}}},
+                                         {DType::int64, {ranks_ * ranks_}});
       Emitter emit(lowering_);
       shared["order " + key] = made[0];
       counts_ = shared["counts " + key] = emit.reshape(counts, {ranks_, ranks_});
@@ -172,10 +174,9 @@ class Exchange {
   ValueId exchange(ValueId rows, int64_t most, bool back) {
     auto type = lowering_.type(rows);
     type.shape[0] = most;
-    return lowering_.emit(
-        "comm::exchange",
-        {{"self", rows}, {"counts", counts_}, {"axis", axes_}, {"back", back}},
-        std::move(type));
+    return lowering_.emit("comm::exchange",
+                          {{"self", rows}, {"counts", counts_}, {"axis", axes_}, {"back", back}},
+                          std::move(type));
   }
 
   ValueId take(ValueId self, ValueId index, int64_t rows, int64_t width, bool back) {

@@ -90,6 +90,23 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
   CHECK(job.losses()[0] != Approx(losses[0]).epsilon(1e-6));
 }
 
+TEST_CASE("a mixture of experts trains the same wherever its experts are") {
+  const TrainingJob job;
+  const std::string same =
+      "--set model.kind=moe --set model.dtype=float64 --set model.experts=4 "
+      "--set model.capacity_per=sample --overwrite ";
+  job.good("train", same);
+  const auto losses = job.losses();
+  for (const std::string more :
+       {"--nproc 2 --strategy expert_parallel", "--nproc 4 --strategy moe"}) {
+    INFO(more);
+    job.good("train", same + more);
+    const auto others = job.losses();
+    REQUIRE(others.size() == losses.size());
+    for (size_t i = 0; i < losses.size(); ++i) CHECK(others[i] == Approx(losses[i]).epsilon(1e-10));
+  }
+}
+
 TEST_CASE("a plan is the same every time, can be used, and explains itself") {
   const TrainingJob job;
   const auto plan = job.good("plan", "--nproc 2");

@@ -23,7 +23,10 @@ const std::vector<std::string>& models() {
       "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n",
       "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nvocab = 12\ntied = false\n",
       "kind = 'llama'\nlayers = 4\nwidth = 24\nheads = 6\nkv_heads = 2\nhidden = 40\nvocab = 11\n",
-      "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\nexperts = 5\n",
+      "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\nexperts = 6\n"
+      "capacity_per = 'sample'\n",
+      "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nvocab = 12\nexperts = 6\ntop_k = 1\n"
+      "capacity_per = 'sample'\ncapacity = 0\ndropless = true\n",
       "kind = 'mlp'\ninputs = 9\nwidth = 10\nlayers = 4\noutputs = 5\n",
       "kind = 'resnet'\nwidth = 4\nchannels = 3\nimage = 8\nclasses = 5\n"};
   return all;
@@ -76,6 +79,9 @@ class Draw {
     } else if (axis("context", 0.4)) {
       use("context_parallel", coin(0.3) ? R"({"attention": "all_to_all"})" : "{}");
     }
+    const bool moe = models()[drawn.model].find("moe") != std::string::npos;
+    const bool experts = moe && axis("expert", 0.6);
+    if (experts) use("expert_parallel");
     axis("zero", 0.25);
     if (!axis("data", 0.6)) axes.push_back(R"(["data", 1])");
     if (coin(0.4))
@@ -173,6 +179,7 @@ TEST_CASE("random combinations of methods train as one device does, or say why t
                                             "tensor_parallel",
                                             "sequence_parallel",
                                             "context_parallel",
+                                            "expert_parallel",
                                             "checkpoint",
                                             "grad_comm",
                                             "offload",

@@ -76,14 +76,14 @@ const char* const kScattered =
     "5 x forward all_gather(tensor) [4, 6, 96]\n"
     "1 x forward all_reduce(tensor) [2, 24]\n"
     "5 x forward reduce_scatter(tensor) [4, 3, 96]\n";
-// The same with what five experts do for 12 places each.
+// The same with what the experts give back to 24 tokens, and the shares of two for each.
 const char* const kExperts =
+    "2 x backward all_reduce(tensor) [1, 24, 2]\n"
+    "2 x backward all_reduce(tensor) [1, 24, 96]\n"
     "3 x backward all_reduce(tensor) [4, 6, 96]\n"
-    "2 x backward all_reduce(tensor) [60, 96]\n"
     "1 x forward all_reduce(tensor) [2, 24]\n"
     "2 x forward all_reduce(tensor) [24, 96]\n"
-    "1 x forward all_reduce(tensor) [4, 6, 96]\n"
-    "2 x forward all_reduce(tensor) [60, 96]\n";
+    "3 x forward all_reduce(tensor) [4, 6, 96]\n";
 
 // Wide enough that moving activations is cheaper than moving weights.
 std::string wide(std::string keys) {

@@ -71,9 +71,8 @@ class Machine {
   const Node& at(size_t i) const { return locals_[i].graph.nodes[next_[i]]; }
 
   at::Tensor operand(size_t i, const Node& node) const {
-    at::Tensor found;
-    node.each_operand([&](graph::ValueId v) { found = values_[i][v.index]; });
-    return found;
+    const auto v = node.get<graph::ValueId>("self", {});
+    return v.defined() ? values_[i][v.index] : at::Tensor();
   }
 
   void set(size_t i, const Node& node, size_t r, const at::Tensor& tensor) {
@@ -120,10 +119,27 @@ class Machine {
     const auto n = static_cast<int64_t>(group.size());
     for (int64_t k = 0; k < n; ++k) {
       const size_t j = group[k];
-      set(j, at(j), 0, combined(node, given, n, k));
+      set(j, at(j), 0,
+          node.op == "comm::exchange" ? exchanged(j, given, n, k) : combined(node, given, n, k));
     }
     for (size_t j : group) ++next_[j];
     return true;
+  }
+
+  // The rows that come to position k, and zeros.
+  at::Tensor exchanged(size_t j, const std::vector<at::Tensor>& given, int64_t n, int64_t k) const {
+    const auto& node = at(j);
+    auto counts = values_[j][node.get<graph::ValueId>("counts", {}).index];
+    if (node.get<bool>("back", false)) counts = counts.t();
+    auto result = at::zeros(locals_[j].graph.type(node.outputs[0]).shape, given[0].options());
+    int64_t to = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const auto rows = counts[i][k].item<int64_t>();
+      const auto from = counts[i].narrow(0, 0, k).sum().item<int64_t>();
+      result.narrow(0, to, rows).copy_(given[i].narrow(0, from, rows));
+      to += rows;
+    }
+    return result;
   }
 
   static at::Tensor combined(const Node& node, const std::vector<at::Tensor>& given, int64_t n,

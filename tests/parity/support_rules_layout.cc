@@ -389,6 +389,7 @@ const std::map<std::string, Build>& rule_cases() {
     add_math_cases(all);
     add_norm_cases(all);
     add_layout_cases(all);
+    add_expert_cases(all);
     add_image_cases(all);
     return all;
   }();

@@ -13,6 +13,7 @@ using Cases = std::map<std::string, Build>;
 void add_math_cases(Cases& cases);
 void add_norm_cases(Cases& cases);
 void add_layout_cases(Cases& cases);
+void add_expert_cases(Cases& cases);
 void add_image_cases(Cases& cases);
 
 }  // namespace perigee::parity

@@ -1,0 +1,165 @@
+// expert_parallel: experts on other ranks than their tokens compute what they do on one device.
+#include <fmt/format.h>
+
+#include <atomic>
+
+#include "base/error.h"
+#include "tests/parity/support.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using compile::Instruction;
+using compile::Program;
+
+constexpr int64_t kRows = 8;
+
+// Six experts, of which a batch of few tokens leaves some without any.
+std::string moe(const std::string& more) {
+  return "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\n"
+         "experts = 6\n" +
+         more;
+}
+
+plan::Plan plan_of(const Given& given, const std::string& mesh, const std::string& methods) {
+  return plan_of(given, fmt::format(R"([["parallel_mode", {}], {}])", mesh, methods), kRows);
+}
+
+Outcome alone(const Given& given, const std::string& microbatches) {
+  const auto methods =
+      fmt::format(R"(["gradient_accumulation", {{"microbatches": {}}}])", microbatches);
+  return train(given, plan_of(given, R"([["data", 1]])", methods))[0];
+}
+
+const char* const kExperts = R"(["expert_parallel", {}])";
+
+TEST_CASE("experts on other ranks train as on one device") {
+  const auto check = [](const std::string& keys, const std::string& mesh,
+                        const std::string& methods, int64_t microbatches = 1) {
+    torch::manual_seed(5);
+    const auto given = built_in(moe(keys), kRows, microbatches);
+    const auto count = std::to_string(microbatches);
+    const auto one = alone(given, count);
+    const auto plan = plan_of(
+        given, mesh,
+        fmt::format(R"({}, ["gradient_accumulation", {{"microbatches": {}}}])", methods, count));
+    INFO(keys << mesh << methods);
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  };
+  const std::string two = R"([["expert", 2]])", both = R"([["expert", 2], ["data", 2]])";
+  for (const char* keys : {"", "capacity_per = 'sample'\n", "capacity = 0.4\n",
+                           "capacity = 0\ndropless = true\ncapacity_per = 'sample'\ntop_k = 1\n"}) {
+    check(keys, two, kExperts);
+    check(keys, both, kExperts, 2);
+  }
+  const std::string sample = "capacity_per = 'sample'\n";
+  check(sample, R"([["tensor", 3], ["expert", 2]])",
+        R"(["expert_parallel", {"tensor": "tensor"}], ["tensor_parallel", {"column": [
+            "blocks.*.attn.qkv"], "row": ["blocks.*.attn.out"]}])");
+  check(sample, R"([["tensor", 2], ["expert", 2]])",
+        R"(["tensor_parallel", {"sequence": true}], ["expert_parallel", {}])");
+  check(sample, R"([["tensor", 2], ["data", 2]])",
+        R"(["expert_parallel", {"axis": "tensor"}], ["tensor_parallel", {}])");
+  check(sample, R"([["expert", 2], ["tensor", 3]])",
+        R"(["expert_parallel", {"axis": ["expert", "tensor"]}], ["tensor_parallel", {}])");
+  check(sample, R"([["data", 2]])", R"(["expert_parallel", {"axis": "data"}], ["zero1", {}])");
+  check(sample, both, R"(["expert_parallel", {}], ["fsdp", {}], ["checkpoint", ["blocks.*"]])", 2);
+  check(sample, R"([["expert", 2], ["pipe", 2]])",
+        R"(["expert_parallel", {}], ["pipeline_parallel", {"starts": ["blocks.1"]}])", 2);
+  check(sample, R"([["context", 2], ["expert", 2]])",
+        R"(["expert_parallel", {}], ["context_parallel", {}])");
+}
+
+// Of each of two layers: how many rows each rank sends, how many places are taken, which they are;
+// and rows to the experts and back, each way.
+TEST_CASE("experts on other ranks exchange what theory says") {
+  torch::manual_seed(5);
+  const auto given = built_in(moe("capacity_per = 'sample'\ntop_k = 1\n"), kRows);
+  DryRuns traces;
+  const auto program =
+      compile::compile(given.graph, plan_of(given, R"([["expert", 2]])", kExperts), {}, 0, traces);
+  std::map<std::string, int> found;
+  for (const auto& section : program.sections) {
+    for (const auto& i : section.instructions) {
+      if (i.kind != Instruction::Kind::collective || i.op == "comm::all_reduce") continue;
+      ++found[fmt::format("{} {}", i.phase == graph::Phase::forward ? "forward" : "backward",
+                          i.op.substr(6))];
+    }
+  }
+  CHECK(found == std::map<std::string, int>{{"forward all_gather", 2},
+                                            {"forward all_to_all", 2},
+                                            {"forward exchange", 6},
+                                            {"backward exchange", 4}});
+}
+
+TEST_CASE("a program that loses rows of experts is found out") {
+  torch::manual_seed(5);
+  const auto given = built_in(moe("capacity_per = 'sample'\n"), kRows);
+  const auto one = alone(given, "1");
+  const auto plan = plan_of(given, R"([["expert", 2]])", kExperts);
+  const auto wrong = [&](const std::function<void(Instruction&)>& change) {
+    std::atomic<int> changed = 0;
+    const auto edit = [&](Program& program) {
+      for (auto& section : program.sections) {
+        for (auto& i : section.instructions) {
+          const auto before = i.args;
+          change(i);
+          changed += before != i.args;
+        }
+      }
+    };
+    return compare(one, train(given, plan, edit)) != "" && changed > 0;
+  };
+  const auto set = [](Instruction& i, const std::string& op, const std::string& name,
+                      graph::Arg to) {
+    if (i.op != op) return;
+    for (auto& [key, arg] : i.args) {
+      if (key == name) arg = to;
+    }
+  };
+  CHECK(wrong([&](Instruction& i) { set(i, "perigee::expert_slots", "places", int64_t{1}); }));
+  CHECK(wrong([&](Instruction& i) { set(i, "perigee::route", "group", int64_t{0}); }));
+}
+
+TEST_CASE("a token without a place ends a dropless step") {
+  torch::manual_seed(5);
+  const auto given = built_in(moe("capacity = 0.4\ndropless = true\n"), kRows);
+  CHECK_THROWS_WITH(train(given, plan_of(given, R"([["expert", 2]])", kExperts)),
+                    Catch::Contains("model.capacity"));
+}
+
+TEST_CASE("expert_parallel says what cannot be shared out") {
+  torch::manual_seed(5);
+  const auto given = built_in(moe(""), kRows);
+  const auto refusal = [](const Given& model, const std::string& mesh, const std::string& methods) {
+    try {
+      plan_of(model, mesh, methods);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(refusal(given, R"([["expert", 4]])", kExperts) ==
+        "[expert_parallel] experts must divide over the 4 ranks, but blocks.0.experts.up has 6");
+  CHECK(refusal(given, R"([["data", 2]])", kExperts) ==
+        "[expert_parallel] experts are shared out over axes of the mesh (data), but got "
+        "\"expert\"");
+  CHECK(refusal(given, R"([["data", 2], ["expert", 2]])", kExperts) ==
+        "[expert_parallel] experts' axis expert stands before the other axes of the batch in "
+        "parallel_mode, but data stands before it");
+  CHECK(refusal(given, R"([["expert", 2], ["data", 2]])",
+                R"(["expert_parallel", {"tensor": "data"}])") ==
+        "[expert_parallel] experts are split over an axis that does not split the batch, but data "
+        "does");
+  CHECK(refusal(built_in(kGpt, kRows), R"([["expert", 2]])", kExperts) ==
+        "[expert_parallel] a mixture of experts is needed (model.kind = \"moe\", or a model that "
+        "uses perigee::experts), but the model has none");
+}
+
+}  // namespace
+}  // namespace perigee::parity
