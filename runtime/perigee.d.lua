@@ -35,18 +35,28 @@ function methods.expert_parallel(config) end
 ---@return table
 function methods.pipeline_parallel(config) end
 
+---Tensor, pipeline and data parallel together, by the mesh: tensor_parallel where it has an axis tensor, pipeline_parallel where it has an axis pipe.
+---@param config? table config: tensor (table): fields of tensor_parallel; default none; pipeline (table): fields of pipeline_parallel; default none.
+---@return table
+function methods.mixed_parallel(config) end
+
+---Tensor, pipeline and data parallel on a mesh of exactly these axes, with the precision and batch of a DeepSpeed config.
+---@param config? table config: tensor (table): fields of tensor_parallel; default none; pipeline (table): fields of pipeline_parallel; default none; ds_config (table): train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps, fp16 and bf16 as in DeepSpeed; fp16 and bf16 are the method half.
+---@return table
+function methods.ds_3d_parallel(config) end
+
 ---Splits the global batch into microbatches whose gradients add up before the optimizer step.
 ---@param config? table config: microbatches (integer, required): microbatches per optimizer step.
 ---@return table
 function methods.gradient_accumulation(config) end
 
----How gradients are reduced: the size of a bucket, and whether a bucket starts while the backward pass runs.
----@param config? table config: bucket_mb (number): smallest size of a bucket in MiB; default 25; overlap (boolean): start a bucket as soon as its last gradient is there; default true.
+---How gradients are reduced: in which buckets and on how many streams, in which precision, as a mean or a sum, and on which side of clipping.
+---@param config? table config: bucket_mb (number): smallest size of a bucket in MiB; default 25; buckets (integer): at most so many buckets of gradients that are reduced alike, which then grow above bucket_mb; default any number; overlap (boolean): start a bucket as soon as its last gradient is there; default true; communicators (integer): streams over the data axis that buckets take turns on; default 1; dtype (string): `fp16` or `bf16`: gradients are rounded to it and reduced in it; default as they are; scale (number): gradients are multiplied by it before they are rounded, and divided after the reduction; default 128 with fp16, 1 with bf16; reduce (string): `mean`, or `sum` over data ranks and microbatches: as many times larger, for a mean loss; default mean; clip (string): `after` the reduction, or `before`: each data rank clips the gradient of its own samples, which is not what one device does; default after; sparse (string): gradients of embeddings: `dense` ones are all-reduced, `gathered` ones made from all ranks' indices and rows, which are gathered in every microbatch; default dense.
 ---@return table
 function methods.grad_comm(config) end
 
 ---Computes the matched scopes again in the backward pass instead of keeping their results: less memory for more work. Dropout draws the same numbers again.
----@param config? table config: scope or module type, ...; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`); memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
+---@param config? table config: scope or module type, ...; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`).
 ---@return table
 function methods.checkpoint(config) end
 
@@ -61,7 +71,7 @@ function methods.zero1(config) end
 function methods.zero2(config) end
 
 ---Fully sharded data parallel (ZeRO level 3): each rank keeps its part of parameters, gradients and optimizer state; a unit's parameters are gathered where they are used.
----@param config? table config: axis (string): the axis that parts are cut over; default zero where the mesh has it, else data; match (any): scopes that make a unit each: a pattern or a list of them (blocks.*); atorch_wrap_cls (any): module classes that make a unit each; atorch_size_based_min_num_params (integer): units grow in the order of use to so many parameters; not with match or classes; ignored (any): parameters that stay whole: a pattern or a list of them; atorch_ignored_cls (any): module classes whose parameters stay whole; reshard_after_forward (boolean): gather a unit again for the backward pass instead of keeping it; default true; sharding_strategy (string): FULL_SHARD (default), SHARD_GRAD_OP (not resharded after forward), HYBRID_SHARD or _HYBRID_SHARD_ZERO2 (the same on an axis zero beside data); forward_prefetch (boolean): gather the next unit while one is at work; default true; backward_prefetch (string): BACKWARD_PRE (default): the same in the backward pass; BACKWARD_POST, none: when it is needed; limit_all_gathers (boolean): false: gather two units ahead instead of one; prefetch_mb (number): what is gathered ahead takes at most so many MiB; default any size; wrap_trainable_outmost (boolean): no effect: parameters that require no gradient have units of their own; fsdp_wrap_params_outmost (boolean): no effect, as wrap_trainable_outmost; sync_module_states (boolean): no effect: ranks begin with the same weights; use_orig_params (boolean): no effect: parameters keep their names and shapes; cpu_offload (boolean): each rank's parts of parameters and optimizer state lie in the host's memory; default false.
+---@param config? table config: axis (string): the axis that parts are cut over; default zero where the mesh has it, else data; match (any): scopes that make a unit each: a pattern or a list of them (blocks.*); atorch_wrap_cls (any): module classes that make a unit each; atorch_size_based_min_num_params (integer): units grow in the order of use to so many parameters; not with match or classes; ignored (any): parameters that stay whole: a pattern or a list of them; atorch_ignored_cls (any): module classes whose parameters stay whole; reshard_after_forward (boolean): gather a unit again for the backward pass instead of keeping it; default true; sharding_strategy (string): FULL_SHARD (default), SHARD_GRAD_OP (not resharded after forward), HYBRID_SHARD or _HYBRID_SHARD_ZERO2 (the same on an axis zero beside data); forward_prefetch (boolean): gather the next unit while one is at work; default true; backward_prefetch (string): BACKWARD_PRE (default): the same in the backward pass; BACKWARD_POST, none: when it is needed; limit_all_gathers (boolean): false: gather two units ahead instead of one; prefetch_mb (number): what is gathered ahead takes at most so many MiB; default any size; wrap_trainable_outmost (boolean): no effect: parameters that require no gradient have units of their own; fsdp_wrap_params_outmost (boolean): no effect, as wrap_trainable_outmost; sync_module_states (boolean): no effect: ranks begin with the same weights; use_orig_params (boolean): no effect: parameters keep their names and shapes; cpu_offload (any): only false.
 ---@return table
 function methods.fsdp(config) end
 
@@ -75,17 +85,7 @@ function methods.amp_native(config) end
 ---@return table
 function methods.half(config) end
 
----Keeps activations of the matched scopes, parameters or optimizer state in the host's memory while the device does not need them. Copies run beside the ops.
----@param config? table config: scope or module type, ...; layers (integer): only the first so many of the matched scopes (default `blocks.*`): the last ones are needed at once; optimizer (boolean): optimizer state; default false; parameters (boolean): with fsdp: each rank's parts of the parameters; default false; prefetch (integer): copy back so many scopes, or buckets, before they are needed; default 1.
----@return table
-function methods.offload(config) end
-
----What a step does at the same time, or in one pass, beside what it does so anyway (grad_comm overlaps the reduction of gradients, fsdp the gathering of units, offload its copies; weight gradients are delayed by the schedules zb1p, zb2p and zbv of pipeline_parallel).
----@param config? table config: accumulate (boolean): matrix products add to the gradient that they are a part of, with several microbatches; default false; step (boolean): the optimizer steps a bucket of gradients as soon as it is reduced; without clip_norm and loss scale; default false; slices (integer): a matrix product whose sums are all-reduced (tensor_parallel) is cut into so many pieces of rows, one of which is reduced while the next is computed; default 1.
----@return table
-function methods.overlap(config) end
-
----Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence).
+---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence); plan:copies(axes) has the ranks of these axes train copies of the model, each on its own samples, and plan:average(match, axes, every, states) averages the parameters that match (and the optimizer's states of them) over such axes behind every so many steps.
 ---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), doc
 ---@return function
 function methods.define(method) end

@@ -22,7 +22,7 @@ int64_t group_size(const mesh::Mesh& mesh, std::string_view axes) {
 std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const std::string& stream, int64_t rank) {
   const auto colon = stream.find(':');
   if (colon == std::string::npos) {
-    return mesh::group_of(mesh, mesh::split_axes(stream), rank);
+    return mesh::group_of(mesh, mesh::split_axes(stream.substr(0, stream.find('#'))), rank);
   }
   const std::vector<std::string> axis = {stream.substr(0, colon)};
   const auto all = mesh::group_of(mesh, axis, rank);

@@ -17,7 +17,7 @@ int64_t group_size(const mesh::Mesh& mesh, std::string_view axes);
 
 // Returns the ranks of a stream of a program: of axes ("data,context"), of a channel from stage S
 // to stage T of an axis ("pipe:S>T/A>B": what part A sends to part B), sender first, or of some of
-// an axis's stages ("pipe:S,T").
+// an axis's stages ("pipe:S,T"). "data#1" is another stream over the ranks of "data".
 std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const std::string& stream, int64_t rank);
 
 // Returns the lengths of a dim's parts, in group order.

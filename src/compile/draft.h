@@ -57,6 +57,7 @@ struct DraftSection {
   std::vector<DraftInstruction> instructions;
   int part = -1;  // of a pipeline
   PipelineKind kind = PipelineKind::forward;
+  int64_t every = 1;  // of the step's sections: runs in steps whose number is a multiple
 };
 
 struct Draft {

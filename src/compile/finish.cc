@@ -169,7 +169,8 @@ Program finish(Draft draft) {
     if (section.part < 0) {
       const int64_t runs = section.repeats ? count : 1;
       for (int64_t m = 0; m < runs; ++m) {
-        program.order.push_back({variant_of(s, m, runs), static_cast<int32_t>(m), 0});
+        program.order.push_back(
+            {variant_of(s, m, runs), static_cast<int32_t>(m), 0, section.every});
       }
     } else if (!std::exchange(parts_done, true)) {
       const auto runs = runs_of(draft);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,11 +104,16 @@ struct Bucket {
   std::string stages;  // a stream: of the stages that have these parameters too; "" where none has
   size_t section = 0;  // of Source::sections: makes the last gradient
   std::string reduce = "sum";
+  std::string channel;            // which of the streams over the axes reduces it: "", "#1", ...
+  std::vector<int32_t> averages;  // of Plan::averages: those of its parameters
   std::vector<int32_t>
       parameters;  // indices into Gradients::parameters, in the order their gradients become ready
   int64_t elements = 0;
   ValueId weights, gradients, first_state,
       second_state;  // flat [elements]; states as the optimizer has them
+  // What is reduced over `axes` where that is done in a lower precision: `gradients`, or of a unit
+  // `part`, rounded.
+  ValueId low;
 
   // Of a unit (plan::Unit; units.cc): all flat, the whole padded to parts * part elements. `axes`
   // are those beside the unit's own on which every gradient is Partial.
@@ -167,7 +173,8 @@ struct Source {
   const std::vector<plan::Flat>& flats;  // of the plan's units, on this rank
   int64_t rank = 0;
   const std::vector<MicroSection>& sections;
-  const Stage* stage = nullptr;  // of a pipeline
+  const Stage* stage = nullptr;                  // of a pipeline
+  shard::LossKind loss = shard::LossKind::mean;  // where anything depends on it
 
   // Returns in which section the value is made; the last one for what no node makes.
   size_t section_of(graph::ValueId v) const;
@@ -211,10 +218,24 @@ struct Gather {
 std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
                                   const std::vector<plan::Flat>& flats, const Stage* stage);
 
+// Returns the type that gradients are rounded to before they are reduced; nothing where they are
+// reduced as they are.
+std::optional<graph::DType> reduced_type(const Source& source, graph::DType gradients);
+
+// Returns whether ranks clip their own gradients: then all reductions wait for the step section.
+bool clips_first(const Source& source);
+
+// Appends what reduces a bucket's gradients (of a unit: the rank's part) over Bucket::axes, and,
+// where the result is rounded, what puts it in their place.
+void start_reduction(Draft& draft, const Source& source, const Bucket& bucket,
+                     const std::string& reduce, uint8_t when, std::vector<DraftInstruction>& out);
+void end_reduction(const Source& source, const Bucket& bucket, std::vector<DraftInstruction>& out);
+
 // Appends what reduces a unit's gradients, all of them there, to this rank's part: into `target`.
 // Returns the event of the reduction.
-int32_t scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
-                     uint8_t when, std::vector<DraftInstruction>& out);
+int32_t scatter_unit(Draft& draft, const Source& source, const Gradients& gradients,
+                     const Bucket& bucket, ValueId target, uint8_t when,
+                     std::vector<DraftInstruction>& out);
 
 // Appends what gathers the ranks' parts of a unit's weights into Bucket::gathered, each rank's cast
 // before where ops read them in a lower precision.
@@ -234,9 +255,13 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
                               const Gradients& gradients, const std::vector<Gather>& gathers,
                               const std::vector<ValueId>& inputs, TraceSource& traces);
 
-// Appends the section "step": the gradients' norm, clipping, the optimizer.
+// Appends the section "step": the gradients' norm, clipping, the optimizer. `factor` is
+// Microbatches::factor.
 void make_step_section(Draft& draft, const Source& source, const Gradients& gradients,
                        double factor);
+
+// Appends the sections "average.K": behind every K-th step copies of the model are averaged.
+void make_average_sections(Draft& draft, const Source& source, const Gradients& gradients);
 
 // With a pipeline: has what is sent waited for where its memory is needed again.
 void wait_for_sends(Draft& draft);

@@ -166,6 +166,7 @@ std::string print(const Program& program) {
   out += "order";
   for (const auto& run : program.order) {
     fmt::format_to(to, " {}({})", program.sections[run.section].name, run.microbatch);
+    if (run.every > 1) fmt::format_to(to, " every {} steps", run.every);
   }
   return out + '\n';
 }
@@ -183,8 +184,12 @@ std::string summary(const Program& program) {
   }
   for (size_t s = 0; s < program.sections.size(); ++s) {
     const auto& section = program.sections[s];
-    int64_t runs = 0, ops = 0;
-    for (const auto& run : program.order) runs += run.section == static_cast<int32_t>(s);
+    int64_t runs = 0, ops = 0, every = 1;
+    for (const auto& run : program.order) {
+      if (run.section != static_cast<int32_t>(s)) continue;
+      ++runs;
+      every = run.every;
+    }
     struct Count {
       int64_t times = 0, bytes = 0;
     };
@@ -199,7 +204,8 @@ std::string summary(const Program& program) {
       if (!first.defined()) each_operand(instruction, [&](ValueId v) { first = v; });
       if (first.defined()) count.bytes += program.values[first.index].type.bytes();
     }
-    fmt::format_to(to, "{} x {}: {} ops", section.name, runs, ops);
+    const auto seldom = every > 1 ? fmt::format(" every {} steps", every) : "";
+    fmt::format_to(to, "{} x {}{}: {} ops", section.name, runs, seldom, ops);
     for (const auto& [name, count] : collectives) {
       fmt::format_to(to, ", {} {} ({})", count.times, name, size_text(count.bytes));
     }

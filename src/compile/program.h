@@ -113,6 +113,7 @@ struct Instruction {
 //                                             With one microbatch there is only "micro"; with two
 //                                             no "micro"
 //   step                                      clipping and the optimizer
+//   average.K                                 behind every K-th step: copies of the model meet
 // With a pipeline "forward.P", "backward.P" and "weights.P" of each part P of the rank's stage take
 // the place of micro, and runs of several microbatches alternate as its schedule says.
 struct Section {
@@ -127,6 +128,7 @@ struct Run {
   int32_t section = 0;
   int32_t microbatch = 0;
   int32_t slot = 0;
+  int64_t every = 1;  // only in steps whose number is a multiple
 };
 
 // A named tensor the host reads or writes between steps.
@@ -158,6 +160,10 @@ inline bool is_copy(const std::string& op) { return op.starts_with("host::"); }
 struct Program {
   int64_t rank = 0;
   int64_t microbatches = 1;
+  // Copies of the model that the ranks train (plan::Plan::copy_axes), and which one this rank has.
+  // Its data is that of its copy: block microbatch * model_copies + model_copy of the step's.
+  int64_t model_copies = 1;
+  int64_t model_copy = 0;
   std::vector<Frame> frames;
   std::vector<ProgramValue> values;
   std::vector<Section> sections;

@@ -54,7 +54,14 @@ Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec
   check(spec, plan, graph);
   Common common{.captured = graph};
   common.graph = select_outputs(graph, spec);
-  if (plan.microbatches > 1) common.loss = shard::classify_loss(common.graph).kind;
+  const auto& communication = plan.communication;
+  const bool scales = !spec.evaluation && (communication.sum || communication.clip_first);
+  if (plan.microbatches > 1 || scales) common.loss = shard::classify_loss(common.graph).kind;
+  if (scales && common.loss == shard::LossKind::mixed) {
+    fail("compile",
+         "gradients of a rank's own are those of a loss that is a mean or a sum over samples, but "
+         "this one is neither: leave grad_comm's reduce and clip as they are");
+  }
   if (plan.precision == plan::Precision()) {
     common.sharding = shard::propagate(common.graph, plan);
   } else {
@@ -79,7 +86,7 @@ Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
   local.graph =
       graph::eliminate_common_subexpressions(graph::eliminate_dead_code(std::move(local.graph)));
   local.graph = simplify_views(std::move(local.graph));
-  if (plan.microbatches > 1) set_batch_dims(local.graph, common.graph);
+  if (plan.microbatches * plan::copies_of(plan) > 1) set_batch_dims(local.graph, common.graph);
   local.graph = recompute(local.graph, plan.recompute);
   local.inputs.clear();
   for (const auto& input : local.graph.inputs) {
@@ -101,15 +108,21 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
   const Schedule* schedule = common.schedule ? &*common.schedule : nullptr;
   const auto sections = make_micro_sections(microbatches.micro, stage);
-  const Source source{common.graph, local, plan, spec, flats, rank, sections, stage};
+  const Source source{common.graph, local, plan, spec, flats, rank, sections, stage, common.loss};
   Draft draft;
   draft.program.rank = rank;
   draft.program.microbatches = plan.microbatches;
+  draft.program.model_copies = plan::copies_of(plan);
+  if (draft.program.model_copies > 1) {
+    const auto copies = mesh::group_of(plan.mesh, mesh::split_axes(plan.copy_axes), rank);
+    draft.program.model_copy = std::find(copies.begin(), copies.end(), rank) - copies.begin();
+  }
   draft.program.streams = {"compute"};
   std::vector<ValueId> inputs;
   const auto gradients = make_state(draft, source, inputs);
   make_microbatch_sections(draft, source, microbatches, gradients, gathers, inputs, traces);
   make_step_section(draft, source, gradients, microbatches.factor);
+  make_average_sections(draft, source, gradients);
   if (plan.overlap.accumulate) accumulate_products(draft, traces);
   slice_products(draft, plan.overlap.slices, traces);
   offload_activations(draft, plan.offload);

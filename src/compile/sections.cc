@@ -237,6 +237,7 @@ class Collector {
  private:
   bool several() const { return draft_.program.microbatches > 1; }
   bool is_reduced(int32_t b) const {
+    if (clips_first(source_)) return false;
     return gradients_.buckets[b].level > 0 || !gradients_.buckets[b].axes.empty();
   }
   // Units whose gradients are kept in parts are reduced in every microbatch; then the parts add up.
@@ -255,7 +256,7 @@ class Collector {
   void start(int32_t b, Instructions& out) {
     const auto& bucket = gradients_.buckets[b];
     if (bucket.level == 0) {
-      start_all_reduce(draft_, bucket.gradients, bucket.axes, bucket.reduce, out);
+      start_reduction(draft_, source_, bucket, bucket.reduce, several() ? kLast : kAlways, out);
     } else {
       scatter(b, out);
     }
@@ -265,14 +266,17 @@ class Collector {
   void scatter(int32_t b, Instructions& out) {
     const auto& bucket = gradients_.buckets[b];
     Scattered started{b, bucket.part};
-    if (several() && reduced_each_time(b)) {
+    const auto low = reduced_type(source_, bucket.dtype);
+    if (low || (several() && reduced_each_time(b))) {
       const auto& part = draft_.value(bucket.part);
-      auto home = draft_.home(bucket.part);
-      home.outlives = false;
-      started.part = draft_.add(part.type, part.name + " of a microbatch", home);
+      const auto& axes = gradients_.flats[bucket.flat].unit->axes;
+      started.part = draft_.add({low.value_or(part.type.dtype), part.type.shape},
+                                part.name + (low ? " low" : " of a microbatch"),
+                                {Home::Kind::communication, draft_.stream(axes + bucket.channel)});
     }
     started.runs = adds_up(b) ? kLast : kAlways;
-    started.event = scatter_unit(draft_, gradients_, bucket, started.part, started.runs, out);
+    started.event =
+        scatter_unit(draft_, source_, gradients_, bucket, started.part, started.runs, out);
     end_scatter(out);
     scattered_ = started;
     if (!source_.plan.communication.overlap) end_scatter(out);
@@ -283,10 +287,21 @@ class Collector {
     if (b < 0) return;
     const auto& bucket = gradients_.buckets[b];
     out.push_back(when(runs, wait_for(event)));
-    if (part != bucket.part) add_up(out, draft_, bucket.part, part, 1);
+    if (part != bucket.part) {
+      const bool low = reduced_type(source_, bucket.dtype).has_value();
+      const double scale = low ? 1 / source_.plan.communication.reduce_scale : 1;
+      if (reduced_each_time(b)) {
+        add_up(out, draft_, bucket.part, part, scale);
+      } else {
+        out.push_back(when(
+            runs,
+            in_place("perigee::copy_", {{"self", bucket.part}, {"source", part}, {"scale", scale}},
+                     {bucket.part})));
+      }
+    }
     // Over the axes on which the unit is not cut.
     if (!bucket.axes.empty()) {
-      start_all_reduce(draft_, bucket.part, bucket.axes, bucket.reduce, out);
+      start_reduction(draft_, source_, bucket, bucket.reduce, several() ? kLast : kAlways, out);
     }
   }
 

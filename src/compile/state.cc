@@ -51,11 +51,46 @@ std::string stages_with(const Source& source, const std::string& name) {
   return fmt::format("{}:{}", source.plan.pipeline.axis, fmt::join(found->second, ","));
 }
 
+// Of Plan::averages, those that the parameter stands in.
+std::vector<int32_t> averages_of(const plan::Plan& plan, const std::string& name) {
+  std::vector<int32_t> found;
+  for (size_t a = 0; a < plan.averages.size(); ++a) {
+    const auto& names = plan.averages[a].parameters;
+    if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+    found.push_back(static_cast<int32_t>(a));
+  }
+  return found;
+}
+
+// Has the streams of an axis group reduce its buckets in turns.
+void take_turns(const Source& source, Gradients& gradients) {
+  int64_t turn = 0;
+  for (auto& bucket : gradients.buckets) {
+    if (bucket.level == 0 && bucket.axes.empty()) continue;
+    const auto stream = turn++ % source.plan.communication.communicators;
+    if (stream > 0) bucket.channel = fmt::format("#{}", stream);
+  }
+}
+
+// Finds the averages of the units' parameters, which are averaged together.
+void find_averages(const Source& source, Gradients& gradients) {
+  for (auto& bucket : gradients.buckets) {
+    const auto& flat = gradients.flats[bucket.flat];
+    bucket.averages = averages_of(source.plan, flat.members.front().name);
+    for (const auto& member : flat.members) {
+      if (averages_of(source.plan, member.name) == bucket.averages) continue;
+      fail("compile", "parameters of a unit are averaged alike, but {} and {} of {} are not",
+           flat.members.front().name, member.name, flat.name);
+    }
+  }
+}
+
 Gradients collect(const Source& source) {
   const auto& graph = source.local.graph;
   const auto& mesh = source.plan.mesh;
   Gradients result;
   collect_units(source, result);
+  find_averages(source, result);
   const size_t first = result.parameters.size();
   std::vector<bool> in_unit(graph.inputs.size());
   for (const auto& parameter : result.parameters) in_unit[parameter.input] = true;
@@ -89,9 +124,15 @@ Gradients collect(const Source& source) {
     return ready(graph, result.parameters[a].gradient) <
            ready(graph, result.parameters[b].gradient);
   });
-  std::vector<int32_t> open;  // buckets that still take gradients
+  struct Kind {
+    Bucket bucket;  // without parameters
+    int64_t bytes = 0;
+    int32_t open = -1;  // the bucket that still takes gradients
+  };
+  std::vector<Kind> kinds;
+  std::vector<size_t> kind_of;  // like `order`
   for (int32_t p : order) {
-    auto& parameter = result.parameters[p];
+    const auto& parameter = result.parameters[p];
     const auto& input = graph.inputs[parameter.input];
     const auto& type = graph.type(input.value);
     Bucket wanted;
@@ -102,30 +143,41 @@ Gradients collect(const Source& source) {
     wanted.reduce = reduce_name(mesh, *placements[p], input.name);
     wanted.section = source.section_of(parameter.gradient);
     wanted.stages = stages_with(source, input.name);
-    const auto same = std::find_if(open.begin(), open.end(), [&](int32_t b) {
-      const auto& bucket = result.buckets[b];
+    wanted.averages = averages_of(source.plan, input.name);
+    const auto same = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& kind) {
+      const auto& bucket = kind.bucket;
       return bucket.dtype == wanted.dtype && bucket.gradient_dtype == wanted.gradient_dtype &&
              bucket.group == wanted.group && bucket.axes == wanted.axes &&
              bucket.reduce == wanted.reduce && bucket.section == wanted.section &&
-             bucket.stages == wanted.stages;
+             bucket.stages == wanted.stages && bucket.averages == wanted.averages;
     });
-    int32_t b = same == open.end() ? static_cast<int32_t>(result.buckets.size()) : *same;
-    if (same == open.end()) {
-      open.push_back(b);
-      result.buckets.push_back(std::move(wanted));
+    kind_of.push_back(static_cast<size_t>(same - kinds.begin()));
+    if (same == kinds.end()) kinds.push_back({std::move(wanted)});
+    kinds[kind_of.back()].bytes += graph.type(parameter.gradient).bytes();
+  }
+  const auto& communication = source.plan.communication;
+  for (size_t k = 0; k < order.size(); ++k) {
+    auto& kind = kinds[kind_of[k]];
+    if (kind.open < 0) {
+      kind.open = static_cast<int32_t>(result.buckets.size());
+      result.buckets.push_back(kind.bucket);
     }
-    auto& bucket = result.buckets[b];
-    parameter.bucket = b;
+    auto& bucket = result.buckets[kind.open];
+    auto& parameter = result.parameters[order[k]];
+    parameter.bucket = kind.open;
     parameter.offset = bucket.elements;
-    bucket.elements += type.numel();
-    bucket.parameters.push_back(p);
-    const int64_t limit = bucket.axes.empty()
-                              ? std::min(kLocalBucket, source.plan.communication.bucket_bytes)
-                              : source.plan.communication.bucket_bytes;
+    bucket.elements += graph.type(parameter.gradient).numel();
+    bucket.parameters.push_back(order[k]);
+    auto limit = bucket.axes.empty() ? std::min(kLocalBucket, communication.bucket_bytes)
+                                     : communication.bucket_bytes;
+    if (communication.buckets > 0 && !bucket.axes.empty()) {
+      limit = std::max(limit, (kind.bytes + communication.buckets - 1) / communication.buckets);
+    }
     if (bucket.elements * static_cast<int64_t>(graph::size_of(bucket.gradient_dtype)) >= limit) {
-      std::erase(open, b);
+      kind.open = -1;
     }
   }
+  take_turns(source, result);
   return result;
 }
 
@@ -239,13 +291,21 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     const DType state_dtype = rounded ? DType::float32 : bucket.dtype;
     const TensorType flat{bucket.dtype, {bucket.elements}};
     const TensorType flat_state{state_dtype, {bucket.elements}};
-    const Home home = bucket.axes.empty()
-                          ? Home{steps ? Home::Kind::scratch : Home::Kind::persistent}
-                          : Home{Home::Kind::communication, draft.stream(bucket.axes), !steps};
+    const Home own{steps ? Home::Kind::scratch : Home::Kind::persistent};
     const auto number = std::to_string(b);
     bucket.weights = draft.add(flat, "parameters." + number, kPersistent);
-    bucket.gradients =
-        draft.add({bucket.gradient_dtype, {bucket.elements}}, "gradients." + number, home);
+    const TensorType flat_gradients{bucket.gradient_dtype, {bucket.elements}};
+    const std::string name = "gradients." + number;
+    if (bucket.axes.empty()) {
+      bucket.gradients = draft.add(flat_gradients, name, own);
+    } else {
+      const Home moving{Home::Kind::communication, draft.stream(bucket.axes + bucket.channel)};
+      const auto low = reduced_type(source, bucket.gradient_dtype);
+      auto kept = moving;
+      kept.outlives = !steps;
+      bucket.gradients = draft.add(flat_gradients, name, low ? own : kept);
+      if (low) bucket.low = draft.add({*low, {bucket.elements}}, name + " low", moving);
+    }
     const auto state = [&](size_t k) {
       return k < states.size() ? draft.add(flat_state, states[k] + "." + number, state_home)
                                : ValueId{};

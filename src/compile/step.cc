@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "compile/collective.h"
 #include "compile/passes.h"
 
 namespace perigee::compile {
@@ -15,6 +16,21 @@ namespace {
 const TensorType kScalar{DType::float64, {}};
 
 using Args = std::vector<std::pair<std::string, graph::Arg>>;
+
+// The axes of several ranks that the batch is over, in the mesh's order.
+std::string data_axes(const Source& source) {
+  std::string axes;
+  for (const auto& axis : mesh::split_axes(source.plan.batch_axes)) {
+    if (source.plan.mesh.size_of(axis) > 1) axes += (axes.empty() ? "" : ",") + axis;
+  }
+  return join_axes(source.plan.mesh, axes, "");
+}
+
+// The axes of several copies of the model.
+std::string copies_apart(const Source& source) {
+  return plan::copies_of(source.plan) > 1 ? join_axes(source.plan.mesh, source.plan.copy_axes, "")
+                                          : "";
+}
 
 ValueId scalar(Draft& draft, Binding::Kind kind, const std::string& name) {
   if (const auto* known = draft.program.find(kind, name)) return known->value;
@@ -126,7 +142,7 @@ std::vector<const Bucket*> by_reduction(const Draft& draft, const std::vector<Bu
   auto list = all_of(buckets);
   const auto reduced = [&](const Bucket* bucket) {
     int64_t at = 0;
-    for (const ValueId v : {bucket->gradients, bucket->part}) {
+    for (const ValueId v : {bucket->gradients, bucket->part, bucket->low}) {
       if (!v.defined()) continue;
       if (const auto found = last.find(draft.root(v).index); found != last.end()) {
         at = std::max(at, found->second);
@@ -137,6 +153,56 @@ std::vector<const Bucket*> by_reduction(const Draft& draft, const std::vector<Bu
   std::stable_sort(list.begin(), list.end(),
                    [&](const Bucket* a, const Bucket* b) { return reduced(a) < reduced(b); });
   return list;
+}
+
+// With copies of the model: the average of theirs.
+void average_loss(Draft& draft, const Source& source, std::vector<DraftInstruction>& out) {
+  const auto axes = copies_apart(source);
+  const auto* loss = draft.program.find(Binding::Kind::result, "loss");
+  if (axes.empty() || !loss) return;
+  out.push_back(all_reduce(draft, loss->value, axes, "avg"));
+}
+
+// What gradients as they are summed over microbatches (and ranks, unless each clips its own) are
+// multiplied by, and how what each rank has clipped is reduced.
+struct Scales {
+  double factor = 1;
+  std::string reduce = "sum";
+};
+
+Scales scales_of(const Source& source, double factor) {
+  const auto& communication = source.plan.communication;
+  Scales scales{factor};
+  if (source.loss != shard::LossKind::mean) return scales;
+  const auto ranks = static_cast<double>(group_size(source.plan.mesh, source.plan.batch_axes));
+  if (communication.sum) scales.factor *= static_cast<double>(source.plan.microbatches);
+  if (clips_first(source)) {
+    scales.factor *= ranks;  // of the rank's samples alone
+    scales.reduce = communication.sum ? "sum" : "avg";
+  } else if (communication.sum) {
+    scales.factor *= ranks;
+  }
+  return scales;
+}
+
+// Reduces gradients that each rank has multiplied by its own scale.
+void reduce_clipped(Draft& draft, const Source& source, const Gradients& gradients, ValueId scale,
+                    const std::string& reduce, std::vector<DraftInstruction>& out) {
+  const auto axes = data_axes(source);
+  for (const auto& bucket : gradients.buckets) {
+    if (bucket.axes != axes) {
+      const auto& parameter = gradients.parameters[bucket.parameters.front()];
+      fail("compile",
+           "a rank that clips before the reduction has a gradient of its samples alone, over {}, "
+           "but that of {} is {}: clip behind the reduction",
+           axes, source.local.graph.inputs[parameter.input].name,
+           bucket.axes.empty() ? "reduced already" : "a part over " + bucket.axes);
+    }
+    out.push_back(in_place("perigee::scale_", {{"self", bucket.gradients}, {"scale", scale}},
+                           {bucket.gradients}));
+    start_reduction(draft, source, bucket, reduce, kAlways, out);
+  }
+  for (const auto& bucket : gradients.buckets) end_reduction(source, bucket, out);
 }
 
 }  // namespace
@@ -151,8 +217,15 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
   const auto& spec = source.spec;
   DraftSection section{"step", false, {}};
   auto& out = section.instructions;
+  const bool first = clips_first(source);
+  const bool early = source.plan.overlap.step && spec.optimizer != "none";
+  const auto scales = scales_of(source, factor);
+  for (const auto& bucket : gradients.buckets) {
+    if (!first && (!early || !bucket.stages.empty())) end_reduction(source, bucket, out);
+  }
+  if (source.stage) share_loss(draft, source, out);
+  average_loss(draft, source, out);
   if (source.stage) {
-    share_loss(draft, source, out);
     for (const auto& bucket : gradients.buckets) {
       if (bucket.stages.empty()) continue;
       out.push_back(all_reduce(draft, bucket.gradients, bucket.stages, "sum"));
@@ -171,20 +244,26 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     Args clip{{"squared_norm", squared}};
     if (guard.value.defined()) clip.emplace_back("loss_scale", guard.value);
     clip.emplace_back("max_norm", spec.clip_norm.value_or(0.0));
-    clip.emplace_back("factor", factor);
-    out.push_back(plain(draft, "perigee::clip_scale", std::move(clip), {norm, to}));
+    clip.emplace_back("factor", scales.factor);
+    const ValueId own = first ? draft.add(kScalar, "scale of a rank") : to;
+    out.push_back(plain(draft, "perigee::clip_scale", std::move(clip), {norm, own}));
+    if (first) {
+      reduce_clipped(draft, source, gradients, own, scales.reduce, out);
+      out.push_back(plain(draft, "perigee::full", {{"value", 1.0}}, {to}));
+    }
+    const auto apart = first ? data_axes(source) : copies_apart(source);
+    if (!apart.empty()) out.push_back(all_reduce(draft, norm, apart, "avg"));
     if (guard.value.defined()) {
       update_loss_scale(guard, source.plan.precision.loss_scale, squared,
                         scalar(draft, Binding::Kind::scalar, "step"), out);
     }
     return to;
   };
-  const bool early = source.plan.overlap.step && spec.optimizer != "none";
   ValueId scale;
   if (early) {
     check_early(source, guard);
     scale = draft.add(kScalar, "scale");
-    out.push_back(plain(draft, "perigee::full", {{"value", factor}}, {scale}));
+    out.push_back(plain(draft, "perigee::full", {{"value", scales.factor}}, {scale}));
   } else {
     scale = measure("scale");
   }
@@ -235,6 +314,7 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
   const auto order = early ? by_reduction(draft, gradients.buckets) : all_of(gradients.buckets);
   for (const auto* in_order : order) {
     const auto& bucket = *in_order;
+    if (early && bucket.stages.empty()) end_reduction(source, bucket, out);
     for (const auto& share : bucket.shares) step(share);
     if (bucket.part.defined() && bucket.level < 3 && spec.optimizer != "none") {
       out.push_back(gather_stepped(draft, gradients, bucket));

@@ -37,10 +37,13 @@ ValueId elements_of(Draft& draft, ValueId flat, int64_t begin, int64_t count) {
                         draft.value(flat).name);
 }
 
-// A collective between a unit's whole and its equal parts, with the memory it works in.
-DraftInstruction collective(Draft& draft, const plan::Flat& flat, std::string op,
-                            std::vector<std::pair<std::string, graph::Arg>> args, ValueId output) {
-  const auto& axes = flat.unit->axes;
+// A collective between a unit's whole and its equal parts, with the memory it works in, on a stream
+// over its axes.
+DraftInstruction collective(Draft& draft, const plan::Flat& flat, const std::string& axes,
+                            std::string op, std::vector<std::pair<std::string, graph::Arg>> args,
+                            ValueId output) {
+  args.emplace_back("axis", axes);
+  args.emplace_back("dim", int64_t{0});
   const std::vector<int64_t> counts(static_cast<size_t>(flat.parts), flat.part);
   args.emplace_back("counts", counts);
   std::vector<ValueId> outputs{output};
@@ -196,14 +199,21 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
     bucket.own = elements_of(draft, bucket.weights, flat.begin, flat.part);
   }
   if (trained) {
-    auto kept = moving;
+    const auto low = reduced_type(source, bucket.dtype);
+    const Home reducing{Home::Kind::communication, draft.stream(flat.unit->axes + bucket.channel)};
+    auto kept = low ? Home{steps ? Home::Kind::scratch : Home::Kind::persistent} : reducing;
     kept.outlives = !steps;
     // Level 1 keeps gradients whole until the last microbatch, and reduces them where they are.
     const bool inside = bucket.level == 1;
     const std::string name = "gradients." + flat.name;
-    bucket.gradients = draft.add(whole, name, inside ? kept : moving);
+    bucket.gradients = draft.add(whole, name, inside ? kept : low ? Home{} : reducing);
     bucket.part = inside ? elements_of(draft, bucket.gradients, flat.begin, flat.part)
                          : draft.add(part, name + " part", kept);
+    if (low && !bucket.axes.empty()) {
+      bucket.low =
+          draft.add({*low, part.shape}, name + " part low",
+                    {Home::Kind::communication, draft.stream(bucket.axes + bucket.channel)});
+    }
     const auto state = [&](size_t k) {
       return k < states.size() ? draft.add(part, states[k] + "." + flat.name, state_home)
                                : ValueId{};
@@ -257,8 +267,9 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
   }
 }
 
-int32_t scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& bucket, ValueId target,
-                     uint8_t when, std::vector<DraftInstruction>& out) {
+int32_t scatter_unit(Draft& draft, const Source& source, const Gradients& gradients,
+                     const Bucket& bucket, ValueId target, uint8_t when,
+                     std::vector<DraftInstruction>& out) {
   const auto& flat = gradients.flats[bucket.flat];
   const auto zero = [&](int64_t begin, int64_t end) {
     if (begin == end) return;
@@ -279,12 +290,21 @@ int32_t scatter_unit(Draft& draft, const Gradients& gradients, const Bucket& buc
     out.push_back(std::move(reduce));
   }
   zero(filled, bucket.elements);
-  auto scatter = collective(draft, flat, "comm::reduce_scatter",
-                            {{"self", bucket.gradients},
-                             {"axis", flat.unit->axes},
-                             {"dim", int64_t{0}},
-                             {"op", bucket.reduce}},
-                            target);
+  const auto axes = flat.unit->axes + bucket.channel;
+  auto whole = bucket.gradients;
+  if (const auto low = reduced_type(source, bucket.dtype)) {
+    whole = draft.add({*low, {bucket.elements}}, draft.value(whole).name + " low",
+                      {Home::Kind::communication, draft.stream(axes)});
+    auto round = in_place("perigee::copy_",
+                          {{"self", whole},
+                           {"source", bucket.gradients},
+                           {"scale", source.plan.communication.reduce_scale}},
+                          {whole});
+    round.when = when;
+    out.push_back(std::move(round));
+  }
+  auto scatter = collective(draft, flat, axes, "comm::reduce_scatter",
+                            {{"self", whole}, {"op", bucket.reduce}}, target);
   scatter.when = when;
   scatter.instruction.scope = flat.unit->name;
   scatter.instruction.phase = graph::Phase::backward;
@@ -298,8 +318,7 @@ namespace {
 DraftInstruction gather_to(Draft& draft, const Gradients& gradients, const Bucket& bucket,
                            ValueId from, ValueId to) {
   const auto& flat = gradients.flats[bucket.flat];
-  auto gather = collective(draft, flat, "comm::all_gather",
-                           {{"self", from}, {"axis", flat.unit->axes}, {"dim", int64_t{0}}}, to);
+  auto gather = collective(draft, flat, flat.unit->axes, "comm::all_gather", {{"self", from}}, to);
   gather.instruction.scope = flat.unit->name;
   return gather;
 }

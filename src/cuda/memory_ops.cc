@@ -102,6 +102,11 @@ Kernel reshape(const Arguments& a, const OpContext&) {
 Kernel copy(const Arguments& a, const OpContext&) {
   return [self = a.operand("self"), source = a.operand("source"), factor = a.number("scale", 1.0)](
              Operands in, Results, const Draw&) {
+    if (factor != 1 && in[self].element_size() < in[source].element_size()) {
+      auto to = in[self];
+      at::mul_out(to, in[source], at::scalar_tensor(factor));  // rounded behind it
+      return;
+    }
     in[self].copy_(in[source]);
     if (factor != 1) in[self].mul_(factor);
   };

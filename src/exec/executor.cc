@@ -458,9 +458,13 @@ void Executor::Impl::run(const StepInputs& inputs) {
       fail("exec", "the step needs the scalar \"{}\", but got none", name);
     }
   }
-  Draw draw{.seed = options.seed, .step = inputs.step, .microbatches = program.microbatches};
+  // Copies of the model draw as microbatches do: each for samples of its own.
+  Draw draw{.seed = options.seed,
+            .step = inputs.step,
+            .microbatches = program.microbatches * program.model_copies};
   for (const auto& run : program.order) {
-    draw.microbatch = run.microbatch;
+    if (inputs.step % run.every != 0) continue;
+    draw.microbatch = run.microbatch * program.model_copies + program.model_copy;
     run_section(run, inputs, draw);
   }
   for (size_t event = 0; event < events.size(); ++event) wait(event);

@@ -33,8 +33,8 @@ struct ExecutorOptions {
 struct StepInputs {
   int64_t step = 1;                       // counts from 1; also the scalar "step"
   std::map<std::string, double> scalars;  // "lr.0", ...
-  // Returns a batch's tensor for one microbatch: the global one, of which the rank takes its part,
-  // or that part itself.
+  // Returns a batch's tensor for one microbatch (of the rank's copy of the model, where there are
+  // several): the global one, of which the rank takes its part, or that part itself.
   std::function<at::Tensor(const std::string& name, int64_t microbatch)> data;
 };
 

@@ -84,6 +84,62 @@ int set_microbatches(lua_State* L) {
   });
 }
 
+// plan:copies(axes): the ranks of these axes train copies of the model; the batch of each is its
+// own.
+int copies(lua_State* L) {
+  return guarded(L, [&] {
+    auto& plan = *edit_of(L).plan;
+    const auto axes = mesh::split_axes(check_text(L, 2, "plan:copies' axes"));
+    std::vector<std::string> known;
+    for (const auto& axis : plan.mesh.axes) known.push_back(axis.name);
+    std::string batch;
+    for (const auto& axis : axes) {
+      if (plan.mesh.find(axis) < 0) {
+        fail("lua", "plan:copies takes axes of the mesh, but got \"{}\"{}", axis,
+             did_you_mean(axis, known));
+      }
+    }
+    for (const auto& axis : mesh::split_axes(plan.batch_axes)) {
+      if (std::find(axes.begin(), axes.end(), axis) != axes.end()) continue;
+      batch += (batch.empty() ? "" : ",") + axis;
+    }
+    plan.batch_axes = batch;
+    plan.copy_axes = lua_tostring(L, 2);
+    lua_pushinteger(L, plan::copies_of(plan));
+    return 1;
+  });
+}
+
+// plan:average(match, axes, every, states): what matches is averaged over these axes of copies
+// behind every so many steps. Returns how many parameters that are.
+int average(lua_State* L) {
+  return guarded(L, [&] {
+    auto& edit = edit_of(L);
+    const auto pattern = check_text(L, 2, "plan:average's match");
+    plan::Average average{check_text(L, 3, "plan:average's axes")};
+    if (lua_type(L, 4) != LUA_TNUMBER || lua_tonumber(L, 4) != lua_tointeger(L, 4)) {
+      fail("lua", "plan:average's every must be a number of steps, but got {}",
+           luaL_typename(L, 4));
+    }
+    average.every = lua_tointeger(L, 4);
+    average.states = lua_toboolean(L, 5) != 0;
+    std::vector<std::string> names;
+    for (const auto& input : edit.request->graph->inputs) {
+      if (input.kind != graph::Input::Kind::parameter) continue;
+      names.push_back(input.name);
+      if (matches(pattern, input.name)) average.parameters.push_back(input.name);
+    }
+    const auto count = std::ssize(average.parameters);
+    if (count == 0) {
+      fail("lua", "plan:average needs a match, but \"{}\" matches no parameter{}", pattern,
+           did_you_mean(pattern, names));
+    }
+    edit.plan->averages.push_back(std::move(average));
+    lua_pushinteger(L, count);
+    return 1;
+  });
+}
+
 int note(lua_State* L) {
   return guarded(L, [&] {
     auto& edit = edit_of(L);
@@ -103,8 +159,11 @@ Edit* push_handle(lua_State* L) {
   });
   lua_setfield(L, -2, "__gc");
   lua_setmetatable(L, -2);
-  const luaL_Reg functions[] = {
-      {"place", place}, {"microbatches", set_microbatches}, {"note", note}};
+  const luaL_Reg functions[] = {{"place", place},
+                                {"microbatches", set_microbatches},
+                                {"copies", copies},
+                                {"average", average},
+                                {"note", note}};
   for (const auto& [name, function] : functions) {
     lua_pushvalue(L, -1);
     lua_pushcclosure(L, function, 1);

@@ -27,7 +27,8 @@ struct Options {
   Limits limits;
   uint64_t seed = 0;  // of math.random
   std::string
-      runtime_folder;  // where `require "perigee.x"` finds modules written in Lua; "" for none
+      runtime_folder;  // where `require "perigee.x"` finds modules written in Lua; "" for none.
+                       // Methods that the strategies beside it define can be used by name
   std::function<void(std::string_view)> print;  // receives what scripts print; none: the log
 };
 

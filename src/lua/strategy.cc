@@ -1,5 +1,7 @@
 #include "lua/strategy.h"
 
+#include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "base/error.h"
@@ -26,6 +28,30 @@ StrategyScript::StrategyScript(const std::string& path, Options options)
   }
 }
 
+void StrategyScript::define_shipped(const nlohmann::json& value) {
+  const auto folder =
+      std::filesystem::path(state_.options().runtime_folder).parent_path() / "strategies";
+  const auto* list = value.is_object() && value.contains("methods") ? &value["methods"] : &value;
+  if (state_.options().runtime_folder.empty() || !list->is_array()) return;
+  const auto known = [](const auto& methods, const std::string& name) {
+    return std::any_of(methods.begin(), methods.end(),
+                       [&](const auto& method) { return method->name() == name; });
+  };
+  for (const auto& item : *list) {
+    const auto& first = item.is_array() && !item.empty() ? item[0] : item;
+    if (!first.is_string()) continue;
+    const std::string name = first;
+    const bool plain = std::all_of(name.begin(), name.end(),
+                                   [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+    if (!plain || known(methods::all(), name) || known(state_.methods, name)) continue;
+    const auto file = folder / (name + ".lua");
+    if (!std::filesystem::exists(file)) continue;
+    const int top = lua_gettop(state_.raw());
+    state_.run_file(file.string());
+    lua_settop(state_.raw(), top);
+  }
+}
+
 methods::Strategy StrategyScript::read(int index) {
   const auto value = to_json(state_.raw(), index, "the strategy");
   if (value.is_object() && value.contains("format")) {
@@ -35,6 +61,7 @@ methods::Strategy StrategyScript::read(int index) {
     strategy.rules = state_.rules;
     return strategy;
   }
+  define_shipped(value);
   auto strategy = methods::from_json(value, path_, state_.methods);
   strategy.rules = state_.rules;
   return strategy;

@@ -27,6 +27,8 @@ class StrategyScript {
 
  private:
   methods::Strategy read(int index);
+  // Runs the shipped strategies that define what the list names and no one has defined.
+  void define_shipped(const nlohmann::json& value);
 
   std::string path_;
   State state_;

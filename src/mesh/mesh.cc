@@ -198,6 +198,7 @@ std::vector<int64_t> group_of(const Mesh& mesh, std::span<const std::string> axe
 
 std::vector<std::string> split_axes(std::string_view text) {
   std::vector<std::string> names;
+  if (text.empty()) return names;
   for (auto part : split_commas(text)) {
     if (part.empty()) fail("mesh", "axes are written like data,context, but got \"{}\"", text);
     names.emplace_back(part);

@@ -51,7 +51,7 @@ std::vector<std::vector<int64_t>> groups(const Mesh& mesh, std::span<const std::
 // it.
 std::vector<int64_t> group_of(const Mesh& mesh, std::span<const std::string> axes, int64_t rank);
 
-// Splits "data,context" into names. Throws Error for an empty name.
+// Splits "data,context" into names, "" into none. Throws Error for an empty name among others.
 std::vector<std::string> split_axes(std::string_view text);
 
 }  // namespace perigee::mesh

@@ -94,8 +94,8 @@ Strategy from_json(const Json& value, std::string_view name,
 plan::Plan make_plan(const Strategy& strategy, const Request& request);
 
 // Returns the samples of one global microbatch that the plan's graph must be captured at:
-// request.global_batch / plan.microbatches. When the request's graph was captured at another size,
-// capture again and plan again.
+// request.global_batch / plan.microbatches, of one copy where ranks train several. When the
+// request's graph was captured at another size, capture again and plan again.
 int64_t graph_batch(const plan::Plan& plan, const Request& request);
 
 }  // namespace perigee::methods

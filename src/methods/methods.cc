@@ -24,6 +24,8 @@ std::shared_ptr<const Method> amp_native();
 std::shared_ptr<const Method> half();
 std::shared_ptr<const Method> offload();
 std::shared_ptr<const Method> overlap();
+std::shared_ptr<const Method> mixed_parallel();
+std::shared_ptr<const Method> ds_3d_parallel();
 
 namespace {
 
@@ -65,6 +67,7 @@ Config split(const Json& config) {
 // Axes whose ranks repeat each other's work.
 void say_idle_axes(plan::Plan& plan) {
   const auto batch_axes = mesh::split_axes(plan.batch_axes);
+  const auto copy_axes = mesh::split_axes(plan.copy_axes);
   for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
     const auto& axis = plan.mesh.axes[a];
     const bool splits_batch =
@@ -76,7 +79,8 @@ void say_idle_axes(plan::Plan& plan) {
                         return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
                       });
     const bool staged = axis.name == plan.pipeline.axis;
-    if (axis.size == 1 || splits_batch || used || staged) continue;
+    const bool copies = std::find(copy_axes.begin(), copy_axes.end(), axis.name) != copy_axes.end();
+    if (axis.size == 1 || splits_batch || used || staged || copies) continue;
     plan.decisions.push_back(
         {"parallel_mode", fmt::format("no method shards over axis {}: its {} ranks repeat the same "
                                       "work",
@@ -110,6 +114,8 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      context_parallel(),
                                                                      expert_parallel(),
                                                                      pipeline_parallel(),
+                                                                     mixed_parallel(),
+                                                                     ds_3d_parallel(),
                                                                      gradient_accumulation(),
                                                                      grad_comm(),
                                                                      checkpoint(),
@@ -218,7 +224,7 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
   for (const auto& use : uses) use.method->apply(plan, use.config, request);
   say_idle_axes(plan);
 
-  int64_t data = 1;
+  int64_t data = copies_of(plan);
   for (const auto& axis : mesh::split_axes(plan.batch_axes)) data *= plan.mesh.size_of(axis);
   if (request.micro_batch > 0) {
     const auto per_microbatch = request.micro_batch * data;
@@ -251,7 +257,7 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
 }
 
 int64_t graph_batch(const plan::Plan& plan, const Request& request) {
-  return request.global_batch / plan.microbatches;
+  return request.global_batch / plan.microbatches / copies_of(plan);
 }
 
 }  // namespace perigee::methods

@@ -14,6 +14,8 @@ constexpr std::string_view kOrder[] = {
     "expert_parallel",        // the batch may be sharded over its axis
     "gradient_accumulation",  //
     "pipeline_parallel",      // it gives a number of microbatches where nothing else does
+    "mixed_parallel",         // it holds pipeline_parallel
+    "ds_3d_parallel",         // it does, too, and gives a number of microbatches itself
     "grad_comm",              // the size of a bucket is that of a unit
     "",                       //
     "zero1",                  // these cut what no other method has sharded
@@ -28,6 +30,17 @@ struct Conflict {
 };
 
 constexpr Conflict kConflicts[] = {
+    {"mixed_parallel", "tensor_parallel",
+     "it is a part of the other: give mixed_parallel its table"},
+    {"mixed_parallel", "pipeline_parallel",
+     "it is a part of the other: give mixed_parallel its table"},
+    {"mixed_parallel", "ds_3d_parallel", "both are tensor, pipeline and data parallel"},
+    {"ds_3d_parallel", "tensor_parallel",
+     "it is a part of the other: give ds_3d_parallel its table"},
+    {"ds_3d_parallel", "pipeline_parallel",
+     "it is a part of the other: give ds_3d_parallel its table"},
+    {"ds_3d_parallel", "half", "its ds_config says the precision"},
+    {"ds_3d_parallel", "amp_native", "its ds_config says the precision"},
     {"zero1", "zero2", "zero2 keeps all in parts that zero1 does, and gradients too"},
     {"zero1", "fsdp", "fsdp keeps all in parts that zero1 does, and gradients and parameters too"},
     {"zero2", "fsdp", "fsdp keeps all in parts that zero2 does, and parameters too"},

@@ -247,7 +247,9 @@ bool add_units(plan::Plan& plan, const Config& config, const Request& request, c
 
   if (cut.axes.find("zero") != std::string::npos) {
     const auto batch = mesh::split_axes(plan.batch_axes);
-    if (std::find(batch.begin(), batch.end(), "zero") == batch.end()) plan.batch_axes += ",zero";
+    if (std::find(batch.begin(), batch.end(), "zero") == batch.end()) {
+      plan.batch_axes += plan.batch_axes.empty() ? "zero" : ",zero";
+    }
   }
   if (cut.ranks == 1) {
     plan.decisions.push_back(
@@ -273,7 +275,13 @@ bool add_units(plan::Plan& plan, const Config& config, const Request& request, c
   } else if (by_default && level < 3) {
     // Gradients come in the reverse order of use.
     std::reverse(parameters.begin(), parameters.end());
-    add_by_size(units, parameters, plan.communication.bucket_bytes, true);
+    auto least_bytes = plan.communication.bucket_bytes;
+    if (const auto count = plan.communication.buckets; count > 0) {
+      int64_t total = 0;
+      for (const auto& parameter : parameters) total += parameter.bytes;
+      least_bytes = std::max(least_bytes, (total + count - 1) / count);
+    }
+    add_by_size(units, parameters, least_bytes, true);
   } else {
     add_by_size(units, parameters, least, false);
   }

@@ -3,7 +3,6 @@
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <tuple>
 
 #include "base/error.h"
 #include "plan/plan.h"
@@ -119,6 +118,12 @@ Unit parse_unit(const Field& field) {
   return unit;
 }
 
+Average parse_average(const Field& field) {
+  field.allow({"axes", "every", "parameters", "states"});
+  return {field.at("axes").text(), field.at("every").integer(), field.at("parameters").texts(),
+          field.at("states").boolean()};
+}
+
 Pipeline parse_pipeline(const Field& field) {
   field.allow(
       {"axis", "starts", "chunks", "schedule", "group", "extra", "forward", "backward", "weights"});
@@ -145,6 +150,40 @@ Overlap parse_overlap(const Field& field) {
   field.allow({"accumulate", "step", "slices"});
   return {field.at("accumulate").boolean(), field.at("step").boolean(),
           field.at("slices").integer()};
+}
+
+std::optional<graph::DType> parse_dtype(const Field& field) {
+  if (field.is_null()) return std::nullopt;
+  const auto dtype = graph::dtype_of(field.text());
+  if (!dtype) field.fail_rule("is a dtype such as \"bfloat16\"");
+  return dtype;
+}
+
+// Keys that are missing say nothing new.
+Communication parse_communication(const Field& field) {
+  field.allow({"bucket_bytes", "overlap", "buckets", "communicators", "reduce_dtype",
+               "reduce_scale", "sum", "clip_first", "prefetch_forward", "prefetch_backward",
+               "prefetch_bytes"});
+  Communication communication;
+  communication.bucket_bytes = field.at("bucket_bytes").integer();
+  communication.overlap = field.at("overlap").boolean();
+  for (const auto& [key, number] :
+       {std::pair("buckets", &communication.buckets),
+        std::pair("communicators", &communication.communicators),
+        std::pair("prefetch_forward", &communication.prefetch_forward),
+        std::pair("prefetch_backward", &communication.prefetch_backward),
+        std::pair("prefetch_bytes", &communication.prefetch_bytes)}) {
+    if (field.has(key)) *number = field.at(key).integer();
+  }
+  for (const auto& [key, flag] :
+       {std::pair("sum", &communication.sum), std::pair("clip_first", &communication.clip_first)}) {
+    if (field.has(key)) *flag = field.at(key).boolean();
+  }
+  if (field.has("reduce_dtype")) {
+    communication.reduce_dtype = parse_dtype(field.at("reduce_dtype"));
+  }
+  if (field.has("reduce_scale")) communication.reduce_scale = field.at("reduce_scale").number();
+  return communication;
 }
 
 mesh::Mesh parse_mesh(const Field& field) {
@@ -180,6 +219,27 @@ json to_json(const Precision& precision) {
             {"growth_interval", scale.growth_interval}}}};
 }
 
+// Where a key says nothing new it is left out.
+json to_json(const Communication& communication) {
+  const Communication usual;
+  json result = {{"bucket_bytes", communication.bucket_bytes}, {"overlap", communication.overlap}};
+  const auto add = [&](const char* key, const auto& value, const auto& otherwise) {
+    if (value != otherwise) result[key] = value;
+  };
+  add("buckets", communication.buckets, usual.buckets);
+  add("communicators", communication.communicators, usual.communicators);
+  if (communication.reduce_dtype) {
+    result["reduce_dtype"] = graph::name_of(*communication.reduce_dtype);
+  }
+  add("reduce_scale", communication.reduce_scale, usual.reduce_scale);
+  add("sum", communication.sum, usual.sum);
+  add("clip_first", communication.clip_first, usual.clip_first);
+  add("prefetch_forward", communication.prefetch_forward, usual.prefetch_forward);
+  add("prefetch_backward", communication.prefetch_backward, usual.prefetch_backward);
+  add("prefetch_bytes", communication.prefetch_bytes, usual.prefetch_bytes);
+  return result;
+}
+
 // Returns the one of the values that has this name.
 template <class T>
 T one_of(const Field& field, std::initializer_list<T> values) {
@@ -190,13 +250,6 @@ T one_of(const Field& field, std::initializer_list<T> values) {
     names += (names.empty() ? "" : ", ") + std::string(name_of(value));
   }
   field.fail_rule("is one of " + names);
-}
-
-std::optional<graph::DType> parse_dtype(const Field& field) {
-  if (field.is_null()) return std::nullopt;
-  const auto dtype = graph::dtype_of(field.text());
-  if (!dtype) field.fail_rule("is a dtype such as \"bfloat16\"");
-  return dtype;
 }
 
 Precision parse_precision(const Field& field) {
@@ -245,8 +298,6 @@ std::string print(const Plan& plan) {
   if (!std::isfinite(plan.prediction.step_seconds)) {
     fail("plan", "prediction.step_seconds is finite, but got {}", plan.prediction.step_seconds);
   }
-  json communication = {{"bucket_bytes", plan.communication.bucket_bytes},
-                        {"overlap", plan.communication.overlap}};
   json document = {
       {"format", format_name},
       {"graph", plan.graph_hash},
@@ -289,15 +340,14 @@ std::string print(const Plan& plan) {
   if (!plan.prediction.host_bytes.empty()) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;
   }
-  const Communication usual;
-  for (const auto& [key, number, otherwise] :
-       {std::tuple("prefetch_forward", plan.communication.prefetch_forward, usual.prefetch_forward),
-        std::tuple("prefetch_backward", plan.communication.prefetch_backward,
-                   usual.prefetch_backward),
-        std::tuple("prefetch_bytes", plan.communication.prefetch_bytes, usual.prefetch_bytes)}) {
-    if (number != otherwise) communication[key] = number;
+  if (!plan.copy_axes.empty()) document["copy_axes"] = plan.copy_axes;
+  for (const auto& average : plan.averages) {
+    document["averages"].push_back({{"axes", average.axes},
+                                    {"every", average.every},
+                                    {"parameters", average.parameters},
+                                    {"states", average.states}});
   }
-  document["communication"] = communication;
+  document["communication"] = to_json(plan.communication);
   return document.dump(2) + "\n";
 }
 
@@ -313,9 +363,9 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.at("format").text() != format_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
-  root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "units",
-              "pipeline", "rules", "recompute", "offload", "overlap", "precision", "communication",
-              "prediction", "decisions"});
+  root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "copy_axes",
+              "averages", "units", "pipeline", "rules", "recompute", "offload", "overlap",
+              "precision", "communication", "prediction", "decisions"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -326,6 +376,12 @@ Plan parse(std::string_view text, std::string_view file_name) {
     plan.placements[name] = field.placements();
   }
 
+  if (root.has("copy_axes")) plan.copy_axes = root.at("copy_axes").text();
+  if (root.has("averages")) {
+    for (const auto& item : root.at("averages").items()) {
+      plan.averages.push_back(parse_average(item));
+    }
+  }
   if (root.has("units")) {
     for (const auto& unit : root.at("units").items()) plan.units.push_back(parse_unit(unit));
   }
@@ -348,17 +404,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
 
   if (root.has("precision")) plan.precision = parse_precision(root.at("precision"));
 
-  const auto communication = root.at("communication");
-  communication.allow(
-      {"bucket_bytes", "overlap", "prefetch_forward", "prefetch_backward", "prefetch_bytes"});
-  plan.communication.bucket_bytes = communication.at("bucket_bytes").integer();
-  plan.communication.overlap = communication.at("overlap").boolean();
-  for (const auto& [key, number] :
-       {std::pair("prefetch_forward", &plan.communication.prefetch_forward),
-        std::pair("prefetch_backward", &plan.communication.prefetch_backward),
-        std::pair("prefetch_bytes", &plan.communication.prefetch_bytes)}) {
-    if (communication.has(key)) *number = communication.at(key).integer();
-  }
+  plan.communication = parse_communication(root.at("communication"));
 
   const auto prediction = root.at("prediction");
   prediction.allow({"peak_bytes", "host_bytes", "step_seconds", "exact_memory"});

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
+#include "plan/copies.h"
 #include "plan/pipeline.h"
 
 namespace perigee::plan {
@@ -181,14 +182,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
            did_you_mean(axis, names));
     }
   }
-  for (const auto n : {plan.communication.prefetch_forward, plan.communication.prefetch_backward,
-                       plan.communication.prefetch_bytes}) {
-    if (n < 0) fail("plan", "communication.prefetch_* are at least 0, but got {}", n);
-  }
-  if (plan.communication.bucket_bytes < 1) {
-    fail("plan", "communication.bucket_bytes is at least 1, but got {}",
-         plan.communication.bucket_bytes);
-  }
+  verify_communication(plan);
 
   const auto names = graph::value_names(graph);
   std::map<std::string, graph::ValueId> values;
@@ -232,6 +226,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   verify_units(plan, graph);
   verify(plan.precision, graph);
   verify_pipeline(plan, graph);
+  verify_copies(plan, graph);
 }
 
 std::string hash(const Plan& plan) {

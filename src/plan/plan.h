@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,20 @@ namespace perigee::plan {
 struct Communication {
   int64_t bucket_bytes = 25 << 20;  // gradients are all-reduced in buckets of at least this size
   bool overlap = true;              // start a bucket as soon as its last gradient is there
+  // At most so many buckets of gradients that are reduced alike: they grow above bucket_bytes where
+  // those would be more (0: any).
+  int64_t buckets = 0;
+  int64_t communicators = 1;  // an axis group's buckets take turns on so many streams
+  // float16 or bfloat16: gradients are multiplied by reduce_scale and rounded to it before they are
+  // reduced, and divided behind it. Nothing: as they are.
+  std::optional<graph::DType> reduce_dtype;
+  double reduce_scale = 1;
+  // Gradients of a mean loss are summed over the batch's ranks and the microbatches, not averaged:
+  // as many times larger.
+  bool sum = false;
+  // Every data rank clips its own gradient, those of its samples alone, before it is reduced; the
+  // norm of a step is then the average of theirs. Not what one device does.
+  bool clip_first = false;
   // Units of level 3: how many are gathered before they are used, each while the one before it is
   // at work, and how many bytes these may take at most (0: any).
   int64_t prefetch_forward = 1;
@@ -93,6 +108,16 @@ struct Pipeline {
   bool operator==(const Pipeline&) const = default;
 };
 
+// Weights of copies (Plan::copy_axes) that are averaged behind every step whose number is a
+// multiple of `every`.
+struct Average {
+  std::string axes;  // comma separated; of copy_axes
+  int64_t every = 1;
+  std::vector<std::string> parameters;  // their own names
+  bool states = false;                  // and what the optimizer keeps for them
+  bool operator==(const Average&) const = default;
+};
+
 // One decision and who took it: printed by --explain.
 struct Decision {
   std::string by;        // the method's or solver's name
@@ -122,6 +147,13 @@ struct Plan {
   // sharded on dim 0 over batch_axes, parameters and buffers not named here are replicated.
   std::map<std::string, mesh::Placements> placements;
 
+  // Axes (comma separated) whose ranks train copies of the model: each on samples of its own, of
+  // which there are as many as the graph was captured at, by gradients and a norm of its own.
+  // Copies begin alike and meet in `averages` only; the loss and the norm of a step are the
+  // averages of theirs. Nothing else is over these axes.
+  std::string copy_axes;
+  std::vector<Average> averages;
+
   // Each parameter stands in one unit at most; those in none are stored as they are placed.
   std::vector<Unit> units;
 
@@ -144,10 +176,14 @@ struct Plan {
 // Throws Error when the plan does not fit the graph (another structural hash: says what differs
 // where it can), names values that the graph lacks, has placements whose count is not that of the
 // axes, a dim out of range, or Partial inputs, recomputes or offloads scopes or ops that the graph
-// lacks, has units that overlap or cut what is not whole, a precision that plan/precision.h
-// refuses, or a pipeline whose axis the mesh lacks, whose starts are not as many as its parts, or
-// name what the forward pass does not come to in that order.
+// lacks, has units that overlap or cut what is not whole, copies over axes that something is
+// sharded over, averages over other axes, a precision that plan/precision.h refuses, or a pipeline
+// whose axis the mesh lacks, whose starts are not as many as its parts, or name what the forward
+// pass does not come to in that order.
 void verify(const Plan& plan, const graph::Graph& graph);
+
+// Returns how many copies of the model the ranks train: 1 but for copy_axes.
+int64_t copies_of(const Plan& plan);
 
 // JSON, "format": "perigee.plan/1", sorted keys, numbers as the shortest text that reads back
 // equal; "precision" only where it is not the default. parse(print(p)) equals p. Throws Error for a

@@ -57,7 +57,46 @@ void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile
   for (auto& holding : all) std::sort(holding.ranks.begin(), holding.ranks.end());
 }
 
+// Appends, for what is a copy's own, each copy's part with the ranks that have it.
+void add_copies(const plan::Plan& plan, int64_t step, std::vector<Holding>& all) {
+  const auto copies = plan::copies_of(plan);
+  if (copies == 1) return;
+  const auto axes = mesh::split_axes(plan.copy_axes);
+  const auto whole = all.size();
+  for (size_t h = 0; h < whole; ++h) {
+    if (!are_apart(plan, all[h].part.name, step)) continue;
+    std::vector<std::vector<int64_t>> ranks(static_cast<size_t>(copies));
+    for (auto rank : all[h].ranks) {
+      const auto group = mesh::group_of(plan.mesh, axes, rank);
+      ranks[std::find(group.begin(), group.end(), rank) - group.begin()].push_back(rank);
+    }
+    for (int64_t copy = 0; copy < copies; ++copy) {
+      all.push_back({part_of_copies(all[h].part, copies, copy), std::move(ranks[copy])});
+    }
+  }
+}
+
 }  // namespace
+
+TensorPart part_of_copies(const TensorPart& part, int64_t copies, int64_t copy) {
+  TensorPart result{"copies:" + part.name, part.dtype, part.shape, part.ranges};
+  result.shape.insert(result.shape.begin(), copies);
+  result.ranges.insert(result.ranges.begin(), {copy, 1});
+  return result;
+}
+
+bool are_apart(const plan::Plan& plan, const std::string& name, int64_t step) {
+  if (plan::copies_of(plan) == 1) return false;
+  const auto colon = name.find(':');
+  const bool state = colon != std::string::npos;
+  const auto parameter = state ? name.substr(colon + 1) : name;
+  return std::none_of(plan.averages.begin(), plan.averages.end(), [&](const plan::Average& a) {
+    const bool all = mesh::split_axes(a.axes).size() == mesh::split_axes(plan.copy_axes).size();
+    const bool held =
+        std::find(a.parameters.begin(), a.parameters.end(), parameter) != a.parameters.end();
+    return all && held && (a.states || !state) && step % a.every == 0;
+  });
+}
 
 bool is_kept(Kind kind) {
   return kind == Kind::parameter || kind == Kind::buffer || kind == Kind::state;
@@ -69,7 +108,8 @@ TensorPart part_of_binding(const compile::Program& program, const compile::Bindi
 }
 
 std::vector<Holding> all_holdings(const compile::Program& program, const graph::Graph& graph,
-                                  const plan::Plan& plan, const compile::StepSpec& spec) {
+                                  const plan::Plan& plan, const compile::StepSpec& spec,
+                                  int64_t step) {
   const compile::StageInputs stages(graph, plan);
   std::set<std::string> in_parts, states_in_parts;  // by parameter
   for (auto rank : ranks_of(plan.mesh)) {
@@ -116,6 +156,7 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     }
   }
   add_pieces(graph, plan, spec, stages, all);
+  add_copies(plan, step, all);
   return all;
 }
 

@@ -233,7 +233,10 @@ class TorchHost : public Host {
       blueprint.tied = planned.captured.tied;
       blueprint.plan = planned.plan;
       blueprint.evaluation =
-          planned.source->at(session.job.batch.global / planned.plan.microbatches, true).graph;
+          planned.source
+              ->at(session.job.batch.global / planned.plan.microbatches / copies_of(planned.plan),
+                   true)
+              .graph;
       predict(blueprint.plan, blueprint.training, session.job,
               session.traces);  // records what is missing
       tell_of_coupling(blueprint);

@@ -114,7 +114,15 @@ void RankTrainer::load(const Checkpoint& checkpoint) {
     if (!is_kept(binding.kind)) continue;
     // A run that begins to scale its loss has none to load.
     if (binding.name.starts_with("loss_scale:") && !checkpoint.find(binding.name)) continue;
-    read_stored(checkpoint, part_of_binding(program, binding), executor_->tensor(binding));
+    const auto part = part_of_binding(program, binding);
+    const auto tensor = executor_->tensor(binding);
+    const auto own = part_of_copies(part, program.model_copies, program.model_copy);
+    const auto* copies = program.model_copies > 1 ? checkpoint.find(own.name) : nullptr;
+    if (copies && copies->shape == own.shape) {
+      read_stored(checkpoint, own, tensor.unsqueeze(0));
+    } else {
+      read_stored(checkpoint, part, tensor);
+    }
   }
 }
 
@@ -122,6 +130,7 @@ StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& 
                             bool training) {
   const auto& program = executor.program();
   const auto samples = job_.batch.global / program.microbatches;  // of one global microbatch
+  const auto own = samples / program.model_copies;
   // All of the step's samples are read first, so that what the step itself allocates can be told
   // from them.
   std::vector<std::map<std::string, at::Tensor>> parts(program.microbatches);
@@ -130,9 +139,9 @@ StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& 
     Batch batch;
     for (const auto& binding : program.bindings) {
       if (binding.kind != Kind::data) continue;
-      const auto rows = binding.ranges.empty() ? mesh::Range{0, samples} : binding.ranges.front();
-      if (!(rows == wanted))
-        batch = data.at(step, {microbatch * samples + rows.begin, rows.length});
+      const auto rows = binding.ranges.empty() ? mesh::Range{0, own} : binding.ranges.front();
+      const auto first = microbatch * samples + program.model_copy * own;
+      if (!(rows == wanted)) batch = data.at(step, {first + rows.begin, rows.length});
       wanted = rows;
       parts[microbatch][binding.name] = field_of(batch, binding);
     }
@@ -219,7 +228,7 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
       graph.add_input(input.kind, input.name, blueprint_.training.type(input.value));
     }
     plan.graph_hash = graph::structural_hash(graph);
-    if (plan.microbatches == 1 && !plan.pipeline.cuts()) {
+    if (plan.microbatches == 1 && !plan.pipeline.cuts() && copies_of(plan) == 1) {
       for (const auto& output : graph.outputs) {
         if (output.kind == graph::Output::Kind::result) spec.results.push_back(output.name);
       }
@@ -235,9 +244,30 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
 
 void RankTrainer::end_evaluation() { evaluator_.reset(); }
 
-std::vector<Piece> RankTrainer::pieces_to_write() {
+at::Tensor RankTrainer::averaged(const at::Tensor& own) {
+  const auto& plan = blueprint_.plan;
+  if (copies_of(plan) == 1) return own;
+  auto mean = own.clone();
+  const auto ranks =
+      mesh::group_of(plan.mesh, mesh::split_axes(plan.copy_axes), communicator_.rank());
+  connection_.tensors->group(plan.copy_axes, ranks)
+      ->run({.input = mean, .output = mean, .reduce = mesh::Reduce::average});
+  return mean;
+}
+
+void RankTrainer::average_copies(int64_t step) {
   const auto& program = executor_->program();
-  const auto all = all_holdings(program, blueprint_.training, blueprint_.plan, spec_);
+  averages_.assign(program.bindings.size(), {});
+  for (size_t b = 0; b < program.bindings.size(); ++b) {
+    const auto& binding = program.bindings[b];
+    if (!is_kept(binding.kind) || !are_apart(blueprint_.plan, binding.name, step)) continue;
+    averages_[b] = averaged(executor_->tensor(binding)).cpu();
+  }
+}
+
+std::vector<Piece> RankTrainer::pieces_to_write(int64_t step) {
+  const auto& program = executor_->program();
+  const auto all = all_holdings(program, blueprint_.training, blueprint_.plan, spec_, step);
   const auto writers = owners(all);
   std::set<std::string> mine;
   for (size_t i = 0; i < all.size(); ++i) {
@@ -245,16 +275,26 @@ std::vector<Piece> RankTrainer::pieces_to_write() {
   }
   std::vector<Piece> pieces;
   on_host_.clear();
-  for (const auto& binding : program.bindings) {
-    if (!is_kept(binding.kind)) continue;
-    auto part = part_of_binding(program, binding);
-    if (!mine.contains(key_of(part))) continue;
-    auto tensor = executor_->tensor(binding);
+  const auto add = [&](TensorPart part, at::Tensor tensor, bool weight) {
+    if (!mine.contains(key_of(part))) return;
     if (!tensor.device().is_cpu()) tensor = on_host_.emplace_back(tensor.cpu());
     pieces.push_back(
         {std::move(part),
          {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())},
-         binding.kind != Kind::state});
+         weight});
+  };
+  for (size_t b = 0; b < program.bindings.size(); ++b) {
+    const auto& binding = program.bindings[b];
+    if (!is_kept(binding.kind)) continue;
+    const auto part = part_of_binding(program, binding);
+    const auto tensor = executor_->tensor(binding);
+    const bool weight = binding.kind != Kind::state;
+    if (b < averages_.size() && averages_[b].defined()) {
+      add(part, averages_[b], weight);
+      add(part_of_copies(part, program.model_copies, program.model_copy), tensor, false);
+    } else {
+      add(part, tensor, weight);
+    }
   }
   return pieces;
 }
@@ -318,8 +358,8 @@ at::Tensor RankTrainer::full_of_stage(Kind kind, const std::string& name) {
   auto part = kind == Kind::parameter ? joined_parts(name) : at::Tensor();
   if (!part.defined()) part = executor_->tensor(kind, name);
   const auto placed = blueprint_.plan.placements.find(name);
-  const auto copy = [](const at::Tensor& t) {
-    return t.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  const auto copy = [&](const at::Tensor& t) {
+    return averaged(t).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   };
   if (placed == blueprint_.plan.placements.end()) return copy(part);
   // Each axis in turn, the innermost (first) first, as mesh::local_ranges cuts.

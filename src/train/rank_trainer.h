@@ -53,7 +53,11 @@ class RankTrainer {
 
   // This rank's parts, for a checkpoint; ownership is in `owners`. Parts that lie on a GPU are
   // copied, and the copies kept until the next call.
-  std::vector<Piece> pieces_to_write();
+  // Where ranks train copies of the model they are each rank's own and their averages.
+  std::vector<Piece> pieces_to_write(int64_t step);
+  // Makes the averages of what copies have apart after the step, for pieces_to_write. All ranks
+  // call it before.
+  void average_copies(int64_t step);
   // Returns the whole tensor of a parameter or buffer of the training graph, on the CPU. All ranks
   // call it in one order.
   at::Tensor full(compile::Binding::Kind kind, const std::string& name);
@@ -71,6 +75,8 @@ class RankTrainer {
 
  private:
   exec::ExecutorOptions executor_options() const;
+  // Returns the average over copies of the model; the tensor itself where there is one.
+  at::Tensor averaged(const at::Tensor& own);
   // The same from the ranks of this stage of a pipeline, which has it.
   at::Tensor full_of_stage(compile::Binding::Kind kind, const std::string& name);
   // Returns a parameter whole on its unit's axes where it is kept in parts, else nothing.
@@ -86,7 +92,8 @@ class RankTrainer {
   compile::StepSpec spec_;
   compile::StageInputs stages_;  // of the training graph
   std::unique_ptr<exec::Executor> executor_, evaluator_;
-  std::vector<at::Tensor> on_host_;  // of pieces_to_write()
+  std::vector<at::Tensor> on_host_;   // of pieces_to_write()
+  std::vector<at::Tensor> averages_;  // like the program's bindings; undefined: not apart
   int64_t step_peak_ = 0, library_bytes_ = 0;
   int64_t steps_run_ = 0;
   std::optional<double> loss_scale_;  // of the next step; nothing: not read yet

@@ -18,8 +18,9 @@ void save_checkpoint(RankTrainer& trainer, exec::Communicator& communicator, con
     barrier(communicator);
     const auto all = everyone(communicator);
     run_together(*all, job, [&] { writer.find(communicator.rank()); });
+    trainer.average_copies(step);
     run_together(*all, job,
-                 [&] { writer.write_rank(communicator.rank(), trainer.pieces_to_write()); });
+                 [&] { writer.write_rank(communicator.rank(), trainer.pieces_to_write(step)); });
     const auto finish = [&] {
       CheckpointInfo info;
       info.step = step;

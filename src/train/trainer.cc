@@ -181,9 +181,10 @@ Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ra
   }
   impl_ = std::make_unique<Impl>(job, std::move(data), profile, std::move(connections));
   auto& impl = *impl_;
-  Blueprint blueprint{plan.captured.graph,
-                      plan.source->at(job.batch.global / plan.plan.microbatches, true).graph,
-                      plan.captured.init, plan.captured.tied, plan.plan};
+  Blueprint blueprint{
+      plan.captured.graph,
+      plan.source->at(job.batch.global / plan.plan.microbatches / copies_of(plan.plan), true).graph,
+      plan.captured.init, plan.captured.tied, plan.plan};
   std::map<std::string, at::Tensor> values;
   for (const auto& item : net.named_parameters()) values[item.key()] = item.value().detach();
   for (const auto& item : net.named_buffers()) values[item.key()] = item.value();
@@ -253,10 +254,17 @@ std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
 
 std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
   check_batch(batch, impl_->job);
-  if (impl_->blueprints.front().plan.microbatches > 1) {
+  const auto& plan = impl_->blueprints.front().plan;
+  if (plan.microbatches > 1) {
     fail("trainer",
          "forward gives whole results, but the plan has {} microbatches: make a plan with one",
-         impl_->blueprints.front().plan.microbatches);
+         plan.microbatches);
+  }
+  if (copies_of(plan) > 1) {
+    fail("trainer",
+         "forward gives the results of one model, but ranks train {} copies of it over {}: load a "
+         "checkpoint into a trainer with another plan",
+         copies_of(plan), plan.copy_axes);
   }
   Fixed source(batch);
   OneAtATime shared(source);

@@ -148,7 +148,7 @@ TEST_CASE("check names the methods of a strategy, and its mistakes") {
     return refusal("check " + folder.write("s.lua", text));
   };
   CHECK_THAT(error("return { 'parallel_mod' }"), Contains("did you mean \"parallel_mode\"?"));
-  CHECK_THAT(error("return { { 'grad_comm', { bucket = 1 } } }"),
+  CHECK_THAT(error("return { { 'grad_comm', { buckt_mb = 1 } } }"),
              Contains("did you mean \"bucket_mb\"?"));
   CHECK_THAT(error("return { { 'grad_comm', { bucket_mb = '1' } } }"), Contains("number"));
   CHECK_THAT(error("return 7"), Contains("s.lua") && Contains("number"));

@@ -69,16 +69,27 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
   REQUIRE(losses.size() == 4);
   const auto summary = job.metrics().back()["summary"];
   CHECK(summary["peak_bytes"] == summary["predicted_peak_bytes"]);
-  for (const std::string more :
-       {"--nproc 2", "--nproc 4 --set batch.micro=1", "--set batch.micro=2",
-        "--nproc 2 --strategy accumulate", "--nproc 2 --strategy custom_method",
-        "--nproc 4 --strategy tensor_parallel", "--nproc 4 --strategy pipeline_parallel",
-        "--nproc 4 --strategy sequence_parallel", "--nproc 4 --strategy context_parallel",
-        "--nproc 4 --strategy 3d", "--nproc 8 --strategy 4d", "--nproc 2 --strategy checkpoint",
-        "--nproc 4 --strategy hsdp_context", "--nproc 2 --strategy fsdp_low_memory",
-        "--nproc 4 --strategy pipeline_zero", "--nproc 2 --strategy offload",
-        "--nproc 2 --strategy fsdp_offload", "--nproc 2 --strategy overlap",
-        "--nproc 2 --strategy checkpoint_budget"}) {
+  for (const std::string more : {"--nproc 2",
+                                 "--nproc 4 --set batch.micro=1",
+                                 "--set batch.micro=2",
+                                 "--nproc 2 --strategy accumulate",
+                                 "--nproc 2 --strategy custom_method",
+                                 "--nproc 4 --strategy tensor_parallel",
+                                 "--nproc 4 --strategy pipeline_parallel",
+                                 "--nproc 4 --strategy sequence_parallel",
+                                 "--nproc 4 --strategy context_parallel",
+                                 "--nproc 4 --strategy 3d",
+                                 "--nproc 8 --strategy 4d",
+                                 "--nproc 2 --strategy checkpoint",
+                                 "--nproc 4 --strategy hsdp_context",
+                                 "--nproc 2 --strategy fsdp_low_memory",
+                                 "--nproc 4 --strategy pipeline_zero",
+                                 "--nproc 2 --strategy offload",
+                                 "--nproc 2 --strategy fsdp_offload",
+                                 "--nproc 2 --strategy overlap",
+                                 "--nproc 2 --strategy checkpoint_budget",
+                                 "--nproc 4 --strategy mixed_parallel",
+                                 "--nproc 4 --strategy ds_3d_parallel"}) {
     INFO(more);
     job.good("train", same + more);
     const auto others = job.losses();

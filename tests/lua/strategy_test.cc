@@ -132,9 +132,9 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
   Folder folder;
   const auto with = [&](std::string_view text) { return error_of(folder.write("s.lua", text)); };
   CHECK_THAT(
-      with("local m = require 'perigee.methods'\nreturn { m.grad_comm { bucket = 1 } }"),
+      with("local m = require 'perigee.methods'\nreturn { m.grad_comm { buckt_mb = 1 } }"),
       Catch::Contains(
-          "s.lua:2: [strategy] grad_comm has no field \"bucket\", did you mean \"bucket_mb\"?"));
+          "s.lua:2: [strategy] grad_comm has no field \"buckt_mb\", did you mean \"bucket_mb\"?"));
   CHECK_THAT(with("local m = require 'perigee.methods'\nreturn { m.fsdpp {} }"),
              Catch::Contains("s.lua:2: perigee.methods has no field \"fsdpp\""));
   CHECK_THAT(with("return { 'paralel_mode' }"), Catch::Contains("did you mean \"parallel_mode\"?"));

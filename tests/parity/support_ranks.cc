@@ -46,8 +46,9 @@ Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& m
                   .scalars = {{"lr.0", 0.01}},
                   .data = [&](const std::string& name, int64_t m) {
                     const auto& all = given.inputs.at(name);
-                    const auto rows = all.size(0) / program.microbatches;
-                    return all.narrow(0, m * rows, rows);
+                    const auto copies = program.model_copies;
+                    const auto rows = all.size(0) / program.microbatches / copies;
+                    return all.narrow(0, (m * copies + program.model_copy) * rows, rows);
                   }});
     outcome.losses.push_back(executor.tensor(Kind::result, "loss").item<double>());
     outcome.norms.push_back(executor.tensor(Kind::result, "grad_norm").item<double>());

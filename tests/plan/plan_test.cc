@@ -31,7 +31,14 @@ Plan example_plan() {
   plan.placements["head.weight"] = mesh::parse_placements("S1,R");
   plan.placements["head/mm.0"] = mesh::parse_placements("S1,S0");
   plan.rules["my::op"] = "b* k+, n k -> b* n";
-  plan.communication = {.bucket_bytes = 1 << 20, .overlap = false, .prefetch_forward = 2};
+  plan.communication = {.bucket_bytes = 1 << 20,
+                        .overlap = false,
+                        .communicators = 2,
+                        .reduce_dtype = graph::DType::float16,
+                        .reduce_scale = 128,
+                        .prefetch_forward = 2};
+  plan.copy_axes = "replica";
+  plan.averages = {{"replica", 8, {"head.weight"}, true}};
   plan.recompute = {.regions = {{"head"}}, .keep = {"aten::mm"}};
   plan.units = {{"head", {"head.weight"}, "data", 2, false}};
   plan.prediction = {.peak_bytes = {1 << 20, 3 << 19, 1 << 20, 1 << 20}, .step_seconds = 0.0125};
@@ -76,6 +83,18 @@ TEST_CASE("every plan reads back what it prints") {
     plan.placements["a/\"name\"\n"] = mesh::Placements(axes, mesh::Placement::shard(1));
     plan.communication.bucket_bytes = *rc::gen::arbitrary<int64_t>();
     plan.communication.overlap = *rc::gen::arbitrary<bool>();
+    plan.communication.buckets = *rc::gen::inRange(0, 3);
+    plan.communication.communicators = *rc::gen::inRange(1, 3);
+    plan.communication.sum = *rc::gen::arbitrary<bool>();
+    plan.communication.clip_first = *rc::gen::arbitrary<bool>();
+    if (*rc::gen::arbitrary<bool>()) {
+      plan.communication.reduce_dtype = graph::DType::bfloat16;
+      plan.communication.reduce_scale = *rc::gen::inRange(1, 100);
+    }
+    for (int n = *rc::gen::inRange(0, 3); n > 0; --n) {
+      plan.copy_axes = "axis" + std::to_string(n);
+      plan.averages.push_back({plan.copy_axes, n, {"head.weight"}, n == 2});
+    }
     plan.prediction.step_seconds = *rc::gen::arbitrary<double>();
     plan.prediction.peak_bytes = *rc::gen::arbitrary<std::vector<int64_t>>();
     plan.prediction.exact_memory = *rc::gen::arbitrary<bool>();
@@ -98,8 +117,8 @@ TEST_CASE("every plan reads back what it prints") {
 TEST_CASE("a plan of before units reads, and prints and hashes as it did") {
   const auto text = print(fitting_plan(linear_graph()));
   CHECK(text.find("units") == std::string::npos);
-  for (const char* later :
-       {"prefetch", "offload", "\"overlap\": {", "budget_bytes", "host_bytes"}) {
+  for (const char* later : {"prefetch", "offload", "\"overlap\": {", "budget_bytes", "host_bytes",
+                            "communicators", "reduce", "copy_axes", "averages"}) {
     CHECK(text.find(later) == std::string::npos);
   }
   CHECK(parse(text) == fitting_plan(linear_graph()));

@@ -44,6 +44,9 @@ PERIGEE_INLINE void store(c10::BFloat16* p, int64_t i, float v) {
   const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
   p[i].x = static_cast<uint16_t>(v != v ? 0x7FC0 : rounded);
 }
+PERIGEE_INLINE void store(c10::Half* p, int64_t i, float v) {
+  p[i].x = __builtin_bit_cast(uint16_t, static_cast<_Float16>(v));
+}
 
 // Calls of std:: are not compiled into a PERIGEE_SIMD function; this is.
 PERIGEE_INLINE float root(float x) { return __builtin_sqrtf(x); }

@@ -54,6 +54,10 @@ PERIGEE_INLINE double square_elements(const T* in, int64_t n) {
 PERIGEE_MEMORY(float)
 PERIGEE_MEMORY(double)
 PERIGEE_MEMORY(c10::BFloat16)
+PERIGEE_PAIR(c10::Half, float)
+PERIGEE_PAIR(c10::Half, double)
+PERIGEE_PAIR(c10::Half, c10::BFloat16)
+PERIGEE_PAIR(c10::Half, c10::Half)
 PERIGEE_SQUARES(c10::Half)
 #undef PERIGEE_SQUARES
 #undef PERIGEE_MEMORY
@@ -65,7 +69,7 @@ template <class F>
 bool each_pair(const Tensor& out, const Tensor& in, F f) {
   if (!out.is_contiguous() || !in.is_contiguous()) return false;
   bool done = false;
-  dispatch_element(out.scalar_type(), [&]<class T>() {
+  dispatch_gradient(out.scalar_type(), [&]<class T>() {
     done = dispatch_gradient(
         in.scalar_type(), [&]<class S>() { f(out.mutable_data_ptr<T>(), in.const_data_ptr<S>()); });
   });
