@@ -17,6 +17,7 @@
 #include "train/blueprint.h"
 #include "train/checkpoint.h"
 #include "train/connect.h"
+#include "train/gradient_check.h"
 #include "train/loop.h"
 #include "train/machine.h"
 #include "train/planning.h"
@@ -180,6 +181,14 @@ class TorchHost : public Host {
   void train(const Task& task, const job::RankPlace& place,
              const std::function<bool()>& stop) override {
     run_session(task, place, [&](Session& session) { train(task, session, stop); });
+  }
+
+  GradientReport check_gradients(const Task& task, double tolerance) override {
+    auto on_cpu = task;
+    on_cpu.job.cluster.device = "cpu";
+    on_cpu.job = completed(on_cpu.job);
+    const auto check = train::check_gradients(plan_task(on_cpu), tolerance);
+    return {print(check), check.passed()};
   }
 
   std::string evaluate(const Task& task, const std::string& checkpoint,

@@ -41,6 +41,11 @@ struct PlanResult {
   plan::Plan plan;
 };
 
+struct GradientReport {
+  std::string text;  // a line for each parameter
+  bool passed = false;
+};
+
 struct SampleOptions {
   std::string checkpoint;  // "": the newest of train.output
   std::string prompt;
@@ -62,6 +67,9 @@ class Host {
   // run's folder.
   virtual void train(const Task& task, const job::RankPlace& place,
                      const std::function<bool()>& stop_requested) = 0;
+  // Runs the gradients of the job's first step both ways (train/gradient_check.h), all ranks in
+  // this process. Writes nothing.
+  virtual GradientReport check_gradients(const Task& task, double tolerance) = 0;
   // Runs one rank of an evaluation of the checkpoint ("": the newest of train.output). Rank 0
   // returns the metrics as JSON text, the others "".
   virtual std::string evaluate(const Task& task, const std::string& checkpoint,

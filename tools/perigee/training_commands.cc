@@ -1,6 +1,7 @@
 // Commands that run ranks: train, evaluate, sample, export.
 #include <unistd.h>
 
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -69,10 +70,24 @@ int run_ranks(const JobOptions& options, const train::Task& task,
   });
 }
 
+// Returns the exit status: 1 where gradients differ.
+int check_gradients(const JobOptions& options, const std::string& text) {
+  double tolerance = 0;  // by the model's precision
+  if (text != "auto") {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), tolerance);
+    if (error != std::errc() || end != text.data() + text.size() || !(tolerance > 0)) {
+      fail("command", "--check-gradients takes a relative tolerance above 0, but got \"{}\"", text);
+    }
+  }
+  const auto report = torch_host().check_gradients(make_task(options, std::nullopt), tolerance);
+  write_result({}, report.text);
+  return report.passed ? 0 : 1;
+}
+
 void add_train(CLI::App& app, Action& action) {
   struct Options {
     JobOptions job;
-    std::string resume, trace;
+    std::string resume, trace, check;
     bool overwrite = false;
   };
   auto options = std::make_shared<Options>();
@@ -92,8 +107,13 @@ void add_train(CLI::App& app, Action& action) {
       ->excludes(resume);
   sub->add_option("--trace", options->trace,
                   "write what all ranks did in the second step to this file (Chrome trace events)");
+  sub->add_flag(
+      "--check-gradients{auto}", options->check,
+      "[=TOLERANCE] train nothing: run the first step's gradients on the strategy's ranks "
+      "and on one device, on the CPU, and print how far they are apart");
   sub->callback([options, &action] {
     action = [options] {
+      if (!options->check.empty()) return check_gradients(options->job, options->check);
       auto task = make_task(options->job, job::place_from_environment());
       task.resume = !options->resume.empty();
       if (options->resume != "newest") task.resume_from = options->resume;
