@@ -1,0 +1,214 @@
+// No method is a no-op: each changes the program, and those that save memory save what theory says.
+// Golden text of the collectives of each shipped method's program.
+#include <fmt/format.h>
+
+#include <set>
+
+#include "lua/strategy.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
+#include "tests/support/golden.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+constexpr int64_t kRows = 8;
+const std::string kDeep =
+    "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n";
+
+// A method as it stands in a strategy, the mesh that it is for, and another model where it needs
+// one.
+struct Row {
+  std::string method, config, axes;
+  std::string model = kDeep;
+  std::string beside = "";  // further methods, as data
+};
+
+const std::string kTwo = R"(["data", 2])";
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> rows = {
+      {"tensor_parallel", "{}", R"(["tensor", 2])"},
+      {"tensor_parallel", R"({"sequence": true})", R"(["tensor", 2])"},
+      {"sequence_parallel", "{}", R"(["sequence", 2])"},
+      {"context_parallel", "{}", R"(["context", 2])"},
+      {"pipeline_parallel", "{}", R"(["pipe", 2])"},
+      {"pipeline_parallel", R"({"schedule": "gpipe"})", R"(["pipe", 2])"},
+      {"mixed_parallel", "{}", R"(["tensor", 2], ["pipe", 2])"},
+      {"ds_3d_parallel", "{}", R"(["tensor", 2], ["pipe", 2], ["data", 1])"},
+      {"gradient_accumulation", R"({"microbatches": 2})", kTwo},
+      {"grad_comm", R"({"bucket_mb": 0.01})", kTwo},
+      {"grad_comm", R"({"bucket_mb": 0.01, "buckets": 2})", kTwo},
+      {"grad_comm", R"({"bucket_mb": 0.01, "communicators": 2})", kTwo},
+      {"grad_comm", R"({"dtype": "bf16"})", kTwo},
+      {"grad_comm", R"({"clip": "before"})", kTwo},
+      {"grad_comm", R"({"sparse": "gathered"})", kTwo, kDeep + "tied = false\n"},
+      {"checkpoint", R"(["blocks.*"])", kTwo},
+      {"zero1", "{}", kTwo},
+      {"zero2", "{}", kTwo},
+      {"fsdp", "{}", kTwo},
+      {"amp_native", R"({"dtype": "bf16"})", kTwo},
+      {"half", R"({"dtype": "bf16"})", kTwo},
+      {"local_sgd", R"({"every": 4})", kTwo},
+      {"offload", R"({"optimizer": true})", kTwo},
+      {"offload", R"({"layers": 1})", kTwo},
+      {"overlap", R"({"accumulate": true})", kTwo, kDeep,
+       R"(, ["gradient_accumulation", {"microbatches": 3}])"},
+  };
+  return rows;
+}
+
+std::vector<std::shared_ptr<const methods::Method>> shipped_in_lua() {
+  static lua::StrategyScript script("strategies/local_sgd.lua");
+  std::vector<std::shared_ptr<const methods::Method>> methods;
+  for (const auto& use : script.resolve({}, {}).methods) {
+    if (use.method->name() == "local_sgd") methods.push_back(use.method);
+  }
+  return methods;
+}
+
+struct Captured {
+  Given given;
+  plan::Plan plan;
+};
+
+// Captures the model at the size that the strategy asks for.
+Captured captured(const std::string& model, const std::string& strategy,
+                  const std::string& dtype = "float32") {
+  const auto known = shipped_in_lua();
+  for (int64_t pieces = 1;;) {
+    torch::manual_seed(5);
+    auto given = built_in(model, kRows, pieces, dtype);
+    const methods::Request request{.graph = &given.graph, .global_batch = kRows};
+    auto plan = methods::make_plan(
+        methods::from_json(methods::Json::parse(strategy), "test", known), request);
+    const auto wanted = kRows / methods::graph_batch(plan, request);
+    if (wanted == pieces) return {std::move(given), std::move(plan)};
+    pieces = wanted;
+  }
+}
+
+// The program's summary for the first rank: memory as an estimate, so that it is the same on any
+// machine.
+std::string summary_of(const std::string& model, const std::string& strategy) {
+  const auto [given, plan] = captured(model, strategy);
+  plan::verify(plan, given.graph);
+  compile::NoTraces none;
+  return compile::summary(compile::compile(given.graph, plan, {.clip_norm = 0.5}, 0, none));
+}
+
+std::string strategy_of(const Row& row) {
+  return fmt::format(R"([["parallel_mode", [{}]], ["{}", {}]{}])", row.axes, row.method, row.config,
+                     row.beside);
+}
+
+// Returns the lines of sections, without the number of their ops.
+std::string collectives_of(const std::string& summary) {
+  std::istringstream lines(summary);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const auto ops = line.find(" ops");
+    const auto count = line.rfind(": ", ops);
+    if (ops == std::string::npos || count == std::string::npos) continue;
+    text += "  " + line.substr(0, count) + ":" +
+            (ops + 4 < line.size() ? line.substr(ops + 5) : "") + "\n";
+  }
+  return text;
+}
+
+int64_t counted(const std::string& model, const std::string& strategy) {
+  const auto [given, plan] = captured(model, strategy);
+  int64_t most = 0;
+  const auto ranks = train(given, plan);
+  CHECK(compare_memory(given, plan, ranks) == "");
+  for (const auto& rank : ranks) most = std::max(most, rank.counted);
+  return most;
+}
+
+int64_t parameter_bytes(const std::string& model) {
+  const auto given = built_in(model, kRows, 1, "float32");
+  int64_t bytes = 0;
+  for (const auto& input : given.graph.inputs) {
+    if (input.kind == graph::Input::Kind::parameter) {
+      bytes += given.graph.type(input.value).bytes();
+    }
+  }
+  return bytes;
+}
+
+std::string with(const std::string& more, int64_t ranks = 2) {
+  return fmt::format(R"([["parallel_mode", [["data", {}]]]{}])", ranks, more);
+}
+
+}  // namespace
+
+TEST_CASE("no method is a no-op") {
+  std::set<std::string> tried = {"parallel_mode"};
+  for (const auto& row : rows()) {
+    INFO(row.method << row.config);
+    tried.insert(row.method);
+    const auto plain =
+        summary_of(row.model, fmt::format(R"([["parallel_mode", [{}]]{}])", row.axes, row.beside));
+    CHECK(summary_of(row.model, strategy_of(row)) != plain);
+  }
+  for (const auto& method : methods::all()) {
+    INFO(method->name() << " must stand among the rows of this test");
+    CHECK(tried.contains(std::string(method->name())));
+  }
+}
+
+TEST_CASE("the collectives of each method's program are as they were") {
+  std::string text;
+  for (const auto& row : rows()) {
+    text += strategy_of(row) + "\n" + collectives_of(summary_of(row.model, strategy_of(row)));
+  }
+  CHECK(test::golden_difference("tests/parity/collectives.txt", text) == "");
+}
+
+TEST_CASE("zero1, zero2 and fsdp lower the counted peak by what is kept in parts") {
+  // Weights count for more than activations here.
+  const std::string model =
+      "kind = 'gpt'\nlayers = 6\nwidth = 192\nheads = 6\nvocab = 64\ntied = false\n";
+  const auto bytes = static_cast<double>(parameter_bytes(model));
+  const double unit = 4.0 * 192 * 768 + 200000;  // a matrix, and what was too small before it
+  for (const int64_t ranks : {2, 4}) {
+    const std::string more =
+        R"(, ["gradient_accumulation", {"microbatches": 2}], ["grad_comm", {"bucket_mb": 0.2}])";
+    const auto plain = counted(model, with(more, ranks));
+    const auto rest = 1 - 1.0 / static_cast<double>(ranks);
+    // Others' contributions are received in pieces, of two units at a time.
+    const double workspace = 2 * static_cast<double>(ranks - 1) * (256 << 10);
+    const auto check = [&](const std::string& method, double saved_times, double whole_units) {
+      const auto saved = static_cast<double>(plain - counted(model, with(more + method, ranks)));
+      INFO(method << " on " << ranks << " ranks saves " << saved / bytes << " times the weights");
+      CHECK(saved < saved_times * rest * bytes + unit);
+      CHECK(saved >= saved_times * rest * bytes - workspace - whole_units * unit);
+    };
+    check(R"(, ["zero1", {}])", 2, 0);  // adamw's states
+    check(R"(, ["zero2", {}])", 3, 3);  // and gradients, but for those that are being reduced
+    // And weights, but for those that are gathered.
+    check(R"(, ["fsdp", {"atorch_size_based_min_num_params": 50000}])", 4, 6);
+  }
+}
+
+TEST_CASE("checkpoint keeps a block's input of what the block made") {
+  const auto model = [](int layers) {
+    return fmt::format(
+        "kind = 'gpt'\nlayers = {}\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n", layers);
+  };
+  const auto growth = [&](const std::string& more) {
+    return static_cast<double>(counted(model(8), with(more)) - counted(model(4), with(more))) / 4;
+  };
+  const auto weights =
+      static_cast<double>(parameter_bytes(model(8)) - parameter_bytes(model(4))) / 4;
+  // Beside weight, gradient and two states a block adds, on a rank of 4 samples of 6 tokens:
+  const double input = 4 * 6 * 24 * 4;
+  const double with_checkpoint = growth(R"(, ["checkpoint", ["blocks.*"]])") - 4 * weights;
+  const double without = growth("") - 4 * weights;
+  INFO(with_checkpoint / input << " and " << without / input << " inputs");
+  CHECK(with_checkpoint == Approx(input).epsilon(0.02));
+  CHECK(without > 5 * input);
+}
+
+}  // namespace perigee::parity
