@@ -400,7 +400,8 @@ plan::Plan with_names_of(plan::Plan plan, const Graph& before, const Graph& now)
   std::map<std::string, mesh::Placements> placements;
   for (size_t v = 0; v < old_names.size(); ++v) {
     const auto found = plan.placements.find(old_names[v]);
-    if (found != plan.placements.end()) placements[names[v]] = found->second;
+    const bool stands = found != plan.placements.end() && !names[v].empty();
+    if (stands) placements[names[v]] = found->second;
   }
   plan.placements = std::move(placements);
   return plan;

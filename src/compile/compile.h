@@ -18,18 +18,25 @@ namespace perigee::compile {
 struct OptimizerGroup {
   std::vector<std::string> parameters;
   std::optional<double> weight_decay;
+  // muon: whether it steps these; nothing: matrices that are neither looked up (embeddings) nor
+  // make the scores of the classes (heads). What it does not step, adamw does.
+  std::optional<bool> muon;
 };
 
 // What a step does with the gradients.
 struct StepSpec {
   std::string optimizer =
-      "adamw";  // sgd, adam, adamw, lion; "none": gradients are results, named "gradient:PARAM"
+      "adamw";  // sgd, adam, adamw, adafactor, lion, muon; "none": gradients are results, named
+                // "gradient:PARAM"
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double momentum = 0;    // sgd
-  double dampening = 0;   // sgd
-  bool nesterov = false;  // sgd
+  double momentum = 0;        // sgd, muon
+  double dampening = 0;       // sgd
+  bool nesterov = false;      // sgd, muon
+  double beta2_decay = -0.8;  // adafactor
+  double clip_threshold = 1;  // adafactor
+  int64_t ns_steps = 5;       // muon
   double weight_decay = 0;
   std::vector<OptimizerGroup> groups;  // a parameter in none of them is in the default group 0
   std::optional<double> clip_norm;     // global norm of the averaged gradients
@@ -43,6 +50,7 @@ struct StepSpec {
 
 // Returns what the optimizer keeps for each parameter it trains, of the parameter's shape and type:
 // "exp_avg" and "exp_avg_sq", or "momentum_buffer", or nothing. Bindings are named "STATE:PARAM".
+// Those of adafactor and muon differ by parameter (compile/matrix_step.h), and are not listed here.
 std::vector<std::string> optimizer_states(const StepSpec& spec);
 
 // Returns the program of `rank`, from a plan that fits the graph (plan::verify). Throws Error when

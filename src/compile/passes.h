@@ -135,6 +135,13 @@ struct Bucket {
   std::vector<Share> shares;
 };
 
+// What a rank holds of a parameter that it steps: a box of it, contiguous.
+struct HeldPiece {
+  int32_t parameter = -1;           // of Gradients::parameters
+  std::vector<mesh::Range> ranges;  // of the whole parameter
+  ValueId weights, gradients;       // shaped as the box
+};
+
 struct Gradients {
   struct Parameter {
     int32_t input = -1;       // of the local graph
@@ -148,6 +155,7 @@ struct Gradients {
   std::vector<Parameter> parameters;  // of units, then in the order of the graph's inputs
   std::vector<Bucket> buckets;        // of units first: one for each of `flats`
   std::vector<plan::Flat> flats;
+  std::vector<HeldPiece> pieces;  // of adafactor and muon, which step tensor by tensor
   LossScaleState loss_scale;
 };
 

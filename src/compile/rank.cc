@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "compile/passes.h"
 #include "graph/ops.h"
+#include "plan/rewrites.h"
 
 namespace perigee::compile {
 
@@ -50,10 +51,17 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
 
 }  // namespace
 
-Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec) {
-  check(spec, plan, graph);
+Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpec& spec) {
+  check(spec, given, graph);
+  std::optional<plan::Plan> renamed;
   Common common{.captured = graph};
   common.graph = select_outputs(graph, spec);
+  if (!given.rewrites.empty()) {
+    auto rewritten = plan::apply(given.rewrites, common.graph);
+    renamed = with_names_of(given, common.graph, rewritten);
+    common.graph = std::move(rewritten);
+  }
+  const auto& plan = renamed ? *renamed : given;
   const auto& communication = plan.communication;
   const bool scales = !spec.evaluation && (communication.sum || communication.clip_first);
   if (plan.microbatches > 1 || scales) common.loss = shard::classify_loss(common.graph).kind;
@@ -71,7 +79,7 @@ Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec
   }
   if (plan.pipeline.cuts()) {
     common.schedule = schedule_of(plan, spec.evaluation);
-    common.inputs.emplace(common.graph, plan);
+    common.inputs.emplace(common.graph, given);
   }
   return common;
 }

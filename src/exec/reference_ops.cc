@@ -200,6 +200,22 @@ Kernel attention_backward(const Arguments& a) { return attention_backward_math(a
 
 // ---- RMS norm
 
+Kernel swiglu(const Arguments& a) {
+  return [gate = a.operand("gate"), up = a.operand("up")](Operands in, Results out, const Draw&) {
+    out[0] = (at::silu(widen(in[gate])) * widen(in[up])).to(in[gate].scalar_type());
+  };
+}
+Kernel swiglu_backward(const Arguments& a) {
+  return [grad = a.operand("grad"), gate = a.operand("gate"), up = a.operand("up")](
+             Operands in, Results out, const Draw&) {
+    const auto g = widen(in[grad]), x = widen(in[gate]);
+    const auto s = at::sigmoid(x);
+    const auto slope = s * (1 + x * (1 - s));
+    out[0] = (g * widen(in[up]) * slope).to(in[gate].scalar_type());
+    put(out, 1, (g * x * s).to(in[up].scalar_type()));
+  };
+}
+
 Kernel rms_norm(const Arguments& a) {
   return [self = a.operand("self"), weight = a.optional_operand("weight"), eps = a.number("eps"),
           rstd_type = a.wanted(1) ? std::optional(result_type(a, 1)) : std::nullopt](
@@ -329,6 +345,8 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::dropout", dropout_op},
     {"perigee::attention", attention},
     {"perigee::attention_backward", attention_backward},
+    {"perigee::swiglu", swiglu},
+    {"perigee::swiglu_backward", swiglu_backward},
     {"perigee::rms_norm", rms_norm},
     {"perigee::rms_norm_backward", rms_norm_backward},
     {"perigee::cross_entropy", cross_entropy},

@@ -19,6 +19,8 @@
 //       logsumexp is float64 for float64, else float32
 //   perigee::attention_backward(grad, query, key, value, bias?, output, logsumexp, causal, scale, p, random_key,
 //       bias_grad) -> (d_query, d_key, d_value, d_bias?)    d_bias (bias's shape) only where bias_grad
+//   perigee::swiglu(gate, up)                  silu(gate) * up
+//   perigee::swiglu_backward(grad, gate, up) -> (d_gate, d_up)
 //   perigee::rms_norm(self [*, n], weight? [n], eps) -> (output, rstd [*, 1])
 //   perigee::rms_norm_backward(grad, self, weight?, rstd) -> (d_self, d_weight?)
 //   perigee::cross_entropy(logits [n, c], target [n], weight? [c], ignore_index, label_smoothing)

@@ -65,18 +65,22 @@ struct Group {
   std::vector<std::string> match;  // patterns of parameter names (base/match.h)
   std::optional<double> lr;        // peak learning rate; absent: the optimizer's
   std::optional<double> weight_decay;
+  std::string name;  // muon: "muon" or "adamw", which steps them; "": as muon sees fit
   bool operator==(const Group&) const = default;
 };
 
 struct Optimizer {
-  std::string name = "adamw";  // sgd, adam, adamw, lion
+  std::string name = "adamw";  // sgd, adam, adamw, adafactor, lion, muon
   double lr = 3e-4;            // peak
   std::vector<double> betas = {0.9, 0.95};
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double momentum = 0.9;      // sgd
-  double dampening = 0;       // sgd
-  bool nesterov = false;      // sgd
+  double momentum = 0.9;        // sgd, muon
+  double dampening = 0;         // sgd
+  bool nesterov = false;        // sgd, muon
+  double beta2_decay = -0.8;    // adafactor
+  double clip_threshold = 1.0;  // adafactor
+  int64_t ns_steps = 5;         // muon
   double clip_norm = 1.0;     // of the global gradient norm; 0: no clipping
   std::vector<Group> groups;  // a parameter is in the first that matches
   bool operator==(const Optimizer&) const = default;

@@ -26,6 +26,7 @@ std::shared_ptr<const Method> offload();
 std::shared_ptr<const Method> overlap();
 std::shared_ptr<const Method> mixed_parallel();
 std::shared_ptr<const Method> ds_3d_parallel();
+std::shared_ptr<const Method> module_replace();
 
 namespace {
 
@@ -125,7 +126,8 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      amp_native(),
                                                                      half(),
                                                                      offload(),
-                                                                     overlap()};
+                                                                     overlap(),
+                                                                     module_replace()};
   return methods;
 }
 

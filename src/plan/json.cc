@@ -252,6 +252,33 @@ T one_of(const Field& field, std::initializer_list<T> values) {
   field.fail_rule("is one of " + names);
 }
 
+json to_json(const Fp8& fp8) {
+  return {{"format", name_of(fp8.format)},
+          {"recipe", name_of(fp8.recipe)},
+          {"margin", fp8.margin},
+          {"amax_history_len", fp8.amax_history_len},
+          {"amax_compute_algo", name_of(fp8.amax_compute_algo)},
+          {"block", fp8.block},
+          {"wgrad", fp8.wgrad},
+          {"scopes", fp8.scopes}};
+}
+
+Fp8 parse_fp8(const Field& field) {
+  field.allow({"format", "recipe", "margin", "amax_history_len", "amax_compute_algo", "block",
+               "wgrad", "scopes"});
+  using Recipe = Fp8::Recipe;
+  return {.format = one_of(field.at("format"), {Fp8::Format::e4m3, Fp8::Format::hybrid}),
+          .recipe = one_of(field.at("recipe"),
+                           {Recipe::delayed, Recipe::tensorwise, Recipe::blockwise}),
+          .margin = field.at("margin").integer(),
+          .amax_history_len = field.at("amax_history_len").integer(),
+          .amax_compute_algo =
+              one_of(field.at("amax_compute_algo"), {Fp8::Amax::most_recent, Fp8::Amax::max}),
+          .block = field.at("block").integer(),
+          .wgrad = field.at("wgrad").boolean(),
+          .scopes = field.at("scopes").texts()};
+}
+
 Precision parse_precision(const Field& field) {
   field.allow({"dtype", "parameters", "gradients", "allow", "deny", "promote", "scopes",
                "skip_nonfinite", "loss_scale"});
@@ -317,6 +344,15 @@ std::string print(const Plan& plan) {
       {"decisions", decisions},
   };
   if (plan.precision != Precision()) document["precision"] = to_json(plan.precision);
+  if (plan.fp8) document["fp8"] = to_json(*plan.fp8);
+  for (const auto& rewrite : plan.rewrites) {
+    json item = {{"name", rewrite.name}};
+    if (!rewrite.pattern.empty() || !rewrite.replacement.empty()) {
+      item["pattern"] = rewrite.pattern;
+      item["replacement"] = rewrite.replacement;
+    }
+    document["rewrites"].push_back(std::move(item));
+  }
   // Where they say nothing new they are left out: a plan without them prints, and hashes, as ever.
   if (!plan.units.empty()) document["units"] = units;
   if (const auto& p = plan.pipeline; p.cuts()) {
@@ -364,8 +400,8 @@ Plan parse(std::string_view text, std::string_view file_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
   root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "copy_axes",
-              "averages", "units", "pipeline", "rules", "recompute", "offload", "overlap",
-              "precision", "communication", "prediction", "decisions"});
+              "averages", "units", "pipeline", "rules", "rewrites", "recompute", "offload",
+              "overlap", "precision", "fp8", "communication", "prediction", "decisions"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -403,6 +439,19 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.has("overlap")) plan.overlap = parse_overlap(root.at("overlap"));
 
   if (root.has("precision")) plan.precision = parse_precision(root.at("precision"));
+
+  if (root.has("fp8")) plan.fp8 = parse_fp8(root.at("fp8"));
+  if (root.has("rewrites")) {
+    for (const auto& field : root.at("rewrites").items()) {
+      field.allow({"name", "pattern", "replacement"});
+      Rewrite rewrite{.name = field.at("name").text()};
+      if (field.has("pattern") || field.has("replacement")) {
+        rewrite.pattern = field.at("pattern").text();
+        rewrite.replacement = field.at("replacement").text();
+      }
+      plan.rewrites.push_back(std::move(rewrite));
+    }
+  }
 
   plan.communication = parse_communication(root.at("communication"));
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "plan/copies.h"
 #include "plan/pipeline.h"
+#include "plan/rewrites.h"
 
 namespace perigee::plan {
 namespace {
@@ -225,6 +226,8 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   }
   verify_units(plan, graph);
   verify(plan.precision, graph);
+  if (plan.fp8) verify(*plan.fp8, graph);
+  apply(plan.rewrites, {});
   verify_pipeline(plan, graph);
   verify_copies(plan, graph);
 }

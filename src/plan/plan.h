@@ -13,6 +13,7 @@
 #include "graph/graph.h"
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
+#include "plan/fp8.h"
 #include "plan/precision.h"
 
 namespace perigee::plan {
@@ -118,6 +119,14 @@ struct Average {
   bool operator==(const Average&) const = default;
 };
 
+// Before anything else the captured graph is rewritten: the ops of a pattern, forward and backward,
+// give way to others that compute the same (graph/rewrite.h).
+struct Rewrite {
+  std::string name;                  // of a built-in one (graph/fusions.h), or the user's own
+  std::string pattern, replacement;  // graphs as text; both empty: the built-in ones of that name
+  bool operator==(const Rewrite&) const = default;
+};
+
 // One decision and who took it: printed by --explain.
 struct Decision {
   std::string by;        // the method's or solver's name
@@ -162,6 +171,9 @@ struct Plan {
   // Sharding rules that the user added or replaced, by op (shard/rule.h has the grammar).
   std::map<std::string, std::string> rules;
 
+  std::vector<Rewrite> rewrites;  // in this order
+  std::optional<Fp8> fp8;         // nothing: no op rounds to eight bits
+
   Recompute recompute;
   Offload offload;
   Overlap overlap;
@@ -177,7 +189,8 @@ struct Plan {
 // where it can), names values that the graph lacks, has placements whose count is not that of the
 // axes, a dim out of range, or Partial inputs, recomputes or offloads scopes or ops that the graph
 // lacks, has units that overlap or cut what is not whole, copies over axes that something is
-// sharded over, averages over other axes, a precision that plan/precision.h refuses, or a pipeline
+// sharded over, averages over other axes, a precision that plan/precision.h refuses, an fp8 that
+// plan/fp8.h refuses, rewrites that graph/rewrite.h refuses, or a pipeline
 // whose axis the mesh lacks, whose starts are not as many as its parts, or name what the forward
 // pass does not come to in that order.
 void verify(const Plan& plan, const graph::Graph& graph);
@@ -186,7 +199,8 @@ void verify(const Plan& plan, const graph::Graph& graph);
 int64_t copies_of(const Plan& plan);
 
 // JSON, "format": "perigee.plan/1", sorted keys, numbers as the shortest text that reads back
-// equal; "precision" only where it is not the default. parse(print(p)) equals p. Throws Error for a
+// equal; "precision", "rewrites" and "fp8" only where they are not
+// the default. parse(print(p)) equals p. Throws Error for a
 // prediction that is not finite.
 std::string print(const Plan& plan);
 // Throws Error naming the path in the file (`mesh.axes[1].size`), unknown keys with the nearest

@@ -42,6 +42,8 @@ const std::unordered_map<std::string_view, std::vector<Names>>& linear_operands(
       {"aten::softplus_backward", {{"grad_output"}}},
       {"aten::_prelu_kernel_backward", {{"grad_output"}}},
       {"perigee::dropout", {{"self"}}},
+      {"perigee::swiglu", {{"up"}}},
+      {"perigee::swiglu_backward", {{"grad"}}},
   };
   return table;
 }
@@ -108,7 +110,8 @@ std::optional<Pattern> pointwise_pattern(const Call& call) {
 
 void add_pointwise_rules(Rules& rules) {
   for (const char* op : {"aten::alias", "aten::detach", "aten::lift_fresh_copy",
-                         "aten::_prelu_kernel_backward", "aten::log_sigmoid_forward"}) {
+                         "aten::_prelu_kernel_backward", "aten::log_sigmoid_forward", "perigee::swiglu",
+                         "perigee::swiglu_backward"}) {
     rules.add(op, {pointwise_pattern});
   }
   const auto dropout = [](const Call& call) {

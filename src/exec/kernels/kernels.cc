@@ -29,6 +29,8 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::scale_", kernels::scale},
       {"perigee::sgd_", kernels::sgd},
       {"perigee::squared_norm", kernels::squared_norm},
+      {"perigee::swiglu", kernels::swiglu},
+      {"perigee::swiglu_backward", kernels::swiglu_backward},
       {"perigee::update_loss_scale_", kernels::update_loss_scale},
   };
   if (const auto found = fast.find(op.name); found != fast.end()) {

@@ -25,6 +25,10 @@ Kernel dropout(const Arguments& arguments);
 Kernel gelu(const Arguments& arguments);
 Kernel gelu_backward(const Arguments& arguments);
 
+// float32 and bfloat16, computed in float32.
+Kernel swiglu(const Arguments& arguments);
+Kernel swiglu_backward(const Arguments& arguments);
+
 Kernel rms_norm(const Arguments& arguments);
 Kernel rms_norm_backward(const Arguments& arguments);
 

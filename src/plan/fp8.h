@@ -1,0 +1,47 @@
+// Linear layers whose operands are rounded to eight bits (Micikevicius et al. 2022). Methods write
+// it, compile/fp8.cc carries it out. Words and defaults are Megatron's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace perigee::plan {
+
+struct Fp8 {
+  enum class Format : uint8_t {
+    e4m3,    // all operands: largest number 448
+    hybrid,  // E4M3 for inputs and weights, E5M2 (57344) for gradients
+  };
+  // Where an operand's scale comes from. It maps the largest magnitude, times 2^margin, to the
+  // format's largest number.
+  enum class Recipe : uint8_t {
+    delayed,     // one for each tensor, of the magnitudes of earlier microbatches
+    tensorwise,  // one for each tensor, of its own magnitude
+    blockwise,   // one for every `block` elements in a row along the dim that is summed over
+  };
+  enum class Amax : uint8_t { most_recent, max };
+
+  Format format = Format::e4m3;
+  Recipe recipe = Recipe::delayed;
+  int64_t margin = 0;
+  int64_t amax_history_len = 1;          // delayed: microbatches
+  Amax amax_compute_algo = Amax::most_recent;  // delayed: which of the history counts
+  int64_t block = 128;                   // blockwise
+  bool wgrad = true;                     // whether products for weight gradients are rounded, too
+  std::vector<std::string> scopes;       // of the linear layers; empty: all
+  bool operator==(const Fp8&) const = default;
+};
+
+// Returns "e4m3", "hybrid"; "delayed", ...; "most_recent", "max".
+std::string_view name_of(Fp8::Format format);
+std::string_view name_of(Fp8::Recipe recipe);
+std::string_view name_of(Fp8::Amax amax);
+
+// Throws Error for a number out of range, or a scope that stands twice or that the graph lacks.
+void verify(const Fp8& fp8, const graph::Graph& graph);
+
+}  // namespace perigee::plan

@@ -1,0 +1,34 @@
+#include "plan/rewrites.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/fusions.h"
+
+namespace perigee::plan {
+
+graph::Graph apply(const std::vector<Rewrite>& rewrites, graph::Graph graph,
+                   std::vector<graph::Rewritten>* done) {
+  if (done) done->assign(rewrites.size(), {});
+  for (size_t r = 0; r < rewrites.size(); ++r) {
+    const auto& rewrite = rewrites[r];
+    graph::Rewritten unused;
+    auto& became = done ? (*done)[r] : unused;
+    if (!rewrite.pattern.empty() || !rewrite.replacement.empty()) {
+      const auto rule = graph::parse_rewrite(rewrite.name, rewrite.pattern, rewrite.replacement);
+      graph = graph::rewrite(std::move(graph), rule, became);
+      continue;
+    }
+    const auto names = graph::fusion_names();
+    if (std::find(names.begin(), names.end(), rewrite.name) == names.end()) {
+      fail("plan", "a rewrite without texts is a built-in one, but got \"{}\"{}", rewrite.name,
+           did_you_mean(rewrite.name, names));
+    }
+    for (const auto& rule : graph::fusions()) {
+      if (rule.name == rewrite.name) graph = graph::rewrite(std::move(graph), rule, became);
+    }
+  }
+  return graph;
+}
+
+}  // namespace perigee::plan
