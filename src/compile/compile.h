@@ -25,9 +25,8 @@ struct OptimizerGroup {
 
 // What a step does with the gradients.
 struct StepSpec {
-  std::string optimizer =
-      "adamw";  // sgd, adam, adamw, adafactor, lion, muon; "none": gradients are results, named
-                // "gradient:PARAM"
+  std::string optimizer = "adamw";  // sgd, adam, adamw, adafactor, lion, muon; "none": gradients
+                                    // are results, named "gradient:PARAM"
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;

@@ -6,6 +6,12 @@
 
 namespace perigee::compile {
 
+int overwritten_operands(std::string_view op) {
+  const bool first = op == "perigee::copy_" || op == "perigee::adafactor_sums_" ||
+                     op == "perigee::adafactor_moments_" || op == "perigee::muon_update_";
+  return op == "perigee::orthogonalize_" ? 2 : first ? 1 : 0;
+}
+
 ValueId Draft::add(graph::TensorType type, std::string name, Home home,
                    std::vector<int64_t> strides) {
   ProgramValue value;

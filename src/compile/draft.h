@@ -129,14 +129,15 @@ void each_operand(const Instruction& instruction, F f) {
   }
 }
 
-// The same for the operands that the instruction reads: not what perigee::copy_ overwrites.
+// Returns how many of the first operands the op overwrites without reading them.
+int overwritten_operands(std::string_view op);
+
+// The same for the operands that the instruction reads.
 template <class F>
 void each_read(const Instruction& instruction, F f) {
-  const bool overwrites = instruction.op == "perigee::copy_";
-  bool first = true;
+  int left = overwritten_operands(instruction.op);
   each_operand(instruction, [&](ValueId v) {
-    if (!(overwrites && first)) f(v);
-    first = false;
+    if (left-- <= 0) f(v);
   });
 }
 

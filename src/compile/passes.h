@@ -137,9 +137,10 @@ struct Bucket {
 
 // What a rank holds of a parameter that it steps: a box of it, contiguous.
 struct HeldPiece {
-  int32_t parameter = -1;           // of Gradients::parameters
-  std::vector<mesh::Range> ranges;  // of the whole parameter
-  ValueId weights, gradients;       // shaped as the box
+  int32_t parameter = -1;             // of Gradients::parameters
+  std::vector<mesh::Range> ranges;    // of the whole parameter
+  ValueId weights, gradients;         // shaped as the box
+  ValueId first_state, second_state;  // of it, as the optimizer has them
 };
 
 struct Gradients {
@@ -151,6 +152,7 @@ struct Gradients {
     std::string shard_axes;  // the gradient's norm is to be summed over these
     std::string early_axes;  // of a unit: Partial on these where others of it are not
     ValueId weight, value;   // views of the bucket: the parameter and its gradient
+    ValueId row, column;     // adafactor: states that are whole on every rank
   };
   std::vector<Parameter> parameters;  // of units, then in the order of the graph's inputs
   std::vector<Bucket> buckets;        // of units first: one for each of `flats`

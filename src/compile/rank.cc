@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "compile/passes.h"
+#include "compile/tensor_step.h"
 #include "graph/ops.h"
 #include "plan/rewrites.h"
 
@@ -15,10 +16,11 @@ namespace perigee::compile {
 namespace {
 
 void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& graph) {
-  constexpr std::array known{"sgd", "adam", "adamw", "lion", "none"};
+  constexpr std::array known{"sgd", "adam", "adamw", "adafactor", "lion", "muon", "none"};
   if (std::find(known.begin(), known.end(), spec.optimizer) == known.end()) {
     const std::vector<std::string> names(known.begin(), known.end());
-    fail("compile", "the optimizer must be sgd, adam, adamw, lion or none, but got '{}'{}",
+    fail("compile",
+         "the optimizer must be sgd, adam, adamw, adafactor, lion, muon or none, but got '{}'{}",
          spec.optimizer, did_you_mean(spec.optimizer, names));
   }
   if (plan.microbatches < 1) {
@@ -43,6 +45,12 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
         "a plan with a budget of memory is fitted to it first (compile::fit_recompute), but got {} "
         "bytes",
         plan.recompute.budget_bytes);
+  }
+  if (plan.precision.parameters == plan::Precision::Parameters::low && steps_by_tensor(spec)) {
+    fail("compile",
+         "{} steps float32 parameters, or low ones with masters, but half has them in {} without "
+         "masters (masters = true, or another optimizer)",
+         spec.optimizer, graph::name_of(*plan.precision.dtype));
   }
   if (!spec.evaluation && losses != 1) {
     fail("compile", "a step needs one loss, but the graph has {}", losses);

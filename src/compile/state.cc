@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "compile/layout.h"
 #include "compile/passes.h"
+#include "compile/tensor_step.h"
 
 namespace perigee::compile {
 
@@ -280,6 +281,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
   const bool steps = spec.optimizer != "none";
   const auto states = optimizer_states(spec);
   const Home state_home{.kind = Home::Kind::persistent, .host = source.plan.offload.optimizer};
+  const bool by_tensor = steps_by_tensor(spec);
   for (size_t b = 0; b < gradients.buckets.size(); ++b) {
     auto& bucket = gradients.buckets[b];
     if (bucket.level > 0) {
@@ -312,7 +314,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     };
     bucket.first_state = state(0);
     bucket.second_state = state(1);
-    if (!rounded) {
+    if (!rounded && !by_tensor) {
       bucket.shares = {{bucket.group, bucket.weights, bucket.gradients, bucket.first_state,
                         bucket.second_state}};
     }
@@ -330,6 +332,10 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
       parameter.value = member(bucket.gradients, "gradient:" + input.name);
       inputs[index] = parameter.weight;
       bind(Binding::Kind::parameter, input.name, parameter.weight, index);
+      if (by_tensor) {
+        const auto& ranges = draft.program.bindings.back().ranges;
+        gradients.pieces.push_back({p, ranges, parameter.weight, parameter.value});
+      }
       std::vector<ValueId> held;
       for (size_t k = 0; k < states.size(); ++k) {
         const std::string full = states[k] + ":" + input.name;
@@ -349,6 +355,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     }
   }
 
+  if (by_tensor) make_tensor_states(draft, source, gradients);
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const auto& input = graph.inputs[i];
     if (inputs[i].defined() || input.kind == Input::Kind::data) continue;

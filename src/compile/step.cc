@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "compile/collective.h"
 #include "compile/passes.h"
+#include "compile/tensor_step.h"
 
 namespace perigee::compile {
 
@@ -311,6 +312,16 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     out.push_back(
         in_place("perigee::" + spec.optimizer + "_", std::move(args), std::move(outputs)));
   };
+  if (steps_by_tensor(spec)) {
+    const auto now =
+        guard.value.defined() ? guard.applied_step : scalar(draft, Binding::Kind::scalar, "step");
+    make_tensor_step(
+        draft, source, gradients, {.scale = scale, .step = now, .guarded = guard.value.defined()},
+        [&](int32_t group) {
+          return scalar(draft, Binding::Kind::scalar, "lr." + std::to_string(group));
+        },
+        out);
+  }
   const auto order = early ? by_reduction(draft, gradients.buckets) : all_of(gradients.buckets);
   for (const auto* in_order : order) {
     const auto& bucket = *in_order;

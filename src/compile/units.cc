@@ -8,6 +8,7 @@
 #include "compile/collective.h"
 #include "compile/layout.h"
 #include "compile/passes.h"
+#include "compile/tensor_step.h"
 
 namespace perigee::compile {
 
@@ -220,7 +221,7 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
     };
     bucket.first_state = state(0);
     bucket.second_state = state(1);
-    bucket.shares = shares_of(draft, source, gradients, bucket);
+    if (!steps_by_tensor(source.spec)) bucket.shares = shares_of(draft, source, gradients, bucket);
   }
 
   for (size_t k = 0; k < flat.members.size(); ++k) {
@@ -262,6 +263,16 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
     for (size_t k = 0; k < states.size(); ++k) {
       bind_pieces(Binding::Kind::state, states[k] + ":" + member.name,
                   k == 0 ? bucket.first_state : bucket.second_state);
+    }
+    if (steps_by_tensor(source.spec)) {
+      for (auto& piece : plan::pieces_of(flat, member)) {
+        const auto shape = piece.shape();
+        const bool in_part = bucket.level == 3;
+        gradients.pieces.push_back(
+            {bucket.parameters[k], std::move(piece.ranges),
+             view(bucket.weights, piece.offset - (in_part ? flat.begin : 0), shape, member.name),
+             view(bucket.part, piece.offset - flat.begin, shape, "gradient:" + member.name)});
+      }
     }
     if (!steps) bind_pieces(Binding::Kind::result, "gradient:" + member.name, bucket.part);
   }

@@ -54,8 +54,7 @@ Graph written_out(Scale scale, Mask mask) {
   const auto q = reshape(in.query, {all, kQueries, kSize}), k = reshape(turned, {all, kSize, keys});
   const auto product = s.op("aten::bmm", {{"self", q}, {"mat2", k}}, scores3);
   const auto scores = reshape(product, scores4);
-  const std::string by =
-      scale == Scale::divide ? "aten::div.Scalar" : "aten::mul.Scalar";
+  const std::string by = scale == Scale::divide ? "aten::div.Scalar" : "aten::mul.Scalar";
   const auto scaled = s.op(by, Sketch::with(scores, std::string("?scale")), scores4);
   auto masked = scaled;
   if (mask == Mask::triu) {
@@ -90,8 +89,8 @@ Graph written_out(Scale scale, Mask mask) {
     return s.back(of, "aten::bmm", {{"self", a}, {"mat2", b}}, std::move(shape));
   };
   const auto g = reshape_back(y, in.gradient, {all, kQueries, kValueSize});
-  const auto to_v = bmm_back(mixed, turn_back(mixed, w, {all, keys, kQueries}), g,
-                             {all, keys, kValueSize});
+  const auto to_v =
+      bmm_back(mixed, turn_back(mixed, w, {all, keys, kQueries}), g, {all, keys, kValueSize});
   s.gradient("value", reshape_back(v, to_v, {kBatch, kHeads, keys, kValueSize}));
   const auto to_w = bmm_back(mixed, g, turn_back(mixed, v, {all, kValueSize, keys}), scores3);
   auto to_scores = s.back(weights, "aten::_softmax_backward_data",
@@ -146,9 +145,9 @@ Graph fused(Scale scale, Mask mask) {
   back_args.emplace_back("logsumexp", made[1]);
   if (is_causal(mask)) back_args.emplace_back("causal", true);
   back_args.emplace_back("scale", by);
-  const auto back = s.several(made[0], "perigee::attention_backward", back_args,
-                              {s.graph.type(in.query), s.graph.type(in.key),
-                               s.graph.type(in.value)});
+  const auto back =
+      s.several(made[0], "perigee::attention_backward", back_args,
+                {s.graph.type(in.query), s.graph.type(in.key), s.graph.type(in.value)});
   s.gradient("query", back[0]);
   s.gradient("key", back[1]);
   s.gradient("value", back[2]);
@@ -159,8 +158,8 @@ Graph fused(Scale scale, Mask mask) {
 
 void add_attention_fusions(std::vector<RewriteRule>& rules) {
   // Those that know more of the mask first.
-  for (const auto mask : {Mask::triu, Mask::tril, Mask::fill2, Mask::fill4, Mask::add2, Mask::add4,
-                          Mask::none}) {
+  for (const auto mask :
+       {Mask::triu, Mask::tril, Mask::fill2, Mask::fill4, Mask::add2, Mask::add4, Mask::none}) {
     for (const auto scale : {Scale::divide, Scale::multiply}) {
       rules.push_back({"attention", written_out(scale, mask), fused(scale, mask)});
     }

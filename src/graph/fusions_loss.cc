@@ -19,15 +19,13 @@ Graph cross_entropy(Form form, const Scores& of) {
   Sketch s;
   const auto x = s.parameter("x", of.whole), labels = s.data("labels", of.labels, DType::int64),
              g = s.data("gradient:y", of.labels);
-  const auto column = [&](ValueId v) {
-    return s.op("perigee::reshape", {{"self", v}}, of.labels);
-  };
+  const auto column = [&](ValueId v) { return s.op("perigee::reshape", {{"self", v}}, of.labels); };
   const auto index = s.op("perigee::reshape", {{"self", labels}}, of.column, DType::int64);
   const bool direct = form == Form::logsumexp;
-  const auto logs = direct ? x
-                           : s.op("aten::_log_softmax",
-                                  {{"self", x}, {"dim", of.dim}, {"half_to_float", false}},
-                                  of.whole);
+  const auto logs = direct
+                        ? x
+                        : s.op("aten::_log_softmax",
+                               {{"self", x}, {"dim", of.dim}, {"half_to_float", false}}, of.whole);
   const auto picked =
       s.op("aten::gather", {{"self", logs}, {"dim", of.dim}, {"index", index}}, of.column);
   ValueId squeezed, negated, total, y;
@@ -93,9 +91,9 @@ Graph fused_cross_entropy(const Scores& of) {
                                      {{DType::float32, rows}, {DType::float64, rows}});
   s.result(flat ? made[0] : s.op("perigee::reshape", {{"self", made[0]}}, of.labels));
   if (!flat) g = s.back(made[0], "perigee::reshape", {{"self", g}}, rows);
-  const auto back = s.back(
-      made[0], "perigee::cross_entropy_backward",
-      {{"grad", g}, {"logits", x}, {"target", labels}, {"logsumexp", made[1]}}, scores);
+  const auto back =
+      s.back(made[0], "perigee::cross_entropy_backward",
+             {{"grad", g}, {"logits", x}, {"target", labels}, {"logsumexp", made[1]}}, scores);
   s.gradient("x", flat ? back : s.back(made[0], "perigee::reshape", {{"self", back}}, of.whole));
   return std::move(s.graph);
 }
@@ -125,8 +123,8 @@ Graph swiglu(bool silu) {
     s.gradient("gate", mul_back(bent, in, mul_back(bent, part, more)));
   } else {
     const auto to_share = mul_back(bent, in, gate), to_gate = mul_back(bent, in, share);
-    const auto through = s.back(share, "aten::sigmoid_backward",
-                                {{"grad_output", to_share}, {"output", share}}, kX);
+    const auto through =
+        s.back(share, "aten::sigmoid_backward", {{"grad_output", to_share}, {"output", share}}, kX);
     s.gradient("gate", s.back(share, "aten::add.Tensor", Sketch::both(to_gate, through), kX));
   }
   return std::move(s.graph);

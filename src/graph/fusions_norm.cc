@@ -104,9 +104,9 @@ Graph layer_norm(Center center, Square how, Root root) {
   const auto sub = [&] { return s.op("aten::sub.Tensor", Sketch::both(x, middle), kX); };
   ValueId first, squared, variance;
   if (center == Center::var) {
-    variance = s.op(
-        "aten::var.correction",
-        {{"self", x}, {"dim", Shape{1}}, {"correction", int64_t{0}}, {"keepdim", true}}, kOne);
+    variance =
+        s.op("aten::var.correction",
+             {{"self", x}, {"dim", Shape{1}}, {"correction", int64_t{0}}, {"keepdim", true}}, kOne);
   } else {
     first = sub();
     squared = square(s, how, first);
@@ -119,9 +119,9 @@ Graph layer_norm(Center center, Square how, Root root) {
   s.result(y);
 
   s.gradient("bias", row_back(s, y, g));
-  s.gradient("weight", row_back(s, weighted,
-                                s.back(weighted, "aten::mul.Tensor",
-                                       Sketch::both(g, scaled.value), kX)));
+  s.gradient("weight",
+             row_back(s, weighted,
+                      s.back(weighted, "aten::mul.Tensor", Sketch::both(g, scaled.value), kX)));
   const auto in = s.back(weighted, "aten::mul.Tensor", Sketch::both(g, w), kX);
   const auto back = scale_back(s, root, scaled, centered, in);
   ValueId sum = back.x, to_middle;
@@ -146,7 +146,8 @@ Graph layer_norm(Center center, Square how, Root root) {
     } else {
       auto inner = terms[0];
       for (size_t t = 1; t < terms.size(); ++t) inner = add_back(s, squared, inner, terms[t]);
-      to_middle = add_back(s, first, through_sub(centered, back.x), through_sub(first, inner), kOne);
+      to_middle =
+          add_back(s, first, through_sub(centered, back.x), through_sub(first, inner), kOne);
       sum = add_back(s, first, sum, inner);
     }
   }
@@ -193,8 +194,8 @@ Graph rms_norm(Square how, Root root) {
   const auto scaled = scale(s, root, x, variance);
   const auto y = s.op("aten::mul.Tensor", Sketch::both(scaled.value, w), kX);
   s.result(y);
-  s.gradient("weight", row_back(s, y, s.back(y, "aten::mul.Tensor",
-                                             Sketch::both(g, scaled.value), kX)));
+  s.gradient("weight",
+             row_back(s, y, s.back(y, "aten::mul.Tensor", Sketch::both(g, scaled.value), kX)));
   const auto in = s.back(y, "aten::mul.Tensor", Sketch::both(g, w), kX);
   const auto back = scale_back(s, root, scaled, x, in);
   auto sum = back.x;
@@ -211,15 +212,13 @@ Graph fused_rms_norm() {
   const auto x = s.parameter("x", kX), w = s.parameter("weight", kWeight),
              g = s.data("gradient:y", kX);
   const TensorType whole{DType::float32, kX};
-  const auto made =
-      s.graph.add_node("perigee::rms_norm",
-                       {{"self", x}, {"weight", w}, {"eps", std::string("?eps")}},
-                       {whole, {DType::float64, kOne}});
+  const auto made = s.graph.add_node("perigee::rms_norm",
+                                     {{"self", x}, {"weight", w}, {"eps", std::string("?eps")}},
+                                     {whole, {DType::float64, kOne}});
   s.result(made[0]);
-  const auto back =
-      s.several(made[0], "perigee::rms_norm_backward",
-                {{"grad", g}, {"self", x}, {"weight", w}, {"rstd", made[1]}},
-                {whole, {DType::float32, kWeight}});
+  const auto back = s.several(made[0], "perigee::rms_norm_backward",
+                              {{"grad", g}, {"self", x}, {"weight", w}, {"rstd", made[1]}},
+                              {whole, {DType::float32, kWeight}});
   s.gradient("x", back[0]);
   s.gradient("weight", back[1]);
   return std::move(s.graph);

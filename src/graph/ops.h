@@ -91,6 +91,21 @@
 //       self and states float32 and gradient bfloat16 or float16, or self bfloat16, states float32, gradient float32
 //       or bfloat16 and one more operand `noise` (float32 [n], uniform in [0, 1)): self is rounded up where noise is
 //       below the part that is cut off, else down
+//   perigee::adafactor_sums_(self, weights, gradients, scale, begins, shape)
+//   perigee::adafactor_moments_(self, sums, row_var, col_var | variance, gradients, scale, step, begins, shape,
+//       beta2_decay)
+//   perigee::adafactor_(weights, sums, norm, lr, row_var, col_var | variance, gradients, scale, step, begins, shape,
+//       clip_threshold, weight_decay)                      torch.optim.Adafactor's formulas on boxes (lists of tensors)
+//       of a parameter of `shape`, whose first elements are `begins`, a box after the other. self of the first, `sums` of
+//       the others, float64: sums of the gradients' squares over the last dim, over the last but one (where there are
+//       two), and that of the weights' squares. self of the second, `norm` of the third: the sum of the updates' squares.
+//       Both are summed over ranks in between. A scale that is NaN changes nothing, here and in muon
+//   perigee::muon_update_(self [r, c], momentum_buffer, gradients, scale, begins, momentum, nesterov)
+//       self = zeros but for what the boxes' momentum says
+//   perigee::orthogonalize_(squares [2, s, s], other [r, c], self [r, c], steps)    s = min(r, c): Newton and Schulz'
+//       iteration of Jordan et al. on self; the others are its memory
+//   perigee::muon_(weights, update, lr, scale, begins, weight_decay)
+//       weights = weights * (1 - lr weight_decay) - lr sqrt(max(1, r / c)) update
 //
 // -- Random ops (perigee::random, dropout, attention with p > 0) draw for each element by its row-major index in the
 //    whole step's tensor. shard/ adds, where the local tensor is a block, `global` (shape over all ranks of one

@@ -60,16 +60,19 @@ void check_rule(const RewriteRule& rule) {
   };
   if (inputs(rule.pattern) != inputs(rule.replacement) ||
       outputs(rule.pattern) != outputs(rule.replacement)) {
-    fail("rewrite", "pattern and replacement have the same inputs and outputs, but those of {} "
-         "have not", rule.name);
+    fail("rewrite",
+         "pattern and replacement have the same inputs and outputs, but those of {} "
+         "have not",
+         rule.name);
   }
   const Output* first = nullptr;
   for (const auto& output : rule.pattern.outputs) {
     const bool known = output.kind == Output::Kind::result || output.kind == Output::Kind::gradient;
-    if (!known || !output.value.defined() ||
-        rule.pattern.values[output.value.index].producer < 0) {
-      fail("rewrite", "outputs of a pattern are results and gradients that its ops make, but {} "
-           "has another, \"{}\"", rule.name, output.name);
+    if (!known || !output.value.defined() || rule.pattern.values[output.value.index].producer < 0) {
+      fail("rewrite",
+           "outputs of a pattern are results and gradients that its ops make, but {} "
+           "has another, \"{}\"",
+           rule.name, output.name);
     }
     if (output.kind == Output::Kind::result && !first) first = &output;
   }
@@ -78,8 +81,10 @@ void check_rule(const RewriteRule& rule) {
   const auto forward = std::count_if(rule.pattern.nodes.begin(), rule.pattern.nodes.end(),
                                      [](const Node& n) { return n.phase == Phase::forward; });
   if (static_cast<int64_t>(needed.size()) != forward) {
-    fail("rewrite", "the first result of a pattern needs all its forward ops, but that of {}, "
-         "\"{}\", needs {} of {}", rule.name, first->name, needed.size(), forward);
+    fail("rewrite",
+         "the first result of a pattern needs all its forward ops, but that of {}, "
+         "\"{}\", needs {} of {}",
+         rule.name, first->name, needed.size(), forward);
   }
 }
 
@@ -161,8 +166,8 @@ class Rewriter {
     inside.erase(-1);
     std::set<int32_t> given;  // results and terms, which others read
     for (const auto& result : results_) given.insert(b.values[result.value.index].index);
-    std::map<int32_t, ValueId> instead;  // what takes the place of a value of the graph
-    std::set<int32_t> gone;              // terms that nothing takes the place of
+    std::map<int32_t, ValueId> instead;             // what takes the place of a value of the graph
+    std::set<int32_t> gone;                         // terms that nothing takes the place of
     std::vector<std::pair<size_t, ValueId>> whole;  // gradient, and the term that it replaces
     for (const auto g : wanted) {
       std::vector<ValueId> terms;
@@ -178,18 +183,18 @@ class Rewriter {
     for (const auto n : inside) {
       for (const auto v : graph_.nodes[n].outputs) {
         if (!v.defined() || given.contains(v.index)) continue;
-        const auto reader = std::find_if(
-            readers.by_value[v.index].begin(), readers.by_value[v.index].end(),
-            [&](NodeId r) { return !inside.contains(r); });
+        const auto reader =
+            std::find_if(readers.by_value[v.index].begin(), readers.by_value[v.index].end(),
+                         [&](NodeId r) { return !inside.contains(r); });
         const bool read = reader != readers.by_value[v.index].end();
         if (!read && !readers.is_output[v.index]) continue;
         if (!depends_on_input(b, v)) continue;
-        return fmt::format("{} inside it is {}", graph_.nodes[n].op,
-                           read ? "read by " + graph_.nodes[*reader].op +
-                                      (graph_.nodes[*reader].phase == Phase::backward
-                                           ? " of the backward pass"
-                                           : "")
-                                : "a result");
+        return fmt::format(
+            "{} inside it is {}", graph_.nodes[n].op,
+            read ? "read by " + graph_.nodes[*reader].op +
+                       (graph_.nodes[*reader].phase == Phase::backward ? " of the backward pass"
+                                                                       : "")
+                 : "a result");
       }
     }
     return build(b, wanted, whole, instead, gone, at, inside);
@@ -274,8 +279,10 @@ class Rewriter {
       const auto& shape = graph.type(first_operand(node)).shape;
       const auto dim = [&](int64_t d) {
         if (const auto known = b.dim(d, shape)) return *known;
-        fail("rewrite", "{} of a replacement cannot name a dim that stands for several, but that "
-             "of {} does", node.op, rule_.name);
+        fail("rewrite",
+             "{} of a replacement cannot name a dim that stands for several, but that "
+             "of {} does",
+             node.op, rule_.name);
       };
       if (const auto* one = std::get_if<int64_t>(&arg)) return dim(*one);
       if (const auto* list = std::get_if<std::vector<int64_t>>(&arg)) {
@@ -487,8 +494,8 @@ class Rewriter {
   Rewritten& done_;
   std::vector<Output> results_, gradients_;
   std::vector<std::vector<ValueId>> terms_;  // by gradient
-  std::set<int32_t> depends_;  // values of the pattern that an input has a part in
-  std::set<int32_t> seen_;     // first results of the graph that have been tried
+  std::set<int32_t> depends_;                // values of the pattern that an input has a part in
+  std::set<int32_t> seen_;                   // first results of the graph that have been tried
 };
 
 }  // namespace

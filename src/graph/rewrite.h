@@ -40,10 +40,10 @@ struct Rewritten {
   std::vector<std::string> refused;  // where its forward ops stand all the same: scope and reason
 };
 
-// Applies the rule wherever it fits. Values keep their numbers: those of the pattern are then values
-// that nothing makes, new ones come behind. A pattern stays where something else reads a value
-// inside it, an output of the graph among them, or where its backward ops are not those of the
-// pattern; ops inside it that read no input (masks) may be shared and stay while they are read.
+// Applies the rule wherever it fits. Values keep their numbers: those of the pattern are then
+// values that nothing makes, new ones come behind. A pattern stays where something else reads a
+// value inside it, an output of the graph among them, or where its backward ops are not those of
+// the pattern; ops inside it that read no input (masks) may be shared and stay while they are read.
 Graph rewrite(Graph graph, const RewriteRule& rule, Rewritten& done);
 
 }  // namespace perigee::graph

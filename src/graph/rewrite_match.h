@@ -20,9 +20,9 @@ bool is_symbolic(int64_t size);
 // What is known of a graph while it does not change.
 struct Readers {
   explicit Readers(const Graph& graph);
-  std::vector<bool> live;                    // by node: an output needs it
+  std::vector<bool> live;                     // by node: an output needs it
   std::vector<std::vector<NodeId>> by_value;  // live nodes, ascending; each once
-  std::vector<bool> is_output;               // by value
+  std::vector<bool> is_output;                // by value
 };
 
 // What stands for the pattern's values, nodes, sizes and numbers.

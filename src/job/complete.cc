@@ -200,6 +200,13 @@ class Completer {
             "dampening {}",
             o.momentum, o.dampening);
     }
+    for (const auto& group : o.groups) {
+      if (group.name.empty() || o.name == "muon") continue;
+      wrong("optimizer.group",
+            "optimizer.group.name chooses between muon and adamw where optimizer.name is muon, but "
+            "that is {}",
+            o.name);
+    }
   }
 
   void schedule() {

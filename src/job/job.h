@@ -81,8 +81,8 @@ struct Optimizer {
   double beta2_decay = -0.8;    // adafactor
   double clip_threshold = 1.0;  // adafactor
   int64_t ns_steps = 5;         // muon
-  double clip_norm = 1.0;     // of the global gradient norm; 0: no clipping
-  std::vector<Group> groups;  // a parameter is in the first that matches
+  double clip_norm = 1.0;       // of the global gradient norm; 0: no clipping
+  std::vector<Group> groups;    // a parameter is in the first that matches
   bool operator==(const Optimizer&) const = default;
 };
 

@@ -47,8 +47,9 @@ class ModuleReplace : public Method {
       if (done[r].count > 0) plan.rewrites.push_back(rewrite);
     }
     if (plan.rewrites.empty()) {
-      plan.decisions.push_back({"module_replace", "no layer of the model is written out in a way "
-                                                  "that it knows"});
+      plan.decisions.push_back({"module_replace",
+                                "no layer of the model is written out in a way "
+                                "that it knows"});
     }
   }
 
@@ -80,10 +81,9 @@ class ModuleReplace : public Method {
   }
 
   static std::string sentence(const plan::Rewrite& rewrite, const graph::Rewritten& done) {
-    auto text = done.count == 0
-                    ? fmt::format("{} stands nowhere", rewrite.name)
-                    : fmt::format("{} is one op, forward and backward, at {} place{}", rewrite.name,
-                                  done.count, done.count == 1 ? "" : "s");
+    auto text = done.count == 0 ? fmt::format("{} stands nowhere", rewrite.name)
+                                : fmt::format("{} is one op, forward and backward, at {} place{}",
+                                              rewrite.name, done.count, done.count == 1 ? "" : "s");
     if (!done.refused.empty()) {
       text += fmt::format("; {} stay{} written out ({})", done.refused.size(),
                           done.refused.size() == 1 ? "s" : "", done.refused.front());

@@ -22,9 +22,7 @@ std::string_view name_of(Fp8::Recipe recipe) {
   return "blockwise";
 }
 
-std::string_view name_of(Fp8::Amax amax) {
-  return amax == Fp8::Amax::max ? "max" : "most_recent";
-}
+std::string_view name_of(Fp8::Amax amax) { return amax == Fp8::Amax::max ? "max" : "most_recent"; }
 
 void verify(const Fp8& fp8, const graph::Graph& graph) {
   if (fp8.margin < 0 || fp8.margin > 64) {

@@ -28,11 +28,11 @@ struct Fp8 {
   Format format = Format::e4m3;
   Recipe recipe = Recipe::delayed;
   int64_t margin = 0;
-  int64_t amax_history_len = 1;          // delayed: microbatches
+  int64_t amax_history_len = 1;                // delayed: microbatches
   Amax amax_compute_algo = Amax::most_recent;  // delayed: which of the history counts
-  int64_t block = 128;                   // blockwise
-  bool wgrad = true;                     // whether products for weight gradients are rounded, too
-  std::vector<std::string> scopes;       // of the linear layers; empty: all
+  int64_t block = 128;                         // blockwise
+  bool wgrad = true;                // whether products for weight gradients are rounded, too
+  std::vector<std::string> scopes;  // of the linear layers; empty: all
   bool operator==(const Fp8&) const = default;
 };
 

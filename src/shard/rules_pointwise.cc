@@ -109,9 +109,9 @@ std::optional<Pattern> pointwise_pattern(const Call& call) {
 }
 
 void add_pointwise_rules(Rules& rules) {
-  for (const char* op : {"aten::alias", "aten::detach", "aten::lift_fresh_copy",
-                         "aten::_prelu_kernel_backward", "aten::log_sigmoid_forward", "perigee::swiglu",
-                         "perigee::swiglu_backward"}) {
+  for (const char* op :
+       {"aten::alias", "aten::detach", "aten::lift_fresh_copy", "aten::_prelu_kernel_backward",
+        "aten::log_sigmoid_forward", "perigee::swiglu", "perigee::swiglu_backward"}) {
     rules.add(op, {pointwise_pattern});
   }
   const auto dropout = [](const Call& call) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "compile/stage_inputs.h"
+#include "compile/tensor_step.h"
 #include "plan/units.h"
 #include "train/checkpoint_files.h"
 
@@ -28,11 +29,22 @@ bool is_trained(const graph::Graph& graph, const compile::StepSpec& spec, const 
          std::find(spec.frozen.begin(), spec.frozen.end(), name) == spec.frozen.end();
 }
 
+// The states that lie as the parameter does.
+std::vector<std::string> states_of(const compile::StepSpec& spec,
+                                   const compile::TensorStates& by_tensor,
+                                   const std::string& parameter) {
+  auto names = compile::optimizer_states(spec);
+  for (const auto& state : by_tensor.of(parameter)) {
+    if (!state.whole) names.push_back(state.name);
+  }
+  return names;
+}
+
 // Appends what lies in pieces: states of all units, parameters of those of level 3.
 void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile::StepSpec& spec,
                 const compile::StageInputs& stages, std::vector<Holding>& all) {
   std::map<std::string, size_t> known;
-  const auto states = compile::optimizer_states(spec);
+  const compile::TensorStates by_tensor(graph, spec);
   for (auto rank : ranks_of(plan.mesh)) {
     const auto held = stages.own(graph, rank);
     for (const auto& flat : plan::flats(plan, held, rank)) {
@@ -40,7 +52,9 @@ void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile
         std::vector<std::string> names;
         if (flat.unit->level == 3) names.push_back(member.name);
         if (is_trained(graph, spec, member.name)) {
-          for (const auto& state : states) names.push_back(state + ":" + member.name);
+          for (const auto& state : states_of(spec, by_tensor, member.name)) {
+            names.push_back(state + ":" + member.name);
+          }
         }
         const auto& shape = graph.type(graph.find_input(member.name)->value).shape;
         for (const auto& piece : plan::pieces_of(flat, member)) {
@@ -123,13 +137,15 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     if (!plan.pipeline.cuts()) break;
   }
   std::vector<Holding> all;
-  const auto states = compile::optimizer_states(spec);
+  const compile::TensorStates by_tensor(graph, spec);
   for (const auto& input : graph.inputs) {
     if (input.kind != Input::Kind::parameter && input.kind != Input::Kind::buffer) continue;
     std::vector<std::string> names;
     if (!in_parts.contains(input.name)) names.push_back(input.name);
     if (is_trained(graph, spec, input.name) && !states_in_parts.contains(input.name)) {
-      for (const auto& state : states) names.push_back(state + ":" + input.name);
+      for (const auto& state : states_of(spec, by_tensor, input.name)) {
+        names.push_back(state + ":" + input.name);
+      }
     }
     const auto placed = plan.placements.find(input.name);
     const auto placements =
@@ -137,13 +153,23 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     const auto& type = graph.type(input.value);
     const bool low = plan.precision.parameters == plan::Precision::Parameters::low &&
                      input.kind == Input::Kind::parameter && type.dtype == graph::DType::float32;
-    for (const auto& name : names) {
-      // States of parameters that are stored in a low precision are not.
-      const auto dtype = low && name == input.name ? *plan.precision.dtype : type.dtype;
-      for (auto& holding : holdings_of({name, dtype, type.shape, {}}, placements, plan.mesh)) {
+    const auto add = [&](const TensorPart& part, const mesh::Placements& placed) {
+      for (auto& holding : holdings_of(part, placed, plan.mesh)) {
         std::erase_if(holding.ranks, [&](int64_t rank) { return !stages.has(input.name, rank); });
         all.push_back(std::move(holding));
       }
+    };
+    if (is_trained(graph, spec, input.name)) {
+      for (const auto& state : by_tensor.of(input.name)) {
+        if (!state.whole) continue;
+        add({state.name + ":" + input.name, type.dtype, state.shape, {}},
+            mesh::Placements(plan.mesh.axes.size()));
+      }
+    }
+    for (const auto& name : names) {
+      // States of parameters that are stored in a low precision are not.
+      const auto dtype = low && name == input.name ? *plan.precision.dtype : type.dtype;
+      add({name, dtype, type.shape, {}}, placements);
     }
   }
   // States of no parameter, which all ranks have.

@@ -45,6 +45,9 @@ compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph) {
   spec.momentum = o.momentum;
   spec.dampening = o.dampening;
   spec.nesterov = o.nesterov;
+  spec.beta2_decay = o.beta2_decay;
+  spec.clip_threshold = o.clip_threshold;
+  spec.ns_steps = o.ns_steps;
   spec.weight_decay = o.weight_decay;
   if (o.clip_norm > 0) spec.clip_norm = o.clip_norm;
   const auto names = parameter_names(graph);
@@ -54,6 +57,7 @@ compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph) {
   std::vector<std::string> taken;
   for (const auto& group : o.groups) {
     compile::OptimizerGroup parameters{{}, group.weight_decay};
+    if (!group.name.empty()) parameters.muon = group.name == "muon";
     for (const auto& pattern : group.match) {
       for (const auto& name : matching(names, pattern, "optimizer.group.match")) {
         if (std::find(taken.begin(), taken.end(), name) != taken.end())

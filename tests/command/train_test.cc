@@ -89,7 +89,8 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 2 --strategy overlap",
                                  "--nproc 2 --strategy checkpoint_budget",
                                  "--nproc 4 --strategy mixed_parallel",
-                                 "--nproc 4 --strategy ds_3d_parallel"}) {
+                                 "--nproc 4 --strategy ds_3d_parallel",
+                                 "--nproc 2 --strategy module_replace"}) {
     INFO(more);
     job.good("train", same + more);
     const auto others = job.losses();

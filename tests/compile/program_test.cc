@@ -227,9 +227,9 @@ TEST_CASE("what does not fit is an error that says so") {
   const auto graph = mlp({});
   MadeUpTraces traces;
   const auto plan = data_parallel(graph, 1);
-  CHECK_THROWS_WITH(
-      compile::compile(graph, plan, {.optimizer = "adamx"}, 0, traces),
-      Contains("must be sgd, adam, adamw, lion or none, but got 'adamx', did you mean \"adam"));
+  CHECK_THROWS_WITH(compile::compile(graph, plan, {.optimizer = "adamx"}, 0, traces),
+                    Contains("must be sgd, adam, adamw, adafactor, lion, muon or none, but got "
+                             "'adamx', did you mean \"adam"));
   CHECK_THROWS_WITH(compile::compile(graph, plan, {.frozen = {"layer.0.wieght"}}, 0, traces),
                     Contains("did you mean \"layer.0.weight"));
   CHECK_THROWS_WITH(compile::compile(graph, plan, {.results = {"logits"}}, 0, traces),

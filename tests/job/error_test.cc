@@ -84,11 +84,11 @@ TEST_CASE("a value out of its limits is an error with its place") {
   CHECK(gpt("[optimizer]\nlr = nan") == "[job] a.toml:3:6: optimizer.lr is finite, but got nan");
   CHECK(gpt("[optimizer]\neps = 0") == "[job] a.toml:3:7: optimizer.eps is more than 0, but got 0");
   CHECK(gpt("[optimizer]\nname = \"adamax\"") ==
-        "[job] a.toml:3:8: optimizer.name is one of sgd, adam, adamw, lion, but got \"adamax\", "
+        "[job] a.toml:3:8: optimizer.name is one of sgd, adam, adamw, adafactor, lion, muon, but "
+        "got \"adamax\", "
         "did you mean \"adam\"?");
-  CHECK(gpt("[optimizer]\nname = \"muon\"") ==
-        "[job] a.toml:3:8: optimizer.name is one of sgd, adam, adamw, lion (adafactor, muon are "
-        "not available yet), but got \"muon\"");
+  CHECK(gpt("[[optimizer.group]]\nmatch = [\"a\"]\nname = \"muon\"")
+            .find("where optimizer.name is muon, but that is adamw") != std::string::npos);
   CHECK(gpt("[lr_schedule]\nkind = \"step\"") ==
         "[job] a.toml:3:8: lr_schedule.kind is one of constant, linear, cosine, inverse_sqrt, wsd, "
         "but got \"step\"");

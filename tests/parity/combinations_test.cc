@@ -111,6 +111,7 @@ class Draw {
       default:
         break;
     }
+    if (coin(0.3)) use("module_replace");
     std::shuffle(axes.begin(), axes.end(), random_);
     std::shuffle(methods.begin(), methods.end(), random_);
     drawn.strategy = fmt::format(R"([["parallel_mode", [{}]]{}{}])", fmt::join(axes, ", "),

@@ -33,41 +33,39 @@ struct Style {
   Loss loss = Loss::negated;
   bool divides = true;  // the scores, by sqrt(d)
   bool silu = true;
-  bool bias = true;     // whether the norm has one
+  bool bias = true;  // whether the norm has one
 };
 
 Tensor centered(const Tensor& x) { return x - x.mean(-1, true); }
 
-const Norm kLayerNorms[] = {
-    [](const Tensor& x, const Tensor& w, const Tensor& b) {
-      const auto d = centered(x);
-      return d * at::rsqrt(d.pow(2).mean(-1, true) + kEps) * w + b;
-    },
-    [](const Tensor& x, const Tensor& w, const Tensor& b) {
-      const auto middle = x.mean(-1, true);
-      const auto variance = (x - middle).pow(2).mean(-1, true);
-      return w * ((x - middle) / at::sqrt(variance + kEps)) + b;
-    },
-    [](const Tensor& x, const Tensor& w, const Tensor& b) {
-      const auto middle = x.mean(-1, true);
-      const auto variance = x.var(-1, /*unbiased=*/false, /*keepdim=*/true);
-      return (x - middle) / at::sqrt(variance + kEps) * w + b;
-    },
-    [](const Tensor& x, const Tensor& w, const Tensor& b) {
-      const auto d = centered(x);
-      return b + d / at::sqrt((d * d).mean(-1, true) + kEps) * w;
-    }};
+const Norm kLayerNorms[] = {[](const Tensor& x, const Tensor& w, const Tensor& b) {
+                              const auto d = centered(x);
+                              return d * at::rsqrt(d.pow(2).mean(-1, true) + kEps) * w + b;
+                            },
+                            [](const Tensor& x, const Tensor& w, const Tensor& b) {
+                              const auto middle = x.mean(-1, true);
+                              const auto variance = (x - middle).pow(2).mean(-1, true);
+                              return w * ((x - middle) / at::sqrt(variance + kEps)) + b;
+                            },
+                            [](const Tensor& x, const Tensor& w, const Tensor& b) {
+                              const auto middle = x.mean(-1, true);
+                              const auto variance = x.var(-1, /*unbiased=*/false, /*keepdim=*/true);
+                              return (x - middle) / at::sqrt(variance + kEps) * w + b;
+                            },
+                            [](const Tensor& x, const Tensor& w, const Tensor& b) {
+                              const auto d = centered(x);
+                              return b + d / at::sqrt((d * d).mean(-1, true) + kEps) * w;
+                            }};
 
-const Norm kRmsNorms[] = {
-    [](const Tensor& x, const Tensor& w, const Tensor&) {
-      return x * at::rsqrt(x.pow(2).mean(-1, true) + kEps) * w;
-    },
-    [](const Tensor& x, const Tensor& w, const Tensor&) {
-      return w * (x / at::sqrt(x.square().mean(-1, true) + kEps));
-    },
-    [](const Tensor& x, const Tensor& w, const Tensor&) {
-      return x * at::rsqrt((x * x).mean(-1, true) + kEps) * w;
-    }};
+const Norm kRmsNorms[] = {[](const Tensor& x, const Tensor& w, const Tensor&) {
+                            return x * at::rsqrt(x.pow(2).mean(-1, true) + kEps) * w;
+                          },
+                          [](const Tensor& x, const Tensor& w, const Tensor&) {
+                            return w * (x / at::sqrt(x.square().mean(-1, true) + kEps));
+                          },
+                          [](const Tensor& x, const Tensor& w, const Tensor&) {
+                            return x * at::rsqrt((x * x).mean(-1, true) + kEps) * w;
+                          }};
 
 // A transformer block between an embedding and a head, all but its products written out.
 class Written : public nn::Module {
@@ -76,8 +74,8 @@ class Written : public nn::Module {
     torch::manual_seed(7);
     embed_ = register_module("embed", nn::Embedding(kClasses, kWidth));
     for (const char* name : {"norm1", "norm2"}) {
-      weights_.push_back(register_parameter(std::string(name) + "_weight",
-                                            at::rand({kWidth}) + 0.5));
+      weights_.push_back(
+          register_parameter(std::string(name) + "_weight", at::rand({kWidth}) + 0.5));
       biases_.push_back(style_.bias
                             ? register_parameter(std::string(name) + "_bias", at::randn({kWidth}))
                             : Tensor());
@@ -116,8 +114,8 @@ class Written : public nn::Module {
   }
 
   Tensor attend(const Tensor& x) {
-    const auto parts = qkv_(x).view({x.size(0), x.size(1), 3, kHeads, kWidth / kHeads})
-                           .permute({2, 0, 3, 1, 4});
+    const auto parts =
+        qkv_(x).view({x.size(0), x.size(1), 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
     inner = at::softmax(masked(scores(parts[0], parts[1])), -1);
     return out_(at::matmul(inner, parts[2]).transpose(1, 2).reshape(x.sizes()));
   }

@@ -39,12 +39,14 @@ Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& m
     if (binding.kind != Kind::parameter && binding.kind != Kind::buffer) continue;
     executor.tensor(binding).copy_(piece(given.inputs.at(binding.name), binding.ranges));
   }
+  std::map<std::string, double> rates{{"lr.0", 0.01}};
+  for (const auto& binding : program.bindings) {
+    if (binding.name.starts_with("lr.")) rates[binding.name] = 0.01;
+  }
   Outcome outcome;
   reset_counted_peak(owner);
   for (int64_t step = 1; step <= steps; ++step) {
-    executor.run({.step = step,
-                  .scalars = {{"lr.0", 0.01}},
-                  .data = [&](const std::string& name, int64_t m) {
+    executor.run({.step = step, .scalars = rates, .data = [&](const std::string& name, int64_t m) {
                     const auto& all = given.inputs.at(name);
                     const auto copies = program.model_copies;
                     const auto rows = all.size(0) / program.microbatches / copies;

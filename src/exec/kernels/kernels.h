@@ -54,5 +54,13 @@ Kernel adam(const Arguments& arguments);
 Kernel lion(const Arguments& arguments);
 Kernel sgd(const Arguments& arguments);
 
+// adafactor in three passes, with sums over ranks between them, and muon in as many (graph/ops.h).
+Kernel adafactor_sums(const Arguments& arguments);
+Kernel adafactor_moments(const Arguments& arguments);
+Kernel adafactor(const Arguments& arguments);
+Kernel muon_update(const Arguments& arguments);
+Kernel orthogonalize(const Arguments& arguments);
+Kernel muon(const Arguments& arguments);
+
 }  // namespace kernels
 }  // namespace perigee::exec

@@ -17,24 +17,24 @@ PERIGEE_INLINE Floats sigmoid(Floats x) {
   return x < 0 ? small : large;
 }
 
-#define PERIGEE_SWIGLU(T)                                                                          \
-  PERIGEE_SIMD void forward(const T* gate, const T* up, T* y, int64_t n) {                         \
-    for (int64_t i = 0; i < n; i += kLanes) {                                                      \
-      const int64_t count = n - i < kLanes ? n - i : kLanes;                                       \
-      const Floats a = load_lanes(gate + i, count, 0), b = load_lanes(up + i, count, 0);           \
-      store_lanes(y + i, a * sigmoid(a) * b, count);                                               \
-    }                                                                                              \
-  }                                                                                                \
-  PERIGEE_SIMD void backward(const T* grad, const T* gate, const T* up, T* to_gate, T* to_up,      \
-                             int64_t n) {                                                          \
-    for (int64_t i = 0; i < n; i += kLanes) {                                                      \
-      const int64_t count = n - i < kLanes ? n - i : kLanes;                                       \
-      const Floats g = load_lanes(grad + i, count, 0), a = load_lanes(gate + i, count, 0),         \
-                   b = load_lanes(up + i, count, 0);                                               \
-      const Floats s = sigmoid(a);                                                                 \
-      store_lanes(to_gate + i, g * b * s * (1.0f + a * (1.0f - s)), count);                        \
-      store_lanes(to_up + i, g * a * s, count);                                                    \
-    }                                                                                              \
+#define PERIGEE_SWIGLU(T)                                                                     \
+  PERIGEE_SIMD void forward(const T* gate, const T* up, T* y, int64_t n) {                    \
+    for (int64_t i = 0; i < n; i += kLanes) {                                                 \
+      const int64_t count = n - i < kLanes ? n - i : kLanes;                                  \
+      const Floats a = load_lanes(gate + i, count, 0), b = load_lanes(up + i, count, 0);      \
+      store_lanes(y + i, a * sigmoid(a) * b, count);                                          \
+    }                                                                                         \
+  }                                                                                           \
+  PERIGEE_SIMD void backward(const T* grad, const T* gate, const T* up, T* to_gate, T* to_up, \
+                             int64_t n) {                                                     \
+    for (int64_t i = 0; i < n; i += kLanes) {                                                 \
+      const int64_t count = n - i < kLanes ? n - i : kLanes;                                  \
+      const Floats g = load_lanes(grad + i, count, 0), a = load_lanes(gate + i, count, 0),    \
+                   b = load_lanes(up + i, count, 0);                                          \
+      const Floats s = sigmoid(a);                                                            \
+      store_lanes(to_gate + i, g * b * s * (1.0f + a * (1.0f - s)), count);                   \
+      store_lanes(to_up + i, g * a * s, count);                                               \
+    }                                                                                         \
   }
 PERIGEE_SWIGLU(float)
 PERIGEE_SWIGLU(c10::BFloat16)
@@ -58,8 +58,8 @@ constexpr int64_t kGrain = 32768;
 
 Kernel swiglu(const Arguments& a) {
   if (!has_kernel(a)) return {};
-  return [first = a.operand("gate"), second = a.operand("up")](
-             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+  return [first = a.operand("gate"), second = a.operand("up")](std::span<const Tensor> in,
+                                                               std::span<Tensor> out, const Draw&) {
     const auto gate = in[first].contiguous(), up = in[second].contiguous();
     out[0] = at::empty(gate.sizes(), gate.options());
     dispatch(gate.scalar_type(), [&]<class T>() {

@@ -1,0 +1,393 @@
+#include "compile/tensor_step.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "compile/layout.h"
+#include "graph/ops.h"
+
+namespace perigee::compile {
+
+using graph::DType;
+using graph::Graph;
+using graph::Input;
+using graph::TensorType;
+
+namespace {
+
+using Args = std::vector<std::pair<std::string, graph::Arg>>;
+
+// The parameter of which a value is a view or a cast, or nullptr.
+const Input* parameter_behind(const Graph& graph, graph::ValueId v) {
+  while (v.defined() && graph.values[v.index].producer >= 0) {
+    const auto& node = graph.nodes[graph.values[v.index].producer];
+    const bool passes = graph::is_view(node.op) || node.op == "perigee::reshape" ||
+                        node.op == "perigee::cast" || node.op == "perigee::fp8";
+    if (!passes) return nullptr;
+    v = {};
+    node.each_operand([&](graph::ValueId operand) {
+      if (!v.defined()) v = operand;
+    });
+  }
+  if (!v.defined()) return nullptr;
+  for (const auto& input : graph.inputs) {
+    if (input.value == v) return input.kind == Input::Kind::parameter ? &input : nullptr;
+  }
+  return nullptr;
+}
+
+// The parameters that are looked up, or whose product is what a loss compares with labels.
+std::set<std::string> embeddings_and_heads(const Graph& graph) {
+  std::set<std::string> names;
+  const auto add = [&](graph::ValueId v) {
+    if (const auto* parameter = parameter_behind(graph, v)) names.insert(parameter->name);
+  };
+  for (const auto& node : graph.nodes) {
+    if (node.phase != graph::Phase::forward) continue;
+    if (node.op == "aten::embedding") add(node.get<graph::ValueId>("weight", {}));
+    const bool loss = node.op == "perigee::cross_entropy" || node.op == "aten::_log_softmax" ||
+                      node.op == "perigee::nll" || node.op == "aten::logsumexp";
+    if (!loss) continue;
+    auto v = node.get<graph::ValueId>(node.op == "perigee::cross_entropy" ? "logits" : "self", {});
+    while (v.defined() && graph.values[v.index].producer >= 0) {
+      const auto& maker = graph.nodes[graph.values[v.index].producer];
+      if (maker.op == "aten::mm" || maker.op == "aten::addmm" || maker.op == "aten::bmm") {
+        maker.each_operand(add);
+        break;
+      }
+      const bool passes = graph::is_view(maker.op) || maker.op == "perigee::reshape" ||
+                          maker.op == "perigee::cast" || maker.op == "aten::add.Tensor" ||
+                          maker.op == "aten::_log_softmax";
+      if (!passes) break;
+      v = {};
+      maker.each_operand([&](graph::ValueId operand) {
+        if (!v.defined()) v = operand;
+      });
+    }
+  }
+  return names;
+}
+
+const std::vector<int64_t>& parameter_shape(const Graph& graph, const std::string& parameter) {
+  return graph.type(graph.find_input(parameter)->value).shape;
+}
+
+std::vector<int64_t> without_dim(std::vector<int64_t> shape, size_t from_behind) {
+  shape[shape.size() - from_behind] = 1;
+  return shape;
+}
+
+int64_t product(const std::vector<int64_t>& sizes) {
+  int64_t n = 1;
+  for (const auto size : sizes) n *= size;
+  return n;
+}
+
+// The axes that a parameter is cut on.
+std::string axes_of(const Source& source, const Gradients& gradients, int32_t p) {
+  const auto& parameter = gradients.parameters[p];
+  const auto& bucket = gradients.buckets[parameter.bucket];
+  const auto unit = bucket.level > 0 ? gradients.flats[bucket.flat].unit->axes : std::string();
+  return join_axes(source.plan.mesh, unit, parameter.shard_axes);
+}
+
+const std::string& name_of(const Source& source, const Gradients& gradients, int32_t p) {
+  return source.local.graph.inputs[gradients.parameters[p].input].name;
+}
+
+// The pieces of one parameter, as the operands of an op.
+struct Pieces {
+  std::vector<ValueId> weights, gradients, first, second;
+  std::vector<int64_t> begins;  // of each piece, a dim after the other
+};
+
+Pieces pieces_of(const Gradients& gradients, int32_t p) {
+  Pieces all;
+  for (const auto& piece : gradients.pieces) {
+    if (piece.parameter != p) continue;
+    all.weights.push_back(piece.weights);
+    all.gradients.push_back(piece.gradients);
+    if (piece.first_state.defined()) all.first.push_back(piece.first_state);
+    if (piece.second_state.defined()) all.second.push_back(piece.second_state);
+    for (const auto& range : piece.ranges) all.begins.push_back(range.begin);
+  }
+  return all;
+}
+
+std::vector<ValueId> join(std::vector<ValueId> a, const std::vector<ValueId>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace
+
+bool steps_by_tensor(const StepSpec& spec) {
+  return spec.optimizer == "adafactor" || spec.optimizer == "muon";
+}
+
+TensorStates::TensorStates(const Graph& graph, const StepSpec& spec) : graph_(graph), spec_(spec) {
+  if (spec.optimizer != "muon") return;
+  const auto others = embeddings_and_heads(graph);
+  for (const auto& input : graph.inputs) {
+    if (input.kind != Input::Kind::parameter) continue;
+    const auto group = group_of(spec, input.name);
+    const bool matrix = graph.type(input.value).shape.size() == 2;
+    const auto wanted = group == 0 ? std::nullopt : spec.groups[group - 1].muon;
+    if (wanted.value_or(false) && !matrix) {
+      fail("compile", "muon steps matrices, but a group wants it to step {}, which has {} dims",
+           input.name, graph.type(input.value).shape.size());
+    }
+    if (wanted.value_or(matrix && !others.contains(input.name))) by_muon_.insert(input.name);
+  }
+}
+
+std::vector<TensorState> TensorStates::of(const std::string& parameter) const {
+  if (spec_.optimizer == "muon") {
+    if (by_muon(parameter)) return {{"momentum_buffer"}};
+    return {{"exp_avg"}, {"exp_avg_sq"}};
+  }
+  if (spec_.optimizer != "adafactor") return {};
+  const auto& shape = parameter_shape(graph_, parameter);
+  if (shape.size() < 2) return {{"variance"}};
+  return {{"row_var", true, without_dim(shape, 1)}, {"col_var", true, without_dim(shape, 2)}};
+}
+
+void make_tensor_states(Draft& draft, const Source& source, Gradients& gradients) {
+  const TensorStates states(source.whole, source.spec);
+  const Home home{.kind = Home::Kind::persistent, .host = source.plan.offload.optimizer};
+  for (size_t p = 0; p < gradients.parameters.size(); ++p) {
+    auto& parameter = gradients.parameters[p];
+    if (!parameter.gradient.defined()) continue;
+    const auto& name = name_of(source, gradients, static_cast<int32_t>(p));
+    const auto& shape = parameter_shape(source.whole, name);
+    const auto dtype = gradients.buckets[parameter.bucket].dtype;
+    size_t number = 0;
+    for (const auto& state : states.of(name)) {
+      const auto full = state.name + ":" + name;
+      const auto bind = [&](const std::vector<int64_t>& whole, std::vector<mesh::Range> ranges) {
+        std::vector<int64_t> held;
+        for (const auto& range : ranges) held.push_back(range.length);
+        Binding binding{.kind = Binding::Kind::state, .name = full};
+        binding.value = draft.add({dtype, held}, full, home);
+        binding.shape = whole;
+        binding.ranges = std::move(ranges);
+        const auto value = binding.value;
+        draft.bind(std::move(binding));
+        return value;
+      };
+      if (state.whole) {
+        std::vector<mesh::Range> ranges;
+        for (const auto size : state.shape) ranges.push_back({0, size});
+        (number == 0 ? parameter.row : parameter.column) = bind(state.shape, std::move(ranges));
+      } else {
+        for (auto& piece : gradients.pieces) {
+          if (piece.parameter != static_cast<int32_t>(p)) continue;
+          (number == 0 ? piece.first_state : piece.second_state) = bind(shape, piece.ranges);
+        }
+      }
+      ++number;
+    }
+  }
+}
+
+namespace {
+
+class TensorStep {
+ public:
+  TensorStep(Draft& draft, const Source& source, const Gradients& gradients,
+             const StepValues& values, const std::function<ValueId(int32_t)>& learning_rate,
+             std::vector<DraftInstruction>& out)
+      : draft_(draft),
+        source_(source),
+        gradients_(gradients),
+        values_(values),
+        learning_rate_(learning_rate),
+        out_(out) {}
+
+  // All sums of squares are on their way at once: one all-reduce for the parameters that are cut
+  // alike, then one for the norms of their updates.
+  void adafactor(const std::vector<int32_t>& parameters) {
+    std::map<std::string, std::vector<int32_t>> by_axes;
+    for (const auto p : parameters) by_axes[axes_of(source_, gradients_, p)].push_back(p);
+    for (const auto& [axes, members] : by_axes) {
+      std::vector<int64_t> offsets{0};
+      for (const auto p : members) {
+        const auto& shape = shape_of(p);
+        int64_t count = 1;  // the sum of the weights' squares
+        if (shape.size() > 1) {
+          count += product(shape) / std::max<int64_t>(1, shape.back()) +
+                   product(shape) / std::max<int64_t>(1, shape[shape.size() - 2]);
+        }
+        offsets.push_back(offsets.back() + count);
+      }
+      const auto sums = shared({DType::float64, {offsets.back()}}, "adafactor sums", axes);
+      const auto norms = shared({DType::float64, {std::ssize(members)}}, "adafactor norms", axes);
+      for (size_t k = 0; k < members.size(); ++k) {
+        const auto p = members[k];
+        const auto pieces = pieces_of(gradients_, p);
+        const auto part = slice(sums, offsets[k], offsets[k + 1] - offsets[k]);
+        out_.push_back(in_place("perigee::adafactor_sums_",
+                                {{"self", part},
+                                 {"weights", pieces.weights},
+                                 {"gradients", pieces.gradients},
+                                 {"scale", values_.scale},
+                                 {"begins", pieces.begins},
+                                 {"shape", shape_of(p)}},
+                                {part}));
+      }
+      if (!axes.empty()) out_.push_back(all_reduce(draft_, sums, axes, "sum"));
+      for (size_t k = 0; k < members.size(); ++k) {
+        const auto p = members[k];
+        const auto pieces = pieces_of(gradients_, p);
+        const auto part = slice(sums, offsets[k], offsets[k + 1] - offsets[k]);
+        const auto norm = slice(norms, static_cast<int64_t>(k), 1);
+        auto args = common(p, pieces, {{"self", norm}, {"sums", part}});
+        args.emplace_back("beta2_decay", source_.spec.beta2_decay);
+        std::vector<ValueId> written{norm};
+        const auto& parameter = gradients_.parameters[p];
+        if (parameter.row.defined()) written.push_back(parameter.row);
+        if (parameter.column.defined()) written.push_back(parameter.column);
+        out_.push_back(in_place("perigee::adafactor_moments_", std::move(args),
+                                join(std::move(written), pieces.first)));
+      }
+      if (!axes.empty()) out_.push_back(all_reduce(draft_, norms, axes, "sum"));
+      for (size_t k = 0; k < members.size(); ++k) {
+        const auto p = members[k];
+        const auto pieces = pieces_of(gradients_, p);
+        if (pieces.weights.empty()) continue;
+        const auto part = slice(sums, offsets[k], offsets[k + 1] - offsets[k]);
+        auto args = common(p, pieces,
+                           {{"weights", pieces.weights},
+                            {"sums", part},
+                            {"norm", slice(norms, static_cast<int64_t>(k), 1)},
+                            {"lr", learning_rate_(group(p))}});
+        args.emplace_back("clip_threshold", source_.spec.clip_threshold);
+        args.emplace_back("weight_decay", decay(p));
+        out_.push_back(in_place("perigee::adafactor_", std::move(args), pieces.weights));
+      }
+    }
+  }
+
+  // The whole update of a matrix comes together as a sum of boxes among zeros: each element is
+  // held once, so that the sum is exact. Every rank makes it orthogonal and takes its boxes.
+  void muon(int32_t p) {
+    const auto axes = axes_of(source_, gradients_, p);
+    const auto pieces = pieces_of(gradients_, p);
+    const auto dtype = gradients_.buckets[gradients_.parameters[p].bucket].dtype;
+    const auto& full = shape_of(p);
+    const int64_t small = std::min(full[0], full[1]);
+    const auto update = shared({dtype, full}, "muon update", axes);
+    out_.push_back(in_place("perigee::muon_update_",
+                            {{"self", update},
+                             {"momentum_buffer", pieces.first},
+                             {"gradients", pieces.gradients},
+                             {"scale", values_.scale},
+                             {"begins", pieces.begins},
+                             {"momentum", source_.spec.momentum},
+                             {"nesterov", source_.spec.nesterov}},
+                            join({update}, pieces.first)));
+    if (!axes.empty()) out_.push_back(all_reduce(draft_, update, axes, "sum"));
+    if (pieces.weights.empty()) return;
+    const auto squares = draft_.add({dtype, {2, small, small}}, "muon squares");
+    const auto other = draft_.add({dtype, full}, "muon product");
+    out_.push_back(in_place("perigee::orthogonalize_",
+                            {{"squares", squares},
+                             {"other", other},
+                             {"self", update},
+                             {"steps", source_.spec.ns_steps}},
+                            {squares, other, update}));
+    out_.push_back(in_place("perigee::muon_",
+                            {{"weights", pieces.weights},
+                             {"update", update},
+                             {"lr", learning_rate_(group(p))},
+                             {"scale", values_.scale},
+                             {"begins", pieces.begins},
+                             {"weight_decay", decay(p)}},
+                            pieces.weights));
+  }
+
+  void adamw(int32_t p) {
+    for (const auto& piece : gradients_.pieces) {
+      if (piece.parameter != p) continue;
+      Args args = {{"self", piece.weights},
+                   {"exp_avg", piece.first_state},
+                   {"exp_avg_sq", piece.second_state},
+                   {"gradient", piece.gradients},
+                   {"lr", learning_rate_(group(p))},
+                   {"step", values_.step},
+                   {"scale", values_.scale},
+                   {"beta1", source_.spec.beta1},
+                   {"beta2", source_.spec.beta2},
+                   {"eps", source_.spec.eps},
+                   {"weight_decay", decay(p)}};
+      if (values_.guarded) args.emplace_back("guarded", true);
+      out_.push_back(in_place("perigee::adamw_", std::move(args),
+                              {piece.weights, piece.first_state, piece.second_state}));
+    }
+  }
+
+ private:
+  const std::vector<int64_t>& shape_of(int32_t p) const {
+    return parameter_shape(source_.whole, name_of(source_, gradients_, p));
+  }
+
+  int32_t group(int32_t p) const { return group_of(source_.spec, name_of(source_, gradients_, p)); }
+
+  double decay(int32_t p) const {
+    const auto g = group(p);
+    const auto& spec = source_.spec;
+    return g == 0 ? spec.weight_decay : spec.groups[g - 1].weight_decay.value_or(spec.weight_decay);
+  }
+
+  // What both ops that know the moments read, behind these.
+  Args common(int32_t p, const Pieces& pieces, Args args) const {
+    const auto& parameter = gradients_.parameters[p];
+    if (parameter.row.defined()) args.emplace_back("row_var", parameter.row);
+    if (parameter.column.defined()) args.emplace_back("col_var", parameter.column);
+    if (!parameter.row.defined()) args.emplace_back("variance", pieces.first);
+    args.emplace_back("gradients", pieces.gradients);
+    args.emplace_back("scale", values_.scale);
+    args.emplace_back("step", values_.step);
+    args.emplace_back("begins", pieces.begins);
+    args.emplace_back("shape", shape_of(p));
+    return args;
+  }
+
+  ValueId shared(TensorType type, const std::string& name, const std::string& axes) {
+    const Home home = axes.empty() ? Home{} : Home{Home::Kind::communication, draft_.stream(axes)};
+    return draft_.add(std::move(type), name, home);
+  }
+
+  ValueId slice(ValueId flat, int64_t begin, int64_t count) {
+    return draft_.add_view(flat, begin * static_cast<int64_t>(sizeof(double)),
+                           {DType::float64, {count}}, {1}, draft_.value(flat).name);
+  }
+
+  Draft& draft_;
+  const Source& source_;
+  const Gradients& gradients_;
+  const StepValues& values_;
+  const std::function<ValueId(int32_t)>& learning_rate_;
+  std::vector<DraftInstruction>& out_;
+};
+
+}  // namespace
+
+void make_tensor_step(Draft& draft, const Source& source, const Gradients& gradients,
+                      const StepValues& values,
+                      const std::function<ValueId(int32_t)>& learning_rate,
+                      std::vector<DraftInstruction>& out) {
+  const TensorStates states(source.whole, source.spec);
+  TensorStep step(draft, source, gradients, values, learning_rate, out);
+  std::vector<int32_t> trained;
+  for (size_t p = 0; p < gradients.parameters.size(); ++p) {
+    if (gradients.parameters[p].gradient.defined()) trained.push_back(static_cast<int32_t>(p));
+  }
+  if (source.spec.optimizer == "adafactor") return step.adafactor(trained);
+  for (const auto p : trained) {
+    states.by_muon(name_of(source, gradients, p)) ? step.muon(p) : step.adamw(p);
+  }
+}
+
+}  // namespace perigee::compile
