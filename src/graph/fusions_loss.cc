@@ -7,7 +7,8 @@ namespace {
 // How the label's log probability is found and where its dim of size 1 goes.
 enum class Form { squeezed_then_negated, negated_then_squeezed, logsumexp };
 
-// Scores [n, c], or [b, s, c] with labels [b, s].
+// Scores [n, c], or [b, s, c] with labels [b, s]. Where these come from, with a dim of size 1
+// behind, is not the pattern's matter.
 struct Scores {
   Shape whole, labels, column;
   int64_t dim;
@@ -17,10 +18,9 @@ const Scores kScores[] = {{{1013, 1021}, {1013}, {1013, 1}, 1},
 
 Graph cross_entropy(Form form, const Scores& of) {
   Sketch s;
-  const auto x = s.parameter("x", of.whole), labels = s.data("labels", of.labels, DType::int64),
+  const auto x = s.parameter("x", of.whole), index = s.data("index", of.column, DType::int64),
              g = s.data("gradient:y", of.labels);
   const auto column = [&](ValueId v) { return s.op("perigee::reshape", {{"self", v}}, of.labels); };
-  const auto index = s.op("perigee::reshape", {{"self", labels}}, of.column, DType::int64);
   const bool direct = form == Form::logsumexp;
   const auto logs = direct
                         ? x
@@ -79,14 +79,12 @@ Graph cross_entropy(Form form, const Scores& of) {
 
 Graph fused_cross_entropy(const Scores& of) {
   Sketch s;
-  auto x = s.parameter("x", of.whole), labels = s.data("labels", of.labels, DType::int64),
-       g = s.data("gradient:y", of.labels);
+  auto x = s.parameter("x", of.whole), g = s.data("gradient:y", of.labels);
+  const auto index = s.data("index", of.column, DType::int64);
   const bool flat = of.whole.size() == 2;
   const Shape rows = {flat ? 1013 : 1013 * 1019}, scores = {rows[0], 1021};
-  if (!flat) {
-    x = s.op("perigee::reshape", {{"self", x}}, scores);
-    labels = s.op("perigee::reshape", {{"self", labels}}, rows, DType::int64);
-  }
+  const auto labels = s.op("perigee::reshape", {{"self", index}}, rows, DType::int64);
+  if (!flat) x = s.op("perigee::reshape", {{"self", x}}, scores);
   const auto made = s.graph.add_node("perigee::cross_entropy", {{"logits", x}, {"target", labels}},
                                      {{DType::float32, rows}, {DType::float64, rows}});
   s.result(flat ? made[0] : s.op("perigee::reshape", {{"self", made[0]}}, of.labels));

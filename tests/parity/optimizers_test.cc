@@ -188,7 +188,7 @@ const compile::StepSpec kMuon{.optimizer = "muon",
 const std::string kSharded[] = {
     R"([["parallel_mode", [["data", 4]]]])",
     R"([["parallel_mode", [["tensor", 2], ["data", 2]]], ["tensor_parallel", {}]])",
-    R"([["parallel_mode", [["data", 3]]], ["zero1", {}]])",
+    R"([["parallel_mode", [["data", 4]]], ["zero1", {}]])",
     R"([["parallel_mode", [["data", 2]]], ["zero2", {}]])",
     R"([["parallel_mode", [["tensor", 2], ["data", 2]]], ["tensor_parallel", {}], ["fsdp", {}]])"};
 
