@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "compile/fp8.h"
 #include "compile/passes.h"
 #include "compile/tensor_step.h"
 #include "graph/ops.h"
@@ -78,10 +79,11 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
          "gradients of a rank's own are those of a loss that is a mean or a sum over samples, but "
          "this one is neither: leave grad_comm's reduce and clip as they are");
   }
-  if (plan.precision == plan::Precision()) {
+  if (plan.precision == plan::Precision() && !plan.fp8) {
     common.sharding = shard::propagate(common.graph, plan);
   } else {
-    auto rounded = autocast(scale_loss(common.graph, plan.precision.loss_scale), plan);
+    auto rounded = round_to_fp8(autocast(scale_loss(common.graph, plan.precision.loss_scale), plan),
+                                plan, spec);
     common.sharding = shard::propagate(rounded, with_names_of(plan, common.graph, rounded));
     common.graph = std::move(rounded);
   }

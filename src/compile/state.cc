@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "compile/fp8.h"
 #include "compile/layout.h"
 #include "compile/passes.h"
 #include "compile/tensor_step.h"
@@ -366,9 +367,10 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     const bool weight = input.kind == Input::Kind::parameter || input.kind == Input::Kind::buffer;
     inputs[i] = draft.add(graph.type(input.value), input.name,
                           weight && spec.borrow_weights ? kBorrowed : kPersistent);
-    const auto kind = input.kind == Input::Kind::parameter  ? Binding::Kind::parameter
-                      : input.kind == Input::Kind::constant ? Binding::Kind::constant
-                                                            : Binding::Kind::buffer;
+    const auto kind = input.name.starts_with(kFp8History)    ? Binding::Kind::state
+                      : input.kind == Input::Kind::parameter ? Binding::Kind::parameter
+                      : input.kind == Input::Kind::constant  ? Binding::Kind::constant
+                                                             : Binding::Kind::buffer;
     bind(kind, input.name, inputs[i], i);
   }
   // Data inputs that nothing reads have no value: there is nothing to load.

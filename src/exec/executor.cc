@@ -163,7 +163,10 @@ struct Executor::Impl {
 
 void Executor::Impl::borrow() {
   for (const auto& binding : program.bindings) {
-    if (binding.kind != Binding::Kind::parameter && binding.kind != Binding::Kind::buffer) continue;
+    if (binding.kind != Binding::Kind::parameter && binding.kind != Binding::Kind::buffer &&
+        binding.kind != Binding::Kind::state) {
+      continue;
+    }
     const auto& value = program.values[binding.value.index];
     if (value.place.frame < 0 || !program.frames[value.place.frame].borrowed) continue;
     if (!options.lender) {

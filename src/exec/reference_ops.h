@@ -9,6 +9,13 @@ namespace perigee::exec {
 // Returns the kernel of a `perigee::` op that needs no mesh, or nothing for other ops.
 Kernel reference_op(const Op& op);
 
+// Rounding to eight-bit floats (graph/ops.h), on any device.
+Kernel fp8(const Arguments& arguments);
+Kernel fp8_blocks(const Arguments& arguments);
+Kernel fp8_amax(const Arguments& arguments);
+Kernel fp8_scale(const Arguments& arguments);
+Kernel fp8_history(const Arguments& arguments);
+
 // exec::dropout, or what does the same where the tensors lie.
 using Dropout = void (*)(const at::Tensor& self, at::Tensor& out, double p,
                          const RandomStream& stream, const RandomBlock& block);

@@ -54,6 +54,15 @@
 //       counts say: all that this rank (`position`) sends (counts[position]), or gets (back: counts[:, position])
 //   perigee::put_rows(rows [r,w], index [r], counts, position, back) -> type            the reverse, 0 elsewhere
 //
+// -- Eight-bit floats, emulated; format is e4m3 (largest 448) or e5m2 (57344). compile/fp8.cc adds them
+//   perigee::fp8(self, scale [], format)       self * scale in float32, saturated, rounded to the format to nearest even,
+//                                              divided by scale, in self's type
+//   perigee::fp8_blocks(self, format, dim, block, margin)    the same with a scale for each `block` elements along dim
+//   perigee::fp8_amax(self) -> [] float32      largest magnitude; 0 of no elements
+//   perigee::fp8_scale(amax [] or [n], format, margin, most_recent) -> [] float32     largest / 2^margin / amax, of the
+//                                              first or the largest of n; 1 where that is not finite
+//   perigee::fp8_history(self [n], amax []) -> [n]           amax before all but the last of self
+//
 // -- Collectives in a local graph. `axis` names mesh axes ("data", or "data,context"), whose group
 // holds this rank.
 //   comm::all_reduce(self, axis, op)           op: sum, max, min, avg

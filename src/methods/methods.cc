@@ -27,6 +27,7 @@ std::shared_ptr<const Method> overlap();
 std::shared_ptr<const Method> mixed_parallel();
 std::shared_ptr<const Method> ds_3d_parallel();
 std::shared_ptr<const Method> module_replace();
+std::shared_ptr<const Method> fp8();
 
 namespace {
 
@@ -127,7 +128,8 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      half(),
                                                                      offload(),
                                                                      overlap(),
-                                                                     module_replace()};
+                                                                     module_replace(),
+                                                                     fp8()};
   return methods;
 }
 

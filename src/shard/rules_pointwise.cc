@@ -114,6 +114,16 @@ void add_pointwise_rules(Rules& rules) {
         "aten::log_sigmoid_forward", "perigee::swiglu", "perigee::swiglu_backward"}) {
     rules.add(op, {pointwise_pattern});
   }
+  rules.add("perigee::fp8", {pointwise_pattern});
+  for (const char* op : {"perigee::fp8_scale", "perigee::fp8_history"}) {
+    rules.add(op, {[](const Call& call) { return std::optional(whole_pattern(call)); }});
+  }
+  // Blocks begin with the dim, which stays whole.
+  rules.add("perigee::fp8_blocks", {[](const Call& call) {
+              std::vector<bool> whole(call.rank(0));
+              whole[call.node().get<int64_t>("dim", 0)] = true;
+              return std::optional(same_shape_pattern(call, whole));
+            }});
   const auto dropout = [](const Call& call) {
     auto pattern = pointwise_pattern(call);
     if (!pattern) return pattern;

@@ -121,6 +121,7 @@ void add_reduce_rules(Rules& rules) {
     rules.add(op, {combining<Role::sum>});
   }
   for (const char* op : {"aten::amax", "aten::max"}) rules.add(op, {combining<Role::max>});
+  rules.add("perigee::fp8_amax", {combining<Role::max>});
   for (const char* op : {"aten::amin", "aten::min"}) rules.add(op, {combining<Role::min>});
   for (const char* op :
        {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction",

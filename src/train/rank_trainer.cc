@@ -112,8 +112,10 @@ void RankTrainer::load(const Checkpoint& checkpoint) {
   const auto& program = executor_->program();
   for (const auto& binding : program.bindings) {
     if (!is_kept(binding.kind)) continue;
-    // A run that begins to scale its loss has none to load.
-    if (binding.name.starts_with("loss_scale:") && !checkpoint.find(binding.name)) continue;
+    // A run that begins to scale its loss, or to round to eight bits, has none to load.
+    const bool of_method =
+        binding.name.starts_with("loss_scale:") || binding.name.starts_with("fp8:");
+    if (of_method && !checkpoint.find(binding.name)) continue;
     const auto part = part_of_binding(program, binding);
     const auto tensor = executor_->tensor(binding);
     const auto own = part_of_copies(part, program.model_copies, program.model_copy);

@@ -74,6 +74,34 @@ TEST_CASE("parts are saved, and other strategies and numbers of ranks go on from
   for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1e-10));
 }
 
+TEST_CASE("optimizers that look at whole parameters, and histories of fp8, go on from parts") {
+  for (const std::string kind :
+       {"--set optimizer.name=adafactor",
+        "--set optimizer.name=muon --set optimizer.momentum=0.95 --set optimizer.nesterov=true"}) {
+    INFO(kind);
+    const TrainingJob whole, parts;
+    const std::string same =
+        kind + " --set model.dtype=float64 --set batch.global=6 --set train.steps=";
+    whole.good("train", same + "5");
+    parts.good("train", same + "2 --nproc 3 --strategy fsdp");
+    parts.good("train", same + "3 --resume --nproc 2 --strategy zero1");
+    parts.good("train",
+               same + "4 --resume --nproc 4 --set batch.micro=1 --strategy pipeline_parallel");
+    parts.good("train", same + "5 --resume --nproc 1 --strategy ddp");
+    const auto expected = whole.losses(), got = parts.losses();
+    REQUIRE(got.size() == expected.size());
+    for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1e-10));
+  }
+  const TrainingJob whole, parts;
+  const std::string same = "--set model.dtype=float64 --strategy fp8 --set train.steps=";
+  whole.good("train", same + "4");
+  parts.good("train", same + "2 --nproc 2");
+  parts.good("train", same + "4 --resume --nproc 1");
+  const auto expected = whole.losses(), got = parts.losses();
+  REQUIRE(got.size() == expected.size());
+  for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1e-10));
+}
+
 TEST_CASE("stopping and resuming with parts is bit-equal to not stopping") {
   const TrainingJob whole, parts;
   const std::string ranks = "--nproc 3 --set batch.global=6 --strategy fsdp --set train.steps=";

@@ -80,6 +80,41 @@ void norms(Cases& cases) {
             {{"grad", c.real(shape)}, {"self", self}, {"weight", weight}, {"rstd", saved[1]}},
             types);
   };
+  cases["perigee::swiglu"] = [](Case& c) {
+    const auto shape = c.sizes(4);
+    const auto gate = c.real(shape), up = c.real(shape);
+    c.typed("perigee::swiglu", {{"gate", gate}, {"up", up}}, {real_type(shape)});
+    c.typed("perigee::swiglu_backward", {{"grad", c.real(shape)}, {"gate", gate}, {"up", up}},
+            {real_type(shape), real_type(shape)});
+  };
+  cases["perigee::fp8"] = [](Case& c) {
+    const auto shape = c.sizes(4);
+    const TensorType scalar{DType::float32, {}};
+    const Shape length = {c.size()};
+    const auto self = c.real(shape);
+    const auto amax = c.typed("perigee::fp8_amax", {{"self", self}}, {scalar})[0];
+    const auto history =
+        c.typed("perigee::fp8_history", {{"self", c.positive(length)}, {"amax", amax}},
+                {real_type(length)})[0];
+    const auto scale = c.typed("perigee::fp8_scale",
+                               {{"amax", c.coin() ? history : amax},
+                                {"format", std::string("e4m3")},
+                                {"margin", c.any(0, 2)},
+                                {"most_recent", c.coin()}},
+                               {scalar})[0];
+    c.typed("perigee::fp8", {{"self", self}, {"scale", scale}, {"format", std::string("e5m2")}},
+            {real_type(shape)});
+  };
+  cases["perigee::fp8_blocks"] = [](Case& c) {
+    const auto shape = c.sizes(4, 1);
+    c.typed("perigee::fp8_blocks",
+            {{"self", c.real(shape)},
+             {"format", std::string("e4m3")},
+             {"dim", c.any(0, static_cast<int64_t>(shape.size()) - 1)},
+             {"block", c.any(1, 4)},
+             {"margin", int64_t{0}}},
+            {real_type(shape)});
+  };
   const auto batch_norm = [](const char* op, bool running, bool training) {
     return [=](Case& c) {
       Shape shape = {c.size() + 1, c.size()};
