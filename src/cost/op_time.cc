@@ -1,0 +1,16 @@
+#include "cost/op_time.h"
+
+#include <algorithm>
+
+namespace perigee::cost {
+
+Time estimate(const Work& work, const Device& device) {
+  if (work.flops == 0 && work.bytes == 0) return {};
+  const double rate =
+      work.matrix ? device.peak_of(work.dtype) * device.matrix_efficiency : device.vector;
+  const double arithmetic = work.flops / rate;
+  const double traffic = work.bytes / (device.bandwidth * device.memory_efficiency);
+  return {std::max(arithmetic, traffic) + device.launch, false};
+}
+
+}  // namespace perigee::cost

@@ -1,0 +1,156 @@
+#include "cost/cluster.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "base/error.h"
+#include "cost/op_time.h"
+
+using namespace perigee;
+using cost::CollectiveKind;
+using graph::DType;
+
+namespace {
+
+// 2 nodes of 4: 1 us and 100 GB/s inside, 10 us and 10 GB/s between.
+const std::string kText = R"(format = "perigee.cluster/1"
+name = "small"
+[[device]]
+name = "d"
+count = 8
+memory = 1e9
+bandwidth = 1e12
+launch = 1e-6
+peak = { float32 = 1e12, bfloat16 = 4e12 }
+vector = 5e11
+matrix_efficiency = 0.5
+memory_efficiency = 0.5
+source = "a test"
+[[link]]
+level = "node"
+ranks = 4
+latency = 1e-6
+bandwidth = 1e11
+source = "a test"
+[[link]]
+level = "fabric"
+ranks = 8
+latency = 10e-6
+bandwidth = 1e10
+source = "a test"
+)";
+
+std::string replaced(const std::string& from, const std::string& to) {
+  auto text = kText;
+  text.replace(text.find(from), from.size(), to);
+  return text;
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    cost::parse_cluster(text, "c.toml");
+  } catch (const Error& error) {
+    CHECK(error.status() == Status::invalid);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("every shipped cluster reads, joins its ranks and names its sources") {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("runtime/clusters")) {
+    const auto cluster = cost::load_cluster(entry.path().string());
+    CAPTURE(entry.path().string());
+    CHECK(cluster.name == entry.path().stem());
+    for (const auto& device : cluster.devices) CHECK_FALSE(device.source.empty());
+    for (const auto& link : cluster.links) CHECK_FALSE(link.source.empty());
+    CHECK(cluster.level(0, cluster.ranks() - 1) == static_cast<int>(cluster.links.size()) - 1);
+    ++count;
+  }
+  CHECK(count >= 8);
+}
+
+TEST_CASE("a mistake in a cluster description is told with its place") {
+  CHECK(error_of(replaced("bandwidth = 1e12", "bandwith = 1e12")) ==
+        "[cluster] c.toml:3:1: device needs the key bandwidth, but it is missing");
+  CHECK(error_of(replaced("vector = 5e11", "vektor = 5e11")) ==
+        "[cluster] c.toml:10:1: device has no key \"vektor\", did you mean \"vector\"?");
+  CHECK(error_of(replaced("memory = 1e9", "memory = -1")) ==
+        "[cluster] c.toml:6:10: device.memory must be a finite number above 0, but got -1");
+  CHECK(error_of(replaced("memory = 1e9", "memory = nan")) ==
+        "[cluster] c.toml:6:10: device.memory must be a finite number above 0, but got nan");
+  CHECK(error_of(replaced("float32 = 1e12, ", "")) ==
+        "[cluster] c.toml:9:8: device.peak needs float32, which types without a peak fall back to");
+  CHECK(error_of(replaced("ranks = 8", "ranks = 6")) ==
+        "[cluster] c.toml:20:1: levels go from the inside out, and each joins whole blocks of the "
+        "one before, but 6 ranks of fabric come behind 4");
+  CHECK(error_of(replaced("count = 8", "count = 16")) ==
+        "[cluster] c.toml: all ranks must be joined, but rank 8 has no link with rank 0: add a "
+        "[[link]] with ranks = 16");
+  CHECK(error_of("format = ") .starts_with("[cluster] c.toml:1:"));
+}
+
+TEST_CASE("ranks are joined by the innermost level that holds both") {
+  const auto cluster = cost::parse_cluster(kText, "c.toml");
+  CHECK(cluster.ranks() == 8);
+  CHECK(cluster.level(0, 3) == 0);
+  CHECK(cluster.level(3, 4) == 1);
+  CHECK(cost::level_of(cluster, {2}) == -1);
+  CHECK(cost::level_of(cluster, {0, 1, 2}) == 0);
+  CHECK(cost::level_of(cluster, {0, 4}) == 1);
+  CHECK_THROWS_AS(cluster.device(8), Error);
+}
+
+TEST_CASE("a ring takes its latencies and the bytes over the slowest level") {
+  const auto cluster = cost::parse_cluster(kText, "c.toml");
+  const auto time = [&](CollectiveKind kind, double bytes, std::vector<int64_t> group) {
+    return cost::collective_seconds(cluster, kind, bytes, group);
+  };
+  const double mb = 1e8;
+  CHECK(time(CollectiveKind::all_reduce, mb, {0}) == 0);
+  CHECK(time(CollectiveKind::all_gather, mb, {0, 1, 2, 3}) == Approx(3e-6 + mb * 0.75 / 1e11));
+  CHECK(time(CollectiveKind::all_reduce, mb, {0, 1, 2, 3}) ==
+        Approx(2 * (3e-6 + mb * 0.75 / 1e11)));
+  CHECK(time(CollectiveKind::message, mb, {3, 4}) == Approx(10e-6 + mb / 1e10));
+  // One rank of each node has its own way out; with all, each moves its share.
+  CHECK(time(CollectiveKind::all_reduce, mb, {0, 4}) == Approx(2 * (10e-6 + mb * 0.5 / 1e10)));
+  CHECK(time(CollectiveKind::all_reduce, mb, {0, 1, 2, 3, 4, 5, 6, 7}) ==
+        Approx(2 * (3e-6 + mb * 0.75 / 1e11) + 2 * (10e-6 + mb / 4 * 0.5 / 1e10)));
+  // Small messages take a tree.
+  CHECK(time(CollectiveKind::all_reduce, 8, {0, 1, 2, 3}) < 2 * 3e-6);
+}
+
+TEST_CASE("more bytes and more ranks never take less time") {
+  const auto cluster = cost::load_cluster("runtime/clusters/128x8xh100.toml");
+  for (const auto kind :
+       {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
+        CollectiveKind::all_to_all, CollectiveKind::broadcast}) {
+    CAPTURE(cost::name_of(kind));
+    for (const int64_t stride : {1, 8, 64}) {
+      double last = 0;
+      for (double bytes = 8; bytes < 1e10; bytes *= 3) {
+        std::vector<int64_t> group;
+        for (int64_t i = 0; i < 16; ++i) group.push_back(i * stride);
+        const double now = cost::collective_seconds(cluster, kind, bytes, group);
+        CHECK(now > last);
+        last = now;
+      }
+    }
+  }
+}
+
+TEST_CASE("an op takes the longer of arithmetic and traffic, and at least its launch") {
+  const auto device = cost::parse_cluster(kText, "c.toml").devices.front();
+  const auto seconds = [&](cost::Work work) {
+    const auto time = cost::estimate(work, device);
+    CHECK_FALSE(time.measured);
+    return time.seconds;
+  };
+  CHECK(seconds({}) == 0);
+  CHECK(seconds({1e9, 10, true, DType::float32}) == Approx(1e-6 + 1e9 / 5e11));
+  CHECK(seconds({1e9, 10, true, DType::bfloat16}) == Approx(1e-6 + 1e9 / 2e12));
+  CHECK(seconds({1e9, 10, true, DType::float16}) == Approx(1e-6 + 1e9 / 5e11));
+  CHECK(seconds({1e6, 1e9, false, DType::float32}) == Approx(1e-6 + 1e9 / 5e11));
+}
