@@ -14,33 +14,44 @@ Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpe
   return lower(common, localize(common, plan, rank), plan, spec, rank, traces);
 }
 
-plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& plan,
-                                const StepSpec& spec, TraceSource& traces) {
+Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
+                     TraceSource& traces) {
   const Common common = prepare(graph, plan, spec);
+  auto found = alike(common, plan);
+  Programs all;
+  std::map<int64_t, int32_t> known;
+  for (size_t r = 0; r < found.ranks.size(); ++r) {
+    const auto [entry, added] =
+        known.try_emplace(found.like[r], static_cast<int32_t>(all.programs.size()));
+    if (added) {
+      auto local = std::move(found.locals.at(found.like[r]));
+      all.programs.push_back(lower(common, std::move(local), plan, spec, found.ranks[r], traces));
+    }
+    all.program.push_back(entry->second);
+  }
+  all.ranks = std::move(found.ranks);
+  return all;
+}
+
+plan::Prediction predict_memory(const Programs& programs) {
   plan::Prediction prediction;
   prediction.exact_memory = true;
-  struct Known {
-    int64_t bytes = 0, host = 0;
-    bool exact = true;
-  };
-  std::map<int64_t, Known> known;
-  const auto [ranks, like] = alike(common, plan);
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    const auto [entry, added] = known.try_emplace(like[r]);
-    if (added) {
-      const auto program =
-          lower(common, localize(common, plan, ranks[r]), plan, spec, ranks[r], traces);
-      entry->second = {program.peak_bytes, program.host_bytes, program.exact_memory};
-    }
-    prediction.peak_bytes.push_back(entry->second.bytes);
-    prediction.host_bytes.push_back(entry->second.host);
-    prediction.exact_memory = prediction.exact_memory && entry->second.exact;
+  for (size_t i = 0; i < programs.ranks.size(); ++i) {
+    const auto& program = programs.of(i);
+    prediction.peak_bytes.push_back(program.peak_bytes);
+    prediction.host_bytes.push_back(program.host_bytes);
+    prediction.exact_memory = prediction.exact_memory && program.exact_memory;
   }
   const auto& host = prediction.host_bytes;
   if (std::all_of(host.begin(), host.end(), [](int64_t bytes) { return bytes == 0; })) {
     prediction.host_bytes.clear();
   }
   return prediction;
+}
+
+plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& plan,
+                                const StepSpec& spec, TraceSource& traces) {
+  return predict_memory(compile_all(graph, plan, spec, traces));
 }
 
 }  // namespace perigee::compile

@@ -58,8 +58,24 @@ std::vector<std::string> optimizer_states(const StepSpec& spec);
 Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                 int64_t rank, TraceSource& traces);
 
-// Returns the predicted peak of every rank of the mesh, in mesh order, by compiling each distinct
-// one.
+// The programs of all ranks: one for those that differ in nothing but which piece of a tensor they
+// hold.
+struct Programs {
+  std::vector<Program> programs;  // each of the first rank that runs it
+  std::vector<int64_t> ranks;     // in mesh order
+  std::vector<int32_t> program;   // of each of them: index into `programs`
+  const Program& of(size_t position) const { return programs[program[position]]; }
+};
+
+// Compiles each distinct program. Ranks are told apart without looking at each: by their stage, by
+// the lengths of what is cut unevenly, and by whether they are the first on an axis where first
+// ranks do more.
+Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
+                     TraceSource& traces);
+
+// Returns the predicted peak of every rank, in mesh order.
+plan::Prediction predict_memory(const Programs& programs);
+// The same of compile_all's programs.
 plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& plan,
                                 const StepSpec& spec, TraceSource& traces);
 

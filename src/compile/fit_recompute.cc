@@ -190,7 +190,8 @@ plan::Plan fit_recompute(const graph::Graph& graph, plan::Plan plan, const StepS
   const Common common = prepare(graph, kept, spec);
   // By stage: its ranks that differ.
   std::map<int64_t, std::vector<int64_t>> stages;
-  const auto [ranks, like] = alike(common, kept);
+  const auto found = alike(common, kept);
+  const auto &ranks = found.ranks, &like = found.like;
   const auto axis = plan.pipeline.cuts() ? plan.mesh.find(plan.pipeline.axis) : -1;
   for (size_t r = 0; r < ranks.size(); ++r) {
     if (like[r] != ranks[r]) continue;

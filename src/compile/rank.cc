@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "compile/fp8.h"
+#include "compile/signatures.h"
 #include "compile/passes.h"
 #include "compile/tensor_step.h"
 #include "graph/ops.h"
@@ -94,7 +95,10 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
   return common;
 }
 
-Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
+namespace {
+
+// The rank's graph of all stages.
+shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int64_t rank) {
   auto local = shard::partition(common.graph, common.sharding, plan, rank);
   // Unused constants go; what is known about the inputs goes with them.
   std::map<std::pair<graph::Input::Kind, std::string>, mesh::Placements> placements;
@@ -110,9 +114,27 @@ Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
   for (const auto& input : local.graph.inputs) {
     local.inputs.push_back(placements.at({input.kind, input.name}));
   }
+  return local;
+}
+
+Local cut(const Common& common, const plan::Plan& plan, shard::LocalGraph local, int64_t rank) {
   std::optional<Stage> stage;
   if (common.schedule) stage = cut_stage(local, plan, *common.schedule, rank);
   return {std::move(local), std::move(stage)};
+}
+
+// Where a rank's random block begins decides neither memory nor time.
+std::string shape_hash(graph::Graph graph) {
+  for (auto& node : graph.nodes) {
+    std::erase_if(node.args, [](const auto& arg) { return arg.first == "begin"; });
+  }
+  return graph::structural_hash(graph);
+}
+
+}  // namespace
+
+Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
+  return cut(common, plan, local_graph(common, plan, rank), rank);
 }
 
 Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
@@ -158,18 +180,27 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
 }
 
 Alike alike(const Common& common, const plan::Plan& plan) {
-  Alike result{.ranks = plan.mesh.order, .like = {}};
+  Alike result{.ranks = plan.mesh.order, .like = {}, .locals = {}};
   if (result.ranks.empty()) {
     result.ranks.resize(static_cast<size_t>(plan.mesh.size()));
     std::iota(result.ranks.begin(), result.ranks.end(), 0);
   }
-  std::map<std::string, int64_t> known;
-  for (int64_t rank : result.ranks) {
-    auto shape = localize(common, plan, rank).graph.graph;
-    for (auto& node : shape.nodes) {
-      std::erase_if(node.args, [](const auto& arg) { return arg.first == "begin"; });
+  Signatures signatures(plan, common.sharding, common.graph);
+  signatures.find_first_ranks(
+      [&](int64_t rank) { return shape_hash(local_graph(common, plan, rank).graph); });
+  std::map<std::string, shard::LocalGraph> whole;       // by what decides it: not the stage
+  std::map<std::string, int64_t> by_signature, by_hash;  // the first rank
+  for (const int64_t rank : result.ranks) {
+    const auto [known, added] = by_signature.try_emplace(signatures.with_stage(rank), rank);
+    if (added) {
+      const auto [all, made] = whole.try_emplace(signatures.without_stage(rank));
+      if (made) all->second = local_graph(common, plan, rank);
+      auto local = cut(common, plan, all->second, rank);
+      const auto [same, other] = by_hash.try_emplace(shape_hash(local.graph.graph), rank);
+      if (other) result.locals.emplace(rank, std::move(local));
+      known->second = same->second;
     }
-    result.like.push_back(known.try_emplace(graph::structural_hash(shape), rank).first->second);
+    result.like.push_back(known->second);
   }
   return result;
 }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <vector>
 
 #include "compile/compile.h"
 #include "compile/stage.h"
@@ -38,10 +40,13 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
               int64_t rank, TraceSource& traces);
 
 // The ranks of the mesh, in its order, and for each the first of those whose local graphs are
-// alike: where a rank's random block begins decides no memory.
+// alike: where a rank's random block begins decides no memory. They are told apart without looking
+// at each: by their stage, by the lengths of what is cut unevenly, and by whether they are the first
+// on an axis where first ranks do more.
 struct Alike {
   std::vector<int64_t> ranks;
   std::vector<int64_t> like;
+  std::map<int64_t, Local> locals;  // of the first ones
 };
 Alike alike(const Common& common, const plan::Plan& plan);
 

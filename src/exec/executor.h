@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compile/program.h"
+#include "compile/timeline.h"
 #include "exec/communicator.h"
 #include "exec/device.h"
 #include "mesh/mesh.h"
@@ -38,17 +39,8 @@ struct StepInputs {
   std::function<at::Tensor(const std::string& name, int64_t microbatch)> data;
 };
 
-// A stretch of time in which a stream was busy; nanoseconds of now().
-struct Interval {
-  std::string name;  // the op
-  std::string scope;
-  std::string section;
-  int32_t stream = 0;  // of Program::streams; 0 computes
-  int64_t microbatch = 0;
-  graph::Phase phase = graph::Phase::forward;
-  int64_t bytes = 0;  // a collective's operand on this rank
-  int64_t begin = 0, end = 0;
-};
+// Times are nanoseconds of now().
+using compile::Interval;
 
 class Executor {
  public:
@@ -84,16 +76,5 @@ class Executor {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// Returns the nanoseconds in which a communication stream and the compute stream were both busy.
-int64_t overlap(const std::vector<Interval>& intervals);
-
-// Writes the intervals of a rank as Chrome trace events (chrome://tracing, Perfetto): one process a
-// rank, one thread a stream. `streams` are the program's. Times count from `origin` (nanoseconds of
-// now()), or from the first interval where it is 0.
-std::string chrome_trace(const std::vector<Interval>& intervals, int64_t rank,
-                         const std::vector<std::string>& streams, int64_t origin = 0);
-// Returns the traces of several ranks as one.
-std::string join_traces(const std::vector<std::string>& traces);
 
 }  // namespace perigee::exec

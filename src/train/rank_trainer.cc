@@ -209,10 +209,10 @@ StepResult RankTrainer::step(int64_t step, DataSource& data) {
   const auto origin = exec::now();
   executor_->record(true);
   auto result = run(*executor_, step, data, true);
-  const auto mine = exec::chrome_trace(executor_->intervals(), communicator_.rank(),
-                                       executor_->program().streams, origin);
+  const auto mine = compile::chrome_trace(executor_->intervals(), communicator_.rank(),
+                                          executor_->program().streams, origin);
   executor_->record(false);
-  traced_(exec::join_traces(gather_texts(mine, *group)));
+  traced_(compile::join_traces(gather_texts(mine, *group)));
   return result;
 }
 

@@ -89,7 +89,7 @@ TEST_CASE("a mistake in a cluster description is told with its place") {
   CHECK(error_of(replaced("count = 8", "count = 16")) ==
         "[cluster] c.toml: all ranks must be joined, but rank 8 has no link with rank 0: add a "
         "[[link]] with ranks = 16");
-  CHECK(error_of("format = ") .starts_with("[cluster] c.toml:1:"));
+  CHECK(error_of("format = ").starts_with("[cluster] c.toml:1:"));
 }
 
 TEST_CASE("ranks are joined by the innermost level that holds both") {

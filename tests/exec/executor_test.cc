@@ -345,7 +345,8 @@ TEST_CASE("over Gloo, collectives run while ops compute, and the result is that 
     executor.run({});
     must(executor.tensor(Kind::result, "out").eq(3).all().item<bool>(), "sum");
     must(overlap(executor.intervals()) > 0, "overlap");
-    const auto trace = chrome_trace(executor.intervals(), c.rank(), executor.program().streams);
+    const auto trace =
+        compile::chrome_trace(executor.intervals(), c.rank(), executor.program().streams);
     must(trace.find("\"comm::all_reduce\"") != std::string::npos &&
              trace.find("\"aten::mm\"") != std::string::npos,
          "trace");

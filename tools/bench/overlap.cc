@@ -73,7 +73,7 @@ void measure(const std::vector<exec::Interval>& intervals, Way& way) {
     kept.push_back(interval);
   }
   way.busy.push_back(busy);
-  way.hidden.push_back(static_cast<double>(exec::overlap(kept)) / 1e6);
+  way.hidden.push_back(static_cast<double>(perigee::compile::overlap(kept)) / 1e6);
 }
 
 int run_rank(int64_t rank, const exec::ListeningSocket& listener, int64_t samples) {

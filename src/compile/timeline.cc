@@ -1,12 +1,11 @@
-// What is made of recorded intervals.
+#include "compile/timeline.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string_view>
 
-#include "exec/executor.h"
-
-namespace perigee::exec {
+namespace perigee::compile {
 namespace {
 
 constexpr std::string_view kBegin = "{\"traceEvents\":[\n", kEnd = "\n]}\n";
@@ -76,4 +75,4 @@ std::string join_traces(const std::vector<std::string>& traces) {
   return all.append(kEnd);
 }
 
-}  // namespace perigee::exec
+}  // namespace perigee::compile

@@ -1,0 +1,44 @@
+// Which ranks of a mesh run the same program, told without making it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "shard/partition.h"
+
+namespace perigee::compile {
+
+class Signatures {
+ public:
+  // The plan is kept by reference.
+  Signatures(const plan::Plan& plan, const shard::Sharding& sharding, const graph::Graph& graph);
+
+  // Finds the axes on which the first rank does more than the others: `local` returns a hash of a
+  // rank's graph, and is asked once for each axis of several ranks.
+  void find_first_ranks(const std::function<std::string(int64_t rank)>& local);
+
+  // Returns a text that is equal for ranks whose graphs of all stages are; and for ranks whose
+  // programs are.
+  std::string without_stage(int64_t rank) const;
+  std::string with_stage(int64_t rank) const;
+
+ private:
+  // A dim of that size that these axes (by position, ascending) cut into unequal parts.
+  struct Cut {
+    int64_t size = 0;
+    std::vector<int> axes;
+    auto operator<=>(const Cut&) const = default;
+  };
+
+  void add(const std::vector<int64_t>& shape, const mesh::Placements& placements);
+
+  const plan::Plan& plan_;
+  std::set<Cut> cuts_;
+  std::vector<bool> first_matters_;  // by axis
+};
+
+}  // namespace perigee::compile

@@ -1,0 +1,53 @@
+// What the instructions of programs cost on a cluster.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "compile/program.h"
+#include "compile/trace.h"
+#include "cost/op_time.h"
+#include "mesh/mesh.h"
+
+namespace perigee::search {
+
+// Returns the op of an instruction (kind op) with everything that decides how long it takes.
+compile::OpInstance instance_of(const compile::Program& program,
+                                const compile::Instruction& instruction);
+
+// Returns what one run of the instance asks of a device.
+cost::Work work_of(const compile::OpInstance& instance);
+
+// A collective of a rank's program as its cost needs it.
+struct Exchange {
+  cost::CollectiveKind kind = cost::CollectiveKind::all_reduce;
+  std::string stream;          // its name
+  std::vector<int64_t> ranks;  // of the group, or sender and receiver
+  double bytes = 0;            // as cost::collective_seconds counts them
+};
+Exchange exchange_of(const compile::Program& program, const compile::Instruction& instruction,
+                     const mesh::Mesh& mesh, int64_t rank);
+
+// Times of instructions, each distinct one found once.
+class OpCosts {
+ public:
+  // Both are kept by reference.
+  OpCosts(const cost::Cluster& cluster, cost::Measurements& measurements)
+      : cluster_(cluster), measurements_(measurements) {}
+
+  // Returns the time of an op or load on the rank's device; 0 for waits.
+  cost::Time op(const compile::Program& program, const compile::Instruction& instruction,
+                int64_t rank);
+  cost::Time collective(const Exchange& exchange);
+
+  const cost::Cluster& cluster() const { return cluster_; }
+
+ private:
+  const cost::Cluster& cluster_;
+  cost::Measurements& measurements_;
+  // By device name and instance.
+  std::unordered_map<std::string, cost::Time> ops_;
+};
+
+}  // namespace perigee::search

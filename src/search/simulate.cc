@@ -1,0 +1,358 @@
+#include "search/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <queue>
+#include <tuple>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "search/steps.h"
+
+namespace perigee::search {
+namespace {
+
+using compile::Interval;
+using compile::Program;
+
+// A collective that at least one of its actors has come to.
+struct Transfer {
+  const Link* link = nullptr;  // of the actor that came first
+  struct Party {
+    int32_t actor;
+    size_t event;  // its place for the event
+    const Step* step;
+    int32_t section, microbatch;
+  };
+  std::vector<Party> parties;
+  size_t ready = 0;      // parties whose stream has nothing before it
+  double begin = 0;      // -1: not yet
+  double remaining = 0;  // seconds it would take alone
+  double rate = 0;       // 1: alone
+  double updated = 0;
+  int32_t version = 0;
+};
+
+// How far a rank is. Its clock runs ahead of the simulation's: nothing else can change what it does
+// before it waits.
+struct State {
+  const Program* program = nullptr;
+  const Steps* steps = nullptr;
+  double clock = 0, compute = 0;
+  size_t run = 0, step = 0;
+  size_t blocked = SIZE_MAX;                // the event's place that it waits for
+  std::vector<double> done;                 // by place: when; NaN: open; -1: never started
+  std::vector<std::deque<int32_t>> queues;  // by stream: transfers in order
+  std::vector<double> busy;                 // by stream
+  std::vector<int32_t> active;              // by level: transfers under way
+  std::map<int32_t, int64_t> met;           // by meeting: how many so far
+  bool ended = false;
+  size_t copies = 1;
+};
+
+struct Event {
+  double time;
+  int64_t order;  // of creation: ties are broken the same way every time
+  enum class Kind : uint8_t { issue, complete, resume } kind;
+  int32_t subject;  // issue: index into issues; complete: transfer; resume: actor
+  int32_t version;
+};
+
+struct Later {
+  bool operator()(const Event& a, const Event& b) const {
+    return std::tie(a.time, a.order) > std::tie(b.time, b.order);
+  }
+};
+
+class Engine {
+ public:
+  Engine(std::vector<Actor> actors, std::vector<Steps> steps, size_t levels, bool record)
+      : actors_(std::move(actors)), steps_(std::move(steps)), record_(record) {
+    intervals.resize(actors_.size());
+    for (size_t a = 0; a < actors_.size(); ++a) {
+      const auto* program = actors_[a].program;
+      State state{.program = program, .steps = &steps_[a]};
+      state.copies = static_cast<size_t>(program->most_copies());
+      state.done.assign(static_cast<size_t>(program->events) * state.copies, -1);
+      state.queues.resize(program->streams.size());
+      state.busy.resize(program->streams.size());
+      state.active.resize(levels);
+      states_.push_back(std::move(state));
+    }
+  }
+
+  void run() {
+    for (size_t a = 0; a < states_.size(); ++a) advance(static_cast<int32_t>(a));
+    while (!events_.empty()) {
+      const auto event = events_.top();
+      events_.pop();
+      now_ = event.time;
+      switch (event.kind) {
+        case Event::Kind::issue:
+          issue(event.subject);
+          break;
+        case Event::Kind::complete:
+          if (transfers_[event.subject].version == event.version) complete(event.subject);
+          break;
+        case Event::Kind::resume:
+          advance(event.subject);
+          break;
+      }
+    }
+    for (size_t a = 0; a < states_.size(); ++a) {
+      if (states_[a].ended) continue;
+      const auto& state = states_[a];
+      const auto& run = state.program->order[std::min(state.run, state.program->order.size() - 1)];
+      fail_run("simulate", "ranks wait for each other for ever: rank {} in section {}",
+               actors_[a].rank, state.program->sections[run.section].name);
+    }
+  }
+
+  std::vector<RankTime> times() const {
+    std::vector<RankTime> result;
+    for (size_t a = 0; a < states_.size(); ++a) {
+      const auto& state = states_[a];
+      RankTime time{.rank = actors_[a].rank,
+                    .alike = actors_[a].alike,
+                    .end = state.clock,
+                    .compute = state.compute,
+                    .waiting = state.clock - state.compute};
+      time.streams = state.busy;
+      time.streams[0] = state.compute;
+      result.push_back(std::move(time));
+    }
+    return result;
+  }
+
+  std::vector<std::vector<Interval>> intervals;
+
+ private:
+  struct Issue {
+    int32_t actor;
+    Transfer::Party party;
+    const Link* link;
+  };
+
+  void push(double time, Event::Kind kind, int32_t subject, int32_t version = 0) {
+    events_.push({time, order_++, kind, subject, version});
+  }
+
+  size_t place_of(const State& state, int32_t event, const compile::Run& run) const {
+    const auto frame = state.program->sections[run.section].frame;
+    return static_cast<size_t>(event) * state.copies +
+           static_cast<size_t>(state.program->copy_of(run.slot, frame));
+  }
+
+  // Returns false where the event is open: the actor is then blocked.
+  bool wait(State& state, size_t place) {
+    const double done = state.done[place];
+    if (std::isnan(done)) {
+      state.blocked = place;
+      return false;
+    }
+    state.clock = std::max(state.clock, done);
+    return true;
+  }
+
+  void advance(int32_t a) {
+    auto& state = states_[a];
+    state.blocked = SIZE_MAX;
+    for (; state.run < state.program->order.size(); ++state.run, state.step = 0) {
+      const auto& run = state.program->order[state.run];
+      const auto& list = state.steps->sections[run.section];
+      if (state.step == 0) {
+        for (const auto& [stream, seconds] : state.steps->hidden[run.section]) {
+          state.busy[stream] += seconds;
+        }
+      }
+      for (; state.step < list.size(); ++state.step) {
+        const auto& step = list[state.step];
+        if (step.kind == Step::Kind::compute) {
+          if (record_ && step.seconds > 0) record(a, step, run, 0, state.clock, step.seconds, 0);
+          state.clock += step.seconds;
+          state.compute += step.busy;
+        } else if (step.kind == Step::Kind::start) {
+          const auto place = place_of(state, step.event, run);
+          state.done[place] = NAN;
+          issues_.push_back(
+              {a, {a, place, &step, run.section, run.microbatch}, &state.steps->links[step.link]});
+          push(state.clock, Event::Kind::issue, static_cast<int32_t>(issues_.size()) - 1);
+        } else if (!wait(state, place_of(state, step.event, run))) {
+          return;
+        }
+      }
+    }
+    for (size_t place = 0; place < state.done.size(); ++place) {
+      if (!wait(state, place)) return;
+    }
+    state.ended = true;
+  }
+
+  void issue(int32_t index) {
+    const auto& issued = issues_[index];
+    auto& state = states_[issued.actor];
+    const auto count = state.met[issued.link->meeting]++;
+    // A collective of one actor, and a message between ranks that are alike, meet nobody.
+    const bool alone = issued.link->actors.size() == 1;
+    const auto meeting = std::tuple(issued.link->meeting, count, alone ? issued.actor : -1);
+    const auto [found, added] =
+        meetings_.try_emplace(meeting, static_cast<int32_t>(transfers_.size()));
+    const int32_t t = found->second;
+    if (added) transfers_.push_back({.link = issued.link, .begin = -1});
+    transfers_[t].parties.push_back(issued.party);
+    auto& queue = state.queues[issued.link->stream];
+    queue.push_back(t);
+    if (queue.front() == t) ready(t);
+    if (transfers_[t].parties.size() == issued.link->actors.size()) meetings_.erase(meeting);
+  }
+
+  void ready(int32_t t) {
+    auto& transfer = transfers_[t];
+    if (++transfer.ready < transfer.link->actors.size()) return;
+    transfer.begin = transfer.updated = now_;
+    transfer.remaining = transfer.link->seconds;
+    under_way_.push_back(t);
+    change(transfer, 1);
+  }
+
+  // More or fewer transfers on the links of the transfer's actors: all that share one go on at
+  // another rate.
+  void change(const Transfer& transfer, int32_t by) {
+    const int level = transfer.link->level;
+    if (level >= 0) {
+      for (int32_t a : transfer.link->actors) states_[a].active[level] += by;
+    }
+    for (int32_t t : under_way_) {
+      auto& other = transfers_[t];
+      int32_t most = 1;
+      if (other.link->level >= 0) {
+        for (int32_t a : other.link->actors) {
+          most = std::max(most, states_[a].active[other.link->level]);
+        }
+      }
+      const double rate = 1.0 / most;
+      if (rate == other.rate) continue;
+      other.remaining -= (now_ - other.updated) * other.rate;
+      other.updated = now_;
+      other.rate = rate;
+      push(now_ + std::max(0.0, other.remaining) / rate, Event::Kind::complete, t, ++other.version);
+    }
+  }
+
+  void complete(int32_t t) {
+    under_way_.erase(std::find(under_way_.begin(), under_way_.end(), t));
+    // Moved out: its memory is not needed any more.
+    const auto transfer = std::move(transfers_[t]);
+    transfers_[t] = {.version = -1};
+    change(transfer, -1);
+    for (const auto& party : transfer.parties) {
+      auto& state = states_[party.actor];
+      const int32_t stream = state.steps->links[party.step->link].stream;
+      state.busy[stream] += now_ - transfer.begin;
+      if (record_) {
+        const compile::Run run{party.section, party.microbatch, 0};
+        record(party.actor, *party.step, run, stream, transfer.begin, now_ - transfer.begin,
+               bytes_of(*state.program, *party.step->source));
+      }
+      state.done[party.event] = now_;
+      auto& queue = state.queues[stream];
+      queue.pop_front();
+      if (!queue.empty()) ready(queue.front());
+      if (state.blocked == party.event) push(now_, Event::Kind::resume, party.actor);
+    }
+  }
+
+  static int64_t bytes_of(const Program& program, const compile::Instruction& instruction) {
+    int64_t bytes = 0;
+    const graph::Node node{.op = instruction.op, .args = instruction.args};
+    node.each_operand([&](graph::ValueId v) { bytes += program.values[v.index].type.bytes(); });
+    return bytes;
+  }
+
+  void record(int32_t a, const Step& step, const compile::Run& run, int32_t stream, double begin,
+              double seconds, int64_t bytes) {
+    const auto& source = *step.source;
+    intervals[a].push_back({.name = source.op,
+                            .scope = source.scope,
+                            .section = actors_[a].program->sections[run.section].name,
+                            .stream = stream,
+                            .microbatch = run.microbatch,
+                            .phase = source.phase,
+                            .bytes = bytes,
+                            .begin = std::llround(begin * 1e9),
+                            .end = std::llround((begin + seconds) * 1e9)});
+  }
+
+  std::vector<Actor> actors_;
+  std::vector<Steps> steps_;
+  bool record_;
+  std::vector<State> states_;
+  std::vector<Transfer> transfers_;
+  std::vector<int32_t> under_way_;
+  std::deque<Issue> issues_;
+  std::map<std::tuple<int32_t, int64_t, int32_t>, int32_t> meetings_;
+  std::priority_queue<Event, std::vector<Event>, Later> events_;
+  int64_t order_ = 0;
+  double now_ = 0;
+};
+
+}  // namespace
+
+Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, OpCosts& costs,
+                    const SimulateOptions& options) {
+  std::vector<Actor> actors;
+  std::map<int64_t, int32_t> actor_of;
+  std::map<std::pair<int32_t, std::string>, int32_t> known;
+  for (size_t i = 0; i < programs.ranks.size(); ++i) {
+    const auto rank = programs.ranks[i];
+    const auto [entry, added] =
+        known.try_emplace({programs.program[i], costs.cluster().device(rank).name},
+                          static_cast<int32_t>(actors.size()));
+    if (added) actors.push_back({.program = &programs.of(i), .rank = rank});
+    ++actors[entry->second].alike;
+    actor_of[rank] = entry->second;
+  }
+  Meetings meetings;
+  std::vector<Steps> steps;
+  double seconds = 0, measured = 0;
+  for (const auto& actor : actors) {
+    steps.push_back(steps_of(actor, actor_of, mesh, costs, meetings, !options.intervals));
+    seconds += steps.back().seconds;
+    measured += steps.back().measured;
+  }
+  Engine engine(actors, std::move(steps), costs.cluster().links.size(), options.intervals);
+  engine.run();
+  Simulation result;
+  result.ranks = engine.times();
+  double compute = 0, ranks = 0;
+  for (const auto& rank : result.ranks) {
+    result.step_seconds = std::max(result.step_seconds, rank.end);
+    compute += rank.compute * static_cast<double>(rank.alike);
+    ranks += static_cast<double>(rank.alike);
+  }
+  if (result.step_seconds > 0) result.bubble_ratio = 1 - compute / (ranks * result.step_seconds);
+  if (seconds > 0) result.measured_share = measured / seconds;
+  if (options.intervals) result.intervals = std::move(engine.intervals);
+  return result;
+}
+
+std::string chrome_trace(const Simulation& simulation, const compile::Programs& programs) {
+  std::map<int64_t, const Program*> by_rank;
+  for (size_t i = 0; i < programs.ranks.size(); ++i) by_rank[programs.ranks[i]] = &programs.of(i);
+  std::vector<std::string> traces;
+  for (size_t r = 0; r < simulation.intervals.size(); ++r) {
+    const auto rank = simulation.ranks[r].rank;
+    // An origin of 0 would mean the first interval.
+    auto intervals = simulation.intervals[r];
+    for (auto& interval : intervals) {
+      ++interval.begin;
+      ++interval.end;
+    }
+    traces.push_back(compile::chrome_trace(intervals, rank, by_rank.at(rank)->streams, 1));
+  }
+  return compile::join_traces(traces);
+}
+
+}  // namespace perigee::search

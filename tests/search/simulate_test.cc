@@ -1,0 +1,189 @@
+#include "search/simulate.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+
+using namespace perigee;
+using compile::Instruction;
+using compile::Program;
+using graph::DType;
+
+namespace {
+
+// Seconds of an op are its name's number; collectives move a byte a second at level 0.
+class Given : public cost::Measurements {
+ public:
+  std::optional<double> op(const std::string& instance) override {
+    return std::stod(instance.substr(instance.find('.') + 1));
+  }
+  std::optional<double> collective(cost::CollectiveKind, int64_t, double) override {
+    return std::nullopt;
+  }
+};
+
+cost::Cluster cluster(int64_t ranks) {
+  cost::Device device{.name = "d", .count = ranks, .memory = 1e9, .bandwidth = 1e9};
+  device.peak = {{DType::float32, 1e9}};
+  device.vector = 1e9;
+  return {"test", {device}, {{"node", ranks, 0, 1, ""}}};
+}
+
+Instruction op(const std::string& seconds) {
+  return {.op = "test::op." + seconds, .in_place = true};
+}
+
+struct Maker {
+  Program program;
+
+  explicit Maker(std::vector<std::string> streams, int64_t rank = 0) {
+    program.rank = rank;
+    program.streams = {"compute"};
+    program.streams.insert(program.streams.end(), streams.begin(), streams.end());
+    program.sections.push_back({.name = "micro"});
+    program.order = {{0, 0, 0}};
+  }
+  void add(Instruction instruction) {
+    program.sections.back().instructions.push_back(std::move(instruction));
+  }
+  // Starts an all-reduce (or a message) of so many bytes.
+  int32_t start(int32_t stream, int64_t bytes, const std::string& name = "comm::all_reduce") {
+    program.values.push_back({.type = {DType::uint8, {bytes}}, .strides = {1}});
+    const graph::ValueId v{static_cast<int32_t>(program.values.size()) - 1};
+    Instruction instruction{.kind = Instruction::Kind::collective, .op = name};
+    if (name != "comm::receive") instruction.args = {{"self", v}};
+    instruction.outputs = {v};
+    instruction.stream = stream;
+    instruction.event = program.events++;
+    add(instruction);
+    return instruction.event;
+  }
+  void wait(int32_t event) { add({.kind = Instruction::Kind::wait, .event = event}); }
+};
+
+search::Simulation run(const std::vector<Program>& programs, const mesh::Mesh& mesh,
+                       std::vector<int32_t> program, bool intervals = false) {
+  compile::Programs all{.programs = programs, .ranks = {}, .program = std::move(program)};
+  for (int64_t r = 0; r < mesh.size(); ++r) all.ranks.push_back(r);
+  Given given;
+  const auto description = cluster(mesh.size());
+  search::OpCosts costs(description, given);
+  auto plain = search::simulate(all, mesh, costs, {});
+  const auto full = search::simulate(all, mesh, costs, {.intervals = true});
+  // Folding changes no time.
+  CHECK(plain.step_seconds == Approx(full.step_seconds));
+  for (size_t r = 0; r < plain.ranks.size(); ++r) {
+    CHECK(plain.ranks[r].compute == Approx(full.ranks[r].compute));
+    for (size_t s = 0; s < plain.ranks[r].streams.size(); ++s) {
+      CHECK(plain.ranks[r].streams[s] == Approx(full.ranks[r].streams[s]));
+    }
+  }
+  return intervals ? full : plain;
+}
+
+}  // namespace
+
+TEST_CASE("ops run one after the other, once for each run of their section") {
+  Maker m({});
+  m.add(op("2"));
+  m.add(op("3"));
+  m.program.sections.push_back({.name = "step"});
+  m.add(op("1"));
+  m.program.order = {{0, 0, 0}, {0, 1, 0}, {0, 2, 0}, {1, 0, 0}};
+  const auto result = run({m.program}, {{{"data", 1}}}, {0});
+  CHECK(result.step_seconds == Approx(3 * 5 + 1));
+  CHECK(result.bubble_ratio == Approx(0).margin(1e-12));
+  CHECK(result.measured_share == Approx(1));
+}
+
+TEST_CASE("communication hides behind what runs before its wait") {
+  // All-reduce of 4 bytes over 2 ranks: 2 * 4 / 2 = 4 seconds.
+  Maker m({"data"});
+  m.add(op("1"));
+  const auto event = m.start(1, 4);
+  m.add(op("3"));
+  m.wait(event);
+  m.add(op("1"));
+  const auto result = run({m.program}, {{{"data", 2}}}, {0, 0});
+  REQUIRE(result.ranks.size() == 1);
+  CHECK(result.ranks[0].alike == 2);
+  CHECK(result.step_seconds == Approx(1 + 4 + 1));
+  CHECK(result.ranks[0].compute == Approx(5));
+  CHECK(result.ranks[0].waiting == Approx(1));
+  CHECK(result.ranks[0].streams[1] == Approx(4));
+  CHECK(result.bubble_ratio == Approx(1.0 / 6));
+}
+
+TEST_CASE("a collective begins when its last rank has come") {
+  Maker fast({"data"}), slow({"data"}, 1);
+  for (auto* m : {&fast, &slow}) {
+    m->add(op(m == &fast ? "1" : "7"));
+    m->wait(m->start(1, 4));
+  }
+  const auto result = run({fast.program, slow.program}, {{{"data", 2}}}, {0, 1});
+  CHECK(result.step_seconds == Approx(11));
+  CHECK(result.ranks[0].waiting == Approx(10));
+  CHECK(result.ranks[1].waiting == Approx(4));
+}
+
+TEST_CASE("collectives of one stream follow each other, of two streams share their link") {
+  Maker one({"data"});
+  const auto a = one.start(1, 4), b = one.start(1, 4);
+  one.wait(a);
+  one.wait(b);
+  CHECK(run({one.program}, {{{"data", 2}}}, {0, 0}).step_seconds == Approx(8));
+  // 4 seconds alone and 2 seconds alone: both at half speed until the short one ends at 4; 2 are
+  // left of the other.
+  Maker two({"data", "tensor"});
+  const auto c = two.start(1, 4), d = two.start(2, 2);
+  two.wait(c);
+  two.wait(d);
+  const auto result = run({two.program}, {{{"data", 2}, {"tensor", 2}}}, {0, 0, 0, 0});
+  CHECK(result.step_seconds == Approx(6));
+  CHECK(result.ranks[0].streams[1] == Approx(6));
+  CHECK(result.ranks[0].streams[2] == Approx(4));
+}
+
+TEST_CASE("stages wait for each other's messages, and the bubble shows") {
+  Maker first({"pipe:0>1"}), second({"pipe:0>1"}, 1);
+  first.add(op("5"));
+  first.wait(first.start(1, 2, "comm::send"));
+  second.wait(second.start(1, 2, "comm::receive"));
+  second.add(op("5"));
+  first.program.order = second.program.order = {{0, 0, 0}, {0, 1, 0}};
+  const auto result = run({first.program, second.program}, {{{"pipe", 2}}}, {0, 1});
+  // 5 + 2 | 5 ... the second message leaves at 12 and arrives at 14.
+  CHECK(result.step_seconds == Approx(19));
+  CHECK(result.bubble_ratio == Approx(1 - 20.0 / 38));
+}
+
+TEST_CASE("ranks that wait for each other for ever are told") {
+  Maker first({"pipe:0>1", "pipe:1>0"}), second({"pipe:0>1", "pipe:1>0"}, 1);
+  first.wait(first.start(2, 1, "comm::receive"));
+  first.wait(first.start(1, 1, "comm::send"));
+  second.wait(second.start(1, 1, "comm::receive"));
+  second.wait(second.start(2, 1, "comm::send"));
+  compile::Programs all{
+      .programs = {first.program, second.program}, .ranks = {0, 1}, .program = {0, 1}};
+  Given given;
+  const auto description = cluster(2);
+  search::OpCosts costs(description, given);
+  CHECK_THROWS_WITH(search::simulate(all, {{{"pipe", 2}}}, costs),
+                    Catch::Contains("wait for each other for ever: rank 0 in section micro"));
+}
+
+TEST_CASE("the trace has an event for every op and collective of every program") {
+  Maker m({"data"});
+  m.add(op("1"));
+  m.wait(m.start(1, 4));
+  compile::Programs all{.programs = {m.program}, .ranks = {0, 1}, .program = {0, 0}};
+  Given given;
+  const auto description = cluster(2);
+  search::OpCosts costs(description, given);
+  const auto simulation = search::simulate(all, {{{"data", 2}}}, costs, {.intervals = true});
+  const auto trace = search::chrome_trace(simulation, all);
+  CHECK(trace.find(R"("name":"test::op.1","pid":0,"tid":0,"ts":0.000,"dur":1000000.000)") !=
+        std::string::npos);
+  CHECK(trace.find(R"("name":"comm::all_reduce","pid":0,"tid":1,"ts":1000000.000,"dur":4000000)") !=
+        std::string::npos);
+}
