@@ -114,6 +114,48 @@ local shard = {}
 ---@param text string operands -> results, one list of dims each: "b* k+, n k -> b* n". `k` may be sharded and results have it too; `k+` is summed over; `k^` stays whole; `b*` stands for any number of dims; `1` for one that stays whole. After `;`: attributes that do not matter (eps), must have a value (sparse=false) or name whole dims (dim^), and linear(0), the operands that may be partial sums
 function shard.rule(op, text) end
 
+---The exact solvers, and the search for a plan. Indices of `choice` count from 1.
+---@class perigee.solver
+local solver = {}
+
+---Chooses one option per op. Returns status, time, lower_bound, memory, choice.
+---@param problem table ops, edges, memory_limit, ...: as in `perigee solve`
+---@param options? table solver (`auto`, `labels` or `ilp`) and time_limit in seconds
+---@return table
+function solver.assign(problem, options) end
+
+---Cuts layers into pipeline stages. `submesh` counts from 0, as in a file. Returns status, time, lower_bound, choice.
+---@param problem table layers, devices, microbatches, submeshes, candidates
+---@param options? table solver (`auto`, `labels` or `ilp`) and time_limit in seconds
+---@return table
+function solver.stages(problem, options) end
+
+---Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return; or nil and why no plan fits.
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), zero (0 to 3), methods (a list that every plan has)
+---@return table?, string?
+function solver.plan(pins) end
+
+---Returns the best combinations by the model, best first, each with strategy, seconds, bytes, text and its numbers; or nil and why no plan fits.
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), zero (0 to 3), methods (a list that every plan has)
+---@param most? integer how many; default 10
+---@return table?, string?
+function solver.candidates(pins, most) end
+
+---What a plan takes: measured where this machine was, estimated elsewhere, and always said which.
+---@class perigee.profiler
+local profiler = {}
+
+---Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and peak_bytes (of the rank that takes the most), by the simulator. Times nothing.
+---@param strategy table a list of methods
+---@return table
+function profiler.estimate(strategy) end
+
+---Measures the ops of the strategy's plan on this machine, keeps them in the profile, and returns what estimate does, with ops and measured (how many of them).
+---@param strategy table a list of methods
+---@param seconds? number budget of the measurements; default 30
+---@return table
+function profiler.measure(strategy, seconds) end
+
 ---Strategies as files: plain data, readable and the same everywhere.
 ---@class perigee.strategy
 local strategy = {}

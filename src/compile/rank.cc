@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "compile/fp8.h"
-#include "compile/signatures.h"
 #include "compile/passes.h"
+#include "compile/signatures.h"
 #include "compile/tensor_step.h"
 #include "graph/ops.h"
 #include "plan/rewrites.h"
@@ -188,7 +188,7 @@ Alike alike(const Common& common, const plan::Plan& plan) {
   Signatures signatures(plan, common.sharding, common.graph);
   signatures.find_first_ranks(
       [&](int64_t rank) { return shape_hash(local_graph(common, plan, rank).graph); });
-  std::map<std::string, shard::LocalGraph> whole;       // by what decides it: not the stage
+  std::map<std::string, shard::LocalGraph> whole;        // by what decides it: not the stage
   std::map<std::string, int64_t> by_signature, by_hash;  // the first rank
   for (const int64_t rank : result.ranks) {
     const auto [known, added] = by_signature.try_emplace(signatures.with_stage(rank), rank);

@@ -41,8 +41,8 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
 
 // The ranks of the mesh, in its order, and for each the first of those whose local graphs are
 // alike: where a rank's random block begins decides no memory. They are told apart without looking
-// at each: by their stage, by the lengths of what is cut unevenly, and by whether they are the first
-// on an axis where first ranks do more.
+// at each: by their stage, by the lengths of what is cut unevenly, and by whether they are the
+// first on an axis where first ranks do more.
 struct Alike {
   std::vector<int64_t> ranks;
   std::vector<int64_t> like;

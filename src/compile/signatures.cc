@@ -4,7 +4,8 @@
 
 namespace perigee::compile {
 
-Signatures::Signatures(const plan::Plan& plan, const shard::Sharding& sharding, const graph::Graph& graph)
+Signatures::Signatures(const plan::Plan& plan, const shard::Sharding& sharding,
+                       const graph::Graph& graph)
     : plan_(plan), first_matters_(plan.mesh.axes.size()) {
   for (size_t v = 0; v < sharding.values.size(); ++v) {
     add(graph.values[v].type.shape, sharding.values[v]);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <numeric>
 
@@ -90,6 +91,7 @@ Device read_device(const toml::table& table, const std::string& file) {
   device.memory = t.number("memory", true, 0);
   device.bandwidth = t.number("bandwidth", true, 0);
   device.launch = t.number("launch", false, 0, true);
+  device.host = t.number("host", false, device.host);
   device.source = t.text("source", true);
   const auto* peaks = t.take("peak", true);
   if (!peaks->is_table()) {
@@ -222,6 +224,29 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
 
 Cluster load_cluster(const std::string& file) {
   return parse_cluster(read_file(file, "cluster"), file);
+}
+
+std::vector<std::string> shipped_clusters(const std::string& runtime_folder) {
+  std::vector<std::string> files;
+  const auto folder = std::filesystem::path(runtime_folder) / "clusters";
+  if (!runtime_folder.empty() && std::filesystem::exists(folder)) {
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() == ".toml") files.push_back(entry.path().string());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::string find_cluster(const std::string& name, const std::string& runtime_folder) {
+  if (std::filesystem::exists(name)) return name;
+  std::vector<std::string> names;
+  for (const auto& file : shipped_clusters(runtime_folder)) {
+    names.push_back(std::filesystem::path(file).stem().string());
+    if (names.back() == name) return file;
+  }
+  fail("cluster", "a cluster is a file or the name of a shipped description, but there is no {}{}",
+       name, did_you_mean(name, names));
 }
 
 Cluster cpu_cluster(int64_t ranks, double memory) {

@@ -19,6 +19,7 @@ struct Device {
   double memory = 0;     // bytes that a rank may use
   double bandwidth = 0;  // bytes/s of that memory
   double launch = 0;     // seconds that every op takes at least
+  double host = 25e9;    // bytes/s to its host's memory, and from it
   // Flops/s of matrix products by dtype; float32 is always there.
   std::map<graph::DType, double> peak;
   double vector = 0;  // flops/s of all other ops
@@ -60,6 +61,12 @@ struct Cluster {
 // missing or negative values, no float32 peak, levels that do not nest, ranks that no link joins.
 Cluster parse_cluster(std::string_view toml, const std::string& file);
 Cluster load_cluster(const std::string& file);
+
+// Returns the path of a description: a file, or the bare name of a shipped one (in
+// `runtime_folder`/clusters). Throws Error with the nearest name.
+std::string find_cluster(const std::string& name, const std::string& runtime_folder);
+// Returns the paths of the shipped descriptions, sorted.
+std::vector<std::string> shipped_clusters(const std::string& runtime_folder);
 
 // Returns a description of `ranks` ranks on the CPU of this machine, from common figures per core:
 // what is planned for where nobody names a cluster.

@@ -12,6 +12,8 @@ Module methods_module();
 Module mesh_module();
 Module shard_module();
 Module strategy_module();
+Module solver_module();
+Module profiler_module();
 
 namespace {
 
@@ -50,8 +52,9 @@ int call_checked(lua_State* L) {
 }  // namespace
 
 const std::vector<Module>& api() {
-  static const std::vector<Module> modules = {methods_module(), mesh_module(), shard_module(),
-                                              strategy_module()};
+  static const std::vector<Module> modules = {methods_module(),  mesh_module(),
+                                              shard_module(),    solver_module(),
+                                              profiler_module(), strategy_module()};
   return modules;
 }
 

@@ -18,6 +18,8 @@ class Method;
 
 namespace perigee::lua {
 
+class Planner;
+
 struct Limits {
   double seconds = 5;       // of running Lua; host calls are not counted
   int64_t megabytes = 256;  // of Lua memory
@@ -60,6 +62,10 @@ class State {
   // Methods that scripts of this state defined, in order; they call back into it and must not
   // outlive it.
   std::vector<std::shared_ptr<const methods::Method>> methods;
+
+  // Answers perigee.solver.plan and perigee.profiler while a strategy function runs; nullptr: there
+  // is no job.
+  Planner* planner = nullptr;
 
   // Sharding rules that scripts of this state gave, by op.
   std::map<std::string, std::string> rules;

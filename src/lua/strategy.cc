@@ -67,8 +67,14 @@ methods::Strategy StrategyScript::read(int index) {
   return strategy;
 }
 
-methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph) {
+methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph,
+                                          Planner* planner) {
   if (!function_) return read(1);
+  struct Lent {
+    State& state;
+    ~Lent() { state.planner = nullptr; }
+  } lent{state_};
+  state_.planner = planner;
   lua_State* L = state_.raw();
   lua_settop(L, 1);
   lua_pushvalue(L, 1);

@@ -22,8 +22,9 @@ class StrategyScript {
   bool is_function() const { return function_; }
 
   // Returns the strategy for this job (resolved, as JSON) and graph. Its methods call into this
-  // script, which must outlive it.
-  methods::Strategy resolve(const nlohmann::json& job, const graph::Graph& graph);
+  // script, which must outlive it. A strategy function may ask the planner.
+  methods::Strategy resolve(const nlohmann::json& job, const graph::Graph& graph,
+                            Planner* planner = nullptr);
 
  private:
   methods::Strategy read(int index);

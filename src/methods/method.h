@@ -79,9 +79,6 @@ struct Strategy {
   std::map<std::string, std::string> rules;  // sharding rules by op, for Plan::rules
 };
 
-// Returns the strategy "auto": data parallel over all ranks.
-Strategy automatic();
-
 // Returns a strategy from plain data: a list of names and {name, config} pairs, or {job, methods}.
 // Names are looked up among `more` (methods the user defined) and the built-in ones. Throws Error
 // for an unknown method, naming the nearest.

@@ -165,12 +165,6 @@ Config check_config(const Method& method, const Json& config) {
   return parts;
 }
 
-Strategy automatic() {
-  Strategy strategy;
-  strategy.name = "auto";
-  return strategy;
-}
-
 Strategy from_json(const Json& value, std::string_view name,
                    std::span<const std::shared_ptr<const Method>> more) {
   Strategy strategy;

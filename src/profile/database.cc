@@ -169,6 +169,19 @@ std::optional<std::string> Database::find(const Key& key) {
   return std::nullopt;
 }
 
+std::vector<std::pair<Database::Key, std::string>> Database::all() {
+  std::lock_guard lock(impl_->mutex);
+  std::vector<std::pair<Key, std::string>> entries;
+  Statement statement(impl_->db, "SELECT kind, device, content, value FROM entry ORDER BY 1, 2, 3");
+  int status = statement.step();
+  for (; status == SQLITE_ROW; status = statement.step()) {
+    entries.push_back(
+        {{statement.text(0), statement.text(1), statement.text(2)}, statement.text(3)});
+  }
+  impl_->check(status);
+  return entries;
+}
+
 void Database::put(const Key& key, const std::string& value) {
   std::lock_guard lock(impl_->mutex);
   for (int attempt = 0; attempt < 2; ++attempt) {

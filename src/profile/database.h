@@ -1,10 +1,13 @@
-// What has been measured on this machine, kept in one SQLite file: entries by kind ("trace"),
-// device and content. Several threads and processes may use one file at a time.
+// What has been measured on this machine, kept in one SQLite file: entries by kind ("trace",
+// "time", "collective"), device and content. Several threads and processes may use one file at a
+// time.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace perigee::profile {
 
@@ -24,6 +27,9 @@ class Database {
   };
 
   std::optional<std::string> find(const Key& key);
+
+  // Returns every entry with its value, sorted by kind, device and content.
+  std::vector<std::pair<Key, std::string>> all();
 
   // Adds or replaces an entry. Where the disk is full, warns once and drops it: a profile is only a
   // memory.

@@ -45,13 +45,17 @@ cost::Work work_of(const compile::OpInstance& instance) {
 Exchange exchange_of(const compile::Program& program, const Instruction& instruction,
                      const mesh::Mesh& mesh, int64_t rank) {
   Exchange exchange;
-  exchange.kind = cost::collective_kind(instruction.op);
+  exchange.copies = compile::is_copy(instruction.op);
+  exchange.kind =
+      exchange.copies ? cost::CollectiveKind::message : cost::collective_kind(instruction.op);
   exchange.stream = program.streams[instruction.stream];
-  exchange.ranks = compile::ranks_of(mesh, exchange.stream, rank);
+  exchange.ranks =
+      exchange.copies ? std::vector<int64_t>{rank} : compile::ranks_of(mesh, exchange.stream, rank);
   const auto bytes = [&](ValueId v) {
     return static_cast<double>(program.values[v.index].type.bytes());
   };
-  const bool of_result = instruction.op == "comm::all_gather" || instruction.op == "comm::receive";
+  const bool of_result = instruction.op == "comm::all_gather" ||
+                         instruction.op == "comm::receive" || instruction.op == "host::fetch";
   if (of_result) {
     exchange.bytes = bytes(instruction.outputs.front());
   } else {
@@ -82,6 +86,9 @@ cost::Time OpCosts::op(const compile::Program& program, const Instruction& instr
 }
 
 cost::Time OpCosts::collective(const Exchange& exchange) {
+  if (exchange.copies) {
+    return {exchange.bytes / cluster_.device(exchange.ranks.front()).host, false};
+  }
   const auto ranks = static_cast<int64_t>(exchange.ranks.size());
   if (const auto seconds = measurements_.collective(exchange.kind, ranks, exchange.bytes)) {
     return {*seconds, true};

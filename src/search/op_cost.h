@@ -25,6 +25,7 @@ struct Exchange {
   std::string stream;          // its name
   std::vector<int64_t> ranks;  // of the group, or sender and receiver
   double bytes = 0;            // as cost::collective_seconds counts them
+  bool copies = false;         // between the device and its host: concerns the rank alone
 };
 Exchange exchange_of(const compile::Program& program, const compile::Instruction& instruction,
                      const mesh::Mesh& mesh, int64_t rank);

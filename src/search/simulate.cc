@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "search/classes.h"
 #include "search/steps.h"
 
 namespace perigee::search {
@@ -145,6 +146,18 @@ class Engine {
            static_cast<size_t>(state.program->copy_of(run.slot, frame));
   }
 
+  // Outside of a pipeline's parts, whichever run of a part has started it is waited for.
+  bool wait(State& state, int32_t event, const compile::Run& run) {
+    if (state.program->sections[run.section].frame >= 0) {
+      return wait(state, place_of(state, event, run));
+    }
+    const auto first = static_cast<size_t>(event) * state.copies;
+    for (size_t copy = 0; copy < state.copies; ++copy) {
+      if (!wait(state, first + copy)) return false;
+    }
+    return true;
+  }
+
   // Returns false where the event is open: the actor is then blocked.
   bool wait(State& state, size_t place) {
     const double done = state.done[place];
@@ -179,7 +192,7 @@ class Engine {
           issues_.push_back(
               {a, {a, place, &step, run.section, run.microbatch}, &state.steps->links[step.link]});
           push(state.clock, Event::Kind::issue, static_cast<int32_t>(issues_.size()) - 1);
-        } else if (!wait(state, place_of(state, step.event, run))) {
+        } else if (!wait(state, step.event, run)) {
           return;
         }
       }
@@ -302,17 +315,18 @@ class Engine {
 
 Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, OpCosts& costs,
                     const SimulateOptions& options) {
+  const auto classes = std::ssize(programs.ranks) > options.most_ranks
+                           ? stages_of(programs, mesh, options.stage_axis, costs.cluster())
+                           : classes_of(programs, mesh, costs.cluster());
   std::vector<Actor> actors;
   std::map<int64_t, int32_t> actor_of;
-  std::map<std::pair<int32_t, std::string>, int32_t> known;
   for (size_t i = 0; i < programs.ranks.size(); ++i) {
-    const auto rank = programs.ranks[i];
-    const auto [entry, added] =
-        known.try_emplace({programs.program[i], costs.cluster().device(rank).name},
-                          static_cast<int32_t>(actors.size()));
-    if (added) actors.push_back({.program = &programs.of(i), .rank = rank});
-    ++actors[entry->second].alike;
-    actor_of[rank] = entry->second;
+    const auto actor = static_cast<size_t>(classes[i]);
+    if (actor == actors.size()) {
+      actors.push_back({.program = &programs.of(i), .rank = programs.ranks[i]});
+    }
+    ++actors[actor].alike;
+    actor_of[programs.ranks[i]] = classes[i];
   }
   Meetings meetings;
   std::vector<Steps> steps;

@@ -10,7 +10,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <string>
 #include <vector>
 
 #include "compile/compile.h"
@@ -42,10 +42,14 @@ struct Simulation {
 
 struct SimulateOptions {
   bool intervals = false;
+  // On meshes of more ranks than this, those of one stage are taken for alike: the first, whose
+  // parts of unevenly cut tensors are the longest, stands for all.
+  int64_t most_ranks = 64;
+  std::string stage_axis;  // of a pipeline (plan::Pipeline::axis); "": there is one stage
 };
 
-// Simulates the step. Ranks that run one program are alike and are simulated once. Throws Error
-// (failed) where the programs wait for each other for ever.
+// Simulates the step. Ranks that run one program and meet the same ones are simulated once. Throws
+// Error (failed) where the programs wait for each other for ever.
 Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, OpCosts& costs,
                     const SimulateOptions& options = {});
 

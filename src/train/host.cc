@@ -12,15 +12,22 @@
 #include "exec/allocator.h"
 #include "exec/tensor.h"
 #include "profile/database.h"
+#include "profile/times.h"
 #include "profile/traces.h"
+#include "search/report.h"
+#include "search/simulate.h"
 #include "shard/partition.h"
 #include "train/blueprint.h"
 #include "train/checkpoint.h"
 #include "train/connect.h"
+#include "train/durable.h"
 #include "train/gradient_check.h"
+#include "train/known.h"
+#include "train/local_cluster.h"
 #include "train/loop.h"
 #include "train/machine.h"
 #include "train/planning.h"
+#include "train/profiling.h"
 #include "train/rank_trainer.h"
 #include "train/run_folder.h"
 #include "train/sample.h"
@@ -64,6 +71,7 @@ Strategy open_strategy(const Task& task) {
   if (!task.plan_file.empty()) {
     return Strategy::plan(plan::parse(read_file(task.plan_file, "plan"), task.plan_file));
   }
+  if (task.strategy == "auto" && task.plain) return Strategy::data("[]");
   if (task.strategy == "auto") return {};
   return Strategy::file(task.strategy, {task.script_seconds, task.script_megabytes,
                                         static_cast<uint64_t>(task.job.seed), task.runtime_folder});
@@ -74,7 +82,7 @@ Planned plan_task(const Task& task, const std::string& plan_text = "") {
   auto strategy = open_strategy(task);
   if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text));
   return perigee::make_plan(std::move(source), strategy, task.job,
-                            {task.world_given ? task.world : 0});
+                            {task.world_given ? task.world : 0, task.runtime_folder});
 }
 
 // Returns the text of the plan that a resumed run has left.
@@ -95,39 +103,17 @@ std::string read_own_plan(const std::string& file) {
 // never recorded is estimated and marked so.
 void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
              compile::TraceSource& traces) {
+  const double seconds = plan.prediction.step_seconds;
   const auto spec = step_spec(job, graph);
   plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
   plan.prediction = compile::predict_memory(graph, plan, spec, traces);
+  plan.prediction.step_seconds = seconds;
 }
 
-// Traces that are in the database; none are recorded.
-class KnownTraces : public compile::TraceSource {
- public:
-  explicit KnownTraces(profile::TraceDatabase& traces) : traces_(traces) {}
-  std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override {
-    return traces_.known(instance);
-  }
-
- private:
-  profile::TraceDatabase& traces_;
-};
-
-// Predicts from what is recorded for the job's device. Where that is a GPU that this machine lacks,
-// all memory is an estimate.
+// Predicts from what is recorded for the job's device.
 void predict_known(Planned& planned, const job::Job& job) {
-  std::shared_ptr<exec::Device> device;
-  try {
-    device = open_device(job);
-  } catch (const Error& error) {
-    log::debug("memory is an estimate: {}", error.what());
-    compile::NoTraces none;
-    predict(planned.plan, planned.captured.graph, job, none);
-    return;
-  }
-  profile::Database database(default_profile());
-  profile::TraceDatabase traces(database, static_cast<int>(job.cluster.threads), device);
-  KnownTraces known(traces);
-  predict(planned.plan, planned.captured.graph, job, known);
+  Known known(job);
+  predict(planned.plan, planned.captured.graph, job, known.traces());
 }
 
 // What one rank of any command has open.
@@ -174,7 +160,7 @@ class TorchHost : public Host {
     auto with_job = task;
     with_job.job = job;
     auto planned = plan_task(with_job);
-    predict_known(planned, job);
+    if (!planned.predicted) predict_known(planned, job);
     return {planned.captured.graph, planned.plan};
   }
 
@@ -195,6 +181,60 @@ class TorchHost : public Host {
                        const job::RankPlace& place) override {
     return run_session(task, place,
                        [&](Session& session) { return evaluate(task, session, checkpoint); });
+  }
+
+  std::string profile(const Task& task, const ProfileOptions& options, const job::RankPlace& place,
+                      const std::function<void(int64_t, int64_t)>& progress) override {
+    return run_session(task, place, [&](Session& session) {
+      std::shared_ptr<const Source> source;
+      const auto& shared = plan_session(task, session, "", source);
+      const auto programs = compile::compile_all(
+          shared.training, shared.plan, step_spec(session.job, shared.training), session.traces);
+      profile::TimeDatabase times(
+          session.database, profile::device_kind(*session.connection.device,
+                                                 static_cast<int>(session.job.cluster.threads)));
+      const bool root = place.rank == 0;
+      const auto done =
+          profile_programs(programs, shared.plan.mesh, session.job, session.connection,
+                           session.traces, times, options, root ? progress : nullptr);
+      return root ? describe(done) : std::string();
+    });
+  }
+
+  std::string move_profile(const ProfileOptions& options) override {
+    profile::Database database(default_profile());
+    std::string text;
+    if (!options.import_from.empty()) {
+      const auto count = profile::import_json(database, read_file(options.import_from, "profile"),
+                                              options.import_from);
+      text += fmt::format("{} entries of {} are in {}\n", count, options.import_from,
+                          default_profile());
+    }
+    if (!options.export_to.empty()) {
+      write_durably(options.export_to, profile::export_json(database));
+      text += fmt::format("{} is in {}\n", default_profile(), options.export_to);
+    }
+    return text;
+  }
+
+  SimulateResult simulate(const Task& task) override {
+    const auto job = completed(task.job);
+    auto with_job = task;
+    with_job.job = job;
+    auto planned = plan_task(with_job);
+    const auto& graph = planned.captured.graph;
+    const auto cluster = cluster_of(job, planned.plan.mesh.size(), task.runtime_folder);
+    Known known(job);
+    const auto spec = step_spec(job, graph);
+    planned.plan = compile::fit_recompute(graph, std::move(planned.plan), spec, known.traces());
+    const auto programs = compile::compile_all(graph, planned.plan, spec, known.traces());
+    search::OpCosts costs(cluster, known.times());
+    const auto simulation = search::simulate(
+        programs, planned.plan.mesh, costs,
+        {.intervals = task.simulate_trace, .stage_axis = planned.plan.pipeline.axis});
+    return {search::to_text(simulation, programs, cluster),
+            search::to_json(simulation, programs, cluster),
+            task.simulate_trace ? search::chrome_trace(simulation, programs) : std::string()};
   }
 
   void sample(const Task& task, const SampleOptions& options,

@@ -29,6 +29,8 @@ struct Task {
   // Receives, on rank 0, a Chrome trace of what all ranks did in the second step (or the only one),
   // once it has run. Empty: nothing is recorded.
   std::function<void(const std::string& trace)> trace;
+  bool plain = false;           // "auto" is data parallel over all ranks: nothing is searched
+  bool simulate_trace = false;  // simulate: fill SimulateResult::trace
   bool resume = false;
   std::string resume_from;  // a run or a checkpoint; "": train.output
   bool overwrite = false;
@@ -44,6 +46,20 @@ struct PlanResult {
 struct GradientReport {
   std::string text;  // a line for each parameter
   bool passed = false;
+};
+
+// Of `perigee profile`.
+struct ProfileOptions {
+  double seconds = 120;  // budget of all measurements; what it leaves out stays an estimate
+  bool again = false;    // measure what is known too
+  std::string export_to, import_from;  // JSON files ("perigee.profile/1")
+};
+
+// Of `perigee simulate`.
+struct SimulateResult {
+  std::string text;   // for people
+  std::string json;   // "perigee.simulation/1"
+  std::string trace;  // Chrome trace events, where asked for
 };
 
 struct SampleOptions {
@@ -74,6 +90,16 @@ class Host {
   // returns the metrics as JSON text, the others "".
   virtual std::string evaluate(const Task& task, const std::string& checkpoint,
                                const job::RankPlace& place) = 0;
+  // Measures, as one rank of the job's plan, what its programs run, and keeps it in the profile
+  // database. Rank 0 returns what was done as a sentence, the others "". `progress` is told how
+  // many of how many are done.
+  virtual std::string profile(const Task& task, const ProfileOptions& options,
+                              const job::RankPlace& place,
+                              const std::function<void(int64_t, int64_t)>& progress) = 0;
+  // Exports or imports the profile database, as the options say. Returns what was done.
+  virtual std::string move_profile(const ProfileOptions& options) = 0;
+  // Makes the plan and simulates a step of it, on cluster.file or from what was measured here.
+  virtual SimulateResult simulate(const Task& task) = 0;
   // Generates text on one rank; `print` receives it piece by piece.
   virtual void sample(const Task& task, const SampleOptions& options,
                       const std::function<void(std::string_view)>& print) = 0;

@@ -2,9 +2,13 @@
 
 #include <torch/nn/module.h>
 
+#include <memory>
+#include <optional>
+
 #include "base/error.h"
 #include "lua/strategy.h"
 #include "methods/method.h"
+#include "train/auto_plan.h"
 #include "train/connect.h"
 #include "train/step_spec.h"
 
@@ -50,14 +54,20 @@ const Captured& Source::at(int64_t samples, bool evaluation) const {
 
 struct Strategy::Impl {
   std::shared_ptr<lua::StrategyScript> script;
-  methods::Strategy fixed = methods::automatic();
+  std::optional<methods::Strategy> fixed;  // neither this nor a script: "auto"
 };
 
 struct Resolver {
+  static bool is_auto(const Strategy& strategy) {
+    return !strategy.impl_->script && !strategy.impl_->fixed;
+  }
+  static bool is_function(const Strategy& strategy) {
+    return strategy.impl_->script && strategy.impl_->script->is_function();
+  }
   static methods::Strategy resolve(const Strategy& strategy, const nlohmann::json& job,
-                                   const graph::Graph& graph) {
+                                   const graph::Graph& graph, lua::Planner* planner) {
     const auto& impl = *strategy.impl_;
-    return impl.script ? impl.script->resolve(job, graph) : impl.fixed;
+    return impl.script ? impl.script->resolve(job, graph, planner) : *impl.fixed;
   }
 };
 
@@ -88,7 +98,7 @@ Strategy Strategy::data(const std::string& json) {
 
 Strategy Strategy::plan(plan::Plan plan) {
   auto impl = std::make_shared<Impl>();
-  impl->fixed.plan = std::move(plan);
+  impl->fixed.emplace().plan = std::move(plan);
   Strategy strategy;
   strategy.impl_ = std::move(impl);
   return strategy;
@@ -102,15 +112,28 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& strategy
   request.micro_batch = job.batch.micro;
   request.world = world.size > 0 ? world.size : std::max<int64_t>(1, job.cluster.ranks);
   request.world_given = world.size > 0 || job.cluster.ranks > 0;
+  std::unique_ptr<train::AutoPlanner> planner;
+  if (Resolver::is_auto(strategy) || Resolver::is_function(strategy)) {
+    planner =
+        std::make_unique<train::AutoPlanner>(source, job, request.world, world.runtime_folder);
+  }
+  if (Resolver::is_auto(strategy)) {
+    auto found = planner->find(nlohmann::json::object());
+    const auto& captured = source->at(methods::graph_batch(found.plan, request));
+    return {std::move(source), captured, std::move(found.plan), job, /*predicted=*/true};
+  }
   const auto about = train::describe(job);
   // The graph has the shapes of one global microbatch, which follows from the plan, which may look
   // at the graph: plan for a first guess, and again where that was wrong.
   auto samples = job.batch.micro > 0 ? std::min(job.batch.global, job.batch.micro * request.world)
                                      : job.batch.global;
   for (int tries = 0;; ++tries) {
+    const auto resolved =
+        Resolver::resolve(strategy, about, source->at(samples).graph, planner.get());
+    // Behind that: a planner captures too.
     const auto& captured = source->at(samples);
     request.graph = &captured.graph;
-    auto plan = methods::make_plan(Resolver::resolve(strategy, about, captured.graph), request);
+    auto plan = methods::make_plan(resolved, request);
     const auto wanted = methods::graph_batch(plan, request);
     if (wanted == samples) {
       plan::verify(plan, captured.graph);

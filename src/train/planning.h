@@ -50,7 +50,7 @@ struct ScriptOptions {
 // How to spread the work: a script, a list of methods, or a plan.
 class Strategy {
  public:
-  // "auto": data parallel over all ranks.
+  // "auto": the best plan that search/ finds.
   Strategy();
   // Runs a strategy script. Throws Error with the script's line.
   static Strategy file(const std::string& path, const ScriptOptions& options = {});
@@ -72,15 +72,18 @@ struct Planned {
   Captured captured;  // at the plan's global microbatch
   plan::Plan plan;
   Job job;
+  bool predicted = false;  // the plan's prediction is from its programs, by what is known here
 };
 
 // How many ranks there are; 0: the strategy's mesh, else job.cluster.ranks, else 1.
 struct World {
   int64_t size = 0;
+  std::string runtime_folder;  // shipped cluster descriptions, for "auto"; "" for none
 };
 
 // Captures the model at the size that the strategy's plan needs and makes the plan. Takes no time
-// measurements. Throws Error where job, strategy, graph and ranks do not fit together.
+// measurements (but where a strategy function asks for them). Throws Error where job, strategy,
+// graph and ranks do not fit together.
 Planned make_plan(std::shared_ptr<const Source> source, const Strategy& strategy, const Job& job,
                   World world = {});
 

@@ -157,6 +157,22 @@ TEST_CASE("stages wait for each other's messages, and the bubble shows") {
   CHECK(result.bubble_ratio == Approx(1 - 20.0 / 38));
 }
 
+TEST_CASE("ranks of one program are told apart where they meet ranks of different ones") {
+  // Two pipelines: their first stages differ, their second stages have one program.
+  Maker fast({"pipe:0>1"}), slow({"pipe:0>1"}, 1), second({"pipe:0>1"}, 2);
+  fast.add(op("1"));
+  fast.wait(fast.start(1, 2, "comm::send"));
+  slow.add(op("4"));
+  slow.wait(slow.start(1, 2, "comm::send"));
+  second.wait(second.start(1, 2, "comm::receive"));
+  second.add(op("3"));
+  const auto result =
+      run({fast.program, slow.program, second.program}, {{{"data", 2}, {"pipe", 2}}}, {0, 1, 2, 2});
+  REQUIRE(result.ranks.size() == 4);
+  CHECK(result.ranks[2].end == Approx(1 + 2 + 3));
+  CHECK(result.ranks[3].end == Approx(4 + 2 + 3));
+}
+
 TEST_CASE("ranks that wait for each other for ever are told") {
   Maker first({"pipe:0>1", "pipe:1>0"}), second({"pipe:0>1", "pipe:1>0"}, 1);
   first.wait(first.start(2, 1, "comm::receive"));

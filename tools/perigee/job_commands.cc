@@ -1,4 +1,4 @@
-// Commands that look at a job and run nothing: plan, graph, check.
+// Commands that look at a job and run nothing: plan, simulate, graph, check.
 #include <memory>
 
 #include "base/error.h"
@@ -26,7 +26,8 @@ int run_plan(const Options& options) {
 }
 
 int run_graph(const Options& options) {
-  const auto task = make_task(options.job, std::nullopt);
+  auto task = make_task(options.job, std::nullopt);
+  task.plain = true;
   const auto planned = torch_host().plan(task);
   write_result(options.output,
                options.output.json ? graph::summary(planned.graph) : graph::print(planned.graph));
@@ -44,6 +45,35 @@ void add_planning(CLI::App& app, Action& action, const char* name, const char* a
   if (run == run_plan)
     sub->add_flag("--explain", options->explain, "every decision of the plan as a sentence");
   sub->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
+}
+
+void add_simulate(CLI::App& app, Action& action) {
+  struct SimulateOptions {
+    JobOptions job;
+    OutputOptions output;
+    std::string trace;
+  };
+  auto options = std::make_shared<SimulateOptions>();
+  auto* sub = add_command(
+      app, "simulate", "foretell a step of a plan: time, waits and memory of every rank",
+      {"perigee simulate job.toml --nproc 2", "perigee simulate job.toml --plan plan.json",
+       "perigee simulate gpt3.toml --strategy 3d --cluster 128x8xh100 --trace step.json"});
+  sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
+      ->required();
+  add_job_options(*sub, options->job);
+  add_output_options(*sub, options->output);
+  sub->add_option("--trace", options->trace,
+                  "write what would happen when to this file (Chrome trace events)");
+  sub->callback([options, &action] {
+    action = [options] {
+      auto task = make_task(options->job, job::place_from_environment());
+      task.simulate_trace = !options->trace.empty();
+      const auto result = torch_host().simulate(task);
+      if (!options->trace.empty()) write_result({.file = options->trace}, result.trace);
+      write_result(options->output, options->output.json ? result.json : result.text);
+      return 0;
+    };
+  });
 }
 
 int run_check(const std::string& strategy, const JobOptions& options) {
@@ -97,6 +127,7 @@ void add_job_commands(CLI::App& app, Action& action) {
   add_planning(app, action, "plan", "make and print the plan; nothing runs",
                {"perigee plan job.toml --nproc 4 --explain", "perigee plan job.toml -o plan.json"},
                run_plan);
+  add_simulate(app, action);
   add_planning(app, action, "graph", "print the captured graph",
                {"perigee graph job.toml", "perigee graph job.toml --json"}, run_graph);
   add_check(app, action);

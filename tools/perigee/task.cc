@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "cost/cluster.h"
 #include "host.h"
 #include "lua/strategy.h"
 
@@ -77,10 +78,8 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
                                                            : task.job.strategy);
   task.strategy_given = !options.strategy.empty() || !named_by_script.empty();
   task.plan_file = options.plan;
-  if (!options.cluster.empty()) task.job.cluster.file = options.cluster;
-  if (!task.job.cluster.file.empty()) {
-    fail("command", "planning for a described cluster is not available yet, but {} names one",
-         options.cluster.empty() ? "cluster.file" : "--cluster");
+  if (!options.cluster.empty()) {
+    task.job.cluster.file = cost::find_cluster(options.cluster, task.runtime_folder);
   }
   std::optional<plan::Plan> plan;
   if (!task.plan_file.empty()) plan = plan::parse(read_file(task.plan_file), task.plan_file);
@@ -95,6 +94,9 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
     task.world_given = true;
   } else if (plan) {
     task.world = plan->mesh.size();
+  } else if (!options.cluster.empty()) {
+    task.world = cost::load_cluster(task.job.cluster.file).ranks();
+    task.world_given = true;
   } else if (const auto ranks = ranks_of(task.strategy, script); ranks > 0) {
     task.world = ranks;
   } else if (task.job.cluster.device != "cpu") {
@@ -117,8 +119,9 @@ void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--strategy", options.strategy,
                  "a strategy script or a shipped one's name; replaces the job's");
   app.add_option("--plan", options.plan, "use this plan; refused if it is another graph's");
-  app.add_option("--cluster", options.cluster,
-                 "plan for this cluster description instead of this machine");
+  app.add_option(
+      "--cluster", options.cluster,
+      "plan for this cluster description, or a shipped one's name, instead of this machine");
   app.add_option("--nproc", options.nproc, "number of ranks on this host")
       ->check(CLI::PositiveNumber);
   app.add_option("--nodes", options.nodes, "number of hosts")->check(CLI::PositiveNumber);

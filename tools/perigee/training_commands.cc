@@ -1,4 +1,4 @@
-// Commands that run ranks: train, evaluate, sample, export.
+// Commands that run ranks: train, profile, evaluate, sample, export.
 #include <unistd.h>
 
 #include <charconv>
@@ -84,6 +84,12 @@ int check_gradients(const JobOptions& options, const std::string& text) {
   return report.passed ? 0 : 1;
 }
 
+// What runs, runs here.
+void refuse_cluster(const JobOptions& options) {
+  if (options.cluster.empty()) return;
+  fail("command", "--cluster is for planning (perigee plan, perigee simulate), but this runs here");
+}
+
 void add_train(CLI::App& app, Action& action) {
   struct Options {
     JobOptions job;
@@ -113,6 +119,7 @@ void add_train(CLI::App& app, Action& action) {
       "and on one device, on the CPU, and print how far they are apart");
   sub->callback([options, &action] {
     action = [options] {
+      refuse_cluster(options->job);
       if (!options->check.empty()) return check_gradients(options->job, options->check);
       auto task = make_task(options->job, job::place_from_environment());
       task.resume = !options->resume.empty();
@@ -136,6 +143,53 @@ void add_train(CLI::App& app, Action& action) {
           append_line(log_file, error.what());
           throw;
         }
+      });
+    };
+  });
+}
+
+void add_profile(CLI::App& app, Action& action) {
+  struct Options {
+    JobOptions job;
+    train::ProfileOptions profile;
+  };
+  auto options = std::make_shared<Options>();
+  auto& profile = options->profile;
+  auto* sub = add_command(app, "profile",
+                          "measure what a job's programs run on this machine, for later plans",
+                          {"perigee profile job.toml --nproc 2",
+                           "perigee profile job.toml --strategy fsdp --nproc 2 --seconds 30",
+                           "perigee profile --export profile.json"});
+  auto* job = sub->add_option("JOB", options->job.file,
+                              "a job (TOML), or a strategy script that names its job");
+  add_job_options(*sub, options->job);
+  sub->add_option("--seconds", profile.seconds,
+                  "budget of all measurements; what it leaves out stays an estimate; default 120")
+      ->check(CLI::PositiveNumber);
+  sub->add_flag("--again", profile.again, "measure what is known too");
+  sub->add_option("--export", profile.export_to, "write the whole profile to this JSON file")
+      ->excludes(job);
+  sub->add_option("--import", profile.import_from, "add a profile that was exported")
+      ->excludes(job);
+  sub->callback([options, &action] {
+    action = [options] {
+      if (options->job.file.empty()) {
+        if (options->profile.export_to.empty() && options->profile.import_from.empty()) {
+          fail("command", "perigee profile takes a JOB, --export or --import, but got none");
+        }
+        write_result({}, torch_host().move_profile(options->profile));
+        return 0;
+      }
+      refuse_cluster(options->job);
+      const auto task = make_task(options->job, job::place_from_environment());
+      return run_ranks(options->job, task, [&](const Place& place) {
+        bool shown = false;
+        const auto text =
+            torch_host().profile(task, options->profile, place, [&](int64_t done, int64_t all) {
+              shown = log::progress(fmt::format("profile: {} of {} measured", done, all));
+            });
+        if (shown) log::progress("");
+        if (place.rank == 0) write_result({}, text);
       });
     };
   });
@@ -227,6 +281,7 @@ void add_export(CLI::App& app, Action& action) {
 
 void add_training_commands(CLI::App& app, Action& action) {
   add_train(app, action);
+  add_profile(app, action);
   add_evaluate(app, action);
   add_sample(app, action);
   add_export(app, action);

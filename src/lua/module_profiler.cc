@@ -1,0 +1,58 @@
+// perigee.profiler: what a strategy's plan would take.
+#include "base/error.h"
+#include "lua/api.h"
+#include "lua/convert.h"
+#include "lua/planner.h"
+#include "lua/state.h"
+
+namespace perigee::lua {
+namespace {
+
+Planner& planner_of(lua_State* L, const char* function) {
+  auto* planner = State::of(L).planner;
+  if (!planner) {
+    fail(
+        "profile",
+        "{} needs the job's model: call it in a strategy function (return function(job, graph) ... "
+        "end)",
+        function);
+  }
+  return *planner;
+}
+
+int estimate(lua_State* L, const Function&) {
+  State::HostTime host(State::of(L));
+  push_json(L, planner_of(L, "profiler.estimate").estimate(to_json(L, 1, "the strategy")));
+  return 1;
+}
+
+int measure(lua_State* L, const Function&) {
+  const double seconds = lua_isnoneornil(L, 2) ? 30 : lua_tonumber(L, 2);
+  if (!(seconds > 0)) fail("profile", "seconds must be above 0, but got {}", seconds);
+  State::HostTime host(State::of(L));
+  push_json(L, planner_of(L, "profiler.measure").measure(to_json(L, 1, "the strategy"), seconds));
+  return 1;
+}
+
+}  // namespace
+
+Module profiler_module() {
+  return {"perigee.profiler",
+          "What a plan takes: measured where this machine was, estimated elsewhere, and always "
+          "said which.",
+          {{"estimate",
+            {{"strategy", "table", "a list of methods"}},
+            "table",
+            "Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and "
+            "peak_bytes (of the rank that takes the most), by the simulator. Times nothing.",
+            estimate},
+           {"measure",
+            {{"strategy", "table", "a list of methods"},
+             {"seconds", "number?", "budget of the measurements; default 30"}},
+            "table",
+            "Measures the ops of the strategy's plan on this machine, keeps them in the profile, "
+            "and returns what estimate does, with ops and measured (how many of them).",
+            measure}}};
+}
+
+}  // namespace perigee::lua

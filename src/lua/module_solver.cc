@@ -1,0 +1,131 @@
+// perigee.solver: the exact solvers on problems of one's own, and the search for a job's plan.
+#include "base/error.h"
+#include "lua/api.h"
+#include "lua/convert.h"
+#include "lua/planner.h"
+#include "lua/state.h"
+#include "solve/solve.h"
+
+namespace perigee::lua {
+namespace {
+
+using nlohmann::json;
+
+// Returns nil and why for an expected failure.
+int push_failure(lua_State* L, const std::string& why) {
+  lua_pushnil(L);
+  lua_pushlstring(L, why.data(), why.size());
+  return 2;
+}
+
+// Runs f() -> json; a proof that there is no solution becomes nil and why.
+template <class F>
+int or_why(lua_State* L, F f) {
+  State::HostTime host(State::of(L));
+  try {
+    push_json(L, f());
+    return 1;
+  } catch (const Error& error) {
+    if (error.status() != Status::infeasible) throw;
+    return push_failure(L, error.what());
+  }
+}
+
+int solve_kind(lua_State* L, const char* kind) {
+  auto problem = to_json(L, 1, "the problem");
+  if (!problem.is_object()) fail("solve", "a problem is a table with fields, but got a list");
+  problem["format"] = "perigee.problem/1";
+  problem["kind"] = kind;
+  solve::Options options;
+  if (lua_istable(L, 2)) {
+    const auto given = to_json(L, 2, "options");
+    const std::vector<std::string> known = {"solver", "time_limit"};
+    for (const auto& [key, value] : given.items()) {
+      if (key == "solver" && value.is_string()) {
+        options.solver = value;
+      } else if (key == "time_limit" && value.is_number()) {
+        options.time_limit = value;
+      } else {
+        fail("solve", "options are solver (a name) and time_limit (seconds), but got {} = {}{}",
+             key, value.dump(), did_you_mean(key, known));
+      }
+    }
+  }
+  State::HostTime host(State::of(L));
+  const auto result = solve::solve(solve::parse_problem(problem.dump()), options);
+  auto answer = json::parse(solve::to_json(result));
+  answer.erase("seconds");  // scripts see nothing that differs from run to run
+  if (answer.contains("choice")) {
+    for (auto& index : answer["choice"]) index = index.get<int64_t>() + 1;
+  }
+  push_json(L, answer);
+  return 1;
+}
+
+int assign(lua_State* L, const Function&) { return solve_kind(L, "assign"); }
+int stages(lua_State* L, const Function&) { return solve_kind(L, "stages"); }
+
+Planner& planner_of(lua_State* L, const char* function) {
+  auto* planner = State::of(L).planner;
+  if (!planner) {
+    fail(
+        "solve",
+        "{} needs the job's model: call it in a strategy function (return function(job, graph) ... "
+        "end)",
+        function);
+  }
+  return *planner;
+}
+
+json pins_of(lua_State* L, int index) {
+  return lua_isnoneornil(L, index) ? json::object() : to_json(L, index, "pins");
+}
+
+int plan(lua_State* L, const Function&) {
+  return or_why(L, [&] { return planner_of(L, "solver.plan").plan(pins_of(L, 1)); });
+}
+
+int candidates(lua_State* L, const Function&) {
+  const auto most = lua_isnoneornil(L, 2) ? 10 : static_cast<int64_t>(lua_tointeger(L, 2));
+  if (most < 1) fail("solve", "candidates must be asked for at least 1, but got {}", most);
+  return or_why(L,
+                [&] { return planner_of(L, "solver.candidates").candidates(pins_of(L, 1), most); });
+}
+
+}  // namespace
+
+Module solver_module() {
+  const Parameter pins{"pins", "table?",
+                       "what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), "
+                       "micro (samples of a microbatch), schedule, chunks, sequence, checkpoint "
+                       "(booleans), zero (0 to 3), methods (a list that every plan has)"};
+  const Parameter options{"options", "table?",
+                          "solver (`auto`, `labels` or `ilp`) and time_limit in seconds"};
+  return {"perigee.solver",
+          "The exact solvers, and the search for a plan. Indices of `choice` count from 1.",
+          {{"assign",
+            {{"problem", "table", "ops, edges, memory_limit, ...: as in `perigee solve`"}, options},
+            "table",
+            "Chooses one option per op. Returns status, time, lower_bound, memory, choice.",
+            assign},
+           {"stages",
+            {{"problem", "table", "layers, devices, microbatches, submeshes, candidates"}, options},
+            "table",
+            "Cuts layers into pipeline stages. `submesh` counts from 0, as in a file. Returns "
+            "status, time, lower_bound, choice.",
+            stages},
+           {"plan",
+            {pins},
+            "table?, string?",
+            "Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a "
+            "list of methods to add to or to return; or nil and why no plan fits.",
+            plan},
+           {"candidates",
+            {pins, {"most", "integer?", "how many; default 10"}},
+            "table?, string?",
+            "Returns the best combinations by the model, best first, each with strategy, seconds, "
+            "bytes, text and its numbers; or nil and why no plan fits.",
+            candidates}}};
+}
+
+}  // namespace perigee::lua

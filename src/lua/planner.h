@@ -1,0 +1,31 @@
+// What strategies may ask of the job that they are written for: perigee.solver.plan and candidates,
+// perigee.profiler. The part that links LibTorch implements it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace perigee::lua {
+
+class Planner {
+ public:
+  virtual ~Planner() = default;
+
+  // Returns the best strategy under the pins (search/choice.h) as plain data. Throws Error, with
+  // Status::infeasible where none fits.
+  virtual nlohmann::json plan(const nlohmann::json& pins) = 0;
+
+  // Returns the best `most` of the model, best first: {strategy, seconds, bytes, text, tensor,
+  // data, pipe, microbatches, micro, zero, ...}.
+  virtual nlohmann::json candidates(const nlohmann::json& pins, int64_t most) = 0;
+
+  // Returns {seconds, bubble_ratio, measured_share, peak_bytes} of a strategy's plan, by the
+  // simulator: from what was measured here, the rest estimated.
+  virtual nlohmann::json estimate(const nlohmann::json& strategy) = 0;
+
+  // Measures the ops of a strategy's plan on this machine, for at most so many seconds, and returns
+  // what `estimate` does, with `ops` and `measured`.
+  virtual nlohmann::json measure(const nlohmann::json& strategy, double seconds) = 0;
+};
+
+}  // namespace perigee::lua

@@ -1,0 +1,45 @@
+// Measured times in the profile database.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cost/op_time.h"
+#include "profile/database.h"
+#include "profile/measure.h"
+
+namespace perigee::profile {
+
+// Times of one kind of device (profile::device_kind). Finds and keeps them; a plan that asks for
+// the same op again asks the file no more.
+class TimeDatabase : public cost::Measurements {
+ public:
+  // `database` is kept by reference.
+  TimeDatabase(Database& database, std::string device)
+      : database_(database), device_(std::move(device)) {}
+
+  std::optional<double> op(const std::string& instance) override;
+  std::optional<double> collective(cost::CollectiveKind kind, int64_t ranks, double bytes) override;
+
+  // Forgets what was found, so that the file is asked again.
+  void forget();
+
+  void put(const std::string& instance, const Measured& measured);
+  void put(cost::CollectiveKind kind, int64_t ranks, const Line& line);
+
+ private:
+  Database& database_;
+  std::string device_;
+  std::map<std::string, std::optional<double>> ops_;
+  std::map<std::pair<cost::CollectiveKind, int64_t>, std::optional<Line>> lines_;
+};
+
+// Returns the whole database as JSON ("perigee.profile/1"), sorted.
+std::string export_json(Database& database);
+// Adds what export_json wrote; what is there of the same kind, device and content is replaced.
+// Returns how many entries. Throws Error naming the entry that is none.
+int64_t import_json(Database& database, const std::string& json, const std::string& file);
+
+}  // namespace perigee::profile

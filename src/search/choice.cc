@@ -1,0 +1,123 @@
+#include "search/choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace perigee::search {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::vector<std::string> kPins = {"tensor",     "data", "pipe",     "micro",  "sequence",
+                                        "checkpoint", "zero", "schedule", "chunks", "methods"};
+
+int64_t count(const Json& value, const std::string& name, int64_t least) {
+  if (!value.is_number_integer() || value.get<int64_t>() < least) {
+    fail("search", "{} must be a whole number of at least {}, but got {}", name, least,
+         value.dump());
+  }
+  return value.get<int64_t>();
+}
+
+bool flag(const Json& value, const std::string& name) {
+  if (!value.is_boolean())
+    fail("search", "{} must be true or false, but got {}", name, value.dump());
+  return value.get<bool>();
+}
+
+}  // namespace
+
+Pins parse_pins(const Json& table) {
+  Pins pins;
+  if (!table.is_object() && !table.empty()) {
+    fail("search", "pins are a table, but got {}", table.dump());
+  }
+  for (const auto& [key, value] : table.items()) {
+    if (key == "tensor")
+      pins.tensor = count(value, key, 1);
+    else if (key == "data")
+      pins.data = count(value, key, 1);
+    else if (key == "pipe")
+      pins.pipe = count(value, key, 1);
+    else if (key == "micro")
+      pins.micro = count(value, key, 1);
+    else if (key == "chunks")
+      pins.chunks = count(value, key, 1);
+    else if (key == "sequence")
+      pins.sequence = flag(value, key);
+    else if (key == "checkpoint")
+      pins.checkpoint = flag(value, key);
+    else if (key == "zero") {
+      pins.zero = static_cast<int>(count(value, key, 0));
+      if (*pins.zero > 3) fail("search", "zero is 0, 1, 2 or 3, but got {}", *pins.zero);
+    } else if (key == "schedule") {
+      if (!value.is_string()) fail("search", "schedule must be a name, but got {}", value.dump());
+      pins.schedule = value;
+    } else if (key == "methods") {
+      if (!value.is_array() && !value.empty()) {
+        fail("search", "methods must be a list, but got {}", value.dump());
+      }
+      if (value.is_array()) pins.methods = value;
+    } else {
+      fail("search", "pins are {}, but got \"{}\"{}", fmt::join(kPins, ", "), key,
+           did_you_mean(key, kPins));
+    }
+  }
+  return pins;
+}
+
+Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row) {
+  Json methods = Json::array();
+  Json axes = Json::array({Json::array({"tensor", choice.tensor}),
+                           Json::array({"data", choice.data}), Json::array({"pipe", choice.pipe})});
+  // Axes of one rank say nothing, but data always stands.
+  axes.erase(std::remove_if(axes.begin(), axes.end(),
+                            [](const Json& a) { return a[1] == 1 && a[0] != "data"; }),
+             axes.end());
+  methods.push_back(Json::array({"parallel_mode", axes}));
+  if (choice.tensor > 1) {
+    Json fields = Json::object();
+    if (choice.sequence) fields["sequence"] = true;
+    methods.push_back(Json::array({"tensor_parallel", fields}));
+  }
+  if (choice.pipe > 1) {
+    Json fields{{"schedule", choice.schedule}};
+    if (choice.chunks > 1) fields["chunks"] = choice.chunks;
+    if (!choice.starts.empty()) fields["starts"] = choice.starts;
+    methods.push_back(Json::array({"pipeline_parallel", fields}));
+  }
+  if (choice.microbatches > 1 || choice.pipe > 1) {
+    methods.push_back(
+        Json::array({"gradient_accumulation", Json{{"microbatches", choice.microbatches}}}));
+  }
+  if (choice.checkpoint) methods.push_back(Json::array({"checkpoint", Json::array({row})}));
+  if (choice.zero > 0 && choice.data > 1) {
+    const char* const names[] = {"", "zero1", "zero2", "fsdp"};
+    methods.push_back(Json::array({names[choice.zero], Json::object()}));
+  }
+  for (const auto& method : pins.methods) methods.push_back(method);
+  return methods;
+}
+
+std::string to_string(const Choice& choice) {
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (choice.tensor > 1) {
+    add(fmt::format("tensor {}{}", choice.tensor, choice.sequence ? " with sequence" : ""));
+  }
+  if (choice.pipe > 1) {
+    add(fmt::format("pipe {} by {}{}", choice.pipe, choice.schedule,
+                    choice.chunks > 1 ? fmt::format(" of {} chunks", choice.chunks) : ""));
+  }
+  add(fmt::format("data {}", choice.data));
+  add(fmt::format("{} microbatch{} of {}", choice.microbatches,
+                  choice.microbatches == 1 ? "" : "es", choice.micro));
+  if (choice.zero > 0) add(fmt::format("zero {}", choice.zero));
+  if (choice.checkpoint) add("checkpoint");
+  return text;
+}
+
+}  // namespace perigee::search

@@ -1,0 +1,46 @@
+// What the search chooses among: a few numbers that a strategy follows from.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace perigee::search {
+
+struct Choice {
+  int64_t tensor = 1, data = 1, pipe = 1;  // sizes of the mesh's axes; the first varies fastest
+  int64_t micro = 1;                       // samples of a microbatch on one data rank
+  int64_t microbatches = 1;                // follows from micro, data and the global batch
+  bool sequence = false;                   // activations between tensor-parallel layers are sharded
+  bool checkpoint = false;                 // blocks run again in the backward pass
+  int zero = 0;                            // level: 0, 1, 2, 3
+  std::string schedule = "1f1b";
+  int64_t chunks = 1;
+  std::vector<std::string> starts;  // of the pipeline's parts behind the first
+  bool operator==(const Choice&) const = default;
+};
+
+// What a user fixes; the rest is searched.
+struct Pins {
+  std::optional<int64_t> tensor, data, pipe, micro, chunks;
+  std::optional<bool> sequence, checkpoint;
+  std::optional<int> zero;
+  std::optional<std::string> schedule;
+  // Further methods that every plan has, as in a strategy: [["amp_native", {"dtype": ...}]].
+  nlohmann::json methods = nlohmann::json::array();
+};
+
+// Returns the pins of a table with these names. Throws Error for an unknown one, with the nearest,
+// and for a wrong type.
+Pins parse_pins(const nlohmann::json& table);
+
+// Returns the strategy as plain data (methods::from_json). `row` is the pattern of the blocks
+// ("blocks.*"), for checkpoint.
+nlohmann::json strategy_of(const Choice& choice, const Pins& pins, const std::string& row);
+
+// Returns "tensor 8, pipe 16, data 8, 192 microbatches of 1, 1f1b, zero 1, checkpoint".
+std::string to_string(const Choice& choice);
+
+}  // namespace perigee::search

@@ -1,0 +1,64 @@
+// Time and memory of a choice, from the tables of its layers: the space that the search proves its
+// optimum in. The plans that come out best are then compiled and simulated.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/layers.h"
+
+namespace perigee::search {
+
+// Where a step's time goes, on the slowest stage.
+struct Parts {
+  double compute = 0;  // forward and backward passes of all microbatches
+  double tensor = 0;   // waiting for collectives within layers
+  double bubble = 0;   // filling and emptying the pipeline
+  double data = 0;     // exchange of gradients and weights that nothing hides
+  double optimizer = 0;
+  double total() const { return compute + tensor + bubble + data + optimizer; }
+};
+
+struct Estimate {
+  double seconds = 0;
+  double lower_bound = 0;  // no cut of the blocks into stages is faster
+  double bytes = 0;        // of the stage that takes the most
+  Parts parts;
+  std::vector<int> cuts;  // the first block of each stage behind the first
+};
+
+class Model {
+ public:
+  // All kept by reference.
+  Model(const Folded& folded, OpCosts& costs, double memory_limit)
+      : folded_(folded), costs_(costs), limit_(memory_limit) {}
+
+  // Returns what no cut of the blocks can beat; quick.
+  double lower_bound(const Choice& choice, const Layers& layers) const;
+
+  // Returns the best cut of the blocks into the choice's stages under the memory limit (solve/,
+  // exact for this model), or nothing where no cut fits; `least_bytes` then is what the choice
+  // needs at least.
+  std::optional<Estimate> estimate(const Choice& choice, const Layers& layers,
+                                   double& least_bytes) const;
+
+ private:
+  struct Stage {
+    double forward = 0, backward = 0, tensor = 0;  // a microbatch
+    double once = 0;                               // a step: gradients' exchange that shows
+    double optimizer = 0;
+    double fixed = 0;   // bytes whatever is in flight
+    double flight = 0;  // bytes of one microbatch in flight
+  };
+  // Blocks [begin, end).
+  Stage stage(const Choice& choice, const Layers& layers, int begin, int end) const;
+  double in_flight(const Choice& choice, int64_t successors) const;
+  double transfer(const Choice& choice, const Layers& layers) const;
+
+  const Folded& folded_;
+  OpCosts& costs_;
+  double limit_;
+};
+
+}  // namespace perigee::search

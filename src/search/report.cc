@@ -1,0 +1,76 @@
+#include "search/report.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace perigee::search {
+namespace {
+
+std::map<int64_t, const compile::Program*> by_rank(const compile::Programs& programs) {
+  std::map<int64_t, const compile::Program*> found;
+  for (size_t i = 0; i < programs.ranks.size(); ++i) found[programs.ranks[i]] = &programs.of(i);
+  return found;
+}
+
+}  // namespace
+
+std::string seconds_text(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
+  if (seconds >= 1e-3) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} us", seconds * 1e6);
+}
+
+std::string bytes_text(double bytes) {
+  if (bytes >= 1 << 30) return fmt::format("{:.3g} GiB", bytes / (1 << 30));
+  if (bytes >= 1 << 20) return fmt::format("{:.3g} MiB", bytes / (1 << 20));
+  return fmt::format("{:.3g} KiB", bytes / (1 << 10));
+}
+
+std::string to_text(const Simulation& simulation, const compile::Programs& programs,
+                    const cost::Cluster& cluster) {
+  const auto found = by_rank(programs);
+  auto text = fmt::format("a step on {} takes {} ({:.0f}% of it measured), bubble ratio {:.3f}\n",
+                          cluster.name, seconds_text(simulation.step_seconds),
+                          100 * simulation.measured_share, simulation.bubble_ratio);
+  for (const auto& rank : simulation.ranks) {
+    const auto& program = *found.at(rank.rank);
+    text += fmt::format("rank {}{}: computes {}, waits {}", rank.rank,
+                        rank.alike > 1 ? fmt::format(" and {} alike", rank.alike - 1) : "",
+                        seconds_text(rank.compute), seconds_text(rank.waiting));
+    for (size_t s = 1; s < rank.streams.size(); ++s) {
+      text += fmt::format(", {} {}", program.streams[s], seconds_text(rank.streams[s]));
+    }
+    text += fmt::format("; {}{}\n", bytes_text(static_cast<double>(program.peak_bytes)),
+                        program.exact_memory ? "" : " (estimate)");
+  }
+  return text;
+}
+
+std::string to_json(const Simulation& simulation, const compile::Programs& programs,
+                    const cost::Cluster& cluster) {
+  const auto found = by_rank(programs);
+  nlohmann::json json{{"format", "perigee.simulation/1"},
+                      {"cluster", cluster.name},
+                      {"step_seconds", simulation.step_seconds},
+                      {"bubble_ratio", simulation.bubble_ratio},
+                      {"measured_share", simulation.measured_share},
+                      {"ranks", nlohmann::json::array()}};
+  for (const auto& rank : simulation.ranks) {
+    const auto& program = *found.at(rank.rank);
+    nlohmann::json streams = nlohmann::json::object();
+    for (size_t s = 0; s < rank.streams.size(); ++s) streams[program.streams[s]] = rank.streams[s];
+    json["ranks"].push_back({{"rank", rank.rank},
+                             {"alike", rank.alike},
+                             {"end", rank.end},
+                             {"compute", rank.compute},
+                             {"waiting", rank.waiting},
+                             {"streams", std::move(streams)},
+                             {"peak_bytes", program.peak_bytes},
+                             {"exact_memory", program.exact_memory}});
+  }
+  return json.dump(1) + "\n";
+}
+
+}  // namespace perigee::search

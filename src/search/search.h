@@ -1,0 +1,70 @@
+// The search behind the strategy "auto": the sizes of the mesh's axes, microbatches, schedule, ZeRO
+// level and recomputation with the least step time that memory allows.
+//
+// Every combination has a lower bound from its layers' tables; they are looked at from the lowest
+// on, each with its best cut of the blocks into stages, until no bound is below the best: the
+// optimum of the model. The best few are then compiled, and the simulator and the programs' own
+// memory decide between them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+#include "search/model.h"
+#include "search/simulate.h"
+
+namespace perigee::search {
+
+struct Request {
+  // Returns the model's graph captured for so many samples; it lives until the next call.
+  std::function<const graph::Graph&(int64_t samples)> graph;
+  // Returns what a step does with the gradients of such a graph.
+  std::function<compile::StepSpec(const graph::Graph&)> spec;
+  int64_t global_batch = 1;
+  int64_t world = 1;
+  Pins pins;
+  double memory_limit = 0;  // bytes a rank may use; 0: the least memory of the cluster, less what
+                            // libraries take (kReserve)
+  size_t most_judged = 4;   // plans that are compiled and simulated; fewer where the graph is large
+};
+
+// The share of a device's memory that is left to libraries (NCCL, cuBLAS, the CUDA context).
+inline constexpr double kReserve = 0.08;
+
+// A combination that was looked at.
+struct Candidate {
+  Choice choice;
+  nlohmann::json strategy;  // as plain data (methods::from_json)
+  Estimate estimate;
+  // Judged: what its programs take.
+  bool judged = false;
+  double seconds = 0;     // by the simulator
+  double peak_bytes = 0;  // of its programs
+  std::string refused;    // why it could not be compiled, or does not fit after all
+};
+
+struct Found {
+  plan::Plan plan;  // with its prediction, and why as decisions
+  Candidate best;
+  std::vector<Candidate> others;  // in the model's order, at least those that were judged
+  double lower_bound = 0;         // of the model: no combination takes less
+  size_t combinations = 0;        // how many there are
+  size_t looked_at = 0;           // of them: cut into stages
+  Simulation simulation;
+  std::string bound_by;  // "compute", "tensor", ... what takes most of the winner's time
+};
+
+// Returns the best plan. Throws Error: infeasible where no combination fits, saying which needs the
+// least memory and how much is missing; invalid where pins allow none.
+Found find(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
+           compile::TraceSource& traces);
+
+// Returns the candidates of the model, best first, at most `most` of them, without judging any.
+std::vector<Candidate> candidates(const Request& request, const cost::Cluster& cluster,
+                                  cost::Measurements& measurements, compile::TraceSource& traces,
+                                  size_t most);
+
+}  // namespace perigee::search

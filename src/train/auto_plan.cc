@@ -1,0 +1,144 @@
+#include "train/auto_plan.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "methods/method.h"
+#include "search/report.h"
+#include "train/local_cluster.h"
+#include "train/profiling.h"
+#include "train/step_spec.h"
+#include "train/trainer.h"
+
+namespace perigee::train {
+
+using nlohmann::json;
+
+AutoPlanner::AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
+                         std::string runtime_folder)
+    : source_(std::move(source)),
+      job_(job),
+      world_(world),
+      cluster_(cluster_of(job, world, runtime_folder)),
+      known_(job) {}
+
+search::Request AutoPlanner::request(const json& pins) const {
+  search::Request request;
+  request.graph = [this](int64_t samples) -> const graph::Graph& {
+    return source_->at(samples).graph;
+  };
+  request.spec = [this](const graph::Graph& graph) { return step_spec(job_, graph); };
+  request.global_batch = job_.batch.global;
+  request.world = world_;
+  request.pins = search::parse_pins(pins);
+  if (!request.pins.micro && job_.batch.micro > 0) request.pins.micro = job_.batch.micro;
+  return request;
+}
+
+search::Found AutoPlanner::find(const json& pins) {
+  return search::find(request(pins), cluster_, known_.times(), known_.traces());
+}
+
+json AutoPlanner::plan(const json& pins) {
+  // A strategy function is called again where the plan needs another capture than it saw.
+  auto& known = plans_[pins.dump()];
+  if (known.is_null()) known = find(pins).best.strategy;
+  return known;
+}
+
+json AutoPlanner::candidates(const json& pins, int64_t most) {
+  const auto asked = request(pins);
+  const auto found = search::candidates(asked, cluster_, known_.times(), known_.traces(),
+                                        static_cast<size_t>(most));
+  auto list = json::array();
+  for (const auto& candidate : found) {
+    const auto& choice = candidate.choice;
+    const auto& parts = candidate.estimate.parts;
+    list.push_back({{"strategy", candidate.strategy},
+                    {"seconds", candidate.estimate.seconds},
+                    {"bytes", candidate.estimate.bytes},
+                    {"text", search::to_string(choice)},
+                    {"tensor", choice.tensor},
+                    {"data", choice.data},
+                    {"pipe", choice.pipe},
+                    {"micro", choice.micro},
+                    {"microbatches", choice.microbatches},
+                    {"schedule", choice.schedule},
+                    {"chunks", choice.chunks},
+                    {"sequence", choice.sequence},
+                    {"checkpoint", choice.checkpoint},
+                    {"zero", choice.zero},
+                    {"parts",
+                     {{"compute", parts.compute},
+                      {"tensor", parts.tensor},
+                      {"bubble", parts.bubble},
+                      {"data", parts.data},
+                      {"optimizer", parts.optimizer}}}});
+  }
+  return list;
+}
+
+compile::Programs AutoPlanner::compile(const json& strategy, plan::Plan& plan,
+                                       compile::TraceSource& traces) const {
+  const auto parsed = methods::from_json(strategy, "the strategy");
+  methods::Request request;
+  request.global_batch = job_.batch.global;
+  request.micro_batch = job_.batch.micro;
+  request.world = world_;
+  request.world_given = true;
+  auto samples = job_.batch.global;
+  for (int tries = 0; tries < 3; ++tries) {
+    const auto& graph = source_->at(samples).graph;
+    request.graph = &graph;
+    plan = methods::make_plan(parsed, request);
+    const auto wanted = methods::graph_batch(plan, request);
+    if (wanted == samples) {
+      plan::verify(plan, graph);
+      const auto spec = step_spec(job_, graph);
+      plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
+      return compile::compile_all(graph, plan, spec, traces);
+    }
+    samples = wanted;
+  }
+  fail("plan", "the strategy must ask for the same samples whatever it sees, but does not settle");
+}
+
+json AutoPlanner::describe(const compile::Programs& programs, const plan::Plan& plan) {
+  search::OpCosts costs(cluster_, known_.times());
+  const auto simulation =
+      search::simulate(programs, plan.mesh, costs, {.stage_axis = plan.pipeline.axis});
+  const auto prediction = compile::predict_memory(programs);
+  return {{"seconds", simulation.step_seconds},
+          {"bubble_ratio", simulation.bubble_ratio},
+          {"measured_share", simulation.measured_share},
+          {"peak_bytes",
+           *std::max_element(prediction.peak_bytes.begin(), prediction.peak_bytes.end())}};
+}
+
+json AutoPlanner::estimate(const json& strategy) {
+  plan::Plan plan;
+  const auto programs = compile(strategy, plan, known_.traces());
+  return describe(programs, plan);
+}
+
+json AutoPlanner::measure(const json& strategy, double seconds) {
+  if (!job_.cluster.file.empty()) {
+    fail("profile", "ops are measured on this machine, but the job is planned for {}",
+         cluster_.name);
+  }
+  plan::Plan plan;
+  const auto device = open_device(job_);
+  profile::Database database(default_profile());
+  const auto threads = static_cast<int>(job_.cluster.threads);
+  profile::TraceDatabase traces(database, threads, device);
+  const auto programs = compile(strategy, plan, traces);
+  profile::TimeDatabase times(database, profile::device_kind(*device, threads));
+  const auto done = profile_ops(programs, job_, device, traces, times, seconds);
+  known_.forget();
+  auto result = describe(programs, plan);
+  result["ops"] = done.ops;
+  result["measured"] = done.measured + done.known;
+  return result;
+}
+
+}  // namespace perigee::train

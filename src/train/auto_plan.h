@@ -1,0 +1,45 @@
+// The strategy "auto", and what strategy scripts may ask while they are written: search/ on a job's
+// model.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "job/job.h"
+#include "lua/planner.h"
+#include "search/search.h"
+#include "train/known.h"
+#include "train/planning.h"
+
+namespace perigee::train {
+
+class AutoPlanner : public lua::Planner {
+ public:
+  // `runtime_folder` has the shipped cluster descriptions; "" for none.
+  AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
+              std::string runtime_folder);
+
+  // Returns the best plan under the pins. Throws Error as search::find.
+  search::Found find(const nlohmann::json& pins);
+
+  nlohmann::json plan(const nlohmann::json& pins) override;
+  nlohmann::json candidates(const nlohmann::json& pins, int64_t most) override;
+  nlohmann::json estimate(const nlohmann::json& strategy) override;
+  nlohmann::json measure(const nlohmann::json& strategy, double seconds) override;
+
+ private:
+  search::Request request(const nlohmann::json& pins) const;
+  compile::Programs compile(const nlohmann::json& strategy, plan::Plan& plan,
+                            compile::TraceSource& traces) const;
+  nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan);
+
+  std::shared_ptr<const Source> source_;
+  const job::Job& job_;
+  int64_t world_;
+  cost::Cluster cluster_;
+  Known known_;
+  std::map<std::string, nlohmann::json> plans_;  // by pins
+};
+
+}  // namespace perigee::train

@@ -1,0 +1,38 @@
+// What is known of a job's device before anything runs.
+#pragma once
+
+#include <memory>
+
+#include "compile/compile.h"
+#include "cost/op_time.h"
+#include "job/job.h"
+#include "profile/times.h"
+#include "profile/traces.h"
+
+namespace perigee::train {
+
+// Allocation traces and times that are in the profile database for the job's device; nothing is
+// recorded or measured. Of a described cluster, and of a GPU that this machine lacks, nothing is
+// known.
+class Known {
+ public:
+  explicit Known(const job::Job& job);
+  ~Known();
+  Known(const Known&) = delete;
+
+  compile::TraceSource& traces();
+  cost::Measurements& times();
+  // Has later questions look into the database again.
+  void forget();
+
+ private:
+  class Recorded;
+  std::unique_ptr<profile::Database> database_;
+  std::unique_ptr<profile::TraceDatabase> all_;
+  std::unique_ptr<Recorded> recorded_;
+  std::unique_ptr<profile::TimeDatabase> times_;
+  compile::NoTraces no_traces_;
+  cost::NoMeasurements no_times_;
+};
+
+}  // namespace perigee::train

@@ -1,0 +1,80 @@
+#include "train/local_cluster.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "exec/cuda.h"
+#include "train/connect.h"
+
+namespace perigee::train {
+namespace {
+
+// What is planned for where the machine lacks the GPU, or nothing is shipped for its kind.
+cost::Cluster common_gpus(int64_t ranks) {
+  cost::Device device{.name = "a data centre's GPU",
+                      .count = ranks,
+                      .memory = 80e9,
+                      .bandwidth = 2e12,
+                      .launch = 3e-6};
+  device.peak = {{graph::DType::float32, 20e12},
+                 {graph::DType::float64, 10e12},
+                 {graph::DType::bfloat16, 300e12},
+                 {graph::DType::float16, 300e12}};
+  device.vector = 20e12;
+  device.matrix_efficiency = 0.75;
+  device.memory_efficiency = 0.85;
+  device.source = "common figures";
+  cost::Cluster cluster{"GPUs of common figures", {device}, {}};
+  if (ranks > 1) cluster.links.push_back({"node", ranks, 5e-6, 200e9, "common figures"});
+  return cluster;
+}
+
+// The machine's GPUs as `ranks` devices of the shipped description whose device has the same model
+// name ("H100" of "NVIDIA H100 80GB HBM3").
+cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
+  std::vector<exec::GpuInfo> found;
+  try {
+    found = exec::cuda_host().gpus().found;
+  } catch (const Error& error) {
+    log::debug("times are those of common GPUs: {}", error.what());
+  }
+  if (found.empty()) return common_gpus(ranks);
+  for (const auto& file : cost::shipped_clusters(runtime_folder)) {
+    auto cluster = cost::load_cluster(file);
+    if (cluster.devices.size() != 1 || cluster.links.size() != 1) continue;
+    auto& device = cluster.devices.front();
+    const auto begin = device.name.find(' ') + 1;
+    const auto model = device.name.substr(begin, device.name.find(' ', begin) - begin);
+    if (found.front().name.find(model) == std::string::npos) continue;
+    device.count = ranks;
+    device.memory = static_cast<double>(found.front().memory);
+    cluster.links.front().ranks = std::max<int64_t>(2, ranks);
+    cluster.name = "this machine";
+    return cluster;
+  }
+  auto cluster = common_gpus(ranks);
+  cluster.devices.front().memory = static_cast<double>(found.front().memory);
+  return cluster;
+}
+
+}  // namespace
+
+cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder) {
+  if (!job.cluster.file.empty()) {
+    auto cluster = cost::load_cluster(cost::find_cluster(job.cluster.file, runtime_folder));
+    if (cluster.ranks() < ranks) {
+      fail("cluster", "{} has {} ranks, but the plan needs {}: --nproc says how many", cluster.name,
+           cluster.ranks(), ranks);
+    }
+    return cluster;
+  }
+  if (uses_gpu(job, /*tell=*/false)) return gpu_cluster(ranks, runtime_folder);
+  const auto memory =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  return cost::cpu_cluster(ranks, memory);
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,17 @@
+// The cluster that a job is planned for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cost/cluster.h"
+#include "job/job.h"
+
+namespace perigee::train {
+
+// Returns the description that cluster.file names; else this machine's: its CPU, or the shipped
+// description (below `runtime_folder`) of a GPU of its kind, for so many ranks. Throws Error where
+// a named cluster has too few ranks, or none is shipped for the machine's GPU.
+cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder);
+
+}  // namespace perigee::train

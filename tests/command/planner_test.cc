@@ -1,0 +1,183 @@
+// The planner as a user meets it: profile, plan, simulate, and strategies that ask it.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/command/support.h"
+
+using namespace perigee::test;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kJob = R"(
+[model]
+kind = "gpt"
+layers = 4
+width = 64
+heads = 2
+[data]
+synthetic = true
+sequence = 32
+[batch]
+global = 8
+[train]
+steps = 2
+validate_every = 0
+[cluster]
+device = "cpu"
+)";
+
+// A profile of the test's own.
+How alone(const Folder& folder) {
+  How how;
+  how.environment["XDG_CACHE_HOME"] = folder / "cache";
+  return how;
+}
+
+}  // namespace
+
+TEST_CASE("auto finds a plan for a described cluster and says why") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const auto plan = run("plan " + job + " --cluster 8xh100", alone(folder));
+  REQUIRE(plan.status == 0);
+  const auto value = json::parse(plan.out);
+  int64_t ranks = 1;
+  for (const auto& axis : value["mesh"]["axes"]) ranks *= axis["size"].get<int64_t>();
+  CHECK(ranks == 8);
+  CHECK(value["prediction"]["step_seconds"].get<double>() > 0);
+  const auto text = run("plan " + job + " --cluster 8xh100 --explain", alone(folder));
+  CHECK_THAT(text.out, Catch::Contains("combinations the best is"));
+  CHECK_THAT(text.out, Catch::Contains("(0% of it measured, the rest estimated) on 8xh100"));
+  CHECK_THAT(text.out, Catch::Contains("it is bound by"));
+  // The plan is a strategy's like any other: it is trained.
+  const auto two = run("plan " + job + " --nproc 2 -o " + (folder / "plan.json"), alone(folder));
+  REQUIRE(two.status == 0);
+  const auto trained = run("train " + job + " --nproc 2 --plan " + (folder / "plan.json") +
+                               " --set train.output=" + (folder / "run"),
+                           alone(folder));
+  CHECK(trained.status == 0);
+}
+
+TEST_CASE("no plan fits too little memory: exit status 3, and how much is missing") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const auto cluster = folder.write("tiny.toml", R"(format = "perigee.cluster/1"
+name = "tiny"
+[[device]]
+name = "d"
+count = 2
+memory = 1e5
+bandwidth = 1e9
+peak = { float32 = 1e9 }
+source = "a test"
+[[link]]
+level = "host"
+ranks = 2
+latency = 1e-6
+bandwidth = 1e9
+source = "a test"
+)");
+  const auto refused = run("plan " + job + " --cluster " + cluster, alone(folder));
+  CHECK(refused.status == 3);
+  CHECK_THAT(refused.err, Catch::Contains("no plan fits"));
+  CHECK_THAT(refused.err, Catch::Contains("more than the 89.8 KiB there are"));
+  const auto unknown = run("plan " + job + " --cluster 8xh10", alone(folder));
+  CHECK(unknown.status == 2);
+  CHECK_THAT(unknown.err, Catch::Contains("did you mean \"8xh100\"?"));
+  CHECK(run("train " + job + " --cluster 8xh100", alone(folder)).status == 2);
+}
+
+TEST_CASE("a profile is measured once, moves between machines and makes predictions measured") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const std::string about = job + " --strategy ddp --nproc 2";
+  const auto before = json::parse(run("simulate " + about + " --json", alone(folder)).out);
+  CHECK(before["measured_share"] == 0);
+  const auto first = run("profile " + about + " --seconds 20", alone(folder));
+  REQUIRE(first.status == 0);
+  CHECK_THAT(first.out, Catch::Contains(" measured, 0 known before"));
+  const auto second = run("profile " + about + " --seconds 20", alone(folder));
+  CHECK_THAT(second.out, Catch::Contains(": 0 measured, "));
+  const auto after = json::parse(run("simulate " + about + " --json", alone(folder)).out);
+  CHECK(after["measured_share"].get<double>() > 0.9);
+  CHECK(after["step_seconds"].get<double>() > 0);
+
+  REQUIRE(run("profile --export " + (folder / "profile.json"), alone(folder)).status == 0);
+  Folder other;
+  const auto imported = run("profile --import " + (folder / "profile.json"), alone(other));
+  REQUIRE(imported.status == 0);
+  CHECK(json::parse(run("simulate " + about + " --json", alone(other)).out)["step_seconds"] ==
+        after["step_seconds"]);
+  const auto broken = folder.write(
+      "broken.json",
+      R"({"format":"perigee.profile/1","entries":[{"kind":"time","device":"d","content":"c",)"
+      R"("value":{"seconds":-1}}]})");
+  const auto refused = run("profile --import " + broken, alone(other));
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, Catch::Contains("entries[0] must be a trace, or times that are finite"));
+}
+
+TEST_CASE("simulate writes a trace with every rank's streams") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const auto ran =
+      run("simulate " + job + " --strategy 3d --nproc 8 --trace " + (folder / "trace.json"),
+          alone(folder));
+  REQUIRE(ran.status == 0);
+  CHECK_THAT(ran.out, Catch::StartsWith("a step on this machine's CPU takes "));
+  const auto trace = json::parse(read(folder / "trace.json"));
+  CHECK(trace["traceEvents"].size() > 100);
+}
+
+TEST_CASE("a strategy function asks for plans, candidates and times") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const auto strategy = folder.write("ask.lua", R"(-- Asks the planner.
+local solver, profiler = require "perigee.solver", require "perigee.profiler"
+return function(job, graph)
+  local list = assert(solver.candidates({}, 5))
+  assert(#list == 5 and list[1].seconds <= list[5].seconds)
+  local best = assert(solver.plan { pipe = 2, zero = 0 })
+  local taken = profiler.estimate(best)
+  assert(taken.seconds > 0 and taken.peak_bytes > 0 and taken.measured_share == 0)
+  return best
+end
+)");
+  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, alone(folder));
+  INFO(plan.err);
+  REQUIRE(plan.status == 0);
+  CHECK(json::parse(plan.out)["pipeline"]["axis"] == "pipe");
+}
+
+TEST_CASE("scripts solve problems of their own") {
+  Folder folder;
+  const auto script = folder.write("solve.lua", R"(
+local solver = require "perigee.solver"
+local assigned = solver.assign {
+  memory_limit = 10,
+  ops = { { name = "a", options = { { time = 1, resident = 20 }, { time = 3, resident = 5 } } } },
+}
+local stages = solver.stages {
+  layers = 2, devices = 2, microbatches = 4, submeshes = { { 1, 1 }, { 1, 2 } },
+  candidates = { { first = 0, last = 0, submesh = 0, time = 2 }, { first = 1, last = 1, submesh = 0, time = 2 },
+                 { first = 0, last = 1, submesh = 1, time = 2.4 } },
+}
+return { assigned = assigned, stages = stages }
+)");
+  const auto ran = run("lua " + script);
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  const auto value = json::parse(ran.out);
+  CHECK(value["assigned"]["status"] == "optimal");
+  CHECK(value["assigned"]["choice"] == json::array({2}));
+  CHECK(value["assigned"]["time"] == 3);
+  CHECK(value["stages"]["choice"] == json::array({3}));
+  CHECK(value["stages"]["time"] == Approx(2.4 * 4));
+  const auto alone =
+      folder.write("alone.lua", "local plan = require('perigee.solver').plan()\nreturn plan\n");
+  const auto refused = run("lua " + alone);
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, Catch::Contains("alone.lua:1"));
+  CHECK_THAT(refused.err, Catch::Contains("needs the job's model"));
+}

@@ -1,0 +1,75 @@
+// A model for the tests of this folder: an embedding-like product, a row of blocks that are alike,
+// and a loss, with its backward pass.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace perigee::search {
+
+struct Chain {
+  int64_t blocks = 6;
+  int64_t batch = 8;
+  int64_t width = 64;
+};
+
+// x -> embed -> (product, gelu) x blocks -> mean squared error against `target`. Parameters
+// "embed.weight" and "blocks.K.weight".
+inline graph::Graph chain(Chain shape) {
+  using namespace graph;
+  Graph g;
+  const TensorType activation{DType::float32, {shape.batch, shape.width}};
+  const TensorType weight{DType::float32, {shape.width, shape.width}};
+  const TensorType scalar{DType::float32, {}};
+  const auto x = g.add_input(Input::Kind::data, "x", activation);
+  const auto target = g.add_input(Input::Kind::data, "target", activation);
+  g.scopes = {{"", "Chain"}, {"embed", "Linear"}, {"blocks", "ModuleList"}};
+  std::vector<std::string> scopes{"embed"};
+  for (int64_t k = 0; k < shape.blocks; ++k) scopes.push_back("blocks." + std::to_string(k));
+  std::vector<ValueId> weights, inputs{x}, products;
+  for (const auto& name : scopes) {
+    weights.push_back(g.add_input(Input::Kind::parameter, name + ".weight", weight));
+    if (name != "embed") g.scopes.push_back({name, "Linear"});
+  }
+  std::string scope;
+  Phase phase = Phase::forward;
+  const auto one = [&](std::string op, std::vector<std::pair<std::string, Arg>> args,
+                       TensorType type) {
+    return g.add_node(std::move(op), std::move(args), {std::move(type)}, scope, phase)[0];
+  };
+  for (size_t k = 0; k < scopes.size(); ++k) {
+    scope = scopes[k];
+    const auto t = one("aten::t", {{"self", weights[k]}}, weight);
+    products.push_back(one("aten::mm", {{"self", inputs[k]}, {"mat2", t}}, activation));
+    inputs.push_back(one("aten::gelu", {{"self", products[k]}}, activation));
+  }
+  scope = "";
+  const auto difference =
+      one("aten::sub.Tensor", {{"self", inputs.back()}, {"other", target}}, activation);
+  const auto square =
+      one("aten::mul.Tensor", {{"self", difference}, {"other", difference}}, activation);
+  g.outputs.push_back({Output::Kind::loss, "loss", one("aten::mean", {{"self", square}}, scalar)});
+  phase = Phase::backward;
+  const auto seed = one("perigee::full", {{"value", 1.0}}, scalar);
+  const auto wide = one("perigee::expand", {{"self", seed}}, activation);
+  const auto scaled =
+      one("aten::div.Scalar", {{"self", wide}, {"other", double(shape.batch * shape.width) / 2}},
+          activation);
+  auto gradient = one("aten::mul.Tensor", {{"self", scaled}, {"other", difference}}, activation);
+  for (size_t k = scopes.size(); k-- > 0;) {
+    scope = scopes[k];
+    const auto inner =
+        one("aten::gelu_backward", {{"grad_output", gradient}, {"self", products[k]}}, activation);
+    const auto t = one("aten::t", {{"self", inner}}, {DType::float32, {shape.width, shape.batch}});
+    const auto product = one("aten::mm", {{"self", t}, {"mat2", inputs[k]}}, weight);
+    g.outputs.push_back({Output::Kind::gradient, scope + ".weight", product});
+    if (k > 0) gradient = one("aten::mm", {{"self", inner}, {"mat2", weights[k]}}, activation);
+  }
+  verify(g);
+  return g;
+}
+
+}  // namespace perigee::search

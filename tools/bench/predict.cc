@@ -1,0 +1,173 @@
+// Foretold against measured step times: random plans of three models on one and two ranks of this
+// machine's CPU. For each plan its ops are measured (`perigee profile`), a step is simulated
+// (`perigee simulate`) and trained (`perigee train`); the error is that of the median step, beside
+// the spread of the measured steps themselves. Leaves with 1 where an error is beyond 5% plus that
+// spread.
+//
+// Usage: bench_predict [PLANS] [SEED]. Every process is the command's, as a user runs it; the
+// profile is one of its own, in a temporary folder.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int kSteps = 24, kWarm = 4;
+
+struct Model {
+  const char* name;
+  const char* text;
+};
+
+constexpr std::array<Model, 3> kModels = {{{"gpt", R"(
+[model]
+kind = "gpt"
+layers = 4
+width = 256
+heads = 4
+[data]
+synthetic = true
+sequence = 128
+)"},
+                                           {"llama", R"(
+[model]
+kind = "llama"
+layers = 4
+width = 192
+heads = 4
+[data]
+synthetic = true
+sequence = 128
+)"},
+                                           {"mlp", R"(
+[model]
+kind = "mlp"
+layers = 4
+width = 1024
+[data]
+synthetic = true
+)"}}};
+
+struct Case {
+  std::string model, text, strategy;
+  int ranks = 1;
+};
+
+// Draws a strategy that every model allows.
+Case draw(std::mt19937_64& random) {
+  const auto& model = kModels[random() % kModels.size()];
+  Case drawn{model.name, model.text, "", static_cast<int>(random() % 2) + 1};
+  const auto pick = [&](std::initializer_list<const char*> list) {
+    return std::string(list.begin()[random() % list.size()]);
+  };
+  const auto microbatches = pick({"1", "2", "4"});
+  std::string axes = R"({"data", 1})", more;
+  if (drawn.ranks == 2) {
+    const auto axis = pick({"data", "tensor", "pipe"});
+    axes = fmt::format(R"({{"{}", 2}})", axis);
+    if (axis == "tensor") more = R"({"tensor_parallel"},)";
+    if (axis == "pipe") {
+      more =
+          fmt::format(R"({{"pipeline_parallel", {{schedule = "{}"}}}},)", pick({"1f1b", "gpipe"}));
+    }
+    if (axis == "data") more = pick({"", R"({"zero1"},)", R"({"fsdp"},)"});
+  }
+  if (random() % 3 == 0) more += R"({"checkpoint", {"blocks.*"}},)";
+  drawn.strategy = fmt::format(
+      "return {{ {{\"parallel_mode\", {{ {} }}}}, {{\"gradient_accumulation\", {{microbatches = "
+      "{}}}}}, "
+      "{} }}\n",
+      axes, microbatches, more);
+  return drawn;
+}
+
+// Runs a command; returns its standard output. Leaves where it fails.
+std::string run(const std::string& command) {
+  std::unique_ptr<FILE, int (*)(FILE*)> out(popen((command + " 2>&1").c_str(), "r"), pclose);
+  std::string text;
+  char buffer[4096];
+  while (const size_t n = std::fread(buffer, 1, sizeof buffer, out.get())) text.append(buffer, n);
+  const int status = pclose(out.release());
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    fmt::print(stderr, "{}\n{}", command, text);
+    std::exit(1);
+  }
+  return text;
+}
+
+// The steps' seconds behind the warm-up, sorted.
+std::vector<double> steps_of(const std::string& metrics) {
+  std::vector<double> seconds;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    const auto value = json::parse(line);
+    if (value.contains("step") && value["step"].get<int>() > kWarm)
+      seconds.push_back(value["step_s"]);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  return seconds;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int plans = argc > 1 ? std::atoi(argv[1]) : 30;
+  std::mt19937_64 random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
+  const auto perigee = fs::read_symlink("/proc/self/exe").parent_path() / "perigee";
+  const auto folder = fs::temp_directory_path() / fmt::format("perigee-predict-{}", getpid());
+  fs::create_directories(folder);
+  ::setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);
+  double sum = 0, worst = 0;
+  int beyond = 0;
+  fmt::print("{:>8} {:>10} {:>10} {:>7} {:>7} {:>9}  plan\n", "model", "foretold", "measured",
+             "error", "spread", "measured%");
+  for (int i = 0; i < plans; ++i) {
+    const auto drawn = draw(random);
+    const auto job = folder / "job.toml", strategy = folder / "strategy.lua";
+    std::ofstream(job) << drawn.text << "[batch]\nglobal = 16\n[train]\nsteps = " << kSteps
+                       << "\nvalidate_every = 0\ncheckpoint_every = 0\n[cluster]\ndevice = "
+                          "\"cpu\"\n";
+    std::ofstream(strategy) << drawn.strategy;
+    const auto about =
+        fmt::format("{} --strategy {} --nproc {}", job.string(), strategy.string(), drawn.ranks);
+    run(fmt::format("{} profile {}", perigee.string(), about));
+    const auto output = folder / "run";
+    run(fmt::format("{} train {} --overwrite --set train.output={}", perigee.string(), about,
+                    output.string()));
+    const auto result =
+        json::parse(run(fmt::format("{} simulate {} --json", perigee.string(), about)));
+    const auto seconds = steps_of((output / "metrics.jsonl").string());
+    const double median = seconds[seconds.size() / 2];
+    const double spread = (seconds[seconds.size() * 3 / 4] - seconds[seconds.size() / 4]) / median;
+    const double foretold = result["step_seconds"];
+    const double error = foretold / median - 1;
+    sum += std::abs(error);
+    worst = std::max(worst, std::abs(error));
+    if (std::abs(error) > 0.05 + spread) ++beyond;
+    fmt::print("{:>8} {:>7.2f} ms {:>7.2f} ms {:>6.1f}% {:>6.1f}% {:>8.0f}%  {}x {}", drawn.model,
+               1e3 * foretold, 1e3 * median, 100 * error, 100 * spread,
+               100 * result["measured_share"].get<double>(), drawn.ranks, drawn.strategy.substr(9));
+    std::fflush(stdout);
+  }
+  fs::remove_all(folder);
+  fmt::print("{} plans: mean error {:.1f}%, worst {:.1f}%; {} beyond 5% plus their spread\n", plans,
+             100 * sum / plans, 100 * worst, beyond);
+  return beyond > 0 ? 1 : 0;
+}
