@@ -310,7 +310,9 @@ class Autocast {
       node.each_operand([&](ValueId& operand) { operand = cast(operand, to, reader); });
     }
     node.phase = reader.phase;
-    node.forward_node = reader.phase == Phase::backward ? reader.forward_node : -1;
+    // What is cast to be added up is cast where it was made: with a pipeline, on its own stage.
+    const bool sums = reader.op == "aten::add.Tensor";
+    node.forward_node = reader.phase == Phase::backward && !sums ? reader.forward_node : -1;
     const auto value = result_.add_value(made);
     node.outputs = {value};
     push(std::move(node));
