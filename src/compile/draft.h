@@ -27,6 +27,7 @@ struct DraftInstruction {
   Instruction instruction;
   uint8_t when = kAlways;
   Move move = Move::none;
+  bool ahead = false;  // of a pipeline's part: starts before the run in front of its section's
   // From the op's trace: allocation k may reuse what is freed before it, and which allocation holds
   // which output
   // (-1: none of its own).

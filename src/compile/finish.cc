@@ -132,17 +132,27 @@ Program finish(Draft draft) {
   auto& program = draft.program;
   const int64_t count = program.microbatches;
   std::vector<std::vector<Variant>> lists;
-  std::vector<int32_t> bases;  // by draft section: its first variant
+  std::vector<int32_t> bases;                             // by draft section: its first variant
+  std::vector<int32_t> ahead(draft.sections.size(), -1);  // by draft section: what it starts ahead
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
     lists.push_back(variants(section, count));
+    Section early{section.name + ".receive", {}, frame_of_part(program, section.part)};
+    for (const auto& part : section.instructions) {
+      if (part.ahead) early.instructions.push_back(part.instruction);
+    }
+    if (!early.instructions.empty()) {
+      ahead[s] = static_cast<int32_t>(program.sections.size());
+      program.sections.push_back(std::move(early));
+    }
     bases.push_back(static_cast<int32_t>(program.sections.size()));
     std::vector<bool> own(dies.size());
     for (size_t v = 0; v < dies.size(); ++v) own[v] = dies[v] == static_cast<int32_t>(s);
     for (const auto& variant : lists.back()) {
       Section made{section.name + variant.suffix, {}, frame_of_part(program, section.part)};
       for (const auto& part : section.instructions) {
-        if (part.when & variant.when) made.instructions.push_back(part.instruction);
+        if ((part.when & variant.when) && !part.ahead)
+          made.instructions.push_back(part.instruction);
       }
       add_releases(draft, own, open, made);
       program.sections.push_back(std::move(made));
@@ -188,9 +198,18 @@ Program finish(Draft draft) {
         return at->second;
       };
       slot_of({});
+      // What is received before each run: for the next one, where that is of another section.
+      std::vector<std::vector<Run>> received(runs.size());
+      for (size_t r = 0; r < runs.size(); ++r) {
+        const auto [ran, microbatch] = runs[r];
+        if (ahead[ran] < 0) continue;
+        const bool early = r > 0 && runs[r - 1].first != ran;
+        received[early ? r - 1 : r].push_back({ahead[ran], microbatch, slot_of(copies[r])});
+      }
       std::vector<int64_t> done(draft.sections.size());
       for (size_t r = 0; r < runs.size(); ++r) {
         const auto [ran, microbatch] = runs[r];
+        for (const auto& run : received[r]) program.order.push_back(run);
         program.order.push_back(
             {variant_of(ran, done[ran]++, count), microbatch, slot_of(copies[r])});
       }

@@ -142,8 +142,11 @@ class Activations {
       const auto own = std::find_if(spans.begin(), spans.end(),
                                     [&](const Span& span) { return span.scope == value.scope; });
       size_t until = border_[s];
-      if (own != spans.end() && std::next(own) != spans.end()) {
-        until = std::max(std::next(own)->last, i) + 1;
+      if (own != spans.end()) {
+        // Behind the last of the scopes, when as many ops have run as it has.
+        const size_t last =
+            std::next(own) != spans.end() ? std::next(own)->last : 2 * own->last - own->first;
+        until = std::min(until, std::max(last, i) + 1);
       }
       waits_[{s, until}].push_back(store.instruction.event);
       before_[s][i + 1].push_back(std::move(store));

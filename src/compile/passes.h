@@ -279,6 +279,10 @@ void wait_for_sends(Draft& draft);
 // -- 4. On the draft
 // -------------------------------------------------------------------------------------------------
 
+// With a pipeline: has messages received into memory of their own, before the run in front of the
+// one that needs them where that is of another section.
+void receive_ahead(Draft& draft);
+
 // Has matrix products whose result is only added to a gradient add to it themselves
 // (perigee::addmm_): no result of their own, no pass over it.
 void accumulate_products(Draft& draft, TraceSource& traces);

@@ -163,6 +163,7 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   make_microbatch_sections(draft, source, microbatches, gradients, gathers, inputs, traces);
   make_step_section(draft, source, gradients, microbatches.factor);
   make_average_sections(draft, source, gradients);
+  if (plan.overlap.receives) receive_ahead(draft);
   if (plan.overlap.accumulate) accumulate_products(draft, traces);
   slice_products(draft, plan.overlap.slices, traces);
   offload_activations(draft, plan.offload);

@@ -14,7 +14,7 @@
 #include "compile/collective.h"
 #include "exec/allocator.h"
 #include "exec/arena.h"
-#include "exec/collective_op.h"
+#include "exec/prepared.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec {
@@ -24,55 +24,9 @@ using compile::Binding;
 using compile::Instruction;
 using graph::ValueId;
 
-// What an op must give back: the value's memory, as declared.
-struct Expected {
-  size_t result;
-  at::Tensor value;
-};
-
-// An instruction for one slot: every tensor made, every kernel found.
-struct Prepared {
-  const Instruction* source = nullptr;
-  Kernel* kernel = nullptr;          // op
-  std::vector<at::Tensor> operands;  // op
-  std::vector<at::Tensor> results;   // op: room for what the call returns
-  std::vector<Expected> expected;    // op
-  std::shared_ptr<Group> group;      // collective; none: a copy
-  Transfer transfer;                 // collective
-  std::optional<RowCounts> rows;     // comm::exchange
-  const Binding* binding = nullptr;  // load
-  at::Tensor target;                 // load
-};
-
-struct PreparedSection {
-  std::vector<Prepared> instructions;
-  std::vector<std::byte*> bases;  // of the slot's frames
-};
-
-const Binding* find_binding(const compile::Program& program, Binding::Kind kind,
-                            const std::string& name) {
-  for (const auto& binding : program.bindings) {
-    if (binding.kind == kind && binding.name == name) return &binding;
-  }
-  return nullptr;
-}
-
 std::string text_of(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   return torch ? torch->what_without_backtrace() : error.what();
-}
-
-// Strides of dims with one element say nothing.
-bool same_layout(const at::Tensor& a, const at::Tensor& b) {
-  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
-  for (int64_t d = 0; d < a.dim(); ++d) {
-    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
-  }
-  return true;
-}
-
-std::string layout_of(const at::Tensor& t) {
-  return fmt::format("{} with strides [{}]", to_string(type_of(t)), fmt::join(t.strides(), ", "));
 }
 
 Op op_of(const compile::Program& program, const Instruction& instruction) {
@@ -146,8 +100,6 @@ struct Executor::Impl {
   void find_kernels();
   void prepare_bindings();
   PreparedSection& prepare(int32_t section, int32_t slot);
-  void prepare(Prepared& prepared, const Instruction& instruction,
-               const std::vector<std::byte*>& bases);
   void run(const StepInputs& inputs);
   void run_section(const compile::Run& run, const StepInputs& inputs, const Draw& draw);
   void run_op(Prepared& prepared, const std::vector<std::byte*>& bases, const Draw& draw);
@@ -249,7 +201,9 @@ PreparedSection& Executor::Impl::prepare(int32_t section, int32_t slot) {
     prepared.source = &source.instructions[i];
     prepared.kernel = &kernels[section][i];
     try {
-      prepare(prepared, source.instructions[i], made->bases);
+      exec::prepare(prepared, source.instructions[i], {program, communicator, mesh, [&](ValueId v) {
+                                                         return tensor_of(v, made->bases);
+                                                       }});
     } catch (const std::exception& error) {
       fail("exec", "{} must fit its program, but: {}", where(source, source.instructions[i]),
            text_of(error));
@@ -257,54 +211,6 @@ PreparedSection& Executor::Impl::prepare(int32_t section, int32_t slot) {
   }
   slots[slot] = std::move(made);
   return *slots[slot];
-}
-
-void Executor::Impl::prepare(Prepared& prepared, const Instruction& instruction,
-                             const std::vector<std::byte*>& bases) {
-  switch (instruction.kind) {
-    case Instruction::Kind::op: {
-      graph::Node node{.op = instruction.op, .args = instruction.args};
-      node.each_operand([&](ValueId v) { prepared.operands.push_back(tensor_of(v, bases)); });
-      if (instruction.in_place) break;
-      prepared.results.resize(instruction.outputs.size());
-      for (size_t i = 0; i < instruction.outputs.size(); ++i) {
-        if (instruction.outputs[i].defined()) {
-          prepared.expected.push_back({i, tensor_of(instruction.outputs[i], bases)});
-        }
-      }
-      break;
-    }
-    case Instruction::Kind::collective: {
-      if (!compile::is_copy(instruction.op)) {
-        prepared.transfer = transfer_of(instruction);
-        const auto axis = axis_of(instruction);
-        prepared.group = communicator.group(axis, compile::ranks_of(mesh, axis, program.rank));
-      }
-      const graph::Node node{.op = instruction.op, .args = instruction.args};
-      const auto flat = [&](ValueId v) { return tensor_of(v, bases).view({-1}); };
-      auto& transfer = prepared.transfer;
-      if (const auto* self = node.find("self")) transfer.input = flat(std::get<ValueId>(*self));
-      const auto& outputs = instruction.outputs;
-      if (!outputs.empty() && outputs[0].defined()) transfer.output = flat(outputs[0]);
-      if (outputs.size() > 1) transfer.workspace = flat(outputs[1]);
-      if (instruction.op == "comm::exchange") {
-        const auto self = node.get<ValueId>("self", {});
-        prepared.rows = {.counts = tensor_of(node.get<ValueId>("counts", {}), bases),
-                         .back = node.get<bool>("back", false),
-                         .width = tensor_of(self, bases)[0].numel()};
-      }
-      break;
-    }
-    case Instruction::Kind::load: {
-      prepared.binding = find_binding(program, Binding::Kind::data, instruction.op);
-      if (!prepared.binding)
-        fail("exec", "the program must bind the data tensor \"{}\", but does not", instruction.op);
-      prepared.target = tensor_of(instruction.outputs.at(0), bases);
-      break;
-    }
-    case Instruction::Kind::wait:
-      break;
-  }
 }
 
 void Executor::Impl::run_op(Prepared& prepared, const std::vector<std::byte*>& bases,

@@ -99,13 +99,12 @@ class Checkpoint : public Method {
     }
     const bool budget = config.fields.contains("memory");
     if (budget) recompute.budget_bytes = bytes_of(config.fields["memory"]);
+    const auto named =
+        fmt::format("{} scope{} ({}{})", taken.size(), taken.size() == 1 ? "" : "s", taken.front(),
+                    taken.size() == 1 ? "" : (taken.size() == 2 ? ", " : " to ") + taken.back());
     auto sentence =
-        fmt::format("{}{} scope{} ({}{}) {} again in the backward pass", budget ? "of " : "",
-                    taken.size(), taken.size() == 1 ? "" : "s", taken.front(),
-                    taken.size() == 1 ? "" : (taken.size() == 2 ? ", " : " to ") + taken.back(),
-                    budget              ? "so many run"
-                    : taken.size() == 1 ? "runs"
-                                        : "run");
+        fmt::format("{}{}{} {} again in the backward pass", budget ? "as few of " : "", named,
+                    budget ? " as memory allows" : "", taken.size() == 1 ? "runs" : "run");
     if (!recompute.only.empty()) sentence += ", of them the ops " + join(recompute.only);
     if (!recompute.keep.empty()) sentence += ", but for the ops " + join(recompute.keep);
     if (group > 1) sentence += fmt::format("; {} together keep one input", group);

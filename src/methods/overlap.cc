@@ -22,6 +22,9 @@ class Overlap : public Method {
         {"step", "boolean",
          "the optimizer steps a bucket of gradients as soon as it is reduced; without clip_norm "
          "and loss scale; default false"},
+        {"receives", "boolean",
+         "a pipeline's stage receives what its next section needs while one runs, into memory of "
+         "its own; default false"},
         {"slices", "integer",
          "a matrix product whose sums are all-reduced (tensor_parallel) is cut into so many pieces "
          "of rows, one of which is reduced while the next is computed; default 1"}};
@@ -35,6 +38,12 @@ class Overlap : public Method {
     auto& overlap = plan.overlap;
     overlap.accumulate = flag("accumulate");
     overlap.step = flag("step");
+    overlap.receives = flag("receives");
+    if (overlap.receives && !plan.pipeline.cuts()) {
+      fail("overlap",
+           "receives are those of a pipeline's stages: use pipeline_parallel over an axis pipe of "
+           "several ranks beside it, but the plan has none");
+    }
     if (config.fields.contains("slices")) {
       overlap.slices = config.fields["slices"].get<int64_t>();
       if (overlap.slices < 1) {
@@ -52,6 +61,9 @@ class Overlap : public Method {
       decided.push_back("matrix products add to their gradient in place");
     }
     if (overlap.step) decided.push_back("a bucket is stepped as soon as it is reduced");
+    if (overlap.receives) {
+      decided.push_back("stages receive what the next section needs while one runs");
+    }
     if (overlap.slices > 1) {
       decided.push_back(
           fmt::format("matrix products are computed in {} pieces, each all-reduced beside the next",
@@ -59,7 +71,8 @@ class Overlap : public Method {
     }
     if (decided.empty()) {
       fail("overlap",
-           "say what is to overlap: accumulate = true, step = true or slices = 2, but got none");
+           "say what is to overlap: accumulate = true, step = true, receives = true or "
+           "slices = 2, but got none");
     }
     plan.decisions.push_back({"overlap", join(decided)});
   }

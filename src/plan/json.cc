@@ -147,9 +147,9 @@ Offload parse_offload(const Field& field) {
 }
 
 Overlap parse_overlap(const Field& field) {
-  field.allow({"accumulate", "step", "slices"});
+  field.allow({"accumulate", "step", "receives", "slices"});
   return {field.at("accumulate").boolean(), field.at("step").boolean(),
-          field.at("slices").integer()};
+          field.at("receives").boolean(), field.at("slices").integer()};
 }
 
 std::optional<graph::DType> parse_dtype(const Field& field) {
@@ -371,7 +371,10 @@ std::string print(const Plan& plan) {
                            {"prefetch", o.prefetch}};
   }
   if (const auto& o = plan.overlap; o != Overlap()) {
-    document["overlap"] = {{"accumulate", o.accumulate}, {"step", o.step}, {"slices", o.slices}};
+    document["overlap"] = {{"accumulate", o.accumulate},
+                           {"step", o.step},
+                           {"receives", o.receives},
+                           {"slices", o.slices}};
   }
   if (!plan.prediction.host_bytes.empty()) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;

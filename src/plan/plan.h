@@ -73,6 +73,7 @@ struct Offload {
 struct Overlap {
   bool accumulate = false;  // matrix products add to the gradient that they are a part of
   bool step = false;        // a bucket is stepped when it is reduced, not when all are
+  bool receives = false;    // a pipeline's messages come while the section before theirs runs
   int64_t slices = 1;       // a matrix product whose sums are reduced is cut into so many
   bool operator==(const Overlap&) const = default;
 };

@@ -97,7 +97,11 @@ class Draw {
       use("offload", coin(0.5) ? R"({"1": "blocks.*", "optimizer": true})"
                                : R"({"optimizer": true, "prefetch": 0})");
     }
-    if (coin(0.3)) use("overlap", R"({"accumulate": true})");
+    if (coin(0.3)) {
+      const bool staged = drawn.methods.contains("pipeline_parallel");
+      use("overlap",
+          staged ? R"({"accumulate": true, "receives": true})" : R"({"accumulate": true})");
+    }
     switch (number(5)) {
       case 0:
         use("zero1");
@@ -106,7 +110,9 @@ class Draw {
         use("zero2");
         break;
       case 2:
-        use("fsdp", coin(0.5) ? "{}" : R"({"reshard_after_forward": false})");
+        use("fsdp", coin(0.4)   ? "{}"
+                    : coin(0.5) ? R"({"reshard_after_forward": false})"
+                                : R"({"cpu_offload": true})");
         break;
       default:
         break;

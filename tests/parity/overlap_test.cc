@@ -109,6 +109,13 @@ TEST_CASE("what overlaps trains as one device does") {
                 R"(["pipeline_parallel", {"schedule": "zb1p"}],
                    ["overlap", {"step": true, "accumulate": true}])",
                 4},
+           Case{R"(["pipe", 2], ["data", 2])",
+                R"(["pipeline_parallel", {"schedule": "1f1b"}], ["overlap", {"receives": true}])",
+                4},
+           Case{R"(["pipe", 2])",
+                R"(["pipeline_parallel", {"schedule": "interleaved", "chunks": 1}],
+                   ["overlap", {"receives": true}])",
+                4},
            Case{kTwo, R"(["offload", {"optimizer": true}], ["overlap", {"step": true}])", 1},
        }) {
     INFO(c.axes << " " << c.methods);
@@ -196,6 +203,34 @@ TEST_CASE("a product's pieces are reduced while the next ones are computed") {
   CHECK(compare(alone(1), train(gpt(), plan_for(kTensor, sliced_by_3), forget, kSpec)) != "");
 }
 
+TEST_CASE("a stage receives what its next section needs while one runs") {
+  constexpr const char* kStages = R"(["pipe", 2])";
+  const std::string staged = R"(["pipeline_parallel", {"schedule": "1f1b"}])",
+                    ahead = staged + R"(, ["overlap", {"receives": true}])";
+  const auto plain = program_of(kStages, staged, 4), early = program_of(kStages, ahead, 4);
+  CHECK(count(plain, "comm::receive") == 2);  // of the first microbatches, and of the others
+  CHECK(count(early, "comm::receive") == 1);
+  // The first stage: two forwards, then backwards in turn with them. Each backward's gradients are
+  // received from before the forward in front of it, but where a backward stands there.
+  std::string order;
+  for (const auto& run : early.order) {
+    const auto& name = early.sections[run.section].name;
+    if (name.find('.') == std::string::npos) continue;
+    order += name.ends_with(".receive") ? 'R' : name.starts_with("forward") ? 'F' : 'B';
+  }
+  CHECK(order == "FRFBRFBRFBRB");
+  CHECK_THAT(compile::summary(early), Catch::Contains("backward.0.receive x 4"));
+  const auto forget = [](Program& program) {
+    for (auto& section : program.sections) {
+      if (!section.name.starts_with("backward.0")) continue;
+      const auto at = std::find_if(section.instructions.begin(), section.instructions.end(),
+                                   [](const Instruction& i) { return i.op == "perigee::copy_"; });
+      if (at != section.instructions.end()) section.instructions.erase(at);
+    }
+  };
+  CHECK(compare(alone(4), train(gpt(4), plan_for(kStages, ahead, 4), forget, kSpec)) != "");
+}
+
 TEST_CASE("overlap that cannot be is refused with the reason") {
   DryRuns traces;
   const auto why = [&](const char* axes, const std::string& methods,
@@ -209,6 +244,7 @@ TEST_CASE("overlap that cannot be is refused with the reason") {
   };
   CHECK_THAT(why(kOne, R"(["overlap", {}])"), Catch::Contains("say what is to overlap"));
   CHECK_THAT(why(kOne, R"(["overlap", {"slices": 2}])"), Catch::Contains("axis tensor"));
+  CHECK_THAT(why(kOne, R"(["overlap", {"receives": true}])"), Catch::Contains("pipeline_parallel"));
   CHECK_THAT(why(kTensor, R"(["tensor_parallel", {}], ["overlap", {"slices": 0}])"),
              Catch::Contains("at least 1"));
   CHECK_THAT(why(kTensor, R"(["tensor_parallel", {"sequence": true}], ["overlap", {"slices": 2}])"),

@@ -106,6 +106,7 @@ TEST_CASE("every plan reads back what it prints") {
     plan.offload.prefetch = *rc::gen::arbitrary<int64_t>();
     plan.overlap.accumulate = *rc::gen::arbitrary<bool>();
     plan.overlap.step = *rc::gen::arbitrary<bool>();
+    plan.overlap.receives = *rc::gen::arbitrary<bool>();
     plan.overlap.slices = *rc::gen::arbitrary<int64_t>();
     // Names are UTF-8; arbitrary bytes are not a plan.
     for (auto& c : plan.graph_hash) c = static_cast<char>(c & 0x7f);

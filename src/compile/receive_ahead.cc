@@ -1,0 +1,37 @@
+// A pipeline's messages, received while the stage computes something else.
+#include <utility>
+#include <vector>
+
+#include "compile/passes.h"
+
+namespace perigee::compile {
+
+void receive_ahead(Draft& draft) {
+  for (auto& section : draft.sections) {
+    if (section.part < 0) continue;
+    std::vector<DraftInstruction> out;
+    for (auto& part : section.instructions) {
+      if (part.instruction.op != "comm::receive") {
+        out.push_back(std::move(part));
+        continue;
+      }
+      // Where the message comes to nothing else lies, whichever section runs.
+      const ValueId wanted = part.instruction.outputs[0];
+      const ProgramValue like = draft.value(wanted);
+      const ValueId landing =
+          draft.add(like.type, like.name + " received",
+                    Home{Home::Kind::communication, part.instruction.stream, true});
+      auto copy = in_place("perigee::copy_", {{"self", wanted}, {"source", landing}}, {wanted});
+      copy.instruction.scope = part.instruction.scope;
+      copy.instruction.phase = part.instruction.phase;
+      part.instruction.outputs[0] = landing;
+      part.move = Move::none;
+      part.ahead = true;
+      out.push_back(std::move(part));
+      out.push_back(std::move(copy));
+    }
+    section.instructions = std::move(out);
+  }
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,85 @@
+#include "exec/prepared.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "compile/collective.h"
+#include "exec/collective_op.h"
+#include "exec/tensor.h"
+
+namespace perigee::exec {
+
+using compile::Binding;
+using compile::Instruction;
+using graph::ValueId;
+
+void prepare(Prepared& prepared, const Instruction& instruction, const Surroundings& surroundings) {
+  const auto& [program, communicator, mesh, tensor_of] = surroundings;
+  switch (instruction.kind) {
+    case Instruction::Kind::op: {
+      graph::Node node{.op = instruction.op, .args = instruction.args};
+      node.each_operand([&](ValueId v) { prepared.operands.push_back(tensor_of(v)); });
+      if (instruction.in_place) break;
+      prepared.results.resize(instruction.outputs.size());
+      for (size_t i = 0; i < instruction.outputs.size(); ++i) {
+        if (instruction.outputs[i].defined()) {
+          prepared.expected.push_back({i, tensor_of(instruction.outputs[i])});
+        }
+      }
+      break;
+    }
+    case Instruction::Kind::collective: {
+      if (!compile::is_copy(instruction.op)) {
+        prepared.transfer = transfer_of(instruction);
+        const auto axis = axis_of(instruction);
+        prepared.group = communicator.group(axis, compile::ranks_of(mesh, axis, program.rank));
+      }
+      const graph::Node node{.op = instruction.op, .args = instruction.args};
+      const auto flat = [&](ValueId v) { return tensor_of(v).view({-1}); };
+      auto& transfer = prepared.transfer;
+      const auto self = node.get<ValueId>("self", {});
+      if (self.defined()) transfer.input = flat(self);
+      const auto& outputs = instruction.outputs;
+      if (!outputs.empty() && outputs[0].defined()) transfer.output = flat(outputs[0]);
+      if (outputs.size() > 1) transfer.workspace = flat(outputs[1]);
+      if (instruction.op == "comm::exchange") {
+        prepared.rows = {.counts = tensor_of(node.get<ValueId>("counts", {})),
+                         .back = node.get<bool>("back", false),
+                         .width = tensor_of(self)[0].numel()};
+      }
+      break;
+    }
+    case Instruction::Kind::load: {
+      prepared.binding = find_binding(program, Binding::Kind::data, instruction.op);
+      if (!prepared.binding)
+        fail("exec", "the program must bind the data tensor \"{}\", but does not", instruction.op);
+      prepared.target = tensor_of(instruction.outputs.at(0));
+      break;
+    }
+    case Instruction::Kind::wait:
+      break;
+  }
+}
+
+const Binding* find_binding(const compile::Program& program, Binding::Kind kind,
+                            const std::string& name) {
+  for (const auto& binding : program.bindings) {
+    if (binding.kind == kind && binding.name == name) return &binding;
+  }
+  return nullptr;
+}
+
+bool same_layout(const at::Tensor& a, const at::Tensor& b) {
+  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
+  for (int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return true;
+}
+
+std::string layout_of(const at::Tensor& t) {
+  return fmt::format("{} with strides [{}]", to_string(type_of(t)), fmt::join(t.strides(), ", "));
+}
+
+}  // namespace perigee::exec
