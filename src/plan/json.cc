@@ -402,9 +402,10 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.at("format").text() != format_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
-  root.allow({"format", "graph", "mesh", "microbatches", "batch_axes", "placements", "copy_axes",
-              "averages", "units", "pipeline", "rules", "rewrites", "recompute", "offload",
-              "overlap", "precision", "fp8", "communication", "prediction", "decisions"});
+  root.allow({"format",     "graph",     "mesh",          "microbatches", "batch_axes",
+              "placements", "copy_axes", "averages",      "units",        "pipeline",
+              "rules",      "rewrites",  "recompute",     "offload",      "overlap",
+              "precision",  "fp8",       "communication", "prediction",   "decisions"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();

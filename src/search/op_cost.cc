@@ -1,5 +1,7 @@
 #include "search/op_cost.h"
 
+#include <algorithm>
+
 #include "compile/collective.h"
 
 namespace perigee::search {
@@ -56,10 +58,14 @@ Exchange exchange_of(const compile::Program& program, const Instruction& instruc
   };
   const bool of_result = instruction.op == "comm::all_gather" ||
                          instruction.op == "comm::receive" || instruction.op == "host::fetch";
+  const graph::Node node{.op = instruction.op, .args = instruction.args};
   if (of_result) {
     exchange.bytes = bytes(instruction.outputs.front());
+  } else if (instruction.op == "comm::exchange") {
+    // One side has the tokens' rows, the other has room for all that could come.
+    exchange.bytes =
+        std::min(bytes(node.get<ValueId>("self", {})), bytes(instruction.outputs.front()));
   } else {
-    const graph::Node node{.op = instruction.op, .args = instruction.args};
     node.each_operand([&](ValueId v) { exchange.bytes += bytes(v); });
   }
   return exchange;
