@@ -25,6 +25,9 @@ struct Row {
   std::string beside = "";  // further methods, as data
 };
 
+const std::string kExperts =
+    "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\nexperts = 6\n"
+    "top_k = 1\ncapacity_per = 'sample'\n";
 const std::string kTwo = R"(["data", 2])";
 
 const std::vector<Row>& rows() {
@@ -51,6 +54,10 @@ const std::vector<Row>& rows() {
       {"amp_native", R"({"dtype": "bf16"})", kTwo},
       {"half", R"({"dtype": "bf16"})", kTwo},
       {"local_sgd", R"({"every": 4})", kTwo},
+      {"expert_parallel", "{}", R"(["expert", 2])", kExperts},
+      {"module_replace", R"(["swiglu"])", kTwo, kLlama},
+      {"fp8", "{}", kTwo},
+      {"fp8", R"({"fp8_recipe": "blockwise"})", kTwo},
       {"offload", R"({"optimizer": true})", kTwo},
       {"offload", R"({"layers": 1})", kTwo},
       {"overlap", R"({"accumulate": true})", kTwo, kDeep,
