@@ -90,7 +90,18 @@ source = "a test"
 
 TEST_CASE("a profile is measured once, moves between machines and makes predictions measured") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", R"(
+[model]
+kind = "mlp"
+layers = 2
+width = 64
+[data]
+synthetic = true
+[batch]
+global = 8
+[cluster]
+device = "cpu"
+)");
   const std::string about = job + " --strategy ddp --nproc 2";
   const auto before = json::parse(run("simulate " + about + " --json", alone(folder)).out);
   CHECK(before["measured_share"] == 0);
