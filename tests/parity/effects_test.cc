@@ -61,7 +61,7 @@ const std::vector<Row>& rows() {
       {"offload", R"({"optimizer": true})", kTwo},
       {"offload", R"({"layers": 1})", kTwo},
       {"overlap", R"({"accumulate": true})", kTwo, kDeep,
-       R"(, ["gradient_accumulation", {"microbatches": 3}])"},
+       R"(, ["gradient_accumulation", {"microbatches": 4}])"},
   };
   return rows;
 }
