@@ -121,6 +121,10 @@ void check_early(const Source& source, const LossScaleState& guard) {
          "a bucket that is stepped before all gradients are there cannot be skipped where one of "
          "them is not finite: leave out the loss scale and skip_nonfinite, or step = true");
   }
+  if (steps_by_tensor(source.spec)) {
+    fail("overlap", "step = true steps buckets, but {} steps whole parameters: leave it out",
+         source.spec.optimizer);
+  }
 }
 
 std::vector<const Bucket*> all_of(const std::vector<Bucket>& buckets) {
