@@ -251,6 +251,8 @@ TEST_CASE("overlap that cannot be is refused with the reason") {
              Catch::Contains("without sequence"));
   CHECK_THAT(why(kOne, R"(["overlap", {"step": true}])", {.clip_norm = 1.0}),
              Catch::Contains("clip_norm"));
+  CHECK_THAT(why(kOne, R"(["overlap", {"step": true}])", {.optimizer = "muon"}),
+             Catch::Contains("muon"));
   CHECK_THAT(why(kOne, R"(["amp_native", {"dtype": "float16"}], ["overlap", {"step": true}])"),
              Catch::Contains("loss scale"));
 }
