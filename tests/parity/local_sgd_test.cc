@@ -53,6 +53,7 @@ struct Meeting {
 std::vector<Outcome> train_apart(const Given& given, int64_t copies, int64_t microbatches,
                                  const Meeting& meeting, const compile::StepSpec& spec,
                                  int64_t steps) {
+  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
   auto plan = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
   plan.microbatches = microbatches;
   DryRuns traces;
