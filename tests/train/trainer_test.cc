@@ -329,7 +329,8 @@ TEST_CASE("a trainer refuses what does not fit") {
   CHECK_THROWS_WITH(trainer.step({{"z", at::zeros({8, 6}, at::kDouble)}}),
                     Catch::Contains("the model's input \"x\""));
   setup.job.batch.global = 7;
-  CHECK_THROWS_WITH(make_plan(setup.source, Strategy(), setup.job, {2}),
+  const auto data = Strategy::data(R"([["parallel_mode", [["data", 2]]]])");
+  CHECK_THROWS_WITH(make_plan(setup.source, data, setup.job, {2}),
                     Catch::Contains("batch.global must divide"));
   setup.job.batch.global = 8;
   setup.job.model.frozen = {"hed.**"};
