@@ -52,19 +52,25 @@ char* data(const Tensor& t) { return static_cast<char*>(t.mutable_data_ptr()); }
 
 // ---- slots
 
-void count(const Tensor& expert, int64_t experts, int64_t* counts) {
+// Calls f(group, row of the group, expert) for each choice of [g, t, k], in order.
+template <class F>
+void each_choice(const Tensor& expert, int64_t experts, F f) {
   const int64_t groups = expert.size(0), rows = expert.size(1) * expert.size(2);
   const auto* chosen = integers(expert);
-  std::fill_n(counts, groups * experts, 0);
   for (int64_t g = 0; g < groups; ++g) {
     for (int64_t r = 0; r < rows; ++r) {
       const auto e = chosen[g * rows + r];
       if (e < 0 || e >= experts) {
         fail_run("exec", "experts are 0 to {}, but a token chose {}", experts - 1, e);
       }
-      ++counts[g * experts + e];
+      f(g, r, e);
     }
   }
+}
+
+void count(const Tensor& expert, int64_t experts, int64_t* counts) {
+  std::fill_n(counts, expert.size(0) * experts, 0);
+  each_choice(expert, experts, [&](int64_t g, int64_t, int64_t e) { ++counts[g * experts + e]; });
 }
 
 Kernel expert_counts(const Arguments& a) {
@@ -93,7 +99,6 @@ struct Slots {
         index(a.integer("index", 0)),
         dropless(a.flag("dropless", false)) {}
 
-  // The last token's place that is one too many: `next` [g, e] are the places asked for.
   [[noreturn]] void overflow(int64_t e, int64_t asked) const {
     fail_run(
         "exec",
@@ -115,19 +120,12 @@ struct Slots {
       }
     };
     if (all.defined()) add_ranks(0, index);
-    const auto* wanted = integers(chosen);
     auto* to = slot.mutable_data_ptr<int64_t>();
-    for (int64_t g = 0; g < groups; ++g) {
-      for (int64_t r = 0; r < rows; ++r) {
-        const auto e = wanted[g * rows + r];
-        if (e < 0 || e >= experts) {
-          fail_run("exec", "experts are 0 to {}, but a token chose {}", experts - 1, e);
-        }
-        const auto place = next[g * experts + e]++;
-        if (dropless && place >= places) overflow(e, place + 1);
-        to[g * rows + r] = place < places ? e * places + place : -1;
-      }
-    }
+    each_choice(chosen, experts, [&](int64_t g, int64_t r, int64_t e) {
+      const auto place = next[g * experts + e]++;
+      if (dropless && place >= places) overflow(e, place + 1);
+      to[g * rows + r] = place < places ? e * places + place : -1;
+    });
     if (all.defined()) add_ranks(index + 1, all.size(0));
     for (int64_t k = 0; k < groups * experts; ++k) next[k] = std::min(next[k], places);
   }

@@ -203,19 +203,20 @@ class Chooser {
   }
 
   // What the ranks of a crossing hold of a dim is one piece, and of equal size: other axes that cut
-  // it are outer ones, and all together divide it.
+  // it are outer ones, all together divide it, and nothing is cut in runs.
   bool fits_crossings(const Choice& choice, const std::vector<Option>& picked) const {
     for (int a = 0; a < axes_; ++a) {
       if (picked[a].kind != Option::Kind::crossing) continue;
       const auto fits = [&](const Placements& placements, const std::vector<int64_t>& shape) {
-        if (!placements[a].is_shard()) return true;
         int64_t parts = 1;
         for (int b = 0; b < axes_; ++b) {
+          if (placements[b].run != 0) return false;
+          if (!placements[a].is_shard()) continue;
           if (!placements[b].is_shard() || placements[b].dim != placements[a].dim) continue;
           parts *= mesh_.axes[b].size;
           if (b < a && picked[b] != picked[a]) return false;
         }
-        return shape[placements[a].dim] % parts == 0;
+        return !placements[a].is_shard() || shape[placements[a].dim] % parts == 0;
       };
       for (int i = 0; i < call_.operand_count(); ++i) {
         if (!fits(choice.operands[i], call_.shape(i))) return false;

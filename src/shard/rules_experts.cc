@@ -89,7 +89,7 @@ class Exchange {
  public:
   Exchange(Lowering& lowering, const Placements& tokens, const std::vector<int64_t>& token_shape,
            const Placements& queue, const std::vector<int64_t>& queue_shape, ValueId slot)
-      : lowering_(lowering), slot_(slot) {
+      : lowering_(lowering) {
     const auto& mesh = lowering.mesh;
     for (size_t a = 0; a < tokens.size(); ++a) {
       if (!tokens[a].is_shard() || tokens[a].dim > 1) continue;
@@ -105,12 +105,7 @@ class Exchange {
       owners.push_back(mesh::local_ranges(queue_shape, queue, mesh, rank)[0].begin);
     }
     const auto held = mesh::local_ranges(queue_shape, queue, mesh, lowering.rank);
-    // Tokens may be cut in runs on other axes, but not their groups.
-    auto whole_tokens = tokens;
-    for (auto& p : whole_tokens) {
-      if (p.is_shard() && p.dim != 0) p = mesh::Placement::replicate();
-    }
-    const auto own = mesh::local_ranges(token_shape, whole_tokens, mesh, lowering.rank)[0];
+    const auto own = mesh::local_ranges(token_shape, tokens, mesh, lowering.rank)[0];
     const auto first = own.begin - held[1].begin;
     if (first < 0 || first + own.length > held[1].length) {
       fail("shard",
@@ -200,7 +195,7 @@ class Exchange {
   }
 
   Lowering& lowering_;
-  ValueId slot_, order_, target_, counts_;
+  ValueId order_, target_, counts_;
   std::string axes_;
   int64_t ranks_ = 1, position_ = 0, rows_ = 0, queue_rows_ = 0;
 };
