@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
 
 namespace perigee::graph {
 namespace {
@@ -342,6 +343,20 @@ bool Matcher::sizes_agree(const Binding& binding) {
     const auto known = binding.size(pair.first);
     return known && *known == pair.second;
   });
+}
+
+std::vector<NodeId> nodes_behind(const Graph& graph, const std::vector<ValueId>& values,
+                                 Phase phase) {
+  std::set<NodeId> found;
+  std::vector<ValueId> open = values;
+  while (!open.empty()) {
+    const auto n = graph.values[open.back().index].producer;
+    open.pop_back();
+    if (n < 0 || !found.insert(n).second) continue;
+    graph.nodes[n].each_operand([&](ValueId v) { open.push_back(v); });
+  }
+  std::erase_if(found, [&](NodeId n) { return graph.nodes[n].phase != phase; });
+  return {found.begin(), found.end()};
 }
 
 }  // namespace perigee::graph

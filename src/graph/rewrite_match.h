@@ -73,6 +73,10 @@ class Matcher {
   const Graph& pattern_;
 };
 
+// Returns all nodes that the values are made by, of one phase, in the graph's order.
+std::vector<NodeId> nodes_behind(const Graph& graph, const std::vector<ValueId>& values,
+                                 Phase phase);
+
 // Returns the first tensor operand: the one whose dims the node's arguments count.
 ValueId first_operand(const Node& node);
 
