@@ -362,17 +362,7 @@ class Autocast {
     return names;
   }
 
-  NodeId push(Node node) {
-    const auto id = static_cast<NodeId>(result_.nodes.size());
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      if (!node.outputs[r].defined()) continue;
-      auto& value = result_.values[node.outputs[r].index];
-      value.producer = id;
-      value.result = static_cast<int32_t>(r);
-    }
-    result_.nodes.push_back(std::move(node));
-    return id;
-  }
+  NodeId push(Node node) { return append(result_, std::move(node)); }
 
   const Graph& graph_;
   const Precision& precision_;
@@ -394,6 +384,18 @@ class Autocast {
 Graph autocast(const Graph& graph, const plan::Plan& plan) {
   if (!plan.precision.dtype) return graph;
   return Autocast(graph, plan).run();
+}
+
+NodeId append(Graph& graph, Node node) {
+  const auto id = static_cast<NodeId>(graph.nodes.size());
+  for (size_t r = 0; r < node.outputs.size(); ++r) {
+    if (!node.outputs[r].defined()) continue;
+    auto& value = graph.values[node.outputs[r].index];
+    value.producer = id;
+    value.result = static_cast<int32_t>(r);
+  }
+  graph.nodes.push_back(std::move(node));
+  return id;
 }
 
 plan::Plan with_names_of(plan::Plan plan, const Graph& before, const Graph& now) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "compile/passes.h"
 #include "graph/ops.h"
 
 namespace perigee::compile {
@@ -190,17 +191,7 @@ class Rounding {
     return value;
   }
 
-  NodeId push(Node node) {
-    const auto id = static_cast<NodeId>(result_.nodes.size());
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      if (!node.outputs[r].defined()) continue;
-      auto& value = result_.values[node.outputs[r].index];
-      value.producer = id;
-      value.result = static_cast<int32_t>(r);
-    }
-    result_.nodes.push_back(std::move(node));
-    return id;
-  }
+  NodeId push(Node node) { return append(result_, std::move(node)); }
 
   const Graph& graph_;
   const Fp8& fp8_;

@@ -42,6 +42,9 @@ graph::Graph scale_loss(graph::Graph graph, const plan::LossScale& scale);
 // ones. Values keep their numbers; casts come behind them.
 graph::Graph autocast(const graph::Graph& graph, const plan::Plan& plan);
 
+// Appends a node whose outputs are values of the graph already, and says there who makes them.
+graph::NodeId append(graph::Graph& graph, graph::Node node);
+
 // Returns the plan with its placements under the names that the values have in `now`, which has
 // the values of `before` under their numbers, and more.
 plan::Plan with_names_of(plan::Plan plan, const graph::Graph& before, const graph::Graph& now);

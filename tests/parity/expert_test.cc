@@ -1,6 +1,7 @@
 // expert_parallel: experts on other ranks than their tokens compute what they do on one device.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/error.h"
@@ -83,18 +84,10 @@ TEST_CASE("experts on other ranks exchange what theory says") {
   DryRuns traces;
   const auto program =
       compile::compile(given.graph, plan_of(given, R"([["expert", 2]])", kExperts), {}, 0, traces);
-  std::map<std::string, int> found;
-  for (const auto& section : program.sections) {
-    for (const auto& i : section.instructions) {
-      if (i.kind != Instruction::Kind::collective || i.op == "comm::all_reduce") continue;
-      ++found[fmt::format("{} {}", i.phase == graph::Phase::forward ? "forward" : "backward",
-                          i.op.substr(6))];
-    }
-  }
-  CHECK(found == std::map<std::string, int>{{"forward all_gather", 2},
-                                            {"forward all_to_all", 2},
-                                            {"forward exchange", 6},
-                                            {"backward exchange", 4}});
+  CHECK(exchanges_of(program) == std::map<std::string, int>{{"forward all_gather", 2},
+                                                            {"forward all_to_all", 2},
+                                                            {"forward exchange", 6},
+                                                            {"backward exchange", 4}});
 }
 
 TEST_CASE("a program that loses rows of experts is found out") {
@@ -124,6 +117,17 @@ TEST_CASE("a program that loses rows of experts is found out") {
   };
   CHECK(wrong([&](Instruction& i) { set(i, "perigee::expert_slots", "places", int64_t{1}); }));
   CHECK(wrong([&](Instruction& i) { set(i, "perigee::route", "group", int64_t{0}); }));
+  // Rows that do not come back.
+  const auto lose = [](Program& program) {
+    for (auto& section : program.sections) {
+      std::erase_if(section.instructions, [](const Instruction& i) {
+        return i.op == "comm::exchange" &&
+               std::find(i.args.begin(), i.args.end(),
+                         std::pair<std::string, graph::Arg>("back", true)) != i.args.end();
+      });
+    }
+  };
+  CHECK(compare(one, train(given, plan, lose)) != "");
 }
 
 TEST_CASE("a token without a place ends a dropless step") {

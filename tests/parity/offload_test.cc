@@ -29,13 +29,6 @@ const Given& gpt(int64_t microbatches = 1) {
   return at->second;
 }
 
-std::string strategy(const std::string& axes, const std::string& methods,
-                     int64_t microbatches = 1) {
-  return fmt::format(
-      R"([["parallel_mode", [{}]], ["gradient_accumulation", {{"microbatches": {}}}]{}])", axes,
-      microbatches, methods.empty() ? "" : ", " + methods);
-}
-
 constexpr const char* kOne = R"(["data", 1])";
 constexpr const char* kTwo = R"(["data", 2])";
 
@@ -83,10 +76,10 @@ TEST_CASE("what lies on the host changes no bit, whatever it is combined with") 
        }) {
     INFO(c.axes << " " << c.methods << " " << c.offload);
     const auto& given = gpt(c.microbatches);
-    const auto without = plan_of(given, strategy(c.axes, c.methods, c.microbatches), kRows);
+    const auto without = plan_of(given, strategy_on(c.axes, c.methods, c.microbatches), kRows);
     const std::string methods = *c.methods ? std::string(c.methods) + ", " : "";
     const auto plan = plan_of(
-        given, strategy(c.axes, methods + R"(["offload", )" + c.offload + "]", c.microbatches),
+        given, strategy_on(c.axes, methods + R"(["offload", )" + c.offload + "]", c.microbatches),
         kRows);
     const auto ranks = train(given, plan);
     const auto others = train(given, without);
@@ -106,11 +99,11 @@ TEST_CASE("what lies on the host changes no bit, whatever it is combined with") 
 
 TEST_CASE("the device's peak falls by what lies on the host but for what is under way") {
   const auto& given = gpt();
-  const auto plain = program_of(given, strategy(kOne, ""));
+  const auto plain = program_of(given, strategy_on(kOne, ""));
   CHECK(plain.host_bytes == 0);
 
   // All optimizer state leaves the persistent frame.
-  const auto state = program_of(given, strategy(kOne, R"(["offload", {"optimizer": true}])"));
+  const auto state = program_of(given, strategy_on(kOne, R"(["offload", {"optimizer": true}])"));
   CHECK(bytes_of(state, Frame::Kind::persistent, true) == state.host_bytes);
   CHECK(bytes_of(plain, Frame::Kind::persistent, false) ==
         bytes_of(state, Frame::Kind::persistent, false) + state.host_bytes);
@@ -124,22 +117,22 @@ TEST_CASE("the device's peak falls by what lies on the host but for what is unde
   CHECK(state.peak_bytes < plain.peak_bytes);
 
   // Of four blocks' activations two are on the device at a time.
-  const auto kept = program_of(given, strategy(kOne, R"(["offload", ["blocks.*"]])"));
-  const auto one = program_of(given, strategy(kOne, R"(["offload", ["blocks.1"]])")).host_bytes;
+  const auto kept = program_of(given, strategy_on(kOne, R"(["offload", ["blocks.*"]])"));
+  const auto one = program_of(given, strategy_on(kOne, R"(["offload", ["blocks.1"]])")).host_bytes;
   CHECK(bytes_of(kept, Frame::Kind::scratch, true) == kept.host_bytes);
   CHECK(kept.host_bytes >= 4 * one - 64 * 100);
   CHECK(plain.peak_bytes - kept.peak_bytes >= kept.host_bytes - 2 * one - 64 * 100);
 
   // Ranks' parts of the parameters leave it too.
-  const auto whole = program_of(given, strategy(kTwo, R"(["fsdp", {}])"));
-  const auto parts = program_of(given, strategy(kTwo, R"(["fsdp", {"cpu_offload": true}])"));
+  const auto whole = program_of(given, strategy_on(kTwo, R"(["fsdp", {}])"));
+  const auto parts = program_of(given, strategy_on(kTwo, R"(["fsdp", {"cpu_offload": true}])"));
   CHECK(bytes_of(whole, Frame::Kind::persistent, false) ==
         bytes_of(parts, Frame::Kind::persistent, false) + parts.host_bytes);
   CHECK(parts.host_bytes >= 3 * 8 * elements / 2);
   CHECK(parts.peak_bytes < whole.peak_bytes);
   const auto prediction = [&](const char* methods) {
     DryRuns traces;
-    return compile::predict_memory(given.graph, plan_of(given, strategy(kTwo, methods), kRows),
+    return compile::predict_memory(given.graph, plan_of(given, strategy_on(kTwo, methods), kRows),
                                    {.clip_norm = 0.5}, traces);
   };
   CHECK(prediction(R"(["fsdp", {"cpu_offload": true}])").host_bytes ==
@@ -150,7 +143,7 @@ TEST_CASE("the device's peak falls by what lies on the host but for what is unde
 TEST_CASE("copies run beside the ops, where a trace shows them") {
   const auto& given = gpt();
   const auto program =
-      program_of(given, strategy(kOne, R"(["offload", {"1": "blocks.*", "optimizer": true}])"));
+      program_of(given, strategy_on(kOne, R"(["offload", {"1": "blocks.*", "optimizer": true}])"));
   CHECK_THAT(compile::summary(program), Catch::Contains("store over to host") &&
                                             Catch::Contains("fetch over from host") &&
                                             Catch::Contains("persistent host"));
@@ -172,7 +165,8 @@ TEST_CASE("copies run beside the ops, where a trace shows them") {
   CHECK(copies > 50);
   CHECK(beside > copies * 3 / 4);
   const auto communicator = exec::single_communicator();
-  exec::Executor executor(program, *communicator, plan_of(given, strategy(kOne, ""), kRows).mesh);
+  exec::Executor executor(program, *communicator,
+                          plan_of(given, strategy_on(kOne, ""), kRows).mesh);
   executor.record(true);
   executor.run({.step = 1,
                 .scalars = {{"lr.0", 0.01}},
@@ -190,9 +184,9 @@ TEST_CASE("copies run beside the ops, where a trace shows them") {
 
 TEST_CASE("a copy that is left out, or memory used too soon, is found out") {
   const auto& given = gpt();
-  const auto plan =
-      plan_of(given, strategy(kOne, R"(["offload", {"1": "blocks.*", "optimizer": true}])"), kRows);
-  const auto one = train(given, plan_of(given, strategy(kOne, ""), kRows))[0];
+  const auto plan = plan_of(
+      given, strategy_on(kOne, R"(["offload", {"1": "blocks.*", "optimizer": true}])"), kRows);
+  const auto one = train(given, plan_of(given, strategy_on(kOne, ""), kRows))[0];
   CHECK(compare(one, train(given, plan)) == "");
   for (const char* part : {"forward", "step"}) {
     const auto forget = [&](Program& program) {
@@ -228,7 +222,7 @@ TEST_CASE("offloading nothing, too much or what is not there is refused") {
   const auto& given = gpt();
   const auto why = [&](const char* offload) -> std::string {
     try {
-      plan_of(given, strategy(kOne, std::string(R"(["offload", )") + offload + "]"), kRows);
+      plan_of(given, strategy_on(kOne, std::string(R"(["offload", )") + offload + "]"), kRows);
     } catch (const Error& error) {
       return error.what();
     }

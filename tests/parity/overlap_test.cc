@@ -26,20 +26,13 @@ const Given& gpt(int64_t microbatches = 1) {
   return at->second;
 }
 
-std::string strategy(const std::string& axes, const std::string& methods,
-                     int64_t microbatches = 1) {
-  return fmt::format(
-      R"([["parallel_mode", [{}]], ["gradient_accumulation", {{"microbatches": {}}}]{}])", axes,
-      microbatches, methods.empty() ? "" : ", " + methods);
-}
-
 constexpr const char* kOne = R"(["data", 1])";
 constexpr const char* kTwo = R"(["data", 2])";
 constexpr const char* kTensor = R"(["tensor", 2])";
 const std::string kSmallBuckets = R"(["grad_comm", {"bucket_mb": 0.001}], )";
 
 plan::Plan plan_for(const char* axes, const std::string& methods, int64_t microbatches = 1) {
-  return plan_of(gpt(microbatches), strategy(axes, methods, microbatches), kRows);
+  return plan_of(gpt(microbatches), strategy_on(axes, methods, microbatches), kRows);
 }
 
 Program program_of(const char* axes, const std::string& methods, int64_t microbatches = 1) {

@@ -64,16 +64,9 @@ TEST_CASE("sharded sequences move what theory says") {
     DryRuns traces;
     const auto program =
         compile::compile(given.graph, plan_of(given, mesh, methods), {}, 0, traces);
-    std::map<std::string, int> found;
-    for (const auto& section : program.sections) {
-      for (const auto& i : section.instructions) {
-        if (i.kind != Instruction::Kind::collective || i.op == "comm::all_reduce") continue;
-        ++found[fmt::format("{} {}", i.phase == graph::Phase::forward ? "forward" : "backward",
-                            i.op.substr(6))];
-      }
-    }
     std::string text;
-    for (const auto& [what, count] : found) text += fmt::format("{} x {}\n", count, what);
+    for (const auto& [what, count] : exchanges_of(program))
+      text += fmt::format("{} x {}\n", count, what);
     return text;
   };
   for (const char* keys : {kGpt, kLlama}) {

@@ -89,6 +89,24 @@ plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows
                             {.graph = &given.graph, .global_batch = rows});
 }
 
+std::string strategy_on(const std::string& axes, const std::string& methods, int64_t microbatches) {
+  return fmt::format(
+      R"([["parallel_mode", [{}]], ["gradient_accumulation", {{"microbatches": {}}}]{}])", axes,
+      microbatches, methods.empty() ? "" : ", " + methods);
+}
+
+std::map<std::string, int> exchanges_of(const compile::Program& program) {
+  std::map<std::string, int> found;
+  for (const auto& section : program.sections) {
+    for (const auto& i : section.instructions) {
+      if (i.kind != compile::Instruction::Kind::collective || i.op == "comm::all_reduce") continue;
+      ++found[fmt::format("{} {}", i.phase == graph::Phase::forward ? "forward" : "backward",
+                          i.op.substr(6))];
+    }
+  }
+  return found;
+}
+
 std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
                            const std::function<void(compile::Program&)>& edit,
                            const compile::StepSpec& spec, int64_t steps) {

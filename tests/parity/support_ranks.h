@@ -45,6 +45,13 @@ std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 
 // step (or of one of its microbatches).
 plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows);
 
+// Returns a strategy as data: axes (`["data", 2]`), and methods beside the microbatches.
+std::string strategy_on(const std::string& axes, const std::string& methods,
+                        int64_t microbatches = 1);
+
+// Returns how often each collective but all_reduce stands in a program: "forward all_gather".
+std::map<std::string, int> exchanges_of(const compile::Program& program);
+
 // Compiles the plan for each of its ranks, applies `edit` to the programs, and trains on them, each
 // rank a thread; gradients are clipped unless the spec says otherwise. Returns each rank's outcome.
 std::vector<Outcome> train(const Given& given, const plan::Plan& plan,

@@ -71,6 +71,29 @@ void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& 
     CHECK(at::allclose(a.second[i], b.second[i], 1e-10, 1e-10));
 }
 
+// Ranks that hold parts, by `job` (the setup's, with its own microbatch), and one that holds all
+// save for each other, both ways, and step and evaluate alike.
+void check_exchange(Setup& setup, const Job& job, const Strategy& strategy, int64_t ranks) {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("perigee-trainer-" + std::to_string(::getpid()));
+  const auto data = setup.data();
+  const auto batch = data->at(1, {0, 8});
+  Trainer parts{*setup.module, make_plan(setup.source, strategy, job, {ranks}), job,
+                Ranks::threads(ranks), nullptr};
+  Trainer whole{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
+                Ranks::threads(1), nullptr};
+  parts.step(batch);
+  parts.save(folder.string());
+  whole.load(folder.string());
+  // The program of an evaluation borrows the parts.
+  CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
+  CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+  whole.save(folder.string());
+  parts.load(folder.string());
+  CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 
 TEST_CASE("a built-in model trained over ranks and microbatches equals one rank", "[device]") {
@@ -223,25 +246,7 @@ TEST_CASE("a trainer keeps parameters in parts, one element and many", "[device]
           fmt::format(R"([["{}", {{"atorch_size_based_min_num_params": {}}}]])", method, size));
       check_equal(one, setup.run(4, 2, strategy));
       check_equal(one, setup.run(2, 2, strategy));
-
-      const auto folder = std::filesystem::temp_directory_path() /
-                          ("perigee-trainer-parts-" + std::to_string(::getpid()));
-      const auto data = setup.data();
-      const auto batch = data->at(1, {0, 8});
-      Trainer parts{*setup.module, make_plan(setup.source, strategy, setup.job, {4}), setup.job,
-                    Ranks::threads(4), nullptr};
-      Trainer whole{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
-                    Ranks::threads(1), nullptr};
-      parts.step(batch);
-      parts.save(folder.string());
-      whole.load(folder.string());
-      // The program of an evaluation borrows the parts.
-      CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
-      CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
-      whole.save(folder.string());
-      parts.load(folder.string());
-      CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
-      std::filesystem::remove_all(folder);
+      check_exchange(setup, setup.job, strategy, 4);
     }
   }
 }
@@ -250,10 +255,6 @@ TEST_CASE("weights split over an axis and in parts over another are saved and pu
           "[device]") {
   Setup setup(toml("kind = 'gpt'\nlayers = 2\nwidth = 12\nheads = 6\nvocab = 10\ndropout = 0.1"));
   const auto one = setup.run(1, 8);
-  const auto folder = std::filesystem::temp_directory_path() /
-                      ("perigee-trainer-both-" + std::to_string(::getpid()));
-  const auto data = setup.data();
-  const auto batch = data->at(1, {0, 8});
   for (const std::string mesh :
        {R"([["tensor", 3], ["data", 2]])", R"([["data", 2], ["tensor", 2]])",
         R"([["tensor", 2], ["zero", 2], ["data", 1]])"}) {
@@ -263,28 +264,14 @@ TEST_CASE("weights split over an axis and in parts over another are saved and pu
           fmt::format(R"([["parallel_mode", {}], "tensor_parallel", "{}"])", mesh, method));
       const int64_t ranks = mesh.find('3') == std::string::npos ? 4 : 6;
       check_equal(one, setup.run(ranks, 4, strategy));
-      Trainer parts{*setup.module, make_plan(setup.source, strategy, setup.job, {ranks}), setup.job,
-                    Ranks::threads(ranks), nullptr};
-      Trainer whole{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
-                    Ranks::threads(1), nullptr};
-      parts.step(batch);
-      parts.save(folder.string());
-      whole.load(folder.string());
-      CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
-      whole.step(batch);
-      whole.save(folder.string());
-      parts.load(folder.string());
-      CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
-      std::filesystem::remove_all(folder);
+      check_exchange(setup, setup.job, strategy, ranks);
     }
   }
 }
 
 TEST_CASE("stages of a pipeline are saved, loaded, evaluated and put together", "[device]") {
-  const auto folder = std::filesystem::temp_directory_path() /
-                      ("perigee-trainer-stages-" + std::to_string(::getpid()));
-  const auto check = [&](const std::string& model, const std::string& mesh, int64_t ranks,
-                         const std::string& methods) {
+  const auto check = [](const std::string& model, const std::string& mesh, int64_t ranks,
+                        const std::string& methods) {
     CAPTURE(model, mesh, methods);
     Setup setup(toml(model));
     setup.job.batch.micro = 4;
@@ -293,21 +280,7 @@ TEST_CASE("stages of a pipeline are saved, loaded, evaluated and put together", 
     auto job = setup.job;
     job.batch.micro = 4 / (ranks / 2);
     check_equal(setup.run(1, 4), setup.run(ranks, job.batch.micro, strategy));
-    const auto data = setup.data();
-    const auto batch = data->at(1, {0, 8});
-    Trainer parts{*setup.module, make_plan(setup.source, strategy, job, {ranks}), job,
-                  Ranks::threads(ranks), nullptr};
-    Trainer whole{*setup.module, make_plan(setup.source, Strategy(), setup.job, {1}), setup.job,
-                  Ranks::threads(1), nullptr};
-    parts.step(batch);
-    parts.save(folder.string());
-    whole.load(folder.string());
-    CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
-    CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
-    whole.save(folder.string());
-    parts.load(folder.string());
-    CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
-    std::filesystem::remove_all(folder);
+    check_exchange(setup, job, strategy, ranks);
   };
   const std::string two = R"([["pipe", 2]])", four = R"([["data", 2], ["pipe", 2]])";
   const std::string tied = "kind = 'gpt'\nlayers = 2\nwidth = 12\nheads = 6\nvocab = 10";

@@ -25,6 +25,7 @@
 #include "exec/threads.h"
 #include "graph/flops.h"
 #include "methods/method.h"
+#include "tools/bench/gpt.h"
 
 namespace {
 
@@ -33,17 +34,6 @@ using compile::Binding;
 using compile::Program;
 
 constexpr int kWarmUp = 2;
-constexpr const char* kJob = R"(
-[model]
-kind = "gpt"
-layers = 4
-width = 256
-heads = 4
-vocab = 256
-[data]
-synthetic = true
-sequence = 256
-)";
 
 class DryRuns : public compile::TraceSource {
  public:

@@ -23,6 +23,7 @@
 #include "exec/dry_run.h"
 #include "exec/executor.h"
 #include "exec/gloo.h"
+#include "tools/bench/gpt.h"
 
 namespace {
 
@@ -31,17 +32,6 @@ using compile::Binding;
 
 constexpr int64_t kWorld = 2;
 constexpr int kWarmUp = 2, kRuns = 20;
-constexpr const char* kJob = R"(
-[model]
-kind = "gpt"
-layers = 4
-width = 256
-heads = 4
-vocab = 256
-[data]
-synthetic = true
-sequence = 256
-)";
 
 class DryRuns : public compile::TraceSource {
  public:

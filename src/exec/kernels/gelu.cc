@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "exec/kernels/kernels.h"
-#include "exec/kernels/lanes.h"
+#include "exec/kernels/lanes_op.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -88,31 +88,17 @@ PERIGEE_GELU(float)
 PERIGEE_GELU(c10::BFloat16)
 #undef PERIGEE_GELU
 
-bool has_kernel(const Arguments& a) {
-  const auto dtype = a.type().dtype;
-  return dtype == graph::DType::float32 || dtype == graph::DType::bfloat16;
-}
-
-// Calls f<T>() for the types of has_kernel.
-template <class F>
-void dispatch(at::ScalarType type, F f) {
-  type == at::kFloat ? f.template operator()<float>() : f.template operator()<c10::BFloat16>();
-}
-
-// Elements for one thread at least.
-constexpr int64_t kGrain = 32768;
-
 }  // namespace
 
 Kernel gelu(const Arguments& a) {
-  if (!has_kernel(a)) return {};
+  if (!has_lanes(a)) return {};
   return [self = a.operand("self"), exact = a.text("approximate", "none") == "none",
           library = dispatcher_kernel(a.op())](std::span<const Tensor> in, std::span<Tensor> out,
                                                const Draw& draw) {
     const auto& x = in[self];
     if (!x.is_contiguous()) return library(in, out, draw);
     out[0] = at::empty(x.sizes(), x.options());
-    dispatch(x.scalar_type(), [&]<class T>() {
+    dispatch_lanes(x.scalar_type(), [&]<class T>() {
       const T* from = x.const_data_ptr<T>();
       T* to = out[0].mutable_data_ptr<T>();
       at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -123,7 +109,7 @@ Kernel gelu(const Arguments& a) {
 }
 
 Kernel gelu_backward(const Arguments& a) {
-  if (!has_kernel(a)) return {};
+  if (!has_lanes(a)) return {};
   return [grad = a.operand("grad_output"), self = a.operand("self"),
           exact = a.text("approximate", "none") == "none", library = dispatcher_kernel(a.op())](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw& draw) {
@@ -134,7 +120,7 @@ Kernel gelu_backward(const Arguments& a) {
       return library(in, out, draw);
     }
     out[0] = at::empty(x.sizes(), x.options());
-    dispatch(x.scalar_type(), [&]<class T>() {
+    dispatch_lanes(x.scalar_type(), [&]<class T>() {
       const T *upstream = g.const_data_ptr<T>(), *from = x.const_data_ptr<T>();
       T* to = out[0].mutable_data_ptr<T>();
       at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "exec/kernels/kernels.h"
-#include "exec/kernels/lanes.h"
+#include "exec/kernels/lanes_op.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -40,29 +40,15 @@ PERIGEE_SWIGLU(float)
 PERIGEE_SWIGLU(c10::BFloat16)
 #undef PERIGEE_SWIGLU
 
-bool has_kernel(const Arguments& a) {
-  const auto dtype = a.type().dtype;
-  return dtype == graph::DType::float32 || dtype == graph::DType::bfloat16;
-}
-
-// Calls f<T>() for the types of has_kernel.
-template <class F>
-void dispatch(at::ScalarType type, F f) {
-  type == at::kFloat ? f.template operator()<float>() : f.template operator()<c10::BFloat16>();
-}
-
-// Elements for one thread at least.
-constexpr int64_t kGrain = 32768;
-
 }  // namespace
 
 Kernel swiglu(const Arguments& a) {
-  if (!has_kernel(a)) return {};
+  if (!has_lanes(a)) return {};
   return [first = a.operand("gate"), second = a.operand("up")](std::span<const Tensor> in,
                                                                std::span<Tensor> out, const Draw&) {
     const auto gate = in[first].contiguous(), up = in[second].contiguous();
     out[0] = at::empty(gate.sizes(), gate.options());
-    dispatch(gate.scalar_type(), [&]<class T>() {
+    dispatch_lanes(gate.scalar_type(), [&]<class T>() {
       const T *x = gate.const_data_ptr<T>(), *y = up.const_data_ptr<T>();
       T* to = out[0].mutable_data_ptr<T>();
       at::parallel_for(0, gate.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -73,14 +59,14 @@ Kernel swiglu(const Arguments& a) {
 }
 
 Kernel swiglu_backward(const Arguments& a) {
-  if (!has_kernel(a)) return {};
+  if (!has_lanes(a)) return {};
   return [upstream = a.operand("grad"), first = a.operand("gate"), second = a.operand("up")](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
     const auto grad = in[upstream].contiguous(), gate = in[first].contiguous(),
                up = in[second].contiguous();
     out[0] = at::empty(gate.sizes(), gate.options());
     auto other = at::empty(gate.sizes(), gate.options());
-    dispatch(gate.scalar_type(), [&]<class T>() {
+    dispatch_lanes(gate.scalar_type(), [&]<class T>() {
       const T *g = grad.const_data_ptr<T>(), *x = gate.const_data_ptr<T>(),
               *y = up.const_data_ptr<T>();
       T *to_gate = out[0].mutable_data_ptr<T>(), *to_up = other.mutable_data_ptr<T>();
