@@ -20,8 +20,8 @@ function methods.tensor_parallel(config) end
 ---@return table
 function methods.sequence_parallel(config) end
 
----Shards activations on their sequence over an axis of the mesh, through attention: its keys and values are gathered, or exchanged for heads.
----@param config? table config: axis (string): the axis; default `context`; attention (string): all_gather (default): every rank sees all keys and values; all_to_all: all of some heads.
+---Shards activations on their sequence over an axis of the mesh, through attention: its keys and values are gathered, go round the ranks, or are exchanged for heads. Under a causal mask all ranks get the same work.
+---@param config? table config: axis (string): the axis; default `context`; attention (string): all_gather (default): every rank sees all keys and values; ring: they go round, a part at a time; all_to_all: all of some heads; hierarchical: all_to_all within `inner`, a ring over `axis`; inner (string): the axis of hierarchical's all_to_all; default `sequence`; load_balance (boolean): of all_gather and ring: each rank has a piece from the front of the sequence and one from its end; default where attention is causal and the sequence divides so.
 ---@return table
 function methods.context_parallel(config) end
 

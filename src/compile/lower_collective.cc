@@ -1,5 +1,6 @@
 // Collectives of a graph, over any dim of a tensor in any layout, become collectives over flat
 // buffers with copies before and behind them.
+#include <algorithm>
 
 #include "compile/collective.h"
 #include "compile/layout.h"
@@ -137,6 +138,15 @@ void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& o
   if (in_dim >= 0) {
     instruction.args.emplace_back(exchanges ? "received" : "counts",
                                   counts_of(to.shape, in_dim, ranks));
+  }
+  if (node.op == "comm::shift") {
+    const int64_t rank = draft_.program.rank;
+    const auto group = mesh::group_of(mesh_, mesh::split_axes(axes), rank);
+    const int64_t index = std::find(group.begin(), group.end(), rank) - group.begin();
+    std::vector<int64_t> sent(ranks), received(ranks);
+    sent[(index + 1) % ranks] = received[(index + ranks - 1) % ranks] = from.numel();
+    instruction.args.emplace_back("sent", sent);
+    instruction.args.emplace_back("received", received);
   }
   home.bytes = out_dim >= 0 ? most(to, out_dim, from.shape[out_dim]) : 0;
   ValueId made, unpacked;

@@ -187,7 +187,7 @@ Alike alike(const Common& common, const plan::Plan& plan) {
     std::iota(result.ranks.begin(), result.ranks.end(), 0);
   }
   Signatures signatures(plan, common.sharding, common.graph);
-  signatures.find_first_ranks(
+  signatures.find_places(
       [&](int64_t rank) { return shape_hash(local_graph(common, plan, rank).graph); });
   std::map<std::string, shard::LocalGraph> whole;        // by what decides it: not the stage
   std::map<std::string, int64_t> by_signature, by_hash;  // the first rank

@@ -6,7 +6,7 @@ namespace perigee::compile {
 
 Signatures::Signatures(const plan::Plan& plan, const shard::Sharding& sharding,
                        const graph::Graph& graph)
-    : plan_(plan), first_matters_(plan.mesh.axes.size()) {
+    : plan_(plan), matters_(plan.mesh.axes.size()) {
   for (size_t v = 0; v < sharding.values.size(); ++v) {
     add(graph.values[v].type.shape, sharding.values[v]);
   }
@@ -40,20 +40,25 @@ void Signatures::add(const std::vector<int64_t>& shape, const mesh::Placements& 
   }
 }
 
-void Signatures::find_first_ranks(const std::function<std::string(int64_t)>& local) {
+void Signatures::find_places(const std::function<std::string(int64_t)>& local) {
   const auto& mesh = plan_.mesh;
-  const auto rank_at = [&](int64_t position) {
-    return mesh.order.empty() ? position : mesh.order[position];
-  };
   std::string first;
   int64_t stride = 1;
   for (size_t a = 0; a < mesh.axes.size(); ++a) {
     const auto& axis = mesh.axes[a];
+    const auto at = [&](int64_t place) {
+      const auto position = stride * place;
+      return local(mesh.order.empty() ? position : mesh.order[position]);
+    };
     if (axis.size > 1 && axis.name != plan_.pipeline.axis) {
-      if (first.empty()) first = local(rank_at(0));
-      // The last rank of the axis: parts of uneven cuts are the shortest there, which counts as a
-      // difference; that tells ranks apart that need not be, and never the other way round.
-      first_matters_[a] = local(rank_at(stride * (axis.size - 1))) != first;
+      if (first.empty()) first = at(0);
+      // Parts of uneven cuts are the shortest on the last rank, which counts as a difference; that
+      // tells ranks apart that need not be, and never the other way round.
+      const auto last = at(axis.size - 1);
+      if (last != first) {
+        const bool differ = axis.size > 2 && at(1) != last;
+        matters_[a] = differ ? Matters::each : Matters::first;
+      }
     }
     stride *= axis.size;
   }
@@ -63,7 +68,8 @@ std::string Signatures::without_stage(int64_t rank) const {
   const auto position = mesh::coordinates(plan_.mesh, rank);
   std::string text;
   for (size_t a = 0; a < position.size(); ++a) {
-    if (first_matters_[a]) text += position[a] == 0 ? 'f' : 'o';
+    if (matters_[a] == Matters::first) text += position[a] == 0 ? 'f' : 'o';
+    if (matters_[a] == Matters::each) text += fmt::format(" {}={}", a, position[a]);
   }
   for (const auto& cut : cuts_) {
     int64_t length = cut.size;

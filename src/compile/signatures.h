@@ -17,9 +17,10 @@ class Signatures {
   // The plan is kept by reference.
   Signatures(const plan::Plan& plan, const shard::Sharding& sharding, const graph::Graph& graph);
 
-  // Finds the axes on which the first rank does more than the others: `local` returns a hash of a
-  // rank's graph, and is asked once for each axis of several ranks.
-  void find_first_ranks(const std::function<std::string(int64_t rank)>& local);
+  // Finds the axes on which the first rank does more than the others, or every rank something else
+  // (attention to the keys before its queries): `local` returns a hash of a rank's graph, and is
+  // asked at most twice for each axis of several ranks.
+  void find_places(const std::function<std::string(int64_t rank)>& local);
 
   // Returns a text that is equal for ranks whose graphs of all stages are; and for ranks whose
   // programs are.
@@ -34,11 +35,13 @@ class Signatures {
     auto operator<=>(const Cut&) const = default;
   };
 
+  enum class Matters : uint8_t { nothing, first, each };
+
   void add(const std::vector<int64_t>& shape, const mesh::Placements& placements);
 
   const plan::Plan& plan_;
   std::set<Cut> cuts_;
-  std::vector<bool> first_matters_;  // by axis
+  std::vector<Matters> matters_;  // by axis: which place on it a rank has
 };
 
 }  // namespace perigee::compile

@@ -86,7 +86,8 @@ enum class CollectiveKind : uint8_t {
   message  // send with its receive: a group of two
 };
 
-// Returns the kind of a `comm::` op; send and receive are `message`, exchange is `all_to_all`.
+// Returns the kind of a `comm::` op; send, receive and shift are `message`, exchange is
+// `all_to_all`.
 CollectiveKind collective_kind(std::string_view op);
 std::string_view name_of(CollectiveKind kind);
 

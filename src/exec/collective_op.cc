@@ -14,11 +14,12 @@ namespace {
 
 using Kind = Collective::Kind;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 8> kKinds = {{
+constexpr std::array<std::pair<std::string_view, Kind>, 9> kKinds = {{
     {"comm::all_reduce", Kind::all_reduce},
     {"comm::all_gather", Kind::all_gather},
     {"comm::reduce_scatter", Kind::reduce_scatter},
     {"comm::all_to_all", Kind::all_to_all},
+    {"comm::shift", Kind::all_to_all},
     {"comm::exchange", Kind::all_to_all},
     {"comm::broadcast", Kind::broadcast},
     {"comm::send", Kind::send},
@@ -54,8 +55,8 @@ Transfer transfer_of(const compile::Instruction& instruction) {
     return t;
   }
   fail("exec",
-       "collectives are all_reduce, all_gather, reduce_scatter, all_to_all, exchange, broadcast, "
-       "send and receive, but got {}",
+       "collectives are all_reduce, all_gather, reduce_scatter, all_to_all, shift, exchange, "
+       "broadcast, send and receive, but got {}",
        instruction.op);
 }
 

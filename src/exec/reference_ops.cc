@@ -163,10 +163,12 @@ Kernel attention_math(const Arguments& a, Dropout dropout) {
 }
 
 Kernel attention_backward_math(const Arguments& a, Dropout dropout) {
-  return [op = Attention(a, dropout), grad = a.operand("grad"),
+  return [op = Attention(a, dropout), grad = a.operand("grad"), output = a.operand("output"),
+          logsumexp = a.operand("logsumexp"),
           bias_wanted = a.flag("bias_grad", false)](Operands in, Results out, const Draw& draw) {
+    // Of all keys that the queries see, not only of those at hand.
     const auto scores = op.scores(in);
-    const auto probabilities = Attention::probabilities(scores, scores.logsumexp(-1));
+    const auto probabilities = Attention::probabilities(scores, in[logsumexp]);
     const auto mask = op.p > 0 ? op.mask(scores, draw) : Tensor();
     const auto dropped = mask.defined() ? probabilities * mask : probabilities;
     const auto g = widen(in[grad]), q = widen(in[op.query]);
@@ -174,8 +176,7 @@ Kernel attention_backward_math(const Arguments& a, Dropout dropout) {
     const auto v = Attention::repeat_heads(in[op.value], q.size(1));
     auto d_probabilities = at::matmul(g, v.transpose(-2, -1));
     if (mask.defined()) d_probabilities = d_probabilities * mask;
-    const auto d_scores =
-        probabilities * (d_probabilities - (d_probabilities * probabilities).sum(-1, true));
+    const auto d_scores = probabilities * (d_probabilities - (g * widen(in[output])).sum(-1, true));
     // Gradients of repeated heads add up.
     const auto fold = [](const Tensor& t, const Tensor& like) {
       const auto groups = like.size(1);
@@ -194,6 +195,22 @@ Kernel attention_backward_math(const Arguments& a, Dropout dropout) {
 }
 
 namespace {
+
+// Each side weighs as much as the sum of its exponentials.
+Kernel merge_attention(const Arguments& a) {
+  return [self = a.operand("self"), logsumexp = a.operand("logsumexp"), other = a.operand("other"),
+          other_logsumexp = a.operand("other_logsumexp"),
+          dtype = result_type(a)](Operands in, Results out, const Draw&) {
+    const auto sum = at::logaddexp(in[logsumexp], in[other_logsumexp]);
+    const auto weighed = [&](const Tensor& output, const Tensor& own) {
+      const auto weight =
+          at::where(at::isinf(sum), at::zeros({}, sum.options()), (own - sum).exp());
+      return output.to(dtype) * weight.unsqueeze(-1);
+    };
+    out[0] = weighed(in[self], in[logsumexp]) + weighed(in[other], in[other_logsumexp]);
+    put(out, 1, sum);
+  };
+}
 
 Kernel attention(const Arguments& a) { return attention_math(a, exec::dropout); }
 Kernel attention_backward(const Arguments& a) { return attention_backward_math(a, exec::dropout); }
@@ -345,6 +362,7 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::dropout", dropout_op},
     {"perigee::attention", attention},
     {"perigee::attention_backward", attention_backward},
+    {"perigee::merge_attention", merge_attention},
     {"perigee::fp8", fp8},
     {"perigee::fp8_blocks", fp8_blocks},
     {"perigee::fp8_amax", fp8_amax},

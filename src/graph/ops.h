@@ -19,6 +19,8 @@
 //       logsumexp is float64 for float64, else float32
 //   perigee::attention_backward(grad, query, key, value, bias?, output, logsumexp, causal, scale, p, random_key,
 //       bias_grad) -> (d_query, d_key, d_value, d_bias?)    d_bias (bias's shape) only where bias_grad
+//   perigee::merge_attention(self [b,h,s,e], logsumexp [b,h,s], other, other_logsumexp) -> (output, logsumexp)
+//       of attention to the keys of both, typed as logsumexp; shard/ adds it
 //   perigee::swiglu(gate, up)                  silu(gate) * up
 //   perigee::swiglu_backward(grad, gate, up) -> (d_gate, d_up)
 //   perigee::rms_norm(self [*, n], weight? [n], eps) -> (output, rstd [*, 1])
@@ -69,11 +71,12 @@
 //   comm::all_gather(self, axis, dim)          type; shards in group order, uneven sizes allowed
 //   comm::reduce_scatter(self, axis, dim, op)  type
 //   comm::all_to_all(self, axis, split_dim, cat_dim)
+//   comm::shift(self, axis)                    self of the rank before in the group, of the last for the first
 //   comm::exchange(self [r,*], counts [n,n], axis, back)     type; counts[i][j] rows of i's go to j; back: of j's to i
 //   comm::broadcast(self, axis, root)
 //   comm::send(self, axis, peer), comm::receive(axis, peer)
 // In programs operands and results of these are flat, the ranks' parts one after the other; what packs and unpacks is
-// perigee::copy_. compile/ adds `counts`, the parts' elements (all_to_all: `sent` and `received`), and a second result
+// perigee::copy_. compile/ adds `counts`, the parts' elements (all_to_all, shift: `sent` and `received`), and a second result
 // where a collective works in memory of its own (compile/collective.h).
 //
 // -- In programs only (compile/ adds them). A name ending in _ writes its first operand(s) in place and makes no result;

@@ -1,5 +1,6 @@
 #include "mesh/placement.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/error.h"
@@ -38,10 +39,12 @@ Placement parse_placement(std::string_view text) {
       read = std::from_chars(read.ptr + 1, end, run);
       right = read.ec == std::errc() && run > 0;
     }
-    if (right && read.ptr == end) return Placement::shard(dim, run);
+    const bool zigzag = right && read.ptr != end && *read.ptr == 'z';
+    if (right && read.ptr + (zigzag ? 1 : 0) == end) return Placement::shard(dim, run, zigzag);
   }
   fail("mesh",
-       "a placement is R, S<dim>, S<dim>/<run>, P, P(avg), P(max), P(min) or -, but got \"{}\"",
+       "a placement is R, S<dim>, S<dim>/<run>, S<dim>z, P, P(avg), P(max), P(min) or -, but got "
+       "\"{}\"",
        text);
 }
 
@@ -52,8 +55,9 @@ std::string to_string(const Placement& placement) {
     case Placement::Kind::replicate:
       return "R";
     case Placement::Kind::shard:
-      return placement.run == 0 ? fmt::format("S{}", placement.dim)
-                                : fmt::format("S{}/{}", placement.dim, placement.run);
+      return fmt::format("S{}{}{}", placement.dim,
+                         placement.run == 0 ? "" : fmt::format("/{}", placement.run),
+                         placement.zigzag ? "z" : "");
     case Placement::Kind::open:
       return "-";
     case Placement::Kind::partial:
@@ -116,8 +120,8 @@ std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placeme
   const auto position = coordinates(mesh, rank);
   for (size_t a = placements.size(); a-- > 0;) {
     if (!placements[a].is_shard()) continue;
-    if (placements[a].run != 0) {
-      fail("mesh", "a range of a dim is one piece, but {} on axis {} cuts runs",
+    if (placements[a].run != 0 || placements[a].zigzag) {
+      fail("mesh", "a range of a dim is one piece, but {} on axis {} cuts several",
            to_string(placements[a]), mesh.axes[a].name);
     }
     auto& range = ranges[placements[a].dim];
@@ -127,18 +131,49 @@ std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placeme
   return ranges;
 }
 
+std::vector<Range> zigzag_pieces(int64_t size, int64_t ranks, Range range) {
+  const int64_t chunk = size / (2 * ranks), end = range.begin + range.length;
+  std::vector<Range> pieces;
+  for (int64_t at = range.begin; at < end;) {
+    const int64_t place = at / chunk, inside = at % chunk;
+    const int64_t of = place % 2 == 0 ? place / 2 : 2 * ranks - 1 - place / 2;
+    const int64_t length = std::min(chunk - inside, end - at);
+    pieces.push_back({of * chunk + inside, length});
+    at += length;
+  }
+  return pieces;
+}
+
+std::vector<Range> local_pieces(const std::vector<int64_t>& shape, const Placements& placements,
+                                const Mesh& mesh, int64_t rank, int dim) {
+  auto plain = placements;
+  int64_t ranks = 0;
+  for (size_t a = 0; a < plain.size(); ++a) {
+    if (plain[a].is_shard() && plain[a].dim != dim) plain[a] = Placement::replicate();
+    if (!plain[a].zigzag) continue;
+    ranks = mesh.axes[a].size;
+    plain[a].zigzag = false;
+  }
+  const auto held = local_ranges(shape, plain, mesh, rank)[dim];
+  return ranks == 0 ? std::vector{held} : zigzag_pieces(shape[dim], ranks, held);
+}
+
 bool runs_divide(const std::vector<int64_t>& shape, const Placements& placements,
                  const Mesh& mesh) {
   for (const auto& cut : placements) {
-    if (!cut.is_shard() || cut.run == 0) continue;
-    int64_t between = 1, within = 1;
+    if (!cut.is_shard() || (cut.run == 0 && !cut.zigzag)) continue;
+    int64_t between = 1, within = 1, zigzags = 0;
     for (size_t a = 0; a < placements.size(); ++a) {
       const auto& p = placements[a];
       if (!p.is_shard() || p.dim != cut.dim) continue;
-      if (p.run != 0 && p.run != cut.run) return false;
-      (p.run == 0 ? between : within) *= mesh.axes[a].size;
+      if (p.zigzag && (p.run != cut.run || ++zigzags > 1)) return false;
+      if (p.run != 0 && cut.run != 0 && p.run != cut.run) return false;
+      (p.run == cut.run ? within : between) *= mesh.axes[a].size;
     }
-    if (shape[cut.dim] % (cut.run * between) != 0 || cut.run % within != 0) return false;
+    if (cut.zigzag) within *= 2;
+    const int64_t run = cut.run == 0 ? shape[cut.dim] : cut.run;
+    if (run == 0) continue;
+    if (shape[cut.dim] % (run * between) != 0 || run % within != 0) return false;
   }
   return true;
 }

@@ -21,10 +21,16 @@ struct Placement {
   // So lies a dim that merges others of which an inner one is sharded (the rows of [batch *
   // sequence, width] with the sequence sharded). Values within a graph only, no inputs or outputs.
   int64_t run = 0;
+  // shard, over n ranks: the dim, or every run, is first put into another order of its 2n equal
+  // chunks (0, 2n-1, 1, 2n-2, ...), so that rank r holds chunks r and 2n-1-r: an equal part of what
+  // lies below the diagonal of a causal mask. Of a dim, on one axis; not for parameters.
+  bool zigzag = false;
   bool operator==(const Placement&) const = default;
 
   static Placement replicate() { return {}; }
-  static Placement shard(int dim, int64_t run = 0) { return {Kind::shard, dim, Reduce::sum, run}; }
+  static Placement shard(int dim, int64_t run = 0, bool zigzag = false) {
+    return {Kind::shard, dim, Reduce::sum, run, zigzag};
+  }
   // Left to propagation: in a plan, on an axis that a pin says nothing about.
   static Placement open() { return {Kind::open, -1, Reduce::sum}; }
   static Placement partial(Reduce r = Reduce::sum) { return {Kind::partial, -1, r}; }
@@ -37,8 +43,8 @@ struct Placement {
 // One placement for each axis of the mesh, in its order.
 using Placements = std::vector<Placement>;
 
-// Text form: "R", "S0", "S0/8" (runs of 8), "P", "P(max)", "-" (open); of a tensor: "S0,R". Parsing
-// throws Error.
+// Text form: "R", "S0", "S0/8" (runs of 8), "S0z" and "S0/8z" (zigzag), "P", "P(max)", "-" (open);
+// of a tensor: "S0,R". Parsing throws Error.
 std::string to_string(const Placement& placement);
 std::string to_string(const Placements& placements);
 Placements parse_placements(std::string_view text);
@@ -56,12 +62,22 @@ Range split(int64_t size, int64_t parts, int64_t index);
 
 // Returns the piece of every dim that `rank` holds. A dim sharded on several axes is split by the
 // last of them first (it is the outermost), so that the shards of a group over several axes lie in
-// group order. Throws Error for shards in runs, which are no range.
+// group order. Throws Error for shards in runs or zigzag, which are no range.
 std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placements& placements,
                                 const Mesh& mesh, int64_t rank);
 
-// Returns true when runs can be cut so: each dim has runs of one length that make it up, all parts
-// of a run are equal, and the axes that cut the dim itself cut it between runs.
+// Returns the pieces of a dim of `size` elements that lie in a range of the same dim put into the
+// order of zigzag shards over so many ranks, chunk by chunk. Its 2 * ranks chunks are equal.
+std::vector<Range> zigzag_pieces(int64_t size, int64_t ranks, Range range);
+
+// Returns the pieces of a dim that `rank` holds, in the order in which its tensor has them: one, or
+// two where it is cut zigzag. Throws Error for shards in runs.
+std::vector<Range> local_pieces(const std::vector<int64_t>& shape, const Placements& placements,
+                                const Mesh& mesh, int64_t rank, int dim);
+
+// Returns true when runs and zigzags can be cut so: each dim has runs of one length that make it up
+// and at most one zigzag, all parts are equal, and the axes that cut the dim itself cut it between
+// runs.
 bool runs_divide(const std::vector<int64_t>& shape, const Placements& placements, const Mesh& mesh);
 
 // Returns the rank's local shape. Throws Error where runs do not divide.

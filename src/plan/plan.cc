@@ -210,9 +210,9 @@ void verify(const Plan& plan, const graph::Graph& graph) {
         fail("plan", "a parameter is placed on every axis, but {} as \"{}\"", name,
              mesh::to_string(placements));
       }
-      if (p.is_partial() || p.run != 0) {
-        fail("plan", "an input is replicated or sharded in one piece, but {} is placed as \"{}\"",
-             name, mesh::to_string(placements));
+      if (p.is_partial() || p.run != 0 || (p.zigzag && !is_data)) {
+        fail("plan", "an input is replicated or sharded in one piece{}, but {} is placed as \"{}\"",
+             is_data ? " or zigzag" : "", name, mesh::to_string(placements));
       }
     }
   }

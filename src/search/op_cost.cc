@@ -95,7 +95,9 @@ cost::Time OpCosts::collective(const Exchange& exchange) {
   if (exchange.copies) {
     return {exchange.bytes / cluster_.device(exchange.ranks.front()).host, false};
   }
-  const auto ranks = static_cast<int64_t>(exchange.ranks.size());
+  // All messages of a shift are under way at once.
+  const bool message = exchange.kind == cost::CollectiveKind::message;
+  const auto ranks = message ? 2 : static_cast<int64_t>(exchange.ranks.size());
   if (const auto seconds = measurements_.collective(exchange.kind, ranks, exchange.bytes)) {
     return {*seconds, true};
   }

@@ -14,8 +14,9 @@ using mesh::Reduce;
 struct Option {
   enum class Kind : uint8_t { replicate, dim, linear, crossing };
   Kind kind = Kind::replicate;
-  Cut cut;        // of Kind::dim
-  int group = 0;  // of Kind::linear; of Kind::crossing: which
+  Cut cut;              // of Kind::dim
+  int group = 0;        // of Kind::linear; of Kind::crossing: which
+  bool zigzag = false;  // of Kind::crossing
   Reduce reduce = Reduce::sum;
   bool operator==(const Option&) const = default;
 };
@@ -96,8 +97,10 @@ class Chooser {
       }
     }
     for (size_t c = 0; c < pattern_.crossings.size(); ++c) {
-      if (asks_for(pattern_.crossings[c], axis)) {
-        options.push_back({.kind = Option::Kind::crossing, .group = static_cast<int>(c)});
+      for (bool zigzag : {false, true}) {
+        if (!asks_for(pattern_.crossings[c], axis, zigzag)) continue;
+        options.push_back(
+            {.kind = Option::Kind::crossing, .group = static_cast<int>(c), .zigzag = zigzag});
       }
     }
     options.push_back({});
@@ -105,11 +108,16 @@ class Chooser {
   }
 
   // Whether an operand lies so, or a result is pinned so.
-  bool asks_for(const Crossing& crossing, int axis) const {
-    if (mesh_.axes[axis].size == 1) return false;
+  bool asks_for(const Crossing& crossing, int axis, bool zigzag) const {
+    if (mesh_.axes[axis].size == 1 || (zigzag && !crossing.zigzag)) return false;
     const auto lies = [&](const Placement& p, int dim) {
-      return dim >= 0 && p == Placement::shard(dim);
+      return dim >= 0 && p == Placement::shard(dim, 0, zigzag);
     };
+    if (crossing.visits) {
+      return std::all_of(crossing.moves.begin(), crossing.moves.end(), [&](const auto& moved) {
+        return lies(situation_.operands[moved.tensor][axis], crossing.operands[moved.tensor]);
+      });
+    }
     for (int i = 0; i < call_.operand_count(); ++i) {
       if (lies(situation_.operands[i][axis], crossing.operands[i])) return true;
     }
@@ -169,7 +177,7 @@ class Chooser {
         for (auto& result : choice.results) result[a] = Placement::partial(option.reduce);
       }
       if (option.kind == Option::Kind::crossing) {
-        place(choice, pattern_.crossings[option.group], a);
+        place(choice, pattern_.crossings[option.group], option.zigzag, a);
       }
       if (option.kind != Option::Kind::dim) continue;
       std::vector<int> together;
@@ -192,10 +200,10 @@ class Chooser {
     return choice;
   }
 
-  void place(Choice& choice, const Crossing& crossing, int axis) const {
+  void place(Choice& choice, const Crossing& crossing, bool zigzag, int axis) const {
     const auto put = [&](std::vector<Placements>& tensors, const std::vector<int>& dims) {
       for (size_t i = 0; i < tensors.size(); ++i) {
-        if (dims[i] >= 0) tensors[i][axis] = Placement::shard(dims[i]);
+        if (dims[i] >= 0) tensors[i][axis] = Placement::shard(dims[i], 0, zigzag);
       }
     };
     put(choice.operands, crossing.operands);
@@ -207,10 +215,11 @@ class Chooser {
   bool fits_crossings(const Choice& choice, const std::vector<Option>& picked) const {
     for (int a = 0; a < axes_; ++a) {
       if (picked[a].kind != Option::Kind::crossing) continue;
+      const bool zigzag = pattern_.crossings[picked[a].group].zigzag;
       const auto fits = [&](const Placements& placements, const std::vector<int64_t>& shape) {
-        int64_t parts = 1;
+        int64_t parts = picked[a].zigzag ? 2 : 1;
         for (int b = 0; b < axes_; ++b) {
-          if (placements[b].run != 0) return false;
+          if (placements[b].run != 0 || (placements[b].zigzag && !zigzag)) return false;
           if (!placements[a].is_shard()) continue;
           if (!placements[b].is_shard() || placements[b].dim != placements[a].dim) continue;
           parts *= mesh_.axes[b].size;
@@ -234,13 +243,15 @@ class Chooser {
     for (int a = 0; a < axes_; ++a) {
       if (picked[a].kind != Option::Kind::crossing) continue;
       const auto& crossing = pattern_.crossings[picked[a].group];
-      const int t = crossing.moves;
-      const auto& from = crossing.moves_result ? choice.results[t] : choice.operands[t];
-      const auto& type = crossing.moves_result ? call_.result_type(t) : call_.operand_type(t);
-      // As much as an all-to-all into another dim would.
-      auto to = from;
-      to[a] = Placement::shard(static_cast<int>(type.shape.size()) - 1);
-      cost += redistributor_.path(type, from, to).cost;
+      if (crossing.visits) continue;
+      for (const auto& [of_result, t] : crossing.moves) {
+        const auto& from = of_result ? choice.results[t] : choice.operands[t];
+        const auto& type = of_result ? call_.result_type(t) : call_.operand_type(t);
+        // As much as an all-to-all into another dim would.
+        auto to = from;
+        to[a] = Placement::shard(static_cast<int>(type.shape.size()) - 1);
+        cost += redistributor_.path(type, from, to).cost;
+      }
     }
     return cost;
   }
@@ -380,7 +391,9 @@ bool may_shard(const Call& call, const Pattern& pattern, Cut cut, const std::vec
   for (int a : axes) parts *= mesh.axes[a].size;
   const auto divides = [&](const std::optional<Placement>& p, const std::vector<int64_t>& shape) {
     if (!p) return true;
-    if (p->run != 0) return p->run % parts == 0 && shape[p->dim] % p->run == 0;
+    const int64_t chunks = p->zigzag ? 2 * parts : parts;
+    if (p->run != 0) return p->run % chunks == 0 && shape[p->dim] % p->run == 0;
+    if (p->zigzag) return shape[p->dim] % chunks == 0;
     return pattern.dims[cut.dim].even ? shape[p->dim] % parts == 0 : shape[p->dim] >= parts;
   };
   for (int i = 0; i < call.operand_count(); ++i) {

@@ -12,6 +12,24 @@ ValueId Emitter::full(double value, TensorType type) {
   return lowering_.emit("perigee::full", {{"value", value}}, std::move(type));
 }
 
+ValueId Emitter::slice(ValueId v, int64_t dim, mesh::Range piece) {
+  auto result = type(v);
+  if (piece.begin == 0 && piece.length == result.shape[dim]) return v;
+  result.shape[dim] = piece.length;
+  return lowering_.emit(
+      "aten::slice.Tensor",
+      {{"self", v}, {"dim", dim}, {"start", piece.begin}, {"end", piece.begin + piece.length}},
+      std::move(result));
+}
+
+ValueId Emitter::cat(const std::vector<ValueId>& tensors, int64_t dim) {
+  if (tensors.size() == 1) return tensors[0];
+  auto result = type(tensors[0]);
+  result.shape[dim] = 0;
+  for (auto v : tensors) result.shape[dim] += type(v).shape[dim];
+  return lowering_.emit("aten::cat", {{"tensors", tensors}, {"dim", dim}}, std::move(result));
+}
+
 ValueId Emitter::cast(ValueId v, DType dtype) {
   if (type(v).dtype == dtype) return v;
   return lowering_.emit("perigee::cast", {{"self", v}}, {dtype, type(v).shape});

@@ -15,6 +15,10 @@ class Emitter {
 
   const graph::TensorType& type(graph::ValueId v) const { return lowering_.type(v); }
   graph::ValueId full(double value, graph::TensorType type);
+  // Returns the piece of a dim; v itself where that is all of it.
+  graph::ValueId slice(graph::ValueId v, int64_t dim, mesh::Range piece);
+  // Puts tensors together along a dim; one alone is returned as it is.
+  graph::ValueId cat(const std::vector<graph::ValueId>& tensors, int64_t dim);
   // Returns v itself where it has the dtype.
   graph::ValueId cast(graph::ValueId v, graph::DType dtype);
   graph::ValueId reshape(graph::ValueId v, std::vector<int64_t> shape);

@@ -40,10 +40,10 @@ Pattern whole_pattern(const Call& call);
 // its dims, except those marked whole; other tensors are whole.
 Pattern same_shape_pattern(const Call& call, const std::vector<bool>& whole);
 
-// Tells an op that draws random numbers which block of the global tensor it makes.
-void add_block(const Lowering& lowering, Args& args);
-
 // The lowering of ops that draw random numbers.
 std::vector<graph::ValueId> lower_random(Lowering& lowering);
+
+// The lowering of attention and its backward pass (lower_attention.cc).
+std::vector<graph::ValueId> lower_attention(Lowering& lowering);
 
 }  // namespace perigee::shard

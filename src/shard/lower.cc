@@ -110,4 +110,12 @@ mesh::Range Lowering::result_range(int result, int dim) const {
   return range_of(call.result_shape(result), result_placements[result], dim, mesh, rank);
 }
 
+std::vector<mesh::Range> Lowering::operand_pieces(int operand, int dim) const {
+  return mesh::local_pieces(call.shape(operand), operand_placements[operand], mesh, rank, dim);
+}
+
+std::vector<mesh::Range> Lowering::result_pieces(int result, int dim) const {
+  return mesh::local_pieces(call.result_shape(result), result_placements[result], mesh, rank, dim);
+}
+
 }  // namespace perigee::shard

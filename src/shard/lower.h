@@ -44,6 +44,9 @@ class Lowering {
   // Returns the piece of its dim that the operand or result holds; the dim is not cut in runs.
   mesh::Range operand_range(int operand, int dim) const;
   mesh::Range result_range(int result, int dim) const;
+  // Returns its pieces where it may be cut zigzag.
+  std::vector<mesh::Range> operand_pieces(int operand, int dim) const;
+  std::vector<mesh::Range> result_pieces(int result, int dim) const;
   const graph::TensorType& type(graph::ValueId v) const { return local.type(v); }
 };
 

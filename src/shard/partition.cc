@@ -16,6 +16,7 @@ using graph::Graph;
 using graph::Input;
 using graph::Output;
 using graph::ValueId;
+using mesh::Placement;
 using mesh::Placements;
 
 // A global value as it lies on this rank, once or in several ways.
@@ -58,7 +59,14 @@ class Partition {
 
  private:
   void add_input(const Input& input) {
-    const auto& placements = sharding_.values[input.value.index];
+    const auto& wanted = sharding_.values[input.value.index];
+    auto placements = wanted;
+    for (const auto& zigzag : wanted) {
+      for (auto& p : placements) {
+        // The dim comes whole, and is cut here.
+        if (zigzag.zigzag && p.is_shard() && p.dim == zigzag.dim) p = Placement::replicate();
+      }
+    }
     auto type = graph_.type(input.value);
     type.shape = mesh::local_shape(type.shape, placements, plan_.mesh, rank_);
     const auto local = local_.graph.add_input(input.kind, input.name, std::move(type));
@@ -68,6 +76,9 @@ class Partition {
     local_.inputs.push_back(placements);
     is_parameter_[input.value.index] = input.kind == Input::Kind::parameter;
     versions_[input.value.index].push_back({placements, local, graph::Phase::forward, true});
+    if (placements == wanted) return;
+    const auto cut = bring(input.value, wanted, graph::Node());
+    versions_[input.value.index] = {{wanted, cut, graph::Phase::forward, true}};
   }
 
   // Returns the value lying as `wanted`, from the version that is cheapest to bring there. A
@@ -158,21 +169,21 @@ class Partition {
                             : nullptr;
     for (size_t a = 0; a < wanted.size(); ++a) {
       if (output.kind == Output::Kind::result) {
-        const bool in_runs = wanted[a].run != 0;
-        if (wanted[a].is_partial() || in_runs) wanted[a] = mesh::Placement::replicate();
+        const bool in_pieces = wanted[a].run != 0 || wanted[a].zigzag;
+        if (wanted[a].is_partial() || in_pieces) wanted[a] = Placement::replicate();
       } else if (owner) {
         const auto& own = sharding_.values[owner->value.index][a];
         const bool reduced_later = output.kind == Output::Kind::gradient &&
-                                   wanted[a] == mesh::Placement::partial() && own.is_replicate();
+                                   wanted[a] == Placement::partial() && own.is_replicate();
         if (!reduced_later) wanted[a] = own;
-      } else if (wanted[a] != mesh::Placement::partial()) {
-        wanted[a] = mesh::Placement::replicate();  // the loss
+      } else if (wanted[a] != Placement::partial()) {
+        wanted[a] = Placement::replicate();  // the loss
       }
     }
     if (output.kind == Output::Kind::gradient) {
       const auto cut = cuts_.find(output.name);
       for (size_t a : cut == cuts_.end() ? std::vector<size_t>{} : cut->second) {
-        wanted[a] = mesh::Placement::partial();
+        wanted[a] = Placement::partial();
       }
     }
     // What is still to do for an output belongs to where the value was made.

@@ -168,7 +168,7 @@ class Propagation {
     key_.clear();
     for (const auto& p : placements) {
       key_.put(static_cast<int>(p.kind) << 16 | (p.dim & 0xff) << 8 | static_cast<int>(p.reduce));
-      key_.put(p.run);
+      key_.put(p.zigzag ? -1 - p.run : p.run);
     }
     return placements_.of(key_.bytes()).first;
   }

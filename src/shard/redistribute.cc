@@ -43,13 +43,16 @@ bool combines_alone(const Placements& placements, unsigned mask, mesh::Reduce re
   return true;
 }
 
-// A tensor whose dims that are cut in runs are seen as two, so that no placement has runs.
+// A tensor whose dims that are cut in runs are seen as two, so that no placement has runs, and
+// those that are cut zigzag in another order, so that no placement is.
 struct RunView {
   graph::TensorType type;
   Placements from, to;
+  std::vector<std::pair<int, int64_t>> zigzags, restored;  // dims of type, ranks
 };
 
-// Returns nothing where the ends cut a dim in different runs, or one cuts it not between runs.
+// Returns nothing where the ends cut a dim in different runs, or one cuts it not between runs, or
+// they cut it in different orders.
 std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placements& from,
                                     const Placements& to, const mesh::Mesh& mesh) {
   std::vector<int64_t> runs(type.shape.size(), 0);
@@ -70,17 +73,35 @@ std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placeme
       view.type.shape.insert(view.type.shape.end(), {type.shape[d] / runs[d], runs[d]});
     }
   }
-  for (auto* end : {&view.from, &view.to}) {
+  // Per end and dim of the view: the ranks of its zigzag, and whether it is cut at all.
+  std::vector<int64_t> zigzag[2];
+  std::vector<bool> cut[2];
+  for (int side : {0, 1}) {
+    zigzag[side].resize(view.type.shape.size());
+    cut[side].resize(view.type.shape.size());
+    auto* end = side == 0 ? &view.from : &view.to;
     std::vector<int64_t> between(runs.size(), 1);
     for (size_t a = 0; a < end->size(); ++a) {
       auto& p = (*end)[a];
       if (!p.is_shard()) continue;
-      if (p.run == 0) between[p.dim] *= mesh.axes[a].size;
-      p = Placement::shard(first[p.dim] + (p.run == 0 ? 0 : 1));
+      const bool in_run = runs[p.dim] != 0 && p.run != 0;
+      if (!in_run) between[p.dim] *= mesh.axes[a].size;
+      const int dim = first[p.dim] + (in_run ? 1 : 0);
+      cut[side][dim] = true;
+      if (p.zigzag) zigzag[side][dim] = mesh.axes[a].size;
+      p = Placement::shard(dim);
     }
     for (size_t d = 0; d < runs.size(); ++d) {
       if (runs[d] != 0 && type.shape[d] / runs[d] % between[d] != 0) return {};
     }
+  }
+  for (int d = 0; d < static_cast<int>(view.type.shape.size()); ++d) {
+    if (zigzag[0][d] == zigzag[1][d]) continue;
+    const bool begins = !cut[0][d];
+    if (!begins && cut[1][d]) return {};
+    const auto ranks = zigzag[begins ? 1 : 0][d];
+    if (view.type.shape[d] % (2 * ranks) != 0) return {};
+    (begins ? view.zigzags : view.restored).emplace_back(d, ranks);
   }
   return view;
 }
@@ -105,7 +126,7 @@ const Path& Redistributor::path(const graph::TensorType& type, const Placements&
       key += static_cast<char>(p.kind);
       key += static_cast<char>(p.dim);
       key += static_cast<char>(p.reduce);
-      put(p.run);
+      put(p.zigzag ? -1 - p.run : p.run);
     }
   }
   const auto found = paths_.find(key);
@@ -117,9 +138,19 @@ Path Redistributor::whole_path(const graph::TensorType& type, const Placements& 
                                const Placements& to) const {
   if (from == to) return {};
   if (const auto view = view_of_runs(type, from, to, mesh_)) {
-    return search(view->type, view->from, view->to);
+    auto path = search(view->type, view->from, view->to);
+    const auto reorder = [&](Step::Kind kind, int dim, int64_t ranks, const Placements& there) {
+      path.cost += kLocal * static_cast<double>(type.bytes());
+      Step step{.kind = kind, .dim = dim, .after = there, .before = there};
+      step.shape = view->type.shape;
+      step.ranks = ranks;
+      path.steps.insert(kind == Step::Kind::zigzag ? path.steps.begin() : path.steps.end(), step);
+    };
+    for (const auto& [d, n] : view->zigzags) reorder(Step::Kind::zigzag, d, n, view->from);
+    for (const auto& [d, n] : view->restored) reorder(Step::Kind::restore, d, n, view->to);
+    return path;
   }
-  // The runs of both ends do not nest: over whole dims.
+  // The runs of both ends do not nest, or their orders differ: over whole dims.
   Placements whole = from;
   for (auto& p : whole) {
     if (p.is_shard()) p = Placement::replicate();
@@ -293,7 +324,76 @@ graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& 
     if (local.type(value).shape == shape) return;
     emit("perigee::reshape", {{"self", value}}, {global.dtype, shape});
   };
-  for (const auto& step : path.steps) {
+  // Puts the chunks of a dim [2n, c] in the order of zigzag shards, or back: every other one comes
+  // from the first half, the others from the second from its end.
+  const auto reorder = [&](const Step& step) {
+    const auto shape = mesh::local_shape(step.shape, step.before, mesh, rank);
+    const auto dim = static_cast<size_t>(step.dim);
+    const int64_t n = step.ranks, chunk = shape[dim] / (2 * n), at = step.dim;
+    const auto chunks = [&](std::vector<int64_t> counts) {
+      auto split = shape;
+      split.erase(split.begin() + at);
+      counts.push_back(chunk);
+      split.insert(split.begin() + at, counts.begin(), counts.end());
+      return split;
+    };
+    const bool back = step.kind == Step::Kind::restore;
+    // [2, n, c] and [n, 2, c]
+    const auto halves = chunks({2, n}), pairs = chunks({n, 2}), one = chunks({n});
+    view(back ? pairs : halves);
+    const auto both = value;
+    std::vector<graph::ValueId> parts;
+    for (int64_t i : {0, 1}) {
+      value = both;
+      emit("aten::select.int", {{"self", value}, {"dim", back ? at + 1 : at}, {"index", i}},
+           {global.dtype, one});
+      if (i == 1) {
+        emit("aten::flip", {{"self", value}, {"dims", std::vector<int64_t>{at}}},
+             {global.dtype, one});
+      }
+      parts.push_back(value);
+    }
+    emit("aten::stack", {{"tensors", parts}, {"dim", back ? at : at + 1}},
+         {global.dtype, back ? halves : pairs});
+    view(shape);
+  };
+  // What a slice leaves of a dim just put in order is two pieces of it as it was.
+  const auto take = [&](const Step& step, const Step& order) {
+    std::vector<graph::ValueId> parts;
+    const auto whole = value;
+    const auto range = mesh::local_ranges(step.shape, step.after, mesh, rank)[step.dim];
+    for (const auto& piece : mesh::zigzag_pieces(step.shape[step.dim], order.ranks, range)) {
+      value = whole;
+      auto type = local.type(whole);
+      type.shape[step.dim] = piece.length;
+      emit("aten::slice.Tensor",
+           {{"self", value},
+            {"dim", static_cast<int64_t>(step.dim)},
+            {"start", piece.begin},
+            {"end", piece.begin + piece.length}},
+           type);
+      parts.push_back(value);
+    }
+    const graph::TensorType type{global.dtype,
+                                 mesh::local_shape(step.shape, step.after, mesh, rank)};
+    emit("aten::cat", {{"tensors", parts}, {"dim", static_cast<int64_t>(step.dim)}}, type);
+  };
+  for (size_t s = 0; s < path.steps.size(); ++s) {
+    const auto& step = path.steps[s];
+    if (step.kind == Step::Kind::zigzag || step.kind == Step::Kind::restore) {
+      if (step.ranks == 1) continue;
+      const auto* next = s + 1 < path.steps.size() ? &path.steps[s + 1] : nullptr;
+      if (next && step.kind == Step::Kind::zigzag && next->kind == Step::Kind::slice &&
+          next->dim == step.dim) {
+        view(mesh::local_shape(step.shape, step.before, mesh, rank));
+        take(*next, step);
+        ++s;
+      } else {
+        view(mesh::local_shape(step.shape, step.before, mesh, rank));
+        reorder(step);
+      }
+      continue;
+    }
     int64_t ranks = 1;
     for (int a : step.axes) ranks *= mesh.axes[a].size;
     if (ranks == 1) continue;  // the group is this rank

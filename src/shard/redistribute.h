@@ -21,6 +21,8 @@ struct Step {
     all_gather,      // Shard(dim) -> Replicate
     all_to_all,      // Shard(from_dim) -> Shard(dim)
     slice,           // Replicate -> Shard(dim), local
+    zigzag,          // a dim that is whole is put into the order of zigzag shards, local
+    restore,         // and back
     part,  // Replicate -> Partial, local: a sum's value stays on the first rank of the group
   };
   Kind kind;
@@ -29,10 +31,11 @@ struct Step {
   int from_dim = -1;
   mesh::Reduce reduce = mesh::Reduce::sum;
   mesh::Placements after;
-  // The global shape that the step sees: a dim cut in runs as two dims, [size / run, run].
-  // Placements and dims of the step are of it.
+  // The global shape that the step sees: a dim cut in runs as two dims, [size / run, run], and one
+  // cut zigzag in the order of its shards. Placements and dims of the step are of it.
   mesh::Placements before = {};
   std::vector<int64_t> shape = {};
+  int64_t ranks = 0;  // zigzag, restore: of the axis
 };
 
 struct Path {

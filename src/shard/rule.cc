@@ -63,13 +63,13 @@ int Pattern::add(Role role, bool even) {
 std::optional<mesh::Placement> Pattern::placed(Cut cut, bool of_result, int tensor) const {
   for (const auto& part : inner) {
     if (part.dim == cut.dim && part.of_result == of_result && part.tensor == tensor) {
-      return mesh::Placement::shard(part.tensor_dim, part.run);
+      return mesh::Placement::shard(part.tensor_dim, part.run, cut.zigzag);
     }
   }
   const auto& letters = (of_result ? results : operands)[tensor];
   const auto found = std::find(letters.begin(), letters.end(), cut.dim);
   if (found == letters.end()) return {};
-  return mesh::Placement::shard(static_cast<int>(found - letters.begin()), cut.run);
+  return mesh::Placement::shard(static_cast<int>(found - letters.begin()), cut.run, cut.zigzag);
 }
 
 std::optional<Cut> Pattern::cut_of(const mesh::Placement& placement, bool of_result,
@@ -77,17 +77,17 @@ std::optional<Cut> Pattern::cut_of(const mesh::Placement& placement, bool of_res
   const auto& letters = (of_result ? results : operands)[tensor];
   const int dim = letters[placement.dim];
   if (placement.run == 0) {
-    if (dim < 0) return {};
-    return Cut{dim};
+    if (dim < 0 || (placement.zigzag && dims[dim].one_piece && !dims[dim].zigzag)) return {};
+    return Cut{dim, 0, placement.zigzag};
   }
   for (const auto& part : inner) {
     if (part.of_result == of_result && part.tensor == tensor && part.tensor_dim == placement.dim &&
         part.run == placement.run) {
-      return Cut{part.dim};
+      return Cut{part.dim, 0, placement.zigzag};
     }
   }
   if (dim < 0 || dims[dim].even || dims[dim].one_piece) return {};
-  return Cut{dim, placement.run};
+  return Cut{dim, placement.run, placement.zigzag};
 }
 
 bool fits(const Pattern& pattern, const Call& call) {

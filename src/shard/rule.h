@@ -73,6 +73,7 @@ struct Dim {
   bool even = false;  // only into equal shards: its tensors' sizes differ (a view merges or splits
                       // it, grouped heads)
   bool one_piece = false;  // not in runs: the lowering needs the shard's place in the whole dim
+  bool zigzag = false;     // of such a dim: the lowering can do with two pieces
 };
 
 // A dim of the pattern that is an inner part of a tensor's dim: where it is sharded, that is in
@@ -85,10 +86,11 @@ struct Inner {
   int64_t run = 0;
 };
 
-// A way to shard a pattern's dim: in one piece, or in runs, all its tensors alike.
+// A way to shard a pattern's dim: in one piece, zigzag, or in runs, all its tensors alike.
 struct Cut {
   int dim = 0;
   int64_t run = 0;
+  bool zigzag = false;
   bool operator==(const Cut&) const = default;
 };
 
@@ -102,12 +104,20 @@ struct SizeArgument {
 
 // A way to shard the node that no dim of the pattern is: its tensors are cut into equal shards,
 // each along a dim of its own, and the lowering has the ranks exchange what lies elsewhere (tokens
-// and the experts that they go to).
+// and the experts that they go to, queries and the keys that they see).
 struct Crossing {
   std::vector<int> operands, results;  // per tensor: its dim, or -1 where it is whole
-  // The tensor whose elements change ranks, all of them: an operand, or a result.
-  bool moves_result = false;
-  int moves = 0;
+  // The tensors whose elements change ranks, all of them.
+  struct Moved {
+    bool of_result = false;
+    int tensor = 0;
+    bool operator==(const Moved&) const = default;
+  };
+  std::vector<Moved> moves;
+  // Every element visits all ranks, one after the other. Taken just where the tensors that move lie
+  // so, and then whatever it costs: where another way is wanted they are pinned elsewhere.
+  bool visits = false;
+  bool zigzag = false;  // may be cut so too
   bool operator==(const Crossing&) const = default;
 };
 

@@ -1,8 +1,5 @@
-// Attention: batch, heads and the query sequence are free; the key sequence stays whole. A shard of
-// queries under a causal mask is told which keys its rows see.
-#include <limits>
-
-#include "shard/emitter.h"
+// Attention: batch, heads and the query sequence are free. The key sequence stays whole, or is
+// sharded with that of the queries, which keys and values then visit.
 #include "shard/families.h"
 
 namespace perigee::shard {
@@ -24,6 +21,24 @@ bool may_shard_queries(const Call& call) {
          shape.back() == call.shape(call.find("key"))[2];
 }
 
+// Queries and keys sharded on their sequence: not where a bias has elements for every pair of them,
+// and under a causal mask only where they are cut alike.
+std::optional<Crossing> ring(const Call& call) {
+  const int query = call.find("query"), key = call.find("key");
+  if (call.find("bias") >= 0) return {};
+  if (is_causal(call) && call.shape(query)[2] != call.shape(key)[2]) return {};
+  constexpr int sequence = 2;  // of [b, h, s, d] and of [b, h, s]
+  Crossing crossing;
+  crossing.operands.assign(call.operand_count(), sequence);
+  crossing.results.assign(call.result_count(), -1);
+  for (int r = 0; r < call.result_count(); ++r) {
+    if (call.has_result(r)) crossing.results[r] = sequence;
+  }
+  crossing.moves = {{false, key}, {false, call.find("value")}};
+  crossing.visits = crossing.zigzag = true;
+  return crossing;
+}
+
 // Grouped queries: shard i of the query heads needs shard i of the key heads, so both split evenly.
 // One key head for all query heads stays whole.
 std::optional<Pattern> attention(const Call& call, Role role) {
@@ -34,6 +49,8 @@ std::optional<Pattern> attention(const Call& call, Role role) {
   const Letters at = {pattern.add(role), pattern.add(role, heads != groups && groups != 1),
                       may_shard_queries(call) ? pattern.add(role) : -1};
   for (auto& dim : pattern.dims) dim.one_piece = true;
+  if (at.s >= 0) pattern.dims[at.s].zigzag = call.find("bias") < 0;
+  if (auto crossing = ring(call)) pattern.crossings = {std::move(*crossing)};
   const int kv_heads = groups == 1 && heads != 1 ? -1 : at.h;
   for (int i = 0; i < call.operand_count(); ++i) {
     const auto& name = call.argument_of(i);
@@ -72,44 +89,13 @@ std::optional<Pattern> attention(const Call& call, Role role) {
   return pattern;
 }
 
-// -inf where a key lies behind its query, counted in the whole sequence.
-graph::ValueId causal_bias(Lowering& lowering) {
-  const auto& call = lowering.call;
-  const int query = call.find("query"), bias = call.find("bias");
-  const auto rows = lowering.operand_range(query, 2);
-  const graph::TensorType type{call.operand_type(query).dtype,
-                               {rows.length, call.shape(call.find("key"))[2]}};
-  Emitter emit(lowering);
-  const auto mask =
-      lowering.emit("aten::triu",
-                    {{"self", emit.full(-std::numeric_limits<double>::infinity(), type)},
-                     {"diagonal", rows.begin + 1}},
-                    type);
-  if (bias < 0) return mask;
-  return emit.binary("aten::add.Tensor", emit.cast(lowering.operands[bias], type.dtype), mask);
-}
-
-std::vector<graph::ValueId> lower(Lowering& lowering) {
-  const auto& call = lowering.call;
-  auto args = lowering.local_args();
-  if (is_causal(call) && !lowering.axes_of(call.find("query"), 2).empty()) {
-    std::erase_if(args, [](const auto& arg) { return arg.first == "bias"; });
-    args.emplace_back("bias", causal_bias(lowering));
-    for (auto& [name, arg] : args) {
-      if (name == "causal") arg = false;
-    }
-  }
-  add_block(lowering, args);
-  return lowering.emit(std::move(args));
-}
-
 }  // namespace
 
 void add_attention_rules(Rules& rules) {
   const auto forward = [](const Call& call) { return attention(call, Role::free); };
   const auto backward = [](const Call& call) { return attention(call, Role::sum); };
-  rules.add("perigee::attention", {forward, lower});
-  rules.add("perigee::attention_backward", {backward, lower});
+  rules.add("perigee::attention", {forward, lower_attention});
+  rules.add("perigee::attention_backward", {backward, lower_attention});
 }
 
 }  // namespace perigee::shard

@@ -39,7 +39,7 @@ std::optional<Pattern> dispatch(const Call& call) {
   pattern.linear = {{0}};
   pattern.sizes = {{.name = "experts", .of_result = true, .tensor = 0, .dim = 0}};
   for (int dim : {1, 0}) {
-    pattern.crossings.push_back({.operands = {dim, dim}, .results = {0}, .moves = 0});
+    pattern.crossings.push_back({.operands = {dim, dim}, .results = {0}, .moves = {{false, 0}}});
   }
   return pattern;
 }
@@ -53,8 +53,7 @@ std::optional<Pattern> combine(const Call& call) {
   pattern.results = {{g, t, -1, w}};
   pattern.linear = {{0}};
   for (int dim : {1, 0}) {
-    pattern.crossings.push_back(
-        {.operands = {0, dim}, .results = {dim}, .moves_result = true, .moves = 0});
+    pattern.crossings.push_back({.operands = {0, dim}, .results = {dim}, .moves = {{true, 0}}});
   }
   return pattern;
 }

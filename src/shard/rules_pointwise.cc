@@ -127,7 +127,7 @@ void add_pointwise_rules(Rules& rules) {
   const auto dropout = [](const Call& call) {
     auto pattern = pointwise_pattern(call);
     if (!pattern) return pattern;
-    for (auto& dim : pattern->dims) dim.one_piece = true;
+    for (auto& dim : pattern->dims) dim.one_piece = dim.zigzag = true;
     return pattern;
   };
   rules.add("perigee::dropout", {dropout, lower_random});

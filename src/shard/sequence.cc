@@ -38,8 +38,10 @@ class Placing {
     parts_ = plan.mesh.axes[axis_].size;
   }
 
-  void run() {
-    place_inputs();
+  bool run() {
+    find_inputs();
+    find_order();
+    for (auto v : inputs_) pin(v, part(1));
     bool any = false;
     for (const auto& node : graph_.nodes) {
       if (node.op == "perigee::attention") {
@@ -51,27 +53,67 @@ class Placing {
     if (!any) {
       fail(method_, "attention over the sequence of {} is needed, but the model has none", length_);
     }
+    return zigzag_;
   }
 
  private:
-  void place_inputs() {
-    std::vector<const Input*> inputs;
+  void find_inputs() {
     for (const auto& input : graph_.inputs) {
       const auto& shape = graph_.type(input.value).shape;
       if (input.kind != Input::Kind::data || shape.size() < 2) continue;
       if (length_ == 0) length_ = shape[1];
-      if (shape[1] == length_) inputs.push_back(&input);
+      if (shape[1] == length_) inputs_.push_back(input.value);
     }
-    if (inputs.empty()) {
+    if (inputs_.empty()) {
       fail(method_,
            "data of [batch, sequence] are sharded on their sequence, but the model has none");
     }
-    if (length_ % parts_ != 0) {
-      fail(method_, "a sequence must divide over the {} ranks of axis {}, but has {}", parts_,
-           sharding_.axis, length_);
+    // Other axes may shard it too.
+    std::string axes = sharding_.axis;
+    const auto found = plan_.placements.find(names_[inputs_[0].index]);
+    for (size_t a = 0; found != plan_.placements.end() && a < found->second.size(); ++a) {
+      if (static_cast<int>(a) == axis_ || found->second[a] != Placement::shard(1)) continue;
+      others_ *= plan_.mesh.axes[a].size;
+      axes += " and " + plan_.mesh.axes[a].name;
     }
-    for (const auto* input : inputs) pin(input->value, Placement::shard(1));
+    if (length_ % (parts_ * others_) != 0) {
+      fail(method_, "a sequence must divide over the {} ranks of axis {}, but has {}",
+           parts_ * others_, axes, length_);
+    }
   }
+
+  // Decides on zigzag shards.
+  void find_order() {
+    bool causal = false;
+    const Node* biased = nullptr;
+    for (const auto& node : graph_.nodes) {
+      if (node.op != "perigee::attention" || !attends(node)) continue;
+      causal = causal || node.get<bool>("causal", false);
+      if (node.get<ValueId>("bias", {}).defined()) biased = &node;
+    }
+    const bool divides = length_ % (2 * parts_ * others_) == 0;
+    const bool may = sharding_.attention != SequenceSharding::Attention::heads && !biased;
+    zigzag_ = sharding_.zigzag.value_or(may && causal && divides);
+    if (zigzag_ && !divides) {
+      fail(method_,
+           "with load_balance a sequence must divide into {} pieces, two for each rank of axis {}, "
+           "but has {} (load_balance = false needs one for each)",
+           2 * parts_ * others_, sharding_.axis, length_);
+    }
+    const bool ring = sharding_.attention == SequenceSharding::Attention::ring;
+    if (biased && (zigzag_ || ring)) {
+      fail(method_, "{} attention has no bias, but {} has one: attention = \"all_gather\"{}",
+           ring ? "ring" : "load_balance: such", biased->scope,
+           zigzag_ ? " and load_balance = false" : "");
+    }
+  }
+
+  bool attends(const Node& node) const {
+    return shape_of(node, "query")[2] == length_ && shape_of(node, "key")[2] == length_;
+  }
+
+  // Shards of a dim that is the sequence.
+  Placement part(int dim) const { return Placement::shard(dim, 0, zigzag_); }
 
   const std::vector<int64_t>& shape_of(const Node& node, const char* operand) const {
     return graph_.type(std::get<ValueId>(*node.find(operand))).shape;
@@ -81,7 +123,7 @@ class Placing {
   bool place_attention(const Node& node) {
     const auto& query = shape_of(node, "query");  // [batch, heads, sequence, width]
     const auto& key = shape_of(node, "key");
-    if (query[2] != length_ || key[2] != length_) return false;
+    if (!attends(node)) return false;
     if (sharding_.attention == SequenceSharding::Attention::heads) {
       for (const auto* shape : {&query, &key}) {
         if ((*shape)[1] % parts_ == 0 || (shape == &key && key[1] == 1)) continue;
@@ -100,19 +142,28 @@ class Placing {
   }
 
   void place_backward(const Node& node) {
-    if (shape_of(node, "query")[2] != length_ || shape_of(node, "key")[2] != length_) return;
+    if (!attends(node)) return;
     operand(node, "grad", of_query());
     for (size_t r = 0; r < 3 && r < node.outputs.size(); ++r) {
-      if (node.outputs[r].defined()) pin(node.outputs[r], Placement::shard(2));
+      if (node.outputs[r].defined()) pin(node.outputs[r], part(2));
     }
   }
 
   Placement of_query() const {
-    return Placement::shard(sharding_.attention == SequenceSharding::Attention::heads ? 1 : 2);
+    const bool exchanged = sharding_.attention == SequenceSharding::Attention::heads;
+    return exchanged ? Placement::shard(1) : part(2);
   }
   Placement of_key(int64_t heads) const {
-    const bool exchanged = sharding_.attention == SequenceSharding::Attention::heads && heads > 1;
-    return exchanged ? Placement::shard(1) : Placement::replicate();
+    switch (sharding_.attention) {
+      case SequenceSharding::Attention::ring:
+        return part(2);
+      case SequenceSharding::Attention::heads:
+        if (heads > 1) return Placement::shard(1);
+        break;
+      case SequenceSharding::Attention::gather:
+        break;
+    }
+    return Placement::replicate();
   }
 
   void operand(const Node& node, const char* name, Placement placement) {
@@ -131,15 +182,17 @@ class Placing {
   const std::string& method_;
   const std::vector<std::string> names_;
   const int axis_;
-  int64_t parts_ = 1;
+  int64_t parts_ = 1, others_ = 1;  // ranks of the axis, and of others that shard the sequence
+  std::vector<ValueId> inputs_;
   int64_t length_ = 0;  // of the sequence
+  bool zigzag_ = false;
 };
 
 }  // namespace
 
-void place(plan::Plan& plan, const Graph& graph, const SequenceSharding& sharding,
+bool place(plan::Plan& plan, const Graph& graph, const SequenceSharding& sharding,
            const std::string& method) {
-  Placing(plan, graph, sharding, method).run();
+  return Placing(plan, graph, sharding, method).run();
 }
 
 }  // namespace perigee::shard

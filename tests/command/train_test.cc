@@ -78,6 +78,8 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 4 --strategy pipeline_parallel",
                                  "--nproc 4 --strategy sequence_parallel",
                                  "--nproc 4 --strategy context_parallel",
+                                 "--nproc 2 --strategy context_ring",
+                                 "--nproc 4 --strategy context_hierarchical",
                                  "--nproc 4 --strategy 3d",
                                  "--nproc 8 --strategy 4d",
                                  "--nproc 2 --strategy checkpoint",

@@ -10,7 +10,7 @@ namespace perigee::mesh {
 namespace {
 
 Placement arbitrary_placement() {
-  switch (*rc::gen::inRange(0, 5)) {
+  switch (*rc::gen::inRange(0, 6)) {
     case 0:
       return Placement::replicate();
     case 1:
@@ -19,6 +19,8 @@ Placement arbitrary_placement() {
       return Placement::shard(*rc::gen::inRange(0, 12), *rc::gen::inRange(1, 100));
     case 3:
       return Placement::open();
+    case 4:
+      return Placement::shard(*rc::gen::inRange(0, 12), *rc::gen::inRange(0, 100), true);
     default:
       return Placement::partial(
           *rc::gen::element(Reduce::sum, Reduce::average, Reduce::max, Reduce::min));
@@ -42,8 +44,8 @@ TEST_CASE("placements read back what they print") {
 }
 
 TEST_CASE("text that is no placement is refused") {
-  for (const char* text :
-       {"S", "S-1", "S1x", "Q", "R,", ",R", "P(mean)", " R", "r", "S1/", "S1/0", "S1/2x", "--"}) {
+  for (const char* text : {"S", "S-1", "S1x", "Q", "R,", ",R", "P(mean)", " R", "r", "S1/", "S1/0",
+                           "S1/2x", "S1z2", "Rz", "--"}) {
     CAPTURE(text);
     CHECK_THROWS_AS(parse_placements(text), Error);
   }
@@ -61,6 +63,25 @@ TEST_CASE("a dim that merges others is cut in runs, into equal parts") {
   CHECK_FALSE(runs_divide({10, 5}, parse_placements("S0/4,R"), mesh));     // runs do not make it up
   CHECK_THROWS_AS(local_ranges({12, 5}, placements, mesh, 0), Error);
   CHECK_THROWS_AS(local_shape({12, 5}, parse_placements("S0/3,R"), mesh, 0), Error);
+}
+
+TEST_CASE("a zigzag shard is a piece from the front and one from the end") {
+  const Mesh mesh = parse_axes("sequence=2,context=3");
+  const auto pieces = [&](const char* placements, int64_t rank) {
+    return local_pieces({24}, parse_placements(placements), mesh, rank, 0);
+  };
+  CHECK(pieces("R,S0z", 0) == std::vector<Range>{{0, 4}, {20, 4}});
+  CHECK(pieces("R,S0z", 2) == std::vector<Range>{{4, 4}, {16, 4}});
+  CHECK(pieces("R,S0z", 4) == std::vector<Range>{{8, 4}, {12, 4}});
+  CHECK(pieces("S0,S0z", 1) == std::vector<Range>{{20, 4}});
+  CHECK(pieces("R,S0", 2) == std::vector<Range>{{8, 8}});
+  CHECK(local_shape({24}, parse_placements("R,S0z"), mesh, 0) == std::vector<int64_t>{8});
+  CHECK_THROWS_AS(local_ranges({24}, parse_placements("R,S0z"), mesh, 0), Error);
+  CHECK(runs_divide({24}, parse_placements("S0,S0z"), mesh));
+  CHECK(runs_divide({48}, parse_placements("S0,S0/24z"), mesh));
+  CHECK_FALSE(runs_divide({9}, parse_placements("R,S0z"), mesh));       // 6 pieces
+  CHECK_FALSE(runs_divide({24}, parse_placements("S0z,S0z"), mesh));    // two orders
+  CHECK_FALSE(runs_divide({48}, parse_placements("S0/12,S0z"), mesh));  // runs across pieces
 }
 
 TEST_CASE("the first parts of an uneven split hold one element more") {

@@ -78,7 +78,9 @@ class Draw {
     if (coin(0.5) ? axis("sequence", 0.4) : false) {
       use("sequence_parallel");
     } else if (axis("context", 0.4)) {
-      use("context_parallel", coin(0.3) ? R"({"attention": "all_to_all"})" : "{}");
+      static const char* const ways[] = {"{}", R"({"attention": "all_to_all"})",
+                                         R"({"attention": "ring"})", R"({"load_balance": false})"};
+      use("context_parallel", ways[random() % 4]);
     }
     const bool moe = models()[drawn.model].find("moe") != std::string::npos;
     const bool experts = moe && axis("expert", 0.6);
@@ -141,7 +143,8 @@ const std::pair<Given, Outcome>& alone(size_t model, int64_t microbatches) {
   if (added) {
     torch::manual_seed(5);
     auto& [given, outcome] = at->second;
-    given = built_in(models()[model], kRows, microbatches);
+    // Divides into two pieces for each of two or three ranks.
+    given = built_in(models()[model], kRows, microbatches, "float64", 12);
     const auto plan = plan_of(given,
                               fmt::format(R"([["parallel_mode", [["data", 1]]],
                                   ["gradient_accumulation", {{"microbatches": {}}}]])",

@@ -36,6 +36,7 @@ const std::vector<Row>& rows() {
       {"tensor_parallel", R"({"sequence": true})", R"(["tensor", 2])"},
       {"sequence_parallel", "{}", R"(["sequence", 2])"},
       {"context_parallel", "{}", R"(["context", 2])"},
+      {"context_parallel", R"({"attention": "ring"})", R"(["context", 2])"},
       {"pipeline_parallel", "{}", R"(["pipe", 2])"},
       {"pipeline_parallel", R"({"schedule": "gpipe"})", R"(["pipe", 2])"},
       {"mixed_parallel", "{}", R"(["tensor", 2], ["pipe", 2])"},

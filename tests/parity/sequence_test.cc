@@ -1,6 +1,8 @@
 // sequence_parallel and context_parallel: sharded sequences train as whole ones do.
 #include <fmt/format.h>
 
+#include <map>
+
 #include "base/error.h"
 #include "graph/ops.h"
 #include "tests/parity/support.h"
@@ -22,9 +24,9 @@ plan::Plan plan_of(const Given& given, const std::string& mesh, const std::strin
 
 TEST_CASE("sharded sequences train as on one device") {
   const auto check = [](const std::string& keys, const std::string& mesh,
-                        const std::string& methods) {
+                        const std::string& methods, int64_t sequence = 6) {
     torch::manual_seed(5);
-    const auto given = built_in(keys, kRows);
+    const auto given = built_in(keys, kRows, 1, "float64", sequence);
     const auto one = train(given, plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
     const auto plan = plan_of(given, mesh, methods);
     INFO(keys << mesh << methods);
@@ -46,6 +48,29 @@ TEST_CASE("sharded sequences train as on one device") {
     check(keys, context, R"(["context_parallel", {"attention": "all_to_all"}])");
     check(keys, both, R"(["tensor_parallel", {}], ["context_parallel", {}])");
   }
+  // Sequences of 8 divide into two pieces for each rank.
+  const std::string ring = R"(["context_parallel", {"attention": "ring"}])",
+                    plain = R"(["context_parallel", {"attention": "ring", "load_balance": false}])",
+                    levels = R"(["context_parallel", {"attention": "hierarchical"}])",
+                    nested = R"([["sequence", 2], ["context", 2]])";
+  for (const std::string& keys : {std::string(kGpt), std::string(kLlama), grouped}) {
+    check(keys, context, gather, 8);
+    check(keys, context, ring, 8);
+    check(keys, context, plain, 8);
+    check(keys, R"([["context", 4]])", ring, 8);
+    check(keys, nested, levels, 8);
+  }
+  check(kGpt, R"([["context", 3]])", ring);
+  check(kGpt, R"([["context", 6]])", plain);
+  check(kGpt, R"([["context", 2], ["sequence", 2]])", levels, 8);
+  check(kGpt, R"([["tensor", 2], ["context", 2]])",
+        R"(["tensor_parallel", {"sequence": true}], )" + ring, 8);
+  check(kGpt, R"([["context", 2], ["pipe", 2]])",
+        ring + R"(, ["pipeline_parallel", {"starts": ["blocks.1"]}],
+            ["gradient_accumulation", {"microbatches": 1}])",
+        8);
+  check(kGpt, R"([["context", 2], ["data", 2]])",
+        ring + R"(, ["fsdp", {"axis": "data"}], ["checkpoint", ["blocks.*"]])", 8);
   check(grouped, two, ulysses);
   check(grouped, R"([["context", 3]])", gather);
   check(kGpt, R"([["context", 2], ["pipe", 2]])",
@@ -60,7 +85,7 @@ TEST_CASE("sharded sequences train as on one device") {
 TEST_CASE("sharded sequences move what theory says") {
   torch::manual_seed(5);
   const auto counts = [&](const char* keys, const char* mesh, const char* methods) {
-    const auto given = built_in(keys, kRows);
+    const auto given = built_in(keys, kRows, 1, "float64", 12);
     DryRuns traces;
     const auto program =
         compile::compile(given.graph, plan_of(given, mesh, methods), {}, 0, traces);
@@ -75,6 +100,75 @@ TEST_CASE("sharded sequences move what theory says") {
           "8 x backward all_to_all\n8 x forward all_to_all\n");
     CHECK(counts(keys, R"([["context", 2]])", R"(["context_parallel", {}])") ==
           "4 x backward reduce_scatter\n4 x forward all_gather\n");
+    // Keys with values go to each other rank; their gradients to each and home.
+    CHECK(counts(keys, R"([["context", 3]])", R"(["context_parallel", {"attention": "ring"}])") ==
+          "10 x backward shift\n4 x forward shift\n");
+    CHECK(counts(keys, R"([["sequence", 2], ["context", 3]])",
+                 R"(["context_parallel", {"attention": "hierarchical"}])") ==
+          "8 x backward all_to_all\n10 x backward shift\n8 x forward all_to_all\n4 x forward "
+          "shift\n");
+  }
+}
+
+// All ranks' attention sees as many keys, or the last ones' more.
+TEST_CASE("zigzag shards of the sequence give all ranks the same work under a causal mask") {
+  torch::manual_seed(5);
+  const auto given = built_in(kLlama, kRows, 1, "float64", 16);
+  const auto work = [&](const std::string& method, int64_t rank) {
+    DryRuns traces;
+    const auto plan = plan_of(given, R"([["context", 4]])", method);
+    const auto program = compile::compile(given.graph, plan, {}, rank, traces);
+    int64_t pairs = 0;  // of a query and a key
+    for (const auto& section : program.sections) {
+      for (const auto& i : section.instructions) {
+        if (i.op != "perigee::attention") continue;
+        const graph::Node node{.op = i.op, .args = i.args};
+        const auto size = [&](const char* name) {
+          return program.values[node.get<graph::ValueId>(name, {}).index].type.shape[2];
+        };
+        const bool causal = node.get<bool>("causal", false);
+        pairs += causal ? size("query") * (size("query") + 1) / 2 : size("query") * size("key");
+      }
+    }
+    return pairs;
+  };
+  for (const char* attention : {"all_gather", "ring"}) {
+    const auto method = fmt::format(R"(["context_parallel", {{"attention": "{}"}}])", attention);
+    INFO(method);
+    CHECK(work(method, 0) == work(method, 3));
+    const auto plain = fmt::format(
+        R"(["context_parallel", {{"attention": "{}", "load_balance": false}}])", attention);
+    CHECK(7 * work(plain, 0) < 2 * work(plain, 3));
+    int64_t all = 0, all_plain = 0;
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      all += work(method, rank);
+      all_plain += work(plain, rank);
+    }
+    CHECK(all == all_plain);
+  }
+}
+
+// Of a layer's keys and values a ring's rank has its own part and two on their way.
+TEST_CASE("no rank of a ring ever has all keys and values") {
+  torch::manual_seed(5);
+  const auto given = built_in(kLlama, kRows, 1, "float64", 32);
+  for (const char* attention : {"all_gather", "ring"}) {
+    DryRuns traces;
+    const auto plan =
+        plan_of(given, R"([["context", 8]])",
+                fmt::format(R"(["context_parallel", {{"attention": "{}"}}])", attention));
+    const auto program = compile::compile(given.graph, plan, {}, 0, traces);
+    int64_t most = 0;
+    for (const auto& section : program.sections) {
+      for (const auto& i : section.instructions) {
+        if (!i.op.starts_with("perigee::attention")) continue;
+        const graph::Node node{.op = i.op, .args = i.args};
+        const auto key = node.get<graph::ValueId>("key", {});
+        most = std::max(most, program.values[key.index].type.shape[2]);
+      }
+    }
+    INFO(attention);
+    CHECK(most == (attention == std::string("ring") ? 4 : 30));
   }
 }
 
@@ -82,11 +176,13 @@ TEST_CASE("a sharded sequence that is not exchanged, or not summed, is found out
   torch::manual_seed(5);
   const auto given = built_in(kGpt, kRows);
   const auto one = train(given, plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
-  for (const char* method : {"sequence", "context"}) {
-    const auto plan = plan_of(given, fmt::format(R"([["{}", 2]])", method),
-                              fmt::format(R"(["{}_parallel", {{}}])", method));
-    for (const char* op :
-         {"comm::all_to_all", "comm::all_gather", "comm::reduce_scatter", "comm::all_reduce"}) {
+  for (const auto& [axis, method] : std::map<std::string, std::string>{
+           {"sequence", R"(["sequence_parallel", {}])"},
+           {"context", R"(["context_parallel", {}])"},
+           {"tensor", R"(["context_parallel", {"axis": "tensor", "attention": "ring"}])"}}) {
+    const auto plan = plan_of(given, fmt::format(R"([["{}", 2]])", axis), method);
+    for (const char* op : {"comm::all_to_all", "comm::all_gather", "comm::reduce_scatter",
+                           "comm::all_reduce", "comm::shift"}) {
       bool any = false;
       const auto ranks = train(given, plan, [&](Program& program) {
         for (auto& section : program.sections) {
@@ -121,8 +217,18 @@ TEST_CASE("sequence_parallel and context_parallel say what cannot be sharded") {
                 R"([["sequence", 3]])", R"(["sequence_parallel", {}])") ==
         "[sequence_parallel] attention heads must divide over the 3 ranks of axis sequence, but "
         "blocks.0.attn has 4: context_parallel gathers keys and values instead");
-  CHECK(refused(kGpt, R"([["context", 2]])", R"(["context_parallel", {"attention": "ring"}])") ==
-        "[context_parallel] attention is all_gather or all_to_all here, ring is not built yet");
+  CHECK(refused(kGpt, R"([["context", 2]])", R"(["context_parallel", {"attention": "rings"}])") ==
+        "[context_parallel] attention is all_gather, all_to_all, hierarchical, ring, but got "
+        "\"rings\", did you mean \"ring\"?");
+  CHECK(refused(kGpt, R"([["context", 2]])", R"(["context_parallel", {"load_balance": true}])") ==
+        "[context_parallel] with load_balance a sequence must divide into 4 pieces, two for each "
+        "rank of axis context, but has 6 (load_balance = false needs one for each)");
+  CHECK(refused(kGpt, R"([["context", 2]])", R"(["context_parallel", {"inner": "sequence"}])") ==
+        "[context_parallel] inner is of attention = \"hierarchical\", but attention is all_gather");
+  CHECK(refused(kGpt, R"([["sequence", 2], ["context", 2]])",
+                R"(["context_parallel", {"attention": "hierarchical"}])") ==
+        "[context_parallel] a sequence must divide over the 4 ranks of axis context and sequence, "
+        "but has 6");
   CHECK(refused(kMlp, R"([["context", 3]])", R"(["context_parallel", {}])") ==
         "[context_parallel] attention over the sequence of 9 is needed, but the model has none");
 }

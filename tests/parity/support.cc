@@ -148,6 +148,7 @@ class Machine {
     const auto dim = node.get<int64_t>("dim", 0);
     if (node.op == "comm::all_reduce") return reduce(given, op);
     if (node.op == "comm::all_gather") return at::cat(given, dim);
+    if (node.op == "comm::shift") return given[(k + n - 1) % n];
     if (node.op == "comm::reduce_scatter") return part(reduce(given, op), dim, n, k).contiguous();
     if (node.op == "comm::all_to_all") {
       std::vector<at::Tensor> pieces;

@@ -9,11 +9,12 @@
 namespace perigee::parity {
 
 Given built_in(const std::string& keys, int64_t rows, int64_t microbatches,
-               const std::string& dtype) {
-  const auto job = job::Job::parse("name = 'test'\n[model]\ndtype = '" + dtype + "'\n" + keys +
-                                       "\n[data]\nsynthetic = true\nsequence = 6\n[batch]\n"
-                                       "global = 4\n[train]\nsteps = 1\n",
-                                   "test.toml");
+               const std::string& dtype, int64_t sequence) {
+  const auto job =
+      job::Job::parse("name = 'test'\n[model]\ndtype = '" + dtype + "'\n" + keys +
+                          "\n[data]\nsynthetic = true\nsequence = " + std::to_string(sequence) +
+                          "\n[batch]\nglobal = 4\n[train]\nsteps = 1\n",
+                      "test.toml");
   const auto built = make_model(job.model, job.data.sequence);
   Batch batch, piece;
   for (const auto& field : built.batch) {

@@ -7,10 +7,11 @@
 
 namespace perigee::parity {
 
-// Returns a model of the job's [model] keys in `dtype`, on sequences of 6, with a batch of `rows`
-// samples of whose labels a fifth is ignored. The graph is that of one of the microbatches.
+// Returns a model of the job's [model] keys in `dtype`, on sequences of that length, with a batch
+// of `rows` samples of whose labels a fifth is ignored. The graph is that of one of the
+// microbatches.
 Given built_in(const std::string& keys, int64_t rows, int64_t microbatches = 1,
-               const std::string& dtype = "float64");
+               const std::string& dtype = "float64", int64_t sequence = 6);
 
 inline const char* const kGpt =
     "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\ndropout = 0.1\n";

@@ -48,7 +48,8 @@ void Case::cut_in_runs(Placements& placements, const Shape& shape) {
     if (!p.is_shard()) continue;
     const auto size = shape[p.dim];
     const auto plain = p;
-    p.run = any(1, std::max<int64_t>(size / 2, 1));
+    if (coin(0.6)) p.run = any(1, std::max<int64_t>(size / 2, 1));
+    p.zigzag = coin(0.4);
     if (size < 2 || !mesh::runs_divide(shape, placements, mesh_)) p = plain;
   }
 }
@@ -57,9 +58,9 @@ ValueId Case::moved(ValueId v) {
   const auto type = graph_.type(v);
   auto placements = draw_placements(type.shape, false);
   cut_in_runs(placements, type.shape);
-  bool runs = false;
-  for (const auto& p : placements) runs |= p.run != 0;
-  if (!runs) return v;
+  bool pieces = false;
+  for (const auto& p : placements) pieces |= p.run != 0 || p.zigzag;
+  if (!pieces) return v;
   const auto there = graph_.add_node("aten::clone", {{"self", v}}, {type})[0];
   known_.resize(graph_.values.size());
   known_[there.index] = value(v);
@@ -91,7 +92,12 @@ ValueId Case::input(const at::Tensor& tensor, const Placements& placements) {
 }
 
 ValueId Case::placed(const at::Tensor& tensor) {
-  const auto v = input(tensor, draw_placements(tensor.sizes().vec(), false));
+  auto placements = draw_placements(tensor.sizes().vec(), false);
+  for (auto& p : placements) {
+    p.zigzag = p.is_shard() && coin(0.3);
+    if (!mesh::runs_divide(tensor.sizes().vec(), placements, mesh_)) p.zigzag = false;
+  }
+  const auto v = input(tensor, placements);
   return coin(0.3) ? moved(v) : v;
 }
 
@@ -119,6 +125,15 @@ ValueId Case::real(const Shape& shape, bool may_be_partial) {
   known_[sum.index] = value(whole).sum(0);
   pins_[sum.index] = placements;
   return sum;
+}
+
+ValueId Case::real_sharded(const Shape& shape, int dim, size_t axis, bool zigzag) {
+  auto placements = draw_placements(shape, false);
+  for (auto& p : placements) {
+    if (p.is_shard() && p.dim == dim) p = Placement::replicate();
+  }
+  placements[axis] = Placement::shard(dim, 0, zigzag);
+  return input(at::randn(shape, at::kDouble), placements);
 }
 
 ValueId Case::positive(const Shape& shape) { return placed(at::rand(shape, at::kDouble) + 0.1); }

@@ -39,6 +39,9 @@ class Case {
   graph::ValueId positive(const Shape& shape);
   graph::ValueId integers(const Shape& shape, int64_t low, int64_t high);
   graph::ValueId booleans(const Shape& shape);
+  // Reals whose dim is sharded on the axis, the same way for all that say so with one `zigzag`;
+  // elsewhere anything.
+  graph::ValueId real_sharded(const Shape& shape, int dim, size_t axis, bool zigzag);
   // A value that is the same on all ranks and has this content.
   graph::ValueId given(const at::Tensor& tensor);
 

@@ -223,7 +223,10 @@ void place_randomly(plan::Plan& plan, const graph::Graph& graph, std::mt19937_64
     for (auto& p : pin) {
       if (!p.is_shard() || any(random, 0, 1) == 0) continue;
       const auto plain = p;
-      p.run = any(random, 1, std::max<int64_t>(value.type.shape[p.dim] / 2, 1));
+      p.zigzag = any(random, 0, 2) == 0;
+      if (any(random, 0, 2) > 0) {
+        p.run = any(random, 1, std::max<int64_t>(value.type.shape[p.dim] / 2, 1));
+      }
       if (!mesh::runs_divide(value.type.shape, pin, plan.mesh)) p = plain;
     }
   }

@@ -11,16 +11,23 @@ using Ints = std::vector<int64_t>;
 
 TensorType real_type(Shape shape) { return {graph::DType::float64, std::move(shape)}; }
 
-void attention(Cases& cases) {
-  cases["perigee::attention"] = [](Case& c) {
+// `ring`: keys and values lie sharded on their sequence, alike.
+void attention(Cases& cases, const char* name, bool ring) {
+  cases[name] = [ring](Case& c) {
     const int64_t b = c.size(4), g = c.any(1, 3), h = g * c.any(1, 3), d = c.any(1, 3),
                   e = c.any(1, 3);
-    const bool causal = c.coin();
-    const int64_t s = c.size(5), t = causal ? s : c.size(5);
-    const auto query = c.real({b, h, s, d}, false), key = c.real({b, g, t, d}, false),
-               value = c.real({b, g, t, e}, false);
+    const bool causal = c.coin(), zigzag = c.coin();
+    const auto axis = static_cast<size_t>(c.any(0, std::ssize(c.mesh_.axes) - 1));
+    const int64_t parts = 2 * c.mesh_.axes[axis].size;
+    const auto length = [&] { return ring ? parts * c.any(1, 2) : c.size(5); };
+    const int64_t s = length(), t = causal ? s : length();
+    const auto keys = [&](int64_t width) {
+      const Shape shape = {b, g, t, width};
+      return ring ? c.real_sharded(shape, 2, axis, zigzag) : c.real(shape, false);
+    };
+    const auto query = c.real({b, h, s, d}, false), key = keys(d), value = keys(e);
     ValueId bias;
-    if (c.coin()) {
+    if (!ring && c.coin()) {
       Shape shape = {c.coin() ? b : 1, c.coin() ? h : 1, s, t};
       if (c.coin(0.2)) shape.erase(shape.begin());
       if (c.coin(0.2)) shape[shape.size() - 2] = 1;
@@ -226,7 +233,8 @@ void images(Cases& cases) {
 }  // namespace
 
 void add_image_cases(Cases& cases) {
-  attention(cases);
+  attention(cases, "perigee::attention", false);
+  attention(cases, "perigee::attention in a ring", true);
   images(cases);
 }
 

@@ -11,8 +11,8 @@ const mesh::Mesh kMesh{{{"tensor", 2}, {"data", 4}}, {}};
 std::string steps(const std::string& from, const std::string& to,
                   std::vector<int64_t> shape = {16, 8}, const mesh::Mesh& mesh = kMesh) {
   Redistributor redistributor(mesh);
-  const char* names[] = {"all_reduce", "reduce_scatter", "all_gather",
-                         "all_to_all", "slice",          "part"};
+  const char* names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                         "slice",      "zigzag",         "restore",    "part"};
   std::string text;
   for (const auto& step : redistributor
                               .path({graph::DType::float32, std::move(shape)},
@@ -66,6 +66,16 @@ TEST_CASE("runs are gathered, scattered and cut as the dim that they stand for")
   CHECK(steps("R,S0", "S0/4,S0") == "slice(tensor)");
   // Runs of 4 and of 6 have no dim in common.
   CHECK(steps("S0/4,R", "S0/6,R", {24, 8}) == "all_gather(tensor) slice(tensor)");
+}
+
+TEST_CASE("zigzag shards move as plain ones of a dim put into another order") {
+  CHECK(steps("S0z,R", "R,R") == "all_gather(tensor) restore()");
+  CHECK(steps("P,R", "S0z,R") == "zigzag() reduce_scatter(tensor)");
+  CHECK(steps("R,R", "S0z,R") == "zigzag() slice(tensor)");
+  CHECK(steps("S0z,R", "S1,R") == "all_to_all(tensor) restore()");
+  CHECK(steps("S0,S0z", "S1,S0z") == "all_to_all(tensor)");
+  CHECK(steps("S0/8z,S0", "R,S0", {32, 8}) == "all_gather(tensor) restore()");
+  CHECK(steps("S0z,R", "S0,R") == "all_gather(tensor) restore() slice(tensor)");
 }
 
 TEST_CASE("a maximum is not mixed with a sum") {
