@@ -17,23 +17,40 @@ std::map<int64_t, const compile::Program*> by_rank(const compile::Programs& prog
 }  // namespace
 
 std::string seconds_text(double seconds) {
+  if (seconds >= 999.5) return fmt::format("{:.0f} s", seconds);
   if (seconds >= 1) return fmt::format("{:.3g} s", seconds);
   if (seconds >= 1e-3) return fmt::format("{:.3g} ms", seconds * 1e3);
   return fmt::format("{:.3g} us", seconds * 1e6);
 }
 
 std::string bytes_text(double bytes) {
-  if (bytes >= 1 << 30) return fmt::format("{:.3g} GiB", bytes / (1 << 30));
-  if (bytes >= 1 << 20) return fmt::format("{:.3g} MiB", bytes / (1 << 20));
-  return fmt::format("{:.3g} KiB", bytes / (1 << 10));
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  int unit = 0;
+  // 999.6 would be 1e+03.
+  while (bytes >= 999.5 && unit < 5) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return fmt::format("{:.3g} {}", bytes, units[unit]);
+}
+
+std::string count_text(double count) {
+  const char* const units[] = {"", " k", " M", " G", " T", " P", " E"};
+  int unit = 0;
+  while (count >= 999.5 && unit < 6) {
+    count /= 1000;
+    ++unit;
+  }
+  return fmt::format("{:.3g}{}", count, units[unit]);
 }
 
 std::string to_text(const Simulation& simulation, const compile::Programs& programs,
-                    const cost::Cluster& cluster) {
+                    const cost::Cluster& cluster, const Utilisation& utilisation) {
   const auto found = by_rank(programs);
-  auto text = fmt::format("a step on {} takes {} ({:.0f}% of it measured), bubble ratio {:.3f}\n",
-                          cluster.name, seconds_text(simulation.step_seconds),
-                          100 * simulation.measured_share, simulation.bubble_ratio);
+  auto text = fmt::format(
+      "a step on {} takes {} ({:.0f}% of it measured), MFU {:.1f}%, bubble ratio {:.3f}\n",
+      cluster.name, seconds_text(simulation.step_seconds), 100 * simulation.measured_share,
+      100 * utilisation.mfu, simulation.bubble_ratio);
   for (const auto& rank : simulation.ranks) {
     const auto& program = *found.at(rank.rank);
     text += fmt::format("rank {}{}: computes {}, waits {}", rank.rank,
@@ -49,13 +66,15 @@ std::string to_text(const Simulation& simulation, const compile::Programs& progr
 }
 
 std::string to_json(const Simulation& simulation, const compile::Programs& programs,
-                    const cost::Cluster& cluster) {
+                    const cost::Cluster& cluster, const Utilisation& utilisation) {
   const auto found = by_rank(programs);
   nlohmann::json json{{"format", "perigee.simulation/1"},
                       {"cluster", cluster.name},
                       {"step_seconds", simulation.step_seconds},
                       {"bubble_ratio", simulation.bubble_ratio},
                       {"measured_share", simulation.measured_share},
+                      {"model_flops", utilisation.flops},
+                      {"mfu", utilisation.mfu},
                       {"ranks", nlohmann::json::array()}};
   for (const auto& rank : simulation.ranks) {
     const auto& program = *found.at(rank.rank);

@@ -51,6 +51,7 @@ struct State {
   std::map<int32_t, int64_t> met;           // by meeting: how many so far
   bool ended = false;
   size_t copies = 1;
+  size_t recorded = SIZE_MAX;  // run of the last of SectionRuns
 };
 
 struct Event {
@@ -69,9 +70,14 @@ struct Later {
 
 class Engine {
  public:
-  Engine(std::vector<Actor> actors, std::vector<Steps> steps, size_t levels, bool record)
-      : actors_(std::move(actors)), steps_(std::move(steps)), record_(record) {
+  Engine(std::vector<Actor> actors, std::vector<Steps> steps, size_t levels,
+         const SimulateOptions& options)
+      : actors_(std::move(actors)),
+        steps_(std::move(steps)),
+        record_(options.intervals),
+        record_runs_(options.runs) {
     intervals.resize(actors_.size());
+    runs.resize(actors_.size());
     for (size_t a = 0; a < actors_.size(); ++a) {
       const auto* program = actors_[a].program;
       State state{.program = program, .steps = &steps_[a]};
@@ -128,6 +134,7 @@ class Engine {
   }
 
   std::vector<std::vector<Interval>> intervals;
+  std::vector<std::vector<SectionRun>> runs;
 
  private:
   struct Issue {
@@ -184,6 +191,7 @@ class Engine {
         const auto& step = list[state.step];
         if (step.kind == Step::Kind::compute) {
           if (record_ && step.seconds > 0) record(a, step, run, 0, state.clock, step.seconds, 0);
+          if (record_runs_ && step.seconds > 0) record_run(a, run, step.seconds);
           state.clock += step.seconds;
           state.compute += step.busy;
         } else if (step.kind == Step::Kind::start) {
@@ -201,6 +209,15 @@ class Engine {
       if (!wait(state, place)) return;
     }
     state.ended = true;
+  }
+
+  void record_run(int32_t a, const compile::Run& run, double seconds) {
+    auto& state = states_[a];
+    if (state.recorded != state.run) {
+      runs[a].push_back({run.section, run.microbatch, state.clock, state.clock});
+      state.recorded = state.run;
+    }
+    runs[a].back().end = state.clock + seconds;
   }
 
   void issue(int32_t index) {
@@ -300,7 +317,7 @@ class Engine {
 
   std::vector<Actor> actors_;
   std::vector<Steps> steps_;
-  bool record_;
+  bool record_, record_runs_;
   std::vector<State> states_;
   std::vector<Transfer> transfers_;
   std::vector<int32_t> under_way_;
@@ -336,7 +353,7 @@ Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, O
     seconds += steps.back().seconds;
     measured += steps.back().measured;
   }
-  Engine engine(actors, std::move(steps), costs.cluster().links.size(), options.intervals);
+  Engine engine(actors, std::move(steps), costs.cluster().links.size(), options);
   engine.run();
   Simulation result;
   result.ranks = engine.times();
@@ -349,6 +366,7 @@ Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, O
   if (result.step_seconds > 0) result.bubble_ratio = 1 - compute / (ranks * result.step_seconds);
   if (seconds > 0) result.measured_share = measured / seconds;
   if (options.intervals) result.intervals = std::move(engine.intervals);
+  if (options.runs) result.runs = std::move(engine.runs);
   return result;
 }
 

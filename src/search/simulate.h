@@ -31,6 +31,13 @@ struct RankTime {
   std::vector<double> streams;  // busy seconds by stream of the program; [0] is compute
 };
 
+// A run of one of a program's sections for a microbatch, from its first op to the end of its last.
+struct SectionRun {
+  int32_t section = 0;
+  int64_t microbatch = 0;
+  double begin = 0, end = 0;
+};
+
 struct Simulation {
   double step_seconds = 0;    // the last end
   double bubble_ratio = 0;    // 1 - compute / step, over all ranks
@@ -38,10 +45,12 @@ struct Simulation {
                               // an estimate
   std::vector<RankTime> ranks;
   std::vector<std::vector<compile::Interval>> intervals;  // like ranks, where asked for
+  std::vector<std::vector<SectionRun>> runs;              // the same
 };
 
 struct SimulateOptions {
   bool intervals = false;
+  bool runs = false;
   // On meshes of more ranks than this, those of one stage are taken for alike: the first, whose
   // parts of unevenly cut tensors are the longest, stands for all.
   int64_t most_ranks = 64;

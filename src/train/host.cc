@@ -14,6 +14,7 @@
 #include "profile/database.h"
 #include "profile/times.h"
 #include "profile/traces.h"
+#include "search/page.h"
 #include "search/report.h"
 #include "search/simulate.h"
 #include "shard/partition.h"
@@ -116,6 +117,26 @@ void predict_known(Planned& planned, const job::Job& job) {
   predict(planned.plan, planned.captured.graph, job, known.traces());
 }
 
+// Returns the plan as a page; its recompute regions are chosen.
+std::string page_of(const Planned& planned, const job::Job& job,
+                    const std::string& runtime_folder) {
+  const auto& graph = planned.captured.graph;
+  const auto cluster = cluster_of(job, planned.plan.mesh.size(), runtime_folder);
+  Known known(job);
+  const auto programs =
+      compile::compile_all(graph, planned.plan, step_spec(job, graph), known.traces());
+  search::OpCosts costs(cluster, known.times());
+  const auto simulation = search::simulate(
+      programs, planned.plan.mesh, costs, {.runs = true, .stage_axis = planned.plan.pipeline.axis});
+  return search::to_html({.title = job.name,
+                          .graph = graph,
+                          .plan = planned.plan,
+                          .programs = programs,
+                          .simulation = simulation,
+                          .costs = costs,
+                          .found = planned.found.get()});
+}
+
 // What one rank of any command has open.
 struct Session {
   Session(const Task& task, const job::RankPlace& place)
@@ -161,7 +182,9 @@ class TorchHost : public Host {
     with_job.job = job;
     auto planned = plan_task(with_job);
     if (!planned.predicted) predict_known(planned, job);
-    return {planned.captured.graph, planned.plan};
+    PlanResult result{planned.captured.graph, planned.plan, ""};
+    if (task.report) result.report = page_of(planned, job, task.runtime_folder);
+    return result;
   }
 
   void train(const Task& task, const job::RankPlace& place,
@@ -232,8 +255,9 @@ class TorchHost : public Host {
     const auto simulation = search::simulate(
         programs, planned.plan.mesh, costs,
         {.intervals = task.simulate_trace, .stage_axis = planned.plan.pipeline.axis});
-    return {search::to_text(simulation, programs, cluster),
-            search::to_json(simulation, programs, cluster),
+    const auto used = search::utilisation(graph, planned.plan, cluster, simulation.step_seconds);
+    return {search::to_text(simulation, programs, cluster, used),
+            search::to_json(simulation, programs, cluster, used),
             task.simulate_trace ? search::chrome_trace(simulation, programs) : std::string()};
   }
 

@@ -31,6 +31,7 @@ struct Task {
   std::function<void(const std::string& trace)> trace;
   bool plain = false;           // "auto" is data parallel over all ranks: nothing is searched
   bool simulate_trace = false;  // simulate: fill SimulateResult::trace
+  bool report = false;          // plan: fill PlanResult::report
   bool resume = false;
   std::string resume_from;  // a run or a checkpoint; "": train.output
   bool overwrite = false;
@@ -41,6 +42,7 @@ struct Task {
 struct PlanResult {
   graph::Graph graph;
   plan::Plan plan;
+  std::string report;  // the plan as a page (search/page.h), where asked for
 };
 
 struct GradientReport {

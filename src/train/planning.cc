@@ -118,9 +118,11 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& strategy
         std::make_unique<train::AutoPlanner>(source, job, request.world, world.runtime_folder);
   }
   if (Resolver::is_auto(strategy)) {
-    auto found = planner->find(nlohmann::json::object());
-    const auto& captured = source->at(methods::graph_batch(found.plan, request));
-    return {std::move(source), captured, std::move(found.plan), job, /*predicted=*/true};
+    auto found = std::make_shared<search::Found>(planner->find(nlohmann::json::object()));
+    const auto& captured = source->at(methods::graph_batch(found->plan, request));
+    auto plan = found->plan;
+    return {std::move(source),  captured,        std::move(plan), job,
+            /*predicted=*/true, std::move(found)};
   }
   const auto about = train::describe(job);
   // The graph has the shapes of one global microbatch, which follows from the plan, which may look

@@ -11,6 +11,10 @@
 
 namespace perigee {
 
+namespace search {
+struct Found;
+}
+
 using job::Job;
 
 // A model that can be captured at any batch size, for training or evaluation. Keeps the module and
@@ -73,6 +77,7 @@ struct Planned {
   plan::Plan plan;
   Job job;
   bool predicted = false;  // the plan's prediction is from its programs, by what is known here
+  std::shared_ptr<const search::Found> found;  // by the strategy "auto", else nullptr
 };
 
 // How many ranks there are; 0: the strategy's mesh, else job.cluster.ranks, else 1.

@@ -6,6 +6,7 @@
 #include "graph/json.h"
 #include "host.h"
 #include "lua/strategy.h"
+#include "plan/diff.h"
 #include "task.h"
 
 namespace perigee::command {
@@ -14,12 +15,34 @@ namespace {
 struct Options {
   JobOptions job;
   OutputOptions output;
-  bool explain = false;
 };
 
-int run_plan(const Options& options) {
-  const auto task = make_task(options.job, job::place_from_environment());
+struct PlanOptions {
+  JobOptions job;
+  OutputOptions output;
+  bool explain = false;
+  std::string report;
+  std::vector<std::string> diff;
+};
+
+int run_diff(const PlanOptions& options) {
+  if (!options.job.file.empty()) {
+    fail("command", "--diff takes two plans and no job, but got {}", options.job.file);
+  }
+  const auto &a = options.diff.at(0), &b = options.diff.at(1);
+  const auto list = plan::difference(plan::parse(read_file(a), a), plan::parse(read_file(b), b));
+  write_result(options.output,
+               options.output.json ? plan::to_json(list) : plan::to_text(list, a, b));
+  return 0;
+}
+
+int run_plan(const PlanOptions& options) {
+  if (!options.diff.empty()) return run_diff(options);
+  if (options.job.file.empty()) fail("command", "perigee plan takes a JOB or --diff, but got none");
+  auto task = make_task(options.job, job::place_from_environment());
+  task.report = !options.report.empty();
   const auto planned = torch_host().plan(task);
+  if (task.report) write_result({.file = options.report}, planned.report);
   const bool text = options.explain && !options.output.json;
   write_result(options.output, text ? plan::explain(planned.plan) : plan::print(planned.plan));
   return 0;
@@ -34,17 +57,33 @@ int run_graph(const Options& options) {
   return 0;
 }
 
-void add_planning(CLI::App& app, Action& action, const char* name, const char* about,
-                  std::initializer_list<const char*> examples, int (*run)(const Options&)) {
+void add_plan(CLI::App& app, Action& action) {
+  auto options = std::make_shared<PlanOptions>();
+  auto* sub = add_command(
+      app, "plan", "make and print the plan; nothing runs",
+      {"perigee plan job.toml --nproc 4 --explain", "perigee plan job.toml -o plan.json",
+       "perigee plan job.toml --cluster 8xh100 --report plan.html -o plan.json",
+       "perigee plan --diff old.json new.json"});
+  sub->add_option("JOB", options->job.file,
+                  "a job (TOML), or a strategy script that names its job");
+  add_job_options(*sub, options->job);
+  add_output_options(*sub, options->output);
+  sub->add_flag("--explain", options->explain, "every decision of the plan as a sentence");
+  sub->add_option("--report", options->report, "also write the plan as a page (HTML) to this file");
+  sub->add_option("--diff", options->diff, "print what two plans (A.json B.json) do differently")
+      ->expected(2);
+  sub->callback([options, &action] { action = [options] { return run_plan(*options); }; });
+}
+
+void add_graph(CLI::App& app, Action& action) {
   auto options = std::make_shared<Options>();
-  auto* sub = add_command(app, name, about, examples);
+  auto* sub = add_command(app, "graph", "print the captured graph",
+                          {"perigee graph job.toml", "perigee graph job.toml --json"});
   sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
       ->required();
   add_job_options(*sub, options->job);
   add_output_options(*sub, options->output);
-  if (run == run_plan)
-    sub->add_flag("--explain", options->explain, "every decision of the plan as a sentence");
-  sub->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
+  sub->callback([options, &action] { action = [options] { return run_graph(*options); }; });
 }
 
 void add_simulate(CLI::App& app, Action& action) {
@@ -124,12 +163,9 @@ void add_check(CLI::App& app, Action& action) {
 }  // namespace
 
 void add_job_commands(CLI::App& app, Action& action) {
-  add_planning(app, action, "plan", "make and print the plan; nothing runs",
-               {"perigee plan job.toml --nproc 4 --explain", "perigee plan job.toml -o plan.json"},
-               run_plan);
+  add_plan(app, action);
   add_simulate(app, action);
-  add_planning(app, action, "graph", "print the captured graph",
-               {"perigee graph job.toml", "perigee graph job.toml --json"}, run_graph);
+  add_graph(app, action);
   add_check(app, action);
 }
 

@@ -1,0 +1,154 @@
+#include "plan/diff.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+namespace perigee::plan {
+namespace {
+
+using nlohmann::json;
+
+// Paths of a plan's file with the values there.
+using Values = std::map<std::string, std::string>;
+
+bool is_text(const json& value) {
+  if (value.is_string()) return true;
+  return value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), is_text);
+}
+
+// Returns "a + b" for a region of several scopes.
+std::string joined(const json& value) {
+  if (value.is_string()) return value;
+  std::string text;
+  for (const auto& item : value) text += (text.empty() ? "" : " + ") + joined(item);
+  return text;
+}
+
+void flatten(const json& value, const std::string& path, Values& values) {
+  const auto below = [&](const std::string& name) {
+    return path.empty() ? name : path + "." + name;
+  };
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) flatten(item, below(key), values);
+  } else if (value.is_array() && !value.empty() && is_text(value)) {
+    for (const auto& item : value) values[below(joined(item))] = "true";
+  } else if (value.is_array() && !value.empty() && value.front().is_object()) {
+    for (size_t i = 0; i < value.size(); ++i) flatten(value[i], below(std::to_string(i)), values);
+  } else if (!value.is_array() || !value.empty()) {
+    values[path] = value.dump();
+  }
+}
+
+// Lists whose members have names become objects by name.
+json by_name(const json& list, const char* name, const char* value) {
+  auto object = json::object();
+  for (auto item : list) {
+    const auto key = item.at(name).get<std::string>();
+    if (value) {
+      object[key] = item.at(value);
+    } else {
+      item.erase(name);
+      object[key] = std::move(item);
+    }
+  }
+  return object;
+}
+
+Values values_of(const Plan& plan) {
+  auto document = json::parse(print(plan));
+  document["mesh"]["axes"] = by_name(document["mesh"]["axes"], "name", "size");
+  if (document.contains("units")) document["units"] = by_name(document["units"], "name", nullptr);
+  auto& prediction = document["prediction"];
+  for (const char* key : {"peak_bytes", "host_bytes"}) {
+    if (!prediction.contains(key) || prediction[key].empty()) continue;
+    prediction[key] = *std::max_element(prediction[key].begin(), prediction[key].end());
+  }
+  auto decisions = json::array();
+  for (const auto& decision : plan.decisions) {
+    decisions.push_back(decision.by + ": " + decision.sentence);
+  }
+  document["decisions"] = std::move(decisions);
+  Values values;
+  flatten(document, "", values);
+  return values;
+}
+
+// Returns the path with "*" for components that are numbers, of names that have such.
+std::string pattern_of(const std::string& path) {
+  std::string pattern;
+  for (size_t begin = 0; begin <= path.size();) {
+    const auto end = std::min(path.find('.', begin), path.size());
+    const auto part = path.substr(begin, end - begin);
+    const bool number = !part.empty() && std::all_of(part.begin(), part.end(), [](unsigned char c) {
+      return std::isdigit(c);
+    });
+    pattern += (begin > 0 ? "." : "") + (number ? "*" : part);
+    begin = end + 1;
+  }
+  return pattern;
+}
+
+}  // namespace
+
+std::vector<Difference> difference(const Plan& a, const Plan& b) {
+  const auto first = values_of(a), second = values_of(b);
+  std::map<std::string, std::pair<std::string, std::string>> changed;
+  for (const auto& [path, value] : first) changed[path].first = value;
+  for (const auto& [path, value] : second) changed[path].second = value;
+  std::vector<Difference> list;
+  std::map<std::tuple<std::string, std::string, std::string>, size_t> known;
+  for (const auto& [path, values] : changed) {
+    const auto& [from, to] = values;
+    if (from == to) continue;
+    // Sentences have numbers that are not those of blocks.
+    const bool sentence = path.starts_with("decisions.");
+    const auto pattern = sentence ? path : pattern_of(path);
+    const auto [found, added] = known.try_emplace({pattern, from, to}, list.size());
+    if (added) {
+      list.push_back({path, from, to});
+    } else {
+      auto& one = list[found->second];
+      one.path = pattern;
+      ++one.count;
+    }
+  }
+  return list;
+}
+
+std::string to_text(const std::vector<Difference>& list, const std::string& a,
+                    const std::string& b) {
+  if (list.empty()) return fmt::format("{} and {} are the same plan\n", a, b);
+  auto text = fmt::format("from {} to {}:\n", a, b);
+  for (const auto& one : list) {
+    const auto times = one.count > 1 ? fmt::format(" ({} times)", one.count) : "";
+    if (one.from.empty() || one.to.empty()) {
+      const auto& value = one.from.empty() ? one.to : one.from;
+      text += fmt::format("  {} {}{}{}\n", one.from.empty() ? '+' : '-', one.path,
+                          value == "true" ? "" : " = " + value, times);
+    } else {
+      text += fmt::format("  {}: {} -> {}{}\n", one.path, one.from, one.to, times);
+    }
+  }
+  return text;
+}
+
+std::string to_json(const std::vector<Difference>& list) {
+  auto document = json{{"format", "perigee.difference/1"}, {"differences", json::array()}};
+  const auto value = [](const std::string& text) {
+    return text.empty() ? json() : json::parse(text);
+  };
+  for (const auto& one : list) {
+    document["differences"].push_back({{"path", one.path},
+                                       {"from", value(one.from)},
+                                       {"to", value(one.to)},
+                                       {"count", one.count}});
+  }
+  return document.dump(1) + "\n";
+}
+
+}  // namespace perigee::plan

@@ -1,0 +1,25 @@
+// What a rank's memory is for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compile/program.h"
+
+namespace perigee::search {
+
+struct MemoryKind {
+  std::string name;  // one of memory_kinds()
+  double bytes = 0;
+};
+
+// "parameters", "gradients", "optimizer state", "buffers", "saved activations", "working memory",
+// "communication", "other" (low copies of parameters, constants, results, padding).
+const std::vector<std::string>& memory_kinds();
+
+// Splits the program's peak_bytes: all kinds, in that order; they add up to it. Saved activations
+// are what forward ops make and backward ops read, at the places that they have at once, for each
+// microbatch in flight.
+std::vector<MemoryKind> memory_by_kind(const compile::Program& program);
+
+}  // namespace perigee::search

@@ -1,0 +1,62 @@
+#include "plan/diff.h"
+
+#include <catch2/catch.hpp>
+
+namespace perigee::plan {
+namespace {
+
+Plan plan_of_blocks(int blocks, const char* placement) {
+  Plan plan;
+  plan.graph_hash = "0123456789abcdef0123456789abcdef";
+  plan.mesh = {{{"tensor", 2}, {"data", 2}}, {}};
+  for (int i = 0; i < blocks; ++i) {
+    plan.placements["blocks." + std::to_string(i) + ".weight"] = mesh::parse_placements(placement);
+  }
+  plan.prediction = {.peak_bytes = {5, 7, 6, 6}, .step_seconds = 2};
+  plan.decisions = {{"parallel_mode", "4 ranks"}};
+  return plan;
+}
+
+TEST_CASE("a plan does not differ from itself") {
+  const auto plan = plan_of_blocks(3, "S0,R");
+  CHECK(difference(plan, plan).empty());
+  CHECK(to_text({}, "a", "b") == "a and b are the same plan\n");
+}
+
+TEST_CASE("what differs is named, and blocks that differ alike are one line") {
+  const auto a = plan_of_blocks(3, "S0,R");
+  auto b = plan_of_blocks(3, "S1,R");
+  b.mesh.axes[1] = {"pipe", 2};
+  b.units = {{"all", {"blocks.0.weight"}, "data", 2, true}};
+  b.recompute.regions = {{"blocks.0"}, {"blocks.1", "blocks.2"}};
+  b.prediction.peak_bytes = {5, 6, 7, 6};
+  b.prediction.step_seconds = 1.5;
+  b.decisions.push_back({"zero2", "2 of 3"});
+  CHECK(to_text(difference(a, b), "a.json", "b.json") ==
+        "from a.json to b.json:\n"
+        "  + decisions.zero2: 2 of 3\n"
+        "  - mesh.axes.data = 2\n"
+        "  + mesh.axes.pipe = 2\n"
+        "  placements.blocks.*.weight: \"S0,R\" -> \"S1,R\" (3 times)\n"
+        "  prediction.step_seconds: 2.0 -> 1.5\n"
+        "  + recompute.regions.blocks.0\n"
+        "  + recompute.regions.blocks.1 + blocks.2\n"
+        "  + units.all.axes = \"data\"\n"
+        "  + units.all.level = 2\n"
+        "  + units.all.parameters.blocks.0.weight\n"
+        "  + units.all.reshard_after_forward\n");
+}
+
+TEST_CASE("differences are JSON too, with null where a plan has no such thing") {
+  const auto a = plan_of_blocks(1, "S0,R");
+  auto b = a;
+  b.microbatches = 4;
+  b.pipeline.axis = "data";
+  const auto text = to_json(difference(a, b));
+  CHECK_THAT(text, Catch::Contains("\"format\": \"perigee.difference/1\""));
+  CHECK_THAT(text, Catch::Contains("\"from\": 1,\n   \"path\": \"microbatches\",\n   \"to\": 4"));
+  CHECK_THAT(text, Catch::Contains("\"from\": null,\n   \"path\": \"pipeline.axis\""));
+}
+
+}  // namespace
+}  // namespace perigee::plan
