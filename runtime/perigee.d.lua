@@ -185,7 +185,7 @@ local strategy = {}
 ---@param strategy table the strategy
 function strategy.save(file, strategy) end
 
----Returns a saved strategy, or nil and why there is none.
+---Returns a saved strategy, or a plan as a table, or nil and why there is none.
 ---@param file string a .json file below the script's folder
 ---@return table?, string?
 function strategy.load(file) end
@@ -195,3 +195,18 @@ function strategy.load(file) end
 ---@param b table a strategy
 ---@return boolean, string?
 function strategy.compare(a, b) end
+
+---What the dialects of other systems ask of the host.
+---@class perigee.host
+local host = {}
+
+---Returns ", did you mean X?" for the nearest name, or "" where none is near.
+---@param name string what a user wrote
+---@param names table the names that exist
+---@return string
+function host.suggest(name, names) end
+
+---Returns the environment's variables of a system, by name.
+---@param prefix string what their names begin with, such as `EPL_`
+---@return table
+function host.environment(prefix) end

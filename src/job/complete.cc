@@ -91,6 +91,10 @@ class Completer {
     }
     if (job.train.output.empty()) job.train.output = "runs/" + job.name;
     if (job.strategy.ends_with(".lua")) need_file("strategy", job.strategy);
+    if (!job.dialect.name.empty() && job.strategy != "auto") {
+      wrong("strategy", "a job has a strategy or a dialect's table, but got both \"{}\" and [{}]",
+            job.strategy, job.dialect.name);
+    }
     if (!job.cluster.file.empty()) need_file("cluster.file", job.cluster.file);
     const auto& [global, micro] = job.batch;
     if (micro > 0 && global % micro != 0) {

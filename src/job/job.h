@@ -116,6 +116,16 @@ struct Cluster {
   bool operator==(const Cluster&) const = default;
 };
 
+// A table of another system's names ([megatron], [epl.pipeline]), which says what a strategy would.
+// runtime/perigee/NAME.lua knows its keys.
+struct Dialect {
+  std::string name;  // megatron, epl, atorch, alpa, autodist; "": there is none
+  std::string text;  // the table as TOML, with its head
+  std::string file;  // of the job
+  std::map<std::string, std::string> places;  // "file:line:column: " by key ("pipeline.strategy")
+  bool operator==(const Dialect& other) const { return name == other.name && text == other.text; }
+};
+
 struct Job {
   std::string name;  // "": the file's name without its ending, or "job"
   int64_t seed = 1234;
@@ -127,6 +137,7 @@ struct Job {
   LrSchedule lr_schedule;
   Train train;
   Cluster cluster;
+  Dialect dialect;
 
   // Reads a job file, changes it by `overrides` ("a.b=VALUE", as --set) and completes it. Paths
   // become relative to the working directory. Throws Error with file, line and column.
@@ -146,6 +157,9 @@ struct Job {
 
   bool operator==(const Job&) const = default;
 };
+
+// Returns the dialect's table as JSON text.
+std::string to_json(const Dialect& dialect);
 
 // Returns the job as TOML with every key. Paths but `train.output` are written relative to
 // `folder`, in which the text will be a file; Job::load of it is the same job.

@@ -117,6 +117,7 @@ std::string to_toml(const Job& original, const std::string& folder) {
   for (const auto& group : job.optimizer.groups) {
     out += "\n[[optimizer.group]]\n" + group_text(group);
   }
+  if (!job.dialect.name.empty()) out += "\n" + job.dialect.text;
   return out;
 }
 
@@ -174,7 +175,12 @@ std::string reference() {
     }
     out += '\n';
   }
-  out.pop_back();
+  out +=
+      "## Dialects\n\n"
+      "`[megatron]`, `[epl]`, `[atorch]`, `[alpa]` or `[autodist]` says what a strategy would, in "
+      "the\nnames of that system; then there is no `strategy`. The keys are those of\n"
+      "runtime/perigee/NAME.lua, which checks them: `perigee lua runtime/perigee/options.lua` "
+      "lists them.\n";
   return out;
 }
 

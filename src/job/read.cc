@@ -5,6 +5,7 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -145,11 +146,7 @@ class Reader {
         }
         read_table(path, *inner);
       } else if (name.empty() && std::ranges::find(dialects, item) != dialects.end()) {
-        fail(
-            "job",
-            "{}tables of a dialect are not available yet (a strategy script can say the same), but "
-            "got [{}]",
-            key_at, item);
+        dialect(item, node, key_at);
       } else if (find_key(name, item, job_.model.kind)) {
         key(name, item, node);
       } else {
@@ -200,6 +197,32 @@ class Reader {
       for (auto& path : **list) move(path);
     } else {
       move(*std::get<std::string*>(value));
+    }
+  }
+
+  // What the keys mean is the dialect's business.
+  void dialect(const std::string& name, const toml::node& node, const std::string& place) {
+    const auto* table = node.as_table();
+    if (!table) fail("job", "{}{} is a table, but got {}", place, name, describe(node));
+    if (!job_.dialect.name.empty() && job_.dialect.name != name) {
+      fail("job", "{}a job is written in one dialect, but got [{}] and [{}]", place,
+           job_.dialect.name, name);
+    }
+    places_[name] = place;
+    std::ostringstream text;
+    constexpr auto flags =
+        toml::toml_formatter::default_flags &
+        ~(toml::format_flags::indentation | toml::format_flags::allow_literal_strings);
+    text << toml::toml_formatter(toml::table{{name, *table}}, flags) << '\n';
+    job_.dialect = {name, text.str(), file_, {}};
+    dialect_places("", *table);
+  }
+
+  void dialect_places(const std::string& prefix, const toml::table& table) {
+    for (const auto& [key, node] : table) {
+      const auto path = prefix + std::string(key.str());
+      job_.dialect.places[path] = at(key.source());
+      if (const auto* inner = node.as_table()) dialect_places(path + ".", *inner);
     }
   }
 
@@ -328,6 +351,13 @@ Job Job::parse(std::string_view text, const std::string& file,
 
 Job Job::load(const std::string& path, std::span<const std::string> overrides) {
   return parse(read_file(path, "job"), path, overrides);
+}
+
+std::string to_json(const Dialect& dialect) {
+  std::ostringstream text;
+  const auto table = parse_toml(dialect.text, dialect.name);
+  text << toml::json_formatter(*table[dialect.name].as_table());
+  return text.str();
 }
 
 void Job::set(std::string_view assignment) {

@@ -14,6 +14,7 @@ Module shard_module();
 Module strategy_module();
 Module solver_module();
 Module profiler_module();
+Module host_module();
 
 namespace {
 
@@ -52,9 +53,9 @@ int call_checked(lua_State* L) {
 }  // namespace
 
 const std::vector<Module>& api() {
-  static const std::vector<Module> modules = {methods_module(),  mesh_module(),
-                                              shard_module(),    solver_module(),
-                                              profiler_module(), strategy_module()};
+  static const std::vector<Module> modules = {
+      methods_module(),  mesh_module(),     shard_module(), solver_module(),
+      profiler_module(), strategy_module(), host_module()};
   return modules;
 }
 

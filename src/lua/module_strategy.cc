@@ -47,11 +47,12 @@ int load(lua_State* L, const Function&) {
     return 2;
   }
   const auto value = nlohmann::json::parse(file, nullptr, false);
-  if (!value.is_object() || value.value("format", "") != "perigee.strategy/1") {
-    fail("strategy", "{} must hold \"format\": \"perigee.strategy/1\", but it does not",
+  const auto format = value.is_object() ? value.value("format", "") : "";
+  if (format != "perigee.strategy/1" && format != "perigee.plan/1") {
+    fail("strategy", "{} must hold \"format\": \"perigee.strategy/1\" or a plan, but it does not",
          path.string());
   }
-  push_json(L, value["strategy"]);
+  push_json(L, format == "perigee.plan/1" ? value : value["strategy"]);
   return 1;
 }
 
@@ -86,7 +87,7 @@ Module strategy_module() {
            {"load",
             {{"file", "string", "a .json file below the script's folder"}},
             "table?, string?",
-            "Returns a saved strategy, or nil and why there is none.",
+            "Returns a saved strategy, or a plan as a table, or nil and why there is none.",
             load},
            {"compare",
             {{"a", "table", "a strategy"}, {"b", "table", "a strategy"}},

@@ -13,18 +13,44 @@ namespace perigee::lua {
 StrategyScript::StrategyScript(const std::string& path, Options options)
     : path_(path), state_(std::move(options)) {
   state_.run_file(path);
+  check_result();
+}
+
+StrategyScript::StrategyScript(const job::Dialect& dialect, Options options)
+    : path_(dialect.file), state_(std::move(options)) {
+  lua_State* L = state_.raw();
+  state_.run_text(fmt::format("return require(\"perigee.{}\").from_job", dialect.name), path_);
+  push_json(L, nlohmann::json::parse(to_json(dialect)));
+  push_json(L, dialect.places);
+  state_.call(2);
+  check_result();
+}
+
+void StrategyScript::check_result() {
   lua_State* L = state_.raw();  // the result stays at index 1
   function_ = lua_isfunction(L, 1);
   if (!function_ && !lua_istable(L, 1)) {
     fail("strategy", "a script returns a list of methods, a table or a function, but {} returns {}",
-         path, lua_isnil(L, 1) ? "nothing" : luaL_typename(L, 1));
+         path_, lua_isnil(L, 1) ? "nothing" : luaL_typename(L, 1));
   }
-  if (!function_) {
-    const auto strategy = read(1);  // errors show before anything is captured
-    if (strategy.job) {
-      job_ =
-          (std::filesystem::path(path).parent_path() / *strategy.job).lexically_normal().string();
-    }
+  if (function_) return;
+  lua_pushliteral(L, "methods");
+  lua_rawget(L, 1);
+  function_ = lua_isfunction(L, 2);
+  if (function_) {
+    lua_pushliteral(L, "methods");
+    lua_pushnil(L);
+    lua_rawset(L, 1);
+    rest_ = to_json(L, 1, "the strategy");
+    lua_remove(L, 1);
+  } else {
+    lua_settop(L, 1);
+  }
+  // Errors show before anything is captured.
+  const auto strategy = read(function_ ? nlohmann::json::object() : to_json(L, 1, "the strategy"));
+  set_ = strategy.set;
+  if (strategy.job) {
+    job_ = (std::filesystem::path(path_).parent_path() / *strategy.job).lexically_normal().string();
   }
 }
 
@@ -52,30 +78,36 @@ void StrategyScript::define_shipped(const nlohmann::json& value) {
   }
 }
 
-methods::Strategy StrategyScript::read(int index) {
-  const auto value = to_json(state_.raw(), index, "the strategy");
+methods::Strategy StrategyScript::read(nlohmann::json value) {
+  methods::Strategy strategy;
   if (value.is_object() && value.contains("format")) {
-    methods::Strategy strategy;
+    if (!rest_.is_null()) strategy = methods::from_json(rest_, path_, state_.methods);
     strategy.name = path_;
     strategy.plan = plan::parse(value.dump(), path_);
     strategy.rules = state_.rules;
     return strategy;
   }
+  if (!rest_.is_null()) {
+    auto whole = rest_;
+    if (value.is_array()) value = {{"methods", std::move(value)}};
+    whole.update(value);
+    value = std::move(whole);
+  }
   define_shipped(value);
-  auto strategy = methods::from_json(value, path_, state_.methods);
+  strategy = methods::from_json(value, path_, state_.methods);
   strategy.rules = state_.rules;
   return strategy;
 }
 
 methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph,
                                           Planner* planner) {
-  if (!function_) return read(1);
+  lua_State* L = state_.raw();
+  if (!function_) return read(to_json(L, 1, "the strategy"));
   struct Lent {
     State& state;
     ~Lent() { state.planner = nullptr; }
   } lent{state_};
   state_.planner = planner;
-  lua_State* L = state_.raw();
   lua_settop(L, 1);
   lua_pushvalue(L, 1);
   push_json(L, job);
@@ -86,7 +118,7 @@ methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph
          "a strategy function returns a list of methods, a table or a plan, but {} returned {}",
          path_, lua_isnil(L, -1) ? "nothing" : luaL_typename(L, -1));
   }
-  auto strategy = read(lua_gettop(L));
+  auto strategy = read(to_json(L, lua_gettop(L), "the strategy"));
   lua_settop(L, 1);
   return strategy;
 }

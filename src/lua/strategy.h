@@ -6,20 +6,26 @@
 #include <string>
 
 #include "graph/graph.h"
+#include "job/job.h"
 #include "lua/state.h"
 #include "methods/method.h"
 
 namespace perigee::lua {
 
-// A script that has run. A strategy that is a function of (job, graph) is called by `resolve`.
+// A script that has run. A strategy that is a function of (job, graph), or has one as its methods,
+// is called by `resolve`.
 class StrategyScript {
  public:
   // Runs the file. Throws Error with the script's line.
   StrategyScript(const std::string& path, Options options = {});
+  // Runs a dialect's module on its table of a job. Throws Error with the place in the job's file.
+  StrategyScript(const job::Dialect& dialect, Options options);
 
   // Returns the job that the script names, relative to the script's folder; nothing for functions.
   const std::optional<std::string>& job() const { return job_; }
   bool is_function() const { return function_; }
+  // Returns the keys of the job that the script sets (methods::Strategy::set); none for functions.
+  const std::vector<std::string>& set() const { return set_; }
 
   // Returns the strategy for this job (resolved, as JSON) and graph. Its methods call into this
   // script, which must outlive it. A strategy function may ask the planner.
@@ -27,14 +33,18 @@ class StrategyScript {
                             Planner* planner = nullptr);
 
  private:
-  methods::Strategy read(int index);
+  void check_result();
+  // Returns the strategy of a script's result, with what `rest_` has.
+  methods::Strategy read(nlohmann::json value);
   // Runs the shipped strategies that define what the list names and no one has defined.
   void define_shipped(const nlohmann::json& value);
 
   std::string path_;
   State state_;
   std::optional<std::string> job_;
+  std::vector<std::string> set_;
   bool function_ = false;
+  nlohmann::json rest_;  // of {set, ..., methods = function}: all but methods
 };
 
 // Returns what strategy functions see of a graph: {scopes, parameters, ops} with shapes, dtypes,

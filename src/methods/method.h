@@ -74,12 +74,16 @@ struct Use {
 struct Strategy {
   std::string name;                // file or shipped name, for messages
   std::optional<std::string> job;  // the job it names, as written
+  std::vector<std::string> set;    // keys of the job that it sets: "optimizer.lr=0.001" (Job::set)
+  std::vector<std::string> warnings;     // for the user, once a run
+  std::optional<plan::Decision> origin;  // the dialect it was written in, and what was said there
   std::vector<Use> methods;
   std::optional<plan::Plan> plan;
   std::map<std::string, std::string> rules;  // sharding rules by op, for Plan::rules
 };
 
-// Returns a strategy from plain data: a list of names and {name, config} pairs, or {job, methods}.
+// Returns a strategy from plain data: a list of names and {name, config} pairs, or {job, set,
+// warnings, origin, methods}: `set` is a table of the job's keys, `origin` {dialect, options}.
 // Names are looked up among `more` (methods the user defined) and the built-in ones. Throws Error
 // for an unknown method, naming the nearest.
 Strategy from_json(const Json& value, std::string_view name,

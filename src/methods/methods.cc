@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -165,25 +167,55 @@ Config check_config(const Method& method, const Json& config) {
   return parts;
 }
 
+namespace {
+
+// What a strategy says beside its methods.
+void read_fields(const Json& value, Strategy& strategy) {
+  const std::vector<std::string> keys = {"job", "set", "warnings", "origin", "methods"};
+  for (const auto& [key, part] : value.items()) {
+    if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      fail("strategy", "a strategy is a list of methods or has the fields {}, but got \"{}\"{}",
+           fmt::join(keys, ", "), key, did_you_mean(key, keys));
+    }
+  }
+  if (value.contains("job")) {
+    if (!value["job"].is_string())
+      fail("strategy", "job must be a file name, but got {}", value["job"].dump());
+    strategy.job = value["job"];
+  }
+  if (value.contains("set")) {
+    if (!value["set"].is_object())
+      fail("strategy", "set is a table of the job's keys, but got {}", value["set"].dump());
+    // JSON's numbers, strings and lists of them are TOML's.
+    for (const auto& [key, to] : value["set"].items()) {
+      strategy.set.push_back(fmt::format("{}={}", key, to.dump()));
+    }
+  }
+  if (value.contains("warnings")) {
+    for (const auto& warning : value["warnings"]) {
+      if (!warning.is_string())
+        fail("strategy", "warnings are sentences, but got {}", warning.dump());
+      strategy.warnings.push_back(warning);
+    }
+  }
+  if (value.contains("origin")) {
+    const auto& origin = value["origin"];
+    if (!origin.is_object() || !origin.contains("dialect") || !origin["dialect"].is_string())
+      fail("strategy", "origin is {{dialect, options}}, but got {}", origin.dump());
+    const auto options = origin.value("options", Json::object());
+    strategy.origin = {origin["dialect"], fmt::format("written as {}", options.dump())};
+  }
+}
+
+}  // namespace
+
 Strategy from_json(const Json& value, std::string_view name,
                    std::span<const std::shared_ptr<const Method>> more) {
   Strategy strategy;
   strategy.name = name;
   const Json* list = &value;
   if (value.is_object() && !value.empty()) {
-    const std::vector<std::string> keys = {"job", "methods"};
-    for (const auto& [key, part] : value.items()) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-        fail("strategy",
-             "a strategy is a list of methods or has the fields job and methods, but got \"{}\"{}",
-             key, did_you_mean(key, keys));
-      }
-    }
-    if (value.contains("job")) {
-      if (!value["job"].is_string())
-        fail("strategy", "job must be a file name, but got {}", value["job"].dump());
-      strategy.job = value["job"];
-    }
+    read_fields(value, strategy);
     static const Json none = Json::array();
     list = value.contains("methods") ? &value["methods"] : &none;
   }
@@ -215,6 +247,7 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
   if (strategy.plan) return plan;
   plan.graph_hash = graph::structural_hash(*request.graph);
   plan.microbatches = 0;
+  if (strategy.origin) plan.decisions.push_back(*strategy.origin);
   const auto uses = in_order(strategy.methods);
   if (uses.empty() || uses.front().method->name() != "parallel_mode") {
     parallel_mode()->apply(plan, {}, request);

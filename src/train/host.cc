@@ -73,9 +73,11 @@ Strategy open_strategy(const Task& task) {
     return Strategy::plan(plan::parse(read_file(task.plan_file, "plan"), task.plan_file));
   }
   if (task.strategy == "auto" && task.plain) return Strategy::data("[]");
-  if (task.strategy == "auto") return {};
-  return Strategy::file(task.strategy, {task.script_seconds, task.script_megabytes,
-                                        static_cast<uint64_t>(task.job.seed), task.runtime_folder});
+  const ScriptOptions options{task.script_seconds, task.script_megabytes,
+                              static_cast<uint64_t>(task.job.seed), task.runtime_folder};
+  if (task.strategy != "auto") return Strategy::file(task.strategy, options);
+  if (!task.job.dialect.name.empty()) return Strategy::dialect(task.job.dialect, options);
+  return {};
 }
 
 Planned plan_task(const Task& task, const std::string& plan_text = "") {

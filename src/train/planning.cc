@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "lua/strategy.h"
 #include "methods/method.h"
 #include "train/auto_plan.h"
@@ -73,13 +74,40 @@ struct Resolver {
 
 Strategy::Strategy() : impl_(std::make_shared<Impl>()) {}
 
-Strategy Strategy::file(const std::string& path, const ScriptOptions& options) {
+namespace {
+
+lua::Options lua_options(const ScriptOptions& options) {
   lua::Options script;
   script.limits = {options.seconds, options.megabytes};
   script.seed = options.seed;
   script.runtime_folder = options.runtime_folder;
+  return script;
+}
+
+// A strategy that says what the job is must be used with that job.
+void check_set(const methods::Strategy& strategy, const Job& job) {
+  for (const auto& assignment : strategy.set) {
+    auto other = job;
+    other.set(assignment);
+    if (other == job) continue;
+    fail("strategy", "the job must have what the strategy sets, {}, but it has another value",
+         assignment);
+  }
+}
+
+}  // namespace
+
+Strategy Strategy::file(const std::string& path, const ScriptOptions& options) {
   auto impl = std::make_shared<Impl>();
-  impl->script = std::make_shared<lua::StrategyScript>(path, std::move(script));
+  impl->script = std::make_shared<lua::StrategyScript>(path, lua_options(options));
+  Strategy strategy;
+  strategy.impl_ = std::move(impl);
+  return strategy;
+}
+
+Strategy Strategy::dialect(const job::Dialect& dialect, const ScriptOptions& options) {
+  auto impl = std::make_shared<Impl>();
+  impl->script = std::make_shared<lua::StrategyScript>(dialect, lua_options(options));
   Strategy strategy;
   strategy.impl_ = std::move(impl);
   return strategy;
@@ -104,9 +132,13 @@ Strategy Strategy::plan(plan::Plan plan) {
   return strategy;
 }
 
-Planned make_plan(std::shared_ptr<const Source> source, const Strategy& strategy, const Job& job,
+Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, const Job& job,
                   World world) {
   train::prepare_device(job);
+  auto strategy = given;
+  if (Resolver::is_auto(given) && !job.dialect.name.empty()) {
+    strategy = Strategy::dialect(job.dialect, {.runtime_folder = world.runtime_folder});
+  }
   methods::Request request;
   request.global_batch = job.batch.global;
   request.micro_batch = job.batch.micro;
@@ -138,6 +170,8 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& strategy
     auto plan = methods::make_plan(resolved, request);
     const auto wanted = methods::graph_batch(plan, request);
     if (wanted == samples) {
+      check_set(resolved, job);
+      for (const auto& warning : resolved.warnings) log::warn("{}", warning);
       plan::verify(plan, captured.graph);
       if (request.world_given && plan.mesh.size() != request.world) {
         fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",

@@ -54,10 +54,12 @@ struct ScriptOptions {
 // How to spread the work: a script, a list of methods, or a plan.
 class Strategy {
  public:
-  // "auto": the best plan that search/ finds.
+  // "auto": what the job's dialect says, else the best plan that search/ finds.
   Strategy();
   // Runs a strategy script. Throws Error with the script's line.
   static Strategy file(const std::string& path, const ScriptOptions& options = {});
+  // The dialect's table of a job. Throws Error with the place in the job's file.
+  static Strategy dialect(const job::Dialect& dialect, const ScriptOptions& options);
   // A strategy as data: JSON text of a list of names and [name, config] pairs, or of {"job",
   // "methods"}.
   static Strategy data(const std::string& json);
@@ -83,7 +85,7 @@ struct Planned {
 // How many ranks there are; 0: the strategy's mesh, else job.cluster.ranks, else 1.
 struct World {
   int64_t size = 0;
-  std::string runtime_folder;  // shipped cluster descriptions, for "auto"; "" for none
+  std::string runtime_folder;  // what ships, for "auto"; "" for none
 };
 
 // Captures the model at the size that the strategy's plan needs and makes the plan. Takes no time

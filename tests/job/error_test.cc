@@ -139,9 +139,12 @@ TEST_CASE("keys that do not go together are an error") {
         "0.9 and dampening 0.1");
   CHECK(gpt("[[optimizer.group]]\nlr = 1") ==
         "[job] a.toml:2:1: optimizer.group.match names parameters, but got none");
-  CHECK(gpt("[epl.pipeline]\nnum_micro_batch = 2") ==
-        "[job] a.toml:2:2: tables of a dialect are not available yet (a strategy script can say "
-        "the same), but got [epl]");
+  CHECK(gpt("[epl.pipeline]\nnum_micro_batch = 2\n[megatron]\n") ==
+        "[job] a.toml:4:2: a job is written in one dialect, but got [epl] and [megatron]");
+  CHECK(gpt("epl = 2") == "[job] a.toml:2:1: epl is a table, but got 2");
+  CHECK(gpt("strategy = \"ddp\"\n[epl.pipeline]\nnum_micro_batch = 2") ==
+        "[job] a.toml:2:12: a job has a strategy or a dialect's table, but got both \"ddp\" and "
+        "[epl]");
   const auto model = [](const std::string& keys) { return error_of("[model]\n" + keys); };
   CHECK(model("kind = \"gpt\"\nheads = 3") ==
         "[job] a.toml:3:9: model.heads divides model.width (256), but got 3");

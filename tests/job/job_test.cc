@@ -177,6 +177,20 @@ names = ["x"]
   CHECK(Job::load(folder.add("again.toml", to_toml(own, folder.at("")))) == own);
 }
 
+TEST_CASE("a dialect's table is kept as it is, with the places of its keys") {
+  const auto text =
+      "[model]\nkind = \"gpt\"\n[epl.pipeline]\nnum_micro_batch = 4\nstrategy = \"x's\"\n";
+  const std::vector<std::string> more = {"epl.zero.level=v1"};
+  const auto job = Job::parse(text, "a.toml", more);
+  CHECK(job.dialect.name == "epl");
+  CHECK(to_json(job.dialect).find("\"num_micro_batch\" : 4") != std::string::npos);
+  CHECK(to_json(job.dialect).find("\"level\" : \"v1\"") != std::string::npos);
+  CHECK(job.dialect.places.at("pipeline.strategy") == "a.toml:5:1: ");
+  CHECK(job.dialect.places.at("zero.level") == "--set: ");
+  CHECK(Job::parse(to_toml(job), "b.toml") == job);
+  CHECK(Job::parse("[model]\nkind = \"gpt\"\n", "a.toml").dialect.name.empty());
+}
+
 TEST_CASE("the text of a resolved job") {
   CHECK(test::golden_difference("tests/job/resolved.toml",
                                 to_toml(parse("model.kind = \"llama\"\nmodel.heads = 8"))) == "");

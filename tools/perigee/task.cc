@@ -1,6 +1,7 @@
 #include "task.h"
 
 #include <filesystem>
+#include <memory>
 
 #include "base/error.h"
 #include "cost/cluster.h"
@@ -30,11 +31,19 @@ std::string find_strategy(const std::string& name) {
        did_you_mean(name, names));
 }
 
+// Returns the script that says how the job runs; nothing for "auto".
+std::unique_ptr<lua::StrategyScript> open_script(const train::Task& task,
+                                                 const lua::Options& options) {
+  if (task.strategy != "auto") {
+    return std::make_unique<lua::StrategyScript>(task.strategy, options);
+  }
+  if (task.job.dialect.name.empty()) return nullptr;
+  return std::make_unique<lua::StrategyScript>(task.job.dialect, options);
+}
+
 // Returns the size of the mesh that the script asks for, or 0 where it leaves that open or is a
 // function.
-int64_t ranks_of(const std::string& strategy, const lua::Options& options) {
-  if (strategy == "auto") return 0;
-  lua::StrategyScript script(strategy, options);
+int64_t ranks_of(lua::StrategyScript& script) {
   if (script.is_function()) return 0;
   const auto parsed = script.resolve({}, {});
   if (parsed.plan) return parsed.plan->mesh.size();
@@ -77,7 +86,17 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
                                 : !named_by_script.empty() ? named_by_script
                                                            : task.job.strategy);
   task.strategy_given = !options.strategy.empty() || !named_by_script.empty();
+  if (task.strategy_given) task.job.dialect = {};
   task.plan_file = options.plan;
+  std::unique_ptr<lua::StrategyScript> opened;
+  if (task.plan_file.empty()) opened = open_script(task, script);
+  if (opened && !opened->set().empty()) {
+    auto sets = opened->set();  // the command line has the last word
+    sets.insert(sets.end(), options.sets.begin(), options.sets.end());
+    const auto dialect = task.job.dialect;
+    task.job = job::Job::load(file, sets);
+    task.job.dialect = dialect;
+  }
   if (!options.cluster.empty()) {
     task.job.cluster.file = cost::find_cluster(options.cluster, task.runtime_folder);
   }
@@ -97,7 +116,7 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
   } else if (!options.cluster.empty()) {
     task.world = cost::load_cluster(task.job.cluster.file).ranks();
     task.world_given = true;
-  } else if (const auto ranks = ranks_of(task.strategy, script); ranks > 0) {
+  } else if (const auto ranks = opened ? ranks_of(*opened) : 0; ranks > 0) {
     task.world = ranks;
   } else if (task.job.cluster.device != "cpu") {
     task.world = torch_host().default_ranks(task.job);

@@ -1,0 +1,551 @@
+-- The engine of all dialects: other systems' names for what Perigee does. A dialect is a file beside this one whose
+-- tables of options hold one row per name; this file checks what a user gives against the rows and makes a strategy
+-- of it. A dialect has no logic that belongs in src/: rows name methods, axes, keys of the job and pins of the search.
+--
+--     local dialect = require "perigee.dialect"
+--     return dialect.new {
+--       name = "megatron",                  -- of the module and of its table in a job, [megatron]
+--       sections = { {
+--         name = "ModelParallelConfig",     -- the function that a script calls; the first section's keys stand in
+--         options = { ... },                -- [megatron] itself, another's in [megatron.NAME]
+--         rules = { ... },                  -- what must hold between options
+--         environment = "EPL_",             -- options that are not given are read from EPL_CATEGORY_ATTRIBUTE
+--       } },
+--       axes = { "tensor", "data", ... },   -- of the mesh, the first varies fastest; build may set draft.order
+--       flat = true,                        -- keys have dots ("pipeline.strategy"), in a job [epl.pipeline] strategy
+--       build = function(draft, given) end, -- completes the draft; given[SECTION][NAME] is a value or its default
+--       more = { ... },                     -- further functions of the module
+--     }
+--
+-- A row is { NAME, TYPE, DEFAULT, field = ... }. Types: boolean, integer, number, string, list, table, function, dtype
+-- ("fp16", "bf16", "float32", "float64" and other spellings of these), any; several with "|". DEFAULT nil: not given.
+-- What becomes of an option (its verdict) is one of
+--   sets = "METHOD.FIELD"          the field of a method, which is then used; or "axis.NAME", "job.KEY", "pin.NAME"
+--   sets = function(draft, value, options) end
+--   with = "what reads it"         `build` does, or the row of another option
+--   no_effect = "why"              one warning, only where a user gave it
+--   refused = "what to use"        an error for every value but the default
+--   missing = "what there is"      the same, for what Perigee is to have and does not have yet
+-- and limits its values: least, most, one_of (a list), lower (compared in lower case), of (type of a list's items),
+-- check = function(value) return WRONG end, but = { [VALUE] = { refused|missing|no_effect = ... } } for single values.
+-- A row is applied where its value is not the default, or always with always = true.
+--
+-- A rule is { function(options) return BROKEN end, "NAME", "text" }: the error stands at the option's line in a job, at
+-- the user's line in a script. A text with %s gets the option's value. With across = true it is not checked before
+-- sections are joined; its function gets all of them second.
+--
+-- A draft collects what rows say; see Draft below. With pins (or draft.search = true) the strategy is searched around
+-- what is fixed (perigee.solver.plan), else it is the list of methods.
+--
+-- `new` returns the module: a function per section, which takes a table and returns a strategy; `strategy`, which joins
+-- several such results and { job = "FILE" }; `from_job` for the host; and `rows`, the table, for tests and pages.
+local host = require "perigee.host"
+local solver = require "perigee.solver"
+
+local M = {}
+
+-- Texts --------------------------------------------------------------------------------------------
+
+local function show(value)
+  if type(value) == "string" then return '"' .. value .. '"' end
+  if type(value) ~= "table" then return tostring(value) end
+  local parts = {}
+  for key, item in pairs(value) do
+    if #parts == 6 then parts[7] = "..." break end
+    parts[#parts + 1] = type(key) == "number" and show(item) or key .. " = " .. show(item)
+  end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+M.show = show
+
+-- Raises an error that a user can act on; the place in front is put there by `at_user` or is that of a job.
+function M.fail(text, ...)
+  error(select("#", ...) > 0 and string.format(text, ...) or text, 0)
+end
+
+-- Returns the function with its errors at the line that calls it, whatever they came from.
+local function at_user(f)
+  return function(...)
+    local ok, a, b, c, d = pcall(f, ...)
+    if ok then return a, b, c, d end
+    if type(a) == "string" then a = a:gsub("^[^\n]-/perigee/%w+%.lua:%d+: (%[)", "%1") end
+    error(a, 2)
+  end
+end
+M.at_user = at_user
+
+-- Values -------------------------------------------------------------------------------------------
+
+local dtypes = {
+  fp16 = { "fp16", "float16", "half" }, bf16 = { "bf16", "bfloat16" },
+  float32 = { "float32", "fp32", "float" }, float64 = { "float64", "fp64", "double" },
+}
+
+-- Returns "fp16", "bf16", "float32" or "float64"; nil for what names no dtype.
+function M.dtype(value)
+  if type(value) ~= "string" then return nil end
+  local bare = value:gsub("^torch%.", "")
+  for name, spellings in pairs(dtypes) do
+    for _, spelling in ipairs(spellings) do
+      if spelling == bare then return name end
+    end
+  end
+  return nil
+end
+
+local tests = {
+  boolean = function(v) return type(v) == "boolean" end,
+  integer = function(v) return type(v) == "number" and v == math.floor(v) end,
+  number = function(v) return type(v) == "number" end,
+  string = function(v) return type(v) == "string" end,
+  list = function(v) return type(v) == "table" and (#v > 0 or M.is_empty(v)) end,
+  table = function(v) return type(v) == "table" end,
+  ["function"] = function(v) return type(v) == "function" end,
+  dtype = function(v) return M.dtype(v) ~= nil end,
+  any = function() return true end,
+}
+
+function M.is_empty(value)
+  local count = 0
+  for _ in pairs(value) do count = count + 1 end
+  return count == 0
+end
+
+local named = {
+  boolean = "true or false", integer = "an integer", number = "a number", string = "a string", list = "a list",
+  table = "a table", ["function"] = "a function", dtype = 'a dtype ("fp16", "bf16", "float32", "float64")',
+}
+
+local function check_type(row, value, fail)
+  local names = {}
+  for wanted in row[2]:gmatch("[^|]+") do
+    if tests[wanted](value) then return end
+    names[#names + 1] = named[wanted]
+  end
+  fail("%s must be %s, but got %s", row[1], table.concat(names, " or "), show(value))
+end
+
+local function same(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  return show(a) == show(b)
+end
+M.same = same
+
+-- Returns the value as the rest sees it: dtypes by one name, strings in lower case where their row says so.
+local function normal(row, value)
+  if row[2]:find("dtype", 1, true) and M.dtype(value) then return M.dtype(value) end
+  if row.lower and type(value) == "string" then return value:lower() end
+  return value
+end
+
+local function check_limits(row, value, fail)
+  if type(value) == "number" then
+    if row.least and value < row.least then
+      fail("%s must be at least %s, but got %s", row[1], row.least, value)
+    end
+    if row.most and value > row.most then fail("%s must be at most %s, but got %s", row[1], row.most, value) end
+  end
+  if row.one_of and not (type(value) == "number" and row[2]:find("integer|", 1, true)) then
+    local found
+    for _, allowed in ipairs(row.one_of) do found = found or same(allowed, value) end
+    if not found then
+      local names = {}
+      for i, allowed in ipairs(row.one_of) do names[i] = show(allowed) end
+      fail("%s must be one of %s, but got %s%s", row[1], table.concat(names, ", "), show(value),
+        type(value) == "string" and host.suggest(value, row.one_of) or "")
+    end
+  end
+  if row.of then
+    for i, item in ipairs(value) do
+      if not tests[row.of](item) then
+        fail("item %d of %s must be %s, but got %s", i, row[1], named[row.of], show(item))
+      end
+    end
+  end
+  local wrong = row.check and row.check(value)
+  if wrong then fail("%s %s, but got %s", row[1], wrong, show(value)) end
+end
+
+-- Returns what becomes of the option: "works", "no effect", "refused" or "missing".
+function M.verdict(row)
+  if row.no_effect then return "no effect" end
+  if row.refused then return "refused" end
+  if row.missing then return "missing" end
+  return "works"
+end
+
+-- Options ------------------------------------------------------------------------------------------
+
+local function row_of(section, name)
+  for _, row in ipairs(section.options) do
+    if row[1] == name then return row end
+  end
+  return nil
+end
+
+local function check_name(section, name, fail)
+  if row_of(section, name) then return end
+  local names = {}
+  for i, row in ipairs(section.options) do names[i] = row[1] end
+  fail("%s has no option %s%s", section.name, show(name), type(name) == "string" and host.suggest(name, names) or "")
+end
+
+local function check_verdict(row, value, fail, warnings)
+  local but = row.but and row.but[tostring(value)] or row
+  local default = but == row and same(value, row[3])
+  if but.no_effect then
+    warnings[#warnings + 1] = string.format("%s has no effect: %s", row[1], but.no_effect)
+  elseif but.refused and not default then
+    fail("%s = %s is refused: %s", row[1], show(value), but.refused)
+  elseif but.missing and not default then
+    fail("%s = %s is not available yet: %s", row[1], show(value), but.missing)
+  end
+end
+
+-- Adds what the environment says of options that were not given; `from` says so in errors.
+local function with_environment(section, given, from)
+  local variables = host.environment(section.environment)
+  local all = {}
+  for name, value in pairs(given) do all[name] = value end
+  for _, row in ipairs(section.options) do
+    local variable = section.environment .. row[1]:gsub("%.", "_"):upper()
+    local text = variables[variable]
+    if text and all[row[1]] == nil then
+      from[row[1]] = variable .. ": "
+      local truth = ({ ["true"] = true, ["false"] = false })[text]
+      if row[2]:find("boolean", 1, true) and truth ~= nil then
+        all[row[1]] = truth
+      elseif row[2]:find("integer", 1, true) or row[2]:find("number", 1, true) then
+        all[row[1]] = tonumber(text) or text
+      else
+        all[row[1]] = text
+      end
+    end
+  end
+  return all
+end
+
+-- Checks one table of a user's against a section. `place(name)` stands before an error. Returns the values and
+-- the warnings.
+local function check_section(spec, section, given, place)
+  local values, warnings, from = {}, {}, {}
+  local function fail_at(name)
+    return function(text, ...)
+      M.fail(place(name) .. "[" .. spec.name .. "] " .. (from[name] or "") .. string.format(text, ...))
+    end
+  end
+  if type(given) ~= "table" then fail_at("")("%s takes a table, but got %s", section.name, show(given)) end
+  if section.environment then given = with_environment(section, given, from) end
+  for name, value in pairs(given) do
+    local fail = fail_at(name)
+    check_name(section, name, fail)
+    local row = row_of(section, name)
+    check_type(row, value, fail)
+    value = normal(row, value)
+    check_limits(row, value, fail)
+    check_verdict(row, value, fail, warnings)
+    values[name] = value
+  end
+  return values, warnings
+end
+
+local function with_defaults(section, values)
+  local all = {}
+  for _, row in ipairs(section.options) do
+    all[row[1]] = values[row[1]]
+    if all[row[1]] == nil then all[row[1]] = normal(row, row[3]) end
+  end
+  return all
+end
+
+-- The draft of a strategy --------------------------------------------------------------------------
+
+local Draft = {}
+
+local function new_draft(order)
+  local draft = { axes = {}, order = order, uses = {}, names = {}, keys = {}, pins = {}, warnings = {}, search = false }
+  for name, f in pairs(Draft) do draft[name] = f end
+  return draft
+end
+
+-- An axis of the mesh. `data` takes the ranks that are left.
+function Draft.axis(draft, name, size)
+  draft.axes[name] = size
+end
+
+function Draft.size(draft, name)
+  return draft.axes[name] or 1
+end
+
+-- Uses a method, with these fields beside what it has already. Returns its config, to add to.
+function Draft.use(draft, name, fields)
+  if not draft.uses[name] then
+    draft.uses[name] = {}
+    draft.names[#draft.names + 1] = name
+  end
+  for key, value in pairs(fields or {}) do draft.uses[name][key] = value end
+  return draft.uses[name]
+end
+
+function Draft.uses_method(draft, name)
+  return draft.uses[name] ~= nil
+end
+
+function Draft.remove(draft, name)
+  draft.uses[name] = nil
+  for i, other in ipairs(draft.names) do
+    if other == name then table.remove(draft.names, i) break end
+  end
+end
+
+-- A key of the job ("optimizer.lr").
+function Draft.job(draft, key, value)
+  draft.keys[key] = value
+end
+
+-- Fixes what the search would choose (perigee.solver.plan); the strategy is then searched.
+function Draft.pin(draft, name, value)
+  draft.pins[name] = value
+  draft.search = true
+end
+
+function Draft.warn(draft, text, ...)
+  draft.warnings[#draft.warnings + 1] = string.format(text, ...)
+end
+
+-- Carries out a row's `sets`.
+local function apply(draft, row, value, options)
+  local sets = row.sets
+  if type(sets) == "function" then return sets(draft, value, options) end
+  local head, rest = sets:match("^([^.]+)%.(.+)$")
+  if head == "axis" then
+    draft:axis(rest, value)
+  elseif head == "job" then
+    draft:job(rest, value)
+  elseif head == "pin" then
+    draft:pin(rest, value)
+  else
+    draft:use(head, { [rest] = value })
+  end
+end
+
+local function methods_of(draft)
+  local list = {}
+  local axes = {}
+  for _, name in ipairs(draft.order) do
+    if draft:size(name) > 1 or name == "data" then axes[#axes + 1] = { name, draft:size(name) } end
+  end
+  if not draft.search then list[1] = { "parallel_mode", axes } end
+  for _, name in ipairs(draft.names) do
+    list[#list + 1] = M.is_empty(draft.uses[name]) and { name } or { name, draft.uses[name] }
+  end
+  return list
+end
+
+-- Returns the strategy of a draft: plain data, but for `methods`, which is a function where a plan is searched.
+local function strategy_of(draft)
+  local methods = methods_of(draft)
+  if draft.search then
+    local pins = { methods = methods }
+    for _, name in ipairs { "tensor", "pipe", "data" } do
+      if draft.axes[name] and draft.axes[name] > 1 then pins[name] = draft.axes[name] end
+    end
+    for name, value in pairs(draft.pins) do pins[name] = value end
+    methods = function()
+      local found, why = solver.plan(pins)
+      if not found then error(why, 0) end
+      return found
+    end
+  end
+  local strategy = { methods = methods, origin = draft.origin }
+  if not M.is_empty(draft.keys) then strategy.set = draft.keys end
+  if #draft.warnings > 0 then strategy.warnings = draft.warnings end
+  return strategy
+end
+
+-- Dialects -----------------------------------------------------------------------------------------
+
+-- Plain data of what a user gave, for the plan's decisions; functions have no text.
+local function plain(value)
+  if type(value) == "function" then return nil end
+  if type(value) ~= "table" then return value end
+  local copy = {}
+  for key, item in pairs(value) do copy[key] = plain(item) end
+  return copy
+end
+
+-- Makes a strategy of the values of all sections that a user gave ({ SECTION = { NAME = VALUE } }). `alone`: of one
+-- section, which may be joined with another.
+local function build(spec, values, warnings, place, alone)
+  local draft = new_draft(spec.axes)
+  local options, shown = {}, {}
+  for _, section in ipairs(spec.sections) do
+    options[section.name] = with_defaults(section, values[section.name] or {})
+    if values[section.name] then shown[section.name] = plain(values[section.name]) end
+  end
+  draft.origin = { dialect = spec.name, options = shown }
+  draft.given = values
+  for _, section in ipairs(spec.sections) do
+    local all = options[section.name]
+    if values[section.name] or section.always then
+      for _, rule in ipairs(section.rules or {}) do
+        if not (alone and rule.across) and rule[1](all, options) then
+          local value = all[rule[2]]
+          M.fail(place(section, rule[2]) .. "[" .. spec.name .. "] " ..
+            (rule[3]:find("%s", 1, true) and string.format(rule[3], show(value)) or rule[3]))
+        end
+      end
+      for _, row in ipairs(section.options) do
+        local value = all[row[1]]
+        if row.sets and value ~= nil and (row.always or not same(value, normal(row, row[3]))) then
+          apply(draft, row, value, all)
+        end
+      end
+    end
+  end
+  if spec.build then
+    local ok, why = pcall(spec.build, draft, options)
+    if not ok then
+      if type(why) == "string" and not why:find("%.lua:%d+: ") then why = "[" .. spec.name .. "] " .. why end
+      error(why, 0)
+    end
+  end
+  for i, warning in ipairs(warnings) do table.insert(draft.warnings, i, "[" .. spec.name .. "] " .. warning) end
+  return strategy_of(draft)
+end
+
+local function nowhere() return "" end
+
+-- Keeps what a user gave beside the strategy that was made of it, so that several can be joined.
+local function remember(kept, strategy, values, warnings)
+  kept[#kept + 1] = { strategy = strategy, values = values, warnings = warnings }
+  return strategy
+end
+
+local function section_function(spec, section, kept)
+  return at_user(function(given)
+    local checked, warnings = check_section(spec, section, given or {}, nowhere)
+    local values = { [section.name] = checked }
+    return remember(kept, build(spec, values, warnings, nowhere, true), values, warnings)
+  end)
+end
+
+local function join_function(spec, kept)
+  return at_user(function(parts)
+    local values, warnings, job = {}, {}, nil
+    if type(parts) ~= "table" then M.fail("[%s] strategy takes a list, but got %s", spec.name, show(parts)) end
+    for key, part in pairs(parts) do
+      local known
+      for _, item in ipairs(kept) do
+        if item.strategy == part then known = item end
+      end
+      if key == "job" then
+        job = part
+      elseif not known then
+        M.fail("[%s] strategy joins what functions of perigee.%s return, and job = FILE, but %s is %s", spec.name,
+          spec.name, type(key) == "number" and "item " .. key or key, show(part))
+      else
+        for section, options in pairs(known.values) do
+          if values[section] then M.fail("[%s] %s stands twice: give it one table", spec.name, section) end
+          values[section] = options
+        end
+        for _, warning in ipairs(known.warnings) do warnings[#warnings + 1] = warning end
+      end
+    end
+    local strategy = build(spec, values, warnings, nowhere)
+    strategy.job = job
+    return remember(kept, strategy, values, warnings)
+  end)
+end
+
+-- Splits the table of a job into sections.
+local function sections_of(spec, given)
+  local first = spec.sections[1]
+  local tables = {}
+  local function put(section, name, value)
+    tables[section.name] = tables[section.name] or {}
+    tables[section.name][name] = value
+  end
+  for name, value in pairs(given) do
+    local own
+    for i = 2, #spec.sections do
+      if spec.sections[i].name == name then own = spec.sections[i] end
+    end
+    if own then
+      tables[own.name] = value
+    elseif spec.flat and type(value) == "table" and not row_of(first, name) then
+      for inner, item in pairs(value) do put(first, name .. "." .. inner, item) end
+    else
+      put(first, name, value)
+    end
+  end
+  if M.is_empty(given) then tables[first.name] = {} end
+  return tables
+end
+
+local function job_function(spec)
+  return function(given, places)
+    local function place(section, name)
+      local path = section == spec.sections[1] and name or section.name .. "." .. name
+      return places[path] or places[section.name] or ""
+    end
+    local values, warnings = {}, {}
+    local tables = sections_of(spec, given)
+    for _, section in ipairs(spec.sections) do
+      if tables[section.name] then
+        local found
+        values[section.name], found = check_section(spec, section, tables[section.name],
+          function(name) return place(section, name) end)
+        for _, warning in ipairs(found) do warnings[#warnings + 1] = warning end
+      end
+    end
+    return build(spec, values, warnings, place)
+  end
+end
+
+-- The table of a dialect as plain data: { section, name, type, default, verdict }.
+local function rows_of(spec)
+  local rows = {}
+  for _, section in ipairs(spec.sections) do
+    for _, row in ipairs(section.options) do
+      rows[#rows + 1] = {
+        section = section.name, name = row[1], type = row[2], default = row[3], verdict = M.verdict(row),
+        says = row.no_effect or row.refused or row.missing,
+      }
+    end
+  end
+  return rows
+end
+
+-- Each row says what becomes of its option, once.
+local function check_spec(spec)
+  for _, section in ipairs(spec.sections) do
+    local seen = {}
+    for _, row in ipairs(section.options) do
+      local ways = 0
+      for _, way in ipairs { "sets", "with", "no_effect", "refused", "missing" } do
+        if row[way] then ways = ways + 1 end
+      end
+      if ways ~= 1 or seen[row[1]] then
+        error(string.format("the row %s of %s.%s must say once what becomes of it", row[1], spec.name, section.name))
+      end
+      seen[row[1]] = true
+    end
+  end
+end
+
+function M.new(spec)
+  check_spec(spec)
+  local kept = {}
+  local module = {}
+  for _, section in ipairs(spec.sections) do
+    if not section.hidden then module[section.name] = section_function(spec, section, kept) end
+  end
+  module.strategy = join_function(spec, kept)
+  module.from_job = job_function(spec)
+  module.rows = rows_of(spec)
+  for name, value in pairs(spec.more or {}) do module[name] = value end
+  return module
+end
+
+return M

@@ -1,0 +1,293 @@
+-- Megatron-Core's names: ModelParallelConfig { ... }, and the parts beside it that its users set
+-- (DistributedOptimizer, LRSchedule, LossScaler). In a job: [megatron], [megatron.LossScaler], ...
+-- runtime/from_megatron.md shows a configuration there and here.
+local dialect = require "perigee.dialect"
+
+local no_callback = "no Lua runs in training, which has no events for a script; train --trace FILE shows what ran when"
+local sliced = "all products of tensor_parallel whose sums are all-reduced are cut alike: use tp_comm_overlap alone"
+
+-- What the weights of a step are computed in: fp16 and bf16 keep float32 masters.
+local function half(dtype)
+  return function(draft) draft:use("half", { dtype = dtype }) end
+end
+
+local function params_dtype(draft, dtype, options)
+  if options.fp16 or options.bf16 or dtype == "float32" then return end  -- half has the dtype
+  draft:job("model.dtype", dtype == "bf16" and "bfloat16" or dtype)
+end
+
+local function accumulate_in_float32(draft, _, options)
+  half("bf16")(draft)
+  draft:use("half", { gradients = "float32" })
+  return options
+end
+
+-- The backends are those of the devices.
+local function backend(draft, name)
+  draft:job("cluster.device", name == "nccl" and "cuda" or "cpu")
+end
+
+local function autocast(draft, _, options)
+  draft:use("amp_native", { dtype = options.autocast_dtype or options.params_dtype })
+end
+
+local function offload(draft, _, options)
+  local use = draft:use("offload", {})
+  if options.cpu_offloading_activations then
+    use.layers = options.cpu_offloading_num_layers > 0 and options.cpu_offloading_num_layers or nil
+    if not use.layers then use[1] = "blocks.*" end
+  end
+  if options.cpu_offloading_double_buffering then use.prefetch = 2 end
+end
+
+local function product(list)
+  local result = 1
+  for _, factor in ipairs(list) do result = result * factor end
+  return result
+end
+
+local model_parallel = {
+  { "tensor_model_parallel_size", "integer", 1, least = 1, sets = "axis.tensor" },
+  { "pipeline_model_parallel_size", "integer", 1, least = 1, sets = "axis.pipe" },
+  { "pipeline_model_parallel_comm_backend", "string", nil, one_of = { "nccl", "gloo", "ucc" }, sets = backend,
+    but = { ucc = { refused = "backends are nccl and gloo" } } },
+  { "virtual_pipeline_model_parallel_size", "integer", nil, least = 1, sets = function(draft, chunks)
+    if chunks > 1 then draft:use("pipeline_parallel", { schedule = "interleaved", chunks = chunks }) end
+  end },
+  { "sequence_parallel", "boolean", false, sets = "tensor_parallel.sequence" },
+  { "context_parallel_size", "integer", 1, least = 1, sets = "axis.context" },
+  { "hierarchical_context_parallel_sizes", "list", nil, of = "integer",
+    missing = "the sequence is cut over one axis: context_parallel_size alone, whose keys and values are gathered" },
+  { "expert_model_parallel_size", "integer", 1, least = 1, with = "build" },
+  { "expert_tensor_parallel_size", "integer", nil, least = 1, with = "build" },
+  { "moe_extended_tp", "boolean", false, no_effect = "expert_tensor_parallel_size takes its place" },
+  { "perform_initialization", "boolean", true,
+    missing = "weights are always initialised, which costs what their memory does; --resume reads a checkpoint" },
+  { "use_cpu_initialization", "boolean", false,
+    no_effect = "weights begin with the same numbers on any device and in any sharding" },
+  { "fp16", "boolean", false, sets = half "fp16" },
+  { "bf16", "boolean", false, sets = accumulate_in_float32 },
+  { "params_dtype", "dtype", "float32", sets = params_dtype },
+  { "timers", "function", nil, missing = no_callback },
+  { "finalize_model_grads_func", "function", nil, missing = no_callback },
+  { "grad_scale_func", "function", nil, missing = no_callback .. "; LossScaler scales the loss" },
+  { "no_sync_func", "function", nil, missing = no_callback },
+  { "grad_sync_func", "function", nil, missing = no_callback },
+  { "param_sync_func", "function", nil, missing = no_callback },
+  { "deterministic_mode", "boolean", false,
+    missing = "there is no such switch; on the CPU every run is bit-equal to the one before" },
+  { "enable_autocast", "boolean", false, sets = autocast },
+  { "autocast_dtype", "dtype", nil, with = "enable_autocast" },
+  { "num_microbatches_with_partial_activation_checkpoints", "integer", nil, least = 0,
+    missing = "every microbatch recomputes the same scopes: the method checkpoint names them" },
+  { "gradient_accumulation_fusion", "boolean", false, sets = "overlap.accumulate" },
+  { "async_tensor_model_parallel_allreduce", "boolean", false, no_effect = "overlap is always planned" },
+  { "use_te_rng_tracker", "boolean", false, no_effect = "random ops carry seeds of their own" },
+  { "tp_comm_overlap", "boolean", false, sets = function(draft) draft:use("overlap", { slices = 2 }) end },
+  { "tp_comm_bulk_wgrad", "boolean", true, missing = sliced },
+  { "tp_comm_bulk_dgrad", "boolean", true, missing = sliced },
+  { "tp_comm_overlap_ag", "boolean", true, missing = sliced },
+  { "tp_comm_overlap_rs", "boolean", true, missing = sliced },
+  { "tp_comm_overlap_rs_dgrad", "boolean", false, missing = sliced },
+  { "tp_comm_split_ag", "boolean", true, no_effect = "see tp_comm_overlap_ag" },
+  { "tp_comm_atomic_ag", "boolean", false, no_effect = "see tp_comm_overlap_ag" },
+  { "tp_comm_split_rs", "boolean", true, no_effect = "see tp_comm_overlap_rs" },
+  { "tp_comm_atomic_rs", "boolean", false, no_effect = "see tp_comm_overlap_rs" },
+  { "cross_entropy_loss_fusion", "boolean", false,
+    sets = function(draft) draft:use("module_replace", { "cross_entropy" }) end },
+  { "cross_entropy_fusion_impl", "string", "native", one_of = { "native", "te" }, with = "cross_entropy_loss_fusion",
+    but = { te = { no_effect = "the native fusion is used" } } },
+  { "tp_comm_overlap_disable_qkv", "boolean", false, missing = sliced },
+  { "tp_comm_overlap_disable_fc1", "boolean", false, missing = sliced },
+  { "tp_comm_bootstrap_backend", "string", "nccl", one_of = { "nccl", "mpi", "gloo" },
+    no_effect = "ranks meet in one rendezvous" },
+  { "overlap_moe_expert_parallel_comm", "boolean", false,
+    missing = "no schedule pairs sections of two microbatches" },
+  { "delay_wgrad_compute", "boolean", false, sets = function(draft, _, options)
+    if options.pipeline_model_parallel_size > 1 then draft:use("pipeline_parallel", { schedule = "zb1p" }) end
+  end },
+  { "pipeline_dtype", "dtype", nil, with = "a rule: stages send what they compute in" },
+  { "variable_seq_lengths", "boolean", false,
+    refused = "a graph's shapes are fixed: pad, or train a job for each length" },
+  { "overlap_p2p_comm", "boolean", false, sets = "overlap.receives" },
+  { "batch_p2p_comm", "boolean", true, with = "a rule: not beside overlap_p2p_comm" },
+  { "batch_p2p_sync", "boolean", true, no_effect = "events order the streams" },
+  { "use_ring_exchange_p2p", "boolean", false, refused = "it needs a patched library: leave it out" },
+  { "deallocate_pipeline_outputs", "boolean", false, no_effect = "what is sent is always freed at its last use" },
+  { "defer_embedding_wgrad_compute", "boolean", false,
+    missing = "weight gradients of single layers are not moved; delay_wgrad_compute moves those of a stage" },
+  { "wgrad_deferral_limit", "integer", 0, least = 0, missing = "see defer_embedding_wgrad_compute" },
+  { "overlap_p2p_comm_warmup_flush", "boolean", false, with = "overlap_p2p_comm: it overlaps there, too" },
+  { "microbatch_group_size_per_vp_stage", "integer", nil, least = 1, sets = "pipeline_parallel.group" },
+  { "cpu_offloading", "boolean", false, sets = offload },
+  { "cpu_offloading_num_layers", "integer", 0, least = 0, with = "cpu_offloading" },
+  { "_cpu_offloading_context", "any", nil, refused = "it is internal: use cpu_offloading" },
+  { "cpu_offloading_activations", "boolean", true, with = "cpu_offloading" },
+  { "cpu_offloading_weights", "boolean", false,
+    missing = "weights lie on the host where fsdp cuts them: the methods fsdp and offload { parameters = true }" },
+  { "cpu_offloading_double_buffering", "boolean", false, with = "cpu_offloading" },
+  { "barrier_with_L1_time", "boolean", true, missing = "there are no timers, and no barrier, in training" },
+}
+
+-- What stages send to each other has the dtype that they compute in.
+local function wire_dtype(o)
+  if o.fp16 then return "fp16" end
+  if o.bf16 then return "bf16" end
+  return o.params_dtype
+end
+
+local rules = {
+  { function(o) return o.fp16 and o.bf16 end, "bf16", "fp16 and bf16 exclude each other, but both are true" },
+  { function(o) return (o.fp16 or o.bf16) and o.enable_autocast end, "enable_autocast",
+    "fp16 or bf16 and enable_autocast exclude each other, but both are true: give one of them" },
+  { function(o) return o.fp16 and o.params_dtype == "bf16" or o.bf16 and o.params_dtype == "fp16" end, "params_dtype",
+    "params_dtype must be that of fp16 or bf16, or float32, but got %s" },
+  { function(o) return o.params_dtype == "fp16" and not o.fp16 end, "params_dtype",
+    "params_dtype = %s needs fp16 = true, which scales the loss" },
+  { function(o) return o.sequence_parallel and o.tensor_model_parallel_size == 1 end, "sequence_parallel",
+    "sequence_parallel needs tensor_model_parallel_size above 1, but that is 1" },
+  { function(o) return o.pipeline_model_parallel_size > 1 and not o.pipeline_dtype end, "pipeline_model_parallel_size",
+    "pipeline_model_parallel_size = %s needs pipeline_dtype, the dtype of what stages send (as params_dtype), "
+      .. "but it is not given" },
+  { function(o) return o.pipeline_model_parallel_size > 1 and o.pipeline_dtype ~= wire_dtype(o)
+      and not o.enable_autocast end, "pipeline_dtype",
+    "pipeline_dtype = %s is not available yet where stages compute in another dtype: give that of fp16, bf16 or "
+      .. "params_dtype" },
+  { function(o) return (o.virtual_pipeline_model_parallel_size or 1) > 1 and o.pipeline_model_parallel_size == 1 end,
+    "virtual_pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size = %s cuts stages, but pipeline_model_parallel_size is 1" },
+  { function(o) return o.microbatch_group_size_per_vp_stage and not o.virtual_pipeline_model_parallel_size end,
+    "microbatch_group_size_per_vp_stage",
+    "microbatch_group_size_per_vp_stage = %s needs virtual_pipeline_model_parallel_size, but it is not given" },
+  { function(o) return o.microbatch_group_size_per_vp_stage
+      and o.microbatch_group_size_per_vp_stage < o.pipeline_model_parallel_size end,
+    "microbatch_group_size_per_vp_stage",
+    "microbatch_group_size_per_vp_stage must be at least pipeline_model_parallel_size, but got %s" },
+  { function(o) return o.overlap_p2p_comm and o.batch_p2p_comm end, "overlap_p2p_comm",
+    "overlap_p2p_comm and batch_p2p_comm exclude each other, but both are true: set batch_p2p_comm = false" },
+  { function(o) return o.overlap_p2p_comm and o.pipeline_model_parallel_size == 1 end, "overlap_p2p_comm",
+    "overlap_p2p_comm overlaps what stages send, but pipeline_model_parallel_size is 1" },
+  { function(o) return o.overlap_p2p_comm_warmup_flush and (not o.overlap_p2p_comm or o.batch_p2p_comm) end,
+    "overlap_p2p_comm_warmup_flush",
+    "overlap_p2p_comm_warmup_flush needs overlap_p2p_comm = true and batch_p2p_comm = false" },
+  { function(o) return o.tp_comm_overlap and o.tensor_model_parallel_size == 1 end, "tp_comm_overlap",
+    "tp_comm_overlap needs tensor_model_parallel_size above 1, but that is 1" },
+  { function(o) return o.tp_comm_overlap and o.sequence_parallel end, "tp_comm_overlap",
+    "tp_comm_overlap is not available yet with sequence_parallel: products are cut whose sums are all-reduced, "
+      .. "not reduce-scattered; leave one of them out" },
+  { function(o) return o.expert_model_parallel_size > 1 and o.tensor_model_parallel_size > 1
+      and not o.sequence_parallel end, "expert_model_parallel_size",
+    "expert_model_parallel_size = %s with tensor_model_parallel_size above 1 needs sequence_parallel" },
+  { function(o)
+      local experts, tensor = o.expert_tensor_parallel_size, o.tensor_model_parallel_size
+      return experts and experts ~= tensor and not (experts == 1 and o.expert_model_parallel_size % tensor == 0)
+    end, "expert_tensor_parallel_size",
+    "expert_tensor_parallel_size = %s is not available yet: give tensor_model_parallel_size, or 1 with "
+      .. "expert_model_parallel_size a multiple of that" },
+  { function(o) return o.delay_wgrad_compute and o.pipeline_model_parallel_size == 1 end, "delay_wgrad_compute",
+    "delay_wgrad_compute is not available yet without stages: it needs pipeline_model_parallel_size above 1" },
+  { function(o) return o.delay_wgrad_compute and o.virtual_pipeline_model_parallel_size end, "delay_wgrad_compute",
+    "delay_wgrad_compute is not available yet with virtual_pipeline_model_parallel_size: leave one of them out" },
+  { function(o) return o.hierarchical_context_parallel_sizes
+      and product(o.hierarchical_context_parallel_sizes) ~= o.context_parallel_size end,
+    "hierarchical_context_parallel_sizes",
+    "hierarchical_context_parallel_sizes must multiply to context_parallel_size, but got %s" },
+  { function(o) return o.autocast_dtype and o.autocast_dtype ~= "fp16" and o.autocast_dtype ~= "bf16" end,
+    "autocast_dtype", "autocast_dtype must be fp16 or bf16, but got %s" },
+  { function(o) return o.enable_autocast and not o.autocast_dtype and o.params_dtype ~= "bf16" end, "enable_autocast",
+    "enable_autocast needs autocast_dtype (fp16 or bf16) where params_dtype is not bf16" },
+  { function(o) return o.cpu_offloading and not o.cpu_offloading_activations end,
+    "cpu_offloading", "cpu_offloading moves activations, but cpu_offloading_activations is false" },
+}
+
+local optimizer = {
+  { "overlap_grad_reduce", "boolean", false, always = true, sets = "grad_comm.overlap" },
+  { "overlap_param_gather", "boolean", false, with = "a rule: weights are gathered as soon as they are stepped" },
+  { "bucket_size", "integer", nil, least = 1, sets = function(draft, parameters)
+    draft:use("grad_comm", { bucket_mb = parameters * 4 / 1048576 })
+  end },
+  { "num_distributed_optimizer_instances", "integer", 1, least = 1, with = "build" },
+  { "grad_reduce_in_fp32", "boolean", false, with = "build" },
+  { "average_in_collective", "boolean", false, no_effect = "a sum divided by the ranks has the same value" },
+}
+
+local optimizer_rules = {
+  { function(o) return o.overlap_param_gather and not o.overlap_grad_reduce end, "overlap_param_gather",
+    "overlap_param_gather needs overlap_grad_reduce, but that is false" },
+  { function(o) return o.num_distributed_optimizer_instances > 1 end, "num_distributed_optimizer_instances",
+    "num_distributed_optimizer_instances = %s is not available here: a strategy gives the mesh an axis zero, "
+      .. "over which zero1 cuts, beside data" },
+}
+
+local schedule = {
+  { "lr_decay_style", "string", "linear", one_of = { "constant", "linear", "cosine", "inverse_sqrt", "wsd" },
+    always = true, sets = "job.lr_schedule.kind" },
+  { "max_lr", "number", nil, least = 0, sets = "job.optimizer.lr" },
+  { "min_lr", "number", nil, least = 0, sets = "job.lr_schedule.min_lr" },
+  { "init_lr", "number", 0, missing = "the learning rate rises from 0" },
+  { "lr_warmup_steps", "integer", 0, least = 0, always = true, sets = "job.lr_schedule.warmup" },
+  { "lr_decay_steps", "integer", nil, missing = "the learning rate falls until train.steps" },
+  { "wsd_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.decay" },
+  { "lr_wsd_decay_style", "string", "linear", one_of = { "linear", "cosine", "exponential", "minus_sqrt" },
+    missing = "the last phase of wsd falls in a line" },
+  { "start_wd", "number", nil, missing = "the weight decay stays: optimizer.weight_decay" },
+  { "end_wd", "number", nil, missing = "the weight decay stays: optimizer.weight_decay" },
+}
+
+local scaler = {
+  { "initial_scale", "number", 2 ^ 32, always = true, sets = "half.init_scale" },
+  { "min_scale", "number", 1, missing = "a scale falls without a floor" },
+  { "growth_factor", "number", 2, always = true, sets = "half.growth_factor" },
+  { "backoff_factor", "number", 0.5, always = true, sets = "half.backoff_factor" },
+  { "growth_interval", "integer", 1000, least = 1, always = true, sets = "half.growth_interval" },
+  { "hysteresis", "integer", 1, least = 1,
+    missing = "the scale falls after every step that is not finite (hysteresis = 1; Megatron's default is 2)" },
+}
+
+local scaler_rules = {
+  { function(_, all) return not all.ModelParallelConfig.fp16 end, "initial_scale",
+    "LossScaler scales the loss of fp16 = true, but that is false: join it with that ModelParallelConfig",
+    across = true },
+}
+
+-- Experts lie over the axes that expert_model_parallel_size and expert_tensor_parallel_size make.
+local function place_experts(draft, o)
+  local experts, tensor = o.expert_model_parallel_size, o.tensor_model_parallel_size
+  if experts == 1 then return end
+  if tensor > 1 and o.expert_tensor_parallel_size == 1 then
+    draft:axis("expert", experts / tensor)
+    draft:use("expert_parallel", { axis = experts > tensor and { "tensor", "expert" } or { "tensor" } })
+  else
+    draft:axis("expert", experts)
+    draft:use("expert_parallel", {})
+  end
+end
+
+local function build(draft, given)
+  local o = given.ModelParallelConfig
+  if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel") end
+  if o.context_parallel_size > 1 then draft:use("context_parallel") end
+  if o.pipeline_model_parallel_size > 1 then draft:use("pipeline_parallel") end
+  place_experts(draft, o)
+  if o.fp16 and not draft.given.LossScaler then
+    draft:use("half", { init_scale = 2 ^ 32, growth_interval = 1000 })
+  end
+  if draft.given.DistributedOptimizer then
+    draft:use("zero1")
+    if given.DistributedOptimizer.grad_reduce_in_fp32 and draft:uses_method("half") then
+      draft:use("half", { gradients = "float32" })
+    end
+  end
+end
+
+return dialect.new {
+  name = "megatron",
+  axes = { "tensor", "context", "expert", "data", "pipe" },
+  sections = {
+    { name = "ModelParallelConfig", options = model_parallel, rules = rules, always = true },
+    { name = "DistributedOptimizer", options = optimizer, rules = optimizer_rules },
+    { name = "LRSchedule", options = schedule },
+    { name = "LossScaler", options = scaler, rules = scaler_rules },
+  },
+  build = build,
+}

@@ -1,0 +1,52 @@
+// perigee.host: what the modules of runtime/perigee ask of the host.
+#include <unistd.h>
+
+#include "base/error.h"
+#include "lua/api.h"
+#include "lua/convert.h"
+
+namespace perigee::lua {
+namespace {
+
+int suggest(lua_State* L, const Function&) {
+  std::vector<std::string> names;
+  for (const auto& name : to_json(L, 2, "names")) names.push_back(name.get<std::string>());
+  const auto text = did_you_mean(lua_tostring(L, 1), names);
+  lua_pushlstring(L, text.data(), text.size());
+  return 1;
+}
+
+int environment(lua_State* L, const Function&) {
+  const std::string prefix = lua_tostring(L, 1);
+  if (prefix.size() < 3 || prefix.back() != '_') {
+    fail("lua", "a script reads the variables of one system, such as EPL_, but got \"{}\"", prefix);
+  }
+  auto found = nlohmann::json::object();
+  for (char** variable = environ; *variable; ++variable) {
+    const std::string_view text = *variable;
+    const auto equals = text.find('=');
+    if (!text.starts_with(prefix) || equals == std::string_view::npos) continue;
+    found[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+  }
+  push_json(L, found);
+  return 1;
+}
+
+}  // namespace
+
+Module host_module() {
+  return {"perigee.host",
+          "What the dialects of other systems ask of the host.",
+          {{"suggest",
+            {{"name", "string", "what a user wrote"}, {"names", "table", "the names that exist"}},
+            "string",
+            "Returns \", did you mean X?\" for the nearest name, or \"\" where none is near.",
+            suggest},
+           {"environment",
+            {{"prefix", "string", "what their names begin with, such as `EPL_`"}},
+            "table",
+            "Returns the environment's variables of a system, by name.",
+            environment}}};
+}
+
+}  // namespace perigee::lua

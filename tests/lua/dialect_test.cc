@@ -1,0 +1,308 @@
+// Other systems' names: every option is there with the verdict that it must have, changes what it
+// says, and mistakes are errors at the user's line. The lists and the cases are tests/lua/dialects.
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "lua/convert.h"
+#include "lua/planner.h"
+#include "lua/state.h"
+#include "lua/strategy.h"
+#include "plan/plan.h"
+
+using namespace perigee;
+using nlohmann::json;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kFolder = "tests/lua/dialects/";
+
+// A folder of its own, removed at the end.
+struct Folder {
+  fs::path path = fs::temp_directory_path() / ("perigee-dialect-" + std::to_string(::getpid()));
+  Folder() { fs::create_directories(path); }
+  ~Folder() { fs::remove_all(path); }
+  std::string write(const std::string& name, std::string_view text) const {
+    std::ofstream(path / name) << text;
+    return (path / name).string();
+  }
+};
+
+const graph::Graph& graph_of(const std::string& model) {
+  static std::map<std::string, graph::Graph> known;
+  auto& graph = known[model];
+  if (graph.nodes.empty()) graph = graph::parse(read_file(kFolder + model + ".graph", "test"));
+  return graph;
+}
+
+std::string trimmed(std::string text) {
+  text.erase(0, text.find_first_not_of(" \t"));
+  text.erase(text.find_last_not_of(" \t") + 1);
+  return text;
+}
+
+// Returns the lines of a data file, split at " | "; without comments.
+std::vector<std::vector<std::string>> lines_of(const std::string& file) {
+  std::istringstream lines(read_file(kFolder + file, "test"));
+  std::vector<std::vector<std::string>> result;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    auto& columns = result.emplace_back();
+    for (size_t begin = 0; begin <= line.size();) {
+      const auto end = std::min(line.find(" | ", begin), line.size());
+      columns.push_back(trimmed(line.substr(begin, end - begin)));
+      begin = end + 3;
+    }
+  }
+  return result;
+}
+
+lua::Options options() {
+  lua::Options options;
+  options.runtime_folder = "runtime";
+  return options;
+}
+
+// Returns the table of a dialect.
+json rows_of(const std::string& dialect) {
+  lua::State state(options());
+  state.run_text("return require('perigee." + dialect + "').rows", "rows");
+  return lua::to_json(state.raw(), 1, "rows");
+}
+
+// What a script comes to: a strategy and its plan, or an error.
+struct Outcome {
+  std::string error;
+  methods::Strategy strategy;
+  json plan = json::object();
+};
+
+// A planner that answers with what it was asked, as a decision.
+class Echo : public lua::Planner {
+ public:
+  json plan(const json& pins) override {
+    pins_ = pins;
+    return pins.value("methods", json::array());
+  }
+  json candidates(const json&, int64_t) override { return json::array(); }
+  json estimate(const json&) override { return {{"seconds", 1.0}}; }
+  json measure(const json&, double) override { return {{"seconds", 1.0}}; }
+  json pins_ = json::object();
+};
+
+Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph) {
+  Outcome outcome;
+  Echo planner;
+  outcome.strategy = script.resolve({{"name", "test"}}, graph, &planner);
+  auto plan = methods::make_plan(outcome.strategy, {.graph = &graph, .global_batch = 8});
+  plan.decisions.clear();
+  outcome.plan = json::parse(plan::print(plan));
+  outcome.plan["search"] = planner.pins_;
+  outcome.plan["search"].erase("methods");
+  return outcome;
+}
+
+// Runs a script; a name before its text says which model it is for.
+Outcome run(const Folder& folder, const std::string& text, const std::string& model) {
+  try {
+    return outcome_of(lua::StrategyScript(folder.write("s.lua", text), options()), graph_of(model));
+  } catch (const Error& error) {
+    return {.error = error.what()};
+  }
+}
+
+Outcome run_job(const std::string& text) {
+  try {
+    const auto job = job::Job::parse("[model]\nkind = \"gpt\"\n" + text, "job.toml");
+    return outcome_of(lua::StrategyScript(job.dialect, options()), graph_of("gpt"));
+  } catch (const Error& error) {
+    return {.error = error.what()};
+  }
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// Checks what a case says: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE", "warning
+// TEXT", or "error TEXT".
+void check_case(const std::string& expected, const Outcome& without, const Outcome& with) {
+  const auto blank = expected.find(' ');
+  const auto kind = expected.substr(0, blank);
+  const auto rest = blank == std::string::npos ? "" : expected.substr(blank + 1);
+  INFO("without: " << without.error << "\nwith: " << with.error);
+  if (kind == "error") {
+    CHECK(contains(with.error, "s.lua:2: ["));
+    CHECK(contains(with.error, rest));
+    CHECK(without.error.empty());
+    return;
+  }
+  REQUIRE(with.error.empty());
+  REQUIRE(without.error.empty());
+  if (kind == "same") {
+    CHECK(with.plan == without.plan);
+  } else if (kind == "plan") {
+    const auto path = rest.substr(0, rest.find(' '));
+    const json::json_pointer at(path);
+    const auto value = [&](const Outcome& o) { return o.plan.contains(at) ? o.plan[at] : json(); };
+    INFO(path << ": " << value(without).dump() << " and " << value(with).dump());
+    CHECK(value(with) != value(without));
+    if (rest.size() > path.size()) CHECK(value(with) == json::parse(rest.substr(path.size() + 1)));
+  } else if (kind == "job") {
+    const auto has = [&](const Outcome& o) {
+      return std::find(o.strategy.set.begin(), o.strategy.set.end(), rest) != o.strategy.set.end();
+    };
+    INFO(json(with.strategy.set).dump());
+    CHECK(has(with));
+    CHECK_FALSE(has(without));
+  } else if (kind == "warning") {
+    REQUIRE(with.strategy.warnings.size() == without.strategy.warnings.size() + 1);
+    CHECK(contains(json(with.strategy.warnings).dump(), rest));
+    CHECK(with.plan == without.plan);
+  } else {
+    FAIL("a case expects plan, same, job, warning or error, but got " << expected);
+  }
+}
+
+// Every option of the list is in the table, with its type, default and verdict, and no other is.
+void check_table(const std::string& dialect, const std::string& section) {
+  std::map<std::string, json> rows;
+  for (const auto& row : rows_of(dialect)) {
+    if (row["section"] == section) rows[row["name"]] = row;
+  }
+  for (const auto& columns : lines_of(dialect + ".options")) {
+    INFO(columns[0]);
+    REQUIRE(columns.size() == 4);
+    REQUIRE(rows.contains(columns[0]));
+    const auto& row = rows[columns[0]];
+    CHECK(row["type"] == columns[1]);
+    CHECK(row.value("default", json()).dump() == (columns[2] == "nil" ? "null" : columns[2]));
+    const bool missing = columns[3] == "works, missing";
+    CHECK(row["verdict"] == (missing ? "missing" : columns[3]));
+    rows.erase(columns[0]);
+  }
+  for (const auto& [name, row] : rows) FAIL_CHECK("the list lacks " << name);
+}
+
+// Every row of the table changes what its cases say. A line of the file: option | what both scripts
+// give | what the second gives beside | what differs. Lines "@ EXPRESSION" say what the scripts
+// return, with % for the options, "@model NAME" for which model.
+void check_effects(const std::string& dialect) {
+  const Folder folder;
+  std::set<std::string> tried;
+  std::map<std::string, Outcome> known;
+  std::string expression, model = "gpt";
+  for (const auto& columns : lines_of(dialect + ".effects")) {
+    if (columns[0].starts_with("@model ")) {
+      model = columns[0].substr(7);
+      continue;
+    }
+    if (columns[0].starts_with("@ ")) {
+      expression = columns[0].substr(2);
+      continue;
+    }
+    INFO(columns[0] << " | " << columns[1]);
+    REQUIRE(columns.size() == 4);
+    const auto script = [&](const std::string& given) {
+      auto text = expression;
+      text.replace(text.find('%'), 1, given);
+      return "local m = require 'perigee." + dialect + "'\nlocal config = " + text +
+             "\nreturn config\n";
+    };
+    const auto both = columns[1] == "-" ? "" : columns[1];
+    const auto before = script(both);
+    if (!known.contains(model + before)) known[model + before] = run(folder, before, model);
+    check_case(columns[3], known[model + before],
+               run(folder, script(both + (both.empty() ? "" : ", ") + columns[2]), model));
+    tried.insert(columns[0]);
+  }
+  for (const auto& row : rows_of(dialect)) {
+    INFO(row.dump());
+    CHECK(tried.contains(row["name"].get<std::string>()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("Megatron's options are all there, and do what they say") {
+  check_table("megatron", "ModelParallelConfig");
+  check_effects("megatron");
+}
+
+TEST_CASE("a dialect's mistakes are errors at the user's line") {
+  const Folder folder;
+  const auto error = [&](const std::string& options) {
+    return run(folder,
+               "local m = require 'perigee.megatron'\nlocal c = m.ModelParallelConfig {\n" +
+                   options + " }\nreturn c",
+               "gpt")
+        .error;
+  };
+  CHECK_THAT(error("tensor_model_paralel_size = 2"),
+             Catch::EndsWith("s.lua:2: [megatron] ModelParallelConfig has no option "
+                             "\"tensor_model_paralel_size\", did you mean "
+                             "\"tensor_model_parallel_size\"?"));
+  CHECK_THAT(error("tensor_model_parallel_size = 'two'"),
+             Catch::EndsWith("s.lua:2: [megatron] tensor_model_parallel_size must be an integer, "
+                             "but got \"two\""));
+  CHECK_THAT(error("tensor_model_parallel_size = 0"),
+             Catch::EndsWith("tensor_model_parallel_size must be at least 1, but got 0"));
+  CHECK_THAT(error("params_dtype = 'int8'"), Catch::Contains("params_dtype must be a dtype"));
+  CHECK_THAT(error("fp16 = true, bf16 = true"), Catch::Contains("s.lua:2: [megatron] fp16 and bf"));
+  CHECK_THAT(error("1"), Catch::Contains("ModelParallelConfig has no option 1"));
+}
+
+TEST_CASE("a dialect's table of a job is checked by the same rows, at its place in the file") {
+  const auto plan = run_job("[megatron]\ntensor_model_parallel_size = 2\nbf16 = true\n");
+  CHECK(plan.error == "");
+  const Folder folder;
+  const auto script = run(folder,
+                          "return require('perigee.megatron').ModelParallelConfig { "
+                          "tensor_model_parallel_size = 2, bf16 = true }",
+                          "gpt");
+  CHECK(plan.plan == script.plan);
+  const auto set = run_job("[megatron.LRSchedule]\nlr_decay_style = \"cosine\"\nmax_lr = 0.5\n");
+  CHECK(set.strategy.set == std::vector<std::string>{"lr_schedule.kind=\"cosine\"",
+                                                     "lr_schedule.warmup=0", "optimizer.lr=0.5"});
+  CHECK(run_job("[megatron]\ntensor_model_parallel_sise = 2\n").error ==
+        "[lua] job.toml:4:1: [megatron] ModelParallelConfig has no option "
+        "\"tensor_model_parallel_sise\", did you mean \"tensor_model_parallel_size\"?");
+  CHECK(run_job("[megatron]\nsequence_parallel = true\n").error ==
+        "[lua] job.toml:4:1: [megatron] sequence_parallel needs tensor_model_parallel_size above "
+        "1, but that is 1");
+  CHECK_THAT(run_job("[megatron.LRSchedule]\nmax_lr = true\n").error,
+             Catch::Contains("job.toml:4:1: [megatron] max_lr must be a number, but got true"));
+}
+
+TEST_CASE("parts of a dialect are joined, and say where they are from") {
+  const Folder folder;
+  const auto joined = run(folder,
+                          "local m = require 'perigee.megatron'\n"
+                          "local config = m.ModelParallelConfig { fp16 = true }\n"
+                          "return m.strategy { config, m.LossScaler { growth_interval = 7 }, "
+                          "m.DistributedOptimizer {}, job = 'a.toml' }",
+                          "gpt");
+  CHECK(joined.error == "");
+  CHECK(joined.strategy.job == "a.toml");
+  CHECK(joined.plan["precision"]["loss_scale"]["growth_interval"] == 7);
+  REQUIRE(joined.strategy.origin);
+  CHECK(joined.strategy.origin->by == "megatron");
+  CHECK(joined.strategy.origin->sentence ==
+        "written as {\"DistributedOptimizer\":{},\"LossScaler\":{\"growth_interval\":7},"
+        "\"ModelParallelConfig\":{\"fp16\":true}}");
+  CHECK_THAT(run(folder,
+                 "local m = require 'perigee.megatron'\nlocal c = m.strategy { "
+                 "m.ModelParallelConfig {}, m.ModelParallelConfig {} }\nreturn c",
+                 "gpt")
+                 .error,
+             Catch::Contains("s.lua:2: [megatron] ModelParallelConfig stands twice"));
+}
