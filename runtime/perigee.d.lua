@@ -56,7 +56,7 @@ function methods.gradient_accumulation(config) end
 function methods.grad_comm(config) end
 
 ---Computes the matched scopes again in the backward pass instead of keeping their results: less memory for more work. Dropout draws the same numbers again.
----@param config? table config: scope or module type, ...; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`); memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
+---@param config? table config: scope or module type, ..., or `auto`: the longest row of numbered modules; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); kept (list): scopes of the longest row of numbered modules whose results are kept: those between run again, but for those behind the last; instead of scopes; every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`); memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
 ---@return table
 function methods.checkpoint(config) end
 
@@ -210,3 +210,8 @@ function host.suggest(name, names) end
 ---@param prefix string what their names begin with, such as `EPL_`
 ---@return table
 function host.environment(prefix) end
+
+---Returns the text's value; null is nil.
+---@param text string JSON
+---@return any
+function host.parse_json(text) end

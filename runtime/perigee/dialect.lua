@@ -9,12 +9,16 @@
 --         name = "ModelParallelConfig",     -- the function that a script calls; the first section's keys stand in
 --         options = { ... },                -- [megatron] itself, another's in [megatron.NAME]
 --         rules = { ... },                  -- what must hold between options
+--         uses = "METHOD",                  -- which is used where the section is given
+--         items = function(draft, list) end,  -- takes what has no name; without it that is an error
+--         hidden = true,                    -- no function of the module
 --         environment = "EPL_",             -- options that are not given are read from EPL_CATEGORY_ATTRIBUTE
 --       } },
 --       axes = { "tensor", "data", ... },   -- of the mesh, the first varies fastest; build may set draft.order
 --       flat = true,                        -- keys have dots ("pipeline.strategy"), in a job [epl.pipeline] strategy
+--       expand = function(values, check, warnings) end,  -- makes further sections' values: check(SECTION, table)
 --       build = function(draft, given) end, -- completes the draft; given[SECTION][NAME] is a value or its default
---       more = { ... },                     -- further functions of the module
+--       finish = function(draft, strategy) end,  -- returns the strategy, changed
 --     }
 --
 -- A row is { NAME, TYPE, DEFAULT, field = ... }. Types: boolean, integer, number, string, list, table, function, dtype
@@ -34,11 +38,16 @@
 -- the user's line in a script. A text with %s gets the option's value. With across = true it is not checked before
 -- sections are joined; its function gets all of them second.
 --
--- A draft collects what rows say; see Draft below. With pins (or draft.search = true) the strategy is searched around
--- what is fixed (perigee.solver.plan), else it is the list of methods.
+-- A draft collects what rows say; see Draft below. Its fields beside those that its functions make:
+--   alone        of one section, which may be joined with another; where that needs the other, unfinished = "why"
+--   search       also with pins: the strategy is searched around what is fixed (perigee.solver.plan); else it is the
+--                list of methods. accept(methods) may refuse what is found
+--   later        function(methods, graph), which changes them when the model is known
+--   given        what the user gave, by section; order: the axes of the mesh
 --
--- `new` returns the module: a function per section, which takes a table and returns a strategy; `strategy`, which joins
--- several such results and { job = "FILE" }; `from_job` for the host; and `rows`, the table, for tests and pages.
+-- `new` returns the module: a function per section, which takes a table and returns a strategy; `make`, that of the
+-- first; `strategy`, which joins several such results and { job = "FILE" }; `from_job` for the host; and `rows`, the
+-- table, for tests and pages.
 local host = require "perigee.host"
 local solver = require "perigee.solver"
 
@@ -145,7 +154,7 @@ local function check_limits(row, value, fail)
     end
     if row.most and value > row.most then fail("%s must be at most %s, but got %s", row[1], row.most, value) end
   end
-  if row.one_of and not (type(value) == "number" and row[2]:find("integer|", 1, true)) then
+  if row.one_of and type(value) == type(row.one_of[1]) then
     local found
     for _, allowed in ipairs(row.one_of) do found = found or same(allowed, value) end
     if not found then
@@ -238,13 +247,18 @@ local function check_section(spec, section, given, place)
   if section.environment then given = with_environment(section, given, from) end
   for name, value in pairs(given) do
     local fail = fail_at(name)
-    check_name(section, name, fail)
-    local row = row_of(section, name)
-    check_type(row, value, fail)
-    value = normal(row, value)
-    check_limits(row, value, fail)
-    check_verdict(row, value, fail, warnings)
-    values[name] = value
+    if type(name) == "number" and section.items then
+      values.items = values.items or {}
+      values.items[name] = value
+    else
+      check_name(section, name, fail)
+      local row = row_of(section, name)
+      check_type(row, value, fail)
+      value = normal(row, value)
+      check_limits(row, value, fail)
+      check_verdict(row, value, fail, warnings)
+      values[name] = value
+    end
   end
   return values, warnings
 end
@@ -345,7 +359,10 @@ end
 -- Returns the strategy of a draft: plain data, but for `methods`, which is a function where a plan is searched.
 local function strategy_of(draft)
   local methods = methods_of(draft)
-  if draft.search then
+  if draft.unfinished then
+    local why = draft.unfinished
+    methods = function() error(why, 0) end
+  elseif draft.search then
     local pins = { methods = methods }
     for _, name in ipairs { "tensor", "pipe", "data" } do
       if draft.axes[name] and draft.axes[name] > 1 then pins[name] = draft.axes[name] end
@@ -353,8 +370,23 @@ local function strategy_of(draft)
     for name, value in pairs(draft.pins) do pins[name] = value end
     methods = function()
       local found, why = solver.plan(pins)
-      if not found then error(why, 0) end
+      if found and draft.accept and not draft.accept(found) then
+        found, why = nil, "no plan has what is asked for"
+        for _, candidate in ipairs(solver.candidates(pins, 200) or {}) do
+          if draft.accept(candidate.strategy) then found = candidate.strategy break end
+        end
+      end
+      if not found then error("[" .. draft.origin.dialect .. "] " .. why, 0) end
       return found
+    end
+  end
+  if draft.later then
+    local before = methods
+    methods = function(job, graph)
+      local list = {}
+      for i, use in ipairs(type(before) == "function" and before(job, graph) or before) do list[i] = use end
+      draft.later(list, graph)
+      return list
     end
   end
   local strategy = { methods = methods, origin = draft.origin }
@@ -384,7 +416,7 @@ local function build(spec, values, warnings, place, alone)
     if values[section.name] then shown[section.name] = plain(values[section.name]) end
   end
   draft.origin = { dialect = spec.name, options = shown }
-  draft.given = values
+  draft.given, draft.alone = values, alone
   for _, section in ipairs(spec.sections) do
     local all = options[section.name]
     if values[section.name] or section.always then
@@ -395,6 +427,9 @@ local function build(spec, values, warnings, place, alone)
             (rule[3]:find("%s", 1, true) and string.format(rule[3], show(value)) or rule[3]))
         end
       end
+      if section.uses and values[section.name] then draft:use(section.uses) end
+      local items = (values[section.name] or {}).items
+      if items then section.items(draft, items) end
       for _, row in ipairs(section.options) do
         local value = all[row[1]]
         if row.sets and value ~= nil and (row.always or not same(value, normal(row, row[3]))) then
@@ -411,7 +446,8 @@ local function build(spec, values, warnings, place, alone)
     end
   end
   for i, warning in ipairs(warnings) do table.insert(draft.warnings, i, "[" .. spec.name .. "] " .. warning) end
-  return strategy_of(draft)
+  local strategy = strategy_of(draft)
+  return spec.finish and spec.finish(draft, strategy) or strategy
 end
 
 local function nowhere() return "" end
@@ -422,10 +458,25 @@ local function remember(kept, strategy, values, warnings)
   return strategy
 end
 
+-- Adds the sections that others stand for.
+local function expand(spec, values, warnings, place)
+  if not spec.expand then return end
+  spec.expand(values, function(name, given)
+    for _, section in ipairs(spec.sections) do
+      if section.name == name then
+        local checked, more = check_section(spec, section, given, place)
+        for _, warning in ipairs(more) do warnings[#warnings + 1] = warning end
+        return checked
+      end
+    end
+  end, warnings)
+end
+
 local function section_function(spec, section, kept)
   return at_user(function(given)
     local checked, warnings = check_section(spec, section, given or {}, nowhere)
     local values = { [section.name] = checked }
+    expand(spec, values, warnings, nowhere)
     return remember(kept, build(spec, values, warnings, nowhere, true), values, warnings)
   end)
 end
@@ -499,6 +550,7 @@ local function job_function(spec)
         for _, warning in ipairs(found) do warnings[#warnings + 1] = warning end
       end
     end
+    expand(spec, values, warnings, function() return places.load_strategy or "" end)
     return build(spec, values, warnings, place)
   end
 end
@@ -542,9 +594,9 @@ function M.new(spec)
     if not section.hidden then module[section.name] = section_function(spec, section, kept) end
   end
   module.strategy = join_function(spec, kept)
+  module.make = section_function(spec, spec.sections[1], kept)
   module.from_job = job_function(spec)
   module.rows = rows_of(spec)
-  for name, value in pairs(spec.more or {}) do module[name] = value end
   return module
 end
 

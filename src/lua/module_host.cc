@@ -32,6 +32,13 @@ int environment(lua_State* L, const Function&) {
   return 1;
 }
 
+int parse_json(lua_State* L, const Function&) {
+  const auto value = nlohmann::json::parse(lua_tostring(L, 1), nullptr, false);
+  if (value.is_discarded()) fail("lua", "a text must be JSON, but got {}", lua_tostring(L, 1));
+  push_json(L, value);
+  return 1;
+}
+
 }  // namespace
 
 Module host_module() {
@@ -46,7 +53,12 @@ Module host_module() {
             {{"prefix", "string", "what their names begin with, such as `EPL_`"}},
             "table",
             "Returns the environment's variables of a system, by name.",
-            environment}}};
+            environment},
+           {"parse_json",
+            {{"text", "string", "JSON"}},
+            "any",
+            "Returns the text's value; null is nil.",
+            parse_json}}};
 }
 
 }  // namespace perigee::lua

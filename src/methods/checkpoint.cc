@@ -47,6 +47,35 @@ int64_t bytes_of(const Json& value) {
        value.dump());
 }
 
+std::string row_of(const graph::Graph& graph) {
+  const auto row = longest_row(graph);
+  if (row.empty()) {
+    fail("checkpoint",
+         "the model must have a row of numbered modules (blocks.0, blocks.1, ...), "
+         "but has none: name scopes");
+  }
+  return row;
+}
+
+// Cuts the scopes behind each of those that are kept.
+std::vector<std::vector<std::string>> regions_between(const std::vector<std::string>& scopes,
+                                                      const std::vector<std::string>& kept) {
+  for (const auto& scope : kept) {
+    if (std::find(scopes.begin(), scopes.end(), scope) == scopes.end()) {
+      fail("checkpoint", "kept names modules of the row {} to {}, but got \"{}\"{}", scopes.front(),
+           scopes.back(), scope, did_you_mean(scope, scopes));
+    }
+  }
+  std::vector<std::vector<std::string>> regions(1);
+  for (const auto& scope : scopes) {
+    regions.back().push_back(scope);
+    if (std::find(kept.begin(), kept.end(), scope) != kept.end()) regions.emplace_back();
+  }
+  regions.pop_back();
+  if (regions.empty()) fail("checkpoint", "kept names at least one scope, but got none");
+  return regions;
+}
+
 class Checkpoint : public Method {
  public:
   std::string_view name() const override { return "checkpoint"; }
@@ -54,11 +83,16 @@ class Checkpoint : public Method {
     return "Computes the matched scopes again in the backward pass instead of keeping their "
            "results: less memory for more work. Dropout draws the same numbers again.";
   }
-  std::string_view items() const override { return "scope or module type, ..."; }
+  std::string_view items() const override {
+    return "scope or module type, ..., or `auto`: the longest row of numbered modules";
+  }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
         {"wrap_class", "any",
          "the same as the list: scopes (`blocks.*`) or module types (`Block`)"},
+        {"kept", "list",
+         "scopes of the longest row of numbered modules whose results are kept: those between run "
+         "again, but for those behind the last; instead of scopes"},
         {"every", "integer", "only each n-th of the matched scopes; default 1"},
         {"group", "integer",
          "so many matched scopes in a row keep one input among them; default 1"},
@@ -78,6 +112,13 @@ class Checkpoint : public Method {
       }
     }
     const auto& graph = *request.graph;
+    if (patterns == std::vector<std::string>{"auto"}) patterns = {row_of(graph)};
+    const bool between = config.fields.contains("kept");
+    if (between &&
+        (!patterns.empty() || config.fields.contains("every") || config.fields.contains("group"))) {
+      fail("checkpoint", "kept says what runs again, without scopes, every and group");
+    }
+    if (between) patterns = {row_of(graph)};
     if (patterns.empty()) {
       fail("checkpoint",
            "scopes must be named, as in checkpoint {{ \"blocks.*\" }}: `perigee graph` lists those "
@@ -89,9 +130,16 @@ class Checkpoint : public Method {
     if (!recompute.only.empty() && !recompute.keep.empty()) {
       fail("checkpoint", "either ops or keep says what runs again, but got both");
     }
-    const auto scopes = matching_scopes(graph, patterns, name());
+    auto scopes = matching_scopes(graph, patterns, name());
     const auto every = count_of(config, "every"), group = count_of(config, "group");
     std::vector<std::string> taken;
+    if (between) {
+      recompute.regions = regions_between(scopes, texts(config.fields["kept"], name(), "kept"));
+      for (const auto& region : recompute.regions) {
+        taken.insert(taken.end(), region.begin(), region.end());
+      }
+      scopes.clear();
+    }
     for (size_t i = 0; i < scopes.size(); i += static_cast<size_t>(every)) {
       if (taken.size() % static_cast<size_t>(group) == 0) recompute.regions.emplace_back();
       recompute.regions.back().push_back(scopes[i]);
@@ -107,6 +155,9 @@ class Checkpoint : public Method {
                     budget ? " as memory allows" : "", taken.size() == 1 ? "runs" : "run");
     if (!recompute.only.empty()) sentence += ", of them the ops " + join(recompute.only);
     if (!recompute.keep.empty()) sentence += ", but for the ops " + join(recompute.keep);
+    if (between) {
+      sentence += fmt::format("; what {} of them result in is kept", recompute.regions.size());
+    }
     if (group > 1) sentence += fmt::format("; {} together keep one input", group);
     plan.recompute = std::move(recompute);
     plan.decisions.push_back({"checkpoint", std::move(sentence)});

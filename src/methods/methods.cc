@@ -169,6 +169,17 @@ Config check_config(const Method& method, const Json& config) {
 
 namespace {
 
+// JSON's numbers, strings and lists are TOML's; its tables are not.
+std::string toml_of(const Json& value) {
+  if (!value.is_object() && !value.is_array()) return value.dump();
+  std::string text;
+  for (const auto& [key, item] : value.items()) {
+    text += (text.empty() ? "" : ", ") + (value.is_object() ? Json(key).dump() + " = " : "");
+    text += toml_of(item);
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
+
 // What a strategy says beside its methods.
 void read_fields(const Json& value, Strategy& strategy) {
   const std::vector<std::string> keys = {"job", "set", "warnings", "origin", "methods"};
@@ -186,9 +197,8 @@ void read_fields(const Json& value, Strategy& strategy) {
   if (value.contains("set")) {
     if (!value["set"].is_object())
       fail("strategy", "set is a table of the job's keys, but got {}", value["set"].dump());
-    // JSON's numbers, strings and lists of them are TOML's.
     for (const auto& [key, to] : value["set"].items()) {
-      strategy.set.push_back(fmt::format("{}={}", key, to.dump()));
+      strategy.set.push_back(fmt::format("{}={}", key, toml_of(to)));
     }
   }
   if (value.contains("warnings")) {

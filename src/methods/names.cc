@@ -1,6 +1,7 @@
 #include "methods/names.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/match.h"
@@ -43,6 +44,22 @@ std::vector<std::string> matching_scopes(const graph::Graph& graph,
     if (!inside) outermost.push_back(scope.path);
   }
   return outermost;
+}
+
+std::string longest_row(const graph::Graph& graph) {
+  std::map<std::string, int> rows;
+  for (const auto& scope : graph.scopes) {
+    const auto dot = scope.path.rfind('.');
+    const auto last = scope.path.substr(dot == std::string::npos ? 0 : dot + 1);
+    const bool number = !last.empty() && std::all_of(last.begin(), last.end(),
+                                                     [](char c) { return c >= '0' && c <= '9'; });
+    if (number) ++rows[dot == std::string::npos ? "*" : scope.path.substr(0, dot) + ".*"];
+  }
+  std::string best;
+  for (const auto& [pattern, count] : rows) {
+    if (best.empty() || count > rows[best]) best = pattern;
+  }
+  return best;
 }
 
 std::vector<std::string> named_ops(const graph::Graph& graph, const Config& config,

@@ -16,6 +16,10 @@ std::vector<std::string> matching_scopes(const graph::Graph& graph,
                                          const std::vector<std::string>& patterns,
                                          std::string_view method);
 
+// Returns the longest row of modules that differ in a number alone, as a pattern ("blocks.*"); ""
+// where there is none.
+std::string longest_row(const graph::Graph& graph);
+
 // Returns the ops of the forward pass that a field of the config names, by full or bare name
 // ("mm", "add" for aten::add.Tensor too); none where the field is left out. Throws Error for a name
 // that is none's.

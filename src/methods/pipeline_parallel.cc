@@ -9,6 +9,7 @@
 #include "cost/schedule.h"
 #include "graph/flops.h"
 #include "methods/method.h"
+#include "methods/names.h"
 #include "methods/texts.h"
 
 namespace perigee::methods {
@@ -55,23 +56,6 @@ std::vector<Block> blocks_of(const Graph& graph, const std::vector<std::string>&
   }
   if (!blocks.empty()) blocks.front().work += before;
   return blocks;
-}
-
-// The longest row of modules that differ in a number alone: "blocks.*".
-std::string longest_row(const Graph& graph) {
-  std::map<std::string, int> rows;
-  for (const auto& scope : graph.scopes) {
-    const auto dot = scope.path.rfind('.');
-    const auto last = scope.path.substr(dot == std::string::npos ? 0 : dot + 1);
-    const bool number = !last.empty() && std::all_of(last.begin(), last.end(),
-                                                     [](char c) { return c >= '0' && c <= '9'; });
-    if (number) ++rows[dot == std::string::npos ? "*" : scope.path.substr(0, dot) + ".*"];
-  }
-  std::string best;
-  for (const auto& [pattern, count] : rows) {
-    if (best.empty() || count > rows[best]) best = pattern;
-  }
-  return best;
 }
 
 // Cuts the blocks into parts so that the one with the most work has as little as can be; returns

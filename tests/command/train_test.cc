@@ -92,7 +92,18 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 2 --strategy checkpoint_budget",
                                  "--nproc 4 --strategy mixed_parallel",
                                  "--nproc 4 --strategy ds_3d_parallel",
-                                 "--nproc 2 --strategy module_replace"}) {
+                                 "--nproc 2 --strategy module_replace",
+                                 "--nproc 2 --strategy epl_pipeline",
+                                 "--nproc 2 --strategy epl_zero",
+                                 "--nproc 2 --strategy epl_collection",
+                                 "--nproc 2 --strategy epl_offload",
+                                 "--nproc 2 --strategy epl_split",
+                                 "--nproc 2 --strategy epl_auto",
+                                 "--nproc 2 --set epl.pipeline.num_micro_batch=2",
+                                 "--nproc 4 --strategy megatron_3d",
+                                 "--nproc 4 --strategy megatron_sequence",
+                                 "--nproc 4 --strategy megatron_overlap",
+                                 "--nproc 2 --set megatron.tensor_model_parallel_size=2"}) {
     INFO(more);
     job.good("train", same + more);
     const auto others = job.losses();
@@ -112,13 +123,34 @@ TEST_CASE("a mixture of experts trains the same wherever its experts are") {
   job.good("train", same);
   const auto losses = job.losses();
   for (const std::string more :
-       {"--nproc 2 --strategy expert_parallel", "--nproc 4 --strategy moe"}) {
+       {"--nproc 2 --strategy expert_parallel", "--nproc 4 --strategy moe",
+        "--nproc 2 --strategy epl_experts", "--nproc 4 --strategy megatron_experts"}) {
     INFO(more);
     job.good("train", same + more);
     const auto others = job.losses();
     REQUIRE(others.size() == losses.size());
     for (size_t i = 0; i < losses.size(); ++i) CHECK(others[i] == Approx(losses[i]).epsilon(1e-10));
   }
+}
+
+TEST_CASE("a dialect's table in a job is all a run needs, and its warnings come once") {
+  const TrainingJob job;
+  const std::string table =
+      "--nproc 2 --set megatron.tensor_model_parallel_size=2 --set megatron.moe_extended_tp=true "
+      "--set megatron.LRSchedule.max_lr=0.5 ";
+  const auto ran = job.good("train", table + "--set train.steps=2");
+  const auto warning = ran.err.find("moe_extended_tp has no effect");
+  CHECK(warning != std::string::npos);
+  CHECK(warning == ran.err.rfind("moe_extended_tp has no effect"));
+  CHECK(job::Job::load(job.output() + "/job.toml").optimizer.lr == 0.5);
+  CHECK_THAT(read(job.output() + "/job.toml"), Contains("[megatron]\nmoe_extended_tp = true"));
+  CHECK(job.good("train", table + "--set train.steps=3 --resume").status == 0);
+  CHECK(job.losses().size() == 3);
+  CHECK_THAT(job.good("plan", table + "--explain").out, Contains("megatron: written as"));
+  CHECK_THAT(job.refused("plan", "--set megatron.sequence_parallel=true"),
+             Contains("--set: [megatron] sequence_parallel needs"));
+  // Another strategy takes its place.
+  CHECK_THAT(job.good("plan", table + "--strategy ddp --explain").out, !Contains("megatron"));
 }
 
 TEST_CASE("a plan is the same every time, can be used, and explains itself") {

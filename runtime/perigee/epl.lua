@@ -1,0 +1,336 @@
+-- EPL's names: init(Config { ["pipeline.num_micro_batch"] = 4 }), the scopes replicate and split, set_default_strategy,
+-- and the collection of checkpoints. In a job: [epl.pipeline] num_micro_batch = 4, [[epl.scopes.taskgraphs]], ...
+-- What a user leaves out is read from EPL_PIPELINE_NUM_MICRO_BATCH, ... runtime/from_epl.md compares.
+local dialect = require "perigee.dialect"
+local methods = require "perigee.methods"
+
+local fail = dialect.fail
+
+local schedules = {
+  preferbackward = { schedule = "1f1b" },
+  preferforward = { schedule = "gpipe" },
+  preferbackwardoptimizer = { schedule = "1f1b", extra = 1 },
+}
+local no_files = "samples are shared out over the ranks, so that none sees another's: leave it out"
+
+local function stages(draft, count, options)
+  if options["auto.auto_parallel"] then
+    draft:pin("pipe", count)
+  else
+    draft:warn("[epl] pipeline.num_stages has no effect: without auto.auto_parallel the scopes make the stages")
+  end
+end
+
+local levels = { v0 = "zero1", v1 = "zero2", v2 = "fsdp" }
+
+local function amp(draft, _, options)
+  local use = draft:use("amp_native", { dtype = "fp16" })
+  if options["amp.loss_scale"] == "dynamic" then
+    use.init_scale, use.growth_interval = 2 ^ 15, 2000
+  else
+    use.loss_scale = options["amp.loss_scale"]
+  end
+end
+
+local function devices(text)
+  local seen = {}
+  for device in text:gmatch("[^,%s]+") do
+    if seen[device] then return "names each device once" end
+    seen[device] = true
+  end
+end
+
+local config = {
+  { "pipeline.num_micro_batch", "integer", 1, least = 1, sets = "gradient_accumulation.microbatches" },
+  { "pipeline.num_stages", "integer", -1, sets = stages,
+    check = function(n) if n ~= -1 and n < 1 then return "must be at least 1" end end },
+  { "pipeline.strategy", "string", "PreferBackward", lower = true, with = "build",
+    one_of = { "preferbackward", "preferforward", "preferbackwardoptimizer" } },
+  { "gradient_checkpoint.type", "string", "", lower = true, one_of = { "", "auto", "collection" }, with = "build" },
+  { "gradient_checkpoint.end_taskgraph", "integer", -1, least = -1, with = "build" },
+  { "gradient_checkpoint.check_gradients", "boolean", false,
+    missing = "perigee train --check-gradients compares the first step's gradients with one device's" },
+  { "zero.level", "string", "", lower = true, one_of = { "", "v0", "v1", "v2" },
+    sets = function(draft, level) draft:use(levels[level]) end },
+  { "offload.level", "string", "", lower = true, one_of = { "", "v0" },
+    sets = function(draft) draft:use("fsdp", { cpu_offload = true }) end },
+  { "amp.level", "string", "", lower = true, one_of = { "", "o1" }, sets = amp },
+  { "amp.debug_log", "boolean", false, missing = "perigee plan --explain says which ops compute in what" },
+  { "amp.loss_scale", "number|string", "dynamic", lower = true, least = 1, one_of = { "dynamic" }, with = "amp.level" },
+  { "optimizer.num_apply_group", "integer", 1, least = 1,
+    missing = "the optimizer steps each bucket of gradients in place, without buffers of its own" },
+  { "cluster.device_place_prefer_intra_node", "boolean", true,
+    sets = function(draft) draft.order = { "data", "tensor", "expert", "pipe" } end },
+  { "cluster.run_visible_devices", "string", "", check = devices, missing = "set CUDA_VISIBLE_DEVICES" },
+  { "cluster.colocate_split_and_replicate", "boolean", false, with = "build" },
+  { "communication.num_communicators", "integer", 2, least = 1, always = true, sets = "grad_comm.communicators" },
+  { "communication.max_splits", "integer", 5, least = 1, always = true, sets = "grad_comm.buckets" },
+  { "communication.sparse_as_dense", "boolean", false, with = "build" },
+  { "communication.fp16", "boolean", false, sets = function(draft, _, options)
+    draft:use("grad_comm", { dtype = "fp16", scale = options["communication.fp16_scale"] })
+  end },
+  { "communication.fp16_scale", "integer", 128, least = 1, with = "communication.fp16" },
+  { "communication.clip_after_allreduce", "boolean", false, with = "build" },
+  { "communication.gradients_reduce_method", "string", "mean", lower = true, one_of = { "mean", "sum" },
+    sets = "grad_comm.reduce" },
+  { "io.slicing", "boolean", false, missing = no_files },
+  { "io.unbalanced_io_slicing", "boolean", false, missing = no_files },
+  { "io.drop_last_files", "boolean", false, missing = no_files },
+  { "auto.auto_parallel", "boolean", false, sets = function(draft) draft.search = true end },
+}
+
+local rules = {
+  { function(o) return o["offload.level"] == "v0" and (o["zero.level"] == "v0" or o["zero.level"] == "v1") end,
+    "offload.level",
+    'offload.level = %s keeps all weights on the host, in parts: zero.level must be "v2" or "" with it' },
+  { function(o) return o["auto.auto_parallel"] and o["pipeline.num_micro_batch"] > 1 end, "pipeline.num_micro_batch",
+    "pipeline.num_micro_batch = %s and auto.auto_parallel exclude each other: the number is found, around batch.micro "
+      .. "of the job" },
+}
+
+-- Scopes ----------------------------------------------------------------------------------------------------
+
+local fields = { kind = "string", name = "string", device_count = "number", match = "table", default = "boolean",
+  experts = "boolean" }
+
+-- Returns what is wrong with a taskgraph.
+local function wrong(graph)
+  for key, value in pairs(graph) do
+    if type(value) ~= fields[key] then return "has kind, name, device_count, match, default and experts" end
+  end
+  if graph.kind ~= "replicate" and graph.kind ~= "split" then return "is of the kind replicate or split" end
+  if not graph.device_count or graph.device_count < 1 or graph.device_count ~= math.floor(graph.device_count) then
+    return "needs device_count, at least 1"
+  end
+  for _, scope in ipairs(graph.match or {}) do
+    if type(scope) ~= "string" then return "names scopes of the model" end
+  end
+end
+
+local function check_graphs(graphs)
+  for i, graph in ipairs(graphs) do
+    local why = type(graph) ~= "table" and "is a table" or wrong(graph)
+    if why then return string.format("item %d %s", i, why) end
+  end
+end
+
+local scopes = {
+  { "taskgraphs", "list", nil, check = check_graphs, with = "build" },
+  { "checkpoints", "list", nil, of = "string", with = "build" },
+}
+
+local function title(graph, i)
+  return graph.kind .. " " .. (graph.name and dialect.show(graph.name) or "number " .. i)
+end
+
+-- The taskgraphs that are no default, in order.
+local function listed(options)
+  local graphs = {}
+  for _, graph in ipairs(options.scopes.taskgraphs or {}) do
+    if not graph.default then graphs[#graphs + 1] = graph end
+  end
+  return graphs
+end
+
+-- tensor_parallel wants an axis that does not split the batch; a split beside replicas shares theirs.
+methods.define {
+  name = "epl_split",
+  doc = "Splits dense layers by their outputs over an axis that the batch is split over, too.",
+  fields = { match = { type = "list", required = true }, axis = { type = "string", required = true } },
+  apply = function(plan, given)
+    for _, scope in ipairs(given.match) do
+      local count = plan:place(scope .. ".**", given.axis, "S0")
+      plan:note(string.format("%d parameters of %s are split by outputs over %s", count, scope, given.axis))
+    end
+  end,
+}
+
+local function split_beside(draft, graph)
+  if graph.experts then
+    draft:use("expert_parallel", { axis = "data" })
+  elseif #(graph.match or {}) == 0 then
+    fail("%s needs the scopes that it holds", title(graph, 1))
+  else
+    draft:use("epl_split", { match = graph.match, axis = "data" })
+  end
+end
+
+local function split(draft, graph, axis)
+  if graph.experts then
+    draft:use("expert_parallel", { axis = axis })
+  elseif graph.match and #graph.match > 0 then
+    draft:use("tensor_parallel", { axis = axis, column = graph.match })
+  else
+    draft:use("tensor_parallel", { axis = axis })
+  end
+end
+
+local function pipeline(draft, graphs, strategy)
+  local starts = {}
+  for i = 2, #graphs do
+    local first = graphs[i].match and graphs[i].match[1]
+    if not first then fail("%s needs the scopes that it holds, the first where it begins", title(graphs[i], i)) end
+    starts[#starts + 1] = first
+  end
+  draft:axis("pipe", #graphs)
+  draft:use("pipeline_parallel", { starts = starts })
+  draft:use("pipeline_parallel", schedules[strategy])
+end
+
+-- From scopes to axes: stages in order, replicas over data, a split over an axis of its own, or over that of the
+-- replicas where they share devices.
+local function place(draft, options)
+  local graphs, splits = listed(options), {}
+  for i, graph in ipairs(graphs) do
+    if graph.device_count ~= graphs[1].device_count then
+      fail("taskgraphs of several sizes are not available yet: %s has %d devices, %s has %d", title(graphs[1], 1),
+        graphs[1].device_count, title(graph, i), graph.device_count)
+    end
+    if graph.kind == "split" then splits[#splits + 1] = graph end
+  end
+  for _, graph in ipairs(options.scopes.taskgraphs or {}) do
+    if graph.default and graph.kind == "split" then graphs[1] = graphs[1] or graph; splits[1] = splits[1] or graph end
+    if graph.default and #graphs == 0 then draft:axis("data", graph.device_count) end
+  end
+  if #graphs == 0 then return end
+  local count = graphs[1].device_count
+  if #splits == 0 or #splits < #graphs then draft:axis("data", count) end
+  if #splits > 1 then
+    fail("several split scopes are not available yet: name all their modules in one, but got %d", #splits)
+  elseif #splits == 1 and #graphs == 1 then
+    draft:axis("tensor", count)
+    split(draft, splits[1], "tensor")
+  elseif #splits == 1 then
+    if not options.Config["cluster.colocate_split_and_replicate"] then
+      fail("replicate and split on devices of their own are not available yet: set "
+        .. "cluster.colocate_split_and_replicate, so that they share them")
+    end
+    split_beside(draft, splits[1])
+  else
+    if #graphs > 1 then pipeline(draft, graphs, options.Config["pipeline.strategy"]) end
+  end
+end
+
+local function checkpoint(draft, options)
+  local kind, last = options.Config["gradient_checkpoint.type"], options.Config["gradient_checkpoint.end_taskgraph"]
+  local graphs = listed(options)
+  if last >= math.max(#graphs, 1) then
+    fail("gradient_checkpoint.end_taskgraph must be below the %d taskgraphs, but got %d", math.max(#graphs, 1), last)
+  end
+  if kind == "collection" then
+    if not options.scopes.checkpoints then
+      local why = 'gradient_checkpoint.type = "collection" needs epl.checkpoints { SCOPE, ... }, but there are none'
+      if not draft.alone then fail(why) end
+      draft.unfinished = "[epl] " .. why
+      return
+    end
+    draft:use("checkpoint", { kept = options.scopes.checkpoints })
+  elseif kind == "auto" and last >= 0 and last < #graphs - 1 then
+    local use = draft:use("checkpoint")
+    for i = 1, last + 1 do
+      for _, scope in ipairs(graphs[i].match or {}) do use[#use + 1] = scope end
+    end
+  elseif kind == "auto" then
+    draft:use("checkpoint", { "auto" })
+  end
+end
+
+-- What the search chooses is pinned, not used.
+local function pin_found(draft)
+  for level, method in ipairs { "zero1", "zero2", "fsdp" } do
+    if draft:uses_method(method) then
+      draft:pin("zero", level)
+      draft:remove(method)
+    end
+  end
+  if draft:uses_method("checkpoint") then
+    draft:pin("checkpoint", true)
+    draft:remove("checkpoint")
+  end
+end
+
+local function build(draft, options)
+  local given = draft.given.Config or {}
+  if given["communication.sparse_as_dense"] == false then draft:use("grad_comm", { sparse = "gathered" }) end
+  if given["communication.clip_after_allreduce"] == false then draft:use("grad_comm", { clip = "before" }) end
+  if options.Config["auto.auto_parallel"] then
+    local graphs = options.scopes.taskgraphs or {}
+    if #graphs > 0 then
+      fail("auto.auto_parallel finds the stages, but there is %s: leave one of them out", title(graphs[1], 1))
+    end
+    checkpoint(draft, options)
+    return pin_found(draft)
+  end
+  if not (draft.alone and draft.given.scopes) then place(draft, options) end
+  checkpoint(draft, options)
+end
+
+local epl = dialect.new {
+  name = "epl",
+  axes = { "tensor", "expert", "pipe", "data" },
+  flat = true,
+  sections = {
+    { name = "Config", options = config, rules = rules, environment = "EPL_", always = true },
+    { name = "scopes", options = scopes },
+  },
+  build = build,
+}
+
+-- Functions ---------------------------------------------------------------------------------------------------
+
+local started, graphs, kept
+
+local function need_init(what)
+  if not started then fail("[epl] init comes first, but %s was called before it", what) end
+end
+
+local function scope(kind)
+  return dialect.at_user(function(given)
+    need_init(kind)
+    if type(given) == "number" then given = { device_count = given } end
+    if type(given) ~= "table" then fail("[epl] %s takes a table, but got %s", kind, dialect.show(given)) end
+    local graph = { kind = kind, match = {} }
+    for key, value in pairs(given) do
+      if type(key) == "number" then graph.match[key] = value else graph[key] = value end
+    end
+    local why = wrong(graph)
+    if why then fail("[epl] %s %s, but got %s", kind, why, dialect.show(given)) end
+    graphs[#graphs + 1] = graph
+    return graph
+  end)
+end
+
+local module = { Config = epl.Config, from_job = epl.from_job, rows = epl.rows }
+
+-- Starts a strategy with the options of a Config, or the defaults.
+module.init = dialect.at_user(function(given)
+  if started then fail("[epl] init is called once, but this is the second time") end
+  started, graphs = given or epl.Config {}, {}
+end)
+
+-- replicate { device_count = 1, name = "first", "embed", "blocks.0" }: a taskgraph of these scopes; the first is where
+-- it begins. split { ... }: their weights are split; with experts = true the experts of a mixture are.
+module.replicate = scope "replicate"
+module.split = scope "split"
+
+-- The strategy of all that no scope names.
+module.set_default_strategy = dialect.at_user(function(graph)
+  need_init "set_default_strategy"
+  graph.default = true
+end)
+
+-- Adds scopes whose results are kept, for gradient_checkpoint.type = "collection".
+module.checkpoints = dialect.at_user(function(names)
+  need_init "checkpoints"
+  kept = kept or {}
+  for _, name in ipairs(type(names) == "table" and names or { names }) do kept[#kept + 1] = name end
+end)
+
+-- Returns the strategy of what was said since init; { job = FILE } may stand beside it.
+module.strategy = dialect.at_user(function(more)
+  need_init "strategy"
+  local said = epl.scopes { taskgraphs = graphs, checkpoints = kept }
+  return epl.strategy { started, said, job = more and more.job }
+end)
+
+return module
