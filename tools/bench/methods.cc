@@ -232,11 +232,17 @@ int main(int argc, char** argv) {
   std::vector<Way> tensor = {
       {"tensor parallel", R"(["tensor_parallel", {}])"},
       {"overlap in 2 slices", R"(["tensor_parallel", {}], ["overlap", {"slices": 2}])"}};
+  std::vector<Way> context = {
+      {"context parallel, all_gather", R"(["context_parallel", {}])"},
+      {"all_gather, no load_balance", R"(["context_parallel", {"load_balance": false}])"},
+      {"ring", R"(["context_parallel", {"attention": "ring"}])"},
+      {"all_to_all", R"(["context_parallel", {"attention": "all_to_all"}])"}};
   const auto batch = batch_of(built, samples);
   DryRuns traces;
   bool good = true;
   for (auto [ways, mesh] : {std::pair(&one, R"(["data", 1])"), std::pair(&two, R"(["data", 2])"),
-                            std::pair(&tensor, R"(["tensor", 2])")}) {
+                            std::pair(&tensor, R"(["tensor", 2])"),
+                            std::pair(&context, R"(["context", 2])")}) {
     compile_ways(*ways, mesh, built, samples, traces);
     run_ways(*ways, batch, runs);
     good = print_ways(*ways) && good;
