@@ -240,9 +240,9 @@ int main(int argc, char** argv) {
   const auto batch = batch_of(built, samples);
   DryRuns traces;
   bool good = true;
-  for (auto [ways, mesh] : {std::pair(&one, R"(["data", 1])"), std::pair(&two, R"(["data", 2])"),
-                            std::pair(&tensor, R"(["tensor", 2])"),
-                            std::pair(&context, R"(["context", 2])")}) {
+  for (auto [ways, mesh] :
+       {std::pair(&one, R"(["data", 1])"), std::pair(&two, R"(["data", 2])"),
+        std::pair(&tensor, R"(["tensor", 2])"), std::pair(&context, R"(["context", 2])")}) {
     compile_ways(*ways, mesh, built, samples, traces);
     run_ways(*ways, batch, runs);
     good = print_ways(*ways) && good;
