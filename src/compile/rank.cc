@@ -59,6 +59,16 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   }
 }
 
+// Returns the plan with units of what they cut: not what several stages of a pipeline have.
+plan::Plan without_shared(plan::Plan plan, const graph::Graph& graph) {
+  if (!plan.pipeline.cuts() || plan.units.empty()) return plan;
+  const StageInputs stages(graph, plan);
+  for (auto& unit : plan.units) {
+    std::erase_if(unit.parameters, [&](const std::string& name) { return stages.is_shared(name); });
+  }
+  return plan;
+}
+
 }  // namespace
 
 Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpec& spec) {
@@ -83,7 +93,8 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
   if (plan.precision == plan::Precision() && !plan.fp8) {
     common.sharding = shard::propagate(common.graph, plan);
   } else {
-    auto rounded = round_to_fp8(autocast(scale_loss(common.graph, plan.precision.loss_scale), plan),
+    const auto cut = without_shared(plan, common.graph);
+    auto rounded = round_to_fp8(autocast(scale_loss(common.graph, plan.precision.loss_scale), cut),
                                 plan, spec);
     common.sharding = shard::propagate(rounded, with_names_of(plan, common.graph, rounded));
     common.graph = std::move(rounded);

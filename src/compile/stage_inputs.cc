@@ -47,12 +47,15 @@ bool StageInputs::has(const std::string& name, int64_t rank) const {
   return stages_.at(name).contains(mesh::coordinates(plan_.mesh, rank)[axis]);
 }
 
+bool StageInputs::is_shared(const std::string& name) const {
+  return plan_.pipeline.cuts() && stages_.at(name).size() > 1;
+}
+
 Graph StageInputs::own(const Graph& graph, int64_t rank) const {
   Graph result;
   result.values = graph.values;
   for (const auto& input : graph.inputs) {
-    const bool alone = !plan_.pipeline.cuts() || stages_.at(input.name).size() == 1;
-    if (alone && has(input.name, rank)) result.inputs.push_back(input);
+    if (!is_shared(input.name) && has(input.name, rank)) result.inputs.push_back(input);
   }
   return result;
 }

@@ -24,6 +24,8 @@ class StageInputs {
  public:
   StageInputs(const graph::Graph& graph, const plan::Plan& plan);
   bool has(const std::string& name, int64_t rank) const;
+  // Returns whether several stages have it.
+  bool is_shared(const std::string& name) const;
   // Returns the graph without nodes and with those inputs alone that no other stage than the rank's
   // has: what units may cut. All of them without a pipeline.
   graph::Graph own(const graph::Graph& graph, int64_t rank) const;

@@ -4,11 +4,13 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/match.h"
 #include "methods/texts.h"
+#include "plan/pipeline.h"
 
 namespace perigee::methods {
 namespace {
@@ -64,10 +66,13 @@ struct Parameter {
   const Input* input = nullptr;
   int64_t elements = 0, bytes = 0;
   size_t first_use = std::numeric_limits<size_t>::max();
+  int part = 0;  // of the stage, where stages have several
 };
 
 // Trained or not, in the order in which the forward pass reads them.
-std::vector<Parameter> parameters_of(const Graph& graph) {
+std::vector<Parameter> parameters_of(const Graph& graph, const plan::Pipeline& pipeline) {
+  const bool parts = pipeline.cuts() && pipeline.chunks > 1;
+  const auto users = parts ? plan::first_users(graph, pipeline) : std::vector<int>();
   std::map<int32_t, size_t> first;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     graph.nodes[n].each_operand([&](graph::ValueId v) { first.emplace(v.index, n); });
@@ -79,6 +84,7 @@ std::vector<Parameter> parameters_of(const Graph& graph) {
     if (const auto at = first.find(input.value.index); at != first.end()) {
       parameter.first_use = at->second;
     }
+    if (parts) parameter.part = std::max(users[input.value.index], 0);
     list.push_back(parameter);
   }
   std::stable_sort(list.begin(), list.end(),
@@ -138,15 +144,19 @@ class Units {
   Units(std::string axes, int level, const Graph& graph)
       : axes_(std::move(axes)), level_(level), graph_(graph) {}
 
-  // Trained and frozen parameters, and different types, do not share a unit.
+  // Trained and frozen parameters, different types, and what parts of a stage have each, do not
+  // share a unit.
   void add(std::string name, const Parameter& parameter) {
     const auto dtype = graph_.type(parameter.input->value).dtype;
     if (!parameter.input->trainable) name += " frozen";
-    const auto [at, added] = index_.try_emplace({name, dtype}, units_.size());
+    const auto [at, added] = index_.try_emplace({name, dtype, parameter.part}, units_.size());
     if (added) {
-      const bool taken = std::any_of(units_.begin(), units_.end(),
-                                     [&](const plan::Unit& unit) { return unit.name == name; });
-      if (taken) name += " " + std::string(graph::name_of(dtype));
+      const auto taken = [&] {
+        return std::any_of(units_.begin(), units_.end(),
+                           [&](const plan::Unit& unit) { return unit.name == name; });
+      };
+      if (taken() && parameter.part > 0) name += fmt::format(" of part {}", parameter.part);
+      if (taken()) name += " " + std::string(graph::name_of(dtype));
       units_.push_back({name, {}, axes_, level_, true});
     }
     units_[at->second].parameters.push_back(parameter.input->name);
@@ -167,7 +177,7 @@ class Units {
   int level_;
   const Graph& graph_;
   std::vector<plan::Unit> units_;
-  std::map<std::pair<std::string, graph::DType>, size_t> index_;
+  std::map<std::tuple<std::string, graph::DType, int>, size_t> index_;
 };
 
 // Appends units of at least so many elements or bytes, in the list's order.
@@ -258,7 +268,7 @@ bool add_units(plan::Plan& plan, const Config& config, const Request& request, c
     return false;
   }
 
-  auto parameters = parameters_of(graph);
+  auto parameters = parameters_of(graph, plan.pipeline);
   const auto axes = mesh::split_axes(cut.axes);
   std::erase_if(parameters, [&](const Parameter& parameter) {
     const auto& name = parameter.input->name;

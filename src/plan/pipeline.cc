@@ -113,4 +113,23 @@ std::vector<int> parts_of(const Graph& graph, const Pipeline& pipeline) {
   return Parts(graph, pipeline).run();
 }
 
+std::vector<int> first_users(const graph::Graph& graph, const Pipeline& pipeline) {
+  const auto parts = parts_of(graph, pipeline);
+  std::vector<int> first(graph.values.size(), kEveryPart);
+  const auto sooner = [](int& now, int part) {
+    if (part != kEveryPart && (now == kEveryPart || part < now)) now = part;
+  };
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const auto& node = graph.nodes[n];
+    int here = parts[n];
+    if (here == kEveryPart) {
+      for (auto v : node.outputs) {
+        if (v.defined()) sooner(here, first[v.index]);
+      }
+    }
+    node.each_operand([&](graph::ValueId v) { sooner(first[v.index], here); });
+  }
+  return first;
+}
+
 }  // namespace perigee::plan

@@ -16,4 +16,8 @@ constexpr int kEveryPart = -1;
 // does not come to the pipeline's starts, in their order.
 std::vector<int> parts_of(const graph::Graph& graph, const Pipeline& pipeline);
 
+// Returns by value the first part that uses it, itself or through ops of every part; kEveryPart
+// where none does.
+std::vector<int> first_users(const graph::Graph& graph, const Pipeline& pipeline);
+
 }  // namespace perigee::plan

@@ -101,7 +101,11 @@ void verify_units(const Plan& plan, const graph::Graph& graph) {
     if (input.kind == graph::Input::Kind::parameter) known.push_back(input.name);
   }
   std::map<std::string, std::string> unit_of;
+  // The parts of a stage end their microbatches one by one, in any order.
+  const bool parts = plan.pipeline.cuts() && plan.pipeline.chunks > 1 && !plan.units.empty();
+  const auto users = parts ? first_users(graph, plan.pipeline) : std::vector<int>();
   for (const auto& unit : plan.units) {
+    int part = kEveryPart;
     if (unit.level < 1 || unit.level > 3) {
       fail("plan", "a unit has level 1, 2 or 3, but {} has {}", unit.name, unit.level);
     }
@@ -121,6 +125,17 @@ void verify_units(const Plan& plan, const graph::Graph& graph) {
       if (!added) {
         fail("plan", "a parameter stands in one unit, but {} stands in {} and {}", name, at->second,
              unit.name);
+      }
+      if (parts) {
+        const int own = users[graph.find_input(name)->value.index];
+        if (part != kEveryPart && own != kEveryPart && own != part) {
+          fail(
+              "plan",
+              "a unit's parameters belong to one part of the pipeline, but {} of {} to part {} and "
+              "others to part {}: give each part units of its own",
+              name, unit.name, own, part);
+        }
+        if (own != kEveryPart) part = own;
       }
       const auto placed = plan.placements.find(name);
       if (placed == plan.placements.end()) continue;

@@ -189,7 +189,8 @@ struct Plan {
 // Throws Error when the plan does not fit the graph (another structural hash: says what differs
 // where it can), names values that the graph lacks, has placements whose count is not that of the
 // axes, a dim out of range, or Partial inputs, recomputes or offloads scopes or ops that the graph
-// lacks, has units that overlap or cut what is not whole, copies over axes that something is
+// lacks, has units that overlap, cut what is not whole or span parts of
+// a stage, copies over axes that something is
 // sharded over, averages over other axes, a precision that plan/precision.h refuses, an fp8 that
 // plan/fp8.h refuses, rewrites that graph/rewrite.h refuses, or a pipeline
 // whose axis the mesh lacks, whose starts are not as many as its parts, or name what the forward

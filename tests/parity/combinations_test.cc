@@ -1,5 +1,6 @@
 // Random combinations of methods on random meshes: each trains as one device does, or says why it
-// cannot.
+// cannot. With local_sgd the rival is copies trained one by one and averaged; of methods that
+// change numbers, one device that uses them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +10,7 @@
 
 #include "base/error.h"
 #include "tests/parity/support_built_in.h"
+#include "tests/parity/support_copies.h"
 #include "tests/parity/support_ranks.h"
 #include "tests/support/torch_test.h"
 
@@ -33,9 +35,21 @@ const std::vector<std::string>& models() {
   return all;
 }
 
-struct Combination {
+// What decides the numbers: the rest of a combination decides where they are computed.
+struct Numbers {
   size_t model = 0;
   int64_t microbatches = 1;
+  int64_t copies = 1;
+  std::string precision = "";  // a method that changes numbers, as data
+  auto operator<=>(const Numbers&) const = default;
+  // What is rounded to 16 bits adds up to other numbers in another order.
+  bool low() const {
+    return precision.find("amp") != precision.npos || precision.find("half") != precision.npos;
+  }
+};
+
+struct Combination {
+  Numbers numbers;
   std::string strategy;           // as data
   std::set<std::string> methods;  // beside the mesh
 };
@@ -46,17 +60,19 @@ class Draw {
 
   Combination run() {
     Combination drawn;
-    drawn.model = number(models().size());
+    auto& [model, microbatches, copies, precision] = drawn.numbers;
+    model = number(models().size());
     // Batch norm over few samples magnifies rounding.
-    const bool few = models()[drawn.model].find("resnet") != std::string::npos;
-    drawn.microbatches = int64_t{1} << number(few ? 2 : 3);
+    const bool few = models()[model].find("resnet") != std::string::npos;
+    microbatches = int64_t{1} << number(few ? 2 : 3);
     std::vector<std::string> axes, methods;
-    int64_t ranks = 1;
+    int64_t ranks = 1, data = 1;
     const auto axis = [&](const std::string& name, double chance) {
       const int64_t size = coin(0.2) ? 3 : 2;
       if (!coin(chance) || ranks * size > 8) return false;
       ranks *= size;
       axes.push_back(fmt::format(R"(["{}", {}])", name, size));
+      if (name == "data") data = size;
       return true;
     };
     const auto use = [&](const std::string& name, const std::string& config = "{}") {
@@ -64,29 +80,48 @@ class Draw {
       methods.push_back(fmt::format(R"(["{}", {}])", name, config));
     };
     // A pipeline would choose where there is none.
-    use("gradient_accumulation", fmt::format(R"({{"microbatches": {}}})", drawn.microbatches));
-    if (drawn.microbatches == 1) drawn.methods.clear();
-    if (axis("pipe", 0.4)) {
-      static const char* const schedules[] = {
-          "gpipe", "1f1b", "eager_1f1b", "interleaved", "looped_bfs",
-          "zb1p",  "zb2p", "zbv",        "v_half",      "dualpipe_v"};
-      use("pipeline_parallel", fmt::format(R"({{"schedule": "{}"}})", schedules[number(10)]));
+    use("gradient_accumulation", fmt::format(R"({{"microbatches": {}}})", microbatches));
+    if (microbatches == 1) drawn.methods.clear();
+    static const char* const schedules[] = {"gpipe",      "1f1b",      "eager_1f1b", "interleaved",
+                                            "looped_bfs", "zb1p",      "zb2p",       "zbv",
+                                            "v_half",     "dualpipe_v"};
+    const auto stages = fmt::format(R"({{"schedule": "{}"}})", schedules[number(10)]);
+    const std::string layers = coin(0.5) ? R"({"sequence": true})" : "{}";
+    const bool three = coin(0.15);  // ds_3d_parallel: these axes alone
+    const bool pipe = axis("pipe", three ? 1 : 0.4);
+    const bool tensor = axis("tensor", three ? 1 : 0.4);
+    if (three && tensor) {
+      use("ds_3d_parallel", fmt::format(R"({{"tensor": {}, "pipeline": {},
+                           "ds_config": {{"gradient_accumulation_steps": {}}}}})",
+                                        layers, stages, microbatches));
+    } else if ((pipe || tensor) && coin(0.3)) {
+      use("mixed_parallel",
+          fmt::format(R"({{{}{}{}}})", tensor ? R"("tensor": )" + layers : "",
+                      tensor && pipe ? ", " : "", pipe ? R"("pipeline": )" + stages : ""));
+    } else {
+      if (pipe) use("pipeline_parallel", stages);
+      if (tensor) use("tensor_parallel", layers);
     }
-    if (axis("tensor", 0.4)) {
-      use("tensor_parallel", coin(0.5) ? R"({"sequence": true})" : "{}");
-    }
-    if (coin(0.5) ? axis("sequence", 0.4) : false) {
+    const bool more = !three || !tensor;
+    if (more && coin(0.5) ? axis("sequence", 0.4) : false) {
       use("sequence_parallel");
-    } else if (axis("context", 0.4)) {
+    } else if (more && axis("context", 0.4)) {
       static const char* const ways[] = {"{}", R"({"attention": "all_to_all"})",
                                          R"({"attention": "ring"})", R"({"load_balance": false})"};
-      use("context_parallel", ways[random() % 4]);
+      use("context_parallel", ways[number(4)]);
     }
-    const bool moe = models()[drawn.model].find("moe") != std::string::npos;
-    const bool experts = moe && axis("expert", 0.6);
+    const bool moe = models()[model].find("moe") != std::string::npos;
+    const bool experts = more && moe && axis("expert", 0.6);
     if (experts) use("expert_parallel");
-    axis("zero", 0.25);
+    const bool zero = more && axis("zero", 0.25);
     if (!axis("data", 0.6)) axes.push_back(R"(["data", 1])");
+    // Copies draw dropout's numbers as their samples have them, not as one device does alone.
+    const bool drops = models()[model].find("dropout") != std::string::npos;
+    const bool whole = kRows % (microbatches * data) == 0 && (!few || microbatches == 1);
+    if (data > 1 && whole && !drops && coin(zero ? 0.6 : 0.3)) {
+      copies = data;
+      use("local_sgd", R"({"every": 2})");
+    }
     if (coin(0.4))
       use("checkpoint", coin(0.5) ? R"(["blocks.*"])" : R"({"wrap_class": ["blocks.1"]})");
     if (coin(0.4)) {
@@ -100,9 +135,8 @@ class Draw {
                                : R"({"optimizer": true, "prefetch": 0})");
     }
     if (coin(0.3)) {
-      const bool staged = drawn.methods.contains("pipeline_parallel");
       use("overlap",
-          staged ? R"({"accumulate": true, "receives": true})" : R"({"accumulate": true})");
+          pipe ? R"({"accumulate": true, "receives": true})" : R"({"accumulate": true})");
     }
     switch (number(5)) {
       case 0:
@@ -120,6 +154,15 @@ class Draw {
         break;
     }
     if (coin(0.3)) use("module_replace");
+    if (coin(0.3)) {
+      static const std::pair<std::string, std::string> ways[] = {
+          {"fp8", R"({"fp8_recipe": "tensorwise"})"},
+          {"amp_native", R"({"dtype": "bf16"})"},
+          {"half", R"({"dtype": "bf16"})"}};
+      const auto& [name, config] = ways[number(3)];
+      use(name, config);
+      precision = ", " + methods.back();
+    }
     std::shuffle(axes.begin(), axes.end(), random_);
     std::shuffle(methods.begin(), methods.end(), random_);
     drawn.strategy = fmt::format(R"([["parallel_mode", [{}]]{}{}])", fmt::join(axes, ", "),
@@ -136,23 +179,73 @@ class Draw {
   std::mt19937_64 random_;
 };
 
-// What one device makes of a model, by model and microbatches.
-const std::pair<Given, Outcome>& alone(size_t model, int64_t microbatches) {
-  static std::map<std::pair<size_t, int64_t>, std::pair<Given, Outcome>> known;
-  const auto [at, added] = known.try_emplace({model, microbatches});
+struct Alone {
+  Given given;
+  std::vector<Outcome> outcomes;  // of each copy
+};
+
+// What one device makes of a model, or one for each copy of it.
+const Alone& alone(const Numbers& numbers) {
+  static std::map<Numbers, Alone> known;
+  const auto [at, added] = known.try_emplace(numbers);
   if (added) {
     torch::manual_seed(5);
-    auto& [given, outcome] = at->second;
+    auto& [given, outcomes] = at->second;
+    const auto& [model, microbatches, copies, precision] = numbers;
     // Divides into two pieces for each of two or three ranks.
-    given = built_in(models()[model], kRows, microbatches, "float64", 12);
-    const auto plan = plan_of(given,
-                              fmt::format(R"([["parallel_mode", [["data", 1]]],
-                                  ["gradient_accumulation", {{"microbatches": {}}}]])",
-                                          microbatches),
-                              kRows);
-    outcome = train(given, plan, {}, {.clip_norm = 0.5}, kSteps)[0];
+    constexpr int64_t sequence = 12;
+    given = built_in(models()[model], kRows, microbatches * copies,
+                     numbers.low() ? "float32" : "float64", sequence);
+    outcomes = train_apart(given, {copies, microbatches, kRows, precision}, {.every = 2},
+                           {.clip_norm = 0.5}, kSteps);
   }
   return at->second;
+}
+
+// Returns what differs from copies trained alone; of what is rounded to 16 bits, in the
+// losses and the first norm.
+std::string compare(const Numbers& numbers, const plan::Plan& plan,
+                    const std::vector<Outcome>& ranks) {
+  const auto& outcomes = alone(numbers).outcomes;
+  if (!numbers.low()) return compare_copies(plan, outcomes, ranks);
+  const auto& one = outcomes[0];
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    for (size_t k = 0; k < one.losses.size(); ++k) {
+      const auto loss = ranks[r].losses[k];
+      if (loss != Approx(one.losses[k]).epsilon(k == 0 ? 2e-2 : 5e-2)) {
+        return fmt::format("rank {} step {}: loss {} and {}", r, k, one.losses[k], loss);
+      }
+    }
+    const auto norm = ranks[r].norms[0];  // later ones are of other weights
+    if (norm != Approx(one.norms[0]).epsilon(0.1)) {
+      return fmt::format("rank {}: norm {} and {}", r, one.norms[0], norm);
+    }
+  }
+  return "";
+}
+
+// Why no combination has both: they exclude each other, or one leaves no room for the other.
+std::set<std::pair<std::string, std::string>> apart() {
+  std::set<std::pair<std::string, std::string>> pairs;
+  const std::vector<std::vector<std::string>> groups = {
+      {"zero1", "zero2", "fsdp"},                 // each holds the one before
+      {"sequence_parallel", "context_parallel"},  // one way to shard the sequence
+      {"amp_native", "half", "fp8"},              // drawn one at a time
+      {"mixed_parallel", "ds_3d_parallel", "pipeline_parallel"},
+      {"mixed_parallel", "ds_3d_parallel", "tensor_parallel"},
+      // its mesh has no further axis
+      {"ds_3d_parallel", "sequence_parallel"},
+      {"ds_3d_parallel", "context_parallel"},
+      {"ds_3d_parallel", "expert_parallel"},
+      // its ds_config says the precision
+      {"ds_3d_parallel", "amp_native"},
+      {"ds_3d_parallel", "half"}};
+  for (const auto& group : groups) {
+    for (const auto& a : group) {
+      for (const auto& b : group) pairs.emplace(a, b);
+    }
+  }
+  return pairs;
 }
 
 TEST_CASE("random combinations of methods train as one device does, or say why they cannot") {
@@ -168,8 +261,8 @@ TEST_CASE("random combinations of methods train as one device does, or say why t
   for (; ran < wanted; ++seed) {
     REQUIRE(seed < 10 * kCombinations);
     const auto drawn = Draw(seed).run();
-    const auto& [given, one] = alone(drawn.model, drawn.microbatches);
-    INFO("seed " << seed << ": " << models()[drawn.model] << drawn.strategy);
+    const auto& given = alone(drawn.numbers).given;
+    INFO("seed " << seed << ": " << models()[drawn.numbers.model] << drawn.strategy);
     plan::Plan plan;
     try {
       plan = plan_of(given, drawn.strategy, kRows);
@@ -180,7 +273,7 @@ TEST_CASE("random combinations of methods train as one device does, or say why t
     }
     std::string wrong;
     try {
-      wrong = compare(one, train(given, plan, {}, {.clip_norm = 0.5}, kSteps));
+      wrong = compare(drawn.numbers, plan, train(given, plan, {}, {.clip_norm = 0.5}, kSteps));
     } catch (const std::exception& error) {
       wrong = error.what();
     }
@@ -194,26 +287,13 @@ TEST_CASE("random combinations of methods train as one device does, or say why t
     }
   }
   if (wanted == 1) return;
-  const std::vector<std::string> methods = {"gradient_accumulation",
-                                            "pipeline_parallel",
-                                            "tensor_parallel",
-                                            "sequence_parallel",
-                                            "context_parallel",
-                                            "expert_parallel",
-                                            "checkpoint",
-                                            "grad_comm",
-                                            "offload",
-                                            "overlap",
-                                            "zero1",
-                                            "zero2",
-                                            "fsdp"};
-  const std::set<std::string> parts = {"zero1", "zero2", "fsdp"},
-                              sequences = {"sequence_parallel", "context_parallel"};
+  std::vector<std::string> methods = {"local_sgd"};
+  for (const auto& method : methods::all()) {
+    if (method->name() != "parallel_mode") methods.emplace_back(method->name());
+  }
   for (const auto& a : methods) {
     for (const auto& b : methods) {
-      const bool apart = (parts.contains(a) && parts.contains(b)) ||
-                         (sequences.contains(a) && sequences.contains(b));
-      if (a >= b || apart) continue;
+      if (a >= b || apart().contains({a, b})) continue;
       INFO(a << " and " << b);
       CHECK(pairs.contains({a, b}));
     }

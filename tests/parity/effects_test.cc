@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "lua/strategy.h"
 #include "tests/parity/support_built_in.h"
 #include "tests/parity/support_ranks.h"
 #include "tests/support/golden.h"
@@ -67,15 +66,6 @@ const std::vector<Row>& rows() {
   return rows;
 }
 
-std::vector<std::shared_ptr<const methods::Method>> shipped_in_lua() {
-  static lua::StrategyScript script("strategies/local_sgd.lua");
-  std::vector<std::shared_ptr<const methods::Method>> methods;
-  for (const auto& use : script.resolve({}, {}).methods) {
-    if (use.method->name() == "local_sgd") methods.push_back(use.method);
-  }
-  return methods;
-}
-
 struct Captured {
   Given given;
   plan::Plan plan;
@@ -84,13 +74,11 @@ struct Captured {
 // Captures the model at the size that the strategy asks for.
 Captured captured(const std::string& model, const std::string& strategy,
                   const std::string& dtype = "float32") {
-  const auto known = shipped_in_lua();
   for (int64_t pieces = 1;;) {
     torch::manual_seed(5);
     auto given = built_in(model, kRows, pieces, dtype);
     const methods::Request request{.graph = &given.graph, .global_batch = kRows};
-    auto plan = methods::make_plan(
-        methods::from_json(methods::Json::parse(strategy), "test", known), request);
+    auto plan = plan_of(given, strategy, kRows);
     const auto wanted = kRows / methods::graph_batch(plan, request);
     if (wanted == pieces) return {std::move(given), std::move(plan)};
     pieces = wanted;

@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "exec/executor.h"
-#include "lua/strategy.h"
-#include "tests/parity/support.h"
 #include "tests/parity/support_built_in.h"
+#include "tests/parity/support_copies.h"
 #include "tests/parity/support_ranks.h"
 #include "tests/support/torch_test.h"
 
@@ -14,22 +12,13 @@ namespace perigee::parity {
 namespace {
 
 using compile::Program;
-using Kind = compile::Binding::Kind;
 
 constexpr int64_t kRows = 8;
 const std::string kPlain =
     "kind = 'gpt'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n";
 
-// The plan of a strategy with the shipped method, for a graph of one microbatch of one copy.
 plan::Plan local_plan(const Given& given, const std::string& strategy) {
-  static lua::StrategyScript script("strategies/local_sgd.lua");
-  static const auto shipped = script.resolve({}, {}).methods;
-  std::vector<std::shared_ptr<const methods::Method>> known;
-  for (const auto& use : shipped) {
-    if (use.method->name() == "local_sgd") known.push_back(use.method);
-  }
-  auto plan = methods::make_plan(methods::from_json(methods::Json::parse(strategy), "test", known),
-                                 {.graph = &given.graph, .global_batch = kRows});
+  auto plan = plan_of(given, strategy, kRows);
   plan::verify(plan, given.graph);
   return plan;
 }
@@ -41,87 +30,6 @@ std::string strategy(const std::string& axes, const std::string& config,
 
 const std::string kTwo = R"([["data", 2]])",
                   kAccumulate = R"(, ["gradient_accumulation", {"microbatches": 2}])";
-
-// What is averaged when, over all copies.
-struct Meeting {
-  int64_t every = 1;
-  bool states = false;
-  std::string except = "none";  // parameters of this name stay apart
-};
-
-// Trains copies of the model one by one on one device each, and averages them.
-std::vector<Outcome> train_apart(const Given& given, int64_t copies, int64_t microbatches,
-                                 const Meeting& meeting, const compile::StepSpec& spec,
-                                 int64_t steps) {
-  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
-  auto plan = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
-  plan.microbatches = microbatches;
-  DryRuns traces;
-  const auto program = compile::compile(given.graph, plan, spec, 0, traces);
-  const auto alone = exec::single_communicator();
-  std::vector<std::unique_ptr<exec::Executor>> models;
-  for (int64_t c = 0; c < copies; ++c) {
-    models.push_back(std::make_unique<exec::Executor>(program, *alone, plan.mesh,
-                                                      exec::ExecutorOptions{.seed = 9}));
-    for (const auto& name : models[c]->names(Kind::parameter)) {
-      models[c]->tensor(Kind::parameter, name).copy_(given.inputs.at(name));
-    }
-  }
-  const auto average = [&](Kind kind, const std::string& name) {
-    auto mean = at::zeros_like(models[0]->tensor(kind, name));
-    for (const auto& model : models) mean += model->tensor(kind, name);
-    mean /= copies;
-    for (const auto& model : models) model->tensor(kind, name).copy_(mean);
-  };
-  std::vector<Outcome> outcomes(static_cast<size_t>(copies));
-  for (int64_t step = 1; step <= steps; ++step) {
-    double loss = 0, norm = 0;
-    for (int64_t c = 0; c < copies; ++c) {
-      models[c]->run({.step = step,
-                      .scalars = {{"lr.0", 0.01}},
-                      .data = [&](const std::string& name, int64_t m) {
-                        const auto& all = given.inputs.at(name);
-                        const auto rows = all.size(0) / microbatches / copies;
-                        return all.narrow(0, (m * copies + c) * rows, rows);
-                      }});
-      loss += models[c]->tensor(Kind::result, "loss").item<double>() / copies;
-      norm += models[c]->tensor(Kind::result, "grad_norm").item<double>() / copies;
-    }
-    for (auto& outcome : outcomes) {
-      outcome.losses.push_back(loss);
-      outcome.norms.push_back(norm);
-    }
-    if (step % meeting.every != 0) continue;
-    for (const auto& name : models[0]->names(Kind::parameter)) {
-      if (name != meeting.except) average(Kind::parameter, name);
-    }
-    if (!meeting.states) continue;
-    for (const auto& name : models[0]->names(Kind::state)) average(Kind::state, name);
-  }
-  for (int64_t c = 0; c < copies; ++c) {
-    for (const auto kind : {Kind::parameter, Kind::state}) {
-      for (const auto& name : models[c]->names(kind)) {
-        outcomes[c].tensors.emplace(
-            name, std::pair(models[c]->tensor(kind, name).clone(), std::vector<mesh::Range>{}));
-      }
-    }
-  }
-  return outcomes;
-}
-
-// Compares each rank with its copy, as the plan's mesh has them.
-std::string compare_copies(const plan::Plan& plan, const std::vector<Outcome>& apart,
-                           const std::vector<Outcome>& ranks) {
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    const auto group =
-        mesh::group_of(plan.mesh, mesh::split_axes(plan.copy_axes), static_cast<int64_t>(r));
-    const auto copy =
-        std::find(group.begin(), group.end(), static_cast<int64_t>(r)) - group.begin();
-    const auto wrong = compare(apart[copy], ranks[r]);
-    if (!wrong.empty()) return fmt::format("rank {}: {}", r, wrong);
-  }
-  return "";
-}
 
 const compile::StepSpec kClipped{.clip_norm = 0.5};
 
@@ -139,15 +47,17 @@ TEST_CASE("ranks that train copies are separately trained models that are averag
             given,
             strategy(kTwo, fmt::format(R"({{"every": {}, "states": {}}})", every, states), more));
         const auto ranks = train(given, plan, {}, kClipped, 5);
-        const auto apart = train_apart(given, 2, microbatches, {every, states}, kClipped, 5);
+        const auto apart =
+            train_apart(given, {2, microbatches, kRows}, {every, states}, kClipped, 5);
         CHECK(compare_copies(plan, apart, ranks) == "");
         CHECK(compare_memory(given, plan, ranks) == "");
         if (every == 1) continue;
         // Copies are apart where they have not just met.
         CHECK(compare_copies(plan, {apart[1], apart[0]}, ranks) != "");
-        CHECK(compare_copies(plan,
-                             train_apart(given, 2, microbatches, {every + 1, states}, kClipped, 5),
-                             ranks) != "");
+        CHECK(compare_copies(
+                  plan,
+                  train_apart(given, {2, microbatches, kRows}, {every + 1, states}, kClipped, 5),
+                  ranks) != "");
       }
     }
   }
@@ -157,7 +67,7 @@ TEST_CASE("averages that do not take place, or add up, are found") {
   torch::manual_seed(5);
   const auto given = built_in(kPlain, kRows, 2);
   const auto plan = local_plan(given, strategy(kTwo, R"({"every": 2})"));
-  const auto apart = train_apart(given, 2, 1, {2}, kClipped, 4);
+  const auto apart = train_apart(given, {2, 1, kRows}, {2}, kClipped, 4);
   const auto edited = [&](const std::function<void(compile::Instruction&)>& edit) {
     return compare_copies(plan, apart,
                           train(
@@ -210,7 +120,7 @@ TEST_CASE("copies that meet after every step of sgd are data parallel, dropout i
 TEST_CASE("copies stand beside other methods") {
   torch::manual_seed(5);
   const auto given = built_in(kPlain, kRows, 4);
-  const auto apart = train_apart(given, 2, 2, {2}, kClipped, 3);
+  const auto apart = train_apart(given, {2, 2, kRows}, {2}, kClipped, 3);
   for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
            {R"([["tensor", 2], ["data", 2]])", R"(, ["tensor_parallel", {}])"},
            {R"([["zero", 2], ["data", 2]])", R"(, ["fsdp", {"axis": "zero"}])"},
@@ -233,7 +143,7 @@ TEST_CASE("copies meet over some axes sooner than over others, and some paramete
   auto plan = local_plan(
       given, strategy(R"([["data", 2], ["zero", 2]])", R"({"axis": "data,zero", "every": 4})"));
   CHECK(plan::copies_of(plan) == 4);
-  const auto apart = train_apart(given, 4, 1, {4}, kClipped, 5);
+  const auto apart = train_apart(given, {4, 1, kRows}, {4}, kClipped, 5);
   CHECK(compare_copies(plan, apart, train(given, plan, {}, kClipped, 5)) == "");
   auto sooner = plan;
   sooner.averages.push_back({"data", 2, plan.averages[0].parameters});
@@ -251,7 +161,8 @@ TEST_CASE("copies meet over some axes sooner than over others, and some paramete
   std::erase(kept.averages[0].parameters, "blocks.1.norm2.weight");
   REQUIRE(kept.averages[0].parameters.size() + 1 ==
           local_plan(two, strategy(kTwo, "{}")).averages[0].parameters.size());
-  const auto some = train_apart(two, 2, 1, {2, false, "blocks.1.norm2.weight"}, kClipped, 4);
+  const auto some =
+      train_apart(two, {2, 1, kRows}, {2, false, "blocks.1.norm2.weight"}, kClipped, 4);
   CHECK(compare_copies(kept, some, train(two, kept, {}, kClipped, 4)) == "");
 }
 

@@ -5,7 +5,7 @@
 #include "exec/dry_run.h"
 #include "exec/executor.h"
 #include "exec/threads.h"
-#include "methods/method.h"
+#include "lua/strategy.h"
 #include "tests/parity/support.h"
 #include "tests/parity/support_memory.h"
 #include "tests/support/torch_test.h"
@@ -84,8 +84,23 @@ std::string compare(const Outcome& one, const Outcome& rank, double tolerance) {
   return "";
 }
 
+const std::vector<std::shared_ptr<const methods::Method>>& shipped_in_lua() {
+  static lua::StrategyScript script("strategies/local_sgd.lua");
+  static const auto methods = [] {
+    std::vector<std::shared_ptr<const methods::Method>> found;
+    for (const auto& use : script.resolve({}, {}).methods) {
+      if (use.method->name() == "local_sgd") found.push_back(use.method);
+    }
+    return found;
+  }();
+  return methods;
+}
+
 plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows) {
-  return methods::make_plan(methods::from_json(methods::Json::parse(strategy), "test"),
+  const auto data = methods::Json::parse(strategy);
+  const bool in_lua = strategy.find("local_sgd") != strategy.npos;
+  return methods::make_plan(in_lua ? methods::from_json(data, "test", shipped_in_lua())
+                                   : methods::from_json(data, "test"),
                             {.graph = &given.graph, .global_batch = rows});
 }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "exec/communicator.h"
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
+#include "methods/method.h"
 #include "plan/plan.h"
 #include "tests/parity/support_models.h"
 
@@ -41,8 +43,11 @@ Outcome run_rank(const Given& given, const compile::Program& program, const mesh
 // Returns "" when a rank has the numbers and the pieces of one device, else what differs first.
 std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 1e-10);
 
+// Returns the methods that shipped strategies define in Lua: local_sgd.
+const std::vector<std::shared_ptr<const methods::Method>>& shipped_in_lua();
+
 // Returns the plan of a strategy, written as data, for a model captured at the `rows` samples of a
-// step (or of one of its microbatches).
+// step (or of one of its microbatches, or of a copy's part of one).
 plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows);
 
 // Returns a strategy as data: axes (`["data", 2]`), and methods beside the microbatches.
