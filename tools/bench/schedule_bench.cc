@@ -1,6 +1,6 @@
-// Time to make each pipeline schedule for 16 stages and 64 microbatches (goal: at most 10 ms), and
-// its longest span against 1f1b's under the same costs. Leaves with 1 where a schedule breaks what
-// runtime/README.md section 5 promises.
+// Time to make each pipeline schedule for 16 stages and 64 microbatches (goal: at most 10 ms, on a
+// machine with nothing else to do), and its longest span against 1f1b's under the same costs.
+// Leaves with 1 where a schedule takes longer or breaks what runtime/README.md section 5 promises.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@ using perigee::Schedule;
 using perigee::ScheduleOptions;
 
 constexpr int kRepeats = 20;
+constexpr double kGoal = 10;  // ms
 
 double longest_span(const Schedule& schedule) {
   return *std::max_element(schedule.span.begin(), schedule.span.end());
@@ -68,12 +69,12 @@ int main() {
         options.name = name;
         Schedule schedule;
         const double ms = least_ms(options, schedule);
-        kept = kept && keeps_promises(options, schedule);
+        kept = kept && keeps_promises(options, schedule) && ms <= kGoal;
         fmt::print(
             "{:<10} {:<12} {:>9.3f} {:>12.5g} {:>12.3f} {:>12.4g}{}\n", costs.name, name, ms,
             longest_span(schedule), longest_span(schedule) / rival,
             *std::max_element(schedule.peak_in_flight.begin(), schedule.peak_in_flight.end()),
-            ms > 10 ? "  over 10 ms" : "");
+            ms > kGoal ? "  over 10 ms" : "");
       }
     }
   } catch (const perigee::Error& e) {
