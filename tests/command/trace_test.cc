@@ -17,15 +17,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Microseconds in which a rank reduced a bucket and computed its backward pass.
-double overlap(const json& events, int rank) {
+// Microseconds in which a rank communicated, by that op ("": more than one number by any), and
+// computed that pass ("": either).
+double overlap(const json& events, int rank, const std::string& op = "",
+               const std::string& phase = "backward") {
   double both = 0;
   for (const auto& a : events) {
-    if (a["ph"] != "X" || a["pid"] != rank || a["tid"] == 0 || a["args"]["bytes"] <= 8) continue;
+    if (a["ph"] != "X" || a["pid"] != rank || a["tid"] == 0) continue;
+    if (op.empty() ? a["args"]["bytes"] <= 8 : a["name"] != op) continue;
     const double begin = a["ts"], end = begin + a["dur"].get<double>();
     for (const auto& b : events) {
       if (b["ph"] != "X" || b["pid"] != rank || b["tid"] != 0) continue;
-      if (b["args"]["phase"] != "backward") continue;
+      if (!phase.empty() && b["args"]["phase"] != phase) continue;
       const double first = b["ts"], last = first + b["dur"].get<double>();
       both += std::max(0.0, std::min(end, last) - std::max(begin, first));
     }
@@ -96,6 +99,45 @@ TEST_CASE("a trace of training shows gradients that are reduced during the backw
   CHECK(overlap(afterwards, 0) == 0);
   const auto one = trace_with("bucket_mb = 1000");
   CHECK(overlap(one, 0) == 0);
+}
+
+TEST_CASE("a trace shows units that come, and messages of stages, while ranks compute") {
+  const Folder folder;
+  const auto job = folder.write("job.toml",
+                                "[model]\nkind = \"gpt\"\nlayers = 4\nwidth = 96\nheads = 4\n"
+                                "[data]\nsynthetic = true\nsequence = 64\n[batch]\nglobal = 16\n"
+                                "[train]\nsteps = 3\nvalidate_every = 0\noutput = \"" +
+                                    folder / "run" + "\"\n[cluster]\ndevice = \"cpu\"\n");
+  const How how = {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}};
+  const auto overlap_with = [&](const std::string& methods, const std::string& op) {
+    const auto strategy = folder.write("s.lua", "return { " + methods + " }\n");
+    const auto file = folder / "trace.json";
+    fs::remove(file);
+    const auto ran = run(
+        "train " + job + " --overwrite --nproc 2 --strategy " + strategy + " --trace " + file, how);
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    const auto events = json::parse(read(file))["traceEvents"];
+    return std::max(overlap(events, 0, op, ""), overlap(events, 1, op, ""));
+  };
+  const std::string stages =
+      "{ 'parallel_mode', { { 'pipe', 2 }, { 'data', 1 } } }, { 'pipeline_parallel' }, "
+      "{ 'gradient_accumulation', { microbatches = 8 } }";
+  struct Case {
+    std::string op, with, without;
+  };
+  for (const auto& [op, with, without] : std::vector<Case>{
+           {"comm::all_gather", "{ 'fsdp', { match = 'blocks.*' } }",
+            "{ 'fsdp', { match = 'blocks.*', forward_prefetch = false, backward_prefetch = 'none' "
+            "} }"},
+           {"comm::receive", stages + ", { 'overlap', { receives = true } }", stages}}) {
+    INFO(op);
+    double both = 0;
+    // On a loaded machine, ranks can wait for each other all the time.
+    for (int tries = 0; tries < 5 && both == 0; ++tries) both = overlap_with(with, op);
+    CHECK(both > 0);
+    CHECK(overlap_with(without, op) == 0);
+  }
 }
 
 TEST_CASE("a trace that cannot be written ends the job with its name") {
