@@ -26,6 +26,13 @@ int estimate(lua_State* L, const Function&) {
   return 1;
 }
 
+int costs(lua_State* L, const Function&) {
+  const std::string method = lua_isnoneornil(L, 2) ? "" : luaL_checkstring(L, 2);
+  State::HostTime host(State::of(L));
+  push_json(L, planner_of(L, "profiler.costs").costs(to_json(L, 1, "the strategy"), method));
+  return 1;
+}
+
 int measure(lua_State* L, const Function&) {
   const double seconds = lua_isnoneornil(L, 2) ? 30 : lua_tonumber(L, 2);
   if (!(seconds > 0)) fail("profile", "seconds must be above 0, but got {}", seconds);
@@ -37,22 +44,32 @@ int measure(lua_State* L, const Function&) {
 }  // namespace
 
 Module profiler_module() {
-  return {"perigee.profiler",
-          "What a plan takes: measured where this machine was, estimated elsewhere, and always "
-          "said which.",
-          {{"estimate",
-            {{"strategy", "table", "a list of methods"}},
-            "table",
-            "Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and "
-            "peak_bytes (of the rank that takes the most), by the simulator. Times nothing.",
-            estimate},
-           {"measure",
-            {{"strategy", "table", "a list of methods"},
-             {"seconds", "number?", "budget of the measurements; default 30"}},
-            "table",
-            "Measures the ops of the strategy's plan on this machine, keeps them in the profile, "
-            "and returns what estimate does, with ops and measured (how many of them).",
-            measure}}};
+  return {
+      "perigee.profiler",
+      "What a plan takes: measured where this machine was, estimated elsewhere, and always "
+      "said which.",
+      {{"estimate",
+        {{"strategy", "table", "a list of methods"}},
+        "table",
+        "Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and "
+        "peak_bytes (of the rank that takes the most), by the simulator. Times nothing.",
+        estimate},
+       {"costs",
+        {{"strategy", "table", "a list of methods"},
+         {"method", "string?", "the cost of this one alone; default all"}},
+        "table",
+        "Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much "
+        "more a step takes with it than without it, and the rank that takes the most memory "
+        "(below 0: it saves so much), by the simulator and the compiled programs, both ways. "
+        "Where there is no plan without it, `refused` says why.",
+        costs},
+       {"measure",
+        {{"strategy", "table", "a list of methods"},
+         {"seconds", "number?", "budget of the measurements; default 30"}},
+        "table",
+        "Measures the ops of the strategy's plan on this machine, keeps them in the profile, "
+        "and returns what estimate does, with ops and measured (how many of them).",
+        measure}}};
 }
 
 }  // namespace perigee::lua

@@ -23,6 +23,10 @@ class Planner {
   // simulator: from what was measured here, the rest estimated.
   virtual nlohmann::json estimate(const nlohmann::json& strategy) = 0;
 
+  // Returns what methods of a strategy cost (search/method_costs.h), a list of {method, seconds,
+  // bytes} or {method, refused}; of `method` alone where it is not empty.
+  virtual nlohmann::json costs(const nlohmann::json& strategy, const std::string& method) = 0;
+
   // Measures the ops of a strategy's plan on this machine, for at most so many seconds, and returns
   // what `estimate` does, with `ops` and `measured`.
   virtual nlohmann::json measure(const nlohmann::json& strategy, double seconds) = 0;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "methods/method.h"
+#include "search/method_costs.h"
 #include "search/report.h"
 #include "train/local_cluster.h"
 #include "train/profiling.h"
@@ -119,6 +120,22 @@ json AutoPlanner::estimate(const json& strategy) {
   plan::Plan plan;
   const auto programs = compile(strategy, plan, known_.traces());
   return describe(programs, plan);
+}
+
+json AutoPlanner::costs(const json& strategy, const std::string& method) {
+  const auto judge = [&](const json& methods) {
+    const auto taken = estimate(methods);
+    return search::Taken{taken["seconds"], taken["peak_bytes"]};
+  };
+  auto list = json::array();
+  for (const auto& cost : search::method_costs(strategy, judge, method)) {
+    if (cost.refused.empty()) {
+      list.push_back({{"method", cost.method}, {"seconds", cost.seconds}, {"bytes", cost.bytes}});
+    } else {
+      list.push_back({{"method", cost.method}, {"refused", cost.refused}});
+    }
+  }
+  return list;
 }
 
 json AutoPlanner::measure(const json& strategy, double seconds) {

@@ -26,6 +26,7 @@ class AutoPlanner : public lua::Planner {
   nlohmann::json plan(const nlohmann::json& pins) override;
   nlohmann::json candidates(const nlohmann::json& pins, int64_t most) override;
   nlohmann::json estimate(const nlohmann::json& strategy) override;
+  nlohmann::json costs(const nlohmann::json& strategy, const std::string& method) override;
   nlohmann::json measure(const nlohmann::json& strategy, double seconds) override;
 
  private:

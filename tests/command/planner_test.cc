@@ -152,6 +152,14 @@ return function(job, graph)
   local best = assert(solver.plan { pipe = 2, zero = 0 })
   local taken = profiler.estimate(best)
   assert(taken.seconds > 0 and taken.peak_bytes > 0 and taken.measured_share == 0)
+  local more = { { "parallel_mode", { { "pipe", 2 }, { "data", 1 } } }, { "pipeline_parallel", {} },
+    { "checkpoint", { "blocks.*" } }, { "overlap", { receives = true } } }
+  local costs = profiler.costs(more)
+  assert(#costs == 3 and costs[1].method == "pipeline_parallel" and costs[1].refused)
+  assert(costs[2].seconds > 0 and costs[2].bytes < 0)  -- works again, keeps less
+  assert(costs[3].bytes > 0)  -- messages have memory of their own
+  local one = profiler.costs(more, "checkpoint")
+  assert(#one == 1 and one[1].seconds == costs[2].seconds)
   return best
 end
 )");

@@ -1,0 +1,39 @@
+#include "search/method_costs.h"
+
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+
+namespace perigee::search {
+
+using nlohmann::json;
+
+TEST_CASE("a method costs what the plan takes more with it than without it") {
+  // A second for each method, less where "fast" is there; without "base" there is no plan.
+  const auto judge = [](const json& methods) {
+    Taken taken;
+    bool base = false;
+    for (const auto& use : methods) {
+      const auto name = use.is_string() ? use.get<std::string>() : use[0].get<std::string>();
+      base = base || name == "base";
+      taken.seconds += name == "fast" ? -0.5 : 1;
+      taken.peak_bytes += name == "fast" ? 100 : 10;
+    }
+    if (!base) fail("test", "a plan needs base");
+    return taken;
+  };
+  const auto strategy = json::parse(R"([["parallel_mode", [["data", 2]]], "base", ["fast", {}]])");
+  const auto costs = method_costs(strategy, judge);
+  REQUIRE(costs.size() == 2);
+  CHECK(costs[0].method == "base");
+  CHECK(costs[0].refused == "[test] a plan needs base");
+  CHECK(costs[1].method == "fast");
+  CHECK(costs[1].seconds == -0.5);
+  CHECK(costs[1].bytes == 100);
+  CHECK(method_costs({{"methods", strategy}}, judge, "fast").size() == 1);
+  CHECK_THROWS_WITH(method_costs(strategy, judge, "fest"),
+                    Catch::Contains("did you mean \"fast\"?"));
+  CHECK_THROWS_WITH(method_costs(json("base"), judge), Catch::Contains("a list of methods"));
+}
+
+}  // namespace perigee::search
