@@ -47,9 +47,20 @@ struct Home {
   int64_t bytes = 0;      // takes at least so much: what the largest of the group's ranks needs
 };
 
+// Where some of a stage's microbatches keep what the others compute again
+// (plan::Recompute::kept_microbatches), each of its parts stands twice: as itself, and under this
+// number with sections and a frame for those that keep.
+inline constexpr int kKept = 1 << 16;
+inline bool is_kept(int part) { return part >= kKept; }
+inline int kept_part(int part) { return part + kKept; }
+
+// "3", "3.kept".
+inline std::string number_of_part(int part) {
+  return is_kept(part) ? std::to_string(part - kKept) + ".kept" : std::to_string(part);
+}
 // The name of the frame of a pipeline's part, or of its frame on the host.
 inline std::string name_of_part(int part, bool host) {
-  return "microbatch." + std::to_string(part) + (host ? " host" : "");
+  return "microbatch." + number_of_part(part) + (host ? " host" : "");
 }
 
 struct DraftSection {
@@ -71,6 +82,7 @@ struct Draft {
   // position among the stage's as its chunk.
   std::vector<PipelineOp> order;
   std::map<int, int64_t> copies;  // of each part's frame, at least
+  std::vector<bool> kept;  // by microbatch: runs the sections of kept parts; empty: none does
 
   // Appends a value that holds memory of its own. Strides default to contiguous.
   ValueId add(graph::TensorType type, std::string name, Home home = {},

@@ -83,6 +83,32 @@ void add_releases(const Draft& draft, const std::vector<bool>& own,
   }
 }
 
+// Of a part's first and last runs only some are of microbatches that keep: sections that never run
+// go, and waits for what they alone would have started.
+void drop_unused_sections(Program& program) {
+  std::vector<int32_t> now(program.sections.size(), -1);
+  for (const auto& run : program.order) now[run.section] = 0;
+  std::vector<Section> sections;
+  for (size_t s = 0; s < now.size(); ++s) {
+    if (now[s] < 0) continue;
+    now[s] = static_cast<int32_t>(sections.size());
+    sections.push_back(std::move(program.sections[s]));
+  }
+  program.sections = std::move(sections);
+  for (auto& run : program.order) run.section = now[run.section];
+  std::vector<bool> started(static_cast<size_t>(program.events));
+  for (const auto& section : program.sections) {
+    for (const auto& i : section.instructions) {
+      if (i.kind == Instruction::Kind::collective) started[i.event] = true;
+    }
+  }
+  for (auto& section : program.sections) {
+    std::erase_if(section.instructions, [&](const Instruction& i) {
+      return i.kind == Instruction::Kind::wait && !started[i.event];
+    });
+  }
+}
+
 }  // namespace
 
 Program finish(Draft draft) {
@@ -206,15 +232,27 @@ Program finish(Draft draft) {
         const bool early = r > 0 && runs[r - 1].first != ran;
         received[early ? r - 1 : r].push_back({ahead[ran], microbatch, slot_of(copies[r])});
       }
+      // A section and its kept one count their runs together.
+      std::vector<size_t> counted(draft.sections.size());
+      for (size_t ran = 0; ran < counted.size(); ++ran) {
+        counted[ran] = ran;
+        for (size_t other = 0; other < ran; ++other) {
+          const auto &one = draft.sections[ran], &first = draft.sections[other];
+          if (first.part >= 0 && kept_part(first.part) == one.part && first.kind == one.kind) {
+            counted[ran] = other;
+          }
+        }
+      }
       std::vector<int64_t> done(draft.sections.size());
       for (size_t r = 0; r < runs.size(); ++r) {
         const auto [ran, microbatch] = runs[r];
         for (const auto& run : received[r]) program.order.push_back(run);
         program.order.push_back(
-            {variant_of(ran, done[ran]++, count), microbatch, slot_of(copies[r])});
+            {variant_of(ran, done[counted[ran]]++, count), microbatch, slot_of(copies[r])});
       }
     }
   }
+  if (!draft.kept.empty()) drop_unused_sections(program);
   return std::move(draft.program);
 }
 

@@ -26,15 +26,16 @@ size_t Source::section_of(graph::ValueId v) const {
   return sections.size() - 1;
 }
 
-std::vector<MicroSection> make_micro_sections(const std::vector<NodeId>& micro,
-                                              const Stage* stage) {
+std::vector<MicroSection> make_micro_sections(const std::vector<NodeId>& micro, const Stage* stage,
+                                              bool kept) {
   if (!stage) return {{.name = "micro", .nodes = micro}};
   std::vector<MicroSection> sections;
   for (const auto& section : stage->sections) {
     const char* name = section.kind == PipelineKind::forward    ? "forward"
                        : section.kind == PipelineKind::backward ? "backward"
                                                                 : "weights";
-    sections.push_back({fmt::format("{}.{}", name, section.part), section.part, section.kind, {}});
+    const int part = kept ? kept_part(section.part) : section.part;
+    sections.push_back({fmt::format("{}.{}", name, number_of_part(part)), part, section.kind, {}});
   }
   for (auto n : micro) sections[stage->section[n]].nodes.push_back(n);
   return sections;

@@ -174,8 +174,9 @@ struct MicroSection {
 };
 
 // Returns the sections in the order in which they run for one microbatch.
+// `kept`: those of kept parts.
 std::vector<MicroSection> make_micro_sections(const std::vector<graph::NodeId>& micro,
-                                              const Stage* stage);
+                                              const Stage* stage, bool kept);
 
 // What the passes that make a draft look at.
 struct Source {
@@ -263,10 +264,21 @@ DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const 
 // receives the values; data inputs have none yet.
 Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& inputs);
 
-// Appends the sections "prologue" and "prologue_last" where there are averages, then "micro".
+// What all microbatches have in common: averages, made before the first, and what they add up.
+struct Accumulated {
+  std::vector<ValueId> averages;           // like Microbatches::averages
+  std::map<std::string, ValueId> results;  // losses and results by name
+};
+
+// Returns the gradients as the graph of microbatches that keep their results makes them.
+Gradients gradients_of(const Source& kept, const Source& source, Gradients gradients);
+
+// Appends the sections "prologue" and "prologue_last" where there are averages that nothing has
+// made yet, then "micro", or those of the stage's parts.
 void make_microbatch_sections(Draft& draft, const Source& source, const Microbatches& microbatches,
                               const Gradients& gradients, const std::vector<Gather>& gathers,
-                              const std::vector<ValueId>& inputs, TraceSource& traces);
+                              const std::vector<ValueId>& inputs, Accumulated& accumulated,
+                              TraceSource& traces);
 
 // Appends the section "step": the gradients' norm, clipping, the optimizer. `factor` is
 // Microbatches::factor.

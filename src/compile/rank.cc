@@ -108,8 +108,9 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
 
 namespace {
 
-// The rank's graph of all stages.
-shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int64_t rank) {
+// The rank's graph of all stages; `again`: with what the plan recomputes.
+shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int64_t rank,
+                              bool again) {
   auto local = shard::partition(common.graph, common.sharding, plan, rank);
   // Unused constants go; what is known about the inputs goes with them.
   std::map<std::pair<graph::Input::Kind, std::string>, mesh::Placements> placements;
@@ -120,7 +121,7 @@ shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int6
       graph::eliminate_common_subexpressions(graph::eliminate_dead_code(std::move(local.graph)));
   local.graph = simplify_views(std::move(local.graph));
   if (plan.microbatches * plan::copies_of(plan) > 1) set_batch_dims(local.graph, common.graph);
-  local.graph = recompute(local.graph, plan.recompute);
+  if (again) local.graph = recompute(local.graph, plan.recompute);
   local.inputs.clear();
   for (const auto& input : local.graph.inputs) {
     local.inputs.push_back(placements.at({input.kind, input.name}));
@@ -128,10 +129,55 @@ shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int6
   return local;
 }
 
-Local cut(const Common& common, const plan::Plan& plan, shard::LocalGraph local, int64_t rank) {
-  std::optional<Stage> stage;
-  if (common.schedule) stage = cut_stage(local, plan, *common.schedule, rank);
-  return {std::move(local), std::move(stage)};
+// A rank's graphs of all stages, made where they are wanted.
+class Whole {
+ public:
+  Whole(const Common& common, const plan::Plan& plan, int64_t rank)
+      : common_(common), plan_(plan), rank_(rank) {}
+  const shard::LocalGraph& get(bool again) {
+    auto& graph = graphs_[again];
+    if (!graph) graph = local_graph(common_, plan_, rank_, again);
+    return *graph;
+  }
+
+ private:
+  const Common& common_;
+  const plan::Plan& plan_;
+  int64_t rank_;
+  std::array<std::optional<shard::LocalGraph>, 2> graphs_;
+};
+
+// Microbatches that keep their results send and receive what the others do.
+void check_messages(const Stage& again, const Stage& kept) {
+  const auto same = [](const graph::Node& a, const graph::Node& b) {
+    return a.op == b.op && a.args == b.args;
+  };
+  if (std::equal(again.messages.begin(), again.messages.end(), kept.messages.begin(),
+                 kept.messages.end(), same)) {
+    return;
+  }
+  fail(
+      "compile",
+      "microbatches that keep their results send what others do, but where checkpoint's scopes run "
+      "again stage {} has {} messages, not {}: choose scopes that end with a stage, or leave "
+      "kept_microbatches out",
+      again.index, again.messages.size(), kept.messages.size());
+}
+
+Local cut(const Common& common, const plan::Plan& plan, Whole& whole, int64_t rank) {
+  if (!common.schedule) return {whole.get(true), {}, {}};
+  const auto kept = kept_on_stage(plan, *common.schedule, rank);
+  const auto make = [&](bool again) {
+    Local local{whole.get(again), {}, {}};
+    local.stage = cut_stage(local.graph, plan, *common.schedule, rank);
+    return local;
+  };
+  auto local = make(kept != Kept::all);
+  if (kept == Kept::some) {
+    local.kept = std::make_shared<const Local>(make(false));
+    check_messages(*local.stage, *local.kept->stage);
+  }
+  return local;
 }
 
 // Where a rank's random block begins decides neither memory nor time.
@@ -145,7 +191,8 @@ std::string shape_hash(graph::Graph graph) {
 }  // namespace
 
 Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
-  return cut(common, plan, local_graph(common, plan, rank), rank);
+  Whole whole(common, plan, rank);
+  return cut(common, plan, whole, rank);
 }
 
 Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
@@ -158,7 +205,7 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   const auto gathers = place_gathers(local.graph, plan, flats, stage);
   const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
   const Schedule* schedule = common.schedule ? &*common.schedule : nullptr;
-  const auto sections = make_micro_sections(microbatches.micro, stage);
+  const auto sections = make_micro_sections(microbatches.micro, stage, false);
   const Source source{common.graph, local, plan, spec, flats, rank, sections, stage, common.loss};
   Draft draft;
   draft.program.rank = rank;
@@ -171,7 +218,19 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   draft.program.streams = {"compute"};
   std::vector<ValueId> inputs;
   const auto gradients = make_state(draft, source, inputs);
-  make_microbatch_sections(draft, source, microbatches, gradients, gathers, inputs, traces);
+  Accumulated accumulated;
+  make_microbatch_sections(draft, source, microbatches, gradients, gathers, inputs, accumulated,
+                           traces);
+  if (given.kept) {
+    auto kept = given.kept->graph;
+    const auto micro = cut_microbatches(kept.graph, plan.microbatches, common.loss);
+    const auto kept_sections = make_micro_sections(micro.micro, &*given.kept->stage, true);
+    const Source keeping{common.graph,        kept,       plan, spec, flats, rank, kept_sections,
+                         &*given.kept->stage, common.loss};
+    make_microbatch_sections(draft, keeping, micro, gradients_of(keeping, source, gradients), {},
+                             inputs, accumulated, traces);
+    draft.kept = stage->kept;
+  }
   make_step_section(draft, source, gradients, microbatches.factor);
   make_average_sections(draft, source, gradients);
   if (plan.overlap.receives) receive_ahead(draft);
@@ -199,14 +258,13 @@ Alike alike(const Common& common, const plan::Plan& plan) {
   }
   Signatures signatures(plan, common.sharding, common.graph);
   signatures.find_places(
-      [&](int64_t rank) { return shape_hash(local_graph(common, plan, rank).graph); });
-  std::map<std::string, shard::LocalGraph> whole;        // by what decides it: not the stage
+      [&](int64_t rank) { return shape_hash(local_graph(common, plan, rank, true).graph); });
+  std::map<std::string, Whole> whole;                    // by what decides it: not the stage
   std::map<std::string, int64_t> by_signature, by_hash;  // the first rank
   for (const int64_t rank : result.ranks) {
     const auto [known, added] = by_signature.try_emplace(signatures.with_stage(rank), rank);
     if (added) {
-      const auto [all, made] = whole.try_emplace(signatures.without_stage(rank));
-      if (made) all->second = local_graph(common, plan, rank);
+      const auto all = whole.try_emplace(signatures.without_stage(rank), common, plan, rank).first;
       auto local = cut(common, plan, all->second, rank);
       const auto [same, other] = by_hash.try_emplace(shape_hash(local.graph.graph), rank);
       if (other) result.locals.emplace(rank, std::move(local));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -32,6 +33,8 @@ Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec
 struct Local {
   shard::LocalGraph graph;
   std::optional<Stage> stage;
+  // Where some microbatches keep what others compute again (Stage::kept): the same of those.
+  std::shared_ptr<const Local> kept;
 };
 
 Local localize(const Common& common, const plan::Plan& plan, int64_t rank);

@@ -17,25 +17,46 @@ struct Step {
   Message message;
 };
 
-// The stages as they send, receive and wait.
+// The stages as they send, receive and wait. A part's frame has two numbers: that of the part for
+// microbatches that compute again, and that many parts more for those that keep.
 class Stages {
  public:
-  Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges)
+  Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges, int64_t kept)
       : schedule_(schedule), edges_(edges), place_(schedule.stages * schedule.chunks) {
+    for (const auto& order : schedule.orders) {
+      kept_.push_back(kept_microbatches(order, schedule.microbatches, kept));
+      auto& flags = kept_.back();
+      if (std::find(flags.begin(), flags.end(), false) == flags.end()) {
+        flags.assign(flags.size(), false);
+      }
+    }
     for (int s = 0; s < schedule.stages; ++s) {
       for (int c = 0; c < schedule.chunks; ++c) place_[schedule.parts[s][c]] = s;
     }
     find_spans();
   }
 
+  // By frame.
   std::vector<int64_t> needed() const {
     std::vector<int64_t> counts;
     for (const auto& spans : spans_) {
-      int64_t most = 1;
+      int64_t most = spans.empty() ? 0 : 1;
       for (auto copy : assign_copies(spans, 1)) most = std::max(most, int64_t{copy} + 1);
       counts.push_back(most);
     }
     return counts;
+  }
+
+  // Returns whether any frame can have another copy that a microbatch would use; has them all have
+  // one more.
+  bool grow(std::vector<int64_t>& counts) const {
+    bool grown = false;
+    for (size_t f = 0; f < counts.size(); ++f) {
+      if (counts[f] >= std::ssize(spans_[f])) continue;
+      ++counts[f];
+      grown = true;
+    }
+    return grown;
   }
 
   // Returns whether all come to their end with so many copies.
@@ -63,8 +84,13 @@ class Stages {
   }
 
  private:
+  // The frame of a microbatch in a part that the stage runs.
+  size_t frame_of(int stage, int part, int microbatch) const {
+    return kept_[stage][microbatch] ? place_.size() + part : static_cast<size_t>(part);
+  }
+
   void find_spans() {
-    spans_.resize(place_.size());
+    spans_.resize(2 * place_.size());
     for (int s = 0; s < schedule_.stages; ++s) {
       const auto& order = schedule_.orders[s];
       std::map<std::pair<int, int>, Span> spans;  // by part and microbatch
@@ -77,7 +103,9 @@ class Stages {
           at->second.last = r;
         }
       }
-      for (const auto& [key, span] : spans) spans_[key.first].push_back(span);
+      for (const auto& [key, span] : spans) {
+        spans_[frame_of(s, key.first, key.second)].push_back(span);
+      }
     }
     for (auto& spans : spans_) {
       std::sort(spans.begin(), spans.end(),
@@ -90,14 +118,16 @@ class Stages {
     // Which microbatch had a copy before, by part and the run in which the next takes it.
     std::map<std::pair<int, size_t>, int> before;
     for (int part : schedule_.parts[stage]) {
-      const auto copies = assign_copies(spans_[part], counts[part]);
-      std::map<int32_t, int> had;
-      for (size_t k = 0; k < copies.size(); ++k) {
-        const auto first = spans_[part][k].first;
-        if (const auto known = had.find(copies[k]); known != had.end()) {
-          before[{part, first}] = known->second;
+      for (const size_t frame : {static_cast<size_t>(part), place_.size() + part}) {
+        const auto copies = assign_copies(spans_[frame], counts[frame]);
+        std::map<int32_t, int> had;
+        for (size_t k = 0; k < copies.size(); ++k) {
+          const auto first = spans_[frame][k].first;
+          if (const auto known = had.find(copies[k]); known != had.end()) {
+            before[{part, first}] = known->second;
+          }
+          had[copies[k]] = order[first].microbatch;
         }
-        had[copies[k]] = order[first].microbatch;
       }
     }
     std::vector<Step> steps;
@@ -142,7 +172,8 @@ class Stages {
   const Schedule& schedule_;
   const std::set<std::pair<int, int>>& edges_;
   std::vector<int> place_;                // stage, by part
-  std::vector<std::vector<Span>> spans_;  // by part
+  std::vector<std::vector<bool>> kept_;   // by stage and microbatch; nothing where all are
+  std::vector<std::vector<Span>> spans_;  // by frame
 };
 
 }  // namespace
@@ -170,16 +201,34 @@ std::vector<int32_t> assign_copies(const std::vector<Span>& spans, int64_t count
   return taken;
 }
 
-std::vector<int64_t> copies_of_parts(const Schedule& schedule,
-                                     const std::set<std::pair<int, int>>& edges) {
-  const Stages stages(schedule, edges);
-  auto counts = stages.needed();
-  while (!stages.end(counts)) {
-    const auto most = *std::min_element(counts.begin(), counts.end());
-    if (most >= schedule.microbatches) break;  // each microbatch has its own: nobody waits
-    for (auto& count : counts) ++count;
+std::vector<bool> kept_microbatches(const std::vector<PipelineOp>& order, int64_t microbatches,
+                                    int64_t count) {
+  std::vector<int64_t> left(static_cast<size_t>(microbatches));  // ops
+  for (const auto& op : order) ++left[op.microbatch];
+  std::vector<bool> kept(left.size()), seen(left.size());
+  int64_t now = 0;
+  for (const auto& op : order) {
+    const auto m = static_cast<size_t>(op.microbatch);
+    if (!seen[m] && now < count) {
+      kept[m] = true;
+      ++now;
+    }
+    seen[m] = true;
+    if (--left[m] == 0 && kept[m]) --now;
   }
-  return counts;
+  return kept;
+}
+
+std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
+                                        const std::set<std::pair<int, int>>& edges, int64_t kept) {
+  const Stages stages(schedule, edges, kept);
+  auto counts = stages.needed();
+  while (!stages.end(counts) && stages.grow(counts)) {  // each microbatch its own: nobody waits
+  }
+  const auto parts = counts.size() / 2;
+  std::vector<PartCopies> copies;
+  for (size_t p = 0; p < parts; ++p) copies.push_back({counts[p], counts[parts + p]});
+  return copies;
 }
 
 }  // namespace perigee::compile

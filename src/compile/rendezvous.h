@@ -20,13 +20,26 @@ struct Span {
 // that has been free for the longest, of `count` or as many as it takes.
 std::vector<int32_t> assign_copies(const std::vector<Span>& spans, int64_t count);
 
+// Returns by microbatch whether it keeps what others compute again, where at most `count` in flight
+// on the stage do: from a microbatch's first op to its last one, whoever comes first.
+std::vector<bool> kept_microbatches(const std::vector<PipelineOp>& order, int64_t microbatches,
+                                    int64_t count);
+
+// Copies of a part's frame: for microbatches that compute again, and for those that keep. On stages
+// on which all do the same, `again` are all there are.
+struct PartCopies {
+  int64_t again = 1;
+  int64_t kept = 0;
+};
+
 // Returns how many copies each part's frame has, by part: as many as its stage's order uses at
 // once, and where stages would wait for each other, all of them one more, as often as it takes. A
 // forward pass waits until the gradients have been received that were sent out of its copy of the
 // frame; a backward pass until its microbatch's activations have been. Receivers come to their
 // messages in the order of their stage. `edges` are pairs of parts of which the second uses what
 // the first makes.
-std::vector<int64_t> copies_of_parts(const Schedule& schedule,
-                                     const std::set<std::pair<int, int>>& edges);
+std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
+                                        const std::set<std::pair<int, int>>& edges,
+                                        int64_t kept = 0);
 
 }  // namespace perigee::compile

@@ -329,7 +329,8 @@ class Collector {
 // Appends what keeps an output in a value of its own, read after the step; reduced where it is
 // Partial: the reduction of that number.
 void keep_result(Draft& draft, const Source& source, size_t output, ValueId value, double factor,
-                 Reductions& reductions, size_t number, Instructions& out) {
+                 Reductions& reductions, size_t number, Accumulated& accumulated,
+                 Instructions& out) {
   const auto& graph = source.local.graph;
   const auto& placements = source.local.outputs[output];
   const auto& mesh = source.plan.mesh;
@@ -338,7 +339,9 @@ void keep_result(Draft& draft, const Source& source, size_t output, ValueId valu
   const auto axes = axes_where(mesh, placements, mesh::Placement::Kind::partial);
   const Home home = axes.empty() ? Home{Home::Kind::persistent}
                                  : Home{Home::Kind::communication, draft.stream(axes), true};
-  const ValueId result = draft.add(graph.type(declared.value), name, home);
+  const auto [known, added] = accumulated.results.try_emplace(name);
+  if (added) known->second = draft.add(graph.type(declared.value), name, home);
+  const ValueId result = known->second;
   add_up(out, draft, result, value, factor);
   if (!axes.empty()) {
     const auto reduce = reduce_name(mesh, placements, name);
@@ -349,6 +352,7 @@ void keep_result(Draft& draft, const Source& source, size_t output, ValueId valu
         },
         out);
   }
+  if (!added) return;
   Binding binding;
   binding.kind = Binding::Kind::result;
   binding.name = name;
@@ -363,13 +367,40 @@ void keep_result(Draft& draft, const Source& source, size_t output, ValueId valu
 
 }  // namespace
 
+Gradients gradients_of(const Source& kept, const Source& source, Gradients gradients) {
+  const auto &graph = kept.local.graph, &other = source.local.graph;
+  const auto same = [](const Input& a, const Input& b) {
+    return a.kind == b.kind && a.name == b.name;
+  };
+  if (!std::equal(graph.inputs.begin(), graph.inputs.end(), other.inputs.begin(),
+                  other.inputs.end(), same)) {
+    fail("compile",
+         "microbatches that keep their results read what others do, but on rank {} they read {} "
+         "inputs, not {}: leave kept_microbatches out",
+         source.rank, graph.inputs.size(), other.inputs.size());
+  }
+  std::map<std::string, graph::ValueId> made;
+  for (const auto& output : graph.outputs) {
+    if (output.kind == Output::Kind::gradient) made[output.name] = output.value;
+  }
+  for (auto& bucket : gradients.buckets) bucket.section = 0;
+  for (auto& parameter : gradients.parameters) {
+    if (!parameter.gradient.defined()) continue;
+    parameter.gradient = made.at(graph.inputs[parameter.input].name);
+    auto& section = gradients.buckets[parameter.bucket].section;
+    section = std::max(section, kept.section_of(parameter.gradient));
+  }
+  return gradients;
+}
+
 void make_microbatch_sections(Draft& draft, const Source& source, const Microbatches& microbatches,
                               const Gradients& gradients, const std::vector<Gather>& gathers,
-                              const std::vector<ValueId>& inputs, TraceSource& traces) {
+                              const std::vector<ValueId>& inputs, Accumulated& accumulated,
+                              TraceSource& traces) {
   const auto& graph = source.local.graph;
   const auto names = graph::value_names(graph);
-  std::vector<ValueId> averages;
-  if (!microbatches.averages.empty()) {
+  auto& averages = accumulated.averages;
+  if (averages.empty() && !microbatches.averages.empty()) {
     averages = make_prologue(draft, graph, microbatches, names, inputs, source.plan.mesh, traces);
   }
 
@@ -421,7 +452,7 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
       for (size_t o : found->second) {
         const bool loss = graph.outputs[o].kind == Output::Kind::loss;
         keep_result(draft, source, o, lowering.get(v), loss ? microbatches.factor : 1, reductions,
-                    numbers[o], out);
+                    numbers[o], accumulated, out);
       }
       kept.erase(found);
     };

@@ -22,12 +22,14 @@ int32_t section_of(const Draft& draft, int part, PipelineKind kind) {
 std::vector<std::pair<int32_t, int32_t>> runs_of(const Draft& draft) {
   std::vector<int> parts;  // by chunk
   for (const auto& section : draft.sections) {
-    if (section.part >= 0 && section.kind == PipelineKind::forward) parts.push_back(section.part);
+    if (section.part < 0 || is_kept(section.part)) continue;
+    if (section.kind == PipelineKind::forward) parts.push_back(section.part);
   }
   std::vector<std::pair<int32_t, int32_t>> runs;
   for (const auto& op : draft.order) {
     const bool input = op.kind == PipelineKind::input_grad;
-    const int part = parts[op.chunk];
+    const bool keeps = !draft.kept.empty() && draft.kept[op.microbatch];
+    const int part = keeps ? kept_part(parts[op.chunk]) : parts[op.chunk];
     runs.emplace_back(section_of(draft, part, input ? PipelineKind::backward : op.kind),
                       op.microbatch);
     // Where a schedule splits some of its backward passes, the others are both halves.
@@ -54,7 +56,7 @@ std::vector<std::map<int, int32_t>> copies_by_run(const Draft& draft) {
         const auto& home = draft.homes[root];
         if (home.kind == Home::Kind::persistent || home.outlives) return;
         const auto [at, added] = made_by.emplace(root, section.part);
-        touched[s].insert(at->second);
+        if (is_kept(at->second) == is_kept(section.part)) touched[s].insert(at->second);
       };
       each_operand(part.instruction, touch);
       for (auto v : part.instruction.outputs) {

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "compile/draft.h"
 #include "compile/rendezvous.h"
 #include "compile/shared_gradients.h"
 #include "compile/stage_inputs.h"
@@ -37,10 +38,16 @@ class Cutting {
         is_input_(old_.values.size()),
         moved_(old_.nodes.size(), -1),
         schedule_(schedule),
-        order_(schedule.orders[mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)]]) {
+        order_(schedule.orders[mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)]]),
+        kept_(plan.recompute.kept_microbatches) {
     stage_.index = mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)];
     stage_.parts = schedule.parts[stage_.index];
     std::sort(stage_.parts.begin(), stage_.parts.end());
+    stage_.kept = kept_microbatches(order_, schedule.microbatches, kept_);
+    if (std::find(stage_.kept.begin(), stage_.kept.end(), false) == stage_.kept.end() ||
+        std::find(stage_.kept.begin(), stage_.kept.end(), true) == stage_.kept.end()) {
+      stage_.kept.clear();
+    }
     for (const auto& input : old_.inputs) is_input_[input.value.index] = true;
   }
 
@@ -54,8 +61,18 @@ class Cutting {
     for (size_t o = 0; o < old_.outputs.size(); ++o) add_output(o);
     make_sections();
     sort();
-    const auto copies = copies_of_parts(schedule_, edges_);
-    for (int part : stage_.parts) stage_.copies[part] = copies[part];
+    const auto copies = copies_of_parts(schedule_, edges_, kept_);
+    for (int part : stage_.parts) {
+      stage_.copies[part] = copies[part].again;
+      if (!stage_.kept.empty()) stage_.copies[kept_part(part)] = copies[part].kept;
+    }
+    for (const auto& node : new_.nodes) {
+      if (node.op != "comm::send" && node.op != "comm::receive") continue;
+      stage_.messages.push_back(node);
+      std::erase_if(stage_.messages.back().args,
+                    [](const auto& arg) { return arg.first == "self"; });
+      stage_.messages.back().outputs.clear();
+    }
     local_.graph = std::move(new_);
     local_.inputs = std::move(placements_);
     return std::move(stage_);
@@ -288,6 +305,7 @@ class Cutting {
   std::vector<int> part_;  // by new node
   const Schedule& schedule_;
   const std::vector<PipelineOp>& order_;      // of the stage
+  const int64_t kept_;                        // microbatches in flight
   std::set<std::pair<int, int>> edges_;       // parts of which the second uses what the first makes
   std::map<int32_t, ValueId> inputs_, made_;  // by old value
   std::map<std::pair<int32_t, int>, ValueId> received_, cloned_;  // by old value and part
@@ -306,6 +324,15 @@ Schedule schedule_of(const plan::Plan& plan, bool evaluation) {
                      [](const auto& a, const auto& b) { return a.microbatch < b.microbatch; });
   }
   return schedule;
+}
+
+Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t rank) {
+  const auto stage = mesh::coordinates(plan.mesh, rank)[plan.mesh.find(plan.pipeline.axis)];
+  const auto kept = kept_microbatches(schedule.orders[stage], schedule.microbatches,
+                                      plan.recompute.kept_microbatches);
+  const auto count = std::count(kept.begin(), kept.end(), true);
+  if (plan.recompute.regions.empty() || count == 0) return Kept::none;
+  return count == std::ssize(kept) ? Kept::all : Kept::some;
 }
 
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,

@@ -29,11 +29,17 @@ struct Stage {
   };
   std::vector<Section> sections;
   std::vector<int> section;
-  std::map<int, int64_t> copies;  // of its parts' frames: copies_of_parts
+  std::map<int, int64_t> copies;  // of its parts' frames, and of kept ones: copies_of_parts
+  std::vector<bool> kept;  // by microbatch: keeps what others run again; empty: none, or all, do
+  std::vector<graph::Node> messages;  // its sends and receives, in their order, without operands
   // Parameters that several stages have, and those stages. Each adds up the gradient that it makes;
   // the first one counts in the gradients' norm.
   std::map<std::string, std::vector<int64_t>> shared;
 };
+
+// Returns how many of the microbatches on the rank's stage keep their results.
+enum class Kept : uint8_t { none, some, all };
+Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t rank);
 
 // Leaves in the local graph what the rank's stage runs: sends and receives stand for what crosses
 // between stages, in the order in which both ends come to it; inputs that no part of the stage uses

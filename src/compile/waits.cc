@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "compile/passes.h"
 
@@ -33,8 +34,32 @@ const Pending* find(const Open& open, int32_t root, std::pair<int64_t, int64_t> 
 void insert_waits(Draft& draft) {
   Open results, operands;  // what collectives write, and what they read
   const bool several = draft.program.microbatches > 1;
+  // A microbatch runs the sections of parts, or those of kept parts: both find what was under way
+  // before, and what either has started is waited for behind them.
+  const auto find_parts = [&](bool kept) {
+    return std::find_if(draft.sections.begin(), draft.sections.end(),
+                        [&](const auto& section) {
+                          return section.part >= 0 && is_kept(section.part) == kept;
+                        }) -
+           draft.sections.begin();
+  };
+  const auto parts = find_parts(false), kept = find_parts(true);
+  std::pair<Open, Open> before, other;
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     auto& section = draft.sections[s];
+    const auto now = static_cast<ptrdiff_t>(s);
+    if (kept < std::ssize(draft.sections)) {
+      if (now == parts) before = {results, operands};
+      if (now == kept) {
+        other = std::exchange(before, {});
+        std::swap(results, other.first);
+        std::swap(operands, other.second);
+      }
+      if (now > kept && section.part < 0) {
+        results.merge(other.first);
+        operands.merge(other.second);
+      }
+    }
     std::vector<DraftInstruction> out;
     out.reserve(section.instructions.size());
     auto wait = [&](const Pending pending) {

@@ -10,11 +10,11 @@
 namespace perigee::methods {
 namespace {
 
-int64_t count_of(const Config& config, const char* field) {
+int64_t count_of(const Config& config, const char* field, int64_t least = 1) {
   const auto found = config.fields.find(field);
-  if (found == config.fields.end()) return 1;
+  if (found == config.fields.end()) return least;
   const auto count = found->get<int64_t>();
-  if (count < 1) fail("checkpoint", "{} must be at least 1, but got {}", field, count);
+  if (count < least) fail("checkpoint", "{} must be at least {}, but got {}", field, least, count);
   return count;
 }
 
@@ -98,6 +98,10 @@ class Checkpoint : public Method {
          "so many matched scopes in a row keep one input among them; default 1"},
         {"ops", "list", "only these ops run again (`attention`); default all"},
         {"keep", "list", "all but these ops run again (`mm`, `attention`)"},
+        {"kept_microbatches", "integer",
+         "with pipeline_parallel: of the microbatches in flight on a stage so many keep their "
+         "results, and the others run the scopes again; without zero2, fsdp and offloaded "
+         "activations; default 0"},
         {"memory", "any",
          "bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it "
          "takes, the least arithmetic; default all"}};
@@ -159,6 +163,17 @@ class Checkpoint : public Method {
       sentence += fmt::format("; what {} of them result in is kept", recompute.regions.size());
     }
     if (group > 1) sentence += fmt::format("; {} together keep one input", group);
+    recompute.kept_microbatches = count_of(config, "kept_microbatches", 0);
+    if (recompute.kept_microbatches > 0 && !plan.pipeline.cuts()) {
+      fail(
+          "checkpoint",
+          "kept_microbatches are of those in flight on a stage: use pipeline_parallel over an axis "
+          "pipe of several ranks beside it, but the plan has none");
+    }
+    if (recompute.kept_microbatches > 0) {
+      sentence += fmt::format("; of the microbatches in flight on a stage {} keep their results",
+                              recompute.kept_microbatches);
+    }
     plan.recompute = std::move(recompute);
     plan.decisions.push_back({"checkpoint", std::move(sentence)});
   }

@@ -361,6 +361,9 @@ std::string print(const Plan& plan) {
         {"schedule", p.schedule}, {"group", p.group},       {"extra", p.extra},
         {"forward", p.forward},   {"backward", p.backward}, {"weights", p.weights}};
   }
+  if (plan.recompute.kept_microbatches != 0) {
+    document["recompute"]["kept_microbatches"] = plan.recompute.kept_microbatches;
+  }
   if (plan.recompute.budget_bytes != 0) {
     document["recompute"]["budget_bytes"] = plan.recompute.budget_bytes;
   }
@@ -429,13 +432,16 @@ Plan parse(std::string_view text, std::string_view file_name) {
   for (const auto& [op, text] : root.at("rules").members()) plan.rules[op] = text.text();
 
   const auto recompute = root.at("recompute");
-  recompute.allow({"regions", "only", "keep", "budget_bytes"});
+  recompute.allow({"regions", "only", "keep", "kept_microbatches", "budget_bytes"});
   for (const auto& region : recompute.at("regions").items()) {
     plan.recompute.regions.push_back(region.texts());
   }
   plan.recompute.only = recompute.at("only").texts();
   plan.recompute.keep = recompute.at("keep").texts();
 
+  if (recompute.has("kept_microbatches")) {
+    plan.recompute.kept_microbatches = recompute.at("kept_microbatches").integer();
+  }
   if (recompute.has("budget_bytes")) {
     plan.recompute.budget_bytes = recompute.at("budget_bytes").integer();
   }

@@ -48,6 +48,38 @@ void verify_placements(const Plan& plan, const std::string& name,
   }
 }
 
+// Stages have two sets of sections for that, which share what outlives a microbatch and no more.
+void verify_kept_microbatches(const Plan& plan) {
+  const auto kept = plan.recompute.kept_microbatches;
+  if (kept < 0) fail("plan", "recompute.kept_microbatches is at least 0, but got {}", kept);
+  if (kept == 0) return;
+  if (!plan.pipeline.cuts()) {
+    fail("plan",
+         "microbatches in flight are those of a pipeline, of which {} are to be kept, but the plan "
+         "has one stage: leave kept_microbatches out, or use pipeline_parallel",
+         kept);
+  }
+  if (plan.recompute.regions.empty()) {
+    fail("plan",
+         "recompute.kept_microbatches keeps what regions would run again, but there are none");
+  }
+  if (!plan.offload.activations.empty()) {
+    fail(
+        "plan",
+        "what {} microbatches keep stays on the device, but offload takes the activations of {} to "
+        "the host: use one of the two",
+        kept, plan.offload.activations.front());
+  }
+  for (const auto& unit : plan.units) {
+    if (unit.level < 2) continue;
+    fail(
+        "plan",
+        "beside microbatches of which {} are kept, gradients and parameters are whole, but unit {} "
+        "has them in parts (level {}): use zero1, or leave kept_microbatches out",
+        kept, unit.name, unit.level);
+  }
+}
+
 void verify_recompute(const Recompute& recompute, const graph::Graph& graph) {
   std::vector<std::string> scopes, ops;
   for (const auto& scope : graph.scopes) scopes.push_back(scope.path);
@@ -232,6 +264,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
     }
   }
   verify_recompute(plan.recompute, graph);
+  verify_kept_microbatches(plan);
   verify_offload(plan, graph);
   if (plan.recompute.budget_bytes < 0) {
     fail("plan", "recompute.budget_bytes is at least 0, but got {}", plan.recompute.budget_bytes);

@@ -51,6 +51,9 @@ struct Recompute {
   std::vector<std::vector<std::string>> regions;  // scopes of each; no scope is in two of them
   std::vector<std::string> only;  // ops that run again; empty: all but those of `keep`
   std::vector<std::string> keep;  // ops whose results are kept all the same
+  // With a pipeline: of the microbatches in flight on a stage so many keep all their results; the
+  // others run their regions again.
+  int64_t kept_microbatches = 0;
   // Above 0: of the regions only those run again that it takes for no rank to need more bytes.
   // compile::fit_recompute chooses them; the plan that is carried out has 0.
   int64_t budget_bytes = 0;
