@@ -36,7 +36,7 @@
 --
 -- A rule is { function(options) return BROKEN end, "NAME", "text" }: the error stands at the option's line in a job, at
 -- the user's line in a script. A text with %s gets the option's value. With across = true it is not checked before
--- sections are joined; its function gets all of them second.
+-- sections are joined; its function gets all of them second, with what was given in `given`.
 --
 -- A draft collects what rows say; see Draft below. Its fields beside those that its functions make:
 --   alone        of one section, which may be joined with another; where that needs the other, unfinished = "why"
@@ -406,6 +406,12 @@ local function plain(value)
   return copy
 end
 
+-- Raises what a dialect's function raised, with its name before it.
+local function raise(spec, why, place)
+  local bare = type(why) == "string" and not why:find("%.lua:%d+: ") and why:sub(1, 1) ~= "["
+  error(bare and place .. "[" .. spec.name .. "] " .. why or why, 0)
+end
+
 -- Makes a strategy of the values of all sections that a user gave ({ SECTION = { NAME = VALUE } }). `alone`: of one
 -- section, which may be joined with another.
 local function build(spec, values, warnings, place, alone)
@@ -417,6 +423,7 @@ local function build(spec, values, warnings, place, alone)
   end
   draft.origin = { dialect = spec.name, options = shown }
   draft.given, draft.alone = values, alone
+  options.given = values
   for _, section in ipairs(spec.sections) do
     local all = options[section.name]
     if values[section.name] or section.always then
@@ -429,21 +436,22 @@ local function build(spec, values, warnings, place, alone)
       end
       if section.uses and values[section.name] then draft:use(section.uses) end
       local items = (values[section.name] or {}).items
-      if items then section.items(draft, items) end
+      if items then
+        local ok, why = pcall(section.items, draft, items)
+        if not ok then raise(spec, why, place(section, "")) end
+      end
       for _, row in ipairs(section.options) do
         local value = all[row[1]]
         if row.sets and value ~= nil and (row.always or not same(value, normal(row, row[3]))) then
-          apply(draft, row, value, all)
+          local ok, why = pcall(apply, draft, row, value, all)
+          if not ok then raise(spec, why, place(section, row[1])) end
         end
       end
     end
   end
   if spec.build then
     local ok, why = pcall(spec.build, draft, options)
-    if not ok then
-      if type(why) == "string" and not why:find("%.lua:%d+: ") then why = "[" .. spec.name .. "] " .. why end
-      error(why, 0)
-    end
+    if not ok then raise(spec, why, "") end
   end
   for i, warning in ipairs(warnings) do table.insert(draft.warnings, i, "[" .. spec.name .. "] " .. warning) end
   local strategy = strategy_of(draft)
@@ -559,6 +567,9 @@ end
 local function rows_of(spec)
   local rows = {}
   for _, section in ipairs(spec.sections) do
+    if section.uses or section.items then
+      rows[#rows + 1] = { section = section.name, name = section.name, type = "method", verdict = "works" }
+    end
     for _, row in ipairs(section.options) do
       rows[#rows + 1] = {
         section = section.name, name = row[1], type = row[2], default = row[3], verdict = M.verdict(row),

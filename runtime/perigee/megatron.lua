@@ -37,6 +37,10 @@ local function offload(draft, _, options)
     use.layers = options.cpu_offloading_num_layers > 0 and options.cpu_offloading_num_layers or nil
     if not use.layers then use[1] = "blocks.*" end
   end
+  if options.cpu_offloading_weights then
+    draft:use("fsdp")  -- weights lie there in the parts that it makes
+    use.parameters = true
+  end
   if options.cpu_offloading_double_buffering then use.prefetch = 2 end
 end
 
@@ -55,9 +59,9 @@ local model_parallel = {
     if chunks > 1 then draft:use("pipeline_parallel", { schedule = "interleaved", chunks = chunks }) end
   end },
   { "sequence_parallel", "boolean", false, sets = "tensor_parallel.sequence" },
-  { "context_parallel_size", "integer", 1, least = 1, sets = "axis.context" },
-  { "hierarchical_context_parallel_sizes", "list", nil, of = "integer",
-    missing = "the sequence is cut over one axis: context_parallel_size alone, whose keys and values are gathered" },
+  { "context_parallel_size", "integer", 1, least = 1, with = "build" },
+  { "hierarchical_context_parallel_sizes", "list", nil, of = "integer", with = "build",
+    check = function(sizes) if #sizes ~= 2 then return "must have two levels: all-to-all, then gathered keys" end end },
   { "expert_model_parallel_size", "integer", 1, least = 1, with = "build" },
   { "expert_tensor_parallel_size", "integer", nil, least = 1, with = "build" },
   { "moe_extended_tp", "boolean", false, no_effect = "expert_tensor_parallel_size takes its place" },
@@ -123,8 +127,7 @@ local model_parallel = {
   { "cpu_offloading_num_layers", "integer", 0, least = 0, with = "cpu_offloading" },
   { "_cpu_offloading_context", "any", nil, refused = "it is internal: use cpu_offloading" },
   { "cpu_offloading_activations", "boolean", true, with = "cpu_offloading" },
-  { "cpu_offloading_weights", "boolean", false,
-    missing = "weights lie on the host where fsdp cuts them: the methods fsdp and offload { parameters = true }" },
+  { "cpu_offloading_weights", "boolean", false, with = "cpu_offloading" },
   { "cpu_offloading_double_buffering", "boolean", false, with = "cpu_offloading" },
   { "barrier_with_L1_time", "boolean", true, missing = "there are no timers, and no barrier, in training" },
 }
@@ -196,8 +199,11 @@ local rules = {
     "autocast_dtype", "autocast_dtype must be fp16 or bf16, but got %s" },
   { function(o) return o.enable_autocast and not o.autocast_dtype and o.params_dtype ~= "bf16" end, "enable_autocast",
     "enable_autocast needs autocast_dtype (fp16 or bf16) where params_dtype is not bf16" },
-  { function(o) return o.cpu_offloading and not o.cpu_offloading_activations end,
-    "cpu_offloading", "cpu_offloading moves activations, but cpu_offloading_activations is false" },
+  { function(o) return o.cpu_offloading and not (o.cpu_offloading_activations or o.cpu_offloading_weights) end,
+    "cpu_offloading", "cpu_offloading moves activations or weights, but both are false" },
+  { function(o, all) return o.cpu_offloading_weights and all.given.DistributedOptimizer end, "cpu_offloading_weights",
+    "cpu_offloading_weights keeps weights in parts over the data ranks, the optimizer's state too: leave "
+      .. "DistributedOptimizer out" },
 }
 
 local optimizer = {
@@ -263,10 +269,19 @@ local function place_experts(draft, o)
   end
 end
 
+-- One level, or two: an exchange of heads between neighbours, and keys and values gathered beyond.
+local function place_context(draft, o)
+  local levels = o.hierarchical_context_parallel_sizes or { 1, o.context_parallel_size }
+  draft:axis("sequence", levels[1])
+  draft:axis("context", levels[2])
+  if levels[1] > 1 then draft:use("sequence_parallel") end
+  if levels[2] > 1 then draft:use("context_parallel") end
+end
+
 local function build(draft, given)
   local o = given.ModelParallelConfig
   if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel") end
-  if o.context_parallel_size > 1 then draft:use("context_parallel") end
+  place_context(draft, o)
   if o.pipeline_model_parallel_size > 1 then draft:use("pipeline_parallel") end
   place_experts(draft, o)
   if o.fp16 and not draft.given.LossScaler then
@@ -282,7 +297,7 @@ end
 
 return dialect.new {
   name = "megatron",
-  axes = { "tensor", "context", "expert", "data", "pipe" },
+  axes = { "tensor", "sequence", "context", "expert", "data", "pipe" },
   sections = {
     { name = "ModelParallelConfig", options = model_parallel, rules = rules, always = true },
     { name = "DistributedOptimizer", options = optimizer, rules = optimizer_rules },

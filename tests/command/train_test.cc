@@ -94,6 +94,10 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 4 --strategy mixed_parallel",
                                  "--nproc 4 --strategy ds_3d_parallel",
                                  "--nproc 2 --strategy module_replace",
+                                 "--nproc 2 --strategy atorch_fsdp",
+                                 "--nproc 4 --strategy atorch_mixed",
+                                 "--nproc 2 --strategy atorch_zero",
+                                 "--nproc 2 --strategy atorch_auto",
                                  "--nproc 2 --strategy epl_pipeline",
                                  "--nproc 2 --strategy epl_zero",
                                  "--nproc 2 --strategy epl_collection",
@@ -103,6 +107,7 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 2 --set epl.pipeline.num_micro_batch=2",
                                  "--nproc 4 --strategy megatron_3d",
                                  "--nproc 4 --strategy megatron_sequence",
+                                 "--nproc 4 --strategy megatron_context",
                                  "--nproc 4 --strategy megatron_overlap",
                                  "--nproc 2 --set megatron.tensor_model_parallel_size=2"}) {
     INFO(more);

@@ -99,11 +99,14 @@ class Echo : public lua::Planner {
   json pins_ = json::object();
 };
 
-Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph) {
+Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int64_t world = 0) {
   Outcome outcome;
   Echo planner;
   outcome.strategy = script.resolve({{"name", "test"}}, graph, &planner);
-  auto plan = methods::make_plan(outcome.strategy, {.graph = &graph, .global_batch = 8});
+  auto plan = methods::make_plan(outcome.strategy, {.graph = &graph,
+                                                    .global_batch = 8,
+                                                    .world = std::max<int64_t>(world, 1),
+                                                    .world_given = world > 0});
   plan.decisions.clear();
   outcome.plan = json::parse(plan::print(plan));
   outcome.plan["search"] = planner.pins_;
@@ -111,10 +114,12 @@ Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph) {
   return outcome;
 }
 
-// Runs a script; a name before its text says which model it is for.
-Outcome run(const Folder& folder, const std::string& text, const std::string& model) {
+// Runs a script on a model, for so many ranks (0: as many as it asks for).
+Outcome run(const Folder& folder, const std::string& text, const std::string& model,
+            int64_t world = 0) {
   try {
-    return outcome_of(lua::StrategyScript(folder.write("s.lua", text), options()), graph_of(model));
+    return outcome_of(lua::StrategyScript(folder.write("s.lua", text), options()), graph_of(model),
+                      world);
   } catch (const Error& error) {
     return {.error = error.what()};
   }
@@ -134,7 +139,7 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 // Checks what a case says: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE", "warning
-// TEXT", or "error TEXT".
+// TEXT", "error TEXT" (at the user's line), or "fails TEXT" (when the plan is made).
 void check_case(const std::string& expected, const Outcome& without, const Outcome& with) {
   const auto blank = expected.find(' ');
   const auto kind = expected.substr(0, blank);
@@ -142,6 +147,11 @@ void check_case(const std::string& expected, const Outcome& without, const Outco
   INFO("without: " << without.error << "\nwith: " << with.error);
   if (kind == "error") {
     CHECK(contains(with.error, "s.lua:2: ["));
+    CHECK(contains(with.error, rest));
+    CHECK(without.error.empty());
+    return;
+  }
+  if (kind == "fails") {
     CHECK(contains(with.error, rest));
     CHECK(without.error.empty());
     return;
@@ -173,11 +183,18 @@ void check_case(const std::string& expected, const Outcome& without, const Outco
   }
 }
 
+// Returns what a list calls a row: "NAME" in the section, or that of a method, "METHOD.NAME" else.
+std::string title_of(const json& row, const std::string& section) {
+  const std::string own = row["section"], name = row["name"];
+  return own == section || own == name ? name : own + "." + name;
+}
+
 // Every option of the list is in the table, with its type, default and verdict, and no other is.
-void check_table(const std::string& dialect, const std::string& section) {
+// `all`: in every section of the table.
+void check_table(const std::string& dialect, const std::string& section, bool all = false) {
   std::map<std::string, json> rows;
   for (const auto& row : rows_of(dialect)) {
-    if (row["section"] == section) rows[row["name"]] = row;
+    if (all || row["section"] == section) rows[title_of(row, section)] = row;
   }
   for (const auto& columns : lines_of(dialect + ".options")) {
     INFO(columns[0]);
@@ -195,15 +212,21 @@ void check_table(const std::string& dialect, const std::string& section) {
 
 // Every row of the table changes what its cases say. A line of the file: option | what both scripts
 // give | what the second gives beside | what differs. Lines "@ EXPRESSION" say what the scripts
-// return, with % for the options, "@model NAME" for which model.
+// return, with % for the options, "@model NAME" for which model, "@world N" for how many ranks.
 void check_effects(const std::string& dialect) {
   const Folder folder;
   std::set<std::string> tried;
   std::map<std::string, Outcome> known;
   std::string expression, model = "gpt";
+  int64_t world = 0;
   for (const auto& columns : lines_of(dialect + ".effects")) {
     if (columns[0].starts_with("@model ")) {
       model = columns[0].substr(7);
+      continue;
+    }
+    if (columns[0].starts_with("@world ")) {
+      world = std::stoll(columns[0].substr(7));
+      known.clear();
       continue;
     }
     if (columns[0].starts_with("@ ")) {
@@ -220,14 +243,14 @@ void check_effects(const std::string& dialect) {
     };
     const auto both = columns[1] == "-" ? "" : columns[1];
     const auto before = script(both);
-    if (!known.contains(model + before)) known[model + before] = run(folder, before, model);
+    if (!known.contains(model + before)) known[model + before] = run(folder, before, model, world);
     check_case(columns[3], known[model + before],
-               run(folder, script(both + (both.empty() ? "" : ", ") + columns[2]), model));
+               run(folder, script(both + (both.empty() ? "" : ", ") + columns[2]), model, world));
     tried.insert(columns[0]);
   }
   for (const auto& row : rows_of(dialect)) {
     INFO(row.dump());
-    CHECK(tried.contains(row["name"].get<std::string>()));
+    CHECK((tried.contains(row["name"].get<std::string>()) || tried.contains(title_of(row, ""))));
   }
 }
 
@@ -236,6 +259,52 @@ void check_effects(const std::string& dialect) {
 TEST_CASE("Megatron's options are all there, and do what they say") {
   check_table("megatron", "ModelParallelConfig");
   check_effects("megatron");
+}
+
+TEST_CASE("ATorch's options are all there, and do what they say") {
+  check_table("atorch", "auto_accelerate", /*all=*/true);
+  check_effects("atorch");
+}
+
+TEST_CASE("a strategy of ATorch's is searched, saved and loaded, or there is none") {
+  const Folder folder;
+  const std::string head = "local atorch = require 'perigee.atorch'\n";
+  const auto missing = run(folder,
+                           head +
+                               "local ok, result, best, why = atorch.auto_accelerate { model = "
+                               "'a.toml', load_strategy = 'no.json' }\n"
+                               "assert(not ok and result == nil and best == nil)\nerror(why)",
+                           "gpt");
+  CHECK_THAT(missing.error, Catch::Contains("s.lua:4: [atorch] load_strategy: there is no file"));
+  // A search runs at once where the graph is there; what it finds can be saved and loaded.
+  const auto found = run(folder,
+                         head +
+                             "return function(job, graph)\n"
+                             "  local ok, result, best = atorch.auto_accelerate {\n"
+                             "    model = graph, included = { { 'half', 'bf16' } },\n"
+                             "    save_strategy_to_file = 'found.json' }\n"
+                             "  assert(ok and result.args.use_optim_backward == false)\n"
+                             "  return best\nend",
+                         "gpt");
+  CHECK(found.error == "");
+  CHECK(found.plan["precision"]["dtype"] == "bfloat16");
+  const auto loaded = run(folder,
+                          head +
+                              "local ok, result, best = atorch.auto_accelerate { model = "
+                              "'a.toml', load_strategy = 'found.json' }\nreturn best",
+                          "gpt");
+  CHECK(loaded.error == "");
+  CHECK(loaded.plan["precision"] == found.plan["precision"]);
+  CHECK(loaded.strategy.job == "a.toml");
+  CHECK_THAT(
+      run(folder, head + "local a = atorch.auto_accelerate { load_strategy = {} }", "gpt").error,
+      Catch::Contains("s.lua:2: [atorch] auto_accelerate needs model"));
+  const auto job = run_job(
+      "[atorch]\nload_strategy = [[\"half\", \"bf16\"], [\"checkpoint\", [\"blocks.*\"]]]\n");
+  CHECK(job.error == "");
+  CHECK(job.plan["precision"]["dtype"] == "bfloat16");
+  CHECK_THAT(run_job("[atorch]\nload_strategy = [\"halff\"]\n").error,
+             Catch::Contains("there is no method \"halff\", did you mean \"half\"?"));
 }
 
 TEST_CASE("EPL's options are all there, and do what they say") {
@@ -349,6 +418,54 @@ TEST_CASE("a dialect's mistakes are errors at the user's line") {
   CHECK_THAT(error("params_dtype = 'int8'"), Catch::Contains("params_dtype must be a dtype"));
   CHECK_THAT(error("fp16 = true, bf16 = true"), Catch::Contains("s.lua:2: [megatron] fp16 and bf"));
   CHECK_THAT(error("1"), Catch::Contains("ModelParallelConfig has no option 1"));
+}
+
+TEST_CASE("every option refuses a wrong type and a wrong name at the user's line") {
+  const Folder folder;
+  const std::map<std::string, std::pair<std::string, std::string>> functions = {
+      {"megatron", {"ModelParallelConfig", "m.ModelParallelConfig { % }"}},
+      {"epl", {"Config", "m.Config { % }"}},
+      {"atorch", {"auto_accelerate", "select(3, m.auto_accelerate { model = 'a.toml', % })"}}};
+  for (const auto& [dialect, function] : functions) {
+    const auto error = [&](const std::string& option) {
+      auto text = function.second;
+      text.replace(text.find('%'), 1, option);
+      return run(folder,
+                 "local m = require 'perigee." + dialect + "'\nlocal c = " + text + "\nreturn c",
+                 "gpt")
+          .error;
+    };
+    for (const auto& row : rows_of(dialect)) {
+      if (row["section"] != function.first) continue;
+      const std::string name = row["name"], type = row["type"];
+      INFO(dialect << " " << name);
+      const auto wrong = type == "function" ? "1" : "print";
+      const auto said = error("['" + name + "'] = " + wrong);
+      CHECK((contains(said, "s.lua:2: [" + dialect + "] " + name) || type == "any" ||
+             contains(type, "function")));
+      CHECK(contains(error("['" + name + "x'] = 1"),
+                     fmt::format("s.lua:2: [{}] {} has no option \"{}x\", did you mean \"{}\"?",
+                                 dialect, function.first, name, name)));
+    }
+  }
+}
+
+TEST_CASE("dialects that ask for the same have the same plan") {
+  const Folder folder;
+  const auto plan = [&](const std::string& text) {
+    const auto outcome = run(folder, text, "gpt", 4);
+    CHECK(outcome.error == "");
+    return outcome.plan;
+  };
+  const auto megatron = plan(
+      "local c = require('perigee.megatron').ModelParallelConfig { tensor_model_parallel_size = 2, "
+      "enable_autocast = true, autocast_dtype = 'bf16' }\nreturn c");
+  CHECK(plan("return select(3, require('perigee.atorch').auto_accelerate { model = 'a.toml', "
+             "load_strategy = { { 'parallel_mode', { { 'tensor', 2 }, { 'data', 1 } } }, "
+             "'tensor_parallel', { 'amp_native', 'bf16' } } })") == megatron);
+  CHECK(plan("return { { 'parallel_mode', { { 'tensor', 2 }, { 'data', 1 } } }, 'tensor_parallel', "
+             "{ 'amp_native', { dtype = 'bf16' } } }") == megatron);
+  CHECK(plan("return { 'half' }") != megatron);
 }
 
 TEST_CASE("a dialect's table of a job is checked by the same rows, at its place in the file") {

@@ -1,0 +1,569 @@
+-- ATorch's names: status, result, best_strategy = auto_accelerate { model = "job.toml", load_strategy = { ... } }. The
+-- methods are Perigee's own, which have ATorch's names; a section a method checks its configs. In a job: [atorch]
+-- load_strategy = ["zero2", ["amp_native", { dtype = "bf16" }]]. runtime/from_atorch.md compares.
+local dialect = require "perigee.dialect"
+local host = require "perigee.host"
+local profiler = require "perigee.profiler"
+local strategies = require "perigee.strategy"
+
+local fail, show = dialect.fail, dialect.show
+
+-- The job ---------------------------------------------------------------------------------------------------
+
+-- Sets keys of a table of the job.
+local function keys_of(name, spellings)
+  return function(draft, given)
+    for key, value in pairs(given) do draft:job(name .. "." .. ((spellings or {})[key] or key), value) end
+  end
+end
+
+local function is_graph(model)
+  return type(model) == "table" and model.ops ~= nil and model.scopes ~= nil
+end
+
+-- A job's file, the graph that a strategy function gets, or keys of [model].
+local function set_model(draft, model)
+  if type(model) == "string" then
+    draft.file = model
+  elseif not is_graph(model) then
+    keys_of "model"(draft, model)
+  end
+end
+
+local function optimizer_name(text)
+  return text:gsub("^torch%.optim%.", ""):gsub("^optim%.", ""):lower()
+end
+
+-- A name, or a function of (parameters, options) that returns a name and options.
+local function set_optimizer(draft, optimizer, options)
+  local name, more = optimizer, nil
+  if type(optimizer) == "function" then
+    local given = {}
+    for key, value in pairs(options.optim_args or {}) do given[key] = value end
+    name, more = optimizer("parameters", given)
+    if type(name) ~= "string" then fail("optim_func returns a name and options, but got %s", show(name)) end
+  end
+  draft:job("optimizer.name", optimizer_name(name))
+  keys_of "optimizer"(draft, more or {})
+end
+
+-- A function of the model that returns { { params = PATTERN, lr = ... }, ... }.
+local function set_groups(draft, f)
+  local groups, seen = {}, {}
+  for _, given in ipairs(f("model") or {}) do
+    local group = {}
+    for key, value in pairs(given) do group[key == "params" and "match" or key] = value end
+    local patterns = type(group.match) == "table" and group.match or { group.match }
+    for _, pattern in ipairs(patterns) do
+      if seen[pattern] then fail("a parameter is in one group, but %s is in two", show(pattern)) end
+      seen[pattern] = true
+    end
+    group.match = patterns
+    groups[#groups + 1] = group
+  end
+  draft:job("optimizer.group", groups)
+end
+
+local loader = {
+  batch_size = function(draft, value) draft:job("batch.global", value) end,
+  shuffle = function(_, value)
+    if value then return end
+    fail("dataloader_args.shuffle = %s is not available yet: samples are shuffled", show(value))
+  end,
+  sampler = function() fail("dataloader_args.sampler is refused: the sampler is Perigee's, by the job's seed") end,
+}
+for _, name in ipairs { "drop_last", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers" } do
+  loader[name] = function(draft)
+    draft:warn("[atorch] dataloader_args.%s has no effect: batches are made in the process of their rank", name)
+  end
+end
+
+local function set_loader(draft, given)
+  local names = {}
+  for name in pairs(loader) do names[#names + 1] = name end
+  for key, value in pairs(given) do
+    if not loader[key] then fail("dataloader_args has no key %s%s", show(key), host.suggest(tostring(key), names)) end
+    loader[key](draft, value)
+  end
+end
+
+local no_function = "the loss and what comes before it are part of the model"
+
+local arguments = {
+  { "model", "string|table", nil, sets = set_model },
+  { "optim_func", "string|function", nil, sets = set_optimizer },
+  { "optim_args", "table", nil, sets = keys_of "optimizer" },
+  { "optim_param_func", "function", nil, sets = set_groups },
+  { "dataset", "table", nil, sets = keys_of "data" },
+  { "dataloader_args", "table", nil, sets = set_loader },
+  { "distributed_sampler_cls", "any", nil, missing = "samples are shared out by the job's seed" },
+  { "loss_func", "function", nil, missing = no_function },
+  { "prepare_input", "function", nil, missing = no_function },
+  { "model_input_format", "string", nil, one_of = { "unpack_sequence", "unpack_dict" },
+    with = "the model: fields of a batch are bound by name",
+    but = { unpack_sequence = { missing = 'fields of a batch are bound by name: "unpack_dict"' } } },
+  { "lr_scheduler_cls", "string", nil, lower = true, sets = "job.lr_schedule.kind" },
+  { "lr_scheduler_args", "table", nil, sets = keys_of "lr_schedule" },
+  { "excluded", "list", nil, of = "string", with = "build" },
+  { "included", "list", nil, with = "expand" },
+  { "load_strategy", "string|list|table", nil, with = "expand" },
+  { "ignore_dryrun_on_load_strategy", "boolean", true, with = "auto_accelerate" },
+  { "finetune_strategy", "boolean", false, with = "build" },
+  { "save_strategy_to_file", "string", nil, with = "auto_accelerate" },
+  { "verbose", "boolean", false, with = "auto_accelerate" },
+  { "time_limit", "number", nil, least = 0, missing = "the search ends by itself, with a proof; it takes seconds" },
+  { "find_unused_parameters", "boolean", false, no_effect = "the graph tells which parameters are unused" },
+  { "sample_batch", "any", nil, missing = "a model is captured at the batch that its plan needs" },
+  { "batch_size", "integer", nil, least = 1, sets = "job.batch.micro" },
+  { "expand_sample_batch", "any", nil, refused = "models are captured without memory: leave it out" },
+  { "sampler_seed", "integer", nil, least = 0, sets = "job.seed" },
+  { "meta_init_offload_name", "any", nil, refused = "models are captured without memory: leave it out" },
+}
+
+local rules = {
+  { function(o) return o.finetune_strategy and not o.load_strategy end, "finetune_strategy",
+    "finetune_strategy needs load_strategy, but there is none" },
+  { function(o) return o.excluded and o.load_strategy and not o.finetune_strategy end, "excluded",
+    "excluded %s limits a search, but load_strategy says it all: add finetune_strategy = true" },
+  { function(o) return o.included and o.load_strategy end, "included",
+    "included %s is for a search without load_strategy: put it into load_strategy" },
+}
+
+-- Methods ---------------------------------------------------------------------------------------------------
+
+local function pass(method, name, kind, more)
+  local row = more or {}
+  row[1], row[2], row.sets = name, kind, method .. "." .. name
+  return row
+end
+
+local axes = { data = "data", zero = "zero", tensor = "tensor", sequence = "sequence", expert = "expert",
+  pipeline = "pipe", pipe = "pipe", context = "context" }
+
+-- ({ {name, size}, ... }, order), or the list of axes alone.
+local function set_axes(draft, items)
+  local list = items
+  if type(items[1]) == "table" and type(items[1][1]) == "table" then list = items[1] end
+  local names, order = {}, {}
+  for name in pairs(axes) do names[#names + 1] = name end
+  for i, item in ipairs(list) do
+    local pair = type(item) == "table" and type(item[1]) == "string" and type(item[2]) == "number"
+    if not pair then fail("parallel_mode is a list of {name, size}, but item %d is %s", i, show(item)) end
+    if not axes[item[1]] then
+      fail("parallel_mode has no axis %s%s", show(item[1]), host.suggest(item[1], names))
+    end
+    order[i] = axes[item[1]]
+    draft:axis(order[i], item[2])
+  end
+  draft.order = order
+  if list == items then return end
+  draft.ranks = items[2] or nil
+  if items[3] or items[4] then
+    fail("several instances and a device mesh (the third and fourth item of parallel_mode) are not available yet")
+  end
+end
+
+local function set_checkpoint(draft, items)
+  local use = draft:use("checkpoint")
+  for _, scope in ipairs(items) do use[#use + 1] = scope end
+end
+
+local function fsdp_rows(method)
+  local rows = {
+    pass(method, "atorch_wrap_cls", "string|list"),
+    pass(method, "atorch_size_based_min_num_params", "integer", { least = 1 }),
+    pass(method, "atorch_ignored_cls", "string|list"),
+    { "wrap_trainable_outmost", "boolean", nil, with = "units: parameters that are not trained have their own" },
+    { "fsdp_wrap_params_outmost", "boolean", nil, with = "units, as wrap_trainable_outmost" },
+    { "sync_module_states", "boolean", nil, no_effect = "weights begin alike on all ranks" },
+    { "use_orig_params", "boolean", nil, no_effect = "parameters always keep their names and shapes" },
+    { "mixed_precision", "table", nil, sets = function(draft, given)
+      local dtype = dialect.dtype(given.param_dtype)
+      if dtype ~= "fp16" and dtype ~= "bf16" then
+        fail("mixed_precision.param_dtype must be fp16 or bf16, but got %s", show(given.param_dtype))
+      end
+      draft:use("half", { dtype = dtype })
+      if dialect.dtype(given.reduce_dtype) == "float32" then draft:use("half", { gradients = "float32" }) end
+    end },
+    { "process_group", "any", nil, refused = "parallel_mode says which ranks are together" },
+    { "device_id", "any", nil, refused = "a rank takes the device of its position on its host" },
+    { "param_init_fn", "any", nil, refused = "weights are made from recipes, in parts: leave it out" },
+    { "auto_wrap_policy", "any", nil, refused = "use atorch_wrap_cls or atorch_size_based_min_num_params" },
+    { "ignored_modules", "string|list", nil, sets = function(draft, scopes)
+      local ignored = {}
+      for i, scope in ipairs(type(scopes) == "table" and scopes or { scopes }) do ignored[i] = scope .. ".**" end
+      draft:use(method, { ignored = ignored })
+    end },
+  }
+  local whole = method == "fsdp"
+  local gathered = "parameters are whole between steps: nothing is gathered for a unit"
+  local function third(row)
+    if not whole then row.sets, row.no_effect = nil, gathered end
+    rows[#rows + 1] = row
+  end
+  third(pass(method, "forward_prefetch", "boolean"))
+  third(pass(method, "limit_all_gathers", "boolean"))
+  third(pass(method, "backward_prefetch", "string", { one_of = { "BACKWARD_PRE", "BACKWARD_POST", "none" } }))
+  third(pass(method, "reshard_after_forward", "boolean"))
+  third(pass(method, "sharding_strategy", "string",
+    { one_of = { "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2" } }))
+  rows[#rows + 1] = { "cpu_offload", "boolean", nil, sets = function(draft)
+    if whole then draft:use("fsdp", { cpu_offload = true }) else draft:use("offload", { optimizer = true }) end
+  end }
+  return rows
+end
+
+local one_implementation = "there is one implementation"
+
+local function zero_rows(method)
+  local rows = method == "zero1" and {} or fsdp_rows(method)
+  if method == "fsdp" then return rows end
+  rows[#rows + 1] = { "use_ds_zero", "boolean", false, no_effect = one_implementation }
+  rows[#rows + 1] = { "not_use_fsdp", "boolean", false, no_effect = one_implementation }
+  return rows
+end
+
+-- Layers by substrings of their scopes; exclude wins.
+local function select_layers(draft, options)
+  draft.later = function(list, graph)
+    local function has(path, names)
+      for _, name in ipairs(names) do
+        if path:find(name, 1, true) then return true end
+      end
+      return false
+    end
+    local match = {}
+    for _, scope in ipairs(graph.scopes) do
+      local linear = scope.type:lower():find("linear", 1, true)
+      local wanted = (not options.include or has(scope.path, options.include))
+        and not (options.exclude and has(scope.path, options.exclude))
+      if linear and wanted then match[#match + 1] = scope.path end
+    end
+    if #match == 0 then fail("[atorch] fp8.include and fp8.exclude leave no linear layer") end
+    for i, use in ipairs(list) do
+      if use[1] == "fp8" then
+        local config = { match = match }
+        for key, value in pairs(use[2] or {}) do config[key] = value end
+        list[i] = { "fp8", config }
+      end
+    end
+  end
+end
+
+local fp8_rows = {
+  { "include", "list", nil, of = "string", sets = function(draft, _, options) select_layers(draft, options) end },
+  { "exclude", "list", nil, of = "string", sets = function(draft, _, options) select_layers(draft, options) end },
+  { "verbose", "boolean", false, with = "plan --explain, which tells the layers" },
+  { "margin", "integer", 0, least = 0, sets = "fp8.fp8_margin" },
+  { "interval", "integer", 1, least = 1, missing = "scales are made anew in every microbatch" },
+  { "fp8_format", "string", "HYBRID", lower = true, one_of = { "hybrid", "e4m3" }, always = true, sets = "fp8.fp8" },
+  { "amax_history_len", "integer", 1024, least = 1, always = true, sets = "fp8.fp8_amax_history_len" },
+  { "amax_compute_algo", "string", "max", one_of = { "max", "most_recent" }, always = true,
+    sets = "fp8.fp8_amax_compute_algo" },
+  { "reduce_amax", "boolean", true, missing = "a scale is that of the whole tensor, over all ranks" },
+  { "emulate", "boolean", true, missing = "every device rounds to eight bits as such a device would" },
+}
+
+local checkpoint_rows = {
+  { "wrap_class", "string|list", nil, sets = function(draft, scopes)
+    set_checkpoint(draft, type(scopes) == "table" and scopes or { scopes })
+  end },
+  { "no_reentrant", "boolean", true, no_effect = "recomputation is a pass over the graph" },
+  { "max_checkpoint_module_num", "integer", nil, least = 0,
+    missing = "name the modules, or take every = 2 of Perigee's" },
+  { "selective_offload", "string|list", nil, sets = function(draft, scopes)
+    local use = draft:use("offload")
+    for i, scope in ipairs(type(scopes) == "table" and scopes or { scopes }) do use[i] = scope end
+  end },
+  { "use_te_impl", "boolean", false, no_effect = "recomputation is a pass over the graph" },
+}
+
+local function use(name, options, more)
+  local section = { name = name, options = options or {}, uses = name, hidden = true }
+  for key, value in pairs(more or {}) do section[key] = value end
+  return section
+end
+
+local function items_of(method)
+  return function(draft, items)
+    local config = draft:use(method)
+    for i, item in ipairs(items) do config[i] = item end
+  end
+end
+
+local low = { "fp16", "bf16" }
+local tensor_rows = {
+  pass("tensor_parallel", "column", "list"), pass("tensor_parallel", "row", "list"),
+  pass("tensor_parallel", "vocab", "list"), pass("tensor_parallel", "sequence", "boolean"),
+}
+local pipeline_rows = {
+  pass("pipeline_parallel", "schedule", "string"), pass("pipeline_parallel", "chunks", "integer", { least = 1 }),
+  pass("pipeline_parallel", "starts", "list"), pass("pipeline_parallel", "blocks", "string|list"),
+  pass("pipeline_parallel", "group", "integer", { least = 1 }),
+  pass("pipeline_parallel", "extra", "integer", { least = 0 }),
+}
+
+local methods = {
+  { name = "parallel_mode", options = {}, items = set_axes, hidden = true },
+  use("amp_native", {
+    { "dtype", "dtype", "fp16", one_of = low, always = true, sets = "amp_native.dtype" },
+    { "skip_if_nonfinite", "boolean", nil, sets = "amp_native.skip_if_nonfinite" },
+  }, { text = "dtype" }),
+  use("half", { { "dtype", "dtype", "fp16", one_of = low, always = true, sets = "half.dtype" } }, { text = "dtype" }),
+  use("fp8", fp8_rows),
+  use("module_replace", {}, { items = items_of "module_replace" }),
+  use("zero1", zero_rows "zero1"),
+  use("zero2", zero_rows "zero2"),
+  use("fsdp", zero_rows "fsdp"),
+  use("checkpoint", checkpoint_rows, { items = set_checkpoint }),
+  use("tensor_parallel", tensor_rows),
+  use("pipeline_parallel", pipeline_rows),
+  use("sequence_parallel", {}),
+  use("mixed_parallel", { pass("mixed_parallel", "tensor", "table"), pass("mixed_parallel", "pipeline", "table") }),
+  use("ds_3d_parallel", { pass("ds_3d_parallel", "ds_config", "table"), pass("ds_3d_parallel", "tensor", "table"),
+    pass("ds_3d_parallel", "pipeline", "table") }),
+}
+
+-- Names that stand for others.
+local aliases = { fsdp2 = "fsdp", deepspeed_3d_parallel = "ds_3d_parallel", auto_ddp = "parallel_mode" }
+local idle = { native_dynamo = "programs are compiled anyway" }
+local groups = { amp = { "amp_native", "fp8" }, zero = { "zero1", "zero2", "fsdp" } }
+
+-- Strategies ------------------------------------------------------------------------------------------------
+
+local function section_of(name)
+  for _, section in ipairs(methods) do
+    if section.name == name then return section end
+  end
+  return nil
+end
+
+local function check_method(name)
+  if type(name) == "string" and (section_of(name) or idle[name]) then return end
+  local names = {}
+  for i, section in ipairs(methods) do names[i] = section.name end
+  for alias in pairs(aliases) do names[#names + 1] = alias end
+  fail("[atorch] there is no method %s%s", show(name), type(name) == "string" and host.suggest(name, names) or "")
+end
+
+-- Returns the config as a table: "bf16" is a dtype, {"use_ds_zero", true} a field, "Block" an item.
+local function config_of(section, config)
+  if config == nil then return {} end
+  if type(config) ~= "table" then
+    if section.text then return { [section.text] = config } end
+    return section.items and { config } or config
+  end
+  for _, row in ipairs(section.options) do
+    if config[1] == row[1] then return { [row[1]] = config[2] == nil or config[2] } end
+  end
+  if section.text and config[1] then return { [section.text] = config[1] } end
+  return config
+end
+
+-- Adds the list's methods to the values of sections; the first of two equal names stands.
+local function take(values, list, check, warnings)
+  for i, item in ipairs(list) do
+    local name, config = item, nil
+    if type(item) == "table" then name, config = item[1], item[2] end
+    name = aliases[name] or name
+    check_method(name)
+    if idle[name] then
+      warnings[#warnings + 1] = string.format("%s has no effect: %s", name, idle[name])
+    elseif not values[name] then
+      local section = section_of(name)
+      if name == "checkpoint" and (config == nil or type(config) == "table" and dialect.is_empty(config)) then
+        fail("[atorch] checkpoint needs the modules that it wraps, as in {\"checkpoint\", {\"Block\"}}, but item %d "
+          .. "has none", i)
+      end
+      values[name] = check(name, config_of(section, config))
+    end
+  end
+end
+
+-- Returns a strategy as a list, or nil and why there is none. Text is JSON or a file's name.
+local function read(given)
+  if type(given) ~= "string" then return given end
+  if given:find("^%s*[{%[]") then return host.parse_json(given) end
+  if given:byte(1) == 128 then fail("[atorch] pickled strategy: save it from Perigee as JSON") end
+  return strategies.load(given)
+end
+
+local function expand(values, check, warnings)
+  local o = values.auto_accelerate or {}
+  if o.included then take(values, o.included, check, warnings) end
+  if not o.load_strategy then return end
+  local list, why = read(o.load_strategy)
+  if not list then
+    values.auto_accelerate.failed = why
+    return
+  end
+  if list.methods or list.format then
+    values.auto_accelerate.ready = list
+  else
+    take(values, list, check, warnings)
+  end
+end
+
+-- Rules between methods, as ATorch has them where they make sense here.
+local function combine(draft)
+  local found
+  for _, name in ipairs(groups.zero) do
+    if draft:uses_method(name) then
+      if found then fail("%s and %s exclude each other: both keep the optimizer's state in parts", found, name) end
+      found = name
+    end
+  end
+  if draft:uses_method("half") and draft:uses_method("amp_native") then
+    local half, amp = draft.uses.half.dtype, draft.uses.amp_native.dtype
+    if half ~= amp then fail("half is %s, but amp_native %s: give them one dtype", half, amp) end
+    draft:remove("amp_native")
+  end
+  local degrees = { tensor_parallel = "tensor", pipeline_parallel = "pipe", sequence_parallel = "sequence" }
+  for method, axis in pairs(degrees) do
+    if draft:uses_method(method) and not draft.axes[axis] and not draft.search then
+      fail('%s needs its degree in parallel_mode, {"%s", 2}, but there is none', method, axis)
+    end
+  end
+end
+
+local function members(names)
+  local all = {}
+  for _, name in ipairs(names or {}) do
+    name = aliases[name] or name
+    if not groups[name] then check_method(name) end
+    for _, member in ipairs(groups[name] or { name }) do all[member] = true end
+  end
+  return all
+end
+
+-- Makes a search of it: what is fixed becomes pins, precision stays, the rest is found.
+local function search(draft, o)
+  local out, wanted = members(o.excluded), {}
+  for name in pairs(draft.uses) do
+    if out[name] then fail("%s is both excluded and included: take it out of one", name) end
+  end
+  local again = o.finetune_strategy
+  for level, name in ipairs(groups.zero) do
+    if draft:uses_method(name) then
+      if not again then draft:pin("zero", level) end
+      draft:remove(name)
+    end
+  end
+  if draft:uses_method("checkpoint") then
+    if not again then draft:pin("checkpoint", false) else draft:remove("checkpoint") end
+  end
+  for _, name in ipairs { "tensor_parallel", "pipeline_parallel", "mixed_parallel" } do
+    if draft:uses_method(name) then
+      if not again and name ~= "mixed_parallel" then wanted[name] = true end
+      draft:remove(name)
+    end
+  end
+  if out.tensor_parallel or out.mixed_parallel then draft:pin("tensor", 1) end
+  if out.pipeline_parallel or out.mixed_parallel then draft:pin("pipe", 1) end
+  if out.checkpoint then draft:pin("checkpoint", false) end
+  if out.zero1 and out.zero2 and out.fsdp then draft:pin("zero", 0) end
+  draft.search = true
+  draft.accept = function(found)
+    local has = {}
+    for _, item in ipairs(found) do has[type(item) == "table" and item[1] or item] = true end
+    for name in pairs(out) do
+      if has[name] then return false end
+    end
+    for name in pairs(wanted) do
+      if not has[name] then return false end
+    end
+    return true
+  end
+end
+
+local function build(draft, options)
+  local o = options.auto_accelerate
+  local given = draft.given.auto_accelerate or {}
+  if given.failed then
+    draft.unfinished = "[atorch] load_strategy: " .. given.failed
+  elseif not o.load_strategy or o.finetune_strategy then
+    combine(draft)
+    search(draft, o)
+  elseif not given.ready then
+    combine(draft)
+  end
+  draft.origin.options.auto_accelerate = nil
+end
+
+-- Returns the strategy of load_strategy as it was saved, with the keys that the arguments set.
+local function ready(strategy, saved)
+  if saved.format then return saved end
+  strategy.methods = saved.methods
+  for key, value in pairs(saved.set or {}) do
+    strategy.set = strategy.set or {}
+    if strategy.set[key] == nil then strategy.set[key] = value end
+  end
+  return strategy
+end
+
+local sections = { { name = "auto_accelerate", options = arguments, rules = rules, hidden = true, always = true } }
+for _, section in ipairs(methods) do sections[#sections + 1] = section end
+
+local unread = false  -- load_strategy of the strategy that was made last could not be read
+
+local atorch = dialect.new {
+  name = "atorch",
+  axes = { "tensor", "sequence", "expert", "zero", "data", "pipe" },
+  sections = sections,
+  expand = expand,
+  build = build,
+  finish = function(draft, strategy)
+    local given = draft.given.auto_accelerate or {}
+    unread = given.failed ~= nil
+    if draft.file then strategy.job = draft.file end
+    if draft.ranks and type(strategy.methods) == "table" then strategy.methods[1][2].order = draft.ranks end
+    return given.ready and ready(strategy, given.ready) or strategy
+  end,
+}
+
+local module = { from_job = atorch.from_job, rows = atorch.rows }
+
+local function result_of(strategy, given)
+  local keys = strategy.set or {}
+  return {
+    model = given.model, optim = { name = keys["optimizer.name"], options = given.optim_args },
+    dataloader = { batch_size = keys["batch.global"] }, loss_func = "of the model", prepare_input = "of the model",
+    lr_scheduler = { kind = keys["lr_schedule.kind"] },
+    args = { use_optim_backward = false, requires_set_gradient_accumulation_boundary = false },
+  }
+end
+
+-- Returns true, the result and the strategy, which the script returns; or false, nil, nil and why there is none. With
+-- model = the graph that a strategy function gets, a search runs at once; else when the model is known.
+module.auto_accelerate = dialect.at_user(function(given)
+  if type(given) ~= "table" or given.model == nil then
+    fail("[atorch] auto_accelerate needs model: a job's file, keys of [model], or a strategy function's graph")
+  end
+  local strategy = atorch.make(given)
+  if type(strategy.methods) == "function" and (is_graph(given.model) or unread) then
+    local ok, found = pcall(strategy.methods, {}, given.model)
+    if not ok then return false, nil, nil, found end
+    strategy.methods = found
+  end
+  if given.verbose and type(strategy.methods) == "table" then
+    for _, item in ipairs(strategy.methods) do print(show(item)) end
+  end
+  local result = result_of(strategy, given)
+  if given.ignore_dryrun_on_load_strategy == false then
+    if not is_graph(given.model) then
+      fail("[atorch] ignore_dryrun_on_load_strategy = false measures the plan: call auto_accelerate in a strategy "
+        .. "function, with model = its graph")
+    end
+    result.dryrun = profiler.measure(strategy.methods)
+  end
+  if given.save_strategy_to_file then
+    if type(strategy.methods) ~= "table" then
+      fail("[atorch] save_strategy_to_file needs what the search finds: call auto_accelerate in a strategy function, "
+        .. "with model = its graph")
+    end
+    strategies.save(given.save_strategy_to_file, { methods = strategy.methods, set = strategy.set })
+  end
+  return true, result, strategy
+end)
+
+return module
