@@ -56,7 +56,7 @@ function methods.gradient_accumulation(config) end
 function methods.grad_comm(config) end
 
 ---Computes the matched scopes again in the backward pass instead of keeping their results: less memory for more work. Dropout draws the same numbers again.
----@param config? table config: scope or module type, ...; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`); kept_microbatches (integer): with pipeline_parallel: of the microbatches in flight on a stage so many keep their results, and the others run the scopes again; without zero2, fsdp and offloaded activations; default 0; memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
+---@param config? table config: scope or module type, ..., or `auto`: the longest row of numbered modules; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); kept (list): scopes of the longest row of numbered modules whose results are kept: those between run again, but for those behind the last; instead of scopes; most (integer): only the first so many of the matched scopes; default all; every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`); memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
 ---@return table
 function methods.checkpoint(config) end
 
@@ -76,7 +76,7 @@ function methods.zero2(config) end
 function methods.fsdp(config) end
 
 ---Mixed precision as LibTorch's autocast has it: matrix products, convolutions and attention compute in fp16 or bf16, softmax, norms and losses in float32 (its lists of CUDA, on every device), all else in the widest of its operands. Parameters, their gradients and the optimizer's state stay as they are; float64 is left alone.
----@param config? table config: dtype; dtype (string): `fp16` or `bf16`; default fp16; match (any): scopes (`blocks.*`) or module types, outside of which all stays float32; allow (list): these ops compute in dtype, too (`add`); deny (list): these in float32 (`mm`); promote (list): these in the widest of their operands; loss_scale (any): "dynamic", "none", or a number that stays; default dynamic for fp16, none for bf16; init_scale (number): of a dynamic scale; default 65536; growth_factor (number): after growth_interval steps that are finite; default 2; backoff_factor (number): after a step that is not; default 0.5; growth_interval (integer): steps; default 2000; skip_if_nonfinite (boolean): a step with a gradient that is not finite, on any rank, changes nothing; default true where the loss is scaled, else false.
+---@param config? table config: dtype; dtype (string): `fp16` or `bf16`; default fp16; match (any): scopes (`blocks.*`) or module types, outside of which all stays float32; allow (list): these ops compute in dtype, too (`add`); deny (list): these in float32 (`mm`); promote (list): these in the widest of their operands; log (boolean): tell in the plan how each kind of op computes, and why; loss_scale (any): "dynamic", "none", or a number that stays; default dynamic for fp16, none for bf16; init_scale (number): of a dynamic scale; default 65536; growth_factor (number): after growth_interval steps that are finite; default 2; backoff_factor (number): after a step that is not; default 0.5; growth_interval (integer): steps; default 2000; skip_if_nonfinite (boolean): a step with a gradient that is not finite, on any rank, changes nothing; default true where the loss is scaled, else false.
 ---@return table
 function methods.amp_native(config) end
 
@@ -170,12 +170,6 @@ local profiler = {}
 ---@return table
 function profiler.estimate(strategy) end
 
----Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much more a step takes with it than without it, and the rank that takes the most memory (below 0: it saves so much), by the simulator and the compiled programs, both ways. Where there is no plan without it, `refused` says why.
----@param strategy table a list of methods
----@param method? string the cost of this one alone; default all
----@return table
-function profiler.costs(strategy, method) end
-
 ---Measures the ops of the strategy's plan on this machine, keeps them in the profile, and returns what estimate does, with ops and measured (how many of them).
 ---@param strategy table a list of methods
 ---@param seconds? number budget of the measurements; default 30
@@ -191,7 +185,7 @@ local strategy = {}
 ---@param strategy table the strategy
 function strategy.save(file, strategy) end
 
----Returns a saved strategy, or nil and why there is none.
+---Returns a saved strategy, or a plan as a table, or nil and why there is none.
 ---@param file string a .json file below the script's folder
 ---@return table?, string?
 function strategy.load(file) end
@@ -201,3 +195,23 @@ function strategy.load(file) end
 ---@param b table a strategy
 ---@return boolean, string?
 function strategy.compare(a, b) end
+
+---What the dialects of other systems ask of the host.
+---@class perigee.host
+local host = {}
+
+---Returns ", did you mean X?" for the nearest name, or "" where none is near.
+---@param name string what a user wrote
+---@param names table the names that exist
+---@return string
+function host.suggest(name, names) end
+
+---Returns the environment's variables of a system, by name.
+---@param prefix string what their names begin with, such as `EPL_`
+---@return table
+function host.environment(prefix) end
+
+---Returns the text's value; null is nil.
+---@param text string JSON
+---@return any
+function host.parse_json(text) end

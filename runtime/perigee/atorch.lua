@@ -269,8 +269,7 @@ local checkpoint_rows = {
     set_checkpoint(draft, type(scopes) == "table" and scopes or { scopes })
   end },
   { "no_reentrant", "boolean", true, no_effect = "recomputation is a pass over the graph" },
-  { "max_checkpoint_module_num", "integer", nil, least = 0,
-    missing = "name the modules, or take every = 2 of Perigee's" },
+  { "max_checkpoint_module_num", "integer", nil, least = 1, sets = "checkpoint.most" },
   { "selective_offload", "string|list", nil, sets = function(draft, scopes)
     local use = draft:use("offload")
     for i, scope in ipairs(type(scopes) == "table" and scopes or { scopes }) do use[i] = scope end

@@ -24,7 +24,7 @@ end
 local levels = { v0 = "zero1", v1 = "zero2", v2 = "fsdp" }
 
 local function amp(draft, _, options)
-  local use = draft:use("amp_native", { dtype = "fp16" })
+  local use = draft:use("amp_native", { dtype = "fp16", log = options["amp.debug_log"] or nil })
   if options["amp.loss_scale"] == "dynamic" then
     use.init_scale, use.growth_interval = 2 ^ 15, 2000
   else
@@ -55,7 +55,7 @@ local config = {
   { "offload.level", "string", "", lower = true, one_of = { "", "v0" },
     sets = function(draft) draft:use("fsdp", { cpu_offload = true }) end },
   { "amp.level", "string", "", lower = true, one_of = { "", "o1" }, sets = amp },
-  { "amp.debug_log", "boolean", false, missing = "perigee plan --explain says which ops compute in what" },
+  { "amp.debug_log", "boolean", false, with = "amp.level" },
   { "amp.loss_scale", "number|string", "dynamic", lower = true, least = 1, one_of = { "dynamic" }, with = "amp.level" },
   { "optimizer.num_apply_group", "integer", 1, least = 1,
     missing = "the optimizer steps each bucket of gradients in place, without buffers of its own" },

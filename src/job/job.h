@@ -108,11 +108,12 @@ struct Train {
 };
 
 struct Cluster {
-  std::string device;   // cpu, cuda; "": cuda when present
-  int64_t ranks = 0;    // 0: the command's rules (runtime/README.md section 1)
-  int64_t threads = 1;  // of one rank's CPU work
-  double timeout = 60;  // seconds after which a rank that does not answer ends the job
-  std::string file;     // cluster description, for planning only; "": this machine
+  std::string device;          // cpu, cuda; "": cuda when present
+  int64_t ranks = 0;           // 0: the command's rules (runtime/README.md section 1)
+  int64_t threads = 1;         // of one rank's CPU work
+  bool deterministic = false;  // on a GPU: kernels that are bit-equal from run to run; a CPU's are
+  double timeout = 60;         // seconds after which a rank that does not answer ends the job
+  std::string file;            // cluster description, for planning only; "": this machine
   bool operator==(const Cluster&) const = default;
 };
 

@@ -483,6 +483,11 @@ const std::vector<Key>& keys() {
        .least = 1,
        .about = "Threads of one rank's CPU work."},
       {.table = "cluster",
+       .name = "deterministic",
+       .field = FIELD(j.cluster.deterministic),
+       .about = "On a GPU: only kernels whose results are bit-equal from run to run, slower ones "
+                "where needed. A CPU's always are."},
+      {.table = "cluster",
        .name = "timeout",
        .field = FIELD(j.cluster.timeout),
        .more_than = 0,

@@ -122,6 +122,7 @@ void State::load(std::string_view text, std::string_view name) {
 }
 
 void State::run_text(std::string_view text, std::string_view name) {
+  if (script_folder_.empty()) script_folder_ = std::filesystem::path(name).parent_path().string();
   load(text, name);
   call(0);
 }

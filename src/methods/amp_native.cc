@@ -1,5 +1,6 @@
 // amp_native: ops that gain from a low precision compute in it, the others as before.
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "methods/low_precision.h"
@@ -28,7 +29,8 @@ class AmpNative : public Method {
           "scopes (`blocks.*`) or module types, outside of which all stays float32"},
          {"allow", "list", "these ops compute in dtype, too (`add`)"},
          {"deny", "list", "these in float32 (`mm`)"},
-         {"promote", "list", "these in the widest of their operands"}});
+         {"promote", "list", "these in the widest of their operands"},
+         {"log", "boolean", "tell in the plan how each kind of op computes, and why"}});
     return fields;
   }
 
@@ -57,6 +59,7 @@ class AmpNative : public Method {
     set_loss_scale(precision, config, name());
     verify(precision, graph);
     plan.decisions.push_back({"amp_native", sentence(precision, graph)});
+    if (config.fields.value("log", false)) log_ops(plan, precision, graph);
     plan.precision = std::move(precision);
   }
 
@@ -85,6 +88,39 @@ class AmpNative : public Method {
     if (castable && !precision.scopes.empty()) text += "; within " + join(precision.scopes);
     if (castable) text += ")";
     return text + loss_scale_sentence(precision);
+  }
+
+  // One decision for each kind of op and way in which it computes, with how many there are.
+  static void log_ops(plan::Plan& plan, const plan::Precision& precision,
+                      const graph::Graph& graph) {
+    std::map<std::string, int64_t> counts;
+    for (const auto& node : graph.nodes) {
+      if (node.phase != graph::Phase::forward) continue;
+      bool full = false;
+      node.each_operand(
+          [&](graph::ValueId v) { full |= graph.type(v).dtype == graph::DType::float32; });
+      if (full) ++counts[node.op + how(precision, node)];
+    }
+    for (const auto& [text, count] : counts) {
+      plan.decisions.push_back(
+          {"amp_native", fmt::format("{} ({} of the forward pass)", text, count)});
+    }
+  }
+
+  static std::string how(const plan::Precision& precision, const graph::Node& node) {
+    const auto in = [&](const std::vector<std::string>& list) {
+      return std::find(list.begin(), list.end(), node.op) != list.end();
+    };
+    if (rounds_low(precision, node)) {
+      return fmt::format(" computes in {}, by {}", graph::name_of(*precision.dtype),
+                         in(precision.allow) ? "the list allow" : "LibTorch's list of such ops");
+    }
+    if (in(precision.deny)) return " computes in float32, by the list deny";
+    const auto built_in = plan::built_in_rounding(node.op, precision.parameters);
+    if (!in(precision.promote) && built_in == plan::Rounding::full) {
+      return " computes in float32, by LibTorch's list of such ops";
+    }
+    return " computes in the widest of its operands";
   }
 
   static bool rounds_low(const plan::Precision& precision, const graph::Node& node) {

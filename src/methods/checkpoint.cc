@@ -93,6 +93,7 @@ class Checkpoint : public Method {
         {"kept", "list",
          "scopes of the longest row of numbered modules whose results are kept: those between run "
          "again, but for those behind the last; instead of scopes"},
+        {"most", "integer", "only the first so many of the matched scopes; default all"},
         {"every", "integer", "only each n-th of the matched scopes; default 1"},
         {"group", "integer",
          "so many matched scopes in a row keep one input among them; default 1"},
@@ -118,9 +119,9 @@ class Checkpoint : public Method {
     const auto& graph = *request.graph;
     if (patterns == std::vector<std::string>{"auto"}) patterns = {row_of(graph)};
     const bool between = config.fields.contains("kept");
-    if (between &&
-        (!patterns.empty() || config.fields.contains("every") || config.fields.contains("group"))) {
-      fail("checkpoint", "kept says what runs again, without scopes, every and group");
+    if (between && (!patterns.empty() || config.fields.contains("every") ||
+                    config.fields.contains("group") || config.fields.contains("most"))) {
+      fail("checkpoint", "kept says what runs again, without scopes, most, every and group");
     }
     if (between) patterns = {row_of(graph)};
     if (patterns.empty()) {
@@ -135,6 +136,10 @@ class Checkpoint : public Method {
       fail("checkpoint", "either ops or keep says what runs again, but got both");
     }
     auto scopes = matching_scopes(graph, patterns, name());
+    if (config.fields.contains("most")) {
+      const auto most = static_cast<size_t>(count_of(config, "most"));
+      scopes.resize(std::min(scopes.size(), most));
+    }
     const auto every = count_of(config, "every"), group = count_of(config, "group");
     std::vector<std::string> taken;
     if (between) {

@@ -51,10 +51,11 @@ int64_t visible_gpus() {
   return count;
 }
 
-std::shared_ptr<exec::Device> open_gpu(const job::RankPlace& place) {
+std::shared_ptr<exec::Device> open_gpu(const job::Job& job, const job::RankPlace& place) {
   auto& cuda = exec::cuda_host();
   const auto gpus = static_cast<int64_t>(cuda.gpus().found.size());
-  return cuda.device({.index = gpus == 0 ? 0 : gpu_of_rank(gpus, place)});
+  return cuda.device({.index = gpus == 0 ? 0 : gpu_of_rank(gpus, place),
+                      .deterministic = job.cluster.deterministic});
 }
 
 // Whether every rank of the job has a GPU of its own, wherever it is. All ranks call it.
@@ -123,13 +124,13 @@ int gpu_of_rank(int64_t gpus, const job::RankPlace& place) {
 }
 
 std::shared_ptr<exec::Device> open_device(const job::Job& job) {
-  return uses_gpu(job) ? open_gpu({}) : exec::cpu_device();
+  return uses_gpu(job) ? open_gpu(job, {}) : exec::cpu_device();
 }
 
 Connection connect(const job::Job& job, const job::RankPlace& place) {
   Connection made;
   const bool gpu = uses_gpu(job, place.rank == 0);
-  const auto open = [&] { made.device = gpu ? open_gpu(place) : exec::cpu_device(); };
+  const auto open = [&] { made.device = gpu ? open_gpu(job, place) : exec::cpu_device(); };
   if (place.world == 1) {
     open();
     made.communicator = made.tensors = exec::single_communicator();
@@ -171,7 +172,7 @@ std::vector<Connection> connect_threads(const job::Job& job, int64_t count) {
     const job::RankPlace place{
         .rank = rank, .world = count, .local_rank = rank, .local_world = count};
     auto& one = made.emplace_back();
-    one.device = gpu ? open_gpu(place) : exec::cpu_device();
+    one.device = gpu ? open_gpu(job, place) : exec::cpu_device();
     one.communicator = one.tensors = std::move(communicators[static_cast<size_t>(rank)]);
     if (gpu && count > 1) one.tensors = exec::cuda_host().by_host(one.communicator);
   }

@@ -84,6 +84,7 @@ struct Outcome {
   std::string error;
   methods::Strategy strategy;
   json plan = json::object();
+  std::string said;  // the plan's decisions
 };
 
 // A planner that answers with what it was asked, as a decision.
@@ -107,6 +108,7 @@ Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int6
                                                     .global_batch = 8,
                                                     .world = std::max<int64_t>(world, 1),
                                                     .world_given = world > 0});
+  outcome.said = plan::explain(plan);
   plan.decisions.clear();
   outcome.plan = json::parse(plan::print(plan));
   outcome.plan["search"] = planner.pins_;
@@ -139,7 +141,8 @@ bool contains(const std::string& text, const std::string& part) {
 }
 
 // Checks what a case says: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE", "warning
-// TEXT", "error TEXT" (at the user's line), or "fails TEXT" (when the plan is made).
+// TEXT", "says TEXT" (a decision), "error TEXT" (at the user's line), or "fails TEXT" (when the
+// plan is made).
 void check_case(const std::string& expected, const Outcome& without, const Outcome& with) {
   const auto blank = expected.find(' ');
   const auto kind = expected.substr(0, blank);
@@ -167,6 +170,9 @@ void check_case(const std::string& expected, const Outcome& without, const Outco
     INFO(path << ": " << value(without).dump() << " and " << value(with).dump());
     CHECK(value(with) != value(without));
     if (rest.size() > path.size()) CHECK(value(with) == json::parse(rest.substr(path.size() + 1)));
+  } else if (kind == "says") {
+    CHECK(contains(with.said, rest));
+    CHECK_FALSE(contains(without.said, rest));
   } else if (kind == "job") {
     const auto has = [&](const Outcome& o) {
       return std::find(o.strategy.set.begin(), o.strategy.set.end(), rest) != o.strategy.set.end();

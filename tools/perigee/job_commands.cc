@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "command.h"
 #include "graph/json.h"
 #include "host.h"
@@ -132,8 +133,9 @@ int run_check(const std::string& strategy, const JobOptions& options) {
   } else if (parsed.is_function()) {
     text = "the script returns a function of (job, graph): give a job to check what it returns\n";
   } else {
-    for (const auto& use : parsed.resolve({}, {}).methods)
-      text += fmt::format("{}\n", use.method->name());
+    const auto strategy = parsed.resolve({}, {});
+    for (const auto& warning : strategy.warnings) log::warn("{}", warning);
+    for (const auto& use : strategy.methods) text += fmt::format("{}\n", use.method->name());
   }
   write_result({}, fmt::format("{}: no mistakes found\n{}", strategy, text));
   return 0;
