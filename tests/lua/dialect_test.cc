@@ -456,6 +456,26 @@ TEST_CASE("every option refuses a wrong type and a wrong name at the user's line
   }
 }
 
+TEST_CASE("what the pages of the dialects show is what a user can write") {
+  const Folder folder;
+  for (const std::string page : {"README", "from_atorch", "from_epl", "from_megatron"}) {
+    const auto text = read_file("runtime/" + page + ".md", "test");
+    auto at = page == "README" ? text.find("\n## 10.") : 0;
+    int scripts = 0, jobs = 0;
+    for (; (at = text.find("\n```", at)) != std::string::npos; ++at) {
+      const auto begin = text.find('\n', at + 1), end = text.find("\n```", begin);
+      const auto language = text.substr(at + 4, begin - at - 4);
+      const auto block = text.substr(begin + 1, end - begin);
+      INFO(page << "\n" << block);
+      if (language == "lua") CHECK((++scripts, run(folder, block, "gpt").error) == "");
+      if (language == "toml") CHECK((++jobs, run_job(block).error) == "");
+      at = end;
+    }
+    CHECK(scripts >= 1);
+    CHECK((jobs >= 1 || page == "from_megatron"));
+  }
+}
+
 TEST_CASE("dialects that ask for the same have the same plan") {
   const Folder folder;
   const auto plan = [&](const std::string& text) {
