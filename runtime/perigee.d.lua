@@ -215,3 +215,193 @@ function host.environment(prefix) end
 ---@param text string JSON
 ---@return any
 function host.parse_json(text) end
+
+---A tensor of the model: it has a shape and a dtype, and no value while the model is captured. x:op(...) is
+---torch.op(x, ...); x[i] is x:select(0, i); dims and indices count from 0.
+---@class perigee.Tensor
+---@field shape integer[]
+---@field dtype string
+---@field size fun(self: perigee.Tensor, dim: integer?): integer|integer[]
+---@field dim fun(self: perigee.Tensor): integer
+---@field numel fun(self: perigee.Tensor): number
+---@field [string] fun(self: perigee.Tensor, ...): any
+---@operator add(perigee.Tensor|number): perigee.Tensor
+---@operator sub(perigee.Tensor|number): perigee.Tensor
+---@operator mul(perigee.Tensor|number): perigee.Tensor
+---@operator div(perigee.Tensor|number): perigee.Tensor
+---@operator pow(perigee.Tensor|number): perigee.Tensor
+---@operator mod(perigee.Tensor|number): perigee.Tensor
+---@operator unm: perigee.Tensor
+
+---A module: its fields that are modules, parameters and buffers have the names of torch.nn.
+---@class perigee.Module
+---@field training boolean
+---@field named_parameters fun(self: perigee.Module): fun(): string, perigee.Tensor
+---@field named_buffers fun(self: perigee.Module): fun(): string, perigee.Tensor
+---@field [string] any
+---@operator call: any
+
+---For scripts of models: every op of LibTorch by its schema's name, torch.softmax(x, -1), torch.gelu(x, { approximate = "tanh" }). Arguments by position, a table of named ones last; lists are tables, dtypes strings, and nil what is left out.
+---@class perigee.torch
+local torch = {}
+
+---Returns a constant.
+---@param values any a number, or lists of lists of numbers
+---@param options? table dtype, such as "float32"; default: int64 for whole numbers, else that of the model
+---@return perigee.Tensor
+function torch.tensor(values, options) end
+
+---Calls a function whose ops belong to a scope of that name.
+---@param name string the scope below the one around it
+---@param run function is called with the other arguments
+---@return any
+function torch.scope(name, run) end
+
+---Calls a function without recording gradients.
+---@param run function is called with the other arguments
+---@return any
+function torch.no_grad(run) end
+
+---An error at the user's line where the condition is false or nil.
+---@param condition any what must hold
+---@param message string what must hold, but got what
+function torch.check(condition, message) end
+
+---First values, in place, as torch.nn.init.
+---@class perigee.nn.init
+---@field normal_ fun(x: perigee.Tensor, mean: number?, std: number?): perigee.Tensor
+---@field uniform_ fun(x: perigee.Tensor, from: number?, to: number?): perigee.Tensor
+---@field constant_ fun(x: perigee.Tensor, value: number): perigee.Tensor
+---@field zeros_ fun(x: perigee.Tensor): perigee.Tensor
+---@field ones_ fun(x: perigee.Tensor): perigee.Tensor
+---@field kaiming_normal_ fun(x: perigee.Tensor, options: table?): perigee.Tensor
+---@field kaiming_uniform_ fun(x: perigee.Tensor, options: table?): perigee.Tensor
+---@field xavier_normal_ fun(x: perigee.Tensor, gain: number?): perigee.Tensor
+---@field xavier_uniform_ fun(x: perigee.Tensor, gain: number?): perigee.Tensor
+
+---For scripts of models: layers with the shapes, defaults and first values of torch.nn, written in Lua (runtime/perigee/nn.lua). Options are a table, last.
+---@class perigee.nn
+local nn = {}
+
+---Returns a class: its functions init(self, ...) and forward(self, ...) make and run it; fields that init sets are its children, parameters and buffers, in that order.
+---@param name string type of its scopes
+---@param base? table a class
+---@return any
+function nn.Module(name, base) end
+
+---Marks a tensor as a parameter of the module that gets it as a field.
+---@param tensor any its values
+---@param trained? boolean default true
+---@return perigee.Tensor
+function nn.Parameter(tensor, trained) end
+
+---Marks a tensor as a buffer: kept from step to step, not trained.
+---@param tensor any its values
+---@return perigee.Tensor
+function nn.Buffer(tensor) end
+
+---torch.scope.
+---@param name string the scope
+---@param run function the function
+---@return any
+function nn.scope(name, run) end
+
+---torch.no_grad.
+---@param run function the function
+---@return any
+function nn.no_grad(run) end
+
+---x times a weight [outputs, inputs] and a bias.
+---@param inputs integer features or channels of the input
+---@param outputs integer features or channels of the output
+---@param options? table bias (true)
+---@return perigee.Module
+function nn.Linear(inputs, outputs, options) end
+
+---Rows of a weight by index.
+---@param count integer rows
+---@param width integer size of a row
+---@return perigee.Module
+function nn.Embedding(count, width) end
+
+---Normalises the last dims.
+---@param shape any size of the last dim, or a list of the last ones
+---@param options? table eps (1e-5), bias (true)
+---@return perigee.Module
+function nn.LayerNorm(shape, options) end
+
+---Divides by the root of the mean square of the last dims.
+---@param shape any size of the last dim, or a list of the last ones
+---@param options? table eps (1e-6)
+---@return perigee.Module
+function nn.RMSNorm(shape, options) end
+
+---Normalises groups of channels.
+---@param groups integer they divide channels
+---@param channels integer size of dim 1
+---@param options? table eps (1e-5)
+---@return perigee.Module
+function nn.GroupNorm(groups, channels, options) end
+
+---A convolution over one dim.
+---@param inputs integer features or channels of the input
+---@param outputs integer features or channels of the output
+---@param kernel any size, or a list of one for each dim
+---@param options? table stride, padding, dilation, groups (default 1, 0, 1, 1), bias (true)
+---@return perigee.Module
+function nn.Conv1d(inputs, outputs, kernel, options) end
+
+---A convolution over two dims.
+---@param inputs integer features or channels of the input
+---@param outputs integer features or channels of the output
+---@param kernel any size, or a list of one for each dim
+---@param options? table stride, padding, dilation, groups (default 1, 0, 1, 1), bias (true)
+---@return perigee.Module
+function nn.Conv2d(inputs, outputs, kernel, options) end
+
+---Normalises over the batch.
+---@param channels integer size of dim 1
+---@param options? table eps (1e-5), momentum (0.1)
+---@return perigee.Module
+function nn.BatchNorm1d(channels, options) end
+
+---Normalises over the batch and two more dims.
+---@param channels integer size of dim 1
+---@param options? table eps (1e-5), momentum (0.1)
+---@return perigee.Module
+function nn.BatchNorm2d(channels, options) end
+
+---Zeroes elements while training.
+---@param p? number probability, default 0.5
+---@return perigee.Module
+function nn.Dropout(p) end
+
+---Returns what it gets.
+---@return perigee.Module
+function nn.Identity() end
+
+---torch.relu.
+---@return perigee.Module
+function nn.ReLU() end
+
+---torch.gelu.
+---@return perigee.Module
+function nn.GELU() end
+
+---torch.silu.
+---@return perigee.Module
+function nn.SiLU() end
+
+---torch.tanh.
+---@return perigee.Module
+function nn.Tanh() end
+
+---Modules 0, 1, ...: list:append(m), list:get(i), `for _, m in list:each() do`.
+---@param modules? table a list of modules
+---@return perigee.Module
+function nn.ModuleList(modules) end
+
+---A list in which each module gets what the one before it gave.
+---@param modules table a list of modules
+---@return perigee.Module
+function nn.Sequential(modules) end

@@ -89,7 +89,7 @@ struct Resnet : nn::Module {
   // x [b, c, s, s] -> [b, classes]
   Tensor forward(Tensor x) {
     x = at::relu(norm(stem(x)));
-    if (large) x = at::max_pool2d(x, {3, 3}, {2, 2}, {1, 1});
+    if (large) x = at::max_pool2d(x, {3, 3}, {2, 2}, {1, 1}, {1, 1});
     for (const auto& block : *blocks) x = block->as<Block>()->forward(x);
     return head(x.mean({2, 3}));
   }

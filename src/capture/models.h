@@ -16,6 +16,7 @@ struct BatchField {
   graph::DType dtype = graph::DType::int64;
   std::vector<int64_t> shape;
   int64_t classes = 0;  // integers: values are in [0, classes)
+  int64_t shift = 0;    // made-up integers: the sample's sequence from that place on
 };
 
 struct BuiltInModel {

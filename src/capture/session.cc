@@ -265,6 +265,18 @@ graph::Graph Session::finish() {
   return graph::eliminate_dead_code(std::move(graph));
 }
 
+std::string Session::take_error() {
+  const auto error = error_ ? std::exchange(error_, nullptr) : std::current_exception();
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error& e) {
+    const std::string text = e.what_without_backtrace();
+    return text.substr(0, text.find('\n'));
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
 void Session::rethrow() {
   try {
     std::rethrow_exception(error_);

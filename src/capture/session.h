@@ -76,6 +76,10 @@ class Session {
     if (!error_) error_ = std::move(error);
   }
 
+  // Returns what the op that threw last says, and forgets it: the caller tells it on, with more to
+  // say of where it was. To be called where that exception is caught.
+  std::string take_error();
+
   const uint64_t id;
   const Purpose purpose;
   graph::Graph graph;

@@ -56,8 +56,9 @@ class Completer {
       const Key* own = find_key("model", name, kind);
       if (!own || own->kinds.empty()) wrong("model", "{} has no key \"{}\"", kind, name);
     }
-    if (kind != "plugin" && !job_.model.options.empty()) {
-      wrong("model.options", "model.options belongs to the kind plugin, but the kind is {}", kind);
+    if (kind != "plugin" && kind != "lua" && !job_.model.options.empty()) {
+      wrong("model.options",
+            "model.options belongs to the kinds plugin and lua, but the kind is {}", kind);
     }
   }
 

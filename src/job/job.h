@@ -21,14 +21,27 @@ namespace perigee::job {
 using Value =
     std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
 
+// One tensor of a batch, as the script of a model describes it; dim 0, the samples, is not in
+// `shape`.
+struct Field {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  int64_t classes = 0;  // integers: values are in [0, classes)
+  int64_t shift = 0;    // made-up integers: the sample's sequence from that place on
+  bool operator==(const Field&) const = default;
+};
+
 struct Model {
-  std::string kind;                 // gpt, llama, moe, mlp, resnet, torchscript, plugin
+  std::string kind;                 // gpt, llama, moe, mlp, resnet, torchscript, plugin, lua
   std::string dtype = "float32";    // of the parameters: float64, float32, bfloat16
   std::vector<std::string> frozen;  // patterns of parameters that are not trained (base/match.h)
   // The kind's own keys, every one of them after complete(). An integer that is not given and does
   // not follow from the job is 0: `vocab` with a SentencePiece tokenizer, which train/ loads.
   std::map<std::string, Value> values;
-  std::map<std::string, Value> options;  // kind "plugin": [model.options], handed to the plugin
+  // kinds "plugin" and "lua": [model.options], handed to the plugin or script
+  std::map<std::string, Value> options;
+  std::vector<Field> fields;  // kind "lua": what its script says of a batch, which train/ asks
 
   // Returns one of the kind's own keys. Throws Error when the kind has no such key of that type.
   bool flag(std::string_view key) const;

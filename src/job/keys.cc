@@ -57,10 +57,6 @@ void check_number(const Key& key, double number, const std::string& at) {
 
 void check_string(const Key& key, const std::string& text, const std::string& at) {
   if (key.allowed.empty() || contains(key.allowed, text)) return;
-  if (contains(key.later, text)) {
-    fail("job", "{}{} is {} ({} {} not available yet), but got \"{}\"", at, key.path(),
-         limits_of(key), fmt::join(key.later, ", "), key.later.size() == 1 ? "is" : "are", text);
-  }
   fail("job", "{}{} is {}, but got \"{}\"{}", at, key.path(), limits_of(key), text,
        did_you_mean(text, key.allowed));
 }

@@ -32,7 +32,6 @@ struct Key {
   double less_than = no_limit;
   size_t count = 0;                  // of a list's items; 0: any
   std::vector<std::string> allowed;  // strings; empty: any
-  std::vector<std::string> later;    // known strings that are not available yet
   bool is_path = false;              // but see names_no_file
   // What holds where the key is not given, in words; "": the default is a constant.
   std::string otherwise;

@@ -6,8 +6,8 @@ namespace perigee::job {
 #define FIELD(member) [](Job& j, Group& g) -> Ref { return (void)j, (void)g, &member; }
 
 const std::vector<std::string>& kinds() {
-  static const std::vector<std::string> list = {"gpt",    "llama",       "moe",   "mlp",
-                                                "resnet", "torchscript", "plugin"};
+  static const std::vector<std::string> list = {"gpt",    "llama",       "moe",    "mlp",
+                                                "resnet", "torchscript", "plugin", "lua"};
   return list;
 }
 
@@ -38,7 +38,6 @@ const std::vector<Key>& keys() {
        .name = "kind",
        .field = FIELD(j.model.kind),
        .allowed = kinds(),
-       .later = {"lua"},
        .otherwise = "none, it must be given",
        .about = "Which model is trained. Each kind has keys of its own, below."},
       {.table = "model",
@@ -244,12 +243,12 @@ const std::vector<Key>& keys() {
        .about = "Height and width of an image."},
       {.table = "model",
        .name = "file",
-       .kinds = {"torchscript", "plugin"},
+       .kinds = {"torchscript", "plugin", "lua"},
        .fallback = "",
        .is_path = true,
        .otherwise = "none, it must be given",
-       .about = "The TorchScript file, or the plugin (.so). A plugin gets the keys of "
-                "`[model.options]`."},
+       .about = "The TorchScript file, the plugin (.so), or the script (.lua). A plugin and a "
+                "script get the keys of `[model.options]`."},
 
       {.table = "data",
        .name = "text",

@@ -14,6 +14,8 @@ Module shard_module();
 Module strategy_module();
 Module solver_module();
 Module profiler_module();
+Module torch_module();
+Module nn_module();
 Module host_module();
 
 namespace {
@@ -54,8 +56,8 @@ int call_checked(lua_State* L) {
 
 const std::vector<Module>& api() {
   static const std::vector<Module> modules = {
-      methods_module(),  mesh_module(),     shard_module(), solver_module(),
-      profiler_module(), strategy_module(), host_module()};
+      methods_module(),  mesh_module(),     shard_module(), solver_module(), profiler_module(),
+      strategy_module(), host_module(),     torch_module(), nn_module()};
   return modules;
 }
 
@@ -66,7 +68,7 @@ void push_function(lua_State* L, const Function& function) {
 
 bool push_module(lua_State* L, std::string_view name) {
   for (const auto& module : api()) {
-    if (module.name != name) continue;
+    if (module.name != name || module.elsewhere) continue;
     lua_createtable(L, 0, static_cast<int>(module.functions.size()));
     for (const auto& function : module.functions) {
       push_function(L, function);
@@ -84,6 +86,7 @@ std::string editor_types() {
       "edit.\n";
   for (const auto& module : api()) {
     const auto local = module.name.substr(module.name.rfind('.') + 1);
+    text += module.types;
     text += fmt::format("\n---{}\n---@class {}\nlocal {} = {{}}\n", module.doc, module.name, local);
     for (const auto& function : module.functions) {
       text += fmt::format("\n---{}\n", function.doc);

@@ -30,6 +30,10 @@ struct Module {
   std::string name;  // "perigee.mesh"
   std::string doc;
   std::vector<Function> functions;
+  // Further lines of the editor types: classes that the functions return.
+  std::string types = {};
+  // Made by the host or written in Lua (runtime/perigee): what is here is documentation alone.
+  bool elsewhere = false;
 };
 
 // Returns every module in the order of the reference page. `perigee.methods` has one function per

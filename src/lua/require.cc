@@ -45,6 +45,10 @@ std::string module_file(const State& state, const std::string& name) {
     if (std::filesystem::exists(path)) return path;
     if (!ours) fail("lua", "require \"{}\" needs the file {}, but there is none", name, path);
   }
+  if (name == "perigee.torch") {
+    fail("lua",
+         "perigee.torch is for the script of a model (model.kind = \"lua\"), which this is not");
+  }
   std::vector<std::string> names;
   for (const auto& module : api()) names.push_back(module.name);
   fail("lua", "require names a perigee module or a file beside the script, but got \"{}\"{}", name,
@@ -70,8 +74,9 @@ int require_module(lua_State* L) {
   const int status = guarded(L, [&] {
     const std::string name(text, size);
     if (!well_formed(name)) fail("lua", "require takes a module name, but got \"{}\"", name);
-    if (push_module(L, name)) return 0;
     auto& state = State::of(L);
+    if (state.options().module && state.options().module(L, name)) return 0;
+    if (push_module(L, name)) return 0;
     const auto path = module_file(state, name);
     std::ifstream file(path, std::ios::binary);
     std::ostringstream content;
@@ -87,6 +92,8 @@ int require_module(lua_State* L) {
     if (lua_isnil(L, -1)) {
       lua_pop(L, 1);
       lua_pushboolean(L, 1);
+    } else if (lua_istable(L, -1) && std::string_view(text, size).starts_with("perigee.")) {
+      make_read_only(L, text);
     }
   }
   lua_pushvalue(L, 1);

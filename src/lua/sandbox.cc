@@ -283,6 +283,11 @@ std::string describe(lua_State* L, int index) {
     case LUA_TBOOLEAN:
       return lua_toboolean(L, index) ? "true" : "false";
     default:
+      if (luaL_callmeta(L, index, "__tostring")) {
+        std::string result = lua_tostring(L, -1);
+        lua_pop(L, 1);
+        return result;
+      }
       return luaL_typename(L, index);
   }
 }

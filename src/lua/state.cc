@@ -137,8 +137,20 @@ void State::run_file(const std::string& path) {
   if (!previous.empty()) script_folder_ = previous;
 }
 
+State::Entered::Entered(State& state, lua_State* L, int index) : state_(state) {
+  Begin begin;
+  if (lua_isfunction(L, index)) {
+    lua_Debug about;
+    lua_pushvalue(L, index);
+    lua_getinfo(L, ">S", &about);
+    begin = {about.source, about.linedefined};
+  }
+  state.functions.push_back(std::move(begin));
+}
+
 void State::call(int arguments) {
   const int base = lua_gettop(L_) - arguments;
+  const Entered entered(*this, L_, base);
   lua_pushcfunction(L_, &State::add_traceback);
   lua_insert(L_, base);
   if (depth_++ == 0) {

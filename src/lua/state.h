@@ -31,6 +31,8 @@ struct Options {
   std::string
       runtime_folder;  // where `require "perigee.x"` finds modules written in Lua; "" for none.
                        // Methods that the strategies beside it define can be used by name
+  // Pushes a further module that scripts can require, or returns false; none: there is none.
+  std::function<bool(lua_State*, std::string_view)> module;
   std::function<void(std::string_view)> print;  // receives what scripts print; none: the log
 };
 
@@ -69,6 +71,26 @@ class State {
 
   // Sharding rules that scripts of this state gave, by op.
   std::map<std::string, std::string> rules;
+
+  // What a tail call leaves of the function that made it: the functions that the host runs,
+  // innermost last, each put there by Entered. `caller` is the C function that runs all but the
+  // first.
+  struct Begin {
+    std::string source;  // "@file"
+    int line = 0;
+  };
+  std::vector<Begin> functions;
+  lua_CFunction caller = nullptr;
+
+  // While one lives, the function at `index` is the innermost that the host runs.
+  class Entered {
+   public:
+    Entered(State& state, lua_State* L, int index);
+    ~Entered() { state_.functions.pop_back(); }
+
+   private:
+    State& state_;
+  };
 
   // True once the time or the memory is used up: no pcall may hold such an error.
   bool exhausted() const { return expired_ || out_of_memory_; }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "binding/model.h"
 #include "capture/models.h"
 #include "exec/allocator.h"
 #include "exec/tensor.h"
@@ -41,15 +42,37 @@
 namespace perigee::train {
 namespace {
 
-// Fills what only LibTorch's side can know: the vocabulary of a SentencePiece tokenizer.
-job::Job completed(job::Job job) {
+binding::LuaModelSettings lua_settings(const Task& task, const job::Job& job) {
+  binding::LuaModelSettings settings;
+  settings.file = job.model.text("file");
+  settings.job = describe(job);
+  const bool bytes = job.data.tokenizer == "bytes";
+  settings.job["data"]["vocab"] = bytes ? 256 : make_tokenizer(job.data.tokenizer)->vocab();
+  settings.lua.limits = {task.script_seconds, task.script_megabytes};
+  settings.lua.seed = static_cast<uint64_t>(job.seed);
+  settings.lua.runtime_folder = task.runtime_folder;
+  return settings;
+}
+
+// Fills what only LibTorch's side can know: the vocabulary of a SentencePiece tokenizer, and what
+// a model's script says of its batch.
+job::Job completed(const Task& task) {
+  auto job = task.job;
   if (job.model.values.contains("vocab") && job.model.integer("vocab") == 0) {
     job.model.values["vocab"] = make_tokenizer(job.data.tokenizer)->vocab();
+  }
+  if (job.model.kind == "lua") {
+    job.model.fields.clear();
+    for (const auto& field : binding::lua_batch(lua_settings(task, job))) {
+      job.model.fields.push_back({field.name, std::string(graph::name_of(field.dtype)), field.shape,
+                                  field.classes, field.shift});
+    }
   }
   return job;
 }
 
-std::shared_ptr<const Source> open_model(const job::Job& job) {
+std::shared_ptr<const Source> open_model(const Task& task) {
+  const auto& job = task.job;
   if (job.model.kind == "torchscript" || job.model.kind == "plugin") {
     auto model = job.model.kind == "torchscript"
                      ? load_script(job.model.text("file"))
@@ -57,8 +80,11 @@ std::shared_ptr<const Source> open_model(const job::Job& job) {
     auto data = open_data(job);
     return std::make_shared<Source>(model.module, data.training->at(0, {0, 1}), model.forward);
   }
-  auto built = make_model(job.model, job.data.sequence);
+  const bool lua = job.model.kind == "lua";
+  auto built =
+      lua ? binding::load_lua(lua_settings(task, job)) : make_model(job.model, job.data.sequence);
   Batch example;
+  if (built.batch.empty()) example = open_data(job).training->at(0, {0, 1});
   for (const auto& field : built.batch) {
     auto shape = field.shape;
     shape.insert(shape.begin(), 1);
@@ -81,7 +107,7 @@ Strategy open_strategy(const Task& task) {
 }
 
 Planned plan_task(const Task& task, const std::string& plan_text = "") {
-  auto source = open_model(task.job);
+  auto source = open_model(task);
   auto strategy = open_strategy(task);
   if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text));
   return perigee::make_plan(std::move(source), strategy, task.job,
@@ -142,7 +168,7 @@ std::string page_of(const Planned& planned, const job::Job& job,
 // What one rank of any command has open.
 struct Session {
   Session(const Task& task, const job::RankPlace& place)
-      : job(completed(task.job)),
+      : job(completed(task)),
         connection(connect(job, place)),
         communicator(connection.communicator.get()),
         database(default_profile()),
@@ -179,7 +205,7 @@ class TorchHost : public Host {
   int64_t default_ranks(const job::Job& job) override { return train::default_ranks(job); }
 
   PlanResult plan(const Task& task) override {
-    auto job = completed(task.job);
+    auto job = completed(task);
     auto with_job = task;
     with_job.job = job;
     auto planned = plan_task(with_job);
@@ -197,7 +223,7 @@ class TorchHost : public Host {
   GradientReport check_gradients(const Task& task, double tolerance) override {
     auto on_cpu = task;
     on_cpu.job.cluster.device = "cpu";
-    on_cpu.job = completed(on_cpu.job);
+    on_cpu.job = completed(on_cpu);
     const auto check = train::check_gradients(plan_task(on_cpu), tolerance);
     return {print(check), check.passed()};
   }
@@ -243,7 +269,7 @@ class TorchHost : public Host {
   }
 
   SimulateResult simulate(const Task& task) override {
-    const auto job = completed(task.job);
+    const auto job = completed(task);
     auto with_job = task;
     with_job.job = job;
     auto planned = plan_task(with_job);
@@ -266,7 +292,7 @@ class TorchHost : public Host {
   void sample(const Task& task, const SampleOptions& options,
               const std::function<void(std::string_view)>& print) override {
     auto alone = task;
-    alone.job = completed(task.job);
+    alone.job = completed(task);
     alone.strategy = "auto";
     alone.world = 1;
     alone.world_given = true;
@@ -279,8 +305,7 @@ class TorchHost : public Host {
     profile::TraceDatabase traces(database, static_cast<int>(alone.job.cluster.threads), device);
     const auto folder =
         find_checkpoint(options.checkpoint.empty() ? task.job.train.output : options.checkpoint);
-    sample_text(alone.job, *open_model(alone.job), Checkpoint(folder), options, device, traces,
-                print);
+    sample_text(alone.job, *open_model(alone), Checkpoint(folder), options, device, traces, print);
   }
 
   void export_weights(const std::string& checkpoint, const std::string& file) override {

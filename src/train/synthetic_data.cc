@@ -161,6 +161,55 @@ class Waves : public Source {
   std::vector<Wave> waves_;  // [classes, channels]
 };
 
+// What the script of a model describes. A sample is a sequence that follows from its first number;
+// integers are that sequence, numbers are waves of it with noise.
+class Described : public Source {
+ public:
+  explicit Described(const job::Model& model) : fields_(model.fields) {
+    for (const auto& field : fields_) {
+      if (field.dtype == model.dtype || (field.dtype == "int64" && field.classes > 0)) continue;
+      fail("data",
+           "made-up fields are of model.dtype ({}), or int64 with `classes`, but {} of {} is {}: "
+           "give it data.tensors",
+           model.dtype, field.name, model.text("file"), field.dtype);
+    }
+  }
+  Fields empty(int64_t count) const override {
+    Fields tensors;
+    for (const auto& field : fields_) {
+      auto shape = field.shape;
+      shape.insert(shape.begin(), count);
+      const bool number = graph::is_floating(*graph::dtype_of(field.dtype));
+      tensors.emplace_back(field.name, at::zeros(shape, number ? at::kDouble : at::kLong));
+    }
+    return tensors;
+  }
+  void fill(Draws draws, int64_t i, const Fields& tensors) const override {
+    const auto first = draws.below(256);
+    for (size_t f = 0; f < fields_.size(); ++f) {
+      const auto& tensor = tensors[f].second;
+      const auto count = tensor[0].numel();
+      if (tensor.is_floating_point()) {
+        const double phase = 2 * std::numbers::pi * double(first) / 256;
+        auto* out = row<double>(tensor, i);
+        for (int64_t k = 0; k < count; ++k) {
+          out[k] = std::sin(phase + 0.1 * double(k)) + 0.5 * draws.normal();
+        }
+        continue;
+      }
+      auto* out = row<int64_t>(tensor, i);
+      auto token = first;
+      for (int64_t k = 0; k < count + fields_[f].shift; ++k) {
+        if (k >= fields_[f].shift) out[k - fields_[f].shift] = token % fields_[f].classes;
+        token = (5 * token + 3) % 256;
+      }
+    }
+  }
+
+ private:
+  std::vector<job::Field> fields_;
+};
+
 class Synthetic : public DataSource {
  public:
   Synthetic(std::shared_ptr<const Source> source, const job::Job& job, Purpose purpose)
@@ -206,9 +255,12 @@ std::shared_ptr<const Source> source_of(const job::Job& job) {
     return std::make_shared<Waves>(model.integer("classes"), model.integer("channels"),
                                    model.integer("image"), seed);
   }
-  fail("data",
-       "synthetic data is for the built-in models, but model.kind is \"{}\": give it data.tensors",
-       model.kind);
+  if (!model.fields.empty()) return std::make_shared<Described>(model);
+  fail(
+      "data",
+      "synthetic data is for the built-in models and scripts that describe a batch, but model.kind "
+      "is \"{}\": give it data.tensors",
+      model.kind);
 }
 
 }  // namespace

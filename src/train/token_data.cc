@@ -150,7 +150,10 @@ Data open_tokens(const job::Job& job) {
   }
   Data data;
   data.vocab = tokenizer ? tokenizer->vocab() : 0;
-  const auto given = job.model.values.contains("vocab") ? job.model.integer("vocab") : 0;
+  auto given = job.model.values.contains("vocab") ? job.model.integer("vocab") : 0;
+  for (const auto& field : job.model.fields) {
+    if (field.name == "tokens") given = field.classes;
+  }
   const auto vocab = given > 0 ? given : data.vocab;
   const auto trained = windows - held_back;
   data.training = std::make_unique<Windows>(tokens, job, vocab, Range{0, trained}, true);

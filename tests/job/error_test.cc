@@ -35,7 +35,7 @@ TEST_CASE("a file that is not there or no TOML is an error") {
   CHECK(error_of("a = \n").substr(0, 17) == "[job] a.toml:1:5:");
   CHECK(error_of("") ==
         "[job] a.toml: model.kind is needed (one of gpt, llama, moe, mlp, resnet, torchscript, "
-        "plugin), but got none");
+        "plugin, lua), but got none");
 }
 
 TEST_CASE("an unknown key is an error with its place and the nearest name") {
@@ -96,10 +96,9 @@ TEST_CASE("a value out of its limits is an error with its place") {
         "[job] a.toml:3:14: data.validation is at least 0 and less than 1, but got 1");
   CHECK(error_of("[model]\nkind = \"gpt3\"") ==
         "[job] a.toml:2:8: model.kind is one of gpt, llama, moe, mlp, resnet, torchscript, plugin, "
-        "but got \"gpt3\", did you mean \"gpt\"?");
+        "lua, but got \"gpt3\", did you mean \"gpt\"?");
   CHECK(error_of("[model]\nkind = \"lua\"") ==
-        "[job] a.toml:2:8: model.kind is one of gpt, llama, moe, mlp, resnet, torchscript, plugin "
-        "(lua is not available yet), but got \"lua\"");
+        "[job] a.toml:1:1: model.file is needed for the kind lua, but got none");
   CHECK(error_of("[model]\nkind = \"gpt\"\ndtype = \"float\"") ==
         "[job] a.toml:3:9: model.dtype is one of float64, float32, bfloat16, but got \"float\", "
         "did you mean \"float64\"?");
@@ -161,7 +160,8 @@ TEST_CASE("keys that do not go together are an error") {
   CHECK(model("kind = \"plugin\"\nfile = \"no.so\"") ==
         "[job] a.toml:3:8: model.file names a file, but there is no \"no.so\"");
   CHECK(model("kind = \"gpt\"\noptions = { a = 1 }") ==
-        "[job] a.toml:3:11: model.options belongs to the kind plugin, but the kind is gpt");
+        "[job] a.toml:3:11: model.options belongs to the kinds plugin and lua, but "
+        "the kind is gpt");
   CHECK(model("kind = \"plugin\"\noptions = { a = {} }") ==
         "[job] a.toml:3:17: an option is true or false, a number, a string or a list of numbers or "
         "strings, but model.options.a is a table");

@@ -15,9 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and what stands before it.
-const std::vector<std::string> kFolders{
-    "base",    "graph",  "mesh", "job",     "plan", "shard",   "cost",  "methods", "solve",
-    "compile", "search", "lua",  "capture", "exec", "profile", "train", "cuda"};
+const std::vector<std::string> kFolders{"base",    "graph",   "mesh",  "job",     "plan",   "shard",
+                                        "cost",    "methods", "solve", "compile", "search", "lua",
+                                        "capture", "binding", "exec",  "profile", "train",  "cuda"};
 
 // Headers that a pattern matches may be included in these folders only.
 struct Home {
@@ -27,9 +27,10 @@ struct Home {
 
 const std::vector<Home>& homes() {
   static const std::vector<Home> homes{
-      {std::regex("^(torch|ATen|c10)/"), {"capture", "exec", "profile", "train", "cuda"}},
+      {std::regex("^(torch|ATen|c10)/"),
+       {"capture", "binding", "exec", "profile", "train", "cuda"}},
       {std::regex("^spdlog/"), {"base"}},
-      {std::regex("^(lua|lualib|lauxlib|luajit|lua\\.hpp)"), {"lua"}},
+      {std::regex("^(lua|lualib|lauxlib|luajit|lua\\.hpp)"), {"lua", "binding"}},
       {std::regex("^(cuda|nccl|cublas)"), {"cuda"}},
   };
   return homes;

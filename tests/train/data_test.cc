@@ -314,7 +314,8 @@ TEST_CASE("synthetic samples are the same whatever range is asked for, and follo
   other.add("net.so", "");
   CHECK(error_of(
             [&] { open_data(job_of(other, "synthetic = true", "plugin", "file = \"net.so\"")); }) ==
-        "[data] synthetic data is for the built-in models, but model.kind is \"plugin\": give it "
+        "[data] synthetic data is for the built-in models and scripts that describe a batch, but "
+        "model.kind is \"plugin\": give it "
         "data.tensors");
 }
 

@@ -1,0 +1,37 @@
+// Modules written in Lua: a class is a table of functions, an instance a torch::nn::Module whose
+// children, parameters and buffers are the fields that the script assigns, in that order.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <lua.hpp>
+#include <memory>
+#include <string>
+
+#include "binding/context.h"
+
+namespace perigee::binding {
+
+class LuaModule : public torch::nn::Module {
+ public:
+  explicit LuaModule(const std::string& type) : torch::nn::Module(type) {}
+
+  // Sets or replaces the child, parameter or buffer of that name.
+  void set_module(const std::string& name, const std::shared_ptr<LuaModule>& child);
+  void set_parameter(const std::string& name, const at::Tensor& tensor, bool requires_grad);
+  void set_buffer(const std::string& name, const at::Tensor& tensor);
+
+  // Returns the parameter or buffer of that name, undefined where there is none, and its role.
+  at::Tensor find_tensor(const std::string& name, Tensors::Role& role) const;
+};
+
+// Makes the metatables of classes and instances.
+void open_modules(lua_State* L);
+
+// perigee.torch's Module(name, base?): pushes a new class.
+int make_class(lua_State* L);
+
+// Returns the module at `index`, nullptr where that is none.
+std::shared_ptr<LuaModule> module_at(Context& context, lua_State* L, int index);
+
+}  // namespace perigee::binding

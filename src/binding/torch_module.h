@@ -1,0 +1,11 @@
+// `perigee.torch`: every op of LibTorch, and what is no op: literals, parameters, classes, scopes.
+#pragma once
+
+#include <lua.hpp>
+
+namespace perigee::binding {
+
+// Pushes the module as a read-only table.
+void push_torch_module(lua_State* L);
+
+}  // namespace perigee::binding
