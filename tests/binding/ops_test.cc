@@ -148,11 +148,12 @@ TEST_CASE("an argument that does not fit is an error at the script's line") {
 
 TEST_CASE("an error in a layer shows where the user called it") {
   const auto error = [](const std::string& line) {
-    return error_of("local nn = require 'perigee.nn'\n"
-                    "local Net = nn.Module 'Net'\n"
-                    "function Net:init() self.fc = nn.Linear(4, 5) end\n"
-                    "function Net:forward(batch)\n" +
-                    line + "\nend\nreturn { model = function() return Net() end }");
+    return error_of(
+        "local nn = require 'perigee.nn'\n"
+        "local Net = nn.Module 'Net'\n"
+        "function Net:init() self.fc = nn.Linear(4, 5) end\n"
+        "function Net:forward(batch)\n" +
+        line + "\nend\nreturn { model = function() return Net() end }");
   };
   CHECK_THAT(error("local y = self.fc(batch.x)\nreturn y"),
              Contains(".lua:5: [model] torch.addmm") && Contains("cannot be multiplied"));

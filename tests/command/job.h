@@ -16,10 +16,10 @@ namespace perigee::test {
 // A job in a folder of its own, and runs of it. Its losses do not depend on how long it trains.
 class TrainingJob {
  public:
-  TrainingJob() {
+  explicit TrainingJob(
+      const std::string& model = "kind = \"gpt\"\nlayers = 2\nwidth = 32\nheads = 2\n") {
     file_ = folder_.write("job.toml",
-                          "[model]\nkind = \"gpt\"\nlayers = 2\nwidth = 32\nheads = 2\n"
-                          "[data]\ntext = [\"" +
+                          "[model]\n" + model + "[data]\ntext = [\"" +
                               std::filesystem::absolute("strategies/data/jargon.txt").string() +
                               "\"]\nsequence = 32\n"
                               "[batch]\nglobal = 8\n[optimizer]\nlr = 1e-3\n"

@@ -18,28 +18,26 @@ void check_losses(const TrainingJob& job, const std::vector<double>& expected) {
   }
 }
 
-std::string model(const std::string& name) {
-  return "--set model.kind=lua --set model.dtype=float64 --set model.file=" +
-         std::filesystem::absolute("runtime/models/" + name + ".lua").string() + " ";
+// The model section of a job.
+std::string model(const std::string& path) {
+  return "kind = \"lua\"\ndtype = \"float64\"\nfile = \"" +
+         std::filesystem::absolute(path).string() + "\"\n";
 }
 
 }  // namespace
 
 TEST_CASE("an encoder-decoder in Lua trains the same on any ranks") {
-  const TrainingJob job;
-  const std::string same = model("transformer") +
-                           "--set data.text=[] --set data.synthetic=true --set data.sequence=8 "
-                           "--set model.options.layers=2 --set model.options.width=16 "
-                           "--set model.options.hidden=32 --set model.options.dropout=0.1 "
-                           "--overwrite ";
+  const TrainingJob job(model("runtime/models/transformer.lua") +
+                        "[model.options]\nlayers = 2\nwidth = 16\nhidden = 32\ndropout = 0.1\n");
+  const std::string same =
+      "--set data.text=[] --set data.synthetic=true --set data.sequence=8 --overwrite ";
   job.good("train", same);
   const auto losses = job.losses();
   REQUIRE(losses.size() == 4);
-  for (const std::string more : {"--nproc 2 --strategy ddp",
-                                 "--nproc 2 --set batch.micro=1",
-                                 "--nproc 2 --strategy fsdp_low_memory",
-                                 "--nproc 4 --strategy pipeline_parallel",
-                                 "--nproc 4 --strategy transformer"}) {
+  for (const std::string more :
+       {"--nproc 2 --strategy ddp", "--nproc 2 --set batch.micro=1",
+        "--nproc 2 --strategy fsdp_low_memory", "--nproc 4 --strategy pipeline_parallel",
+        "--nproc 4 --strategy transformer"}) {
     INFO(more);
     job.good("train", same + more);
     check_losses(job, losses);
@@ -50,34 +48,33 @@ TEST_CASE("an encoder-decoder in Lua trains the same on any ranks") {
 }
 
 TEST_CASE("the gpt in Lua trains as the built-in gpt, resumes, is evaluated and sampled") {
-  const TrainingJob job;
-  job.good("train", "--set model.dtype=float64 --overwrite");
-  const auto losses = job.losses();
-  const std::string lua = model("gpt") +
-                          "--set model.options.layers=2 --set model.options.width=32 "
-                          "--set model.options.heads=2 ";
-  job.good("train", lua + "--overwrite --nproc 2 --set train.steps=2");
-  job.good("train", lua + "--resume --nproc 2");
-  check_losses(job, losses);
-  CHECK_THAT(job.good("evaluate", lua).out, Contains("val_loss"));
-  CHECK(job.good("sample", lua + "--tokens 5 --seed 3").out.size() >= 5);
-  const auto changed = job("train", lua + "--resume --set model.options.layers=3");
+  const TrainingJob built_in;
+  built_in.good("train", "--set model.dtype=float64");
+  const TrainingJob job(model("runtime/models/gpt.lua") +
+                        "[model.options]\nlayers = 2\nwidth = 32\nheads = 2\n");
+  job.good("train", "--nproc 2 --set train.steps=2");
+  job.good("train", "--resume --nproc 2");
+  check_losses(job, built_in.losses());
+  CHECK_THAT(job.good("evaluate").out, Contains("val_loss"));
+  CHECK(job.good("sample", "--tokens 5 --seed 3").out.size() >= 5);
+  const auto changed = job("train", "--resume --set model.options.layers=3 --set train.steps=6");
   CHECK(changed.status == 2);
   CHECK_THAT(changed.err, Contains("model.options"));
 }
 
 TEST_CASE("a mistake in a model's script is an error at its line") {
-  const TrainingJob job;
-  const auto script = job.folder().write(
-      "net.lua",
-      "local nn, torch = require 'perigee.nn', require 'perigee.torch'\n"
-      "local Net = nn.Module 'Net'\n"
-      "function Net:init() self.embed = nn.Embedding(256, 8) end\n"
-      "return { model = function() return Net() end, forward = function(net, batch)\n"
-      "  local x = torch.softmx(net.embed(batch.tokens), -1)\n"
-      "  return { loss = x:sum() }\n"
-      "end }\n");
-  const auto ran = job("plan", "--set model.kind=lua --set model.file=" + script);
+  const Folder folder;
+  const auto script =
+      folder.write("net.lua",
+                   "local nn, torch = require 'perigee.nn', require 'perigee.torch'\n"
+                   "local Net = nn.Module 'Net'\n"
+                   "function Net:init() self.embed = nn.Embedding(256, 8) end\n"
+                   "return { model = function() return Net() end, forward = function(net, batch)\n"
+                   "  local x = torch.softmx(net.embed(batch.tokens), -1)\n"
+                   "  return { loss = x:sum() }\n"
+                   "end }\n");
+  const TrainingJob job(model(script));
+  const auto ran = job("plan");
   CHECK(ran.status == 2);
   CHECK_THAT(ran.err, Contains("net.lua:5: [model] torch.softmx is no op of LibTorch, did you mean "
                                "\"softmax\"?"));
