@@ -56,8 +56,8 @@ int call_checked(lua_State* L) {
 
 const std::vector<Module>& api() {
   static const std::vector<Module> modules = {
-      methods_module(),  mesh_module(),     shard_module(), solver_module(), profiler_module(),
-      strategy_module(), host_module(),     torch_module(), nn_module()};
+      methods_module(),  mesh_module(), shard_module(), solver_module(), profiler_module(),
+      strategy_module(), host_module(), torch_module(), nn_module()};
   return modules;
 }
 
