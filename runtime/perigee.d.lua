@@ -151,12 +151,12 @@ function solver.assign(problem, options) end
 function solver.stages(problem, options) end
 
 ---Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return; or nil and why no plan fits.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), zero (0 to 3), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), methods (a list that every plan has)
 ---@return table?, string?
 function solver.plan(pins) end
 
 ---Returns the best combinations by the model, best first, each with strategy, seconds, bytes, text and its numbers; or nil and why no plan fits.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), zero (0 to 3), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), methods (a list that every plan has)
 ---@param most? integer how many; default 10
 ---@return table?, string?
 function solver.candidates(pins, most) end

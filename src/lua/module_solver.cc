@@ -98,7 +98,8 @@ Module solver_module() {
   const Parameter pins{"pins", "table?",
                        "what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), "
                        "micro (samples of a microbatch), schedule, chunks, sequence, checkpoint "
-                       "(booleans), zero (0 to 3), methods (a list that every plan has)"};
+                       "(booleans), every (of so many blocks one runs again), zero (0 to 3), "
+                       "methods (a list that every plan has)"};
   const Parameter options{"options", "table?",
                           "solver (`auto`, `labels` or `ilp`) and time_limit in seconds"};
   return {"perigee.solver",

@@ -11,8 +11,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::vector<std::string> kPins = {"tensor",     "data", "pipe",     "micro",  "sequence",
-                                        "checkpoint", "zero", "schedule", "chunks", "methods"};
+const std::vector<std::string> kPins = {"tensor",   "data",       "pipe",   "micro",
+                                        "sequence", "checkpoint", "every",  "zero",
+                                        "schedule", "chunks",     "methods"};
 
 int64_t count(const Json& value, const std::string& name, int64_t least) {
   if (!value.is_number_integer() || value.get<int64_t>() < least) {
@@ -46,6 +47,8 @@ Pins parse_pins(const Json& table) {
       pins.micro = count(value, key, 1);
     else if (key == "chunks")
       pins.chunks = count(value, key, 1);
+    else if (key == "every")
+      pins.every = count(value, key, 1);
     else if (key == "sequence")
       pins.sequence = flag(value, key);
     else if (key == "checkpoint")
@@ -88,12 +91,20 @@ Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row)
     if (choice.chunks > 1) fields["chunks"] = choice.chunks;
     if (!choice.starts.empty()) fields["starts"] = choice.starts;
     methods.push_back(Json::array({"pipeline_parallel", fields}));
+    const bool given = std::any_of(pins.methods.begin(), pins.methods.end(), [](const Json& m) {
+      return m == "overlap" || (m.is_array() && !m.empty() && m.front() == "overlap");
+    });
+    if (!given) methods.push_back(Json::array({"overlap", Json{{"receives", true}}}));
   }
   if (choice.microbatches > 1 || choice.pipe > 1) {
     methods.push_back(
         Json::array({"gradient_accumulation", Json{{"microbatches", choice.microbatches}}}));
   }
-  if (choice.checkpoint) methods.push_back(Json::array({"checkpoint", Json::array({row})}));
+  if (choice.checkpoint) {
+    Json fields{{"1", row}};  // an item beside a field
+    if (choice.every > 1) fields["every"] = choice.every;
+    methods.push_back(Json::array({"checkpoint", std::move(fields)}));
+  }
   if (choice.zero > 0 && choice.data > 1) {
     const char* const names[] = {"", "zero1", "zero2", "fsdp"};
     methods.push_back(Json::array({names[choice.zero], Json::object()}));
@@ -116,7 +127,10 @@ std::string to_string(const Choice& choice) {
   add(fmt::format("{} microbatch{} of {}", choice.microbatches,
                   choice.microbatches == 1 ? "" : "es", choice.micro));
   if (choice.zero > 0) add(fmt::format("zero {}", choice.zero));
-  if (choice.checkpoint) add("checkpoint");
+  if (choice.checkpoint) {
+    add(choice.every > 1 ? fmt::format("checkpoint of one block in {}", choice.every)
+                         : std::string("checkpoint"));
+  }
   return text;
 }
 

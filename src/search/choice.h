@@ -15,6 +15,7 @@ struct Choice {
   int64_t microbatches = 1;                // follows from micro, data and the global batch
   bool sequence = false;                   // activations between tensor-parallel layers are sharded
   bool checkpoint = false;                 // blocks run again in the backward pass
+  int64_t every = 1;                       // of so many blocks one does
   int zero = 0;                            // level: 0, 1, 2, 3
   std::string schedule = "1f1b";
   int64_t chunks = 1;
@@ -24,7 +25,7 @@ struct Choice {
 
 // What a user fixes; the rest is searched.
 struct Pins {
-  std::optional<int64_t> tensor, data, pipe, micro, chunks;
+  std::optional<int64_t> tensor, data, pipe, micro, chunks, every;
   std::optional<bool> sequence, checkpoint;
   std::optional<int> zero;
   std::optional<std::string> schedule;

@@ -242,8 +242,8 @@ std::string pattern_of(const std::vector<std::string>& blocks) {
 }
 
 const Layers* LayerTables::find(const Choice& choice, std::string& why) {
-  const auto key =
-      fmt::format("{} {} {} {}", choice.tensor, choice.sequence, choice.checkpoint, choice.micro);
+  const auto key = fmt::format("{} {} {} {}", choice.tensor, choice.sequence,
+                               choice.checkpoint ? choice.every : 0, choice.micro);
   auto found = tables_.find(key);
   if (found == tables_.end()) found = tables_.emplace(key, look(choice)).first;
   why = found->second.why;
@@ -252,6 +252,17 @@ const Layers* LayerTables::find(const Choice& choice, std::string& why) {
 
 LayerTables::Entry LayerTables::look(const Choice& choice) {
   Entry entry;
+  if (choice.checkpoint && choice.every > 1) {
+    auto all = choice, none = choice;
+    all.every = 1;
+    none.checkpoint = false;
+    const auto *a = find(none, entry.why), *b = a ? find(all, entry.why) : nullptr;
+    if (!b) return entry;
+    entry.layers = between(*a, *b, 1 / static_cast<double>(choice.every));
+    // While such a block's backward pass runs, all of it is there again.
+    entry.layers.working = std::max(a->working, b->working);
+    return entry;
+  }
   if (choice.micro != 1 && choice.micro != samples_) {
     auto least = choice, most = choice;
     least.micro = 1;

@@ -34,7 +34,8 @@ struct Layers {
 };
 
 // Tables by what decides them: tensor ranks, sequence, checkpoint, samples of a microbatch.
-// Programs are compiled for one sample and for the most; costs between are taken to be linear.
+// Programs are compiled for one sample and for the most, and with all blocks or none run again;
+// costs between are taken to be linear.
 class LayerTables {
  public:
   // All kept by reference. `samples` is what the folded graph was captured at.

@@ -24,7 +24,8 @@ std::vector<int64_t> data_group(const Choice& choice) {
 
 }  // namespace
 
-Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin, int end) const {
+Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin, int end,
+                          bool exchange) const {
   const auto blocks = static_cast<int>(std::max<size_t>(1, folded_.blocks.size()));
   const auto parts = static_cast<double>(choice.data);
   const auto& device = costs_.cluster().device(0);
@@ -49,7 +50,7 @@ Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin,
   if (!folded_.blocks.empty()) add(layers.block, end - begin);
   if (end == blocks) add(layers.last, 1);
 
-  if (choice.data > 1) {
+  if (choice.data > 1 && exchange) {
     const auto group = data_group(choice);
     const auto time = [&](CollectiveKind kind, double bytes) {
       return costs_.collective({kind, "data", group, bytes}).seconds;
@@ -87,6 +88,14 @@ double Model::in_flight(const Choice& choice, int64_t successors) const {
   return std::min(microbatches, s + 1);
 }
 
+double Model::hidden(const Choice& choice, const Layers& layers) const {
+  if (!choice.checkpoint || choice.pipe == 1) return 0;
+  const auto again = static_cast<double>(folded_.blocks.size()) * layers.block.forward /
+                     static_cast<double>(choice.every);
+  const auto p = static_cast<double>(choice.pipe);
+  return again * (p - 1) / p / static_cast<double>(choice.chunks);
+}
+
 double Model::transfer(const Choice& choice, const Layers& layers) const {
   if (choice.pipe == 1) return 0;
   const std::vector<int64_t> ranks{0, choice.tensor * choice.data};
@@ -97,11 +106,12 @@ double Model::lower_bound(const Choice& choice, const Layers& layers) const {
   const auto blocks = static_cast<int>(std::max<size_t>(1, folded_.blocks.size()));
   auto alone = choice;
   if (choice.zero >= 2) alone.zero = 1;  // what it hides depends on the cut
-  const auto all = stage(alone, layers, 0, blocks);
+  const auto all = stage(alone, layers, 0, blocks, /*exchange=*/false);
   const auto p = static_cast<double>(choice.pipe);
   const double pass = all.forward + all.backward, longest = pass / p;
   return longest * static_cast<double>(choice.microbatches) +
-         (pass - longest) / static_cast<double>(choice.chunks) +
+         std::max(0.0,
+                  (pass - longest) / static_cast<double>(choice.chunks) - hidden(choice, layers)) +
          2 * (p * static_cast<double>(choice.chunks) - 1) * transfer(choice, layers);
 }
 
@@ -200,7 +210,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   result.parts.tensor = tensor * microbatches;
   result.parts.compute = longest * microbatches - result.parts.tensor;
   result.parts.bubble =
-      (sum - longest) / chunks +
+      std::max(0.0, (sum - longest) / chunks - hidden(choice, layers)) +
       2 * (static_cast<double>(choice.pipe) * chunks - 1) * transfer(choice, layers);
   result.parts.data = once;
   result.parts.optimizer = optimizer;

@@ -51,8 +51,11 @@ class Model {
     double fixed = 0;   // bytes whatever is in flight
     double flight = 0;  // bytes of one microbatch in flight
   };
-  // Blocks [begin, end).
-  Stage stage(const Choice& choice, const Layers& layers, int begin, int end) const;
+  // Blocks [begin, end); without `exchange` no once.
+  Stage stage(const Choice& choice, const Layers& layers, int begin, int end,
+              bool exchange = true) const;
+  // Of the bubble: in which blocks run again while their stage waits for gradients.
+  double hidden(const Choice& choice, const Layers& layers) const;
   double in_flight(const Choice& choice, int64_t successors) const;
   double transfer(const Choice& choice, const Layers& layers) const;
 

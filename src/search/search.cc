@@ -1,10 +1,13 @@
 #include "search/search.h"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "methods/method.h"
 #include "search/report.h"
 #include "shard/partition.h"
@@ -15,8 +18,13 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Nodes of a graph for which one plan is judged; a smaller graph has more of them judged.
 constexpr size_t kNodesJudged = 8000;
-// Candidates that are kept in case programs turn out to take more memory than the model says.
-constexpr size_t kKept = 12;
+// Candidates that are kept in case programs turn out to take more time or memory than the model
+// says; of a small graph, and of one for which one plan is judged.
+constexpr size_t kKept = 32, kKeptOfLarge = 12;
+// However large the graph, so many plans are judged where the simulator contradicts the model.
+constexpr size_t kContradicted = 5;
+// That is where another is expected to take less than this share of the best one's time.
+constexpr double kContradiction = 0.95;
 
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> result;
@@ -60,6 +68,7 @@ class Search {
         limit_(request.memory_limit > 0 ? request.memory_limit
                                         : (1 - kReserve) * cluster.least_memory()) {
     const auto& graph = request.graph(samples_);
+    log::debug("auto: captured at {:.0f} ms", milliseconds());
     nodes_ = graph.nodes.size();
     folded_ = fold(graph);
     spec_ = request.spec(graph);
@@ -73,6 +82,7 @@ class Search {
   std::vector<Candidate> rank(size_t most) {
     auto bounded = combinations();
     combinations_ = bounded.size();
+    log::debug("auto: {} tables at {:.0f} ms", tables_->compiled(), milliseconds());
     std::stable_sort(bounded.begin(), bounded.end(),
                      [](const Bounded& a, const Bounded& b) { return a.bound < b.bound; });
     std::vector<Candidate> best;
@@ -106,18 +116,39 @@ class Search {
   }
 
   Found find() {
-    auto ranked = rank(kKept);
+    auto ranked = rank(2 * nodes_ > kNodesJudged ? kKeptOfLarge : kKept);
     Found found;
     found.lower_bound = ranked.front().estimate.seconds;
     const auto judged =
         std::clamp<size_t>(kNodesJudged / std::max<size_t>(1, nodes_), 1, request_.most_judged);
+    log::debug("auto: {} combinations ranked at {:.0f} ms", combinations_, milliseconds());
+    // By how much the simulator differs from the model, for plans of one kind: judging goes on
+    // where the model, so corrected, expects a better plan than the best.
+    std::map<std::pair<bool, bool>, double> ratio;
+    const auto kind = [](const Choice& c) { return std::pair(c.zero >= 2, c.pipe > 1); };
+    const auto expected = [&](const Candidate& candidate) {
+      const auto known = ratio.find(kind(candidate.choice));
+      return candidate.estimate.seconds * (known == ratio.end() ? 1 : known->second);
+    };
+    std::vector<Candidate*> left;
+    for (auto& candidate : ranked) left.push_back(&candidate);
     size_t good = 0, tries = 0;
-    for (auto& candidate : ranked) {
-      if (good >= judged || (good > 0 && tries >= 2 * judged)) break;
+    while (!left.empty()) {
+      const auto next = std::min_element(
+          left.begin(), left.end(), [&](auto* a, auto* b) { return expected(*a) < expected(*b); });
+      auto& candidate = **next;
+      const bool better = good > 0 && expected(candidate) < kContradiction * found.best.seconds;
+      const auto most = better ? std::max(judged, kContradicted) : judged;
+      if (good >= most || (good > 0 && tries >= 2 * most)) break;
+      left.erase(next);
       ++tries;
       auto tried = judge(candidate);
+      log::debug("auto: judged {} at {:.0f} ms: {} by the model, {}", to_string(candidate.choice),
+                 milliseconds(), seconds_text(candidate.estimate.seconds),
+                 tried ? seconds_text(candidate.seconds) : candidate.refused);
       if (!tried) continue;
       ++good;
+      ratio[kind(candidate.choice)] = candidate.seconds / candidate.estimate.seconds;
       if (found.best.judged && candidate.seconds >= found.best.seconds * (1 - 1e-9)) continue;
       found.best = candidate;
       found.plan = std::move(tried->plan);
@@ -136,6 +167,11 @@ class Search {
   }
 
  private:
+  double milliseconds() const {
+    const auto passed = std::chrono::steady_clock::now() - begin_;
+    return std::chrono::duration<double, std::milli>(passed).count();
+  }
+
   struct Judged {
     plan::Plan plan;
     Simulation simulation;
@@ -177,7 +213,8 @@ class Search {
       choice.microbatches = share / micro;
       // Samples that see each other: another number of microbatches is another loss.
       if (!splits_ && choice.microbatches > 1 && !pins.micro) continue;
-      const auto zeros = choice.data > 1 ? options<int>(pins.zero, {0, 1, 3}) : std::vector<int>{0};
+      const auto zeros =
+          choice.data > 1 ? options<int>(pins.zero, {0, 1, 2, 3}) : std::vector<int>{0};
       const auto sequences = choice.tensor > 1 ? options<bool>(pins.sequence, {false, true})
                                                : std::vector<bool>{false};
       const auto checkpoints = !folded_.blocks.empty()
@@ -185,21 +222,33 @@ class Search {
                                    : std::vector<bool>{false};
       for (const bool sequence : sequences) {
         for (const bool checkpoint : checkpoints) {
-          choice.sequence = sequence;
-          choice.checkpoint = checkpoint;
-          std::string why;
-          const auto* layers = tables_->find(choice, why);
-          if (!layers) {
-            why_not_ = why;
-            continue;
-          }
-          for (const int zero : zeros) {
-            choice.zero = zero;
-            add_schedules(result, choice, *layers);
+          for (const auto every : checkpoint ? everies() : std::vector<int64_t>{1}) {
+            choice.sequence = sequence;
+            choice.checkpoint = checkpoint;
+            choice.every = every;
+            std::string why;
+            const auto* layers = tables_->find(choice, why);
+            if (!layers) {
+              why_not_ = why;
+              continue;
+            }
+            for (const int zero : zeros) {
+              choice.zero = zero;
+              add_schedules(result, choice, *layers);
+            }
           }
         }
       }
     }
+  }
+
+  // Which share of the blocks may run again: stages should have as many of them as others.
+  std::vector<int64_t> everies() const {
+    auto list = options<int64_t>(request_.pins.every, {1, 2, 4});
+    std::erase_if(list, [&](int64_t every) {
+      return every > 1 && every > std::ssize(folded_.blocks) && !request_.pins.every;
+    });
+    return list;
   }
 
   void add_schedules(std::vector<Bounded>& result, Choice choice, const Layers& layers) const {
@@ -217,9 +266,9 @@ class Search {
     }
     if (pins.chunks.value_or(1) == 1) put();
     const auto blocks = std::ssize(folded_.blocks);
-    for (const auto chunks : options<int64_t>(pins.chunks, {2, 4})) {
+    if (blocks % choice.pipe != 0 || choice.microbatches % choice.pipe != 0) return;
+    for (const auto chunks : options<int64_t>(pins.chunks, {2, 3, 4})) {
       if (chunks == 1 || blocks % (choice.pipe * chunks) != 0) continue;
-      if (choice.microbatches % choice.pipe != 0) continue;
       choice.schedule = "interleaved";
       choice.chunks = chunks;
       put();
@@ -326,6 +375,7 @@ class Search {
     }
   }
 
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const Request& request_;
   const cost::Cluster& cluster_;
   compile::TraceSource& traces_;

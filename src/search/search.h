@@ -4,7 +4,8 @@
 // Every combination has a lower bound from its layers' tables; they are looked at from the lowest
 // on, each with its best cut of the blocks into stages, until no bound is below the best: the
 // optimum of the model. The best few are then compiled, and the simulator and the programs' own
-// memory decide between them.
+// memory decide between them; where it contradicts the model for one kind of plan, others of that
+// kind are expected to be off as much.
 #pragma once
 
 #include <functional>
@@ -28,7 +29,7 @@ struct Request {
   Pins pins;
   double memory_limit = 0;  // bytes a rank may use; 0: the least memory of the cluster, less what
                             // libraries take (kReserve)
-  size_t most_judged = 4;   // plans that are compiled and simulated; fewer where the graph is large
+  size_t most_judged = 16;  // plans that are compiled and simulated; fewer where the graph is large
 };
 
 // The share of a device's memory that is left to libraries (NCCL, cuBLAS, the CUDA context).

@@ -68,6 +68,7 @@ json AutoPlanner::candidates(const json& pins, int64_t most) {
                     {"chunks", choice.chunks},
                     {"sequence", choice.sequence},
                     {"checkpoint", choice.checkpoint},
+                    {"every", choice.every},
                     {"zero", choice.zero},
                     {"parts",
                      {{"compute", parts.compute},

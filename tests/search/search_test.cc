@@ -82,6 +82,7 @@ TEST_CASE("two blocks tell the time and memory of any number") {
   for (const int64_t blocks : {3, 8, 20}) {
     Asked asked({.blocks = blocks, .batch = 16}, 1);
     asked.request.pins.micro = 16;
+    asked.request.pins.every = 1;
     const auto on = cluster(1);
     const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 100);
     REQUIRE(all.size() == 2);  // with and without checkpoint
@@ -93,6 +94,22 @@ TEST_CASE("two blocks tell the time and memory of any number") {
       CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.1));
     }
   }
+}
+
+TEST_CASE("each second block run again costs and saves what lies between none and all") {
+  Asked asked({.blocks = 8, .batch = 16}, 1);
+  asked.request.pins = search::parse_pins({{"micro", 16}, {"checkpoint", true}, {"every", 2}});
+  const auto on = cluster(1);
+  const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 100);
+  REQUIRE(all.size() == 1);
+  CHECK_THAT(search::to_string(all[0].choice), Catch::Contains("checkpoint of one block in 2"));
+  double peak = 0;
+  const auto simulated = asked.judge(all[0], on, peak);
+  CHECK(all[0].estimate.seconds == Approx(simulated.step_seconds).epsilon(0.02));
+  CHECK(all[0].estimate.bytes == Approx(peak).epsilon(0.15));
+  asked.request.pins.checkpoint = false;
+  const auto none = search::candidates(asked.request, on, asked.none, asked.traces, 100);
+  CHECK(none[0].estimate.seconds < all[0].estimate.seconds);
 }
 
 TEST_CASE("the plan found is within 2% of the best of all legal plans by the simulator") {

@@ -36,14 +36,19 @@ inline graph::Graph chain(Chain shape) {
   }
   std::string scope;
   Phase phase = Phase::forward;
+  NodeId made_by = -1;  // of backward nodes
   const auto one = [&](std::string op, std::vector<std::pair<std::string, Arg>> args,
                        TensorType type) {
-    return g.add_node(std::move(op), std::move(args), {std::move(type)}, scope, phase)[0];
+    const auto value = g.add_node(std::move(op), std::move(args), {std::move(type)}, scope, phase);
+    g.nodes.back().forward_node = made_by;
+    return value[0];
   };
+  std::vector<NodeId> product_nodes;
   for (size_t k = 0; k < scopes.size(); ++k) {
     scope = scopes[k];
     const auto t = one("aten::t", {{"self", weights[k]}}, weight);
     products.push_back(one("aten::mm", {{"self", inputs[k]}, {"mat2", t}}, activation));
+    product_nodes.push_back(static_cast<NodeId>(g.nodes.size()) - 1);
     inputs.push_back(one("aten::gelu", {{"self", products[k]}}, activation));
   }
   scope = "";
@@ -53,6 +58,7 @@ inline graph::Graph chain(Chain shape) {
       one("aten::mul.Tensor", {{"self", difference}, {"other", difference}}, activation);
   g.outputs.push_back({Output::Kind::loss, "loss", one("aten::mean", {{"self", square}}, scalar)});
   phase = Phase::backward;
+  made_by = static_cast<NodeId>(g.nodes.size()) - 1;
   const auto seed = one("perigee::full", {{"value", 1.0}}, scalar);
   const auto wide = one("perigee::expand", {{"self", seed}}, activation);
   const auto scaled =
@@ -61,8 +67,10 @@ inline graph::Graph chain(Chain shape) {
   auto gradient = one("aten::mul.Tensor", {{"self", scaled}, {"other", difference}}, activation);
   for (size_t k = scopes.size(); k-- > 0;) {
     scope = scopes[k];
+    made_by = product_nodes[k] + 1;  // gelu
     const auto inner =
         one("aten::gelu_backward", {{"grad_output", gradient}, {"self", products[k]}}, activation);
+    made_by = product_nodes[k];
     const auto t = one("aten::t", {{"self", inner}}, {DType::float32, {shape.width, shape.batch}});
     const auto product = one("aten::mm", {{"self", t}, {"mat2", inputs[k]}}, weight);
     g.outputs.push_back({Output::Kind::gradient, scope + ".weight", product});
