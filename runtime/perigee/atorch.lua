@@ -283,11 +283,11 @@ local function use(name, options, more)
   return section
 end
 
-local function items_of(method)
-  return function(draft, items)
-    local config = draft:use(method)
-    for i, item in ipairs(items) do config[i] = item end
-  end
+local pairs_by_name = {}  -- of register_replace_pair
+
+local function set_replacements(draft, items)
+  local config = draft:use("module_replace")
+  for i, item in ipairs(items) do config[i] = pairs_by_name[item] or item end
 end
 
 local low = { "fp16", "bf16" }
@@ -310,7 +310,7 @@ local methods = {
   }, { text = "dtype" }),
   use("half", { { "dtype", "dtype", "fp16", one_of = low, always = true, sets = "half.dtype" } }, { text = "dtype" }),
   use("fp8", fp8_rows),
-  use("module_replace", {}, { items = items_of "module_replace" }),
+  use("module_replace", {}, { items = set_replacements }),
   use("zero1", zero_rows "zero1"),
   use("zero2", zero_rows "zero2"),
   use("fsdp", zero_rows "fsdp"),
@@ -521,6 +521,21 @@ local atorch = dialect.new {
 }
 
 local module = { from_job = atorch.from_job, rows = atorch.rows }
+
+-- Makes a pair of graphs in text form, { pattern, replacement }, known to module_replace by a name. A pair holds for
+-- every floating dtype; `supported_dtypes` may only list some.
+module.register_replace_pair = dialect.at_user(function(name, supported_dtypes, pair)
+  if type(name) ~= "string" or pairs_by_name[name] then
+    fail("[atorch] register_replace_pair takes a new name, but got %s", show(name))
+  end
+  for _, dtype in ipairs(supported_dtypes or {}) do
+    if not dialect.dtype(dtype) then fail("[atorch] supported_dtypes are dtypes, but one is %s", show(dtype)) end
+  end
+  if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" then
+    fail("[atorch] register_replace_pair takes { pattern, replacement }, graphs as text, but got %s", show(pair))
+  end
+  pairs_by_name[name] = { name = name, pattern = pair[1], replacement = pair[2] }
+end)
 
 local function result_of(strategy, given)
   local keys = strategy.set or {}
