@@ -469,7 +469,7 @@ end
 -- Adds the sections that others stand for.
 local function expand(spec, values, warnings, place)
   if not spec.expand then return end
-  spec.expand(values, function(name, given)
+  local ok, why = pcall(spec.expand, values, function(name, given)
     for _, section in ipairs(spec.sections) do
       if section.name == name then
         local checked, more = check_section(spec, section, given, place)
@@ -478,6 +478,7 @@ local function expand(spec, values, warnings, place)
       end
     end
   end, warnings)
+  if not ok then error(type(why) == "string" and why:sub(1, 1) == "[" and place("") .. why or why, 0) end
 end
 
 local function section_function(spec, section, kept)
