@@ -95,7 +95,7 @@ function methods.offload(config) end
 ---@return table
 function methods.overlap(config) end
 
----Layers that the model writes out in primitive ops become one op forward and one backward, which keep less for the backward pass and read memory once: attention, cross_entropy, layer_norm, rms_norm, swiglu, and pairs of your own. Where something else reads a value inside such a layer it stays as it is.
+---Layers that the model writes out in primitive ops become one op forward and one backward, which keep less for the backward pass and read memory once: attention, cross_entropy, layer_norm, rms_norm, rotary, swiglu, and pairs of your own. Where something else reads a value inside such a layer it stays as it is.
 ---@param config? table config: names of built-in pairs (default: all) and pairs of your own, {name, pattern, replacement}: graphs in text form (runtime/README.md section 7).
 ---@return table
 function methods.module_replace(config) end

@@ -1,4 +1,4 @@
--- Layers that the model writes out in primitive ops (attention, norms, cross entropy, SwiGLU) become
+-- Layers that the model writes out in primitive ops (attention, norms, rotary positions, SwiGLU) become
 -- one op forward and one backward, which keep less for the backward pass.
 -- When to use it: with models of your own that spell such layers out; of the built-in ones llama's
 -- SwiGLU gains. `perigee plan --explain` says what was replaced, and what stays and why.

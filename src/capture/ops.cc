@@ -16,6 +16,8 @@ TORCH_LIBRARY(perigee, m) {
       "Tensor output, Tensor logsumexp, bool causal=False, *, float scale, float p=0., "
       "int random_key=0, bool bias_grad=False) -> (Tensor d_query, Tensor d_key, Tensor d_value, "
       "Tensor d_bias)");
+  m.def("rotary(Tensor self, Tensor cos, Tensor sin) -> Tensor");
+  m.def("rotary_backward(Tensor grad, Tensor cos, Tensor sin) -> Tensor");
   m.def("swiglu(Tensor gate, Tensor up) -> Tensor");
   m.def("swiglu_backward(Tensor grad, Tensor gate, Tensor up) -> (Tensor d_gate, Tensor d_up)");
   m.def("rms_norm(Tensor self, Tensor? weight=None, *, float eps) -> (Tensor output, Tensor rstd)");

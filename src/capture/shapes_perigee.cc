@@ -79,6 +79,8 @@ ShapeTable perigee_shapes() {
       {"perigee::dropout", like<0>},
       {"perigee::attention", attention},
       {"perigee::attention_backward", attention_backward},
+      {"perigee::rotary", like<0>},
+      {"perigee::rotary_backward", like<0>},
       {"perigee::swiglu", like<0>},
       {"perigee::swiglu_backward", like<1, 2>},
       {"perigee::rms_norm", rms_norm},

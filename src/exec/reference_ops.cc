@@ -217,6 +217,27 @@ Kernel attention_backward(const Arguments& a) { return attention_backward_math(a
 
 // ---- RMS norm
 
+// The two halves of the last dim change places, one of them with its sign changed.
+Tensor turned(const Tensor& x, bool back) {
+  const auto halves = x.chunk(2, -1);
+  return back ? at::cat({halves[1], -halves[0]}, -1) : at::cat({-halves[1], halves[0]}, -1);
+}
+
+Kernel rotary(const Arguments& a) {
+  return [self = a.operand("self"), cos = a.operand("cos"), sin = a.operand("sin")](
+             Operands in, Results out, const Draw&) {
+    const auto x = widen(in[self]);
+    out[0] = (x * widen(in[cos]) + turned(x, false) * widen(in[sin])).to(in[self].scalar_type());
+  };
+}
+Kernel rotary_backward(const Arguments& a) {
+  return [grad = a.operand("grad"), cos = a.operand("cos"), sin = a.operand("sin")](
+             Operands in, Results out, const Draw&) {
+    const auto g = widen(in[grad]);
+    out[0] = (g * widen(in[cos]) + turned(g * widen(in[sin]), true)).to(in[grad].scalar_type());
+  };
+}
+
 Kernel swiglu(const Arguments& a) {
   return [gate = a.operand("gate"), up = a.operand("up")](Operands in, Results out, const Draw&) {
     out[0] = (at::silu(widen(in[gate])) * widen(in[up])).to(in[gate].scalar_type());
@@ -368,6 +389,8 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::fp8_amax", fp8_amax},
     {"perigee::fp8_scale", fp8_scale},
     {"perigee::fp8_history", fp8_history},
+    {"perigee::rotary", rotary},
+    {"perigee::rotary_backward", rotary_backward},
     {"perigee::swiglu", swiglu},
     {"perigee::swiglu_backward", swiglu_backward},
     {"perigee::rms_norm", rms_norm},

@@ -50,6 +50,7 @@ class Sketch {
 void add_norm_fusions(std::vector<RewriteRule>& rules);
 void add_attention_fusions(std::vector<RewriteRule>& rules);
 void add_loss_fusions(std::vector<RewriteRule>& rules);
+void add_rotary_fusions(std::vector<RewriteRule>& rules);
 void add_swiglu_fusions(std::vector<RewriteRule>& rules);
 
 }  // namespace perigee::graph

@@ -12,6 +12,7 @@ const std::vector<RewriteRule>& fusions() {
     add_attention_fusions(all);
     add_loss_fusions(all);
     add_norm_fusions(all);
+    add_rotary_fusions(all);
     add_swiglu_fusions(all);
     return all;
   }();

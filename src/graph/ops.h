@@ -23,6 +23,8 @@
 //       of attention to the keys of both, typed as logsumexp; shard/ adds it
 //   perigee::swiglu(gate, up)                  silu(gate) * up
 //   perigee::swiglu_backward(grad, gate, up) -> (d_gate, d_up)
+//   perigee::rotary(self [*,s,d], cos [s,d], sin [s,d])   self * cos + cat(-second, first half of self) * sin
+//   perigee::rotary_backward(grad [*,s,d], cos, sin) -> d_self
 //   perigee::rms_norm(self [*, n], weight? [n], eps) -> (output, rstd [*, 1])
 //   perigee::rms_norm_backward(grad, self, weight?, rstd) -> (d_self, d_weight?)
 //   perigee::cross_entropy(logits [n, c], target [n], weight? [c], ignore_index, label_smoothing)

@@ -16,7 +16,8 @@ class ModuleReplace : public Method {
   std::string_view doc() const override {
     return "Layers that the model writes out in primitive ops become one op forward and one "
            "backward, which keep less for the backward pass and read memory once: attention, "
-           "cross_entropy, layer_norm, rms_norm, swiglu, and pairs of your own. Where something "
+           "cross_entropy, layer_norm, rms_norm, rotary, swiglu, and pairs of your own. Where "
+           "something "
            "else reads a value inside such a layer it stays as it is.";
   }
   std::string_view items() const override {

@@ -64,12 +64,15 @@ void add_norm_rules(Rules& rules) {
   rules.add("aten::native_layer_norm_backward", {layer_norm<true>});
   rules.add("aten::native_group_norm", {group_norm<false>});
   rules.add("aten::native_group_norm_backward", {group_norm<true>});
-  add_text_rules(rules,
-                 {
-                     {"perigee::rms_norm", "self: b* h^, weight?: h -> b* h, b* 1; eps"},
-                     {"perigee::rms_norm_backward",
-                      "grad: b+* h^, self: b* h, weight?: h, rstd: b* 1 -> b* h, h; linear(grad)"},
-                 });
+  add_text_rules(
+      rules,
+      {
+          {"perigee::rotary", "self: b* s d^, cos: s d, sin: s d -> b* s d; linear(self)"},
+          {"perigee::rotary_backward", "grad: b* s d^, cos: s d, sin: s d -> b* s d; linear(grad)"},
+          {"perigee::rms_norm", "self: b* h^, weight?: h -> b* h, b* 1; eps"},
+          {"perigee::rms_norm_backward",
+           "grad: b+* h^, self: b* h, weight?: h, rstd: b* 1 -> b* h, h; linear(grad)"},
+      });
 }
 
 }  // namespace perigee::shard

@@ -151,6 +151,22 @@ TEST_CASE("rms norm's kernels equal the reference") {
   require_close(d_fast, d_slow, tolerance(type));
 }
 
+TEST_CASE("rotary's kernels equal the reference, of transposed heads too") {
+  const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
+  const bool transposed = GENERATE(false, true);
+  const int64_t half = GENERATE(3, 32);
+  const auto heads = transposed ? at::randn({2, 5, 3, 2 * half}, type).transpose(1, 2)
+                                : at::randn({2, 3, 5, 2 * half}, type);
+  const auto cos = at::randn({5, 2 * half}, type), sin = at::randn({5, 2 * half}, type);
+  const std::vector<graph::TensorType> types = {{dtype_of(type), {2, 3, 5, 2 * half}}};
+  for (const auto& [op, operand] : std::vector<std::pair<std::string, std::string>>{
+           {"perigee::rotary", "self"}, {"perigee::rotary_backward", "grad"}}) {
+    INFO(op);
+    const auto [fast, slow] = both(op, {{operand, heads}, {"cos", cos}, {"sin", sin}}, {}, types);
+    require_close(fast, slow, tolerance(type));
+  }
+}
+
 TEST_CASE("cross entropy's kernels equal the reference, ignored labels and smoothing too") {
   const auto type = GENERATE(at::kDouble, at::kFloat, at::kBFloat16);
   const double smoothing = GENERATE(0.0, 0.1);

@@ -122,8 +122,11 @@ class Draw {
       copies = data;
       use("local_sgd", R"({"every": 2})");
     }
-    if (coin(0.4))
-      use("checkpoint", coin(0.5) ? R"(["blocks.*"])" : R"({"wrap_class": ["blocks.1"]})");
+    if (coin(0.4)) {
+      static const char* const ways[] = {R"(["blocks.*"])", R"({"wrap_class": ["blocks.1"]})",
+                                         R"({"1": "blocks.*", "kept_microbatches": 1})"};
+      use("checkpoint", ways[number(pipe ? 3 : 2)]);
+    }
     if (coin(0.4)) {
       static const char* const ways[] = {R"({"bucket_mb": 0.001})", R"({"overlap": false})",
                                          R"({"bucket_mb": 0.001, "communicators": 2})",

@@ -236,6 +236,46 @@ TEST_CASE("layers written out are replaced, and train as before") {
   }
 }
 
+TEST_CASE("rotary positions of llama become one op, sharded in any way") {
+  torch::manual_seed(5);
+  const auto given = built_in(kLlama, kRows);
+  const auto plan =
+      plan_of(given, strategy_on(R"(["data", 1])", R"(["module_replace", ["rotary"]])"), kRows);
+  const auto graph = graph::eliminate_dead_code(plan::apply(plan.rewrites, given.graph));
+  const auto of = [&](const std::string& op) {
+    return std::count_if(graph.nodes.begin(), graph.nodes.end(),
+                         [&](const graph::Node& node) { return node.op == op; });
+  };
+  CHECK(of("perigee::rotary") == 2 * 2);  // queries and keys of two blocks
+  CHECK(of("perigee::rotary_backward") == 2 * 2);
+  CHECK(of("aten::split.Tensor") == 0);
+  CHECK(of("aten::neg") == 0);
+  const auto one = train(given, plan_of(given, kAlone, kRows))[0];
+  const auto ranks = train(given, plan);
+  CHECK(compare(one, ranks) == "");
+  CHECK(compare_memory(given, plan, ranks) == "");
+  for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
+           {R"(["data", 2])", ""},
+           {R"(["tensor", 2], ["data", 2])", R"(, ["tensor_parallel", {"sequence": true}])"},
+           {R"(["sequence", 2])", R"(, ["sequence_parallel", {}])"},
+           {R"(["context", 3])", R"(, ["context_parallel", {}])"},
+           {R"(["pipe", 2])", R"(, ["pipeline_parallel", {}], ["checkpoint", ["blocks.*"]])"}}) {
+    INFO(axes << more);
+    const auto sharded =
+        plan_of(given, strategy_on(axes, R"(["module_replace", ["rotary"]])" + more, 1), kRows);
+    CHECK(compare(one, train(given, sharded)) == "");
+  }
+  // Turned the other way.
+  auto wrong = plan;
+  for (const auto& rule : graph::fusions()) {
+    if (rule.name != "rotary") continue;
+    auto other = rule.replacement;
+    for (auto& node : other.nodes) std::swap(node.args[1].second, node.args[2].second);
+    wrong.rewrites = {{"wrong", graph::print(rule.pattern), graph::print(other)}};
+  }
+  CHECK(compare(one, train(given, wrong)) != "");
+}
+
 TEST_CASE("what is replaced takes less memory") {
   for (const bool rms : {false, true}) {
     const Style style{.norm = rms ? kRmsNorms[0] : kLayerNorms[0], .bias = !rms};

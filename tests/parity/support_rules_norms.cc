@@ -80,6 +80,16 @@ void norms(Cases& cases) {
             {{"grad", c.real(shape)}, {"self", self}, {"weight", weight}, {"rstd", saved[1]}},
             types);
   };
+  cases["perigee::rotary"] = [](Case& c) {
+    auto shape = c.sizes(4, 2);
+    shape.back() *= 2;
+    const Shape angles(shape.end() - 2, shape.end());
+    const auto cos = c.real(angles), sin = c.real(angles);
+    c.typed("perigee::rotary", {{"self", c.real(shape)}, {"cos", cos}, {"sin", sin}},
+            {real_type(shape)});
+    c.typed("perigee::rotary_backward", {{"grad", c.real(shape)}, {"cos", cos}, {"sin", sin}},
+            {real_type(shape)});
+  };
   cases["perigee::swiglu"] = [](Case& c) {
     const auto shape = c.sizes(4);
     const auto gate = c.real(shape), up = c.real(shape);

@@ -126,6 +126,31 @@ void rms_norm() {
       x.numel());
 }
 
+// Queries of a llama as their heads are transposed, forward and backward; the rival is what a model
+// writes, and what autograd makes of it.
+void rotary() {
+  const auto x = at::randn({8, 256, 8, 64}).transpose(1, 2);
+  const auto g = at::randn({8, 8, 256, 64}), cos = at::randn({256, 64}), sin = at::randn({256, 64});
+  const std::vector<graph::TensorType> types = {exec::type_of(g)};
+  Call there("perigee::rotary", {{"self", x}, {"cos", cos}, {"sin", sin}}, {}, types),
+      back("perigee::rotary_backward", {{"grad", g}, {"cos", cos}, {"sin", sin}}, {}, types);
+  const auto written = [&] {
+    const auto halves = x.chunk(2, -1);
+    return x * cos + at::cat({-halves[1], halves[0]}, -1) * sin;
+  };
+  const auto written_back = [&] {
+    const auto halves = (g * sin).chunk(2, -1);
+    return g * cos + at::cat({halves[1], -halves[0]}, -1);
+  };
+  there(), back();
+  compare(
+      "rotary / written out", [&] { there(); }, written, close(there.results[0], written()),
+      x.numel());
+  compare(
+      "rotary's backward / written out", [&] { back(); }, written_back,
+      close(back.results[0], written_back()), x.numel());
+}
+
 // What an instruction costs above the op that it calls.
 void overhead() {
   const auto x = at::randn({4}), y = at::randn({4});
@@ -152,6 +177,7 @@ int main() {
   cross_entropy();
   c10::AutoGradMode no_grad(false);
   rms_norm();
+  rotary();
   overhead();
   adamw();
 }

@@ -35,6 +35,8 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::scale_", kernels::scale},
       {"perigee::sgd_", kernels::sgd},
       {"perigee::squared_norm", kernels::squared_norm},
+      {"perigee::rotary", kernels::rotary},
+      {"perigee::rotary_backward", kernels::rotary_backward},
       {"perigee::swiglu", kernels::swiglu},
       {"perigee::swiglu_backward", kernels::swiglu_backward},
       {"perigee::update_loss_scale_", kernels::update_loss_scale},

@@ -26,6 +26,10 @@ Kernel gelu(const Arguments& arguments);
 Kernel gelu_backward(const Arguments& arguments);
 
 // float32 and bfloat16, computed in float32.
+Kernel rotary(const Arguments& arguments);
+Kernel rotary_backward(const Arguments& arguments);
+
+// float32 and bfloat16, computed in float32.
 Kernel swiglu(const Arguments& arguments);
 Kernel swiglu_backward(const Arguments& arguments);
 

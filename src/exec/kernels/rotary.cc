@@ -1,0 +1,87 @@
+// Rotary positions and their derivative, of float32 and bfloat16, one pass each over strided rows.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "exec/kernels/kernels.h"
+#include "exec/kernels/lanes_op.h"
+
+namespace perigee::exec::kernels {
+namespace {
+
+using at::Tensor;
+
+// y = x * cos + cat(-x2, x1) * sin of one row of two halves, and its derivative.
+#define PERIGEE_ROTARY(T)                                                                   \
+  PERIGEE_SIMD void turn(const T* x, const T* cos, const T* sin, T* y, int64_t half) {      \
+    for (int64_t i = 0; i < half; i += kLanes) {                                            \
+      const int64_t count = half - i < kLanes ? half - i : kLanes;                          \
+      const Floats a = load_lanes(x + i, count, 0), b = load_lanes(x + half + i, count, 0); \
+      const Floats c = load_lanes(cos + i, count, 0), s = load_lanes(sin + i, count, 0);    \
+      const Floats d = load_lanes(cos + half + i, count, 0),                                \
+                   t = load_lanes(sin + half + i, count, 0);                                \
+      store_lanes(y + i, a * c - b * s, count);                                             \
+      store_lanes(y + half + i, b * d + a * t, count);                                      \
+    }                                                                                       \
+  }                                                                                         \
+  PERIGEE_SIMD void turn_back(const T* g, const T* cos, const T* sin, T* x, int64_t half) { \
+    for (int64_t i = 0; i < half; i += kLanes) {                                            \
+      const int64_t count = half - i < kLanes ? half - i : kLanes;                          \
+      const Floats a = load_lanes(g + i, count, 0), b = load_lanes(g + half + i, count, 0); \
+      const Floats c = load_lanes(cos + i, count, 0), s = load_lanes(sin + i, count, 0);    \
+      const Floats d = load_lanes(cos + half + i, count, 0),                                \
+                   t = load_lanes(sin + half + i, count, 0);                                \
+      store_lanes(x + i, a * c + b * t, count);                                             \
+      store_lanes(x + half + i, b * d - a * s, count);                                      \
+    }                                                                                       \
+  }
+PERIGEE_ROTARY(float)
+PERIGEE_ROTARY(c10::BFloat16)
+#undef PERIGEE_ROTARY
+
+// Heads are often a transposed dim: rows are found by their strides.
+int64_t offset_of(const Tensor& x, int64_t row) {
+  int64_t offset = 0;
+  for (int64_t d = x.dim() - 2; d >= 0; --d) {
+    offset += row % x.size(d) * x.stride(d);
+    row /= x.size(d);
+  }
+  return offset;
+}
+
+Kernel rotation(const Arguments& a, const char* operand, bool back) {
+  if (!has_lanes(a)) return {};
+  return [self = a.operand(operand), first = a.operand("cos"), second = a.operand("sin"), back](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto x = in[self].stride(-1) == 1 ? in[self] : in[self].contiguous();
+    const auto cos = in[first].contiguous(), sin = in[second].contiguous();
+    out[0] = at::empty(x.sizes(), x.options());
+    const int64_t width = x.size(-1), positions = x.size(-2);
+    if (x.numel() == 0) return;
+    dispatch_lanes(x.scalar_type(), [&]<class T>() {
+      const T *from = x.const_data_ptr<T>(), *c = cos.const_data_ptr<T>(),
+              *s = sin.const_data_ptr<T>();
+      T* to = out[0].mutable_data_ptr<T>();
+      at::parallel_for(0, x.numel() / width, std::max<int64_t>(1, kGrain / width),
+                       [&](int64_t begin, int64_t end) {
+                         for (int64_t row = begin; row < end; ++row) {
+                           const int64_t angle = row % positions * width;
+                           const T* one = from + offset_of(x, row);
+                           if (back) {
+                             turn_back(one, c + angle, s + angle, to + row * width, width / 2);
+                           } else {
+                             turn(one, c + angle, s + angle, to + row * width, width / 2);
+                           }
+                         }
+                       });
+    });
+  };
+}
+
+}  // namespace
+
+Kernel rotary(const Arguments& a) { return rotation(a, "self", false); }
+Kernel rotary_backward(const Arguments& a) { return rotation(a, "grad", true); }
+
+}  // namespace perigee::exec::kernels
