@@ -1,4 +1,4 @@
--- Megatron-Core: the sequence over two levels of context ranks: an exchange of heads, then keys and values gathered.
+-- Megatron-Core: the sequence over two levels of context ranks: an exchange of heads, and a ring.
 -- When to use it: as the start of what a ModelParallelConfig for very long sequences becomes.
 local megatron = require "perigee.megatron"
 

@@ -82,7 +82,7 @@ local model_parallel = {
   { "enable_autocast", "boolean", false, sets = autocast },
   { "autocast_dtype", "dtype", nil, with = "enable_autocast" },
   { "num_microbatches_with_partial_activation_checkpoints", "integer", nil, least = 0,
-    missing = "every microbatch recomputes the same scopes: the method checkpoint names them" },
+    sets = function(draft, value) draft:use("checkpoint", { "auto", kept_microbatches = value }) end },
   { "gradient_accumulation_fusion", "boolean", false, sets = "overlap.accumulate" },
   { "async_tensor_model_parallel_allreduce", "boolean", false, no_effect = "overlap is always planned" },
   { "use_te_rng_tracker", "boolean", false, no_effect = "random ops carry seeds of their own" },
@@ -268,13 +268,13 @@ local function place_experts(draft, o)
   end
 end
 
--- One level, or two: an exchange of heads between neighbours, and keys and values gathered beyond.
+-- One level, a ring, or two: an exchange of heads between neighbours, and a ring beyond. Each rank has two slices.
 local function place_context(draft, o)
   local levels = o.hierarchical_context_parallel_sizes or { 1, o.context_parallel_size }
   draft:axis("sequence", levels[1])
   draft:axis("context", levels[2])
   if levels[1] > 1 then draft:use("sequence_parallel") end
-  if levels[2] > 1 then draft:use("context_parallel") end
+  if levels[2] > 1 then draft:use("context_parallel", { attention = "ring", load_balance = true }) end
 end
 
 local function build(draft, given)
