@@ -297,11 +297,10 @@ class Page {
                 {false, true, false, false, false, false},
                 {}};
     for (const auto& row : rows) {
-      std::string at;
-      if (!row.stages.empty()) {
-        at = row.stages.size() == 1
-                 ? std::to_string(*row.stages.begin())
-                 : fmt::format("{} to {}", *row.stages.begin(), *row.stages.rbegin());
+      std::string at = fmt::format("{}", fmt::join(row.stages, ", "));
+      const auto many = static_cast<int>(row.stages.size());
+      if (many > 2 && *row.stages.rbegin() - *row.stages.begin() == many - 1) {
+        at = fmt::format("{} to {}", *row.stages.begin(), *row.stages.rbegin());
       }
       table.rows.push_back(
           {row.cells[0], std::to_string(row.count), row.cells[1], row.cells[2], row.cells[3], at});
