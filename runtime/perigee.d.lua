@@ -20,8 +20,8 @@ function methods.tensor_parallel(config) end
 ---@return table
 function methods.sequence_parallel(config) end
 
----Shards activations on their sequence over an axis of the mesh, through attention: its keys and values are gathered, or exchanged for heads.
----@param config? table config: axis (string): the axis; default `context`; attention (string): all_gather (default): every rank sees all keys and values; all_to_all: all of some heads.
+---Shards activations on their sequence over an axis of the mesh, through attention: its keys and values are gathered, go round the ranks, or are exchanged for heads. Under a causal mask all ranks get the same work.
+---@param config? table config: axis (string): the axis; default `context`; attention (string): all_gather (default): every rank sees all keys and values; ring: they go round, a part at a time; all_to_all: all of some heads; hierarchical: all_to_all within `inner`, a ring over `axis`; inner (string): the axis of hierarchical's all_to_all; default `sequence`; load_balance (boolean): of all_gather and ring: each rank has a piece from the front of the sequence and one from its end; default where attention is causal and the sequence divides so.
 ---@return table
 function methods.context_parallel(config) end
 
@@ -56,7 +56,7 @@ function methods.gradient_accumulation(config) end
 function methods.grad_comm(config) end
 
 ---Computes the matched scopes again in the backward pass instead of keeping their results: less memory for more work. Dropout draws the same numbers again.
----@param config? table config: scope or module type, ..., or `auto`: the longest row of numbered modules; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); kept (list): scopes of the longest row of numbered modules whose results are kept: those between run again, but for those behind the last; instead of scopes; most (integer): only the first so many of the matched scopes; default all; every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`); memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
+---@param config? table config: scope or module type, ..., or `auto`: the longest row of numbered modules; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); kept (list): scopes of the longest row of numbered modules whose results are kept: those between run again, but for those behind the last; instead of scopes; most (integer): only the first so many of the matched scopes; default all; every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`); kept_microbatches (integer): with pipeline_parallel: of the microbatches in flight on a stage so many keep their results, and the others run the scopes again; without zero2, fsdp and offloaded activations; default 0; memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
 ---@return table
 function methods.checkpoint(config) end
 
@@ -169,6 +169,12 @@ local profiler = {}
 ---@param strategy table a list of methods
 ---@return table
 function profiler.estimate(strategy) end
+
+---Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much more a step takes with it than without it, and the rank that takes the most memory (below 0: it saves so much), by the simulator and the compiled programs, both ways. Where there is no plan without it, `refused` says why.
+---@param strategy table a list of methods
+---@param method? string the cost of this one alone; default all
+---@return table
+function profiler.costs(strategy, method) end
 
 ---Measures the ops of the strategy's plan on this machine, keeps them in the profile, and returns what estimate does, with ops and measured (how many of them).
 ---@param strategy table a list of methods
