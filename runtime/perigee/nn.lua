@@ -219,7 +219,7 @@ function nn.Dropout:forward(x) return torch.dropout(x, self.p, self.training) en
 -- Functions as modules, for Sequential.
 local function activation(name, run)
   local layer = nn.Module(name)
-  function layer:forward(x) return run(x) end
+  function layer.forward(_, x) return run(x) end
   return layer
 end
 nn.Identity = activation("Identity", function(x) return x end)
