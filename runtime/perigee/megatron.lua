@@ -61,7 +61,7 @@ local model_parallel = {
   { "sequence_parallel", "boolean", false, sets = "tensor_parallel.sequence" },
   { "context_parallel_size", "integer", 1, least = 1, with = "build" },
   { "hierarchical_context_parallel_sizes", "list", nil, of = "integer", with = "build",
-    check = function(sizes) if #sizes ~= 2 then return "must have two levels: all-to-all, then gathered keys" end end },
+    check = function(sizes) if #sizes ~= 2 then return "must have two levels: all-to-all, then a ring" end end },
   { "expert_model_parallel_size", "integer", 1, least = 1, with = "build" },
   { "expert_tensor_parallel_size", "integer", nil, least = 1, with = "build" },
   { "moe_extended_tp", "boolean", false, no_effect = "expert_tensor_parallel_size takes its place" },
@@ -190,6 +190,11 @@ local rules = {
     "delay_wgrad_compute is not available yet without stages: it needs pipeline_model_parallel_size above 1" },
   { function(o) return o.delay_wgrad_compute and o.virtual_pipeline_model_parallel_size end, "delay_wgrad_compute",
     "delay_wgrad_compute is not available yet with virtual_pipeline_model_parallel_size: leave one of them out" },
+  { function(o) return (o.num_microbatches_with_partial_activation_checkpoints or 0) > 0
+      and o.pipeline_model_parallel_size == 1 end,
+    "num_microbatches_with_partial_activation_checkpoints",
+    "num_microbatches_with_partial_activation_checkpoints is of those in flight on a stage: "
+      .. "pipeline_model_parallel_size must be above 1, but got %s microbatches of one stage" },
   { function(o) return o.hierarchical_context_parallel_sizes
       and product(o.hierarchical_context_parallel_sizes) ~= o.context_parallel_size end,
     "hierarchical_context_parallel_sizes",

@@ -460,8 +460,12 @@ TEST_CASE("every option refuses a wrong type and a wrong name at the user's line
 TEST_CASE("what the pages of the dialects show is what a user can write") {
   const Folder folder;
   for (const std::string page : {"README", "from_atorch", "from_epl", "from_megatron"}) {
-    const auto text = read_file("runtime/" + page + ".md", "test");
-    auto at = page == "README" ? text.find("\n## 10.") : 0;
+    auto text = read_file("runtime/" + page + ".md", "test");
+    size_t at = 0;
+    if (page == "README") {
+      at = text.find("\n## 10.");
+      text.resize(text.find("\n## 11."));
+    }
     int scripts = 0, jobs = 0;
     for (; (at = text.find("\n```", at)) != std::string::npos; ++at) {
       const auto begin = text.find('\n', at + 1), end = text.find("\n```", begin);

@@ -116,12 +116,12 @@ TEST_CASE("the device's peak falls by what lies on the host but for what is unde
   CHECK(state.host_bytes < 2 * 8 * elements + 64 * 100);
   CHECK(state.peak_bytes < plain.peak_bytes);
 
-  // Of four blocks' activations two are on the device at a time.
+  // Of four blocks' activations two are on the device at a time (and the peaks are of two ops).
   const auto kept = program_of(given, strategy_on(kOne, R"(["offload", ["blocks.*"]])"));
   const auto one = program_of(given, strategy_on(kOne, R"(["offload", ["blocks.1"]])")).host_bytes;
   CHECK(bytes_of(kept, Frame::Kind::scratch, true) == kept.host_bytes);
   CHECK(kept.host_bytes >= 4 * one - 64 * 100);
-  CHECK(plain.peak_bytes - kept.peak_bytes >= kept.host_bytes - 2 * one - 64 * 100);
+  CHECK(plain.peak_bytes - kept.peak_bytes >= kept.host_bytes - 2 * one - 64 * 150);
 
   // Ranks' parts of the parameters leave it too.
   const auto whole = program_of(given, strategy_on(kTwo, R"(["fsdp", {}])"));

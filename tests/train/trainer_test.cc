@@ -62,6 +62,12 @@ std::string toml(const std::string& model) {
          (on_gpu() ? "cuda" : "cpu") + "'\n";
 }
 
+// A search may choose a pipeline, of other microbatches.
+Strategy data_parallel(int64_t ranks) {
+  const auto text = fmt::format(R"([["parallel_mode", [["data", {}]]]])", ranks);
+  return methods::from_json(methods::Json::parse(text), "test");
+}
+
 void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& a,
                  const std::pair<std::vector<double>, std::vector<at::Tensor>>& b) {
   REQUIRE(a.first.size() == 3);
@@ -123,8 +129,8 @@ TEST_CASE("models that couple samples equal one rank with the same microbatches"
   for (const auto& model : models) {
     CAPTURE(model);
     Setup setup(toml(model));
-    check_equal(setup.run(1, 8), setup.run(2, 4));
-    check_equal(setup.run(1, 4), setup.run(2, 2));
+    check_equal(setup.run(1, 8, data_parallel(1)), setup.run(2, 4, data_parallel(2)));
+    check_equal(setup.run(1, 4, data_parallel(1)), setup.run(2, 2, data_parallel(2)));
   }
 }
 
@@ -134,11 +140,11 @@ TEST_CASE("a mixture of experts in microbatches is the mean of what each gives b
       "capacity = 0.75\nbalance = 0.1";
   Setup setup(toml(model));
   // Any ranks with the same global microbatch; other microbatches are other numbers.
-  const auto four = setup.run(1, 4);
-  check_equal(four, setup.run(2, 2));
-  check_equal(four, setup.run(4, 1));
-  check_equal(setup.run(1, 2), setup.run(2, 1));
-  CHECK(std::abs(four.first[0] - setup.run(1, 8).first[0]) > 1e-6);
+  const auto four = setup.run(1, 4, data_parallel(1));
+  check_equal(four, setup.run(2, 2, data_parallel(2)));
+  check_equal(four, setup.run(4, 1, data_parallel(4)));
+  check_equal(setup.run(1, 2, data_parallel(1)), setup.run(2, 1, data_parallel(2)));
+  CHECK(std::abs(four.first[0] - setup.run(1, 8, data_parallel(1)).first[0]) > 1e-6);
 
   // Two microbatches by hand: the step's loss and gradients are the means of those of its halves.
   auto half = setup.job;
