@@ -133,9 +133,9 @@ struct Cluster {
 // A table of another system's names ([megatron], [epl.pipeline]), which says what a strategy would.
 // runtime/perigee/NAME.lua knows its keys.
 struct Dialect {
-  std::string name;  // megatron, epl, atorch, alpa, autodist; "": there is none
-  std::string text;  // the table as TOML, with its head
-  std::string file;  // of the job
+  std::string name;                           // megatron, epl, atorch; "": there is none
+  std::string text;                           // the table as TOML, with its head
+  std::string file;                           // of the job
   std::map<std::string, std::string> places;  // "file:line:column: " by key ("pipeline.strategy")
   bool operator==(const Dialect& other) const { return name == other.name && text == other.text; }
 };

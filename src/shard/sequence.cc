@@ -100,11 +100,17 @@ class Placing {
            "but has {} (load_balance = false needs one for each)",
            2 * parts_ * others_, sharding_.axis, length_);
     }
-    const bool ring = sharding_.attention == SequenceSharding::Attention::ring;
-    if (biased && (zigzag_ || ring)) {
-      fail(method_, "{} attention has no bias, but {} has one: attention = \"all_gather\"{}",
-           ring ? "ring" : "load_balance: such", biased->scope,
-           zigzag_ ? " and load_balance = false" : "");
+    if (!biased) return;
+    if (sharding_.attention == SequenceSharding::Attention::ring) {
+      fail(method_,
+           "keys and values go round where attention has no bias, but {} has one: use "
+           "attention = \"all_gather\"",
+           biased->scope);
+    }
+    if (zigzag_) {
+      fail(method_,
+           "load_balance is of attention without a bias, but {} has one: use load_balance = false",
+           biased->scope);
     }
   }
 

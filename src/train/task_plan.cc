@@ -1,0 +1,143 @@
+#include "train/task_plan.h"
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "binding/model.h"
+#include "capture/models.h"
+#include "exec/tensor.h"
+#include "profile/times.h"
+#include "profile/traces.h"
+#include "search/page.h"
+#include "search/report.h"
+#include "search/simulate.h"
+#include "train/known.h"
+#include "train/local_cluster.h"
+#include "train/machine.h"
+#include "train/step_spec.h"
+#include "train/tokenizer.h"
+#include "train/trainer.h"
+
+namespace perigee::train {
+namespace {
+
+binding::LuaModelSettings lua_settings(const Task& task, const job::Job& job) {
+  binding::LuaModelSettings settings;
+  settings.file = job.model.text("file");
+  settings.job = describe(job);
+  const bool bytes = job.data.tokenizer == "bytes";
+  settings.job["data"]["vocab"] = bytes ? 256 : make_tokenizer(job.data.tokenizer)->vocab();
+  settings.lua.limits = {task.script_seconds, task.script_megabytes};
+  settings.lua.seed = static_cast<uint64_t>(job.seed);
+  settings.lua.runtime_folder = task.runtime_folder;
+  return settings;
+}
+
+Strategy open_strategy(const Task& task) {
+  if (!task.plan_file.empty()) {
+    return Strategy::plan(plan::parse(read_file(task.plan_file, "plan"), task.plan_file));
+  }
+  if (task.strategy == "auto" && task.plain) return Strategy::data("[]");
+  const ScriptOptions options{task.script_seconds, task.script_megabytes,
+                              static_cast<uint64_t>(task.job.seed), task.runtime_folder};
+  if (task.strategy != "auto") return Strategy::file(task.strategy, options);
+  if (!task.job.dialect.name.empty()) return Strategy::dialect(task.job.dialect, options);
+  return {};
+}
+
+}  // namespace
+
+job::Job completed(const Task& task) {
+  auto job = task.job;
+  if (job.model.values.contains("vocab") && job.model.integer("vocab") == 0) {
+    job.model.values["vocab"] = make_tokenizer(job.data.tokenizer)->vocab();
+  }
+  if (job.model.kind == "lua") {
+    job.model.fields.clear();
+    for (const auto& field : binding::lua_batch(lua_settings(task, job))) {
+      job.model.fields.push_back({field.name, std::string(graph::name_of(field.dtype)), field.shape,
+                                  field.classes, field.shift});
+    }
+  }
+  return job;
+}
+
+std::shared_ptr<const Source> open_model(const Task& task) {
+  const auto& job = task.job;
+  if (job.model.kind == "torchscript" || job.model.kind == "plugin") {
+    auto model = job.model.kind == "torchscript"
+                     ? load_script(job.model.text("file"))
+                     : load_plugin(job.model.text("file"), describe(job)["model"].dump());
+    auto data = open_data(job);
+    return std::make_shared<Source>(model.module, data.training->at(0, {0, 1}), model.forward);
+  }
+  const bool lua = job.model.kind == "lua";
+  auto built =
+      lua ? binding::load_lua(lua_settings(task, job)) : make_model(job.model, job.data.sequence);
+  Batch example;
+  if (built.batch.empty()) example = open_data(job).training->at(0, {0, 1});
+  for (const auto& field : built.batch) {
+    auto shape = field.shape;
+    shape.insert(shape.begin(), 1);
+    example[field.name] = at::empty(
+        shape, at::TensorOptions().device(at::kMeta).dtype(exec::scalar_type(field.dtype)));
+  }
+  return std::make_shared<Source>(built.model.module, example, built.model.forward);
+}
+
+Planned plan_task(const Task& task, const std::string& plan_text) {
+  auto source = open_model(task);
+  auto strategy = open_strategy(task);
+  if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text));
+  return perigee::make_plan(std::move(source), strategy, task.job,
+                            {task.world_given ? task.world : 0, task.runtime_folder});
+}
+
+std::string read_own_plan(const std::string& file) {
+  auto text = read_file(file, "plan");
+  try {
+    plan::parse(text, file);
+  } catch (const Error&) {
+    fail("plan",
+         "{} must be as it was written, but it is no plan: copy it again, or go on with --plan or "
+         "--strategy",
+         file);
+  }
+  return text;
+}
+
+void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
+             compile::TraceSource& traces) {
+  const double seconds = plan.prediction.step_seconds;
+  const auto spec = step_spec(job, graph);
+  plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
+  plan.prediction = compile::predict_memory(graph, plan, spec, traces);
+  plan.prediction.step_seconds = seconds;
+}
+
+void predict_known(Planned& planned, const job::Job& job) {
+  Known known(job);
+  predict(planned.plan, planned.captured.graph, job, known.traces());
+}
+
+std::string page_of(const Planned& planned, const job::Job& job,
+                    const std::string& runtime_folder) {
+  const auto& graph = planned.captured.graph;
+  const auto cluster = cluster_of(job, planned.plan.mesh.size(), runtime_folder);
+  Known known(job);
+  const auto programs =
+      compile::compile_all(graph, planned.plan, step_spec(job, graph), known.traces());
+  search::OpCosts costs(cluster, known.times());
+  const auto simulation = search::simulate(
+      programs, planned.plan.mesh, costs, {.runs = true, .stage_axis = planned.plan.pipeline.axis});
+  return search::to_html({.title = job.name,
+                          .graph = graph,
+                          .plan = planned.plan,
+                          .programs = programs,
+                          .simulation = simulation,
+                          .costs = costs,
+                          .found = planned.found.get()});
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,37 @@
+// From a command's task to the plan of its job: the model, the strategy, and what is foretold.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "compile/trace.h"
+#include "job/job.h"
+#include "train/host.h"
+#include "train/planning.h"
+
+namespace perigee::train {
+
+// Returns the task's job with what only LibTorch's side can know: the vocabulary of a SentencePiece
+// tokenizer, and what a model's script says of its batch.
+job::Job completed(const Task& task);
+
+// Returns the job's model with an example of its batch. Throws Error where it cannot be loaded.
+std::shared_ptr<const Source> open_model(const Task& task);
+
+// Makes the plan by the task's strategy, or takes this one (JSON).
+Planned plan_task(const Task& task, const std::string& plan_text = "");
+
+// Returns the text of the plan that a resumed run has left. Throws Error where it is no plan.
+std::string read_own_plan(const std::string& file);
+
+// Fits the plan to its budget of memory and fills its prediction from recorded traces; what was
+// never recorded is estimated and marked so.
+void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
+             compile::TraceSource& traces);
+// Predicts from what is recorded for the job's device.
+void predict_known(Planned& planned, const job::Job& job);
+
+// Returns the plan as a page; its recompute regions are chosen.
+std::string page_of(const Planned& planned, const job::Job& job, const std::string& runtime_folder);
+
+}  // namespace perigee::train
