@@ -4,7 +4,23 @@
 local dialect = require "perigee.dialect"
 
 local no_callback = "no Lua runs in training, which has no events for a script; train --trace FILE shows what ran when"
-local sliced = "all products of tensor_parallel whose sums are all-reduced are cut alike: use tp_comm_overlap alone"
+local beside = "a collective runs beside the product that does not need it; grad_comm { overlap = false } has all wait"
+
+-- Which products are cut beside their collectives.
+local function sliced(draft, _, options)
+  local kinds, whole = {}, {}
+  if options.tp_comm_overlap_ag then kinds[#kinds + 1] = "gathers" end
+  if options.tp_comm_overlap_rs then kinds[#kinds + 1] = "sums" end
+  if options.tp_comm_overlap_rs_dgrad then kinds[#kinds + 1] = "gradient_sums" end
+  draft:use("overlap", { slices = 2 })
+  if #kinds < 3 then draft:use("overlap", { sliced = kinds }) end
+  if options.tp_comm_overlap_disable_qkv then whole = { "**.attn.qkv", "**.attn.q" } end
+  if options.tp_comm_overlap_disable_fc1 then
+    whole[#whole + 1] = "**.mlp.up"
+    whole[#whole + 1] = "**.mlp.gate"
+  end
+  if #whole > 0 then draft:use("overlap", { whole = whole }) end
+end
 
 -- What the weights of a step are computed in: fp16 and bf16 keep float32 masters.
 local function half(dtype)
@@ -86,12 +102,12 @@ local model_parallel = {
   { "gradient_accumulation_fusion", "boolean", false, sets = "overlap.accumulate" },
   { "async_tensor_model_parallel_allreduce", "boolean", false, no_effect = "overlap is always planned" },
   { "use_te_rng_tracker", "boolean", false, no_effect = "random ops carry seeds of their own" },
-  { "tp_comm_overlap", "boolean", false, sets = function(draft) draft:use("overlap", { slices = 2 }) end },
-  { "tp_comm_bulk_wgrad", "boolean", true, missing = sliced },
-  { "tp_comm_bulk_dgrad", "boolean", true, missing = sliced },
-  { "tp_comm_overlap_ag", "boolean", true, missing = sliced },
-  { "tp_comm_overlap_rs", "boolean", true, missing = sliced },
-  { "tp_comm_overlap_rs_dgrad", "boolean", false, missing = sliced },
+  { "tp_comm_overlap", "boolean", false, sets = sliced },
+  { "tp_comm_bulk_wgrad", "boolean", true, no_effect = beside },
+  { "tp_comm_bulk_dgrad", "boolean", true, no_effect = beside },
+  { "tp_comm_overlap_ag", "boolean", true, with = "tp_comm_overlap" },
+  { "tp_comm_overlap_rs", "boolean", true, with = "tp_comm_overlap" },
+  { "tp_comm_overlap_rs_dgrad", "boolean", false, with = "tp_comm_overlap" },
   { "tp_comm_split_ag", "boolean", true, no_effect = "see tp_comm_overlap_ag" },
   { "tp_comm_atomic_ag", "boolean", false, no_effect = "see tp_comm_overlap_ag" },
   { "tp_comm_split_rs", "boolean", true, no_effect = "see tp_comm_overlap_rs" },
@@ -100,8 +116,8 @@ local model_parallel = {
     sets = function(draft) draft:use("module_replace", { "cross_entropy" }) end },
   { "cross_entropy_fusion_impl", "string", "native", one_of = { "native", "te" }, with = "cross_entropy_loss_fusion",
     but = { te = { no_effect = "the native fusion is used" } } },
-  { "tp_comm_overlap_disable_qkv", "boolean", false, missing = sliced },
-  { "tp_comm_overlap_disable_fc1", "boolean", false, missing = sliced },
+  { "tp_comm_overlap_disable_qkv", "boolean", false, with = "tp_comm_overlap" },
+  { "tp_comm_overlap_disable_fc1", "boolean", false, with = "tp_comm_overlap" },
   { "tp_comm_bootstrap_backend", "string", "nccl", one_of = { "nccl", "mpi", "gloo" },
     no_effect = "ranks meet in one rendezvous" },
   { "overlap_moe_expert_parallel_comm", "boolean", false,
@@ -174,9 +190,10 @@ local rules = {
     "overlap_p2p_comm_warmup_flush needs overlap_p2p_comm = true and batch_p2p_comm = false" },
   { function(o) return o.tp_comm_overlap and o.tensor_model_parallel_size == 1 end, "tp_comm_overlap",
     "tp_comm_overlap needs tensor_model_parallel_size above 1, but that is 1" },
-  { function(o) return o.tp_comm_overlap and o.sequence_parallel end, "tp_comm_overlap",
-    "tp_comm_overlap is not available yet with sequence_parallel: products are cut whose sums are all-reduced, "
-      .. "not reduce-scattered; leave one of them out" },
+  { function(o)
+      return o.tp_comm_overlap and not (o.tp_comm_overlap_ag or o.tp_comm_overlap_rs or o.tp_comm_overlap_rs_dgrad)
+    end, "tp_comm_overlap",
+    "tp_comm_overlap cuts nothing where tp_comm_overlap_ag, tp_comm_overlap_rs and tp_comm_overlap_rs_dgrad are false" },
   { function(o) return o.expert_model_parallel_size > 1 and o.tensor_model_parallel_size > 1
       and not o.sequence_parallel end, "expert_model_parallel_size",
     "expert_model_parallel_size = %s with tensor_model_parallel_size above 1 needs sequence_parallel" },

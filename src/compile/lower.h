@@ -53,8 +53,6 @@ class Lowering {
   void run_view(const graph::Node& node);
   // lower_collective.cc
   void run_collective(const graph::Node& node, std::vector<DraftInstruction>& out);
-  void copy_parts(const graph::Node& node, ValueId whole, int64_t dim, ValueId flat, bool to_flat,
-                  std::vector<DraftInstruction>& out);
   void run_op(const graph::Node& node, std::vector<DraftInstruction>& out);
   // Returns what the op allocates: from its trace, else its results one by one, by the layout
   // rules.

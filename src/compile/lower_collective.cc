@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compile/collective.h"
+#include "compile/copy_parts.h"
 #include "compile/layout.h"
 #include "compile/lower.h"
 
@@ -31,41 +32,6 @@ std::vector<int64_t> counts_of(const std::vector<int64_t>& shape, int64_t dim, i
 int64_t size_of(const TensorType& type) { return static_cast<int64_t>(graph::size_of(type.dtype)); }
 
 }  // namespace
-
-// Appends the copies between a tensor and the flat images of the parts of its `dim`, one after the
-// other: one copy for the parts that are longer by one, one for the others.
-void Lowering::copy_parts(const Node& node, ValueId whole, int64_t dim, ValueId flat, bool to_flat,
-                          std::vector<DraftInstruction>& out) {
-  const ProgramValue tensor = draft_.value(whole);
-  const auto& shape = tensor.type.shape;
-  const auto lengths =
-      part_lengths(shape[dim], group_size(mesh_, node.get<std::string>("axis", "")));
-  const int64_t across = others(shape, dim), bytes = size_of(tensor.type);
-  for (size_t first = 0, next; first < lengths.size(); first = next) {
-    for (next = first; next < lengths.size() && lengths[next] == lengths[first];) ++next;
-    const int64_t length = lengths[first], parts = static_cast<int64_t>(next - first);
-    if (length * across == 0) continue;
-    int64_t begin = 0;
-    for (size_t k = 0; k < first; ++k) begin += lengths[k];
-    // [parts, shape with one part's length]
-    TensorType type{tensor.type.dtype, shape};
-    type.shape[dim] = length;
-    auto image = contiguous_strides(type.shape), strides = tensor.strides;
-    type.shape.insert(type.shape.begin(), parts);
-    image.insert(image.begin(), length * across);
-    strides.insert(strides.begin(), length * tensor.strides[dim]);
-    const ValueId piece =
-        draft_.add_view(whole, begin * tensor.strides[dim] * bytes, type, strides, tensor.name);
-    const std::string name = draft_.value(flat).name;
-    const ValueId packed = draft_.add_view(flat, begin * across * bytes, type, image, name);
-    const ValueId target = to_flat ? packed : piece, source = to_flat ? piece : packed;
-    auto copy = in_place("perigee::copy_", {{"self", target}, {"source", source}}, {target});
-    copy.move = to_flat ? Move::early : Move::late;
-    copy.instruction.scope = node.scope;
-    copy.instruction.phase = node.phase;
-    out.push_back(std::move(copy));
-  }
-}
 
 void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& out) {
   const auto axes = node.get<std::string>("axis", "");
@@ -98,6 +64,13 @@ void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& o
     return dim < 0 ? int64_t{0}
                    : part_lengths(whole, ranks).front() * others(type.shape, dim) * size_of(type);
   };
+  const auto copy_all = [&](ValueId whole, int64_t dim, ValueId flat, bool to_flat) {
+    const Instruction like{.scope = node.scope, .phase = node.phase};
+    const auto parts = spans_of(part_lengths(draft_.value(whole).type.shape[dim], ranks));
+    const auto first = std::ssize(out);
+    copy_parts(draft_, whole, dim, parts, flat, to_flat, like, out);
+    for (auto i = first; i < std::ssize(out); ++i) out[i].move = to_flat ? Move::early : Move::late;
+  };
   const auto result = node.outputs.empty() ? graph::ValueId{} : node.outputs[0];
   const TensorType to = result.defined() ? graph_.type(result) : TensorType{};
   TensorType from;
@@ -116,7 +89,7 @@ void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& o
     const bool packs = out_dim >= 0 && !is_outermost(from.shape, out_dim);
     if (packs) {
       value = draft_.add({from.dtype, {from.numel()}}, given.name + " packed", home);
-      copy_parts(node, source, out_dim, value, /*to_flat=*/true, out);
+      copy_all(source, out_dim, value, /*to_flat=*/true);
     } else if (!is_contiguous(from.shape, given.strides)) {
       value = draft_.add(from, given.name + " contiguous", home);
       auto copy = in_place("perigee::copy_", {{"self", value}, {"source", source}}, {value});
@@ -168,7 +141,7 @@ void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& o
   }
   draft.output_allocation.assign(instruction.outputs.size(), -1);
   out.push_back(std::move(draft));
-  if (unpacked.defined()) copy_parts(node, unpacked, in_dim, made, /*to_flat=*/false, out);
+  if (unpacked.defined()) copy_all(unpacked, in_dim, made, /*to_flat=*/false);
 }
 
 }  // namespace perigee::compile

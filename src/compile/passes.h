@@ -302,9 +302,15 @@ void receive_ahead(Draft& draft);
 // (perigee::addmm_): no result of their own, no pass over it.
 void accumulate_products(Draft& draft, TraceSource& traces);
 
-// Cuts matrix products whose sums are all-reduced into so many pieces of rows: one is reduced, in
-// place, while the next is computed. Throws Error naming the method where the step has none.
-void slice_products(Draft& draft, int64_t slices, TraceSource& traces);
+// Cuts matrix products whose sums are reduced over ranks, or whose rows are gathered, into at most
+// Overlap::slices pieces of rows: one is reduced, or the next gathered, while another is computed.
+// Throws Error naming the method where the step has none.
+void slice_products(Draft& draft, const mesh::Mesh& mesh, const plan::Overlap& overlap,
+                    TraceSource& traces);
+
+// Has weights' gradients that stand before the product whose result a collective waits for run
+// beside the collective.
+void put_products_beside(Draft& draft);
 
 // Copies what the ops of Offload::activations leave to the backward pass to the host's memory, and
 // back into values of its own: out while the ops of the next scope run, back before those that need

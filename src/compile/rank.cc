@@ -235,11 +235,14 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   make_average_sections(draft, source, gradients);
   if (plan.overlap.receives) receive_ahead(draft);
   if (plan.overlap.accumulate) accumulate_products(draft, traces);
-  slice_products(draft, plan.overlap.slices, traces);
+  slice_products(draft, plan.mesh, plan.overlap, traces);
   offload_activations(draft, plan.offload);
   stage_host_state(draft, plan.offload);
   separate_gathers(draft, gradients);
-  if (plan.communication.overlap) order_collectives(draft);
+  if (plan.communication.overlap) {
+    put_products_beside(draft);
+    order_collectives(draft);
+  }
   insert_waits(draft);
   if (stage) {
     draft.order = schedule->orders[stage->index];

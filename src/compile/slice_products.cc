@@ -1,155 +1,309 @@
-// Matrix products that are computed and all-reduced in pieces.
+// Matrix products that are computed in pieces of rows, beside the collective that sums what they
+// give or gathers what they read.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "compile/collective.h"
+#include "compile/copy_parts.h"
 #include "compile/instance.h"
 #include "compile/layout.h"
 #include "compile/passes.h"
+#include "compile/product_pairs.h"
+#include "compile/slice_rows.h"
 
 namespace perigee::compile {
 
 namespace {
 
-using Instructions = std::vector<DraftInstruction>;
-
-// A product and the all-reduce of all of it, which nothing else reads.
-struct Reduced {
-  size_t product = 0, reduce = 0;  // instructions
-  ValueId sums;                    // [rows, columns], its own memory
-  ValueId result;                  // of the all-reduce
-};
-
 class Slices {
  public:
-  Slices(Draft& draft, int64_t slices, TraceSource& traces)
-      : draft_(draft), slices_(slices), traces_(traces) {}
+  Slices(Draft& draft, const mesh::Mesh& mesh, const plan::Overlap& overlap, TraceSource& traces)
+      : draft_(draft),
+        mesh_(mesh),
+        overlap_(overlap),
+        slices_(overlap.slices),
+        traces_(traces),
+        pairs_(draft) {}
 
   void run() {
-    for (auto& section : draft_.sections) {
-      for (const auto& part : section.instructions) {
-        reads_.resize(draft_.program.values.size());
-        each_operand(part.instruction, [&](ValueId v) { ++reads_[draft_.root(v).index]; });
-      }
-    }
     bool any = false;
     for (auto& section : draft_.sections) {
       auto& list = section.instructions;
-      for (const auto& reduced : find(list)) any = cut(list, reduced) || any;
+      for (size_t i = 0, n = list.size(); i < n; ++i) any = cut(list, i) || any;
       Instructions out;
       for (size_t i = 0; i < list.size(); ++i) {
-        const auto made = pieces_.find(i);
-        if (made != pieces_.end()) {
+        if (const auto made = put_.find(i); made != put_.end()) {
           for (auto& piece : made->second) out.push_back(std::move(piece));
-        } else if (!gone_.contains(i)) {
-          out.push_back(std::move(list[i]));
         }
+        if (!gone_.contains(i)) out.push_back(std::move(list[i]));
       }
       list = std::move(out);
-      pieces_.clear();
+      put_.clear();
       gone_.clear();
     }
     if (!any) {
       fail("overlap",
-           "slices cut matrix products whose sums are all-reduced, but the step has none: use "
-           "tensor_parallel without sequence = true beside it, or leave slices out");
+           "slices cut matrix products whose sums are reduced over ranks or whose rows are "
+           "gathered, but the step has none that may be cut: use tensor_parallel beside it, name "
+           "less in whole and more in sliced, or leave slices out");
     }
   }
 
  private:
-  std::vector<Reduced> find(const Instructions& list) const {
-    std::vector<Reduced> found;
-    for (size_t j = 0; j < list.size(); ++j) {
-      const auto& reduce = list[j].instruction;
-      if (reduce.op != "comm::all_reduce" || reduce.in_place) continue;
-      ValueId operand;
-      each_operand(reduce, [&](ValueId v) { operand = v; });
-      const auto root = draft_.root(operand);
-      const auto& sums = draft_.value(root);
-      const auto& whole = draft_.value(operand).type;
-      if (sums.type.shape.size() != 2 || !is_contiguous(sums.type.shape, sums.strides) ||
-          whole.numel() != sums.type.numel() || reads_[root.index] != 1 ||
-          draft_.value(reduce.outputs[0]).view_of.defined()) {
-        continue;
-      }
-      for (size_t i = j; i-- > 0;) {
-        const auto& product = list[i].instruction;
-        if (product.kind == Instruction::Kind::collective) break;
-        if (product.outputs.empty() || !product.outputs[0].defined() ||
-            draft_.root(product.outputs[0]) != root) {
-          continue;
-        }
-        if (product.op == "aten::mm" && product.outputs[0] == root &&
-            list[i].when == list[j].when) {
-          found.push_back({i, j, root, reduce.outputs[0]});
-        }
-        break;
-      }
+  bool cut(const Instructions& list, size_t i) {
+    const auto& instruction = list[i].instruction;
+    std::optional<ProductPair> pair;
+    const bool reduces = instruction.op == "comm::all_reduce" && !instruction.in_place,
+               scatters = instruction.op == "comm::reduce_scatter",
+               gathers = instruction.op == "comm::all_gather";
+    if (reduces || scatters) pair = pairs_.summed(list, i);
+    if (gathers) pair = pairs_.gathered(list, i);
+    if (!pair || gone_.contains(pair->product)) return false;
+    const auto& product = list[pair->product].instruction;
+    const bool backward = product.phase == graph::Phase::backward;
+    if (!has(overlap_.sliced, gathers    ? "gathers"
+                              : backward ? "gradient_sums"
+                                         : "sums") ||
+        std::any_of(overlap_.whole.begin(), overlap_.whole.end(), [&](const auto& scope) {
+          return graph::contains_scope(scope, product.scope);
+        })) {
+      return false;
     }
-    return found;
+    return reduces    ? cut_reduced(list, *pair)
+           : scatters ? cut_scattered(list, *pair)
+                      : cut_gathered(list, *pair);
   }
 
-  // Rows [begin, begin + count) of a matrix.
-  ValueId rows(ValueId v, int64_t begin, int64_t count) {
+  // Rows of a matrix.
+  ValueId rows(ValueId v, const Span& span) {
     const ProgramValue whole = draft_.value(v);
     auto type = whole.type;
-    type.shape[0] = count;
-    const auto offset = begin * whole.strides[0] * static_cast<int64_t>(graph::size_of(type.dtype));
+    type.shape[0] = span.count;
+    const auto offset =
+        span.begin * whole.strides[0] * static_cast<int64_t>(graph::size_of(type.dtype));
     return draft_.add_view(v, offset, std::move(type), whole.strides, whole.name);
   }
 
-  bool cut(const Instructions& list, const Reduced& reduced) {
-    const auto all = draft_.value(reduced.sums).type.shape[0];
-    const auto lengths = part_lengths(all, std::min(slices_, all));
-    if (lengths.size() < 2) return false;
-    Instructions pieces;
-    int64_t begin = 0;
-    for (int64_t length : lengths) {
-      auto product = list[reduced.product];
-      for (auto& [name, arg] : product.instruction.args) {
-        if (name == "self") arg = rows(std::get<ValueId>(arg), begin, length);
-      }
-      const auto part = rows(reduced.sums, begin, length);
-      product.instruction.outputs = {part};
-      if (!set_allocations(draft_, product, traces_)) return false;
-      auto reduce = list[reduced.reduce];
-      for (auto& [name, arg] : reduce.instruction.args) {
-        if (std::holds_alternative<ValueId>(arg)) arg = part;
-      }
-      reduce.instruction.outputs = {part};
-      reduce.instruction.in_place = true;
-      reduce.move = Move::none;
-      if (begin > 0) reduce.instruction.event = draft_.program.events++;
-      pieces.push_back(std::move(product));
-      pieces.push_back(std::move(reduce));
-      begin += length;
-    }
-    // What read the result reads the sums where they are.
-    for (auto& value : draft_.program.values) {
-      if (value.view_of == reduced.result) value.view_of = reduced.sums;
-    }
-    draft_.value(reduced.result).view_of = reduced.sums;
-    pieces_[reduced.product] = std::move(pieces);
-    gone_.insert(reduced.reduce);
+  // `count` elements from `begin` on, flat.
+  ValueId flat(ValueId v, int64_t begin, int64_t count) {
+    const ProgramValue whole = draft_.value(v);
+    const auto offset = begin * static_cast<int64_t>(graph::size_of(whole.type.dtype));
+    return draft_.add_view(v, offset, {whole.type.dtype, {count}}, {1}, whole.name);
+  }
+
+  // [pieces' outer, rows, columns] of the matrix's memory.
+  ValueId outer(ValueId v, const RowParts& parts, const RowPiece& piece) {
+    const ProgramValue whole = draft_.value(v);
+    const int64_t each = parts.rows() / parts.outer, first = piece.rows[0].begin;
+    const std::vector<int64_t> shape = {piece.count() / each, each, parts.columns};
+    const auto offset =
+        first * parts.columns * static_cast<int64_t>(graph::size_of(whole.type.dtype));
+    return draft_.add_view(v, offset, {whole.type.dtype, shape}, contiguous_strides(shape),
+                           whole.name);
+  }
+
+  // Appends the product for some rows. Returns false where LibTorch's kernel gives its result
+  // otherwise than in one contiguous piece.
+  bool put_product(const DraftInstruction& product, ValueId from, ValueId to, Instructions& out) {
+    if (draft_.value(to).type.numel() == 0) return true;
+    auto piece = product;
+    piece.instruction.args[*rows_of(product.instruction)].second = from;
+    piece.instruction.outputs = {to};
+    if (!set_allocations(draft_, piece, traces_)) return false;
+    out.push_back(std::move(piece));
     return true;
   }
 
+  // Returns the collective for a piece; the first one keeps its event.
+  DraftInstruction piece_of(const DraftInstruction& collective, bool first, ValueId from,
+                            ValueId to, const std::vector<int64_t>& counts) {
+    auto piece = collective;
+    for (auto& [name, arg] : piece.instruction.args) {
+      if (std::holds_alternative<ValueId>(arg)) arg = from;
+      if (name == "counts") arg = counts;
+    }
+    auto& outputs = piece.instruction.outputs;
+    outputs[0] = to;
+    if (outputs.size() > 1) {
+      const ProgramValue whole = draft_.value(outputs[1]);
+      auto home = draft_.home(outputs[1]);
+      const auto elements = workspace_elements(piece.instruction.op, counts);
+      outputs[1] = draft_.add({whole.type.dtype, {elements}}, whole.name, home);
+    }
+    if (!first) piece.instruction.event = draft_.program.events++;
+    return piece;
+  }
+
+  int64_t index_in_group(const Instruction& collective) const {
+    std::string axes;
+    for (const auto& [name, arg] : collective.args) {
+      if (name == "axis") axes = std::get<std::string>(arg);
+    }
+    const auto group = mesh::group_of(mesh_, mesh::split_axes(axes), draft_.program.rank);
+    return std::find(group.begin(), group.end(), draft_.program.rank) - group.begin();
+  }
+
+  static bool has(const std::vector<std::string>& list, std::string_view name) {
+    return std::find(list.begin(), list.end(), name) != list.end();
+  }
+
+  static std::vector<int64_t> times(std::vector<int64_t> lengths, int64_t columns) {
+    for (auto& length : lengths) length *= columns;
+    return lengths;
+  }
+
+  bool cut_reduced(const Instructions& list, const ProductPair& pair) {
+    if (!pair.copies.empty()) return false;
+    const auto all = draft_.value(pair.matrix).type.shape[0];
+    const auto spans = spans_of(part_lengths(all, std::min(slices_, all)));
+    if (spans.size() < 2) return false;
+    const auto& product = list[pair.product];
+    const auto given = std::get<ValueId>(product.instruction.args[0].second);
+    Instructions out;
+    for (const auto& span : spans) {
+      const auto part = rows(pair.matrix, span);
+      if (!put_product(product, rows(given, span), part, out)) return false;
+      auto reduce = piece_of(list[pair.collective], span.begin == 0, part, part, {});
+      reduce.instruction.in_place = true;
+      reduce.move = Move::none;
+      out.push_back(std::move(reduce));
+    }
+    // What read the result reads the sums where they are.
+    for (auto& value : draft_.program.values) {
+      if (value.view_of == pair.result) value.view_of = pair.matrix;
+    }
+    draft_.value(pair.result).view_of = pair.matrix;
+    replace(pair, std::move(out));
+    return true;
+  }
+
+  bool cut_scattered(const Instructions& list, const ProductPair& pair) {
+    const auto& collective = list[pair.collective];
+    const auto& product = list[pair.product];
+    const auto parts = RowParts::of(collective.instruction, draft_.value(pair.result).type.shape);
+    const auto& matrix = draft_.value(pair.matrix).type.shape;
+    const bool packed = !pair.copies.empty();
+    const auto pieces = cut_rows(parts, slices_, index_in_group(collective.instruction));
+    if (pieces.size() < 2 || matrix != std::vector{parts.rows(), parts.columns} ||
+        packed != (parts.outer > 1)) {
+      return false;
+    }
+    const auto given = std::get<ValueId>(product.instruction.args[0].second);
+    const ValueId image = draft_.root(operand_of(collective.instruction));
+    const int64_t columns = parts.columns;
+    Instructions out;
+    for (const auto& piece : pieces) {
+      // Without packing, the product's pieces are computed where the collective reads them.
+      int64_t at = piece.in_image;
+      for (const auto& span : piece.rows) {
+        const auto to = rows(pair.matrix, {packed ? span.begin : at, span.count});
+        if (!put_product(product, rows(given, span), to, out)) return false;
+        at += span.count;
+      }
+      const auto from = flat(image, piece.in_image * columns, piece.count() * columns);
+      if (packed) {
+        copy_parts(draft_, outer(pair.matrix, parts, piece), 1, spans_of(parts.lengths), from,
+                   /*to_flat=*/true, collective.instruction, out);
+      }
+      const auto own = piece.lengths[index_in_group(collective.instruction)];
+      auto scatter = piece_of(collective, piece.in_image == 0, from,
+                              flat(pair.result, piece.in_part * columns, own * columns),
+                              times(piece.lengths, columns));
+      scatter.move = Move::none;
+      out.push_back(std::move(scatter));
+    }
+    replace(pair, std::move(out));
+    return true;
+  }
+
+  bool cut_gathered(const Instructions& list, const ProductPair& pair) {
+    const auto& collective = list[pair.collective];
+    const auto& product = list[pair.product];
+    const ValueId given = operand_of(collective.instruction);
+    const auto parts = RowParts::of(collective.instruction, draft_.value(given).type.shape);
+    const auto rows_at = *rows_of(product.instruction);
+    const auto whole = std::get<ValueId>(product.instruction.args[rows_at].second);
+    const bool packed = !pair.copies.empty();
+    const auto pieces = cut_rows(parts, slices_, index_in_group(collective.instruction));
+    if (pieces.size() < 2 ||
+        draft_.value(whole).type.shape != std::vector{parts.rows(), parts.columns} ||
+        packed != (parts.outer > 1)) {
+      return false;
+    }
+    const int64_t columns = parts.columns;
+    const ValueId result = product.instruction.outputs[0];
+    // Within parts: the pieces' images are no rows in order. Others that read all get a copy.
+    const bool others = !packed && pairs_.reads(pair.matrix) > 1;
+    ValueId image = pair.result;
+    if (others) {
+      const ProgramValue gathered = draft_.value(pair.result);
+      image = draft_.add({gathered.type.dtype, {gathered.type.numel()}}, gathered.name + " pieces",
+                         draft_.home(pair.result));
+    }
+    Instructions gathers, out;
+    for (const auto& piece : pieces) {
+      const auto own = piece.lengths[index_in_group(collective.instruction)];
+      const auto from = flat(given, piece.in_part * columns, own * columns);
+      const auto to = flat(image, piece.in_image * columns, piece.count() * columns);
+      gathers.push_back(
+          piece_of(collective, piece.in_image == 0, from, to, times(piece.lengths, columns)));
+      if (packed) {
+        copy_parts(draft_, outer(pair.matrix, parts, piece), 1, spans_of(parts.lengths), to,
+                   /*to_flat=*/false, collective.instruction, out);
+      }
+      int64_t at = piece.in_image;
+      for (const auto& span : piece.rows) {
+        auto type = draft_.value(whole).type;
+        type.shape[0] = span.count;
+        const auto bytes = static_cast<int64_t>(graph::size_of(type.dtype));
+        const auto read =
+            draft_.add_view(packed ? whole : image, (packed ? span.begin : at) * columns * bytes,
+                            type, contiguous_strides(type.shape), draft_.value(whole).name);
+        if (!put_product(product, read, rows(result, span), out)) return false;
+        at += span.count;
+      }
+    }
+    for (const auto& piece : pieces) {
+      if (!others) break;
+      auto matrix = draft_.add_view(pair.result, 0, draft_.value(whole).type,
+                                    contiguous_strides(draft_.value(whole).type.shape),
+                                    draft_.value(pair.result).name);
+      copy_parts(draft_, matrix, 0, piece.rows,
+                 flat(image, piece.in_image * columns, piece.count() * columns),
+                 /*to_flat=*/false, collective.instruction, out);
+    }
+    replace(pair, std::move(out));
+    put_[pair.collective] = std::move(gathers);
+    return true;
+  }
+
+  // Has instructions stand for those of the pair.
+  void replace(const ProductPair& pair, Instructions with) {
+    put_[pair.place] = std::move(with);
+    gone_.insert({pair.product, pair.collective});
+    gone_.insert(pair.copies.begin(), pair.copies.end());
+  }
+
   Draft& draft_;
+  const mesh::Mesh& mesh_;
+  const plan::Overlap& overlap_;
   const int64_t slices_;
   TraceSource& traces_;
-  std::vector<int> reads_;                 // by root
-  std::map<size_t, Instructions> pieces_;  // by the product that they stand for
-  std::set<size_t> gone_;                  // all-reduces
+  const ProductPairs pairs_;
+  std::map<size_t, Instructions> put_;  // by the instruction that they stand before
+  std::set<size_t> gone_;
 };
 
 }  // namespace
 
-void slice_products(Draft& draft, int64_t slices, TraceSource& traces) {
-  if (slices > 1) Slices(draft, slices, traces).run();
+void slice_products(Draft& draft, const mesh::Mesh& mesh, const plan::Overlap& overlap,
+                    TraceSource& traces) {
+  if (overlap.slices > 1) Slices(draft, mesh, overlap, traces).run();
 }
 
 }  // namespace perigee::compile

@@ -1,9 +1,30 @@
 // overlap: what a step does at the same time.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "base/error.h"
+#include "base/match.h"
 #include "methods/names.h"
+#include "methods/texts.h"
 
 namespace perigee::methods {
 namespace {
+
+// Patterns are of several models' names: only some of them match.
+std::vector<std::string> scopes_of_any(const graph::Graph& graph,
+                                       const std::vector<std::string>& patterns) {
+  std::vector<std::string> found;
+  for (const auto& scope : graph.scopes) {
+    const bool typed = std::find(patterns.begin(), patterns.end(), scope.type) != patterns.end();
+    if (typed || matches_any(patterns, scope.path)) found.push_back(scope.path);
+  }
+  if (found.empty()) {
+    fail("overlap", "whole names scopes or module types of the model, but it has none like \"{}\"",
+         fmt::join(patterns, "\", \""));
+  }
+  return found;
+}
 
 class Overlap : public Method {
  public:
@@ -26,12 +47,19 @@ class Overlap : public Method {
          "a pipeline's stage receives what its next section needs while one runs, into memory of "
          "its own; default false"},
         {"slices", "integer",
-         "a matrix product whose sums are all-reduced (tensor_parallel) is cut into so many pieces "
-         "of rows, one of which is reduced while the next is computed; default 1"}};
+         "a matrix product whose sums are reduced over ranks, or whose rows are gathered "
+         "(tensor_parallel, with and without sequence), is cut into so many pieces of rows, one of "
+         "which moves while another is computed; default 1"},
+        {"sliced", "list",
+         "which of them: gathers, sums (of the forward pass), gradient_sums; default all"},
+        {"whole", "list",
+         "scopes (`blocks.*.attn.qkv`) or module types, some of which the model has, whose "
+         "products "
+         "are not cut; default none"}};
     return fields;
   }
 
-  void apply(plan::Plan& plan, const Config& config, const Request&) const override {
+  void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
     const auto flag = [&](const char* field) {
       return config.fields.contains(field) && config.fields[field].get<bool>();
     };
@@ -51,9 +79,22 @@ class Overlap : public Method {
       }
       if (overlap.slices > 1 && plan.mesh.size_of("tensor") < 2) {
         fail("overlap",
-             "slices cut what tensor_parallel all-reduces: give the mesh an axis tensor of several "
-             "ranks, but it has {}",
+             "slices cut what tensor_parallel sums and gathers: give the mesh an axis tensor of "
+             "several ranks, but it has {}",
              plan.mesh.size_of("tensor"));
+      }
+    }
+    for (const char* field : {"sliced", "whole"}) {
+      if (!config.fields.contains(field)) continue;
+      if (overlap.slices < 2) {
+        fail("overlap", "{} says which products are cut: give slices = 2, but slices is {}", field,
+             overlap.slices);
+      }
+      const auto names = texts(config.fields[field], name(), field);
+      if (field == std::string_view("whole")) {
+        overlap.whole = scopes_of_any(*request.graph, names);
+      } else {
+        overlap.sliced = names;
       }
     }
     std::vector<std::string> decided;
@@ -66,8 +107,8 @@ class Overlap : public Method {
     }
     if (overlap.slices > 1) {
       decided.push_back(
-          fmt::format("matrix products are computed in {} pieces, each all-reduced beside the next",
-                      overlap.slices));
+          fmt::format("matrix products ({}) are computed in {} pieces beside what moves their rows",
+                      join(overlap.sliced), overlap.slices));
     }
     if (decided.empty()) {
       fail("overlap",

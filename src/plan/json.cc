@@ -147,9 +147,12 @@ Offload parse_offload(const Field& field) {
 }
 
 Overlap parse_overlap(const Field& field) {
-  field.allow({"accumulate", "step", "receives", "slices"});
-  return {field.at("accumulate").boolean(), field.at("step").boolean(),
-          field.at("receives").boolean(), field.at("slices").integer()};
+  field.allow({"accumulate", "step", "receives", "slices", "sliced", "whole"});
+  Overlap overlap{field.at("accumulate").boolean(), field.at("step").boolean(),
+                  field.at("receives").boolean(), field.at("slices").integer()};
+  if (field.has("sliced")) overlap.sliced = field.at("sliced").texts();
+  if (field.has("whole")) overlap.whole = field.at("whole").texts();
+  return overlap;
 }
 
 std::optional<graph::DType> parse_dtype(const Field& field) {
@@ -378,6 +381,8 @@ std::string print(const Plan& plan) {
                            {"step", o.step},
                            {"receives", o.receives},
                            {"slices", o.slices}};
+    if (o.sliced != Overlap::all_sliced()) document["overlap"]["sliced"] = o.sliced;
+    if (!o.whole.empty()) document["overlap"]["whole"] = o.whole;
   }
   if (!plan.prediction.host_bytes.empty()) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;

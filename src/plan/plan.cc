@@ -1,5 +1,7 @@
 #include "plan/plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #define XXH_INLINE_ALL
@@ -271,6 +273,12 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   }
   if (plan.overlap.slices < 1) {
     fail("plan", "overlap.slices is at least 1, but got {}", plan.overlap.slices);
+  }
+  for (const auto& kind : plan.overlap.sliced) {
+    const auto all = Overlap::all_sliced();
+    if (std::find(all.begin(), all.end(), kind) == all.end()) {
+      fail("plan", "overlap.sliced has {}, but got \"{}\"", fmt::join(all, ", "), kind);
+    }
   }
   verify_units(plan, graph);
   verify(plan.precision, graph);

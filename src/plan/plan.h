@@ -77,7 +77,13 @@ struct Overlap {
   bool accumulate = false;  // matrix products add to the gradient that they are a part of
   bool step = false;        // a bucket is stepped when it is reduced, not when all are
   bool receives = false;    // a pipeline's messages come while the section before theirs runs
-  int64_t slices = 1;       // a matrix product whose sums are reduced is cut into so many
+  int64_t slices = 1;       // a matrix product is cut into so many, beside collectives of its rows
+  std::vector<std::string> sliced = all_sliced();  // which are cut
+  std::vector<std::string> whole;                  // scopes whose products are not cut
+
+  // Products whose rows are gathered; whose sums are reduced, in the forward pass; whose sums are
+  // gradients.
+  static std::vector<std::string> all_sliced() { return {"gathers", "sums", "gradient_sums"}; }
   bool operator==(const Overlap&) const = default;
 };
 

@@ -29,6 +29,7 @@ const Given& gpt(int64_t microbatches = 1) {
 constexpr const char* kOne = R"(["data", 1])";
 constexpr const char* kTwo = R"(["data", 2])";
 constexpr const char* kTensor = R"(["tensor", 2])";
+const std::string kSequence = R"(["tensor_parallel", {"sequence": true}])";
 const std::string kSmallBuckets = R"(["grad_comm", {"bucket_mb": 0.001}], )";
 
 plan::Plan plan_for(const char* axes, const std::string& methods, int64_t microbatches = 1) {
@@ -98,6 +99,12 @@ TEST_CASE("what overlaps trains as one device does") {
            Case{kTensor, R"(["tensor_parallel", {}], ["overlap", {"slices": 2}])", 1},
            Case{R"(["tensor", 2], ["data", 2])",
                 R"(["tensor_parallel", {}], ["overlap", {"slices": 5, "accumulate": true}])", 2},
+           // Whole samples, and, with one sample on a rank, parts of its sequence.
+           Case{kTensor, kSequence + R"(, ["overlap", {"slices": 2}])", 1},
+           Case{R"(["tensor", 3], ["data", 2])",
+                kSequence + R"(, ["overlap", {"slices": 3, "accumulate": true}])", 2},
+           Case{kTensor, kSequence + R"(, ["overlap", {"slices": 2}])", 8},
+           Case{R"(["tensor", 2], ["data", 2])", kSequence + R"(, ["overlap", {"slices": 7}])", 4},
            Case{R"(["pipe", 2])",
                 R"(["pipeline_parallel", {"schedule": "zb1p"}],
                    ["overlap", {"step": true, "accumulate": true}])",
@@ -196,6 +203,48 @@ TEST_CASE("a product's pieces are reduced while the next ones are computed") {
   CHECK(compare(alone(1), train(gpt(), plan_for(kTensor, sliced_by_3), forget, kSpec)) != "");
 }
 
+TEST_CASE("what a sequence is scattered by and gathered by moves in pieces beside products") {
+  const std::string by_2 = kSequence + R"(, ["overlap", {"slices": 2}])";
+  // Eight samples are cut by samples; one, within each rank's part of its sequence.
+  for (const int64_t microbatches : {1, 8}) {
+    INFO(microbatches << " microbatches");
+    const auto plain = program_of(kTensor, kSequence, microbatches),
+               sliced = program_of(kTensor, by_2, microbatches);
+    const auto more = [&](const std::string& op) { return count(sliced, op) - count(plain, op); };
+    const auto sections = count(plain, "aten::native_layer_norm") / 5;
+    // Of two blocks: the sums of the forward pass's second and fourth product and of the backward
+    // pass's third and first; what those products read, and what the head reads.
+    CHECK(more("comm::reduce_scatter") >= sections * 2 * 4);
+    CHECK(more("comm::all_gather") >= sections * (2 * 4 + 1));
+    const auto& section = section_of(sliced, microbatches > 1 ? "micro_last" : "micro");
+    CHECK(runs_beside(section, "aten::mm", "comm::reduce_scatter"));
+    CHECK(runs_beside(section, "aten::mm", "comm::all_gather"));
+    // What is summed into one piece of the sequence is left out.
+    const auto forget = [](Program& program) {
+      auto& list = program.sections[0].instructions;
+      int64_t seen = 0;
+      const auto is_second = [&](const Instruction& i) {
+        return i.op == "aten::mm" && ++seen == 4;
+      };
+      list.erase(std::find_if(list.begin(), list.end(), is_second));
+    };
+    CHECK(compare(alone(microbatches),
+                  train(gpt(microbatches), plan_for(kTensor, by_2, microbatches), forget, kSpec)) !=
+          "");
+  }
+}
+
+TEST_CASE("weights' gradients run beside the sums that the layer in front waits for") {
+  const std::string at_once = R"(["tensor_parallel", {}], ["grad_comm", {"overlap": false}])";
+  for (const auto& methods : {std::string(R"(["tensor_parallel", {}])"), kSequence}) {
+    const auto op = methods == kSequence ? "comm::reduce_scatter" : "comm::all_reduce";
+    const auto program = program_of(kTensor, methods);
+    CHECK(runs_beside(section_of(program, "micro"), "aten::mm", op));
+  }
+  CHECK_FALSE(runs_beside(section_of(program_of(kTensor, at_once), "micro"), "aten::mm",
+                          "comm::all_reduce"));
+}
+
 TEST_CASE("a stage receives what its next section needs while one runs") {
   constexpr const char* kStages = R"(["pipe", 2])";
   const std::string staged = R"(["pipeline_parallel", {"schedule": "1f1b"}])",
@@ -240,8 +289,7 @@ TEST_CASE("overlap that cannot be is refused with the reason") {
   CHECK_THAT(why(kOne, R"(["overlap", {"receives": true}])"), Catch::Contains("pipeline_parallel"));
   CHECK_THAT(why(kTensor, R"(["tensor_parallel", {}], ["overlap", {"slices": 0}])"),
              Catch::Contains("at least 1"));
-  CHECK_THAT(why(kTensor, R"(["tensor_parallel", {"sequence": true}], ["overlap", {"slices": 2}])"),
-             Catch::Contains("without sequence"));
+  CHECK_THAT(why(kTensor, R"(["overlap", {"slices": 2}])"), Catch::Contains("the step has none"));
   CHECK_THAT(why(kOne, R"(["overlap", {"step": true}])", {.clip_norm = 1.0}),
              Catch::Contains("clip_norm"));
   CHECK_THAT(why(kOne, R"(["overlap", {"step": true}])", {.optimizer = "muon"}),

@@ -1,0 +1,54 @@
+// Matrix products beside a collective of all of their rows.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "compile/draft.h"
+
+namespace perigee::compile {
+
+using Instructions = std::vector<DraftInstruction>;
+
+// A product, and the collective that sums all of its result over ranks, or gathers all of its rows.
+// Instructions are named by their place in the section.
+struct ProductPair {
+  size_t product = 0, collective = 0;
+  std::vector<size_t> copies;  // that pack what the collective reads, or unpack what it writes
+  size_t place = 0;            // before which the product can stand
+  ValueId matrix;              // root: what the product gives, or, gathered, what it reads
+  ValueId result;              // of the collective
+};
+
+// Returns the operand of a collective, the last of its arguments that is a value.
+ValueId operand_of(const Instruction& collective);
+
+// Returns which argument of a product has its rows; nothing where it is no product of matrices.
+std::optional<size_t> rows_of(const Instruction& product);
+
+// Finds pairs in a draft that does not change meanwhile, but for values that are added.
+class ProductPairs {
+ public:
+  explicit ProductPairs(const Draft& draft);
+
+  // Returns the product whose whole result, and nothing else, an all-reduce or reduce-scatter sums.
+  std::optional<ProductPair> summed(const Instructions& list, size_t collective) const;
+
+  // Returns the first product whose rows are all that an all-gather gives. What reads the same
+  // before it and what it does not depend on, a weight's gradient, can run behind it.
+  std::optional<ProductPair> gathered(const Instructions& list, size_t collective) const;
+
+  // Returns how many operands of all instructions are this root or a view of it.
+  int reads(ValueId root) const { return reads_[root.index]; }
+
+ private:
+  bool touches(const Instruction& instruction, ValueId root) const;
+  bool is_matrix(ValueId v) const;
+  bool adds_a_row(const Instruction& product) const;
+
+  const Draft& draft_;
+  std::vector<int> reads_;  // by root
+};
+
+}  // namespace perigee::compile
