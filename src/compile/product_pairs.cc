@@ -91,8 +91,8 @@ std::optional<ProductPair> ProductPairs::gathered(const Instructions& list,
   for (size_t i = collective + 1; i < list.size(); ++i) {
     const auto& at = list[i].instruction;
     if (!touches(at, pair.matrix) && !touches(at, result)) continue;
-    if (list[i].when != list[collective].when) return {};
-    if (at.op == "perigee::copy_" && !first &&
+    const bool always = list[i].when == list[collective].when;
+    if (at.op == "perigee::copy_" && !first && always &&
         draft_.root(std::get<ValueId>(at.args[1].second)) == result) {
       const ValueId to = draft_.root(at.outputs[0]);
       if (!pair.copies.empty() && to != pair.matrix) return {};
@@ -106,7 +106,7 @@ std::optional<ProductPair> ProductPairs::gathered(const Instructions& list,
     const auto given = std::get<ValueId>(at.args[*rows].second);
     const ValueId made = at.outputs[0];
     if (draft_.root(given) != pair.matrix || !is_matrix(given) || draft_.root(made) != made ||
-        !is_matrix(made) || !adds_a_row(at)) {
+        !is_matrix(made) || !adds_a_row(at) || !always) {
       continue;  // another product that reads it: a weight's gradient
     }
     const auto copies = static_cast<int>(pair.copies.size());
