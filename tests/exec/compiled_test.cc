@@ -10,6 +10,7 @@
 #include "exec/threads.h"
 #include "profile/traces.h"
 #include "tests/exec/processes.h"
+#include "tests/support/database_file.h"
 #include "tests/support/test_device.h"
 #include "tests/support/torch_test.h"
 
@@ -153,10 +154,9 @@ std::string difference(const Outcome& a, const Outcome& b, double tolerance) {
 }
 
 struct Profile {
-  std::string path = fmt::format("/tmp/perigee-compiled-{}.sqlite", getpid());
-  profile::Database database{path};
+  DatabaseFile file{"compiled"};
+  profile::Database database{file.path};
   profile::TraceDatabase traces{database, 1, test_device()};
-  ~Profile() { std::remove(path.c_str()); }
 };
 
 const compile::StepSpec kAdamW = {.optimizer = "adamw", .weight_decay = 0.1, .clip_norm = 0.5};

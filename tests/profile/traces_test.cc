@@ -1,10 +1,6 @@
 #include "profile/traces.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <filesystem>
-
+#include "tests/support/database_file.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::profile {
@@ -23,18 +19,16 @@ compile::OpInstance product(int64_t n) {
 }
 
 TEST_CASE("a trace is recorded once and found afterwards") {
-  const auto file =
-      std::filesystem::temp_directory_path() / fmt::format("perigee-traces-{}.sqlite", getpid());
-  std::filesystem::remove(file);
+  const DatabaseFile file("traces");
   {
-    Database database(file.string());
+    Database database(file.path);
     TraceDatabase traces(database);
     REQUIRE(traces.find(product(8))->allocations == std::vector<int64_t>{256});
     REQUIRE(traces.find(product(8))->output_strides == std::vector<std::vector<int64_t>>{{8, 1}});
     REQUIRE(traces.find(product(16))->allocations == std::vector<int64_t>{1024});
     REQUIRE(traces.recorded() == 2);
   }
-  Database database(file.string());
+  Database database(file.path);
   TraceDatabase traces(database);
   REQUIRE(traces.find(product(8))->output_allocation == std::vector<int32_t>{0});
   REQUIRE(traces.recorded() == 0);
@@ -42,17 +36,14 @@ TEST_CASE("a trace is recorded once and found afterwards") {
   TraceDatabase two(database, 2);
   two.find(product(8));
   REQUIRE(two.recorded() == 1);
-  std::filesystem::remove(file);
 }
 
 TEST_CASE("an op that cannot run on zeros has no trace") {
-  const auto file =
-      std::filesystem::temp_directory_path() / fmt::format("perigee-traces-{}.sqlite", getpid());
-  Database database(file.string());
+  const DatabaseFile file("traces");
+  Database database(file.path);
   TraceDatabase traces(database);
   const graph::TensorType type{DType::float64, {3, 3}};
   REQUIRE_FALSE(traces.find({"aten::cholesky", {{"self", ValueId{0}}}, {type}, {{3, 1}}, {type}}));
-  std::filesystem::remove(file);
 }
 
 TEST_CASE("traces read as they were written") {

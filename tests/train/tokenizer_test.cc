@@ -1,3 +1,7 @@
+#include <cstdlib>
+#include <optional>
+#include <string>
+
 #include "tests/support/torch_test.h"
 // Torch first.
 #include "tests/train/support.h"
@@ -8,6 +12,26 @@ using namespace perigee;
 using namespace perigee::train;
 using test::error_of;
 using test::Folder;
+
+namespace {
+
+// While one lives, what is kept between runs lies in that folder.
+class Cache {
+ public:
+  explicit Cache(const std::string& folder) {
+    if (const char* before = std::getenv(kName)) before_ = before;
+    setenv(kName, folder.c_str(), 1);
+  }
+  ~Cache() { before_ ? setenv(kName, before_->c_str(), 1) : unsetenv(kName); }
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+ private:
+  static constexpr const char* kName = "XDG_CACHE_HOME";
+  std::optional<std::string> before_;
+};
+
+}  // namespace
 
 TEST_CASE("bytes are tokens and come back, whatever they are") {
   const auto bytes = make_tokenizer("bytes");
@@ -57,7 +81,7 @@ TEST_CASE("a SentencePiece model tokenizes text, and its ids are data") {
       "[data]\ntext = [\"text.txt\"]\ntokenizer = \"small.model\"\nsequence = 16\n"
       "validation = 0\n[batch]\nglobal = 1\n[model]\nkind = \"gpt\"\n",
       folder.at("job.toml"));
-  setenv("XDG_CACHE_HOME", folder.path().c_str(), 1);  // token files of this test alone
+  const Cache cache(folder.path());  // token files of this test alone
   const auto data = open_data(job);
   CHECK(data.vocab == 60);
   const auto whole = tokenizer->encode(text);
