@@ -90,8 +90,8 @@ function methods.half(config) end
 ---@return table
 function methods.offload(config) end
 
----What a step does at the same time, or in one pass, beside what it does so anyway (grad_comm overlaps the reduction of gradients, fsdp the gathering of units, offload its copies; weight gradients are delayed by the schedules zb1p, zb2p and zbv of pipeline_parallel).
----@param config? table config: accumulate (boolean): matrix products add to the gradient that they are a part of, with several microbatches; default false; step (boolean): the optimizer steps a bucket of gradients as soon as it is reduced; without clip_norm and loss scale; default false; receives (boolean): a pipeline's stage receives what its next section needs while one runs, into memory of its own; default false; slices (integer): a matrix product whose sums are all-reduced (tensor_parallel) is cut into so many pieces of rows, one of which is reduced while the next is computed; default 1.
+---What a step does at the same time, or in one pass, beside what it does so anyway (grad_comm overlaps the reduction of gradients, fsdp the gathering of units, offload its copies; all weight gradients are delayed by the schedules zb1p, zb2p and zbv of pipeline_parallel).
+---@param config? table config: accumulate (boolean): matrix products add to the gradient that they are a part of, with several microbatches; default false; step (boolean): the optimizer steps a bucket of gradients as soon as it is reduced; without clip_norm and loss scale; default false; receives (boolean): a pipeline's stage receives what its next section needs while one runs, into memory of its own; default false; slices (integer): a matrix product whose sums are all-reduced (tensor_parallel) is cut into so many pieces of rows, one of which is reduced while the next is computed; default 1; deferred_head (any): the weight gradient of the vocabulary head, with pipeline_parallel: true has it computed behind all else of the last stage, a number that of so many microbatches at most, whose activations and gradients stay until then; default false; head (string): deferred_head: the head's weight; default that of the largest product behind which there is only the loss.
 ---@return table
 function methods.overlap(config) end
 
@@ -105,8 +105,8 @@ function methods.module_replace(config) end
 ---@return table
 function methods.fp8(config) end
 
----Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence); plan:copies(axes) has the ranks of these axes train copies of the model, each on its own samples, and plan:average(match, axes, every, states) averages the parameters that match (and the optimizer's states of them) over such axes behind every so many steps.
----@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), doc
+---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence); plan:copies(axes) has the ranks of these axes train copies of the model, each on its own samples, and plan:average(match, axes, every, states) averages the parameters that match (and the optimizer's states of them) over such axes behind every so many steps. `cost`, where there is one, tells perigee.profiler's costs what the method costs: `with` and `without` have the seconds and bytes of plans with and without it (nil where there is none without it); it returns a table of seconds and bytes, where what is left out is their difference.
+---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), cost(config, request, with, without), doc
 ---@return function
 function methods.define(method) end
 
@@ -170,7 +170,7 @@ local profiler = {}
 ---@return table
 function profiler.estimate(strategy) end
 
----Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much more a step takes with it than without it, and the rank that takes the most memory (below 0: it saves so much), by the simulator and the compiled programs, both ways. Where there is no plan without it, `refused` says why.
+---Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much more a step takes with it than without it, and the rank that takes the most memory (below 0: it saves so much), by the simulator and the compiled programs, both ways. Where there is no plan without it, `refused` says why. `own` is true where a method of yours has said so itself.
 ---@param strategy table a list of methods
 ---@param method? string the cost of this one alone; default all
 ---@return table

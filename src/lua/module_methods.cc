@@ -67,14 +67,18 @@ Module methods_module() {
        {{"method", "table",
          "name (string), fields (name = type, or {type, doc, required, default}), check(config, "
          "request), "
-         "apply(plan, config, request), doc"}},
+         "apply(plan, config, request), cost(config, request, with, without), doc"}},
        "function",
        "Makes a method of your own; the result is used as the built-in ones are. `apply` edits the "
        "plan: "
        "plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence); "
        "plan:copies(axes) has the ranks of these axes train copies of the model, each on its own "
        "samples, and plan:average(match, axes, every, states) averages the parameters that match "
-       "(and the optimizer's states of them) over such axes behind every so many steps.",
+       "(and the optimizer's states of them) over such axes behind every so many steps. `cost`, "
+       "where there is one, tells perigee.profiler's costs what the method costs: `with` and "
+       "`without` have the seconds and bytes of plans with and without it (nil where there is none "
+       "without it); it returns a table of seconds and bytes, where what is left out is their "
+       "difference.",
        define});
   return module;
 }

@@ -4,6 +4,7 @@
 #include "lua/convert.h"
 #include "lua/planner.h"
 #include "lua/state.h"
+#include "lua/strategy.h"
 
 namespace perigee::lua {
 namespace {
@@ -20,24 +21,40 @@ Planner& planner_of(lua_State* L, const char* function) {
   return *planner;
 }
 
+// What a function asks about: the strategy that is its first argument.
+struct Asked {
+  Planner& planner;
+  nlohmann::json strategy;
+  Defined defined;
+
+  Asked(lua_State* L, const char* function)
+      : planner(planner_of(L, function)), strategy(to_json(L, 1, "the strategy")) {
+    define_shipped(State::of(L), strategy);
+    defined = State::of(L).methods;
+  }
+};
+
 int estimate(lua_State* L, const Function&) {
+  const Asked asked(L, "profiler.estimate");
   State::HostTime host(State::of(L));
-  push_json(L, planner_of(L, "profiler.estimate").estimate(to_json(L, 1, "the strategy")));
+  push_json(L, asked.planner.estimate(asked.strategy, asked.defined));
   return 1;
 }
 
 int costs(lua_State* L, const Function&) {
   const std::string method = lua_isnoneornil(L, 2) ? "" : luaL_checkstring(L, 2);
+  const Asked asked(L, "profiler.costs");
   State::HostTime host(State::of(L));
-  push_json(L, planner_of(L, "profiler.costs").costs(to_json(L, 1, "the strategy"), method));
+  push_json(L, asked.planner.costs(asked.strategy, method, asked.defined));
   return 1;
 }
 
 int measure(lua_State* L, const Function&) {
   const double seconds = lua_isnoneornil(L, 2) ? 30 : lua_tonumber(L, 2);
   if (!(seconds > 0)) fail("profile", "seconds must be above 0, but got {}", seconds);
+  const Asked asked(L, "profiler.measure");
   State::HostTime host(State::of(L));
-  push_json(L, planner_of(L, "profiler.measure").measure(to_json(L, 1, "the strategy"), seconds));
+  push_json(L, asked.planner.measure(asked.strategy, seconds, asked.defined));
   return 1;
 }
 
@@ -61,7 +78,8 @@ Module profiler_module() {
         "Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much "
         "more a step takes with it than without it, and the rank that takes the most memory "
         "(below 0: it saves so much), by the simulator and the compiled programs, both ways. "
-        "Where there is no plan without it, `refused` says why.",
+        "Where there is no plan without it, `refused` says why. `own` is true where a method of "
+        "yours has said so itself.",
         costs},
        {"measure",
         {{"strategy", "table", "a list of methods"},

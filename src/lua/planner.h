@@ -2,10 +2,17 @@
 // perigee.profiler. The part that links LibTorch implements it.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
+
+#include "methods/method.h"
 
 namespace perigee::lua {
+
+// The methods that a script has defined, which its strategies may name.
+using Defined = std::vector<std::shared_ptr<const methods::Method>>;
 
 class Planner {
  public:
@@ -21,15 +28,18 @@ class Planner {
 
   // Returns {seconds, bubble_ratio, measured_share, peak_bytes} of a strategy's plan, by the
   // simulator: from what was measured here, the rest estimated.
-  virtual nlohmann::json estimate(const nlohmann::json& strategy) = 0;
+  virtual nlohmann::json estimate(const nlohmann::json& strategy, const Defined& defined) = 0;
 
   // Returns what methods of a strategy cost (search/method_costs.h), a list of {method, seconds,
-  // bytes} or {method, refused}; of `method` alone where it is not empty.
-  virtual nlohmann::json costs(const nlohmann::json& strategy, const std::string& method) = 0;
+  // bytes}, with `own` where the method said so itself, or {method, refused}; of `method` alone
+  // where it is not empty.
+  virtual nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
+                               const Defined& defined) = 0;
 
   // Measures the ops of a strategy's plan on this machine, for at most so many seconds, and returns
   // what `estimate` does, with `ops` and `measured`.
-  virtual nlohmann::json measure(const nlohmann::json& strategy, double seconds) = 0;
+  virtual nlohmann::json measure(const nlohmann::json& strategy, double seconds,
+                                 const Defined& defined) = 0;
 };
 
 }  // namespace perigee::lua

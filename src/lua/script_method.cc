@@ -15,6 +15,7 @@ using methods::Config;
 using methods::Field;
 using methods::Json;
 using methods::Request;
+using methods::Taken;
 
 // What `apply` holds while it runs; the handle is void once apply has returned.
 struct Edit {
@@ -179,6 +180,15 @@ Json describe_request(const plan::Plan& plan, const Request& request) {
   return {{"global_batch", request.global_batch}, {"world", request.world}, {"mesh", mesh}};
 }
 
+// The host may call from deep within a script.
+void make_room(lua_State* L) {
+  if (lua_checkstack(L, LUA_MINSTACK) == 0) fail("lua", "the script's calls are nested too deep");
+}
+
+Json describe_taken(const Taken& taken) {
+  return {{"seconds", taken.seconds}, {"bytes", taken.peak_bytes}};
+}
+
 class ScriptMethod : public methods::Method {
  public:
   // Takes the definition table on top of the stack.
@@ -195,12 +205,33 @@ class ScriptMethod : public methods::Method {
   std::string_view doc() const override { return doc_; }
   const std::vector<Field>& fields() const override { return fields_; }
 
+  std::optional<Taken> cost(const plan::Plan& plan, const Config& given, const Request& request,
+                            const Taken& with, const std::optional<Taken>& without) const override {
+    lua_State* L = state_.raw();
+    const int top = lua_gettop(L);
+    make_room(L);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, table_);
+    lua_getfield(L, -1, "cost");
+    if (lua_isnil(L, -1)) {
+      lua_settop(L, top);
+      return std::nullopt;
+    }
+    push_json(L, config_of(given));
+    push_json(L, describe_request(plan, request));
+    push_json(L, describe_taken(with));
+    push_json(L, without ? describe_taken(*without) : Json());
+    state_.call(4);
+    const auto said = to_json(L, lua_gettop(L), fmt::format("what {}'s cost returns", name_));
+    lua_settop(L, top);
+    return read_cost(said, with, without);
+  }
+
   void apply(plan::Plan& plan, const Config& given, const Request& request) const override {
-    auto config = defaults_;
-    config.update(given.fields);
+    const auto config = config_of(given);
     const auto about = describe_request(plan, request);
     lua_State* L = state_.raw();
     const int top = lua_gettop(L);
+    make_room(L);
     lua_rawgeti(L, LUA_REGISTRYINDEX, table_);
     lua_getfield(L, -1, "check");
     if (lua_isfunction(L, -1)) {
@@ -229,6 +260,35 @@ class ScriptMethod : public methods::Method {
   }
 
  private:
+  Json config_of(const Config& given) const {
+    auto config = defaults_;
+    config.update(given.fields);
+    return config;
+  }
+
+  Taken read_cost(const Json& said, const Taken& with, const std::optional<Taken>& without) const {
+    if (!said.is_object()) {
+      fail("lua", "{}'s cost must return a table of seconds and bytes, but got {}", name_,
+           said.dump());
+    }
+    const std::vector<std::string> keys = {"seconds", "bytes"};
+    for (const auto& [key, value] : said.items()) {
+      if (std::find(keys.begin(), keys.end(), key) == keys.end() || !value.is_number()) {
+        fail("lua", "{}'s cost must return numbers seconds and bytes, but got {} = {}{}", name_,
+             key, value.dump(), did_you_mean(key, keys));
+      }
+    }
+    const auto read = [&](const std::string& key, double Taken::*part) {
+      if (said.contains(key)) return said[key].get<double>();
+      if (without) return with.*part - (*without).*part;
+      fail("lua",
+           "{}'s cost must return seconds and bytes where there is no plan without it, but {} is "
+           "missing",
+           name_, key);
+    };
+    return {read("seconds", &Taken::seconds), read("bytes", &Taken::peak_bytes)};
+  }
+
   State& state_;
   std::string name_, doc_;
   std::vector<Field> fields_;
@@ -275,13 +335,13 @@ std::vector<Field> read_fields(const Json& value, Json& defaults) {
 
 const methods::Method* define_method(lua_State* L, int index) {
   auto& state = State::of(L);
-  const std::vector<std::string> keys = {"name", "doc", "fields", "check", "apply"};
+  const std::vector<std::string> keys = {"name", "doc", "fields", "check", "apply", "cost"};
   const int top = lua_gettop(L);
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
     const std::string key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "[a number]";
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       lua_settop(L, top);
-      fail("lua", "define takes name, doc, fields, check and apply, but got \"{}\"{}", key,
+      fail("lua", "define takes name, doc, fields, check, apply and cost, but got \"{}\"{}", key,
            did_you_mean(key, keys));
     }
   }
@@ -304,6 +364,12 @@ const methods::Method* define_method(lua_State* L, int index) {
   lua_getfield(L, index, "apply");
   if (!lua_isfunction(L, -1))
     fail("lua", "define: {} needs a function apply(plan, config, request)", name);
+  lua_pop(L, 1);
+  lua_getfield(L, index, "cost");
+  if (!lua_isnil(L, -1) && !lua_isfunction(L, -1)) {
+    fail("lua", "define: {}'s cost must be a function (config, request, with, without), but got {}",
+         name, luaL_typename(L, -1));
+  }
   lua_pop(L, 1);
   Json defaults = Json::object();
   lua_getfield(L, index, "fields");

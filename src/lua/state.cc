@@ -160,7 +160,11 @@ void State::call(int arguments) {
     deadline_ = std::chrono::steady_clock::now() +
                 std::chrono::duration_cast<std::chrono::steady_clock::duration>(seconds);
   }
+  auto* const host = std::exchange(host_, nullptr);
+  if (host) host->stop();
   const int status = lua_pcall(L_, arguments, 1, base);
+  if (host) host->start();
+  host_ = host;
   --depth_;
   lua_remove(L_, base);
   if (status == 0) return;

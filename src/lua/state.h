@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace perigee::methods {
@@ -95,16 +96,24 @@ class State {
   // True once the time or the memory is used up: no pcall may hold such an error.
   bool exhausted() const { return expired_ || out_of_memory_; }
 
-  // While one lives, the script's clock stands still.
+  // While one lives, the script's clock stands still, but while the host calls into the script.
   class HostTime {
    public:
-    explicit HostTime(State& state) : state_(state), begin_(Clock::now()) {}
-    ~HostTime() { state_.deadline_ += Clock::now() - begin_; }
+    explicit HostTime(State& state) : state_(state), outer_(std::exchange(state.host_, this)) {}
+    ~HostTime() {
+      stop();
+      state_.host_ = outer_;
+    }
 
    private:
+    friend class State;
     using Clock = std::chrono::steady_clock;
+    void start() { begin_ = Clock::now(); }
+    void stop() { state_.deadline_ += Clock::now() - begin_; }
+
     State& state_;
-    Clock::time_point begin_;
+    HostTime* outer_;
+    Clock::time_point begin_ = Clock::now();
   };
 
  private:
@@ -121,6 +130,7 @@ class State {
   int depth_ = 0;
   bool expired_ = false;
   bool out_of_memory_ = false;
+  HostTime* host_ = nullptr;  // the innermost that lives
   std::chrono::steady_clock::time_point deadline_;
   lua_State* L_ = nullptr;
 };

@@ -54,30 +54,6 @@ void StrategyScript::check_result() {
   }
 }
 
-void StrategyScript::define_shipped(const nlohmann::json& value) {
-  const auto folder =
-      std::filesystem::path(state_.options().runtime_folder).parent_path() / "strategies";
-  const auto* list = value.is_object() && value.contains("methods") ? &value["methods"] : &value;
-  if (state_.options().runtime_folder.empty() || !list->is_array()) return;
-  const auto known = [](const auto& methods, const std::string& name) {
-    return std::any_of(methods.begin(), methods.end(),
-                       [&](const auto& method) { return method->name() == name; });
-  };
-  for (const auto& item : *list) {
-    const auto& first = item.is_array() && !item.empty() ? item[0] : item;
-    if (!first.is_string()) continue;
-    const std::string name = first;
-    const bool plain = std::all_of(name.begin(), name.end(),
-                                   [](unsigned char c) { return std::isalnum(c) || c == '_'; });
-    if (!plain || known(methods::all(), name) || known(state_.methods, name)) continue;
-    const auto file = folder / (name + ".lua");
-    if (!std::filesystem::exists(file)) continue;
-    const int top = lua_gettop(state_.raw());
-    state_.run_file(file.string());
-    lua_settop(state_.raw(), top);
-  }
-}
-
 methods::Strategy StrategyScript::read(nlohmann::json value) {
   methods::Strategy strategy;
   if (value.is_object() && value.contains("format")) {
@@ -93,7 +69,7 @@ methods::Strategy StrategyScript::read(nlohmann::json value) {
     whole.update(value);
     value = std::move(whole);
   }
-  define_shipped(value);
+  define_shipped(state_, value);
   strategy = methods::from_json(value, path_, state_.methods);
   strategy.rules = state_.rules;
   return strategy;
@@ -121,6 +97,31 @@ methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph
   auto strategy = read(to_json(L, lua_gettop(L), "the strategy"));
   lua_settop(L, 1);
   return strategy;
+}
+
+void define_shipped(State& state, const nlohmann::json& strategy) {
+  const auto folder =
+      std::filesystem::path(state.options().runtime_folder).parent_path() / "strategies";
+  const auto* list =
+      strategy.is_object() && strategy.contains("methods") ? &strategy["methods"] : &strategy;
+  if (state.options().runtime_folder.empty() || !list->is_array()) return;
+  const auto known = [](const auto& methods, const std::string& name) {
+    return std::any_of(methods.begin(), methods.end(),
+                       [&](const auto& method) { return method->name() == name; });
+  };
+  for (const auto& item : *list) {
+    const auto& first = item.is_array() && !item.empty() ? item[0] : item;
+    if (!first.is_string()) continue;
+    const std::string name = first;
+    const bool plain = std::all_of(name.begin(), name.end(),
+                                   [](unsigned char c) { return std::isalnum(c) || c == '_'; });
+    if (!plain || known(methods::all(), name) || known(state.methods, name)) continue;
+    const auto file = folder / (name + ".lua");
+    if (!std::filesystem::exists(file)) continue;
+    const int top = lua_gettop(state.raw());
+    state.run_file(file.string());
+    lua_settop(state.raw(), top);
+  }
 }
 
 nlohmann::json describe_graph(const graph::Graph& graph) {

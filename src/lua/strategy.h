@@ -36,8 +36,6 @@ class StrategyScript {
   void check_result();
   // Returns the strategy of a script's result, with what `rest_` has.
   methods::Strategy read(nlohmann::json value);
-  // Runs the shipped strategies that define what the list names and no one has defined.
-  void define_shipped(const nlohmann::json& value);
 
   std::string path_;
   State state_;
@@ -46,6 +44,9 @@ class StrategyScript {
   bool function_ = false;
   nlohmann::json rest_;  // of {set, ..., methods = function}: all but methods
 };
+
+// Runs the shipped strategies that define what a strategy, as data, names and no one has defined.
+void define_shipped(State& state, const nlohmann::json& strategy);
 
 // Returns what strategy functions see of a graph: {scopes, parameters, ops} with shapes, dtypes,
 // bytes and FLOPs.

@@ -44,6 +44,12 @@ struct Request {
   bool world_given = false;  // by a launcher, --nproc or the job; otherwise the plan's mesh decides
 };
 
+// What a plan takes, by its compiled programs and the simulator; a cost is a difference of two.
+struct Taken {
+  double seconds = 0;     // of a step
+  double peak_bytes = 0;  // of the rank that takes the most
+};
+
 class Method {
  public:
   virtual ~Method() = default;
@@ -55,6 +61,14 @@ class Method {
   // Edits the plan and appends its decisions. Throws Error where the config or the graph does not
   // allow it.
   virtual void apply(plan::Plan& plan, const Config& config, const Request& request) const = 0;
+  // Returns what the method says that it costs where the difference between `with`, what the plan
+  // takes, and `without`, what one without the method does (nothing where there is none), is not
+  // the answer; nothing: it is.
+  virtual std::optional<Taken> cost(const plan::Plan& /*plan*/, const Config& /*config*/,
+                                    const Request& /*request*/, const Taken& /*with*/,
+                                    const std::optional<Taken>& /*without*/) const {
+    return std::nullopt;
+  }
 };
 
 // Returns every built-in method, in the order of the reference page.

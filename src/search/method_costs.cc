@@ -21,7 +21,7 @@ std::string name_of(const json& use) {
 
 std::vector<MethodCost> method_costs(const json& strategy,
                                      const std::function<Taken(const json&)>& judge,
-                                     const std::string& method) {
+                                     const std::string& method, const OwnCost& own) {
   const bool wrapped = strategy.is_object() && strategy.contains("methods");
   const auto& uses = wrapped ? strategy["methods"] : strategy;
   if (!uses.is_array()) {
@@ -40,12 +40,16 @@ std::vector<MethodCost> method_costs(const json& strategy,
     auto others = uses;
     others.erase(k);
     MethodCost cost{.method = names[k]};
+    std::optional<Taken> without;
     try {
-      const auto without = judge(others);
-      cost.seconds = with.seconds - without.seconds;
-      cost.bytes = with.peak_bytes - without.peak_bytes;
+      without = judge(others);
+      cost.seconds = with.seconds - without->seconds;
+      cost.bytes = with.peak_bytes - without->peak_bytes;
     } catch (const Error& error) {
       cost.refused = error.what();
+    }
+    if (const auto said = own ? own(uses[k], with, without) : std::nullopt) {
+      cost = {.method = names[k], .seconds = said->seconds, .bytes = said->peak_bytes, .own = true};
     }
     costs.push_back(std::move(cost));
   }

@@ -1,6 +1,8 @@
 #include "train/auto_plan.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "methods/method.h"
@@ -80,14 +82,19 @@ json AutoPlanner::candidates(const json& pins, int64_t most) {
   return list;
 }
 
-compile::Programs AutoPlanner::compile(const json& strategy, plan::Plan& plan,
-                                       compile::TraceSource& traces) const {
-  const auto parsed = methods::from_json(strategy, "the strategy");
+methods::Request AutoPlanner::method_request() const {
   methods::Request request;
   request.global_batch = job_.batch.global;
   request.micro_batch = job_.batch.micro;
   request.world = world_;
   request.world_given = true;
+  return request;
+}
+
+compile::Programs AutoPlanner::compile(const json& strategy, const lua::Defined& defined,
+                                       plan::Plan& plan, compile::TraceSource& traces) const {
+  const auto parsed = methods::from_json(strategy, "the strategy", defined);
+  auto request = method_request();
   auto samples = job_.batch.global;
   for (int tries = 0; tries < 3; ++tries) {
     const auto& graph = source_->at(samples).graph;
@@ -117,29 +124,42 @@ json AutoPlanner::describe(const compile::Programs& programs, const plan::Plan& 
            *std::max_element(prediction.peak_bytes.begin(), prediction.peak_bytes.end())}};
 }
 
-json AutoPlanner::estimate(const json& strategy) {
+json AutoPlanner::estimate(const json& strategy, const lua::Defined& defined) {
   plan::Plan plan;
-  const auto programs = compile(strategy, plan, known_.traces());
+  const auto programs = compile(strategy, defined, plan, known_.traces());
   return describe(programs, plan);
 }
 
-json AutoPlanner::costs(const json& strategy, const std::string& method) {
+json AutoPlanner::costs(const json& strategy, const std::string& method,
+                        const lua::Defined& defined) {
+  std::optional<plan::Plan> whole;
   const auto judge = [&](const json& methods) {
-    const auto taken = estimate(methods);
+    plan::Plan plan;
+    const auto taken = describe(compile(methods, defined, plan, known_.traces()), plan);
+    if (!whole) whole = std::move(plan);
     return search::Taken{taken["seconds"], taken["peak_bytes"]};
   };
+  const auto own = [&](const json& use, const search::Taken& with,
+                       const std::optional<search::Taken>& without) {
+    const auto parsed = methods::from_json(json::array({use}), "the strategy", defined);
+    const auto& [known, config] = parsed.methods.front();
+    auto request = method_request();
+    request.graph = &source_->at(methods::graph_batch(*whole, request)).graph;
+    return known->cost(*whole, config, request, with, without);
+  };
   auto list = json::array();
-  for (const auto& cost : search::method_costs(strategy, judge, method)) {
-    if (cost.refused.empty()) {
-      list.push_back({{"method", cost.method}, {"seconds", cost.seconds}, {"bytes", cost.bytes}});
-    } else {
+  for (const auto& cost : search::method_costs(strategy, judge, method, own)) {
+    if (!cost.refused.empty()) {
       list.push_back({{"method", cost.method}, {"refused", cost.refused}});
+      continue;
     }
+    list.push_back({{"method", cost.method}, {"seconds", cost.seconds}, {"bytes", cost.bytes}});
+    if (cost.own) list.back()["own"] = true;
   }
   return list;
 }
 
-json AutoPlanner::measure(const json& strategy, double seconds) {
+json AutoPlanner::measure(const json& strategy, double seconds, const lua::Defined& defined) {
   if (!job_.cluster.file.empty()) {
     fail("profile", "ops are measured on this machine, but the job is planned for {}",
          cluster_.name);
@@ -149,7 +169,7 @@ json AutoPlanner::measure(const json& strategy, double seconds) {
   profile::Database database(default_profile());
   const auto threads = static_cast<int>(job_.cluster.threads);
   profile::TraceDatabase traces(database, threads, device);
-  const auto programs = compile(strategy, plan, traces);
+  const auto programs = compile(strategy, defined, plan, traces);
   profile::TimeDatabase times(database, profile::device_kind(*device, threads));
   const auto done = profile_ops(programs, job_, device, traces, times, seconds);
   known_.forget();

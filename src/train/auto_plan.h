@@ -25,14 +25,17 @@ class AutoPlanner : public lua::Planner {
 
   nlohmann::json plan(const nlohmann::json& pins) override;
   nlohmann::json candidates(const nlohmann::json& pins, int64_t most) override;
-  nlohmann::json estimate(const nlohmann::json& strategy) override;
-  nlohmann::json costs(const nlohmann::json& strategy, const std::string& method) override;
-  nlohmann::json measure(const nlohmann::json& strategy, double seconds) override;
+  nlohmann::json estimate(const nlohmann::json& strategy, const lua::Defined& defined) override;
+  nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
+                       const lua::Defined& defined) override;
+  nlohmann::json measure(const nlohmann::json& strategy, double seconds,
+                         const lua::Defined& defined) override;
 
  private:
   search::Request request(const nlohmann::json& pins) const;
-  compile::Programs compile(const nlohmann::json& strategy, plan::Plan& plan,
-                            compile::TraceSource& traces) const;
+  methods::Request method_request() const;
+  compile::Programs compile(const nlohmann::json& strategy, const lua::Defined& defined,
+                            plan::Plan& plan, compile::TraceSource& traces) const;
   nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan);
 
   std::shared_ptr<const Source> source_;

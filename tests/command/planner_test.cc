@@ -169,6 +169,54 @@ end
   CHECK(json::parse(plan.out)["pipeline"]["axis"] == "pipe");
 }
 
+TEST_CASE("methods that a script defines have costs, as their plans do or as they say") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const auto strategy = folder.write("costs.lua", R"(-- Prices methods of its own.
+local m, profiler = require "perigee.methods", require "perigee.profiler"
+local pieces = m.define { name = "pieces", fields = { count = "integer" },
+  apply = function(plan, config) plan:microbatches(config.count) end }
+local taxed = m.define { name = "taxed", fields = { tax = { type = "number", default = 2 } },
+  apply = function(plan) plan:note "taxed" end,
+  cost = function(config, request, with, without)
+    assert(request.world == 2 and request.mesh[1][2] == 2)
+    assert(with.seconds == without.seconds and with.bytes == without.bytes)
+    return { seconds = config.tax }
+  end }
+local relies = m.define { name = "relies", apply = function(plan) plan:note "more" end }
+local wrong = m.define { name = "wrong", apply = function(plan) plan:note "wrong" end,
+  cost = function() return { second = 1 } end }
+return function()
+  local base = { "parallel_mode", { { "data", 2 } } }
+  local costs = profiler.costs { base, pieces { count = 2 }, taxed {}, "local_sgd" }
+  assert(#costs == 3 and costs[1].method == "pieces" and not costs[1].own)
+  assert(costs[1].bytes < 0 and costs[1].seconds ~= 0)  -- half of the activations at once
+  assert(costs[2].own and costs[2].seconds == 2 and costs[2].bytes == 0)
+  assert(costs[3].method == "local_sgd" and costs[3].seconds ~= 0)
+  assert(profiler.estimate { base, pieces { count = 2 } }.seconds > 0)
+  local alone = profiler.costs({ base, relies {} }, "relies")
+  assert(alone[1].seconds == 0 and alone[1].bytes == 0)
+  local ok, why = pcall(profiler.costs, { base, wrong {} })
+  assert(not ok and why:find("did you mean \"seconds\"?", 1, true), why)
+  return { base, pieces { count = 2 }, taxed { tax = 1 } }
+end
+)");
+  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, alone(folder));
+  INFO(plan.err);
+  REQUIRE(plan.status == 0);
+  CHECK(json::parse(plan.out)["microbatches"] == 2);
+  // What runs within such a call counts as the script's time.
+  const auto endless = folder.write("endless.lua", R"(-- Never ends.
+local m, profiler = require "perigee.methods", require "perigee.profiler"
+local endless = m.define { name = "endless", apply = function() while true do end end }
+return function() return profiler.costs { endless {} } end
+)");
+  const auto stopped =
+      run("plan " + job + " --script-seconds 0.2 --strategy " + endless, alone(folder));
+  CHECK(stopped.status == 2);
+  CHECK_THAT(stopped.err, Catch::Contains("ran longer than 0.2"));
+}
+
 TEST_CASE("scripts solve problems of their own") {
   Folder folder;
   const auto script = folder.write("solve.lua", R"(

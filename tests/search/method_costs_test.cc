@@ -31,6 +31,19 @@ TEST_CASE("a method costs what the plan takes more with it than without it") {
   CHECK(costs[1].seconds == -0.5);
   CHECK(costs[1].bytes == 100);
   CHECK(method_costs({{"methods", strategy}}, judge, "fast").size() == 1);
+  // A method that says itself what it costs is believed, even where there is no plan without it.
+  const auto own = [](const json& use, const Taken& with, const std::optional<Taken>& without) {
+    std::optional<Taken> said;
+    if (use == "base") said = {with.seconds, without ? 1.0 : 0.0};
+    return said;
+  };
+  const auto said = method_costs(strategy, judge, "", own);
+  CHECK(said[0].own);
+  CHECK(said[0].refused == "");
+  CHECK(said[0].seconds == 1.5);
+  CHECK(said[0].bytes == 0);
+  CHECK(!said[1].own);
+  CHECK(said[1].seconds == -0.5);
   CHECK_THROWS_WITH(method_costs(strategy, judge, "fest"),
                     Catch::Contains("did you mean \"fast\"?"));
   CHECK_THROWS_WITH(method_costs(json("base"), judge), Catch::Contains("a list of methods"));

@@ -1,0 +1,52 @@
+// ATorch's names (runtime/perigee/atorch.lua).
+#include "tests/lua/support_dialect.h"
+
+using namespace perigee;
+using namespace perigee::test;
+using nlohmann::json;
+
+TEST_CASE("ATorch's options are all there, and do what they say") {
+  check_table("atorch", "auto_accelerate", /*all=*/true);
+  check_effects("atorch");
+}
+
+TEST_CASE("a strategy of ATorch's is searched, saved and loaded, or there is none") {
+  const Folder folder;
+  const std::string head = "local atorch = require 'perigee.atorch'\n";
+  const auto missing = run(folder,
+                           head +
+                               "local ok, result, best, why = atorch.auto_accelerate { model = "
+                               "'a.toml', load_strategy = 'no.json' }\n"
+                               "assert(not ok and result == nil and best == nil)\nerror(why)",
+                           "gpt");
+  CHECK_THAT(missing.error, Catch::Contains("s.lua:4: [atorch] load_strategy: there is no file"));
+  // A search runs at once where the graph is there; what it finds can be saved and loaded.
+  const auto found = run(folder,
+                         head +
+                             "return function(job, graph)\n"
+                             "  local ok, result, best = atorch.auto_accelerate {\n"
+                             "    model = graph, included = { { 'half', 'bf16' } },\n"
+                             "    save_strategy_to_file = 'found.json' }\n"
+                             "  assert(ok and result.args.use_optim_backward == false)\n"
+                             "  return best\nend",
+                         "gpt");
+  CHECK(found.error == "");
+  CHECK(found.plan["precision"]["dtype"] == "bfloat16");
+  const auto loaded = run(folder,
+                          head +
+                              "local ok, result, best = atorch.auto_accelerate { model = "
+                              "'a.toml', load_strategy = 'found.json' }\nreturn best",
+                          "gpt");
+  CHECK(loaded.error == "");
+  CHECK(loaded.plan["precision"] == found.plan["precision"]);
+  CHECK(loaded.strategy.job == "a.toml");
+  CHECK_THAT(
+      run(folder, head + "local a = atorch.auto_accelerate { load_strategy = {} }", "gpt").error,
+      Catch::Contains("s.lua:2: [atorch] auto_accelerate needs model"));
+  const auto job = run_job(
+      "[atorch]\nload_strategy = [[\"half\", \"bf16\"], [\"checkpoint\", [\"blocks.*\"]]]\n");
+  CHECK(job.error == "");
+  CHECK(job.plan["precision"]["dtype"] == "bfloat16");
+  CHECK_THAT(run_job("[atorch]\nload_strategy = [\"halff\"]\n").error,
+             Catch::Contains("there is no method \"halff\", did you mean \"half\"?"));
+}

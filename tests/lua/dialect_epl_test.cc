@@ -1,0 +1,98 @@
+// EPL's names (runtime/perigee/epl.lua).
+#include <cstdlib>
+
+#include "tests/lua/support_dialect.h"
+
+using namespace perigee;
+using namespace perigee::test;
+using nlohmann::json;
+
+TEST_CASE("EPL's options are all there, and do what they say") {
+  check_table("epl", "Config");
+  check_effects("epl");
+}
+
+TEST_CASE("EPL's options come from the environment where none are given") {
+  const Folder folder;
+  const auto communicators = [&](const std::string& given) {
+    return run(folder, "local c = require('perigee.epl').Config { " + given + " }\nreturn c",
+               "gpt");
+  };
+  ::setenv("EPL_COMMUNICATION_NUM_COMMUNICATORS", "3", 1);
+  ::setenv("EPL_COMMUNICATION_FP16", "true", 1);
+  CHECK(communicators("").plan["communication"]["communicators"] == 3);
+  CHECK(communicators("").plan["communication"]["reduce_dtype"] == "float16");
+  CHECK(communicators("['communication.num_communicators'] = 4")
+            .plan["communication"]["communicators"] == 4);
+  const auto job = run_job("[epl.communication]\nmax_splits = 7\n");
+  CHECK(job.plan["communication"]["communicators"] == 3);
+  CHECK(job.plan["communication"]["buckets"] == 7);
+  CHECK_THAT(communicators("").strategy.origin->sentence,
+             Catch::Contains("\"communication.num_communicators\":3"));
+  ::setenv("EPL_COMMUNICATION_FP16", "yes", 1);
+  CHECK_THAT(communicators("").error,
+             Catch::EndsWith("s.lua:1: [epl] EPL_COMMUNICATION_FP16: communication.fp16 must be "
+                             "true or false, but got \"yes\""));
+  ::unsetenv("EPL_COMMUNICATION_NUM_COMMUNICATORS");
+  ::unsetenv("EPL_COMMUNICATION_FP16");
+}
+
+TEST_CASE("EPL's scopes make stages and splits") {
+  const Folder folder;
+  const auto with = [&](const std::string& config, const std::string& scopes,
+                        const std::string& model = "gpt") {
+    return run(folder,
+               "local epl = require 'perigee.epl'\nepl.init(epl.Config { " + config + " })\n" +
+                   scopes + "\nreturn epl.strategy()",
+               model);
+  };
+  const std::string two =
+      "epl.replicate { device_count = 2, name = 'a', 'embed', 'blocks.0', 'blocks.1' }\n"
+      "epl.replicate { device_count = 2, 'blocks.2', 'blocks.3', 'head' }";
+  const auto staged = with("['pipeline.num_micro_batch'] = 4", two);
+  CHECK(staged.error == "");
+  CHECK(staged.plan["pipeline"]["starts"] == json{"blocks.2"});
+  CHECK(staged.plan["pipeline"]["schedule"] == "1f1b");
+  CHECK(staged.plan["mesh"]["axes"] ==
+        json::parse(R"([{"name": "pipe", "size": 2}, {"name": "data", "size": 2}])"));
+  const auto apart = with("['cluster.device_place_prefer_intra_node'] = false", two);
+  CHECK(apart.plan["mesh"]["axes"][0]["name"] == "data");
+  const auto split = with("", "epl.split { device_count = 2, 'head' }");
+  CHECK(split.error == "");
+  CHECK(split.plan["mesh"]["axes"][0] == json::parse(R"({"name": "tensor", "size": 2})"));
+  CHECK(split.plan["placements"]["head.weight"] == "S0,R");
+  const auto shared = with("['cluster.colocate_split_and_replicate'] = true",
+                           "epl.set_default_strategy(epl.replicate { device_count = 2 })\n"
+                           "epl.replicate { device_count = 2, 'blocks.*' }\n"
+                           "epl.split { device_count = 2, 'head' }");
+  CHECK(shared.error == "");
+  CHECK(shared.plan["placements"]["head.weight"] == "S0");
+  const auto experts = with("['cluster.colocate_split_and_replicate'] = true",
+                            "epl.replicate { device_count = 2, 'embed' }\n"
+                            "epl.split { device_count = 2, experts = true }",
+                            "moe");
+  CHECK(experts.error == "");
+  CHECK(experts.plan["placements"]["blocks.0.experts.up"] == "S0");
+
+  CHECK_THAT(with("", "epl.replicate { name = 'a', 'head' }").error,
+             Catch::Contains("s.lua:3: [epl] replicate needs device_count, at least 1"));
+  CHECK_THAT(with("", "epl.init()").error,
+             Catch::Contains("s.lua:3: [epl] init is called once, but this is the second time"));
+  CHECK_THAT(
+      with("", "epl.replicate { device_count = 1, 'a' } epl.split { device_count = 1 }").error,
+      Catch::Contains("[epl] replicate and split on devices of their own are not available"));
+  CHECK_THAT(
+      with("['auto.auto_parallel'] = true", "epl.replicate { device_count = 1, name = 'a' }").error,
+      Catch::Contains("auto.auto_parallel finds the stages, but there is replicate \"a\""));
+  CHECK_THAT(with("",
+                  "epl.replicate { device_count = 1, 'a' } epl.replicate { device_count = 2, "
+                  "'b' }")
+                 .error,
+             Catch::Contains("taskgraphs of several sizes are not available yet"));
+  const auto in_job = run_job(
+      "[epl.pipeline]\nnum_micro_batch = 4\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"
+      "device_count = 2\nmatch = [\"embed\"]\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"
+      "device_count = 2\nmatch = [\"blocks.2\"]\n");
+  CHECK(in_job.error == "");
+  CHECK(in_job.plan == staged.plan);
+}

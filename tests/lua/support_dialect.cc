@@ -1,0 +1,261 @@
+#include "tests/lua/support_dialect.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "job/job.h"
+#include "lua/convert.h"
+#include "lua/planner.h"
+#include "lua/state.h"
+#include "lua/strategy.h"
+#include "plan/plan.h"
+
+namespace perigee::test {
+
+using nlohmann::json;
+
+Folder::Folder()
+    : path(std::filesystem::temp_directory_path() /
+           ("perigee-dialect-" + std::to_string(::getpid()))) {
+  std::filesystem::create_directories(path);
+}
+
+std::string Folder::write(const std::string& name, std::string_view text) const {
+  std::ofstream(path / name) << text;
+  return (path / name).string();
+}
+
+namespace {
+
+const std::string kFolder = "tests/lua/dialects/";
+
+const graph::Graph& graph_of(const std::string& model) {
+  static std::map<std::string, graph::Graph> known;
+  auto& graph = known[model];
+  if (graph.nodes.empty()) graph = graph::parse(read_file(kFolder + model + ".graph", "test"));
+  return graph;
+}
+
+std::string trimmed(std::string text) {
+  text.erase(0, text.find_first_not_of(" \t"));
+  text.erase(text.find_last_not_of(" \t") + 1);
+  return text;
+}
+
+// Returns the lines of a data file, split at " | "; without comments.
+std::vector<std::vector<std::string>> lines_of(const std::string& file) {
+  std::istringstream lines(read_file(kFolder + file, "test"));
+  std::vector<std::vector<std::string>> result;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    auto& columns = result.emplace_back();
+    for (size_t begin = 0; begin <= line.size();) {
+      const auto end = std::min(line.find(" | ", begin), line.size());
+      columns.push_back(trimmed(line.substr(begin, end - begin)));
+      begin = end + 3;
+    }
+  }
+  return result;
+}
+
+lua::Options options() {
+  lua::Options options;
+  options.runtime_folder = "runtime";
+  return options;
+}
+
+}  // namespace
+
+json rows_of(const std::string& dialect) {
+  lua::State state(options());
+  state.run_text("return require('perigee." + dialect + "').rows", "rows");
+  return lua::to_json(state.raw(), 1, "rows");
+}
+
+namespace {
+
+// A planner that answers with what it was asked, as a decision.
+class Echo : public lua::Planner {
+ public:
+  json plan(const json& pins) override {
+    pins_ = pins;
+    return pins.value("methods", json::array());
+  }
+  json candidates(const json&, int64_t) override { return json::array(); }
+  json estimate(const json&, const lua::Defined&) override { return {{"seconds", 1.0}}; }
+  json measure(const json&, double, const lua::Defined&) override { return {{"seconds", 1.0}}; }
+  json costs(const json&, const std::string&, const lua::Defined&) override {
+    return json::array();
+  }
+  json pins_ = json::object();
+};
+
+Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int64_t world = 0) {
+  Outcome outcome;
+  Echo planner;
+  outcome.strategy = script.resolve({{"name", "test"}}, graph, &planner);
+  auto plan = methods::make_plan(outcome.strategy, {.graph = &graph,
+                                                    .global_batch = 8,
+                                                    .world = std::max<int64_t>(world, 1),
+                                                    .world_given = world > 0});
+  outcome.said = plan::explain(plan);
+  plan.decisions.clear();
+  outcome.plan = json::parse(plan::print(plan));
+  outcome.plan["search"] = planner.pins_;
+  outcome.plan["search"].erase("methods");
+  return outcome;
+}
+
+}  // namespace
+
+Outcome run(const Folder& folder, const std::string& text, const std::string& model,
+            int64_t world) {
+  try {
+    return outcome_of(lua::StrategyScript(folder.write("s.lua", text), options()), graph_of(model),
+                      world);
+  } catch (const Error& error) {
+    return {.error = error.what()};
+  }
+}
+
+Outcome run_job(const std::string& text) {
+  try {
+    const auto job = job::Job::parse("[model]\nkind = \"gpt\"\n" + text, "job.toml");
+    return outcome_of(lua::StrategyScript(job.dialect, options()), graph_of("gpt"));
+  } catch (const Error& error) {
+    return {.error = error.what()};
+  }
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+namespace {
+
+// Checks what a case says: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE", "warning
+// TEXT", "says TEXT" (a decision), "error TEXT" (at the user's line), or "fails TEXT" (when the
+// plan is made).
+void check_case(const std::string& expected, const Outcome& without, const Outcome& with) {
+  const auto blank = expected.find(' ');
+  const auto kind = expected.substr(0, blank);
+  const auto rest = blank == std::string::npos ? "" : expected.substr(blank + 1);
+  INFO("without: " << without.error << "\nwith: " << with.error);
+  if (kind == "error") {
+    CHECK(contains(with.error, "s.lua:2: ["));
+    CHECK(contains(with.error, rest));
+    CHECK(without.error.empty());
+    return;
+  }
+  if (kind == "fails") {
+    CHECK(contains(with.error, rest));
+    CHECK(without.error.empty());
+    return;
+  }
+  REQUIRE(with.error.empty());
+  REQUIRE(without.error.empty());
+  if (kind == "same") {
+    CHECK(with.plan == without.plan);
+  } else if (kind == "plan") {
+    const auto path = rest.substr(0, rest.find(' '));
+    const json::json_pointer at(path);
+    const auto value = [&](const Outcome& o) { return o.plan.contains(at) ? o.plan[at] : json(); };
+    INFO(path << ": " << value(without).dump() << " and " << value(with).dump());
+    CHECK(value(with) != value(without));
+    if (rest.size() > path.size()) CHECK(value(with) == json::parse(rest.substr(path.size() + 1)));
+  } else if (kind == "says") {
+    CHECK(contains(with.said, rest));
+    CHECK_FALSE(contains(without.said, rest));
+  } else if (kind == "job") {
+    const auto has = [&](const Outcome& o) {
+      return std::find(o.strategy.set.begin(), o.strategy.set.end(), rest) != o.strategy.set.end();
+    };
+    INFO(json(with.strategy.set).dump());
+    CHECK(has(with));
+    CHECK_FALSE(has(without));
+  } else if (kind == "warning") {
+    REQUIRE(with.strategy.warnings.size() == without.strategy.warnings.size() + 1);
+    CHECK(contains(json(with.strategy.warnings).dump(), rest));
+    CHECK(with.plan == without.plan);
+  } else {
+    FAIL("a case expects plan, same, job, warning or error, but got " << expected);
+  }
+}
+
+// Returns what a list calls a row: "NAME" in the section, or that of a method, "METHOD.NAME" else.
+std::string title_of(const json& row, const std::string& section) {
+  const std::string own = row["section"], name = row["name"];
+  return own == section || own == name ? name : own + "." + name;
+}
+
+}  // namespace
+
+void check_table(const std::string& dialect, const std::string& section, bool all) {
+  std::map<std::string, json> rows;
+  for (const auto& row : rows_of(dialect)) {
+    if (all || row["section"] == section) rows[title_of(row, section)] = row;
+  }
+  for (const auto& columns : lines_of(dialect + ".options")) {
+    INFO(columns[0]);
+    REQUIRE(columns.size() == 4);
+    REQUIRE(rows.contains(columns[0]));
+    const auto& row = rows[columns[0]];
+    CHECK(row["type"] == columns[1]);
+    CHECK(row.value("default", json()).dump() == (columns[2] == "nil" ? "null" : columns[2]));
+    const bool missing = columns[3] == "works, missing";
+    CHECK(row["verdict"] == (missing ? "missing" : columns[3]));
+    rows.erase(columns[0]);
+  }
+  for (const auto& [name, row] : rows) FAIL_CHECK("the list lacks " << name);
+}
+
+void check_effects(const std::string& dialect) {
+  const Folder folder;
+  std::set<std::string> tried;
+  std::map<std::string, Outcome> known;
+  std::string expression, model = "gpt";
+  int64_t world = 0;
+  for (const auto& columns : lines_of(dialect + ".effects")) {
+    if (columns[0].starts_with("@model ")) {
+      model = columns[0].substr(7);
+      continue;
+    }
+    if (columns[0].starts_with("@world ")) {
+      world = std::stoll(columns[0].substr(7));
+      known.clear();
+      continue;
+    }
+    if (columns[0].starts_with("@ ")) {
+      expression = columns[0].substr(2);
+      continue;
+    }
+    INFO(columns[0] << " | " << columns[1]);
+    REQUIRE(columns.size() == 4);
+    const auto script = [&](const std::string& given) {
+      auto text = expression;
+      text.replace(text.find('%'), 1, given);
+      return "local m = require 'perigee." + dialect + "'\nlocal config = " + text +
+             "\nreturn config\n";
+    };
+    const auto both = columns[1] == "-" ? "" : columns[1];
+    const auto before = script(both);
+    if (!known.contains(model + before)) known[model + before] = run(folder, before, model, world);
+    check_case(columns[3], known[model + before],
+               run(folder, script(both + (both.empty() ? "" : ", ") + columns[2]), model, world));
+    tried.insert(columns[0]);
+  }
+  for (const auto& row : rows_of(dialect)) {
+    INFO(row.dump());
+    CHECK((tried.contains(row["name"].get<std::string>()) || tried.contains(title_of(row, ""))));
+  }
+}
+
+}  // namespace perigee::test

@@ -1,0 +1,54 @@
+// Dialects as their users meet them: scripts and jobs, what they come to, and the lists and cases
+// of tests/lua/dialects.
+#pragma once
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "graph/graph.h"
+#include "methods/method.h"
+
+namespace perigee::test {
+
+// A folder of its own, removed at the end.
+struct Folder {
+  std::filesystem::path path;
+  Folder();
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string write(const std::string& name, std::string_view text) const;
+};
+
+// Returns the table of a dialect.
+nlohmann::json rows_of(const std::string& dialect);
+
+// What a script comes to: a strategy and its plan, or an error.
+struct Outcome {
+  std::string error;
+  methods::Strategy strategy;
+  nlohmann::json plan = nlohmann::json::object();
+  std::string said;  // the plan's decisions
+};
+
+// Runs a script on a model, for so many ranks (0: as many as it asks for).
+Outcome run(const Folder& folder, const std::string& text, const std::string& model,
+            int64_t world = 0);
+
+// Makes the strategy of a job's table.
+Outcome run_job(const std::string& text);
+
+bool contains(const std::string& text, const std::string& part);
+
+// Checks that every option of the dialect's list is in the table, with its type, default and
+// verdict, and no other is. `all`: in every section of the table.
+void check_table(const std::string& dialect, const std::string& section, bool all = false);
+
+// Checks that every row of the table changes what its cases say. A line of the file: option | what
+// both scripts give | what the second gives beside | what differs. Lines "@ EXPRESSION" say what
+// the scripts return, with % for the options, "@model NAME" for which model, "@world N" for how
+// many ranks.
+void check_effects(const std::string& dialect);
+
+}  // namespace perigee::test
