@@ -133,9 +133,11 @@ local model_parallel = {
   { "batch_p2p_sync", "boolean", true, no_effect = "events order the streams" },
   { "use_ring_exchange_p2p", "boolean", false, refused = "it needs a patched library: leave it out" },
   { "deallocate_pipeline_outputs", "boolean", false, no_effect = "what is sent is always freed at its last use" },
-  { "defer_embedding_wgrad_compute", "boolean", false,
-    missing = "weight gradients of single layers are not moved; delay_wgrad_compute moves those of a stage" },
-  { "wgrad_deferral_limit", "integer", 0, least = 0, missing = "see defer_embedding_wgrad_compute" },
+  { "defer_embedding_wgrad_compute", "boolean", false, sets = function(draft, _, options)
+    local limit = options.wgrad_deferral_limit
+    draft:use("overlap", { deferred_head = limit == 0 or limit })
+  end },
+  { "wgrad_deferral_limit", "integer", 0, least = 0, with = "defer_embedding_wgrad_compute" },
   { "overlap_p2p_comm_warmup_flush", "boolean", false, with = "overlap_p2p_comm: it overlaps there, too" },
   { "microbatch_group_size_per_vp_stage", "integer", nil, least = 1, sets = "pipeline_parallel.group" },
   { "cpu_offloading", "boolean", false, sets = offload },
@@ -207,6 +209,15 @@ local rules = {
     "delay_wgrad_compute is not available yet without stages: it needs pipeline_model_parallel_size above 1" },
   { function(o) return o.delay_wgrad_compute and o.virtual_pipeline_model_parallel_size end, "delay_wgrad_compute",
     "delay_wgrad_compute is not available yet with virtual_pipeline_model_parallel_size: leave one of them out" },
+  { function(o) return o.defer_embedding_wgrad_compute and o.pipeline_model_parallel_size == 1 end,
+    "defer_embedding_wgrad_compute",
+    "defer_embedding_wgrad_compute leaves products to the end of a pipeline's step, but pipeline_model_parallel_size is 1" },
+  { function(o) return o.defer_embedding_wgrad_compute and not o.gradient_accumulation_fusion end,
+    "defer_embedding_wgrad_compute",
+    "defer_embedding_wgrad_compute needs gradient_accumulation_fusion, but that is false" },
+  { function(o) return o.defer_embedding_wgrad_compute and o.delay_wgrad_compute end, "defer_embedding_wgrad_compute",
+    "defer_embedding_wgrad_compute and delay_wgrad_compute exclude each other, but both are true: the second delays "
+      .. "the head's gradient, too" },
   { function(o) return (o.num_microbatches_with_partial_activation_checkpoints or 0) > 0
       and o.pipeline_model_parallel_size == 1 end,
     "num_microbatches_with_partial_activation_checkpoints",

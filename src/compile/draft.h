@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "compile/part.h"
 #include "compile/program.h"
 #include "compile/trace.h"
 #include "cost/schedule.h"
@@ -47,27 +48,11 @@ struct Home {
   int64_t bytes = 0;      // takes at least so much: what the largest of the group's ranks needs
 };
 
-// Where some of a stage's microbatches keep what the others compute again
-// (plan::Recompute::kept_microbatches), each of its parts stands twice: as itself, and under this
-// number with sections and a frame for those that keep.
-inline constexpr int kKept = 1 << 16;
-inline bool is_kept(int part) { return part >= kKept; }
-inline int kept_part(int part) { return part + kKept; }
-
-// "3", "3.kept".
-inline std::string number_of_part(int part) {
-  return is_kept(part) ? std::to_string(part - kKept) + ".kept" : std::to_string(part);
-}
-// The name of the frame of a pipeline's part, or of its frame on the host.
-inline std::string name_of_part(int part, bool host) {
-  return "microbatch." + number_of_part(part) + (host ? " host" : "");
-}
-
 struct DraftSection {
   std::string name;
   bool repeats = false;  // runs once for every microbatch, else once for the step
   std::vector<DraftInstruction> instructions;
-  int part = -1;  // of a pipeline
+  PartId part;  // of a pipeline
   PipelineKind kind = PipelineKind::forward;
   int64_t every = 1;  // of the step's sections: runs in steps whose number is a multiple
 };
@@ -81,8 +66,11 @@ struct Draft {
   // With a pipeline: in which order the stage runs the sections of its parts, each op by the part's
   // position among the stage's as its chunk.
   std::vector<PipelineOp> order;
-  std::map<int, int64_t> copies;  // of each part's frame, at least
+  std::map<PartId, int64_t> copies;  // of each part's frame, at least
   std::vector<bool> kept;  // by microbatch: runs the sections of kept parts; empty: none does
+  // Of the first so many microbatches the sections of deferred weight gradients run behind `order`,
+  // of the others behind their backward passes.
+  int64_t deferred = 0;
 
   // Appends a value that holds memory of its own. Strides default to contiguous.
   ValueId add(graph::TensorType type, std::string name, Home home = {},

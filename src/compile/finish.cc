@@ -46,9 +46,9 @@ std::vector<Variant> variants(const DraftSection& section, int64_t microbatches)
 }
 
 // -1 where there is none.
-int32_t frame_of_part(const Program& program, int part, bool host = false) {
-  if (part < 0) return -1;
-  const auto name = name_of_part(part, host);
+int32_t frame_of_part(const Program& program, const PartId& part, bool host = false) {
+  if (!part.defined()) return -1;
+  const auto name = frame_name(part, host);
   for (size_t f = 0; f < program.frames.size(); ++f) {
     if (program.frames[f].name == name) return static_cast<int32_t>(f);
   }
@@ -147,7 +147,7 @@ Program finish(Draft draft) {
 
   // What a backward pass sends is free where the next forward pass has waited for it.
   for (size_t s = 0; s < draft.sections.size(); ++s) {
-    if (draft.sections[s].part < 0) continue;
+    if (!draft.sections[s].part.defined()) continue;
     for (const auto& part : draft.sections[s].instructions) {
       const auto event = part.instruction.event;
       if (part.instruction.kind != Instruction::Kind::wait || started[event] <= s) continue;
@@ -202,7 +202,7 @@ Program finish(Draft draft) {
   bool parts_done = false;
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
-    if (section.part < 0) {
+    if (!section.part.defined()) {
       const int64_t runs = section.repeats ? count : 1;
       for (int64_t m = 0; m < runs; ++m) {
         program.order.push_back(
@@ -212,7 +212,7 @@ Program finish(Draft draft) {
       const auto runs = runs_of(draft);
       const auto copies = copies_by_run(draft);
       std::map<std::vector<int32_t>, int32_t> known;  // slots
-      const auto slot_of = [&](const std::map<int, int32_t>& parts) {
+      const auto slot_of = [&](const std::map<PartId, int32_t>& parts) {
         std::vector<int32_t> slot(program.frames.size());
         for (const auto& [part, copy] : parts) {
           slot[frame_of_part(program, part)] = copy;
@@ -238,7 +238,9 @@ Program finish(Draft draft) {
         counted[ran] = ran;
         for (size_t other = 0; other < ran; ++other) {
           const auto &one = draft.sections[ran], &first = draft.sections[other];
-          if (first.part >= 0 && kept_part(first.part) == one.part && first.kind == one.kind) {
+          auto same = first.part;
+          same.kept = true;
+          if (first.part.defined() && same == one.part && first.kind == one.kind) {
             counted[ran] = other;
           }
         }

@@ -28,7 +28,8 @@ int64_t ticks(const Instruction& instruction) {
 
 class Memory {
  public:
-  explicit Memory(Draft& draft) : draft_(draft), lives_(draft.program.values.size()) {}
+  explicit Memory(Draft& draft)
+      : draft_(draft), lives_(draft.program.values.size()), deferred_(deferred_operands(draft)) {}
 
   void run() {
     measure();
@@ -95,7 +96,7 @@ class Memory {
         now += ticks(instruction);
       }
       begin_.push_back(now);
-      if (draft_.sections[s].part >= 0) {
+      if (draft_.sections[s].part.defined()) {
         if (first_part_ < 0) first_part_ = section;
         last_part_ = section;
       }
@@ -117,17 +118,19 @@ class Memory {
   }
 
   // The part of a pipeline in whose frame the value lies: what one section of it makes for a
-  // microbatch, and another section uses; -1 for all else.
-  int part_of(int32_t root) const {
+  // microbatch, and another section uses; of none for all else.
+  PartId part_of(int32_t root) const {
     const auto& life = lives_[root];
     if (first_part_ < 0 || life.start < 0 || draft_.homes[root].outlives ||
         draft_.homes[root].kind == Home::Kind::persistent) {
-      return -1;
+      return {};
     }
+    if (const auto read = deferred_.find(root); read != deferred_.end()) return read->second;
     if (const auto sent = sent_.find(root); sent != sent_.end()) return sent->second;
-    const int first = draft_.sections[life.first_section].part;
-    const int last = draft_.sections[life.last_section].part;
-    return first >= 0 && last >= 0 && life.first_section != life.last_section ? first : -1;
+    const auto& first = draft_.sections[life.first_section].part;
+    const auto& last = draft_.sections[life.last_section].part;
+    const bool apart = life.first_section != life.last_section;
+    return first.defined() && last.defined() && apart ? first : PartId{};
   }
 
   bool crosses(int32_t root) const {
@@ -143,11 +146,15 @@ class Memory {
       auto& life = lives_[v];
       if (life.start < 0) continue;
       if (draft_.homes[v].outlives) life.end = now_;
-      if (part_of(static_cast<int32_t>(v)) >= 0) continue;
+      if (part_of(static_cast<int32_t>(v)).defined()) continue;
       if (!several || !crosses(static_cast<int32_t>(v))) continue;
       // The sections of a pipeline's parts alternate: all together are one that repeats.
-      const auto first = [&](int32_t s) { return draft_.sections[s].part < 0 ? s : first_part_; };
-      const auto last = [&](int32_t s) { return draft_.sections[s].part < 0 ? s : last_part_; };
+      const auto first = [&](int32_t s) {
+        return draft_.sections[s].part.defined() ? first_part_ : s;
+      };
+      const auto last = [&](int32_t s) {
+        return draft_.sections[s].part.defined() ? last_part_ : s;
+      };
       if (draft_.sections[life.first_section].repeats) {
         life.start = begin_[2 * first(life.first_section)];
       }
@@ -223,9 +230,9 @@ class Memory {
     return at->second;
   }
 
-  int32_t frame_of_part(int part, bool host = false) {
+  int32_t frame_of_part(const PartId& part, bool host = false) {
     const auto frame = frame_named(
-        {.kind = Frame::Kind::microbatch, .name = name_of_part(part, host), .host = host});
+        {.kind = Frame::Kind::microbatch, .name = frame_name(part, host), .host = host});
     part_frames_.emplace(frame, part);
     return frame;
   }
@@ -262,7 +269,7 @@ class Memory {
     program.frames.push_back({Frame::Kind::persistent, "persistent"});
     program.frames.push_back({Frame::Kind::scratch, "scratch"});
     for (const auto& section : draft_.sections) {
-      if (section.part >= 0) frame_of_part(section.part);
+      if (section.part.defined()) frame_of_part(section.part);
     }
     struct Owner {
       Place* place;
@@ -291,9 +298,9 @@ class Memory {
           find(static_cast<int32_t>(v)) != static_cast<int32_t>(v)) {
         continue;
       }
-      const int part = part_of(static_cast<int32_t>(v));
+      const auto part = part_of(static_cast<int32_t>(v));
       const auto& home = draft_.homes[v];
-      const int32_t frame = part >= 0 ? frame_of_part(part, home.host) : frame_of(home);
+      const int32_t frame = part.defined() ? frame_of_part(part, home.host) : frame_of(home);
       if (program.frames[frame].kind == Frame::Kind::persistent) {
         value.place = {frame, program.frames[frame].bytes};
         program.frames[frame].bytes += align(bytes_[v]);
@@ -399,9 +406,10 @@ class Memory {
   std::vector<int32_t> frames_;  // by stream
   int64_t now_ = 0;
   int32_t first_part_ = -1, last_part_ = -1;  // sections: the first and the last of a part
-  std::map<int32_t, int> sent_;               // by root: a part's backward pass sends it
+  std::map<int32_t, PartId> sent_;            // by root: a part's backward pass sends it
   std::map<std::string, int32_t> named_;      // frames but for the first two and streams'
-  std::map<int32_t, int> part_frames_;        // parts by frame
+  std::map<int32_t, PartId> part_frames_;     // parts by frame
+  std::map<int32_t, PartId> deferred_;        // deferred_operands
 };
 
 }  // namespace

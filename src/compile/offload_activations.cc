@@ -74,7 +74,7 @@ class Activations {
     for (size_t s = 0; s < draft_.sections.size(); ++s) {
       const auto& section = draft_.sections[s];
       const auto& list = section.instructions;
-      const bool forward = section.part < 0 || section.kind == PipelineKind::forward;
+      const bool forward = !section.part.defined() || section.kind == PipelineKind::forward;
       size_t border = forward ? list.size() : 0;
       std::map<size_t, Span> spans;
       for (size_t i = 0; i < border; ++i) {

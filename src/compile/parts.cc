@@ -34,15 +34,16 @@ std::vector<MicroSection> make_micro_sections(const std::vector<NodeId>& micro, 
     const char* name = section.kind == PipelineKind::forward    ? "forward"
                        : section.kind == PipelineKind::backward ? "backward"
                                                                 : "weights";
-    const int part = kept ? kept_part(section.part) : section.part;
-    sections.push_back({fmt::format("{}.{}", name, number_of_part(part)), part, section.kind, {}});
+    auto part = section.part;
+    part.kept = kept;
+    sections.push_back({fmt::format("{}.{}", name, to_string(part)), part, section.kind, {}});
   }
   for (auto n : micro) sections[stage->section[n]].nodes.push_back(n);
   return sections;
 }
 
 void wait_for_sends(Draft& draft) {
-  const auto find = [&](int part, PipelineKind kind) -> DraftSection* {
+  const auto find = [&](const PartId& part, PipelineKind kind) -> DraftSection* {
     for (auto& section : draft.sections) {
       if (section.part == part && section.kind == kind) return &section;
     }
@@ -50,7 +51,7 @@ void wait_for_sends(Draft& draft) {
   };
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     auto& section = draft.sections[s];
-    if (section.part < 0) continue;
+    if (!section.part.defined()) continue;
     std::vector<DraftInstruction> waits;
     for (const auto& sent : section.instructions) {
       if (is_send(sent)) waits.push_back(wait_for(sent.instruction.event));

@@ -168,7 +168,7 @@ struct Gradients {
 // backwards, or for the gradients of its weights alone.
 struct MicroSection {
   std::string name;
-  int part = -1;
+  PartId part;
   PipelineKind kind = PipelineKind::forward;
   std::vector<graph::NodeId> nodes;
 };
@@ -338,8 +338,12 @@ void insert_waits(Draft& draft);
 // frame each of them has, by part; and how many there are of a part's frame. A microbatch has one
 // from the part's forward pass to the last section that touches the frame.
 std::vector<std::pair<int32_t, int32_t>> runs_of(const Draft& draft);
-int64_t copies_of(const Draft& draft, int part);
-std::vector<std::map<int, int32_t>> copies_by_run(const Draft& draft);
+int64_t copies_of(const Draft& draft, const PartId& part);
+std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft);
+
+// Returns whose frame has what deferred weight gradients read and other sections of their stage
+// make, by root.
+std::map<int32_t, PartId> deferred_operands(const Draft& draft);
 
 // Decides addresses: pointwise results take the place of operands that die, then every frame is
 // packed by lifetimes. Sets frames, places and peak.

@@ -247,6 +247,7 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   if (stage) {
     draft.order = schedule->orders[stage->index];
     draft.copies = stage->copies;
+    draft.deferred = stage->deferred;
     wait_for_sends(draft);
   }
   assign_memory(draft);

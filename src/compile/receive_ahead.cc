@@ -8,7 +8,7 @@ namespace perigee::compile {
 
 void receive_ahead(Draft& draft) {
   for (auto& section : draft.sections) {
-    if (section.part < 0) continue;
+    if (!section.part.defined()) continue;
     std::vector<DraftInstruction> out;
     for (auto& part : section.instructions) {
       if (part.instruction.op != "comm::receive") {

@@ -9,7 +9,7 @@ namespace perigee::compile {
 
 namespace {
 
-int32_t section_of(const Draft& draft, int part, PipelineKind kind) {
+int32_t section_of(const Draft& draft, const PartId& part, PipelineKind kind) {
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
     if (section.part == part && section.kind == kind) return static_cast<int32_t>(s);
@@ -17,63 +17,107 @@ int32_t section_of(const Draft& draft, int part, PipelineKind kind) {
   return -1;
 }
 
+// Calls f(root) for what the section's instructions read or write of what lives within a step.
+template <class F>
+void each_root(const Draft& draft, const DraftSection& section, F f) {
+  const auto touch = [&](ValueId v) {
+    const auto root = draft.root(v).index;
+    const auto& home = draft.homes[root];
+    if (home.kind != Home::Kind::persistent && !home.outlives) f(root);
+  };
+  for (const auto& part : section.instructions) {
+    each_operand(part.instruction, touch);
+    for (auto v : part.instruction.outputs) {
+      if (v.defined()) touch(v);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::pair<int32_t, int32_t>> runs_of(const Draft& draft) {
   std::vector<int> parts;  // by chunk
   for (const auto& section : draft.sections) {
-    if (section.part < 0 || is_kept(section.part)) continue;
-    if (section.kind == PipelineKind::forward) parts.push_back(section.part);
+    if (!section.part.defined() || section.part.kept) continue;
+    if (section.kind == PipelineKind::forward) parts.push_back(section.part.part);
   }
+  const auto part_of = [&](const PipelineOp& op) {
+    return PartId{.part = parts[op.chunk],
+                  .kept = !draft.kept.empty() && draft.kept[op.microbatch]};
+  };
   std::vector<std::pair<int32_t, int32_t>> runs;
+  const auto run_weights = [&](const PipelineOp& op, bool deferred) {
+    auto part = part_of(op);
+    part.deferred = deferred;
+    const auto section = section_of(draft, part, PipelineKind::weight_grad);
+    if (section >= 0) runs.emplace_back(section, op.microbatch);
+  };
   for (const auto& op : draft.order) {
     const bool input = op.kind == PipelineKind::input_grad;
-    const bool keeps = !draft.kept.empty() && draft.kept[op.microbatch];
-    const int part = keeps ? kept_part(parts[op.chunk]) : parts[op.chunk];
-    runs.emplace_back(section_of(draft, part, input ? PipelineKind::backward : op.kind),
+    runs.emplace_back(section_of(draft, part_of(op), input ? PipelineKind::backward : op.kind),
                       op.microbatch);
     // Where a schedule splits some of its backward passes, the others are both halves.
     if (op.kind != PipelineKind::backward) continue;
-    if (const auto weights = section_of(draft, part, PipelineKind::weight_grad); weights >= 0) {
-      runs.emplace_back(weights, op.microbatch);
-    }
+    run_weights(op, false);
+    if (op.microbatch >= draft.deferred) run_weights(op, true);
+  }
+  for (const auto& op : draft.order) {
+    const bool waits = op.kind == PipelineKind::backward && op.microbatch < draft.deferred;
+    if (waits) run_weights(op, true);
   }
   return runs;
 }
 
-std::vector<std::map<int, int32_t>> copies_by_run(const Draft& draft) {
+std::map<int32_t, PartId> deferred_operands(const Draft& draft) {
+  std::set<int32_t> beyond;  // what sections of no part touch: no microbatch's
+  for (const auto& section : draft.sections) {
+    if (section.part.defined()) continue;
+    each_root(draft, section, [&](int32_t root) { beyond.insert(root); });
+  }
+  std::map<int32_t, PartId> found;
+  std::set<int32_t> made;  // by sections before
+  for (const auto& section : draft.sections) {
+    if (!section.part.defined()) continue;
+    each_root(draft, section, [&](int32_t root) {
+      if (!section.part.deferred) {
+        made.insert(root);
+      } else if (made.contains(root) && !beyond.contains(root)) {
+        found.emplace(root, section.part);
+      }
+    });
+  }
+  return found;
+}
+
+std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
   const auto runs = runs_of(draft);
   // Which parts' frames a section touches: its own, and those of parts whose values it uses.
-  std::vector<std::set<int>> touched(draft.sections.size());
-  std::map<int32_t, int> made_by;  // root: part
+  std::vector<std::set<PartId>> touched(draft.sections.size());
+  const auto deferred = deferred_operands(draft);
+  std::map<int32_t, PartId> made_by;  // root: part
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
-    if (section.part < 0) continue;
+    if (!section.part.defined()) continue;
     touched[s].insert(section.part);
-    for (const auto& part : section.instructions) {
-      const auto touch = [&](ValueId v) {
-        const auto root = draft.root(v).index;
-        const auto& home = draft.homes[root];
-        if (home.kind == Home::Kind::persistent || home.outlives) return;
+    each_root(draft, section, [&](int32_t root) {
+      if (const auto at = deferred.find(root); at != deferred.end()) {
+        touched[s].insert(at->second);
+      } else if (!section.part.deferred) {
         const auto [at, added] = made_by.emplace(root, section.part);
-        if (is_kept(at->second) == is_kept(section.part)) touched[s].insert(at->second);
-      };
-      each_operand(part.instruction, touch);
-      for (auto v : part.instruction.outputs) {
-        if (v.defined()) touch(v);
+        if (at->second.kept == section.part.kept) touched[s].insert(at->second);
       }
-    }
+    });
   }
-  std::map<std::pair<int, int32_t>, Span> spans;
+  std::map<std::pair<PartId, int32_t>, Span> spans;
   for (size_t r = 0; r < runs.size(); ++r) {
-    for (int part : touched[runs[r].first]) {
+    for (const auto& part : touched[runs[r].first]) {
       const auto [at, added] = spans.try_emplace({part, runs[r].second}, Span{r, r});
       at->second.last = r;
     }
   }
-  std::map<int, std::vector<std::pair<Span, int32_t>>> by_part;  // with microbatches
+  std::map<PartId, std::vector<std::pair<Span, int32_t>>> by_part;  // with microbatches
   for (const auto& [key, span] : spans) by_part[key.first].emplace_back(span, key.second);
-  std::vector<std::map<int, int32_t>> copies(runs.size());
+  std::vector<std::map<PartId, int32_t>> copies(runs.size());
   for (auto& [part, list] : by_part) {
     std::sort(list.begin(), list.end(),
               [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
@@ -91,7 +135,7 @@ std::vector<std::map<int, int32_t>> copies_by_run(const Draft& draft) {
   return copies;
 }
 
-int64_t copies_of(const Draft& draft, int part) {
+int64_t copies_of(const Draft& draft, const PartId& part) {
   int64_t most = draft.copies.at(part);
   for (const auto& copies : copies_by_run(draft)) {
     const auto found = copies.find(part);

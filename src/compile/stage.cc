@@ -39,7 +39,8 @@ class Cutting {
         moved_(old_.nodes.size(), -1),
         schedule_(schedule),
         order_(schedule.orders[mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)]]),
-        kept_(plan.recompute.kept_microbatches) {
+        kept_(plan.recompute.kept_microbatches),
+        overlap_(plan.overlap) {
     stage_.index = mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)];
     stage_.parts = schedule.parts[stage_.index];
     std::sort(stage_.parts.begin(), stage_.parts.end());
@@ -61,10 +62,17 @@ class Cutting {
     for (size_t o = 0; o < old_.outputs.size(); ++o) add_output(o);
     make_sections();
     sort();
+    for (const auto& section : stage_.sections) {
+      if (!section.part.deferred) continue;
+      auto kept = section.part;
+      kept.kept = true;
+      stage_.copies[section.part] = 1;
+      if (!stage_.kept.empty()) stage_.copies[kept] = 1;
+    }
     const auto copies = copies_of_parts(schedule_, edges_, kept_);
     for (int part : stage_.parts) {
-      stage_.copies[part] = copies[part].again;
-      if (!stage_.kept.empty()) stage_.copies[kept_part(part)] = copies[part].kept;
+      stage_.copies[{.part = part}] = copies[part].again;
+      if (!stage_.kept.empty()) stage_.copies[{.part = part, .kept = true}] = copies[part].kept;
     }
     for (const auto& node : new_.nodes) {
       if (node.op != "comm::send" && node.op != "comm::receive") continue;
@@ -86,22 +94,49 @@ class Cutting {
 
   void make_sections() {
     const bool splits = has(PipelineKind::weight_grad);
+    const bool training = splits || has(PipelineKind::backward);
+    std::vector<bool> weights(new_.nodes.size());
+    std::set<int> deferred;  // parts
+    if (splits && !overlap_.deferred.empty()) {
+      fail("overlap",
+           "{} puts off the gradients of all weights, those of {} too: leave deferred_head out, or "
+           "choose another schedule (1f1b)",
+           schedule_.name, fmt::join(overlap_.deferred, ", "));
+    }
+    if (splits) {
+      weights = find_weight_nodes(new_, part_);
+    } else if (training && !overlap_.deferred.empty() &&
+               mine(schedule_.stages * schedule_.chunks - 1)) {
+      weights = find_deferred_nodes(new_, part_, overlap_.deferred);
+      for (size_t n = 0; n < weights.size(); ++n) {
+        if (weights[n]) deferred.insert(part_[n]);
+      }
+      if (deferred.empty()) {
+        fail("overlap",
+             "deferred_head puts off what the last stage adds to the gradient of {}, but it adds "
+             "nothing, or needs it in its backward pass: leave deferred_head out, or name another "
+             "parameter (head)",
+             fmt::join(overlap_.deferred, ", "));
+      }
+      const auto limit = overlap_.deferred_limit;
+      stage_.deferred =
+          limit == 0 ? schedule_.microbatches : std::min<int64_t>(limit, schedule_.microbatches);
+    }
     auto& sections = stage_.sections;
-    for (int part : stage_.parts) sections.push_back({part, PipelineKind::forward});
-    if (splits || has(PipelineKind::backward)) {
-      for (auto part = stage_.parts.rbegin(); part != stage_.parts.rend(); ++part) {
-        sections.push_back({*part, PipelineKind::backward});
-        if (splits) sections.push_back({*part, PipelineKind::weight_grad});
+    for (int part : stage_.parts) sections.push_back({{.part = part}, PipelineKind::forward});
+    for (auto part = stage_.parts.rbegin(); part != stage_.parts.rend() && training; ++part) {
+      sections.push_back({{.part = *part}, PipelineKind::backward});
+      const bool defers = deferred.contains(*part);
+      if (splits || defers) {
+        sections.push_back({{.part = *part, .deferred = defers}, PipelineKind::weight_grad});
       }
     }
-    std::vector<bool> weights(new_.nodes.size());
-    if (splits) weights = find_weight_nodes(new_, part_);
     for (size_t n = 0; n < new_.nodes.size(); ++n) {
       const auto kind = new_.nodes[n].phase == Phase::forward ? PipelineKind::forward
                         : weights[n]                          ? PipelineKind::weight_grad
                                                               : PipelineKind::backward;
       const auto found = std::find_if(sections.begin(), sections.end(), [&](const auto& section) {
-        return section.part == part_[n] && section.kind == kind;
+        return section.part.part == part_[n] && section.kind == kind;
       });
       stage_.section.push_back(static_cast<int>(found - sections.begin()));
     }
@@ -304,8 +339,9 @@ class Cutting {
   Stage stage_;
   std::vector<int> part_;  // by new node
   const Schedule& schedule_;
-  const std::vector<PipelineOp>& order_;      // of the stage
-  const int64_t kept_;                        // microbatches in flight
+  const std::vector<PipelineOp>& order_;  // of the stage
+  const int64_t kept_;                    // microbatches in flight
+  const plan::Overlap& overlap_;
   std::set<std::pair<int, int>> edges_;       // parts of which the second uses what the first makes
   std::map<int32_t, ValueId> inputs_, made_;  // by old value
   std::map<std::pair<int32_t, int>, ValueId> received_, cloned_;  // by old value and part

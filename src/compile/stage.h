@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/part.h"
 #include "cost/schedule.h"
 #include "plan/plan.h"
 #include "shard/partition.h"
@@ -24,13 +25,14 @@ struct Stage {
   // What it runs as a whole for a microbatch, in the order of one microbatch, and by node of the
   // graph which of them it belongs to; the graph's nodes stand in that order.
   struct Section {
-    int part = 0;
+    PartId part;
     PipelineKind kind = PipelineKind::forward;
   };
   std::vector<Section> sections;
   std::vector<int> section;
-  std::map<int, int64_t> copies;  // of its parts' frames, and of kept ones: copies_of_parts
+  std::map<PartId, int64_t> copies;  // of its parts' frames, and of kept ones: copies_of_parts
   std::vector<bool> kept;  // by microbatch: keeps what others run again; empty: none, or all, do
+  int64_t deferred = 0;  // of so many microbatches deferred weight gradients run behind the others
   std::vector<graph::Node> messages;  // its sends and receives, in their order, without operands
   // Parameters that several stages have, and those stages. Each adds up the gradient that it makes;
   // the first one counts in the gradients' norm.

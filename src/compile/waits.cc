@@ -39,7 +39,7 @@ void insert_waits(Draft& draft) {
   const auto find_parts = [&](bool kept) {
     return std::find_if(draft.sections.begin(), draft.sections.end(),
                         [&](const auto& section) {
-                          return section.part >= 0 && is_kept(section.part) == kept;
+                          return section.part.defined() && section.part.kept == kept;
                         }) -
            draft.sections.begin();
   };
@@ -55,7 +55,7 @@ void insert_waits(Draft& draft) {
         std::swap(results, other.first);
         std::swap(operands, other.second);
       }
-      if (now > kept && section.part < 0) {
+      if (now > kept && !section.part.defined()) {
         results.merge(other.first);
         operands.merge(other.second);
       }

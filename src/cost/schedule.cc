@@ -159,6 +159,10 @@ Orders make_orders(const ScheduleOptions& o, const Shape& shape) {
 
 }  // namespace
 
+bool splits_backward(std::string_view name) {
+  return is_v_shape(name) || name == "zb1p" || name == "zb2p";
+}
+
 int default_chunks(std::string_view name) { return is_v_shape(name) || has_chunks(name) ? 2 : 1; }
 
 std::vector<int> stage_of_parts(std::string_view name, int stages, int chunks) {

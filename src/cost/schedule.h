@@ -66,6 +66,9 @@ std::span<const std::string> schedule_names();
 // Returns how many chunks a stage has by that schedule where nothing else is asked for.
 int default_chunks(std::string_view name);
 
+// Returns whether a backward pass of that schedule is two ops, of which weight_grad comes later.
+bool splits_backward(std::string_view name);
+
 // Returns the stage of each part of the model by that schedule.
 std::vector<int> stage_of_parts(std::string_view name, int stages, int chunks);
 

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/match.h"
+#include "cost/schedule.h"
+#include "methods/head.h"
 #include "methods/names.h"
 #include "methods/texts.h"
 
@@ -32,7 +34,7 @@ class Overlap : public Method {
   std::string_view doc() const override {
     return "What a step does at the same time, or in one pass, beside what it does so anyway "
            "(grad_comm overlaps the reduction of gradients, fsdp the gathering of units, offload "
-           "its copies; weight gradients are delayed by the schedules zb1p, zb2p and zbv of "
+           "its copies; all weight gradients are delayed by the schedules zb1p, zb2p and zbv of "
            "pipeline_parallel).";
   }
   const std::vector<Field>& fields() const override {
@@ -55,7 +57,14 @@ class Overlap : public Method {
         {"whole", "list",
          "scopes (`blocks.*.attn.qkv`) or module types, some of which the model has, whose "
          "products "
-         "are not cut; default none"}};
+         "are not cut; default none"},
+        {"deferred_head", "any",
+         "the weight gradient of the vocabulary head, with pipeline_parallel: true has it computed "
+         "behind all else of the last stage, a number that of so many microbatches at most, whose "
+         "activations and gradients stay until then; default false"},
+        {"head", "string",
+         "deferred_head: the head's weight; default that of the largest product behind which "
+         "there is only the loss"}};
     return fields;
   }
 
@@ -97,6 +106,7 @@ class Overlap : public Method {
         overlap.sliced = names;
       }
     }
+    defer_head(plan, config, *request.graph);
     std::vector<std::string> decided;
     if (overlap.accumulate) {
       decided.push_back("matrix products add to their gradient in place");
@@ -110,12 +120,60 @@ class Overlap : public Method {
           fmt::format("matrix products ({}) are computed in {} pieces beside what moves their rows",
                       join(overlap.sliced), overlap.slices));
     }
+    if (!overlap.deferred.empty()) {
+      const auto limit = overlap.deferred_limit;
+      decided.push_back(fmt::format(
+          "the last stage computes the weight gradient of {} behind all else{}",
+          overlap.deferred.front(),
+          limit > 0 ? fmt::format(", of {} microbatch{}", limit, limit == 1 ? "" : "es") : ""));
+    }
     if (decided.empty()) {
       fail("overlap",
-           "say what is to overlap: accumulate = true, step = true, receives = true or "
-           "slices = 2, but got none");
+           "say what is to overlap: accumulate = true, step = true, receives = true, slices = 2 or "
+           "deferred_head = true, but got none");
     }
     plan.decisions.push_back({"overlap", join(decided)});
+  }
+
+ private:
+  static void defer_head(plan::Plan& plan, const Config& config, const graph::Graph& graph) {
+    const auto given = config.fields.value("deferred_head", Json(false));
+    const bool counts = given.is_number_integer() && given.get<int64_t>() > 0;
+    if (!given.is_boolean() && !counts) {
+      fail("overlap", "deferred_head must be true or a number of microbatches above 0, but got {}",
+           given.dump());
+    }
+    if (given == false) {
+      if (!config.fields.contains("head")) return;
+      fail("overlap",
+           "head says whose weight gradient is deferred: give deferred_head = true, too");
+    }
+    if (!plan.pipeline.cuts()) {
+      fail("overlap",
+           "deferred_head leaves a product to the end of a pipeline's last stage: use "
+           "pipeline_parallel over an axis pipe of several ranks beside it, but the plan has none");
+    }
+    if (splits_backward(plan.pipeline.schedule)) {
+      fail("overlap",
+           "deferred_head defers one weight gradient, but the schedule {} already those of all "
+           "weights: leave deferred_head out, or use 1f1b or interleaved",
+           plan.pipeline.schedule);
+    }
+    plan.overlap.deferred = {config.fields.contains("head")
+                                 ? named_parameter(graph, config.fields["head"])
+                                 : find_head(graph)};
+    plan.overlap.deferred_limit = counts ? given.get<int64_t>() : 0;
+  }
+
+  static std::string named_parameter(const graph::Graph& graph, const std::string& name) {
+    std::vector<std::string> known;
+    for (const auto& input : graph.inputs) {
+      if (input.kind != graph::Input::Kind::parameter) continue;
+      if (input.name == name) return name;
+      known.push_back(input.name);
+    }
+    fail("overlap", "head must be a parameter of the model, but got \"{}\"{}", name,
+         did_you_mean(name, known));
   }
 };
 

@@ -141,14 +141,19 @@ const std::string* scope_of(const std::string& name, const std::set<std::string>
 // Units by name, in the order in which they are made.
 class Units {
  public:
-  Units(std::string axes, int level, const Graph& graph)
-      : axes_(std::move(axes)), level_(level), graph_(graph) {}
+  Units(std::string axes, int level, const Graph& graph, const plan::Overlap& overlap)
+      : axes_(std::move(axes)), level_(level), graph_(graph), overlap_(overlap) {}
 
-  // Trained and frozen parameters, different types, and what parts of a stage have each, do not
-  // share a unit.
+  // Trained and frozen parameters, different types, what parts of a stage have each, and, where
+  // gradients are in parts, those that are deferred, do not share a unit.
   void add(std::string name, const Parameter& parameter) {
     const auto dtype = graph_.type(parameter.input->value).dtype;
+    const auto& deferred = overlap_.deferred;
     if (!parameter.input->trainable) name += " frozen";
+    if (level_ > 1 &&
+        std::find(deferred.begin(), deferred.end(), parameter.input->name) != deferred.end()) {
+      name += " deferred";
+    }
     const auto [at, added] = index_.try_emplace({name, dtype, parameter.part}, units_.size());
     if (added) {
       const auto taken = [&] {
@@ -176,6 +181,7 @@ class Units {
   std::string axes_;
   int level_;
   const Graph& graph_;
+  const plan::Overlap& overlap_;
   std::vector<plan::Unit> units_;
   std::map<std::tuple<std::string, graph::DType, int>, size_t> index_;
 };
@@ -279,7 +285,7 @@ bool add_units(plan::Plan& plan, const Config& config, const Request& request, c
                          });
     return sharded || matches_any(ignored, name) || scope_of(name, ignored_scopes);
   });
-  Units units(cut.axes, level, graph);
+  Units units(cut.axes, level, graph, plan.overlap);
   if (!scopes.empty()) {
     add_by_scope(units, parameters, scopes);
   } else if (by_default && level < 3) {

@@ -147,11 +147,18 @@ Offload parse_offload(const Field& field) {
 }
 
 Overlap parse_overlap(const Field& field) {
-  field.allow({"accumulate", "step", "receives", "slices", "sliced", "whole"});
-  Overlap overlap{field.at("accumulate").boolean(), field.at("step").boolean(),
-                  field.at("receives").boolean(), field.at("slices").integer()};
+  field.allow({"accumulate", "step", "receives", "slices", "sliced", "whole", "deferred",
+               "deferred_limit"});
+  Overlap overlap{.accumulate = field.at("accumulate").boolean(),
+                  .step = field.at("step").boolean(),
+                  .receives = field.at("receives").boolean(),
+                  .slices = field.at("slices").integer()};
   if (field.has("sliced")) overlap.sliced = field.at("sliced").texts();
   if (field.has("whole")) overlap.whole = field.at("whole").texts();
+  if (field.has("deferred")) {
+    overlap.deferred = field.at("deferred").texts();
+    overlap.deferred_limit = field.at("deferred_limit").integer();
+  }
   return overlap;
 }
 
@@ -383,6 +390,10 @@ std::string print(const Plan& plan) {
                            {"slices", o.slices}};
     if (o.sliced != Overlap::all_sliced()) document["overlap"]["sliced"] = o.sliced;
     if (!o.whole.empty()) document["overlap"]["whole"] = o.whole;
+    if (!o.deferred.empty() || o.deferred_limit != 0) {
+      document["overlap"]["deferred"] = o.deferred;
+      document["overlap"]["deferred_limit"] = o.deferred_limit;
+    }
   }
   if (!plan.prediction.host_bytes.empty()) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;

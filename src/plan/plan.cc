@@ -82,6 +82,49 @@ void verify_kept_microbatches(const Plan& plan) {
   }
 }
 
+void verify_deferred(const Plan& plan, const graph::Graph& graph) {
+  const auto& overlap = plan.overlap;
+  if (overlap.deferred_limit < 0) {
+    fail("plan", "overlap.deferred_limit is at least 0, but got {}", overlap.deferred_limit);
+  }
+  if (overlap.deferred.empty()) return;
+  std::vector<std::string> known;
+  for (const auto& input : graph.inputs) {
+    if (input.kind == graph::Input::Kind::parameter) known.push_back(input.name);
+  }
+  const auto is_deferred = [&](const std::string& name) {
+    return std::find(overlap.deferred.begin(), overlap.deferred.end(), name) !=
+           overlap.deferred.end();
+  };
+  for (const auto& name : overlap.deferred) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    fail("plan", "overlap.deferred names parameters of the graph, but got \"{}\"{}", name,
+         did_you_mean(name, known));
+  }
+  if (!plan.pipeline.cuts()) {
+    fail(
+        "plan",
+        "a stage of a pipeline puts weight gradients off, those of {}, but the plan has one stage: "
+        "leave deferred_head out, or use pipeline_parallel",
+        overlap.deferred.front());
+  }
+  if (!plan.offload.activations.empty()) {
+    fail("plan",
+         "what the deferred gradient of {} is made of stays on the device, but offload takes the "
+         "activations of {} to the host: use one of the two",
+         overlap.deferred.front(), plan.offload.activations.front());
+  }
+  // Gradients in parts are reduced microbatch by microbatch, a unit's all at once.
+  for (const auto& unit : plan.units) {
+    const auto count = std::count_if(unit.parameters.begin(), unit.parameters.end(), is_deferred);
+    if (unit.level < 2 || count == 0 || count == std::ssize(unit.parameters)) continue;
+    fail("plan",
+         "a unit of level {} is reduced when its gradients are there, but of unit {} some are "
+         "deferred: give these a unit of their own",
+         unit.level, unit.name);
+  }
+}
+
 void verify_recompute(const Recompute& recompute, const graph::Graph& graph) {
   std::vector<std::string> scopes, ops;
   for (const auto& scope : graph.scopes) scopes.push_back(scope.path);
@@ -281,6 +324,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
     }
   }
   verify_units(plan, graph);
+  verify_deferred(plan, graph);
   verify(plan.precision, graph);
   if (plan.fp8) verify(*plan.fp8, graph);
   apply(plan.rewrites, {});

@@ -81,6 +81,12 @@ struct Overlap {
   std::vector<std::string> sliced = all_sliced();  // which are cut
   std::vector<std::string> whole;                  // scopes whose products are not cut
 
+  // With a pipeline: what the last stage adds to the gradients of these parameters (their own
+  // names) is computed behind all else of the stage, of the first `deferred_limit` microbatches (0:
+  // of all); of the others with their backward passes.
+  std::vector<std::string> deferred;
+  int64_t deferred_limit = 0;
+
   // Products whose rows are gathered; whose sums are reduced, in the forward pass; whose sums are
   // gradients.
   static std::vector<std::string> all_sliced() { return {"gathers", "sums", "gradient_sums"}; }

@@ -138,8 +138,10 @@ class Draw {
                                : R"({"optimizer": true, "prefetch": 0})");
     }
     if (coin(0.3)) {
-      use("overlap",
-          pipe ? R"({"accumulate": true, "receives": true})" : R"({"accumulate": true})");
+      static const char* const ways[] = {R"({"accumulate": true})",
+                                         R"({"accumulate": true, "receives": true})",
+                                         R"({"accumulate": true, "deferred_head": 2})"};
+      use("overlap", ways[pipe ? 1 + number(2) : 0]);
     }
     switch (number(5)) {
       case 0:

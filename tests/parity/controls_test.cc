@@ -55,6 +55,8 @@ const std::vector<Row>& rows() {
       {"overlap", R"({"accumulate": true})", kTwo},
       {"overlap", R"({"receives": true})", R"(["pipe", 2])", kGpt,
        R"(, ["pipeline_parallel", {}])"},
+      {"overlap", R"({"deferred_head": true})", R"(["pipe", 2])", kGpt,
+       R"(, ["pipeline_parallel", {}])"},
       {"overlap", R"({"slices": 2})", R"(["tensor", 2])", kGpt, R"(, ["tensor_parallel", {}])"},
       {"module_replace", R"(["swiglu"])", kTwo, kLlama},
       {"fp8", R"({"fp8_recipe": "tensorwise"})", kTwo, kLlama, "", true},

@@ -65,6 +65,8 @@ const std::vector<Row>& rows() {
       {"offload", R"({"layers": 1})", kTwo},
       {"overlap", R"({"accumulate": true})", kTwo, kDeep,
        R"(, ["gradient_accumulation", {"microbatches": 4}])"},
+      {"overlap", R"({"deferred_head": true})", R"(["pipe", 2])", kDeep,
+       R"(, ["pipeline_parallel", {}], ["gradient_accumulation", {"microbatches": 4}])"},
   };
   return rows;
 }
