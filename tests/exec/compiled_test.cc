@@ -235,7 +235,7 @@ TEST_CASE(
       run_steps(job, job.graph(1), 1, *single_communicator(), profile.traces, kAdamW);
   const auto errors = fork_ranks(2, [&](Communicator& c) {
     // A connection of its own: SQLite's do not survive a fork.
-    profile::Database database(profile.path);
+    profile::Database database(profile.file.path);
     profile::TraceDatabase traces(database);
     must(difference(expected, run_steps(job, graph, 2, c, traces, kAdamW), 1e-10) == "", "outcome");
   });

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "cost/schedule.h"
 #include "tests/parity/support_built_in.h"
 #include "tests/parity/support_copies.h"
 #include "tests/parity/support_ranks.h"
@@ -85,7 +86,8 @@ class Draw {
     static const char* const schedules[] = {"gpipe",      "1f1b",      "eager_1f1b", "interleaved",
                                             "looped_bfs", "zb1p",      "zb2p",       "zbv",
                                             "v_half",     "dualpipe_v"};
-    const auto stages = fmt::format(R"({{"schedule": "{}"}})", schedules[number(10)]);
+    const std::string schedule = schedules[number(10)];
+    const auto stages = fmt::format(R"({{"schedule": "{}"}})", schedule);
     const std::string layers = coin(0.5) ? R"({"sequence": true})" : "{}";
     const bool three = coin(0.15);  // ds_3d_parallel: these axes alone
     const bool pipe = axis("pipe", three ? 1 : 0.4);
@@ -138,10 +140,10 @@ class Draw {
                                : R"({"optimizer": true, "prefetch": 0})");
     }
     if (coin(0.3)) {
-      static const char* const ways[] = {R"({"accumulate": true})",
-                                         R"({"accumulate": true, "receives": true})",
-                                         R"({"accumulate": true, "deferred_head": 2})"};
-      use("overlap", ways[pipe ? 1 + number(2) : 0]);
+      const bool defers = pipe && !splits_backward(schedule) && !drawn.methods.contains("offload");
+      use("overlap", defers ? R"({"accumulate": true, "receives": true, "deferred_head": 2})"
+                     : pipe ? R"({"accumulate": true, "receives": true})"
+                            : R"({"accumulate": true})");
     }
     switch (number(5)) {
       case 0:
