@@ -120,8 +120,7 @@ local model_parallel = {
   { "tp_comm_overlap_disable_fc1", "boolean", false, with = "tp_comm_overlap" },
   { "tp_comm_bootstrap_backend", "string", "nccl", one_of = { "nccl", "mpi", "gloo" },
     no_effect = "ranks meet in one rendezvous" },
-  { "overlap_moe_expert_parallel_comm", "boolean", false,
-    missing = "no schedule pairs sections of two microbatches" },
+  { "overlap_moe_expert_parallel_comm", "boolean", false, sets = "overlap.experts" },
   { "delay_wgrad_compute", "boolean", false, sets = function(draft, _, options)
     if options.pipeline_model_parallel_size > 1 then draft:use("pipeline_parallel", { schedule = "zb1p" }) end
   end },
@@ -190,6 +189,9 @@ local rules = {
   { function(o) return o.overlap_p2p_comm_warmup_flush and (not o.overlap_p2p_comm or o.batch_p2p_comm) end,
     "overlap_p2p_comm_warmup_flush",
     "overlap_p2p_comm_warmup_flush needs overlap_p2p_comm = true and batch_p2p_comm = false" },
+  { function(o) return o.overlap_moe_expert_parallel_comm and o.expert_model_parallel_size == 1 end,
+    "overlap_moe_expert_parallel_comm",
+    "overlap_moe_expert_parallel_comm needs expert_model_parallel_size above 1, but that is 1" },
   { function(o) return o.tp_comm_overlap and o.tensor_model_parallel_size == 1 end, "tp_comm_overlap",
     "tp_comm_overlap needs tensor_model_parallel_size above 1, but that is 1" },
   { function(o)

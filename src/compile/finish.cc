@@ -227,9 +227,9 @@ Program finish(Draft draft) {
       // What is received before each run: for the next one, where that is of another section.
       std::vector<std::vector<Run>> received(runs.size());
       for (size_t r = 0; r < runs.size(); ++r) {
-        const auto [ran, microbatch] = runs[r];
+        const auto [ran, microbatch, position] = runs[r];
         if (ahead[ran] < 0) continue;
-        const bool early = r > 0 && runs[r - 1].first != ran;
+        const bool early = r > 0 && runs[r - 1].section != ran;
         received[early ? r - 1 : r].push_back({ahead[ran], microbatch, slot_of(copies[r])});
       }
       // A section and its kept one count their runs together.
@@ -247,7 +247,7 @@ Program finish(Draft draft) {
       }
       std::vector<int64_t> done(draft.sections.size());
       for (size_t r = 0; r < runs.size(); ++r) {
-        const auto [ran, microbatch] = runs[r];
+        const auto [ran, microbatch, position] = runs[r];
         for (const auto& run : received[r]) program.order.push_back(run);
         program.order.push_back(
             {variant_of(ran, done[counted[ran]]++, count), microbatch, slot_of(copies[r])});

@@ -210,6 +210,13 @@ Graph round_to_fp8(const Graph& graph, const plan::Plan& plan, const StepSpec& s
          "fp8 with delayed scaling keeps a history that all ranks have, but a pipeline's stages "
          "have layers of their own (fp8_recipe = \"tensorwise\" or \"blockwise\")");
   }
+  if (plan.fp8->recipe == Fp8::Recipe::delayed && plan.overlap.experts) {
+    fail(
+        "compile",
+        "fp8 with delayed scaling keeps a history in the order of microbatches, but with overlap's "
+        "experts one begins before the one in front of it ends: use fp8_recipe = \"tensorwise\" or "
+        "\"blockwise\", or leave experts out");
+  }
   return Rounding(graph, *plan.fp8, !spec.evaluation).run();
 }
 

@@ -334,10 +334,20 @@ void order_collectives(Draft& draft);
 // Puts the wait for each collective before the first instruction that needs it.
 void insert_waits(Draft& draft);
 
-// With a pipeline: the runs of Draft::order as (section, microbatch); which copy of each part's
-// frame each of them has, by part; and how many there are of a part's frame. A microbatch has one
-// from the part's forward pass to the last section that touches the frame.
-std::vector<std::pair<int32_t, int32_t>> runs_of(const Draft& draft);
+// Where a stage runs microbatches in turns: cuts the sections of parts in pieces behind what they
+// send to experts, so that another microbatch runs while it is under way. Pieces stand one behind
+// the other, with the part and kind of their section.
+void cut_exchanges(Draft& draft);
+
+// With a pipeline: the runs of Draft::order, where pieces of sections that run in turns alternate;
+// which copy of each part's frame each of them has, by part; and how many there are of a part's
+// frame. A microbatch has one from the part's forward pass to the last section that touches the
+// frame.
+struct DraftRun {
+  int32_t section = 0, microbatch = 0;
+  size_t position = 0;  // of its op in Draft::order; behind them all, where it is deferred
+};
+std::vector<DraftRun> runs_of(const Draft& draft);
 int64_t copies_of(const Draft& draft, const PartId& part);
 std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft);
 

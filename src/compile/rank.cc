@@ -99,10 +99,9 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
     common.sharding = shard::propagate(rounded, with_names_of(plan, common.graph, rounded));
     common.graph = std::move(rounded);
   }
-  if (plan.pipeline.cuts()) {
-    common.schedule = schedule_of(plan, spec.evaluation);
-    common.inputs.emplace(common.graph, given);
-  }
+  if (has_stages(plan, spec.evaluation)) common.schedule = schedule_of(plan, spec.evaluation);
+  if (common.schedule && !spec.evaluation) check_turns(plan, *common.schedule);
+  if (plan.pipeline.cuts()) common.inputs.emplace(common.graph, given);
   return common;
 }
 
@@ -164,8 +163,18 @@ void check_messages(const Stage& again, const Stage& kept) {
       again.index, again.messages.size(), kept.messages.size());
 }
 
+void check_exchanges(const graph::Graph& graph) {
+  const bool found = std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                                 [](const graph::Node& node) { return is_exchange(node.op); });
+  if (found) return;
+  fail("overlap",
+       "experts = true hides what ranks exchange for experts, but they exchange nothing: use "
+       "expert_parallel over an axis that the batch is sharded over beside it");
+}
+
 Local cut(const Common& common, const plan::Plan& plan, Whole& whole, int64_t rank) {
   if (!common.schedule) return {whole.get(true), {}, {}};
+  if (plan.overlap.experts) check_exchanges(whole.get(true).graph);
   const auto kept = kept_on_stage(plan, *common.schedule, rank);
   const auto make = [&](bool again) {
     Local local{whole.get(again), {}, {}};
@@ -246,9 +255,11 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   insert_waits(draft);
   if (stage) {
     draft.order = schedule->orders[stage->index];
+    draft.turns = stage->turns;
     draft.copies = stage->copies;
     draft.deferred = stage->deferred;
     wait_for_sends(draft);
+    if (plan.overlap.experts) cut_exchanges(draft);
   }
   assign_memory(draft);
   return finish(std::move(draft));

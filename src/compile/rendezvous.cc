@@ -15,14 +15,19 @@ struct Message {
 struct Step {
   enum class Kind : uint8_t { send, receive, wait } kind;
   Message message;
+  size_t position;  // of its op in the stage's order
 };
 
 // The stages as they send, receive and wait. A part's frame has two numbers: that of the part for
 // microbatches that compute again, and that many parts more for those that keep.
 class Stages {
  public:
-  Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges, int64_t kept)
-      : schedule_(schedule), edges_(edges), place_(schedule.stages * schedule.chunks) {
+  Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges, const Turns& turns,
+         int64_t kept)
+      : schedule_(schedule),
+        edges_(edges),
+        turns_(turns),
+        place_(schedule.stages * schedule.chunks) {
     for (const auto& order : schedule.orders) {
       kept_.push_back(kept_microbatches(order, schedule.microbatches, kept));
       auto& flags = kept_.back();
@@ -39,9 +44,9 @@ class Stages {
   // By frame.
   std::vector<int64_t> needed() const {
     std::vector<int64_t> counts;
-    for (const auto& spans : spans_) {
-      int64_t most = spans.empty() ? 0 : 1;
-      for (auto copy : assign_copies(spans, 1)) most = std::max(most, int64_t{copy} + 1);
+    for (const auto& uses : uses_) {
+      int64_t most = uses.empty() ? 0 : 1;
+      for (auto copy : assign_copies(spans(uses), 1)) most = std::max(most, int64_t{copy} + 1);
       counts.push_back(most);
     }
     return counts;
@@ -52,15 +57,23 @@ class Stages {
   bool grow(std::vector<int64_t>& counts) const {
     bool grown = false;
     for (size_t f = 0; f < counts.size(); ++f) {
-      if (counts[f] >= std::ssize(spans_[f])) continue;
+      if (counts[f] >= std::ssize(uses_[f])) continue;
       ++counts[f];
       grown = true;
     }
     return grown;
   }
 
-  // Returns whether all come to their end with so many copies.
-  bool end(const std::vector<int64_t>& counts) const {
+  // As many copies as microbatches that use them.
+  std::vector<int64_t> all() const {
+    std::vector<int64_t> counts;
+    for (const auto& uses : uses_) counts.push_back(std::ssize(uses));
+    return counts;
+  }
+
+  // Returns the stages that do not come to their end with so many copies, and the position of the
+  // op at which each stops.
+  std::map<size_t, size_t> stuck(const std::vector<int64_t>& counts) const {
     std::vector<std::vector<Step>> steps;
     for (int s = 0; s < schedule_.stages; ++s) steps.push_back(steps_of(s, counts));
     std::vector<size_t> at(steps.size());
@@ -69,7 +82,7 @@ class Stages {
       moved = false;
       for (size_t s = 0; s < steps.size(); ++s) {
         for (; at[s] < steps[s].size(); ++at[s], moved = true) {
-          const auto& [kind, message] = steps[s][at[s]];
+          const auto& [kind, message, position] = steps[s][at[s]];
           if (kind == Step::Kind::send) sent.insert(message);
           if (kind == Step::Kind::receive) moved = wanted.insert(message).second || moved;
           if (kind == Step::Kind::receive && !sent.contains(message)) break;
@@ -77,10 +90,11 @@ class Stages {
         }
       }
     }
+    std::map<size_t, size_t> stopped;
     for (size_t s = 0; s < steps.size(); ++s) {
-      if (at[s] < steps[s].size()) return false;
+      if (at[s] < steps[s].size()) stopped[s] = steps[s][at[s]].position;
     }
-    return true;
+    return stopped;
   }
 
  private:
@@ -89,8 +103,20 @@ class Stages {
     return kept_[stage][microbatch] ? place_.size() + part : static_cast<size_t>(part);
   }
 
+  // What a microbatch uses a frame for.
+  struct Use {
+    Span span;
+    int microbatch = 0;
+  };
+
+  static std::vector<Span> spans(const std::vector<Use>& uses) {
+    std::vector<Span> result;
+    for (const auto& use : uses) result.push_back(use.span);
+    return result;
+  }
+
   void find_spans() {
-    spans_.resize(2 * place_.size());
+    uses_.resize(2 * place_.size());
     for (int s = 0; s < schedule_.stages; ++s) {
       const auto& order = schedule_.orders[s];
       std::map<std::pair<int, int>, Span> spans;  // by part and microbatch
@@ -99,63 +125,64 @@ class Stages {
         for (int other : schedule_.parts[s]) {
           // A part's ops also use what others of its stage have made.
           if (other != part && !edges_.contains({other, part})) continue;
-          const auto [at, added] = spans.try_emplace({other, order[r].microbatch}, Span{r, r});
-          at->second.last = r;
+          const auto [at, added] = spans.try_emplace({other, order[r].microbatch}, turns_[s][r]);
+          at->second.last = std::max(at->second.last, turns_[s][r].last);
         }
       }
       for (const auto& [key, span] : spans) {
-        spans_[frame_of(s, key.first, key.second)].push_back(span);
+        uses_[frame_of(s, key.first, key.second)].push_back({span, key.second});
       }
     }
-    for (auto& spans : spans_) {
-      std::sort(spans.begin(), spans.end(),
-                [](const Span& a, const Span& b) { return a.first < b.first; });
+    for (auto& uses : uses_) {
+      std::sort(uses.begin(), uses.end(),
+                [](const Use& a, const Use& b) { return a.span.first < b.span.first; });
     }
   }
 
   std::vector<Step> steps_of(int stage, const std::vector<int64_t>& counts) const {
     const auto& order = schedule_.orders[stage];
-    // Which microbatch had a copy before, by part and the run in which the next takes it.
-    std::map<std::pair<int, size_t>, int> before;
+    // Which microbatch had a microbatch's copy before, by part.
+    std::map<std::pair<int, int>, int> before;
     for (int part : schedule_.parts[stage]) {
       for (const size_t frame : {static_cast<size_t>(part), place_.size() + part}) {
-        const auto copies = assign_copies(spans_[frame], counts[frame]);
+        const auto& uses = uses_[frame];
+        const auto copies = assign_copies(spans(uses), counts[frame]);
         std::map<int32_t, int> had;
         for (size_t k = 0; k < copies.size(); ++k) {
-          const auto first = spans_[frame][k].first;
           if (const auto known = had.find(copies[k]); known != had.end()) {
-            before[{part, first}] = known->second;
+            before[{part, uses[k].microbatch}] = known->second;
           }
-          had[copies[k]] = order[first].microbatch;
+          had[copies[k]] = uses[k].microbatch;
         }
       }
     }
-    std::vector<Step> steps;
+    std::vector<Step> steps, sends;  // sends: of the ops that run in turns, at their end
     for (size_t r = 0; r < order.size(); ++r) {
       const auto& op = order[r];
-      if (op.kind == PipelineKind::weight_grad) continue;
       const int part = schedule_.parts[stage][op.chunk];
       const bool forward = op.kind == PipelineKind::forward;
-      if (const auto known = before.find({part, r}); forward && known != before.end()) {
-        each(part, false, [&](Message m) {
-          m.microbatch = known->second;
-          steps.push_back({Step::Kind::wait, m});
-        });
+      const auto add = [&](std::vector<Step>& to, Step::Kind kind, Message m, int microbatch) {
+        m.microbatch = microbatch;
+        to.push_back({kind, m, r});
+      };
+      if (op.kind != PipelineKind::weight_grad) {
+        if (const auto known = before.find({part, op.microbatch});
+            forward && known != before.end()) {
+          each(part, false, [&](Message m) { add(steps, Step::Kind::wait, m, known->second); });
+        }
+        if (!forward) {
+          each(part, true, [&](Message m) { add(steps, Step::Kind::wait, m, op.microbatch); });
+        }
+        for (const auto& [from, to] : edges_) {
+          if (to != part || place_[from] == stage || (from < to) != forward) continue;
+          add(steps, Step::Kind::receive, {from, to, 0}, op.microbatch);
+        }
+        each(part, forward, [&](Message m) { add(sends, Step::Kind::send, m, op.microbatch); });
       }
-      if (!forward) {
-        each(part, true, [&](Message m) {
-          m.microbatch = op.microbatch;
-          steps.push_back({Step::Kind::wait, m});
-        });
+      if (turns_[stage][r].last == r) {
+        steps.insert(steps.end(), sends.begin(), sends.end());
+        sends.clear();
       }
-      for (const auto& [from, to] : edges_) {
-        if (to != part || place_[from] == stage || (from < to) != forward) continue;
-        steps.push_back({Step::Kind::receive, {from, to, op.microbatch}});
-      }
-      each(part, forward, [&](Message m) {
-        m.microbatch = op.microbatch;
-        steps.push_back({Step::Kind::send, m});
-      });
     }
     return steps;
   }
@@ -171,9 +198,10 @@ class Stages {
 
   const Schedule& schedule_;
   const std::set<std::pair<int, int>>& edges_;
-  std::vector<int> place_;                // stage, by part
-  std::vector<std::vector<bool>> kept_;   // by stage and microbatch; nothing where all are
-  std::vector<std::vector<Span>> spans_;  // by frame
+  const Turns& turns_;
+  std::vector<int> place_;               // stage, by part
+  std::vector<std::vector<bool>> kept_;  // by stage and microbatch; nothing where all are
+  std::vector<std::vector<Use>> uses_;   // by frame
 };
 
 }  // namespace
@@ -220,15 +248,51 @@ std::vector<bool> kept_microbatches(const std::vector<PipelineOp>& order, int64_
 }
 
 std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
-                                        const std::set<std::pair<int, int>>& edges, int64_t kept) {
-  const Stages stages(schedule, edges, kept);
+                                        const std::set<std::pair<int, int>>& edges,
+                                        const Turns& turns, int64_t kept) {
+  const Stages stages(schedule, edges, turns, kept);
   auto counts = stages.needed();
-  while (!stages.end(counts) && stages.grow(counts)) {  // each microbatch its own: nobody waits
+  while (!stages.stuck(counts).empty() && stages.grow(counts)) {  // each its own: nobody waits
   }
   const auto parts = counts.size() / 2;
   std::vector<PartCopies> copies;
   for (size_t p = 0; p < parts; ++p) copies.push_back({counts[p], counts[parts + p]});
   return copies;
+}
+
+Turns find_turns(const Schedule& schedule, const std::set<std::pair<int, int>>& edges,
+                 const std::set<int>& exchanging) {
+  Turns turns;
+  if (exchanging.empty()) {
+    for (const auto& order : schedule.orders) {
+      auto& stage = turns.emplace_back();
+      for (size_t r = 0; r < order.size(); ++r) stage.push_back({r, r});
+    }
+    return turns;
+  }
+  const auto alone = [&](size_t stage, Span span) {
+    for (size_t k = span.first; k <= span.last; ++k) turns[stage][k] = {k, k};
+  };
+  for (size_t s = 0; s < schedule.orders.size(); ++s) {
+    const auto& order = schedule.orders[s];
+    turns.push_back(turns_of(order));
+    for (size_t r = 0; r < order.size(); ++r) {
+      const auto span = turns[s][r];
+      const bool exchanges = exchanging.contains(schedule.parts[s][order[span.first].chunk]) ||
+                             exchanging.contains(schedule.parts[s][order[span.last].chunk]);
+      if (!exchanges) alone(s, span);
+    }
+  }
+  for (bool changed = true; changed;) {
+    changed = false;
+    const Stages stages(schedule, edges, turns, 0);
+    for (const auto& [stage, position] : stages.stuck(stages.all())) {
+      const auto span = turns[stage][position];
+      changed = changed || span.first != span.last;
+      alone(stage, span);
+    }
+  }
+  return turns;
 }
 
 }  // namespace perigee::compile

@@ -8,16 +8,21 @@
 #include <vector>
 
 #include "cost/schedule.h"
+#include "cost/schedule_turns.h"
 
 namespace perigee::compile {
 
-// From the first to the last of a stage's runs that use the frame of a part for a microbatch.
-struct Span {
-  size_t first = 0, last = 0;
-};
+// By stage and position in its order: with which others an op runs in turns (turns_of).
+using Turns = std::vector<std::vector<Span>>;
 
-// Returns for each span, in the order of their first runs, which copy of the frame it has: the one
-// that has been free for the longest, of `count` or as many as it takes.
+// Returns what runs in turns on all stages of a schedule: what turns_of says where one of the two
+// parts is one of `exchanging`, but for ops that would wait for each other for ever.
+Turns find_turns(const Schedule& schedule, const std::set<std::pair<int, int>>& edges,
+                 const std::set<int>& exchanging);
+
+// Returns for each span, from the first to the last of a stage's ops that use the frame of a part
+// for a microbatch, which copy of the frame it has: the one that has been free for the longest, of
+// `count` or as many as it takes. Spans come in the order of their first ops.
 std::vector<int32_t> assign_copies(const std::vector<Span>& spans, int64_t count);
 
 // Returns by microbatch whether it keeps what others compute again, where at most `count` in flight
@@ -37,9 +42,9 @@ struct PartCopies {
 // forward pass waits until the gradients have been received that were sent out of its copy of the
 // frame; a backward pass until its microbatch's activations have been. Receivers come to their
 // messages in the order of their stage. `edges` are pairs of parts of which the second uses what
-// the first makes.
+// the first makes. Ops that run in turns are all under way from the first to the last.
 std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
                                         const std::set<std::pair<int, int>>& edges,
-                                        int64_t kept = 0);
+                                        const Turns& turns, int64_t kept = 0);
 
 }  // namespace perigee::compile

@@ -9,12 +9,14 @@ namespace perigee::compile {
 
 namespace {
 
-int32_t section_of(const Draft& draft, const PartId& part, PipelineKind kind) {
+// The pieces of a part's section, in their order.
+std::vector<int32_t> pieces_of(const Draft& draft, const PartId& part, PipelineKind kind) {
+  std::vector<int32_t> pieces;
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
-    if (section.part == part && section.kind == kind) return static_cast<int32_t>(s);
+    if (section.part == part && section.kind == kind) pieces.push_back(static_cast<int32_t>(s));
   }
-  return -1;
+  return pieces;
 }
 
 // Calls f(root) for what the section's instructions read or write of what lives within a step.
@@ -35,35 +37,44 @@ void each_root(const Draft& draft, const DraftSection& section, F f) {
 
 }  // namespace
 
-std::vector<std::pair<int32_t, int32_t>> runs_of(const Draft& draft) {
+std::vector<DraftRun> runs_of(const Draft& draft) {
   std::vector<int> parts;  // by chunk
   for (const auto& section : draft.sections) {
-    if (!section.part.defined() || section.part.kept) continue;
-    if (section.kind == PipelineKind::forward) parts.push_back(section.part.part);
+    if (!section.part.defined() || section.part.kept || section.part.deferred) continue;
+    const bool known = std::find(parts.begin(), parts.end(), section.part.part) != parts.end();
+    if (section.kind == PipelineKind::forward && !known) parts.push_back(section.part.part);
   }
-  const auto part_of = [&](const PipelineOp& op) {
-    return PartId{.part = parts[op.chunk],
-                  .kept = !draft.kept.empty() && draft.kept[op.microbatch]};
+  std::vector<DraftRun> runs;
+  const auto add = [&](std::vector<DraftRun>& to, size_t position, const PipelineOp& op,
+                       PipelineKind kind, bool deferred) {
+    const PartId part{.part = parts[op.chunk],
+                      .kept = !draft.kept.empty() && draft.kept[op.microbatch],
+                      .deferred = deferred};
+    for (auto piece : pieces_of(draft, part, kind)) to.push_back({piece, op.microbatch, position});
   };
-  std::vector<std::pair<int32_t, int32_t>> runs;
-  const auto run_weights = [&](const PipelineOp& op, bool deferred) {
-    auto part = part_of(op);
-    part.deferred = deferred;
-    const auto section = section_of(draft, part, PipelineKind::weight_grad);
-    if (section >= 0) runs.emplace_back(section, op.microbatch);
-  };
-  for (const auto& op : draft.order) {
+  const auto add_op = [&](std::vector<DraftRun>& to, size_t position) {
+    const auto& op = draft.order[position];
     const bool input = op.kind == PipelineKind::input_grad;
-    runs.emplace_back(section_of(draft, part_of(op), input ? PipelineKind::backward : op.kind),
-                      op.microbatch);
+    add(to, position, op, input ? PipelineKind::backward : op.kind, false);
     // Where a schedule splits some of its backward passes, the others are both halves.
-    if (op.kind != PipelineKind::backward) continue;
-    run_weights(op, false);
-    if (op.microbatch >= draft.deferred) run_weights(op, true);
+    if (op.kind != PipelineKind::backward) return;
+    add(to, position, op, PipelineKind::weight_grad, false);
+    if (op.microbatch >= draft.deferred) add(to, position, op, PipelineKind::weight_grad, true);
+  };
+  for (size_t at = 0; at < draft.order.size(); ++at) {
+    const auto last = draft.turns[at].last;
+    std::vector<DraftRun> backward, forward;
+    for (; at < last; ++at) add_op(backward, at);
+    add_op(forward, last);
+    for (size_t k = 0; k < std::max(backward.size(), forward.size()); ++k) {
+      if (k < backward.size()) runs.push_back(backward[k]);
+      if (k < forward.size()) runs.push_back(forward[k]);
+    }
   }
+  size_t behind = draft.order.size();
   for (const auto& op : draft.order) {
-    const bool waits = op.kind == PipelineKind::backward && op.microbatch < draft.deferred;
-    if (waits) run_weights(op, true);
+    if (op.kind != PipelineKind::backward || op.microbatch >= draft.deferred) continue;
+    add(runs, behind++, op, PipelineKind::weight_grad, true);
   }
   return runs;
 }
@@ -110,13 +121,19 @@ std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
   }
   std::map<std::pair<PartId, int32_t>, Span> spans;
   for (size_t r = 0; r < runs.size(); ++r) {
-    for (const auto& part : touched[runs[r].first]) {
-      const auto [at, added] = spans.try_emplace({part, runs[r].second}, Span{r, r});
-      at->second.last = r;
+    // What runs in turns is all under way from the first to the last; what is deferred comes behind
+    // all ops.
+    const auto at = runs[r].position;
+    const auto span = at < draft.turns.size() ? draft.turns[at] : Span{at, at};
+    for (const auto& part : touched[runs[r].section]) {
+      const auto [known, added] = spans.try_emplace({part, runs[r].microbatch}, span);
+      known->second.last = std::max(known->second.last, span.last);
     }
   }
   std::map<PartId, std::vector<std::pair<Span, int32_t>>> by_part;  // with microbatches
   for (const auto& [key, span] : spans) by_part[key.first].emplace_back(span, key.second);
+  std::map<int32_t, std::vector<size_t>> of_microbatch;
+  for (size_t r = 0; r < runs.size(); ++r) of_microbatch[runs[r].microbatch].push_back(r);
   std::vector<std::map<PartId, int32_t>> copies(runs.size());
   for (auto& [part, list] : by_part) {
     std::sort(list.begin(), list.end(),
@@ -126,9 +143,8 @@ std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
     const auto taken = assign_copies(ordered, draft.copies.at(part));
     for (size_t k = 0; k < list.size(); ++k) {
       const auto& [span, microbatch] = list[k];
-      for (size_t r = span.first; r <= span.last; ++r) {
-        const bool uses = runs[r].second == microbatch && touched[runs[r].first].contains(part);
-        if (uses) copies[r][part] = taken[k];
+      for (size_t r : of_microbatch[microbatch]) {
+        if (touched[runs[r].section].contains(part)) copies[r][part] = taken[k];
       }
     }
   }

@@ -26,6 +26,11 @@ using plan::kEveryPart;
 
 namespace {
 
+int64_t stage_of(const plan::Plan& plan, int64_t rank) {
+  const auto axis = plan.mesh.find(plan.pipeline.axis);
+  return axis < 0 ? 0 : mesh::coordinates(plan.mesh, rank)[axis];
+}
+
 class Cutting {
  public:
   Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank)
@@ -38,10 +43,10 @@ class Cutting {
         is_input_(old_.values.size()),
         moved_(old_.nodes.size(), -1),
         schedule_(schedule),
-        order_(schedule.orders[mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)]]),
+        order_(schedule.orders[stage_of(plan, rank)]),
         kept_(plan.recompute.kept_microbatches),
         overlap_(plan.overlap) {
-    stage_.index = mesh::coordinates(plan.mesh, rank)[plan.mesh.find(axis_)];
+    stage_.index = stage_of(plan, rank);
     stage_.parts = schedule.parts[stage_.index];
     std::sort(stage_.parts.begin(), stage_.parts.end());
     stage_.kept = kept_microbatches(order_, schedule.microbatches, kept_);
@@ -50,6 +55,9 @@ class Cutting {
       stage_.kept.clear();
     }
     for (const auto& input : old_.inputs) is_input_[input.value.index] = true;
+    for (size_t n = 0; n < old_.nodes.size() && plan.overlap.experts; ++n) {
+      if (is_exchange(old_.nodes[n].op)) exchanging_.insert(parts_[n]);
+    }
   }
 
   Stage run() {
@@ -69,7 +77,9 @@ class Cutting {
       stage_.copies[section.part] = 1;
       if (!stage_.kept.empty()) stage_.copies[kept] = 1;
     }
-    const auto copies = copies_of_parts(schedule_, edges_, kept_);
+    const auto turns = find_turns(schedule_, edges_, exchanging_);
+    stage_.turns = turns[stage_.index];
+    const auto copies = copies_of_parts(schedule_, edges_, turns, kept_);
     for (int part : stage_.parts) {
       stage_.copies[{.part = part}] = copies[part].again;
       if (!stage_.kept.empty()) stage_.copies[{.part = part, .kept = true}] = copies[part].kept;
@@ -342,6 +352,7 @@ class Cutting {
   const std::vector<PipelineOp>& order_;  // of the stage
   const int64_t kept_;                    // microbatches in flight
   const plan::Overlap& overlap_;
+  std::set<int> exchanging_;                  // parts that exchange rows, where that is hidden
   std::set<std::pair<int, int>> edges_;       // parts of which the second uses what the first makes
   std::map<int32_t, ValueId> inputs_, made_;  // by old value
   std::map<std::pair<int32_t, int>, ValueId> received_, cloned_;  // by old value and part
@@ -363,8 +374,7 @@ Schedule schedule_of(const plan::Plan& plan, bool evaluation) {
 }
 
 Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t rank) {
-  const auto stage = mesh::coordinates(plan.mesh, rank)[plan.mesh.find(plan.pipeline.axis)];
-  const auto kept = kept_microbatches(schedule.orders[stage], schedule.microbatches,
+  const auto kept = kept_microbatches(schedule.orders[stage_of(plan, rank)], schedule.microbatches,
                                       plan.recompute.kept_microbatches);
   const auto count = std::count(kept.begin(), kept.end(), true);
   if (plan.recompute.regions.empty() || count == 0) return Kept::none;

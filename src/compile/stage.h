@@ -9,13 +9,24 @@
 
 #include "compile/part.h"
 #include "cost/schedule.h"
+#include "cost/schedule_turns.h"
 #include "plan/plan.h"
 #include "shard/partition.h"
 
 namespace perigee::compile {
 
-// Returns the plan's schedule; one op a microbatch and stage where `evaluation` is set: the forward
-// pass alone. Throws Error for a schedule that does not exist for the plan's counts.
+// What sends rows to experts, or back.
+inline bool is_exchange(const std::string& op) { return op == "comm::exchange"; }
+
+// Returns whether a rank's graph is cut into sections that alternate over microbatches: those of a
+// pipeline, or one stage where microbatches run in turns.
+inline bool has_stages(const plan::Plan& plan, bool evaluation) {
+  return plan.pipeline.cuts() || (plan.overlap.experts && !evaluation);
+}
+
+// Returns the plan's schedule, of one stage where it has no pipeline; one op a microbatch and stage
+// where `evaluation` is set: the forward pass alone. Throws Error for a schedule that does not
+// exist for the plan's counts.
 Schedule schedule_of(const plan::Plan& plan, bool evaluation);
 
 // A rank's graph, cut.
@@ -31,7 +42,8 @@ struct Stage {
   std::vector<Section> sections;
   std::vector<int> section;
   std::map<PartId, int64_t> copies;  // of its parts' frames, and of kept ones: copies_of_parts
-  std::vector<bool> kept;  // by microbatch: keeps what others run again; empty: none, or all, do
+  std::vector<bool> kept;   // by microbatch: keeps what others run again; empty: none, or all, do
+  std::vector<Span> turns;  // by position in its order: what runs in turns (find_turns)
   int64_t deferred = 0;  // of so many microbatches deferred weight gradients run behind the others
   std::vector<graph::Node> messages;  // its sends and receives, in their order, without operands
   // Parameters that several stages have, and those stages. Each adds up the gradient that it makes;

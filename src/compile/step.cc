@@ -78,7 +78,7 @@ ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradie
       out.push_back(in_place("perigee::accumulate_", {{"self", total}, {"other", part}}, {total}));
     }
   }
-  if (!source.stage) return total;
+  if (!source.plan.pipeline.cuts()) return total;
   if (!total.defined()) {
     total = draft.add(kScalar, "squared_norm");
     out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {total}));
@@ -228,7 +228,7 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
   for (const auto& bucket : gradients.buckets) {
     if (!first && (!early || !bucket.stages.empty())) end_reduction(source, bucket, out);
   }
-  if (source.stage) share_loss(draft, source, out);
+  if (source.plan.pipeline.cuts()) share_loss(draft, source, out);
   average_loss(draft, source, out);
   if (source.stage) {
     for (const auto& bucket : gradients.buckets) {

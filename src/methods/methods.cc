@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cost/schedule_plan.h"
+#include "cost/schedule_turns.h"
 #include "methods/method.h"
 #include "methods/order.h"
 
@@ -288,7 +289,7 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
     fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",
          request.global_batch, plan.microbatches, data);
   }
-  if (plan.pipeline.cuts()) schedule_of(plan);  // there is one
+  if (plan.pipeline.cuts() || plan.overlap.experts) check_turns(plan, schedule_of(plan));
   plan.decisions.push_back(
       {"batch",
        fmt::format("a step of {} samples runs as {} microbatch{} of {} on each of {} data rank{}",

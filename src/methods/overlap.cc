@@ -64,7 +64,14 @@ class Overlap : public Method {
          "activations and gradients stay until then; default false"},
         {"head", "string",
          "deferred_head: the head's weight; default that of the largest product behind which "
-         "there is only the loss"}};
+         "there is only the loss"},
+        {"experts", "boolean",
+         "a microbatch's backward pass and the next one's forward pass run in turns: while one's "
+         "rows go to their experts or back (expert_parallel), the other computes; with several "
+         "microbatches, in a pipeline where its schedule has the two side by side (of 1f1b, extra "
+         "= "
+         "the stages behind, or eager_1f1b, keep stages from waiting for each other); default "
+         "false"}};
     return fields;
   }
 
@@ -76,6 +83,7 @@ class Overlap : public Method {
     overlap.accumulate = flag("accumulate");
     overlap.step = flag("step");
     overlap.receives = flag("receives");
+    overlap.experts = flag("experts");
     if (overlap.receives && !plan.pipeline.cuts()) {
       fail("overlap",
            "receives are those of a pipeline's stages: use pipeline_parallel over an axis pipe of "
@@ -127,10 +135,14 @@ class Overlap : public Method {
           overlap.deferred.front(),
           limit > 0 ? fmt::format(", of {} microbatch{}", limit, limit == 1 ? "" : "es") : ""));
     }
+    if (overlap.experts) {
+      decided.push_back(
+          "a microbatch computes while the rows of another one go to their experts or back");
+    }
     if (decided.empty()) {
       fail("overlap",
-           "say what is to overlap: accumulate = true, step = true, receives = true, slices = 2 or "
-           "deferred_head = true, but got none");
+           "say what is to overlap: accumulate = true, step = true, receives = true, slices = 2, "
+           "deferred_head = true or experts = true, but got none");
     }
     plan.decisions.push_back({"overlap", join(decided)});
   }

@@ -148,7 +148,7 @@ Offload parse_offload(const Field& field) {
 
 Overlap parse_overlap(const Field& field) {
   field.allow({"accumulate", "step", "receives", "slices", "sliced", "whole", "deferred",
-               "deferred_limit"});
+               "deferred_limit", "experts"});
   Overlap overlap{.accumulate = field.at("accumulate").boolean(),
                   .step = field.at("step").boolean(),
                   .receives = field.at("receives").boolean(),
@@ -159,6 +159,7 @@ Overlap parse_overlap(const Field& field) {
     overlap.deferred = field.at("deferred").texts();
     overlap.deferred_limit = field.at("deferred_limit").integer();
   }
+  overlap.experts = field.has("experts") && field.at("experts").boolean();
   return overlap;
 }
 
@@ -394,6 +395,7 @@ std::string print(const Plan& plan) {
       document["overlap"]["deferred"] = o.deferred;
       document["overlap"]["deferred_limit"] = o.deferred_limit;
     }
+    if (o.experts) document["overlap"]["experts"] = true;
   }
   if (!plan.prediction.host_bytes.empty()) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;

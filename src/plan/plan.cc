@@ -72,6 +72,12 @@ void verify_kept_microbatches(const Plan& plan) {
         "the host: use one of the two",
         kept, plan.offload.activations.front());
   }
+  if (plan.overlap.experts) {
+    fail("plan",
+         "of the microbatches in flight {} are to be kept, but with overlap's experts one begins "
+         "before the one in front of it ends: leave kept_microbatches out, or experts",
+         kept);
+  }
   for (const auto& unit : plan.units) {
     if (unit.level < 2) continue;
     fail(

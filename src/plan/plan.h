@@ -81,6 +81,7 @@ struct Overlap {
   std::vector<std::string> sliced = all_sliced();  // which are cut
   std::vector<std::string> whole;                  // scopes whose products are not cut
 
+  bool experts = false;  // what ranks exchange for experts goes while another microbatch computes
   // With a pipeline: what the last stage adds to the gradients of these parameters (their own
   // names) is computed behind all else of the stage, of the first `deferred_limit` microbatches (0:
   // of all); of the others with their backward passes.

@@ -131,7 +131,8 @@ TEST_CASE("a mixture of experts trains the same wherever its experts are") {
   const auto losses = job.losses();
   for (const std::string more :
        {"--nproc 2 --strategy expert_parallel", "--nproc 4 --strategy moe",
-        "--nproc 2 --strategy epl_experts", "--nproc 4 --strategy megatron_experts"}) {
+        "--nproc 2 --strategy epl_experts", "--nproc 4 --strategy megatron_experts",
+        "--nproc 2 --strategy expert_overlap"}) {
     INFO(more);
     job.good("train", same + more);
     const auto others = job.losses();

@@ -23,7 +23,8 @@ std::vector<int64_t> copies(const char* name, int stages, int microbatches) {
   const auto schedule =
       make_schedule({.name = name, .stages = stages, .microbatches = microbatches});
   std::vector<int64_t> counts;
-  for (const auto& part : copies_of_parts(schedule, chain(stages * schedule.chunks))) {
+  const auto edges = chain(stages * schedule.chunks);
+  for (const auto& part : copies_of_parts(schedule, edges, find_turns(schedule, edges, {}))) {
     CHECK(part.kept == 0);
     counts.push_back(part.again);
   }
@@ -44,7 +45,8 @@ TEST_CASE("of the microbatches in flight on a stage so many keep, if not all do"
   CHECK(kept_microbatches(schedule.orders[3], 8, 1) == std::vector<bool>(8, true));
   CHECK(kept_microbatches(schedule.orders[0], 8, 0) == std::vector<bool>(8, false));
   std::vector<std::pair<int64_t, int64_t>> counts;
-  for (const auto& part : copies_of_parts(schedule, chain(4), 2)) {
+  const auto alone = find_turns(schedule, chain(4), {});
+  for (const auto& part : copies_of_parts(schedule, chain(4), alone, 2)) {
     counts.emplace_back(part.again, part.kept);
   }
   CHECK(counts == std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {1, 2}, {2, 0}, {1, 0}});
@@ -78,6 +80,73 @@ TEST_CASE("parts get more copies where their stages would wait for each other fo
   for (size_t p = 0; p < least.size(); ++p) {
     CHECK((given[p] > least[p] || given[p] == 8));  // or each microbatch has its own
   }
+}
+
+// Text of the ops of a stage that run in turns: "B0 F2".
+std::vector<std::string> in_turns(const Schedule& schedule, const Turns& turns, int stage) {
+  std::vector<std::string> found;
+  const auto& order = schedule.orders[stage];
+  for (size_t r = 0; r < order.size(); ++r) {
+    const auto [first, last] = turns[stage][r];
+    if (first == last) continue;
+    if (r == first) found.emplace_back();
+    found.back() += (r == first ? "" : " ") + to_text(order[r]);
+  }
+  return found;
+}
+
+TEST_CASE("a backward pass runs in turns with the forward pass behind it") {
+  using Texts = std::vector<std::string>;
+  const auto one = make_schedule({.name = "1f1b", .stages = 1, .microbatches = 3});
+  CHECK(in_turns(one, find_turns(one, {}, {0}), 0) == Texts{"B0.0 F1.0", "B1.0 F2.0"});
+  CHECK(copies_of_parts(one, {}, find_turns(one, {}, {0}))[0].again == 2);
+  CHECK(copies_of_parts(one, {}, find_turns(one, {}, {}))[0].again == 1);
+  const auto two = make_schedule({.name = "1f1b", .stages = 2, .microbatches = 4});
+  CHECK(in_turns(two, find_turns(two, chain(2), {0, 1}), 0) == Texts{"B0.0 F2.0", "B1.0 F3.0"});
+  CHECK(in_turns(two, find_turns(two, chain(2), {1}), 0).empty());
+  // Gradients of weights go along with the backward pass that they follow.
+  using Kind = PipelineKind;
+  CHECK(turns_of({{Kind::forward, 0},
+                  {Kind::input_grad, 0},
+                  {Kind::weight_grad, 0},
+                  {Kind::forward, 1},
+                  {Kind::weight_grad, 1},
+                  {Kind::forward, 2}}) ==
+        std::vector<Span>{{0, 0}, {1, 3}, {1, 3}, {1, 3}, {4, 4}, {5, 5}});
+  // Chunks of one microbatch depend on each other.
+  CHECK(turns_of({{Kind::backward, 0, 1}, {Kind::forward, 0, 0}}) ==
+        std::vector<Span>{{0, 0}, {1, 1}});
+}
+
+TEST_CASE("by every schedule stages run in turns what does not make them wait for each other") {
+  constexpr int kStages = 4, kMicrobatches = 8;
+  std::map<std::string, size_t> found;
+  for (const auto& name : schedule_names()) {
+    const auto schedule =
+        make_schedule({.name = name, .stages = kStages, .microbatches = kMicrobatches});
+    const int parts = kStages * schedule.chunks;
+    std::set<int> all;
+    for (int p = 0; p < parts; ++p) all.insert(p);
+    const auto turns = find_turns(schedule, chain(parts), all);
+    for (int s = 0; s < kStages; ++s) found[name] += in_turns(schedule, turns, s).size();
+    for (const auto& part : copies_of_parts(schedule, chain(parts), turns)) {
+      CHECK(part.again <= kMicrobatches);
+    }
+  }
+  CHECK(found["gpipe"] == 0);
+  CHECK(found["looped_bfs"] == 0);
+  CHECK(found["1f1b"] == 4 + 5 + 6 + 7);
+  CHECK(found["eager_1f1b"] == 1 + 3 + 5 + 7);
+  CHECK(found["interleaved"] == 32);
+  CHECK(found["dualpipe_v"] > 0);
+  // One more microbatch is under way than by itself.
+  const auto schedule = make_schedule({.name = "1f1b", .stages = 4, .microbatches = 8});
+  std::vector<int64_t> counts;
+  for (const auto& part :
+       copies_of_parts(schedule, chain(4), find_turns(schedule, chain(4), {0, 1, 2, 3}))) {
+    counts.push_back(part.again);
+  }
+  CHECK(counts == std::vector<int64_t>{5, 4, 3, 2});
 }
 
 }  // namespace

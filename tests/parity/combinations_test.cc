@@ -141,9 +141,10 @@ class Draw {
     }
     if (coin(0.3)) {
       const bool defers = pipe && !splits_backward(schedule) && !drawn.methods.contains("offload");
-      use("overlap", defers ? R"({"accumulate": true, "receives": true, "deferred_head": 2})"
-                     : pipe ? R"({"accumulate": true, "receives": true})"
-                            : R"({"accumulate": true})");
+      const auto more = fmt::format("{}{}{}", pipe ? R"(, "receives": true)" : "",
+                                    defers ? R"(, "deferred_head": 2)" : "",
+                                    experts && microbatches > 1 ? R"(, "experts": true)" : "");
+      use("overlap", fmt::format(R"({{"accumulate": true{}}})", more));
     }
     switch (number(5)) {
       case 0:

@@ -68,6 +68,8 @@ const std::vector<Row>& rows() {
        R"(, ["gradient_accumulation", {"microbatches": 4}])"},
       {"overlap", R"({"deferred_head": true})", R"(["pipe", 2])", kDeep,
        R"(, ["pipeline_parallel", {}], ["gradient_accumulation", {"microbatches": 4}])", 1},
+      {"overlap", R"({"experts": true})", R"(["expert", 2])", kExperts,
+       R"(, ["expert_parallel", {}], ["gradient_accumulation", {"microbatches": 4}])"},
   };
   return rows;
 }
