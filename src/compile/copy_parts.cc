@@ -7,17 +7,17 @@
 
 namespace perigee::compile {
 
-std::vector<Span> spans_of(const std::vector<int64_t>& lengths) {
-  std::vector<Span> spans;
+std::vector<mesh::Range> ranges_of(const std::vector<int64_t>& lengths) {
+  std::vector<mesh::Range> ranges;
   int64_t begin = 0;
   for (int64_t length : lengths) {
-    spans.push_back({begin, length});
+    ranges.push_back({begin, length});
     begin += length;
   }
-  return spans;
+  return ranges;
 }
 
-void copy_parts(Draft& draft, ValueId whole, int64_t dim, const std::vector<Span>& parts,
+void copy_parts(Draft& draft, ValueId whole, int64_t dim, const std::vector<mesh::Range>& parts,
                 ValueId flat, bool to_flat, const Instruction& like,
                 std::vector<DraftInstruction>& out) {
   const ProgramValue tensor = draft.value(whole);
@@ -30,7 +30,7 @@ void copy_parts(Draft& draft, ValueId whole, int64_t dim, const std::vector<Span
     const auto [begin, length] = parts[first];
     const auto apart = [&](size_t k) { return parts[k].begin - parts[k - 1].begin; };
     for (next = first + 1;
-         next < parts.size() && parts[next].count == length && apart(next) == apart(first + 1);) {
+         next < parts.size() && parts[next].length == length && apart(next) == apart(first + 1);) {
       ++next;
     }
     const auto several = static_cast<int64_t>(next - first);

@@ -66,7 +66,7 @@ void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& o
   };
   const auto copy_all = [&](ValueId whole, int64_t dim, ValueId flat, bool to_flat) {
     const Instruction like{.scope = node.scope, .phase = node.phase};
-    const auto parts = spans_of(part_lengths(draft_.value(whole).type.shape[dim], ranks));
+    const auto parts = ranges_of(part_lengths(draft_.value(whole).type.shape[dim], ranks));
     const auto first = std::ssize(out);
     copy_parts(draft_, whole, dim, parts, flat, to_flat, like, out);
     for (auto i = first; i < std::ssize(out); ++i) out[i].move = to_flat ? Move::early : Move::late;

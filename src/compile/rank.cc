@@ -168,8 +168,9 @@ void check_exchanges(const graph::Graph& graph) {
                                  [](const graph::Node& node) { return is_exchange(node.op); });
   if (found) return;
   fail("overlap",
-       "experts = true hides what ranks exchange for experts, but they exchange nothing: use "
-       "expert_parallel over an axis that the batch is sharded over beside it");
+       "experts = true hides what ranks exchange for experts, but by this plan they exchange "
+       "nothing: use expert_parallel over an axis that the batch is sharded over beside it, or, "
+       "where tokens are so few that gathering all of them is cheaper, leave experts out");
 }
 
 Local cut(const Common& common, const plan::Plan& plan, Whole& whole, int64_t rank) {

@@ -80,12 +80,12 @@ class Slices {
   }
 
   // Rows of a matrix.
-  ValueId rows(ValueId v, const Span& span) {
+  ValueId rows(ValueId v, const mesh::Range& range) {
     const ProgramValue whole = draft_.value(v);
     auto type = whole.type;
-    type.shape[0] = span.count;
+    type.shape[0] = range.length;
     const auto offset =
-        span.begin * whole.strides[0] * static_cast<int64_t>(graph::size_of(type.dtype));
+        range.begin * whole.strides[0] * static_cast<int64_t>(graph::size_of(type.dtype));
     return draft_.add_view(v, offset, std::move(type), whole.strides, whole.name);
   }
 
@@ -160,15 +160,15 @@ class Slices {
   bool cut_reduced(const Instructions& list, const ProductPair& pair) {
     if (!pair.copies.empty()) return false;
     const auto all = draft_.value(pair.matrix).type.shape[0];
-    const auto spans = spans_of(part_lengths(all, std::min(slices_, all)));
-    if (spans.size() < 2) return false;
+    const auto ranges = ranges_of(part_lengths(all, std::min(slices_, all)));
+    if (ranges.size() < 2) return false;
     const auto& product = list[pair.product];
     const auto given = std::get<ValueId>(product.instruction.args[0].second);
     Instructions out;
-    for (const auto& span : spans) {
-      const auto part = rows(pair.matrix, span);
-      if (!put_product(product, rows(given, span), part, out)) return false;
-      auto reduce = piece_of(list[pair.collective], span.begin == 0, part, part, {});
+    for (const auto& range : ranges) {
+      const auto part = rows(pair.matrix, range);
+      if (!put_product(product, rows(given, range), part, out)) return false;
+      auto reduce = piece_of(list[pair.collective], range.begin == 0, part, part, {});
       reduce.instruction.in_place = true;
       reduce.move = Move::none;
       out.push_back(std::move(reduce));
@@ -200,14 +200,14 @@ class Slices {
     for (const auto& piece : pieces) {
       // Without packing, the product's pieces are computed where the collective reads them.
       int64_t at = piece.in_image;
-      for (const auto& span : piece.rows) {
-        const auto to = rows(pair.matrix, {packed ? span.begin : at, span.count});
-        if (!put_product(product, rows(given, span), to, out)) return false;
-        at += span.count;
+      for (const auto& range : piece.rows) {
+        const auto to = rows(pair.matrix, {packed ? range.begin : at, range.length});
+        if (!put_product(product, rows(given, range), to, out)) return false;
+        at += range.length;
       }
       const auto from = flat(image, piece.in_image * columns, piece.count() * columns);
       if (packed) {
-        copy_parts(draft_, outer(pair.matrix, parts, piece), 1, spans_of(parts.lengths), from,
+        copy_parts(draft_, outer(pair.matrix, parts, piece), 1, ranges_of(parts.lengths), from,
                    /*to_flat=*/true, collective.instruction, out);
       }
       const auto own = piece.lengths[index_in_group(collective.instruction)];
@@ -253,19 +253,19 @@ class Slices {
       gathers.push_back(
           piece_of(collective, piece.in_image == 0, from, to, times(piece.lengths, columns)));
       if (packed) {
-        copy_parts(draft_, outer(pair.matrix, parts, piece), 1, spans_of(parts.lengths), to,
+        copy_parts(draft_, outer(pair.matrix, parts, piece), 1, ranges_of(parts.lengths), to,
                    /*to_flat=*/false, collective.instruction, out);
       }
       int64_t at = piece.in_image;
-      for (const auto& span : piece.rows) {
+      for (const auto& range : piece.rows) {
         auto type = draft_.value(whole).type;
-        type.shape[0] = span.count;
+        type.shape[0] = range.length;
         const auto bytes = static_cast<int64_t>(graph::size_of(type.dtype));
         const auto read =
-            draft_.add_view(packed ? whole : image, (packed ? span.begin : at) * columns * bytes,
+            draft_.add_view(packed ? whole : image, (packed ? range.begin : at) * columns * bytes,
                             type, contiguous_strides(type.shape), draft_.value(whole).name);
-        if (!put_product(product, read, rows(result, span), out)) return false;
-        at += span.count;
+        if (!put_product(product, read, rows(result, range), out)) return false;
+        at += range.length;
       }
     }
     for (const auto& piece : pieces) {

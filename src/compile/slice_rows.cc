@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "compile/collective.h"
+#include "compile/copy_parts.h"
 
 namespace perigee::compile {
 
@@ -56,15 +57,15 @@ std::vector<RowPiece> cut_rows(const RowParts& parts, int64_t slices, int64_t in
     return pieces;
   }
   const int64_t shortest = *std::min_element(parts.lengths.begin(), parts.lengths.end());
-  const auto whole = spans_of(parts.lengths);
+  const auto whole = ranges_of(parts.lengths);
   const int64_t number = std::min(slices, shortest);
   for (int64_t j = 0; j < number; ++j) {
     RowPiece piece;
     for (const auto& part : whole) {
-      auto span = spans_of(part_lengths(part.count, number))[j];
-      piece.lengths.push_back(span.count);
-      span.begin += part.begin;
-      piece.rows.push_back(span);
+      auto range = ranges_of(part_lengths(part.length, number))[j];
+      piece.lengths.push_back(range.length);
+      range.begin += part.begin;
+      piece.rows.push_back(range);
     }
     add(std::move(piece));
   }

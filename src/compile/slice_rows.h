@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "compile/copy_parts.h"
 #include "compile/draft.h"
+#include "mesh/placement.h"
 
 namespace perigee::compile {
 
@@ -25,7 +25,7 @@ struct RowParts {
 
 // One of the pieces: a collective of its own.
 struct RowPiece {
-  std::vector<Span> rows;        // of the matrix, in the order of the piece's flat image
+  std::vector<mesh::Range> rows;        // of the matrix, in the order of the piece's flat image
   std::vector<int64_t> lengths;  // rows of each rank's part
   int64_t in_image = 0;          // rows in front of it, where the pieces' images follow each other
   int64_t in_part = 0;           // rows in front of it, of this rank's part

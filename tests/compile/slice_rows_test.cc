@@ -32,9 +32,9 @@ TEST_CASE("pieces have each row once, in every rank's order") {
         RC_ASSERT(piece.in_image == image);
         RC_ASSERT(piece.in_part == std::ssize(own));
         int64_t rows = 0;
-        for (const auto& span : piece.rows) {
-          rows += span.count;
-          for (int64_t k = 0; k < span.count; ++k) ++seen[span.begin + k];
+        for (const auto& range : piece.rows) {
+          rows += range.length;
+          for (int64_t k = 0; k < range.length; ++k) ++seen[range.begin + k];
         }
         RC_ASSERT(rows == piece.count());
         image += rows;
@@ -44,7 +44,7 @@ TEST_CASE("pieces have each row once, in every rank's order") {
             for (int64_t k = 0; k < parts.lengths[rank]; ++k) own.push_back(o * each + begin + k);
           }
         } else {
-          RC_ASSERT(piece.rows[rank].count == piece.lengths[rank]);
+          RC_ASSERT(piece.rows[rank].length == piece.lengths[rank]);
           for (int64_t k = 0; k < piece.lengths[rank]; ++k) {
             own.push_back(piece.rows[rank].begin + k);
           }

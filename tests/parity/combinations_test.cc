@@ -285,6 +285,11 @@ TEST_CASE("random combinations of methods train as one device does, or say why t
     } catch (const std::exception& error) {
       wrong = error.what();
     }
+    // Where all tokens come together more cheaply, there is nothing for overlap to hide.
+    if (const auto at = wrong.find("they exchange nothing"); at != wrong.npos) {
+      ++refusals[wrong.substr(wrong.rfind('[', at))];
+      continue;
+    }
     INFO(wrong.substr(0, 1000));
     CHECK(wrong.empty());
     ++ran;

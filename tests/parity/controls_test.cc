@@ -57,8 +57,6 @@ const std::vector<Row>& rows() {
        R"(, ["pipeline_parallel", {}])"},
       {"overlap", R"({"deferred_head": true})", R"(["pipe", 2])", kGpt,
        R"(, ["pipeline_parallel", {}])"},
-      {"overlap", R"({"experts": true})", R"(["expert", 2])", kExperts,
-       R"(, ["expert_parallel", {}], ["gradient_accumulation", {"microbatches": 2}])"},
       {"overlap", R"({"slices": 2})", R"(["tensor", 2])", kGpt, R"(, ["tensor_parallel", {}])"},
       {"module_replace", R"(["swiglu"])", kTwo, kLlama},
       {"fp8", R"({"fp8_recipe": "tensorwise"})", kTwo, kLlama, "", true},

@@ -112,6 +112,7 @@ TEST_CASE("every plan reads back what it prints") {
     if (*rc::gen::arbitrary<bool>()) plan.overlap.whole = {"blocks.0.attn.qkv"};
     if (*rc::gen::arbitrary<bool>()) plan.overlap.deferred = {"head.weight"};
     plan.overlap.deferred_limit = *rc::gen::arbitrary<int64_t>();
+    plan.overlap.experts = *rc::gen::arbitrary<bool>();
     // Names are UTF-8; arbitrary bytes are not a plan.
     for (auto& c : plan.graph_hash) c = static_cast<char>(c & 0x7f);
     RC_ASSERT(parse(print(plan)) == plan);
