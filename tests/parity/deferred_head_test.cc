@@ -134,6 +134,8 @@ TEST_CASE("a deferred head trains as one device does") {
            Case{staged("1f1b", kAll, R"(, ["grad_comm", {"bucket_mb": 0.001}])", two)},
            Case{staged("1f1b", kAll, R"(, ["grad_comm", {"overlap": false}])", two), kUntied},
            Case{staged("1f1b", kAll, R"(, ["tensor_parallel", {}])", tensor)},
+           Case{staged("1f1b", kAll + R"(, "slices": 2)", R"(, ["tensor_parallel", {}])", tensor),
+                kUntied},
            Case{staged("1f1b", kAll, R"(, ["tensor_parallel", {"sequence": true}])", tensor),
                 kUntied},
            Case{staged("1f1b", kAll, R"(, ["context_parallel", {}])",
