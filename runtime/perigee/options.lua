@@ -1,6 +1,6 @@
 -- Prints, with `perigee lua`, every option of every dialect: its section, type, default and what becomes of it.
 local all = {}
-for _, name in ipairs { "atorch", "epl", "megatron" } do
+for _, name in ipairs { "alpa", "atorch", "autodist", "epl", "megatron" } do
   all[name] = require("perigee." .. name).rows
 end
 return all

@@ -1,0 +1,222 @@
+-- AutoDist's names (nnScaler): AutoDistConfig { mesh_col = 4, memory_constraint = 16, recompute_modules = "layer", ... }. In a
+-- job: [autodist] mesh_col = 4. The search is Perigee's; the options bound it. runtime/from_autodist.md compares.
+local candidates = require "perigee.candidates"
+local dialect = require "perigee.dialect"
+local saved = require "perigee.strategy"
+
+local exact = "memory is that of compiled programs, counted"
+local by_whole_layers = "the search splits layers as a whole, and knows no choices of single ops"
+
+local function names_of(text)
+  local names = {}
+  for name in text:gmatch("[^,%s]+") do names[#names + 1] = name end
+  return names
+end
+
+local function ratio(value)
+  if value <= 0 or value >= 1 then return "must be above 0 and below 1" end
+end
+
+local config = {
+  { "task_name", "string", "default", sets = "job.name",
+    check = function(name) if name == "" then return "must not be empty" end end },
+  { "consider_mem", "boolean", true, with = "memory_constraint" },
+  { "memory_constraint", "number", 32, with = "finish",
+    check = function(gigabytes) if gigabytes <= 0 then return "must be above 0" end end },
+  { "memory_granularity", "integer", 1, least = 1, missing = exact },
+  { "transient_mem_coef", "number", 2, least = 0, missing = exact },
+  { "opt_resident_coef", "integer", 2, least = 0, missing = "the optimizer's state is that of optimizer.name" },
+  { "opt_transient_coef", "integer", 0, least = 0, missing = "what a step takes is that of optimizer.name" },
+  { "recompute_modules", "string", "", with = "finish" },
+  { "zero_stage", "integer", 0, one_of = { 0, 1, 2, 3 }, with = "build" },
+  { "zero_ngroups", "integer", 1, least = 1, missing = "a strategy gives the mesh an axis zero, over which zero1 cuts, beside data" },
+  { "pipeline_pivots", "string", "", with = "build" },
+  { "pipeline_nstages", "integer|string", "auto", least = 1, one_of = { "auto" }, with = "build" },
+  { "pipeline_scheduler", "string", "1f1b", with = "build", one_of = { "1f1b", "gpipe", "eager_1f1b", "interleaved", "looped_bfs",
+    "zb1p", "zb2p", "zbv", "v_half", "v_min", "dualpipe_v", "auto" } },
+  { "max_pipeline_bubble_ratio", "number", 0.2, check = ratio, with = "finish" },
+  { "max_pipeline_unbalance_ratio", "number", 0.5, check = ratio,
+    missing = "stages are cut so that the slowest has as little work as can be" },
+  { "min_pipeline_balance", "number", nil, missing = "stages are cut so that the slowest has as little work as can be" },
+  { "mesh_row", "integer", 1, least = 1, with = "build" },
+  { "mesh_col", "integer", 1, least = 1, with = "build" },
+  { "world_size", "integer", 1, least = 1, with = "build" },
+  { "micro_batch_size", "integer", 1, least = 1, with = "finish" },
+  { "update_freq", "integer", 1, least = 1, with = "finish" },
+  { "profile_dir", "string", nil, missing = "perigee profile keeps times in the user's cache folder, and --export, --import move them" },
+  { "parallel_profile", "boolean", true, missing = "perigee profile measures on all ranks of the job's plan" },
+  { "re_profile", "boolean", false, missing = "perigee profile --again measures what is known" },
+  { "topk", "integer", 20, least = 1, with = "finish" },
+  { "solver", "string", "dp", one_of = { "dp", "ilp" }, with = "finish: the search is exact by its model",
+    but = { ilp = { missing = by_whole_layers } } },
+  { "nproc", "integer", 1, least = 1, with = "nothing: the answer does not depend on how many processes search" },
+  { "load_plan_path", "string", "", with = "finish" },
+  { "save_plan_path", "string", "", with = "finish" },
+  { "partition_constraints_path", "string", "",
+    missing = by_whole_layers .. ": a method of a script fixes placements (perigee.methods.define, plan:place)" },
+  { "is_train", "boolean", true, missing = "perigee evaluate runs the forward pass of a checkpoint" },
+  { "verbose", "boolean", false, missing = "perigee plan --explain tells what the search found" },
+  { "ignore_small_tensor_threshold", "integer", 1, least = 0, missing = by_whole_layers },
+}
+
+local rules = {
+  { function(o) return o.load_plan_path ~= "" and o.save_plan_path ~= "" end, "save_plan_path",
+    "load_plan_path and save_plan_path exclude each other, but both are given" },
+  { function(o) return o.pipeline_nstages == 1 and o.pipeline_pivots ~= "" end, "pipeline_nstages",
+    "pipeline_nstages = 1 would ignore pipeline_pivots: leave one of them out" },
+  { function(o) return o.world_size > 1 and o.world_size % (o.mesh_row * o.mesh_col) ~= 0 end, "world_size",
+    "world_size must be a multiple of mesh_row x mesh_col, but got %s" },
+  { function(o) return o.pipeline_nstages ~= "auto" and o.pipeline_nstages > o.mesh_row * o.mesh_col end, "pipeline_nstages",
+    "pipeline_nstages = %s needs as many devices: mesh_row x mesh_col is less" },
+}
+
+local function build(draft, given)
+  local o = given.AutoDistConfig
+  local asked = draft.given.AutoDistConfig or {}
+  draft.search = true
+  draft:pin("zero", o.zero_stage)
+  if o.pipeline_scheduler ~= "auto" then draft:pin("schedule", o.pipeline_scheduler) end
+  if o.pipeline_nstages ~= "auto" then
+    draft:pin("pipe", o.pipeline_nstages)
+    if o.pipeline_nstages > 1 and o.pipeline_pivots == "" then
+      draft:warn("[autodist] pipeline_nstages = %d without pipeline_pivots: stages begin at any block", o.pipeline_nstages)
+    end
+  elseif o.pipeline_pivots == "" then
+    draft:pin("pipe", 1)
+  end
+  if asked.world_size or asked.mesh_row or asked.mesh_col then
+    draft:job("cluster.ranks", math.max(o.world_size, o.mesh_row * o.mesh_col))
+  end
+end
+
+-- Scopes ------------------------------------------------------------------------------------------------------------------
+
+local function components(path)
+  local list = {}
+  for part in path:gmatch("[^.]+") do
+    if not part:find("^%d+$") then list[#list + 1] = part end
+  end
+  return list
+end
+
+-- Returns whether the name is a suffix of the scope's path at component boundaries, numbers left out, or its type.
+local function names_scope(name, scope)
+  if scope.type == name then return true end
+  local wanted, path = components(name), components(scope.path)
+  if #wanted == 0 or #wanted > #path then return false end
+  for i = 1, #wanted do
+    if wanted[#wanted - i + 1] ~= path[#path - i + 1] then return false end
+  end
+  return true
+end
+
+-- Returns the outermost scopes that the names match. A name that matches none is an error.
+local function scopes_of(names, graph, option)
+  local found = {}
+  for _, name in ipairs(names) do
+    local any = false
+    for _, scope in ipairs(graph.scopes) do
+      -- blocks.3 and blocks are both named by "blocks": the repeated one is meant where there is one
+      local repeated = scope.path:find("%.%d+$") or scope.type ~= "ModuleList"
+      if scope.path ~= "" and repeated and names_scope(name, scope) then
+        any = true
+        local inside = false
+        for _, outer in ipairs(found) do
+          inside = inside or scope.path == outer or scope.path:sub(1, #outer + 1) == outer .. "."
+        end
+        if not inside then found[#found + 1] = scope.path end
+      end
+    end
+    if not any then error(string.format("[autodist] %s names a module of the model, but %s is none", option, dialect.show(name)), 0) end
+  end
+  return found
+end
+
+-- Returns the checkpoint method's list; ROOT is everything that repeats.
+local function recomputed(text, graph)
+  for _, name in ipairs(names_of(text)) do
+    if name == "ROOT" then return { "auto" } end
+  end
+  return scopes_of(names_of(text), graph, "recompute_modules")
+end
+
+-- The search ----------------------------------------------------------------------------------------------------------------
+
+-- Returns whether all starts of a candidate's stages lie where a pivot allows them.
+local function at_pivots(starts, allowed)
+  if not allowed or not starts then return true end
+  for _, start in ipairs(starts) do
+    local found = false
+    for _, scope in ipairs(allowed) do found = found or scope == start end
+    if not found then return false end
+  end
+  return true
+end
+
+local function fits(o, asked, allowed)
+  local copies = math.max(1, o.world_size / (o.mesh_row * o.mesh_col))
+  return function(c)
+    if c.data % copies ~= 0 then return false end
+    if asked.update_freq and c.microbatches ~= o.update_freq then return false end
+    if asked.micro_batch_size and c.micro * c.data ~= o.micro_batch_size * copies then return false end
+    if c.pipe > 1 then
+      local b = o.max_pipeline_bubble_ratio
+      if c.pipe > math.floor(b / (1 - b) * c.microbatches + 1e-9) + 1 then return false end
+    end
+    return at_pivots(candidates.starts_of(c.strategy), allowed)
+  end
+end
+
+local function in_memory(o, asked)
+  if not o.consider_mem or not asked.memory_constraint then return function() return true end end
+  local limit = o.memory_constraint * 2 ^ 30
+  return function(estimate)
+    local peak = estimate.peak_bytes
+    if type(peak) == "table" then
+      local largest = 0
+      for _, bytes in ipairs(peak) do largest = math.max(largest, bytes) end
+      peak = largest
+    end
+    return peak <= limit
+  end
+end
+
+local function finish(draft, strategy)
+  local asked = draft.given.AutoDistConfig or {}
+  local o = {}
+  for _, row in ipairs(config) do
+    o[row[1]] = asked[row[1]]
+    if o[row[1]] == nil then o[row[1]] = row[3] end
+  end
+  if o.load_plan_path ~= "" then
+    strategy.methods = function()
+      local plan, why = saved.load(o.load_plan_path)
+      if not plan then error("[autodist] load_plan_path: " .. why, 0) end
+      return plan
+    end
+    return strategy
+  end
+  strategy.methods = function(_, graph)
+    local pins = { methods = candidates.methods_of(draft) }
+    for name, value in pairs(draft.pins) do pins[name] = value end
+    if o.recompute_modules ~= "" then
+      pins.checkpoint = false
+      pins.methods[#pins.methods + 1] = { "checkpoint", recomputed(o.recompute_modules, graph) }
+    end
+    local allowed
+    if o.pipeline_pivots ~= "" then allowed = scopes_of(names_of(o.pipeline_pivots), graph, "pipeline_pivots") end
+    local found, why = candidates.best(pins, o.topk, fits(o, asked, allowed), in_memory(o, asked))
+    if not found then error("[autodist] " .. why, 0) end
+    if o.save_plan_path ~= "" then saved.save(o.save_plan_path, found) end
+    return found
+  end
+  return strategy
+end
+
+return dialect.new {
+  name = "autodist",
+  axes = { "tensor", "data", "pipe" },
+  sections = { { name = "AutoDistConfig", options = config, rules = rules, always = true } },
+  build = build,
+  finish = finish,
+}
