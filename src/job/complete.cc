@@ -97,6 +97,10 @@ class Completer {
             job.strategy, job.dialect.name);
     }
     if (!job.cluster.file.empty()) need_file("cluster.file", job.cluster.file);
+    const auto& profile = job.cluster.profile;  // what is no profile would be written over
+    if (!profile.empty() && !profile.ends_with(".sqlite")) {
+      wrong("cluster.profile", "cluster.profile names a file NAME.sqlite, but got \"{}\"", profile);
+    }
     const auto& [global, micro] = job.batch;
     if (micro > 0 && global % micro != 0) {
       wrong("batch.micro", "batch.micro divides batch.global ({}), but got {}", global, micro);
@@ -216,19 +220,24 @@ class Completer {
 
   void schedule() {
     auto& s = job_.lr_schedule;
-    const int64_t steps = job_.train.steps;
+    const int64_t steps = s.steps > 0 ? s.steps : job_.train.steps;
+    const auto* const all = s.steps > 0 ? "lr_schedule.steps" : "train.steps";
     const int64_t tenth = steps / 10;
     if (s.warmup < 0) s.warmup = std::min<int64_t>(20, tenth);
     if (s.min_lr < 0) s.min_lr = job_.optimizer.lr / 10;
     if (s.decay == 0) s.decay = std::max<int64_t>(1, std::min(tenth, steps - s.warmup));
     if (s.warmup > steps) {
-      wrong("lr_schedule.warmup", "lr_schedule.warmup is at most train.steps ({}), but got {}",
-            steps, s.warmup);
+      wrong("lr_schedule.warmup", "lr_schedule.warmup is at most {} ({}), but got {}", all, steps,
+            s.warmup);
     }
     if (s.kind == "wsd" && s.decay > steps - s.warmup) {
       wrong("lr_schedule.decay",
-            "lr_schedule.decay is at most train.steps - lr_schedule.warmup ({}), but got {}",
+            "lr_schedule.decay is at most {} - lr_schedule.warmup ({}), but got {}", all,
             steps - s.warmup, s.decay);
+    }
+    if (s.init_lr > job_.optimizer.lr) {
+      wrong("lr_schedule.init_lr", "lr_schedule.init_lr is at most optimizer.lr ({}), but got {}",
+            job_.optimizer.lr, s.init_lr);
     }
     if (s.min_lr > job_.optimizer.lr) {
       wrong("lr_schedule.min_lr", "lr_schedule.min_lr is at most optimizer.lr ({}), but got {}",

@@ -100,10 +100,13 @@ struct Optimizer {
 };
 
 struct LrSchedule {
-  std::string kind = "cosine";  // constant, linear, cosine, inverse_sqrt, wsd
-  int64_t warmup = -1;          // steps; -1: min(20, steps / 10)
-  double min_lr = -1;           // -1: optimizer.lr / 10
-  int64_t decay = 0;            // wsd: steps of the last phase; 0: max(1, steps / 10)
+  std::string kind = "cosine";   // constant, linear, cosine, inverse_sqrt, wsd
+  int64_t warmup = -1;           // steps; -1: min(20, steps / 10)
+  double min_lr = -1;            // -1: optimizer.lr / 10
+  int64_t decay = 0;             // wsd: steps of the last phase; 0: max(1, steps / 10)
+  double init_lr = 0;            // where it rises from
+  int64_t steps = 0;             // in which it falls to min_lr, warm-up included; 0: train.steps
+  std::string shape = "linear";  // wsd: of the last phase; linear, cosine, exponential, minus_sqrt
   bool operator==(const LrSchedule&) const = default;
 };
 
@@ -116,6 +119,8 @@ struct Train {
   int64_t keep_checkpoints = 3;
   bool checkpoint_when_stopped = false;  // write one before Ctrl-C or SIGTERM ends the job
   bool stop_if_not_finite = true;        // a loss that is not finite ends the job
+  bool check_gradients = false;          // first compare a step's gradients with one device's
+  bool progress = true;                  // a terminal shows a line of progress
   std::string output;                    // relative to the working directory; "": runs/NAME
   bool operator==(const Train&) const = default;
 };
@@ -127,13 +132,14 @@ struct Cluster {
   bool deterministic = false;  // on a GPU: kernels that are bit-equal from run to run; a CPU's are
   double timeout = 60;         // seconds after which a rank that does not answer ends the job
   std::string file;            // cluster description, for planning only; "": this machine
+  std::string profile;         // profile database; "": the user's, in the cache folder
   bool operator==(const Cluster&) const = default;
 };
 
 // A table of another system's names ([megatron], [epl.pipeline]), which says what a strategy would.
 // runtime/perigee/NAME.lua knows its keys.
 struct Dialect {
-  std::string name;                           // megatron, epl, atorch; "": there is none
+  std::string name;                           // megatron, epl, ...; "": there is none
   std::string text;                           // the table as TOML, with its head
   std::string file;                           // of the job
   std::map<std::string, std::string> places;  // "file:line:column: " by key ("pipeline.strategy")

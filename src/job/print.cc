@@ -177,8 +177,8 @@ std::string reference() {
   }
   out +=
       "## Dialects\n\n"
-      "`[megatron]`, `[epl]` or `[atorch]` says what a strategy would, in the\n"
-      "names of that system; then there is no `strategy`. The keys are those of\n"
+      "`[megatron]`, `[epl]`, `[atorch]`, `[alpa]` or `[autodist]` says what a strategy would, in\n"
+      "the names of that system; then there is no `strategy`. The keys are those of\n"
       "runtime/perigee/NAME.lua, which checks them: `perigee lua runtime/perigee/options.lua` "
       "lists them.\n";
   return out;

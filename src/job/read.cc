@@ -17,8 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<std::string> dialects = {"megatron", "epl", "atorch"};
-const std::vector<std::string> later_dialects = {"alpa", "autodist"};
+const std::vector<std::string> dialects = {"megatron", "epl", "atorch", "alpa", "autodist"};
 
 std::string describe(const toml::node& node) {
   if (const auto* text = node.as_string()) return fmt::format("\"{}\"", text->get());
@@ -148,12 +147,6 @@ class Reader {
         read_table(path, *inner);
       } else if (name.empty() && std::ranges::find(dialects, item) != dialects.end()) {
         dialect(item, node, key_at);
-      } else if (name.empty() && std::ranges::find(later_dialects, item) != later_dialects.end()) {
-        fail(
-            "job",
-            "{}tables of a dialect are those of {} ({} is not available yet; a strategy script can "
-            "say the same), but got [{}]",
-            key_at, fmt::join(dialects, ", "), item, item);
       } else if (find_key(name, item, job_.model.kind)) {
         key(name, item, node);
       } else {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "graph/flops.h"
 #include "lua/convert.h"
+#include "lua/sandbox.h"
 
 namespace perigee::lua {
 
@@ -34,6 +35,7 @@ void StrategyScript::check_result() {
          path_, lua_isnil(L, 1) ? "nothing" : luaL_typename(L, 1));
   }
   if (function_) return;
+  take_events(1);
   lua_pushliteral(L, "methods");
   lua_rawget(L, 1);
   function_ = lua_isfunction(L, 2);
@@ -52,6 +54,50 @@ void StrategyScript::check_result() {
   if (strategy.job) {
     job_ = (std::filesystem::path(path_).parent_path() / *strategy.job).lexically_normal().string();
   }
+}
+
+void StrategyScript::take_events(int index) {
+  lua_State* L = state_.raw();
+  lua_pushliteral(L, "events");
+  lua_rawget(L, index);
+  if (lua_isnil(L, -1)) return lua_pop(L, 1);
+  static const std::vector<std::string> known = {"step"};
+  if (!lua_istable(L, -1)) {
+    fail("strategy",
+         "events are a table of functions, {{step = function(report) ... end}}, but got {}",
+         luaL_typename(L, -1));
+  }
+  const int table = lua_gettop(L);
+  lua_pushnil(L);
+  while (lua_next(L, table) != 0) {
+    const auto name = describe(L, -2);
+    if (std::ranges::find(known, name) == known.end()) {
+      fail("strategy", "events are {}, but got \"{}\"{}", fmt::join(known, ", "), name,
+           did_you_mean(name, known));
+    }
+    if (!lua_isfunction(L, -1)) {
+      fail("strategy", "the event {} is a function, but got {}", name, luaL_typename(L, -1));
+    }
+    if (events_.contains(name)) luaL_unref(L, LUA_REGISTRYINDEX, events_[name]);
+    events_[name] = luaL_ref(L, LUA_REGISTRYINDEX);
+  }
+  lua_pop(L, 1);
+  lua_pushliteral(L, "events");
+  lua_pushnil(L);
+  lua_rawset(L, index);
+}
+
+bool StrategyScript::observes(const std::string& event) const { return events_.contains(event); }
+
+void StrategyScript::notify(const std::string& event, const nlohmann::json& report) {
+  const auto found = events_.find(event);
+  if (found == events_.end()) return;
+  lua_State* L = state_.raw();
+  const int top = lua_gettop(L);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, found->second);
+  push_json(L, report);
+  state_.call(1);
+  lua_settop(L, top);
 }
 
 methods::Strategy StrategyScript::read(nlohmann::json value) {
@@ -94,6 +140,7 @@ methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph
          "a strategy function returns a list of methods, a table or a plan, but {} returned {}",
          path_, lua_isnil(L, -1) ? "nothing" : luaL_typename(L, -1));
   }
+  take_events(lua_gettop(L));
   auto strategy = read(to_json(L, lua_gettop(L), "the strategy"));
   lua_settop(L, 1);
   return strategy;

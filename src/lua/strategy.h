@@ -1,6 +1,7 @@
 // Strategy scripts: from a file to methods::Strategy.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,11 @@ class StrategyScript {
   // Returns the keys of the job that the script sets (methods::Strategy::set); none for functions.
   const std::vector<std::string>& set() const { return set_; }
 
+  // Whether the strategy has a function for this event of training ("step").
+  bool observes(const std::string& event) const;
+  // Calls that function with a report. Throws Error with the script's line.
+  void notify(const std::string& event, const nlohmann::json& report);
+
   // Returns the strategy for this job (resolved, as JSON) and graph. Its methods call into this
   // script, which must outlive it. A strategy function may ask the planner.
   methods::Strategy resolve(const nlohmann::json& job, const graph::Graph& graph,
@@ -34,6 +40,9 @@ class StrategyScript {
 
  private:
   void check_result();
+  // Keeps the functions of the table at `index`, {events = {step = function}}, and takes them out
+  // of it.
+  void take_events(int index);
   // Returns the strategy of a script's result, with what `rest_` has.
   methods::Strategy read(nlohmann::json value);
 
@@ -42,7 +51,8 @@ class StrategyScript {
   std::optional<std::string> job_;
   std::vector<std::string> set_;
   bool function_ = false;
-  nlohmann::json rest_;  // of {set, ..., methods = function}: all but methods
+  nlohmann::json rest_;                // of {set, ..., methods = function}: all but methods
+  std::map<std::string, int> events_;  // functions, in the state's registry
 };
 
 // Runs the shipped strategies that define what a strategy, as data, names and no one has defined.

@@ -170,7 +170,7 @@ GradientCheck check_gradients(const Planned& planned, double tolerance) {
 
   exec::install_allocator();
   at::set_num_threads(1);
-  profile::Database database(default_profile());
+  profile::Database database(profile_of(planned.job));
   profile::TraceDatabase traces(database, 1, exec::cpu_device());
   const auto single = exec::single_communicator();
   const auto one =

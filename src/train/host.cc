@@ -46,7 +46,7 @@ struct Session {
       : job(completed(task)),
         connection(connect(job, place)),
         communicator(connection.communicator.get()),
-        database(default_profile()),
+        database(profile_of(job)),
         traces(database, static_cast<int>(job.cluster.threads), connection.device) {
     exec::install_allocator();
     at::set_num_threads(static_cast<int>(job.cluster.threads));
@@ -176,7 +176,7 @@ class TorchHost : public Host {
     exec::install_allocator();
     at::set_num_threads(static_cast<int>(alone.job.cluster.threads));
     const auto device = open_device(alone.job);
-    profile::Database database(default_profile());
+    profile::Database database(profile_of(alone.job));
     profile::TraceDatabase traces(database, static_cast<int>(alone.job.cluster.threads), device);
     const auto folder =
         find_checkpoint(options.checkpoint.empty() ? task.job.train.output : options.checkpoint);
@@ -195,8 +195,10 @@ class TorchHost : public Host {
 
  private:
   // Makes the session's blueprint on rank 0 and shares it.
+  // `begin` is told of the plan on rank 0, before the others go on.
   const Blueprint& plan_session(const Task& task, Session& session, const std::string& plan_text,
-                                std::shared_ptr<const Source>& source) {
+                                std::shared_ptr<const Source>& source,
+                                const std::function<void(const Planned&)>& begin = nullptr) {
     auto& blueprint = session.blueprint;
     const auto make = [&] {
       auto with_job = task;
@@ -215,12 +217,36 @@ class TorchHost : public Host {
       predict(blueprint.plan, blueprint.training, session.job,
               session.traces);  // records what is missing
       tell_of_coupling(blueprint);
+      if (begin) begin(planned);
     };
     const bool root = session.communicator->rank() == 0;
     run_together(*everyone(*session.communicator), session.job,
                  root ? std::function<void()>(make) : nullptr);
     blueprint = share(std::move(blueprint), *session.communicator);
     return blueprint;
+  }
+
+  // Throws Error where the first step's gradients are not those of one device.
+  void require_gradients(const Task& task, const std::string& plan_text) {
+    auto on_cpu = task;
+    on_cpu.job.cluster.device = "cpu";
+    on_cpu.job = completed(on_cpu);
+    const auto check = train::check_gradients(plan_task(on_cpu, plan_text));
+    at::set_num_threads(static_cast<int>(task.job.cluster.threads));  // it takes one
+    if (check.passed()) {
+      log::info("gradients: those of {} parameters on {} ranks are one device's, to {:g}",
+                check.parameters.size(), check.ranks, check.tolerance);
+      return;
+    }
+    const auto worst =
+        std::max_element(check.parameters.begin(), check.parameters.end(),
+                         [](const auto& a, const auto& b) { return a.relative < b.relative; });
+    fail_run(
+        "train",
+        "the first step's gradients must be those of one device to {:g}, but {} is off by {:g} "
+        "(perigee train --check-gradients lists all): take a method out, or set "
+        "train.check_gradients = false",
+        check.tolerance, worst->parameter, worst->relative);
   }
 
   static void tell_of_coupling(const Blueprint& blueprint) {
@@ -267,7 +293,12 @@ class TorchHost : public Host {
     }
 
     std::shared_ptr<const Source> source;
-    const auto& shared = plan_session(task, session, plan_text, source);
+    Strategy strategy;  // on rank 0
+    const auto& shared =
+        plan_session(task, session, plan_text, source, [&](const Planned& planned) {
+          strategy = planned.strategy;
+          if (job.train.check_gradients && checkpoint.empty()) require_gradients(task, plan_text);
+        });
     if (shared.plan.mesh.size() != communicator.world()) {
       fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
            communicator.world(), shared.plan.mesh.size());
@@ -299,7 +330,8 @@ class TorchHost : public Host {
       folder->write_job(job);
       folder->write_plan(plan::print(shared.plan));
       metrics = std::make_unique<MetricsFile>(folder->file("metrics.jsonl"), first - 1);
-      progress = std::make_unique<Progress>(first, job.train.steps, job.train.log_every);
+      progress = std::make_unique<Progress>(first, job.train.steps, job.train.log_every,
+                                            job.train.progress);
       log::info("{}: {} parameters, {} rank{}, {} microbatch{} a step, output in {}", job.name,
                 count_parameters(shared.training), communicator.world(),
                 communicator.world() == 1 ? "" : "s", shared.plan.microbatches,
@@ -307,9 +339,14 @@ class TorchHost : public Host {
     }
     LoopHooks hooks;
     hooks.stop = stop;
+    const bool observed = strategy.observes("step");
+    trainer.executor().record(observed);
     hooks.report = [&](const StepMetrics& step) {
       metrics->write(step);
       progress->step(step);
+      if (!observed) return;
+      strategy.notify("step", step_report(step, trainer.executor().intervals()));
+      trainer.executor().record(true);
     };
     hooks.checkpoint = [&](int64_t step) {
       if (metrics) metrics->sync();

@@ -28,7 +28,7 @@ Known::Known(const job::Job& job) {
     return;
   }
   const auto threads = static_cast<int>(job.cluster.threads);
-  database_ = std::make_unique<profile::Database>(default_profile());
+  database_ = std::make_unique<profile::Database>(profile_of(job));
   all_ = std::make_unique<profile::TraceDatabase>(*database_, threads, device);
   recorded_ = std::make_unique<Recorded>(*all_);
   times_ =

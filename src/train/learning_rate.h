@@ -7,14 +7,17 @@
 
 namespace perigee::train {
 
-// Returns the learning rate of a step (from 1) for the peak `lr`. It rises linearly over `warmup`
-// steps to the peak, then
+// Returns the learning rate of a step (from 1) for the peak `lr`. It rises linearly from init_lr
+// over `warmup` steps to the peak, then, where the last step is that of the schedule or the job,
 //   constant      stays
 //   linear        falls linearly to min_lr at the last step
 //   cosine        falls along half a cosine to min_lr at the last step (Loshchilov and Hutter 2016)
 //   inverse_sqrt  falls with sqrt(warmup / step), not below min_lr (Vaswani et al. 2017)
-//   wsd           stays, then falls linearly to min_lr over the last `decay` steps (Hu et al. 2024)
-// min_lr is that of the schedule, scaled by lr / optimizer.lr for groups with another peak.
+//   wsd           stays, then falls to min_lr over the last `decay` steps (Hu et al. 2024), as
+//                 `shape` says: linear, cosine, exponential (2 * 0.5^done - 1) or minus_sqrt
+//                 (1 - sqrt(done))
+// Behind the last step all but constant stay at min_lr. init_lr and min_lr are those of the
+// schedule, scaled by lr / optimizer.lr for groups with another peak.
 double learning_rate(const job::Job& job, double lr, int64_t step);
 
 }  // namespace perigee::train

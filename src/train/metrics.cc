@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -56,6 +58,40 @@ std::string to_json(const StepMetrics& m) {
   if (m.loss_scale) line += ",\"loss_scale\":" + number(*m.loss_scale);
   if (m.skipped) line += ",\"skipped\":true";
   return line + "}";
+}
+
+std::string step_report(const StepMetrics& metrics,
+                        const std::vector<compile::Interval>& intervals) {
+  auto report = nlohmann::json::parse(to_json(metrics));
+  auto& sections = report["sections"] = nlohmann::json::array();
+  if (intervals.empty()) return report.dump();
+  struct Span {
+    std::string name;
+    int64_t begin = 0, end = 0, busy = 0;
+  };
+  std::map<std::pair<std::string, int64_t>, Span> spans;  // by section and microbatch
+  int64_t origin = intervals.front().begin;
+  for (const auto& interval : intervals) {
+    auto [found, first] = spans.try_emplace({interval.section, interval.microbatch},
+                                            Span{interval.section, interval.begin, interval.end});
+    auto& span = found->second;
+    span.begin = std::min(span.begin, interval.begin);
+    span.end = std::max(span.end, interval.end);
+    if (interval.stream == 0) span.busy += interval.end - interval.begin;
+    origin = std::min(origin, interval.begin);
+  }
+  std::vector<std::pair<Span, int64_t>> ordered;
+  for (const auto& [key, span] : spans) ordered.emplace_back(span, key.second);
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
+  for (const auto& [span, microbatch] : ordered) {
+    sections.push_back({{"name", span.name},
+                        {"microbatch", microbatch},
+                        {"begin", 1e-9 * double(span.begin - origin)},
+                        {"end", 1e-9 * double(span.end - origin)},
+                        {"busy", 1e-9 * double(span.busy)}});
+  }
+  return report.dump();
 }
 
 std::string to_json(const Summary& s) {

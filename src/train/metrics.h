@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "compile/timeline.h"
+
 namespace perigee::train {
 
 // One optimizer step.
@@ -23,6 +25,13 @@ struct StepMetrics {
   std::optional<double> loss_scale;
   bool skipped = false;  // the step changed nothing because of its gradients
 };
+
+// Returns what a strategy's function for the event "step" gets, as JSON: the line of metrics, and
+// `sections`, a list of {name, microbatch, begin, end, busy}: what rank 0 ran of the program's
+// sections, in the order in which they began, in seconds from the first on; `busy` is what ops
+// took.
+std::string step_report(const StepMetrics& metrics,
+                        const std::vector<compile::Interval>& intervals);
 
 // The whole run, measured beside predicted.
 struct Summary {
@@ -72,14 +81,16 @@ class MetricsFile {
 // otherwise a line of the log every `log_every` steps, at the first step and at the last.
 class Progress {
  public:
-  // `first` is the first step that runs, `last` the last.
-  Progress(int64_t first, int64_t last, int64_t log_every);
+  // `first` is the first step that runs, `last` the last. Without `terminal` there are lines of the
+  // log alone.
+  Progress(int64_t first, int64_t last, int64_t log_every, bool terminal = true);
   void step(const StepMetrics& metrics);
   // Removes the terminal's line.
   ~Progress();
 
  private:
   int64_t first_, last_, log_every_;
+  bool terminal_;
   double seconds_ = 0;  // of the steps so far
   bool shown_ = false;
 };

@@ -132,6 +132,14 @@ Strategy Strategy::plan(plan::Plan plan) {
   return strategy;
 }
 
+bool Strategy::observes(const std::string& event) const {
+  return impl_->script && impl_->script->observes(event);
+}
+
+void Strategy::notify(const std::string& event, const std::string& report) const {
+  if (impl_->script) impl_->script->notify(event, nlohmann::json::parse(report));
+}
+
 Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, const Job& job,
                   World world) {
   train::prepare_device(job);
@@ -153,8 +161,8 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
     auto found = std::make_shared<search::Found>(planner->find(nlohmann::json::object()));
     const auto& captured = source->at(methods::graph_batch(found->plan, request));
     auto plan = found->plan;
-    return {std::move(source),  captured,        std::move(plan), job,
-            /*predicted=*/true, std::move(found)};
+    return {std::move(source),  captured,         std::move(plan), job,
+            /*predicted=*/true, std::move(found), strategy};
   }
   const auto about = train::describe(job);
   // The graph has the shapes of one global microbatch, which follows from the plan, which may look
@@ -177,7 +185,8 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
         fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
              request.world, plan.mesh.size());
       }
-      return {std::move(source), captured, std::move(plan), job};
+      return {std::move(source),   captured, std::move(plan), job,
+              /*predicted=*/false, nullptr,  strategy};
     }
     if (tries == 2) {
       fail("plan",

@@ -66,6 +66,11 @@ class Strategy {
   // A finished plan.
   static Strategy plan(plan::Plan plan);
 
+  // Whether its script has a function for this event of training; calls it with a report (JSON
+  // text). Throws Error with the script's line.
+  bool observes(const std::string& event) const;
+  void notify(const std::string& event, const std::string& report) const;
+
  private:
   friend struct Resolver;
   struct Impl;
@@ -80,6 +85,7 @@ struct Planned {
   Job job;
   bool predicted = false;  // the plan's prediction is from its programs, by what is known here
   std::shared_ptr<const search::Found> found;  // by the strategy "auto", else nullptr
+  Strategy strategy;                           // that made it: it may observe the training
 };
 
 // How many ranks there are; 0: the strategy's mesh, else job.cluster.ranks, else 1.

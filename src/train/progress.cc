@@ -27,8 +27,11 @@ std::string progress_line(const StepMetrics& m, int64_t last, double seconds_lef
   return line + fmt::format(", {} left", clock(seconds_left));
 }
 
-Progress::Progress(int64_t first, int64_t last, int64_t log_every)
-    : first_(first), last_(last), log_every_(std::max<int64_t>(1, log_every)) {}
+Progress::Progress(int64_t first, int64_t last, int64_t log_every, bool terminal)
+    : first_(first),
+      last_(last),
+      log_every_(std::max<int64_t>(1, log_every)),
+      terminal_(terminal) {}
 
 void Progress::step(const StepMetrics& metrics) {
   seconds_ += metrics.step_s;
@@ -38,7 +41,7 @@ void Progress::step(const StepMetrics& metrics) {
   // These lines stay, on a terminal too; log.txt has no others.
   const bool kept =
       metrics.step == first_ || metrics.step == last_ || metrics.step % log_every_ == 0;
-  shown_ = log::progress(kept ? "" : line);
+  if (terminal_) shown_ = log::progress(kept ? "" : line);
   if (kept) log::info("{}", line);
 }
 

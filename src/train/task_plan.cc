@@ -89,9 +89,12 @@ std::shared_ptr<const Source> open_model(const Task& task) {
 Planned plan_task(const Task& task, const std::string& plan_text) {
   auto source = open_model(task);
   auto strategy = open_strategy(task);
+  const auto observer = strategy;
   if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text));
-  return perigee::make_plan(std::move(source), strategy, task.job,
-                            {task.world_given ? task.world : 0, task.runtime_folder});
+  auto planned = perigee::make_plan(std::move(source), strategy, task.job,
+                                    {task.world_given ? task.world : 0, task.runtime_folder});
+  if (!plan_text.empty()) planned.strategy = observer;
+  return planned;
 }
 
 std::string read_own_plan(const std::string& file) {

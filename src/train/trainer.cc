@@ -29,6 +29,10 @@ using BindingKind = compile::Binding::Kind;
 
 std::string default_profile() { return train::cache_folder() + "/profile.sqlite"; }
 
+std::string profile_of(const Job& job) {
+  return job.cluster.profile.empty() ? default_profile() : job.cluster.profile;
+}
+
 Ranks Ranks::threads(int64_t count) {
   if (count < 1) fail("ranks", "there must be at least 1 rank, but got {}", count);
   Ranks ranks;
@@ -106,7 +110,7 @@ struct Trainer::Impl {
       : job(job),
         data(std::move(data)),
         connections(std::move(connected)),
-        database(profile.empty() ? default_profile() : profile),
+        database(profile.empty() ? profile_of(job) : profile),
         traces(database, static_cast<int>(job.cluster.threads), connections.front().device) {}
 
   exec::Communicator& communicator(size_t i) const { return *connections[i].communicator; }

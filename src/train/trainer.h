@@ -98,5 +98,7 @@ class Trainer {
 
 // Returns where this user's profile is kept.
 std::string default_profile();
+// Returns the path of the job's: cluster.profile, else the default.
+std::string profile_of(const Job& job);
 
 }  // namespace perigee

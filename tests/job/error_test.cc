@@ -140,9 +140,6 @@ TEST_CASE("keys that do not go together are an error") {
         "[job] a.toml:2:1: optimizer.group.match names parameters, but got none");
   CHECK(gpt("[epl.pipeline]\nnum_micro_batch = 2\n[megatron]\n") ==
         "[job] a.toml:4:2: a job is written in one dialect, but got [epl] and [megatron]");
-  CHECK(gpt("[alpa]\nmethod = 1\n") ==
-        "[job] a.toml:2:2: tables of a dialect are those of megatron, epl, atorch (alpa is not "
-        "available yet; a strategy script can say the same), but got [alpa]");
   CHECK(gpt("epl = 2") == "[job] a.toml:2:1: epl is a table, but got 2");
   CHECK(gpt("strategy = \"ddp\"\n[epl.pipeline]\nnum_micro_batch = 2") ==
         "[job] a.toml:2:12: a job has a strategy or a dialect's table, but got both \"ddp\" and "

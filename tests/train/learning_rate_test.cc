@@ -57,6 +57,28 @@ TEST_CASE("learning rates fall as their schedule says") {
   CHECK(learning_rate(job_of("wsd"), 1, 100) == 0.125);
 }
 
+TEST_CASE("learning rates rise from where, end when and fall in the shape that is asked for") {
+  auto job = job_of("linear");
+  job.lr_schedule.init_lr = 0.5;
+  job.lr_schedule.steps = 60;
+  CHECK(learning_rate(job, 1, 10) == 0.75);
+  CHECK(learning_rate(job, 0.5, 10) == 0.375);  // of a group
+  CHECK(learning_rate(job, 1, 40) == 0.5625);
+  CHECK(learning_rate(job, 1, 60) == 0.125);
+  CHECK(learning_rate(job, 1, 61) == 0.125);
+  const auto halfway = [](const std::string& shape) {
+    auto job = job_of("wsd");
+    job.lr_schedule.shape = shape;
+    CHECK(learning_rate(job, 1, 90) == 1);
+    CHECK(learning_rate(job, 1, 100) == Approx(0.125).epsilon(1e-15));
+    return (learning_rate(job, 1, 95) - 0.125) / 0.875;
+  };
+  CHECK(halfway("linear") == Approx(0.5));
+  CHECK(halfway("cosine") == Approx(0.5));
+  CHECK(halfway("exponential") == Approx(std::sqrt(2.0) - 1));
+  CHECK(halfway("minus_sqrt") == Approx(1 - std::sqrt(0.5)));
+}
+
 TEST_CASE("every step of every schedule is its closed form") {
   constexpr double peak = 3e-4, least = 0.125;
   constexpr int64_t steps = 100, warmup = 20, decay = 10;
