@@ -99,6 +99,8 @@ Module solver_module() {
                        "what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), "
                        "micro (samples of a microbatch), schedule, chunks, sequence, checkpoint "
                        "(booleans), every (of so many blocks one runs again), zero (0 to 3), "
+                       "memory (bytes of a rank, where its device has more), time_limit (seconds, "
+                       "then the best so far), estimated (true: nothing that was measured counts), "
                        "methods (a list that every plan has)"};
   const Parameter options{"options", "table?",
                           "solver (`auto`, `labels` or `ilp`) and time_limit in seconds"};

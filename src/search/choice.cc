@@ -11,9 +11,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::vector<std::string> kPins = {"tensor",   "data",       "pipe",   "micro",
-                                        "sequence", "checkpoint", "every",  "zero",
-                                        "schedule", "chunks",     "methods"};
+const std::vector<std::string> kPins = {
+    "tensor", "data",     "pipe",   "micro",  "sequence",   "checkpoint", "every",
+    "zero",   "schedule", "chunks", "memory", "time_limit", "estimated",  "methods"};
 
 int64_t count(const Json& value, const std::string& name, int64_t least) {
   if (!value.is_number_integer() || value.get<int64_t>() < least) {
@@ -21,6 +21,13 @@ int64_t count(const Json& value, const std::string& name, int64_t least) {
          value.dump());
   }
   return value.get<int64_t>();
+}
+
+double amount(const Json& value, const std::string& name) {
+  if (!value.is_number() || !(value.get<double>() > 0)) {
+    fail("search", "{} must be a number above 0, but got {}", name, value.dump());
+  }
+  return value;
 }
 
 bool flag(const Json& value, const std::string& name) {
@@ -53,6 +60,12 @@ Pins parse_pins(const Json& table) {
       pins.sequence = flag(value, key);
     else if (key == "checkpoint")
       pins.checkpoint = flag(value, key);
+    else if (key == "memory")
+      pins.memory = amount(value, key);
+    else if (key == "time_limit")
+      pins.time_limit = amount(value, key);
+    else if (key == "estimated")
+      pins.estimated = flag(value, key);
     else if (key == "zero") {
       pins.zero = static_cast<int>(count(value, key, 0));
       if (*pins.zero > 3) fail("search", "zero is 0, 1, 2 or 3, but got {}", *pins.zero);

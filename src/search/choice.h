@@ -29,6 +29,9 @@ struct Pins {
   std::optional<bool> sequence, checkpoint;
   std::optional<int> zero;
   std::optional<std::string> schedule;
+  std::optional<double> memory;      // bytes that a rank may use, where the devices have more
+  std::optional<double> time_limit;  // seconds after which the best so far is taken
+  bool estimated = false;            // times are estimates, also where they were measured
   // Further methods that every plan has, as in a strategy: [["amp_native", {"dtype": ...}]].
   nlohmann::json methods = nlohmann::json::array();
 };

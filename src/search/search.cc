@@ -67,6 +67,7 @@ class Search {
         samples_(largest_micro(request)),
         limit_(request.memory_limit > 0 ? request.memory_limit
                                         : (1 - kReserve) * cluster.least_memory()) {
+    limit_ = std::min(limit_, request.pins.memory.value_or(limit_));
     const auto& graph = request.graph(samples_);
     log::debug("auto: captured at {:.0f} ms", milliseconds());
     nodes_ = graph.nodes.size();
@@ -89,6 +90,10 @@ class Search {
     for (const auto& one : bounded) {
       const bool full = best.size() >= most;
       if (full && one.bound >= best[most - 1].estimate.seconds) break;
+      if (!best.empty() && out_of_time()) {
+        lower_bound_ = one.bound;
+        break;
+      }
       ++looked_at_;
       double least = kInfinity;
       auto estimate = model_->estimate(one.choice, *one.layers, least);
@@ -118,7 +123,7 @@ class Search {
   Found find() {
     auto ranked = rank(2 * nodes_ > kNodesJudged ? kKeptOfLarge : kKept);
     Found found;
-    found.lower_bound = ranked.front().estimate.seconds;
+    found.lower_bound = std::min(lower_bound_, ranked.front().estimate.seconds);
     const auto judged =
         std::clamp<size_t>(kNodesJudged / std::max<size_t>(1, nodes_), 1, request_.most_judged);
     log::debug("auto: {} combinations ranked at {:.0f} ms", combinations_, milliseconds());
@@ -140,6 +145,7 @@ class Search {
       const bool better = good > 0 && expected(candidate) < kContradiction * found.best.seconds;
       const auto most = better ? std::max(judged, kContradicted) : judged;
       if (good >= most || (good > 0 && tries >= 2 * most)) break;
+      if (good > 0 && out_of_time()) break;
       left.erase(next);
       ++tries;
       auto tried = judge(candidate);
@@ -162,6 +168,7 @@ class Search {
     found.others = std::move(ranked);
     found.combinations = combinations_;
     found.looked_at = looked_at_;
+    found.stopped = stopped_;
     explain(found);
     return found;
   }
@@ -170,6 +177,13 @@ class Search {
   double milliseconds() const {
     const auto passed = std::chrono::steady_clock::now() - begin_;
     return std::chrono::duration<double, std::milli>(passed).count();
+  }
+
+  // Whether the time that the pins give is used up.
+  bool out_of_time() {
+    const auto limit = request_.pins.time_limit;
+    stopped_ = stopped_ || (limit && milliseconds() > 1e3 * *limit);
+    return stopped_;
   }
 
   struct Judged {
@@ -190,6 +204,7 @@ class Search {
       for (const auto pipe : divisors(request_.world / tensor)) {
         const auto data = request_.world / tensor / pipe;
         if (pipe > blocks || !fits(pipe, pins.pipe) || !fits(data, pins.data)) continue;
+        if (!result.empty() && out_of_time()) return result;
         if (request_.global_batch % data != 0) continue;
         add(result, {.tensor = tensor, .data = data, .pipe = pipe});
       }
@@ -351,6 +366,12 @@ class Search {
                      "of it measured, the rest estimated) on {}",
                      found.combinations, to_string(best.choice), seconds_text(best.seconds),
                      100 * found.simulation.measured_share, cluster_.name)});
+    if (found.stopped) {
+      decisions.push_back(
+          {"auto", fmt::format("the search was stopped after {} s: there may be a better plan; of "
+                               "those that it had come to none can take less than {}",
+                               *request_.pins.time_limit, seconds_text(found.lower_bound))});
+    }
     std::string split;
     for (const auto& [name, seconds] : shares) {
       if (seconds <= 0.005 * parts.total()) continue;
@@ -389,6 +410,8 @@ class Search {
   std::unique_ptr<LayerTables> tables_;
   std::unique_ptr<Model> model_;
   size_t combinations_ = 0, looked_at_ = 0;
+  bool stopped_ = false;
+  double lower_bound_ = kInfinity;  // of what a stopped search has not looked at
   double least_bytes_ = kInfinity;
   Choice least_choice_;
   std::string why_not_;

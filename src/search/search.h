@@ -28,7 +28,7 @@ struct Request {
   int64_t world = 1;
   Pins pins;
   double memory_limit = 0;  // bytes a rank may use; 0: the least memory of the cluster, less what
-                            // libraries take (kReserve)
+                            // libraries take (kReserve). Pins may lower it
   size_t most_judged = 16;  // plans that are compiled and simulated; fewer where the graph is large
 };
 
@@ -54,6 +54,7 @@ struct Found {
   double lower_bound = 0;         // of the model: no combination takes less
   size_t combinations = 0;        // how many there are
   size_t looked_at = 0;           // of them: cut into stages
+  bool stopped = false;           // by the time limit: `combinations` are those that it had come to
   Simulation simulation;
   std::string bound_by;  // "compute", "tensor", ... what takes most of the winner's time
 };

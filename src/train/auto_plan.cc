@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "methods/method.h"
 #include "search/method_costs.h"
 #include "search/report.h"
@@ -38,8 +39,20 @@ search::Request AutoPlanner::request(const json& pins) const {
   return request;
 }
 
+cost::Measurements& AutoPlanner::times(const search::Pins& pins) {
+  return pins.estimated ? estimates_ : known_.times();
+}
+
 search::Found AutoPlanner::find(const json& pins) {
-  return search::find(request(pins), cluster_, known_.times(), known_.traces());
+  const auto asked = request(pins);
+  auto found = search::find(asked, cluster_, times(asked.pins), known_.traces());
+  if (found.stopped) {
+    log::info(
+        "the search was stopped after {} s: {} by the model, at best {} of what it had come to",
+        *asked.pins.time_limit, search::seconds_text(found.best.estimate.seconds),
+        search::seconds_text(found.lower_bound));
+  }
+  return found;
 }
 
 json AutoPlanner::plan(const json& pins) {
@@ -51,7 +64,7 @@ json AutoPlanner::plan(const json& pins) {
 
 json AutoPlanner::candidates(const json& pins, int64_t most) {
   const auto asked = request(pins);
-  const auto found = search::candidates(asked, cluster_, known_.times(), known_.traces(),
+  const auto found = search::candidates(asked, cluster_, times(asked.pins), known_.traces(),
                                         static_cast<size_t>(most));
   auto list = json::array();
   for (const auto& candidate : found) {
@@ -166,7 +179,7 @@ json AutoPlanner::measure(const json& strategy, double seconds, const lua::Defin
   }
   plan::Plan plan;
   const auto device = open_device(job_);
-  profile::Database database(default_profile());
+  profile::Database database(profile_of(job_));
   const auto threads = static_cast<int>(job_.cluster.threads);
   profile::TraceDatabase traces(database, threads, device);
   const auto programs = compile(strategy, defined, plan, traces);

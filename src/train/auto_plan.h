@@ -34,6 +34,8 @@ class AutoPlanner : public lua::Planner {
  private:
   search::Request request(const nlohmann::json& pins) const;
   methods::Request method_request() const;
+  // Returns what was measured, or nothing where the pins ask for estimates.
+  cost::Measurements& times(const search::Pins& pins);
   compile::Programs compile(const nlohmann::json& strategy, const lua::Defined& defined,
                             plan::Plan& plan, compile::TraceSource& traces) const;
   nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan);
@@ -43,6 +45,7 @@ class AutoPlanner : public lua::Planner {
   int64_t world_;
   cost::Cluster cluster_;
   Known known_;
+  cost::NoMeasurements estimates_;
   std::map<std::string, nlohmann::json> plans_;  // by pins
 };
 

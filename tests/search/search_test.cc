@@ -177,6 +177,38 @@ TEST_CASE("what is pinned stays, and the rest is searched around it") {
   CHECK_THROWS_WITH(asked.find(cluster(4)), Catch::Contains("a mesh of 4 ranks must be possible"));
 }
 
+TEST_CASE("a search that runs out of time answers with the best so far, and says so") {
+  Asked asked({.blocks = 8, .batch = 16}, 8);
+  const auto whole = asked.find(cluster(8));
+  CHECK_FALSE(whole.stopped);
+  asked.request.pins = search::parse_pins({{"time_limit", 1e-9}});
+  const auto found = asked.find(cluster(8));
+  CHECK(found.stopped);
+  CHECK(found.best.judged);
+  CHECK(found.plan.mesh.size() == 8);
+  CHECK(found.combinations < whole.combinations);
+  CHECK(found.lower_bound <= found.best.estimate.seconds);
+  CHECK_THAT(plan::explain(found.plan), Catch::Contains("the search was stopped after"));
+  asked.request.pins = search::parse_pins({{"time_limit", 1e6}});
+  const auto patient = asked.find(cluster(8));
+  CHECK_FALSE(patient.stopped);
+  CHECK(patient.best.choice == whole.best.choice);
+  CHECK_THROWS_WITH(search::parse_pins({{"time_limit", 0}}),
+                    Catch::Contains("time_limit must be a number above 0"));
+}
+
+TEST_CASE("a pinned limit of memory holds below the device's") {
+  Asked asked({.blocks = 8, .batch = 64, .width = 32}, 4);
+  const auto free = asked.find(cluster(4));
+  asked.request.pins = search::parse_pins({{"memory", 0.8 * free.best.peak_bytes}});
+  const auto tight = asked.find(cluster(4));
+  CHECK(tight.best.peak_bytes <= 0.8 * free.best.peak_bytes);
+  asked.request.pins = search::parse_pins({{"memory", 1000}});
+  CHECK_THROWS_WITH(asked.find(cluster(4)), Catch::Contains("more than the 0.977 KiB there are"));
+  asked.request.pins = search::parse_pins({{"memory", 1e30}});
+  CHECK(asked.find(cluster(4)).best.choice == free.best.choice);
+}
+
 TEST_CASE("a slower collective in the profile changes the plan") {
   class Slow : public cost::NoMeasurements {
    public:
