@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "lua/state.h"
+#include "lua/tail_call.h"
 
 namespace perigee::lua {
 namespace {
@@ -16,36 +17,47 @@ void push_line(lua_State* L, std::string_view source, int line) {
 }  // namespace
 
 // Goes outwards over the running functions. Where the one that the host called is gone, since it
-// ended with a tail call, its first line stands for it.
+// ended with a tail call, the line of that call stands for it, or its first one where it makes
+// several.
 void push_user_line(lua_State* L) {
   const auto& state = State::of(L);
   const auto ours = "@" + state.options().runtime_folder + "/perigee/";
   const auto is_user = [&](std::string_view source, int line) {
     return line > 0 && source.starts_with("@") && !source.starts_with(ours);
   };
-  auto called = state.functions.rbegin();
+  auto called = state.functions.size();  // of those that the host called, one behind the innermost
   bool gone = true;
+  const auto push_gone = [&] {
+    if (!gone || called == 0) return false;
+    const auto& begin = state.functions[called - 1];
+    State::push_function(L, called - 1);
+    const int line = tail_call_line(L);
+    lua_pop(L, 1);
+    if (!is_user(begin.source, line > 0 ? line : begin.line)) return false;
+    push_line(L, begin.source, line > 0 ? line : begin.line);
+    return true;
+  };
   lua_Debug frame;
   for (int level = 1; lua_getstack(L, level, &frame); ++level) {
     lua_getinfo(L, "Slf", &frame);
     const bool host = state.caller && lua_tocfunction(L, -1) == state.caller;
+    if (frame.currentline > 0 && is_user(frame.source, frame.currentline)) {
+      lua_pop(L, 1);
+      return push_line(L, frame.source, frame.currentline);
+    }
+    if (called > 0 && !host) {
+      State::push_function(L, called - 1);
+      if (lua_rawequal(L, -1, -2)) gone = false;
+      lua_pop(L, 1);
+    }
     lua_pop(L, 1);
-    if (frame.currentline > 0) {
-      if (is_user(frame.source, frame.currentline)) {
-        return push_line(L, frame.source, frame.currentline);
-      }
-      gone = false;
-    } else if (host && called != state.functions.rend()) {
-      if (gone && is_user(called->source, called->line)) {
-        return push_line(L, called->source, called->line);
-      }
-      ++called;
+    if (host && called > 0) {
+      if (push_gone()) return;
+      --called;
       gone = true;
     }
   }
-  if (gone && called != state.functions.rend() && is_user(called->source, called->line)) {
-    return push_line(L, called->source, called->line);
-  }
+  if (push_gone()) return;
   luaL_where(L, 1);
 }
 

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "lua/api.h"
 #include "lua/convert.h"
+#include "lua/guard.h"
 
 namespace perigee::lua {
 namespace {
@@ -32,6 +33,11 @@ int environment(lua_State* L, const Function&) {
   return 1;
 }
 
+int place(lua_State* L, const Function&) {
+  push_user_line(L);
+  return 1;
+}
+
 int parse_json(lua_State* L, const Function&) {
   const auto value = nlohmann::json::parse(lua_tostring(L, 1), nullptr, false);
   if (value.is_discarded()) fail("lua", "a text must be JSON, but got {}", lua_tostring(L, 1));
@@ -54,6 +60,11 @@ Module host_module() {
             "table",
             "Returns the environment's variables of a system, by name.",
             environment},
+           {"place",
+            {},
+            "string",
+            "Returns \"FILE:LINE: \", where the user's script calls into a module of Perigee's.",
+            place},
            {"parse_json",
             {{"text", "string", "JSON"}},
             "any",

@@ -12,6 +12,7 @@
 namespace perigee::lua {
 namespace {
 
+const char kFunctions = 0;             // its address is the registry's key of State::functions
 constexpr int kHookInterval = 10'000;  // VM instructions between two looks at the clock
 
 std::string read_text(const std::string& path) {
@@ -137,6 +138,15 @@ void State::run_file(const std::string& path) {
   if (!previous.empty()) script_folder_ = previous;
 }
 
+void State::push_function(lua_State* L, size_t at) {
+  lua_pushlightuserdata(L, const_cast<char*>(&kFunctions));
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  if (lua_istable(L, -1)) {
+    lua_rawgeti(L, -1, static_cast<int>(at) + 1);
+    lua_remove(L, -2);
+  }
+}
+
 State::Entered::Entered(State& state, lua_State* L, int index) : state_(state) {
   Begin begin;
   if (lua_isfunction(L, index)) {
@@ -145,6 +155,19 @@ State::Entered::Entered(State& state, lua_State* L, int index) : state_(state) {
     lua_getinfo(L, ">S", &about);
     begin = {about.source, about.linedefined};
   }
+  // Kept by its place, so that leaving it needs no call into Lua.
+  lua_pushlightuserdata(L, const_cast<char*>(&kFunctions));
+  lua_rawget(L, LUA_REGISTRYINDEX);
+  if (!lua_istable(L, -1)) {
+    lua_pop(L, 1);
+    lua_newtable(L);
+    lua_pushlightuserdata(L, const_cast<char*>(&kFunctions));
+    lua_pushvalue(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
+  lua_pushvalue(L, index > 0 ? index : lua_gettop(L) + index);
+  lua_rawseti(L, -2, static_cast<int>(state.functions.size()) + 1);
+  lua_pop(L, 1);
   state.functions.push_back(std::move(begin));
 }
 

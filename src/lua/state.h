@@ -78,10 +78,12 @@ class State {
   // first.
   struct Begin {
     std::string source;  // "@file"
-    int line = 0;
+    int line = 0;        // its first; 0: it is the whole file
   };
   std::vector<Begin> functions;
   lua_CFunction caller = nullptr;
+  // Pushes the function that `functions` has at this place.
+  static void push_function(lua_State* L, size_t at);
 
   // While one lives, the function at `index` is the innermost that the host runs.
   class Entered {
