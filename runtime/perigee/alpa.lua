@@ -1,154 +1,16 @@
--- Alpa's names: parallelize { method = PipeshardParallel { ... } }, ShardParallel, DataParallel, Zero2Parallel, Zero3Parallel,
--- layer, stage and sharding options, mark_pipeline_boundary. In a job: [alpa] num_micro_batches = 4 for PipeshardParallel,
--- [alpa.AutoLayerOption], [alpa.Zero2Parallel], ... runtime/from_alpa.md compares.
+-- Alpa's names: parallelize { method = PipeshardParallel { ... } }, ShardParallel, DataParallel, Zero2Parallel,
+-- Zero3Parallel, layer, stage and sharding options, mark_pipeline_boundary. In a job: [alpa] num_micro_batches = 4 for
+-- PipeshardParallel, [alpa.AutoLayerOption], [alpa.Zero2Parallel], ... runtime/from_alpa.md compares.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
+local host = require "perigee.host"
+local methods = require "perigee.methods"
+local rows = require "perigee.alpa_options"
 local saved = require "perigee.strategy"
 
 local fail = dialect.fail
 
 local equal_meshes = "all stages have as many devices"
-local no_cost = "the search weighs measured times where there are any, and says which share of a prediction they are"
-local no_pin = "placements of single tensors are fixed by a method of a script (perigee.methods.define, plan:place)"
-
-local pipeshard = {
-  { "num_micro_batches", "integer", 1, least = 1, with = "build" },
-  { "layer_option", "string|table", nil, one_of = { "manual", "auto" }, with = "build" },
-  { "stage_option", "string|table", nil, one_of = { "auto", "uniform" }, with = "build" },
-  { "devices", "list", nil, missing = "ranks are the launcher's: --nproc, --nodes, cluster.ranks or init" },
-  { "pipeline_schedule", "string", "1f1b", one_of = { "1f1b", "gpipe", "inference", "1f1b_overlap_friendly" }, with = "build",
-    but = { inference = { missing = "perigee evaluate runs the forward pass of a checkpoint" } } },
-  { "default_auto_sharding_option", "table", nil, with = "build" },
-  { "stage_input_shardings", "list", nil, missing = no_pin },
-  { "manual_sharding_option", "table", nil, missing = no_pin },
-}
-
-local pipeshard_rules = {
-  { function(o) return o.stage_input_shardings and o.manual_sharding_option end, "manual_sharding_option",
-    "stage_input_shardings and manual_sharding_option exclude each other" },
-}
-
-local auto_layers = {
-  { "layer_num", "integer|string", "auto", least = 1, one_of = { "auto" }, with = "build" },
-  { "remat_mode", "string", "none", one_of = { "none", "coarse_grained_remat", "fine_grained_remat" }, with = "build",
-    but = { fine_grained_remat = { missing = "coarse_grained_remat runs each block again" } } },
-  { "fine_grained_remat_layer_num", "integer", nil, missing = "see remat_mode" },
-  { "eps", "number", 0.5, least = 0, missing = "layers are cut between blocks, so that the slowest has as little work as can be" },
-}
-
-local manual_layers = { { "remat_layer", "boolean", false, with = "build" } }
-
-local function check_lists(value)
-  for _, item in ipairs(value) do
-    if type(item) ~= "table" then return "is a list of lists" end
-  end
-end
-
-local manual_stages = {
-  { "forward_stage_layer_ids", "list", nil, check = check_lists, with = "build" },
-  { "submesh_physical_shapes", "list", nil, check = check_lists, with = "build" },
-  { "submesh_logical_shapes", "list", nil, check = check_lists, with = "build" },
-  { "submesh_autosharding_option_dicts", "list", nil, check = check_lists, with = "build" },
-}
-
-local manual_stage_rules = {
-  { function(o) return not o.forward_stage_layer_ids end, "forward_stage_layer_ids",
-    "forward_stage_layer_ids says which layers are a stage, { { 0 }, { 1 } }, but it is not given" },
-}
-
-local uniform_stages = {
-  { "num_stages", "integer", nil, least = 1, with = "build" },
-  { "submesh_physical_shape", "list", nil, of = "integer", with = "build" },
-  { "submesh_logical_shape", "list", nil, of = "integer", with = "build" },
-  { "submesh_autosharding_option", "table", nil, with = "build" },
-}
-
-local auto_stages = {
-  { "submesh_physical_shape_space", "string", "power_of_two", with = "build",
-    one_of = { "all", "power_of_two", "small_power_of_two", "manual" } },
-  { "manually_specified_submeshes", "list", nil, check = check_lists, with = "build" },
-  { "submesh_logical_shape_space", "string", "single_node_model_parallel", with = "build",
-    one_of = { "same_as_physical", "data_parallel_only", "model_parallel_only", "single_node_model_parallel", "all" } },
-  { "layer_profile_mode", "string", "composition", one_of = { "composition", "individual" },
-    no_effect = "ops are profiled, not layers" },
-  { "use_hlo_cost_model", "boolean", false, missing = no_cost },
-  { "stage_imbalance_tolerance", "number", nil, missing = "stages are cut so that the slowest has as little work as can be" },
-  { "profiling_database_filename", "string", nil, missing = "perigee profile --import FILE takes over stored times" },
-  { "cached_profile_result", "string", nil, missing = "perigee profile keeps times in the user's cache folder" },
-}
-
-local auto_stage_rules = {
-  { function(o) return o.submesh_physical_shape_space == "manual" and not o.manually_specified_submeshes end,
-    "manually_specified_submeshes", 'submesh_physical_shape_space = "manual" takes manually_specified_submeshes, but they are not given' },
-}
-
-local sharding = {
-  { "enable_auto_sharding", "boolean", true, with = "build" },
-  { "force_data_parallel", "boolean", false, with = "build" },
-  { "force_batch_dim_to_mesh_dim", "integer", nil, with = "build",
-    check = function(v) if v ~= 0 then return "must be 0, the axis data (others are not available yet)" end end },
-  { "force_zero_stage_3", "boolean", false, with = "build" },
-  { "prefer_reduce_scatter", "boolean", false, with = "build" },
-  { "allow_all_gather", "boolean", true, missing = no_pin },
-  { "allow_all_to_all", "boolean", true, missing = no_pin },
-  { "allow_replicated_parameters", "boolean", true, missing = no_pin },
-  { "allow_mixed_mesh_shape", "boolean", false, missing = "axes are sharded over one by one" },
-  { "allow_recompute_heavy_op", "boolean", false, missing = "products are not repeated on several ranks" },
-  { "force_simple_heuristic", "string", "", no_effect = "the search stays exact" },
-  { "all_reduce_threshold", "integer", nil, least = 1, sets = function(draft, bytes)
-    draft:use("grad_comm", { bucket_mb = bytes / 2 ^ 20 })
-  end },
-  { "force_zero_stage_3_all_gather_threshold", "integer", nil, missing = "units of fsdp are the blocks: its field match" },
-}
-
-local sharding_rules = {
-  { function(o) return o.force_zero_stage_3 and o.prefer_reduce_scatter end, "prefer_reduce_scatter",
-    "prefer_reduce_scatter and force_zero_stage_3 exclude each other" },
-}
-
--- A method without stages: { num_micro_batches, devices }.
-local function flat(more)
-  local rows = {
-    { "num_micro_batches", "integer", nil, least = 1, with = "build" },
-    { "devices", "list", nil, of = "integer", with = "build",
-      check = function(v) if #v ~= 2 then return "is a logical mesh, { 4, 2 }: data and tensor" end end },
-  }
-  for _, row in ipairs(more or {}) do rows[#rows + 1] = row end
-  return rows
-end
-
-local no_state = "first values are made where they lie, and checkpoints are read by any plan"
-
-local three_d = {
-  { "num_micro_batches", "integer", nil, least = 1, with = "build" },
-  { "data_parallel", "integer", nil, with = "build",
-    check = function(v) if v < 1 and v ~= -1 then return "is a number of ranks, or -1: those that are left" end end },
-  { "operator_parallel", "integer", nil, least = 1, with = "build" },
-  { "pipeline_parallel", "integer", nil, least = 1, with = "build" },
-}
-
-local init = {
-  { "cluster", "string", "ray", one_of = { "ray", "local" }, with = "a rule: local is one host" },
-  { "address", "string", nil, no_effect = "ranks are the launcher's, which joins them" },
-  { "num_nodes", "integer", nil, least = 1, with = "build" },
-  { "devices_per_node", "integer", nil, least = 1, with = "build" },
-  { "num_devices_per_node", "integer", nil, least = 1, with = "build" },
-}
-
-local init_rules = {
-  { function(o) return o.cluster == "local" and (o.num_nodes or 1) > 1 end, "num_nodes",
-    'cluster = "local" is this host alone, but num_nodes is %s' },
-  { function(o) return o.devices_per_node and o.num_devices_per_node end, "num_devices_per_node",
-    "num_devices_per_node and devices_per_node are two spellings of one option: give one" },
-}
-
-local parallelize = {
-  { "static_argnums", "any", "auto", no_effect = "shapes are static" },
-  { "donate_argnums", "any", "auto", no_effect = "buffers are used again as soon as nothing reads them" },
-  { "batch_argnums", "list", { 1 }, of = "integer", missing = "data is bound to the model's inputs by name" },
-}
-
-local marks = { { "scopes", "list", nil, of = "string", with = "build" } }
 
 -- Which sections are methods, and which fields of theirs hold another section.
 local tops = { "PipeshardParallel", "ShardParallel", "DataParallel", "Zero2Parallel", "Zero3Parallel",
@@ -161,7 +23,7 @@ local holders = {
 }
 
 -- { layer_option = AutoLayerOption { layer_num = 2 } } gives the section AutoLayerOption; in a job
--- { layer_option = { AutoLayerOption = { layer_num = 2 } } } does.
+-- { layer_option = { AutoLayerOption = { layer_num = 2 } } } does, or [alpa.AutoLayerOption] by itself.
 local function expand(values, check)
   for top, fields in pairs(holders) do
     for field, allowed in pairs(fields) do
@@ -178,16 +40,45 @@ local function expand(values, check)
         if values[name] then fail("[alpa] %s stands twice: give it one table", name) end
         values[name] = check(name, given)
         values[top][field] = name
+      elseif values[top] and value == nil then
+        for _, section in ipairs(allowed) do
+          if values[section] then values[top][field] = section end
+        end
       end
     end
   end
 end
 
+-- Options that a stage has of its own: an AutoShardingOption, or its table. Returns all, these before the others.
+local function sharding_of(own, options)
+  local all = {}
+  for key, value in pairs(options) do all[key] = value end
+  local given = own.origin and own.origin.options.AutoShardingOption or own
+  local names = {}
+  for i, row in ipairs(rows.sharding) do names[i] = row[1] end
+  for key, value in pairs(given) do
+    local row
+    for _, known in ipairs(rows.sharding) do
+      if known[1] == key then row = known end
+    end
+    if not row then
+      fail("AutoShardingOption has no option %s%s", dialect.show(key), host.suggest(tostring(key), names))
+    end
+    if not row.with then fail("the option %s of one stage is not available yet: give it for all stages", key) end
+    all[key] = value
+  end
+  return all
+end
+
 -- Sharding within a stage ---------------------------------------------------------------------------------------
 
-local function shard(draft, o)
-  if o.force_zero_stage_3 then draft:use("fsdp") end
-  if o.prefer_reduce_scatter then draft:use("zero2") end
+local function shard(draft, o, staged)
+  local threshold = o.force_zero_stage_3_all_gather_threshold
+  if o.force_zero_stage_3 then
+    draft:use("fsdp", { atorch_size_based_min_num_params = threshold and math.max(1, math.floor(threshold / 4)) })
+  elseif o.prefer_reduce_scatter or (o.prefer_reduce_scatter == nil and staged) then
+    draft:use("zero2")
+  end
 end
 
 -- Returns whether the ranks of a stage may be split over tensor.
@@ -266,16 +157,9 @@ local function manual(draft, given, layers, boundaries)
       end
     end
   end
-  local more = same_for_all(o.submesh_autosharding_option_dicts, "submesh_autosharding_option_dicts", #ids)
-  local options = {}
-  for key, value in pairs(given.AutoShardingOption) do options[key] = value end
-  for key, value in pairs(more or {}) do
-    if options[key] == nil and key ~= "force_batch_dim_to_mesh_dim" then
-      fail("submesh_autosharding_option_dicts has no option %s", dialect.show(key))
-    end
-    options[key] = value
-  end
-  if more then shard(draft, options) end
+  local own = same_for_all(o.submesh_autosharding_option_dicts, "submesh_autosharding_option_dicts", #ids)
+  local options = sharding_of(own or {}, given.AutoShardingOption)
+  shard(draft, options, true)
   shapes(draft, same_for_all(o.submesh_physical_shapes, "submesh_physical_shapes", #ids),
     same_for_all(o.submesh_logical_shapes, "submesh_logical_shapes", #ids), options)
   return #ids, boundaries and starts_of(ids, boundaries)
@@ -285,7 +169,9 @@ local function uniform(draft, given, layers, boundaries)
   local o = given.UniformStageOption
   local count = o.num_stages or layers
   if not count then return nil end
-  shapes(draft, o.submesh_physical_shape, o.submesh_logical_shape, given.AutoShardingOption)
+  local options = sharding_of(o.submesh_autosharding_option or {}, given.AutoShardingOption)
+  shard(draft, options, true)
+  shapes(draft, o.submesh_physical_shape, o.submesh_logical_shape, options)
   if not boundaries then return count end
   if layers % count ~= 0 then
     fail("num_stages divides the %d layers that the marks make, but got %d", layers, count)
@@ -302,7 +188,7 @@ local spaces = {
 }
 
 -- Returns whether a candidate's stages are submeshes that the option lets the search try.
-local function in_space(o, nodes, per_node)
+local function in_space(o, per_node)
   return function(candidate)
     local devices, tensor = candidate.tensor * candidate.data, candidate.tensor
     local view = o.submesh_logical_shape_space
@@ -330,7 +216,16 @@ local function within(starts, boundaries)
   return true
 end
 
--- The search, around what is given. `most_stages`: no more than layers.
+-- Returns whether no stage has a larger share of the work, over its share of the devices, than the tolerance allows.
+local function balanced(candidate, graph, tolerance)
+  local shares = candidates.shares(candidate, graph)
+  for _, share in ipairs(tolerance and shares or {}) do
+    if share * candidate.pipe > 1 + tolerance then return false end
+  end
+  return true
+end
+
+-- The search, around what is given: `count` microbatches, and fits(candidate, graph).
 local function search(draft, options, count, fits)
   draft.search = true
   if not may_split(options) then draft:pin("tensor", 1) end
@@ -340,10 +235,40 @@ local function search(draft, options, count, fits)
       draft:remove(name)
     end
   end
-  draft.fits = function(candidate)
-    return (not count or candidate.microbatches == count) and (not fits or fits(candidate))
+  draft.fits = function(candidate, graph)
+    return (not count or candidate.microbatches == count) and (not fits or fits(candidate, graph))
   end
 end
+
+-- Returns into how many layers the blocks are shared out of which each keeps its input alone and runs again: a number,
+-- "blocks" (each is one), or nil.
+local function remat(given, by_marks, layers)
+  if by_marks then return given.ManualLayerOption.remat_layer and "blocks" or nil end
+  local o = given.AutoLayerOption
+  if o.remat_mode == "none" then return nil end
+  return o.remat_mode == "coarse_grained_remat" and layers or o.fine_grained_remat_layer_num or "blocks"
+end
+
+local function checkpoint(layers, graph)
+  local row, count = candidates.row_of(graph)
+  if not row then fail("[alpa] layers run again by blocks, but the model has no row of numbered modules") end
+  local group = layers == "blocks" and 1 or math.max(1, math.ceil(count / layers))
+  return { "checkpoint", { row .. ".*", group = group } }
+end
+
+methods.define {
+  name = "alpa_places",
+  doc = "Places parameters on axes of the mesh.",
+  fields = { places = { type = "table", required = true } },
+  apply = function(plan, given)
+    for pattern, axes in pairs(given.places) do
+      for axis, placement in pairs(axes) do
+        local count = plan:place(pattern, axis, placement)
+        plan:note(string.format("%d parameters of %s lie as %s on %s", count, pattern, placement, axis))
+      end
+    end
+  end,
+}
 
 local function pipeshard_strategy(draft, given)
   local o = given.PipeshardParallel
@@ -361,9 +286,8 @@ local function pipeshard_strategy(draft, given)
   local layers = by_marks and #boundaries + 1 or given.AutoLayerOption.layer_num
   if not o.layer_option then layers = 2 end
   if layers == "auto" then layers = nil end
-  shard(draft, given.AutoShardingOption)
-  local again = by_marks and given.ManualLayerOption.remat_layer
-    or given.AutoLayerOption.remat_mode == "coarse_grained_remat"
+  draft.ranks = o.devices
+  if o.manual_sharding_option then draft:use("alpa_places", { places = o.manual_sharding_option }) end
   local schedule = o.pipeline_schedule == "1f1b_overlap_friendly" and "eager_1f1b" or o.pipeline_schedule
   local stages, starts
   if o.stage_option == "ManualStageOption" then
@@ -375,16 +299,20 @@ local function pipeshard_strategy(draft, given)
     draft:axis("pipe", stages)
     if stages > 1 then draft:use("pipeline_parallel", { schedule = schedule, starts = starts }) end
     draft:use("gradient_accumulation", { microbatches = o.num_micro_batches })
-    if again then draft:use("checkpoint", { "auto" }) end
+    draft.remat = remat(given, by_marks, layers)
     return
   end
+  shard(draft, given.AutoShardingOption, true)
   draft:pin("schedule", schedule)
-  if again then draft:pin("checkpoint", true) end
+  if given.AutoStageOption.use_hlo_cost_model then draft:pin("estimated", true) end
+  draft.remat = remat(given, by_marks, layers)
+  if draft.remat then draft:pin("checkpoint", false) end
   local per_node = given.init.devices_per_node or given.init.num_devices_per_node
-  local allowed = in_space(given.AutoStageOption, given.init.num_nodes, per_node)
-  search(draft, given.AutoShardingOption, o.num_micro_batches, function(candidate)
+  local allowed = in_space(given.AutoStageOption, per_node)
+  search(draft, given.AutoShardingOption, o.num_micro_batches, function(candidate, graph)
     return candidate.pipe <= (layers or candidate.pipe) and allowed(candidate)
       and within(candidates.starts_of(candidate.strategy), boundaries)
+      and balanced(candidate, graph, given.AutoStageOption.stage_imbalance_tolerance)
   end)
 end
 
@@ -398,7 +326,7 @@ local builders = {
   PipeshardParallel = pipeshard_strategy,
   ShardParallel = function(draft, given)
     local o, options = given.ShardParallel, given.AutoShardingOption
-    shard(draft, options)
+    shard(draft, options, false)
     if o.devices or not may_split(options) then
       microbatches(draft, o.num_micro_batches)
       local shape = o.devices or { 1, 1 }
@@ -429,6 +357,20 @@ local builders = {
   end,
 }
 
+-- Returns which methods take each section: by name, and the first as [1].
+local function owners_of()
+  local owners = {}
+  for _, top in ipairs(tops) do
+    for _, sections in pairs(holders[top] or {}) do
+      for _, section in ipairs(sections) do
+        owners[section] = owners[section] or { top }
+        owners[section][top] = true
+      end
+    end
+  end
+  return owners
+end
+
 local function build(draft, given)
   local per_node = given.init.devices_per_node or given.init.num_devices_per_node
   if draft.given.init and (given.init.num_nodes or per_node) then
@@ -450,17 +392,35 @@ local function build(draft, given)
     draft.unfinished = "[alpa] this is an option of a method, PipeshardParallel or another, and no strategy by itself"
     return
   end
-  builders[chosen or "ShardParallel"](draft, given)
+  chosen = chosen or "ShardParallel"
+  for section, owners in pairs(owners_of()) do
+    if draft.given[section] and not owners[chosen] then
+      fail("%s is an option of %s, but the method is %s", section, owners[1], chosen)
+    end
+  end
+  builders[chosen](draft, given)
 end
 
 local function finish(draft, strategy)
-  if not draft.fits or draft.unfinished then return strategy end
-  local pins = { methods = candidates.methods_of(draft) }
-  for name, value in pairs(draft.pins) do pins[name] = value end
-  strategy.methods = function()
-    local found, why = candidates.best(pins, 400, draft.fits)
-    if not found then error("[alpa] " .. why, 0) end
-    return found
+  if draft.unfinished then return strategy end
+  if draft.fits then
+    strategy.methods = function(_, graph)
+      local pins = { methods = candidates.methods_of(draft) }
+      for name, value in pairs(draft.pins) do pins[name] = value end
+      if draft.remat then pins.methods[#pins.methods + 1] = checkpoint(draft.remat, graph) end
+      local found, why = candidates.best(pins, 400, function(candidate) return draft.fits(candidate, graph) end)
+      if not found then error("[alpa] " .. why, 0) end
+      candidates.fields_of(found, "parallel_mode").order = draft.ranks
+      return found
+    end
+  elseif draft.remat then
+    local fixed = strategy.methods
+    strategy.methods = function(_, graph)
+      local list = {}
+      for i, use in ipairs(fixed) do list[i] = use end
+      list[#list + 1] = checkpoint(draft.remat, graph)
+      return list
+    end
   end
   return strategy
 end
@@ -469,37 +429,51 @@ local alpa = dialect.new {
   name = "alpa",
   axes = { "tensor", "data", "pipe" },
   sections = {
-    { name = "PipeshardParallel", options = pipeshard, rules = pipeshard_rules },
-    { name = "AutoLayerOption", options = auto_layers },
-    { name = "ManualLayerOption", options = manual_layers },
-    { name = "ManualStageOption", options = manual_stages, rules = manual_stage_rules },
-    { name = "UniformStageOption", options = uniform_stages },
-    { name = "AutoStageOption", options = auto_stages, rules = auto_stage_rules },
-    { name = "AutoShardingOption", options = sharding, rules = sharding_rules },
-    { name = "ShardParallel", options = flat { { "auto_sharding_option", "table", nil, with = "build" } } },
-    { name = "DataParallel", options = flat() },
-    { name = "Zero2Parallel", options = flat() },
-    { name = "Zero3Parallel", options = flat() },
-    { name = "get_3d_parallel_method", options = three_d },
-    { name = "init", options = init, rules = init_rules },
-    { name = "parallelize", options = parallelize },
-    { name = "marks", options = marks },
+    { name = "PipeshardParallel", options = rows.pipeshard, rules = rows.pipeshard_rules },
+    { name = "AutoLayerOption", options = rows.auto_layers, rules = rows.auto_layer_rules },
+    { name = "ManualLayerOption", options = rows.manual_layers },
+    { name = "ManualStageOption", options = rows.manual_stages, rules = rows.manual_stage_rules },
+    { name = "UniformStageOption", options = rows.uniform_stages },
+    { name = "AutoStageOption", options = rows.auto_stages, rules = rows.auto_stage_rules },
+    { name = "AutoShardingOption", options = rows.sharding, rules = rows.sharding_rules },
+    { name = "ShardParallel", options = rows.flat { { "auto_sharding_option", "table", nil, with = "build" } } },
+    { name = "DataParallel", options = rows.flat() },
+    { name = "Zero2Parallel", options = rows.flat() },
+    { name = "Zero3Parallel", options = rows.flat() },
+    { name = "get_3d_parallel_method", options = rows.three_d },
+    { name = "init", options = rows.init, rules = rows.init_rules },
+    { name = "parallelize", options = rows.parallelize },
+    { name = "marks", options = rows.marks },
+    { name = "random", options = rows.random },
   },
   expand = expand,
   build = build,
   finish = finish,
 }
 
--- Functions --------------------------------------------------------------------------------------------------------------
+-- Functions ------------------------------------------------------------------------------------------------------
 
-local module = { from_job = alpa.from_job, rows = alpa.rows, util = {} }
-for _, name in ipairs { "AutoLayerOption", "ManualLayerOption", "ManualStageOption", "UniformStageOption", "AutoStageOption",
-  "AutoShardingOption", "PipeshardParallel", "ShardParallel", "DataParallel", "Zero2Parallel", "Zero3Parallel",
-  "get_3d_parallel_method" } do
-  module[name] = alpa[name]
+local module = { from_job = alpa.from_job, rows = alpa.rows, util = {}, ray = {}, random = {} }
+
+-- Functions stand in the table of options, too.
+local function row(name, verdict, says)
+  table.insert(module.rows, { section = "alpa", name = name, type = "function", verdict = verdict, says = says })
 end
 
-local cluster, boundaries
+for _, name in ipairs { "AutoLayerOption", "ManualLayerOption", "ManualStageOption", "UniformStageOption",
+  "AutoStageOption", "AutoShardingOption", "PipeshardParallel", "ShardParallel", "DataParallel", "Zero2Parallel",
+  "Zero3Parallel",
+  "get_3d_parallel_method" } do
+  module[name] = alpa[name]
+  row(name, "works")
+end
+for _, name in ipairs { "init", "shutdown", "util.disable_tqdm_globally", "parallelize", "mark_pipeline_boundary",
+  "grad", "random.PRNGKey", "CreateStateParallel", "FollowParallel", "plan_to_method" } do
+  row(name, "works")
+end
+row("ray.init", "no effect", "ranks are the launcher's, which joins them")
+
+local cluster, boundaries, seed, joined, quiet
 
 -- The ranks that there are; a second call changes nothing, as there.
 module.init = dialect.at_user(function(given)
@@ -511,7 +485,18 @@ module.shutdown = dialect.at_user(function()
   cluster = nil
 end)
 
-function module.util.disable_tqdm_globally() end
+-- Ranks are the launcher's; parallelize says so once.
+module.ray.init = dialect.at_user(function(given)
+  joined = alpa.init { address = type(given) == "table" and (given.address or given[1]) or given or "auto" }
+end)
+
+function module.util.disable_tqdm_globally() quiet = true end
+
+-- The job's seed, of first values and dropout.
+module.random.PRNGKey = dialect.at_user(function(number)
+  seed = alpa.random { PRNGKey = number }
+  return number
+end)
 
 -- A layer begins at the scope, or one at each of a list.
 module.mark_pipeline_boundary = dialect.at_user(function(scopes)
@@ -522,6 +507,19 @@ module.mark_pipeline_boundary = dialect.at_user(function(scopes)
   boundaries = boundaries or {}
   for _, scope in ipairs(type(scopes) == "table" and scopes or { scopes }) do boundaries[#boundaries + 1] = scope end
 end)
+
+-- First values are made where they lie, and an evaluation takes the plan of the training step: theirs is that of the
+-- step that is given.
+local function same_step(name)
+  module[name] = dialect.at_user(function(step)
+    if type(step) ~= "table" or not (step.origin or step.methods) then
+      fail("[alpa] %s takes what parallelize returned for the train step, but got %s", name, dialect.show(step))
+    end
+    return step
+  end)
+end
+same_step "CreateStateParallel"
+same_step "FollowParallel"
 
 -- The joint graph has the gradients' and the step's sections apart already.
 function module.grad(f) return f end
@@ -544,23 +542,41 @@ module.parallelize = dialect.at_user(function(given)
   end
   local parts = { job = given.job }
   if method then parts[#parts + 1] = method end
-  if cluster then parts[#parts + 1] = cluster end
+  for _, part in ipairs { cluster or joined or {}, seed or {} } do
+    if part.origin then parts[#parts + 1] = part end
+  end
   if boundaries then parts[#parts + 1] = alpa.marks { scopes = boundaries } end
   if not dialect.is_empty(more) then parts[#parts + 1] = alpa.parallelize(more) end
-  return alpa.strategy(parts)
+  local strategy = alpa.strategy(parts)
+  if joined and cluster then
+    strategy.warnings = strategy.warnings or {}
+    table.insert(strategy.warnings, joined.warnings[1])
+  end
+  if quiet then
+    strategy.set = strategy.set or {}
+    strategy.set["train.progress"] = false
+  end
+  return strategy
 end)
 
--- What stays with the host, and what has no use here.
-local function elsewhere(name, why)
-  module[name] = dialect.at_user(function() fail("[alpa] %s: %s", name, why) end)
+-- What stays with the host, and what is not here.
+local function elsewhere(name, verdict, why)
+  local text = verdict == "refused" and "[alpa] %s is refused: %s" or "[alpa] %s is not available yet: %s"
+  return dialect.at_user(function() fail(text, name, why) end)
 end
-for _, name in ipairs { "jax", "flax", "optax", "TrainState" } do
-  elsewhere(name, "model, loss and optimizer come from the job, which names them ([model], [optimizer])")
+local from_job = "model, loss and optimizer come from the job, which names them ([model], [optimizer])"
+for library, names in pairs { jax = { "grad", "value_and_grad", "jit", "numpy" }, flax = { "linen" },
+  optax = { "adam", "adamw", "sgd" }, TrainState = { "create", "apply_gradients" } } do
+  module[library] = {}
+  for _, name in ipairs(names) do module[library][name] = elsewhere(library .. "." .. name, "refused", from_job) end
+  row(library, "refused", from_job)
 end
-elsewhere("CreateStateParallel", no_state)
-elsewhere("FollowParallel", no_state)
-elsewhere("LocalPipelineParallel", "perigee train --check-gradients runs all ranks in one process")
-elsewhere("assert_allclose", "perigee train --check-gradients compares a step with one device's")
-elsewhere("PRNGKey", "the job's seed is that of first values and dropout")
+for name, why in pairs {
+  assert_allclose = "perigee train --check-gradients compares a step with one device's, and so does the job's "
+    .. "train.check_gradients",
+  LocalPipelineParallel = "perigee train --check-gradients runs all ranks in one process" } do
+  module[name] = elsewhere(name, "missing", why)
+  row(name, "missing", why)
+end
 
 return module

@@ -87,6 +87,24 @@ local function set_loader(draft, given)
   end
 end
 
+-- { tokens = { 4, 128 }, labels = { 4, 128 } }: the shapes of a batch, samples first.
+local function check_sample(batch)
+  local samples
+  for field, shape in pairs(batch) do
+    if type(field) ~= "string" or type(shape) ~= "table" or type(shape[1]) ~= "number" then
+      return "lists the shape of each field, { tokens = { 4, 128 } }"
+    end
+    samples = samples or shape[1]
+    if shape[1] ~= samples then return "has as many samples in each field" end
+  end
+  if not samples then return "has at least one field" end
+end
+
+local function set_sample(draft, batch)
+  for _, shape in pairs(batch) do draft:job("batch.micro", shape[1]) end
+  if batch.tokens and batch.tokens[2] then draft:job("data.sequence", batch.tokens[2]) end
+end
+
 local no_function = "the loss and what comes before it are part of the model"
 
 local arguments = {
@@ -111,9 +129,10 @@ local arguments = {
   { "finetune_strategy", "boolean", false, with = "build" },
   { "save_strategy_to_file", "string", nil, with = "auto_accelerate" },
   { "verbose", "boolean", false, with = "auto_accelerate" },
-  { "time_limit", "number", nil, least = 0, missing = "the search ends by itself, with a proof; it takes seconds" },
+  { "time_limit", "number", nil, with = "build",
+    check = function(seconds) if seconds <= 0 then return "must be above 0" end end },
   { "find_unused_parameters", "boolean", false, no_effect = "the graph tells which parameters are unused" },
-  { "sample_batch", "any", nil, missing = "a model is captured at the batch that its plan needs" },
+  { "sample_batch", "table", nil, check = check_sample, sets = set_sample },
   { "batch_size", "integer", nil, least = 1, sets = "job.batch.micro" },
   { "expand_sample_batch", "any", nil, refused = "models are captured without memory: leave it out" },
   { "sampler_seed", "integer", nil, least = 0, sets = "job.seed" },
@@ -125,6 +144,10 @@ local rules = {
     "finetune_strategy needs load_strategy, but there is none" },
   { function(o) return o.excluded and o.load_strategy and not o.finetune_strategy end, "excluded",
     "excluded %s limits a search, but load_strategy says it all: add finetune_strategy = true" },
+  { function(o) return o.time_limit and o.load_strategy and not o.finetune_strategy end, "time_limit",
+    "time_limit = %s bounds a search, but load_strategy says it all: add finetune_strategy = true" },
+  { function(o) return o.batch_size and o.sample_batch end, "sample_batch",
+    "sample_batch and batch_size both say how many samples a microbatch has: give one of them" },
   { function(o) return o.included and o.load_strategy end, "included",
     "included %s is for a search without load_strategy: put it into load_strategy" },
 }
@@ -461,6 +484,7 @@ local function search(draft, o)
   if out.pipeline_parallel or out.mixed_parallel then draft:pin("pipe", 1) end
   if out.checkpoint then draft:pin("checkpoint", false) end
   if out.zero1 and out.zero2 and out.fsdp then draft:pin("zero", 0) end
+  if o.time_limit then draft:pin("time_limit", o.time_limit) end
   draft.search = true
   draft.accept = function(found)
     local has = {}
@@ -515,7 +539,6 @@ local atorch = dialect.new {
     local given = draft.given.auto_accelerate or {}
     unread = given.failed ~= nil
     if draft.file then strategy.job = draft.file end
-    if draft.ranks and type(strategy.methods) == "table" then strategy.methods[1][2].order = draft.ranks end
     return given.ready and ready(strategy, given.ready) or strategy
   end,
 }

@@ -1,10 +1,10 @@
--- AutoDist's names (nnScaler): AutoDistConfig { mesh_col = 4, memory_constraint = 16, recompute_modules = "layer", ... }. In a
--- job: [autodist] mesh_col = 4. The search is Perigee's; the options bound it. runtime/from_autodist.md compares.
+-- AutoDist's names (nnScaler): AutoDistConfig { mesh_col = 4, memory_constraint = 16, recompute_modules = "layer" }. In
+-- a job: [autodist] mesh_col = 4. The search is Perigee's; the options bound it. runtime/from_autodist.md compares.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local saved = require "perigee.strategy"
 
-local exact = "memory is that of compiled programs, counted"
+local exact = "memory is that of compiled programs, counted: keep a reserve by a smaller memory_constraint"
 local by_whole_layers = "the search splits layers as a whole, and knows no choices of single ops"
 
 local function names_of(text)
@@ -23,27 +23,28 @@ local config = {
   { "consider_mem", "boolean", true, with = "memory_constraint" },
   { "memory_constraint", "number", 32, with = "finish",
     check = function(gigabytes) if gigabytes <= 0 then return "must be above 0" end end },
-  { "memory_granularity", "integer", 1, least = 1, missing = exact },
+  { "memory_granularity", "integer", 1, least = 1, with = "memory_constraint" },
   { "transient_mem_coef", "number", 2, least = 0, missing = exact },
   { "opt_resident_coef", "integer", 2, least = 0, missing = "the optimizer's state is that of optimizer.name" },
   { "opt_transient_coef", "integer", 0, least = 0, missing = "what a step takes is that of optimizer.name" },
   { "recompute_modules", "string", "", with = "finish" },
   { "zero_stage", "integer", 0, one_of = { 0, 1, 2, 3 }, with = "build" },
-  { "zero_ngroups", "integer", 1, least = 1, missing = "a strategy gives the mesh an axis zero, over which zero1 cuts, beside data" },
+  { "zero_ngroups", "integer", 1, least = 1, with = "finish" },
   { "pipeline_pivots", "string", "", with = "build" },
   { "pipeline_nstages", "integer|string", "auto", least = 1, one_of = { "auto" }, with = "build" },
-  { "pipeline_scheduler", "string", "1f1b", with = "build", one_of = { "1f1b", "gpipe", "eager_1f1b", "interleaved", "looped_bfs",
-    "zb1p", "zb2p", "zbv", "v_half", "v_min", "dualpipe_v", "auto" } },
+  { "pipeline_scheduler", "string", "1f1b", with = "build", one_of = { "1f1b", "gpipe", "eager_1f1b", "interleaved",
+    "looped_bfs", "zb1p", "zb2p", "zbv", "v_half", "v_min", "dualpipe_v", "auto" } },
   { "max_pipeline_bubble_ratio", "number", 0.2, check = ratio, with = "finish" },
   { "max_pipeline_unbalance_ratio", "number", 0.5, check = ratio,
-    missing = "stages are cut so that the slowest has as little work as can be" },
-  { "min_pipeline_balance", "number", nil, missing = "stages are cut so that the slowest has as little work as can be" },
+    with = "finish" },
+  { "min_pipeline_balance", "number", nil, check = ratio, with = "max_pipeline_unbalance_ratio, by its meaning" },
   { "mesh_row", "integer", 1, least = 1, with = "build" },
   { "mesh_col", "integer", 1, least = 1, with = "build" },
   { "world_size", "integer", 1, least = 1, with = "build" },
   { "micro_batch_size", "integer", 1, least = 1, with = "finish" },
   { "update_freq", "integer", 1, least = 1, with = "finish" },
-  { "profile_dir", "string", nil, missing = "perigee profile keeps times in the user's cache folder, and --export, --import move them" },
+  { "profile_dir", "string", nil,
+    sets = function(draft, folder) draft:job("cluster.profile", folder .. "/profile.sqlite") end },
   { "parallel_profile", "boolean", true, missing = "perigee profile measures on all ranks of the job's plan" },
   { "re_profile", "boolean", false, missing = "perigee profile --again measures what is known" },
   { "topk", "integer", 20, least = 1, with = "finish" },
@@ -55,31 +56,50 @@ local config = {
   { "partition_constraints_path", "string", "",
     missing = by_whole_layers .. ": a method of a script fixes placements (perigee.methods.define, plan:place)" },
   { "is_train", "boolean", true, missing = "perigee evaluate runs the forward pass of a checkpoint" },
-  { "verbose", "boolean", false, missing = "perigee plan --explain tells what the search found" },
+  { "verbose", "boolean", false, with = "finish" },
   { "ignore_small_tensor_threshold", "integer", 1, least = 0, missing = by_whole_layers },
 }
 
 local rules = {
   { function(o) return o.load_plan_path ~= "" and o.save_plan_path ~= "" end, "save_plan_path",
     "load_plan_path and save_plan_path exclude each other, but both are given" },
+  { function(o) return o.min_pipeline_balance and o.max_pipeline_unbalance_ratio ~= 0.5 end, "min_pipeline_balance",
+    "min_pipeline_balance and max_pipeline_unbalance_ratio are two names of one option: give one" },
+  { function(o) return o.zero_ngroups > 1 and o.zero_stage == 0 end, "zero_ngroups",
+    "zero_ngroups = %s are groups of ranks that share parts: zero_stage must be 1 or more" },
   { function(o) return o.pipeline_nstages == 1 and o.pipeline_pivots ~= "" end, "pipeline_nstages",
     "pipeline_nstages = 1 would ignore pipeline_pivots: leave one of them out" },
   { function(o) return o.world_size > 1 and o.world_size % (o.mesh_row * o.mesh_col) ~= 0 end, "world_size",
     "world_size must be a multiple of mesh_row x mesh_col, but got %s" },
-  { function(o) return o.pipeline_nstages ~= "auto" and o.pipeline_nstages > o.mesh_row * o.mesh_col end, "pipeline_nstages",
+  { function(o) return o.pipeline_nstages ~= "auto" and o.pipeline_nstages > o.mesh_row * o.mesh_col end,
+    "pipeline_nstages",
     "pipeline_nstages = %s needs as many devices: mesh_row x mesh_col is less" },
 }
+
+-- With groups, parts are cut over an axis zero of the ranks of a group.
+local function grouped(strategy, groups)
+  local axes = candidates.fields_of(strategy, "parallel_mode")
+  for i, axis in ipairs(axes) do
+    if axis[1] == "data" then
+      axes[i] = { "zero", axis[2] / groups }
+      table.insert(axes, i + 1, { "data", groups })
+      return
+    end
+  end
+end
 
 local function build(draft, given)
   local o = given.AutoDistConfig
   local asked = draft.given.AutoDistConfig or {}
   draft.search = true
   draft:pin("zero", o.zero_stage)
+  if o.consider_mem then draft:pin("memory", o.memory_constraint * 2 ^ 30) end
   if o.pipeline_scheduler ~= "auto" then draft:pin("schedule", o.pipeline_scheduler) end
   if o.pipeline_nstages ~= "auto" then
     draft:pin("pipe", o.pipeline_nstages)
     if o.pipeline_nstages > 1 and o.pipeline_pivots == "" then
-      draft:warn("[autodist] pipeline_nstages = %d without pipeline_pivots: stages begin at any block", o.pipeline_nstages)
+      draft:warn("[autodist] pipeline_nstages = %d without pipeline_pivots: stages begin at any block",
+        o.pipeline_nstages)
     end
   elseif o.pipeline_pivots == "" then
     draft:pin("pipe", 1)
@@ -89,7 +109,7 @@ local function build(draft, given)
   end
 end
 
--- Scopes ------------------------------------------------------------------------------------------------------------------
+-- Scopes ---------------------------------------------------------------------------------------------------------
 
 local function components(path)
   local list = {}
@@ -127,7 +147,9 @@ local function scopes_of(names, graph, option)
         if not inside then found[#found + 1] = scope.path end
       end
     end
-    if not any then error(string.format("[autodist] %s names a module of the model, but %s is none", option, dialect.show(name)), 0) end
+    if not any then
+      dialect.fail("[autodist] %s names a module of the model, but %s is none", option, dialect.show(name))
+    end
   end
   return found
 end
@@ -140,7 +162,7 @@ local function recomputed(text, graph)
   return scopes_of(names_of(text), graph, "recompute_modules")
 end
 
--- The search ----------------------------------------------------------------------------------------------------------------
+-- The search -----------------------------------------------------------------------------------------------------
 
 -- Returns whether all starts of a candidate's stages lie where a pivot allows them.
 local function at_pivots(starts, allowed)
@@ -153,32 +175,34 @@ local function at_pivots(starts, allowed)
   return true
 end
 
-local function fits(o, asked, allowed)
+local function fits(o, asked, allowed, graph)
+  local balance = o.min_pipeline_balance or o.max_pipeline_unbalance_ratio
   local copies = math.max(1, o.world_size / (o.mesh_row * o.mesh_col))
   return function(c)
-    if c.data % copies ~= 0 then return false end
+    if c.data % copies ~= 0 or c.data % o.zero_ngroups ~= 0 then return false end
     if asked.update_freq and c.microbatches ~= o.update_freq then return false end
     if asked.micro_batch_size and c.micro * c.data ~= o.micro_batch_size * copies then return false end
     if c.pipe > 1 then
       local b = o.max_pipeline_bubble_ratio
       if c.pipe > math.floor(b / (1 - b) * c.microbatches + 1e-9) + 1 then return false end
+      local shares = candidates.shares(c, graph)
+      if shares and math.min(unpack(shares)) < balance * math.max(unpack(shares)) then return false end
     end
     return at_pivots(candidates.starts_of(c.strategy), allowed)
   end
 end
 
-local function in_memory(o, asked)
-  if not o.consider_mem or not asked.memory_constraint then return function() return true end end
-  local limit = o.memory_constraint * 2 ^ 30
+-- Returns whether a plan's peak memory, rounded up, is within the limit.
+local function in_memory(o)
   return function(estimate)
-    local peak = estimate.peak_bytes
-    if type(peak) == "table" then
-      local largest = 0
-      for _, bytes in ipairs(peak) do largest = math.max(largest, bytes) end
-      peak = largest
-    end
-    return peak <= limit
+    local peak = math.ceil(estimate.peak_bytes / o.memory_granularity) * o.memory_granularity
+    return not o.consider_mem or peak <= o.memory_constraint * 2 ^ 30
   end
+end
+
+local function tell(candidate, estimate)
+  print(string.format("[autodist] %s: %.4g s a step by the model, %.4g by the simulator, %.4g GB", candidate.text,
+    candidate.seconds, estimate.seconds, estimate.peak_bytes / 2 ^ 30))
 end
 
 local function finish(draft, strategy)
@@ -205,7 +229,13 @@ local function finish(draft, strategy)
     end
     local allowed
     if o.pipeline_pivots ~= "" then allowed = scopes_of(names_of(o.pipeline_pivots), graph, "pipeline_pivots") end
-    local found, why = candidates.best(pins, o.topk, fits(o, asked, allowed), in_memory(o, asked))
+    local within = fits(o, asked, allowed, graph)
+    local function grouping(candidate)
+      if not within(candidate) then return false end
+      if o.zero_ngroups > 1 then grouped(candidate.strategy, o.zero_ngroups) end
+      return true
+    end
+    local found, why = candidates.best(pins, o.topk, grouping, in_memory(o), o.verbose and tell or nil)
     if not found then error("[autodist] " .. why, 0) end
     if o.save_plan_path ~= "" then saved.save(o.save_plan_path, found) end
     return found

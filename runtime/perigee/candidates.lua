@@ -12,8 +12,9 @@ function M.methods_of(draft)
 end
 
 -- Returns the strategy of the fastest among the `most` best candidates under the pins for which fits(candidate) holds;
--- nil and why there is none. With allowed(estimate), each of those is simulated, and the simulator says which is the fastest.
-function M.best(pins, most, fits, allowed)
+-- nil and why there is none. With allowed(estimate), each of those is simulated, and the simulator says which is the
+-- fastest. tell(candidate, estimate) hears of each that fits.
+function M.best(pins, most, fits, allowed, tell)
   local list, why = solver.candidates(pins, most)
   if not list then return nil, why end
   local best, least, seen = nil, math.huge, 0
@@ -22,6 +23,7 @@ function M.best(pins, most, fits, allowed)
       seen = seen + 1
       if not allowed then return candidate.strategy end
       local estimate = profiler.estimate(candidate.strategy)
+      if tell then tell(candidate, estimate) end
       if allowed(estimate) and estimate.seconds < least then
         best, least = candidate.strategy, estimate.seconds
       end
@@ -32,12 +34,54 @@ function M.best(pins, most, fits, allowed)
                             seen)
 end
 
--- Returns where the pipeline's parts of a strategy begin, nil where it has none or leaves that to the method.
-function M.starts_of(strategy)
+-- Returns the fields of a method of the strategy, nil where it has no such method.
+function M.fields_of(strategy, method)
   for _, use in ipairs(strategy) do
-    if use[1] == "pipeline_parallel" then return use[2].starts end
+    if use[1] == method then return use[2] or {} end
   end
   return nil
+end
+
+-- Returns where the pipeline's parts of a strategy begin, nil where it has none or leaves that to the method.
+function M.starts_of(strategy)
+  local fields = M.fields_of(strategy, "pipeline_parallel")
+  return fields and fields.starts
+end
+
+-- Returns whether a scope is another, or within it.
+function M.inside(scope, outer)
+  return scope == outer or scope:sub(1, #outer + 1) == outer .. "."
+end
+
+-- Returns the longest row of numbered modules: its name ("blocks") and how many they are.
+function M.row_of(graph)
+  local counts, longest = {}, nil
+  for _, scope in ipairs(graph.scopes) do
+    local row = scope.path:match("^(.+)%.%d+$")
+    if row then
+      counts[row] = (counts[row] or 0) + 1
+      if not longest or counts[row] > counts[longest] then longest = row end
+    end
+  end
+  return longest, longest and counts[longest] or 0
+end
+
+-- Returns the share of the forward pass's arithmetic that each of a candidate's stages has.
+function M.shares(candidate, graph)
+  local starts, stages = M.starts_of(candidate.strategy), {}
+  for stage = 1, candidate.pipe do stages[stage] = 0 end
+  if not starts then return nil end
+  local part, total = 1, 0
+  for _, op in ipairs(graph.ops) do
+    if not op.backward then
+      if starts[part] and M.inside(op.scope, starts[part]) then part = part + 1 end
+      local stage = (part - 1) % candidate.pipe + 1
+      stages[stage] = stages[stage] + op.flops
+      total = total + op.flops
+    end
+  end
+  for stage = 1, candidate.pipe do stages[stage] = stages[stage] / math.max(total, 1) end
+  return stages
 end
 
 return M

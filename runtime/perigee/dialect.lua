@@ -43,6 +43,8 @@
 --   search       also with pins: the strategy is searched around what is fixed (perigee.solver.plan); else it is the
 --                list of methods. accept(methods) may refuse what is found
 --   later        function(methods, graph), which changes them when the model is known
+--   events       functions that observe the training, { step = function(report) end }
+--   ranks        which ranks the mesh has, in its order
 --   given        what the user gave, by section; order: the axes of the mesh
 --
 -- `new` returns the module: a function per section, which takes a table and returns a strategy; `make`, that of the
@@ -77,8 +79,9 @@ local function at_user(f)
   return function(...)
     local ok, a, b, c, d = pcall(f, ...)
     if ok then return a, b, c, d end
-    if type(a) == "string" then a = a:gsub("^[^\n]-/perigee/%w+%.lua:%d+: (%[)", "%1") end
-    error(a, 2)
+    if type(a) ~= "string" then error(a, 0) end
+    local place = host.place()
+    error(a:sub(1, #place) == place and a or place .. a:gsub("^[^\n]-/perigee/%w+%.lua:%d+: (%[)", "%1"), 0)
   end
 end
 M.at_user = at_user
@@ -349,6 +352,7 @@ local function methods_of(draft)
   for _, name in ipairs(draft.order) do
     if draft:size(name) > 1 or name == "data" then axes[#axes + 1] = { name, draft:size(name) } end
   end
+  axes.order = draft.ranks
   if not draft.search then list[1] = { "parallel_mode", axes } end
   for _, name in ipairs(draft.names) do
     list[#list + 1] = M.is_empty(draft.uses[name]) and { name } or { name, draft.uses[name] }
@@ -389,7 +393,7 @@ local function strategy_of(draft)
       return list
     end
   end
-  local strategy = { methods = methods, origin = draft.origin }
+  local strategy = { methods = methods, origin = draft.origin, events = draft.events }
   if not M.is_empty(draft.keys) then strategy.set = draft.keys end
   if #draft.warnings > 0 then strategy.warnings = draft.warnings end
   return strategy

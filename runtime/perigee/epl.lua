@@ -48,8 +48,7 @@ local config = {
     one_of = { "preferbackward", "preferforward", "preferbackwardoptimizer" } },
   { "gradient_checkpoint.type", "string", "", lower = true, one_of = { "", "auto", "collection" }, with = "build" },
   { "gradient_checkpoint.end_taskgraph", "integer", -1, least = -1, with = "build" },
-  { "gradient_checkpoint.check_gradients", "boolean", false,
-    missing = "perigee train --check-gradients compares the first step's gradients with one device's" },
+  { "gradient_checkpoint.check_gradients", "boolean", false, sets = "job.train.check_gradients" },
   { "zero.level", "string", "", lower = true, one_of = { "", "v0", "v1", "v2" },
     sets = function(draft, level) draft:use(levels[level]) end },
   { "offload.level", "string", "", lower = true, one_of = { "", "v0" },
@@ -58,7 +57,7 @@ local config = {
   { "amp.debug_log", "boolean", false, with = "amp.level" },
   { "amp.loss_scale", "number|string", "dynamic", lower = true, least = 1, one_of = { "dynamic" }, with = "amp.level" },
   { "optimizer.num_apply_group", "integer", 1, least = 1,
-    missing = "the optimizer steps each bucket of gradients in place, without buffers of its own" },
+    with = "build" },
   { "cluster.device_place_prefer_intra_node", "boolean", true,
     sets = function(draft) draft.order = { "data", "tensor", "expert", "pipe" } end },
   { "cluster.run_visible_devices", "string", "", check = devices, missing = "set CUDA_VISIBLE_DEVICES" },
@@ -83,6 +82,9 @@ local rules = {
   { function(o) return o["offload.level"] == "v0" and (o["zero.level"] == "v0" or o["zero.level"] == "v1") end,
     "offload.level",
     'offload.level = %s keeps all weights on the host, in parts: zero.level must be "v2" or "" with it' },
+  { function(o) return o["optimizer.num_apply_group"] > o["communication.max_splits"] end, "optimizer.num_apply_group",
+    "optimizer.num_apply_group = %s is above communication.max_splits: the step goes by groups of gradients that are "
+      .. "reduced together, so raise that, too" },
   { function(o) return o["auto.auto_parallel"] and o["pipeline.num_micro_batch"] > 1 end, "pipeline.num_micro_batch",
     "pipeline.num_micro_batch = %s and auto.auto_parallel exclude each other: the number is found, around batch.micro "
       .. "of the job" },
@@ -249,8 +251,27 @@ local function pin_found(draft)
   end
 end
 
+-- The step goes from bucket to bucket of gradients: as many of them, of similar size.
+local function apply_in_groups(draft, count)
+  draft.later = function(list, graph)
+    local bytes = 0
+    for _, parameter in ipairs(graph.parameters) do
+      if parameter.trainable then bytes = bytes + parameter.bytes end
+    end
+    for i, use in ipairs(list) do
+      if use[1] == "grad_comm" then
+        local buckets = { bucket_mb = bytes / count / 2 ^ 20 }
+        for key, value in pairs(use[2]) do buckets[key] = value end
+        list[i] = { "grad_comm", buckets }
+      end
+    end
+  end
+end
+
 local function build(draft, options)
   local given = draft.given.Config or {}
+  local groups = options.Config["optimizer.num_apply_group"]
+  if groups > 1 then apply_in_groups(draft, groups) end
   if given["communication.sparse_as_dense"] == false then draft:use("grad_comm", { sparse = "gathered" }) end
   if given["communication.clip_after_allreduce"] == false then draft:use("grad_comm", { clip = "before" }) end
   if options.Config["auto.auto_parallel"] then

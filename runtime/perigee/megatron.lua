@@ -3,7 +3,7 @@
 -- runtime/from_megatron.md shows a configuration there and here.
 local dialect = require "perigee.dialect"
 
-local no_callback = "no Lua runs in training, which has no events for a script; train --trace FILE shows what ran when"
+local within_step = "functions are called once a step (timers); train --trace FILE shows when each bucket was sent"
 local beside = "a collective runs beside the product that does not need it; grad_comm { overlap = false } has all wait"
 
 -- Which products are cut beside their collectives.
@@ -60,6 +60,24 @@ local function offload(draft, _, options)
   if options.cpu_offloading_double_buffering then use.prefetch = 2 end
 end
 
+-- Functions that observe the training. Each is called behind a step, with the times of what it is about.
+local function observe(draft, o)
+  if not (o.timers or o.finalize_model_grads_func or o.no_sync_func) then return end
+  draft.events = { step = function(report)
+    local accumulating = {}
+    for _, section in ipairs(report.sections) do
+      if section.name == "micro_first" or section.name == "micro" then accumulating[#accumulating + 1] = section end
+      if section.name == "step" and o.finalize_model_grads_func then
+        o.finalize_model_grads_func { step = report.step, at = section.begin, grad_norm = report.grad_norm }
+      end
+    end
+    if o.no_sync_func and #accumulating > 0 then
+      o.no_sync_func { step = report.step, begin = accumulating[1].begin, ["end"] = accumulating[#accumulating]["end"] }
+    end
+    if o.timers then o.timers(report) end
+  end }
+end
+
 local function product(list)
   local result = 1
   for _, factor in ipairs(list) do result = result * factor end
@@ -88,12 +106,13 @@ local model_parallel = {
   { "fp16", "boolean", false, sets = half "fp16" },
   { "bf16", "boolean", false, sets = accumulate_in_float32 },
   { "params_dtype", "dtype", "float32", sets = params_dtype },
-  { "timers", "function", nil, missing = no_callback },
-  { "finalize_model_grads_func", "function", nil, missing = no_callback },
-  { "grad_scale_func", "function", nil, missing = no_callback .. "; LossScaler scales the loss" },
-  { "no_sync_func", "function", nil, missing = no_callback },
-  { "grad_sync_func", "function", nil, missing = no_callback },
-  { "param_sync_func", "function", nil, missing = no_callback },
+  { "timers", "function", nil, with = "build" },
+  { "finalize_model_grads_func", "function", nil, with = "build" },
+  { "grad_scale_func", "function", nil,
+    missing = "a program's scale is that of LossScaler, or of fp16 = true" },
+  { "no_sync_func", "function", nil, with = "build" },
+  { "grad_sync_func", "function", nil, missing = within_step },
+  { "param_sync_func", "function", nil, missing = within_step },
   { "deterministic_mode", "boolean", false, sets = "job.cluster.deterministic" },
   { "enable_autocast", "boolean", false, sets = autocast },
   { "autocast_dtype", "dtype", nil, with = "enable_autocast" },
@@ -145,7 +164,7 @@ local model_parallel = {
   { "cpu_offloading_activations", "boolean", true, with = "cpu_offloading" },
   { "cpu_offloading_weights", "boolean", false, with = "cpu_offloading" },
   { "cpu_offloading_double_buffering", "boolean", false, with = "cpu_offloading" },
-  { "barrier_with_L1_time", "boolean", true, missing = "there are no timers, and no barrier, in training" },
+  { "barrier_with_L1_time", "boolean", true, with = "training, whose timers have no barrier; perigee profile has" },
 }
 
 -- What stages send to each other has the dtype that they compute in.
@@ -264,12 +283,12 @@ local schedule = {
     always = true, sets = "job.lr_schedule.kind" },
   { "max_lr", "number", nil, least = 0, sets = "job.optimizer.lr" },
   { "min_lr", "number", nil, least = 0, sets = "job.lr_schedule.min_lr" },
-  { "init_lr", "number", 0, missing = "the learning rate rises from 0" },
+  { "init_lr", "number", 0, least = 0, sets = "job.lr_schedule.init_lr" },
   { "lr_warmup_steps", "integer", 0, least = 0, always = true, sets = "job.lr_schedule.warmup" },
-  { "lr_decay_steps", "integer", nil, missing = "the learning rate falls until train.steps" },
+  { "lr_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.steps" },
   { "wsd_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.decay" },
   { "lr_wsd_decay_style", "string", "linear", one_of = { "linear", "cosine", "exponential", "minus_sqrt" },
-    missing = "the last phase of wsd falls in a line" },
+    sets = "job.lr_schedule.shape" },
   { "start_wd", "number", nil, missing = "the weight decay stays: optimizer.weight_decay" },
   { "end_wd", "number", nil, missing = "the weight decay stays: optimizer.weight_decay" },
 }
@@ -314,6 +333,7 @@ end
 
 local function build(draft, given)
   local o = given.ModelParallelConfig
+  observe(draft, o)
   if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel") end
   place_context(draft, o)
   if o.pipeline_model_parallel_size > 1 then draft:use("pipeline_parallel") end

@@ -169,6 +169,77 @@ TEST_CASE("a dialect's table in a job is all a run needs, and its warnings come 
   CHECK_THAT(job.good("plan", table + "--strategy ddp --explain").out, !Contains("megatron"));
 }
 
+TEST_CASE("a strategy's function hears of each step, also of a run that goes on") {
+  const TrainingJob job;
+  const auto script = job.folder().write(
+      "observe.lua",
+      "local megatron = require 'perigee.megatron'\n"
+      "return megatron.ModelParallelConfig { timers = function(report)\n"
+      "  local names = {}\n"
+      "  for i, section in ipairs(report.sections) do\n"
+      "    names[i] = section.name .. (section.busy <= section['end'] - section.begin and '' or "
+      "'!')\n"
+      "  end\n"
+      "  print('heard of step ' .. report.step .. ': ' .. table.concat(names, ' '))\n"
+      "end }\n");
+  const auto more = "--nproc 2 --set batch.micro=2 --set train.steps=2 --strategy " + script;
+  const auto ran = job.good("train", more);
+  CHECK_THAT(ran.err, Contains("heard of step 1: ") && Contains("heard of step 2: ") &&
+                          Contains("micro_first micro_last step\n"));
+  CHECK(ran.err.find("heard of step 2") == ran.err.rfind("heard of step 2"));  // rank 0 alone
+  CHECK_THAT(job.good("train", more + " --set train.steps=3 --resume").err,
+             Contains("heard of step 3: ") && !Contains("heard of step 2"));
+  const auto fails = job.folder().write(
+      "fails.lua", "return { methods = {}, events = { step = function() error 'enough' end } }");
+  CHECK_THAT(job.refused("train", "--overwrite --nproc 2 --strategy " + fails),
+             Contains("fails.lua:1: enough"));
+}
+
+TEST_CASE("the first step's gradients are checked before training begins") {
+  const TrainingJob job;
+  const auto ran = job.good("train", "--nproc 2 --set train.check_gradients=true");
+  CHECK_THAT(ran.err, Contains("on 2 ranks are one device's, to 0.001"));
+  CHECK(job.losses().size() == 4);
+  const auto rule = job.folder().write(  // sums of parts go through the activation as they are
+      "wrong.lua",
+      "local m = require 'perigee.methods'\n"
+      "require('perigee.shard').rule('aten::relu', 'a* -> a*; linear(0)')\n"
+      "local split = m.define { name = 'split', apply = function(plan)\n"
+      "  plan:place('blocks.0.*', 'tensor', 'S0')\n"
+      "  plan:place('blocks.1.weight', 'tensor', 'S1')\nend }\n"
+      "return { m.parallel_mode { { 'tensor', 2 } }, split {} }\n");
+  const TrainingJob mlp("kind = \"mlp\"\ninputs = 8\nwidth = 16\nlayers = 3\noutputs = 4\n");
+  const auto wrong = mlp.refused(
+      "train", "--set data.text=[] --set train.check_gradients=true --strategy " + rule, 1);
+  CHECK_THAT(wrong,
+             Contains("must be those of one device to 0.001, but ") && Contains(" is off by "));
+}
+
+TEST_CASE("the dialects of Alpa and AutoDist stand in a job") {
+  const TrainingJob job;
+  for (const std::string table :
+       {"--set alpa.num_micro_batches=2 --set alpa.UniformStageOption.num_stages=2",
+        "--set autodist.mesh_col=2 --set autodist.verbose=true"}) {
+    const auto more = "--nproc 2 " + table;
+    CHECK_THAT(job.good("plan", more + " --explain").out, Contains("written as"));
+    job.good("train", "--overwrite " + more);
+    CHECK(job.losses().size() == 4);
+  }
+  const auto staged = job.good("plan", "--nproc 2 --set alpa.num_micro_batches=2");
+  CHECK(plan::parse(staged.out).pipeline.schedule == "1f1b");
+  CHECK_THAT(job.refused("plan", "--set alpa.num_microbatches=2"),
+             Contains("--set: [alpa] PipeshardParallel has no option \"num_microbatches\", did you "
+                      "mean \"num_micro_batches\"?"));
+  CHECK_THAT(job.refused("plan", "--set autodist.memory_constraint=1e-6 --nproc 2"),
+             Contains("no plan fits"));
+  // The profile that a dialect names is made there.
+  const auto profile = job.folder() / "times.sqlite";
+  job.good("train", "--overwrite --nproc 2 --set cluster.profile=" + profile);
+  CHECK(fs::exists(profile));
+  CHECK_THAT(job.refused("train", "--overwrite --set cluster.profile=" + job.file()),
+             Contains("cluster.profile names a file NAME.sqlite"));
+}
+
 TEST_CASE("a plan is the same every time, can be used, and explains itself") {
   const TrainingJob job;
   const auto plan = job.good("plan", "--nproc 2");
