@@ -27,6 +27,7 @@ int or_why(lua_State* L, F f) {
     return 1;
   } catch (const Error& error) {
     if (error.status() != Status::infeasible) throw;
+    State::of(L).infeasible = error.what();
     return push_failure(L, error.what());
   }
 }

@@ -179,6 +179,7 @@ void State::call(int arguments) {
   if (depth_++ == 0) {
     expired_ = out_of_memory_ = false;
     traceback_.clear();
+    infeasible.clear();
     const auto seconds = std::chrono::duration<double>(options_.limits.seconds);
     deadline_ = std::chrono::steady_clock::now() +
                 std::chrono::duration_cast<std::chrono::steady_clock::duration>(seconds);
@@ -202,6 +203,9 @@ void State::call(int arguments) {
   // A tail call has no line of its own; the script's name is what is left.
   if (message.find(script_name_) == std::string::npos)
     message = fmt::format("{}: {}", script_name_, message);
+  if (!infeasible.empty() && message.find(infeasible) != std::string::npos) {
+    throw Error(Status::infeasible, "lua", message);
+  }
   fail("lua", "{}", message);
 }
 

@@ -70,6 +70,10 @@ class State {
   // is no job.
   Planner* planner = nullptr;
 
+  // Why the last search found that nothing satisfies what is asked ("": none did): a script that
+  // fails with these words fails as the search did, with Status::infeasible.
+  std::string infeasible;
+
   // Sharding rules that scripts of this state gave, by op.
   std::map<std::string, std::string> rules;
 
