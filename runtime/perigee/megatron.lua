@@ -216,7 +216,8 @@ local rules = {
   { function(o)
       return o.tp_comm_overlap and not (o.tp_comm_overlap_ag or o.tp_comm_overlap_rs or o.tp_comm_overlap_rs_dgrad)
     end, "tp_comm_overlap",
-    "tp_comm_overlap cuts nothing where tp_comm_overlap_ag, tp_comm_overlap_rs and tp_comm_overlap_rs_dgrad are false" },
+    "tp_comm_overlap cuts nothing where tp_comm_overlap_ag, tp_comm_overlap_rs and tp_comm_overlap_rs_dgrad are "
+      .. "false" },
   { function(o) return o.expert_model_parallel_size > 1 and o.tensor_model_parallel_size > 1
       and not o.sequence_parallel end, "expert_model_parallel_size",
     "expert_model_parallel_size = %s with tensor_model_parallel_size above 1 needs sequence_parallel" },
