@@ -373,8 +373,8 @@ end
 
 local function build(draft, given)
   local per_node = given.init.devices_per_node or given.init.num_devices_per_node
-  if draft.given.init and (given.init.num_nodes or per_node) then
-    draft:job("cluster.ranks", (given.init.num_nodes or 1) * (per_node or 1))
+  if draft.given.init and per_node then
+    draft:job("cluster.ranks", (given.init.num_nodes or 1) * per_node)
   end
   local chosen
   for _, top in ipairs(tops) do

@@ -164,6 +164,8 @@ local init = {
 local init_rules = {
   { function(o) return o.cluster == "local" and (o.num_nodes or 1) > 1 end, "num_nodes",
     'cluster = "local" is this host alone, but num_nodes is %s' },
+  { function(o) return (o.num_nodes or 1) > 1 and not (o.devices_per_node or o.num_devices_per_node) end, "num_nodes",
+    "num_nodes = %s needs num_devices_per_node, which says how many ranks they have" },
   { function(o) return o.devices_per_node and o.num_devices_per_node end, "num_devices_per_node",
     "num_devices_per_node and devices_per_node are two spellings of one option: give one" },
 }

@@ -35,10 +35,19 @@ TEST_CASE("a dialect's mistakes are errors at the user's line") {
 
 TEST_CASE("every option refuses a wrong type and a wrong name at the user's line") {
   const Folder folder;
-  const std::map<std::string, std::pair<std::string, std::string>> functions = {
+  std::multimap<std::string, std::pair<std::string, std::string>> functions = {
       {"megatron", {"ModelParallelConfig", "m.ModelParallelConfig { % }"}},
+      {"megatron", {"LRSchedule", "m.LRSchedule { % }"}},
       {"epl", {"Config", "m.Config { % }"}},
+      {"autodist", {"AutoDistConfig", "m.AutoDistConfig { % }"}},
+      {"alpa", {"parallelize", "m.parallelize { method = m.DataParallel {}, % }"}},
       {"atorch", {"auto_accelerate", "select(3, m.auto_accelerate { model = 'a.toml', % })"}}};
+  for (const std::string function :
+       {"init", "PipeshardParallel", "AutoLayerOption", "ManualLayerOption", "ManualStageOption",
+        "UniformStageOption", "AutoStageOption", "AutoShardingOption", "ShardParallel",
+        "DataParallel", "Zero2Parallel", "Zero3Parallel", "get_3d_parallel_method"}) {
+    functions.insert({"alpa", {function, "m." + function + " { % }"}});
+  }
   for (const auto& [dialect, function] : functions) {
     const auto error = [&](const std::string& option) {
       auto text = function.second;
@@ -65,7 +74,8 @@ TEST_CASE("every option refuses a wrong type and a wrong name at the user's line
 
 TEST_CASE("what the pages of the dialects show is what a user can write") {
   const Folder folder;
-  for (const std::string page : {"README", "from_atorch", "from_epl", "from_megatron"}) {
+  for (const std::string page :
+       {"README", "from_alpa", "from_atorch", "from_autodist", "from_epl", "from_megatron"}) {
     auto text = read_file("runtime/" + page + ".md", "test");
     size_t at = 0;
     if (page == "README") {
