@@ -468,12 +468,22 @@ for _, name in ipairs { "AutoLayerOption", "ManualLayerOption", "ManualStageOpti
   row(name, "works")
 end
 for _, name in ipairs { "init", "shutdown", "util.disable_tqdm_globally", "parallelize", "mark_pipeline_boundary",
-  "grad", "random.PRNGKey", "CreateStateParallel", "FollowParallel", "plan_to_method" } do
+  "grad", "random.PRNGKey", "assert_allclose", "CreateStateParallel", "FollowParallel", "plan_to_method" } do
   row(name, "works")
 end
 row("ray.init", "no effect", "ranks are the launcher's, which joins them")
 
-local cluster, boundaries, seed, joined, quiet
+local cluster, boundaries, seed, joined, made
+local more_keys = {}  -- of the job, by functions that belong to no section
+
+-- Sets a key of the job, also of the strategy that was made last.
+local function set_key(key, value)
+  more_keys[key] = value
+  if made then
+    made.set = made.set or {}
+    made.set[key] = value
+  end
+end
 
 -- The ranks that there are; a second call changes nothing, as there.
 module.init = dialect.at_user(function(given)
@@ -490,7 +500,10 @@ module.ray.init = dialect.at_user(function(given)
   joined = alpa.init { address = type(given) == "table" and (given.address or given[1]) or given or "auto" }
 end)
 
-function module.util.disable_tqdm_globally() quiet = true end
+function module.util.disable_tqdm_globally() set_key("train.progress", false) end
+
+-- The first step is compared with one device's before training begins; what is to be equal needs no name.
+function module.assert_allclose() set_key("train.check_gradients", true) end
 
 -- The job's seed, of first values and dropout.
 module.random.PRNGKey = dialect.at_user(function(number)
@@ -552,10 +565,8 @@ module.parallelize = dialect.at_user(function(given)
     strategy.warnings = strategy.warnings or {}
     table.insert(strategy.warnings, joined.warnings[1])
   end
-  if quiet then
-    strategy.set = strategy.set or {}
-    strategy.set["train.progress"] = false
-  end
+  made = strategy
+  for key, value in pairs(more_keys) do set_key(key, value) end
   return strategy
 end)
 
@@ -572,8 +583,6 @@ for library, names in pairs { jax = { "grad", "value_and_grad", "jit", "numpy" }
   row(library, "refused", from_job)
 end
 for name, why in pairs {
-  assert_allclose = "perigee train --check-gradients compares a step with one device's, and so does the job's "
-    .. "train.check_gradients",
   LocalPipelineParallel = "perigee train --check-gradients runs all ranks in one process" } do
   module[name] = elsewhere(name, "missing", why)
   row(name, "missing", why)
