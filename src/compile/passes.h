@@ -326,6 +326,10 @@ void stage_host_state(Draft& draft, const plan::Offload& offload);
 // that.
 void separate_gathers(Draft& draft, const Gradients& gradients);
 
+// Gives what sections of kept parts use within a microbatch, and sections of the others too (whole
+// weights and gradients of units), values of their own there.
+void separate_kept(Draft& draft);
+
 // Has collectives start as soon as what they read is there, packing included, and what unpacks
 // their results run just before it is needed. Collectives keep their order, so that all ranks start
 // them in one. Those that read parameters stay: gathering them early is a matter of memory.

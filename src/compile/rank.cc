@@ -233,12 +233,13 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
                            traces);
   if (given.kept) {
     auto kept = given.kept->graph;
+    const auto kept_gathers = place_gathers(kept.graph, plan, flats, &*given.kept->stage);
     const auto micro = cut_microbatches(kept.graph, plan.microbatches, common.loss);
     const auto kept_sections = make_micro_sections(micro.micro, &*given.kept->stage, true);
     const Source keeping{common.graph,        kept,       plan, spec, flats, rank, kept_sections,
                          &*given.kept->stage, common.loss};
-    make_microbatch_sections(draft, keeping, micro, gradients_of(keeping, source, gradients), {},
-                             inputs, accumulated, traces);
+    make_microbatch_sections(draft, keeping, micro, gradients_of(keeping, source, gradients),
+                             kept_gathers, inputs, accumulated, traces);
     draft.kept = stage->kept;
   }
   make_step_section(draft, source, gradients, microbatches.factor);
@@ -249,6 +250,7 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   offload_activations(draft, plan.offload);
   stage_host_state(draft, plan.offload);
   separate_gathers(draft, gradients);
+  separate_kept(draft);
   if (plan.communication.overlap) {
     put_products_beside(draft);
     order_collectives(draft);

@@ -101,8 +101,8 @@ class Checkpoint : public Method {
         {"keep", "list", "all but these ops run again (`mm`, `attention`)"},
         {"kept_microbatches", "integer",
          "with pipeline_parallel: of the microbatches in flight on a stage so many keep their "
-         "results, and the others run the scopes again; without zero2, fsdp and offloaded "
-         "activations; default 0"},
+         "results, and the others run the scopes again; without offloaded activations "
+         "and overlap's experts; default 0"},
         {"memory", "any",
          "bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it "
          "takes, the least arithmetic; default all"}};

@@ -78,14 +78,6 @@ void verify_kept_microbatches(const Plan& plan) {
          "before the one in front of it ends: leave kept_microbatches out, or experts",
          kept);
   }
-  for (const auto& unit : plan.units) {
-    if (unit.level < 2) continue;
-    fail(
-        "plan",
-        "beside microbatches of which {} are kept, gradients and parameters are whole, but unit {} "
-        "has them in parts (level {}): use zero1, or leave kept_microbatches out",
-        kept, unit.name, unit.level);
-  }
 }
 
 void verify_deferred(const Plan& plan, const graph::Graph& graph) {
