@@ -88,6 +88,12 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole);
 // backward op reads a copy of the forward op, made just before the first one that needs it.
 graph::Graph recompute(const graph::Graph& local, const plan::Recompute& plan);
 
+// Has the backward pass make anew what costs more to keep for it: what an all-gather brought
+// together of an activation is gathered again from the rank's own piece, which is kept instead
+// (Korthikanti et al. 2022); and where several microbatches are `in_flight`, each of which would
+// keep its own, parameters are cast again.
+graph::Graph make_again(graph::Graph local, bool in_flight);
+
 // What a region costs and brings on a rank, for each microbatch, whichever others run again.
 struct RegionCost {
   double flops = 0;   // run again

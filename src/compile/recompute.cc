@@ -3,6 +3,7 @@
 
 #include "compile/lower.h"
 #include "compile/passes.h"
+#include "compile/repeat.h"
 #include "graph/flops.h"
 #include "graph/ops.h"
 
@@ -46,33 +47,16 @@ bool is_repeated(const plan::Recompute& plan, const std::string& op) {
 class Recomputed {
  public:
   Recomputed(const Graph& graph, const plan::Recompute& plan)
-      : graph_(graph),
-        plan_(plan),
-        copy_(graph.values.size()),
-        region_(regions_of(graph, plan)),
-        moved_(graph.nodes.size(), -1),
-        wanted_by_(graph.nodes.size(), -1),
-        copied_(graph.nodes.size()) {
+      : graph_(graph), plan_(plan), region_(regions_of(graph, plan)) {
     find_kept();
   }
 
   Graph run() {
-    Graph result = graph_;
-    result.nodes.clear();
-    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      Node node = graph_.nodes[n];
-      if (node.phase == Phase::backward) {
-        node.each_operand([&](ValueId& v) { v = again(result, v); });
-        if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
-      }
-      moved_[n] = static_cast<NodeId>(result.nodes.size());
-      for (ValueId v : node.outputs) {
-        if (v.defined()) result.values[v.index].producer = moved_[n];
-      }
-      result.nodes.push_back(std::move(node));
-    }
-    // What only the backward pass read is not made in the forward pass.
-    return graph::eliminate_dead_code(std::move(result));
+    std::vector<bool> again(graph_.values.size());
+    for (size_t v = 0; v < again.size(); ++v) again[v] = runs_again({static_cast<int32_t>(v)});
+    auto repeated = repeat(graph_, again);
+    copied_ = std::move(repeated.copied);
+    return std::move(repeated.graph);
   }
 
   // After run().
@@ -145,56 +129,11 @@ class Recomputed {
            is_repeated(plan_, graph_.nodes[producer].op);
   }
 
-  // Returns what the backward pass reads for `v`; appends the copies that this takes.
-  ValueId again(Graph& result, ValueId v) {
-    if (!runs_again(v) || copy_[v.index].defined()) return runs_again(v) ? copy_[v.index] : v;
-    // The nodes to copy, found from the last one back and copied in their order.
-    std::vector<NodeId> wanted, open{graph_.values[v.index].producer};
-    while (!open.empty()) {
-      const auto n = open.back();
-      open.pop_back();
-      if (wanted_by_[n] == v.index) continue;
-      wanted_by_[n] = v.index;
-      wanted.push_back(n);
-      graph_.nodes[n].each_operand([&](ValueId operand) {
-        if (runs_again(operand) && !copy_[operand.index].defined()) {
-          open.push_back(graph_.values[operand.index].producer);
-        }
-      });
-    }
-    std::sort(wanted.begin(), wanted.end());
-    for (const auto n : wanted) copy_node(result, n);
-    return copy_[v.index];
-  }
-
-  void copy_node(Graph& result, NodeId n) {
-    copied_[n] = true;
-    Node node = graph_.nodes[n];
-    node.phase = Phase::backward;
-    node.forward_node = moved_[n];
-    node.each_operand([&](ValueId& v) {
-      if (runs_again(v)) v = copy_[v.index];
-    });
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      auto& out = node.outputs[r];
-      if (!out.defined()) continue;
-      const auto from = out;
-      out = result.add_value(graph_.type(from));
-      result.values[out.index].producer = static_cast<NodeId>(result.nodes.size());
-      result.values[out.index].result = static_cast<int32_t>(r);
-      copy_[from.index] = out;
-    }
-    result.nodes.push_back(std::move(node));
-  }
-
   const Graph& graph_;
   const plan::Recompute& plan_;
-  std::vector<ValueId> copy_;       // by value of the graph
-  std::vector<int> region_;         // by node
-  std::vector<NodeId> moved_;       // by node: its index in the result
-  std::vector<int32_t> wanted_by_;  // by node: the last value for which it was found
-  std::vector<bool> copied_;        // by node
-  std::vector<bool> kept_;          // by value
+  std::vector<int> region_;   // by node
+  std::vector<bool> copied_;  // by node
+  std::vector<bool> kept_;    // by value
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ void separate_kept(Draft& draft) {
   if (draft.kept.empty()) return;
   std::vector<uint8_t> used(draft.program.values.size());
   for (auto& section : draft.sections) {
-    const auto bit = section.part < 0 ? kOutside : is_kept(section.part) ? kKeeping : kAgain;
+    const auto bit = !section.part.defined() ? kOutside : section.part.kept ? kKeeping : kAgain;
     for (auto& part : section.instructions) {
       each_value(part.instruction, [&](ValueId v) { used[draft.root(v).index] |= bit; });
     }
@@ -51,7 +51,7 @@ void separate_kept(Draft& draft) {
     return twins[v.index] = made;
   };
   for (auto& section : draft.sections) {
-    if (section.part < 0 || !is_kept(section.part)) continue;
+    if (!section.part.kept) continue;
     for (auto& part : section.instructions) {
       each_value(part.instruction, [&](ValueId& v) {
         const auto root = static_cast<size_t>(draft.root(v).index);

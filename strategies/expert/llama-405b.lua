@@ -1,6 +1,6 @@
 -- Llama 3 405B on 8,192 H100: tensor 8, 16 stages, data 64 (Grattafiori et al. 2024, table 4: 430
 -- TFLOPs/s a GPU, MFU 43%). Chunks are one layer long, since the first has the embedding alone and
--- the last the output alone (section 3.3.2).
+-- the last the output alone (section 3.3.2); SwiGLU and rotary positions are one kernel each.
 -- When to use it: as the plan of experts that a search has to match.
 local m = require "perigee.methods"
 
@@ -13,6 +13,7 @@ return {
   methods = {
     m.parallel_mode { { "tensor", 8 }, { "data", 64 }, { "pipe", 16 } },
     m.half { dtype = "bf16" },
+    m.module_replace { "swiglu", "rotary" },
     m.tensor_parallel { sequence = true },
     m.pipeline_parallel { schedule = "interleaved", chunks = 8, starts = starts },
     m.overlap { receives = true },

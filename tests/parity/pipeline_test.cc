@@ -223,6 +223,48 @@ TEST_CASE("pipelines train as one device does beside other methods") {
   check(kMlp, R"([["pipe", 3]])", R"(["pipeline_parallel", {"starts": ["blocks.1", "head"]}])");
 }
 
+TEST_CASE("microbatches in flight keep no low copies of parameters") {
+  torch::manual_seed(5);
+  const auto given = built_in(kDeep, kRows, kMicrobatches, "float32");
+  const auto with = [&](const std::string& mesh, const std::string& more) {
+    return plan_of(given,
+                   fmt::format(R"([["parallel_mode", {}], ["half", {{"dtype": "bf16"}}],
+                                  ["gradient_accumulation", {{"microbatches": {}}}]{}])",
+                               mesh, kMicrobatches, more),
+                   kRows);
+  };
+  for (const char* schedule : {"1f1b", "interleaved", "zb1p"}) {
+    INFO(schedule);
+    const auto plan =
+        with(R"([["pipe", 2]])",
+             fmt::format(R"(, ["pipeline_parallel", {{"schedule": "{}"}}])", schedule));
+    DryRuns traces;
+    for (int64_t rank = 0; rank < 2; ++rank) {
+      const auto program = compile::compile(given.graph, plan, {}, rank, traces);
+      const auto kind = [&](compile::ValueId v) {
+        const auto frame = program.values[v.index].place.frame;
+        return frame < 0 ? compile::Frame::Kind::scratch : program.frames[frame].kind;
+      };
+      int casts = 0;
+      for (const auto& section : program.sections) {
+        for (const auto& instruction : section.instructions) {
+          if (instruction.op != "perigee::cast" || section.name == "step") continue;
+          const graph::Node node{.op = instruction.op, .args = instruction.args};
+          node.each_operand([&](compile::ValueId v) {
+            if (kind(v) != compile::Frame::Kind::persistent) return;
+            ++casts;
+            CHECK(kind(instruction.outputs.front()) != compile::Frame::Kind::microbatch);
+          });
+        }
+      }
+      CHECK(casts > 8);
+    }
+    const auto ranks = train(given, plan);
+    CHECK(compare(train(given, with(R"([["data", 1]])", ""))[0], ranks, 1e-2) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  }
+}
+
 TEST_CASE("pipeline_parallel says what cannot be staged") {
   const auto given = built_in(kDeep, kRows, kMicrobatches);
   const auto refused = [&](const std::string& mesh, const std::string& config) -> std::string {

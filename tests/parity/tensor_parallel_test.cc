@@ -1,5 +1,8 @@
 // The method tensor_parallel: the built-in models train as on one device, with negative controls.
+#include <set>
+
 #include "base/error.h"
+#include "search/memory_kinds.h"
 #include "tests/parity/support_built_in.h"
 #include "tests/parity/support_ranks.h"
 #include "tests/support/torch_test.h"
@@ -80,6 +83,58 @@ TEST_CASE("tensor_parallel without a collective, or with an average for a sum, i
                     }
                   }
                 })) != "");
+}
+
+// Bytes that a rank keeps for its backward pass.
+double saved(const Program& program) {
+  for (const auto& kind : search::memory_by_kind(program)) {
+    if (kind.name == "saved activations") return kind.bytes;
+  }
+  return 0;
+}
+
+TEST_CASE("with sequence sharding ranks keep their pieces and gather them again") {
+  for (const char* keys : {kGpt, kLlama}) {
+    INFO(keys);
+    torch::manual_seed(5);
+    const auto given = built_in(keys, kRows);
+    const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])"))[0];
+    const auto plan = plan_of(given, parallel(kTwo, kSequence) + "]");
+    DryRuns traces;
+    const auto program = compile::compile(given.graph, plan, {}, 0, traces);
+    std::set<int32_t> gathered;
+    const auto root = [&](compile::ValueId v) {
+      const auto base = program.values[v.index].view_of;
+      return (base.defined() ? base : v).index;
+    };
+    for (const auto& section : program.sections) {
+      for (const auto& instruction : section.instructions) {
+        if (instruction.phase == graph::Phase::forward) {
+          if (instruction.op == "comm::all_gather")
+            gathered.insert(root(instruction.outputs.front()));
+          continue;
+        }
+        const graph::Node node{.op = instruction.op, .args = instruction.args};
+        node.each_operand([&](compile::ValueId v) {
+          if (section.name != "step") CHECK(!gathered.contains(root(v)));
+        });
+      }
+    }
+    CHECK(gathered.size() >= 4);  // two in each block
+    const auto whole =
+        compile::compile(given.graph, plan_of(given, parallel(kTwo, "{}") + "]"), {}, 0, traces);
+    CHECK(saved(program) < 0.8 * saved(whole));
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+    CHECK(compare(one, train(given, plan, [](Program& wrong) {
+                    for (auto& section : wrong.sections) {
+                      std::erase_if(section.instructions, [](const Instruction& i) {
+                        return i.op == "comm::all_gather" && i.phase == graph::Phase::backward;
+                      });
+                    }
+                  })) != "");
+  }
 }
 
 TEST_CASE("tensor_parallel says what cannot be split") {
