@@ -151,15 +151,21 @@ function solver.assign(problem, options) end
 function solver.stages(problem, options) end
 
 ---Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return; or nil and why no plan fits.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), time_limit (seconds, then the best so far is taken), methods (a list that every plan has)
 ---@return table?, string?
 function solver.plan(pins) end
 
 ---Returns the best combinations by the model, best first, each with strategy, seconds, bytes, text and its numbers; or nil and why no plan fits.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), time_limit (seconds, then the best so far is taken), methods (a list that every plan has)
 ---@param most? integer how many; default 10
 ---@return table?, string?
 function solver.candidates(pins, most) end
+
+---Searches by trials: for each combination the best plan under its pins is made and judged. Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, `time`), combinations and trials; or nil and why no plan fits. Options count from 1.
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), time_limit (seconds, then the best so far is taken), methods (a list that every plan has)
+---@param options table variables (a list; each a list of options, tables of pins, of which a combination has one), algorithm (`bo`: Bayesian optimisation, `combination`: all of them, `random`), trials (at most; default 30), patience (`bo` ends where the best is older than so many trials; default 8), time_limit and measure in seconds (how long each plan's ops may be measured; default 0: simulated by what is known), seed
+---@return table?, string?
+function solver.search(pins, options) end
 
 ---What a plan takes: measured where this machine was, estimated elsewhere, and always said which.
 ---@class perigee.profiler

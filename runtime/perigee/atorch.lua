@@ -131,6 +131,7 @@ local arguments = {
   { "verbose", "boolean", false, with = "auto_accelerate" },
   { "time_limit", "number", nil, with = "build",
     check = function(seconds) if seconds <= 0 then return "must be above 0" end end },
+  { "sg_algo", "string", nil, lower = true, one_of = { "bo", "combination" }, with = "build" },
   { "find_unused_parameters", "boolean", false, no_effect = "the graph tells which parameters are unused" },
   { "sample_batch", "table", nil, check = check_sample, sets = set_sample },
   { "batch_size", "integer", nil, least = 1, sets = "job.batch.micro" },
@@ -144,8 +145,8 @@ local rules = {
     "finetune_strategy needs load_strategy, but there is none" },
   { function(o) return o.excluded and o.load_strategy and not o.finetune_strategy end, "excluded",
     "excluded %s limits a search, but load_strategy says it all: add finetune_strategy = true" },
-  { function(o) return o.time_limit and o.load_strategy and not o.finetune_strategy end, "time_limit",
-    "time_limit = %s bounds a search, but load_strategy says it all: add finetune_strategy = true" },
+  { function(o) return (o.time_limit or o.sg_algo) and o.load_strategy and not o.finetune_strategy end, "time_limit",
+    "time_limit and sg_algo are of a search, but load_strategy says it all: add finetune_strategy = true" },
   { function(o) return o.batch_size and o.sample_batch end, "sample_batch",
     "sample_batch and batch_size both say how many samples a microbatch has: give one of them" },
   { function(o) return o.included and o.load_strategy end, "included",
@@ -458,6 +459,39 @@ local function members(names)
   return all
 end
 
+-- Returns a variable of a search by trials: its options that nothing excludes, each { METHOD, PINS }.
+local function variable(out, list)
+  local options = {}
+  for _, option in ipairs(list) do
+    if not out[option[1]] then options[#options + 1] = option[2] end
+  end
+  return options
+end
+
+-- ATorch's searches: a variable for each of its groups; a combination's axes, microbatches and schedule are found by
+-- the planner.
+local function by_trials(draft, o, out)
+  local variables = {}
+  local function add(list) variables[#variables + 1] = variable(out, list) end
+  local precision = draft:uses_method("half") or draft:uses_method("amp_native") or draft:uses_method("fp8")
+  if not precision then
+    add { { "none", {} }, { "amp_native", { methods = { { "amp_native", { dtype = "bf16" } } } } } }
+  end
+  if draft.pins.zero == nil then
+    add { { "none", { zero = 0 } }, { "zero1", { zero = 1 } }, { "zero2", { zero = 2 } }, { "fsdp", { zero = 3 } } }
+  end
+  if draft.pins.tensor == nil and draft.pins.pipe == nil and not draft.axes.tensor and not draft.axes.pipe then
+    add { { "none", { tensor = 1, pipe = 1 } }, { "parallel_mode", {} } }
+  end
+  if not draft:uses_method("module_replace") then
+    add { { "none", {} }, { "module_replace", { methods = { { "module_replace" } } } } }
+  end
+  if draft.pins.checkpoint == nil then
+    add { { "none", { checkpoint = false } }, { "checkpoint", { checkpoint = true } } }
+  end
+  draft.trials = { algorithm = o.sg_algo, variables = variables, time_limit = o.time_limit }
+end
+
 -- Makes a search of it: what is fixed becomes pins, precision stays, the rest is found.
 local function search(draft, o)
   local out, wanted = members(o.excluded), {}
@@ -484,8 +518,12 @@ local function search(draft, o)
   if out.pipeline_parallel or out.mixed_parallel then draft:pin("pipe", 1) end
   if out.checkpoint then draft:pin("checkpoint", false) end
   if out.zero1 and out.zero2 and out.fsdp then draft:pin("zero", 0) end
-  if o.time_limit then draft:pin("time_limit", o.time_limit) end
   draft.search = true
+  if o.sg_algo then
+    by_trials(draft, o, out)
+  elseif o.time_limit then
+    draft:pin("time_limit", o.time_limit)
+  end
   draft.accept = function(found)
     local has = {}
     for _, item in ipairs(found) do has[type(item) == "table" and item[1] or item] = true end

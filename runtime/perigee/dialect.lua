@@ -42,6 +42,7 @@
 --   alone        of one section, which may be joined with another; where that needs the other, unfinished = "why"
 --   search       also with pins: the strategy is searched around what is fixed (perigee.solver.plan); else it is the
 --                list of methods. accept(methods) may refuse what is found
+--   trials       options of perigee.solver.search, by which it is then searched
 --   later        function(methods, graph), which changes them when the model is known
 --   events       functions that observe the training, { step = function(report) end }
 --   ranks        which ranks the mesh has, in its order
@@ -360,6 +361,20 @@ local function methods_of(draft)
   return list
 end
 
+-- Returns the methods of the best trial that is accepted.
+function M.search_by_trials(draft, pins)
+  local found, why = solver.search(pins, draft.trials)
+  local best
+  for _, trial in ipairs(found and found.trials or {}) do
+    local good = trial.strategy and (not draft.accept or draft.accept(trial.strategy))
+    if good and (not best or trial.seconds < best.seconds) then best = trial end
+  end
+  if not best then
+    error("[" .. draft.origin.dialect .. "] " .. (why or "no plan that was tried has what is asked for"), 0)
+  end
+  return best.strategy
+end
+
 -- Returns the strategy of a draft: plain data, but for `methods`, which is a function where a plan is searched.
 local function strategy_of(draft)
   local methods = methods_of(draft)
@@ -373,6 +388,7 @@ local function strategy_of(draft)
     end
     for name, value in pairs(draft.pins) do pins[name] = value end
     methods = function()
+      if draft.trials then return M.search_by_trials(draft, pins) end
       local found, why = solver.plan(pins)
       if found and draft.accept and not draft.accept(found) then
         found, why = nil, "no plan has what is asked for"

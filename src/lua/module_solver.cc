@@ -93,6 +93,17 @@ int candidates(lua_State* L, const Function&) {
                 [&] { return planner_of(L, "solver.candidates").candidates(pins_of(L, 1), most); });
 }
 
+int search(lua_State* L, const Function&) {
+  auto given = to_json(L, 2, "options");
+  return or_why(L, [&] {
+    auto found = planner_of(L, "solver.search").search(pins_of(L, 1), given);
+    for (auto& trial : found["trials"]) {
+      for (auto& index : trial["options"]) index = index.get<int64_t>() + 1;
+    }
+    return found;
+  });
+}
+
 }  // namespace
 
 Module solver_module() {
@@ -105,31 +116,45 @@ Module solver_module() {
                        "methods (a list that every plan has)"};
   const Parameter options{"options", "table?",
                           "solver (`auto`, `labels` or `ilp`) and time_limit in seconds"};
-  return {"perigee.solver",
-          "The exact solvers, and the search for a plan. Indices of `choice` count from 1.",
-          {{"assign",
-            {{"problem", "table", "ops, edges, memory_limit, ...: as in `perigee solve`"}, options},
-            "table",
-            "Chooses one option per op. Returns status, time, lower_bound, memory, choice.",
-            assign},
-           {"stages",
-            {{"problem", "table", "layers, devices, microbatches, submeshes, candidates"}, options},
-            "table",
-            "Cuts layers into pipeline stages. `submesh` counts from 0, as in a file. Returns "
-            "status, time, lower_bound, choice.",
-            stages},
-           {"plan",
-            {pins},
-            "table?, string?",
-            "Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a "
-            "list of methods to add to or to return; or nil and why no plan fits.",
-            plan},
-           {"candidates",
-            {pins, {"most", "integer?", "how many; default 10"}},
-            "table?, string?",
-            "Returns the best combinations by the model, best first, each with strategy, seconds, "
-            "bytes, text and its numbers; or nil and why no plan fits.",
-            candidates}}};
+  return {
+      "perigee.solver",
+      "The exact solvers, and the search for a plan. Indices of `choice` count from 1.",
+      {{"assign",
+        {{"problem", "table", "ops, edges, memory_limit, ...: as in `perigee solve`"}, options},
+        "table",
+        "Chooses one option per op. Returns status, time, lower_bound, memory, choice.",
+        assign},
+       {"stages",
+        {{"problem", "table", "layers, devices, microbatches, submeshes, candidates"}, options},
+        "table",
+        "Cuts layers into pipeline stages. `submesh` counts from 0, as in a file. Returns "
+        "status, time, lower_bound, choice.",
+        stages},
+       {"plan",
+        {pins},
+        "table?, string?",
+        "Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a "
+        "list of methods to add to or to return; or nil and why no plan fits.",
+        plan},
+       {"candidates",
+        {pins, {"most", "integer?", "how many; default 10"}},
+        "table?, string?",
+        "Returns the best combinations by the model, best first, each with strategy, seconds, "
+        "bytes, text and its numbers; or nil and why no plan fits.",
+        candidates},
+       {"search",
+        {pins,
+         {"options", "table",
+          "variables (a list; each a list of options, tables of pins, of which a combination "
+          "has one), algorithm (`bo`: Bayesian optimisation, `combination`: all of them, "
+          "`random`), trials (at most; default 30), patience (`bo` ends where the best is older "
+          "than so many trials; default 8), time_limit and measure in seconds (how long each "
+          "plan's ops may be measured; default 0: simulated by what is known), seed"}},
+        "table?, string?",
+        "Searches by trials: for each combination the best plan under its pins is made and "
+        "judged. Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, "
+        "`time`), combinations and trials; or nil and why no plan fits. Options count from 1.",
+        search}}};
 }
 
 }  // namespace perigee::lua

@@ -26,6 +26,12 @@ class Planner {
   // data, pipe, microbatches, micro, zero, ...}.
   virtual nlohmann::json candidates(const nlohmann::json& pins, int64_t most) = 0;
 
+  // Searches by trials (search/trials.h; `options` as parse_trials reads them), each the best plan
+  // under the pins and one combination's. Returns {strategy, seconds, bytes, ended, combinations,
+  // trials: [{options, seconds, bytes, strategy} or {options, refused}]}. Throws Error, with
+  // Status::infeasible where none fits.
+  virtual nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options) = 0;
+
   // Returns {seconds, bubble_ratio, measured_share, peak_bytes} of a strategy's plan, by the
   // simulator: from what was measured here, the rest estimated.
   virtual nlohmann::json estimate(const nlohmann::json& strategy, const Defined& defined) = 0;

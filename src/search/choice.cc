@@ -69,6 +69,11 @@ Pins parse_pins(const Json& table) {
     else if (key == "zero") {
       pins.zero = static_cast<int>(count(value, key, 0));
       if (*pins.zero > 3) fail("search", "zero is 0, 1, 2 or 3, but got {}", *pins.zero);
+    } else if (key == "time_limit") {
+      if (!value.is_number() || !(value.get<double>() > 0)) {
+        fail("search", "time_limit must be seconds above 0, but got {}", value.dump());
+      }
+      pins.time_limit = value.get<double>();
     } else if (key == "schedule") {
       if (!value.is_string()) fail("search", "schedule must be a name, but got {}", value.dump());
       pins.schedule = value;

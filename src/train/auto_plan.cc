@@ -1,6 +1,8 @@
 #include "train/auto_plan.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -9,6 +11,7 @@
 #include "methods/method.h"
 #include "search/method_costs.h"
 #include "search/report.h"
+#include "search/trials.h"
 #include "train/local_cluster.h"
 #include "train/profiling.h"
 #include "train/step_spec.h"
@@ -93,6 +96,53 @@ json AutoPlanner::candidates(const json& pins, int64_t most) {
                       {"optimizer", parts.optimizer}}}});
   }
   return list;
+}
+
+json AutoPlanner::search(const json& pins, const json& options) {
+  auto& known = searches_[pins.dump() + options.dump()];
+  if (!known.is_null()) return known;
+  search::Variables variables;
+  const auto asked = search::parse_trials(options, variables);
+  const auto attempt = [&](search::Trial& trial, double left) {
+    auto limited = trial.pins;
+    if (std::isfinite(left)) limited["time_limit"] = std::max(left, 1e-3);
+    const auto found = find(limited);
+    trial.strategy = found.best.strategy;
+    trial.seconds = found.best.seconds;
+    trial.bytes = found.best.peak_bytes;
+    if (asked.measure <= 0) return;
+    const auto taken = measure(trial.strategy, std::min(asked.measure, std::max(left, 1e-3)), {});
+    trial.seconds = taken["seconds"];
+    trial.bytes = taken["peak_bytes"];
+  };
+  const auto now = [] {
+    const auto since = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(since).count();
+  };
+  const auto tried = search::run_trials(pins, variables, asked, attempt, now);
+  if (tried.best < 0) {
+    throw Error(Status::infeasible, "search",
+                fmt::format("no plan fits: {} of {} combinations were tried{}", tried.list.size(),
+                            tried.combinations,
+                            tried.list.empty() ? "" : "; the last: " + tried.list.back().refused));
+  }
+  auto list = json::array();
+  for (const auto& trial : tried.list) {
+    json row = {{"options", trial.options}};
+    if (trial.refused.empty()) {
+      row["strategy"] = trial.strategy;
+      row["seconds"] = trial.seconds;
+      row["bytes"] = trial.bytes;
+    } else {
+      row["refused"] = trial.refused;
+    }
+    list.push_back(std::move(row));
+  }
+  const auto& best = tried.list[static_cast<size_t>(tried.best)];
+  known = {{"strategy", best.strategy}, {"seconds", best.seconds},
+           {"bytes", best.bytes},       {"ended", tried.ended},
+           {"trials", std::move(list)}, {"combinations", tried.combinations}};
+  return known;
 }
 
 methods::Request AutoPlanner::method_request() const {

@@ -25,6 +25,7 @@ class AutoPlanner : public lua::Planner {
 
   nlohmann::json plan(const nlohmann::json& pins) override;
   nlohmann::json candidates(const nlohmann::json& pins, int64_t most) override;
+  nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options) override;
   nlohmann::json estimate(const nlohmann::json& strategy, const lua::Defined& defined) override;
   nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
                        const lua::Defined& defined) override;
@@ -46,7 +47,8 @@ class AutoPlanner : public lua::Planner {
   cost::Cluster cluster_;
   Known known_;
   cost::NoMeasurements estimates_;
-  std::map<std::string, nlohmann::json> plans_;  // by pins
+  std::map<std::string, nlohmann::json> plans_;     // by pins
+  std::map<std::string, nlohmann::json> searches_;  // by pins and options
 };
 
 }  // namespace perigee::train

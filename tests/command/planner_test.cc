@@ -158,6 +158,14 @@ return function(job, graph)
   assert(#costs == 3 and costs[1].method == "pipeline_parallel" and costs[1].refused)
   assert(costs[2].seconds > 0 and costs[2].bytes < 0)  -- works again, keeps less
   assert(costs[3].bytes > 0)  -- messages have memory of their own
+  local tried = assert(solver.search({ data = 2 }, { algorithm = "combination", variables = {
+    { { zero = 0 }, { zero = 1 }, { zero = 0, data = 1 } }, { { checkpoint = false }, { checkpoint = true } } } }))
+  assert(tried.ended == "all" and tried.combinations == 6 and #tried.trials == 4)
+  for _, trial in ipairs(tried.trials) do assert(trial.seconds >= tried.seconds and #trial.options == 2) end
+  local few = assert(solver.search({}, { trials = 2, time_limit = 100, variables = { { { zero = 0 }, { zero = 1 } } } }))
+  assert(#few.trials <= 2 and few.seconds > 0)
+  local none, why = solver.search({ zero = 9 }, { variables = { { {} } } })
+  assert(none == nil and why:find("zero is 0, 1, 2 or 3"))
   local one = profiler.costs(more, "checkpoint")
   assert(#one == 1 and one[1].seconds == costs[2].seconds)
   return best

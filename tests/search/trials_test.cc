@@ -1,0 +1,95 @@
+// Searches by trials: what is tried, in which order, and when it ends.
+#include "search/trials.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "base/error.h"
+
+using namespace perigee;
+using nlohmann::json;
+using search::Trial;
+using search::TrialOptions;
+using search::Variables;
+
+namespace {
+
+const Variables kVariables = {
+    {{{"zero", 0}}, {{"zero", 1}}, {{"zero", 3}}},
+    {{{"tensor", 1}, {"pipe", 1}}, json::object()},
+    {json::object(), {{"methods", {{"amp_native", {{"dtype", "bf16"}}}}}}}};
+
+// Plans take less with more of everything; level 3 does not fit.
+void attempt(Trial& trial, double) {
+  if (trial.pins["zero"] == 3) fail("test", "no plan fits");
+  trial.seconds = 10.0 - trial.pins["zero"].get<double>() - double(trial.pins["methods"].size()) -
+                  (trial.pins.contains("tensor") ? 0.0 : 0.5);
+  trial.strategy = trial.pins;
+}
+
+search::Trials run(const TrialOptions& options, const json& common = json::object()) {
+  double now = 0;
+  return search::run_trials(common, kVariables, options, attempt, [&] { return now++; });
+}
+
+}  // namespace
+
+TEST_CASE("combination tries every legal combination, and tells which have no plan") {
+  const auto all = run({.algorithm = "combination", .trials = 2});
+  CHECK(all.ended == "all");
+  CHECK(all.combinations == 12);
+  REQUIRE(all.list.size() == 12);
+  std::set<std::vector<int>> seen;
+  for (const auto& trial : all.list) {
+    seen.insert(trial.options);
+    CHECK((trial.refused == "[test] no plan fits") == (trial.pins["zero"] == 3));
+  }
+  CHECK(seen.size() == 12);
+  const auto& best = all.list[static_cast<size_t>(all.best)];
+  CHECK(best.options == std::vector<int>{1, 1, 1});
+  CHECK(best.seconds == 7.5);
+  // What is pinned for all leaves the combinations that agree; methods add up.
+  const auto some = run({.algorithm = "combination"}, {{"zero", 1}, {"methods", {"half"}}});
+  CHECK(some.list.size() == 4);
+  CHECK(some.list[static_cast<size_t>(some.best)].pins["methods"].size() == 2);
+  for (const auto& trial : some.list) CHECK(trial.pins["methods"][0] == "half");
+}
+
+TEST_CASE("searches by trials end by trials, patience or time") {
+  const auto random = run({.algorithm = "random", .trials = 5});
+  CHECK(random.ended == "trials");
+  CHECK(random.list.size() == 5);
+  const auto patient = run({.algorithm = "bo", .trials = 100, .patience = 2});
+  CHECK(patient.ended == "patience");
+  CHECK(std::ssize(patient.list) - 1 - patient.best == 3);
+  const auto whole = run({.algorithm = "bo", .trials = 100, .patience = 0});
+  CHECK(whole.ended == "all");
+  CHECK(whole.list[static_cast<size_t>(whole.best)].seconds == 7.5);
+  // The clock moves one second with each trial; the first always runs.
+  const auto timed = run({.algorithm = "combination", .time_limit = 4.5});
+  CHECK(timed.ended == "time");
+  CHECK(timed.list.size() == 4);
+  CHECK(run({.algorithm = "combination", .time_limit = 0.5}).list.size() == 1);
+}
+
+TEST_CASE("options of a search by trials are checked") {
+  const auto parse = [](const json& table) {
+    Variables variables;
+    const auto options = search::parse_trials(table, variables);
+    return std::pair(options, variables);
+  };
+  const auto [options, variables] = parse({{"algorithm", "combination"},
+                                           {"time_limit", 2.5},
+                                           {"variables", {{{{"zero", 1}}, json::array()}}}});
+  CHECK(options.algorithm == "combination");
+  CHECK(options.time_limit == 2.5);
+  REQUIRE(variables.size() == 1);
+  CHECK(variables[0][1] == json::object());
+  CHECK_THROWS_WITH(parse({{"trails", 3}}), Catch::Contains("did you mean \"trials\"?"));
+  CHECK_THROWS_WITH(parse({{"time_limit", 0}}), Catch::Contains("time_limit = 0"));
+  CHECK_THROWS_WITH(parse({{"trials", 0}}), Catch::Contains("at least 1, but got 0"));
+  CHECK_THROWS_WITH(run({.algorithm = "combinations"}),
+                    Catch::Contains("did you mean \"combination\"?"));
+  CHECK_THROWS_WITH(search::run_trials({}, {{}}, {}, attempt, [] { return 0.0; }),
+                    Catch::Contains("at least one option"));
+}
