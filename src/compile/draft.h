@@ -67,7 +67,7 @@ struct Draft {
   // With a pipeline: in which order the stage runs the sections of its parts, each op by the part's
   // position among the stage's as its chunk.
   std::vector<PipelineOp> order;
-  std::vector<Span> turns;        // by position in `order`: which ops run in turns (find_turns)
+  std::vector<Span> turns;           // by position in `order`: which ops run in turns (find_turns)
   std::map<PartId, int64_t> copies;  // of each part's frame, at least
   std::vector<bool> kept;  // by microbatch: runs the sections of kept parts; empty: none does
   // Of the first so many microbatches the sections of deferred weight gradients run behind `order`,

@@ -25,10 +25,10 @@ struct RowParts {
 
 // One of the pieces: a collective of its own.
 struct RowPiece {
-  std::vector<mesh::Range> rows;        // of the matrix, in the order of the piece's flat image
-  std::vector<int64_t> lengths;  // rows of each rank's part
-  int64_t in_image = 0;          // rows in front of it, where the pieces' images follow each other
-  int64_t in_part = 0;           // rows in front of it, of this rank's part
+  std::vector<mesh::Range> rows;  // of the matrix, in the order of the piece's flat image
+  std::vector<int64_t> lengths;   // rows of each rank's part
+  int64_t in_image = 0;           // rows in front of it, where the pieces' images follow each other
+  int64_t in_part = 0;            // rows in front of it, of this rank's part
 
   int64_t count() const;
 };

@@ -50,3 +50,34 @@ TEST_CASE("a strategy of ATorch's is searched, saved and loaded, or there is non
   CHECK_THAT(run_job("[atorch]\nload_strategy = [\"halff\"]\n").error,
              Catch::Contains("there is no method \"halff\", did you mean \"half\"?"));
 }
+
+TEST_CASE("ATorch's searches try combinations of its groups") {
+  const Folder folder;
+  const auto found = [&](const std::string& options) {
+    return run(folder,
+               "local atorch = require 'perigee.atorch'\nreturn function(job, graph)\n"
+               "  local ok, _, best, why = atorch.auto_accelerate { model = graph, " +
+                   options + " }\n  if not ok then error(why, 0) end\n  return best\nend",
+               "gpt");
+  };
+  const auto all = found("sg_algo = 'bo', time_limit = 9");
+  CHECK(all.error == "");
+  const auto& asked = all.plan["search"]["trials"];
+  CHECK(asked["algorithm"] == "bo");
+  CHECK(asked["time_limit"] == 9);
+  // Precision, zero, axes, module_replace, checkpoint.
+  REQUIRE(asked["variables"].size() == 5);
+  CHECK(asked["variables"][1].size() == 4);
+  CHECK(all.plan["precision"]["dtype"] == "bfloat16");  // of the fastest trial
+  const auto some = found(
+      "sg_algo = 'combination', excluded = { 'fsdp', 'zero1', 'amp_native' }, included = { "
+      "'module_replace' }");
+  CHECK(some.error == "");
+  const auto& fewer = some.plan["search"]["trials"]["variables"];
+  REQUIRE(fewer.size() == 4);
+  CHECK(fewer[0].size() == 1);
+  CHECK(fewer[1] == json::parse(R"([{"zero": 0}, {"zero": 2}])"));
+  const auto timed = found("time_limit = 60");
+  CHECK(timed.plan["search"]["time_limit"] == 60);
+  CHECK(!timed.plan["search"].contains("trials"));
+}

@@ -1,4 +1,6 @@
 // Megatron-Core's names (runtime/perigee/megatron.lua).
+#include "base/error.h"
+#include "lua/strategy.h"
 #include "tests/lua/support_dialect.h"
 
 using namespace perigee;
@@ -8,4 +10,42 @@ using nlohmann::json;
 TEST_CASE("Megatron's options are all there, and do what they say") {
   check_table("megatron", "ModelParallelConfig");
   check_effects("megatron");
+}
+
+TEST_CASE("functions that observe the training are called with a report of each step") {
+  const Folder folder;
+  const auto file = folder.write(
+      "s.lua",
+      "local megatron = require 'perigee.megatron'\nlocal seen = {}\n"
+      "return megatron.ModelParallelConfig {\n"
+      "  timers = function(report) seen[#seen + 1] = 'timers ' .. report.step "
+      "print(table.concat(seen, ', ')) end,\n"
+      "  finalize_model_grads_func = function(e) seen[#seen + 1] = 'finalize ' .. e.at end,\n"
+      "  no_sync_func = function(e) seen[#seen + 1] = 'no sync ' .. e.begin .. ' to ' .. e['end'] "
+      "end }");
+  std::vector<std::string> printed;
+  auto with = options();
+  with.print = [&](std::string_view text) { printed.emplace_back(text); };
+  lua::StrategyScript script(file, with);
+  REQUIRE(script.observes("step"));
+  const auto section = [](const char* name, double begin, double end) {
+    return json{{"name", name}, {"begin", begin}, {"end", end}};
+  };
+  const auto sections = json::array({section("micro_first", 0, 1), section("micro", 1, 2),
+                                     section("micro_last", 2, 3), section("step", 3, 4)});
+  script.notify("step", {{"step", 7}, {"grad_norm", 1.5}, {"sections", sections}});
+  CHECK(printed == std::vector<std::string>{"finalize 3, no sync 0 to 2, timers 7"});
+
+  const auto refused = [&](const std::string& events) {
+    return run(folder, "return { methods = {}, events = " + events + " }", "gpt").error;
+  };
+  CHECK(refused("{ step = print }") == "");
+  CHECK_THAT(refused("{ steps = print }"), Catch::Contains("did you mean \"step\"?"));
+  CHECK_THAT(refused("{ step = 1 }"),
+             Catch::Contains("the event step is a function, but got number"));
+  lua::StrategyScript fails(
+      folder.write("f.lua",
+                   "return { methods = {},\nevents = { step = function() error 'no' end } }"),
+      options());
+  CHECK_THROWS_WITH(fails.notify("step", json::object()), Catch::Contains("f.lua:2: no"));
 }

@@ -33,6 +33,25 @@ TEST_CASE("a dialect's mistakes are errors at the user's line") {
   CHECK_THAT(error("1"), Catch::Contains("ModelParallelConfig has no option 1"));
 }
 
+TEST_CASE("an error of a dialect has the user's line, also where the call ends the script") {
+  const Folder folder;
+  const auto error = [&](const std::string& text) { return run(folder, text, "gpt").error; };
+  CHECK_THAT(error("local m = require 'perigee.megatron'\n\nreturn m.ModelParallelConfig {\n"
+                   "  fp17 = true,\n}\n"),
+             Catch::Contains("s.lua:3: [megatron] ModelParallelConfig has no option \"fp17\""));
+  CHECK_THAT(
+      error("local alpa = require 'perigee.alpa'\nlocal function method()\n  local count = 0\n"
+            "  return alpa.DataParallel { num_micro_batches = count }\nend\n"
+            "local m = method()\nreturn alpa.parallelize(m)"),
+      Catch::Contains("s.lua:6: [alpa] num_micro_batches must be at least 1"));
+  CHECK_THAT(error("local epl = require 'perigee.epl'\nif epl then\n  epl.init()\nend\n"
+                   "return epl.init()"),
+             Catch::Contains("s.lua:5: [epl] init is called once"));
+  // A binding's error, too.
+  CHECK_THAT(error("local mesh = require 'perigee.mesh'\nreturn mesh.new({\n { 'tensor', 0 } })"),
+             Catch::Contains("s.lua:2: "));
+}
+
 TEST_CASE("every option refuses a wrong type and a wrong name at the user's line") {
   const Folder folder;
   std::multimap<std::string, std::pair<std::string, std::string>> functions = {

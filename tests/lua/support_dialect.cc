@@ -66,13 +66,13 @@ std::vector<std::vector<std::string>> lines_of(const std::string& file) {
   return result;
 }
 
+}  // namespace
+
 lua::Options options() {
   lua::Options options;
   options.runtime_folder = "runtime";
   return options;
 }
-
-}  // namespace
 
 json rows_of(const std::string& dialect) {
   lua::State state(options());
@@ -82,20 +82,84 @@ json rows_of(const std::string& dialect) {
 
 namespace {
 
-// A planner that answers with what it was asked, as a decision.
+// A planner that answers with what it was asked, as a decision, and has a few plans to choose from.
 class Echo : public lua::Planner {
  public:
   json plan(const json& pins) override {
     pins_ = pins;
     return pins.value("methods", json::array());
   }
-  json candidates(const json&, int64_t) override { return json::array(); }
-  json estimate(const json&, const lua::Defined&) override { return {{"seconds", 1.0}}; }
+  json candidates(const json& pins, int64_t most) override {
+    pins_ = pins;
+    json list = json::array();
+    for (const int64_t micro : {8, 4, 2, 1}) {
+      for (const int64_t pipe : {1, 2, 4}) {
+        for (const int64_t tensor : {1, 2}) {  // the model has two heads
+          const int64_t data = 4 / pipe / tensor;
+          if (data < 1 || micro % data != 0 || std::ssize(list) == most) continue;
+          const auto free = [&](const char* pin, int64_t size) {
+            return pins.value(pin, size) == size;
+          };
+          if (!free("pipe", pipe) || !free("tensor", tensor) || !free("data", data)) continue;
+          list.push_back(candidate(pins, tensor, data, pipe, micro / data));
+        }
+      }
+    }
+    return list;
+  }
+  // One plan for each option of the first variable, the last the fastest.
+  json search(const json& pins, const json& options) override {
+    pins_ = pins;
+    pins_["trials"] = options;
+    json trials = json::array();
+    double seconds = 10;
+    for (const auto& option : options["variables"][0]) {
+      auto strategy = json::array();  // an empty list may come as an object
+      for (const auto& method : pins.value("methods", json::array())) strategy.push_back(method);
+      for (const auto& method : option.value("methods", json::array())) strategy.push_back(method);
+      trials.push_back({{"strategy", strategy}, {"seconds", seconds--}, {"options", {1}}});
+    }
+    return {{"trials", trials}};
+  }
+  // The more ranks a layer is split over, the slower and smaller.
+  json estimate(const json& strategy, const lua::Defined&) override {
+    double tensor = 1;
+    for (const auto& axis : strategy[0][1]) {
+      if (axis[0] == "tensor") tensor = axis[1];
+    }
+    return {{"seconds", tensor}, {"peak_bytes", 8.0 * (1 << 30) / tensor}};
+  }
   json measure(const json&, double, const lua::Defined&) override { return {{"seconds", 1.0}}; }
   json costs(const json&, const std::string&, const lua::Defined&) override {
     return json::array();
   }
   json pins_ = json::object();
+
+ private:
+  static json candidate(const json& pins, int64_t tensor, int64_t data, int64_t pipe,
+                        int64_t micro) {
+    const int64_t count = 8 / (data * micro);
+    const auto use = [](const char* name, const json& config) {
+      return json::array({name, config});
+    };
+    auto axes = json::array();
+    for (const auto& [name, size] :
+         {std::pair("tensor", tensor), std::pair("data", data), std::pair("pipe", pipe)}) {
+      if (size > 1 || name == std::string("data")) axes.push_back(use(name, size));
+    }
+    auto methods = json::array(
+        {use("parallel_mode", axes), use("gradient_accumulation", {{"microbatches", count}})});
+    if (tensor > 1) methods.push_back(use("tensor_parallel", json::object()));
+    if (pipe > 1) {
+      auto starts = json::array({"blocks.2"});
+      if (pipe == 4) starts = {"blocks.1", "blocks.2", "blocks.3"};
+      methods.push_back(use("pipeline_parallel",
+                            {{"schedule", pins.value("schedule", "1f1b")}, {"starts", starts}}));
+    }
+    for (const auto& method : pins["methods"]) methods.push_back(method);
+    return {{"strategy", methods}, {"tensor", tensor},      {"data", data},   {"pipe", pipe},
+            {"micro", micro},      {"microbatches", count}, {"seconds", 1.0}, {"text", "a plan"}};
+  }
 };
 
 Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int64_t world = 0) {
@@ -107,6 +171,7 @@ Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int6
                                                     .world = std::max<int64_t>(world, 1),
                                                     .world_given = world > 0});
   outcome.said = plan::explain(plan);
+  outcome.observes = script.observes("step");
   plan.decisions.clear();
   outcome.plan = json::parse(plan::print(plan));
   outcome.plan["search"] = planner.pins_;
@@ -142,8 +207,8 @@ bool contains(const std::string& text, const std::string& part) {
 namespace {
 
 // Checks what a case says: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE", "warning
-// TEXT", "says TEXT" (a decision), "error TEXT" (at the user's line), or "fails TEXT" (when the
-// plan is made).
+// TEXT", "says TEXT" (a decision), "event step" (a function observes it), "error TEXT" (at the
+// user's line), or "fails TEXT" (when the plan is made).
 void check_case(const std::string& expected, const Outcome& without, const Outcome& with) {
   const auto blank = expected.find(' ');
   const auto kind = expected.substr(0, blank);
@@ -171,6 +236,10 @@ void check_case(const std::string& expected, const Outcome& without, const Outco
     INFO(path << ": " << value(without).dump() << " and " << value(with).dump());
     CHECK(value(with) != value(without));
     if (rest.size() > path.size()) CHECK(value(with) == json::parse(rest.substr(path.size() + 1)));
+  } else if (kind == "event") {
+    CHECK(with.observes);
+    CHECK_FALSE(without.observes);
+    CHECK(with.plan == without.plan);
   } else if (kind == "says") {
     CHECK(contains(with.said, rest));
     CHECK_FALSE(contains(without.said, rest));

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "graph/graph.h"
+#include "lua/state.h"
 #include "methods/method.h"
 
 namespace perigee::test {
@@ -21,6 +22,9 @@ struct Folder {
   std::string write(const std::string& name, std::string_view text) const;
 };
 
+// Returns what scripts run with: the shipped modules, and nothing to print to.
+lua::Options options();
+
 // Returns the table of a dialect.
 nlohmann::json rows_of(const std::string& dialect);
 
@@ -29,7 +33,8 @@ struct Outcome {
   std::string error;
   methods::Strategy strategy;
   nlohmann::json plan = nlohmann::json::object();
-  std::string said;  // the plan's decisions
+  std::string said;       // the plan's decisions
+  bool observes = false;  // each step, by a function
 };
 
 // Runs a script on a model, for so many ranks (0: as many as it asks for).

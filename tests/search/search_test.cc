@@ -235,17 +235,3 @@ TEST_CASE("the same search gives the same plan, with its reasons") {
   CHECK_THAT(text, Catch::Contains("it is bound by"));
   CHECK_THAT(text, Catch::Contains("longer"));
 }
-
-TEST_CASE("a time limit ends the search with the best so far and a bound that holds") {
-  Asked whole({.blocks = 6, .batch = 8}, 4), limited({.blocks = 6, .batch = 8}, 4);
-  const auto best = whole.find(cluster(4));
-  CHECK(!best.timed_out);
-  limited.request.pins.time_limit = 1e-9;
-  const auto found = limited.find(cluster(4));
-  CHECK(found.timed_out);
-  CHECK(found.looked_at < best.looked_at);
-  CHECK(found.best.judged);
-  CHECK(found.lower_bound <= best.lower_bound);
-  const auto told = plan::explain(found.plan);
-  CHECK_THAT(told, Catch::Contains("the time limit of 0.001 us") && Catch::Contains("ended the search"));
-}
