@@ -83,19 +83,24 @@ std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& p
   std::vector<Gather> gathers;
   for (size_t u = 0; u < uses.size(); ++u) {
     const auto& use = uses[u];
-    // So many uses before its own, as far as the bytes go that are gathered ahead, and not while
+    // So many units before its own, as far as the bytes go that are gathered ahead, and not while
     // the unit is still there from before.
     const int64_t depth = use.phase == Phase::forward ? communication.prefetch_forward
                                                       : communication.prefetch_backward;
     NodeId before = use.first;
-    int64_t bytes = bytes_of(use);
-    for (size_t ahead = 1; ahead <= static_cast<size_t>(depth) && ahead <= u; ++ahead) {
+    int64_t bytes = bytes_of(use), units = 0;
+    // A unit's flat tensors, of several types or cuts, are used together and count as one.
+    std::pair last{flats[use.flat].unit, use.phase};
+    for (size_t k = depth > 0 ? u : 0; k-- > 0;) {
+      const auto& earlier = uses[k];
+      const std::pair unit{flats[earlier.flat].unit, earlier.phase};
+      if (unit != last && ++units > depth) break;
       if (communication.prefetch_bytes > 0 && bytes > communication.prefetch_bytes) break;
-      const auto& earlier = uses[u - ahead];
       if (earlier.flat == use.flat) break;
       if (stage && section_of(*stage, earlier.first) != section_of(*stage, use.first)) break;
       before = earlier.first;
       bytes += bytes_of(earlier);
+      last = unit;
     }
     for (const auto& other : uses) {
       if (&other != &use && other.flat == use.flat && other.last < use.first) {

@@ -88,11 +88,9 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole);
 // backward op reads a copy of the forward op, made just before the first one that needs it.
 graph::Graph recompute(const graph::Graph& local, const plan::Recompute& plan);
 
-// Has the backward pass make anew what costs more to keep for it: what an all-gather brought
-// together of an activation is gathered again from the rank's own piece, which is kept instead
-// (Korthikanti et al. 2022); and where several microbatches are `in_flight`, each of which would
-// keep its own, parameters are cast again.
-graph::Graph make_again(graph::Graph local, bool in_flight);
+// Has the backward pass cast parameters anew: where several microbatches are in flight, each would
+// keep its own low copy of them.
+graph::Graph cast_again(graph::Graph local);
 
 // What a region costs and brings on a rank, for each microbatch, whichever others run again.
 struct RegionCost {

@@ -121,7 +121,7 @@ shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int6
   local.graph = simplify_views(std::move(local.graph));
   if (plan.microbatches * plan::copies_of(plan) > 1) set_batch_dims(local.graph, common.graph);
   if (again) local.graph = recompute(local.graph, plan.recompute);
-  local.graph = make_again(std::move(local.graph), plan.pipeline.cuts());
+  if (plan.pipeline.cuts()) local.graph = cast_again(std::move(local.graph));
   local.inputs.clear();
   for (const auto& input : local.graph.inputs) {
     local.inputs.push_back(placements.at({input.kind, input.name}));

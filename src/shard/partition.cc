@@ -25,7 +25,22 @@ struct Version {
   ValueId local;
   graph::Phase phase;
   bool original = false;
+  bool gathered = false;  // from pieces that are there as well
+  bool piece = false;     // such a piece: for the backward pass of what is pinned whole
 };
+
+// Whether the path brings pieces together, and does nothing else.
+bool gathers(const Path& path) {
+  bool any = false;
+  for (const auto& step : path.steps) {
+    any = any || step.kind == Step::Kind::all_gather;
+    if (step.kind != Step::Kind::all_gather && step.kind != Step::Kind::zigzag &&
+        step.kind != Step::Kind::restore) {
+      return false;
+    }
+  }
+  return any;
+}
 
 class Partition {
  public:
@@ -81,16 +96,17 @@ class Partition {
     versions_[input.value.index] = {{wanted, cut, graph::Phase::forward, true}};
   }
 
-  // Returns the value lying as `wanted`, from the version that is cheapest to bring there. A
-  // parameter that is gathered in the forward pass is gathered again in the backward pass: it is
-  // not kept between them.
+  // Returns the value lying as `wanted`, from the version that is cheapest to bring there. What is
+  // gathered in the forward pass is gathered again in the backward pass: it is not kept between
+  // them, its pieces are (Korthikanti et al. 2022).
   ValueId bring(ValueId v, const Placements& wanted, const graph::Node& consumer) {
     auto& versions = versions_[v.index];
     const Path* best = nullptr;
     const Version* from = nullptr;
     for (const auto& version : versions) {
-      const bool kept =
-          version.original || !is_parameter_[v.index] || version.phase == consumer.phase;
+      if (version.piece && version.phase == consumer.phase && versions.size() > 1) continue;
+      const bool kept = version.original || version.phase == consumer.phase ||
+                        !(is_parameter_[v.index] || version.gathered);
       if (!kept) continue;
       if (version.placements == wanted) return version.local;
       const auto& path = redistributor_.path(graph_.type(v), version.placements, wanted);
@@ -100,7 +116,8 @@ class Partition {
     }
     const auto local = emit_path(local_.graph, from->local, *best, graph_.type(v), wanted,
                                  plan_.mesh, rank_, consumer);
-    versions.push_back({wanted, local, consumer.phase, false});
+    versions.push_back({wanted, local, consumer.phase, false,
+                        graph::is_floating(graph_.type(v).dtype) && gathers(*best)});
     return local;
   }
 
@@ -130,8 +147,13 @@ class Partition {
       const auto& placements = sharding_.results[n][r];
       versions_[v.index].push_back({placements, results[r], node.phase, true});
       if (sharding_.values[v.index] != placements) {
-        // Pinned elsewhere: from here on it lies only there.
+        // Pinned elsewhere: from here on it lies only there, unless it can be gathered again.
         const auto moved = bring(v, sharding_.values[v.index], node);
+        auto& versions = versions_[v.index];
+        if (versions.back().gathered && node.phase == graph::Phase::forward) {
+          versions.front().piece = true;
+          continue;
+        }
         versions_[v.index] = {{sharding_.values[v.index], moved, node.phase, true}};
       }
     }

@@ -21,6 +21,9 @@ namespace perigee::train {
 
 using nlohmann::json;
 
+// Plans of a trial that are compiled and simulated.
+constexpr size_t kJudgedOfTrial = 3;
+
 AutoPlanner::AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
                          std::string runtime_folder)
     : source_(std::move(source)),
@@ -106,7 +109,9 @@ json AutoPlanner::search(const json& pins, const json& options) {
   const auto attempt = [&](search::Trial& trial, double left) {
     auto limited = trial.pins;
     if (std::isfinite(left)) limited["time_limit"] = std::max(left, 1e-3);
-    const auto found = find(limited);
+    auto few = request(limited);
+    few.most_judged = kJudgedOfTrial;
+    const auto found = search::find(few, cluster_, known_.times(), known_.traces());
     trial.strategy = found.best.strategy;
     trial.seconds = found.best.seconds;
     trial.bytes = found.best.peak_bytes;

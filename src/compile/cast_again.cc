@@ -1,7 +1,4 @@
-// What is made again for the backward pass although it need not be: keeping it would cost more.
-#include <algorithm>
-#include <string_view>
-
+// Low copies of parameters that no microbatch keeps.
 #include "compile/lower.h"
 #include "compile/passes.h"
 #include "compile/repeat.h"
@@ -23,16 +20,10 @@ ValueId first_operand(const Node& node) {
   return first;
 }
 
-// Puts what is gathered into another order, and computes nothing.
-bool moves_alone(const std::string& op) { return shows_operand(op) || op == "aten::cat"; }
-
 class Again {
  public:
-  Again(const Graph& graph, bool in_flight)
-      : graph_(graph),
-        in_flight_(in_flight),
-        is_parameter_(graph.values.size()),
-        again_(graph.values.size()) {
+  explicit Again(const Graph& graph)
+      : graph_(graph), is_parameter_(graph.values.size()), again_(graph.values.size()) {
     for (const auto& input : graph.inputs) {
       is_parameter_[input.value.index] = input.kind == graph::Input::Kind::parameter;
     }
@@ -60,29 +51,22 @@ class Again {
   const std::vector<bool>& values() const { return again_; }
 
  private:
+  // Casts of parameters, and what shows them.
   bool is_again(const Node& node) const {
     const auto from = first_operand(node);
     if (!from.defined()) return false;
-    // Whatever this rank's piece is: all ranks must choose alike.
-    if (node.op == "comm::all_gather") {
-      return graph::is_floating(graph_.type(node.outputs.front()).dtype);
-    }
-    if (node.op == "perigee::cast") return in_flight_ && is_parameter_[from.index];
-    if (!moves_alone(node.op)) return false;
-    bool all = true;
-    node.each_operand([&](ValueId v) { all = all && again_[v.index]; });
-    return all;
+    if (node.op == "perigee::cast") return is_parameter_[from.index];
+    return shows_operand(node.op) && !node.find("part") && again_[from.index];
   }
 
   const Graph& graph_;
-  const bool in_flight_;
   std::vector<bool> is_parameter_, again_;  // by value
 };
 
 }  // namespace
 
-Graph make_again(Graph local, bool in_flight) {
-  Again again(local, in_flight);
+Graph cast_again(Graph local) {
+  Again again(local);
   if (!again.find()) return local;
   return repeat(local, again.values()).graph;
 }
