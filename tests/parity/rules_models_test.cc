@@ -71,7 +71,7 @@ const char* const kWhole =
     "4 x forward all_reduce(tensor) [24, 96]\n"
     "1 x forward all_reduce(tensor) [4, 6, 96]\n";
 const char* const kScattered =
-    "5 x backward all_gather(tensor) [4, 6, 96]\n"
+    "10 x backward all_gather(tensor) [4, 6, 96]\n"
     "5 x backward reduce_scatter(tensor) [4, 3, 96]\n"
     "5 x forward all_gather(tensor) [4, 6, 96]\n"
     "1 x forward all_reduce(tensor) [2, 24]\n"

@@ -99,7 +99,7 @@ TEST_CASE("sharded sequences move what theory says") {
     CHECK(counts(keys, R"([["sequence", 2]])", R"(["sequence_parallel", {}])") ==
           "8 x backward all_to_all\n8 x forward all_to_all\n");
     CHECK(counts(keys, R"([["context", 2]])", R"(["context_parallel", {}])") ==
-          "4 x backward reduce_scatter\n4 x forward all_gather\n");
+          "4 x backward all_gather\n4 x backward reduce_scatter\n4 x forward all_gather\n");
     // Keys with values go to each other rank; their gradients to each and home.
     CHECK(counts(keys, R"([["context", 3]])", R"(["context_parallel", {"attention": "ring"}])") ==
           "10 x backward shift\n4 x forward shift\n");
