@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -20,7 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kNodesJudged = 8000;
 // Candidates that are kept in case programs turn out to take more time or memory than the model
 // says; of a small graph, and of one for which one plan is judged.
-constexpr size_t kKept = 32, kKeptOfLarge = 12;
+constexpr size_t kKept = 32, kKeptOfLarge = 24;
 // However large the graph, so many plans are judged where the simulator contradicts the model.
 constexpr size_t kContradicted = 5;
 // That is where another is expected to take less than this share of the best one's time.
@@ -129,8 +130,10 @@ class Search {
     log::debug("auto: {} combinations ranked at {:.0f} ms", combinations_, milliseconds());
     // By how much the simulator differs from the model, for plans of one kind: judging goes on
     // where the model, so corrected, expects a better plan than the best.
-    std::map<std::pair<bool, bool>, double> ratio;
-    const auto kind = [](const Choice& c) { return std::pair(c.zero >= 2, c.pipe > 1); };
+    std::map<std::tuple<bool, bool, bool>, double> ratio;
+    const auto kind = [](const Choice& c) {
+      return std::tuple(c.zero >= 2, c.pipe > 1, c.tensor > 1);
+    };
     const auto expected = [&](const Candidate& candidate) {
       const auto known = ratio.find(kind(candidate.choice));
       return candidate.estimate.seconds * (known == ratio.end() ? 1 : known->second);
