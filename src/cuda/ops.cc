@@ -39,10 +39,6 @@ Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
   if (const auto found = own.find(op.name); found != own.end()) {
     if (auto kernel = found->second(Arguments(op), context)) return kernel;
   }
-  if (op.name.starts_with("perigee::adafactor_") || op.name.starts_with("perigee::muon_")) {
-    fail("exec",
-         "adafactor and muon step parameters on a CPU, but the device is a GPU (use adamw)");
-  }
   if (auto kernel = exec::reference_op(op)) return kernel;
   return exec::dispatcher_kernel(op);
 }

@@ -401,6 +401,12 @@ const std::map<std::string_view, Maker> kOps = {
     {"perigee::nll_backward", nll_backward},
     {"perigee::label_weight", label_weight},
     {"perigee::step_average", step_average},
+    {"perigee::adafactor_", adafactor},
+    {"perigee::adafactor_moments_", adafactor_moments},
+    {"perigee::adafactor_sums_", adafactor_sums},
+    {"perigee::muon_", muon},
+    {"perigee::muon_update_", muon_update},
+    {"perigee::orthogonalize_", orthogonalize},
 };
 
 }  // namespace

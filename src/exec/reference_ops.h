@@ -16,6 +16,14 @@ Kernel fp8_amax(const Arguments& arguments);
 Kernel fp8_scale(const Arguments& arguments);
 Kernel fp8_history(const Arguments& arguments);
 
+// Steps of adafactor and muon (graph/ops.h), on any device.
+Kernel adafactor_sums(const Arguments& arguments);
+Kernel adafactor_moments(const Arguments& arguments);
+Kernel adafactor(const Arguments& arguments);
+Kernel muon_update(const Arguments& arguments);
+Kernel orthogonalize(const Arguments& arguments);
+Kernel muon(const Arguments& arguments);
+
 // exec::dropout, or what does the same where the tensors lie.
 using Dropout = void (*)(const at::Tensor& self, at::Tensor& out, double p,
                          const RandomStream& stream, const RandomBlock& block);

@@ -1,5 +1,8 @@
 // What a GPU computes, against the CPU's reference. Everything runs on the CPU's device too, so
 // that the cases themselves are tested on a machine without a GPU.
+#include <cmath>
+#include <map>
+
 #include "exec/cuda.h"
 #include "exec/kernels/kernels.h"
 #include "exec/reference_ops.h"
@@ -33,16 +36,16 @@ std::vector<std::shared_ptr<Device>> devices() {
 Op op_for(const std::string& name, const Named& tensors, const Args& args, const Types& types) {
   Op op{.name = name, .args = {}, .outputs = {types.begin(), types.end()}};
   int32_t next = 0;
-  // A repeated name is a list.
-  std::vector<graph::ValueId> list;
+  // Those named "gradients*" are a list "gradients".
+  std::map<std::string, std::vector<graph::ValueId>> lists;
   for (const auto& [key, tensor] : tensors) {
-    if (key == "tensors") {
-      list.push_back({next++});
+    if (key.ends_with('*')) {
+      lists[key.substr(0, key.size() - 1)].push_back({next++});
     } else {
       op.args.emplace_back(key, graph::ValueId{next++});
     }
   }
-  if (!list.empty()) op.args.emplace_back("tensors", list);
+  for (const auto& [key, list] : lists) op.args.emplace_back(key, list);
   op.args.insert(op.args.end(), args.begin(), args.end());
   return op;
 }
@@ -141,6 +144,100 @@ TEST_CASE("random numbers and dropout are the same on every device") {
                   0, draw);
 }
 
+// A parameter of some shape in two boxes along its first dim, each with what it is stepped by.
+struct TwoBoxes {
+  TwoBoxes(at::ScalarType type, std::vector<int64_t> whole) : shape(std::move(whole)) {
+    for (const int64_t begin : {int64_t{0}, int64_t{2}}) {
+      auto box = shape;
+      box[0] = begin == 0 ? 2 : shape[0] - 2;
+      for (auto* list : {&weights, &gradients, &states}) {
+        list->push_back(at::randn(box, at::kDouble).to(type));
+      }
+      begins.push_back(begin);
+      for (size_t d = 1; d < shape.size(); ++d) begins.push_back(0);
+    }
+  }
+  Named with(Named named, bool states_too, const char* state) const {
+    for (const auto& w : weights) named.emplace_back("weights*", w);
+    for (const auto& g : gradients) named.emplace_back("gradients*", g);
+    for (const auto& s : states) {
+      if (states_too) named.emplace_back(state, s.abs());
+    }
+    return named;
+  }
+
+  std::vector<int64_t> shape, begins;
+  std::vector<at::Tensor> weights, gradients, states;
+};
+
+TEST_CASE("adafactor is the same on every device") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const bool skips = GENERATE(false, true);
+  at::manual_seed(7);
+  const auto scale = f64(skips ? std::nan("") : 0.5);
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{5}, {5, 3}, {4, 3, 2}, {3, 4, 2, 6}}) {
+    const TwoBoxes boxes(type, shape);
+    const bool factored = shape.size() > 1;
+    std::vector<int64_t> rows(shape.begin(), shape.end() - 1), columns = rows;
+    if (factored) columns.back() = shape.back();
+    const auto count = [](const std::vector<int64_t>& list) {
+      int64_t n = 1;
+      for (auto size : list) n *= size;
+      return n;
+    };
+    const auto sums = at::rand({factored ? count(rows) + count(columns) + 1 : 1}, at::kDouble);
+    Named states = {{"scale", scale}};
+    if (factored) {
+      states.emplace_back("row_var", at::rand(rows, at::kDouble).to(type));
+      states.emplace_back("col_var", at::rand(columns, at::kDouble).to(type));
+    }
+    const Args where = {{"begins", boxes.begins}, {"shape", shape}};
+    if (!skips) {
+      same_everywhere("perigee::adafactor_sums_",
+                      boxes.with({{"self", sums}, {"scale", scale}}, false, ""), where, {}, 1e-9);
+    }
+    auto more = where;
+    more.emplace_back("beta2_decay", -0.8);
+    auto given = states;
+    given.insert(given.end(), {{"self", f64(3)}, {"sums", sums}, {"step", f64(4)}});
+    same_everywhere("perigee::adafactor_moments_", boxes.with(given, !factored, "variance*"), more,
+                    {}, tolerance(type));
+    more = where;
+    more.insert(more.end(), {{"clip_threshold", 1.0}, {"weight_decay", 0.1}});
+    given = states;
+    given.insert(given.end(),
+                 {{"sums", sums}, {"norm", f64(9)}, {"lr", f64(1e-2)}, {"step", f64(4)}});
+    same_everywhere("perigee::adafactor_", boxes.with(given, !factored, "variance*"), more, {},
+                    tolerance(type));
+  }
+}
+
+TEST_CASE("muon is the same on every device") {
+  const auto type = GENERATE(at::kFloat, at::kDouble);
+  const bool skips = GENERATE(false, true), nesterov = GENERATE(false, true);
+  at::manual_seed(8);
+  const auto scale = f64(skips ? std::nan("") : 0.5);
+  const TwoBoxes boxes(type, {5, 3});
+  const auto matrix = [&] { return at::randn({5, 3}, at::kDouble).to(type); };
+  Named in = {{"self", matrix()}, {"scale", scale}};
+  for (const auto& s : boxes.states) in.emplace_back("momentum_buffer*", s);
+  for (const auto& g : boxes.gradients) in.emplace_back("gradients*", g);
+  same_everywhere("perigee::muon_update_", in,
+                  {{"begins", boxes.begins}, {"momentum", 0.9}, {"nesterov", nesterov}}, {},
+                  tolerance(type));
+  in = {{"update", matrix()}, {"lr", f64(1e-2)}, {"scale", scale}};
+  for (const auto& w : boxes.weights) in.emplace_back("weights*", w);
+  same_everywhere("perigee::muon_", in, {{"begins", boxes.begins}, {"weight_decay", 0.1}}, {},
+                  tolerance(type));
+  for (const auto& x : {matrix(), matrix().t().contiguous()}) {
+    same_everywhere(
+        "perigee::orthogonalize_",
+        {{"squares", at::zeros({2, 3, 3}, type)}, {"other", at::zeros_like(x)}, {"self", x}},
+        {{"steps", int64_t{5}}}, {}, type == at::kDouble ? 1e-9 : 1e-3);
+  }
+}
+
 TEST_CASE("optimizers are the same on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const double step = GENERATE(1.0, 7.0);
@@ -217,8 +314,8 @@ TEST_CASE("copies, sums and norms are the same on every device") {
                   tolerance(type));
   same_everywhere("perigee::scale_", {{"self", a}, {"scale", f64(0.3)}}, {}, {}, tolerance(type));
   same_everywhere("perigee::squared_norm",
-                  {{"tensors", a}, {"tensors", b}, {"tensors", at::randn({1000003}).to(type)}}, {},
-                  {{DType::float64, {}}}, 1e-10);
+                  {{"tensors*", a}, {"tensors*", b}, {"tensors*", at::randn({1000003}).to(type)}},
+                  {}, {{DType::float64, {}}}, 1e-10);
   same_everywhere("perigee::clip_scale", {{"squared_norm", f64(9)}},
                   {{"max_norm", 0.5}, {"factor", 0.25}},
                   {{DType::float64, {}}, {DType::float64, {}}}, 1e-12);
