@@ -91,7 +91,7 @@ function methods.half(config) end
 function methods.offload(config) end
 
 ---What a step does at the same time, or in one pass, beside what it does so anyway (grad_comm overlaps the reduction of gradients, fsdp the gathering of units, offload its copies; all weight gradients are delayed by the schedules zb1p, zb2p and zbv of pipeline_parallel).
----@param config? table config: accumulate (boolean): matrix products add to the gradient that they are a part of, with several microbatches; default false; step (boolean): the optimizer steps a bucket of gradients as soon as it is reduced; without clip_norm and loss scale; default false; receives (boolean): a pipeline's stage receives what its next section needs while one runs, into memory of its own; default false; slices (integer): a matrix product whose sums are all-reduced (tensor_parallel) is cut into so many pieces of rows, one of which is reduced while the next is computed; default 1; deferred_head (any): the weight gradient of the vocabulary head, with pipeline_parallel: true has it computed behind all else of the last stage, a number that of so many microbatches at most, whose activations and gradients stay until then; default false; head (string): deferred_head: the head's weight; default that of the largest product behind which there is only the loss.
+---@param config? table config: accumulate (boolean): matrix products add to the gradient that they are a part of, with several microbatches; default false; step (boolean): the optimizer steps a bucket of gradients as soon as it is reduced; without clip_norm and loss scale; default false; receives (boolean): a pipeline's stage receives what its next section needs while one runs, into memory of its own; default false; slices (integer): a matrix product whose sums are reduced over ranks, or whose rows are gathered (tensor_parallel, with and without sequence), is cut into so many pieces of rows, one of which moves while another is computed; default 1; sliced (list): which of them: gathers, sums (of the forward pass), gradient_sums; default all; whole (list): scopes (`blocks.*.attn.qkv`) or module types, some of which the model has, whose products are not cut; default none; deferred_head (any): the weight gradient of the vocabulary head, with pipeline_parallel: true has it computed behind all else of the last stage, a number that of so many microbatches at most, whose activations and gradients stay until then; default false; head (string): deferred_head: the head's weight; default that of the largest product behind which there is only the loss; experts (boolean): a microbatch's backward pass and the next one's forward pass run in turns: while one's rows go to their experts or back (expert_parallel), the other computes; with several microbatches, in a pipeline where its schedule has the two side by side (of 1f1b, extra = the stages behind, or eager_1f1b, keep stages from waiting for each other); default false.
 ---@return table
 function methods.overlap(config) end
 
@@ -151,18 +151,18 @@ function solver.assign(problem, options) end
 function solver.stages(problem, options) end
 
 ---Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return; or nil and why no plan fits.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), time_limit (seconds, then the best so far is taken), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), methods (a list that every plan has)
 ---@return table?, string?
 function solver.plan(pins) end
 
 ---Returns the best combinations by the model, best first, each with strategy, seconds, bytes, text and its numbers; or nil and why no plan fits.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), time_limit (seconds, then the best so far is taken), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), methods (a list that every plan has)
 ---@param most? integer how many; default 10
 ---@return table?, string?
 function solver.candidates(pins, most) end
 
 ---Searches by trials: for each combination the best plan under its pins is made and judged. Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, `time`), combinations and trials; or nil and why no plan fits. Options count from 1.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), time_limit (seconds, then the best so far is taken), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), methods (a list that every plan has)
 ---@param options table variables (a list; each a list of options, tables of pins, of which a combination has one), algorithm (`bo`: Bayesian optimisation, `combination`: all of them, `random`), trials (at most; default 30), patience (`bo` ends where the best is older than so many trials; default 8), time_limit and measure in seconds (how long each plan's ops may be measured; default 0: simulated by what is known), seed
 ---@return table?, string?
 function solver.search(pins, options) end
@@ -222,6 +222,10 @@ function host.suggest(name, names) end
 ---@param prefix string what their names begin with, such as `EPL_`
 ---@return table
 function host.environment(prefix) end
+
+---Returns "FILE:LINE: ", where the user's script calls into a module of Perigee's.
+---@return string
+function host.place() end
 
 ---Returns the text's value; null is nil.
 ---@param text string JSON
