@@ -24,6 +24,10 @@ Kernel muon_update(const Arguments& arguments);
 Kernel orthogonalize(const Arguments& arguments);
 Kernel muon(const Arguments& arguments);
 
+// Newton and Schulz' iteration with the quintic of Jordan et al. 2024 on x [r, c]: singular values
+// below one go to about one. `squares` [2, s, s], s = min(r, c), and `next` [r, c] are its memory.
+void newton_schulz(const at::Tensor& x, const at::Tensor& squares, at::Tensor next, int64_t steps);
+
 // exec::dropout, or what does the same where the tensors lie.
 using Dropout = void (*)(const at::Tensor& self, at::Tensor& out, double p,
                          const RandomStream& stream, const RandomBlock& block);

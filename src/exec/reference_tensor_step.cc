@@ -207,6 +207,18 @@ Kernel muon_update(const Arguments& a) {
   };
 }
 
+void newton_schulz(const Tensor& x, const Tensor& squares, Tensor next, int64_t steps) {
+  const bool flat = x.size(0) <= x.size(1);
+  auto square = squares.select(0, 0), mixed = squares.select(0, 1);
+  for (int64_t k = 0; k < steps; ++k) {
+    flat ? at::mm_out(square, x, x.t()) : at::mm_out(square, x.t(), x);
+    at::addmm_out(mixed, square, square, square, -4.7750, 2.0315);
+    flat ? at::addmm_out(next, x, mixed, x, 3.4445, 1)
+         : at::addmm_out(next, x, x, mixed, 3.4445, 1);
+    x.copy_(next);
+  }
+}
+
 Kernel orthogonalize(const Arguments& a) {
   return [self = a.operand("self"), squares = a.operand("squares"), other = a.operand("other"),
           steps = a.integer("steps")](Operands in, Results, const Draw&) {
@@ -214,16 +226,7 @@ Kernel orthogonalize(const Arguments& a) {
     if (x.numel() == 0) return;
     const auto wide = x.to(at::kDouble);
     x.copy_(wide / (wide.norm() + 1e-7));
-    const bool flat = x.size(0) <= x.size(1);
-    auto square = in[squares].select(0, 0), mixed = in[squares].select(0, 1);
-    auto next = in[other];
-    for (int64_t k = 0; k < steps; ++k) {
-      flat ? at::mm_out(square, x, x.t()) : at::mm_out(square, x.t(), x);
-      at::addmm_out(mixed, square, square, square, -4.7750, 2.0315);
-      flat ? at::addmm_out(next, x, mixed, x, 3.4445, 1)
-           : at::addmm_out(next, x, x, mixed, 3.4445, 1);
-      x.copy_(next);
-    }
+    newton_schulz(x, in[squares], in[other], steps);
   };
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
+#include "exec/reference_ops.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -68,7 +69,6 @@ Kernel muon_update(const Arguments& a) {
   };
 }
 
-// Newton and Schulz' iteration with the quintic of Jordan et al.: singular values go to about one.
 Kernel orthogonalize(const Arguments& a) {
   return [self = a.operand("self"), squares = a.operand("squares"), other = a.operand("other"),
           steps = a.integer("steps")](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
@@ -86,16 +86,7 @@ Kernel orthogonalize(const Arguments& a) {
         store(p, i, static_cast<Wide<T>>(load(p, i) / (norm + 1e-7)));
       }
     });
-    const bool flat = x.size(0) <= x.size(1);
-    auto square = in[squares].select(0, 0), mixed = in[squares].select(0, 1);
-    auto next = in[other];
-    for (int64_t k = 0; k < steps; ++k) {
-      flat ? at::mm_out(square, x, x.t()) : at::mm_out(square, x.t(), x);
-      at::addmm_out(mixed, square, square, square, -4.7750, 2.0315);
-      flat ? at::addmm_out(next, x, mixed, x, 3.4445, 1)
-           : at::addmm_out(next, x, x, mixed, 3.4445, 1);
-      std::memcpy(x.mutable_data_ptr(), next.const_data_ptr(), x.nbytes());
-    }
+    newton_schulz(x, in[squares], in[other], steps);
   };
 }
 
