@@ -111,6 +111,12 @@ class Overlap : public Method {
       if (field == std::string_view("whole")) {
         overlap.whole = scopes_of_any(*request.graph, names);
       } else {
+        const auto known = plan::Overlap::all_sliced();
+        for (const auto& kind : names) {
+          if (std::find(known.begin(), known.end(), kind) != known.end()) continue;
+          fail("overlap", "sliced has {}, but got \"{}\"{}", join(known), kind,
+               did_you_mean(kind, known));
+        }
         overlap.sliced = names;
       }
     }

@@ -301,6 +301,12 @@ TEST_CASE("overlap that cannot be is refused with the reason") {
   CHECK_THAT(why(kTensor, R"(["tensor_parallel", {}], ["overlap", {"slices": 0}])"),
              Catch::Contains("at least 1"));
   CHECK_THAT(why(kTensor, R"(["overlap", {"slices": 2}])"), Catch::Contains("the step has none"));
+  CHECK_THAT(why(kTensor, kSequence + R"(, ["overlap", {"slices": 2, "sliced": ["sum"]}])"),
+             Catch::Contains("but got \"sum\", did you mean \"sums\"?"));
+  CHECK_THAT(why(kTensor, kSequence + R"(, ["overlap", {"slices": 2, "whole": ["**.none"]}])"),
+             Catch::Contains("it has none like \"**.none\""));
+  CHECK_THAT(why(kTensor, kSequence + R"(, ["overlap", {"whole": ["**.qkv"]}])"),
+             Catch::Contains("give slices = 2"));
   CHECK_THAT(why(kOne, R"(["overlap", {"step": true}])", {.clip_norm = 1.0}),
              Catch::Contains("clip_norm"));
   CHECK_THAT(why(kOne, R"(["overlap", {"step": true}])", {.optimizer = "muon"}),
