@@ -37,6 +37,7 @@ perigee_dependency(spdlog HEADER spdlog/spdlog.h LIBRARIES spdlog
 perigee_dependency(json HEADER nlohmann/json.hpp)
 perigee_dependency(toml HEADER toml++/toml.h)
 perigee_dependency(cli11 HEADER CLI/CLI.hpp)
+perigee_dependency(mimalloc HEADER mimalloc.h LIBRARIES mimalloc)
 perigee_dependency(xxhash HEADER xxhash.h)
 perigee_dependency(luajit HEADER luajit.h SUFFIX luajit-2.1 LIBRARIES luajit-5.1)
 perigee_dependency(sqlite HEADER sqlite3.h LIBRARIES sqlite3)
