@@ -233,7 +233,8 @@ local rules = {
     "delay_wgrad_compute is not available yet with virtual_pipeline_model_parallel_size: leave one of them out" },
   { function(o) return o.defer_embedding_wgrad_compute and o.pipeline_model_parallel_size == 1 end,
     "defer_embedding_wgrad_compute",
-    "defer_embedding_wgrad_compute leaves products to the end of a pipeline's step, but pipeline_model_parallel_size is 1" },
+    "defer_embedding_wgrad_compute leaves products to the end of a pipeline's step, "
+      .. "but pipeline_model_parallel_size is 1" },
   { function(o) return o.defer_embedding_wgrad_compute and not o.gradient_accumulation_fusion end,
     "defer_embedding_wgrad_compute",
     "defer_embedding_wgrad_compute needs gradient_accumulation_fusion, but that is false" },
