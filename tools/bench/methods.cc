@@ -231,7 +231,10 @@ int main(int argc, char** argv) {
       {"overlap step", R"(["grad_comm", {"bucket_mb": 1}], ["overlap", {"step": true}])"}};
   std::vector<Way> tensor = {
       {"tensor parallel", R"(["tensor_parallel", {}])"},
-      {"overlap in 2 slices", R"(["tensor_parallel", {}], ["overlap", {"slices": 2}])"}};
+      {"overlap in 2 slices", R"(["tensor_parallel", {}], ["overlap", {"slices": 2}])"},
+      {"sequence", R"(["tensor_parallel", {"sequence": true}])"},
+      {"sequence, overlap in 2 slices",
+       R"(["tensor_parallel", {"sequence": true}], ["overlap", {"slices": 2}])"}};
   std::vector<Way> context = {
       {"context parallel, all_gather", R"(["context_parallel", {}])"},
       {"all_gather, no load_balance", R"(["context_parallel", {"load_balance": false}])"},
