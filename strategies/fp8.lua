@@ -1,7 +1,7 @@
 -- Linear layers multiply eight-bit floats (E4M3, E5M2 for gradients), scaled by the largest magnitude
 -- of earlier microbatches; sums, parameters and the optimizer's state stay as they were.
--- When to use it: on devices that multiply eight-bit floats, or to see what that would do to a
--- model: the numbers are the same on every device.
+-- When to use it: on devices that multiply eight-bit floats, which then do, or to see what that
+-- would do to a model: elsewhere products are emulated.
 local m = require "perigee.methods"
 
 return {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "cuda/ops.h"
+#include "exec/step_number.h"
 
 namespace perigee::cuda {
 namespace {
@@ -26,12 +27,15 @@ struct Common {
         step(a.operand("step")),
         scale(a.optional_operand("scale")),
         noise(a.optional_operand("noise")),
+        weight_decay(a, "weight_decay"),
         guarded(a.flag("guarded", false)) {}
 
   StepScalars now(Operands in) const {
     return {.lr = scalar(in, lr),
             .step = scalar(in, step),
             .scale = scalar(in, scale),
+            .weight_decay = scalar(in, weight_decay.position()),
+            .fixed_weight_decay = weight_decay.attribute(),
             .guarded = guarded};
   }
 
@@ -69,6 +73,7 @@ struct Common {
 
   std::string name;
   int self, gradient, lr, step, scale, noise;
+  exec::StepNumber weight_decay;
   bool guarded;
 };
 
@@ -76,7 +81,6 @@ Kernel make_adam(const Arguments& a, bool decoupled) {
   const AdamNumbers numbers = {.beta1 = a.number("beta1", 0.9),
                                .beta2 = a.number("beta2", 0.999),
                                .eps = a.number("eps", 1e-8),
-                               .weight_decay = a.number("weight_decay", 0.0),
                                .decoupled = decoupled};
   return [c = Common(a), numbers, first = a.operand("exp_avg"), second = a.operand("exp_avg_sq")](
              Operands in, Results, const Draw&) {
@@ -162,17 +166,21 @@ Kernel clip_scale(const Arguments& a, const OpContext&) {
 Kernel update_loss_scale(const Arguments& a, const OpContext&) {
   const exec::LossScaleNumbers numbers = {.growth_factor = a.number("growth_factor"),
                                           .backoff_factor = a.number("backoff_factor"),
-                                          .growth_interval = a.integer("growth_interval")};
+                                          .growth_interval = a.integer("growth_interval"),
+                                          .min_scale = a.number("min_scale", 0.0),
+                                          .hysteresis = a.integer("hysteresis", 1)};
   return [numbers, scale = a.operand("loss_scale"), tracker = a.operand("growth_tracker"),
           skipped = a.operand("skipped_steps"), applied = a.operand("applied_step"),
-          squared = a.operand("squared_norm"),
+          patience = a.optional_operand("patience"), squared = a.operand("squared_norm"),
           step = a.operand("step")](Operands in, Results, const Draw&) {
-    update_loss_scale({.scale = in[scale].mutable_data_ptr<float>(),
-                       .growth_tracker = in[tracker].mutable_data_ptr<double>(),
-                       .skipped_steps = in[skipped].mutable_data_ptr<double>(),
-                       .applied_step = in[applied].mutable_data_ptr<double>()},
-                      numbers, in[squared].const_data_ptr<double>(),
-                      in[step].const_data_ptr<double>(), current_stream());
+    update_loss_scale(
+        {.scale = in[scale].mutable_data_ptr<float>(),
+         .growth_tracker = in[tracker].mutable_data_ptr<double>(),
+         .skipped_steps = in[skipped].mutable_data_ptr<double>(),
+         .applied_step = in[applied].mutable_data_ptr<double>(),
+         .patience = patience < 0 ? nullptr : in[patience].mutable_data_ptr<double>()},
+        numbers, in[squared].const_data_ptr<double>(), in[step].const_data_ptr<double>(),
+        current_stream());
     check_launch("update_loss_scale");
   };
 }
@@ -181,9 +189,7 @@ Kernel adamw(const Arguments& a, const OpContext&) { return make_adam(a, true); 
 Kernel adam(const Arguments& a, const OpContext&) { return make_adam(a, false); }
 
 Kernel lion(const Arguments& a, const OpContext&) {
-  const LionNumbers numbers = {.beta1 = a.number("beta1", 0.9),
-                               .beta2 = a.number("beta2", 0.99),
-                               .weight_decay = a.number("weight_decay", 0.0)};
+  const LionNumbers numbers = {.beta1 = a.number("beta1", 0.9), .beta2 = a.number("beta2", 0.99)};
   return
       [c = Common(a), numbers, average = a.operand("exp_avg")](Operands in, Results, const Draw&) {
         lion({.parameter = in[c.self].mutable_data_ptr(),
@@ -198,7 +204,6 @@ Kernel lion(const Arguments& a, const OpContext&) {
 Kernel sgd(const Arguments& a, const OpContext&) {
   const SgdNumbers numbers = {.momentum = a.number("momentum", 0.0),
                               .dampening = a.number("dampening", 0.0),
-                              .weight_decay = a.number("weight_decay", 0.0),
                               .nesterov = a.flag("nesterov", false)};
   return [c = Common(a), numbers, buffer = a.optional_operand("momentum_buffer")](
              Operands in, Results, const Draw&) {

@@ -38,6 +38,11 @@ Kernel rms_norm_backward(const Arguments& arguments, const OpContext& context);
 Kernel cross_entropy(const Arguments& arguments, const OpContext& context);
 Kernel cross_entropy_backward(const Arguments& arguments, const OpContext& context);
 
+Kernel rotary(const Arguments& arguments, const OpContext& context);
+Kernel rotary_backward(const Arguments& arguments, const OpContext& context);
+Kernel merge_attention(const Arguments& arguments, const OpContext& context);
+Kernel fp8_cast(const Arguments& arguments, const OpContext& context);
+
 Kernel reshape(const Arguments& arguments, const OpContext& context);
 Kernel copy(const Arguments& arguments, const OpContext& context);
 Kernel accumulate(const Arguments& arguments, const OpContext& context);

@@ -45,6 +45,51 @@ class LoneCommunicator : public Communicator {
   void abort(const std::string&) override {}
 };
 
+class EchoGroup : public Group {
+ public:
+  using Group::Group;
+
+ protected:
+  std::shared_ptr<Work> transfer(Transfer t) override {
+    if (t.pack) t.pack();
+    const bool gathers = t.kind == Kind::all_gather, scatters = t.kind == Kind::reduce_scatter;
+    if (gathers || scatters || t.kind == Kind::all_to_all) {
+      int64_t from = 0, to = 0;
+      for (int64_t i = 0; i < size(); ++i) {
+        const auto sent = gathers ? t.input.numel() : t.input_counts[i];
+        const auto brought = scatters ? t.output.numel() : t.output_counts[i];
+        if (!scatters || i == index()) {
+          const auto count = std::min(sent, brought);
+          auto part = t.output.view({-1}).narrow(0, to, brought);
+          part.narrow(0, 0, count).copy_(t.input.view({-1}).narrow(0, from, count));
+          part.narrow(0, count, brought - count).zero_();
+        }
+        if (!gathers) from += sent;
+        if (!scatters) to += brought;
+      }
+    } else if (t.input.defined() && t.output.defined() && !t.output.is_alias_of(t.input)) {
+      t.output.view({-1}).copy_(t.input.view({-1}));
+    }
+    if (t.unpack) t.unpack();
+    return std::make_shared<Done>();
+  }
+};
+
+class EchoCommunicator : public Communicator {
+ public:
+  EchoCommunicator(int64_t rank, int64_t world) : rank_(rank), world_(world) {}
+  int64_t rank() const override { return rank_; }
+  int64_t world() const override { return world_; }
+  std::shared_ptr<Group> group(const std::string& name,
+                               const std::vector<int64_t>& ranks) override {
+    return std::make_shared<EchoGroup>(name, ranks, rank_);
+  }
+  void abort(const std::string&) override {}
+
+ private:
+  int64_t rank_, world_;
+};
+
 // True where the parts of `dim` lie one after the other in memory.
 bool outermost(const Tensor& t, int64_t dim) {
   return t.is_contiguous() && compile::is_outermost(t.sizes().vec(), dim);
@@ -270,11 +315,23 @@ std::shared_ptr<Work> Group::start_flat(Transfer t) {
   if (scatters) need(t.output.numel() == t.input_counts[index()]);
   if (gathers) need(t.input.numel() == t.output_counts[index()]);
   if (t.kind == Kind::all_reduce) need(t.input.numel() == t.output.numel());
+  // Back ends know no eight-bit floats: what only moves, moves as bytes.
+  if (!scatters && t.kind != Kind::all_reduce) {
+    for (auto* tensor : {&t.input, &t.output}) {
+      if (tensor->defined() && c10::isFloat8Type(tensor->scalar_type())) {
+        *tensor = tensor->view(at::kByte);
+      }
+    }
+  }
   if (size() > 1) return transfer(std::move(t));
   if (t.input.defined() && t.output.defined() && t.input.data_ptr() != t.output.data_ptr()) {
     t.output.copy_(t.input);
   }
   return std::make_shared<Done>();
+}
+
+std::unique_ptr<Communicator> echo_communicator(int64_t rank, int64_t world) {
+  return std::make_unique<EchoCommunicator>(rank, world);
 }
 
 std::unique_ptr<Communicator> single_communicator() { return std::make_unique<LoneCommunicator>(); }

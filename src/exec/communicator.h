@@ -128,4 +128,10 @@ class Communicator {
 // Returns the communicator of a job with one rank.
 std::unique_ptr<Communicator> single_communicator();
 
+// Returns this rank's end of a job whose other ranks are not there: a collective is over once it is
+// started, and brings back what this rank gave to it, from every rank, and zeros where that is less
+// (a sum: its own summand; a message: nothing). For measuring what a rank does between its
+// collectives.
+std::unique_ptr<Communicator> echo_communicator(int64_t rank, int64_t world);
+
 }  // namespace perigee::exec

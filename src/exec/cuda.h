@@ -22,6 +22,8 @@ struct GpuInfo {
 
   // Whether kernels are built for it.
   bool usable() const { return major >= 8; }
+  // Whether it multiplies eight-bit floats (aten::_scaled_mm).
+  bool multiplies_eight_bits() const { return major > 8 || (major == 8 && minor >= 9); }
 };
 
 struct CudaDeviceOptions {

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "compile/collective.h"
+#include "compile/events.h"
 #include "exec/allocator.h"
 #include "exec/arena.h"
 #include "exec/prepared.h"
@@ -70,6 +71,7 @@ struct Executor::Impl {
   std::map<int32_t, std::byte*> borrowed;  // by value: where the lender has it
   std::vector<std::pair<at::Tensor, std::string>> scalars;
   size_t copies = 1;                                               // the most that a frame has
+  std::vector<bool> once;                                          // by event
   std::vector<std::pair<std::shared_ptr<Work>, Interval>> events;  // a place for each copy
   bool recording = false;
   std::vector<Interval> intervals;  // of the running step: moments of the device
@@ -104,10 +106,11 @@ struct Executor::Impl {
   void run_section(const compile::Run& run, const StepInputs& inputs, const Draw& draw);
   void run_op(Prepared& prepared, const std::vector<std::byte*>& bases, const Draw& draw);
   void load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch);
-  // Where a run of the section keeps the event: one for each copy of the section's frame.
+  // Where a run of the section keeps the event: one for each copy of the section's frame, but for
+  // what starts once a step.
   size_t place_of(int32_t event, const compile::Run& run) const {
-    return static_cast<size_t>(event) * copies +
-           program.copy_of(run.slot, program.sections[run.section].frame);
+    const auto copy = program.copy_of(run.slot, program.sections[run.section].frame);
+    return static_cast<size_t>(event) * copies + (once[event] ? 0 : copy);
   }
   void wait(size_t event);
   void settle();
@@ -335,7 +338,8 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
                             instruction.phase,
                             bytes,
                             0,
-                            0};
+                            0,
+                            compile::operand_of(instruction)};
           }
           break;
         }
@@ -391,6 +395,7 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
          p.rank);
   }
   impl_->copies = static_cast<size_t>(p.most_copies());
+  impl_->once = compile::started_once(p);
   impl_->events.resize(static_cast<size_t>(p.events) * impl_->copies);
   impl_->borrow();
   impl_->find_kernels();

@@ -8,22 +8,22 @@
 namespace perigee::exec {
 
 struct AdamNumbers {
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   bool decoupled = true;  // adamw
 };
 
 struct SgdNumbers {
-  double momentum = 0, dampening = 0, weight_decay = 0;
+  double momentum = 0, dampening = 0;
   bool nesterov = false;
 };
 
 struct LionNumbers {
-  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.99;
 };
 
 // What varies by step. `scale` is the gradient's.
 struct StepNumbers {
-  double lr = 0, step = 1, scale = 1;
+  double lr = 0, step = 1, scale = 1, weight_decay = 0;
 };
 
 // In the type of the computation.
@@ -46,8 +46,8 @@ struct SgdStep {
 
 template <class W>
 PERIGEE_BOTH AdamStep<W> adam_step(const AdamNumbers& a, const StepNumbers& now) {
-  return {static_cast<W>(a.decoupled ? 1 - now.lr * a.weight_decay : 1),
-          static_cast<W>(a.decoupled ? 0 : a.weight_decay),
+  return {static_cast<W>(a.decoupled ? 1 - now.lr * now.weight_decay : 1),
+          static_cast<W>(a.decoupled ? 0 : now.weight_decay),
           static_cast<W>(now.scale),
           static_cast<W>(1 - a.beta1),
           static_cast<W>(a.beta2),
@@ -66,14 +66,14 @@ struct LionStep {
 
 template <class W>
 PERIGEE_BOTH LionStep<W> lion_step(const LionNumbers& l, const StepNumbers& now) {
-  return {static_cast<W>(1 - now.lr * l.weight_decay), static_cast<W>(now.scale),
+  return {static_cast<W>(1 - now.lr * now.weight_decay), static_cast<W>(now.scale),
           static_cast<W>(now.lr), static_cast<W>(1 - l.beta1), static_cast<W>(1 - l.beta2)};
 }
 
 template <class W>
 PERIGEE_BOTH SgdStep<W> sgd_step(const SgdNumbers& s, const StepNumbers& now) {
   return {static_cast<W>(now.scale),
-          static_cast<W>(s.weight_decay),
+          static_cast<W>(now.weight_decay),
           static_cast<W>(s.momentum),
           static_cast<W>(1 - s.dampening),
           static_cast<W>(now.lr),

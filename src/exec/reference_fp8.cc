@@ -1,4 +1,4 @@
-// Eight-bit floats, emulated: values are rounded to what E4M3 or E5M2 can hold and widened again,
+// Eight-bit floats. Emulated, values are rounded to what E4M3 or E5M2 can hold and widened again,
 // so that products are exactly those of eight-bit factors summed in the wide type.
 #include <ATen/ATen.h>
 
@@ -26,8 +26,12 @@ Format format_of(const Arguments& a) {
 }
 
 // Round to nearest even, saturating; not-a-number stays.
+Tensor rounded(const Tensor& scaled, const Format& format) {
+  return scaled.clamp(-format.largest, format.largest).to(format.type);
+}
+
 Tensor round_trip(const Tensor& scaled, const Format& format) {
-  return scaled.clamp(-format.largest, format.largest).to(format.type).to(at::kFloat);
+  return rounded(scaled, format).to(at::kFloat);
 }
 
 // What maps the largest magnitude to the format's largest number; 1 where there is none.
@@ -44,16 +48,18 @@ Tensor amax_of(const Tensor& t) {
 }  // namespace
 
 Kernel fp8_amax(const Arguments& a) {
-  return [self = a.operand("self")](std::span<const Tensor> in, std::span<Tensor> out,
-                                    const Draw&) { out[0] = amax_of(in[self]); };
+  return [self = a.operand("self"), shape = a.type(0).shape](std::span<const Tensor> in,
+                                                             std::span<Tensor> out, const Draw&) {
+    out[0] = amax_of(in[self]).expand(shape).contiguous();
+  };
 }
 
 Kernel fp8_scale(const Arguments& a) {
   return [amax = a.operand("amax"), format = format_of(a), margin = a.integer("margin"),
-          recent = a.flag("most_recent")](std::span<const Tensor> in, std::span<Tensor> out,
-                                          const Draw&) {
+          recent = a.flag("most_recent"), rank = std::ssize(a.type(0).shape)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
     auto largest = in[amax].to(at::kFloat);
-    if (largest.dim() > 0) largest = recent ? largest.select(0, 0) : largest.amax();
+    if (largest.dim() > rank) largest = recent ? largest.select(-1, 0) : largest.amax(-1);
     out[0] = scale_for(largest, format, margin);
   };
 }
@@ -62,8 +68,20 @@ Kernel fp8_history(const Arguments& a) {
   return [self = a.operand("self"), amax = a.operand("amax")](std::span<const Tensor> in,
                                                               std::span<Tensor> out, const Draw&) {
     const auto& history = in[self];
-    out[0] = at::cat({in[amax].to(history.scalar_type()).reshape({1}),
-                      history.slice(0, 0, history.size(0) - 1)});
+    out[0] = at::cat({in[amax].to(history.scalar_type()).unsqueeze(-1),
+                      history.slice(-1, 0, history.size(-1) - 1)},
+                     -1);
+  };
+}
+
+Kernel fp8_held(const Arguments& a) {
+  return [self = a.operand("self"), scale = a.operand("scale"), interval = a.integer("interval"),
+          counts = a.wanted(1)](std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto held = in[self].select(-1, 0), times = in[self].select(-1, 1);
+    const auto due = (times < 1).logical_or(times >= interval);
+    const auto used = at::where(due, in[scale].to(held.scalar_type()), held);
+    out[0] = used.to(in[scale].scalar_type());
+    if (counts) out[1] = at::stack({used, at::where(due, at::ones_like(times), times + 1)}, -1);
   };
 }
 
@@ -71,7 +89,15 @@ Kernel fp8(const Arguments& a) {
   return [self = a.operand("self"), scale = a.operand("scale"), format = format_of(a)](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
     const auto x = in[self].contiguous();
-    out[0] = (round_trip(x.to(at::kFloat) * in[scale], format) / in[scale]).to(x.scalar_type());
+    const auto s = in[scale].dim() > 0 ? in[scale].reshape({}) : in[scale];
+    out[0] = (round_trip(x.to(at::kFloat) * s, format) / s).to(x.scalar_type());
+  };
+}
+
+Kernel fp8_cast(const Arguments& a) {
+  return [self = a.operand("self"), scale = a.operand("scale"), format = format_of(a)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    out[0] = rounded(in[self].contiguous().to(at::kFloat) * in[scale], format);
   };
 }
 

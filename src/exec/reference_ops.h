@@ -11,10 +11,12 @@ Kernel reference_op(const Op& op);
 
 // Rounding to eight-bit floats (graph/ops.h), on any device.
 Kernel fp8(const Arguments& arguments);
+Kernel fp8_cast(const Arguments& arguments);
 Kernel fp8_blocks(const Arguments& arguments);
 Kernel fp8_amax(const Arguments& arguments);
 Kernel fp8_scale(const Arguments& arguments);
 Kernel fp8_history(const Arguments& arguments);
+Kernel fp8_held(const Arguments& arguments);
 
 // Steps of adafactor and muon (graph/ops.h), on any device.
 Kernel adafactor_sums(const Arguments& arguments);

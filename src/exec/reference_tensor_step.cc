@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "exec/reference_ops.h"
+#include "exec/step_number.h"
 
 namespace perigee::exec {
 namespace {
@@ -31,6 +32,11 @@ Tensor box_of(Tensor whole, const int64_t* begin, at::IntArrayRef sizes) {
 
 void set_unless(const Tensor& skip, const Tensor& target, const Tensor& value) {
   target.copy_(at::where(skip, target.to(at::kDouble), value));
+}
+
+// The learning rate times the weight decay.
+Tensor decayed(Operands in, const StepNumber& decay, const Tensor& rate) {
+  return decay.position() < 0 ? rate * decay.attribute() : rate * in[decay.position()];
 }
 
 // A parameter of `shape`, whose last two dims are factored, in boxes.
@@ -174,13 +180,13 @@ Kernel adafactor(const Arguments& a) {
       [boxes = Boxes(a), moments = Moments(a), weights = a.operands("weights"),
        sums = a.operand("sums"), squares = a.operand("norm"), lr = a.operand("lr"),
        scale = a.operand("scale"), step = a.operand("step"), threshold = a.number("clip_threshold"),
-       decay = a.number("weight_decay")](Operands in, Results, const Draw&) {
+       decay = StepNumber(a, "weight_decay")](Operands in, Results, const Draw&) {
         const auto skip = in[scale].isnan();
         const auto size = (in[sums].select(0, -1) / boxes.elements()).sqrt();
         const auto norm = (in[squares] / boxes.elements()).sqrt();
         const auto alpha = size.clamp_min(kLeastScale) * at::minimum(in[lr], in[step].rsqrt()) /
                            (norm / threshold).clamp_min(1);
-        const auto shrink = 1 - in[lr] * decay;
+        const auto shrink = 1 - decayed(in, decay, in[lr]);
         for (size_t k = 0; k < weights.size(); ++k) {
           const auto& weight = in[weights[k]];
           const auto update = moments.update(boxes, in, k, in[scale]);
@@ -233,12 +239,13 @@ Kernel orthogonalize(const Arguments& a) {
 Kernel muon(const Arguments& a) {
   return [weights = a.operands("weights"), update = a.operand("update"), lr = a.operand("lr"),
           scale = a.operand("scale"), begins = a.integers("begins"),
-          decay = a.number("weight_decay")](Operands in, Results, const Draw&) {
+          decay = StepNumber(a, "weight_decay")](Operands in, Results, const Draw&) {
     const auto skip = in[scale].isnan();
     const auto& whole = in[update];
     const double tall = static_cast<double>(whole.size(0)) /
                         static_cast<double>(std::max<int64_t>(1, whole.size(1)));
-    const auto by = in[lr] * std::sqrt(std::max(1.0, tall)), shrink = 1 - in[lr] * decay;
+    const auto by = in[lr] * std::sqrt(std::max(1.0, tall)),
+               shrink = 1 - decayed(in, decay, in[lr]);
     for (size_t k = 0; k < weights.size(); ++k) {
       const auto& weight = in[weights[k]];
       const auto step = box_of(whole, &begins[2 * k], weight.sizes()).to(at::kDouble) * by;

@@ -88,7 +88,8 @@ const std::unordered_map<std::string_view, Rule>& rules() {
     std::unordered_map<std::string_view, Rule> t;
     t["perigee::grouped_mm"] = matrix_product;
     t["perigee::grouped_outer"] = grouped_outer;
-    for (auto op : {"aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot"}) {
+    for (auto op :
+         {"aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::vdot", "aten::_scaled_mm"}) {
       t[op] = matrix_product;
     }
     for (auto op : {"aten::addmm", "aten::baddbmm"}) t[op] = matrix_product_and_sum;

@@ -58,14 +58,21 @@
 //       counts say: all that this rank (`position`) sends (counts[position]), or gets (back: counts[:, position])
 //   perigee::put_rows(rows [r,w], index [r], counts, position, back) -> type            the reverse, 0 elsewhere
 //
-// -- Eight-bit floats, emulated; format is e4m3 (largest 448) or e5m2 (57344). compile/fp8.cc adds them
-//   perigee::fp8(self, scale [], format)       self * scale in float32, saturated, rounded to the format to nearest even,
+// -- Eight-bit floats; format is e4m3 (largest 448) or e5m2 (57344). compile/fp8.cc adds them
+// A number of each rank's part of a tensor, in the place of one of the whole, is a tensor with a dim for each axis of
+// the mesh ([ranks]), of which a rank has one element
+//   perigee::fp8(self, scale [] or [ranks], format)    self * scale in float32, saturated, rounded to the format to nearest even,
 //                                              divided by scale, in self's type
+//   perigee::fp8_cast(self, scale [], format)  the same before it is divided: eight bits wide (float8_e4m3, float8_e5m2)
 //   perigee::fp8_blocks(self, format, dim, block, margin)    the same with a scale for each `block` elements along dim
-//   perigee::fp8_amax(self) -> [] float32      largest magnitude; 0 of no elements
-//   perigee::fp8_scale(amax [] or [n], format, margin, most_recent) -> [] float32     largest / 2^margin / amax, of the
-//                                              first or the largest of n; 1 where that is not finite
-//   perigee::fp8_history(self [n], amax []) -> [n]           amax before all but the last of self
+//   perigee::fp8_amax(self) -> [] or [ranks] float32   largest magnitude; 0 of no elements
+//   perigee::fp8_scale(amax [], [n], [ranks] or [ranks,n], format, margin, most_recent) -> [] or [ranks] float32
+//                                              largest / 2^margin / amax, of the first or the largest of n; 1 where that
+//                                              is not finite
+//   perigee::fp8_history(self [n] or [ranks,n], amax [] or [ranks])    amax before all but the last of self
+//   perigee::fp8_held(self [2] or [ranks,2], scale [] or [ranks], interval) -> (scale, [2] or [ranks,2])
+//                                              the scale in use, and it with how often it was used: that of self until
+//                                              it was used `interval` times, then the one given
 //
 // -- Collectives in a local graph. `axis` names mesh axes ("data", or "data,context"), whose group
 // holds this rank.
@@ -93,8 +100,10 @@
 //       norm = f * sqrt(squared_norm); scale = f * min(1, max_norm / (norm + 1e-6)); max_norm <= 0: f. f is factor, or
 //       factor / loss_scale (float32 []); then scale is NaN where squared_norm is not finite
 //   perigee::update_loss_scale_(loss_scale, growth_tracker, skipped_steps, applied_step, squared_norm, step,
-//       growth_factor, backoff_factor, growth_interval)      torch.amp.GradScaler's update, on whether squared_norm is
-//       finite; counts the steps that are skipped; applied_step = step - skipped_steps. float64 but for loss_scale
+//       growth_factor, backoff_factor, growth_interval, min_scale = 0, patience?, hysteresis = 1)
+//       torch.amp.GradScaler's update, on whether squared_norm is finite; counts the steps that are skipped; applied_step
+//       = step - skipped_steps. float64 but for loss_scale. The scale falls to min_scale at most, and with `patience`,
+//       the steps that were not finite since it grew, where these are `hysteresis` or more (Megatron's)
 //   perigee::adamw_(self, exp_avg, exp_avg_sq, gradient, lr, step, scale, beta1, beta2, eps, weight_decay)
 //   perigee::adam_(...)                                    the same arguments; weight decay adds to the gradient
 //   perigee::lion_(self, exp_avg, gradient, lr, step, scale, beta1, beta2, weight_decay)
@@ -130,9 +139,14 @@
 // clang-format on
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace perigee::graph {
+
+// What aten::_scaled_mm, the product of eight-bit matrices, sums over and the columns of its result
+// are multiples of: rows of its factors, as a device reads them, are whole 16 bytes.
+inline constexpr int64_t kEightBitMultiple = 16;
 
 // Returns true for ops whose result shares its operand's memory (transpose, slice, expand, ...);
 // `perigee::reshape` is decided by compile/, which knows strides.

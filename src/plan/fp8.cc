@@ -24,12 +24,32 @@ std::string_view name_of(Fp8::Recipe recipe) {
 
 std::string_view name_of(Fp8::Amax amax) { return amax == Fp8::Amax::max ? "max" : "most_recent"; }
 
+std::string_view name_of(Fp8::Product product) {
+  return product == Fp8::Product::native ? "native" : "emulated";
+}
+
 void verify(const Fp8& fp8, const graph::Graph& graph) {
   if (fp8.margin < 0 || fp8.margin > 64) {
     fail("plan", "fp8.margin is from 0 to 64, but got {}", fp8.margin);
   }
   if (fp8.amax_history_len < 1 || fp8.amax_history_len > 65536) {
     fail("plan", "fp8.amax_history_len is from 1 to 65536, but got {}", fp8.amax_history_len);
+  }
+  if (fp8.interval < 1 || fp8.interval > 65536) {
+    fail("plan", "fp8.interval is from 1 to 65536, but got {}", fp8.interval);
+  }
+  if (!fp8.reduce_amax && fp8.recipe == Fp8::Recipe::blockwise) {
+    fail("plan", "fp8.reduce_amax is of the recipes delayed and tensorwise, but got blockwise");
+  }
+  if (fp8.product == Fp8::Product::native && fp8.recipe == Fp8::Recipe::blockwise) {
+    fail("plan",
+         "a native product has one scale for each factor, but fp8.recipe is blockwise (product "
+         "\"emulated\", or the recipe delayed or tensorwise)");
+  }
+  if (fp8.product == Fp8::Product::native && !fp8.reduce_amax) {
+    fail("plan",
+         "a native product has one scale for each factor over all ranks, but fp8.reduce_amax is "
+         "false (product \"emulated\", or reduce_amax true)");
   }
   if (fp8.block < 1) fail("plan", "fp8.block is at least 1, but got {}", fp8.block);
   std::vector<std::string> known;

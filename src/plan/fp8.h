@@ -24,24 +24,35 @@ struct Fp8 {
     blockwise,   // one for every `block` elements in a row along the dim that is summed over
   };
   enum class Amax : uint8_t { most_recent, max };
+  // How two eight-bit factors are multiplied.
+  enum class Product : uint8_t {
+    emulated,  // they are widened again and multiplied in the type that they had
+    native,    // by the device (aten::_scaled_mm) where the sizes allow it, else emulated
+  };
 
   Format format = Format::e4m3;
   Recipe recipe = Recipe::delayed;
   int64_t margin = 0;
   int64_t amax_history_len = 1;                // delayed: microbatches
+  int64_t interval = 1;                        // delayed: microbatches that a scale serves
   Amax amax_compute_algo = Amax::most_recent;  // delayed: which of the history counts
   int64_t block = 128;                         // blockwise
+  // Whether a scale is that of the whole tensor; else each rank goes by the piece that it has.
+  bool reduce_amax = true;
   bool wgrad = true;                // whether products for weight gradients are rounded, too
   std::vector<std::string> scopes;  // of the linear layers; empty: all
+  Product product = Product::emulated;
   bool operator==(const Fp8&) const = default;
 };
 
-// Returns "e4m3", "hybrid"; "delayed", ...; "most_recent", "max".
+// Returns "e4m3", "hybrid"; "delayed", ...; "most_recent", "max"; "emulated", "native".
 std::string_view name_of(Fp8::Format format);
 std::string_view name_of(Fp8::Recipe recipe);
 std::string_view name_of(Fp8::Amax amax);
+std::string_view name_of(Fp8::Product product);
 
-// Throws Error for a number out of range, or a scope that stands twice or that the graph lacks.
+// Throws Error for a number out of range, blocks that are to go by ranks, a native product of
+// either, or a scope that stands twice or that the graph lacks.
 void verify(const Fp8& fp8, const graph::Graph& graph);
 
 }  // namespace perigee::plan

@@ -1,6 +1,7 @@
 // What a GPU computes, against the CPU's reference. Everything runs on the CPU's device too, so
 // that the cases themselves are tested on a machine without a GPU.
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "exec/cuda.h"
@@ -248,6 +249,10 @@ TEST_CASE("optimizers are the same on every device") {
                       {"scale", f64(0.7)}};
   const Args numbers = {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}};
   same_everywhere("perigee::adamw_", adam, numbers, {}, tolerance(type));
+  auto decayed = adam;
+  decayed.emplace_back("weight_decay", f64(0.1));
+  same_everywhere("perigee::adamw_", decayed, {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}}, {},
+                  tolerance(type));
   same_everywhere("perigee::adam_", adam, numbers, {}, tolerance(type));
   const bool nesterov = GENERATE(true, false);
   same_everywhere("perigee::sgd_",
@@ -298,6 +303,20 @@ TEST_CASE("the loss scale is the same on every device") {
        {"squared_norm", f64(squared)},
        {"step", f64(9)}},
       {{"growth_factor", 2.0}, {"backoff_factor", 0.5}, {"growth_interval", int64_t{2}}}, {}, 0);
+  same_everywhere("perigee::update_loss_scale_",
+                  {{"loss_scale", scale},
+                   {"growth_tracker", f64(1)},
+                   {"skipped_steps", f64(2)},
+                   {"applied_step", f64(0)},
+                   {"squared_norm", f64(squared)},
+                   {"step", f64(9)},
+                   {"patience", f64(1)}},
+                  {{"growth_factor", 2.0},
+                   {"backoff_factor", 0.5},
+                   {"growth_interval", int64_t{2}},
+                   {"min_scale", 6.0},
+                   {"hysteresis", int64_t{2}}},
+                  {}, 0);
   if (squared == 4) {
     same_everywhere("perigee::clip_scale", {{"squared_norm", f64(squared)}, {"loss_scale", scale}},
                     {{"max_norm", 0.5}, {"factor", 0.25}},
@@ -320,6 +339,90 @@ TEST_CASE("copies, sums and norms are the same on every device") {
                   {{"max_norm", 0.5}, {"factor", 0.25}},
                   {{DType::float64, {}}, {DType::float64, {}}}, 1e-12);
   same_everywhere("perigee::reshape", {{"self", a.t()}}, {}, {{dtype_of(type), {2107}}}, 0);
+}
+
+// Whether the device multiplies eight-bit floats: LibTorch does on every CPU.
+bool multiplies_eight_bits(const Device& device) {
+  if (!device.place().is_cuda()) return true;
+  return cuda_host().gpus().found.at(0).multiplies_eight_bits();
+}
+
+TEST_CASE("eight-bit floats and their products are the same on every device") {
+  const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
+  const std::string format = GENERATE("e4m3", "e5m2");
+  const auto narrow = format == "e4m3" ? DType::float8_e4m3 : DType::float8_e5m2;
+  at::manual_seed(8);
+  const auto scalar = [](double value) { return at::full({}, value, at::kFloat); };
+  auto x = at::randn({48, 64}, at::kDouble).to(type);
+  x[0][0] = 1e4;  // saturates
+  for (const auto& self : {x, x.t()}) {
+    same_everywhere("perigee::fp8_cast", {{"self", self}, {"scale", scalar(37)}},
+                    {{"format", format}}, {{narrow, self.sizes().vec()}}, 0);
+  }
+  // a b, each number of b in a column next to the one below it.
+  ReferenceDevice reference;
+  const auto cast = [&](const at::Tensor& t, const std::string& to, DType dtype) {
+    return run_on(reference, "perigee::fp8_cast", {{"self", t}, {"scale", scalar(37)}},
+                  {{"format", to}}, {{dtype, t.sizes().vec()}}, {})[0];
+  };
+  const auto narrow_a = cast(at::randn({48, 64}), format, narrow),
+             narrow_b = cast(at::randn({32, 64}), "e4m3", DType::float8_e4m3);
+  const auto expected = narrow_a.to(at::kDouble).matmul(narrow_b.to(at::kDouble).t()) / 37 / 37;
+  for (const auto& device : devices()) {
+    INFO(device->place());
+    if (!multiplies_eight_bits(*device)) {
+      WARN("this GPU multiplies no eight-bit floats: " << device->kind());
+      continue;
+    }
+    const auto product = [&](double scale) {
+      return run_on(*device, "aten::_scaled_mm",
+                    {{"self", narrow_a},
+                     {"mat2", narrow_b.t()},
+                     {"scale_a", scalar(1.0 / 37)},
+                     {"scale_b", scalar(scale)}},
+                    {{"out_dtype", dtype_of(type)}}, {{dtype_of(type), {48, 32}}}, {})[0]
+          .to(at::kDouble);
+    };
+    // Tensor cores add up in fewer bits than float32 has.
+    const double near = type == at::kFloat ? 2e-3 : 3e-2;
+    CHECK(at::allclose(product(1.0 / 37), expected, near, near));
+    CHECK_FALSE(at::allclose(product(1.0 / 41), expected, near, near));
+  }
+}
+
+TEST_CASE("rotary positions are the same on every device") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const auto dtype = dtype_of(type);
+  at::manual_seed(12);
+  const auto x = at::randn({2, 7, 3, 10}, at::kDouble).to(type);  // [b, s, h, d]
+  const auto cos = at::randn({7, 10}).to(type), sin = at::randn({7, 10}).to(type);
+  for (const auto& self :
+       {x.transpose(1, 2), x.transpose(1, 2).contiguous(), x[0].transpose(0, 1)}) {
+    const Types types = {{dtype, self.sizes().vec()}};
+    same_everywhere("perigee::rotary", {{"self", self}, {"cos", cos}, {"sin", sin}}, {}, types,
+                    tolerance(type));
+    same_everywhere("perigee::rotary_backward", {{"grad", self}, {"cos", cos}, {"sin", sin}}, {},
+                    types, tolerance(type));
+  }
+}
+
+TEST_CASE("attention to some keys and to others is put together alike on every device") {
+  const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
+  const auto sum = wide(type);
+  at::manual_seed(13);
+  const auto self = at::randn({2, 3, 5, 9}).to(scalar_type(sum));
+  const auto other = at::randn({2, 3, 5, 9}, at::kDouble).to(type);
+  const auto a = (3 * at::randn({2, 3, 5})).to(scalar_type(sum)),
+             b = (a + at::randn({2, 3, 5})).to(scalar_type(sum));
+  const double none = -std::numeric_limits<double>::infinity();
+  a[0][0][0] = none;
+  a[1][2][1] = none;
+  b[1][2][1] = none;  // and there is nothing at all
+  for (const auto& first : {self, self.to(type)}) {
+    same_everywhere("perigee::merge_attention",
+                    {{"self", first}, {"logsumexp", a}, {"other", other}, {"other_logsumexp", b}},
+                    {}, {{sum, {2, 3, 5, 9}}, {sum, {2, 3, 5}}}, tolerance(type));
+  }
 }
 
 TEST_CASE("RMS norm is the same on every device, with its gradients") {

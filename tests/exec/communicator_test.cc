@@ -229,4 +229,36 @@ TEST_CASE("a Gloo job whose ranks do not all come names the missing one") {
 }
 
 }  // namespace
+TEST_CASE("an echo brings what the rank itself gave, and waits for nobody") {
+  const auto echo = echo_communicator(1, 3);
+  const auto group = echo->group("data", {0, 1, 2});
+  const auto of = [](std::vector<float> numbers) { return at::tensor(numbers); };
+  const auto nothing = [](int64_t n) { return at::full({n}, -1.0F); };
+  const auto run = [&](Transfer transfer) {
+    group->start_flat(transfer)->wait();
+    return transfer.output;
+  };
+  CHECK(at::equal(run({.kind = Kind::all_reduce, .input = of({1, 2}), .output = nothing(2)}),
+                  of({1, 2})));
+  // Uneven parts bring as much as both have.
+  CHECK(at::equal(run({.kind = Kind::all_gather,
+                       .input = of({1, 2}),
+                       .output = nothing(6),
+                       .output_counts = {3, 2, 1}}),
+                  of({1, 2, 0, 1, 2, 1})));
+  CHECK(at::equal(run({.kind = Kind::reduce_scatter,
+                       .input = of({1, 2, 3, 4}),
+                       .output = nothing(2),
+                       .input_counts = {1, 2, 1}}),
+                  of({2, 3})));
+  CHECK(at::equal(run({.kind = Kind::all_to_all,
+                       .input = of({1, 2, 3, 4}),
+                       .output = nothing(4),
+                       .input_counts = {1, 2, 1},
+                       .output_counts = {2, 2, 0}}),
+                  of({1, 0, 2, 3})));
+  CHECK(at::equal(run({.kind = Kind::receive, .output = nothing(1), .peer = 0}), nothing(1)));
+  group->run({.kind = Kind::barrier});
+}
+
 }  // namespace perigee::exec

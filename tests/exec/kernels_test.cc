@@ -392,6 +392,67 @@ TEST_CASE("the loss scale is updated as torch.amp.GradScaler does") {
   REQUIRE(std::isnan(clipped(INFINITY).second));
 }
 
+TEST_CASE("with hysteresis the scale waits before it falls, and only growth gives patience back") {
+  auto scale = at::full({}, 8.0f);
+  auto tracker = at::zeros({}, at::kDouble), skipped = at::zeros({}, at::kDouble),
+       applied = at::zeros({}, at::kDouble), patience = at::zeros({}, at::kDouble);
+  // The scale after each of these steps, finite or not.
+  const auto scales = [&](const std::string& steps) {
+    std::string seen;
+    for (const char step : steps) {
+      call(cpu_kernel, "perigee::update_loss_scale_",
+           {{"loss_scale", scale},
+            {"growth_tracker", tracker},
+            {"skipped_steps", skipped},
+            {"applied_step", applied},
+            {"squared_norm", at::full({}, step == '.' ? 1.0 : INFINITY, at::kDouble)},
+            {"step", at::ones({}, at::kDouble)},
+            {"patience", patience}},
+           {{"growth_factor", 2.0},
+            {"backoff_factor", 0.5},
+            {"growth_interval", int64_t{3}},
+            {"min_scale", 1.0},
+            {"hysteresis", int64_t{2}}},
+           {});
+      seen += std::to_string(static_cast<int>(scale.item<double>())) + " ";
+    }
+    return seen;
+  };
+  // Megatron's DynamicGradScaler: the first bad step costs patience alone; finite steps between
+  // give none back.
+  REQUIRE(scales("x.x") == "8 8 4 ");
+  REQUIRE(scales("x..") == "2 2 2 ");
+  REQUIRE(scales(".x") == "4 4 ");  // the third finite one in a row: it grows, and is patient again
+  REQUIRE(scales("xxxx") == "2 1 1 1 ");
+  REQUIRE(skipped.item<double>() == 8);
+}
+
+TEST_CASE("a weight decay that lies in memory is one that is written down") {
+  const std::string name = GENERATE("adamw", "adam", "lion", "sgd");
+  at::manual_seed(5);
+  const auto f64 = [](double x) { return at::full({}, x, at::kDouble); };
+  const auto start = at::randn({37}), gradient = at::randn({37});
+  const auto stepped = [&](bool in_memory) {
+    const auto weights = start.clone();
+    Named in = {{"self", weights},
+                {"gradient", gradient},
+                {"lr", f64(0.1)},
+                {"step", f64(1)},
+                {"scale", f64(1)}};
+    if (name != "sgd") in.emplace_back("exp_avg", at::zeros({37}));
+    if (name.starts_with("adam")) in.emplace_back("exp_avg_sq", at::zeros({37}));
+    Args numbers;
+    if (in_memory) {
+      in.emplace_back("weight_decay", f64(0.25));
+    } else {
+      numbers.emplace_back("weight_decay", 0.25);
+    }
+    call(cpu_kernel, "perigee::" + name + "_", in, numbers, {});
+    return weights;
+  };
+  REQUIRE(at::equal(stepped(true), stepped(false)));
+}
+
 TEST_CASE("copies, sums and norms work on any layout") {
   const auto strided = at::randn({3, 4}).t();
   auto target = at::ones({4, 3});

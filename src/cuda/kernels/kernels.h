@@ -43,6 +43,8 @@ struct StepScalars {
   const double* lr = nullptr;
   const double* step = nullptr;
   const double* scale = nullptr;
+  const double* weight_decay = nullptr;  // nullptr: fixed_weight_decay
+  double fixed_weight_decay = 0;
   bool guarded = false;  // a scale that is NaN: nothing changes
 };
 
@@ -116,6 +118,33 @@ void rms_norm_backward(const void* g, const void* x, const void* weight, const v
 // partials [parts, columns] of rstd's type: sums of g x rstd over rows [rows p / parts, ...).
 void rms_norm_weight(const void* g, const void* x, const void* rstd, void* partials, int64_t parts,
                      Rows shape, Element element, cudaStream_t stream);
+
+// ---- sequence.cu: float32, float64, bfloat16, float16.
+
+// [batch, heads, positions, columns], columns beside each other; strides are elements.
+struct Heads {
+  int64_t batch = 0, heads = 0, positions = 0, columns = 0;
+  int64_t batch_stride = 0, head_stride = 0, position_stride = 0;
+};
+// y = x cos + cat(-second, first half of x) sin, or the derivative of that; y is contiguous, cos
+// and sin [positions, columns].
+void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape, bool back,
+            Element element, cudaStream_t stream);
+
+// What attention makes of some keys: output [rows, columns] and logsumexp [rows].
+struct Attended {
+  const void* output;
+  const void* logsumexp;
+};
+// The same of both, all but other's output float32 or, for float64, float64; that is `element`.
+void merge_attention(const Attended& self, const Attended& other, void* output, void* logsumexp,
+                     Rows shape, Element element, cudaStream_t stream);
+
+// ---- eight_bits.cu
+
+// y = x * scale as E4M3 or E5M2, to nearest even, saturating; n of them.
+void cast_to_eight_bits(const void* x, const float* scale, void* y, int64_t n, Element element,
+                        bool e5m2, cudaStream_t stream);
 
 // ---- cross_entropy.cu: logits [rows, columns] of float32, float64, bfloat16 or float16;
 // logsumexp and upstream gradient are float32 or, for float64, float64.

@@ -4,7 +4,8 @@ namespace perigee::cuda {
 namespace {
 
 __device__ exec::StepNumbers read(const StepScalars& scalars) {
-  return {*scalars.lr, *scalars.step, scalars.scale ? *scalars.scale : 1};
+  return {*scalars.lr, *scalars.step, scalars.scale ? *scalars.scale : 1,
+          scalars.weight_decay ? *scalars.weight_decay : scalars.fixed_weight_decay};
 }
 
 // A new value, rounded to nearest or, with noise in [0, 1), up where that is below the part that is

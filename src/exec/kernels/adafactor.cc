@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
+#include "exec/step_number.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -243,7 +244,7 @@ Kernel adafactor(const Arguments& a) {
   return [boxes = Boxes(a), moments = Moments(a), weights = a.operands("weights"),
           sums = a.operand("sums"), squares = a.operand("norm"), lr = a.operand("lr"),
           scale = a.operand("scale"), step = a.operand("step"),
-          threshold = a.number("clip_threshold"), decay = a.number("weight_decay")](
+          threshold = a.number("clip_threshold"), decay = StepNumber(a, "weight_decay")](
              std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
     const double by = scalar(in[scale]);
     if (std::isnan(by)) return;
@@ -255,7 +256,7 @@ Kernel adafactor(const Arguments& a) {
     const double alpha = std::max(kLeastScale, size) *
                          std::min(rate, 1 / std::sqrt(scalar(in[step]))) /
                          std::max(1.0, norm / threshold);
-    const double shrink = 1 - rate * decay;
+    const double shrink = 1 - rate * decay.of(in);
     each_update(boxes, moments, in, by, [&](size_t k, int64_t i, double update) {
       const auto& w = in[weights[k]];
       dispatch(w, [&]<class T>() {

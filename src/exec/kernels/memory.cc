@@ -171,16 +171,20 @@ Kernel clip_scale(const Arguments& a) {
 Kernel update_loss_scale(const Arguments& a) {
   const LossScaleNumbers numbers = {.growth_factor = a.number("growth_factor"),
                                     .backoff_factor = a.number("backoff_factor"),
-                                    .growth_interval = a.integer("growth_interval")};
+                                    .growth_interval = a.integer("growth_interval"),
+                                    .min_scale = a.number("min_scale", 0.0),
+                                    .hysteresis = a.integer("hysteresis", 1)};
   return [numbers, scale = a.operand("loss_scale"), tracker = a.operand("growth_tracker"),
           skipped = a.operand("skipped_steps"), applied = a.operand("applied_step"),
-          squared = a.operand("squared_norm"),
+          patience = a.optional_operand("patience"), squared = a.operand("squared_norm"),
           step = a.operand("step")](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
-    exec::update_loss_scale({.scale = in[scale].mutable_data_ptr<float>(),
-                             .growth_tracker = in[tracker].mutable_data_ptr<double>(),
-                             .skipped_steps = in[skipped].mutable_data_ptr<double>(),
-                             .applied_step = in[applied].mutable_data_ptr<double>()},
-                            numbers, scalar(in[squared]), scalar(in[step]));
+    exec::update_loss_scale(
+        {.scale = in[scale].mutable_data_ptr<float>(),
+         .growth_tracker = in[tracker].mutable_data_ptr<double>(),
+         .skipped_steps = in[skipped].mutable_data_ptr<double>(),
+         .applied_step = in[applied].mutable_data_ptr<double>(),
+         .patience = patience < 0 ? nullptr : in[patience].mutable_data_ptr<double>()},
+        numbers, scalar(in[squared]), scalar(in[step]));
   };
 }
 

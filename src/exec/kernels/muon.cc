@@ -9,6 +9,7 @@
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
 #include "exec/reference_ops.h"
+#include "exec/step_number.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -91,26 +92,26 @@ Kernel orthogonalize(const Arguments& a) {
 }
 
 Kernel muon(const Arguments& a) {
-  return
-      [weights = a.operands("weights"), update = a.operand("update"), lr = a.operand("lr"),
-       scale = a.operand("scale"), begins = a.integers("begins"), decay = a.number("weight_decay")](
-          std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
-        if (std::isnan(scalar(in[scale]))) return;
-        const auto& whole = in[update];
-        const double rate = scalar(in[lr]), shrink = 1 - rate * decay;
-        const double tall = static_cast<double>(whole.size(0)) /
-                            static_cast<double>(std::max<int64_t>(1, whole.size(1)));
-        const double by = rate * std::sqrt(std::max(1.0, tall));
-        dispatch(whole, [&]<class T>() {
-          const T* from = whole.const_data_ptr<T>();
-          for (size_t k = 0; k < weights.size(); ++k) {
-            T* p = in[weights[k]].mutable_data_ptr<T>();
-            each(in[weights[k]], begins, k, whole.size(1), [&](int64_t i, int64_t at) {
-              store(p, i, static_cast<Wide<T>>(load(p, i) * shrink - by * load(from, at)));
-            });
-          }
+  return [weights = a.operands("weights"), update = a.operand("update"), lr = a.operand("lr"),
+          scale = a.operand("scale"), begins = a.integers("begins"),
+          decay = StepNumber(a, "weight_decay")](std::span<const Tensor> in, std::span<Tensor>,
+                                                 const Draw&) {
+    if (std::isnan(scalar(in[scale]))) return;
+    const auto& whole = in[update];
+    const double rate = scalar(in[lr]), shrink = 1 - rate * decay.of(in);
+    const double tall = static_cast<double>(whole.size(0)) /
+                        static_cast<double>(std::max<int64_t>(1, whole.size(1)));
+    const double by = rate * std::sqrt(std::max(1.0, tall));
+    dispatch(whole, [&]<class T>() {
+      const T* from = whole.const_data_ptr<T>();
+      for (size_t k = 0; k < weights.size(); ++k) {
+        T* p = in[weights[k]].mutable_data_ptr<T>();
+        each(in[weights[k]], begins, k, whole.size(1), [&](int64_t i, int64_t at) {
+          store(p, i, static_cast<Wide<T>>(load(p, i) * shrink - by * load(from, at)));
         });
-      };
+      }
+    });
+  };
 }
 
 }  // namespace perigee::exec::kernels

@@ -5,6 +5,7 @@
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
 #include "exec/optimizer_step.h"
+#include "exec/step_number.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -117,10 +118,11 @@ struct Common {
         step(a.operand("step")),
         scale(a.optional_operand("scale")),
         noise(a.optional_operand("noise")),
+        weight_decay(a, "weight_decay"),
         guarded(a.flag("guarded", false)) {}
 
   StepNumbers now(std::span<const Tensor> in) const {
-    return {scalar(in, lr, 0), scalar(in, step, 1), scalar(in, scale, 1)};
+    return {scalar(in, lr, 0), scalar(in, step, 1), scalar(in, scale, 1), weight_decay.of(in)};
   }
   bool skips(const StepNumbers& now) const { return guarded && now.scale != now.scale; }
 
@@ -167,6 +169,7 @@ struct Common {
 
   std::string name;
   int self, gradient, lr, step, scale, noise;
+  StepNumber weight_decay;
   bool guarded;
 };
 
@@ -179,7 +182,6 @@ Kernel make_adam(const Arguments& a, bool decoupled) {
   const AdamNumbers numbers = {.beta1 = a.number("beta1", 0.9),
                                .beta2 = a.number("beta2", 0.999),
                                .eps = a.number("eps", 1e-8),
-                               .weight_decay = a.number("weight_decay", 0.0),
                                .decoupled = decoupled};
   return [c = Common(a), first = a.operand("exp_avg"), second = a.operand("exp_avg_sq"), numbers](
              std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
@@ -199,9 +201,7 @@ Kernel adamw(const Arguments& a) { return make_adam(a, true); }
 Kernel adam(const Arguments& a) { return make_adam(a, false); }
 
 Kernel lion(const Arguments& a) {
-  const LionNumbers numbers = {.beta1 = a.number("beta1", 0.9),
-                               .beta2 = a.number("beta2", 0.99),
-                               .weight_decay = a.number("weight_decay", 0.0)};
+  const LionNumbers numbers = {.beta1 = a.number("beta1", 0.9), .beta2 = a.number("beta2", 0.99)};
   return [c = Common(a), average = a.operand("exp_avg"), numbers](std::span<const Tensor> in,
                                                                   std::span<Tensor>, const Draw&) {
     const auto now = c.now(in);
@@ -217,7 +217,6 @@ Kernel lion(const Arguments& a) {
 Kernel sgd(const Arguments& a) {
   const SgdNumbers numbers = {.momentum = a.number("momentum", 0.0),
                               .dampening = a.number("dampening", 0.0),
-                              .weight_decay = a.number("weight_decay", 0.0),
                               .nesterov = a.flag("nesterov", false)};
   return [c = Common(a), buffer = a.optional_operand("momentum_buffer"), numbers](
              std::span<const Tensor> in, std::span<Tensor>, const Draw&) {

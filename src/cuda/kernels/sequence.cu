@@ -1,0 +1,73 @@
+// Rotary positions, and attention to some keys put together with attention to others.
+#include "cuda/kernels/element.cuh"
+
+namespace perigee::cuda {
+namespace {
+
+// A thread turns a number of a row's first half and the one beside it in the second.
+template <class T>
+__global__ void turn(const T* x, const T* cos, const T* sin, T* y, Heads shape, bool back) {
+  using W = Wide<T>;
+  const int64_t half = shape.columns / 2;
+  const int64_t n = shape.batch * shape.heads * shape.positions * half;
+  const int64_t step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
+    const int64_t row = i / half, column = i % half;
+    const int64_t position = row % shape.positions, head = row / shape.positions % shape.heads;
+    const int64_t batch = row / shape.positions / shape.heads;
+    const int64_t from = batch * shape.batch_stride + head * shape.head_stride +
+                         position * shape.position_stride + column;
+    const int64_t to = row * shape.columns + column, angle = position * shape.columns + column;
+    const W a = load(x, from), b = load(x, from + half);
+    const W c = load(cos, angle), d = load(cos, angle + half);
+    const W s = load(sin, angle), t = load(sin, angle + half);
+    store(y, to, back ? a * c + b * t : a * c - b * s);
+    store(y, to + half, back ? b * d - a * s : b * d + a * t);
+  }
+}
+
+// Each side weighs as much as the sum of its exponentials.
+template <class T>
+__global__ void merge(const Wide<T>* self, const Wide<T>* logsumexp, const T* other,
+                      const Wide<T>* other_logsumexp, Wide<T>* output, Wide<T>* sums, Rows shape) {
+  using W = Wide<T>;
+  const int64_t n = shape.rows * shape.columns, step = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
+    const int64_t row = i / shape.columns;
+    const W a = logsumexp[row], b = other_logsumexp[row], high = a > b ? a : b;
+    const W sum = isinf(high) ? high : high + log(exp(a - high) + exp(b - high));
+    const W first = isinf(sum) ? W(0) : exp(a - sum), second = isinf(sum) ? W(0) : exp(b - sum);
+    output[i] = self[i] * first + static_cast<W>(load(other, i)) * second;
+    if (i % shape.columns == 0) sums[row] = sum;
+  }
+}
+
+}  // namespace
+
+void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape, bool back,
+            Element element, cudaStream_t stream) {
+  const int64_t n = shape.batch * shape.heads * shape.positions * (shape.columns / 2);
+  if (n == 0) return;
+  dispatch_floating(element, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    turn<T><<<blocks_for(n), kThreads, 0, stream>>>(
+        static_cast<const T*>(x), static_cast<const T*>(cos), static_cast<const T*>(sin),
+        static_cast<T*>(y), shape, back);
+  });
+}
+
+void merge_attention(const Attended& self, const Attended& other, void* output, void* logsumexp,
+                     Rows shape, Element element, cudaStream_t stream) {
+  const int64_t n = shape.rows * shape.columns;
+  if (n == 0) return;
+  dispatch_floating(element, [&](auto* type) {
+    using T = std::remove_pointer_t<decltype(type)>;
+    using W = Wide<T>;
+    merge<T><<<blocks_for(n), kThreads, 0, stream>>>(
+        static_cast<const W*>(self.output), static_cast<const W*>(self.logsumexp),
+        static_cast<const T*>(other.output), static_cast<const W*>(other.logsumexp),
+        static_cast<W*>(output), static_cast<W*>(logsumexp), shape);
+  });
+}
+
+}  // namespace perigee::cuda
