@@ -337,7 +337,7 @@ class Autocast {
     for (const auto& unit : plan.units) {
       int64_t ranks = 1;
       for (const auto& axis : mesh::split_axes(unit.axes)) ranks *= plan.mesh.size_of(axis);
-      if (unit.level == 3 && ranks > 1) {
+      if (plan::stores_parts(plan, unit) && ranks > 1) {
         names.insert(unit.parameters.begin(), unit.parameters.end());
       }
     }

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "compile/passes.h"
+#include "compile/product_pairs.h"
 
 namespace perigee::compile {
 
 namespace {
 
 bool is_product(const Instruction& instruction) {
-  return instruction.op == "aten::mm" || instruction.op == "perigee::addmm_";
+  return is_plain_product(instruction.op) || instruction.op == "perigee::addmm_";
 }
 
 // Memory that an instruction reads or writes: a root, and which of its bytes.
@@ -78,6 +79,12 @@ class Beside {
            !read_.contains(draft_.root(instruction.outputs[0]).index);
   }
 
+  // Two products whose results are added to each other in place.
+  bool same_sum(size_t a, size_t b) const {
+    const auto root = [&](size_t i) { return draft_.root(list_[i].instruction.outputs[0]); };
+    return root(a) == root(b);
+  }
+
   // Moves products that the collective does not need, and what reads them, from before the last
   // product that it needs to behind its start.
   void put_behind(size_t collective) {
@@ -86,7 +93,7 @@ class Beside {
     while (begin > 0 && list_[begin - 1].instruction.kind == Instruction::Kind::op) {
       const bool need = meet(writes(begin - 1), needed);
       const bool product = is_product(list_[begin - 1].instruction);
-      if (need && product && last < collective) break;
+      if (need && product && last < collective && !same_sum(begin - 1, last)) break;
       --begin;
       if (!need) continue;
       if (product) last = begin;

@@ -14,7 +14,7 @@
 namespace perigee::compile {
 
 // Parameters with options of their own. Their learning rate is the scalar "lr.G", which the host
-// writes.
+// writes, and so is their weight decay, "weight_decay.G", where it varies.
 struct OptimizerGroup {
   std::vector<std::string> parameters;
   std::optional<double> weight_decay;
@@ -37,6 +37,7 @@ struct StepSpec {
   double clip_threshold = 1;  // adafactor
   int64_t ns_steps = 5;       // muon
   double weight_decay = 0;
+  bool weight_decay_varies = false;    // the host writes it before each step
   std::vector<OptimizerGroup> groups;  // a parameter in none of them is in the default group 0
   std::optional<double> clip_norm;     // global norm of the averaged gradients
   std::vector<std::string> frozen;     // parameters that are not trained

@@ -46,6 +46,7 @@ struct Home {
       false;  // is read after the step, or by every microbatch: keeps its memory to the step's end
   bool borrowed = false;  // persistent: its memory is another program's
   bool host = false;      // persistent or scratch: in the host's memory
+  bool landing = false;   // communication: a message comes here before its section runs
   int64_t bytes = 0;      // takes at least so much: what the largest of the group's ranks needs
 };
 
@@ -68,7 +69,8 @@ struct Draft {
   // position among the stage's as its chunk.
   std::vector<PipelineOp> order;
   std::vector<Span> turns;           // by position in `order`: which ops run in turns (find_turns)
-  std::map<PartId, int64_t> copies;  // of each part's frame, at least
+  std::map<PartId, PartId> frames;   // whose frame a part has, where it is not its own
+  std::map<PartId, int64_t> copies;  // of each frame, by the part whose it is, at least
   std::vector<bool> kept;  // by microbatch: runs the sections of kept parts; empty: none does
   // Of the first so many microbatches the sections of deferred weight gradients run behind `order`,
   // of the others behind their backward passes.
@@ -93,6 +95,11 @@ struct Draft {
   const ProgramValue& value(ValueId v) const { return program.values[v.index]; }
   Home& home(ValueId v) { return homes[root(v).index]; }
   bool has_parts() const { return !order.empty(); }
+  // Returns the part whose frame the part has: of a microbatch's copies it takes its own.
+  PartId frame_of(const PartId& part) const {
+    const auto shared = frames.find(part);
+    return shared == frames.end() ? part : shared->second;
+  }
   // Returns the number of the stream for collectives over `axes`, adding it where it is new.
   int32_t stream(const std::string& axes);
 };

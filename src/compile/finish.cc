@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "compile/passes.h"
@@ -145,13 +146,18 @@ Program finish(Draft draft) {
     }
   }
 
-  // What a backward pass sends is free where the next forward pass has waited for it.
+  // What a backward pass sends is free where the next forward pass in its copy of the frame has
+  // waited for it: of whichever part that is.
+  std::vector<std::set<int32_t>> freed(draft.sections.size());
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     if (!draft.sections[s].part.defined()) continue;
     for (const auto& part : draft.sections[s].instructions) {
       const auto event = part.instruction.event;
       if (part.instruction.kind != Instruction::Kind::wait || started[event] <= s) continue;
-      for (int32_t root : open[event]) dies[root] = static_cast<int32_t>(s);
+      for (int32_t root : open[event]) {
+        dies[root] = -1;
+        freed[s].insert(root);
+      }
     }
   }
 
@@ -163,7 +169,8 @@ Program finish(Draft draft) {
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
     lists.push_back(variants(section, count));
-    Section early{section.name + ".receive", {}, frame_of_part(program, section.part)};
+    const auto frame = frame_of_part(program, draft.frame_of(section.part));
+    Section early{section.name + ".receive", {}, frame};
     for (const auto& part : section.instructions) {
       if (part.ahead) early.instructions.push_back(part.instruction);
     }
@@ -174,8 +181,9 @@ Program finish(Draft draft) {
     bases.push_back(static_cast<int32_t>(program.sections.size()));
     std::vector<bool> own(dies.size());
     for (size_t v = 0; v < dies.size(); ++v) own[v] = dies[v] == static_cast<int32_t>(s);
+    for (int32_t root : freed[s]) own[root] = true;
     for (const auto& variant : lists.back()) {
-      Section made{section.name + variant.suffix, {}, frame_of_part(program, section.part)};
+      Section made{section.name + variant.suffix, {}, frame};
       for (const auto& part : section.instructions) {
         if ((part.when & variant.when) && !part.ahead)
           made.instructions.push_back(part.instruction);
@@ -224,12 +232,17 @@ Program finish(Draft draft) {
         return at->second;
       };
       slot_of({});
-      // What is received before each run: for the next one, where that is of another section.
+      // What is received before each run: for the next one, but where that is of the same section
+      // in the same copy of its frame, whose events are still open.
+      const auto same_copy = [&](size_t r) {
+        const auto frame = draft.frame_of(draft.sections[runs[r].section].part);
+        return copies[r].at(frame) == copies[r - 1].at(frame);
+      };
       std::vector<std::vector<Run>> received(runs.size());
       for (size_t r = 0; r < runs.size(); ++r) {
         const auto [ran, microbatch, position] = runs[r];
         if (ahead[ran] < 0) continue;
-        const bool early = r > 0 && runs[r - 1].section != ran;
+        const bool early = r > 0 && (runs[r - 1].section != ran || !same_copy(r));
         received[early ? r - 1 : r].push_back({ahead[ran], microbatch, slot_of(copies[r])});
       }
       // A section and its kept one count their runs together.

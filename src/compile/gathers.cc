@@ -1,4 +1,4 @@
-// When the weights of units of level 3 are gathered.
+// When the weights of units that are stored in parts are gathered.
 #include <algorithm>
 #include <map>
 
@@ -24,7 +24,7 @@ struct Use {
 std::vector<Use> find_uses(const graph::Graph& local, const std::vector<plan::Flat>& flats) {
   std::vector<int32_t> flat_of(local.values.size(), -1);
   for (size_t f = 0; f < flats.size(); ++f) {
-    if (flats[f].unit->level < 3) continue;
+    if (!flats[f].in_parts) continue;
     for (const auto& member : flats[f].members) {
       if (const auto* input = local.find_input(member.name)) {
         flat_of[input->value.index] = static_cast<int32_t>(f);
@@ -35,7 +35,7 @@ std::vector<Use> find_uses(const graph::Graph& local, const std::vector<plan::Fl
   const auto use = [&](graph::ValueId v, Phase phase, NodeId at) {
     const auto f = flat_of[v.index];
     if (f < 0) return;
-    if (!flats[f].unit->reshard_after_forward) phase = Phase::forward;
+    if (flats[f].gathered_once || !flats[f].unit->reshard_after_forward) phase = Phase::forward;
     const auto [entry, added] = uses.try_emplace({f, phase}, Use{f, phase, at, at});
     entry->second.last = at;
   };
@@ -66,12 +66,22 @@ int section_of(const Stage& stage, NodeId node) {
   return node == Reductions::kEnd ? -1 : stage.section[node];
 }
 
+// Where what all microbatches read may be gathered, which takes no more memory there: at the front
+// of a stage's section before the one that uses it, so that the first microbatch does not wait on
+// each stage in turn.
+NodeId earliest(NodeId use, const Stage* stage) {
+  if (!stage) return 0;
+  const int section = std::max(0, section_of(*stage, use) - 1);
+  const auto first = std::lower_bound(stage->section.begin(), stage->section.end(), section);
+  return static_cast<NodeId>(first - stage->section.begin());
+}
+
 }  // namespace
 
 std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
                                   const std::vector<plan::Flat>& flats, const Stage* stage) {
-  const bool any = std::any_of(flats.begin(), flats.end(),
-                               [](const plan::Flat& flat) { return flat.unit->level == 3; });
+  const bool any =
+      std::any_of(flats.begin(), flats.end(), [](const plan::Flat& flat) { return flat.in_parts; });
   if (!any) return {};
   const auto& communication = plan.communication;
   const auto uses = find_uses(local, flats);
@@ -106,6 +116,9 @@ std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& p
       if (&other != &use && other.flat == use.flat && other.last < use.first) {
         before = std::max(before, other.last + 1);
       }
+    }
+    if (flats[use.flat].gathered_once && depth > 0 && use.first != Reductions::kEnd) {
+      before = earliest(use.first, stage);
     }
     gathers.push_back({use.flat, use.phase, before});
   }

@@ -86,6 +86,7 @@ LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision) {
       add(DType::float32, "value", bytes_of(scales ? precision.loss_scale.init_scale : 1));
   state.growth_tracker = add(DType::float64, "growth_tracker", "");
   state.skipped_steps = add(DType::float64, "skipped_steps", "");
+  if (precision.loss_scale.hysteresis > 1) state.patience = add(DType::float64, "patience", "");
   state.applied_step =
       draft.add({DType::float64, {}}, "applied_step", {.kind = Home::Kind::persistent});
   return state;
@@ -94,18 +95,25 @@ LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision) {
 void update_loss_scale(const LossScaleState& state, const plan::LossScale& scale,
                        ValueId squared_norm, ValueId step, std::vector<DraftInstruction>& out) {
   const bool dynamic = scale.kind == plan::LossScale::Kind::dynamic;
-  out.push_back(
-      in_place("perigee::update_loss_scale_",
-               {{"loss_scale", state.value},
-                {"growth_tracker", state.growth_tracker},
-                {"skipped_steps", state.skipped_steps},
-                {"applied_step", state.applied_step},
-                {"squared_norm", squared_norm},
-                {"step", step},
-                {"growth_factor", dynamic ? scale.growth_factor : 1.0},
-                {"backoff_factor", dynamic ? scale.backoff_factor : 1.0},
-                {"growth_interval", scale.growth_interval}},
-               {state.value, state.growth_tracker, state.skipped_steps, state.applied_step}));
+  std::vector<std::pair<std::string, graph::Arg>> args = {
+      {"loss_scale", state.value},
+      {"growth_tracker", state.growth_tracker},
+      {"skipped_steps", state.skipped_steps},
+      {"applied_step", state.applied_step},
+      {"squared_norm", squared_norm},
+      {"step", step},
+      {"growth_factor", dynamic ? scale.growth_factor : 1.0},
+      {"backoff_factor", dynamic ? scale.backoff_factor : 1.0},
+      {"growth_interval", scale.growth_interval}};
+  std::vector<ValueId> written = {state.value, state.growth_tracker, state.skipped_steps,
+                                  state.applied_step};
+  if (dynamic && scale.min_scale > 0) args.emplace_back("min_scale", scale.min_scale);
+  if (state.patience.defined()) {
+    args.emplace_back("patience", state.patience);
+    args.emplace_back("hysteresis", scale.hysteresis);
+    written.push_back(state.patience);
+  }
+  out.push_back(in_place("perigee::update_loss_scale_", std::move(args), std::move(written)));
 }
 
 }  // namespace perigee::compile

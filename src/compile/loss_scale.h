@@ -10,9 +10,12 @@ namespace perigee::compile {
 
 // Scalars in the persistent frame, bound as states "loss_scale:value" (float32),
 // "loss_scale:growth_tracker" and "loss_scale:skipped_steps" (float64): saved, resumed, read by the
-// host. A program that guards without a scale has the scale 1.
+// host. A program that guards without a scale has the scale 1. Where the scale is given, the host
+// writes "loss_scale:value" between steps.
 struct LossScaleState {
   ValueId value, growth_tracker, skipped_steps;
+  ValueId patience;      // float64, "loss_scale:patience": the steps that were not finite since the
+                         // scale grew; undefined without hysteresis
   ValueId applied_step;  // float64: the steps that changed something, this one included
 };
 

@@ -102,6 +102,13 @@ class Memory {
       }
     }
     now_ = now;
+    // A section's messages come together, before it runs.
+    for (size_t v = 0; v < lives_.size(); ++v) {
+      auto& life = lives_[v];
+      if (!draft_.homes[v].landing || life.start < 0) continue;
+      life.start = begin_[2 * life.first_section];
+      life.end = begin_[2 * life.first_section + 1];
+    }
     // What a backward pass sends is in use until the next forward pass in its copy of the frame.
     for (auto& draft : draft_.sections) {
       for (auto& sent : draft.instructions) {
@@ -124,6 +131,11 @@ class Memory {
     if (first_part_ < 0 || life.start < 0 || draft_.homes[root].outlives ||
         draft_.homes[root].kind == Home::Kind::persistent) {
       return {};
+    }
+    if (draft_.homes[root].landing) {
+      auto landing = draft_.sections[life.first_section].part;
+      landing.landing = true;
+      return landing;
     }
     if (const auto read = deferred_.find(root); read != deferred_.end()) return read->second;
     if (const auto sent = sent_.find(root); sent != sent_.end()) return sent->second;
@@ -231,9 +243,10 @@ class Memory {
   }
 
   int32_t frame_of_part(const PartId& part, bool host = false) {
+    const auto owner = draft_.frame_of(part);
     const auto frame = frame_named(
-        {.kind = Frame::Kind::microbatch, .name = frame_name(part, host), .host = host});
-    part_frames_.emplace(frame, part);
+        {.kind = Frame::Kind::microbatch, .name = frame_name(owner, host), .host = host});
+    part_frames_.emplace(frame, owner);
     return frame;
   }
 
@@ -271,19 +284,17 @@ class Memory {
     for (const auto& section : draft_.sections) {
       if (section.part.defined()) frame_of_part(section.part);
     }
-    struct Owner {
-      Place* place;
+    // What lies in a frame, apart for each of the parts that share it.
+    struct Content {
+      std::vector<Block> blocks;
+      std::vector<Place*> places;
     };
-    std::vector<std::vector<Block>> blocks(2);
-    std::vector<std::vector<Place*>> owners(2);
-    auto add = [&](int32_t frame, Block block, Place* place) {
-      if (blocks.size() <= static_cast<size_t>(frame)) {
-        blocks.resize(frame + 1);
-        owners.resize(frame + 1);
-      }
+    std::map<std::pair<int32_t, PartId>, Content> contents;
+    auto add = [&](int32_t frame, Block block, Place* place, const PartId& part = {}) {
       place->frame = frame;
-      blocks[frame].push_back(block);
-      owners[frame].push_back(place);
+      auto& content = contents[{frame, part}];
+      content.blocks.push_back(block);
+      content.places.push_back(place);
     };
     std::vector<Lifetime> merged = lives_;
     for (size_t v = 0; v < lives_.size(); ++v) {
@@ -305,7 +316,7 @@ class Memory {
         value.place = {frame, program.frames[frame].bytes};
         program.frames[frame].bytes += align(bytes_[v]);
       } else if (merged[v].start >= 0) {
-        add(frame, {bytes_[v], merged[v].start, merged[v].end}, &value.place);
+        add(frame, {bytes_[v], merged[v].start, merged[v].end}, &value.place, part);
       }
     }
     int64_t now = 0;
@@ -315,12 +326,14 @@ class Memory {
         now += ticks(draft.instruction);
       }
     }
-    for (size_t f = 1; f < blocks.size(); ++f) {
-      if (program.frames[f].kind == Frame::Kind::persistent) continue;
-      if (program.frames[f].kind == Frame::Kind::communication) count_moments(blocks[f]);
-      const Packing packing = pack(blocks[f]);
-      for (size_t b = 0; b < blocks[f].size(); ++b) owners[f][b]->offset = packing.offsets[b];
-      program.frames[f].bytes = packing.bytes;
+    for (auto& [key, content] : contents) {
+      auto& frame = program.frames[key.first];
+      if (frame.kind == Frame::Kind::communication) count_moments(content.blocks);
+      const Packing packing = pack(content.blocks);
+      for (size_t b = 0; b < content.blocks.size(); ++b) {
+        content.places[b]->offset = packing.offsets[b];
+      }
+      frame.bytes = std::max(frame.bytes, packing.bytes);
     }
     for (size_t v = 0; v < program.values.size(); ++v) {
       auto& value = program.values[v];

@@ -15,14 +15,17 @@ struct PartId {
   // Weight gradients that run at the end of the stage's order (plan::Overlap::deferred): the frame
   // has what they read.
   bool deferred = false;
+  // Messages that come before the part's section runs (plan::Overlap::receives).
+  bool landing = false;
 
   bool defined() const { return part >= 0; }
   auto operator<=>(const PartId&) const = default;
 };
 
-// Returns "3", "3.kept", "3.deferred", "3.kept.deferred".
+// Returns "3", "3.kept", "3.deferred", "3.kept.deferred", "3.landing".
 inline std::string to_string(const PartId& id) {
-  return std::to_string(id.part) + (id.kept ? ".kept" : "") + (id.deferred ? ".deferred" : "");
+  return std::to_string(id.part) + (id.kept ? ".kept" : "") + (id.deferred ? ".deferred" : "") +
+         (id.landing ? ".landing" : "");
 }
 
 // Returns the name of its frame, or of its frame on the host.

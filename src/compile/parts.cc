@@ -43,11 +43,17 @@ std::vector<MicroSection> make_micro_sections(const std::vector<NodeId>& micro, 
 }
 
 void wait_for_sends(Draft& draft) {
-  const auto find = [&](const PartId& part, PipelineKind kind) -> DraftSection* {
+  // What a forward pass sends is waited for by its microbatch's backward pass; what a backward pass
+  // sends by the forward passes of the parts that have its copy of the frame next.
+  const auto find = [&](const PartId& part, PipelineKind kind) {
+    std::vector<DraftSection*> found;
     for (auto& section : draft.sections) {
-      if (section.part == part && section.kind == kind) return &section;
+      if (!section.part.defined() || section.kind != kind) continue;
+      const bool shares =
+          kind == PipelineKind::forward && draft.frame_of(section.part) == draft.frame_of(part);
+      if (section.part == part || shares) found.push_back(&section);
     }
-    return nullptr;
+    return found;
   };
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     auto& section = draft.sections[s];
@@ -58,13 +64,12 @@ void wait_for_sends(Draft& draft) {
     }
     if (waits.empty()) continue;
     const bool forward = section.kind == PipelineKind::forward;
-    auto* where = find(section.part, forward ? PipelineKind::backward : PipelineKind::forward);
-    if (where == nullptr) {
+    const auto where = find(section.part, forward ? PipelineKind::backward : PipelineKind::forward);
+    if (where.empty()) {
       std::move(waits.begin(), waits.end(), std::back_inserter(section.instructions));
-    } else {
-      where->instructions.insert(where->instructions.begin(),
-                                 std::make_move_iterator(waits.begin()),
-                                 std::make_move_iterator(waits.end()));
+    }
+    for (auto* waiting : where) {
+      waiting->instructions.insert(waiting->instructions.begin(), waits.begin(), waits.end());
     }
   }
 }

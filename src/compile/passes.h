@@ -37,9 +37,9 @@ graph::Graph scale_loss(graph::Graph graph, const plan::LossScale& scale);
 // A backward op computes as the forward op that made it; gradients add up in the type of the value
 // that they are of. A value is cast once for all that read it so (a parameter before its views, so
 // once for each microbatch; one that is gathered anew for the backward pass once more there).
-// Parameters of units of level 3 come in the low precision, as they are then gathered, unless the
-// precision has scopes. Outputs keep their types, but for gradients where the precision has other
-// ones. Values keep their numbers; casts come behind them.
+// Parameters of units that are stored in parts (plan::stores_parts) come in the low precision, as
+// they are then gathered, unless the precision has scopes. Outputs keep their types, but for
+// gradients where the precision has other ones. Values keep their numbers; casts come behind them.
 graph::Graph autocast(const graph::Graph& graph, const plan::Plan& plan);
 
 // Appends a node whose outputs are values of the graph already, and says there who makes them.
@@ -126,9 +126,10 @@ struct Bucket {
   // are those beside the unit's own on which every gradient is Partial.
   int32_t flat = -1;  // index into Gradients::flats
   int level = 0;      // the unit's; 0: of no unit
-  ValueId gathered;   // level 3: the whole weights while they are used; then `weights` is the part
-  ValueId own;        // this rank's part of the weights
-  ValueId part;       // this rank's part of the reduced gradients
+  // Of what is stored in parts: the whole weights while they are used; then `weights` is the part.
+  ValueId gathered;
+  ValueId own;   // this rank's part of the weights
+  ValueId part;  // this rank's part of the reduced gradients
 
   // What the optimizer steps at once: of one group, and held by this rank.
   struct Share {
@@ -228,11 +229,12 @@ struct Gather {
   graph::NodeId before = 0;  // the first node of all ranks before which it starts
 };
 
-// Returns when units of level 3 are gathered: where their weights are used, once or once for the
-// forward and once for the backward ops, as early as Communication::prefetch_* say; in the order of
-// `before`. All ranks that share a unit get the same answer: `local` is as it was before
-// cut_microbatches leaves out of it what only other ranks need. No gathering starts in an earlier
-// section of a pipeline's parts than it is used in.
+// Returns when units that are stored in parts are gathered: where their weights are used, once or
+// once for the forward and once for the backward ops, as early as Communication::prefetch_* say; in
+// the order of `before`. All ranks that share a unit get the same answer: `local` is as it was
+// before cut_microbatches leaves out of it what only other ranks need. No gathering starts in an
+// earlier section of a pipeline's parts than it is used in, but for one that serves all
+// microbatches.
 std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& plan,
                                   const std::vector<plan::Flat>& flats, const Stage* stage);
 
@@ -256,11 +258,13 @@ int32_t scatter_unit(Draft& draft, const Source& source, const Gradients& gradie
                      std::vector<DraftInstruction>& out);
 
 // Appends what gathers the ranks' parts of a unit's weights into Bucket::gathered, each rank's cast
-// before where ops read them in a lower precision.
+// before where ops read them in a lower precision; in the first microbatch alone where that serves
+// all.
 void gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather,
                  std::vector<DraftInstruction>& out);
 
-// Returns the instruction that gathers new weights of levels 1 and 2, into Bucket::weights.
+// Returns the instruction that gathers new weights of levels 1 and 2 that are stored whole, into
+// Bucket::weights.
 DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const Bucket& bucket);
 
 // Groups the parameters into buckets and gives all that outlives a step its value and binding:
@@ -299,12 +303,19 @@ void wait_for_sends(Draft& draft);
 // -------------------------------------------------------------------------------------------------
 
 // With a pipeline: has messages received into memory of their own, before the run in front of the
-// one that needs them where that is of another section.
+// one that needs them.
 void receive_ahead(Draft& draft);
+
+// Has all messages of a stage that are received ahead come to one frame, of which runs take the two
+// copies in turns.
+void share_landings(Draft& draft);
 
 // Has matrix products whose result is only added to a gradient add to it themselves
 // (perigee::addmm_): no result of their own, no pass over it.
 void accumulate_products(Draft& draft, TraceSource& traces);
+
+// Has low gradients that are cast for nothing but to be added to a wide sum added as they are.
+void accumulate_casts(Draft& draft);
 
 // Cuts matrix products whose sums are reduced over ranks, or whose rows are gathered, into at most
 // Overlap::slices pieces of rows: one is reduced, or the next gathered, while another is computed.
@@ -348,15 +359,14 @@ void insert_waits(Draft& draft);
 void cut_exchanges(Draft& draft);
 
 // With a pipeline: the runs of Draft::order, where pieces of sections that run in turns alternate;
-// which copy of each part's frame each of them has, by part; and how many there are of a part's
-// frame. A microbatch has one from the part's forward pass to the last section that touches the
-// frame.
+// which copy of each frame each of them has, by the part whose frame it is; and how many there are
+// of a frame. A microbatch has one from a part's forward pass to the last section that touches it.
 struct DraftRun {
   int32_t section = 0, microbatch = 0;
   size_t position = 0;  // of its op in Draft::order; behind them all, where it is deferred
 };
 std::vector<DraftRun> runs_of(const Draft& draft);
-int64_t copies_of(const Draft& draft, const PartId& part);
+int64_t copies_of(const Draft& draft, const PartId& frame);
 std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft);
 
 // Returns whose frame has what deferred weight gradients read and other sections of their stage

@@ -6,15 +6,11 @@
 
 namespace perigee::compile {
 
-ValueId operand_of(const Instruction& collective) {
-  ValueId operand;
-  each_operand(collective, [&](ValueId v) { operand = v; });
-  return operand;
-}
+bool is_plain_product(std::string_view op) { return op == "aten::mm" || op == "aten::_scaled_mm"; }
 
 std::optional<size_t> rows_of(const Instruction& product) {
   const bool adds = product.op == "aten::addmm";
-  if (product.op != "aten::mm" && !adds) return {};
+  if (!adds && !is_plain_product(product.op)) return {};
   for (size_t a = 0; a < product.args.size(); ++a) {
     if (product.args[a].first == (adds ? "mat1" : "self")) return a;
   }
@@ -38,17 +34,65 @@ bool ProductPairs::touches(const Instruction& instruction, ValueId root) const {
   return found;
 }
 
-// The value is all of its memory, as a matrix, row by row.
-bool ProductPairs::is_matrix(ValueId v) const {
+// The value is all of its memory, row by row.
+bool ProductPairs::is_whole(ValueId v) const {
   const auto& value = draft_.value(v);
-  return value.type.shape.size() == 2 && is_contiguous(value.type.shape, value.strides) &&
-         draft_.view_offset[v.index] == 0 &&
+  return is_contiguous(value.type.shape, value.strides) && draft_.view_offset[v.index] == 0 &&
          value.type.numel() == draft_.value(draft_.root(v)).type.numel();
+}
+
+// And a matrix.
+bool ProductPairs::is_matrix(ValueId v) const {
+  return draft_.value(v).type.shape.size() == 2 && is_whole(v);
+}
+
+// Finds the products, before `end`, whose sum a root is; nothing else reads what is added.
+bool ProductPairs::find_terms(const Instructions& list, size_t end, ValueId root,
+                              ProductPair& pair) const {
+  for (size_t i = end; i-- > 0;) {
+    const auto& at = list[i].instruction;
+    const bool makes = std::any_of(at.outputs.begin(), at.outputs.end(), [&](ValueId v) {
+      return v.defined() && draft_.root(v) == root;
+    });
+    if (!makes) continue;
+    if (list[i].when != list[pair.collective].when || at.outputs[0] != root) return false;
+    if (is_plain_product(at.op)) {
+      pair.products.push_back(i);
+      const auto& first = list[pair.products[0]].instruction;
+      return is_matrix(root) && draft_.value(root).type == draft_.value(first.outputs[0]).type;
+    }
+    if (at.op != "aten::add.Tensor" || at.args.size() != 2 || !is_whole(root)) return false;
+    pair.additions.push_back(i);
+    return std::all_of(at.args.begin(), at.args.end(), [&](const auto& arg) {
+      const auto* v = std::get_if<ValueId>(&arg.second);
+      return v && is_whole(*v) && reads(draft_.root(*v)) == 1 &&
+             draft_.value(*v).type.dtype == draft_.value(root).type.dtype &&
+             draft_.value(*v).type.numel() == draft_.value(root).type.numel() &&
+             find_terms(list, i, draft_.root(*v), pair);
+    });
+  }
+  return false;
+}
+
+// Nothing between a product and the pair's place writes what the product reads.
+bool ProductPairs::can_wait(const Instructions& list, const ProductPair& pair) const {
+  for (size_t product : pair.products) {
+    for (size_t i = product + 1; i < pair.place; ++i) {
+      for (auto v : list[i].instruction.outputs) {
+        bool needed = false;
+        if (!v.defined()) continue;
+        each_operand(list[product].instruction,
+                     [&](ValueId read) { needed = needed || draft_.root(read) == draft_.root(v); });
+        if (needed) return false;
+      }
+    }
+  }
+  return true;
 }
 
 // What an addmm adds is the same for each row.
 bool ProductPairs::adds_a_row(const Instruction& product) const {
-  return product.op == "aten::mm" ||
+  return is_plain_product(product.op) ||
          draft_.value(std::get<ValueId>(product.args[0].second)).type.shape.size() == 1;
 }
 
@@ -72,11 +116,12 @@ std::optional<ProductPair> ProductPairs::summed(const Instructions& list, size_t
     const auto copies = static_cast<int>(pair.copies.size());
     const bool alone =
         copies == 0 ? reads(read) == 1 : reads(read) == copies + 1 && reads(pair.matrix) == copies;
-    if (at.op != "aten::mm" || at.outputs[0] != pair.matrix || !is_matrix(pair.matrix) || !alone ||
-        draft_.value(operand).type.numel() != draft_.value(pair.matrix).type.numel()) {
+    if (!alone || draft_.value(operand).type.numel() != draft_.value(pair.matrix).type.numel() ||
+        !find_terms(list, i + 1, pair.matrix, pair)) {
       return {};
     }
-    pair.product = pair.place = i;
+    pair.place = i;
+    if (!can_wait(list, pair)) return {};
     return pair;
   }
   return {};
@@ -116,7 +161,7 @@ std::optional<ProductPair> ProductPairs::gathered(const Instructions& list,
         if (v.defined() && touches(at, draft_.root(v))) return {};
       }
     }
-    pair.product = i;
+    pair.products = {i};
     pair.place = *first;
     return pair;
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "compile/draft.h"
@@ -11,18 +12,21 @@ namespace perigee::compile {
 
 using Instructions = std::vector<DraftInstruction>;
 
-// A product, and the collective that sums all of its result over ranks, or gathers all of its rows.
-// Instructions are named by their place in the section.
+// A product, or several whose results are added, and the collective that sums all of the result
+// over ranks, or gathers all rows of the one product. Instructions are named by their place in the
+// section.
 struct ProductPair {
-  size_t product = 0, collective = 0;
+  std::vector<size_t> products;   // in the order in which they are added
+  std::vector<size_t> additions;  // of several: what adds their results
+  size_t collective = 0;
   std::vector<size_t> copies;  // that pack what the collective reads, or unpack what it writes
-  size_t place = 0;            // before which the product can stand
-  ValueId matrix;              // root: what the product gives, or, gathered, what it reads
+  size_t place = 0;            // before which the products can stand
+  ValueId matrix;              // root: what the products give, or, gathered, what the one reads
   ValueId result;              // of the collective
 };
 
-// Returns the operand of a collective, the last of its arguments that is a value.
-ValueId operand_of(const Instruction& collective);
+// Returns true for a product of two matrices, its first two operands, that adds nothing.
+bool is_plain_product(std::string_view op);
 
 // Returns which argument of a product has its rows; nothing where it is no product of matrices.
 std::optional<size_t> rows_of(const Instruction& product);
@@ -32,7 +36,8 @@ class ProductPairs {
  public:
   explicit ProductPairs(const Draft& draft);
 
-  // Returns the product whose whole result, and nothing else, an all-reduce or reduce-scatter sums.
+  // Returns the product whose whole result, and nothing else, an all-reduce or reduce-scatter sums,
+  // or the products whose sum that is (what layers beside each other give back to their input).
   std::optional<ProductPair> summed(const Instructions& list, size_t collective) const;
 
   // Returns the first product whose rows are all that an all-gather gives. What reads the same
@@ -44,7 +49,10 @@ class ProductPairs {
 
  private:
   bool touches(const Instruction& instruction, ValueId root) const;
+  bool is_whole(ValueId v) const;
   bool is_matrix(ValueId v) const;
+  bool find_terms(const Instructions& list, size_t end, ValueId root, ProductPair& pair) const;
+  bool can_wait(const Instructions& list, const ProductPair& pair) const;
   bool adds_a_row(const Instruction& product) const;
 
   const Draft& draft_;

@@ -26,8 +26,8 @@ struct Frame {
   enum class Kind : uint8_t {
     persistent,  // what outlives a step: parameters, optimizer state, buffers, constants, scalars,
                  // results
-    microbatch,  // of one part of a pipeline, a copy for each microbatch in flight: what one of its
-                 // sections makes and another section uses
+    microbatch,  // of parts of a pipeline, a copy for each of their microbatches in flight: what
+                 // one of their sections makes and another section uses
     scratch,     // everything else: within one section's run, or from one section to a later one of
                  // the step
     communication,  // operands, results and workspace of one axis group's collectives, but for
@@ -106,6 +106,14 @@ struct Instruction {
   graph::Phase phase = graph::Phase::forward;
 };
 
+// Returns what a collective sends: its first operand.
+inline ValueId operand_of(const Instruction& instruction) {
+  for (const auto& [name, arg] : instruction.args) {
+    if (const auto* value = std::get_if<ValueId>(&arg)) return *value;
+  }
+  return {};
+}
+
 // A straight list of instructions that runs as a whole for one microbatch (or once per step).
 //   prologue_first, prologue, prologue_last   count labels, microbatch by microbatch, and average
 //   (only where needed) micro_first, micro, micro_last            first: gradients are written,
@@ -137,8 +145,9 @@ struct Binding {
   // "momentum_buffer:PARAM", compile/loss_scale.h's; at the start zeros, or the bytes given. data:
   // named by the batch's tensor, read by `load`.
   // constant: bytes given. scalar: float64, written by the host before each step: "lr.G" (G: 0 for
-  // the default group, k + 1 for StepSpec::groups[k]) and "step" (1 in the first step). result:
-  // read after the step: "loss", "grad_norm", the graph's results by name.
+  // the default group, k + 1 for StepSpec::groups[k]), "weight_decay.G" where it varies, and "step"
+  // (1 in the first step). result: read after the step: "loss", "grad_norm", the graph's results by
+  // name.
   enum class Kind : uint8_t { parameter, buffer, state, data, constant, scalar, result };
   Kind kind = Kind::data;
   std::string name;

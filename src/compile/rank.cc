@@ -96,7 +96,8 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
     const auto cut = without_shared(plan, common.graph);
     auto rounded = round_to_fp8(autocast(scale_loss(common.graph, plan.precision.loss_scale), cut),
                                 plan, spec);
-    common.sharding = shard::propagate(rounded, with_names_of(plan, common.graph, rounded));
+    common.sharding = shard::propagate(
+        rounded, with_fp8_states(with_names_of(plan, common.graph, rounded), rounded));
     common.graph = std::move(rounded);
   }
   if (has_stages(plan, spec.evaluation)) common.schedule = schedule_of(plan, spec.evaluation);
@@ -139,12 +140,27 @@ class Whole {
     if (!graph) graph = local_graph(common_, plan_, rank_, again);
     return *graph;
   }
+  // Which parts of stages share frames: alike on all ranks.
+  const PoolsOfFrames& pools() {
+    if (!pools_) {
+      const auto find = [&](graph::Graph graph) {
+        return pool_frames(graph, plan_, *common_.schedule);
+      };
+      pools_.emplace();
+      if (plan_.pipeline.cuts() && plan_.pipeline.chunks > 1) {
+        pools_->again = find(recompute(common_.graph, plan_.recompute));
+        if (plan_.recompute.kept_microbatches > 0) pools_->kept = find(common_.graph);
+      }
+    }
+    return *pools_;
+  }
 
  private:
   const Common& common_;
   const plan::Plan& plan_;
   int64_t rank_;
   std::array<std::optional<shard::LocalGraph>, 2> graphs_;
+  std::optional<PoolsOfFrames> pools_;
 };
 
 // Microbatches that keep their results send and receive what the others do.
@@ -180,7 +196,7 @@ Local cut(const Common& common, const plan::Plan& plan, Whole& whole, int64_t ra
   const auto kept = kept_on_stage(plan, *common.schedule, rank);
   const auto make = [&](bool again) {
     Local local{whole.get(again), {}, {}};
-    local.stage = cut_stage(local.graph, plan, *common.schedule, rank);
+    local.stage = cut_stage(local.graph, plan, *common.schedule, rank, whole.pools());
     return local;
   };
   auto local = make(kept != Kept::all);
@@ -247,6 +263,7 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   make_average_sections(draft, source, gradients);
   if (plan.overlap.receives) receive_ahead(draft);
   if (plan.overlap.accumulate) accumulate_products(draft, traces);
+  accumulate_casts(draft);
   slice_products(draft, plan.mesh, plan.overlap, traces);
   offload_activations(draft, plan.offload);
   stage_host_state(draft, plan.offload);
@@ -260,7 +277,9 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   if (stage) {
     draft.order = schedule->orders[stage->index];
     draft.turns = stage->turns;
+    draft.frames = stage->frames;
     draft.copies = stage->copies;
+    share_landings(draft);
     draft.deferred = stage->deferred;
     wait_for_sends(draft);
     if (plan.overlap.experts) cut_exchanges(draft);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace perigee::compile {
 namespace {
@@ -23,11 +24,17 @@ struct Step {
 class Stages {
  public:
   Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges, const Turns& turns,
-         int64_t kept)
+         int64_t kept, const PoolsOfFrames& pools)
       : schedule_(schedule),
         edges_(edges),
         turns_(turns),
+        pools_(pools),
         place_(schedule.stages * schedule.chunks) {
+    for (auto* list : {&pools_.again, &pools_.kept}) {
+      if (!list->empty()) continue;
+      list->resize(place_.size());
+      std::iota(list->begin(), list->end(), 0);
+    }
     for (const auto& order : schedule.orders) {
       kept_.push_back(kept_microbatches(order, schedule.microbatches, kept));
       auto& flags = kept_.back();
@@ -47,9 +54,15 @@ class Stages {
     for (const auto& uses : uses_) {
       int64_t most = uses.empty() ? 0 : 1;
       for (auto copy : assign_copies(spans(uses), 1)) most = std::max(most, int64_t{copy} + 1);
-      counts.push_back(most);
+      const bool shared = std::any_of(
+          uses.begin(), uses.end(), [&](const Use& use) { return use.part != uses.front().part; });
+      counts.push_back(std::min(most + shared, std::ssize(uses)));
     }
     return counts;
+  }
+
+  size_t frame_of(int part, bool kept) const {
+    return kept ? place_.size() + pools_.kept[part] : static_cast<size_t>(pools_.again[part]);
   }
 
   // Returns whether any frame can have another copy that a microbatch would use; has them all have
@@ -98,14 +111,10 @@ class Stages {
   }
 
  private:
-  // The frame of a microbatch in a part that the stage runs.
-  size_t frame_of(int stage, int part, int microbatch) const {
-    return kept_[stage][microbatch] ? place_.size() + part : static_cast<size_t>(part);
-  }
-
   // What a microbatch uses a frame for.
   struct Use {
     Span span;
+    int part = 0;
     int microbatch = 0;
   };
 
@@ -130,7 +139,7 @@ class Stages {
         }
       }
       for (const auto& [key, span] : spans) {
-        uses_[frame_of(s, key.first, key.second)].push_back({span, key.second});
+        uses_[frame_of(key.first, kept_[s][key.second])].push_back({span, key.first, key.second});
       }
     }
     for (auto& uses : uses_) {
@@ -141,19 +150,22 @@ class Stages {
 
   std::vector<Step> steps_of(int stage, const std::vector<int64_t>& counts) const {
     const auto& order = schedule_.orders[stage];
-    // Which microbatch had a microbatch's copy before, by part.
-    std::map<std::pair<int, int>, int> before;
+    // Which microbatch of which part had a microbatch's copy before, by part and microbatch.
+    std::map<std::pair<int, int>, std::pair<int, int>> before;
+    std::set<size_t> frames;
     for (int part : schedule_.parts[stage]) {
-      for (const size_t frame : {static_cast<size_t>(part), place_.size() + part}) {
-        const auto& uses = uses_[frame];
-        const auto copies = assign_copies(spans(uses), counts[frame]);
-        std::map<int32_t, int> had;
-        for (size_t k = 0; k < copies.size(); ++k) {
-          if (const auto known = had.find(copies[k]); known != had.end()) {
-            before[{part, uses[k].microbatch}] = known->second;
-          }
-          had[copies[k]] = uses[k].microbatch;
+      for (const bool kept : {false, true}) frames.insert(frame_of(part, kept));
+    }
+    for (const size_t frame : frames) {
+      const auto& uses = uses_[frame];
+      const auto copies = assign_copies(spans(uses), counts[frame]);
+      std::map<int32_t, std::pair<int, int>> had;
+      for (size_t k = 0; k < copies.size(); ++k) {
+        const std::pair now{uses[k].part, uses[k].microbatch};
+        if (const auto known = had.find(copies[k]); known != had.end()) {
+          before[now] = known->second;
         }
+        had[copies[k]] = now;
       }
     }
     std::vector<Step> steps, sends;  // sends: of the ops that run in turns, at their end
@@ -168,7 +180,8 @@ class Stages {
       if (op.kind != PipelineKind::weight_grad) {
         if (const auto known = before.find({part, op.microbatch});
             forward && known != before.end()) {
-          each(part, false, [&](Message m) { add(steps, Step::Kind::wait, m, known->second); });
+          const auto [other, microbatch] = known->second;
+          each(other, false, [&](Message m) { add(steps, Step::Kind::wait, m, microbatch); });
         }
         if (!forward) {
           each(part, true, [&](Message m) { add(steps, Step::Kind::wait, m, op.microbatch); });
@@ -199,6 +212,7 @@ class Stages {
   const Schedule& schedule_;
   const std::set<std::pair<int, int>>& edges_;
   const Turns& turns_;
+  PoolsOfFrames pools_;
   std::vector<int> place_;               // stage, by part
   std::vector<std::vector<bool>> kept_;  // by stage and microbatch; nothing where all are
   std::vector<std::vector<Use>> uses_;   // by frame
@@ -249,14 +263,16 @@ std::vector<bool> kept_microbatches(const std::vector<PipelineOp>& order, int64_
 
 std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
                                         const std::set<std::pair<int, int>>& edges,
-                                        const Turns& turns, int64_t kept) {
-  const Stages stages(schedule, edges, turns, kept);
+                                        const Turns& turns, int64_t kept,
+                                        const PoolsOfFrames& pools) {
+  const Stages stages(schedule, edges, turns, kept, pools);
   auto counts = stages.needed();
   while (!stages.stuck(counts).empty() && stages.grow(counts)) {  // each its own: nobody waits
   }
-  const auto parts = counts.size() / 2;
   std::vector<PartCopies> copies;
-  for (size_t p = 0; p < parts; ++p) copies.push_back({counts[p], counts[parts + p]});
+  for (int p = 0; p < static_cast<int>(counts.size() / 2); ++p) {
+    copies.push_back({counts[stages.frame_of(p, false)], counts[stages.frame_of(p, true)]});
+  }
   return copies;
 }
 
@@ -285,7 +301,7 @@ Turns find_turns(const Schedule& schedule, const std::set<std::pair<int, int>>& 
   }
   for (bool changed = true; changed;) {
     changed = false;
-    const Stages stages(schedule, edges, turns, 0);
+    const Stages stages(schedule, edges, turns, 0, {});
     for (const auto& [stage, position] : stages.stuck(stages.all())) {
       const auto span = turns[stage][position];
       changed = changed || span.first != span.last;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "compile/frame_pools.h"
 #include "cost/schedule.h"
 #include "cost/schedule_turns.h"
 
@@ -30,11 +31,16 @@ std::vector<int32_t> assign_copies(const std::vector<Span>& spans, int64_t count
 std::vector<bool> kept_microbatches(const std::vector<PipelineOp>& order, int64_t microbatches,
                                     int64_t count);
 
-// Copies of a part's frame: for microbatches that compute again, and for those that keep. On stages
-// on which all do the same, `again` are all there are.
+// Copies of a part's frame, or of that of its pool: for microbatches that compute again, and for
+// those that keep. On stages on which all do the same, `again` are all there are.
 struct PartCopies {
   int64_t again = 1;
   int64_t kept = 0;
+};
+
+// Of microbatches that compute again, and of those that keep. Empty: no part shares its frame.
+struct PoolsOfFrames {
+  FramePools again, kept;
 };
 
 // Returns how many copies each part's frame has, by part: as many as its stage's order uses at
@@ -42,9 +48,12 @@ struct PartCopies {
 // forward pass waits until the gradients have been received that were sent out of its copy of the
 // frame; a backward pass until its microbatch's activations have been. Receivers come to their
 // messages in the order of their stage. `edges` are pairs of parts of which the second uses what
-// the first makes. Ops that run in turns are all under way from the first to the last.
+// the first makes. Ops that run in turns are all under way from the first to the last. Parts of a
+// pool take their copies from the same ones, of which there is one more than is in flight, so that
+// a forward pass need not wait for what the stage has just sent.
 std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
                                         const std::set<std::pair<int, int>>& edges,
-                                        const Turns& turns, int64_t kept = 0);
+                                        const Turns& turns, int64_t kept = 0,
+                                        const PoolsOfFrames& pools = {});
 
 }  // namespace perigee::compile

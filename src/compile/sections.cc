@@ -231,10 +231,17 @@ class Collector {
     const bool last = section_ + 1 == source_.sections.size();
     while (last && !by_value_.empty()) arrived({by_value_.begin()->first}, out);
     for (int32_t b : std::exchange(late_, {})) reduce(b, out);
-    end_scatter(out);
+    end_scatters(out);
   }
 
  private:
+  struct Scattered {
+    int32_t bucket = -1;
+    ValueId part;
+    int32_t event = -1;
+    uint8_t runs = kAlways;
+  };
+
   bool several() const { return draft_.program.microbatches > 1; }
   bool is_reduced(int32_t b) const {
     if (clips_first(source_)) return false;
@@ -262,7 +269,8 @@ class Collector {
     }
   }
 
-  // Starts reducing, and waits for the unit before, whose memory is then free.
+  // Starts reducing, and waits for the unit before, whose memory is then free. A unit's flat
+  // tensors, of several types or cuts, come together and are under way together.
   void scatter(int32_t b, Instructions& out) {
     const auto& bucket = gradients_.buckets[b];
     Scattered started{b, bucket.part};
@@ -277,14 +285,25 @@ class Collector {
     started.runs = adds_up(b) ? kLast : kAlways;
     started.event =
         scatter_unit(draft_, source_, gradients_, bucket, started.part, started.runs, out);
-    end_scatter(out);
-    scattered_ = started;
-    if (!source_.plan.communication.overlap) end_scatter(out);
+    // Nothing is waited for where the whole gradients stay: stages behind would wait, too.
+    if (source_.stage && adds_up(b) && started.part == bucket.part && bucket.axes.empty() &&
+        source_.plan.communication.overlap) {
+      return;
+    }
+    const auto unit_of = [&](int32_t bucket) {
+      return gradients_.flats[gradients_.buckets[bucket].flat].unit;
+    };
+    if (!scattered_.empty() && unit_of(scattered_.back().bucket) != unit_of(b)) end_scatters(out);
+    scattered_.push_back(started);
+    if (!source_.plan.communication.overlap) end_scatters(out);
   }
 
-  void end_scatter(Instructions& out) {
-    const auto [b, part, event, runs] = std::exchange(scattered_, {});
-    if (b < 0) return;
+  void end_scatters(Instructions& out) {
+    for (const auto& scattered : std::exchange(scattered_, {})) end_scatter(scattered, out);
+  }
+
+  void end_scatter(const Scattered& scattered, Instructions& out) {
+    const auto [b, part, event, runs] = scattered;
     const auto& bucket = gradients_.buckets[b];
     out.push_back(when(runs, wait_for(event)));
     if (part != bucket.part) {
@@ -317,13 +336,7 @@ class Collector {
   std::vector<size_t> missing_;          // per bucket
   std::vector<size_t> numbers_;          // per bucket: of its reduction
   std::vector<int32_t> late_;
-  struct Scattered {
-    int32_t bucket = -1;
-    ValueId part;
-    int32_t event = -1;
-    uint8_t runs = kAlways;
-  };
-  Scattered scattered_;  // its reduction has started
+  std::vector<Scattered> scattered_;  // their reductions have started
 };
 
 // Appends what keeps an output in a value of its own, read after the step; reduced where it is

@@ -1,6 +1,7 @@
 // Matrix products that are computed in pieces of rows, beside the collective that sums what they
 // give or gathers what they read.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -63,8 +64,9 @@ class Slices {
                gathers = instruction.op == "comm::all_gather";
     if (reduces || scatters) pair = pairs_.summed(list, i);
     if (gathers) pair = pairs_.gathered(list, i);
-    if (!pair || gone_.contains(pair->product)) return false;
-    const auto& product = list[pair->product].instruction;
+    const auto is_gone = [&](size_t at) { return gone_.contains(at); };
+    if (!pair || std::any_of(pair->products.begin(), pair->products.end(), is_gone)) return false;
+    const auto& product = list[pair->products.back()].instruction;
     const bool backward = product.phase == graph::Phase::backward;
     if (!has(overlap_.sliced, gathers    ? "gathers"
                               : backward ? "gradient_sums"
@@ -77,6 +79,14 @@ class Slices {
     return reduces    ? cut_reduced(list, *pair)
            : scatters ? cut_scattered(list, *pair)
                       : cut_gathered(list, *pair);
+  }
+
+  // Rows of a value that is all of its memory, as a matrix.
+  ValueId rows(ValueId v, int64_t columns, const mesh::Range& range) {
+    const ProgramValue whole = draft_.value(v);
+    const auto bytes = static_cast<int64_t>(graph::size_of(whole.type.dtype));
+    return draft_.add_view(v, range.begin * columns * bytes,
+                           {whole.type.dtype, {range.length, columns}}, {columns, 1}, whole.name);
   }
 
   // Rows of a matrix.
@@ -119,6 +129,47 @@ class Slices {
     return true;
   }
 
+  // Appends the pair's products for some rows, each added to those before it.
+  bool put_products(const Instructions& list, const ProductPair& pair, const mesh::Range& range,
+                    ValueId to, Instructions& out) {
+    for (size_t p : pair.products) {
+      const auto& product = list[p];
+      const auto given = rows(std::get<ValueId>(product.instruction.args[0].second), range);
+      const bool first = p == pair.products[0];
+      if (first ? !put_product(product, given, to, out) : !add_product(product, given, to, out)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool add_product(const DraftInstruction& product, ValueId from, ValueId to, Instructions& out) {
+    const auto type = draft_.value(to).type;
+    if (type.numel() == 0) return true;
+    auto args = product.instruction.args;
+    args[0].second = from;
+    const auto append = [&](DraftInstruction added) {
+      added.when = product.when;
+      added.instruction.scope = product.instruction.scope;
+      added.instruction.phase = product.instruction.phase;
+      if (!set_allocations(draft_, added, traces_)) return false;
+      out.push_back(std::move(added));
+      return true;
+    };
+    if (product.instruction.op == "aten::mm") {
+      args.insert(args.begin(), {"sum", to});
+      return append(in_place("perigee::addmm_", std::move(args), {to}));
+    }
+    const auto term = draft_.add(type, draft_.value(to).name + " term");
+    return put_product(product, from, term, out) &&
+           append(in_place("perigee::accumulate_", {{"self", to}, {"other", term}}, {to}));
+  }
+
+  // Returns the columns of what the pair's products give.
+  int64_t columns_of(const Instructions& list, const ProductPair& pair) const {
+    return draft_.value(list[pair.products[0]].instruction.outputs[0]).type.shape[1];
+  }
+
   // Returns the collective for a piece; the first one keeps its event.
   DraftInstruction piece_of(const DraftInstruction& collective, bool first, ValueId from,
                             ValueId to, const std::vector<int64_t>& counts) {
@@ -159,15 +210,15 @@ class Slices {
 
   bool cut_reduced(const Instructions& list, const ProductPair& pair) {
     if (!pair.copies.empty()) return false;
-    const auto all = draft_.value(pair.matrix).type.shape[0];
+    const auto columns = columns_of(list, pair);
+    if (columns == 0) return false;
+    const auto all = draft_.value(pair.matrix).type.numel() / columns;
     const auto ranges = ranges_of(part_lengths(all, std::min(slices_, all)));
     if (ranges.size() < 2) return false;
-    const auto& product = list[pair.product];
-    const auto given = std::get<ValueId>(product.instruction.args[0].second);
     Instructions out;
     for (const auto& range : ranges) {
-      const auto part = rows(pair.matrix, range);
-      if (!put_product(product, rows(given, range), part, out)) return false;
+      const auto part = rows(pair.matrix, columns, range);
+      if (!put_products(list, pair, range, part, out)) return false;
       auto reduce = piece_of(list[pair.collective], range.begin == 0, part, part, {});
       reduce.instruction.in_place = true;
       reduce.move = Move::none;
@@ -184,16 +235,14 @@ class Slices {
 
   bool cut_scattered(const Instructions& list, const ProductPair& pair) {
     const auto& collective = list[pair.collective];
-    const auto& product = list[pair.product];
     const auto parts = RowParts::of(collective.instruction, draft_.value(pair.result).type.shape);
-    const auto& matrix = draft_.value(pair.matrix).type.shape;
     const bool packed = !pair.copies.empty();
     const auto pieces = cut_rows(parts, slices_, index_in_group(collective.instruction));
-    if (pieces.size() < 2 || matrix != std::vector{parts.rows(), parts.columns} ||
+    if (pieces.size() < 2 || columns_of(list, pair) != parts.columns ||
+        draft_.value(pair.matrix).type.numel() != parts.rows() * parts.columns ||
         packed != (parts.outer > 1)) {
       return false;
     }
-    const auto given = std::get<ValueId>(product.instruction.args[0].second);
     const ValueId image = draft_.root(operand_of(collective.instruction));
     const int64_t columns = parts.columns;
     Instructions out;
@@ -201,8 +250,8 @@ class Slices {
       // Without packing, the product's pieces are computed where the collective reads them.
       int64_t at = piece.in_image;
       for (const auto& range : piece.rows) {
-        const auto to = rows(pair.matrix, {packed ? range.begin : at, range.length});
-        if (!put_product(product, rows(given, range), to, out)) return false;
+        const auto to = rows(pair.matrix, columns, {packed ? range.begin : at, range.length});
+        if (!put_products(list, pair, range, to, out)) return false;
         at += range.length;
       }
       const auto from = flat(image, piece.in_image * columns, piece.count() * columns);
@@ -223,7 +272,7 @@ class Slices {
 
   bool cut_gathered(const Instructions& list, const ProductPair& pair) {
     const auto& collective = list[pair.collective];
-    const auto& product = list[pair.product];
+    const auto& product = list[pair.products[0]];
     const ValueId given = operand_of(collective.instruction);
     const auto parts = RowParts::of(collective.instruction, draft_.value(given).type.shape);
     const auto rows_at = *rows_of(product.instruction);
@@ -278,14 +327,21 @@ class Slices {
                  /*to_flat=*/false, collective.instruction, out);
     }
     replace(pair, std::move(out));
-    put_[pair.collective] = std::move(gathers);
+    put(pair.collective, std::move(gathers));
     return true;
+  }
+
+  void put(size_t before, Instructions list) {
+    auto& all = put_[before];
+    std::move(list.begin(), list.end(), std::back_inserter(all));
   }
 
   // Has instructions stand for those of the pair.
   void replace(const ProductPair& pair, Instructions with) {
-    put_[pair.place] = std::move(with);
-    gone_.insert({pair.product, pair.collective});
+    put(pair.place, std::move(with));
+    gone_.insert(pair.collective);
+    gone_.insert(pair.products.begin(), pair.products.end());
+    gone_.insert(pair.additions.begin(), pair.additions.end());
     gone_.insert(pair.copies.begin(), pair.copies.end());
   }
 

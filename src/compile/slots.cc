@@ -130,31 +130,44 @@ std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
       known->second.last = std::max(known->second.last, span.last);
     }
   }
-  std::map<PartId, std::vector<std::pair<Span, int32_t>>> by_part;  // with microbatches
-  for (const auto& [key, span] : spans) by_part[key.first].emplace_back(span, key.second);
+  struct Use {
+    Span span;
+    PartId part;
+    int32_t microbatch;
+  };
+  std::map<PartId, std::vector<Use>> by_frame;
+  for (const auto& [key, span] : spans) {
+    by_frame[draft.frame_of(key.first)].push_back({span, key.first, key.second});
+  }
   std::map<int32_t, std::vector<size_t>> of_microbatch;
   for (size_t r = 0; r < runs.size(); ++r) of_microbatch[runs[r].microbatch].push_back(r);
   std::vector<std::map<PartId, int32_t>> copies(runs.size());
-  for (auto& [part, list] : by_part) {
-    std::sort(list.begin(), list.end(),
-              [](const auto& a, const auto& b) { return a.first.first < b.first.first; });
+  for (auto& [frame, list] : by_frame) {
+    std::stable_sort(list.begin(), list.end(),
+                     [](const Use& a, const Use& b) { return a.span.first < b.span.first; });
     std::vector<Span> ordered;
-    for (const auto& [span, microbatch] : list) ordered.push_back(span);
-    const auto taken = assign_copies(ordered, draft.copies.at(part));
+    for (const auto& use : list) ordered.push_back(use.span);
+    const auto taken = assign_copies(ordered, draft.copies.at(frame));
     for (size_t k = 0; k < list.size(); ++k) {
-      const auto& [span, microbatch] = list[k];
-      for (size_t r : of_microbatch[microbatch]) {
-        if (touched[runs[r].section].contains(part)) copies[r][part] = taken[k];
+      for (size_t r : of_microbatch[list[k].microbatch]) {
+        if (touched[runs[r].section].contains(list[k].part)) copies[r][frame] = taken[k];
       }
     }
+  }
+  int32_t landed = 0;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    auto landing = draft.sections[runs[r].section].part;
+    landing.landing = true;
+    const auto frame = draft.frames.find(landing);
+    if (frame != draft.frames.end()) copies[r][frame->second] = landed++ % 2;
   }
   return copies;
 }
 
-int64_t copies_of(const Draft& draft, const PartId& part) {
-  int64_t most = draft.copies.at(part);
+int64_t copies_of(const Draft& draft, const PartId& frame) {
+  int64_t most = draft.copies.at(frame);
   for (const auto& copies : copies_by_run(draft)) {
-    const auto found = copies.find(part);
+    const auto found = copies.find(frame);
     if (found != copies.end()) most = std::max(most, int64_t{found->second} + 1);
   }
   return most;

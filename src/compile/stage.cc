@@ -33,7 +33,8 @@ int64_t stage_of(const plan::Plan& plan, int64_t rank) {
 
 class Cutting {
  public:
-  Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank)
+  Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank,
+          PoolsOfFrames pools)
       : local_(local),
         old_(local.graph),
         axis_(plan.pipeline.axis),
@@ -45,7 +46,13 @@ class Cutting {
         schedule_(schedule),
         order_(schedule.orders[stage_of(plan, rank)]),
         kept_(plan.recompute.kept_microbatches),
-        overlap_(plan.overlap) {
+        overlap_(plan.overlap),
+        pools_(std::move(pools)) {
+    for (auto* pools : {&pools_.again, &pools_.kept}) {
+      if (!pools->empty()) continue;
+      pools->resize(static_cast<size_t>(schedule.stages * schedule.chunks));
+      std::iota(pools->begin(), pools->end(), 0);
+    }
     stage_.index = stage_of(plan, rank);
     stage_.parts = schedule.parts[stage_.index];
     std::sort(stage_.parts.begin(), stage_.parts.end());
@@ -79,10 +86,19 @@ class Cutting {
     }
     const auto turns = find_turns(schedule_, edges_, exchanging_);
     stage_.turns = turns[stage_.index];
-    const auto copies = copies_of_parts(schedule_, edges_, turns, kept_);
+    separate_users(pools_.again, edges_);
+    separate_users(pools_.kept, edges_);
+    const auto copies = copies_of_parts(schedule_, edges_, turns, kept_, pools_);
+    const auto add = [&](const PartId& part, int owner, int64_t count) {
+      auto frame = part;
+      frame.part = owner;
+      if (frame != part) stage_.frames[part] = frame;
+      stage_.copies[frame] = count;
+    };
     for (int part : stage_.parts) {
-      stage_.copies[{.part = part}] = copies[part].again;
-      if (!stage_.kept.empty()) stage_.copies[{.part = part, .kept = true}] = copies[part].kept;
+      add({.part = part}, pools_.again[part], copies[part].again);
+      if (stage_.kept.empty()) continue;
+      add({.part = part, .kept = true}, pools_.kept[part], copies[part].kept);
     }
     for (const auto& node : new_.nodes) {
       if (node.op != "comm::send" && node.op != "comm::receive") continue;
@@ -352,6 +368,7 @@ class Cutting {
   const std::vector<PipelineOp>& order_;  // of the stage
   const int64_t kept_;                    // microbatches in flight
   const plan::Overlap& overlap_;
+  PoolsOfFrames pools_;
   std::set<int> exchanging_;                  // parts that exchange rows, where that is hidden
   std::set<std::pair<int, int>> edges_;       // parts of which the second uses what the first makes
   std::map<int32_t, ValueId> inputs_, made_;  // by old value
@@ -382,8 +399,8 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 }
 
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
-                int64_t rank) {
-  return Cutting(local, plan, schedule, rank).run();
+                int64_t rank, PoolsOfFrames pools) {
+  return Cutting(local, plan, schedule, rank, std::move(pools)).run();
 }
 
 }  // namespace perigee::compile

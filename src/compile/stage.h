@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compile/part.h"
+#include "compile/rendezvous.h"
 #include "cost/schedule.h"
 #include "cost/schedule_turns.h"
 #include "plan/plan.h"
@@ -41,6 +42,7 @@ struct Stage {
   };
   std::vector<Section> sections;
   std::vector<int> section;
+  std::map<PartId, PartId> frames;   // whose frame a part has, where it is not its own
   std::map<PartId, int64_t> copies;  // of its parts' frames, and of kept ones: copies_of_parts
   std::vector<bool> kept;   // by microbatch: keeps what others run again; empty: none, or all, do
   std::vector<Span> turns;  // by position in its order: what runs in turns (find_turns)
@@ -58,8 +60,8 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 // Leaves in the local graph what the rank's stage runs: sends and receives stand for what crosses
 // between stages, in the order in which both ends come to it; inputs that no part of the stage uses
 // go, and outputs that it does not make have no value. In training, what no part uses stays on the
-// first stage.
+// first stage. `pools`: of graphs in which the plan's recompute regions run again, and do not.
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
-                int64_t rank);
+                int64_t rank, PoolsOfFrames pools);
 
 }  // namespace perigee::compile

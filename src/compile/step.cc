@@ -272,15 +272,19 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
   } else {
     scale = measure("scale");
   }
+  const auto weight_decay = [&](int32_t group) -> graph::Arg {
+    if (spec.weight_decay_varies) {
+      return scalar(draft, Binding::Kind::scalar, "weight_decay." + std::to_string(group));
+    }
+    return group == 0 ? spec.weight_decay
+                      : spec.groups[group - 1].weight_decay.value_or(spec.weight_decay);
+  };
   const auto step = [&](const Bucket::Share& share) {
     if (spec.optimizer == "none") {
       out.push_back(in_place("perigee::scale_", {{"self", share.gradients}, {"scale", scale}},
                              {share.gradients}));
       return;
     }
-    const double decay =
-        share.group == 0 ? spec.weight_decay
-                         : spec.groups[share.group - 1].weight_decay.value_or(spec.weight_decay);
     Args args{{"self", share.weights}};
     std::vector<ValueId> outputs{share.weights};
     const bool sgd = spec.optimizer == "sgd";
@@ -307,7 +311,7 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
       args.emplace_back("dampening", spec.dampening);
       args.emplace_back("nesterov", spec.nesterov);
     }
-    args.emplace_back("weight_decay", decay);
+    args.emplace_back("weight_decay", weight_decay(share.group));
     if (guard.value.defined()) args.emplace_back("guarded", true);
     if (share.noise.defined()) {
       out.push_back(plain(draft, "perigee::random", share.draw, {share.noise}));
@@ -324,14 +328,14 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
         [&](int32_t group) {
           return scalar(draft, Binding::Kind::scalar, "lr." + std::to_string(group));
         },
-        out);
+        weight_decay, out);
   }
   const auto order = early ? by_reduction(draft, gradients.buckets) : all_of(gradients.buckets);
   for (const auto* in_order : order) {
     const auto& bucket = *in_order;
     if (early && bucket.stages.empty()) end_reduction(source, bucket, out);
     for (const auto& share : bucket.shares) step(share);
-    if (bucket.part.defined() && bucket.level < 3 && spec.optimizer != "none") {
+    if (bucket.part.defined() && !bucket.gathered.defined() && spec.optimizer != "none") {
       out.push_back(gather_stepped(draft, gradients, bucket));
     }
   }

@@ -23,7 +23,8 @@ const Input* parameter_behind(const Graph& graph, graph::ValueId v) {
   while (v.defined() && graph.values[v.index].producer >= 0) {
     const auto& node = graph.nodes[graph.values[v.index].producer];
     const bool passes = graph::is_view(node.op) || node.op == "perigee::reshape" ||
-                        node.op == "perigee::cast" || node.op == "perigee::fp8";
+                        node.op == "perigee::cast" || node.op == "perigee::fp8" ||
+                        node.op == "perigee::fp8_cast";
     if (!passes) return nullptr;
     v = {};
     node.each_operand([&](graph::ValueId operand) {
@@ -52,7 +53,8 @@ std::set<std::string> embeddings_and_heads(const Graph& graph) {
     auto v = node.get<graph::ValueId>(node.op == "perigee::cross_entropy" ? "logits" : "self", {});
     while (v.defined() && graph.values[v.index].producer >= 0) {
       const auto& maker = graph.nodes[graph.values[v.index].producer];
-      if (maker.op == "aten::mm" || maker.op == "aten::addmm" || maker.op == "aten::bmm") {
+      if (maker.op == "aten::mm" || maker.op == "aten::addmm" || maker.op == "aten::bmm" ||
+          maker.op == "aten::_scaled_mm") {
         maker.each_operand(add);
         break;
       }
@@ -197,12 +199,14 @@ class TensorStep {
  public:
   TensorStep(Draft& draft, const Source& source, const Gradients& gradients,
              const StepValues& values, const std::function<ValueId(int32_t)>& learning_rate,
+             const std::function<graph::Arg(int32_t)>& weight_decay,
              std::vector<DraftInstruction>& out)
       : draft_(draft),
         source_(source),
         gradients_(gradients),
         values_(values),
         learning_rate_(learning_rate),
+        weight_decay_(weight_decay),
         out_(out) {}
 
   // All sums of squares are on their way at once: one all-reduce for the parameters that are cut
@@ -334,11 +338,7 @@ class TensorStep {
 
   int32_t group(int32_t p) const { return group_of(source_.spec, name_of(source_, gradients_, p)); }
 
-  double decay(int32_t p) const {
-    const auto g = group(p);
-    const auto& spec = source_.spec;
-    return g == 0 ? spec.weight_decay : spec.groups[g - 1].weight_decay.value_or(spec.weight_decay);
-  }
+  graph::Arg decay(int32_t p) const { return weight_decay_(group(p)); }
 
   // What both ops that know the moments read, behind these.
   Args common(int32_t p, const Pieces& pieces, Args args) const {
@@ -369,6 +369,7 @@ class TensorStep {
   const Gradients& gradients_;
   const StepValues& values_;
   const std::function<ValueId(int32_t)>& learning_rate_;
+  const std::function<graph::Arg(int32_t)>& weight_decay_;
   std::vector<DraftInstruction>& out_;
 };
 
@@ -377,9 +378,10 @@ class TensorStep {
 void make_tensor_step(Draft& draft, const Source& source, const Gradients& gradients,
                       const StepValues& values,
                       const std::function<ValueId(int32_t)>& learning_rate,
+                      const std::function<graph::Arg(int32_t)>& weight_decay,
                       std::vector<DraftInstruction>& out) {
   const TensorStates states(source.whole, source.spec);
-  TensorStep step(draft, source, gradients, values, learning_rate, out);
+  TensorStep step(draft, source, gradients, values, learning_rate, weight_decay, out);
   std::vector<int32_t> trained;
   for (size_t p = 0; p < gradients.parameters.size(); ++p) {
     if (gradients.parameters[p].gradient.defined()) trained.push_back(static_cast<int32_t>(p));

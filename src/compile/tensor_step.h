@@ -54,10 +54,12 @@ struct StepValues {
   bool guarded = false;
 };
 
-// Appends the step of all pieces. `learning_rate` returns the value of a group's.
+// Appends the step of all pieces. `learning_rate` returns the value of a group's, `weight_decay`
+// what stands for a group's: a number or a value.
 void make_tensor_step(Draft& draft, const Source& source, const Gradients& gradients,
                       const StepValues& values,
                       const std::function<ValueId(int32_t)>& learning_rate,
+                      const std::function<graph::Arg(int32_t)>& weight_decay,
                       std::vector<DraftInstruction>& out);
 
 }  // namespace perigee::compile

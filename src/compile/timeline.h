@@ -19,6 +19,7 @@ struct Interval {
   graph::Phase phase = graph::Phase::forward;
   int64_t bytes = 0;  // a collective's operand on this rank
   int64_t begin = 0, end = 0;
+  graph::ValueId operand;  // recorded: what a collective sends, a value of the program
 };
 
 // Returns the nanoseconds in which a communication stream and the compute stream were both busy.

@@ -185,16 +185,19 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
   const auto& offload = source.plan.offload;
   const Home state_home{.kind = Home::Kind::persistent, .host = offload.optimizer};
   // What is all padding is nobody's to lend.
-  const bool borrowed = source.spec.borrow_weights && (bucket.level < 3 || flat.held() > 0);
-  bucket.weights = draft.add(bucket.level == 3 ? part : whole, "parameters." + flat.name,
+  const bool borrowed = source.spec.borrow_weights && (!flat.in_parts || flat.held() > 0);
+  bucket.weights = draft.add(flat.in_parts ? part : whole, "parameters." + flat.name,
                              {.kind = Home::Kind::persistent,
                               .borrowed = borrowed,
                               .host = bucket.level == 3 && offload.parameters});
-  if (bucket.level == 3) {
+  if (flat.in_parts) {
     // Ops may read them in a lower precision than they are stored in.
     const auto read = graph.type(graph.find_input(flat.members[0].name)->value).dtype;
-    bucket.gathered =
-        draft.add({read, {bucket.elements}}, "parameters." + flat.name + " gathered", moving);
+    auto gathered = moving;
+    gathered.outlives = flat.gathered_once && draft.program.microbatches > 1;
+    bucket.gathered = draft.add(
+        {read, {bucket.elements}},
+        "parameters." + flat.name + (flat.gathered_once ? " whole" : " gathered"), gathered);
     bucket.own = bucket.weights;
   } else {
     bucket.own = elements_of(draft, bucket.weights, flat.begin, flat.part);
@@ -249,10 +252,10 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
         bind(kind, name, value, std::move(piece.ranges));
       }
     };
-    parameter.weight = view(bucket.level == 3 ? bucket.gathered : bucket.weights, member.offset,
+    parameter.weight = view(flat.in_parts ? bucket.gathered : bucket.weights, member.offset,
                             member.shape, graph.inputs[parameter.input].name);
     inputs[parameter.input] = parameter.weight;
-    if (bucket.level == 3) {
+    if (flat.in_parts) {
       bind_pieces(Binding::Kind::parameter, member.name, bucket.weights);
     } else {
       bind(Binding::Kind::parameter, member.name, parameter.weight, member.ranges);
@@ -267,7 +270,7 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
     if (steps_by_tensor(source.spec)) {
       for (auto& piece : plan::pieces_of(flat, member)) {
         const auto shape = piece.shape();
-        const bool in_part = bucket.level == 3;
+        const bool in_part = flat.in_parts;
         gradients.pieces.push_back(
             {bucket.parameters[k], std::move(piece.ranges),
              view(bucket.weights, piece.offset - (in_part ? flat.begin : 0), shape, member.name),
@@ -341,16 +344,21 @@ void gather_unit(Draft& draft, const Gradients& gradients, const Gather& gather,
   const auto& bucket = gradients.buckets[gather.bucket];
   const auto& flat = gradients.flats[bucket.flat];
   const auto dtype = draft.value(bucket.gathered).type.dtype;
+  const uint8_t when = flat.gathered_once && draft.program.microbatches > 1 ? kFirst : kAlways;
   auto from = bucket.own;
   if (dtype != flat.dtype) {
-    from = draft.add({dtype, {flat.part}}, "parameters." + flat.name + " low",
-                     {Home::Kind::communication, draft.stream(flat.unit->axes)});
+    from = flat.gathered_once
+               ? elements_of(draft, bucket.gathered, flat.begin, flat.part)
+               : draft.add({dtype, {flat.part}}, "parameters." + flat.name + " low",
+                           {Home::Kind::communication, draft.stream(flat.unit->axes)});
     out.push_back(in_place("perigee::copy_", {{"self", from}, {"source", bucket.own}}, {from}));
     out.back().instruction.scope = flat.unit->name;
     out.back().instruction.phase = gather.phase;
+    out.back().when = when;
   }
   out.push_back(gather_to(draft, gradients, bucket, from, bucket.gathered));
   out.back().instruction.phase = gather.phase;
+  out.back().when = when;
 }
 
 DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const Bucket& bucket) {
@@ -364,7 +372,8 @@ void separate_gathers(Draft& draft, const Gradients& gradients) {
   };
   std::map<int32_t, Now> now;  // by the root of the first gathering
   for (const auto& bucket : gradients.buckets) {
-    if (bucket.gathered.defined()) now[bucket.gathered.index];
+    const bool once = bucket.flat >= 0 && gradients.flats[bucket.flat].gathered_once;
+    if (bucket.gathered.defined() && !once) now[bucket.gathered.index];
   }
   if (now.empty()) return;
   const auto move = [&](ValueId& v) {

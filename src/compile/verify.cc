@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "compile/draft.h"
+#include "compile/events.h"
 #include "compile/layout.h"
 #include "compile/pack.h"
 #include "compile/program.h"
@@ -53,7 +54,10 @@ class Bytes {
 class Replay {
  public:
   explicit Replay(const Program& program)
-      : program_(program), live_(program.values.size()), written_(program.values.size()) {
+      : program_(program),
+        once_(started_once(program)),
+        live_(program.values.size()),
+        written_(program.values.size()) {
     for (size_t v = 0; v < live_.size(); ++v) {
       const auto frame = program.values[v].place.frame;
       const auto copies = frame < 0 || static_cast<size_t>(frame) >= program.frames.size()
@@ -126,7 +130,8 @@ class Replay {
   using Event = std::pair<int32_t, int32_t>;  // and the copy of its section's frame
 
   Event event_of(const Instruction& instruction) const {
-    return {instruction.event, program_.copy_of(slot_, section_->frame)};
+    const auto copy = program_.copy_of(slot_, section_->frame);
+    return {instruction.event, once_[instruction.event] ? 0 : copy};
   }
   bool uses(const std::vector<Use>& list, int32_t root) const {
     return std::any_of(list.begin(), list.end(),
@@ -444,6 +449,7 @@ class Replay {
   }
 
   const Program& program_;
+  const std::vector<bool> once_;                         // by event
   std::vector<std::vector<std::optional<Piece>>> live_;  // by root, by copy of its frame
   std::vector<std::vector<Bytes>> written_;              // the same
   std::map<std::pair<int32_t, int32_t>, Claims> claims_;

@@ -106,12 +106,14 @@ void insert_waits(Draft& draft) {
       }
       out.push_back(std::move(draft_instruction));
     }
-    // Nothing stays open over microbatches; at the very end nothing stays open at all.
+    // Nothing stays open over microbatches but what the first one alone has started, for them all;
+    // at the very end nothing stays open at all.
     const bool last = s + 1 == draft.sections.size();
     for (bool again = true; again;) {
       again = false;
       for (const auto& [root, pending] : results) {
-        const bool every_time = section.repeats && several && (pending.when & kFirst);
+        const bool every_time =
+            section.repeats && several && (pending.when & kFirst) && pending.when != kFirst;
         if (!last && !(every_time && pending.section == s)) continue;
         wait(pending);
         again = true;

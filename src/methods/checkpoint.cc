@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "methods/names.h"
 #include "methods/texts.h"
+#include "plan/rewrites.h"
 
 namespace perigee::methods {
 namespace {
@@ -97,7 +98,9 @@ class Checkpoint : public Method {
         {"every", "integer", "only each n-th of the matched scopes; default 1"},
         {"group", "integer",
          "so many matched scopes in a row keep one input among them; default 1"},
-        {"ops", "list", "only these ops run again (`attention`); default all"},
+        {"ops", "list",
+         "only these ops run again (`attention`; behind module_replace also `swiglu`); default "
+         "all"},
         {"keep", "list", "all but these ops run again (`mm`, `attention`)"},
         {"kept_microbatches", "integer",
          "with pipeline_parallel: of the microbatches in flight on a stage so many keep their "
@@ -130,8 +133,12 @@ class Checkpoint : public Method {
            "of the model, but got none");
     }
     plan::Recompute recompute;
-    recompute.only = named_ops(graph, config, "ops", name());
-    recompute.keep = named_ops(graph, config, "keep", name());
+    // Those of the graph as it runs: behind module_replace.
+    const bool rewritten =
+        !plan.rewrites.empty() && (config.fields.contains("ops") || config.fields.contains("keep"));
+    const auto runs = rewritten ? plan::apply(plan.rewrites, graph) : graph::Graph{};
+    recompute.only = named_ops(rewritten ? runs : graph, config, "ops", name());
+    recompute.keep = named_ops(rewritten ? runs : graph, config, "keep", name());
     if (!recompute.only.empty() && !recompute.keep.empty()) {
       fail("checkpoint", "either ops or keep says what runs again, but got both");
     }

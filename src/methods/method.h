@@ -42,6 +42,7 @@ struct Request {
   int64_t micro_batch = 0;   // samples per microbatch on one data rank; 0: the plan decides
   int64_t world = 1;         // number of ranks
   bool world_given = false;  // by a launcher, --nproc or the job; otherwise the plan's mesh decides
+  bool eight_bits = false;   // the devices multiply eight-bit floats themselves
 };
 
 // What a plan takes, by its compiled programs and the simulator; a cost is a difference of two.

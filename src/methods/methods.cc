@@ -31,6 +31,7 @@ std::shared_ptr<const Method> mixed_parallel();
 std::shared_ptr<const Method> ds_3d_parallel();
 std::shared_ptr<const Method> module_replace();
 std::shared_ptr<const Method> fp8();
+std::shared_ptr<const Method> partition_constraints();
 
 namespace {
 
@@ -132,7 +133,8 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      offload(),
                                                                      overlap(),
                                                                      module_replace(),
-                                                                     fp8()};
+                                                                     fp8(),
+                                                                     partition_constraints()};
   return methods;
 }
 

@@ -18,6 +18,7 @@ constexpr std::string_view kOrder[] = {
     "ds_3d_parallel",         // it does, too, and gives a number of microbatches itself
     "grad_comm",              // the size of a bucket is that of a unit
     "",                       //
+    "partition_constraints",  // it looks at how ops run by what the others pinned
     "zero1",                  // these cut what no other method has sharded
     "zero2",                  //
     "fsdp",                   //

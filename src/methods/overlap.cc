@@ -173,8 +173,8 @@ class Overlap : public Method {
     }
     if (splits_backward(plan.pipeline.schedule)) {
       fail("overlap",
-           "deferred_head defers one weight gradient, but the schedule {} already those of all "
-           "weights: leave deferred_head out, or use 1f1b or interleaved",
+           "deferred_head defers one weight gradient, but the schedule {} already defers all: "
+           "leave deferred_head out, or use 1f1b or interleaved",
            plan.pipeline.schedule);
     }
     plan.overlap.deferred = {config.fields.contains("head")

@@ -1,9 +1,12 @@
 // parallel_mode: the mesh. Axes with sizes, the first varies fastest; the data axis adjusts to a
 // world that was given.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "base/error.h"
 #include "methods/method.h"
+#include "methods/texts.h"
 
 namespace perigee::methods {
 namespace {
@@ -38,7 +41,10 @@ class ParallelMode : public Method {
   std::string_view items() const override { return "{axis, size}, ..."; }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
-        {"order", "list", "the ranks to use, in mesh order; default 0, 1, 2, ..."}};
+        {"order", "list", "the ranks to use, in mesh order; default 0, 1, 2, ..."},
+        {"forbid", "list",
+         "what the plan may not come to: `all_gather`, `all_to_all` (of values that ops read), "
+         "`replicated_parameters` (on several ranks)"}};
     return fields;
   }
 
@@ -59,6 +65,16 @@ class ParallelMode : public Method {
     plan.mesh = std::move(mesh);
     for (const auto& axis : plan.mesh.axes)
       plan.decisions.push_back({"parallel_mode", sentence(axis)});
+    if (!config.fields.contains("forbid")) return;
+    plan.forbidden = texts(config.fields["forbid"], name(), "forbid");
+    const auto known = plan::forbiddable();
+    for (const auto& text : plan.forbidden) {
+      if (std::find(known.begin(), known.end(), text) != known.end()) continue;
+      fail("parallel_mode", "forbid lists {}, but got \"{}\"{}", fmt::join(known, ", "), text,
+           did_you_mean(text, known));
+    }
+    plan.decisions.push_back(
+        {"parallel_mode", fmt::format("{} is forbidden", fmt::join(plan.forbidden, ", "))});
   }
 
  private:

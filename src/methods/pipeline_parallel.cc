@@ -23,13 +23,15 @@ struct Block {
   double work = 0;  // floating-point operations, backward too
 };
 
-// The blocks' scopes, in the order in which the forward pass comes to them.
-std::vector<Block> blocks_of(const Graph& graph, const std::vector<std::string>& patterns) {
+// The blocks in the order in which the forward pass comes to them. `block_of`: by node of the
+// forward pass.
+std::vector<Block> blocks_of(const Graph& graph, const std::vector<std::string>& patterns,
+                             std::vector<size_t>& block_of) {
   std::vector<Block> blocks;
   std::map<std::string, size_t> known;
   double before = 0;
   size_t current = 0;
-  std::vector<size_t> block_of(graph.nodes.size());
+  block_of.assign(graph.nodes.size(), 0);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const auto& node = graph.nodes[n];
     const double work = graph::flops_of(graph, node);
@@ -87,13 +89,102 @@ std::vector<std::string> balanced(const std::vector<Block>& blocks, int64_t part
   return starts;
 }
 
+// Returns by [first][behind] the bytes that blocks first, ..., behind - 1 of the forward pass read
+// of what earlier ones made of the data.
+std::vector<std::vector<double>> entering(const Graph& graph, const std::vector<size_t>& block_of,
+                                          size_t count) {
+  std::vector<bool> of_data(graph.values.size());
+  for (const auto& input : graph.inputs) {
+    of_data[input.value.index] = input.kind == graph::Input::Kind::data;
+  }
+  std::vector<std::vector<size_t>> readers(graph.values.size());  // blocks, ascending
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const auto& node = graph.nodes[n];
+    if (node.phase != graph::Phase::forward) continue;
+    bool data = false;
+    node.each_operand([&](graph::ValueId v) {
+      data = data || of_data[v.index];
+      readers[v.index].push_back(block_of[n]);
+    });
+    for (auto v : node.outputs) {
+      if (v.defined()) of_data[v.index] = data;
+    }
+  }
+  std::vector<std::vector<double>> bytes(count + 1, std::vector<double>(count + 1));
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const auto producer = graph.values[v].producer;
+    if (producer < 0 || !of_data[v] || readers[v].empty()) continue;
+    if (graph.nodes[producer].phase != graph::Phase::forward) continue;
+    const auto size = static_cast<double>(graph.values[v].type.bytes());
+    for (size_t first = block_of[producer] + 1; first <= readers[v].back(); ++first) {
+      const auto reader = *std::lower_bound(readers[v].begin(), readers[v].end(), first);
+      for (size_t behind = reader + 1; behind <= count; ++behind) bytes[first][behind] += size;
+    }
+  }
+  return bytes;
+}
+
+// Cuts the blocks into parts none of which has more than (1 + tolerance) times its share of the
+// work: so that the part that reads the most bytes of earlier parts reads as few as can be, then
+// that all together do, then that parts have as many blocks as others (Alpa's clustering of
+// operators into layers, Zheng et al. 2022). Returns the first block of each but the first.
+std::vector<std::string> least_sent(const std::vector<Block>& blocks,
+                                    const std::vector<std::vector<double>>& bytes, int64_t parts,
+                                    double tolerance) {
+  const auto count = std::ssize(blocks);
+  std::vector<double> sum(count + 1);
+  for (int64_t i = 0; i < count; ++i) sum[i + 1] = sum[i] + blocks[i].work;
+  const double most_work = (1 + tolerance + 1e-9) * sum[count] / static_cast<double>(parts);
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  struct Best {
+    double most = kNever, all = kNever, squares = kNever;
+    int64_t from = 0;
+  };
+  // best[k][i]: of the first i blocks in k parts, none of which reads more than `limit` bytes.
+  std::vector<std::vector<Best>> best;
+  const auto search = [&](double limit, auto better) {
+    best.assign(parts + 1, std::vector<Best>(count + 1));
+    best[0][0] = {0, 0, 0, 0};
+    for (int64_t k = 1; k <= parts; ++k) {
+      for (int64_t i = k; i <= count; ++i) {
+        for (int64_t j = k - 1; j < i; ++j) {
+          const auto& before = best[k - 1][j];
+          const double read = bytes[j][i];
+          if (before.most == kNever || sum[i] - sum[j] > most_work || read > limit) continue;
+          const auto length = static_cast<double>(i - j);
+          const Best now{std::max(before.most, read), before.all + read,
+                         before.squares + length * length, j};
+          if (better(now, best[k][i])) best[k][i] = now;
+        }
+      }
+    }
+    return best[parts][count].most;
+  };
+  const double least = search(kNever, [](const Best& a, const Best& b) { return a.most < b.most; });
+  if (least == kNever) {
+    fail("pipeline_parallel",
+         "tolerance = {} leaves parts at most {:.4g} times their share of the work, but {} blocks "
+         "cannot be cut into {} such parts: raise it",
+         tolerance, 1 + tolerance, count, parts);
+  }
+  search(least, [](const Best& a, const Best& b) {
+    return std::pair(a.all, a.squares) < std::pair(b.all, b.squares);
+  });
+  std::vector<std::string> starts;
+  for (int64_t k = parts, i = count; k > 1; --k) {
+    i = best[k][i].from;
+    starts.insert(starts.begin(), blocks[i].scope);
+  }
+  return starts;
+}
+
 class PipelineParallel : public Method {
  public:
   std::string_view name() const override { return "pipeline_parallel"; }
   std::string_view doc() const override {
     return "Spreads the layers over the stages of an axis of the mesh; microbatches run through "
            "them as a schedule says. Without starts the parts are cut between blocks so that the "
-           "slowest has as little work as can be.";
+           "slowest has as little work as can be, or with tolerance so that little is sent.";
   }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
@@ -109,6 +200,9 @@ class PipelineParallel : public Method {
         {"blocks", "any",
          "scopes or module types between which parts may be cut; default the longest row of "
          "numbered modules (`blocks.*`)"},
+        {"tolerance", "number",
+         "parts may have so much more than their share of the work (0.5: half as much again) where "
+         "fewer bytes are then sent between them"},
         {"group", "integer", "interleaved: microbatches that run together; default one a stage"},
         {"extra", "integer", "1f1b: forwards in flight above what 1f1b has; default 0"},
         {"costs", "list",
@@ -143,8 +237,10 @@ class PipelineParallel : public Method {
     }
     const auto parts = stages * pipeline.chunks;
     if (fields.contains("starts")) {
-      if (fields.contains("blocks")) {
-        fail("pipeline_parallel", "either starts or blocks says where parts begin, but got both");
+      for (const char* other : {"blocks", "tolerance"}) {
+        if (!fields.contains(other)) continue;
+        fail("pipeline_parallel", "either starts or {} says where parts begin, but got both",
+             other);
       }
       pipeline.starts = texts(fields["starts"], "pipeline_parallel", "starts");
       if (std::ssize(pipeline.starts) + 1 != parts) {
@@ -214,7 +310,8 @@ class PipelineParallel : public Method {
     } else if (const auto row = longest_row(graph); !row.empty()) {
       patterns = {row};
     }
-    const auto blocks = blocks_of(graph, patterns);
+    std::vector<size_t> block_of;
+    const auto blocks = blocks_of(graph, patterns, block_of);
     if (std::ssize(blocks) < stages * chunks) {
       fail("pipeline_parallel",
            "{} stages of {} part{} need as many blocks, but {} has {}: name starts or blocks, or "
@@ -222,7 +319,12 @@ class PipelineParallel : public Method {
            stages, chunks, chunks == 1 ? "" : "s",
            patterns.empty() ? "the model" : patterns.front(), blocks.size());
     }
-    return balanced(blocks, stages * chunks);
+    if (!fields.contains("tolerance")) return balanced(blocks, stages * chunks);
+    const auto tolerance = fields["tolerance"].get<double>();
+    if (!(tolerance >= 0)) {
+      fail("pipeline_parallel", "tolerance must be at least 0, but got {}", tolerance);
+    }
+    return least_sent(blocks, entering(graph, block_of, blocks.size()), stages * chunks, tolerance);
   }
 
   // As many as stages, where nothing else says how many and the batch divides.

@@ -157,6 +157,7 @@ class TensorParallel : public Method {
         {"column", "list", "weights or scopes (`blocks.*.attn.qkv`) split by their outputs"},
         {"row", "list", "those split by their inputs: what follows a column"},
         {"vocab", "list", "embeddings split by their rows"},
+        {"smallest", "integer", "weights of fewer bytes are not split; default 0"},
         {"sequence", "boolean",
          "shard activations on their sequence between the layers: less memory for as many bytes "
          "sent; default false"}};
@@ -174,12 +175,28 @@ class TensorParallel : public Method {
            layers.axis);
     }
     layers.weights = weights_of(plan, layers.axis, config, graph);
+    leave_small(layers, config.fields.value("smallest", int64_t{0}), graph);
     shard::place(plan, graph, layers);
     plan.decisions.push_back(
         {"tensor_parallel", sentence_of(layers, plan.mesh.size_of(layers.axis))});
   }
 
  private:
+  static void leave_small(shard::TensorParallel& layers, int64_t smallest, const Graph& graph) {
+    if (smallest < 0) fail("tensor_parallel", "smallest is at least 0, but got {}", smallest);
+    int64_t largest = 0;
+    const auto is_small = [&](const auto& weight) {
+      const auto bytes =
+          static_cast<int64_t>(graph.type(graph.find_input(weight.first)->value).bytes());
+      largest = std::max(largest, bytes);
+      return bytes < smallest;
+    };
+    std::erase_if(layers.weights, is_small);
+    if (!layers.weights.empty()) return;
+    fail("tensor_parallel", "smallest leaves no weight to split: the largest has {} bytes, not {}",
+         largest, smallest);
+  }
+
   static std::map<std::string, WeightSplit> weights_of(const plan::Plan& plan,
                                                        const std::string& axis,
                                                        const Config& config, const Graph& graph) {

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "methods/method.h"
 #include "methods/unit_options.h"
+#include "plan/units.h"
 
 namespace perigee::methods {
 namespace {
@@ -16,11 +17,14 @@ class Zero : public Method {
   std::string_view name() const override { return name_; }
   std::string_view doc() const override {
     return level_ == 1
-               ? "ZeRO level 1: each rank keeps and updates its part of the optimizer's state; "
-                 "gradients are reduce-scattered once a step, new weights gathered."
-               : "ZeRO level 2: each rank keeps its part of the optimizer's state and of the "
-                 "gradients, which are reduce-scattered in every microbatch; new weights are "
-                 "gathered.";
+               ? "ZeRO level 1: each rank keeps and updates its part of the optimizer's state (and "
+                 "of "
+                 "half's masters); gradients are reduce-scattered once a step, new weights "
+                 "gathered."
+               : "ZeRO level 2: each rank keeps its part of the optimizer's state (and of half's "
+                 "masters) and of the gradients, which are reduce-scattered in every microbatch; "
+                 "new "
+                 "weights are gathered.";
   }
   const std::vector<Field>& fields() const override { return fields_; }
 
@@ -29,13 +33,18 @@ class Zero : public Method {
       note_no_effect(plan, config, *this, key, "there is one implementation");
     }
     if (!add_units(plan, config, request, *this, level_)) return;
+    // Beside half's masters: what ops read is whole.
+    const bool masters = plan::stores_parts(plan, {.level = level_});
+    const auto* kept = level_ == 1 ? (masters ? "masters and optimizer state" : "optimizer state")
+                                   : (masters ? "masters, optimizer state and gradients"
+                                              : "optimizer state and gradients");
     plan.decisions.push_back(
         {name_,
          fmt::format("{} is kept in parts: {}; gradients are reduce-scattered {}, and the new "
-                     "weights gathered once a step",
-                     level_ == 1 ? "optimizer state" : "optimizer state and gradients",
-                     describe_units(plan, *request.graph),
-                     level_ == 1 ? "once a step" : "in every microbatch")});
+                     "weights gathered once a step{}",
+                     kept, describe_units(plan, *request.graph),
+                     level_ == 1 ? "once a step" : "in every microbatch",
+                     masters ? ", in the low precision" : "")});
   }
 
  private:

@@ -214,6 +214,13 @@ json to_json(const Precision& precision) {
   const auto dtype = [](const std::optional<graph::DType>& d) {
     return d ? json(graph::name_of(*d)) : json();
   };
+  json loss_scale = {{"kind", name_of(scale.kind)},
+                     {"init_scale", scale.init_scale},
+                     {"growth_factor", scale.growth_factor},
+                     {"backoff_factor", scale.backoff_factor},
+                     {"growth_interval", scale.growth_interval}};
+  if (scale.min_scale != 0) loss_scale["min_scale"] = scale.min_scale;
+  if (scale.hysteresis != 1) loss_scale["hysteresis"] = scale.hysteresis;
   return {{"dtype", dtype(precision.dtype)},
           {"parameters", name_of(precision.parameters)},
           {"gradients", dtype(precision.gradients)},
@@ -222,12 +229,7 @@ json to_json(const Precision& precision) {
           {"promote", precision.promote},
           {"scopes", precision.scopes},
           {"skip_nonfinite", precision.skip_nonfinite},
-          {"loss_scale",
-           {{"kind", name_of(scale.kind)},
-            {"init_scale", scale.init_scale},
-            {"growth_factor", scale.growth_factor},
-            {"backoff_factor", scale.backoff_factor},
-            {"growth_interval", scale.growth_interval}}}};
+          {"loss_scale", loss_scale}};
 }
 
 // Where a key says nothing new it is left out.
@@ -264,30 +266,40 @@ T one_of(const Field& field, std::initializer_list<T> values) {
 }
 
 json to_json(const Fp8& fp8) {
-  return {{"format", name_of(fp8.format)},
-          {"recipe", name_of(fp8.recipe)},
-          {"margin", fp8.margin},
-          {"amax_history_len", fp8.amax_history_len},
-          {"amax_compute_algo", name_of(fp8.amax_compute_algo)},
-          {"block", fp8.block},
-          {"wgrad", fp8.wgrad},
-          {"scopes", fp8.scopes}};
+  json field{{"format", name_of(fp8.format)},
+             {"recipe", name_of(fp8.recipe)},
+             {"margin", fp8.margin},
+             {"amax_history_len", fp8.amax_history_len},
+             {"amax_compute_algo", name_of(fp8.amax_compute_algo)},
+             {"block", fp8.block},
+             {"wgrad", fp8.wgrad},
+             {"scopes", fp8.scopes}};
+  if (fp8.interval != 1) field["interval"] = fp8.interval;
+  if (!fp8.reduce_amax) field["reduce_amax"] = false;
+  if (fp8.product != Fp8::Product::emulated) field["product"] = name_of(fp8.product);
+  return field;
 }
 
 Fp8 parse_fp8(const Field& field) {
-  field.allow({"format", "recipe", "margin", "amax_history_len", "amax_compute_algo", "block",
-               "wgrad", "scopes"});
+  field.allow({"format", "recipe", "margin", "amax_history_len", "amax_compute_algo", "interval",
+               "reduce_amax", "block", "wgrad", "scopes", "product"});
   using Recipe = Fp8::Recipe;
+  using Product = Fp8::Product;
   return {.format = one_of(field.at("format"), {Fp8::Format::e4m3, Fp8::Format::hybrid}),
           .recipe =
               one_of(field.at("recipe"), {Recipe::delayed, Recipe::tensorwise, Recipe::blockwise}),
           .margin = field.at("margin").integer(),
           .amax_history_len = field.at("amax_history_len").integer(),
+          .interval = field.has("interval") ? field.at("interval").integer() : 1,
           .amax_compute_algo =
               one_of(field.at("amax_compute_algo"), {Fp8::Amax::most_recent, Fp8::Amax::max}),
           .block = field.at("block").integer(),
+          .reduce_amax = !field.has("reduce_amax") || field.at("reduce_amax").boolean(),
           .wgrad = field.at("wgrad").boolean(),
-          .scopes = field.at("scopes").texts()};
+          .scopes = field.at("scopes").texts(),
+          .product = field.has("product")
+                         ? one_of(field.at("product"), {Product::emulated, Product::native})
+                         : Product::emulated};
 }
 
 Precision parse_precision(const Field& field) {
@@ -305,12 +317,17 @@ Precision parse_precision(const Field& field) {
   precision.scopes = field.at("scopes").texts();
   precision.skip_nonfinite = field.at("skip_nonfinite").boolean();
   const auto scale = field.at("loss_scale");
-  scale.allow({"kind", "init_scale", "growth_factor", "backoff_factor", "growth_interval"});
+  scale.allow({"kind", "init_scale", "growth_factor", "backoff_factor", "growth_interval",
+               "min_scale", "hysteresis"});
   using Kind = LossScale::Kind;
-  precision.loss_scale = {one_of(scale.at("kind"), {Kind::none, Kind::fixed, Kind::dynamic}),
-                          scale.at("init_scale").number(), scale.at("growth_factor").number(),
-                          scale.at("backoff_factor").number(),
-                          scale.at("growth_interval").integer()};
+  auto& read = precision.loss_scale;
+  read.kind = one_of(scale.at("kind"), {Kind::none, Kind::fixed, Kind::dynamic, Kind::given});
+  read.init_scale = scale.at("init_scale").number();
+  read.growth_factor = scale.at("growth_factor").number();
+  read.backoff_factor = scale.at("backoff_factor").number();
+  read.growth_interval = scale.at("growth_interval").integer();
+  if (scale.has("min_scale")) read.min_scale = scale.at("min_scale").number();
+  if (scale.has("hysteresis")) read.hysteresis = scale.at("hysteresis").integer();
   return precision;
 }
 
@@ -401,6 +418,7 @@ std::string print(const Plan& plan) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;
   }
   if (!plan.copy_axes.empty()) document["copy_axes"] = plan.copy_axes;
+  if (!plan.forbidden.empty()) document["forbidden"] = plan.forbidden;
   for (const auto& average : plan.averages) {
     document["averages"].push_back({{"axes", average.axes},
                                     {"every", average.every},
@@ -423,10 +441,10 @@ Plan parse(std::string_view text, std::string_view file_name) {
   if (root.at("format").text() != format_name) {
     root.at("format").fail_rule(fmt::format("is \"{}\"", format_name));
   }
-  root.allow({"format",     "graph",     "mesh",          "microbatches", "batch_axes",
-              "placements", "copy_axes", "averages",      "units",        "pipeline",
-              "rules",      "rewrites",  "recompute",     "offload",      "overlap",
-              "precision",  "fp8",       "communication", "prediction",   "decisions"});
+  root.allow({"format",     "graph",     "mesh",     "microbatches", "batch_axes", "placements",
+              "copy_axes",  "averages",  "units",    "pipeline",     "rules",      "rewrites",
+              "recompute",  "offload",   "overlap",  "precision",    "fp8",        "communication",
+              "prediction", "decisions", "forbidden"});
 
   Plan plan;
   plan.graph_hash = root.at("graph").text();
@@ -437,6 +455,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
     plan.placements[name] = field.placements();
   }
 
+  if (root.has("forbidden")) plan.forbidden = root.at("forbidden").texts();
   if (root.has("copy_axes")) plan.copy_axes = root.at("copy_axes").text();
   if (root.has("averages")) {
     for (const auto& item : root.at("averages").items()) {

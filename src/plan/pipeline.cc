@@ -52,10 +52,44 @@ class Parts {
            start, next_ > 0 ? " behind \"" + pipeline_.starts[next_ - 1] + "\"" : "",
            did_you_mean(start, scopes));
     }
+    gather_where_used();
     return std::move(parts_);
   }
 
  private:
+  // Gathers, or shows a value in another way: no fewer bytes than it is made of.
+  bool brings_together(const Node& node) const {
+    const bool moves =
+        node.op == "comm::all_gather" || graph::is_view(node.op) || node.op == "perigee::reshape";
+    if (!moves || node.outputs.size() != 1 || !node.outputs[0].defined()) return false;
+    int64_t bytes = 0;
+    node.each_operand([&](graph::ValueId v) { bytes += graph_.type(v).bytes(); });
+    return graph_.type(node.outputs[0]).bytes() >= bytes;
+  }
+
+  // What only brings gradients together for an earlier part runs there: less is sent. A neighbour's
+  // op has wanted them whole, and the part that makes them has not.
+  void gather_where_used() {
+    std::vector<int> last(graph_.values.size(), kEveryPart);  // of the parts that use a value
+    std::vector<bool> left(graph_.values.size());             // the step leaves it behind
+    for (const auto& output : graph_.outputs) {
+      if (output.value.defined()) left[output.value.index] = true;
+    }
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const auto& node = graph_.nodes[n];
+      if (brings_together(node) && node.phase == Phase::backward && !left[node.outputs[0].index]) {
+        const int users = last[node.outputs[0].index];
+        if (users != kEveryPart && users < parts_[n]) parts_[n] = users;
+      }
+      // An op of every part is one where it is used: that of its results.
+      int here = parts_[n];
+      for (auto v : node.outputs) {
+        if (v.defined() && parts_[n] == kEveryPart) here = std::max(here, last[v.index]);
+      }
+      node.each_operand([&](graph::ValueId v) { last[v.index] = std::max(last[v.index], here); });
+    }
+  }
+
   // Returns whether every part can run it for itself; notes what its results depend on.
   bool of_every_part(const Node& node) {
     unsigned depends = 0;

@@ -123,10 +123,14 @@ void verify_deferred(const Plan& plan, const graph::Graph& graph) {
   }
 }
 
-void verify_recompute(const Recompute& recompute, const graph::Graph& graph) {
+void verify_recompute(const Plan& plan, const graph::Graph& graph) {
+  const auto& recompute = plan.recompute;
   std::vector<std::string> scopes, ops;
   for (const auto& scope : graph.scopes) scopes.push_back(scope.path);
   for (const auto& node : graph.nodes) ops.push_back(node.op);
+  if (!plan.rewrites.empty() && !(recompute.only.empty() && recompute.keep.empty())) {
+    for (const auto& node : apply(plan.rewrites, graph).nodes) ops.push_back(node.op);
+  }
   const auto check = [](const std::string& name, const std::vector<std::string>& known,
                         const char* rule) {
     if (std::find(known.begin(), known.end(), name) != known.end()) return;
@@ -257,7 +261,49 @@ void verify_pipeline(const Plan& plan, const graph::Graph& graph) {
   parts_of(graph, pipeline);
 }
 
+// Returns whether the axes have several ranks.
+bool cuts(const mesh::Mesh& mesh, const std::string& axes) {
+  const auto names = mesh::split_axes(axes);
+  return std::any_of(names.begin(), names.end(),
+                     [&](const auto& axis) { return mesh.size_of(axis) > 1; });
+}
+
+void verify_forbidden(const Plan& plan, const graph::Graph& graph) {
+  const auto known = forbiddable();
+  for (const auto& name : plan.forbidden) {
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    fail("plan", "forbidden has {}, but got \"{}\"{}", fmt::join(known, ", "), name,
+         did_you_mean(name, known));
+  }
+  if (!std::count(plan.forbidden.begin(), plan.forbidden.end(), "replicated_parameters")) return;
+  const auto stages = plan.pipeline.cuts() ? plan.mesh.size_of(plan.pipeline.axis) : 1;
+  if (plan.mesh.size() == stages) return;
+  for (const auto& input : graph.inputs) {
+    if (input.kind != graph::Input::Kind::parameter) continue;
+    bool cut = false;
+    if (const auto placed = plan.placements.find(input.name); placed != plan.placements.end()) {
+      for (size_t a = 0; a < placed->second.size(); ++a) {
+        cut = cut || (placed->second[a].is_shard() && plan.mesh.axes[a].size > 1);
+      }
+    }
+    for (const auto& unit : plan.units) {
+      const auto& names = unit.parameters;
+      cut = cut || (unit.level == 3 && cuts(plan.mesh, unit.axes) &&
+                    std::find(names.begin(), names.end(), input.name) != names.end());
+    }
+    if (cut) continue;
+    fail("plan",
+         "no parameter may lie whole on several ranks (replicated_parameters is forbidden), but {} "
+         "does: use fsdp over an axis of several ranks",
+         input.name);
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> forbiddable() {
+  return {"all_gather", "all_to_all", "replicated_parameters"};
+}
 
 void verify(const Plan& plan, const graph::Graph& graph) {
   mesh::verify(plan.mesh);
@@ -306,7 +352,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
       }
     }
   }
-  verify_recompute(plan.recompute, graph);
+  verify_recompute(plan, graph);
   verify_kept_microbatches(plan);
   verify_offload(plan, graph);
   if (plan.recompute.budget_bytes < 0) {
@@ -327,6 +373,7 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   if (plan.fp8) verify(*plan.fp8, graph);
   apply(plan.rewrites, {});
   verify_pipeline(plan, graph);
+  verify_forbidden(plan, graph);
   verify_copies(plan, graph);
 }
 

@@ -160,6 +160,12 @@ struct Prediction {
   bool operator==(const Prediction&) const = default;
 };
 
+// "all_gather", "all_to_all": a value of which each rank has a piece is not made whole, or cut
+// along another dim, to be read (what units store is gathered all the same, and attention over a
+// split sequence and experts have exchanges of their own). "replicated_parameters": no parameter
+// is stored whole on several ranks of a stage.
+std::vector<std::string> forbiddable();
+
 struct Plan {
   std::string graph_hash;  // graph::structural_hash of the graph it was made for
   mesh::Mesh mesh;
@@ -185,6 +191,10 @@ struct Plan {
 
   Pipeline pipeline;
 
+  // What the plan may not come to: of forbiddable(). Propagation finds another way, or there is
+  // none.
+  std::vector<std::string> forbidden;
+
   // Sharding rules that the user added or replaced, by op (shard/rule.h has the grammar).
   std::map<std::string, std::string> rules;
 
@@ -207,10 +217,10 @@ struct Plan {
 // axes, a dim out of range, or Partial inputs, recomputes or offloads scopes or ops that the graph
 // lacks, has units that overlap, cut what is not whole or span parts of
 // a stage, copies over axes that something is
-// sharded over, averages over other axes, a precision that plan/precision.h refuses, an fp8 that
-// plan/fp8.h refuses, rewrites that graph/rewrite.h refuses, or a pipeline
-// whose axis the mesh lacks, whose starts are not as many as its parts, or name what the forward
-// pass does not come to in that order.
+// sharded over, averages over other axes, parameters on several ranks where that is forbidden, a
+// precision that plan/precision.h refuses, an fp8 that plan/fp8.h refuses, rewrites that
+// graph/rewrite.h refuses, or a pipeline whose axis the mesh lacks, whose starts are not as many as
+// its parts, or name what the forward pass does not come to in that order.
 void verify(const Plan& plan, const graph::Graph& graph);
 
 // Returns how many copies of the model the ranks train: 1 but for copy_axes.

@@ -143,7 +143,7 @@ void verify(const LossScale& scale) {
   if (!positive(scale.init_scale)) {
     fail("plan", "precision.loss_scale.init_scale is above 0, but got {}", scale.init_scale);
   }
-  if (scale.kind == LossScale::Kind::fixed) return;
+  if (scale.kind != LossScale::Kind::dynamic) return;
   if (!(positive(scale.growth_factor) && scale.growth_factor > 1)) {
     fail("plan", "precision.loss_scale.growth_factor is above 1, but got {}", scale.growth_factor);
   }
@@ -154,6 +154,14 @@ void verify(const LossScale& scale) {
   if (scale.growth_interval < 1) {
     fail("plan", "precision.loss_scale.growth_interval is at least 1, but got {}",
          scale.growth_interval);
+  }
+  if (!(std::isfinite(scale.min_scale) && scale.min_scale >= 0 &&
+        scale.min_scale <= scale.init_scale)) {
+    fail("plan", "precision.loss_scale.min_scale is from 0 to init_scale ({}), but got {}",
+         scale.init_scale, scale.min_scale);
+  }
+  if (scale.hysteresis < 1) {
+    fail("plan", "precision.loss_scale.hysteresis is at least 1, but got {}", scale.hysteresis);
   }
 }
 
@@ -211,7 +219,7 @@ void verify(const Precision& precision, const graph::Graph& graph) {
 }
 
 std::string_view name_of(LossScale::Kind kind) {
-  constexpr std::string_view names[] = {"none", "fixed", "dynamic"};
+  constexpr std::string_view names[] = {"none", "fixed", "dynamic", "given"};
   return names[static_cast<int>(kind)];
 }
 

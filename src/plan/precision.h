@@ -15,19 +15,25 @@
 namespace perigee::plan {
 
 // The loss is multiplied before the backward pass and the gradients are divided after it, so that
-// small ones do not vanish in float16. Names and meaning are torch.amp.GradScaler's.
+// small ones do not vanish in float16. Names and meaning are torch.amp.GradScaler's; min_scale and
+// hysteresis are those of Megatron's DynamicGradScaler.
 struct LossScale {
   enum class Kind : uint8_t {
     none,
     fixed,    // init_scale for good
     dynamic,  // times backoff_factor after a step with a gradient that is not finite, times
               // growth_factor after growth_interval steps in a row without
+    given,    // what the host writes before a step, init_scale at first
   };
   Kind kind = Kind::none;
   double init_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
+  double min_scale = 0;  // dynamic: it does not fall below
+  // dynamic: it falls from so many steps on that were not finite since it last grew (or began),
+  // whatever the steps between them were, and after every further one.
+  int64_t hysteresis = 1;
   bool operator==(const LossScale&) const = default;
 };
 
@@ -85,7 +91,7 @@ bool is_norm(std::string_view op);
 // lacks.
 void verify(const Precision& precision, const graph::Graph& graph);
 
-// Returns "none", "fixed" or "dynamic"; "as_captured", "masters" or "low".
+// Returns "none", "fixed", "dynamic" or "given"; "as_captured", "masters" or "low".
 std::string_view name_of(LossScale::Kind kind);
 std::string_view name_of(Precision::Parameters parameters);
 

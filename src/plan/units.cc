@@ -80,6 +80,12 @@ std::vector<std::vector<mesh::Range>> boxes(const std::vector<int64_t>& shape, i
   return out;
 }
 
+bool stores_parts(const Plan& plan, const Unit& unit) {
+  const auto& precision = plan.precision;
+  return unit.level == 3 || (precision.dtype && precision.scopes.empty() &&
+                             precision.parameters == Precision::Parameters::masters);
+}
+
 std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t rank) {
   std::vector<Flat> result;
   for (const auto& unit : plan.units) {
@@ -109,6 +115,9 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
         flat.dtype = type.dtype;
         flat.shard_axes = shard_axes;
         flat.parts = parts;
+        flat.gathered_once =
+            unit.level < 3 && flat.dtype == graph::DType::float32 && stores_parts(plan, unit);
+        flat.in_parts = unit.level == 3 || flat.gathered_once;
         result.push_back(std::move(flat));
       }
       auto& flat = result[f];

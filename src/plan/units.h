@@ -31,9 +31,18 @@ struct Flat {
   int64_t parts = 1;     // ranks on the unit's axes
   int64_t part = 0;      // elements of one part; parts * part >= elements
   int64_t begin = 0;     // this rank's part is [begin, begin + part)
+  // Whether a rank stores its part of the parameters alone: of level 3, and of the others where ops
+  // read float32 masters in a low precision. Those are whole in that precision while a step runs:
+  // gathered once, by its first microbatch.
+  bool in_parts = false;
+  bool gathered_once = false;
   // Elements of this rank's part that are no padding.
   int64_t held() const;
 };
+
+// Returns whether a unit of that level stores float32 parameters in parts (Flat::in_parts), read in
+// the low precision where there is one.
+bool stores_parts(const Plan& plan, const Unit& unit);
 
 // Returns the flat tensors of all units that have several ranks on their axes, in the plan's order.
 std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t rank);

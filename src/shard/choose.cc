@@ -190,6 +190,7 @@ class Chooser {
       }
       place(choice, option.cut, a);
     }
+    place_own(choice);
     for (const auto* tensors : {&choice.operands, &choice.results}) {
       for (const auto& placements : *tensors) {
         if (mixes_reductions(placements)) return {};
@@ -208,6 +209,18 @@ class Chooser {
     };
     put(choice.operands, crossing.operands);
     put(choice.results, crossing.results);
+  }
+
+  void place_own(Choice& choice) const {
+    const auto put = [&](Placements& placements, const std::vector<int64_t>& shape) {
+      for (int a = 0; a < axes_; ++a) {
+        placements[a] = shape[a] > 1 ? Placement::shard(a) : Placement::replicate();
+      }
+    };
+    for (int i : pattern_.own_operands) put(choice.operands[i], call_.shape(i));
+    for (int r : pattern_.own_results) {
+      if (call_.has_result(r)) put(choice.results[r], call_.result_shape(r));
+    }
   }
 
   // What the ranks of a crossing hold of a dim is one piece, and of equal size: other axes that cut
@@ -303,7 +316,7 @@ class Chooser {
     for (int r = 0; r < call_.result_count(); ++r) {
       if (!call_.has_result(r)) continue;
       const auto& type = call_.result_type(r);
-      double bytes = static_cast<double>(type.bytes());
+      double bytes = Redistributor::bytes_of(type);
       for (int a = 0; a < axes_; ++a) {
         if (choice.results[r][a].is_shard()) bytes /= redistributor_.group_size({a});
       }

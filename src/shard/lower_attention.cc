@@ -2,7 +2,8 @@
 // queries with a piece of the keys; what it makes of its queries is weighed against the others by
 // the log of its sum (Rabe and Staats 2021). Where keys are sharded too they go round the ranks,
 // while those that are here are attended to (ring attention, Liu et al. 2023; zigzag shards give
-// every rank an equal part of a causal mask). A bias has its blocks in one piece.
+// every rank an equal part of a causal mask). A bias has the rows of its rank's queries, and each
+// block the part of them that belongs to its keys.
 #include <algorithm>
 #include <limits>
 
@@ -59,6 +60,7 @@ class Attention {
         query_(call_.find("query")),
         key_(call_.find("key")),
         value_(call_.find("value")),
+        bias_(call_.find("bias")),
         causal_(call_.node().get<bool>("causal", false)),
         drops_(call_.node().get<double>("p", 0.0) > 0),
         sum_type_(call_.operand_type(query_).dtype == DType::float64 ? DType::float64
@@ -67,7 +69,7 @@ class Attention {
 
   Values run() {
     const auto ring = lowering_.axes_of(key_, kSequence);
-    if (call_.find("bias") >= 0) return with_bias();
+    if (ring.empty() && bias_ >= 0) return with_bias();
     if (ring.empty() && (!causal_ || lowering_.axes_of(query_, kSequence).empty()) &&
         !(drops_ && queries_.global.size() > 1)) {
       return lowering_.emit(with_mask(lowering_.local_args(), queries_.global[0].begin, 0));
@@ -118,13 +120,16 @@ class Attention {
 
   // The parts of the queries that see the same keys of every block: the pieces, or all.
   std::vector<Range> units() const {
-    if (causal_ || drops_) return queries_.local;
+    if (causal_ || by_pieces()) return queries_.local;
     return {{0, queries_.length()}};
   }
 
+  // Whether a block is one piece of the queries and of the keys: it must know where they lie.
+  bool by_pieces() const { return drops_ || bias_ >= 0; }
+
   std::vector<Block> blocks(const Pieces& keys) const {
-    if (!causal_ && !drops_) return {{{0, queries_.length()}, {0, keys.length()}}};
-    if (causal_ && !drops_ && keys.global == queries_.global) {
+    if (!causal_ && !by_pieces()) return {{{0, queries_.length()}, {0, keys.length()}}};
+    if (causal_ && !by_pieces() && keys.global == queries_.global) {
       return {{{0, queries_.length()}, {0, keys.length()}, true}};
     }
     std::vector<Block> found;
@@ -133,7 +138,7 @@ class Attention {
         add_blocks(q, keys, k, found);
       }
     }
-    if (!drops_) join(found);
+    if (!by_pieces()) join(found);
     return found;
   }
 
@@ -181,12 +186,27 @@ class Attention {
       if (name == "causal") arg = block.causal;
       auto* v = std::get_if<ValueId>(&arg);
       if (!v || !v->defined()) continue;
+      if (name == "bias") {
+        *v = part_of_bias(*v, block);
+        continue;
+      }
       const bool of_keys = name == "key" || name == "value";
       if (name == "key") *v = keys;
       if (name == "value") *v = values;
       *v = emit_.slice(*v, kSequence, of_keys ? block.keys : block.queries);
     }
     return with_mask(std::move(args), block.first_query, block.first_key);
+  }
+
+  // Where it broadcasts it stays as it is.
+  ValueId part_of_bias(ValueId bias, const Block& block) {
+    const auto shape = emit_.type(bias).shape;
+    const int64_t columns = std::ssize(shape) - 1, rows = columns - 1;
+    const auto& whole = call_.shape(bias_);
+    if (whole[rows] != 1) bias = emit_.slice(bias, rows, block.queries);
+    if (whole[columns] != 1)
+      bias = emit_.slice(bias, columns, {block.first_key, block.keys.length});
+    return bias;
   }
 
   // ---- forward
@@ -269,6 +289,7 @@ class Attention {
 
   struct Gradients {
     std::vector<Part> queries, keys, values;
+    std::vector<std::pair<Block, ValueId>> bias;
   };
 
   void attend_backward(Gradients& into, const Pieces& pieces, ValueId keys, ValueId values) {
@@ -280,7 +301,12 @@ class Attention {
         type.shape[kSequence] = (i == query_ ? block.queries : block.keys).length;
         types.push_back(std::move(type));
       }
+      const bool of_bias = call_.result_count() > 3 && call_.has_result(3);
+      for (const auto& [name, arg] : args) {
+        if (of_bias && name == "bias") types.push_back(emit_.type(std::get<ValueId>(arg)));
+      }
       const auto made = lowering_.emit(call_.node().op, args, types);
+      if (of_bias) into.bias.emplace_back(block, made[3]);
       into.queries.push_back({block.queries, emit_.cast(made[0], sum_type_)});
       into.keys.push_back({block.keys, emit_.cast(made[1], sum_type_)});
       into.values.push_back({block.keys, emit_.cast(made[2], sum_type_)});
@@ -312,16 +338,46 @@ class Attention {
     return emit_.cat(pieces, kSequence);
   }
 
+  // The gradient of a bias, nothing where it is not wanted: for each piece of the queries what its
+  // blocks give, and 0 for keys that they do not see.
+  ValueId bias_gradient(std::vector<std::pair<Block, ValueId>> parts) {
+    if (parts.empty()) return {};
+    std::sort(parts.begin(), parts.end(),
+              [](const auto& a, const auto& b) { return a.first.first_key < b.first.first_key; });
+    auto type = lowering_.type(lowering_.operands[bias_]);
+    const int64_t columns = std::ssize(type.shape) - 1, rows = columns - 1;
+    Values all;
+    for (const auto& piece : queries_.local) {
+      type.shape[rows] = piece.length;
+      Values row;
+      int64_t begin = 0;
+      const auto fill = [&](int64_t end) {
+        type.shape[columns] = end - begin;
+        if (end > begin) row.push_back(emit_.full(0.0, type));
+      };
+      for (const auto& [block, value] : parts) {
+        if (block.queries != piece) continue;
+        fill(block.first_key);
+        row.push_back(value);
+        begin = block.first_key + block.keys.length;
+      }
+      fill(call_.shape(key_)[kSequence]);
+      all.push_back(emit_.cat(row, columns));
+    }
+    return emit_.cat(all, rows);
+  }
+
   TensorType sum_type(int operand) const {
     return {sum_type_, lowering_.type(lowering_.operands[operand]).shape};
   }
 
-  Values finish(ValueId d_query, ValueId d_key, ValueId d_value) {
+  Values finish(ValueId d_query, ValueId d_key, ValueId d_value, ValueId d_bias = {}) {
     Values made;
     int operand[] = {query_, key_, value_};
     for (auto v : {d_query, d_key, d_value}) {
       made.push_back(emit_.cast(v, call_.operand_type(operand[made.size()]).dtype));
     }
+    made.push_back(d_bias);
     made.resize(call_.result_count());
     return made;
   }
@@ -344,6 +400,7 @@ class Attention {
       Gradients own;
       attend_backward(own, ring.at(step), keys, values);
       parts.queries.insert(parts.queries.end(), own.queries.begin(), own.queries.end());
+      parts.bias.insert(parts.bias.end(), own.bias.begin(), own.bias.end());
       auto key_type = sum_type(key_), value_type = sum_type(value_);
       key_type.shape[kSequence] = value_type.shape[kSequence] = ring.at(step).length();
       if (!own.keys.empty() || !gradients.defined()) {
@@ -354,7 +411,8 @@ class Attention {
       if (step + 1 < ring.size()) here = next;
     }
     const auto [d_key, d_value] = unpacked(gradients, ring.at(0));
-    return finish(behind(sum_of(parts.queries, sum_type(query_)), here), d_key, d_value);
+    return finish(behind(sum_of(parts.queries, sum_type(query_)), here), d_key, d_value,
+                  bias_gradient(std::move(parts.bias)));
   }
 
   // ---- keys on their way, with the values: flat, one after the other
@@ -406,7 +464,7 @@ class Attention {
                        {{"self", emit_.full(-std::numeric_limits<double>::infinity(), type)},
                         {"diagonal", rows.begin + 1}},
                        type);
-    const auto bias = lowering_.operands[call_.find("bias")];
+    const auto bias = lowering_.operands[bias_];
     if (emit_.type(bias).dtype != DType::boolean) {
       return emit_.binary("aten::add.Tensor", emit_.cast(bias, type.dtype), mask);
     }
@@ -423,7 +481,7 @@ class Attention {
   Lowering& lowering_;
   const Call& call_;
   Emitter emit_;
-  const int query_, key_, value_;
+  const int query_, key_, value_, bias_;
   const bool causal_, drops_;
   const DType sum_type_;  // of sums over blocks, and of logsumexp
   const Pieces queries_;

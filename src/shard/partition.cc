@@ -1,5 +1,8 @@
 #include "shard/partition.h"
 
+#include <fmt/ranges.h>
+
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -50,7 +53,7 @@ class Partition {
         plan_(plan),
         rank_(rank),
         sites_(graph, plan),
-        redistributor_(plan.mesh, plan.pipeline.axis),
+        redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
         versions_(graph.values.size()),
         is_parameter_(graph.values.size()) {}
 
@@ -113,6 +116,15 @@ class Partition {
       if (best && path.cost >= best->cost) continue;
       best = &path;
       from = &version;
+    }
+    if (!std::isfinite(best->cost)) {
+      fail("shard",
+           "a value must come from {} to {} for {} in scope \"{}\", which takes what the plan "
+           "forbids "
+           "({}): allow it, or place values otherwise",
+           mesh::to_string(from->placements), mesh::to_string(wanted),
+           consumer.op.empty() ? "what the step leaves behind" : consumer.op, consumer.scope,
+           fmt::join(plan_.forbidden, ", "));
     }
     const auto local = emit_path(local_.graph, from->local, *best, graph_.type(v), wanted,
                                  plan_.mesh, rank_, consumer);

@@ -1,7 +1,11 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <unordered_map>
 
+#include "base/error.h"
 #include "graph/ops.h"
 #include "shard/choose.h"
 #include "shard/key.h"
@@ -98,7 +102,10 @@ Waiting find_waiting(const Graph& graph, const SiteTable& sites, const std::vect
 class Propagation {
  public:
   Propagation(const Graph& graph, const plan::Plan& plan, const SiteTable& sites)
-      : graph_(graph), plan_(plan), sites_(sites), redistributor_(plan.mesh, plan.pipeline.axis) {
+      : graph_(graph),
+        plan_(plan),
+        sites_(sites),
+        redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden) {
     pin();
   }
 
@@ -259,7 +266,18 @@ class Propagation {
       situation.goals.push_back(owner >= 0 ? &sharding_.values[owner] : nullptr);
     }
     const auto& pattern = sites_.at(n).pattern;
-    if (pattern) return choose(call, *pattern, situation, plan_.mesh, redistributor_);
+    if (pattern) {
+      auto choice = choose(call, *pattern, situation, plan_.mesh, redistributor_);
+      if (!std::isfinite(choice.cost)) {
+        fail("shard", "{} in scope \"{}\" cannot be run as its operands and pins lie{}", node.op,
+             node.scope,
+             plan_.forbidden.empty()
+                 ? std::string()
+                 : fmt::format(" where {} is forbidden: allow it, or place what it reads otherwise",
+                               fmt::join(plan_.forbidden, ", ")));
+      }
+      return choice;
+    }
     auto& listed = sharding_.replicated_ops;
     if (!replicated_already && std::find(listed.begin(), listed.end(), node.op) == listed.end()) {
       listed.push_back(node.op);

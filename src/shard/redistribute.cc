@@ -108,6 +108,20 @@ std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placeme
 
 }  // namespace
 
+Redistributor::Redistributor(const mesh::Mesh& mesh, std::string_view whole,
+                             const std::vector<std::string>& forbidden)
+    : mesh_(mesh), whole_(mesh.find(whole)) {
+  for (const auto& name : forbidden) {
+    gathers_ = gathers_ && name != "all_gather";
+    exchanges_ = exchanges_ && name != "all_to_all";
+  }
+}
+
+bool Redistributor::allows(Step::Kind kind, const std::vector<int>& axes) const {
+  if (kind == Step::Kind::all_gather ? gathers_ : exchanges_) return true;
+  return std::all_of(axes.begin(), axes.end(), [&](int a) { return mesh_.axes[a].size == 1; });
+}
+
 double Redistributor::group_size(const std::vector<int>& axes) const {
   double size = 1;
   for (int a : axes) size *= static_cast<double>(std::max<int64_t>(mesh_.axes[a].size, 2));
@@ -140,7 +154,7 @@ Path Redistributor::whole_path(const graph::TensorType& type, const Placements& 
   if (const auto view = view_of_runs(type, from, to, mesh_)) {
     auto path = search(view->type, view->from, view->to);
     const auto reorder = [&](Step::Kind kind, int dim, int64_t ranks, const Placements& there) {
-      path.cost += kLocal * static_cast<double>(type.bytes());
+      path.cost += kLocal * bytes_of(type);
       Step step{.kind = kind, .dim = dim, .after = there, .before = there};
       step.shape = view->type.shape;
       step.ranks = ranks;
@@ -185,7 +199,7 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
   states[start] = {.cost = 0, .placements = from};
   queue.push({0, start});
   const auto bytes_at = [&](const Placements& placements) {
-    double bytes = static_cast<double>(type.bytes());
+    double bytes = bytes_of(type);
     for (size_t a = 0; a < placements.size(); ++a) {
       if (placements[a].is_shard()) bytes /= group_size({static_cast<int>(a)});
     }
@@ -243,11 +257,14 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
         }
       } else if (p.is_shard()) {
         if (!innermost(here, mask, p.dim) || !one_cut(mask, p.dim, here)) continue;
-        try_step({Step::Kind::all_gather, axes, p.dim, -1, {}, changed(Placement::replicate())},
-                 kLatency + (n - 1) * bytes);
+        if (allows(Step::Kind::all_gather, axes)) {
+          try_step({Step::Kind::all_gather, axes, p.dim, -1, {}, changed(Placement::replicate())},
+                   kLatency + (n - 1) * bytes);
+        }
         for (int dim : dims) {
           const auto after = changed(Placement::shard(dim));
           if (dim == p.dim || !innermost(here, mask, dim) || !one_cut(mask, dim, after)) continue;
+          if (!allows(Step::Kind::all_to_all, axes)) continue;
           try_step({Step::Kind::all_to_all, axes, dim, p.dim, {}, after}, kLatency + moved);
         }
       } else if (whole_ < 0 || (mask >> whole_ & 1) == 0) {
@@ -266,7 +283,10 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
     }
   }
   const auto& end = states[goal];
-  if (!end.done) fail("shard", "no collectives lead from {} to {}", start, goal);
+  if (!end.done) {
+    if (gathers_ && exchanges_) fail("shard", "no collectives lead from {} to {}", start, goal);
+    return {.steps = {}, .cost = std::numeric_limits<double>::infinity()};
+  }
   Path path;
   path.cost = end.cost;
   for (std::string at = goal; at != start; at = states[at].before) {

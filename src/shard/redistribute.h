@@ -40,7 +40,9 @@ struct Step {
 
 struct Path {
   std::vector<Step> steps;
-  double cost = 0;  // bytes that a rank moves, plus a fixed charge for each collective
+  // Bytes that a rank moves, plus a fixed charge for each collective; infinite, without steps,
+  // where what is forbidden leaves no way.
+  double cost = 0;
 };
 
 // Finds and remembers paths on one mesh.
@@ -51,9 +53,18 @@ class Redistributor {
   // What a local byte costs, in bytes moved.
   static constexpr double kLocal = 1e-4;
 
+  // Returns the bytes of a tensor that count. An eight-bit float counts as what it was rounded
+  // from, float32: products are shared out among ranks as they would be without it, since factors
+  // that are cheap to gather would have all ranks multiply the same.
+  static double bytes_of(const graph::TensorType& type) {
+    const bool narrow = graph::is_floating(type.dtype) && graph::size_of(type.dtype) == 1;
+    return static_cast<double>(narrow ? 4 * type.bytes() : type.bytes());
+  }
+
   // On `whole`, an axis of a pipeline, nothing is ever sharded, not on the way either: "" for none.
-  explicit Redistributor(const mesh::Mesh& mesh, std::string_view whole = "")
-      : mesh_(mesh), whole_(mesh.find(whole)) {}
+  // `forbidden`: plan::Plan::forbidden, of which steps over several ranks are not taken.
+  explicit Redistributor(const mesh::Mesh& mesh, std::string_view whole = "",
+                         const std::vector<std::string>& forbidden = {});
 
   // Returns the cheapest path for a tensor of that type. Axes of size 1 count as size 2 in costs,
   // so that a plan chooses alike for any size.
@@ -68,8 +79,11 @@ class Redistributor {
   Path search(const graph::TensorType& type, const mesh::Placements& from,
               const mesh::Placements& to) const;
 
+  bool allows(Step::Kind kind, const std::vector<int>& axes) const;
+
   const mesh::Mesh& mesh_;
   int whole_ = -1;
+  bool gathers_ = true, exchanges_ = true;  // steps that are allowed
   std::map<std::string, Path> paths_;
 };
 

@@ -136,6 +136,9 @@ struct Pattern {
   std::vector<SizeArgument> sizes;
   std::vector<Inner> inner;
   std::vector<Crossing> crossings;
+  // Operands and results whose first dims are the axes of the mesh, each as long as its axis, or 1
+  // where ranks have them alike: every rank has its own element, whatever else the node is cut on.
+  std::vector<int> own_operands, own_results;
 
   // Returns the index of a new dim.
   int add(Role role = Role::free, bool even = false);

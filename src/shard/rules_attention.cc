@@ -21,19 +21,30 @@ bool may_shard_queries(const Call& call) {
          shape.back() == call.shape(call.find("key"))[2];
 }
 
-// Queries and keys sharded on their sequence: not where a bias has elements for every pair of them,
-// and under a causal mask only where they are cut alike.
+// Queries and keys sharded on their sequence: under a causal mask only where they are cut alike. A
+// bias has its queries' rows; one that broadcasts over rows or keys has no gradient there, which
+// would be a sum over ranks.
 std::optional<Crossing> ring(const Call& call) {
-  const int query = call.find("query"), key = call.find("key");
-  if (call.find("bias") >= 0) return {};
+  const int query = call.find("query"), key = call.find("key"), bias = call.find("bias");
   if (is_causal(call) && call.shape(query)[2] != call.shape(key)[2]) return {};
   constexpr int sequence = 2;  // of [b, h, s, d] and of [b, h, s]
+  int rows = -1;               // of the bias
+  if (bias >= 0) {
+    const auto& shape = call.shape(bias);
+    if (shape.size() < 2) return {};
+    const size_t dim = shape.size() - 2;
+    if (shape[dim] == call.shape(query)[sequence]) rows = static_cast<int>(dim);
+    const bool broadcasts = rows < 0 || shape.back() != call.shape(key)[sequence];
+    if (broadcasts && call.node().get<bool>("bias_grad", false)) return {};
+  }
   Crossing crossing;
   crossing.operands.assign(call.operand_count(), sequence);
   crossing.results.assign(call.result_count(), -1);
   for (int r = 0; r < call.result_count(); ++r) {
     if (call.has_result(r)) crossing.results[r] = sequence;
   }
+  if (bias >= 0) crossing.operands[bias] = rows;
+  if (call.result_count() > 3 && call.has_result(3)) crossing.results[3] = rows;
   crossing.moves = {{false, key}, {false, call.find("value")}};
   crossing.visits = crossing.zigzag = true;
   return crossing;

@@ -1,5 +1,8 @@
 // Matrix products. A bias that is added inside one (addmm) is added once: Partial where k is
 // sharded.
+#include <utility>
+
+#include "graph/ops.h"
 #include "shard/families.h"
 
 namespace perigee::shard {
@@ -40,6 +43,32 @@ std::optional<Pattern> added_product(const Call& call) {
   return pattern;
 }
 
+// Where ranks' parts of the factors are none that a device multiplies, they are widened: on all
+// ranks alike.
+std::vector<graph::ValueId> lower_scaled_product(Lowering& lowering) {
+  const auto fits = [&](int factor) {
+    int64_t multiple = graph::kEightBitMultiple;
+    for (const auto& axis : mesh::split_axes(lowering.axes_of(factor, 1))) {
+      multiple *= lowering.mesh.size_of(axis);
+    }
+    return lowering.call.shape(factor)[1] % multiple == 0;
+  };
+  if (fits(0) && fits(1)) return lowering.emit(lowering.local_args());
+  const auto type = lowering.local_types()[0];
+  const auto widened = [&](int factor) {
+    const auto v = lowering.operands[factor];
+    graph::TensorType wide{graph::DType::float32, lowering.type(v).shape};
+    auto result = lowering.emit("perigee::cast", {{"self", v}}, wide);
+    result = lowering.emit("aten::mul.Tensor",
+                           {{"self", result}, {"other", lowering.operands[factor + 2]}}, wide);
+    if (type.dtype == wide.dtype) return result;
+    wide.dtype = type.dtype;
+    return lowering.emit("perigee::cast", {{"self", result}}, wide);
+  };
+  const auto a = widened(0), b = widened(1);
+  return {lowering.emit("aten::mm", {{"self", a}, {"mat2", b}}, type)};
+}
+
 }  // namespace
 
 void add_matmul_rules(Rules& rules) {
@@ -52,6 +81,9 @@ void add_matmul_rules(Rules& rules) {
                             {"aten::_cdist_backward",
                              "b* m n+, b* m d^, b* n d, b* m n -> b* m d; p linear(0)"},
                         });
+  auto scaled = parse_rule("aten::_scaled_mm", "m k+, k n, , -> m n; out_dtype use_fast_accum");
+  scaled.lower = lower_scaled_product;
+  rules.add("aten::_scaled_mm", std::move(scaled));
   for (const char* op : {"aten::addmm", "aten::baddbmm", "aten::addmv"}) {
     rules.add(op, {added_product});
   }

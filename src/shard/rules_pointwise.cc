@@ -114,9 +114,27 @@ void add_pointwise_rules(Rules& rules) {
         "aten::log_sigmoid_forward", "perigee::swiglu", "perigee::swiglu_backward"}) {
     rules.add(op, {pointwise_pattern});
   }
-  rules.add("perigee::fp8", {pointwise_pattern});
-  for (const char* op : {"perigee::fp8_scale", "perigee::fp8_history"}) {
-    rules.add(op, {[](const Call& call) { return std::optional(whole_pattern(call)); }});
+  for (const char* op : {"perigee::fp8", "perigee::fp8_cast"}) {
+    rules.add(op, {[](const Call& call) {
+                auto pattern = whole_pattern(call);
+                for (int d = 0; d < call.rank(0); ++d) {
+                  pattern.operands[0][d] = pattern.results[0][d] = pattern.add();
+                }
+                if (call.rank(1) > 0) pattern.own_operands = {1};
+                return std::optional(pattern);
+              }});
+  }
+  // Numbers of the whole tensor, or of each rank's part of it.
+  for (const char* op : {"perigee::fp8_scale", "perigee::fp8_history", "perigee::fp8_held"}) {
+    rules.add(op, {[](const Call& call) {
+                auto pattern = whole_pattern(call);
+                const bool own = call.node().op == "perigee::fp8_scale" ? call.result_rank(0) > 0
+                                                                        : call.rank(1) > 0;
+                if (!own) return std::optional(pattern);
+                for (int i = 0; i < call.operand_count(); ++i) pattern.own_operands.push_back(i);
+                for (int r = 0; r < call.result_count(); ++r) pattern.own_results.push_back(r);
+                return std::optional(pattern);
+              }});
   }
   // Blocks begin with the dim, which stays whole.
   rules.add("perigee::fp8_blocks", {[](const Call& call) {

@@ -121,7 +121,14 @@ void add_reduce_rules(Rules& rules) {
     rules.add(op, {combining<Role::sum>});
   }
   for (const char* op : {"aten::amax", "aten::max"}) rules.add(op, {combining<Role::max>});
-  rules.add("perigee::fp8_amax", {combining<Role::max>});
+  rules.add("perigee::fp8_amax", {[](const Call& call) {
+              const bool own = call.result_rank(0) > 0;
+              if (!own) return combining<Role::max>(call);
+              auto pattern = whole_pattern(call);
+              for (int& dim : pattern.operands[0]) dim = pattern.add(Role::max);
+              pattern.own_results = {0};
+              return std::optional(pattern);
+            }});
   for (const char* op : {"aten::amin", "aten::min"}) rules.add(op, {combining<Role::min>});
   for (const char* op :
        {"aten::var.correction", "aten::std.correction", "aten::var_mean.correction",

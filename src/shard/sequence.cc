@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "shard/rule.h"
 
 namespace perigee::shard {
 namespace {
@@ -92,7 +93,9 @@ class Placing {
       if (node.get<ValueId>("bias", {}).defined()) biased = &node;
     }
     const bool divides = length_ % (2 * parts_ * others_) == 0;
-    const bool may = sharding_.attention != SequenceSharding::Attention::heads && !biased;
+    const bool around = sharding_.attention == SequenceSharding::Attention::ring;
+    const bool may =
+        sharding_.attention != SequenceSharding::Attention::heads && (!biased || around);
     zigzag_ = sharding_.zigzag.value_or(may && causal && divides);
     if (zigzag_ && !divides) {
       fail(method_,
@@ -101,16 +104,21 @@ class Placing {
            2 * parts_ * others_, sharding_.axis, length_);
     }
     if (!biased) return;
-    if (sharding_.attention == SequenceSharding::Attention::ring) {
+    if (zigzag_ && !around) {
       fail(method_,
-           "keys and values go round where attention has no bias, but {} has one: use "
-           "attention = \"all_gather\"",
+           "load_balance is of attention without a bias or of a ring, but {} has a bias: use "
+           "load_balance = false or attention = \"ring\"",
            biased->scope);
     }
-    if (zigzag_) {
+    for (const auto& node : graph_.nodes) {
+      const bool backward = node.op == "perigee::attention_backward";
+      if (!around || (!backward && node.op != "perigee::attention") || !attends(node)) continue;
+      const auto pattern = Rules::built_in().find(node.op)->pattern(Call(graph_, node));
+      if (pattern && !pattern->crossings.empty()) continue;
       fail(method_,
-           "load_balance is of attention without a bias, but {} has one: use load_balance = false",
-           biased->scope);
+           "keys and values go round where a bias that is trained has a number for each query and "
+           "key, but that of {} broadcasts: use attention = \"all_gather\"",
+           node.scope);
     }
   }
 

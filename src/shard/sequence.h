@@ -30,8 +30,8 @@ struct SequenceSharding {
 // attention, with its gradients. Keeps what the plan pins on other axes. Returns whether it is
 // sharded zigzag. Throws Error, named by `method`, for an axis that the mesh lacks or that splits
 // the batch, a model without such inputs or without attention over their sequence, sequences or
-// heads that do not divide over the axis, and a bias of attention where keys go round or shards are
-// zigzag.
+// heads that do not divide over the axis, a bias of attention where shards are zigzag and keys do
+// not go round, and one that is trained and broadcasts where they do.
 bool place(plan::Plan& plan, const graph::Graph& graph, const SequenceSharding& sharding,
            const std::string& method);
 

@@ -25,6 +25,22 @@ std::vector<std::string> names(const Program& program) {
 
 }  // namespace
 
+TEST_CASE("a weight decay that varies is a number in memory for each group, else one in the step") {
+  const auto graph = mlp({});
+  for (const char* optimizer : {"sgd", "adam", "adamw", "lion", "adafactor", "muon"}) {
+    INFO(optimizer);
+    StepSpec spec{.optimizer = optimizer, .weight_decay = 0.1};
+    spec.groups = {{{"layer.1.bias"}, 0.0}};
+    const auto has = [&](const char* name) {
+      return compiled(graph, data_parallel(graph, 2), spec).find(Binding::Kind::scalar, name) !=
+             nullptr;
+    };
+    CHECK_FALSE((has("weight_decay.0") || has("weight_decay.1")));
+    spec.weight_decay_varies = true;
+    CHECK((has("weight_decay.0") && has("weight_decay.1")));
+  }
+}
+
 TEST_CASE("one rank and one microbatch make one section and a step") {
   const auto graph = mlp({});
   const auto program = compiled(graph, data_parallel(graph, 1), {.clip_norm = 1.0});

@@ -52,6 +52,34 @@ TEST_CASE("of the microbatches in flight on a stage so many keep, if not all do"
   CHECK(counts == std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {1, 2}, {2, 0}, {1, 0}});
 }
 
+TEST_CASE("parts that share a frame have room for all that is in flight, and one more") {
+  const auto schedule =
+      make_schedule({.name = "interleaved", .stages = 4, .microbatches = 16, .chunks = 4});
+  const auto edges = chain(16);
+  const auto alone = find_turns(schedule, edges, {});
+  PoolsOfFrames pools;
+  for (int p = 0; p < 16; ++p) pools.again.push_back(p % 4);
+  const auto shared = copies_of_parts(schedule, edges, alone, 0, pools),
+             apart = copies_of_parts(schedule, edges, alone);
+  for (int s = 0; s < 4; ++s) {
+    int64_t sum = 0;
+    for (int p = s; p < 16; p += 4) {
+      CHECK(shared[p].again == 3 * 4 + 2 * (3 - s) + 1 + 1);
+      sum += apart[p].again;
+    }
+    CHECK(shared[s].again < sum);
+  }
+}
+
+TEST_CASE("parts that use each other's values leave their pool") {
+  FramePools pools{0, 1, 0, 1, 0};
+  separate_users(pools, Edges{{0, 2}, {1, 2}});
+  CHECK(pools == FramePools{0, 1, 2, 1, 4});
+  pools = {0, 0, 0};
+  separate_users(pools, Edges{{1, 1}, {0, 2}});
+  CHECK(pools == FramePools{0, 1, 2});
+}
+
 TEST_CASE("a span takes the copy that has been free for the longest") {
   CHECK(assign_copies({{0, 3}, {1, 4}, {5, 6}, {7, 8}}, 1) == std::vector<int32_t>{0, 1, 0, 1});
   CHECK(assign_copies({{0, 3}, {4, 6}, {7, 8}}, 2) == std::vector<int32_t>{0, 1, 0});

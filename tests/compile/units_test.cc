@@ -1,7 +1,9 @@
 // Programs of plans whose parameters are kept in parts.
 #include <catch2/catch.hpp>
+#include <set>
 
 #include "base/error.h"
+#include "compile/bucket_names.h"
 #include "tests/compile/support.h"
 #include "tests/support/golden.h"
 
@@ -58,6 +60,34 @@ TEST_CASE("programs in parts hold for any level, ranks and microbatches") {
       }
     }
   }
+}
+
+TEST_CASE("a program tells which parameters a bucket or unit on its way has") {
+  const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
+  const auto all = [&](plan::Plan plan, bool gradients) {
+    std::multiset<std::string> names;
+    const auto program = compiled(graph, plan, {.clip_norm = 1.0});
+    for (const auto& [value, bucket] : bucket_names(program)) {
+      if (bucket.gradients != gradients) continue;
+      names.insert(bucket.parameters.begin(), bucket.parameters.end());
+    }
+    return names;
+  };
+  std::multiset<std::string> once;
+  for (const auto& input : graph.inputs) {
+    if (input.kind == graph::Input::Kind::parameter) once.insert(input.name);
+  }
+  for (int level : {0, 1, 2, 3}) {
+    INFO("level " << level);
+    auto plan = in_parts(graph, 4, 3, level);
+    CHECK(all(plan, true) == once);
+    CHECK(all(plan, false) == (level == 0 ? std::multiset<std::string>() : once));
+    plan.communication.reduce_dtype = graph::DType::bfloat16;
+    CHECK(all(plan, true) == once);
+    plan.communication.bucket_bytes = 1;
+    CHECK(all(plan, true) == once);
+  }
+  CHECK(all(in_parts(graph, 1, 3, 0), true).empty());
 }
 
 TEST_CASE("each level has the collectives that theory says") {
@@ -134,4 +164,33 @@ TEST_CASE("what lasts over steps shrinks as theory says") {
   CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 1))) == 2 * saved);
   CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 2))) == 2 * saved);
   CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 3))) == 3 * saved);
+}
+
+TEST_CASE("a unit's flat tensors are reduced one behind the other, then waited for") {
+  const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
+  auto plan = in_parts(graph, 2, 1, 3);
+  plan.mesh.axes = {{"tensor", 2}, {"data", 2}};
+  // Weights are cut over tensor, biases are whole there: two flat tensors.
+  for (int64_t k = 0; k < kLayers; ++k) {
+    plan.placements["layer." + std::to_string(k) + ".weight"] = {mesh::Placement::shard(1),
+                                                                 mesh::Placement::replicate()};
+  }
+  const auto program = compiled(graph, plan);
+  struct Started {
+    std::string unit;
+    int32_t event;
+  };
+  std::vector<Started> open;
+  int together = 0;
+  for (const auto& instruction : section(program, "micro").instructions) {
+    if (instruction.op == "comm::reduce_scatter") {
+      // What is still open is of this unit or of the one before.
+      for (const auto& started : open) together += started.unit == instruction.scope;
+      open.push_back({instruction.scope, instruction.event});
+    } else if (instruction.kind == Instruction::Kind::wait) {
+      std::erase_if(open, [&](const auto& s) { return s.event == instruction.event; });
+    }
+  }
+  CHECK(together == kLayers);
+  CHECK(open.empty());
 }

@@ -64,7 +64,7 @@ TEST_CASE("a precision is in a plan's file only where it is not the default, and
   CHECK_THROWS_WITH(parse(with("\"bfloat16\"", "\"bf16\"")),
                     Contains("precision.dtype is a dtype such as \"bfloat16\", but got \"bf16\""));
   CHECK_THROWS_WITH(parse(with("\"none\"", "\"static\"")),
-                    Contains("precision.loss_scale.kind is one of none, fixed, dynamic"));
+                    Contains("precision.loss_scale.kind is one of none, fixed, dynamic, given"));
   CHECK_THROWS_WITH(parse(with("\"promote\"", "\"promotes\"")),
                     Contains("no key \"promotes\", did you mean \"promote\"?"));
 }
@@ -98,6 +98,26 @@ TEST_CASE("a precision that cannot be is refused") {
   precision = example();
   precision.loss_scale.growth_interval = 0;
   CHECK_THAT(refusal(precision), Contains("growth_interval is at least 1"));
+  precision = example();
+  precision.loss_scale.min_scale = 2 * precision.loss_scale.init_scale;
+  CHECK_THAT(refusal(precision), Contains("min_scale is from 0 to init_scale"));
+  precision = example();
+  precision.loss_scale.hysteresis = 0;
+  CHECK_THAT(refusal(precision), Contains("hysteresis is at least 1, but got 0"));
+}
+
+TEST_CASE("what a loss scale has more than others is printed and read back") {
+  Plan plan;
+  plan.mesh.axes = {{"data", 1}};
+  plan.precision = example();
+  const auto usual = print(plan);
+  CHECK_THAT(usual, !Contains("min_scale") && !Contains("hysteresis"));
+  plan.precision.loss_scale.min_scale = 2;
+  plan.precision.loss_scale.hysteresis = 3;
+  CHECK_THAT(print(plan), Contains("\"min_scale\": 2") && Contains("\"hysteresis\": 3"));
+  CHECK(parse(print(plan)) == plan);
+  plan.precision.loss_scale = {.kind = LossScale::Kind::given};
+  CHECK(parse(print(plan)) == plan);
 }
 
 }  // namespace perigee::plan

@@ -28,6 +28,29 @@ TEST_CASE("boxes are whole rows between two broken ones") {
   CHECK(boxes({5}, 2, 2).empty());
 }
 
+TEST_CASE("a plan that forbids parameters on several ranks has none") {
+  const auto g = parameters({{4, 4}, {4}});
+  Plan plan;
+  plan.graph_hash = graph::structural_hash(g);
+  plan.mesh.axes = {{"data", 2}};
+  plan.forbidden = {"replicated_parameters"};
+  CHECK(parse(print(plan)) == plan);
+  CHECK_THROWS_WITH(verify(plan, g),
+                    Catch::Contains("no parameter may lie whole on several ranks") &&
+                        Catch::Contains("but p0 does: use fsdp"));
+  plan.placements["p0"] = mesh::parse_placements("S0");
+  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 does"));
+  plan.units = {{.name = "u", .parameters = {"p1"}, .axes = "data", .level = 2}};
+  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 does"));  // its weights stay whole
+  plan.units[0].level = 3;
+  CHECK_NOTHROW(verify(plan, g));
+  plan.units.clear();
+  plan.mesh.axes = {{"data", 1}};
+  CHECK_NOTHROW(verify(plan, g));
+  plan.forbidden = {"all_gathers"};
+  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("did you mean \"all_gather\"?"));
+}
+
 TEST_CASE("the ranks' pieces of a parameter cover each element once, in order") {
   CHECK(rc::check("pieces partition", [] {
     std::vector<std::vector<int64_t>> shapes;

@@ -46,6 +46,17 @@ TEST_CASE("column and row weights keep the activations between them sharded") {
   CHECK(local.graph.type(local.graph.outputs[1].value).shape == std::vector<int64_t>{4, 3});
 }
 
+TEST_CASE("a plan that forbids gathering finds another way, or says where there is none") {
+  const auto g = mlp();
+  auto plan = plan_for(g, "tensor=2", {{"fc1/addmm.0", "S0"}, {"fc1/relu.0", "S1"}});
+  const auto all = [&] { return collectives(local_graph(g, plan, 1).graph); };
+  CHECK_THAT(all(), Catch::Contains("all_to_all"));
+  plan.forbidden = {"all_to_all"};
+  CHECK_THAT(all(), !Catch::Contains("all_to_all") && Catch::Contains("all_gather"));
+  plan.forbidden = {"all_gather", "all_to_all"};
+  CHECK_THROWS_WITH(all(), Catch::Contains("where all_gather, all_to_all is forbidden"));
+}
+
 TEST_CASE("a bias inside a product with its inner dim sharded is added once") {
   const auto g = mlp();
   const auto plan =

@@ -1,6 +1,7 @@
 #include "shard/redistribute.h"
 
 #include <catch2/catch.hpp>
+#include <cmath>
 
 namespace perigee::shard {
 namespace {
@@ -34,6 +35,24 @@ TEST_CASE("one collective leads from one placement to another") {
   CHECK(steps("S0,R", "S1,R") == "all_to_all(tensor)");
   CHECK(steps("R,R", "S1,R") == "slice(tensor)");
   CHECK(steps("R,R", "P,R") == "part(tensor)");
+}
+
+TEST_CASE("what is forbidden is not on the way, and where nothing else leads there is no way") {
+  const graph::TensorType type{graph::DType::float32, {16, 8}};
+  const auto cost = [&](const std::string& from, const std::string& to,
+                        const std::vector<std::string>& forbidden, const mesh::Mesh& mesh = kMesh) {
+    Redistributor redistributor(mesh, "", forbidden);
+    return redistributor.path(type, mesh::parse_placements(from), mesh::parse_placements(to)).cost;
+  };
+  CHECK(std::isfinite(cost("S0,R", "R,R", {"all_to_all"})));
+  CHECK(std::isinf(cost("S0,R", "R,R", {"all_gather"})));
+  CHECK(std::isinf(cost("S0,R", "S1,R", {"all_gather", "all_to_all"})));
+  // Gathered and cut anew, at a higher price.
+  CHECK(std::isfinite(cost("S0,R", "S1,R", {"all_to_all"})));
+  CHECK(cost("S0,R", "S1,R", {"all_to_all"}) > cost("S0,R", "S1,R", {}));
+  CHECK(cost("P,R", "R,R", {"all_gather", "all_to_all"}) == cost("P,R", "R,R", {}));
+  // An axis of one rank moves nothing.
+  CHECK(std::isfinite(cost("S0,R", "R,R", {"all_gather"}, {{{"tensor", 1}, {"data", 4}}, {}})));
 }
 
 TEST_CASE("axes that change alike share one collective") {
