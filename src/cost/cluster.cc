@@ -183,6 +183,12 @@ double Cluster::least_memory() const {
   return least;
 }
 
+bool multiplies_eight_bits(const Cluster& cluster) {
+  return std::all_of(cluster.devices.begin(), cluster.devices.end(), [](const Device& device) {
+    return device.peak.contains(graph::DType::float8_e4m3);
+  });
+}
+
 Cluster parse_cluster(std::string_view text, const std::string& file) {
   toml::table parsed;
   try {

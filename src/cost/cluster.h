@@ -57,6 +57,9 @@ struct Cluster {
   bool operator==(const Cluster&) const = default;
 };
 
+// Returns whether all devices multiply eight-bit floats: have a peak of float8_e4m3.
+bool multiplies_eight_bits(const Cluster& cluster);
+
 // Throws Error (area "cluster") with file, line and column: unknown keys with the nearest name,
 // missing or negative values, no float32 peak, levels that do not nest, ranks that no link joins.
 Cluster parse_cluster(std::string_view toml, const std::string& file);

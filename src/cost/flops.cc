@@ -19,6 +19,7 @@ bool on_matrix_units(std::string_view op) {
                            "aten::bmm",
                            "aten::addmm",
                            "aten::baddbmm",
+                           "aten::_scaled_mm",
                            "aten::convolution",
                            "aten::convolution_overrideable",
                            "aten::convolution_backward",

@@ -1,6 +1,7 @@
 #include "profile/times.h"
 
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -22,6 +23,15 @@ std::optional<double> number(const Json& json, const char* field) {
   return std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
+// Returns the point of bytes that differ by 5% at most, or nullptr.
+const Measured* nearest(const Points& points, double bytes) {
+  const auto above = points.lower_bound(bytes);
+  if (above != points.end() && above->first <= 1.05 * bytes) return &above->second;
+  if (above == points.begin()) return nullptr;
+  const auto below = std::prev(above);
+  return below->first >= bytes / 1.05 ? &below->second : nullptr;
+}
+
 }  // namespace
 
 std::optional<double> TimeDatabase::op(const std::string& instance) {
@@ -34,23 +44,38 @@ std::optional<double> TimeDatabase::op(const std::string& instance) {
   return entry->second;
 }
 
+const TimeDatabase::Collective& TimeDatabase::find(cost::CollectiveKind kind, int64_t ranks) {
+  const auto [entry, added] = collectives_.try_emplace({kind, ranks});
+  auto& [points, line] = entry->second;
+  if (!added) return entry->second;
+  const auto text = database_.find({"collective", device_, content_of(kind, ranks)});
+  if (!text) return entry->second;
+  const auto json = Json::parse(*text, nullptr, false);
+  const auto latency = number(json, "latency"), per_byte = number(json, "per_byte");
+  if (!latency || !per_byte) return entry->second;
+  line = {*latency, *per_byte, number(json, "interval").value_or(0)};
+  for (const auto& point : json.value("points", Json::array())) {
+    const auto bytes = number(point, "bytes"), seconds = number(point, "seconds");
+    if (bytes && seconds) points[*bytes] = {*seconds, number(point, "interval").value_or(0), 1};
+  }
+  return entry->second;
+}
+
 std::optional<double> TimeDatabase::collective(cost::CollectiveKind kind, int64_t ranks,
                                                double bytes) {
-  const auto [entry, added] = lines_.try_emplace({kind, ranks});
-  if (added) {
-    if (const auto text = database_.find({"collective", device_, content_of(kind, ranks)})) {
-      const auto json = Json::parse(*text, nullptr, false);
-      const auto latency = number(json, "latency"), per_byte = number(json, "per_byte");
-      if (latency && per_byte) entry->second = Line{*latency, *per_byte, 0};
-    }
-  }
-  if (!entry->second) return std::nullopt;
-  return entry->second->latency + bytes * entry->second->per_byte;
+  const auto& [points, line] = find(kind, ranks);
+  if (const auto* near = nearest(points, bytes)) return near->seconds;
+  if (line == Line{}) return std::nullopt;
+  return line.latency + bytes * line.per_byte;
+}
+
+bool TimeDatabase::knows(cost::CollectiveKind kind, int64_t ranks, double bytes) {
+  return nearest(find(kind, ranks).points, bytes) != nullptr;
 }
 
 void TimeDatabase::forget() {
   ops_.clear();
-  lines_.clear();
+  collectives_.clear();
 }
 
 void TimeDatabase::put(const std::string& instance, const Measured& measured) {
@@ -61,12 +86,21 @@ void TimeDatabase::put(const std::string& instance, const Measured& measured) {
   ops_[instance] = measured.seconds;
 }
 
-void TimeDatabase::put(cost::CollectiveKind kind, int64_t ranks, const Line& line) {
-  database_.put(
-      {"collective", device_, content_of(kind, ranks)},
-      Json{{"latency", line.latency}, {"per_byte", line.per_byte}, {"interval", line.interval}}
-          .dump());
-  lines_[{kind, ranks}] = line;
+void TimeDatabase::put(cost::CollectiveKind kind, int64_t ranks, const Points& points) {
+  auto all = find(kind, ranks).points;
+  for (const auto& [bytes, measured] : points) all[bytes] = measured;
+  const auto line = fit(all);
+  auto list = Json::array();
+  for (const auto& [bytes, measured] : all) {
+    list.push_back(
+        {{"bytes", bytes}, {"seconds", measured.seconds}, {"interval", measured.interval}});
+  }
+  database_.put({"collective", device_, content_of(kind, ranks)}, Json{{"latency", line.latency},
+                                                                       {"per_byte", line.per_byte},
+                                                                       {"interval", line.interval},
+                                                                       {"points", std::move(list)}}
+                                                                      .dump());
+  collectives_[{kind, ranks}] = {std::move(all), line};
 }
 
 std::string export_json(Database& database) {

@@ -21,19 +21,29 @@ class TimeDatabase : public cost::Measurements {
       : database_(database), device_(std::move(device)) {}
 
   std::optional<double> op(const std::string& instance) override;
+  // As a collective of nearly so many bytes was measured, else by the line through all.
   std::optional<double> collective(cost::CollectiveKind kind, int64_t ranks, double bytes) override;
 
   // Forgets what was found, so that the file is asked again.
   void forget();
 
   void put(const std::string& instance, const Measured& measured);
-  void put(cost::CollectiveKind kind, int64_t ranks, const Line& line);
+  // Adds points to those that are known of the kind, in the place of those of as many bytes.
+  void put(cost::CollectiveKind kind, int64_t ranks, const Points& points);
+  // Whether a collective of so many bytes, or nearly so many, was measured.
+  bool knows(cost::CollectiveKind kind, int64_t ranks, double bytes);
 
  private:
+  struct Collective {
+    Points points;
+    Line line;
+  };
+  const Collective& find(cost::CollectiveKind kind, int64_t ranks);
+
   Database& database_;
   std::string device_;
   std::map<std::string, std::optional<double>> ops_;
-  std::map<std::pair<cost::CollectiveKind, int64_t>, std::optional<Line>> lines_;
+  std::map<std::pair<cost::CollectiveKind, int64_t>, Collective> collectives_;
 };
 
 // Returns the whole database as JSON ("perigee.profile/1"), sorted.

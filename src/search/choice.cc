@@ -1,19 +1,42 @@
 #include "search/choice.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "cost/schedule.h"
 
 namespace perigee::search {
 namespace {
 
 using Json = nlohmann::json;
 
-const std::vector<std::string> kPins = {
-    "tensor", "data",     "pipe",   "micro",  "sequence",   "checkpoint", "every",
-    "zero",   "schedule", "chunks", "memory", "time_limit", "estimated",  "methods"};
+const std::vector<std::string> kPins = {"tensor",
+                                        "expert",
+                                        "context",
+                                        "attention",
+                                        "data",
+                                        "pipe",
+                                        "micro",
+                                        "sequence",
+                                        "checkpoint",
+                                        "every",
+                                        "zero",
+                                        "offload",
+                                        "schedule",
+                                        "chunks",
+                                        "memory",
+                                        "reserve",
+                                        "smallest",
+                                        "optimizer_resident",
+                                        "optimizer_transient",
+                                        "time_limit",
+                                        "estimated",
+                                        "forbid",
+                                        "methods"};
+const std::vector<std::string> kAttention = {"all_gather", "ring", "all_to_all"};
 
 int64_t count(const Json& value, const std::string& name, int64_t least) {
   if (!value.is_number_integer() || value.get<int64_t>() < least) {
@@ -30,10 +53,33 @@ double amount(const Json& value, const std::string& name) {
   return value;
 }
 
+double factor(const Json& value, const std::string& name) {
+  if (!value.is_number() || !(value.get<double>() >= 0)) {
+    fail("search", "{} must be a number of at least 0, but got {}", name, value.dump());
+  }
+  return value;
+}
+
 bool flag(const Json& value, const std::string& name) {
   if (!value.is_boolean())
     fail("search", "{} must be true or false, but got {}", name, value.dump());
   return value.get<bool>();
+}
+
+std::string name_of(const Json& value, const std::string& name,
+                    const std::vector<std::string>& known) {
+  if (!value.is_string()) fail("search", "{} must be a name, but got {}", name, value.dump());
+  const auto given = value.get<std::string>();
+  if (std::find(known.begin(), known.end(), given) == known.end()) {
+    fail("search", "{} is {}, but got \"{}\"{}", name, fmt::join(known, ", "), given,
+         did_you_mean(given, known));
+  }
+  return given;
+}
+
+std::vector<std::string> schedules() {
+  const auto names = schedule_names();
+  return {names.begin(), names.end()};
 }
 
 }  // namespace
@@ -46,6 +92,10 @@ Pins parse_pins(const Json& table) {
   for (const auto& [key, value] : table.items()) {
     if (key == "tensor")
       pins.tensor = count(value, key, 1);
+    else if (key == "expert")
+      pins.expert = count(value, key, 1);
+    else if (key == "context")
+      pins.context = count(value, key, 1);
     else if (key == "data")
       pins.data = count(value, key, 1);
     else if (key == "pipe")
@@ -60,23 +110,35 @@ Pins parse_pins(const Json& table) {
       pins.sequence = flag(value, key);
     else if (key == "checkpoint")
       pins.checkpoint = flag(value, key);
+    else if (key == "offload")
+      pins.offload = flag(value, key);
     else if (key == "memory")
       pins.memory = amount(value, key);
     else if (key == "time_limit")
       pins.time_limit = amount(value, key);
+    else if (key == "reserve")
+      pins.model.reserve = factor(value, key);
+    else if (key == "optimizer_resident")
+      pins.model.optimizer_resident = factor(value, key);
+    else if (key == "optimizer_transient")
+      pins.model.optimizer_transient = factor(value, key);
+    else if (key == "smallest")
+      pins.smallest = count(value, key, 0);
     else if (key == "estimated")
       pins.estimated = flag(value, key);
     else if (key == "zero") {
       pins.zero = static_cast<int>(count(value, key, 0));
       if (*pins.zero > 3) fail("search", "zero is 0, 1, 2 or 3, but got {}", *pins.zero);
-    } else if (key == "time_limit") {
-      if (!value.is_number() || !(value.get<double>() > 0)) {
-        fail("search", "time_limit must be seconds above 0, but got {}", value.dump());
-      }
-      pins.time_limit = value.get<double>();
     } else if (key == "schedule") {
-      if (!value.is_string()) fail("search", "schedule must be a name, but got {}", value.dump());
-      pins.schedule = value;
+      pins.schedule = name_of(value, key, schedules());
+    } else if (key == "forbid") {
+      const bool texts =
+          value.is_array() &&
+          std::all_of(value.begin(), value.end(), [](auto& item) { return item.is_string(); });
+      if (!texts) fail("search", "forbid must be a list of names, but got {}", value.dump());
+      pins.forbid = value.get<std::vector<std::string>>();
+    } else if (key == "attention") {
+      pins.attention = name_of(value, key, kAttention);
     } else if (key == "methods") {
       if (!value.is_array() && !value.empty()) {
         fail("search", "methods must be a list, but got {}", value.dump());
@@ -92,21 +154,34 @@ Pins parse_pins(const Json& table) {
 
 Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row) {
   Json methods = Json::array();
-  Json axes = Json::array({Json::array({"tensor", choice.tensor}),
-                           Json::array({"data", choice.data}), Json::array({"pipe", choice.pipe})});
+  Json axes =
+      Json::array({Json::array({"tensor", choice.tensor}), Json::array({"expert", choice.expert}),
+                   Json::array({"context", choice.context}), Json::array({"data", choice.data}),
+                   Json::array({"pipe", choice.pipe})});
   // Axes of one rank say nothing, but data always stands.
   axes.erase(std::remove_if(axes.begin(), axes.end(),
                             [](const Json& a) { return a[1] == 1 && a[0] != "data"; }),
              axes.end());
+  if (!pins.forbid.empty()) {
+    Json fields{{"forbid", pins.forbid}};  // beside the items
+    for (size_t i = 0; i < axes.size(); ++i) fields[std::to_string(i + 1)] = axes[i];
+    axes = std::move(fields);
+  }
   methods.push_back(Json::array({"parallel_mode", axes}));
   if (choice.tensor > 1) {
     Json fields = Json::object();
     if (choice.sequence) fields["sequence"] = true;
+    if (pins.smallest > 0) fields["smallest"] = pins.smallest;
     methods.push_back(Json::array({"tensor_parallel", fields}));
+  }
+  if (choice.expert > 1) methods.push_back(Json::array({"expert_parallel", Json::object()}));
+  if (choice.context > 1) {
+    methods.push_back(Json::array({"context_parallel", Json{{"attention", choice.attention}}}));
   }
   if (choice.pipe > 1) {
     Json fields{{"schedule", choice.schedule}};
     if (choice.chunks > 1) fields["chunks"] = choice.chunks;
+    if (!choice.costs.empty()) fields["costs"] = choice.costs;
     if (!choice.starts.empty()) fields["starts"] = choice.starts;
     methods.push_back(Json::array({"pipeline_parallel", fields}));
     const bool given = std::any_of(pins.methods.begin(), pins.methods.end(), [](const Json& m) {
@@ -123,10 +198,13 @@ Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row)
     if (choice.every > 1) fields["every"] = choice.every;
     methods.push_back(Json::array({"checkpoint", std::move(fields)}));
   }
-  if (choice.zero > 0 && choice.data > 1) {
+  if (choice.zero > 0 && choice.parts() > 1) {
     const char* const names[] = {"", "zero1", "zero2", "fsdp"};
-    methods.push_back(Json::array({names[choice.zero], Json::object()}));
+    Json fields = Json::object();
+    if (choice.context > 1) fields["axis"] = choice.data > 1 ? "context,data" : "context";
+    methods.push_back(Json::array({names[choice.zero], fields}));
   }
+  if (choice.offload) methods.push_back(Json::array({"offload", Json{{"optimizer", true}}}));
   for (const auto& method : pins.methods) methods.push_back(method);
   return methods;
 }
@@ -137,6 +215,8 @@ std::string to_string(const Choice& choice) {
   if (choice.tensor > 1) {
     add(fmt::format("tensor {}{}", choice.tensor, choice.sequence ? " with sequence" : ""));
   }
+  if (choice.expert > 1) add(fmt::format("expert {}", choice.expert));
+  if (choice.context > 1) add(fmt::format("context {} by {}", choice.context, choice.attention));
   if (choice.pipe > 1) {
     add(fmt::format("pipe {} by {}{}", choice.pipe, choice.schedule,
                     choice.chunks > 1 ? fmt::format(" of {} chunks", choice.chunks) : ""));
@@ -149,6 +229,7 @@ std::string to_string(const Choice& choice) {
     add(choice.every > 1 ? fmt::format("checkpoint of one block in {}", choice.every)
                          : std::string("checkpoint"));
   }
+  if (choice.offload) add("optimizer state on the host");
   return text;
 }
 

@@ -7,31 +7,44 @@
 #include <string>
 #include <vector>
 
+#include "search/memory_model.h"
+
 namespace perigee::search {
 
 struct Choice {
-  int64_t tensor = 1, data = 1, pipe = 1;  // sizes of the mesh's axes; the first varies fastest
-  int64_t micro = 1;                       // samples of a microbatch on one data rank
-  int64_t microbatches = 1;                // follows from micro, data and the global batch
-  bool sequence = false;                   // activations between tensor-parallel layers are sharded
-  bool checkpoint = false;                 // blocks run again in the backward pass
-  int64_t every = 1;                       // of so many blocks one does
-  int zero = 0;                            // level: 0, 1, 2, 3
+  // Sizes of the mesh's axes; the first varies fastest.
+  int64_t tensor = 1, expert = 1, context = 1, data = 1, pipe = 1;
+  int64_t micro = 1;         // samples of a microbatch on one rank of the batch
+  int64_t microbatches = 1;  // follows from micro, the ranks of the batch and the global batch
+  bool sequence = false;     // activations between tensor-parallel layers are sharded
+  std::string attention = "all_gather";  // how context ranks see all keys (context_parallel)
+  bool checkpoint = false;               // blocks run again in the backward pass
+  int64_t every = 1;                     // of so many blocks one does
+  int zero = 0;                          // level: 0, 1, 2, 3
+  bool offload = false;                  // optimizer state lies in the host's memory
   std::string schedule = "1f1b";
   int64_t chunks = 1;
+  std::vector<double> costs;        // of a schedule that splits gradients: their relative times
   std::vector<std::string> starts;  // of the pipeline's parts behind the first
+
+  // Ranks that have samples of their own; ranks over which units are cut.
+  int64_t batch() const { return expert * data; }
+  int64_t parts() const { return context * data; }
   bool operator==(const Choice&) const = default;
 };
 
 // What a user fixes; the rest is searched.
 struct Pins {
-  std::optional<int64_t> tensor, data, pipe, micro, chunks, every;
-  std::optional<bool> sequence, checkpoint;
+  std::optional<int64_t> tensor, expert, context, data, pipe, micro, chunks, every;
+  std::optional<bool> sequence, checkpoint, offload;
   std::optional<int> zero;
-  std::optional<std::string> schedule;
+  std::optional<std::string> schedule, attention;
   std::optional<double> memory;      // bytes that a rank may use, where the devices have more
   std::optional<double> time_limit;  // seconds after which the best so far is taken
+  MemoryModel model;                 // what memory is counted by
+  int64_t smallest = 0;              // weights of fewer bytes are not split over tensor ranks
   bool estimated = false;            // times are estimates, also where they were measured
+  std::vector<std::string> forbid;   // of parallel_mode
   // Further methods that every plan has, as in a strategy: [["amp_native", {"dtype": ...}]].
   nlohmann::json methods = nlohmann::json::array();
 };

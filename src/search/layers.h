@@ -15,36 +15,63 @@
 
 namespace perigee::search {
 
+// Parameters of a layer that lie alike: what a unit (plan::Unit) gathers and reduces at once. Bytes
+// on one rank, whole on the axes over which units are cut.
+struct Flat {
+  std::string axes;      // on which they are sharded, comma separated
+  bool experts = false;  // on the expert axis, too: other ranks of it have others
+  double gathered = 0;   // as ops read them
+  double weights = 0;    // as they are stored
+  double gradients = 0;  // as they are reduced
+  double pieces = 0;     // in so many reductions, where units are made by size
+  double summed = 0;     // of `gradients`: sums over tensor ranks, too
+  double read_late = 0;  // of `gathered`: what layers behind the blocks read (tied)
+  bool in_forward = false, in_backward = false;  // which pass reads one of them
+};
+
 // Of one microbatch on one rank, unless said otherwise. Seconds, bytes.
 struct Layer {
   double forward = 0, backward = 0;  // backward: with what runs again
   double communication = 0;          // of both: what they wait for collectives within the layer
-  double weights = 0;                // of parameters, as the rank stores them
-  double gradients = 0;              // of their gradients
-  double states = 0;                 // of the optimizer, and masters
-  double saved = 0;                  // what the forward pass leaves to the backward pass
-  double step = 0;                   // once a step: the optimizer
+  double forward_communication = 0;  // of `forward`
+  double gradient = 0;               // of `backward`: what only gradients of weights need
+  double behind = 0;                 // of `backward`: behind the last product of those
+  double forward_cast = 0, backward_cast = 0;  // of both: weights to the low precision
+  double weights = 0;                          // of parameters, as the rank stores them
+  double gradients = 0;                        // of their gradients
+  double states = 0;                           // of the optimizer, and masters
+  double transient = 0;                        // what their step takes beside that
+  double saved = 0;                            // what the forward pass leaves to the backward pass
+  double step = 0;                             // once a step: the optimizer
+  std::vector<Flat> flats;                     // of `weights`
 };
 
 struct Layers {
   Layer first, block, last;  // before, one of, and behind the blocks
   double working = 0;        // memory beside all that, while a block's backward pass runs
   double crossing = 0;       // bytes that a block hands to the next
+  bool tied = false;         // what stands behind the blocks reads parameters of what is before
+  bool masters = false;      // parameters are float32 masters of what ops read (half)
   bool measured = false;     // all times were
 };
 
-// Tables by what decides them: tensor ranks, sequence, checkpoint, samples of a microbatch.
-// Programs are compiled for one sample and for the most, and with all blocks or none run again;
-// costs between are taken to be linear.
+// Tables by what decides them: ranks of the axes within a layer, sequence, attention, checkpoint,
+// samples of a microbatch. Programs are compiled for one sample and for the most, and with all
+// blocks or none run again; costs between are taken to be linear.
 class LayerTables {
  public:
-  // All kept by reference. `samples` is what the folded graph was captured at.
-  LayerTables(const Folded& folded, int64_t samples, const compile::StepSpec& spec,
-              const Pins& pins, OpCosts& costs, compile::TraceSource& traces)
+  // All kept by reference. The most samples of a microbatch, and what the folded graph was captured
+  // at: a multiple of as many on each expert rank.
+  struct Samples {
+    int64_t most = 1, captured = 1;
+  };
+  LayerTables(const Folded& folded, Samples samples, const compile::StepSpec& spec,
+              const Pins& pins, bool eight_bits, OpCosts& costs, compile::TraceSource& traces)
       : folded_(folded),
         samples_(samples),
         spec_(spec),
         pins_(pins),
+        eight_bits_(eight_bits),
         costs_(costs),
         traces_(traces) {}
 
@@ -64,9 +91,10 @@ class LayerTables {
   Layers make(const Choice& choice) const;
 
   const Folded& folded_;
-  int64_t samples_;
+  Samples samples_;
   const compile::StepSpec& spec_;
   const Pins& pins_;
+  bool eight_bits_;
   OpCosts& costs_;
   compile::TraceSource& traces_;
   std::map<std::string, Entry> tables_;

@@ -115,8 +115,11 @@ std::vector<MemoryKind> memory_by_kind(const Program& program) {
     }
   }
   for (size_t v = 0; v < program.values.size(); ++v) {
-    if (!program.values[v].name.starts_with("gradient:")) continue;
-    give({static_cast<int32_t>(v)}, kGradients);
+    const auto& name = program.values[v].name;
+    // Weights that are whole for a step where their masters lie in parts.
+    const bool whole = name.starts_with("parameters.") && name.ends_with(" whole");
+    if (whole) give({static_cast<int32_t>(v)}, kParameters);
+    if (name.starts_with("gradient:")) give({static_cast<int32_t>(v)}, kGradients);
   }
   for (const auto v : saved_values(program)) {
     const auto frame = program.values[v].place.frame;
@@ -127,6 +130,7 @@ std::vector<MemoryKind> memory_by_kind(const Program& program) {
     const auto& frame = program.frames[f];
     if (!counted(static_cast<int32_t>(f))) continue;
     const auto kind = frame.kind == Frame::Kind::persistent      ? kOther
+                      : frame.name.ends_with(".landing")         ? kCommunication
                       : frame.kind == Frame::Kind::communication ? kCommunication
                       : frame.kind == Frame::Kind::microbatch    ? kSaved
                                                                  : kWorking;

@@ -7,73 +7,146 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "solve/solve.h"
+#include "cost/schedule.h"
+#include "search/cut.h"
 
 namespace perigee::search {
 namespace {
 
 using cost::CollectiveKind;
 
-// Ranks of one group over the data axis, and the next stage's neighbour: the mesh is tensor, data,
-// pipe from the inside out.
-std::vector<int64_t> data_group(const Choice& choice) {
-  std::vector<int64_t> ranks;
-  for (int64_t i = 0; i < choice.data; ++i) ranks.push_back(i * choice.tensor);
-  return ranks;
+// The least bytes that accumulating a gradient moves: read two, write one.
+constexpr double kAccumulated = 3;
+
+// Gradients that share a bucket are reduced when the last of them is there. `layers` stand in the
+// order of the forward pass.
+void end_with_bucket(std::vector<Passing>& layers, double buckets) {
+  double reduce = 0;
+  for (const auto& layer : layers) reduce += layer.times * layer.reduce;
+  const double last = reduce / std::max(1.0, buckets);
+  if (last <= layers.front().last) return;
+  for (auto& layer : layers) layer.reduce *= 1 - last / reduce;
+  layers.front().last = last;
 }
 
 }  // namespace
 
-Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin, int end,
-                          bool exchange) const {
-  const auto blocks = static_cast<int>(std::max<size_t>(1, folded_.blocks.size()));
-  const auto parts = static_cast<double>(choice.data);
+int Model::blocks() const { return static_cast<int>(std::max<size_t>(1, folded_.blocks.size())); }
+
+const Exchanges& Model::exchanges(const Choice& choice, const Layers& layers) const {
+  const std::tuple key{choice.tensor,   choice.expert,   choice.context, choice.data,
+                       choice.sequence, choice.pipe > 1, choice.zero};
+  const auto known = known_.find(key);
+  if (known != known_.end()) return known->second;
+  auto made = exchanges_of(choice, layers, costs_);
+  return known_.emplace(key, std::move(made)).first->second;
+}
+
+std::pair<double, double> Model::passes(const Choice& choice, const Layer& layer,
+                                        bool masters) const {
   const auto& device = costs_.cluster().device(0);
+  const auto parts = static_cast<double>(choice.parts());
+  // Gradients of later microbatches are added, to the rank's part of them or to all.
+  const double added = choice.zero >= 2 ? layer.gradients / parts : layer.gradients;
+  const double later = 1 - 1 / static_cast<double>(choice.microbatches);
+  const double accumulate =
+      later * kAccumulated * added / (device.bandwidth * device.memory_efficiency);
+  // What is gathered was cast before, each rank its part; masters in parts once a step.
+  const double cast = choice.zero == 3 ? 1 - 1 / parts : choice.zero > 0 && masters ? 1 : 0;
+  return {layer.forward - cast * layer.forward_cast,
+          layer.backward - cast * layer.backward_cast + accumulate};
+}
+
+Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin, int end) const {
+  const auto parts = static_cast<double>(choice.parts());
+  const auto& exchanged = exchanges(choice, layers);
   Stage stage;
-  double weights = 0, gradients = 0, states = 0, step = 0;
-  const auto add = [&](const Layer& layer, double times) {
-    // Gradients of later microbatches are added.
-    const double accumulate =
-        choice.microbatches > 1
-            ? 3 * layer.gradients / (device.bandwidth * device.memory_efficiency)
-            : 0;
-    stage.forward += times * layer.forward;
-    stage.backward += times * (layer.backward + accumulate);
+  double buckets = 0, weights = 0, read = 0, gradients = 0, states = 0, transient = 0, step = 0,
+         gather = 0;
+  std::vector<Passing> forward, backward;
+  const auto add = [&](const Layer& layer, const LayerExchange& exchange, int times) {
+    const auto [there, back] = passes(choice, layer, layers.masters);
+    forward.push_back({.compute = there,
+                       .communication = layer.forward_communication,
+                       .gather = exchange.gather_forward,
+                       .times = times});
+    backward.push_back({.compute = back + exchange.early,
+                        .communication = layer.communication - layer.forward_communication,
+                        .gather = exchange.gather_backward,
+                        .reduce = exchange.reduce,
+                        .last = exchange.last,
+                        .behind = layer.behind,
+                        .times = times});
+    stage.forward += times * there;
+    stage.backward += times * back;
+    stage.gradient += times * layer.gradient;
     stage.tensor += times * layer.communication;
     stage.flight += times * layer.saved;
     weights += times * layer.weights;
     gradients += times * layer.gradients;
     states += times * layer.states;
+    transient += times * layer.transient;
+    for (const auto& flat : layer.flats) read += times * flat.gathered;
     step += times * layer.step;
+    gather += times * exchange.gather;
+    buckets += times * exchange.buckets;
   };
-  if (begin == 0) add(layers.first, 1);
-  if (!folded_.blocks.empty()) add(layers.block, end - begin);
-  if (end == blocks) add(layers.last, 1);
-
-  if (choice.data > 1 && exchange) {
-    const auto group = data_group(choice);
-    const auto time = [&](CollectiveKind kind, double bytes) {
-      return costs_.collective({kind, "data", group, bytes}).seconds;
-    };
-    const double reduce = time(
-        choice.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter, gradients);
-    const double gather = choice.zero == 0 ? 0 : time(CollectiveKind::all_gather, weights);
-    if (choice.zero <= 1) {
-      // The last microbatch's backward pass hides what it can.
-      stage.once = std::max(reduce - stage.backward, 0.1 * reduce) + gather;
-    } else if (choice.zero == 2) {
-      stage.backward = std::max(stage.backward, reduce);
-      stage.once = gather;
-    } else {
-      stage.forward = std::max(stage.forward, gather);
-      stage.backward = std::max(stage.backward, gather + reduce);
-    }
-  }
+  const bool first = begin == 0, last = end == blocks();
+  if (first) add(layers.first, exchanged.first, 1);
+  if (!folded_.blocks.empty() && end > begin) add(layers.block, exchanged.block, end - begin);
+  if (last) add(layers.last, exchanged.last, 1);
   stage.optimizer = choice.zero > 0 ? step / parts : step;
-  stage.fixed = (choice.zero >= 3 ? weights / parts : weights) +
-                (choice.zero >= 2 ? gradients / parts : gradients) +
-                (choice.zero >= 1 ? states / parts : states) + layers.working +
-                (choice.zero >= 3 ? 3 * layers.block.weights + layers.first.weights : 0) +
+
+  if (exchanged.least > 0) {
+    if (choice.zero < 3) end_with_bucket(backward, buckets);
+    std::reverse(backward.begin(), backward.end());
+    if (layers.tied && first && last && choice.zero == 3) {
+      // The last product reads the first layer's unit, which is there from then on; the last unit,
+      // of what little it has of its own, comes behind it.
+      const auto& product = layers.last;
+      backward.front().compute = 0;
+      backward.front().communication = 0;
+      backward.back().gather = 0;
+      backward.insert(backward.begin(),
+                      {.compute = passes(choice, product, layers.masters).second,
+                       .communication = product.communication - product.forward_communication,
+                       .gather = exchanged.first.gather_backward});
+    }
+    const double back =
+        seconds_of_pass(backward, exchanged.contends) + (choice.zero < 3 ? exchanged.least : 0);
+    if (choice.zero >= 2) {
+      const double there = seconds_of_pass(forward, exchanged.contends);
+      stage.exchange = there + back - stage.forward - stage.backward;
+      stage.forward = there;
+      stage.backward = back;
+    } else {
+      // The last microbatch's backward pass hides what it can.
+      stage.once = back - stage.backward;
+    }
+    // New weights are gathered while the next bucket is stepped.
+    stage.once += std::max(gather - stage.optimizer, gather / std::max(1.0, buckets));
+    if (first || last) stage.once += exchanged.tied;
+  }
+  const auto& device = costs_.cluster().device(0);
+  const double held = choice.zero >= 1 ? states / parts : states;
+  // Copies to the host and from it run beside each other, and beside the optimizer.
+  if (choice.offload) stage.once += std::max(0.0, held / device.host - stage.optimizer);
+  const auto gathered = [](const Layer& layer) {
+    double bytes = 0;
+    for (const auto& flat : layer.flats) bytes += flat.gathered;
+    return bytes;
+  };
+  // Masters lie in parts beside whole low weights.
+  const double kept = choice.zero >= 3                    ? weights / parts
+                      : choice.zero > 0 && layers.masters ? read + weights / parts
+                                                          : weights;
+  const double resident =
+      kept + (choice.zero >= 2 ? gradients / parts : gradients) + (choice.offload ? 0 : held);
+  stage.step = resident + (choice.zero >= 1 ? transient / parts : transient);
+  stage.fixed = resident + layers.working +
+                (choice.zero >= 3
+                     ? 2 * gathered(layers.block) + layers.block.gradients + gathered(layers.first)
+                     : 0) +
                 (choice.zero == 2 ? 2 * layers.block.gradients : 0);
   return stage;
 }
@@ -84,40 +157,80 @@ double Model::in_flight(const Choice& choice, int64_t successors) const {
   const double microbatches = static_cast<double>(choice.microbatches);
   if (choice.pipe == 1) return 1;
   if (choice.schedule == "gpipe") return microbatches;
-  if (v > 1) return std::min(microbatches, ((v - 1) * p + 2 * s + 1) / v);
+  if (splits_backward(choice.schedule)) {
+    const double most = choice.schedule == "zb2p"     ? 2 * p
+                        : choice.schedule == "v_half" ? p / 2 + 1
+                        : choice.schedule == "v_min"  ? p / 2
+                                                      : p;
+    return std::min(microbatches, most);
+  }
+  // Parts share room for one more than are in flight (compile/frame_pools.h).
+  if (v > 1) return std::min(microbatches, ((v - 1) * p + 2 * s + 2) / v);
   return std::min(microbatches, s + 1);
 }
 
 double Model::hidden(const Choice& choice, const Layers& layers) const {
-  if (!choice.checkpoint || choice.pipe == 1) return 0;
-  const auto again = static_cast<double>(folded_.blocks.size()) * layers.block.forward /
-                     static_cast<double>(choice.every);
-  const auto p = static_cast<double>(choice.pipe);
-  return again * (p - 1) / p / static_cast<double>(choice.chunks);
+  if (choice.pipe == 1) return 0;
+  const auto p = static_cast<double>(choice.pipe), v = static_cast<double>(choice.chunks);
+  const auto count = static_cast<double>(folded_.blocks.size());
+  const auto all = [&](double Layer::*field) {
+    return layers.first.*field + count * layers.block.*field + layers.last.*field;
+  };
+  double hides = 0;
+  if (choice.checkpoint) {
+    hides += count * layers.block.forward / static_cast<double>(choice.every) * (p - 1) / p;
+  }
+  if (splits_backward(choice.schedule)) {
+    // Qi et al. 2023: with the memory of 1f1b the bubble of a stage is F + B - W for each other
+    // one, and F + B - 2 W with more. The first stage waits for its first gradient while it has run
+    // all microbatches' forward passes, where they are fewer than stages.
+    const double weights = all(&Layer::gradient), forward = all(&Layer::forward);
+    const double fewer = std::max(0.0, p - static_cast<double>(choice.microbatches));
+    const double most = (forward + weights) * (p - 1) / p - forward * fewer / p;
+    hides += std::clamp((choice.schedule == "zb1p" ? 2 : 3) * weights * (p - 1) / p, 0.0,
+                        std::max(0.0, most));
+  }
+  return hides / v;
 }
 
 double Model::transfer(const Choice& choice, const Layers& layers) const {
   if (choice.pipe == 1) return 0;
-  const std::vector<int64_t> ranks{0, choice.tensor * choice.data};
+  const std::vector<int64_t> ranks{0, choice.tensor * choice.expert * choice.parts()};
   return costs_.collective({CollectiveKind::message, "pipe", ranks, layers.crossing}).seconds;
 }
 
 double Model::lower_bound(const Choice& choice, const Layers& layers) const {
-  const auto blocks = static_cast<int>(std::max<size_t>(1, folded_.blocks.size()));
-  auto alone = choice;
-  if (choice.zero >= 2) alone.zero = 1;  // what it hides depends on the cut
-  const auto all = stage(alone, layers, 0, blocks, /*exchange=*/false);
-  const auto p = static_cast<double>(choice.pipe);
-  const double pass = all.forward + all.backward, longest = pass / p;
+  const auto count = static_cast<double>(folded_.blocks.size());
+  const auto p = static_cast<double>(choice.pipe), v = static_cast<double>(choice.chunks);
+  double forward = 0, backward = 0;
+  const auto add = [&](const Layer& layer, double times) {
+    const auto [there, back] = passes(choice, layer, layers.masters);
+    forward += times * there;
+    backward += times * back;
+  };
+  add(layers.first, 1);
+  add(layers.block, count);
+  add(layers.last, 1);
+  if (choice.zero >= 2 && choice.parts() > 1) {
+    // What goes through the stream of units in a pass; a part's last reduction may be hidden.
+    const auto& [first, block, last, least, contends, tied] = exchanges(choice, layers);
+    const double parts = p * v;
+    const double gathers =
+        first.gather_forward + count * block.gather_forward + last.gather_forward;
+    const double back = count * block.gather_backward + last.gather_backward +
+                        std::max(0.0, count - parts) * block.reduce;
+    forward = std::max(forward, gathers);
+    backward = std::max(backward, back);
+  }
+  const double pass = forward + backward, longest = pass / p;
   return longest * static_cast<double>(choice.microbatches) +
-         std::max(0.0,
-                  (pass - longest) / static_cast<double>(choice.chunks) - hidden(choice, layers)) +
-         2 * (p * static_cast<double>(choice.chunks) - 1) * transfer(choice, layers);
+         std::max(0.0, (pass - longest) / v - hidden(choice, layers)) +
+         2 * (p * v - 1) * transfer(choice, layers);
 }
 
 std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& layers,
                                         double& least_bytes) const {
-  const auto blocks = static_cast<int>(std::max<size_t>(1, folded_.blocks.size()));
+  const auto blocks = this->blocks();
   const auto microbatches = static_cast<double>(choice.microbatches);
   Estimate result;
   std::vector<std::pair<int, int>> stages;  // blocks [begin, end)
@@ -130,7 +243,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   };
   if (choice.pipe == 1) {
     const auto one = stage(choice, layers, 0, blocks);
-    least_bytes = one.fixed + one.flight;
+    least_bytes = std::max(one.fixed + one.flight, one.step);
     if (least_bytes > limit_) return std::nullopt;
     stages = {{0, blocks}};
   } else if (choice.chunks > 1) {
@@ -142,80 +255,102 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
       stages.emplace_back(static_cast<int>(k) * length, static_cast<int>(k + 1) * length);
     }
   } else {
-    solve::StagesProblem problem{.layers = blocks,
-                                 .devices = choice.pipe,
-                                 .microbatches = choice.microbatches,
-                                 .submeshes = {{1, 1}}};
-    least_bytes = std::numeric_limits<double>::infinity();
-    for (int begin = 0; begin < blocks; ++begin) {
-      for (int end = begin + 1; end <= blocks; ++end) {
-        const auto& one = stage_of(begin, end);
-        const bool all_flight = choice.schedule == "gpipe";
-        const double room = limit_ - one.fixed;
-        double most =
-            one.flight > 0 ? std::floor(room / one.flight) : std::numeric_limits<double>::max();
-        if (end - begin == (blocks + choice.pipe - 1) / choice.pipe) {
-          const double k = begin == 0 ? static_cast<double>(choice.pipe) : 1;
-          least_bytes = std::min(least_bytes, one.fixed + std::min(k, microbatches) * one.flight);
-        }
-        if (room < 0 || most < 1) continue;
-        if (all_flight && most < microbatches) continue;
-        solve::StageCandidate candidate{.first = begin, .last = end - 1, .submesh = 0};
-        candidate.time = one.forward + one.backward;
-        if (most < microbatches) candidate.max_successors = static_cast<int64_t>(most) - 1;
-        problem.candidates.push_back(candidate);
-      }
+    // Stages of 1f1b have as many microbatches in flight as successors, and one.
+    const bool falls = choice.schedule == "1f1b" || choice.schedule == "eager_1f1b";
+    const auto all = static_cast<int64_t>(in_flight(choice, 0));
+    const Row row{.blocks = blocks,
+                  .stages = choice.pipe,
+                  .microbatches = choice.microbatches,
+                  .part = [&](StageKind kind, int length) {
+                    const int begin = kind == StageKind::first  ? 0
+                                      : kind == StageKind::last ? blocks - length
+                                                                : 1;
+                    const auto& one = stage_of(begin, begin + length);
+                    const double room = limit_ - one.fixed;
+                    StagePart part{.seconds = one.forward + one.backward};
+                    if (room < 0 || one.step > limit_) part.most = 0;
+                    if (room >= 0 && one.flight > 0) {
+                      part.most = static_cast<int64_t>(std::min(1e9, room / one.flight));
+                    }
+                    if (!falls && part.most < all) part.most = 0;
+                    return part;
+                  }};
+    const auto begins = cut(row);
+    if (!begins) {
+      const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
+      const auto& one = stage_of(blocks - even, blocks);
+      const auto& middle = stage_of(even < blocks - 1 ? 1 : 0, even < blocks - 1 ? even + 1 : even);
+      least_bytes = std::min(one.fixed + one.flight, middle.fixed + middle.flight);
+      return std::nullopt;
     }
-    if (problem.candidates.empty()) return std::nullopt;
-    const auto solved = solve::solve(problem);
-    if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
-    for (int index : solved.choice) {
-      const auto& candidate = problem.candidates[index];
-      stages.emplace_back(candidate.first, candidate.last + 1);
+    for (size_t k = 0; k <= begins->size(); ++k) {
+      stages.emplace_back(k == 0 ? 0 : (*begins)[k - 1],
+                          k == begins->size() ? blocks : (*begins)[k]);
     }
   }
 
   std::vector<Stage> made;  // by stage of the pipeline
   made.resize(static_cast<size_t>(choice.pipe));
+  const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                            static_cast<int>(choice.chunks));
   for (size_t k = 0; k < stages.size(); ++k) {
     const auto& part = stage_of(stages[k].first, stages[k].second);
-    auto& whole = made[k % static_cast<size_t>(choice.pipe)];
+    auto& whole = made[static_cast<size_t>(stage_of_part[k])];
     whole.forward += part.forward;
     whole.backward += part.backward;
+    whole.gradient += part.gradient;
+    whole.exchange += part.exchange;
     whole.tensor += part.tensor;
     whole.once += part.once;
     whole.optimizer += part.optimizer;
     whole.flight += part.flight;
+    whole.step += part.step;
     // What a stage's parts work with is there once.
     whole.fixed += part.fixed - (whole.fixed > 0 ? layers.working : 0);
     if (k > 0) result.cuts.push_back(stages[k].first);
   }
-  double sum = 0, longest = 0, once = 0, optimizer = 0, tensor = 0;
+  double sum = 0, longest = 0, once = 0, tensor = 0, exchange = 0, optimizer = 0;
+  double forward = 0, gradient = 0;
+  // A stage ends its last backward pass so long before the first one does.
+  double early = 0;
   for (size_t s = 0; s < made.size(); ++s) {
     const auto& one = made[s];
     const double pass = one.forward + one.backward;
     sum += pass;
+    forward += one.forward;
+    gradient += one.gradient;
     if (pass > longest) {
       longest = pass;
       tensor = one.tensor;
+      exchange = one.exchange;
     }
-    once = std::max(once, one.once);
+    once = std::max(once, one.once - early);
     optimizer = std::max(optimizer, one.optimizer);
+    early += one.backward / static_cast<double>(choice.chunks);
     const auto successors = static_cast<int64_t>(made.size() - 1 - s);
-    result.bytes = std::max(result.bytes, one.fixed + in_flight(choice, successors) * one.flight);
+    result.bytes =
+        std::max({result.bytes, one.fixed + in_flight(choice, successors) * one.flight, one.step});
   }
   least_bytes = result.bytes;
   if (result.bytes > limit_) return std::nullopt;
   const double chunks = static_cast<double>(choice.chunks);
   result.parts.tensor = tensor * microbatches;
-  result.parts.compute = longest * microbatches - result.parts.tensor;
+  result.parts.compute = (longest - tensor - exchange) * microbatches;
   result.parts.bubble =
       std::max(0.0, (sum - longest) / chunks - hidden(choice, layers)) +
       2 * (static_cast<double>(choice.pipe) * chunks - 1) * transfer(choice, layers);
-  result.parts.data = once;
+  result.parts.data = once + exchange * microbatches;
   result.parts.optimizer = optimizer;
   result.seconds = result.parts.total();
   result.lower_bound = lower_bound(choice, layers);
+  if (choice.pipe > 1 && splits_backward(choice.schedule)) {
+    // Tens of the average: a search by them takes long where they are all but equal.
+    const double average = sum / 3;
+    const auto share = [&](double seconds) {
+      return std::max(0.1, std::round(10 * seconds / average) / 10);
+    };
+    result.costs = {share(forward), share(sum - forward - gradient), share(gradient)};
+  }
   return result;
 }
 

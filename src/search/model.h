@@ -2,10 +2,13 @@
 // optimum in. The plans that come out best are then compiled and simulated.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "search/exchange.h"
 #include "search/layers.h"
 
 namespace perigee::search {
@@ -25,7 +28,9 @@ struct Estimate {
   double lower_bound = 0;  // no cut of the blocks into stages is faster
   double bytes = 0;        // of the stage that takes the most
   Parts parts;
-  std::vector<int> cuts;  // the first block of each stage behind the first
+  std::vector<int> cuts;      // the first block of each stage behind the first
+  std::vector<double> costs;  // of a schedule that splits gradients: forward, input and weight
+                              // gradients, to their average
 };
 
 class Model {
@@ -46,22 +51,32 @@ class Model {
  private:
   struct Stage {
     double forward = 0, backward = 0, tensor = 0;  // a microbatch
-    double once = 0;                               // a step: gradients' exchange that shows
-    double optimizer = 0;
-    double fixed = 0;   // bytes whatever is in flight
-    double flight = 0;  // bytes of one microbatch in flight
+    double gradient = 0;   // of backward: what only gradients of weights need
+    double exchange = 0;   // of both passes: what shows of gathering and reducing units
+    double once = 0;       // a step: what shows of gradients' and weights' exchange
+    double optimizer = 0;  // a step
+    double fixed = 0;      // bytes whatever is in flight
+    double step = 0;       // bytes while the optimizer steps
+    double flight = 0;     // bytes of one microbatch in flight
   };
-  // Blocks [begin, end); without `exchange` no once.
-  Stage stage(const Choice& choice, const Layers& layers, int begin, int end,
-              bool exchange = true) const;
-  // Of the bubble: in which blocks run again while their stage waits for gradients.
+  // Blocks [begin, end).
+  Stage stage(const Choice& choice, const Layers& layers, int begin, int end) const;
+  // What a microbatch's passes through a layer compute: forward, backward. `masters`: Layers'.
+  std::pair<double, double> passes(const Choice& choice, const Layer& layer, bool masters) const;
+  // Of the bubble: in which blocks run again while their stage waits for gradients, and weights'
+  // gradients are computed.
   double hidden(const Choice& choice, const Layers& layers) const;
   double in_flight(const Choice& choice, int64_t successors) const;
   double transfer(const Choice& choice, const Layers& layers) const;
+  const Exchanges& exchanges(const Choice& choice, const Layers& layers) const;
+  int blocks() const;
 
   const Folded& folded_;
   OpCosts& costs_;
   double limit_;
+  // By tensor, expert, context, data, sequence, pipe > 1, zero: parameters lie alike.
+  mutable std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, int>, Exchanges>
+      known_;
 };
 
 }  // namespace perigee::search

@@ -9,9 +9,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cost/schedule.h"
 #include "methods/method.h"
+#include "search/features.h"
 #include "search/report.h"
-#include "shard/partition.h"
+#include "search/space.h"
 
 namespace perigee::search {
 namespace {
@@ -27,36 +29,6 @@ constexpr size_t kContradicted = 5;
 // That is where another is expected to take less than this share of the best one's time.
 constexpr double kContradiction = 0.95;
 
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> result;
-  for (int64_t d = 1; d <= n; ++d) {
-    if (n % d == 0) result.push_back(d);
-  }
-  return result;
-}
-
-// The samples whose divisors are the microbatches looked at: all of a small batch, else at most 8.
-int64_t largest_micro(const Request& request) {
-  if (request.pins.micro) return *request.pins.micro;
-  if (request.global_batch <= 64) return request.global_batch;
-  int64_t largest = 1;
-  for (int64_t d = 2; d <= 8; ++d) {
-    if (request.global_batch % d == 0) largest = d;
-  }
-  return largest;
-}
-
-template <class T>
-std::vector<T> options(const std::optional<T>& pin, std::vector<T> otherwise) {
-  return pin ? std::vector<T>{*pin} : std::move(otherwise);
-}
-
-struct Bounded {
-  Choice choice;
-  const Layers* layers = nullptr;
-  double bound = 0;
-};
-
 class Search {
  public:
   Search(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
@@ -65,50 +37,60 @@ class Search {
         cluster_(cluster),
         traces_(traces),
         costs_(cluster, measurements),
-        samples_(largest_micro(request)),
+        space_(request, cluster),
         limit_(request.memory_limit > 0 ? request.memory_limit
                                         : (1 - kReserve) * cluster.least_memory()) {
     limit_ = std::min(limit_, request.pins.memory.value_or(limit_));
-    const auto& graph = request.graph(samples_);
+    const auto& graph = request.graph(space_.captured());
     log::debug("auto: captured at {:.0f} ms", milliseconds());
     nodes_ = graph.nodes.size();
     folded_ = fold(graph);
     spec_ = request.spec(graph);
-    const auto loss = shard::classify_loss(graph);
-    splits_ = loss.kind != shard::LossKind::mixed && loss.coupling.empty();
-    tables_ = std::make_unique<LayerTables>(folded_, samples_, spec_, request.pins, costs_, traces);
+    tables_ = std::make_unique<LayerTables>(
+        folded_, LayerTables::Samples{.most = space_.most_samples(), .captured = space_.captured()},
+        spec_, request.pins, request.eight_bits, costs_, traces);
     model_ = std::make_unique<Model>(folded_, costs_, limit_);
   }
 
   // Returns the best `most` of the model, best first.
   std::vector<Candidate> rank(size_t most) {
-    auto bounded = combinations();
+    auto bounded = space_.combinations(*tables_, *model_, std::ssize(folded_.blocks),
+                                       [this] { return out_of_time(); });
     combinations_ = bounded.size();
     log::debug("auto: {} tables at {:.0f} ms", tables_->compiled(), milliseconds());
     std::stable_sort(bounded.begin(), bounded.end(),
                      [](const Bounded& a, const Bounded& b) { return a.bound < b.bound; });
     std::vector<Candidate> best;
-    for (const auto& one : bounded) {
+    for (size_t i = 0; i < bounded.size(); ++i) {
+      const auto& one = bounded[i];
       const bool full = best.size() >= most;
-      if (full && one.bound >= best[most - 1].estimate.seconds) break;
-      if (!best.empty() && out_of_time()) {
-        lower_bound_ = one.bound;
+      const bool late = !best.empty() && out_of_time();
+      if ((full && one.bound >= best[most - 1].estimate.seconds) || late) {
+        if (late) lower_bound_ = one.bound;
+        for (; i < bounded.size(); ++i) features_.count(bounded[i].choice, bounded[i].bound, true);
         break;
       }
       ++looked_at_;
       double least = kInfinity;
-      auto estimate = model_->estimate(one.choice, *one.layers, least);
+      auto choice = one.choice;
+      auto estimate = model_->estimate(choice, *one.layers, least);
+      if (!estimate && may_offload(choice, *one.layers, least)) {
+        choice.offload = true;
+        estimate = model_->estimate(choice, *one.layers, least);
+      }
       if (!estimate) {
         if (least > limit_ && least < least_bytes_) {
           least_bytes_ = least;
-          least_choice_ = one.choice;
+          least_choice_ = choice;
         }
         continue;
       }
-      Candidate candidate{.choice = one.choice, .strategy = {}, .estimate = std::move(*estimate)};
+      features_.count(choice, estimate->seconds, false);
+      Candidate candidate{.choice = choice, .strategy = {}, .estimate = std::move(*estimate)};
       for (int cut : candidate.estimate.cuts) {
         candidate.choice.starts.push_back(folded_.blocks[static_cast<size_t>(cut)]);
       }
+      candidate.choice.costs = candidate.estimate.costs;
       candidate.strategy = strategy_of(candidate.choice, request_.pins, pattern_of(folded_.blocks));
       const auto place = std::upper_bound(best.begin(), best.end(), candidate,
                                           [](const Candidate& a, const Candidate& b) {
@@ -130,9 +112,9 @@ class Search {
     log::debug("auto: {} combinations ranked at {:.0f} ms", combinations_, milliseconds());
     // By how much the simulator differs from the model, for plans of one kind: judging goes on
     // where the model, so corrected, expects a better plan than the best.
-    std::map<std::tuple<bool, bool, bool>, double> ratio;
+    std::map<std::tuple<bool, bool, bool, bool>, double> ratio;
     const auto kind = [](const Choice& c) {
-      return std::tuple(c.zero >= 2, c.pipe > 1, c.tensor > 1);
+      return std::tuple(c.zero >= 2, c.pipe > 1, c.tensor > 1, splits_backward(c.schedule));
     };
     const auto expected = [&](const Candidate& candidate) {
       const auto known = ratio.find(kind(candidate.choice));
@@ -194,113 +176,25 @@ class Search {
     Simulation simulation;
   };
 
-  std::vector<Bounded> combinations() {
-    const auto& pins = request_.pins;
-    const auto blocks = std::max<int64_t>(1, std::ssize(folded_.blocks));
-    const auto node = cluster_.links.empty() ? 1 : cluster_.links.front().ranks;
-    std::vector<Bounded> result;
-    const auto fits = [](int64_t size, const std::optional<int64_t>& pin) {
-      return !pin || *pin == size;
-    };
-    for (const auto tensor : divisors(request_.world)) {
-      if (!fits(tensor, pins.tensor) || (!pins.tensor && tensor > node)) continue;
-      for (const auto pipe : divisors(request_.world / tensor)) {
-        const auto data = request_.world / tensor / pipe;
-        if (pipe > blocks || !fits(pipe, pins.pipe) || !fits(data, pins.data)) continue;
-        if (!result.empty() && out_of_time()) return result;
-        if (request_.global_batch % data != 0) continue;
-        add(result, {.tensor = tensor, .data = data, .pipe = pipe});
-      }
-    }
-    if (result.empty()) {
-      fail("auto",
-           "a mesh of {} ranks must be possible: batch.global = {} must be a multiple of its data "
-           "axis, and tensor and pipe must suit the model and what is pinned{}",
-           request_.world, request_.global_batch,
-           why_not_.empty() ? "" : fmt::format("; the last one tried: {}", why_not_));
-    }
-    return result;
-  }
-
-  void add(std::vector<Bounded>& result, Choice choice) {
-    const auto& pins = request_.pins;
-    const auto share = request_.global_batch / choice.data;
-    for (const auto micro : divisors(samples_)) {
-      if (share % micro != 0 || (pins.micro && *pins.micro != micro)) continue;
-      choice.micro = micro;
-      choice.microbatches = share / micro;
-      // Samples that see each other: another number of microbatches is another loss.
-      if (!splits_ && choice.microbatches > 1 && !pins.micro) continue;
-      const auto zeros =
-          choice.data > 1 ? options<int>(pins.zero, {0, 1, 2, 3}) : std::vector<int>{0};
-      const auto sequences = choice.tensor > 1 ? options<bool>(pins.sequence, {false, true})
-                                               : std::vector<bool>{false};
-      const auto checkpoints = !folded_.blocks.empty()
-                                   ? options<bool>(pins.checkpoint, {false, true})
-                                   : std::vector<bool>{false};
-      for (const bool sequence : sequences) {
-        for (const bool checkpoint : checkpoints) {
-          for (const auto every : checkpoint ? everies() : std::vector<int64_t>{1}) {
-            choice.sequence = sequence;
-            choice.checkpoint = checkpoint;
-            choice.every = every;
-            std::string why;
-            const auto* layers = tables_->find(choice, why);
-            if (!layers) {
-              why_not_ = why;
-              continue;
-            }
-            for (const int zero : zeros) {
-              choice.zero = zero;
-              add_schedules(result, choice, *layers);
-            }
-          }
-        }
-      }
-    }
-  }
-
-  // Which share of the blocks may run again: stages should have as many of them as others.
-  std::vector<int64_t> everies() const {
-    auto list = options<int64_t>(request_.pins.every, {1, 2, 4});
-    std::erase_if(list, [&](int64_t every) {
-      return every > 1 && every > std::ssize(folded_.blocks) && !request_.pins.every;
-    });
-    return list;
-  }
-
-  void add_schedules(std::vector<Bounded>& result, Choice choice, const Layers& layers) const {
-    const auto& pins = request_.pins;
-    const auto put = [&] {
-      result.push_back({choice, &layers, model_->lower_bound(choice, layers)});
-    };
-    choice.schedule = "1f1b";
-    choice.chunks = 1;
-    if (choice.pipe == 1) return put();
-    if (pins.schedule) {
-      choice.schedule = *pins.schedule;
-      choice.chunks = pins.chunks.value_or(*pins.schedule == "interleaved" ? 2 : 1);
-      return put();
-    }
-    if (pins.chunks.value_or(1) == 1) put();
-    const auto blocks = std::ssize(folded_.blocks);
-    if (blocks % choice.pipe != 0 || choice.microbatches % choice.pipe != 0) return;
-    for (const auto chunks : options<int64_t>(pins.chunks, {2, 3, 4})) {
-      if (chunks == 1 || blocks % (choice.pipe * chunks) != 0) continue;
-      choice.schedule = "interleaved";
-      choice.chunks = chunks;
-      put();
-    }
+  // Whether the choice may fit with its optimizer's state on the host, which takes longer: so it is
+  // looked at only where the choice does not fit without.
+  bool may_offload(const Choice& choice, const Layers& layers, double least) const {
+    if (choice.offload || request_.pins.offload) return false;
+    const double states = layers.first.states + layers.last.states +
+                          layers.block.states * static_cast<double>(folded_.blocks.size());
+    const auto parts = choice.zero > 0 ? static_cast<double>(choice.parts()) : 1;
+    return states > 0 && (least >= kInfinity || least - states / parts <= limit_);
   }
 
   std::optional<Judged> judge(Candidate& candidate) {
     const auto& choice = candidate.choice;
     try {
-      const auto& graph = request_.graph(choice.micro * choice.data);
+      const auto& graph = request_.graph(choice.micro * choice.batch());
       methods::Request request;
       request.graph = &graph;
       request.global_batch = request_.global_batch;
       request.world = request_.world;
+      request.eight_bits = request_.eight_bits;
       request.world_given = true;
       const auto strategy = methods::from_json(candidate.strategy, "auto");
       Judged judged;
@@ -310,8 +204,8 @@ class Search {
       judged.plan = compile::fit_recompute(graph, std::move(judged.plan), spec, traces_);
       const auto programs = compile::compile_all(graph, judged.plan, spec, traces_);
       judged.plan.prediction = compile::predict_memory(programs);
-      const auto& peaks = judged.plan.prediction.peak_bytes;
-      candidate.peak_bytes = static_cast<double>(*std::max_element(peaks.begin(), peaks.end()));
+      candidate.peak_bytes =
+          peak_bytes(request_.pins.model, programs, judged.plan, judged.plan.prediction);
       if (candidate.peak_bytes > limit_) {
         candidate.refused = fmt::format("its programs take {}, the limit is {}",
                                         bytes_text(candidate.peak_bytes), bytes_text(limit_));
@@ -355,9 +249,9 @@ class Search {
     const auto& parts = best.estimate.parts;
     const std::vector<std::pair<const char*, double>> shares = {
         {"compute", parts.compute},
-        {"communication of the tensor axis", parts.tensor},
+        {"communication within layers", parts.tensor},
         {"the pipeline's bubble", parts.bubble},
-        {"the data axis's exchange of gradients and weights", parts.data},
+        {"the exchange of gradients and weights", parts.data},
         {"the optimizer", parts.optimizer}};
     const auto most = std::max_element(shares.begin(), shares.end(),
                                        [](auto& a, auto& b) { return a.second < b.second; });
@@ -384,6 +278,9 @@ class Search {
     decisions.push_back(
         {"auto", fmt::format("it is bound by {}: {}; a rank takes {} of {}", found.bound_by, split,
                              bytes_text(best.peak_bytes), bytes_text(limit_))});
+    for (auto& sentence : features_.sentences(best.choice, best.estimate.seconds)) {
+      decisions.push_back({"auto", std::move(sentence)});
+    }
     size_t told = 0;
     for (const auto& other : found.others) {
       if (other.choice == best.choice || told == 3) continue;
@@ -404,20 +301,19 @@ class Search {
   const cost::Cluster& cluster_;
   compile::TraceSource& traces_;
   OpCosts costs_;
-  int64_t samples_;
+  Space space_;
   double limit_;
   size_t nodes_ = 0;
   Folded folded_;
   compile::StepSpec spec_;
-  bool splits_ = true;
   std::unique_ptr<LayerTables> tables_;
   std::unique_ptr<Model> model_;
   size_t combinations_ = 0, looked_at_ = 0;
+  Features features_;
   bool stopped_ = false;
   double lower_bound_ = kInfinity;  // of what a stopped search has not looked at
   double least_bytes_ = kInfinity;
   Choice least_choice_;
-  std::string why_not_;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct Request {
   std::function<compile::StepSpec(const graph::Graph&)> spec;
   int64_t global_batch = 1;
   int64_t world = 1;
+  bool eight_bits = false;  // methods::Request::eight_bits
   Pins pins;
   double memory_limit = 0;  // bytes a rank may use; 0: the least memory of the cluster, less what
                             // libraries take (kReserve). Pins may lower it

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "compile/events.h"
 #include "search/classes.h"
 #include "search/steps.h"
 
@@ -51,6 +52,7 @@ struct State {
   std::map<int32_t, int64_t> met;           // by meeting: how many so far
   bool ended = false;
   size_t copies = 1;
+  std::vector<bool> once;      // by event: compile::started_once
   size_t recorded = SIZE_MAX;  // run of the last of SectionRuns
 };
 
@@ -82,6 +84,7 @@ class Engine {
       const auto* program = actors_[a].program;
       State state{.program = program, .steps = &steps_[a]};
       state.copies = static_cast<size_t>(program->most_copies());
+      state.once = compile::started_once(*program);
       state.done.assign(static_cast<size_t>(program->events) * state.copies, -1);
       state.queues.resize(program->streams.size());
       state.busy.resize(program->streams.size());
@@ -149,8 +152,8 @@ class Engine {
 
   size_t place_of(const State& state, int32_t event, const compile::Run& run) const {
     const auto frame = state.program->sections[run.section].frame;
-    return static_cast<size_t>(event) * state.copies +
-           static_cast<size_t>(state.program->copy_of(run.slot, frame));
+    const auto copy = state.once[event] ? 0 : state.program->copy_of(run.slot, frame);
+    return static_cast<size_t>(event) * state.copies + static_cast<size_t>(copy);
   }
 
   // Outside of a pipeline's parts, whichever run of a part has started it is waited for.

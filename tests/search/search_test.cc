@@ -47,7 +47,7 @@ struct Asked {
   // Compiles and simulates a choice.
   search::Simulation judge(const search::Candidate& candidate, const cost::Cluster& on,
                            double& peak) {
-    const auto& graph = request.graph(candidate.choice.micro * candidate.choice.data);
+    const auto& graph = request.graph(candidate.choice.micro * candidate.choice.batch());
     methods::Request asked{.graph = &graph,
                            .global_batch = request.global_batch,
                            .world = request.world,
@@ -76,6 +76,20 @@ TEST_CASE("a row of blocks folds to its first and last, which make a shorter row
     if (node.op == "aten::gelu" && node.scope == "blocks.2") node.op = "aten::relu";
   }
   CHECK(search::fold(other).kept.size() == 4);
+}
+
+TEST_CASE("where parameters may not lie on several ranks, plans have them in parts") {
+  Asked asked({.blocks = 4, .batch = 8}, 2);
+  asked.request.pins.data = 2;
+  const auto usual = asked.find(cluster(2));
+  CHECK(usual.best.choice.zero < 3);
+  CHECK(usual.plan.forbidden.empty());
+  asked.request.pins.forbid = {"replicated_parameters"};
+  const auto found = asked.find(cluster(2));
+  CHECK(found.best.choice.zero == 3);
+  CHECK(found.plan.forbidden == std::vector<std::string>{"replicated_parameters"});
+  CHECK_THROWS_WITH(search::parse_pins({{"forbid", {1}}}),
+                    Catch::Contains("forbid must be a list of names"));
 }
 
 TEST_CASE("two blocks tell the time and memory of any number") {
@@ -114,8 +128,8 @@ TEST_CASE("each second block run again costs and saves what lies between none an
 
 TEST_CASE("the plan found is within 2% of the best of all legal plans by the simulator") {
   for (const int64_t width : {64, 512}) {
-    for (const int64_t world : {2, 4}) {
-      Asked asked({.blocks = 4, .batch = 8, .width = width}, world);
+    for (const int64_t world : {2, 3, 4, 6}) {
+      Asked asked({.blocks = 4, .batch = world % 3 == 0 ? 12 : 8, .width = width}, world);
       const auto on = cluster(world);
       const auto found = asked.find(on);
       CHECK(found.best.judged);
@@ -142,6 +156,62 @@ TEST_CASE("the plan found is within 2% of the best of all legal plans by the sim
       CHECK(found.best.seconds <= 1.02 * best);
     }
   }
+}
+
+TEST_CASE("the model foretells what the simulator says of units and their exchange") {
+  // Links as fast as ops, and ten times slower and faster; with a microbatch, and with several.
+  for (const double bandwidth : {1e8, 1e9, 1e10}) {
+    for (const int zero : {0, 1, 2, 3}) {
+      for (const int64_t micro : {2, 8}) {
+        Asked asked({.blocks = 8, .batch = 32, .width = 256}, 4);
+        asked.request.pins = search::parse_pins(
+            {{"data", 4}, {"zero", zero}, {"micro", micro}, {"checkpoint", false}});
+        auto on = cluster(4);
+        on.links.front().bandwidth = bandwidth;
+        const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 100);
+        REQUIRE(all.size() == 1);
+        double peak = 0;
+        const auto simulated = asked.judge(all[0], on, peak);
+        CAPTURE(bandwidth, search::to_string(all[0].choice));
+        CHECK(all[0].estimate.seconds == Approx(simulated.step_seconds).epsilon(0.07));
+      }
+    }
+  }
+}
+
+TEST_CASE("a pinned schedule that splits gradients is faster where the bubble is large") {
+  Asked asked({.blocks = 8, .batch = 8, .width = 512}, 4);
+  asked.request.pins =
+      search::parse_pins({{"pipe", 4}, {"micro", 1}, {"checkpoint", false}, {"chunks", 1}});
+  asked.request.pins.schedule = "zb1p";
+  const auto on = cluster(4);
+  const auto found = asked.find(on);
+  CHECK(found.best.choice.costs.size() == 3);
+  asked.request.pins.schedule = "1f1b";
+  const auto plain = asked.find(on);
+  CHECK(plain.best.seconds > 1.02 * found.best.seconds);
+  asked.request.pins.schedule = "zbv";
+  asked.request.pins.chunks = {};
+  CHECK(asked.find(on).best.choice.chunks == 2);
+}
+
+TEST_CASE("optimizer state lies on the host where it does not fit otherwise") {
+  Asked asked({.blocks = 8, .batch = 4, .width = 256}, 1);
+  const auto on = cluster(1);
+  const auto rich = asked.find(on);
+  CHECK_FALSE(rich.best.choice.offload);
+  // Weights, gradients and two states are all that counts here.
+  asked.request.memory_limit = 0.8 * rich.best.peak_bytes;
+  const auto poor = asked.find(on);
+  CHECK(poor.best.choice.offload);
+  CHECK(poor.plan.offload.optimizer);
+  CHECK(poor.best.peak_bytes <= asked.request.memory_limit);
+  CHECK(poor.best.seconds > rich.best.seconds);
+  asked.request.pins = search::parse_pins({{"offload", false}});
+  CHECK_THROWS_WITH(asked.find(on), Catch::Contains("no plan fits"));
+  asked.request.memory_limit = 0;
+  asked.request.pins = search::parse_pins({{"offload", true}});
+  CHECK(asked.find(on).plan.offload.optimizer);
 }
 
 TEST_CASE("less memory gives another plan, and too little a proof that there is none") {
@@ -173,6 +243,20 @@ TEST_CASE("what is pinned stays, and the rest is searched around it") {
   CHECK((found.best.choice.data == 1 || found.best.choice.zero == 1));
   CHECK(found.plan.pipeline.cuts());
   CHECK_THROWS_WITH(search::parse_pins({{"pipes", 2}}), Catch::Contains("did you mean \"pipe\"?"));
+  CHECK_THROWS_WITH(search::parse_pins({{"attention", "rings"}}),
+                    Catch::Contains("attention is all_gather, ring, all_to_all, but got \"rings\", "
+                                    "did you mean \"ring\"?"));
+  CHECK_THROWS_WITH(search::parse_pins({{"schedule", "1f1"}}),
+                    Catch::Contains("did you mean \"1f1b\"?"));
+  CHECK_THROWS_WITH(search::parse_pins({{"expert", 0}}),
+                    Catch::Contains("expert must be a whole number of at least 1, but got 0"));
+  asked.request.pins = search::parse_pins({{"expert", 2}});
+  CHECK_THROWS_WITH(
+      asked.find(cluster(4)),
+      Catch::Contains("expert = 2 is pinned, but the model has no mixture of experts"));
+  asked.request.pins = search::parse_pins({{"context", 2}});
+  CHECK_THROWS_WITH(asked.find(cluster(4)),
+                    Catch::Contains("context = 2 is pinned, but the model has no attention"));
   asked.request.pins = search::parse_pins({{"tensor", 3}});
   CHECK_THROWS_WITH(asked.find(cluster(4)), Catch::Contains("a mesh of 4 ranks must be possible"));
 }
@@ -234,4 +318,55 @@ TEST_CASE("the same search gives the same plan, with its reasons") {
   CHECK_THAT(text, Catch::Contains("combinations the best is"));
   CHECK_THAT(text, Catch::Contains("it is bound by"));
   CHECK_THAT(text, Catch::Contains("longer"));
+}
+
+TEST_CASE("memory is counted by the factors that the pins give") {
+  const auto on = cluster(2);
+  const auto bytes = [&](nlohmann::json pins) {
+    Asked asked({.blocks = 6, .batch = 8}, 2);
+    pins.update({{"data", 2}, {"micro", 4}, {"checkpoint", false}});
+    asked.request.pins = search::parse_pins(pins);
+    const auto found = asked.find(on);
+    const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 1);
+    return std::pair(found.best.peak_bytes, all[0].estimate.bytes);
+  };
+  // Seven weights of 64 x 64 floats; buffers are at most activations of 4 x 64, or a gradient.
+  const double weight = 64 * 64 * 4, weights = 7 * weight;
+  for (const int zero : {0, 1, 3}) {
+    CAPTURE(zero);
+    const double parts = zero > 0 ? 2 : 1;
+    const auto own = bytes({{"zero", zero}});
+    // adamw keeps two numbers a weight.
+    const auto two = bytes({{"zero", zero}, {"optimizer_resident", 2}});
+    CHECK(two.first == Approx(own.first).epsilon(0.01));
+    CHECK(two.second == Approx(own.second).epsilon(0.01));
+    const auto six = bytes({{"zero", zero}, {"optimizer_resident", 6}});
+    CHECK(six.first - two.first == Approx(4 * weights / parts).epsilon(0.01));
+    CHECK(six.second - two.second == Approx(4 * weights / parts).epsilon(0.01));
+    // More than all else but what is resident anyway.
+    const auto large = bytes({{"zero", zero}, {"optimizer_transient", 100}});
+    const auto larger = bytes({{"zero", zero}, {"optimizer_transient", 101}});
+    CHECK(large.first > own.first);
+    CHECK(larger.first - large.first == Approx(weights / parts).epsilon(0.01));
+    CHECK(larger.second - large.second == Approx(weights / parts).epsilon(0.01));
+    CHECK(bytes({{"zero", zero}, {"optimizer_transient", 0}}) == own);
+    const auto one = bytes({{"zero", zero}, {"reserve", 1}});
+    const auto three = bytes({{"zero", zero}, {"reserve", 3}});
+    const double buffers = one.first - own.first;
+    CHECK(buffers > 0);
+    CHECK(buffers <= 2 * weights);
+    CHECK(three.first - own.first == Approx(3 * buffers));
+    CHECK(three.second > one.second);
+    CHECK(one.second > own.second);
+  }
+  CHECK_THROWS_WITH(search::parse_pins({{"reserve", -1}}),
+                    Catch::Contains("reserve must be a number of at least 0"));
+}
+
+TEST_CASE("weights below a size are not split over tensor ranks") {
+  const search::Choice choice{.tensor = 2};
+  auto pins = search::parse_pins({{"smallest", 4096}});
+  const auto text = search::strategy_of(choice, pins, "blocks.*").dump();
+  CHECK_THAT(text, Catch::Contains(R"(["tensor_parallel",{"smallest":4096}])"));
+  CHECK_THAT(search::strategy_of(choice, {}, "blocks.*").dump(), !Catch::Contains("smallest"));
 }

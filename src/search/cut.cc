@@ -1,0 +1,161 @@
+#include "search/cut.h"
+
+#include <algorithm>
+
+#include "solve/solve.h"
+
+namespace perigee::search {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Lengths {
+  int least = 1, most = 0;
+};
+
+class Cutting {
+ public:
+  explicit Cutting(const Row& row) : row_(row), stages_(static_cast<int>(row.stages)) {
+    for (auto& parts : parts_) parts.resize(static_cast<size_t>(row.blocks) + 1);
+    for (auto& known : known_) known.resize(static_cast<size_t>(row.blocks) + 1);
+  }
+
+  std::optional<std::vector<int>> run() {
+    if (stages_ > row_.blocks) return std::nullopt;
+    bound_lengths();
+    solve::StagesProblem problem{.layers = row_.blocks,
+                                 .devices = row_.stages,
+                                 .microbatches = row_.microbatches,
+                                 .submeshes = {{1, 1}}};
+    for (int begin = 0; begin < row_.blocks; ++begin) {
+      if (!reachable(begin)) continue;
+      if (begin > 0) {
+        add(problem, StageKind::last, begin, row_.blocks - begin);
+      }
+      const auto kind = begin == 0 ? StageKind::first : StageKind::middle;
+      const auto& lengths = of(kind);
+      for (int length = lengths.least; length <= lengths.most; ++length) {
+        if (begin + length < row_.blocks && reachable(begin + length)) {
+          add(problem, kind, begin, length);
+        }
+      }
+    }
+    if (problem.candidates.empty()) return std::nullopt;
+    const auto solved = solve::solve(problem);
+    if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
+    std::vector<int> begins;
+    for (int index : solved.choice) begins.push_back(problem.candidates[index].first);
+    begins.erase(begins.begin());
+    return begins;
+  }
+
+ private:
+  const StagePart& part(StageKind kind, int length) {
+    const auto k = static_cast<size_t>(kind), l = static_cast<size_t>(length);
+    if (!known_[k][l]) {
+      parts_[k][l] = row_.part(kind, length);
+      known_[k][l] = true;
+    }
+    return parts_[k][l];
+  }
+
+  Lengths& of(StageKind kind) { return lengths_[static_cast<size_t>(kind)]; }
+  StageKind kind_of(int stage) const {
+    return stage == 0             ? StageKind::first
+           : stage == stages_ - 1 ? StageKind::last
+                                  : StageKind::middle;
+  }
+
+  // The objective of the cut whose stages have blocks / stages blocks, some one more: the first of
+  // them, or the last, which have fewer microbatches in flight.
+  double even(bool early) {
+    const int length = row_.blocks / stages_, rest = row_.blocks % stages_;
+    double sum = 0, longest = 0;
+    for (int s = 0; s < stages_; ++s) {
+      const bool more = early ? s < rest : s >= stages_ - rest;
+      const auto& [seconds, most] = part(kind_of(s), length + more);
+      if (most < std::min<int64_t>(row_.microbatches, stages_ - s)) return kInfinity;
+      sum += seconds;
+      longest = std::max(longest, seconds);
+    }
+    return sum + static_cast<double>(row_.microbatches - 1) * longest;
+  }
+
+  void bound_lengths() {
+    const double known = std::min(even(true), even(false)) * (1 + 1e-9);
+    const int longest = row_.blocks - stages_ + 1;
+    int64_t all = 0;
+    for (int s = 0; s < stages_; ++s) {
+      const auto kind = kind_of(s);
+      auto& lengths = of(kind);
+      if (kind != StageKind::middle || s == 1) {
+        // Every microbatch passes it: the objective is no less than all of them.
+        lengths.most = last_that(longest, [&](int length) {
+          const auto& [seconds, most] = part(kind, length);
+          return most > 0 && seconds * static_cast<double>(row_.microbatches) <= known;
+        });
+      }
+      all += lengths.most;
+    }
+    // What the others cannot have is left to one.
+    for (auto& lengths : lengths_) {
+      const auto others = all - lengths.most;
+      lengths.least = static_cast<int>(std::max<int64_t>(1, row_.blocks - others));
+    }
+  }
+
+  // Returns the largest length up to `longest` for which it holds, 0 for none; it holds for all
+  // that are shorter.
+  template <class F>
+  static int last_that(int longest, F holds) {
+    int low = 0, high = longest;
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (holds(middle)) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
+
+  // Whether a stage can begin there, by the lengths of those before it and behind it.
+  bool reachable(int begin) {
+    if (begin == 0) return true;
+    const auto &first = of(StageKind::first), &middle = of(StageKind::middle),
+               &last = of(StageKind::last);
+    const int left = row_.blocks - begin;
+    for (int s = 1; s < stages_; ++s) {
+      const int before = s - 1, behind = stages_ - 1 - s;
+      if (first.least + before * middle.least <= begin &&
+          begin <= first.most + before * middle.most &&
+          last.least + behind * middle.least <= left && left <= last.most + behind * middle.most) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  void add(solve::StagesProblem& problem, StageKind kind, int begin, int length) {
+    const auto& lengths = of(kind);
+    if (length < lengths.least || length > lengths.most) return;
+    const auto& [seconds, most] = part(kind, length);
+    solve::StageCandidate candidate{.first = begin, .last = begin + length - 1, .submesh = 0};
+    candidate.time = seconds;
+    if (most < row_.microbatches) candidate.max_successors = most - 1;
+    problem.candidates.push_back(candidate);
+  }
+
+  const Row& row_;
+  const int stages_;
+  std::vector<StagePart> parts_[3];  // by kind and length
+  std::vector<bool> known_[3];
+  Lengths lengths_[3];  // by kind
+};
+
+}  // namespace
+
+std::optional<std::vector<int>> cut(const Row& row) { return Cutting(row).run(); }
+
+}  // namespace perigee::search

@@ -1,0 +1,35 @@
+// The best cut of a row of blocks that are alike into the stages of a pipeline.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <vector>
+
+namespace perigee::search {
+
+// Of a stage: with what stands before the blocks, with what stands behind, or of blocks alone.
+enum class StageKind { first, middle, last };
+
+struct StagePart {
+  double seconds = 0;  // a microbatch; grows with the length
+  // The microbatches in flight that it has memory for; falls with the length. 0: it does not fit.
+  int64_t most = std::numeric_limits<int64_t>::max();
+};
+
+struct Row {
+  int blocks = 0;
+  int64_t stages = 2;  // at least 2
+  int64_t microbatches = 1;
+  // A stage of so many blocks, at least 1.
+  std::function<StagePart(StageKind kind, int length)> part;
+};
+
+// Returns the first block of each stage behind the first, so that the sum of the stages' seconds
+// and (microbatches - 1) times the longest's is least, and a stage with k successors has memory for
+// k + 1 microbatches, or for all; nothing where no cut fits. Exact (solve::solve): lengths and
+// places are left out that no cut as good as an even one has.
+std::optional<std::vector<int>> cut(const Row& row);
+
+}  // namespace perigee::search

@@ -1,0 +1,132 @@
+#include "search/exchange.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace perigee::search {
+namespace {
+
+using cost::CollectiveKind;
+
+// `count` ranks, `stride` apart: the mesh is tensor, expert, context, data, pipe from the inside
+// out.
+std::vector<int64_t> ranks_apart(int64_t count, int64_t stride) {
+  std::vector<int64_t> ranks;
+  for (int64_t i = 0; i < count; ++i) ranks.push_back(i * stride);
+  return ranks;
+}
+
+// How much longer both take that run beside each other on one link, where collectives of
+// `communication` seconds lie within `compute` and the others take `exchange`: while two are under
+// way each gets half.
+double shared(double compute, double communication, double exchange) {
+  if (communication <= 0 || exchange <= 0) return 0;
+  // x of the communication meets the exchange, which then takes exchange + x of compute + x.
+  const double apart = compute - communication;
+  const double x = (std::sqrt(apart * apart + 4 * exchange * communication) - apart) / 2;
+  return std::min({x, communication, exchange});
+}
+
+}  // namespace
+
+Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& costs) {
+  Exchanges made;
+  // Units are cut over context and data; a gradient of what is not cut there is a sum over the
+  // expert ranks, too, but for experts' own.
+  const auto units = ranks_apart(choice.parts(), choice.tensor * choice.expert);
+  const auto all = ranks_apart(choice.expert * choice.parts(), choice.tensor);
+  const auto experts = ranks_apart(choice.expert, choice.tensor);
+  const auto tensor = ranks_apart(choice.tensor, 1);
+  const auto wider = ranks_apart(choice.tensor * choice.expert * choice.parts(), 1);
+  const auto time = [&](CollectiveKind kind, const std::vector<int64_t>& group, double bytes,
+                        double pieces = 1) {
+    if (group.size() < 2 || bytes <= 0 || pieces <= 0) return 0.0;
+    return pieces * costs.collective({kind, "data", group, bytes / pieces}).seconds;
+  };
+  const auto reduction = [&](const Flat& flat, double bytes, double pieces) {
+    if (choice.zero == 0) {
+      const double wide = flat.experts || bytes <= 0 ? 0 : flat.summed / flat.gradients;
+      return time(CollectiveKind::all_reduce, flat.experts ? units : all, (1 - wide) * bytes,
+                  pieces) +
+             time(CollectiveKind::all_reduce, wider, wide * bytes, pieces);
+    }
+    return time(CollectiveKind::reduce_scatter, units, bytes, pieces);
+  };
+  const bool apart = parameters.tied && choice.pipe > 1;  // tied parameters are in no unit
+  const auto layer = [&](const Layer& of) {
+    LayerExchange exchange;
+    for (const auto& flat : of.flats) {
+      const double kept = apart && flat.gathered > 0 ? 1 - flat.read_late / flat.gathered : 1;
+      const double weights = kept * flat.weights, gradients = kept * flat.gradients;
+      const double pieces = choice.zero == 3 ? 1 : flat.pieces;
+      const double reduce = reduction(flat, gradients, pieces);
+      exchange.reduce += reduce;
+      exchange.buckets += reduce * flat.pieces;
+      exchange.last = choice.zero == 3 ? exchange.reduce
+                                       : std::max(exchange.last, reduce / std::max(1.0, pieces));
+      if (choice.zero == 3) {
+        const double gather = time(CollectiveKind::all_gather, units, kept * flat.gathered);
+        if (flat.in_forward) exchange.gather_forward += gather;
+        if (flat.in_backward) exchange.gather_backward += gather;
+      } else if (choice.zero > 0) {
+        const double moved = parameters.masters ? kept * flat.gathered : weights;
+        exchange.gather += time(CollectiveKind::all_gather, units, moved, pieces);
+      }
+      // Where all of a unit are, its parts are reduced behind it.
+      if (choice.zero > 0 && flat.summed < 0.999 * flat.gradients) {
+        exchange.early += time(CollectiveKind::all_reduce, tensor, kept * flat.summed);
+      }
+      if (!apart || flat.read_late <= 0) continue;
+      const double bytes = (1 - kept) * flat.gradients;
+      made.tied +=
+          time(CollectiveKind::all_reduce, flat.experts ? units : all, bytes) +
+          time(CollectiveKind::all_reduce,
+               {0, choice.tensor * choice.expert * choice.parts() * (choice.pipe - 1)}, bytes);
+    }
+    if (exchange.reduce > 0) exchange.buckets /= exchange.reduce;
+    return exchange;
+  };
+  made.first = layer(parameters.first);
+  made.first.last = made.first.reduce;  // the backward pass ends with its gradients
+  made.block = layer(parameters.block);
+  made.last = layer(parameters.last);
+  const auto& group = choice.zero == 0 ? all : units;
+  made.least = time(choice.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
+                    group, 1);
+  if (choice.zero > 0 && choice.expert > 1) {
+    made.least += time(CollectiveKind::all_reduce, experts, 1);
+  }
+  if (choice.tensor > 1 && group.size() > 1) {
+    const auto& cluster = costs.cluster();
+    made.contends = cost::level_of(cluster, group) == cost::level_of(cluster, tensor);
+  }
+  return made;
+}
+
+double seconds_of_pass(const std::vector<Passing>& layers, bool contends) {
+  double seconds = 0, reduce = 0;  // reduce: of the layer before `before`
+  const Passing* before = nullptr;
+  // While a layer computes, the one before it is reduced, and then the next one's weights come.
+  const auto beside = [&](double gather) {
+    double compute = before->compute, exchange = reduce + gather;
+    if (contends) {
+      const double more = shared(compute, before->communication, exchange);
+      compute += more;
+      exchange += more;
+    }
+    return std::max(compute, exchange);
+  };
+  for (const auto& layer : layers) {
+    // From the third on, layers that are alike come behind layers that are alike.
+    for (int i = 0; i < std::min(layer.times, 3); ++i) {
+      const int times = i == 2 ? layer.times - 2 : 1;
+      seconds += before ? times * beside(layer.gather) : layer.gather;
+      reduce = before ? before->reduce : 0;
+      before = &layer;
+    }
+  }
+  if (!before) return 0;
+  return seconds + beside(0) + std::max(0.0, before->last - before->behind);
+}
+
+}  // namespace perigee::search

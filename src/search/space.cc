@@ -1,0 +1,230 @@
+#include "search/space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "cost/schedule.h"
+#include "shard/partition.h"
+
+namespace perigee::search {
+namespace {
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> result;
+  for (int64_t d = 1; d <= n; ++d) {
+    if (n % d == 0) result.push_back(d);
+  }
+  return result;
+}
+
+// The samples whose divisors are the microbatches looked at: all of a small batch, else at most 8.
+int64_t largest_micro(const Request& request) {
+  if (request.pins.micro) return *request.pins.micro;
+  if (request.global_batch <= 64) return request.global_batch;
+  int64_t largest = 1;
+  for (int64_t d = 2; d <= 8; ++d) {
+    if (request.global_batch % d == 0) largest = d;
+  }
+  return largest;
+}
+
+template <class T>
+std::vector<T> options(const std::optional<T>& pin, std::vector<T> otherwise) {
+  return pin ? std::vector<T>{*pin} : std::move(otherwise);
+}
+
+// Returns how many experts the graph's mixtures all divide into; 0 for none.
+int64_t experts_of(const graph::Graph& graph) {
+  int64_t experts = 0;
+  for (const auto& node : graph.nodes) {
+    if (node.op != "perigee::grouped_mm" || node.phase != graph::Phase::forward) continue;
+    experts = std::gcd(experts, graph.type(node.get<graph::ValueId>("mat2", {})).shape[0]);
+  }
+  return experts;
+}
+
+// Returns how long the sequences are that the graph's attention is over; 0 where it has none.
+int64_t sequence_of(const graph::Graph& graph) {
+  const bool attends = std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const auto& node) {
+    return node.op == "perigee::attention";
+  });
+  for (const auto& input : graph.inputs) {
+    const auto& shape = graph.type(input.value).shape;
+    if (attends && input.kind == graph::Input::Kind::data && shape.size() > 1) return shape[1];
+  }
+  return 0;
+}
+
+}  // namespace
+
+// What combinations() makes on its way.
+struct Space::Made {
+  LayerTables& tables;
+  const Model& model;
+  int64_t blocks;
+  bool row;  // there is a row of blocks
+  std::vector<Bounded> list;
+  std::string why_not;  // the last refusal
+};
+
+Space::Space(const Request& request, const cost::Cluster& cluster)
+    : request_(request),
+      node_(cluster.links.empty() ? 1 : cluster.links.front().ranks),
+      samples_(largest_micro(request)) {
+  const auto& graph = request.graph(samples_);
+  const auto loss = shard::classify_loss(graph);
+  splits_ = loss.kind != shard::LossKind::mixed && loss.coupling.empty();
+  const auto& pins = request.pins;
+  const auto experts = experts_of(graph), sequence = sequence_of(graph);
+  experts_ = contexts_ = {1};
+  if (pins.expert.value_or(1) > 1 && experts == 0) {
+    fail("auto", "expert = {} is pinned, but the model has no mixture of experts", *pins.expert);
+  }
+  if (pins.context.value_or(1) > 1 && sequence == 0) {
+    fail("auto", "context = {} is pinned, but the model has no attention over a sequence",
+         *pins.context);
+  }
+  for (const auto size : divisors(request.world)) {
+    if (size == 1) continue;
+    if (experts > 0 && experts % size == 0 && size <= node_) experts_.push_back(size);
+    if (sequence >= kLongSequence && sequence % size == 0 && sequence / size >= kLeastPart) {
+      contexts_.push_back(size);
+    }
+  }
+  if (pins.expert) experts_ = {*pins.expert};
+  if (pins.context) contexts_ = {*pins.context};
+}
+
+int64_t Space::captured() const {
+  int64_t samples = samples_;
+  for (const auto size : experts_) samples = std::lcm(samples, samples_ * size);
+  return samples;
+}
+
+std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model, int64_t blocks,
+                                         const std::function<bool()>& stop) {
+  Made made{
+      .tables = tables, .model = model, .blocks = std::max<int64_t>(1, blocks), .row = blocks > 0};
+  const auto& pins = request_.pins;
+  const auto fits = [](int64_t size, const std::optional<int64_t>& pin) {
+    return !pin || *pin == size;
+  };
+  for (const auto tensor : divisors(request_.world)) {
+    if (!fits(tensor, pins.tensor) || (!pins.tensor && tensor > node_)) continue;
+    for (const auto expert : experts_) {
+      if (tensor > 1 && expert > 1 && !pins.expert && tensor * expert > node_) continue;
+      for (const auto context : contexts_) {
+        const auto inner = tensor * expert * context;
+        if (request_.world % inner != 0) continue;
+        for (const auto pipe : divisors(request_.world / inner)) {
+          const auto data = request_.world / inner / pipe;
+          if (pipe > made.blocks || !fits(pipe, pins.pipe) || !fits(data, pins.data)) continue;
+          if (!made.list.empty() && stop()) return std::move(made.list);
+          if (request_.global_batch % (expert * data) != 0) continue;
+          const Choice choice{.tensor = tensor,
+                              .expert = expert,
+                              .context = context,
+                              .data = data,
+                              .pipe = pipe,
+                              .offload = pins.offload.value_or(false)};
+          add(made, choice);
+        }
+      }
+    }
+  }
+  if (made.list.empty()) {
+    fail("auto",
+         "a mesh of {} ranks must be possible: batch.global = {} must be a multiple of the data "
+         "and expert axes, and the others must suit the model and what is pinned{}",
+         request_.world, request_.global_batch,
+         made.why_not.empty() ? "" : fmt::format("; the last one tried: {}", made.why_not));
+  }
+  return std::move(made.list);
+}
+
+void Space::add(Made& made, Choice choice) const {
+  const auto& pins = request_.pins;
+  const auto share = request_.global_batch / choice.batch();
+  const bool all_cut = std::ranges::count(pins.forbid, "replicated_parameters") > 0;
+  if (all_cut && choice.parts() == 1 && choice.tensor > 1) return;  // norms are not
+  const auto levels = all_cut ? std::vector<int>{3} : std::vector<int>{0, 1, 2, 3};
+  const auto zeros = choice.parts() > 1 ? options<int>(pins.zero, levels) : std::vector<int>{0};
+  const auto sequences =
+      choice.tensor > 1 ? options<bool>(pins.sequence, {false, true}) : std::vector<bool>{false};
+  const auto attentions = options<std::string>(pins.attention, {"all_gather", "all_to_all"});
+  const auto checkpoints =
+      made.row ? options<bool>(pins.checkpoint, {false, true}) : std::vector<bool>{false};
+  const auto every = everies(made.blocks);
+  for (const auto micro : divisors(samples_)) {
+    if (share % micro != 0 || (pins.micro && *pins.micro != micro)) continue;
+    choice.micro = micro;
+    choice.microbatches = share / micro;
+    // Samples that see each other: another number of microbatches is another loss.
+    if (!splits_ && choice.microbatches > 1 && !pins.micro) continue;
+    for (const bool sequence : sequences) {
+      choice.sequence = sequence;
+      for (const auto& attention : attentions) {
+        if (choice.context == 1 && attention != attentions.front()) continue;
+        choice.attention = choice.context > 1 ? attention : Choice().attention;
+        for (const bool checkpoint : checkpoints) {
+          choice.checkpoint = checkpoint;
+          for (const auto one : every) {
+            if (!checkpoint && one != every.front()) continue;
+            choice.every = checkpoint ? one : 1;
+            add_levels(made, choice, zeros);
+          }
+        }
+      }
+    }
+  }
+}
+
+void Space::add_levels(Made& made, Choice choice, const std::vector<int>& zeros) const {
+  std::string why;
+  const auto* layers = made.tables.find(choice, why);
+  if (!layers) {
+    made.why_not = why;
+    return;
+  }
+  for (const int zero : zeros) {
+    choice.zero = zero;
+    add_schedules(made, choice, *layers);
+  }
+}
+
+// Which share of the blocks may run again: stages should have as many of them as others.
+std::vector<int64_t> Space::everies(int64_t blocks) const {
+  auto list = options<int64_t>(request_.pins.every, {1, 2, 4});
+  std::erase_if(list,
+                [&](int64_t every) { return every > 1 && every > blocks && !request_.pins.every; });
+  return list;
+}
+
+void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const {
+  const auto& pins = request_.pins;
+  const auto put = [&] {
+    made.list.push_back({choice, &layers, made.model.lower_bound(choice, layers)});
+  };
+  choice.schedule = "1f1b";
+  choice.chunks = 1;
+  if (choice.pipe == 1) return put();
+  if (pins.schedule) {
+    choice.schedule = *pins.schedule;
+    choice.chunks = pins.chunks.value_or(default_chunks(*pins.schedule));
+    return put();
+  }
+  if (pins.chunks.value_or(1) == 1) put();
+  const auto blocks = made.blocks;
+  if (blocks % choice.pipe != 0 || choice.microbatches % choice.pipe != 0) return;
+  for (const auto chunks : options<int64_t>(pins.chunks, {2, 3, 4})) {
+    if (chunks == 1 || blocks % (choice.pipe * chunks) != 0) continue;
+    choice.schedule = "interleaved";
+    choice.chunks = chunks;
+    put();
+  }
+}
+
+}  // namespace perigee::search

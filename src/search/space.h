@@ -1,0 +1,60 @@
+// The combinations that a search looks at: all that the job, the model and the pins allow, each
+// with a lower bound on its time.
+//
+// Axes: `tensor` within a node; `expert` within a node (beside tensor both together), for mixtures
+// whose experts divide over it; `context` for sequences of at least kLongSequence, in parts of at
+// least kLeastPart; `pipe` up to a block a stage; `data` has the rest. A pin lifts those limits.
+// Then samples of a microbatch, sequence sharding between tensor ranks, how context ranks attend
+// (all_gather or all_to_all; a ring where it is pinned), recomputation of all blocks, each second
+// or each fourth, the ZeRO level, and the schedule: 1f1b, and interleaved by 2 to 4 chunks; others
+// where they are pinned.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "search/search.h"
+
+namespace perigee::search {
+
+inline constexpr int64_t kLongSequence = 16384, kLeastPart = 4096;
+
+struct Bounded {
+  Choice choice;
+  const Layers* layers = nullptr;
+  double bound = 0;  // seconds, by the model
+};
+
+class Space {
+ public:
+  // Keeps the request by reference and asks it for a graph. Throws Error for pins that the model
+  // has nothing for.
+  Space(const Request& request, const cost::Cluster& cluster);
+
+  // Returns the most samples of a microbatch, whose divisors are looked at.
+  int64_t most_samples() const { return samples_; }
+  // Returns what the tables' graph is captured at: a multiple, so that each expert rank can have
+  // the most.
+  int64_t captured() const;
+
+  // Returns the combinations that the tables have layers for, in no order. Stops where `stop` says
+  // so, once it has one. Throws Error where there is none, with the last reason.
+  std::vector<Bounded> combinations(LayerTables& tables, const Model& model, int64_t blocks,
+                                    const std::function<bool()>& stop);
+
+ private:
+  struct Made;
+  void add(Made& made, Choice choice) const;
+  void add_levels(Made& made, Choice choice, const std::vector<int>& zeros) const;
+  void add_schedules(Made& made, Choice choice, const Layers& layers) const;
+  std::vector<int64_t> everies(int64_t blocks) const;
+
+  const Request& request_;
+  int64_t node_;                             // ranks of the innermost level
+  int64_t samples_;                          // most of a microbatch
+  bool splits_;                              // samples do not see each other
+  std::vector<int64_t> experts_, contexts_;  // sizes of these axes
+};
+
+}  // namespace perigee::search

@@ -1,0 +1,89 @@
+// Cuts of blocks that are alike into stages.
+#include "search/cut.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+#include "solve/solve.h"
+
+using namespace perigee;
+using search::StageKind;
+
+namespace {
+
+// The same by all candidates there are. Returns the objective; infinity where none fits.
+double by_all(const search::Row& row) {
+  solve::StagesProblem problem{.layers = row.blocks,
+                               .devices = row.stages,
+                               .microbatches = row.microbatches,
+                               .submeshes = {{1, 1}}};
+  for (int begin = 0; begin < row.blocks; ++begin) {
+    for (int end = begin + 1; end <= row.blocks; ++end) {
+      if (begin == 0 && end == row.blocks) continue;  // there are two stages at least
+      const auto kind = begin == 0          ? StageKind::first
+                        : end == row.blocks ? StageKind::last
+                                            : StageKind::middle;
+      const auto part = row.part(kind, end - begin);
+      if (part.most < 1) continue;
+      solve::StageCandidate candidate{.first = begin, .last = end - 1, .submesh = 0};
+      candidate.time = part.seconds;
+      if (part.most < row.microbatches) candidate.max_successors = part.most - 1;
+      problem.candidates.push_back(candidate);
+    }
+  }
+  if (problem.candidates.empty()) return std::numeric_limits<double>::infinity();
+  const auto solved = solve::solve(problem);
+  return solved.verdict == solve::Verdict::infeasible ? std::numeric_limits<double>::infinity()
+                                                      : solved.time;
+}
+
+double objective(const search::Row& row, const std::vector<int>& begins) {
+  double sum = 0, longest = 0;
+  for (size_t s = 0; s <= begins.size(); ++s) {
+    const int begin = s == 0 ? 0 : begins[s - 1];
+    const int end = s == begins.size() ? row.blocks : begins[s];
+    const auto kind = s == 0               ? StageKind::first
+                      : s == begins.size() ? StageKind::last
+                                           : StageKind::middle;
+    const auto part = row.part(kind, end - begin);
+    CHECK(part.most >= std::min<int64_t>(row.microbatches, int64_t(begins.size() - s) + 1));
+    sum += part.seconds;
+    longest = std::max(longest, part.seconds);
+  }
+  return sum + double(row.microbatches - 1) * longest;
+}
+
+}  // namespace
+
+TEST_CASE("a cut of alike blocks is the best of all cuts") {
+  std::mt19937 random(7);
+  const auto draw = [&](int least, int most) {
+    return std::uniform_int_distribution<int>(least, most)(random);
+  };
+  int fit = 0, none = 0;
+  for (int i = 0; i < 400; ++i) {
+    search::Row row{.blocks = draw(2, 20), .microbatches = draw(1, 12)};
+    row.stages = draw(2, std::min(8, row.blocks));
+    const double first = draw(0, 30), last = draw(0, 60), block = draw(5, 20);
+    const double floor = draw(0, 40);  // of a stage, whatever its length
+    const int room = draw(1, 12), size = draw(1, 3);
+    row.part = [=](StageKind kind, int length) {
+      const double more = kind == StageKind::first ? first : kind == StageKind::last ? last : 0;
+      return search::StagePart{std::max(floor, block * length) + more,
+                               std::max(0, (40 * room / 10 - length) / (size * length))};
+    };
+    const auto begins = search::cut(row);
+    const double best = by_all(row);
+    CAPTURE(i, row.blocks, row.stages, row.microbatches);
+    CHECK(begins.has_value() == std::isfinite(best));
+    if (!begins) {
+      ++none;
+      continue;
+    }
+    ++fit;
+    CHECK(int64_t(begins->size()) == row.stages - 1);
+    CHECK(objective(row, *begins) == Approx(best));
+  }
+  CHECK(fit > 50);
+  CHECK(none > 50);
+}

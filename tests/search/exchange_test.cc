@@ -1,0 +1,57 @@
+// How much of units' exchange shows beside a pass.
+#include "search/exchange.h"
+
+#include <catch2/catch.hpp>
+
+using namespace perigee;
+using search::Passing;
+using search::seconds_of_pass;
+
+TEST_CASE("a pass hides what is gathered and reduced, but for its ends") {
+  CHECK(seconds_of_pass({}, false) == 0);
+  // One layer: gathered before, reduced behind; behind its last product 1 s is left.
+  CHECK(seconds_of_pass({{.compute = 3, .gather = 2, .reduce = 4, .last = 4}}, false) == 9);
+  CHECK(seconds_of_pass({{.compute = 3, .gather = 2, .reduce = 4, .last = 4, .behind = 1}},
+                        false) == 8);
+  // Ops take longer: the first is gathered, the last reduced.
+  const Passing busy{.compute = 10, .gather = 2, .reduce = 3, .last = 3, .times = 3};
+  CHECK(seconds_of_pass({busy}, false) == 2 + 3 * 10 + 3);
+  // Moving takes longer: g1 g2 r1 g3 r2 g4 r3 r4, one behind the other.
+  const Passing moved{.compute = 1, .gather = 2, .reduce = 3, .last = 3, .times = 4};
+  CHECK(seconds_of_pass({moved}, false) == 4 * (2 + 3));
+  // Nothing is gathered: from the first layer's end on reductions alone.
+  const Passing reduced{.compute = 1, .reduce = 3, .last = 3, .times = 5};
+  CHECK(seconds_of_pass({reduced}, false) == 1 + 5 * 3);
+}
+
+TEST_CASE("layers in a row are what they are one by one") {
+  for (const double compute : {0.5, 1.0, 4.0, 9.0}) {
+    Passing layer{.compute = compute, .communication = compute / 4, .gather = 2, .reduce = 3};
+    layer.last = 1;
+    const Passing other{.compute = 5, .gather = 1, .reduce = 2, .last = 2};
+    for (const bool contends : {false, true}) {
+      for (int times = 1; times < 8; ++times) {
+        std::vector<Passing> listed{other};
+        listed.insert(listed.end(), static_cast<size_t>(times), layer);
+        listed.push_back(other);
+        layer.times = times;
+        CHECK(seconds_of_pass({other, layer, other}, contends) ==
+              Approx(seconds_of_pass(listed, contends)));
+        layer.times = 1;
+      }
+    }
+  }
+}
+
+TEST_CASE("collectives that share a link take as long as one behind the other") {
+  // Nothing but communication beside the exchange.
+  const Passing all{.compute = 10, .communication = 10, .reduce = 5};
+  const Passing before{.compute = 0, .reduce = 5};
+  CHECK(seconds_of_pass({before, all}, true) == Approx(15));
+  CHECK(seconds_of_pass({before, all}, false) == Approx(10));
+  // A tenth of the pass: what is exchanged meets some of it.
+  const Passing some{.compute = 10, .communication = 1, .reduce = 5};
+  const double seconds = seconds_of_pass({before, some}, true);
+  CHECK(seconds > 10.4);
+  CHECK(seconds < 10.6);
+}
