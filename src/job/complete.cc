@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "base/error.h"
@@ -96,7 +97,17 @@ class Completer {
       wrong("strategy", "a job has a strategy or a dialect's table, but got both \"{}\" and [{}]",
             job.strategy, job.dialect.name);
     }
+    if (job.train.forward_only && job.train.check_gradients) {
+      wrong("train.check_gradients",
+            "train.check_gradients needs gradients, but train.forward_only leaves them out");
+    }
     if (!job.cluster.file.empty()) need_file("cluster.file", job.cluster.file);
+    if (!job.train.weights.empty()) need_file("train.weights", job.train.weights);
+    try {
+      devices_of(job.cluster);
+    } catch (const Error& error) {
+      wrong("cluster.devices", "{}", std::string_view(error.what()).substr(6));
+    }
     const auto& profile = job.cluster.profile;  // what is no profile would be written over
     if (!profile.empty() && !profile.ends_with(".sqlite")) {
       wrong("cluster.profile", "cluster.profile names a file NAME.sqlite, but got \"{}\"", profile);
@@ -122,6 +133,7 @@ class Completer {
       }
       need_file("model.file", m.text("file"));
     }
+    if (!m.around.empty()) need_file("model.around", m.around);
     for (const auto& pattern : m.frozen) {
       if (pattern.empty()) wrong("model.frozen", "model.frozen names parameters, but got \"\"");
     }
@@ -187,11 +199,31 @@ class Completer {
         }
       }
     }
+    if (d.slice_files && given[0] == "synthetic") {
+      wrong("data.slice_files", "data.slice_files deals files to ranks, but data is synthetic");
+    }
+    if (d.left_over != "share" && !d.slice_files) {
+      wrong("data.left_over",
+            "data.left_over is of files that data.slice_files deals to ranks, but that is false");
+    }
     const bool images_or_rows = job_.model.kind == "mlp" || job_.model.kind == "resnet";
     if (images_or_rows && given[0] != "tensors" && given[0] != "synthetic") {
       wrong("data." + given[0],
             "the kind {} learns from data.tensors or data.synthetic, but got {}", job_.model.kind,
             given[0]);
+    }
+    const auto& names = sampler_names();
+    if (std::ranges::find(names, d.sampler) == names.end()) {
+      if (!d.sampler.ends_with(".so")) {
+        wrong("data.sampler", "data.sampler is one of {}, or a library NAME.so, but got \"{}\"{}",
+              fmt::join(names, ", "), d.sampler, did_you_mean(d.sampler, names));
+      }
+      need_file("data.sampler", d.sampler);
+    }
+    if (d.synthetic && d.sampler != "shuffle") {
+      wrong("data.sampler",
+            "data.sampler orders the samples of files, but data.synthetic has none: got \"{}\"",
+            d.sampler);
     }
     if (d.tokenizer != "bytes") {
       need_file("data.tokenizer", d.tokenizer);
@@ -265,6 +297,30 @@ int64_t Model::integer(std::string_view key) const { return own_value<int64_t>(*
 double Model::number(std::string_view key) const { return own_value<double>(*this, key); }
 const std::string& Model::text(std::string_view key) const {
   return own_value<std::string>(*this, key);
+}
+
+std::vector<int64_t> devices_of(const Cluster& cluster) {
+  std::vector<int64_t> devices;
+  const auto refuse = [&] {
+    fail("job", "cluster.devices lists different GPUs by their numbers, \"0,2\", but got \"{}\"",
+         cluster.devices);
+  };
+  std::string_view rest = cluster.devices;
+  while (!rest.empty()) {
+    const auto comma = rest.find(',');
+    auto number = rest.substr(0, comma);
+    while (number.starts_with(' ')) number.remove_prefix(1);
+    while (number.ends_with(' ')) number.remove_suffix(1);
+    int64_t device = -1;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), device);
+    if (error != std::errc() || end != number.data() + number.size() || device < 0 ||
+        std::ranges::find(devices, device) != devices.end() || comma + 1 == rest.size()) {
+      refuse();
+    }
+    devices.push_back(device);
+    rest = comma == rest.npos ? std::string_view() : rest.substr(comma + 1);
+  }
+  return devices;
 }
 
 void complete(Job& job, const Where& where) { Completer(job, where).run(); }

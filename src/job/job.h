@@ -41,6 +41,7 @@ struct Model {
   std::map<std::string, Value> values;
   // kinds "plugin" and "lua": [model.options], handed to the plugin or script
   std::map<std::string, Value> options;
+  std::string around;         // script of functions around the model; "": none
   std::vector<Field> fields;  // kind "lua": what its script says of a batch, which train/ asks
 
   // Returns one of the kind's own keys. Throws Error when the kind has no such key of that type.
@@ -61,11 +62,20 @@ struct Data {
   std::string tokenizer = "bytes";    // or a SentencePiece model file
   int64_t sequence = 256;             // tokens of a sample
   double validation = 0.05;           // share held back, in [0, 1)
+  std::string sampler = "shuffle";    // one of sampler_names(), or a library (.so) with one
+  // Each data rank has files of its own, file i rank i modulo their number, and draws its samples
+  // from them alone (EPL's file slicing); what a rank trains on then depends on their number.
+  bool slice_files = false;
+  std::string left_over = "share";  // files beyond a multiple of the data ranks: share (no file is
+                                    // anyone's own), deal, drop
 
   // The files of text, tokens or tensors, in the order of the patterns and sorted within each.
   std::vector<std::string> files;
   bool operator==(const Data&) const = default;
 };
+
+// Returns the orders of samples that there are: shuffle, sequential, random.
+const std::vector<std::string>& sampler_names();
 
 struct Batch {
   int64_t global = 32;  // samples per optimizer step, over all ranks
@@ -110,6 +120,15 @@ struct LrSchedule {
   bool operator==(const LrSchedule&) const = default;
 };
 
+// How the weight decay comes from `start` to optimizer.weight_decay; that of a group in the same
+// proportion.
+struct WeightDecaySchedule {
+  std::optional<double> start;   // absent: it stays
+  int64_t steps = 0;             // in which it does; 0: train.steps
+  std::string shape = "linear";  // linear, cosine
+  bool operator==(const WeightDecaySchedule&) const = default;
+};
+
 struct Train {
   int64_t steps = 200;
   int64_t log_every = 10;
@@ -119,9 +138,12 @@ struct Train {
   int64_t keep_checkpoints = 3;
   bool checkpoint_when_stopped = false;  // write one before Ctrl-C or SIGTERM ends the job
   bool stop_if_not_finite = true;        // a loss that is not finite ends the job
+  bool forward_only = false;             // steps are forward passes: no gradients, no optimizer
   bool check_gradients = false;          // first compare a step's gradients with one device's
-  bool progress = true;                  // a terminal shows a line of progress
-  std::string output;                    // relative to the working directory; "": runs/NAME
+  std::string weights;                   // safetensors file of first values; "": the model's own
+  bool initialise = true;  // what `weights` has not begins as the model says; else that is an error
+  bool progress = true;    // a terminal shows a line of progress
+  std::string output;      // relative to the working directory; "": runs/NAME
   bool operator==(const Train&) const = default;
 };
 
@@ -131,9 +153,18 @@ struct Cluster {
   int64_t threads = 1;         // of one rank's CPU work
   bool deterministic = false;  // on a GPU: kernels that are bit-equal from run to run; a CPU's are
   double timeout = 60;         // seconds after which a rank that does not answer ends the job
+  std::string devices;         // which GPUs of a host its ranks take, "0,2"; "": all
+  bool in_process = false;     // ranks are threads of one process
   std::string file;            // cluster description, for planning only; "": this machine
   std::string profile;         // profile database; "": the user's, in the cache folder
   bool operator==(const Cluster&) const = default;
+};
+
+// How `perigee profile` measures.
+struct Profile {
+  bool parallel = true;  // ops on all ranks at once, as they run in training; else on rank 0 alone
+  bool again = false;    // what is known, too
+  bool operator==(const Profile&) const = default;
 };
 
 // A table of another system's names ([megatron], [epl.pipeline]), which says what a strategy would.
@@ -155,8 +186,10 @@ struct Job {
   Batch batch;
   Optimizer optimizer;
   LrSchedule lr_schedule;
+  WeightDecaySchedule weight_decay_schedule;
   Train train;
   Cluster cluster;
+  Profile profile;
   Dialect dialect;
 
   // Reads a job file, changes it by `overrides` ("a.b=VALUE", as --set) and completes it. Paths
@@ -177,6 +210,10 @@ struct Job {
 
   bool operator==(const Job&) const = default;
 };
+
+// Returns the GPUs that cluster.devices lists, in its order; none: all. Throws Error for what is no
+// list of different numbers.
+std::vector<int64_t> devices_of(const Cluster& cluster);
 
 // Returns the dialect's table as JSON text.
 std::string to_json(const Dialect& dialect);

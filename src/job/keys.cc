@@ -63,6 +63,11 @@ void check_string(const Key& key, const std::string& text, const std::string& at
 
 }  // namespace
 
+const std::vector<std::string>& sampler_names() {
+  static const std::vector<std::string> names = {"shuffle", "sequential", "random"};
+  return names;
+}
+
 const std::vector<std::string>& tables() {
   static const std::vector<std::string> list = [] {
     std::vector<std::string> out;
@@ -105,7 +110,8 @@ bool is_initial(const Key& key, const Job& job, const Group& group) {
 
 bool names_no_file(const Key& key, std::string_view text) {
   return text.empty() || (key.name == "tokenizer" && text == "bytes") ||
-         (key.name == "strategy" && !text.ends_with(".lua"));
+         (key.name == "strategy" && !text.ends_with(".lua")) ||
+         (key.name == "sampler" && !text.ends_with(".so"));
 }
 
 std::string type_of(const Key& key) {

@@ -61,7 +61,7 @@ Ref ref(const Key& key, Job& job, Group& group);
 bool is_initial(const Key& key, const Job& job, const Group& group);
 
 // Returns whether the text is no path although its key is one: the tokenizer "bytes", a strategy
-// that is not a script's path, and "".
+// that is not a script's path, a sampler's name, and "".
 bool names_no_file(const Key& key, std::string_view text);
 
 // Returns "an integer", "a list of strings", ...

@@ -50,6 +50,13 @@ const std::vector<Key>& keys() {
        .field = FIELD(j.model.frozen),
        .about = "Patterns of parameters that are not trained: `*` is one component of a dotted "
                 "name, `**` any number."},
+      {.table = "model",
+       .name = "around",
+       .field = FIELD(j.model.around),
+       .is_path = true,
+       .otherwise = "none",
+       .about = "Script (.lua) of functions that are captured with the model: `prepare(batch)` "
+                "before it, `loss(batch, output)` behind it."},
 
       {.table = "model",
        .name = "layers",
@@ -287,11 +294,34 @@ const std::vector<Key>& keys() {
        .least = 1,
        .about = "Tokens of a sample."},
       {.table = "data",
+       .name = "sampler",
+       .field = FIELD(j.data.sampler),
+       .is_path = true,
+       .about = "Order of the training samples of files: \"shuffle\" (each once an epoch), "
+                "\"sequential\", \"random\" (any of them, each time), or a library (.so) that "
+                "exports `int64_t perigee_sampler(int64_t sample, int64_t count, uint64_t seed)`, "
+                "which returns the place in [0, count) of the run's sample."},
+      {.table = "data",
        .name = "validation",
        .field = FIELD(j.data.validation),
        .least = 0,
        .less_than = 1,
        .about = "Share of the data that is held back."},
+      {.table = "data",
+       .name = "slice_files",
+       .field = FIELD(j.data.slice_files),
+       .about =
+           "Whether each data rank has files of its own, file i rank i modulo their number, and "
+           "draws its samples from them alone. What is trained on then depends on how many "
+           "ranks there are. With fewer files than data ranks samples are shared out as "
+           "usual, with a warning."},
+      {.table = "data",
+       .name = "left_over",
+       .field = FIELD(j.data.left_over),
+       .allowed = {"share", "deal", "drop"},
+       .about = "slice_files: what becomes of files beyond a multiple of the data ranks. share: no "
+                "file is sliced, all samples are shared out; deal: some ranks have one more; drop: "
+                "they are left out."},
 
       {.table = "batch",
        .name = "global",
@@ -436,6 +466,25 @@ const std::vector<Key>& keys() {
        .allowed = {"linear", "cosine", "exponential", "minus_sqrt"},
        .about = "wsd: how the learning rate falls in the last phase."},
 
+      {.table = "weight_decay_schedule",
+       .name = "start",
+       .field = FIELD(j.weight_decay_schedule.start),
+       .least = 0,
+       .otherwise = "`optimizer.weight_decay`: it stays",
+       .about = "Weight decay of the first step, from which it comes to `optimizer.weight_decay`; "
+                "that of a group in the same proportion."},
+      {.table = "weight_decay_schedule",
+       .name = "steps",
+       .field = FIELD(j.weight_decay_schedule.steps),
+       .least = 1,
+       .otherwise = "`train.steps`",
+       .about = "The step at which it is there, and from which it stays."},
+      {.table = "weight_decay_schedule",
+       .name = "shape",
+       .field = FIELD(j.weight_decay_schedule.shape),
+       .allowed = {"linear", "cosine"},
+       .about = "Along a line, or half a cosine."},
+
       {.table = "train",
        .name = "steps",
        .field = FIELD(j.train.steps),
@@ -475,10 +524,29 @@ const std::vector<Key>& keys() {
        .field = FIELD(j.train.stop_if_not_finite),
        .about = "Whether a loss that is not finite ends the job."},
       {.table = "train",
+       .name = "forward_only",
+       .field = FIELD(j.train.forward_only),
+       .about = "Whether steps are forward passes alone: no gradients, no optimizer, no "
+                "checkpoints."},
+      {.table = "train",
        .name = "check_gradients",
        .field = FIELD(j.train.check_gradients),
        .about = "Whether the first step's gradients are compared with one device's before training "
                 "begins, on the CPU; a difference ends the job."},
+      {.table = "train",
+       .name = "weights",
+       .field = FIELD(j.train.weights),
+       .is_path = true,
+       .otherwise = "the model's own first values",
+       .about =
+           "A safetensors file with first values of parameters and buffers by name, as `perigee "
+           "export` writes it."},
+      {.table = "train",
+       .name = "initialise",
+       .field = FIELD(j.train.initialise),
+       .about = "Whether what `weights` does not have begins as the model says. Otherwise every "
+                "parameter and buffer comes from there or from a checkpoint (`--resume`); one that "
+                "is missing is an error."},
       {.table = "train",
        .name = "progress",
        .field = FIELD(j.train.progress),
@@ -517,6 +585,18 @@ const std::vector<Key>& keys() {
        .more_than = 0,
        .about = "Seconds after which a rank that does not answer ends the job."},
       {.table = "cluster",
+       .name = "devices",
+       .field = FIELD(j.cluster.devices),
+       .otherwise = "all that the process may see",
+       .about = "Which GPUs of a host its ranks take, in this order (\"0,2\"). A host has as many "
+                "ranks as are listed where nothing else says how many, also on the CPU."},
+      {.table = "cluster",
+       .name = "in_process",
+       .field = FIELD(j.cluster.in_process),
+       .about =
+           "Whether the ranks are threads of one process, which exchange by way of its memory: "
+           "for trying a strategy out on one device."},
+      {.table = "cluster",
        .name = "file",
        .field = FIELD(j.cluster.file),
        .is_path = true,
@@ -528,6 +608,16 @@ const std::vector<Key>& keys() {
        .is_path = true,
        .otherwise = "that of the user's cache folder",
        .about = "Profile database: what ops take, measured by `perigee profile`."},
+
+      {.table = "profile",
+       .name = "parallel",
+       .field = FIELD(j.profile.parallel),
+       .about = "Whether `perigee profile` measures ops on all ranks at once, as they run in "
+                "training; otherwise on rank 0 while the others wait."},
+      {.table = "profile",
+       .name = "again",
+       .field = FIELD(j.profile.again),
+       .about = "Whether `perigee profile` measures what is known, too."},
   };
   return table;
 }

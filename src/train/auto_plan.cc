@@ -25,21 +25,23 @@ using nlohmann::json;
 constexpr size_t kJudgedOfTrial = 3;
 
 AutoPlanner::AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
-                         std::string runtime_folder)
+                         std::string runtime_folder, bool eight_bits)
     : source_(std::move(source)),
       job_(job),
       world_(world),
+      eight_bits_(eight_bits),
       cluster_(cluster_of(job, world, runtime_folder)),
       known_(job) {}
 
 search::Request AutoPlanner::request(const json& pins) const {
   search::Request request;
   request.graph = [this](int64_t samples) -> const graph::Graph& {
-    return source_->at(samples).graph;
+    return source_->at(samples, job_.train.forward_only).graph;
   };
   request.spec = [this](const graph::Graph& graph) { return step_spec(job_, graph); };
   request.global_batch = job_.batch.global;
   request.world = world_;
+  request.eight_bits = eight_bits_;
   request.pins = search::parse_pins(pins);
   if (!request.pins.micro && job_.batch.micro > 0) request.pins.micro = job_.batch.micro;
   return request;
@@ -81,6 +83,9 @@ json AutoPlanner::candidates(const json& pins, int64_t most) {
                     {"bytes", candidate.estimate.bytes},
                     {"text", search::to_string(choice)},
                     {"tensor", choice.tensor},
+                    {"expert", choice.expert},
+                    {"context", choice.context},
+                    {"attention", choice.attention},
                     {"data", choice.data},
                     {"pipe", choice.pipe},
                     {"micro", choice.micro},
@@ -91,6 +96,7 @@ json AutoPlanner::candidates(const json& pins, int64_t most) {
                     {"checkpoint", choice.checkpoint},
                     {"every", choice.every},
                     {"zero", choice.zero},
+                    {"offload", choice.offload},
                     {"parts",
                      {{"compute", parts.compute},
                       {"tensor", parts.tensor},
@@ -156,6 +162,7 @@ methods::Request AutoPlanner::method_request() const {
   request.micro_batch = job_.batch.micro;
   request.world = world_;
   request.world_given = true;
+  request.eight_bits = eight_bits_;
   return request;
 }
 
@@ -165,7 +172,7 @@ compile::Programs AutoPlanner::compile(const json& strategy, const lua::Defined&
   auto request = method_request();
   auto samples = job_.batch.global;
   for (int tries = 0; tries < 3; ++tries) {
-    const auto& graph = source_->at(samples).graph;
+    const auto& graph = source_->at(samples, job_.train.forward_only).graph;
     request.graph = &graph;
     plan = methods::make_plan(parsed, request);
     const auto wanted = methods::graph_batch(plan, request);
@@ -180,7 +187,8 @@ compile::Programs AutoPlanner::compile(const json& strategy, const lua::Defined&
   fail("plan", "the strategy must ask for the same samples whatever it sees, but does not settle");
 }
 
-json AutoPlanner::describe(const compile::Programs& programs, const plan::Plan& plan) {
+json AutoPlanner::describe(const compile::Programs& programs, const plan::Plan& plan,
+                           const search::MemoryModel& model) {
   search::OpCosts costs(cluster_, known_.times());
   const auto simulation =
       search::simulate(programs, plan.mesh, costs, {.stage_axis = plan.pipeline.axis});
@@ -188,14 +196,13 @@ json AutoPlanner::describe(const compile::Programs& programs, const plan::Plan& 
   return {{"seconds", simulation.step_seconds},
           {"bubble_ratio", simulation.bubble_ratio},
           {"measured_share", simulation.measured_share},
-          {"peak_bytes",
-           *std::max_element(prediction.peak_bytes.begin(), prediction.peak_bytes.end())}};
+          {"peak_bytes", search::peak_bytes(model, programs, plan, prediction)}};
 }
 
-json AutoPlanner::estimate(const json& strategy, const lua::Defined& defined) {
+json AutoPlanner::estimate(const json& strategy, const json& pins, const lua::Defined& defined) {
   plan::Plan plan;
   const auto programs = compile(strategy, defined, plan, known_.traces());
-  return describe(programs, plan);
+  return describe(programs, plan, search::parse_pins(pins).model);
 }
 
 json AutoPlanner::costs(const json& strategy, const std::string& method,
@@ -212,7 +219,8 @@ json AutoPlanner::costs(const json& strategy, const std::string& method,
     const auto parsed = methods::from_json(json::array({use}), "the strategy", defined);
     const auto& [known, config] = parsed.methods.front();
     auto request = method_request();
-    request.graph = &source_->at(methods::graph_batch(*whole, request)).graph;
+    const auto samples = methods::graph_batch(*whole, request);
+    request.graph = &source_->at(samples, job_.train.forward_only).graph;
     return known->cost(*whole, config, request, with, without);
   };
   auto list = json::array();
@@ -239,7 +247,12 @@ json AutoPlanner::measure(const json& strategy, double seconds, const lua::Defin
   profile::TraceDatabase traces(database, threads, device);
   const auto programs = compile(strategy, defined, plan, traces);
   profile::TimeDatabase times(database, profile::device_kind(*device, threads));
-  const auto done = profile_ops(programs, job_, device, traces, times, seconds);
+  const auto& from = job_.data;
+  const bool given = !from.text.empty() || !from.tokens.empty() || !from.tensors.empty();
+  Data data;  // an application brings its own to the trainer alone
+  if (given || from.synthetic) data = open_data(job_, cut_of(plan));
+  const auto done =
+      profile_ops(programs, plan.mesh, job_, device, data.training.get(), times, seconds);
   known_.forget();
   auto result = describe(programs, plan);
   result["ops"] = done.ops;

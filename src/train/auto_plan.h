@@ -16,9 +16,10 @@ namespace perigee::train {
 
 class AutoPlanner : public lua::Planner {
  public:
-  // `runtime_folder` has the shipped cluster descriptions; "" for none.
+  // `runtime_folder` has the shipped cluster descriptions; "" for none. `eight_bits` as
+  // methods::Request has it.
   AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
-              std::string runtime_folder);
+              std::string runtime_folder, bool eight_bits = false);
 
   // Returns the best plan under the pins. Throws Error as search::find.
   search::Found find(const nlohmann::json& pins);
@@ -26,7 +27,8 @@ class AutoPlanner : public lua::Planner {
   nlohmann::json plan(const nlohmann::json& pins) override;
   nlohmann::json candidates(const nlohmann::json& pins, int64_t most) override;
   nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options) override;
-  nlohmann::json estimate(const nlohmann::json& strategy, const lua::Defined& defined) override;
+  nlohmann::json estimate(const nlohmann::json& strategy, const nlohmann::json& pins,
+                          const lua::Defined& defined) override;
   nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
                        const lua::Defined& defined) override;
   nlohmann::json measure(const nlohmann::json& strategy, double seconds,
@@ -39,11 +41,13 @@ class AutoPlanner : public lua::Planner {
   cost::Measurements& times(const search::Pins& pins);
   compile::Programs compile(const nlohmann::json& strategy, const lua::Defined& defined,
                             plan::Plan& plan, compile::TraceSource& traces) const;
-  nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan);
+  nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan,
+                          const search::MemoryModel& model = {});
 
   std::shared_ptr<const Source> source_;
   const job::Job& job_;
   int64_t world_;
+  bool eight_bits_;
   cost::Cluster cluster_;
   Known known_;
   cost::NoMeasurements estimates_;

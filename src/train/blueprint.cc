@@ -17,6 +17,16 @@ std::shared_ptr<exec::Group> everyone(exec::Communicator& communicator) {
   return communicator.group("all ranks", ranks);
 }
 
+double share_number(double number, exec::Group& group) {
+  if (group.size() == 1) return number;
+  auto shared = at::full({}, number, at::kDouble);
+  group.run({.kind = exec::Collective::Kind::broadcast,
+             .input = group.index() == 0 ? shared : at::Tensor(),
+             .output = shared,
+             .peer = 0});
+  return shared.item<double>();
+}
+
 std::string share_text(std::string text, exec::Group& group) {
   using Kind = exec::Collective::Kind;
   if (group.size() == 1) return text;

@@ -31,6 +31,9 @@ std::shared_ptr<exec::Group> everyone(exec::Communicator& communicator);
 // Sends rank 0's text to all ranks.
 std::string share_text(std::string text, exec::Group& group);
 
+// Returns rank 0's number on every rank. All ranks call it.
+double share_number(double number, exec::Group& group);
+
 // Returns the texts of all ranks in the group's order. All ranks call it.
 std::vector<std::string> gather_texts(const std::string& text, exec::Group& group);
 

@@ -53,9 +53,11 @@ int64_t visible_gpus() {
 
 std::shared_ptr<exec::Device> open_gpu(const job::Job& job, const job::RankPlace& place) {
   auto& cuda = exec::cuda_host();
-  const auto gpus = static_cast<int64_t>(cuda.gpus().found.size());
-  return cuda.device({.index = gpus == 0 ? 0 : gpu_of_rank(gpus, place),
-                      .deterministic = job.cluster.deterministic});
+  const auto gpus = usable_gpus(job.cluster, static_cast<int64_t>(cuda.gpus().found.size()));
+  const auto index =
+      gpus.empty() ? 0 : gpus[static_cast<size_t>(gpu_of_rank(std::ssize(gpus), place))];
+  return cuda.device(
+      {.index = static_cast<int>(index), .deterministic = job.cluster.deterministic});
 }
 
 // Whether every rank of the job has a GPU of its own, wherever it is. All ranks call it.
@@ -105,7 +107,21 @@ void prepare_device(const job::Job& job) {
   }
 }
 
+std::vector<int64_t> usable_gpus(const job::Cluster& cluster, int64_t found) {
+  auto listed = job::devices_of(cluster);
+  if (listed.empty()) {
+    for (int64_t gpu = 0; gpu < found; ++gpu) listed.push_back(gpu);
+  }
+  for (const auto gpu : listed) {
+    if (gpu < found || found == 0) continue;
+    fail("cluster", "cluster.devices lists GPUs of this host, which has {}, but got {}", found,
+         gpu);
+  }
+  return listed;
+}
+
 int64_t default_ranks(const job::Job& job) {
+  if (const auto listed = job::devices_of(job.cluster); !listed.empty()) return std::ssize(listed);
   const auto& device = job.cluster.device;
   if (device == "cpu" || !exec::gpu_driver_present()) return 1;
   if (device.empty() && !exec::cuda_part_present()) return 1;

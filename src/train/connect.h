@@ -28,12 +28,16 @@ bool uses_gpu(const job::Job& job, bool tell = true);
 // anything else asks LibTorch for CUDA. What fails here is said by those who need it.
 void prepare_device(const job::Job& job);
 
-// Returns how many ranks the job has where nothing else says it: one for each GPU that this process
-// may use where it computes on GPUs, else 1. Asks the system and not CUDA, which forked ranks could
-// not use after their parent has.
+// Returns how many ranks the job has where nothing else says it: one for each of cluster.devices;
+// or for each GPU that this process may use where it computes on GPUs; else 1. Asks the system and
+// not CUDA, which forked ranks could not use after their parent has.
 int64_t default_ranks(const job::Job& job);
 
-// Returns which of the host's GPUs the rank takes: one for each rank, or the only one for all of
+// Returns which of the host's GPUs its ranks take: those of cluster.devices, else all. Throws Error
+// for one that the host does not have.
+std::vector<int64_t> usable_gpus(const job::Cluster& cluster, int64_t found);
+
+// Returns which of these GPUs the rank takes: one for each rank, or the only one for all of
 // them. Throws Error where there are several, but fewer than ranks.
 int gpu_of_rank(int64_t gpus, const job::RankPlace& place);
 

@@ -7,9 +7,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "job/job.h"
 #include "mesh/placement.h"
+#include "plan/plan.h"
 
 namespace perigee {
 
@@ -40,18 +42,31 @@ struct Data {
   int64_t vocab = 0;  // of the tokenizer; 0: not text
 };
 
-// Opens the job's data. Throws Error naming the file for files that are damaged, too short for one
-// sample, or hold token ids beyond the model's vocabulary.
-Data open_data(const job::Job& job);
+// How a step's samples are cut: into so many microbatches, and each of those into blocks of as many
+// samples, one for each of the ranks that the batch is over (all copies of the model together).
+struct Cut {
+  int64_t microbatches = 1, ranks = 1;
+  bool tell = true;  // warn of files that nobody has for himself
+};
 
-// A sample number's place in the training order: sample i of the run is window permutation(epoch, i
-// mod n) of n.
-int64_t shuffled(int64_t sample, int64_t count, uint64_t seed);
+// Returns how the plan cuts them.
+Cut cut_of(const plan::Plan& plan);
+
+// Opens the job's data. `cut` matters for data.slice_files alone. Throws Error naming the file for
+// files that are damaged, too short for one sample, or hold token ids beyond the model's
+// vocabulary.
+Data open_data(const job::Job& job, Cut cut = {});
+
+// Returns the files that each of so many ranks has by data.slice_files and data.left_over; nothing
+// where no file is anyone's own.
+std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>& files,
+                                                 const std::string& left_over, int64_t ranks);
 
 // The sources that open_data picks from.
-Data open_tokens(const job::Job& job);     // data.text, data.tokens
-Data open_tensors(const job::Job& job);    // data.tensors
-Data open_synthetic(const job::Job& job);  // data.synthetic
+Data open_tokens(const job::Job& job);           // data.text, data.tokens
+Data open_tensors(const job::Job& job);          // data.tensors
+Data open_synthetic(const job::Job& job);        // data.synthetic
+Data open_slices(const job::Job& job, Cut cut);  // data.slice_files
 
 }  // namespace train
 }  // namespace perigee

@@ -166,7 +166,7 @@ GradientCheck check_gradients(const Planned& planned, double tolerance) {
   step.spec.clip_norm.reset();
   step.spec.groups.clear();
   step.values = first_values(planned, step.job);
-  step.batch = open_data(step.job).training->at(1, {0, step.job.batch.global});
+  step.batch = open_data(step.job, cut_of(plan)).training->at(1, {0, step.job.batch.global});
 
   exec::install_allocator();
   at::set_num_threads(1);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "compile/fp8.h"
 #include "compile/stage_inputs.h"
 #include "compile/tensor_step.h"
 #include "plan/units.h"
@@ -40,7 +41,7 @@ std::vector<std::string> states_of(const compile::StepSpec& spec,
   return names;
 }
 
-// Appends what lies in pieces: states of all units, parameters of those of level 3.
+// Appends what lies in pieces: states of all units, parameters of those that store them so.
 void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile::StepSpec& spec,
                 const compile::StageInputs& stages, std::vector<Holding>& all) {
   std::map<std::string, size_t> known;
@@ -50,7 +51,7 @@ void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile
     for (const auto& flat : plan::flats(plan, held, rank)) {
       for (const auto& member : flat.members) {
         std::vector<std::string> names;
-        if (flat.unit->level == 3) names.push_back(member.name);
+        if (flat.in_parts) names.push_back(member.name);
         if (is_trained(graph, spec, member.name)) {
           for (const auto& state : states_of(spec, by_tensor, member.name)) {
             names.push_back(state + ":" + member.name);
@@ -131,7 +132,7 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     for (const auto& flat : plan::flats(plan, held, rank)) {
       for (const auto& member : flat.members) {
         states_in_parts.insert(member.name);
-        if (flat.unit->level == 3) in_parts.insert(member.name);
+        if (flat.in_parts) in_parts.insert(member.name);
       }
     }
     if (!plan.pipeline.cuts()) break;
@@ -172,14 +173,16 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
       add({name, dtype, type.shape, {}}, placements);
     }
   }
-  // States of no parameter, which all ranks have.
+  // States of no parameter, which all ranks have, or each an element of.
+  const mesh::Placements whole(plan.mesh.axes.size());
+  const auto of_fp8 = compile::place_fp8_states(plan);
   for (const auto& binding : program.bindings) {
     if (binding.kind != Kind::state) continue;
     if (graph.find_input(binding.name.substr(binding.name.find(':') + 1))) continue;
-    const mesh::Placements whole(plan.mesh.axes.size());
-    for (auto& holding : holdings_of(part_of_binding(program, binding), whole, plan.mesh)) {
-      all.push_back(std::move(holding));
-    }
+    auto part = part_of_binding(program, binding);
+    part.ranges.clear();
+    const auto& placed = part.name.starts_with(compile::kFp8History) ? of_fp8 : whole;
+    for (auto& holding : holdings_of(part, placed, plan.mesh)) all.push_back(std::move(holding));
   }
   add_pieces(graph, plan, spec, stages, all);
   add_copies(plan, step, all);

@@ -5,6 +5,10 @@
 #include <c10/util/Logging.h>
 #include <torch/nn/module.h>
 
+#include <exception>
+#include <mutex>
+#include <thread>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -42,9 +46,9 @@ namespace {
 
 // What one rank of any command has open.
 struct Session {
-  Session(const Task& task, const job::RankPlace& place)
+  Session(const Task& task, Connection met)
       : job(completed(task)),
-        connection(connect(job, place)),
+        connection(std::move(met)),
         communicator(connection.communicator.get()),
         database(profile_of(job)),
         traces(database, static_cast<int>(job.cluster.threads), connection.device) {
@@ -61,11 +65,12 @@ struct Session {
   std::unique_ptr<RankTrainer> trainer;
 };
 
-// Runs `body` on a session. What a rank has open when it fails stays so until its process ends:
-// transfers that hang may still write to its memory, and waiting for them takes another time-out.
+// Runs `body` on a rank's session. What a rank has open when it fails stays so until its process
+// ends: transfers that hang may still write to its memory, and waiting for them takes another
+// time-out.
 template <class Body>
-auto run_session(const Task& task, const job::RankPlace& place, const Body& body) {
-  auto session = std::make_unique<Session>(task, place);
+auto run_rank(const Task& task, Connection connection, const Body& body) {
+  auto session = std::make_unique<Session>(task, std::move(connection));
   try {
     return body(*session);
   } catch (const std::exception& error) {
@@ -73,6 +78,36 @@ auto run_session(const Task& task, const job::RankPlace& place, const Body& body
     [[maybe_unused]] const auto* open = session.release();
     throw;
   }
+}
+
+// The same for the rank of that place, or for all ranks as threads of this process
+// (cluster.in_process); then returns what rank 0 does. Rethrows the first error.
+template <class Body>
+auto run_session(const Task& task, const job::RankPlace& place, const Body& body) {
+  const auto job = completed(task);
+  if (!job.cluster.in_process || place.world == 1) {
+    return run_rank(task, connect(job, place), body);
+  }
+  auto connections = connect_threads(job, place.world);
+  std::exception_ptr first;
+  std::mutex mutex;
+  const auto guarded = [&](size_t rank, const auto& use) {
+    try {
+      use(run_rank(task, connections[rank], body));
+    } catch (...) {
+      std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  for (size_t rank = 1; rank < connections.size(); ++rank) {
+    others.emplace_back([&, rank] { guarded(rank, [](auto&&) {}); });
+  }
+  decltype(run_rank(task, connections[0], body)) result;
+  guarded(0, [&](auto&& mine) { result = std::move(mine); });
+  for (auto& thread : others) thread.join();
+  if (first) std::rethrow_exception(first);
+  return result;
 }
 
 class TorchHost : public Host {
@@ -83,7 +118,7 @@ class TorchHost : public Host {
     auto job = completed(task);
     auto with_job = task;
     with_job.job = job;
-    auto planned = plan_task(with_job);
+    auto planned = plan_task(with_job, "", /*foretold=*/true);
     if (!planned.predicted) predict_known(planned, job);
     PlanResult result{planned.captured.graph, planned.plan, ""};
     if (task.report) result.report = page_of(planned, job, task.runtime_folder);
@@ -92,7 +127,10 @@ class TorchHost : public Host {
 
   void train(const Task& task, const job::RankPlace& place,
              const std::function<bool()>& stop) override {
-    run_session(task, place, [&](Session& session) { train(task, session, stop); });
+    run_session(task, place, [&](Session& session) {
+      train(task, session, stop);
+      return std::string();
+    });
   }
 
   GradientReport check_gradients(const Task& task, double tolerance) override {
@@ -114,15 +152,21 @@ class TorchHost : public Host {
     return run_session(task, place, [&](Session& session) {
       std::shared_ptr<const Source> source;
       const auto& shared = plan_session(task, session, "", source);
-      const auto programs = compile::compile_all(
-          shared.training, shared.plan, step_spec(session.job, shared.training), session.traces);
+      const auto spec = step_spec(session.job, shared.training);
+      const auto programs =
+          compile::compile_all(shared.training, shared.plan, spec, session.traces);
+      session.trainer =
+          std::make_unique<RankTrainer>(shared, session.job, session.connection, session.traces);
+      initialise(*session.trainer, source.get());
+      source.reset();
       profile::TimeDatabase times(
           session.database, profile::device_kind(*session.connection.device,
                                                  static_cast<int>(session.job.cluster.threads)));
-      const bool root = place.rank == 0;
-      const auto done =
-          profile_programs(programs, shared.plan.mesh, session.job, session.connection,
-                           session.traces, times, options, root ? progress : nullptr);
+      const bool root = session.communicator->rank() == 0;
+      const auto done = profile_programs(programs, *session.trainer, shared.plan.mesh, session.job,
+                                         session.connection,
+                                         *open_data(session.job, cut_of(shared.plan)).training,
+                                         times, options, root ? progress : nullptr);
       return root ? describe(done) : std::string();
     });
   }
@@ -147,7 +191,7 @@ class TorchHost : public Host {
     const auto job = completed(task);
     auto with_job = task;
     with_job.job = job;
-    auto planned = plan_task(with_job);
+    auto planned = plan_task(with_job, "", /*foretold=*/true);
     const auto& graph = planned.captured.graph;
     const auto cluster = cluster_of(job, planned.plan.mesh.size(), task.runtime_folder);
     Known known(job);
@@ -306,7 +350,9 @@ class TorchHost : public Host {
     session.trainer =
         std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
     auto& trainer = *session.trainer;
-    auto data = open_data(job);
+    auto cut = cut_of(shared.plan);
+    cut.tell = root;
+    auto data = open_data(job, cut);
     int64_t first = 1;
     if (checkpoint.empty()) {
       initialise(trainer, source.get());
@@ -339,13 +385,22 @@ class TorchHost : public Host {
     }
     LoopHooks hooks;
     hooks.stop = stop;
+    const bool given = shared.plan.precision.loss_scale.kind == plan::LossScale::Kind::given;
+    if (given) {
+      hooks.before = [&](int64_t step) {
+        const auto scale = root ? strategy.ask("loss_scale", step) : 0;
+        trainer.set_loss_scale(share_number(scale, *everyone(communicator)));
+      };
+    }
     const bool observed = strategy.observes("step");
+    const auto buckets = observed ? compile::bucket_names(trainer.executor().program())
+                                  : std::map<compile::ValueId, compile::BucketNames>();
     trainer.executor().record(observed);
     hooks.report = [&](const StepMetrics& step) {
       metrics->write(step);
       progress->step(step);
       if (!observed) return;
-      strategy.notify("step", step_report(step, trainer.executor().intervals()));
+      strategy.notify("step", step_report(step, trainer.executor().intervals(), buckets));
       trainer.executor().record(true);
     };
     hooks.checkpoint = [&](int64_t step) {
@@ -395,7 +450,9 @@ class TorchHost : public Host {
     auto& trainer = *session.trainer;
     const Checkpoint from(folder);
     trainer.load(from);
-    auto data = open_data(session.job);
+    auto cut = cut_of(shared.plan);
+    cut.tell = session.communicator->rank() == 0;
+    auto data = open_data(session.job, cut);
     if (data.validation.batches == 0) {
       fail("data",
            "evaluation needs a held-back global batch, but data.validation = {} leaves none: raise "

@@ -76,13 +76,15 @@ struct SampleOptions {
 class Host {
  public:
   virtual ~Host() = default;
-  // Returns how many ranks the job has where nothing else says it: one for each GPU of this host
-  // where it computes on GPUs, else 1. Does not use CUDA, so ranks may be forked afterwards.
+  // Returns how many ranks the job has where nothing else says it: one for each of cluster.devices,
+  // or for each GPU of this host where it computes on GPUs, else 1. Does not use CUDA, so ranks may
+  // be forked afterwards.
   virtual int64_t default_ranks(const job::Job& job) = 0;
   // Captures the job's model and makes the plan. Takes no time measurements and runs no step.
   virtual PlanResult plan(const Task& task) = 0;
   // Runs one rank until training ends, `stop_requested` says so, or an Error. Rank 0 writes the
-  // run's folder.
+  // run's folder. With cluster.in_process this and the commands below run all ranks of place.world
+  // as threads; what a rank returns is rank 0's.
   virtual void train(const Task& task, const job::RankPlace& place,
                      const std::function<bool()>& stop_requested) = 0;
   // Runs the gradients of the job's first step both ways (train/gradient_check.h), all ranks in

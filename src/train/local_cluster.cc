@@ -56,7 +56,12 @@ cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
     return cluster;
   }
   auto cluster = common_gpus(ranks);
-  cluster.devices.front().memory = static_cast<double>(found.front().memory);
+  auto& device = cluster.devices.front();
+  const auto& gpu = found.front();
+  device.memory = static_cast<double>(gpu.memory);
+  if (gpu.major > 8 || (gpu.major == 8 && gpu.minor >= 9)) {
+    device.peak[graph::DType::float8_e4m3] = 2 * device.peak_of(graph::DType::bfloat16);
+  }
   return cluster;
 }
 
@@ -75,6 +80,20 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
   const auto memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   return cost::cpu_cluster(ranks, memory);
+}
+
+bool multiplies_eight_bits(const job::Job& job, bool foretold, const std::string& runtime_folder) {
+  if (foretold && !job.cluster.file.empty()) {
+    const auto cluster = cost::load_cluster(cost::find_cluster(job.cluster.file, runtime_folder));
+    return cost::multiplies_eight_bits(cluster);
+  }
+  if (!uses_gpu(job, /*tell=*/false)) return false;
+  try {
+    const auto found = exec::cuda_host().gpus().found;
+    return !found.empty() && std::ranges::all_of(found, &exec::GpuInfo::multiplies_eight_bits);
+  } catch (const Error&) {
+    return false;  // said by those who need the GPU
+  }
 }
 
 }  // namespace perigee::train

@@ -14,4 +14,9 @@ namespace perigee::train {
 // a named cluster has too few ranks, or none is shipped for the machine's GPU.
 cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder);
 
+// Returns whether all of the job's devices multiply eight-bit floats themselves: those of the
+// cluster that cluster.file names where a plan is `foretold` for it (`peak` has float8_e4m3), else
+// this machine's.
+bool multiplies_eight_bits(const job::Job& job, bool foretold, const std::string& runtime_folder);
+
 }  // namespace perigee::train

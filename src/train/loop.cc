@@ -84,6 +84,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
   const auto steps = job.train.steps;
   for (int64_t step = first; step <= steps && !result.stopped; ++step) {
     const auto step_begin = std::chrono::steady_clock::now();
+    hooks.before(step);
     const auto outcome = trainer.step(step, data);
     exchange.run({hooks.stop(), trainer.step_peak(), trainer.library_bytes()});
     result.stopped = exchange.any_stops() && step < steps;
@@ -99,7 +100,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     StepMetrics metrics;
     metrics.step = step;
     metrics.loss = outcome.loss;
-    metrics.lr = learning_rates(job, step).at("lr.0");
+    metrics.lr = step_scalars(job, step).at("lr.0");
     metrics.grad_norm = outcome.grad_norm;
     metrics.loss_scale = outcome.loss_scale;
     metrics.skipped = outcome.skipped;
@@ -117,6 +118,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
       metrics.val_loss = validate(trainer, job, validation);
     }
     if (communicator.rank() == 0) hooks.report(metrics);
+    if (job.train.forward_only) continue;  // nothing has changed
     if (result.stopped ? job.train.checkpoint_when_stopped
                        : due(job.train.checkpoint_every) || step == steps) {
       hooks.checkpoint(step);

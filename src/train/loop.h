@@ -14,6 +14,8 @@
 namespace perigee::train {
 
 struct LoopHooks {
+  // Every rank, before each step.
+  std::function<void(int64_t step)> before = [](int64_t) {};
   // Asked on every rank after each step: stop? One yes stops all ranks there.
   std::function<bool()> stop = [] { return false; };
   // Rank 0, after each step.

@@ -60,10 +60,11 @@ std::string to_json(const StepMetrics& m) {
   return line + "}";
 }
 
-std::string step_report(const StepMetrics& metrics,
-                        const std::vector<compile::Interval>& intervals) {
+std::string step_report(const StepMetrics& metrics, const std::vector<compile::Interval>& intervals,
+                        const std::map<compile::ValueId, compile::BucketNames>& buckets) {
   auto report = nlohmann::json::parse(to_json(metrics));
-  auto& sections = report["sections"] = nlohmann::json::array();
+  report["sections"] = report["collectives"] = nlohmann::json::array();
+  auto& sections = report["sections"];
   if (intervals.empty()) return report.dump();
   struct Span {
     std::string name;
@@ -90,6 +91,23 @@ std::string step_report(const StepMetrics& metrics,
                         {"begin", 1e-9 * double(span.begin - origin)},
                         {"end", 1e-9 * double(span.end - origin)},
                         {"busy", 1e-9 * double(span.busy)}});
+  }
+  std::vector<std::pair<const compile::Interval*, const compile::BucketNames*>> sent;
+  for (const auto& interval : intervals) {
+    const auto bucket = buckets.find(interval.operand);
+    if (interval.stream > 0 && bucket != buckets.end()) {
+      sent.emplace_back(&interval, &bucket->second);
+    }
+  }
+  std::stable_sort(sent.begin(), sent.end(),
+                   [](const auto& a, const auto& b) { return a.first->begin < b.first->begin; });
+  for (const auto& [interval, bucket] : sent) {
+    report["collectives"].push_back({{"what", bucket->gradients ? "gradients" : "parameters"},
+                                     {"parameters", bucket->parameters},
+                                     {"op", interval->name},
+                                     {"microbatch", interval->microbatch},
+                                     {"begin", 1e-9 * double(interval->begin - origin)},
+                                     {"end", 1e-9 * double(interval->end - origin)}});
   }
   return report.dump();
 }

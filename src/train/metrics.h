@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "compile/bucket_names.h"
 #include "compile/timeline.h"
 
 namespace perigee::train {
@@ -29,9 +31,11 @@ struct StepMetrics {
 // Returns what a strategy's function for the event "step" gets, as JSON: the line of metrics, and
 // `sections`, a list of {name, microbatch, begin, end, busy}: what rank 0 ran of the program's
 // sections, in the order in which they began, in seconds from the first on; `busy` is what ops
-// took.
-std::string step_report(const StepMetrics& metrics,
-                        const std::vector<compile::Interval>& intervals);
+// took; and `collectives`, a list of {what, parameters, op, microbatch, begin, end}: buckets and
+// units that were reduced (`what` is "gradients") or gathered ("parameters"), as their transfers
+// began.
+std::string step_report(const StepMetrics& metrics, const std::vector<compile::Interval>& intervals,
+                        const std::map<compile::ValueId, compile::BucketNames>& buckets);
 
 // The whole run, measured beside predicted.
 struct Summary {

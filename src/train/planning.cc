@@ -11,6 +11,7 @@
 #include "methods/method.h"
 #include "train/auto_plan.h"
 #include "train/connect.h"
+#include "train/local_cluster.h"
 #include "train/step_spec.h"
 
 namespace perigee {
@@ -95,6 +96,15 @@ void check_set(const methods::Strategy& strategy, const Job& job) {
   }
 }
 
+// What a method could not carry out on this device or model it says once.
+void tell_left_out(const plan::Plan& plan) {
+  for (const auto& decision : plan.decisions) {
+    if (decision.sentence.starts_with("left out: ")) {
+      log::warn("{}: {}", decision.by, decision.sentence);
+    }
+  }
+}
+
 }  // namespace
 
 Strategy Strategy::file(const std::string& path, const ScriptOptions& options) {
@@ -136,6 +146,11 @@ bool Strategy::observes(const std::string& event) const {
   return impl_->script && impl_->script->observes(event);
 }
 
+double Strategy::ask(const std::string& event, int64_t step) const {
+  if (impl_->script) return impl_->script->ask(event, step);
+  fail("strategy", "the plan needs a strategy script with an event {}, but there is none", event);
+}
+
 void Strategy::notify(const std::string& event, const std::string& report) const {
   if (impl_->script) impl_->script->notify(event, nlohmann::json::parse(report));
 }
@@ -152,14 +167,16 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
   request.micro_batch = job.batch.micro;
   request.world = world.size > 0 ? world.size : std::max<int64_t>(1, job.cluster.ranks);
   request.world_given = world.size > 0 || job.cluster.ranks > 0;
+  request.eight_bits = train::multiplies_eight_bits(job, world.foretold, world.runtime_folder);
   std::unique_ptr<train::AutoPlanner> planner;
   if (Resolver::is_auto(strategy) || Resolver::is_function(strategy)) {
-    planner =
-        std::make_unique<train::AutoPlanner>(source, job, request.world, world.runtime_folder);
+    planner = std::make_unique<train::AutoPlanner>(source, job, request.world, world.runtime_folder,
+                                                   request.eight_bits);
   }
   if (Resolver::is_auto(strategy)) {
     auto found = std::make_shared<search::Found>(planner->find(nlohmann::json::object()));
-    const auto& captured = source->at(methods::graph_batch(found->plan, request));
+    const auto& captured =
+        source->at(methods::graph_batch(found->plan, request), job.train.forward_only);
     auto plan = found->plan;
     return {std::move(source),  captured,         std::move(plan), job,
             /*predicted=*/true, std::move(found), strategy};
@@ -170,16 +187,17 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
   auto samples = job.batch.micro > 0 ? std::min(job.batch.global, job.batch.micro * request.world)
                                      : job.batch.global;
   for (int tries = 0;; ++tries) {
-    const auto resolved =
-        Resolver::resolve(strategy, about, source->at(samples).graph, planner.get());
+    const auto resolved = Resolver::resolve(
+        strategy, about, source->at(samples, job.train.forward_only).graph, planner.get());
     // Behind that: a planner captures too.
-    const auto& captured = source->at(samples);
+    const auto& captured = source->at(samples, job.train.forward_only);
     request.graph = &captured.graph;
     auto plan = methods::make_plan(resolved, request);
     const auto wanted = methods::graph_batch(plan, request);
     if (wanted == samples) {
       check_set(resolved, job);
       for (const auto& warning : resolved.warnings) log::warn("{}", warning);
+      tell_left_out(plan);
       plan::verify(plan, captured.graph);
       if (request.world_given && plan.mesh.size() != request.world) {
         fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",

@@ -69,6 +69,9 @@ class Strategy {
   // Whether its script has a function for this event of training; calls it with a report (JSON
   // text). Throws Error with the script's line.
   bool observes(const std::string& event) const;
+  // Returns the number that the function for the event answers for a step. Throws Error where there
+  // is no such function, or it answers none.
+  double ask(const std::string& event, int64_t step) const;
   void notify(const std::string& event, const std::string& report) const;
 
  private:
@@ -92,6 +95,7 @@ struct Planned {
 struct World {
   int64_t size = 0;
   std::string runtime_folder;  // what ships, for "auto"; "" for none
+  bool foretold = false;       // the plan is for cluster.file's devices, which need not be here
 };
 
 // Captures the model at the size that the strategy's plan needs and makes the plan. Takes no time

@@ -1,11 +1,13 @@
 #include "train/profiling.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
@@ -15,48 +17,68 @@
 #include "profile/measure.h"
 #include "search/op_cost.h"
 #include "train/blueprint.h"
+#include "train/rehearsal.h"
+#include "train/step_times.h"
 
 namespace perigee::train {
 namespace {
 
+using Json = nlohmann::json;
 using cost::CollectiveKind;
 using exec::Collective;
 
-constexpr int kRounds = 15;
+constexpr int kRounds = 8;                   // of a collective by itself
+constexpr int64_t kFewest = 6, kMost = 40;   // steps
+constexpr double kPrecision = 0.01;          // of all ops' times together
+constexpr int64_t kOtherElements = 1 << 21;  // that a rank works on before a collective
 constexpr double kLeastBytes = 256, kMostBytes = 64 << 20;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Distinct op instances, by key.
-std::map<std::string, compile::OpInstance> instances_of(const compile::Programs& programs) {
-  std::map<std::string, compile::OpInstance> instances;
-  for (const auto& program : programs.programs) {
-    for (const auto& section : program.sections) {
-      for (const auto& instruction : section.instructions) {
-        if (instruction.kind != compile::Instruction::Kind::op) continue;
-        auto instance = search::instance_of(program, instruction);
-        auto key = compile::key(instance);
-        instances.try_emplace(std::move(key), std::move(instance));
-      }
+// The keys of a program's ops.
+std::set<std::string> instances_of(const compile::Program& program) {
+  std::set<std::string> keys;
+  for (const auto& section : program.sections) {
+    for (const auto& instruction : section.instructions) {
+      if (instruction.kind != compile::Instruction::Kind::op) continue;
+      keys.insert(compile::key(search::instance_of(program, instruction)));
     }
   }
-  return instances;
+  return keys;
 }
 
-// The largest bytes of each kind and size of group.
-std::map<std::pair<CollectiveKind, int64_t>, double> exchanges_of(const compile::Programs& programs,
-                                                                  const mesh::Mesh& mesh) {
-  std::map<std::pair<CollectiveKind, int64_t>, double> exchanges;
+// Returns the ops that are to be measured, and counts all and those that are known.
+std::set<std::string> missing(const compile::Programs& programs, profile::TimeDatabase& times,
+                              bool again, Profiled& done) {
+  std::set<std::string> keys;
+  for (const auto& program : programs.programs) keys.merge(instances_of(program));
+  done.ops = std::ssize(keys);
+  if (!again) std::erase_if(keys, [&](const auto& key) { return times.op(key).has_value(); });
+  done.known = done.ops - std::ssize(keys);
+  return keys;
+}
+
+// A kind of collective over so many ranks.
+using Kind = std::pair<CollectiveKind, int64_t>;
+using PointsByKind = std::map<Kind, profile::Points>;
+
+Kind kind_of(const search::Exchange& exchange) {
+  return {exchange.kind, std::ssize(exchange.ranks)};
+}
+
+// The bytes that each kind moves.
+std::map<Kind, std::set<double>> exchanges_of(const compile::Programs& programs,
+                                              const mesh::Mesh& mesh) {
+  std::map<Kind, std::set<double>> exchanges;
   for (const auto& program : programs.programs) {
     for (const auto& section : program.sections) {
       for (const auto& instruction : section.instructions) {
         if (instruction.kind != compile::Instruction::Kind::collective) continue;
         const auto exchange = search::exchange_of(program, instruction, mesh, program.rank);
         if (exchange.copies || exchange.ranks.size() < 2) continue;
-        auto& bytes = exchanges[{exchange.kind, static_cast<int64_t>(exchange.ranks.size())}];
-        bytes = std::max(bytes, exchange.bytes);
+        exchanges[kind_of(exchange)].insert(exchange.bytes);
       }
     }
   }
@@ -118,28 +140,151 @@ exec::Transfer transfer_of(CollectiveKind kind, int64_t elements, exec::Group& g
   return t;
 }
 
-// Returns nothing for an op that cannot be run by itself.
-std::optional<profile::Measured> measure_op(const compile::OpInstance& instance,
-                                            compile::TraceSource& traces,
-                                            const std::shared_ptr<exec::Device>& device,
-                                            int threads) {
-  try {
-    return profile::measure(instance, traces, device, threads);
-  } catch (const std::exception& error) {
-    log::debug("profile: {} is not measured: {}", instance.op, error.what());
-    return std::nullopt;
+// Whether the ops' times are known well enough.
+bool enough(const StepTimes& times) {
+  if (times.steps() < kFewest) return false;
+  if (times.steps() >= kMost) return true;
+  // Their errors are not each other's.
+  double seconds = 0, squares = 0;
+  for (const auto& [key, time] : times.ops()) {
+    const auto samples = static_cast<double>(time.samples);
+    seconds += time.seconds * samples;
+    squares += time.interval * time.interval * samples * samples;
   }
+  return std::sqrt(squares) <= kPrecision * seconds;
+}
+
+// Adds what was measured to the database and to what was done. Ops that are known are left as they
+// are.
+void keep(const std::map<std::string, profile::Measured>& measured,
+          const std::set<std::string>& wanted, profile::TimeDatabase& times, Profiled& done) {
+  for (const auto& [key, time] : measured) {
+    if (!wanted.contains(key)) continue;
+    times.put(key, time);
+    ++done.measured;
+    done.widest = std::max(done.widest, time.interval / time.seconds);
+  }
+}
+
+// Measures wanted ops on this rank alone, one program after the other, until `end`.
+void rehearse(const compile::Programs& programs, const mesh::Mesh& mesh, const job::Job& job,
+              const std::shared_ptr<exec::Device>& device, DataSource* data,
+              std::set<std::string> wanted, profile::TimeDatabase& times, double end,
+              Profiled& done) {
+  for (const auto& program : programs.programs) {
+    if (now() >= end) return;
+    const auto keys = instances_of(program);
+    if (std::none_of(keys.begin(), keys.end(),
+                     [&](const auto& key) { return wanted.contains(key); })) {
+      continue;
+    }
+    try {
+      Rehearsal rehearsal(program, mesh, device, job, data);
+      StepTimes steps(rehearsal.program(), mesh);
+      rehearsal.run();  // warm-up
+      do {
+        steps.add(rehearsal.run());
+      } while (now() < end && !enough(steps));
+      const auto measured = steps.ops();
+      keep(measured, wanted, times, done);
+      for (const auto& [key, time] : measured) wanted.erase(key);
+    } catch (const std::exception& error) {
+      log::warn("ops are not measured, their times stay estimates: {}", error.what());
+    }
+  }
+}
+
+// What a rank's program took, as text for rank 0.
+std::string print(const StepTimes& times) {
+  auto ops = Json::object();
+  for (const auto& [key, time] : times.ops()) {
+    ops[key] = {time.seconds, time.interval, time.samples};
+  }
+  auto exchanges = Json::array();
+  for (const auto& [exchange, seconds] : times.exchanges()) {
+    exchanges.push_back({{"group", fmt::format("{} {}", exchange.stream, exchange.ranks)},
+                         {"kind", exchange.kind},
+                         {"ranks", exchange.ranks.size()},
+                         {"bytes", exchange.bytes},
+                         {"seconds", seconds}});
+  }
+  return Json{{"ops", std::move(ops)}, {"exchanges", std::move(exchanges)}}.dump();
+}
+
+// A mean of medians.
+struct Mean {
+  profile::Measured sum;
+  int64_t count = 0;
+  void add(const profile::Measured& one) {
+    sum.seconds += one.seconds;
+    sum.interval += one.interval;
+    sum.samples += one.samples;
+    ++count;
+  }
+  profile::Measured get() const {
+    const auto n = static_cast<double>(count);
+    return {sum.seconds / n, sum.interval / n, sum.samples};
+  }
+};
+
+// Returns the mean of the ranks' times of each op.
+std::map<std::string, profile::Measured> join_ops(const std::vector<Json>& ranks) {
+  std::map<std::string, Mean> means;
+  for (const auto& rank : ranks) {
+    for (const auto& [key, time] : rank["ops"].items()) {
+      means[key].add({time[0].get<double>(), time[1].get<double>(), time[2].get<int64_t>()});
+    }
+  }
+  std::map<std::string, profile::Measured> ops;
+  for (const auto& [key, mean] : means) ops[key] = mean.get();
+  return ops;
+}
+
+// A collective takes as long as it does on the last rank that comes to it. Returns the mean over
+// all of a kind that move as many bytes.
+PointsByKind join_exchanges(const std::vector<Json>& ranks) {
+  struct Meeting {
+    Kind kind;
+    double bytes = 0;
+    std::vector<double> seconds;  // by round
+  };
+  std::map<std::pair<std::string, int64_t>, Meeting> meetings;
+  for (const auto& rank : ranks) {
+    std::map<std::string, int64_t> counts;
+    for (const auto& exchange : rank["exchanges"]) {
+      const auto group = exchange["group"].get<std::string>();
+      const auto seconds = exchange["seconds"].get<std::vector<double>>();
+      auto& meeting = meetings[{group, counts[group]++}];
+      if (meeting.seconds.empty()) {
+        meeting = {{exchange["kind"].get<CollectiveKind>(), exchange["ranks"].get<int64_t>()},
+                   exchange["bytes"].get<double>(),
+                   seconds};
+      }
+      for (size_t round = 0; round < seconds.size(); ++round) {
+        meeting.seconds[round] = std::min(meeting.seconds[round], seconds[round]);
+      }
+    }
+  }
+  std::map<Kind, std::map<double, Mean>> means;
+  for (const auto& [place, meeting] : meetings) {
+    if (meeting.seconds.empty()) continue;
+    means[meeting.kind][meeting.bytes].add(profile::median_of(meeting.seconds));
+  }
+  PointsByKind points;
+  for (const auto& [kind, by_bytes] : means) {
+    for (const auto& [bytes, mean] : by_bytes) points[kind][bytes] = mean.get();
+  }
+  return points;
 }
 
 class Profiling {
  public:
-  Profiling(const job::Job& job, const Connection& connection, compile::TraceSource& traces,
-            profile::TimeDatabase& times, const ProfileOptions& options)
+  Profiling(const job::Job& job, const Connection& connection, profile::TimeDatabase& times,
+            const ProfileOptions& options)
       : job_(job),
         connection_(connection),
-        traces_(traces),
         times_(times),
-        options_(options),
+        again_(options.again || job.profile.again),
         root_(connection.communicator->rank() == 0),
         group_(everyone(*connection.communicator)),
         end_(now() + options.seconds) {}
@@ -147,66 +292,105 @@ class Profiling {
   // Rank 0 decides what is measured.
   bool all_agree(bool go) { return share_text(root_ && go ? "y" : "n", *group_) == "y"; }
 
-  void op(const std::string& key, const compile::OpInstance& instance, Profiled& done) {
-    ++done.ops;
-    const bool known = !options_.again && times_.op(key).has_value();
-    if (known) ++done.known;
+  // Has all ranks train.
+  void programs(const compile::Programs& programs, RankTrainer& trainer, const mesh::Mesh& mesh,
+                DataSource& data, Profiled& done) {
+    const auto wanted = missing(programs, times_, again_, done);
+    bool known = wanted.empty();
+    for (const auto& [kind, sizes] : exchanges_of(programs, mesh)) {
+      if (kind.first == CollectiveKind::message) continue;
+      for (const double bytes : sizes) {
+        known = known && !again_ && times_.knows(kind.first, kind.second, bytes);
+      }
+    }
     if (!all_agree(!known && now() < end_)) {
-      if (!known) ++done.unmeasured;
+      done.unmeasured = std::ssize(wanted);
       return;
     }
-    const auto measured =
-        measure_op(instance, traces_, connection_.device, static_cast<int>(job_.cluster.threads));
-    if (!measured) {
-      ++done.unmeasured;
+    if (!job_.profile.parallel) {
+      if (root_) {
+        rehearse(programs, mesh, job_, connection_.device, &data, wanted, times_, end_, done);
+      }
+      group_->run({.kind = Collective::Kind::barrier});
+      done.unmeasured = std::ssize(wanted) - done.measured;
       return;
     }
-    ++done.measured;
-    done.widest = std::max(done.widest, measured->interval / measured->seconds);
-    if (root_) times_.put(key, *measured);
+    StepTimes times(trainer.executor().program(), mesh);
+    // The first step is a warm-up.
+    trainer.step(1, data);
+    int64_t step = 1;
+    bool goes = true;
+    while (goes) {
+      trainer.executor().record(true);
+      trainer.step(++step, data);
+      times.add(trainer.executor().intervals());
+      goes = all_agree(now() < end_ && !enough(times));
+    }
+    std::vector<Json> ranks;
+    for (const auto& text : gather_texts(print(times), *group_)) ranks.push_back(Json::parse(text));
+    if (root_) {
+      keep(join_ops(ranks), wanted, times_, done);
+      for (const auto& [kind, points] : join_exchanges(ranks)) {
+        times_.put(kind.first, kind.second, points);
+      }
+    }
+    done.unmeasured = std::ssize(wanted) - done.measured;
   }
 
-  void collective(CollectiveKind kind, int64_t ranks, double most, Profiled& done) {
-    const bool known = !options_.again && times_.collective(kind, ranks, 1).has_value();
+  void collective(const Kind& what, double most, Profiled& done) {
+    const auto [kind, ranks] = what;
+    const bool known = !again_ && times_.collective(kind, ranks, 1).has_value();
     if (!all_agree(!known && now() < end_)) return;
     std::vector<int64_t> members(static_cast<size_t>(ranks));
     std::iota(members.begin(), members.end(), 0);
     if (connection_.tensors->rank() < ranks) {
       const auto group = connection_.tensors->group(fmt::format("profile.{}", ranks), members);
-      std::vector<std::pair<double, profile::Measured>> points;
+      profile::Points points;
       for (double bytes = kLeastBytes;; bytes *= 8) {
         bytes = std::min({bytes, std::max(most, kLeastBytes), kMostBytes});
         const auto elements = std::max<int64_t>(1, static_cast<int64_t>(bytes) / 4 / ranks) * ranks;
-        points.emplace_back(static_cast<double>(elements) * 4, point(kind, elements, *group));
+        points[static_cast<double>(elements) * 4] = point(kind, elements, *group);
         if (bytes >= std::min(most, kMostBytes)) break;
       }
-      if (root_) times_.put(kind, ranks, profile::fit(points));
+      if (root_) times_.put(kind, ranks, points);
       ++done.collectives;
     }
     group_->run({.kind = Collective::Kind::barrier});
   }
 
  private:
+  // Returns what the last rank to come waits, a message's receiver; behind work that leaves the
+  // caches as a step does.
   profile::Measured point(CollectiveKind kind, int64_t elements, exec::Group& group) {
-    auto transfer = transfer_of(kind, elements, group, connection_.device->place());
+    const auto place = connection_.device->place();
+    auto transfer = transfer_of(kind, elements, group, place);
+    const auto others = at::ones({kOtherElements}, at::TensorOptions().device(place));
+    const auto taken = at::zeros({1}, at::TensorOptions().device(place).dtype(at::kDouble));
+    const bool message = kind == CollectiveKind::message;
     const auto run = [&] {
-      group.run({.kind = Collective::Kind::barrier});
+      others.neg_();
+      connection_.device->synchronize([] {});
+      if (message) group.run({.kind = Collective::Kind::barrier});
       const double begin = now();
       group.start_flat(transfer)->wait();
       connection_.device->synchronize([] {});
-      return now() - begin;
+      taken.fill_(now() - begin);
+      group.run({.kind = Collective::Kind::all_reduce,
+                 .input = taken,
+                 .output = taken,
+                 .reduce = message ? mesh::Reduce::max : mesh::Reduce::min});
+      return taken.item<double>();
     };
     run();
-    run();
-    // All ranks run as often: no budget, which each would see for itself.
-    return profile::median_of(run, {.budget = 0, .precision = 0, .fewest = kRounds});
+    std::vector<double> samples;
+    for (int round = 0; round < kRounds; ++round) samples.push_back(run());
+    return profile::median_of(std::move(samples));
   }
 
   const job::Job& job_;
   const Connection& connection_;
-  compile::TraceSource& traces_;
   profile::TimeDatabase& times_;
-  const ProfileOptions& options_;
+  bool again_;
   bool root_;
   std::shared_ptr<exec::Group> group_;
   double end_;
@@ -214,54 +398,36 @@ class Profiling {
 
 }  // namespace
 
-Profiled profile_programs(const compile::Programs& programs, const mesh::Mesh& mesh,
-                          const job::Job& job, const Connection& connection,
-                          compile::TraceSource& traces, profile::TimeDatabase& times,
+Profiled profile_programs(const compile::Programs& programs, RankTrainer& trainer,
+                          const mesh::Mesh& mesh, const job::Job& job, const Connection& connection,
+                          DataSource& data, profile::TimeDatabase& times,
                           const ProfileOptions& options,
                           const std::function<void(int64_t, int64_t)>& progress) {
   const double begin = now();
   Profiled done;
-  const auto instances = instances_of(programs);
   const auto exchanges = exchanges_of(programs, mesh);
-  const auto all = static_cast<int64_t>(instances.size() + exchanges.size());
-  Profiling profiling(job, connection, traces, times, options);
+  const auto all = std::ssize(exchanges) + 1;
+  Profiling profiling(job, connection, times, options);
   int64_t count = 0;
-  // Collectives first: they are few, and a plan needs all of them.
-  for (const auto& [what, bytes] : exchanges) {
-    profiling.collective(what.first, what.second, bytes, done);
+  // By themselves first: what the programs' own take replaces that.
+  for (const auto& [kind, sizes] : exchanges) {
+    profiling.collective(kind, *sizes.rbegin(), done);
     if (progress) progress(++count, all);
   }
-  for (const auto& [key, instance] : instances) {
-    profiling.op(key, instance, done);
-    if (progress) progress(++count, all);
-  }
+  profiling.programs(programs, trainer, mesh, data, done);
+  if (progress) progress(all, all);
   done.seconds = now() - begin;
   return done;
 }
 
-Profiled profile_ops(const compile::Programs& programs, const job::Job& job,
-                     const std::shared_ptr<exec::Device>& device, compile::TraceSource& traces,
+Profiled profile_ops(const compile::Programs& programs, const mesh::Mesh& mesh, const job::Job& job,
+                     const std::shared_ptr<exec::Device>& device, DataSource* data,
                      profile::TimeDatabase& times, double seconds) {
   const double begin = now();
   Profiled done;
-  for (const auto& [key, instance] : instances_of(programs)) {
-    ++done.ops;
-    if (times.op(key)) {
-      ++done.known;
-      continue;
-    }
-    const auto measured =
-        now() - begin < seconds
-            ? measure_op(instance, traces, device, static_cast<int>(job.cluster.threads))
-            : std::nullopt;
-    if (!measured) {
-      ++done.unmeasured;
-      continue;
-    }
-    ++done.measured;
-    done.widest = std::max(done.widest, measured->interval / measured->seconds);
-    times.put(key, *measured);
-  }
+  const auto wanted = missing(programs, times, /*again=*/false, done);
+  rehearse(programs, mesh, job, device, data, wanted, times, begin + seconds, done);
+  done.unmeasured = std::ssize(wanted) - done.measured;
   done.seconds = now() - begin;
   return done;
 }

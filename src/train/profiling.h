@@ -9,7 +9,9 @@
 #include "job/job.h"
 #include "profile/times.h"
 #include "train/connect.h"
+#include "train/data.h"
 #include "train/host.h"
+#include "train/rank_trainer.h"
 
 namespace perigee::train {
 
@@ -18,24 +20,27 @@ struct Profiled {
   int64_t ops = 0;          // distinct op instances of all programs
   int64_t known = 0;        // of them: measured before
   int64_t measured = 0;     // of them: measured now
-  int64_t unmeasured = 0;   // of them: cannot be run alone, or beyond the budget
+  int64_t unmeasured = 0;   // of them: beyond the budget, or programs cannot be run
   int64_t collectives = 0;  // kinds and group sizes measured
   double seconds = 0;
   double widest = 0;  // the widest interval of an op, as a share of its time
 };
 
-// Measures every distinct op instance of the programs, and each kind of collective over each size
-// of group, on all ranks at once, as they run in training; rank 0's times are kept. All ranks call
-// it. `progress` is told on rank 0 how many of how many are done.
-Profiled profile_programs(const compile::Programs& programs, const mesh::Mesh& mesh,
-                          const job::Job& job, const Connection& connection,
-                          compile::TraceSource& traces, profile::TimeDatabase& times,
+// Trains a few steps on all ranks and measures every distinct op and every collective where it
+// stands (train/step_times.h); kinds of collectives that are new are measured by themselves, too,
+// for sizes that the programs do not have. With the job's profile.parallel = false rank 0 measures
+// the ops alone, as profile_ops. `trainer` is this rank's, with its first values. Rank 0 keeps the
+// times. All ranks call it. `progress` is told on rank 0 how many of how many parts are done.
+Profiled profile_programs(const compile::Programs& programs, RankTrainer& trainer,
+                          const mesh::Mesh& mesh, const job::Job& job, const Connection& connection,
+                          DataSource& data, profile::TimeDatabase& times,
                           const ProfileOptions& options,
                           const std::function<void(int64_t, int64_t)>& progress);
 
-// Measures the ops alone, on this rank alone, for at most so many seconds.
-Profiled profile_ops(const compile::Programs& programs, const job::Job& job,
-                     const std::shared_ptr<exec::Device>& device, compile::TraceSource& traces,
+// Measures the ops on this rank alone, one program after the other, until so many seconds are over:
+// collectives do nothing. `data` as in Rehearsal.
+Profiled profile_ops(const compile::Programs& programs, const mesh::Mesh& mesh, const job::Job& job,
+                     const std::shared_ptr<exec::Device>& device, DataSource* data,
                      profile::TimeDatabase& times, double seconds);
 
 // Returns that as a sentence.

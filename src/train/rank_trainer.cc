@@ -1,19 +1,24 @@
 #include "train/rank_trainer.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
 #include "exec/allocator.h"
+#include "exec/cuda.h"
 #include "exec/tensor.h"
 #include "plan/units.h"
 #include "train/checkpoint_files.h"
 #include "train/holdings.h"
 #include "train/initial.h"
 #include "train/learning_rate.h"
+#include "train/step_data.h"
 #include "train/step_spec.h"
 #include "train/stored.h"
+#include "train/weight_decay.h"
 
 namespace perigee::train {
 namespace {
@@ -24,30 +29,40 @@ using graph::Input;
 // Steps after which the memory of libraries is looked at.
 constexpr int64_t kWatchedSteps = 3;
 
-// Returns the rank's part of a batch's tensor whose rows are already the rank's.
-at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
-  const auto field = batch.find(binding.name);
-  if (field == batch.end()) {
-    std::vector<std::string> names;
-    for (const auto& [known, tensor] : batch) names.push_back(known);
-    fail("data", "the data must have the model's input \"{}\", but there is none{}", binding.name,
-         did_you_mean(binding.name, names));
+void check_device(const plan::Plan& plan, const exec::Device& device) {
+  if (!plan.fp8 || plan.fp8->product != plan::Fp8::Product::native) return;
+  const auto place = device.place();
+  if (place.is_cuda() && exec::cuda_host()
+                             .gpus()
+                             .found.at(static_cast<size_t>(place.index()))
+                             .multiplies_eight_bits()) {
+    return;
   }
-  auto ranges = binding.ranges;
-  if (ranges.empty()) return field->second;
-  ranges.front().begin = 0;
-  return part_of(field->second, ranges);
+  fail(
+      "fp8",
+      "the plan has the device multiply eight-bit floats itself (GPUs of compute capability 8.9 or "
+      "later do), but this rank computes on {}: plan with fp8's product = \"auto\" or "
+      "\"emulated\"",
+      device.kind());
 }
 
 }  // namespace
 
-std::map<std::string, double> learning_rates(const job::Job& job, int64_t step) {
-  std::map<std::string, double> rates = {{"lr.0", learning_rate(job, job.optimizer.lr, step)}};
-  for (size_t g = 0; g < job.optimizer.groups.size(); ++g) {
-    const auto peak = job.optimizer.groups[g].lr.value_or(job.optimizer.lr);
-    rates[fmt::format("lr.{}", g + 1)] = learning_rate(job, peak, step);
+std::map<std::string, double> step_scalars(const job::Job& job, int64_t step) {
+  const auto& optimizer = job.optimizer;
+  std::map<std::string, double> scalars;
+  const auto add = [&](size_t group, double lr, double decay) {
+    scalars[fmt::format("lr.{}", group)] = learning_rate(job, lr, step);
+    if (!weight_decay_varies(job)) return;
+    scalars[fmt::format("weight_decay.{}", group)] = weight_decay(job, decay, step);
+  };
+  add(0, optimizer.lr, optimizer.weight_decay);
+  for (size_t g = 0; g < optimizer.groups.size(); ++g) {
+    const auto& group = optimizer.groups[g];
+    add(g + 1, group.lr.value_or(optimizer.lr),
+        group.weight_decay.value_or(optimizer.weight_decay));
   }
-  return rates;
+  return scalars;
 }
 
 RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
@@ -59,6 +74,7 @@ RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connec
       traces_(traces),
       spec_(step_spec(job, blueprint.training)),
       stages_(blueprint.training, blueprint.plan) {
+  check_device(blueprint.plan, *connection_.device);
   auto program =
       compile::compile(blueprint.training, blueprint.plan, spec_, communicator_.rank(), traces);
   executor_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
@@ -74,9 +90,9 @@ exec::ExecutorOptions RankTrainer::executor_options() const {
 
 void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>& values) {
   const auto& program = executor_->program();
-  const bool from_graph = !blueprint_.init.outputs.empty();
-  const auto group = everyone(communicator_);
-  const bool root = communicator_.rank() == 0;
+  const auto& file = job_.train.weights;
+  if (!file.empty()) weights_ = std::make_unique<const SafetensorsFile>(file);
+  bool found = file.empty();
   for (const auto& input : blueprint_.training.inputs) {
     if (input.kind != Input::Kind::parameter && input.kind != Input::Kind::buffer) continue;
     std::vector<const compile::Binding*> held;  // several where it lies in pieces
@@ -85,27 +101,71 @@ void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>
                         (binding.kind == Kind::parameter || binding.kind == Kind::buffer);
       if (same) held.push_back(&binding);
     }
-    if (from_graph && held.empty()) continue;
-    at::Tensor whole;
-    if (from_graph) {
-      whole = initial_value(blueprint_.init, input.name, static_cast<uint64_t>(job_.seed));
-    } else {
-      const auto& type = blueprint_.training.type(input.value);
-      whole = at::empty(type.shape, exec::scalar_type(type.dtype));
-      if (root) {
-        const auto value = values ? values(input.name) : at::Tensor();
-        if (!value.defined())
-          fail("train", "every parameter needs a first value, but {} has none", input.name);
-        whole.copy_(value);
-      }
-      group->run({.kind = exec::Collective::Kind::broadcast,
-                  .input = root ? whole : at::Tensor(),
-                  .output = whole});
-    }
+    auto whole = from_file(input);
+    found = found || whole.defined();
+    if (!whole.defined()) whole = first_value(input, values, !held.empty());
     for (const auto* binding : held) {
       executor_->tensor(*binding).copy_(part_of(whole, binding->ranges));
     }
   }
+  weights_.reset();
+  if (!found) {
+    fail("train",
+         "train.weights names values of the model's parameters, but {} has none of them: write it "
+         "by perigee export",
+         file);
+  }
+}
+
+at::Tensor RankTrainer::first_value(const graph::Input& input,
+                                    const std::function<at::Tensor(const std::string&)>& values,
+                                    bool wanted) {
+  if (!job_.train.initialise) {
+    fail("train",
+         "train.initialise = false leaves first values to train.weights or a checkpoint "
+         "(--resume), but {} {}",
+         input.name, weights_ ? "is not in " + job_.train.weights : "comes from neither");
+  }
+  if (!blueprint_.init.outputs.empty()) {
+    if (!wanted) return {};
+    return initial_value(blueprint_.init, input.name, static_cast<uint64_t>(job_.seed));
+  }
+  const bool root = communicator_.rank() == 0;
+  const auto& type = blueprint_.training.type(input.value);
+  auto whole = at::empty(type.shape, exec::scalar_type(type.dtype));
+  if (root) {
+    const auto value = values ? values(input.name) : at::Tensor();
+    if (!value.defined())
+      fail("train", "every parameter needs a first value, but {} has none", input.name);
+    whole.copy_(value);
+  }
+  everyone(communicator_)
+      ->run({.kind = exec::Collective::Kind::broadcast,
+             .input = root ? whole : at::Tensor(),
+             .output = whole});
+  return whole;
+}
+
+at::Tensor RankTrainer::from_file(const graph::Input& input) {
+  const auto* stored = weights_ ? weights_->find(input.name) : nullptr;
+  if (!stored) return {};
+  const auto& type = blueprint_.training.type(input.value);
+  if (stored->shape != type.shape) {
+    fail("train",
+         "train.weights has values of the model's shapes, but {} is [{}] there and [{}] here",
+         input.name, fmt::join(stored->shape, ", "), fmt::join(type.shape, ", "));
+  }
+  return at::from_blob(const_cast<std::byte*>(stored->bytes.data()), stored->shape,
+                       at::dtype(exec::scalar_type(stored->dtype)));
+}
+
+void RankTrainer::set_loss_scale(double scale) {
+  if (!(std::isfinite(scale) && scale > 0)) {
+    fail("train", "the scale of a step's loss is a number above 0, but got {}", scale);
+  }
+  if (!executor_->program().find(Kind::state, "loss_scale:value")) return;
+  executor_->tensor(Kind::state, "loss_scale:value").fill_(scale);
+  loss_scale_.reset();
 }
 
 void RankTrainer::load(const Checkpoint& checkpoint) {
@@ -115,10 +175,15 @@ void RankTrainer::load(const Checkpoint& checkpoint) {
     // A run that begins to scale its loss, or to round to eight bits, has none to load.
     const bool of_method =
         binding.name.starts_with("loss_scale:") || binding.name.starts_with("fp8:");
-    if (of_method && !checkpoint.find(binding.name)) continue;
     const auto part = part_of_binding(program, binding);
     const auto tensor = executor_->tensor(binding);
     const auto own = part_of_copies(part, program.model_copies, program.model_copy);
+    // Nor has one that keeps longer histories, or each rank its own on another mesh.
+    const auto fits = [&](const auto& wanted) {
+      const auto* stored = checkpoint.find(wanted.name);
+      return stored && stored->shape == wanted.shape;
+    };
+    if (of_method && !fits(part) && !fits(own)) continue;
     const auto* copies = program.model_copies > 1 ? checkpoint.find(own.name) : nullptr;
     if (copies && copies->shape == own.shape) {
       read_stored(checkpoint, own, tensor.unsqueeze(0));
@@ -131,26 +196,12 @@ void RankTrainer::load(const Checkpoint& checkpoint) {
 StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& data,
                             bool training) {
   const auto& program = executor.program();
-  const auto samples = job_.batch.global / program.microbatches;  // of one global microbatch
-  const auto own = samples / program.model_copies;
   // All of the step's samples are read first, so that what the step itself allocates can be told
   // from them.
-  std::vector<std::map<std::string, at::Tensor>> parts(program.microbatches);
-  for (int64_t microbatch = 0; microbatch < program.microbatches; ++microbatch) {
-    mesh::Range wanted{-1, 0};
-    Batch batch;
-    for (const auto& binding : program.bindings) {
-      if (binding.kind != Kind::data) continue;
-      const auto rows = binding.ranges.empty() ? mesh::Range{0, own} : binding.ranges.front();
-      const auto first = microbatch * samples + program.model_copy * own;
-      if (!(rows == wanted)) batch = data.at(step, {first + rows.begin, rows.length});
-      wanted = rows;
-      parts[microbatch][binding.name] = field_of(batch, binding);
-    }
-  }
+  const auto parts = step_data(program, job_.batch.global, step, data);
   exec::StepInputs inputs;
   inputs.step = step;
-  if (training) inputs.scalars = learning_rates(job_, step);
+  if (training && !spec_.evaluation) inputs.scalars = step_scalars(job_, step);
   inputs.data = [&](const std::string& name, int64_t microbatch) {
     return parts[microbatch].at(name);
   };
@@ -306,7 +357,7 @@ at::Tensor RankTrainer::joined_parts(const std::string& name) {
   const auto rank = communicator_.rank();
   const auto held = stages_.own(blueprint_.training, rank);
   for (const auto& flat : plan::flats(plan, held, rank)) {
-    if (flat.unit->level < 3) continue;
+    if (!flat.in_parts) continue;
     for (const auto& member : flat.members) {
       if (member.name != name) continue;
       // The pieces that a rank holds lie one behind the other, as the ranks' pieces do.

@@ -17,6 +17,7 @@
 #include "train/checkpoint.h"
 #include "train/connect.h"
 #include "train/data.h"
+#include "train/safetensors.h"
 
 namespace perigee::train {
 
@@ -35,15 +36,19 @@ class RankTrainer {
               compile::TraceSource& traces);
   ~RankTrainer();
 
-  // Sets parameters and buffers from the blueprint's init graph or, where it has none, from rank
-  // 0's `values` by name.
+  // Sets parameters and buffers: from the file train.weights where it has them, which every rank
+  // reads, else from the blueprint's init graph or, where there is none, from rank 0's `values` by
+  // name. Throws Error for one that the file lacks where train.initialise is false.
   void initialise(const std::function<at::Tensor(const std::string&)>& values);
   void load(const Checkpoint& checkpoint);
+  // Sets the scale of the next steps' loss, of a plan whose loss scale is given; the same on all
+  // ranks. Throws Error for what is not above 0.
+  void set_loss_scale(double scale);
 
   // Has one of the next steps recorded: before step() returns, `done` receives the Chrome trace of
   // all ranks, on each of them. All ranks call it.
   void trace(int64_t step, std::function<void(const std::string& trace)> done);
-  // Runs one optimizer step on the samples of `step`.
+  // Runs one optimizer step on the samples of `step`; with train.forward_only a forward pass.
   StepResult step(int64_t step, DataSource& data);
   // Runs the forward pass on the samples of `step`, in eval mode, with the weights as they are:
   // loss and results.
@@ -83,6 +88,12 @@ class RankTrainer {
   at::Tensor joined_parts(const std::string& name);
   StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);
   void read_loss_scale();
+  // Returns a parameter or buffer as train.weights has it; nothing where it has none.
+  at::Tensor from_file(const graph::Input& input);
+  // Returns it as the model begins; nothing where it is not wanted here and no other rank needs
+  // this one's part in it.
+  at::Tensor first_value(const graph::Input& input,
+                         const std::function<at::Tensor(const std::string&)>& values, bool wanted);
 
   const Blueprint& blueprint_;
   const job::Job& job_;
@@ -96,13 +107,15 @@ class RankTrainer {
   std::vector<at::Tensor> averages_;  // like the program's bindings; undefined: not apart
   int64_t step_peak_ = 0, library_bytes_ = 0;
   int64_t steps_run_ = 0;
-  std::optional<double> loss_scale_;  // of the next step; nothing: not read yet
+  std::unique_ptr<const SafetensorsFile> weights_;  // while they are set
+  std::optional<double> loss_scale_;                // of the next step; nothing: not read yet
   double skipped_steps_ = 0;
   int64_t traced_step_ = -1;
   std::function<void(const std::string&)> traced_;
 };
 
-// One lr for every group of the spec: scalars "lr.0", ... of a step.
-std::map<std::string, double> learning_rates(const job::Job& job, int64_t step);
+// What the host brings to a step for every group of the spec: the scalars "lr.0", ... and, where
+// the weight decay varies, "weight_decay.0", ...
+std::map<std::string, double> step_scalars(const job::Job& job, int64_t step);
 
 }  // namespace perigee::train

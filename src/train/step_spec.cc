@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/match.h"
+#include "train/weight_decay.h"
 
 namespace perigee::train {
 namespace {
@@ -49,6 +50,8 @@ compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph) {
   spec.clip_threshold = o.clip_threshold;
   spec.ns_steps = o.ns_steps;
   spec.weight_decay = o.weight_decay;
+  spec.evaluation = job.train.forward_only;
+  spec.weight_decay_varies = weight_decay_varies(job);
   if (o.clip_norm > 0) spec.clip_norm = o.clip_norm;
   const auto names = parameter_names(graph);
   for (const auto& pattern : job.model.frozen) {

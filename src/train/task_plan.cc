@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "binding/model.h"
+#include "binding/around.h"
 #include "capture/models.h"
 #include "exec/tensor.h"
 #include "profile/times.h"
@@ -22,9 +22,9 @@
 namespace perigee::train {
 namespace {
 
-binding::LuaModelSettings lua_settings(const Task& task, const job::Job& job) {
+binding::LuaModelSettings lua_settings(const Task& task, const job::Job& job, std::string file) {
   binding::LuaModelSettings settings;
-  settings.file = job.model.text("file");
+  settings.file = std::move(file);
   settings.job = describe(job);
   const bool bytes = job.data.tokenizer == "bytes";
   settings.job["data"]["vocab"] = bytes ? 256 : make_tokenizer(job.data.tokenizer)->vocab();
@@ -32,6 +32,19 @@ binding::LuaModelSettings lua_settings(const Task& task, const job::Job& job) {
   settings.lua.seed = static_cast<uint64_t>(job.seed);
   settings.lua.runtime_folder = task.runtime_folder;
   return settings;
+}
+
+// The model with what model.around puts around it.
+std::shared_ptr<const Source> make_source(const Task& task, const Model& model,
+                                          const Batch& example) {
+  auto forward = model.forward;
+  if (const auto& script = task.job.model.around; !script.empty()) {
+    std::set<std::string> fields;
+    for (const auto& [name, tensor] : example) fields.insert(name);
+    forward = binding::around(std::move(forward), std::move(fields),
+                              lua_settings(task, task.job, script));
+  }
+  return std::make_shared<Source>(model.module, example, std::move(forward));
 }
 
 Strategy open_strategy(const Task& task) {
@@ -55,7 +68,7 @@ job::Job completed(const Task& task) {
   }
   if (job.model.kind == "lua") {
     job.model.fields.clear();
-    for (const auto& field : binding::lua_batch(lua_settings(task, job))) {
+    for (const auto& field : binding::lua_batch(lua_settings(task, job, job.model.text("file")))) {
       job.model.fields.push_back({field.name, std::string(graph::name_of(field.dtype)), field.shape,
                                   field.classes, field.shift});
     }
@@ -70,11 +83,11 @@ std::shared_ptr<const Source> open_model(const Task& task) {
                      ? load_script(job.model.text("file"))
                      : load_plugin(job.model.text("file"), describe(job)["model"].dump());
     auto data = open_data(job);
-    return std::make_shared<Source>(model.module, data.training->at(0, {0, 1}), model.forward);
+    return make_source(task, model, data.training->at(0, {0, 1}));
   }
   const bool lua = job.model.kind == "lua";
-  auto built =
-      lua ? binding::load_lua(lua_settings(task, job)) : make_model(job.model, job.data.sequence);
+  auto built = lua ? binding::load_lua(lua_settings(task, job, job.model.text("file")))
+                   : make_model(job.model, job.data.sequence);
   Batch example;
   if (built.batch.empty()) example = open_data(job).training->at(0, {0, 1});
   for (const auto& field : built.batch) {
@@ -83,16 +96,17 @@ std::shared_ptr<const Source> open_model(const Task& task) {
     example[field.name] = at::empty(
         shape, at::TensorOptions().device(at::kMeta).dtype(exec::scalar_type(field.dtype)));
   }
-  return std::make_shared<Source>(built.model.module, example, built.model.forward);
+  return make_source(task, built.model, example);
 }
 
-Planned plan_task(const Task& task, const std::string& plan_text) {
+Planned plan_task(const Task& task, const std::string& plan_text, bool foretold) {
   auto source = open_model(task);
   auto strategy = open_strategy(task);
   const auto observer = strategy;
   if (!plan_text.empty()) strategy = Strategy::plan(plan::parse(plan_text));
-  auto planned = perigee::make_plan(std::move(source), strategy, task.job,
-                                    {task.world_given ? task.world : 0, task.runtime_folder});
+  auto planned =
+      perigee::make_plan(std::move(source), strategy, task.job,
+                         {task.world_given ? task.world : 0, task.runtime_folder, foretold});
   if (!plan_text.empty()) planned.strategy = observer;
   return planned;
 }

@@ -18,8 +18,8 @@ job::Job completed(const Task& task);
 // Returns the job's model with an example of its batch. Throws Error where it cannot be loaded.
 std::shared_ptr<const Source> open_model(const Task& task);
 
-// Makes the plan by the task's strategy, or takes this one (JSON).
-Planned plan_task(const Task& task, const std::string& plan_text = "");
+// Makes the plan by the task's strategy, or takes this one (JSON). `foretold`: World::foretold.
+Planned plan_task(const Task& task, const std::string& plan_text = "", bool foretold = false);
 
 // Returns the text of the plan that a resumed run has left. Throws Error where it is no plan.
 std::string read_own_plan(const std::string& file);

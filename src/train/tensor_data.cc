@@ -9,6 +9,7 @@
 #include "exec/tensor.h"
 #include "train/data.h"
 #include "train/safetensors.h"
+#include "train/sampler.h"
 
 namespace perigee::train {
 namespace {
@@ -72,12 +73,11 @@ void add_file(Table& table, const std::string& path) {
 
 class Rows : public DataSource {
  public:
-  Rows(std::shared_ptr<const Table> table, const job::Job& job, Range rows, bool shuffle)
+  Rows(std::shared_ptr<const Table> table, const job::Job& job, Range rows, Sampler sampler)
       : table_(std::move(table)),
         global_(job.batch.global),
-        seed_(static_cast<uint64_t>(job.seed)),
         rows_(rows),
-        shuffle_(shuffle) {}
+        sampler_(std::move(sampler)) {}
 
   Batch at(int64_t step, Range samples) override {
     Batch batch;
@@ -88,8 +88,7 @@ class Rows : public DataSource {
       auto* out = static_cast<std::byte*>(tensor.data_ptr());
       for (int64_t i = 0; i < samples.length && step > 0; ++i) {
         const auto sample = (step - 1) * global_ + samples.begin + i;
-        const auto row = rows_.begin +
-                         (shuffle_ ? shuffled(sample, rows_.length, seed_) : sample % rows_.length);
+        const auto row = rows_.begin + sampler_(sample, rows_.length);
         const auto part =
             std::upper_bound(table_->ends.begin(), table_->ends.end(), row) - table_->ends.begin();
         const auto first = part == 0 ? 0 : table_->ends[part - 1];
@@ -104,9 +103,8 @@ class Rows : public DataSource {
  private:
   std::shared_ptr<const Table> table_;
   int64_t global_;
-  uint64_t seed_;
   Range rows_;
-  bool shuffle_;
+  Sampler sampler_;
 };
 
 }  // namespace
@@ -119,10 +117,11 @@ Data open_tensors(const job::Job& job) {
   if (trained < 1)
     fail("data", "data must hold at least one sample for training, but it holds {}", table->size());
   Data data;
-  data.training = std::make_unique<Rows>(table, job, Range{0, trained}, true);
+  data.training = std::make_unique<Rows>(table, job, Range{0, trained}, make_sampler(job));
   data.validation.batches = held_back / job.batch.global;
   if (data.validation.batches > 0) {
-    data.validation.data = std::make_unique<Rows>(table, job, Range{trained, held_back}, false);
+    data.validation.data =
+        std::make_unique<Rows>(table, job, Range{trained, held_back}, sequential);
   }
   return data;
 }

@@ -9,6 +9,7 @@
 #include "train/cache_folder.h"
 #include "train/data.h"
 #include "train/mapped_file.h"
+#include "train/sampler.h"
 #include "train/token_cache.h"
 #include "train/tokenizer.h"
 
@@ -88,14 +89,13 @@ class Tokens {
 class Windows : public DataSource {
  public:
   Windows(std::shared_ptr<const Tokens> tokens, const job::Job& job, int64_t vocab, Range windows,
-          bool shuffle)
+          Sampler sampler)
       : tokens_(std::move(tokens)),
         sequence_(job.data.sequence),
         vocab_(vocab),
         global_(job.batch.global),
-        seed_(static_cast<uint64_t>(job.seed)),
         windows_(windows),
-        shuffle_(shuffle) {}
+        sampler_(std::move(sampler)) {}
 
   Batch at(int64_t step, Range samples) override {
     auto tokens = at::empty({samples.length, sequence_}, at::kLong);
@@ -103,8 +103,7 @@ class Windows : public DataSource {
     std::vector<int64_t> window(sequence_ + 1);
     for (int64_t i = 0; i < samples.length && step > 0; ++i) {
       const auto sample = (step - 1) * global_ + samples.begin + i;
-      const auto index =
-          shuffle_ ? shuffled(sample, windows_.length, seed_) : sample % windows_.length;
+      const auto index = sampler_(sample, windows_.length);
       tokens_->read((windows_.begin + index) * sequence_, sequence_ + 1, vocab_, window.data());
       const auto bytes = sequence_ * sizeof(int64_t);
       std::memcpy(tokens.data_ptr<int64_t>() + i * sequence_, window.data(), bytes);
@@ -116,9 +115,8 @@ class Windows : public DataSource {
  private:
   std::shared_ptr<const Tokens> tokens_;
   int64_t sequence_, vocab_, global_;
-  uint64_t seed_;
   Range windows_;
-  bool shuffle_;
+  Sampler sampler_;
 };
 
 std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokenizer) {
@@ -156,11 +154,12 @@ Data open_tokens(const job::Job& job) {
   }
   const auto vocab = given > 0 ? given : data.vocab;
   const auto trained = windows - held_back;
-  data.training = std::make_unique<Windows>(tokens, job, vocab, Range{0, trained}, true);
+  data.training =
+      std::make_unique<Windows>(tokens, job, vocab, Range{0, trained}, make_sampler(job));
   data.validation.batches = held_back / job.batch.global;
   if (data.validation.batches > 0) {
     data.validation.data =
-        std::make_unique<Windows>(tokens, job, vocab, Range{trained, held_back}, false);
+        std::make_unique<Windows>(tokens, job, vocab, Range{trained, held_back}, sequential);
   }
   return data;
 }

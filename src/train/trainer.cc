@@ -104,6 +104,7 @@ struct Trainer::Impl {
   std::vector<std::unique_ptr<RankTrainer>> ranks;
   std::function<Verdict(const Report&)> on_step;
   int64_t last_step = 0;
+  bool has_values = false;  // weights have their first values, or were loaded
 
   Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile,
        std::vector<train::Connection> connected)
@@ -144,7 +145,15 @@ struct Trainer::Impl {
     if (first) std::rethrow_exception(first);
   }
 
+  void require_values() const {
+    if (has_values) return;
+    fail("trainer",
+         "weights need values, but job.train.initialise is false and none were loaded: call load, "
+         "or name job.train.weights");
+  }
+
   Report step(int64_t step, DataSource& source) {
+    require_values();
     const auto begin = std::chrono::steady_clock::now();
     OneAtATime shared(source);
     Report report;
@@ -159,7 +168,7 @@ struct Trainer::Impl {
     });
     last_step = step;
     report.step = step;
-    report.lr = train::learning_rates(job, step).at("lr.0");
+    report.lr = train::step_scalars(job, step).at("lr.0");
     report.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return report;
@@ -197,17 +206,20 @@ Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ra
   blueprint.plan =
       compile::fit_recompute(blueprint.training, std::move(blueprint.plan), spec, impl.traces);
   compile::predict_memory(blueprint.training, blueprint.plan, spec, impl.traces);
+  const bool begins = job.train.initialise || !job.train.weights.empty();
   impl.blueprints.resize(impl.connections.size());
   impl.ranks.resize(impl.connections.size());
   impl.each([&](size_t i) {
     impl.blueprints[i] = train::share(blueprint, impl.communicator(i));
     impl.ranks[i] = std::make_unique<RankTrainer>(impl.blueprints[i], impl.job, impl.connections[i],
                                                   impl.traces);
+    if (!begins) return;
     impl.ranks[i]->initialise([&](const std::string& name) {
       const auto found = values.find(name);
       return found == values.end() ? at::Tensor() : found->second;
     });
   });
+  impl.has_values = begins;
 }
 
 Trainer::~Trainer() = default;
@@ -239,6 +251,7 @@ Report Trainer::step(const Batch& batch) {
 int64_t Trainer::last_step() const { return impl_->last_step; }
 
 std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
+  impl_->require_values();
   check_batch(batch, impl_->job);
   Fixed source(batch);
   OneAtATime shared(source);
@@ -257,6 +270,7 @@ std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
 }
 
 std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
+  impl_->require_values();
   check_batch(batch, impl_->job);
   const auto& plan = impl_->blueprints.front().plan;
   if (plan.microbatches > 1) {
@@ -283,6 +297,7 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
 }
 
 void Trainer::save(const std::string& folder) {
+  impl_->require_values();
   impl_->each([&](size_t i) {
     train::save_checkpoint(*impl_->ranks[i], impl_->communicator(i), impl_->job,
                            impl_->blueprints[i].plan, folder, impl_->last_step);
@@ -296,9 +311,11 @@ void Trainer::load(const std::string& folder) {
     impl_->ranks[i]->load(checkpoint);
     if (i == 0) impl_->last_step = checkpoint.info().step;
   });
+  impl_->has_values = true;
 }
 
 void Trainer::copy_to(torch::nn::Module& net) {
+  impl_->require_values();
   std::map<std::string, at::Tensor> values;
   impl_->each([&](size_t i) {
     for (const auto& input : impl_->blueprints[i].training.inputs) {

@@ -61,8 +61,9 @@ enum Verdict { Go, Stop };
 
 class Trainer {
  public:
-  // Compiles the plan for every rank here and sets the first values: from `net`'s tensors, or for a
-  // deferred module from its recipe. `profile` is the database of allocation traces, shared by runs
+  // Compiles the plan for every rank here and sets the first values: from job.train.weights, from
+  // `net`'s tensors, or for a deferred module from its recipe. `profile` is the database of
+  // allocation traces, shared by runs
   // ("": in the user's cache folder). With several processes all construct their Trainer alike.
   Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ranks ranks,
           std::unique_ptr<DataSource> data, const std::string& profile = "");

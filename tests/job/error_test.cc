@@ -131,6 +131,20 @@ TEST_CASE("keys that do not go together are an error") {
   CHECK(gpt("[lr_schedule]\nkind = \"wsd\"\nwarmup = 150\ndecay = 51") ==
         "[job] a.toml:5:9: lr_schedule.decay is at most train.steps - lr_schedule.warmup (50), but "
         "got 51");
+  CHECK(gpt("[data]\nslice_files = true") ==
+        "[job] a.toml:3:15: data.slice_files deals files to ranks, but data is synthetic");
+  CHECK(gpt("[data]\nleft_over = \"deal\"") ==
+        "[job] a.toml:3:13: data.left_over is of files that data.slice_files deals to ranks, but "
+        "that is false");
+  CHECK(gpt("[data]\nleft_over = \"keep\"") ==
+        "[job] a.toml:3:13: data.left_over is one of share, deal, drop, but got \"keep\"");
+  CHECK(gpt("[cluster]\ndevices = \"1,1\"") ==
+        "[job] a.toml:3:11: cluster.devices lists different GPUs by their numbers, \"0,2\", but "
+        "got \"1,1\"");
+  CHECK(gpt("[train]\nweights = \"none.safetensors\"") ==
+        "[job] a.toml:3:11: train.weights names a file, but there is no \"none.safetensors\"");
+  CHECK(gpt("[weight_decay_schedule]\nstart = -1") ==
+        "[job] a.toml:3:9: weight_decay_schedule.start is at least 0, but got -1");
   CHECK(gpt("[lr_schedule]\nmin_lr = 0.1") ==
         "[job] a.toml:3:10: lr_schedule.min_lr is at most optimizer.lr (0.0003), but got 0.1");
   CHECK(gpt("[optimizer]\nname = \"sgd\"\nnesterov = true\ndampening = 0.1") ==

@@ -32,6 +32,23 @@ TEST_CASE("ranks take a GPU each where there are several, and share the only one
                     "use device = \"cpu\"");
 }
 
+TEST_CASE("ranks take the GPUs that the job lists, in its order") {
+  job::Job job;
+  CHECK(train::usable_gpus(job.cluster, 3) == std::vector<int64_t>{0, 1, 2});
+  job.cluster.devices = "2, 0";
+  CHECK(train::usable_gpus(job.cluster, 3) == std::vector<int64_t>{2, 0});
+  CHECK(train::default_ranks(job) == 2);
+  CHECK_THROWS_WITH(train::usable_gpus(job.cluster, 2),
+                    "[cluster] cluster.devices lists GPUs of this host, which has 2, but got 2");
+  for (const std::string wrong : {"1,1", "a", "0,", ",0", "-1", "0 1"}) {
+    job.cluster.devices = wrong;
+    CHECK_THROWS_WITH(job::devices_of(job.cluster),
+                      "[job] cluster.devices lists different GPUs by their numbers, \"0,2\", but "
+                      "got \"" +
+                          wrong + "\"");
+  }
+}
+
 TEST_CASE("a job on the CPU has one way between its ranks, and needs no GPU") {
   job::Job job;
   job.cluster.device = "cpu";

@@ -6,6 +6,7 @@
 #include "train/data.h"
 #include "train/permutation.h"
 #include "train/safetensors.h"
+#include "train/sampler.h"
 
 using namespace perigee;
 using namespace perigee::train;
@@ -111,6 +112,48 @@ TEST_CASE("epochs and seeds have other orders") {
   for (int64_t i = 0; i < 50; ++i) CHECK(sorted[i] == i);
 }
 
+TEST_CASE("a job's sampler orders its samples") {
+  Folder folder;
+  folder.add("a.txt", "abcdefghijklm");  // windows 0, 1, 2 of 4 + 1 tokens
+  const auto order = [&](const std::string& more) {
+    const auto job = job_of(folder, "text = [\"*.txt\"]\nsequence = 4\nvalidation = 0\n" + more +
+                                        "\n[batch]\nglobal = 3");
+    const auto data = open_data(job);
+    CHECK(is_independent_of_ranges(*data.training, 3));
+    std::vector<int64_t> windows;
+    for (int64_t step = 1; step <= 40; ++step) {
+      const auto tokens = data.training->at(step, {0, 3}).at("tokens");
+      for (int64_t i = 0; i < 3; ++i) windows.push_back((list(tokens[i])[0] - 'a') / 4);
+    }
+    return windows;
+  };
+  const auto shuffled = order("");
+  CHECK(order("sampler = \"shuffle\"") == shuffled);
+  const auto sequential = order("sampler = \"sequential\"");
+  for (size_t i = 0; i < sequential.size(); ++i)
+    CHECK(sequential[i] == static_cast<int64_t>(i % 3));
+  CHECK(shuffled != sequential);
+  const auto drawn = order("sampler = \"random\"");
+  int repeated = 0;
+  for (size_t i = 0; i < drawn.size(); i += 3) {
+    repeated += std::set<int64_t>(drawn.begin() + i, drawn.begin() + i + 3).size() < 3;
+  }
+  CHECK(repeated > 20);  // of 40 epochs seven in nine
+  CHECK(std::set<int64_t>(drawn.begin(), drawn.end()).size() == 3);
+  const auto refusal = [&](const std::string& data) {
+    return error_of([&] { job_of(folder, data); });
+  };
+  CHECK_THAT(refusal("text = [\"*.txt\"]\nsampler = \"sequental\""),
+             Catch::Contains("data.sampler is one of shuffle, sequential, random, or a library "
+                             "NAME.so, but got \"sequental\", did you mean \"sequential\"?"));
+  CHECK_THAT(refusal("text = [\"*.txt\"]\nsampler = \"none.so\""), Catch::Contains("there is no"));
+  CHECK_THAT(refusal("synthetic = true\nsampler = \"random\""),
+             Catch::Contains("data.synthetic has none"));
+  folder.add("empty.so", "no library");
+  CHECK_THAT(error_of([&] { order("sampler = \"empty.so\""); }),
+             Catch::Contains("data.sampler must be a library"));
+}
+
 TEST_CASE("bytes of text are tokens, and labels are one later, over all files") {
   Folder folder;
   folder.add("a.txt", "abcde");
@@ -190,6 +233,60 @@ TEST_CASE("an epoch has every window once, in another order each time, and none 
   auto other = job;
   other.seed = 8;
   CHECK(starts(*open_data(other).training, 1, 10) != one);
+}
+
+TEST_CASE("files are dealt to ranks as EPL deals them") {
+  using Files = std::vector<std::vector<std::string>>;
+  const std::vector<std::string> five = {"a", "b", "c", "d", "e"};
+  CHECK(deal_files({"a", "b", "c", "d"}, "share", 2) == Files{{"a", "c"}, {"b", "d"}});
+  CHECK(deal_files(five, "share", 2).empty());
+  CHECK(deal_files(five, "deal", 2) == Files{{"a", "c", "e"}, {"b", "d"}});
+  CHECK(deal_files(five, "drop", 2) == Files{{"a", "c"}, {"b", "d"}});
+  CHECK(deal_files(five, "deal", 6).empty());
+  CHECK(deal_files(five, "drop", 5) == Files{{"a"}, {"b"}, {"c"}, {"d"}, {"e"}});
+}
+
+TEST_CASE("with sliced files every rank draws from its own, and sees all of it") {
+  Folder folder;
+  for (int file = 0; file < 4; ++file) {
+    std::vector<uint16_t> ids(41);  // 20 windows of 2, two of them held back
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint16_t>(100 * file + i);
+    folder.add(fmt::format("{}.bin", file), raw(ids));
+  }
+  const std::string keys = "tokens = [\"*.bin\"]\nsequence = 2\nvalidation = 0.1\n";
+  const auto job =
+      job_of(folder, keys + "slice_files = true", "gpt", "vocab = 400\n[batch]\nglobal = 8");
+  // Two microbatches of four samples, of which each of two ranks has two.
+  const auto data = open_data(job, {.microbatches = 2, .ranks = 2});
+  CHECK(is_independent_of_ranges(*data.training, 8));
+  std::set<int64_t> seen[2];
+  for (int64_t step = 1; step <= 9; ++step) {
+    const auto tokens = data.training->at(step, {0, 8}).at("tokens").select(1, 0);
+    const auto first = list(tokens);
+    for (int64_t i = 0; i < 8; ++i) {
+      const auto rank = i / 2 % 2;
+      INFO(step << " " << i << ": " << first[i]);
+      CHECK(first[i] / 100 % 2 == rank);  // files 0 and 2, or 1 and 3
+      seen[rank].insert(first[i]);
+    }
+  }
+  CHECK(seen[0].size() == 36);  // each of them once in so many steps
+  CHECK(seen[1].size() == 36);
+  CHECK(data.validation.batches == 1);
+  const auto held = list(data.validation.data->at(1, {0, 8}).at("tokens").select(1, 0));
+  for (int64_t i = 0; i < 8; ++i) {
+    CHECK(held[i] / 100 % 2 == i / 2 % 2);
+    CHECK(!seen[i / 2 % 2].contains(held[i]));
+  }
+  // One rank, and more ranks than files, have the samples of all.
+  const auto plain = open_data(job_of(folder, keys, "gpt", "vocab = 400\n[batch]\nglobal = 8"));
+  const auto batch = plain.training->at(3, {0, 8}).at("tokens");
+  CHECK(open_data(job).training->at(3, {0, 8}).at("tokens").equal(batch));
+  const Cut eight{.microbatches = 1, .ranks = 8, .tell = false};
+  CHECK(open_data(job, eight).training->at(3, {0, 8}).at("tokens").equal(batch));
+  CHECK(!data.training->at(3, {0, 8}).at("tokens").equal(batch));
+  CHECK_THAT(error_of([&] { open_data(job, {.microbatches = 3, .ranks = 2}); }),
+             Catch::Contains("must be a multiple of 6 (3 microbatches on 2 ranks), but is 8"));
 }
 
 TEST_CASE("token files that are damaged or do not fit are refused") {

@@ -1,9 +1,14 @@
 // What optimizer keys do to weights, and which samples a step reads.
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
 #include "capture/models.h"
 #include "exec/allocator.h"
 #include "tests/support/torch_test.h"
+#include "train/safetensors.h"
 #include "train/trainer.h"
 
 using namespace perigee;
@@ -105,6 +110,75 @@ TEST_CASE("groups have their own learning rate and weight decay; a parameter is 
     if (name == "head.weight") expected = moved - 0.125 * 0.25 * value;
     CHECK(at::allclose(grouped.second.at(name) - value, expected, 1e-12, 1e-14));
   }
+}
+
+TEST_CASE("a weight decay that rises is the one of each step, for every optimizer") {
+  for (const std::string optimizer : {"sgd", "adamw", "lion", "adafactor", "muon"}) {
+    INFO(optimizer);
+    const auto keys = [&](const std::string& more) {
+      return kPlain + "[optimizer]\nname = '" + optimizer + "'\nlr = 0.125\n" + more;
+    };
+    // The first step of five: a fifth of the way.
+    const auto rising =
+        Setup(keys("weight_decay = 0.5\n[weight_decay_schedule]\nstart = 0.25\n")).run(1);
+    const auto fixed = Setup(keys("weight_decay = 0.3\n")).run(1);
+    const auto end = Setup(keys("weight_decay = 0.5\n")).run(1);
+    bool apart = false;
+    for (const auto& [name, value] : fixed.second) {
+      INFO(name);
+      CHECK(at::allclose(rising.second.at(name), value, 1e-12, 1e-14));
+      apart = apart || !at::allclose(rising.second.at(name), end.second.at(name), 1e-6, 1e-8);
+    }
+    CHECK(apart);
+  }
+}
+
+TEST_CASE("weights begin as a file has them, and where nothing else may say so, nowhere else") {
+  const Setup setup(kPlain + kSgd);
+  const auto file = std::filesystem::temp_directory_path() /
+                    ("perigee-weights-" + std::to_string(::getpid()) + ".safetensors");
+  const auto write = [&](const std::set<std::string>& names) {
+    std::vector<std::vector<double>> numbers;
+    std::vector<std::string> written;
+    std::vector<std::vector<int64_t>> shapes;
+    for (const auto& item : setup.module->named_parameters()) {
+      if (!names.empty() && !names.contains(item.key())) continue;
+      written.push_back(item.key());
+      shapes.push_back(item.value().sizes().vec());
+      numbers.emplace_back(item.value().numel(), 0.5);
+    }
+    std::vector<train::TensorBytes> tensors;
+    for (size_t i = 0; i < written.size(); ++i) {
+      tensors.push_back(
+          {written[i], graph::DType::float64, shapes[i], std::as_bytes(std::span(numbers[i]))});
+    }
+    train::write_safetensors(file.string(), tensors);
+  };
+  const auto first = [&](bool initialise, int64_t steps = 0) {
+    auto from = setup;
+    from.job.train.weights = file.string();
+    from.job.train.initialise = initialise;
+    return from.run(steps).first;
+  };
+  write({});
+  for (const auto& [name, value] : first(false)) {
+    INFO(name);
+    CHECK(value.eq(0.5).all().item<bool>());
+  }
+  write({"head.weight"});
+  const auto own = setup.run(0).first;
+  for (const auto& [name, value] : first(true)) {
+    INFO(name);
+    CHECK(value.eq(0.5).all().item<bool>() == (name == "head.weight"));
+    CHECK(value.equal(own.at(name)) == (name != "head.weight"));
+  }
+  CHECK_THROWS_WITH(first(false), Catch::Contains("train.initialise = false leaves first values") &&
+                                      Catch::Contains("is not in " + file.string()));
+  auto none = setup;
+  none.job.train.initialise = false;
+  CHECK_THROWS_WITH(none.run(1), Catch::Contains("weights need values") &&
+                                     Catch::Contains("call load, or name job.train.weights"));
+  std::filesystem::remove(file);
 }
 
 TEST_CASE("a step reads every sample of its global batch once, whatever ranks and microbatches") {

@@ -118,7 +118,7 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
     task.world_given = true;
   } else if (const auto ranks = opened ? ranks_of(*opened) : 0; ranks > 0) {
     task.world = ranks;
-  } else if (task.job.cluster.device != "cpu") {
+  } else if (task.job.cluster.device != "cpu" || !task.job.cluster.devices.empty()) {
     task.world = torch_host().default_ranks(task.job);
     task.world_given = task.world > 1;
   }

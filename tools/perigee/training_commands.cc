@@ -61,7 +61,16 @@ int run_alone(const Place& place, const std::function<void(const Place&)>& body)
 int run_ranks(const JobOptions& options, const train::Task& task,
               const std::function<void(const Place&)>& body) {
   torch_host();  // loaded before the fork: its pages are shared
-  if (const auto place = job::place_from_environment()) return run_alone(*place, body);
+  const auto place = job::place_from_environment();
+  if (task.job.cluster.in_process) {
+    if (place ? place->world > 1 : options.nodes > 1) {
+      fail("launch",
+           "cluster.in_process = true has all ranks be threads of one process, but there are "
+           "several processes: leave it out");
+    }
+    return run_alone({.world = task.world, .local_world = task.world}, body);
+  }
+  if (place) return run_alone(*place, body);
   return launch(launch_options(options, task), [&](const Place& place) {
     prepare_rank(place);
     body(place);

@@ -1,0 +1,94 @@
+#include "train/step_times.h"
+
+#include <catch2/catch.hpp>
+
+namespace perigee::train {
+namespace {
+
+using compile::Instruction;
+using compile::Interval;
+using graph::ValueId;
+
+const graph::TensorType kType = {graph::DType::float32, {64}};
+
+Instruction add(int32_t value) {
+  return {.op = "aten::add.Tensor",
+          .args = {{"self", ValueId{value}}, {"other", ValueId{value}}},
+          .outputs = {ValueId{value}}};
+}
+
+Instruction all_reduce(int32_t event) {
+  return {.kind = Instruction::Kind::collective,
+          .op = "comm::all_reduce",
+          .args = {{"self", ValueId{0}}, {"axis", std::string("data")}},
+          .outputs = {ValueId{0}},
+          .stream = 1,
+          .event = event};
+}
+
+// Two microbatches of: a load, an op, two collectives, the op again and another one.
+compile::Program program_of() {
+  compile::Program program;
+  program.streams = {"compute", "data"};
+  program.values = {{.type = kType, .strides = {1}},
+                    {.type = {graph::DType::float32, {32}}, .strides = {1}}};
+  program.sections = {{.name = "micro"}, {.name = "average"}};
+  program.sections[0].instructions = {
+      {.kind = Instruction::Kind::load, .op = "x", .outputs = {ValueId{0}}},
+      add(0),
+      all_reduce(0),
+      all_reduce(1),
+      add(0),
+      {.kind = Instruction::Kind::wait, .event = 0},
+      {.kind = Instruction::Kind::wait, .event = 1},
+      add(1)};
+  program.sections[1].instructions = {add(0)};
+  program.order = {{0, 0, 0}, {0, 1, 0}, {.section = 1, .every = 2}};
+  return program;
+}
+
+Interval interval(int32_t stream, int64_t begin, int64_t nanoseconds) {
+  return {.stream = stream, .begin = begin, .end = begin + nanoseconds};
+}
+
+}  // namespace
+
+TEST_CASE("a step's times are those of each op in all its places, and of each collective") {
+  const auto program = program_of();
+  const auto mesh = mesh::parse_axes("data=2");
+  StepTimes times(program, mesh);
+  for (const int64_t slow : {0, 0, 9000}) {  // one step of three is disturbed
+    std::vector<Interval> intervals;
+    for (int64_t microbatch = 0; microbatch < 2; ++microbatch) {
+      for (const int64_t nanoseconds : {5, 10, 30, 7}) {
+        intervals.push_back(interval(0, 0, nanoseconds + slow));
+      }
+    }
+    // Waited for in another order than that in which they ran.
+    intervals.push_back(interval(1, 200, 50 + slow));
+    intervals.push_back(interval(1, 100, 40 + slow));
+    intervals.push_back(interval(1, 400, 70 + slow));
+    intervals.push_back(interval(1, 300, 60 + slow));
+    times.add(intervals);
+  }
+  CHECK(times.steps() == 3);
+  const auto key = [&](size_t i) {
+    return compile::key(search::instance_of(program, program.sections[0].instructions[i]));
+  };
+  const auto ops = times.ops();
+  REQUIRE(ops.size() == 2);
+  CHECK(ops.at(key(1)).seconds == Approx(20e-9));
+  CHECK(ops.at(key(1)).samples == 12);
+  CHECK(ops.at(key(7)).seconds == Approx(7e-9));
+  REQUIRE(times.exchanges().size() == 4);
+  for (size_t i = 0; i < 4; ++i) {
+    const auto& [exchange, seconds] = times.exchanges()[i];
+    CHECK(exchange.kind == cost::CollectiveKind::all_reduce);
+    CHECK(exchange.ranks == std::vector<int64_t>{0, 1});
+    CHECK(exchange.bytes == 256);
+    REQUIRE(seconds.size() == 3);
+    CHECK(seconds.front() == Approx((40 + 10 * static_cast<double>(i)) * 1e-9));
+  }
+}
+
+}  // namespace perigee::train
