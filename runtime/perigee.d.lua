@@ -6,12 +6,12 @@
 local methods = {}
 
 ---The device mesh: a list of {axis, size}, the first varies fastest over ranks. Without axes all ranks are on `data`. The data axis adjusts to a world that was given.
----@param config? table config: {axis, size}, ...; order (list): the ranks to use, in mesh order; default 0, 1, 2, ....
+---@param config? table config: {axis, size}, ...; order (list): the ranks to use, in mesh order; default 0, 1, 2, ...; forbid (list): what the plan may not come to: `all_gather`, `all_to_all` (of values that ops read), `replicated_parameters` (on several ranks).
 ---@return table
 function methods.parallel_mode(config) end
 
 ---Splits linear layers, experts and embeddings over the ranks of an axis of the mesh. Without column, row and vocab the layers of the built-in models gpt, llama, moe and mlp are split.
----@param config? table config: axis (string): the axis; default `tensor`; column (list): weights or scopes (`blocks.*.attn.qkv`) split by their outputs; row (list): those split by their inputs: what follows a column; vocab (list): embeddings split by their rows; sequence (boolean): shard activations on their sequence between the layers: less memory for as many bytes sent; default false.
+---@param config? table config: axis (string): the axis; default `tensor`; column (list): weights or scopes (`blocks.*.attn.qkv`) split by their outputs; row (list): those split by their inputs: what follows a column; vocab (list): embeddings split by their rows; smallest (integer): weights of fewer bytes are not split; default 0; sequence (boolean): shard activations on their sequence between the layers: less memory for as many bytes sent; default false.
 ---@return table
 function methods.tensor_parallel(config) end
 
@@ -30,8 +30,8 @@ function methods.context_parallel(config) end
 ---@return table
 function methods.expert_parallel(config) end
 
----Spreads the layers over the stages of an axis of the mesh; microbatches run through them as a schedule says. Without starts the parts are cut between blocks so that the slowest has as little work as can be.
----@param config? table config: axis (string): the axis; default `pipe`; schedule (string): gpipe, 1f1b (default), eager_1f1b, interleaved, looped_bfs, zb1p, zb2p, zbv, v_half, v_min or dualpipe_v; chunks (integer): parts of a stage; default 2 for interleaved, looped_bfs, zbv, v_half, v_min and dualpipe_v, else 1; starts (list): the scopes at which the parts behind the first begin (`blocks.4`), one less than parts; blocks (any): scopes or module types between which parts may be cut; default the longest row of numbered modules (`blocks.*`); group (integer): interleaved: microbatches that run together; default one a stage; extra (integer): 1f1b: forwards in flight above what 1f1b has; default 0; costs (list): {forward, input gradient, weight gradient}: their times, for schedules that are found by a search; default {1, 1, 1}.
+---Spreads the layers over the stages of an axis of the mesh; microbatches run through them as a schedule says. Without starts the parts are cut between blocks so that the slowest has as little work as can be, or with tolerance so that little is sent.
+---@param config? table config: axis (string): the axis; default `pipe`; schedule (string): gpipe, 1f1b (default), eager_1f1b, interleaved, looped_bfs, zb1p, zb2p, zbv, v_half, v_min or dualpipe_v; chunks (integer): parts of a stage; default 2 for interleaved, looped_bfs, zbv, v_half, v_min and dualpipe_v, else 1; starts (list): the scopes at which the parts behind the first begin (`blocks.4`), one less than parts; blocks (any): scopes or module types between which parts may be cut; default the longest row of numbered modules (`blocks.*`); tolerance (number): parts may have so much more than their share of the work (0.5: half as much again) where fewer bytes are then sent between them; group (integer): interleaved: microbatches that run together; default one a stage; extra (integer): 1f1b: forwards in flight above what 1f1b has; default 0; costs (list): {forward, input gradient, weight gradient}: their times, for schedules that are found by a search; default {1, 1, 1}.
 ---@return table
 function methods.pipeline_parallel(config) end
 
@@ -56,16 +56,16 @@ function methods.gradient_accumulation(config) end
 function methods.grad_comm(config) end
 
 ---Computes the matched scopes again in the backward pass instead of keeping their results: less memory for more work. Dropout draws the same numbers again.
----@param config? table config: scope or module type, ..., or `auto`: the longest row of numbered modules; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); kept (list): scopes of the longest row of numbered modules whose results are kept: those between run again, but for those behind the last; instead of scopes; most (integer): only the first so many of the matched scopes; default all; every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`); default all; keep (list): all but these ops run again (`mm`, `attention`); kept_microbatches (integer): with pipeline_parallel: of the microbatches in flight on a stage so many keep their results, and the others run the scopes again; without offloaded activations and overlap's experts; default 0; memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
+---@param config? table config: scope or module type, ..., or `auto`: the longest row of numbered modules; wrap_class (any): the same as the list: scopes (`blocks.*`) or module types (`Block`); kept (list): scopes of the longest row of numbered modules whose results are kept: those between run again, but for those behind the last; instead of scopes; most (integer): only the first so many of the matched scopes; default all; every (integer): only each n-th of the matched scopes; default 1; group (integer): so many matched scopes in a row keep one input among them; default 1; ops (list): only these ops run again (`attention`; behind module_replace also `swiglu`); default all; keep (list): all but these ops run again (`mm`, `attention`); kept_microbatches (integer): with pipeline_parallel: of the microbatches in flight on a stage so many keep their results, and the others run the scopes again; without offloaded activations and overlap's experts; default 0; memory (any): bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it takes, the least arithmetic; default all.
 ---@return table
 function methods.checkpoint(config) end
 
----ZeRO level 1: each rank keeps and updates its part of the optimizer's state; gradients are reduce-scattered once a step, new weights gathered.
+---ZeRO level 1: each rank keeps and updates its part of the optimizer's state (and of half's masters); gradients are reduce-scattered once a step, new weights gathered.
 ---@param config? table config: axis (string): the axis that parts are cut over; default zero where the mesh has it, else data; match (any): scopes that make a unit each: a pattern or a list of them (blocks.*); atorch_wrap_cls (any): module classes that make a unit each; atorch_size_based_min_num_params (integer): units grow in the order of use to so many parameters; not with match or classes; ignored (any): parameters that stay whole: a pattern or a list of them; atorch_ignored_cls (any): module classes whose parameters stay whole; use_ds_zero (boolean): no effect: there is one implementation; not_use_fsdp (boolean): no effect: there is one implementation.
 ---@return table
 function methods.zero1(config) end
 
----ZeRO level 2: each rank keeps its part of the optimizer's state and of the gradients, which are reduce-scattered in every microbatch; new weights are gathered.
+---ZeRO level 2: each rank keeps its part of the optimizer's state (and of half's masters) and of the gradients, which are reduce-scattered in every microbatch; new weights are gathered.
 ---@param config? table config: axis (string): the axis that parts are cut over; default zero where the mesh has it, else data; match (any): scopes that make a unit each: a pattern or a list of them (blocks.*); atorch_wrap_cls (any): module classes that make a unit each; atorch_size_based_min_num_params (integer): units grow in the order of use to so many parameters; not with match or classes; ignored (any): parameters that stay whole: a pattern or a list of them; atorch_ignored_cls (any): module classes whose parameters stay whole; use_ds_zero (boolean): no effect: there is one implementation; not_use_fsdp (boolean): no effect: there is one implementation.
 ---@return table
 function methods.zero2(config) end
@@ -76,12 +76,12 @@ function methods.zero2(config) end
 function methods.fsdp(config) end
 
 ---Mixed precision as LibTorch's autocast has it: matrix products, convolutions and attention compute in fp16 or bf16, softmax, norms and losses in float32 (its lists of CUDA, on every device), all else in the widest of its operands. Parameters, their gradients and the optimizer's state stay as they are; float64 is left alone.
----@param config? table config: dtype; dtype (string): `fp16` or `bf16`; default fp16; match (any): scopes (`blocks.*`) or module types, outside of which all stays float32; allow (list): these ops compute in dtype, too (`add`); deny (list): these in float32 (`mm`); promote (list): these in the widest of their operands; log (boolean): tell in the plan how each kind of op computes, and why; loss_scale (any): "dynamic", "none", or a number that stays; default dynamic for fp16, none for bf16; init_scale (number): of a dynamic scale; default 65536; growth_factor (number): after growth_interval steps that are finite; default 2; backoff_factor (number): after a step that is not; default 0.5; growth_interval (integer): steps; default 2000; skip_if_nonfinite (boolean): a step with a gradient that is not finite, on any rank, changes nothing; default true where the loss is scaled, else false.
+---@param config? table config: dtype; dtype (string): `fp16` or `bf16`; default fp16; match (any): scopes (`blocks.*`) or module types, outside of which all stays float32; allow (list): these ops compute in dtype, too (`add`); deny (list): these in float32 (`mm`); promote (list): these in the widest of their operands; log (boolean): tell in the plan how each kind of op computes, and why; loss_scale (any): "dynamic", "none", "given" (each step's is what the strategy's event loss_scale returns), or a number that stays; default dynamic for fp16, none for bf16; init_scale (number): of a dynamic scale; default 65536; growth_factor (number): after growth_interval steps that are finite; default 2; backoff_factor (number): after a step that is not; default 0.5; growth_interval (integer): steps; default 2000; min_scale (number): a dynamic scale does not fall below; default 0; hysteresis (integer): a dynamic scale falls from so many steps on that were not finite since it grew; default 1; skip_if_nonfinite (boolean): a step with a gradient that is not finite, on any rank, changes nothing; default true where the loss is scaled, else false.
 ---@return table
 function methods.amp_native(config) end
 
 ---The model in fp16 or bf16: ops read parameters and floating inputs in it and compute in it, but for norms and losses, and gradients come out in it. The optimizer keeps float32 masters, which checkpoints hold; or, with masters = false, bf16 parameters are all there is, and new values are rounded up or down at random, right on average.
----@param config? table config: dtype; dtype (string): `fp16` or `bf16`; default fp16; masters (boolean): false: bf16 alone, rounded at random; default true; gradients (string): what gradients are summed and reduced in, dtype or `float32`; default dtype with one microbatch, float32 with several; loss_scale (any): "dynamic", "none", or a number that stays; default dynamic for fp16, none for bf16; init_scale (number): of a dynamic scale; default 65536; growth_factor (number): after growth_interval steps that are finite; default 2; backoff_factor (number): after a step that is not; default 0.5; growth_interval (integer): steps; default 2000; skip_if_nonfinite (boolean): a step with a gradient that is not finite, on any rank, changes nothing; default true where the loss is scaled, else false.
+---@param config? table config: dtype; dtype (string): `fp16` or `bf16`; default fp16; masters (boolean): false: bf16 alone, rounded at random; default true; gradients (string): what gradients are summed and reduced in, dtype or `float32`; default dtype with one microbatch, float32 with several; loss_scale (any): "dynamic", "none", "given" (each step's is what the strategy's event loss_scale returns), or a number that stays; default dynamic for fp16, none for bf16; init_scale (number): of a dynamic scale; default 65536; growth_factor (number): after growth_interval steps that are finite; default 2; backoff_factor (number): after a step that is not; default 0.5; growth_interval (integer): steps; default 2000; min_scale (number): a dynamic scale does not fall below; default 0; hysteresis (integer): a dynamic scale falls from so many steps on that were not finite since it grew; default 1; skip_if_nonfinite (boolean): a step with a gradient that is not finite, on any rank, changes nothing; default true where the loss is scaled, else false.
 ---@return table
 function methods.half(config) end
 
@@ -100,12 +100,17 @@ function methods.overlap(config) end
 ---@return table
 function methods.module_replace(config) end
 
----Linear layers multiply eight-bit floats (E4M3, or E5M2 for gradients) and sum in the type that they had: their inputs, weights and gradients are scaled, rounded to nearest even and saturated, exactly as such a device would, and emulated on every device. Parameters and the optimizer's state stay as they are. Names and defaults are Megatron's.
----@param config? table config: fp8 (string): `e4m3` or `hybrid` (E5M2 for gradients); default e4m3; match (any): scopes (`blocks.*`) or module types of the layers; default all; fp8_recipe (string): `delayed` (a tensor's scale is that of earlier microbatches), `tensorwise` (its own) or `blockwise` (one for each fp8_block numbers that are summed over); default delayed; fp8_margin (integer): room above the largest magnitude, in powers of two; default 0; fp8_amax_history_len (integer): delayed: microbatches looked back on; default 1; fp8_amax_compute_algo (string): delayed: `most_recent` or `max` of these; default most_recent; fp8_block (integer): blockwise: default 128; fp8_wgrad (boolean): false: weights' gradients are products of what was not rounded; default true.
+---Linear layers multiply eight-bit floats (E4M3, or E5M2 for gradients) and sum in the type that they had: their inputs, weights and gradients are scaled, rounded to nearest even and saturated, exactly as such a device would. A device that multiplies such numbers does; elsewhere products are emulated. Parameters and the optimizer's state stay as they are. Names and defaults are Megatron's.
+---@param config? table config: fp8 (string): `e4m3` or `hybrid` (E5M2 for gradients); default e4m3; match (any): scopes (`blocks.*`) or module types of the layers; default all; fp8_recipe (string): `delayed` (a tensor's scale is that of earlier microbatches), `tensorwise` (its own) or `blockwise` (one for each fp8_block numbers that are summed over); default delayed; fp8_margin (integer): room above the largest magnitude, in powers of two; default 0; fp8_amax_history_len (integer): delayed: microbatches looked back on; default 1; fp8_amax_compute_algo (string): delayed: `most_recent` or `max` of these; default most_recent; fp8_interval (integer): delayed: microbatches that a scale serves; default 1; fp8_reduce_amax (boolean): false: each rank scales its part of a tensor by that part's own magnitudes, and nothing is sent (delayed, tensorwise); not what one device does. Default true; fp8_emulate (boolean): false: on devices that have no eight-bit products the method is left out, with a warning; default true; fp8_block (integer): blockwise: default 128; fp8_wgrad (boolean): false: weights' gradients are products of what was not rounded; default true; product (string): `native` (the device multiplies eight-bit floats itself), `emulated` (they are widened first) or `auto`: native where the device can and the recipe is not blockwise; default auto.
 ---@return table
 function methods.fp8(config) end
 
----Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence); plan:copies(axes) has the ranks of these axes train copies of the model, each on its own samples, and plan:average(match, axes, every, states) averages the parameters that match (and the optimizer's states of them) over such axes behind every so many steps. `cost`, where there is one, tells perigee.profiler's costs what the method costs: `with` and `without` have the seconds and bytes of plans with and without it (nil where there is none without it); it returns a table of seconds and bytes, where what is left out is their difference.
+---Says which dims of ops may be split over an axis, and which ops may run whole on all its ranks. An op that would run otherwise is pinned to what is allowed: whole where it may be, else split along the first dim of the list that can be.
+---@param config? table config: constraints: {name = op (`aten::mm`), parent_module = the end of a module's path, or of the types along it (numbers are left out), allowed_partition_dims = {"INPUT,DIM", ...}, replica_allowed = boolean}; of several for an op the one with the longest parent_module counts; axis (string): the axis; default `tensor`.
+---@return table
+function methods.partition_constraints(config) end
+
+---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:place_sent(part, axis, placement) (what a part of the pipeline reads of others), plan:scale_loss(number or "given"), plan:microbatches(n), plan:note(sentence); plan:copies(axes) has the ranks of these axes train copies of the model, each on its own samples, and plan:average(match, axes, every, states) averages the parameters that match (and the optimizer's states of them) over such axes behind every so many steps. `cost`, where there is one, tells perigee.profiler's costs what the method costs: `with` and `without` have the seconds and bytes of plans with and without it (nil where there is none without it); it returns a table of seconds and bytes, where what is left out is their difference.
 ---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), cost(config, request, with, without), doc
 ---@return function
 function methods.define(method) end
@@ -151,18 +156,18 @@ function solver.assign(problem, options) end
 function solver.stages(problem, options) end
 
 ---Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return; or nil and why no plan fits.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, expert, context, data, pipe (sizes of axes), attention (of context ranks: `all_gather`, `ring` or `all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint, offload (booleans; offload: the optimizer's state lies on the host), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), reserve (so many times its two largest buffers stay free), optimizer_resident and optimizer_transient (bytes that the optimizer keeps, and takes while it steps, for each byte of weights, in the place of what it does), smallest (weights of fewer bytes are not split over tensor), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), forbid (parallel_mode's), methods (a list that every plan has)
 ---@return table?, string?
 function solver.plan(pins) end
 
 ---Returns the best combinations by the model, best first, each with strategy, seconds, bytes, text and its numbers; or nil and why no plan fits.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, expert, context, data, pipe (sizes of axes), attention (of context ranks: `all_gather`, `ring` or `all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint, offload (booleans; offload: the optimizer's state lies on the host), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), reserve (so many times its two largest buffers stay free), optimizer_resident and optimizer_transient (bytes that the optimizer keeps, and takes while it steps, for each byte of weights, in the place of what it does), smallest (weights of fewer bytes are not split over tensor), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), forbid (parallel_mode's), methods (a list that every plan has)
 ---@param most? integer how many; default 10
 ---@return table?, string?
 function solver.candidates(pins, most) end
 
 ---Searches by trials: for each combination the best plan under its pins is made and judged. Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, `time`), combinations and trials; or nil and why no plan fits. Options count from 1.
----@param pins? table what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint (booleans), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), methods (a list that every plan has)
+---@param pins? table what is fixed, the rest is searched: tensor, expert, context, data, pipe (sizes of axes), attention (of context ranks: `all_gather`, `ring` or `all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint, offload (booleans; offload: the optimizer's state lies on the host), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), reserve (so many times its two largest buffers stay free), optimizer_resident and optimizer_transient (bytes that the optimizer keeps, and takes while it steps, for each byte of weights, in the place of what it does), smallest (weights of fewer bytes are not split over tensor), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), forbid (parallel_mode's), methods (a list that every plan has)
 ---@param options table variables (a list; each a list of options, tables of pins, of which a combination has one), algorithm (`bo`: Bayesian optimisation, `combination`: all of them, `random`), trials (at most; default 30), patience (`bo` ends where the best is older than so many trials; default 8), time_limit and measure in seconds (how long each plan's ops may be measured; default 0: simulated by what is known), seed
 ---@return table?, string?
 function solver.search(pins, options) end
@@ -173,8 +178,9 @@ local profiler = {}
 
 ---Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and peak_bytes (of the rank that takes the most), by the simulator. Times nothing.
 ---@param strategy table a list of methods
+---@param pins? table as perigee.solver.plan has them: reserve, optimizer_resident and optimizer_transient change peak_bytes, others nothing
 ---@return table
-function profiler.estimate(strategy) end
+function profiler.estimate(strategy, pins) end
 
 ---Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much more a step takes with it than without it, and the rank that takes the most memory (below 0: it saves so much), by the simulator and the compiled programs, both ways. Where there is no plan without it, `refused` says why. `own` is true where a method of yours has said so itself.
 ---@param strategy table a list of methods
@@ -202,6 +208,11 @@ function strategy.save(file, strategy) end
 ---@return table?, string?
 function strategy.load(file) end
 
+---Returns the list of a file of constraints, for the method partition_constraints, or nil and why there is none.
+---@param file string a .yaml or .json file below the script's folder
+---@return table?, string?
+function strategy.constraints(file) end
+
 ---Returns true when both are the same, else false and where they differ.
 ---@param a table a strategy
 ---@param b table a strategy
@@ -226,6 +237,10 @@ function host.environment(prefix) end
 ---Returns "FILE:LINE: ", where the user's script calls into a module of Perigee's.
 ---@return string
 function host.place() end
+
+---Returns the orders of samples that there are (data.sampler).
+---@return table
+function host.samplers() end
 
 ---Returns the text's value; null is nil.
 ---@param text string JSON

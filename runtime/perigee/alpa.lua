@@ -14,7 +14,7 @@ local equal_meshes = "all stages have as many devices"
 
 -- Which sections are methods, and which fields of theirs hold another section.
 local tops = { "PipeshardParallel", "ShardParallel", "DataParallel", "Zero2Parallel", "Zero3Parallel",
-  "get_3d_parallel_method" }
+  "get_3d_parallel_method", "LocalPipelineParallel" }
 local holders = {
   PipeshardParallel = { layer_option = { "AutoLayerOption", "ManualLayerOption" },
     stage_option = { "ManualStageOption", "UniformStageOption", "AutoStageOption" },
@@ -74,7 +74,13 @@ end
 
 local function shard(draft, o, staged)
   local threshold = o.force_zero_stage_3_all_gather_threshold
-  if o.force_zero_stage_3 then
+  for _, name in ipairs { "all_gather", "all_to_all", "replicated_parameters" } do
+    if not o["allow_" .. name] then
+      draft.forbid = draft.forbid or {}
+      table.insert(draft.forbid, name)
+    end
+  end
+  if o.force_zero_stage_3 or not o.allow_replicated_parameters then
     draft:use("fsdp", { atorch_size_based_min_num_params = threshold and math.max(1, math.floor(threshold / 4)) })
   elseif o.prefer_reduce_scatter or (o.prefer_reduce_scatter == nil and staged) then
     draft:use("zero2")
@@ -229,6 +235,7 @@ end
 local function search(draft, options, count, fits)
   draft.search = true
   if not may_split(options) then draft:pin("tensor", 1) end
+  if draft.forbid then draft:pin("forbid", draft.forbid) end
   for level, name in ipairs { "zero1", "zero2", "fsdp" } do
     if draft:uses_method(name) then
       draft:pin("zero", level)
@@ -270,15 +277,44 @@ methods.define {
   end,
 }
 
+methods.define {
+  name = "alpa_stage_inputs",
+  doc = "Places what stages of a pipeline get from those before them.",
+  fields = { stages = { type = "table", required = true } },
+  apply = function(plan, given)
+    for stage, axes in pairs(given.stages) do
+      for axis, placement in pairs(axes) do
+        local count = plan:place_sent(tonumber(stage), axis, placement)
+        plan:note(string.format("%d inputs of stage %s lie as %s on %s", count, stage, placement, axis))
+      end
+    end
+  end,
+}
+
+-- Returns the use of that method, nil where the list of tables says nothing.
+local function stage_inputs(list)
+  local stages = {}
+  for i, axes in ipairs(list or {}) do
+    if not dialect.is_empty(axes) then stages[tostring(i - 1)] = axes end
+  end
+  return not dialect.is_empty(stages) and { "alpa_stage_inputs", { stages = stages } } or nil
+end
+
+local function manual_layers(draft, given)
+  local boundaries = given.marks.scopes or {}
+  if #boundaries > 0 then return boundaries end
+  local why = "manual layers begin at mark_pipeline_boundary(SCOPE), but nothing is marked"
+  if not draft.alone then fail(why) end
+  draft.unfinished = "[alpa] " .. why
+end
+
 local function pipeshard_strategy(draft, given)
   local o = given.PipeshardParallel
   local by_marks = o.layer_option == "manual" or o.layer_option == "ManualLayerOption"
-  local boundaries = by_marks and (given.marks.scopes or {}) or nil
-  if by_marks and #boundaries == 0 then
-    local why = "manual layers begin at mark_pipeline_boundary(SCOPE), but nothing is marked"
-    if not draft.alone then fail(why) end
-    draft.unfinished = "[alpa] " .. why
-    return
+  local boundaries = nil
+  if by_marks then
+    boundaries = manual_layers(draft, given)
+    if not boundaries then return end
   end
   if not by_marks and given.marks.scopes then
     draft:warn("[alpa] mark_pipeline_boundary has no effect: layer_option is not \"manual\"")
@@ -295,9 +331,17 @@ local function pipeshard_strategy(draft, given)
   elseif o.stage_option ~= "auto" and o.stage_option ~= "AutoStageOption" then
     stages, starts = uniform(draft, given, layers, boundaries)
   end
+  local inputs, eps = o.stage_input_shardings, draft.given.AutoLayerOption and draft.given.AutoLayerOption.eps
   if stages then
     draft:axis("pipe", stages)
-    if stages > 1 then draft:use("pipeline_parallel", { schedule = schedule, starts = starts }) end
+    if inputs and #inputs ~= stages then
+      fail("stage_input_shardings has a table for each of the %d stages, but got %d", stages, #inputs)
+    end
+    if stages > 1 then
+      draft:use("pipeline_parallel", { schedule = schedule, starts = starts, tolerance = not starts and eps or nil })
+    end
+    local placed = stage_inputs(inputs)
+    if placed then draft:use(placed[1], placed[2]) end
     draft:use("gradient_accumulation", { microbatches = o.num_micro_batches })
     draft.remat = remat(given, by_marks, layers)
     return
@@ -309,10 +353,12 @@ local function pipeshard_strategy(draft, given)
   if draft.remat then draft:pin("checkpoint", false) end
   local per_node = given.init.devices_per_node or given.init.num_devices_per_node
   local allowed = in_space(given.AutoStageOption, per_node)
+  draft.more = { stage_inputs(inputs) }
   search(draft, given.AutoShardingOption, o.num_micro_batches, function(candidate, graph)
     return candidate.pipe <= (layers or candidate.pipe) and allowed(candidate)
       and within(candidates.starts_of(candidate.strategy), boundaries)
       and balanced(candidate, graph, given.AutoStageOption.stage_imbalance_tolerance)
+      and balanced(candidate, graph, eps) and (not inputs or candidate.pipe == #inputs)
   end)
 end
 
@@ -324,6 +370,14 @@ end
 
 local builders = {
   PipeshardParallel = pipeshard_strategy,
+  LocalPipelineParallel = function(draft, given)
+    local boundaries = manual_layers(draft, given)
+    if not boundaries then return end
+    draft:axis("pipe", #boundaries + 1)
+    draft:use("pipeline_parallel", { starts = boundaries })
+    draft:job("cluster.in_process", true)
+    draft:job("cluster.devices", "0")
+  end,
   ShardParallel = function(draft, given)
     local o, options = given.ShardParallel, given.AutoShardingOption
     shard(draft, options, false)
@@ -411,6 +465,7 @@ local function finish(draft, strategy)
       local found, why = candidates.best(pins, 400, function(candidate) return draft.fits(candidate, graph) end)
       if not found then error("[alpa] " .. why, 0) end
       candidates.fields_of(found, "parallel_mode").order = draft.ranks
+      for _, use in ipairs(draft.more or {}) do found[#found + 1] = use end
       return found
     end
   elseif draft.remat then
@@ -441,6 +496,7 @@ local alpa = dialect.new {
     { name = "Zero2Parallel", options = rows.flat() },
     { name = "Zero3Parallel", options = rows.flat() },
     { name = "get_3d_parallel_method", options = rows.three_d },
+    { name = "LocalPipelineParallel", options = {} },
     { name = "init", options = rows.init, rules = rows.init_rules },
     { name = "parallelize", options = rows.parallelize },
     { name = "marks", options = rows.marks },
@@ -463,7 +519,7 @@ end
 for _, name in ipairs { "AutoLayerOption", "ManualLayerOption", "ManualStageOption", "UniformStageOption",
   "AutoStageOption", "AutoShardingOption", "PipeshardParallel", "ShardParallel", "DataParallel", "Zero2Parallel",
   "Zero3Parallel",
-  "get_3d_parallel_method" } do
+  "get_3d_parallel_method", "LocalPipelineParallel" } do
   module[name] = alpa[name]
   row(name, "works")
 end
@@ -571,21 +627,14 @@ module.parallelize = dialect.at_user(function(given)
 end)
 
 -- What stays with the host, and what is not here.
-local function elsewhere(name, verdict, why)
-  local text = verdict == "refused" and "[alpa] %s is refused: %s" or "[alpa] %s is not available yet: %s"
-  return dialect.at_user(function() fail(text, name, why) end)
+local function elsewhere(name, why)
+  return dialect.at_user(function() fail("[alpa] %s is refused: %s", name, why) end)
 end
 local from_job = "model, loss and optimizer come from the job, which names them ([model], [optimizer])"
 for library, names in pairs { jax = { "grad", "value_and_grad", "jit", "numpy" }, flax = { "linen" },
   optax = { "adam", "adamw", "sgd" }, TrainState = { "create", "apply_gradients" } } do
   module[library] = {}
-  for _, name in ipairs(names) do module[library][name] = elsewhere(library .. "." .. name, "refused", from_job) end
+  for _, name in ipairs(names) do module[library][name] = elsewhere(library .. "." .. name, from_job) end
   row(library, "refused", from_job)
 end
-for name, why in pairs {
-  LocalPipelineParallel = "perigee train --check-gradients runs all ranks in one process" } do
-  module[name] = elsewhere(name, "missing", why)
-  row(name, "missing", why)
-end
-
 return module

@@ -1,6 +1,4 @@
 -- The tables of options of perigee.alpa: a row says what becomes of an option (perigee.dialect has its fields).
-local no_pin = "manual_sharding_option places parameters, and the plan's report (plan --report) shows the collectives"
-local by_work = "layers are cut between blocks, so that the slowest has as little work as can be: marks cut elsewhere"
 
 local function check_ranks(value)
   for _, rank in ipairs(value) do
@@ -13,6 +11,21 @@ local function check_places(value)
   for pattern, axes in pairs(value) do
     if type(pattern) ~= "string" or type(axes) ~= "table" then
       return 'places parameters on axes, { ["head.weight"] = { tensor = "S0" } }'
+    end
+  end
+end
+
+-- { {}, { data = "S0", tensor = "S1" } }
+local function check_inputs(value)
+  for i, axes in ipairs(value) do
+    if type(axes) ~= "table" then
+      return 'has a table for each stage, of how its inputs lie, { {}, { data = "S0" } }'
+    end
+    for axis, placement in pairs(axes) do
+      if i == 1 then return "says nothing of the first stage, {}: its inputs are the batch" end
+      if type(axis) ~= "string" or type(placement) ~= "string" then
+        return 'has a table for each stage, of how its inputs lie, { {}, { data = "S0" } }'
+      end
     end
   end
 end
@@ -33,8 +46,7 @@ local pipeshard = {
     one_of = { "1f1b", "gpipe", "inference", "1f1b_overlap_friendly" },
     but = { inference = { missing = "perigee evaluate runs the forward pass of a checkpoint" } } },
   { "default_auto_sharding_option", "table", nil, with = "build" },
-  { "stage_input_shardings", "list", nil,
-    missing = "what stages send lies as propagation finds best; manual_sharding_option places parameters" },
+  { "stage_input_shardings", "list", nil, check = check_inputs, with = "build" },
   { "manual_sharding_option", "table", nil, check = check_places, with = "build" },
 }
 
@@ -47,7 +59,7 @@ local auto_layers = {
   { "layer_num", "integer|string", "auto", least = 1, one_of = { "auto" }, with = "build" },
   { "remat_mode", "string", "none", one_of = { "none", "coarse_grained_remat", "fine_grained_remat" }, with = "build" },
   { "fine_grained_remat_layer_num", "integer", nil, least = 1, with = "remat_mode" },
-  { "eps", "number", 0.5, least = 0, missing = by_work },
+  { "eps", "number", 0.5, least = 0, with = "build" },
 }
 
 local auto_layer_rules = {
@@ -112,9 +124,9 @@ local sharding = {
     check = function(v) if v ~= 0 then return "must be 0, the axis data (others are not available yet)" end end },
   { "force_zero_stage_3", "boolean", false, with = "build" },
   { "prefer_reduce_scatter", "boolean", nil, with = "build: the default is true with stages, else false" },
-  { "allow_all_gather", "boolean", true, missing = no_pin },
-  { "allow_all_to_all", "boolean", true, missing = no_pin },
-  { "allow_replicated_parameters", "boolean", true, missing = no_pin },
+  { "allow_all_gather", "boolean", true, with = "build" },
+  { "allow_all_to_all", "boolean", true, with = "build" },
+  { "allow_replicated_parameters", "boolean", true, with = "build" },
   { "allow_mixed_mesh_shape", "boolean", nil, with = "propagation, which tries tensors split over several axes",
     but = { ["false"] = { missing = "tensors may always be split over several axes" } } },
   { "allow_recompute_heavy_op", "boolean", nil, with = "propagation, which tries products that all ranks repeat",
@@ -127,6 +139,8 @@ local sharding = {
 }
 
 local sharding_rules = {
+  { function(o) return o.prefer_reduce_scatter and not o.allow_replicated_parameters end, "prefer_reduce_scatter",
+    "prefer_reduce_scatter keeps parameters whole on every rank, but allow_replicated_parameters is false" },
   { function(o) return o.force_zero_stage_3 and o.prefer_reduce_scatter end, "prefer_reduce_scatter",
     "prefer_reduce_scatter and force_zero_stage_3 exclude each other" },
   { function(o) return o.force_zero_stage_3_all_gather_threshold and not o.force_zero_stage_3 end,

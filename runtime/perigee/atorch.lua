@@ -1,9 +1,10 @@
 -- ATorch's names: status, result, best_strategy = auto_accelerate { model = "job.toml", load_strategy = { ... } }. The
--- methods are Perigee's own, which have ATorch's names; a section a method checks its configs. In a job: [atorch]
--- load_strategy = ["zero2", ["amp_native", { dtype = "bf16" }]]. runtime/from_atorch.md compares.
+-- methods and their configs are in atorch_methods.lua. In a job: [atorch] load_strategy = ["zero2", ["amp_native",
+-- { dtype = "bf16" }]]. runtime/from_atorch.md compares.
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"
 local profiler = require "perigee.profiler"
+local of_methods = require "perigee.atorch_methods"
 local strategies = require "perigee.strategy"
 
 local fail, show = dialect.fail, dialect.show
@@ -66,11 +67,11 @@ end
 
 local loader = {
   batch_size = function(draft, value) draft:job("batch.global", value) end,
-  shuffle = function(_, value)
-    if value then return end
-    fail("dataloader_args.shuffle = %s is not available yet: samples are shuffled", show(value))
+  shuffle = function(draft, value)
+    if type(value) ~= "boolean" then fail("dataloader_args.shuffle must be true or false, but got %s", show(value)) end
+    draft:job("data.sampler", value and "shuffle" or "sequential")
   end,
-  sampler = function() fail("dataloader_args.sampler is refused: the sampler is Perigee's, by the job's seed") end,
+  sampler = function() fail("dataloader_args.sampler is refused: name one in distributed_sampler_cls") end,
 }
 for _, name in ipairs { "drop_last", "num_workers", "pin_memory", "prefetch_factor", "persistent_workers" } do
   loader[name] = function(draft)
@@ -105,7 +106,24 @@ local function set_sample(draft, batch)
   if batch.tokens and batch.tokens[2] then draft:job("data.sequence", batch.tokens[2]) end
 end
 
-local no_function = "the loss and what comes before it are part of the model"
+-- A built-in order of samples, or a library with one.
+local function check_sampler(name)
+  local samplers = host.samplers()
+  for _, known in ipairs(samplers) do
+    if name == known then return end
+  end
+  if type(name) == "string" and name:find("%.so$") then return end
+  return "names an order of samples (" .. table.concat(samplers, ", ") .. ") or a library NAME.so"
+    .. (type(name) == "string" and host.suggest(name, samplers) or "")
+end
+
+-- Functions that are captured with the model (model.around).
+local function around(name)
+  return function(draft, f)
+    draft.around = draft.around or {}
+    draft.around[name] = f
+  end
+end
 
 local arguments = {
   { "model", "string|table", nil, sets = set_model },
@@ -114,9 +132,9 @@ local arguments = {
   { "optim_param_func", "function", nil, sets = set_groups },
   { "dataset", "table", nil, sets = keys_of "data" },
   { "dataloader_args", "table", nil, sets = set_loader },
-  { "distributed_sampler_cls", "any", nil, missing = "samples are shared out by the job's seed" },
-  { "loss_func", "function", nil, missing = no_function },
-  { "prepare_input", "function", nil, missing = no_function },
+  { "distributed_sampler_cls", "any", nil, check = check_sampler, sets = "job.data.sampler" },
+  { "loss_func", "function", nil, sets = around "loss" },
+  { "prepare_input", "function", nil, sets = around "prepare" },
   { "model_input_format", "string", nil, one_of = { "unpack_sequence", "unpack_dict" },
     with = "the model: fields of a batch are bound by name",
     but = { unpack_sequence = { missing = 'fields of a batch are bound by name: "unpack_dict"' } } },
@@ -149,203 +167,18 @@ local rules = {
     "time_limit and sg_algo are of a search, but load_strategy says it all: add finetune_strategy = true" },
   { function(o) return o.batch_size and o.sample_batch end, "sample_batch",
     "sample_batch and batch_size both say how many samples a microbatch has: give one of them" },
+  { function(o) return (o.loss_func or o.prepare_input) and is_graph(o.model) end, "model",
+    "loss_func and prepare_input are captured with the model, which is so already: call auto_accelerate at the top of "
+    .. "the script, with model = a job's file" },
+  { function(o) return o.distributed_sampler_cls and (o.dataloader_args or {}).shuffle ~= nil end,
+    "distributed_sampler_cls", "distributed_sampler_cls and dataloader_args.shuffle both order the samples: give one" },
   { function(o) return o.included and o.load_strategy end, "included",
     "included %s is for a search without load_strategy: put it into load_strategy" },
 }
 
 -- Methods ---------------------------------------------------------------------------------------------------
 
-local function pass(method, name, kind, more)
-  local row = more or {}
-  row[1], row[2], row.sets = name, kind, method .. "." .. name
-  return row
-end
-
-local axes = { data = "data", zero = "zero", tensor = "tensor", sequence = "sequence", expert = "expert",
-  pipeline = "pipe", pipe = "pipe", context = "context" }
-
--- ({ {name, size}, ... }, order), or the list of axes alone.
-local function set_axes(draft, items)
-  local list = items
-  if type(items[1]) == "table" and type(items[1][1]) == "table" then list = items[1] end
-  local names, order = {}, {}
-  for name in pairs(axes) do names[#names + 1] = name end
-  for i, item in ipairs(list) do
-    local pair = type(item) == "table" and type(item[1]) == "string" and type(item[2]) == "number"
-    if not pair then fail("parallel_mode is a list of {name, size}, but item %d is %s", i, show(item)) end
-    if not axes[item[1]] then
-      fail("parallel_mode has no axis %s%s", show(item[1]), host.suggest(item[1], names))
-    end
-    order[i] = axes[item[1]]
-    draft:axis(order[i], item[2])
-  end
-  draft.order = order
-  if list == items then return end
-  draft.ranks = items[2] or nil
-  if items[3] or items[4] then
-    fail("several instances and a device mesh (the third and fourth item of parallel_mode) are not available yet")
-  end
-end
-
-local function set_checkpoint(draft, items)
-  local use = draft:use("checkpoint")
-  for _, scope in ipairs(items) do use[#use + 1] = scope end
-end
-
-local function fsdp_rows(method)
-  local rows = {
-    pass(method, "atorch_wrap_cls", "string|list"),
-    pass(method, "atorch_size_based_min_num_params", "integer", { least = 1 }),
-    pass(method, "atorch_ignored_cls", "string|list"),
-    { "wrap_trainable_outmost", "boolean", nil, with = "units: parameters that are not trained have their own" },
-    { "fsdp_wrap_params_outmost", "boolean", nil, with = "units, as wrap_trainable_outmost" },
-    { "sync_module_states", "boolean", nil, no_effect = "weights begin alike on all ranks" },
-    { "use_orig_params", "boolean", nil, no_effect = "parameters always keep their names and shapes" },
-    { "mixed_precision", "table", nil, sets = function(draft, given)
-      local dtype = dialect.dtype(given.param_dtype)
-      if dtype ~= "fp16" and dtype ~= "bf16" then
-        fail("mixed_precision.param_dtype must be fp16 or bf16, but got %s", show(given.param_dtype))
-      end
-      draft:use("half", { dtype = dtype })
-      if dialect.dtype(given.reduce_dtype) == "float32" then draft:use("half", { gradients = "float32" }) end
-    end },
-    { "process_group", "any", nil, refused = "parallel_mode says which ranks are together" },
-    { "device_id", "any", nil, refused = "a rank takes the device of its position on its host" },
-    { "param_init_fn", "any", nil, refused = "weights are made from recipes, in parts: leave it out" },
-    { "auto_wrap_policy", "any", nil, refused = "use atorch_wrap_cls or atorch_size_based_min_num_params" },
-    { "ignored_modules", "string|list", nil, sets = function(draft, scopes)
-      local ignored = {}
-      for i, scope in ipairs(type(scopes) == "table" and scopes or { scopes }) do ignored[i] = scope .. ".**" end
-      draft:use(method, { ignored = ignored })
-    end },
-  }
-  local whole = method == "fsdp"
-  local gathered = "parameters are whole between steps: nothing is gathered for a unit"
-  local function third(row)
-    if not whole then row.sets, row.no_effect = nil, gathered end
-    rows[#rows + 1] = row
-  end
-  third(pass(method, "forward_prefetch", "boolean"))
-  third(pass(method, "limit_all_gathers", "boolean"))
-  third(pass(method, "backward_prefetch", "string", { one_of = { "BACKWARD_PRE", "BACKWARD_POST", "none" } }))
-  third(pass(method, "reshard_after_forward", "boolean"))
-  third(pass(method, "sharding_strategy", "string",
-    { one_of = { "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2" } }))
-  rows[#rows + 1] = { "cpu_offload", "boolean", nil, sets = function(draft)
-    if whole then draft:use("fsdp", { cpu_offload = true }) else draft:use("offload", { optimizer = true }) end
-  end }
-  return rows
-end
-
-local one_implementation = "there is one implementation"
-
-local function zero_rows(method)
-  local rows = method == "zero1" and {} or fsdp_rows(method)
-  if method == "fsdp" then return rows end
-  rows[#rows + 1] = { "use_ds_zero", "boolean", false, no_effect = one_implementation }
-  rows[#rows + 1] = { "not_use_fsdp", "boolean", false, no_effect = one_implementation }
-  return rows
-end
-
--- Layers by substrings of their scopes; exclude wins.
-local function select_layers(draft, options)
-  draft.later = function(list, graph)
-    local function has(path, names)
-      for _, name in ipairs(names) do
-        if path:find(name, 1, true) then return true end
-      end
-      return false
-    end
-    local match = {}
-    for _, scope in ipairs(graph.scopes) do
-      local linear = scope.type:lower():find("linear", 1, true)
-      local wanted = (not options.include or has(scope.path, options.include))
-        and not (options.exclude and has(scope.path, options.exclude))
-      if linear and wanted then match[#match + 1] = scope.path end
-    end
-    if #match == 0 then fail("[atorch] fp8.include and fp8.exclude leave no linear layer") end
-    for i, use in ipairs(list) do
-      if use[1] == "fp8" then
-        local config = { match = match }
-        for key, value in pairs(use[2] or {}) do config[key] = value end
-        list[i] = { "fp8", config }
-      end
-    end
-  end
-end
-
-local fp8_rows = {
-  { "include", "list", nil, of = "string", sets = function(draft, _, options) select_layers(draft, options) end },
-  { "exclude", "list", nil, of = "string", sets = function(draft, _, options) select_layers(draft, options) end },
-  { "verbose", "boolean", false, with = "plan --explain, which tells the layers" },
-  { "margin", "integer", 0, least = 0, sets = "fp8.fp8_margin" },
-  { "interval", "integer", 1, least = 1, missing = "scales are made anew in every microbatch" },
-  { "fp8_format", "string", "HYBRID", lower = true, one_of = { "hybrid", "e4m3" }, always = true, sets = "fp8.fp8" },
-  { "amax_history_len", "integer", 1024, least = 1, always = true, sets = "fp8.fp8_amax_history_len" },
-  { "amax_compute_algo", "string", "max", one_of = { "max", "most_recent" }, always = true,
-    sets = "fp8.fp8_amax_compute_algo" },
-  { "reduce_amax", "boolean", true, missing = "a scale is that of the whole tensor, over all ranks" },
-  { "emulate", "boolean", true, missing = "every device rounds to eight bits as such a device would" },
-}
-
-local checkpoint_rows = {
-  { "wrap_class", "string|list", nil, sets = function(draft, scopes)
-    set_checkpoint(draft, type(scopes) == "table" and scopes or { scopes })
-  end },
-  { "no_reentrant", "boolean", true, no_effect = "recomputation is a pass over the graph" },
-  { "max_checkpoint_module_num", "integer", nil, least = 1, sets = "checkpoint.most" },
-  { "selective_offload", "string|list", nil, sets = function(draft, scopes)
-    local use = draft:use("offload")
-    for i, scope in ipairs(type(scopes) == "table" and scopes or { scopes }) do use[i] = scope end
-  end },
-  { "use_te_impl", "boolean", false, no_effect = "recomputation is a pass over the graph" },
-}
-
-local function use(name, options, more)
-  local section = { name = name, options = options or {}, uses = name, hidden = true }
-  for key, value in pairs(more or {}) do section[key] = value end
-  return section
-end
-
-local pairs_by_name = {}  -- of register_replace_pair
-
-local function set_replacements(draft, items)
-  local config = draft:use("module_replace")
-  for i, item in ipairs(items) do config[i] = pairs_by_name[item] or item end
-end
-
-local low = { "fp16", "bf16" }
-local tensor_rows = {
-  pass("tensor_parallel", "column", "list"), pass("tensor_parallel", "row", "list"),
-  pass("tensor_parallel", "vocab", "list"), pass("tensor_parallel", "sequence", "boolean"),
-}
-local pipeline_rows = {
-  pass("pipeline_parallel", "schedule", "string"), pass("pipeline_parallel", "chunks", "integer", { least = 1 }),
-  pass("pipeline_parallel", "starts", "list"), pass("pipeline_parallel", "blocks", "string|list"),
-  pass("pipeline_parallel", "group", "integer", { least = 1 }),
-  pass("pipeline_parallel", "extra", "integer", { least = 0 }),
-}
-
-local methods = {
-  { name = "parallel_mode", options = {}, items = set_axes, hidden = true },
-  use("amp_native", {
-    { "dtype", "dtype", "fp16", one_of = low, always = true, sets = "amp_native.dtype" },
-    { "skip_if_nonfinite", "boolean", nil, sets = "amp_native.skip_if_nonfinite" },
-  }, { text = "dtype" }),
-  use("half", { { "dtype", "dtype", "fp16", one_of = low, always = true, sets = "half.dtype" } }, { text = "dtype" }),
-  use("fp8", fp8_rows),
-  use("module_replace", {}, { items = set_replacements }),
-  use("zero1", zero_rows "zero1"),
-  use("zero2", zero_rows "zero2"),
-  use("fsdp", zero_rows "fsdp"),
-  use("checkpoint", checkpoint_rows, { items = set_checkpoint }),
-  use("tensor_parallel", tensor_rows),
-  use("pipeline_parallel", pipeline_rows),
-  use("sequence_parallel", {}),
-  use("mixed_parallel", { pass("mixed_parallel", "tensor", "table"), pass("mixed_parallel", "pipeline", "table") }),
-  use("ds_3d_parallel", { pass("ds_3d_parallel", "ds_config", "table"), pass("ds_3d_parallel", "tensor", "table"),
-    pass("ds_3d_parallel", "pipeline", "table") }),
-}
+local methods = of_methods.sections
 
 -- Names that stand for others.
 local aliases = { fsdp2 = "fsdp", deepspeed_3d_parallel = "ds_3d_parallel", auto_ddp = "parallel_mode" }
@@ -577,6 +410,11 @@ local atorch = dialect.new {
     local given = draft.given.auto_accelerate or {}
     unread = given.failed ~= nil
     if draft.file then strategy.job = draft.file end
+    if draft.around and given.ready and given.ready.format then
+      fail("[atorch] load_strategy is a plan, which says nothing of the model: name the script of loss_func and "
+        .. "prepare_input in the job (model.around)")
+    end
+    strategy.around = draft.around
     return given.ready and ready(strategy, given.ready) or strategy
   end,
 }
@@ -586,7 +424,7 @@ local module = { from_job = atorch.from_job, rows = atorch.rows }
 -- Makes a pair of graphs in text form, { pattern, replacement }, known to module_replace by a name. A pair holds for
 -- every floating dtype; `supported_dtypes` may only list some.
 module.register_replace_pair = dialect.at_user(function(name, supported_dtypes, pair)
-  if type(name) ~= "string" or pairs_by_name[name] then
+  if type(name) ~= "string" or of_methods.pairs_by_name[name] then
     fail("[atorch] register_replace_pair takes a new name, but got %s", show(name))
   end
   for _, dtype in ipairs(supported_dtypes or {}) do
@@ -595,14 +433,16 @@ module.register_replace_pair = dialect.at_user(function(name, supported_dtypes, 
   if type(pair) ~= "table" or type(pair[1]) ~= "string" or type(pair[2]) ~= "string" then
     fail("[atorch] register_replace_pair takes { pattern, replacement }, graphs as text, but got %s", show(pair))
   end
-  pairs_by_name[name] = { name = name, pattern = pair[1], replacement = pair[2] }
+  of_methods.pairs_by_name[name] = { name = name, pattern = pair[1], replacement = pair[2] }
 end)
 
 local function result_of(strategy, given)
   local keys = strategy.set or {}
   return {
     model = given.model, optim = { name = keys["optimizer.name"], options = given.optim_args },
-    dataloader = { batch_size = keys["batch.global"] }, loss_func = "of the model", prepare_input = "of the model",
+    dataloader = { batch_size = keys["batch.global"] },
+    loss_func = given.loss_func and "of the script" or "of the model",
+    prepare_input = given.prepare_input and "of the script" or "of the model",
     lr_scheduler = { kind = keys["lr_schedule.kind"] },
     args = { use_optim_backward = false, requires_set_gradient_accumulation_boundary = false },
   }

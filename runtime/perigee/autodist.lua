@@ -4,7 +4,6 @@ local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local saved = require "perigee.strategy"
 
-local exact = "memory is that of compiled programs, counted: keep a reserve by a smaller memory_constraint"
 local by_whole_layers = "the search splits layers as a whole, and knows no choices of single ops"
 
 local function names_of(text)
@@ -17,6 +16,21 @@ local function ratio(value)
   if value <= 0 or value >= 1 then return "must be above 0 and below 1" end
 end
 
+-- A file of constraints beside the script, or the same list.
+local function constrain(draft, constraints)
+  if type(constraints) == "string" then
+    local list, why = saved.constraints(constraints)
+    if not list then dialect.fail("partition_constraints_path: %s", why) end
+    constraints = list
+  end
+  draft:use("partition_constraints", constraints)
+end
+
+-- What memory is counted by, where a user says so.
+local factors = {
+  transient_mem_coef = "reserve", opt_resident_coef = "optimizer_resident", opt_transient_coef = "optimizer_transient",
+}
+
 local config = {
   { "task_name", "string", "default", sets = "job.name",
     check = function(name) if name == "" then return "must not be empty" end end },
@@ -24,9 +38,9 @@ local config = {
   { "memory_constraint", "number", 32, with = "finish",
     check = function(gigabytes) if gigabytes <= 0 then return "must be above 0" end end },
   { "memory_granularity", "integer", 1, least = 1, with = "memory_constraint" },
-  { "transient_mem_coef", "number", 2, least = 0, missing = exact },
-  { "opt_resident_coef", "integer", 2, least = 0, missing = "the optimizer's state is that of optimizer.name" },
-  { "opt_transient_coef", "integer", 0, least = 0, missing = "what a step takes is that of optimizer.name" },
+  { "transient_mem_coef", "number", 2, least = 0, with = "build, where it is given: the pin reserve" },
+  { "opt_resident_coef", "integer", 2, least = 0, with = "build, where it is given: the pin optimizer_resident" },
+  { "opt_transient_coef", "integer", 0, least = 0, with = "build, where it is given: the pin optimizer_transient" },
   { "recompute_modules", "string", "", with = "finish" },
   { "zero_stage", "integer", 0, one_of = { 0, 1, 2, 3 }, with = "build" },
   { "zero_ngroups", "integer", 1, least = 1, with = "finish" },
@@ -45,19 +59,18 @@ local config = {
   { "update_freq", "integer", 1, least = 1, with = "finish" },
   { "profile_dir", "string", nil,
     sets = function(draft, folder) draft:job("cluster.profile", folder .. "/profile.sqlite") end },
-  { "parallel_profile", "boolean", true, missing = "perigee profile measures on all ranks of the job's plan" },
-  { "re_profile", "boolean", false, missing = "perigee profile --again measures what is known" },
+  { "parallel_profile", "boolean", true, sets = "job.profile.parallel" },
+  { "re_profile", "boolean", false, sets = "job.profile.again" },
   { "topk", "integer", 20, least = 1, with = "finish" },
   { "solver", "string", "dp", one_of = { "dp", "ilp" }, with = "finish: the search is exact by its model",
     but = { ilp = { missing = by_whole_layers } } },
   { "nproc", "integer", 1, least = 1, with = "nothing: the answer does not depend on how many processes search" },
   { "load_plan_path", "string", "", with = "finish" },
   { "save_plan_path", "string", "", with = "finish" },
-  { "partition_constraints_path", "string", "",
-    missing = by_whole_layers .. ": a method of a script fixes placements (perigee.methods.define, plan:place)" },
-  { "is_train", "boolean", true, missing = "perigee evaluate runs the forward pass of a checkpoint" },
+  { "partition_constraints_path", "string|list", "", sets = constrain },
+  { "is_train", "boolean", true, sets = function(draft) draft:job("train.forward_only", true) end },
   { "verbose", "boolean", false, with = "finish" },
-  { "ignore_small_tensor_threshold", "integer", 1, least = 0, missing = by_whole_layers },
+  { "ignore_small_tensor_threshold", "integer", 1, least = 0, sets = "pin.smallest" },
 }
 
 local rules = {
@@ -93,6 +106,9 @@ local function build(draft, given)
   local asked = draft.given.AutoDistConfig or {}
   draft.search = true
   draft:pin("zero", o.zero_stage)
+  for option, pin in pairs(factors) do
+    if asked[option] then draft:pin(pin, asked[option]) end
+  end
   if o.consider_mem then draft:pin("memory", o.memory_constraint * 2 ^ 30) end
   if o.pipeline_scheduler ~= "auto" then draft:pin("schedule", o.pipeline_scheduler) end
   if o.pipeline_nstages ~= "auto" then

@@ -22,7 +22,7 @@ function M.best(pins, most, fits, allowed, tell)
     if fits(candidate) then
       seen = seen + 1
       if not allowed then return candidate.strategy end
-      local estimate = profiler.estimate(candidate.strategy)
+      local estimate = profiler.estimate(candidate.strategy, pins)
       if tell then tell(candidate, estimate) end
       if allowed(estimate) and estimate.seconds < least then
         best, least = candidate.strategy, estimate.seconds

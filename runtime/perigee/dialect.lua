@@ -45,7 +45,7 @@
 --   trials       options of perigee.solver.search, by which it is then searched
 --   later        function(methods, graph), which changes them when the model is known
 --   events       functions that observe the training, { step = function(report) end }
---   ranks        which ranks the mesh has, in its order
+--   ranks        which ranks the mesh has, in its order; forbid: what the plan may not come to
 --   given        what the user gave, by section; order: the axes of the mesh
 --
 -- `new` returns the module: a function per section, which takes a table and returns a strategy; `make`, that of the
@@ -353,7 +353,7 @@ local function methods_of(draft)
   for _, name in ipairs(draft.order) do
     if draft:size(name) > 1 or name == "data" then axes[#axes + 1] = { name, draft:size(name) } end
   end
-  axes.order = draft.ranks
+  axes.order, axes.forbid = draft.ranks, draft.forbid
   if not draft.search then list[1] = { "parallel_mode", axes } end
   for _, name in ipairs(draft.names) do
     list[#list + 1] = M.is_empty(draft.uses[name]) and { name } or { name, draft.uses[name] }

@@ -11,7 +11,6 @@ local schedules = {
   preferforward = { schedule = "gpipe" },
   preferbackwardoptimizer = { schedule = "1f1b", extra = 1 },
 }
-local no_files = "samples are shared out over the ranks, so that none sees another's: leave it out"
 
 local function stages(draft, count, options)
   if options["auto.auto_parallel"] then
@@ -26,7 +25,7 @@ local levels = { v0 = "zero1", v1 = "zero2", v2 = "fsdp" }
 local function amp(draft, _, options)
   local use = draft:use("amp_native", { dtype = "fp16", log = options["amp.debug_log"] or nil })
   if options["amp.loss_scale"] == "dynamic" then
-    use.init_scale, use.growth_interval = 2 ^ 15, 2000
+    use.init_scale, use.growth_interval, use.min_scale = 2 ^ 15, 2000, 1
   else
     use.loss_scale = options["amp.loss_scale"]
   end
@@ -36,7 +35,16 @@ local function devices(text)
   local seen = {}
   for device in text:gmatch("[^,%s]+") do
     if seen[device] then return "names each device once" end
+    if not device:find("^%d+$") then return 'lists devices of the host by their numbers, "0,1"' end
     seen[device] = true
+  end
+end
+
+-- Whether some ranks have a file more than others, where their number does not divide the files.
+local function left_over(files)
+  return function(draft, _, options)
+    if files == "drop" and options["io.unbalanced_io_slicing"] then return end
+    draft:job("data.left_over", files)
   end
 end
 
@@ -60,7 +68,7 @@ local config = {
     with = "build" },
   { "cluster.device_place_prefer_intra_node", "boolean", true,
     sets = function(draft) draft.order = { "data", "tensor", "expert", "pipe" } end },
-  { "cluster.run_visible_devices", "string", "", check = devices, missing = "set CUDA_VISIBLE_DEVICES" },
+  { "cluster.run_visible_devices", "string", "", check = devices, sets = "job.cluster.devices" },
   { "cluster.colocate_split_and_replicate", "boolean", false, with = "build" },
   { "communication.num_communicators", "integer", 2, least = 1, always = true, sets = "grad_comm.communicators" },
   { "communication.max_splits", "integer", 5, least = 1, always = true, sets = "grad_comm.buckets" },
@@ -72,13 +80,17 @@ local config = {
   { "communication.clip_after_allreduce", "boolean", false, with = "build" },
   { "communication.gradients_reduce_method", "string", "mean", lower = true, one_of = { "mean", "sum" },
     sets = "grad_comm.reduce" },
-  { "io.slicing", "boolean", false, missing = no_files },
-  { "io.unbalanced_io_slicing", "boolean", false, missing = no_files },
-  { "io.drop_last_files", "boolean", false, missing = no_files },
+  { "io.slicing", "boolean", false, sets = "job.data.slice_files" },
+  { "io.unbalanced_io_slicing", "boolean", false, sets = left_over "deal" },
+  { "io.drop_last_files", "boolean", false, sets = left_over "drop" },
   { "auto.auto_parallel", "boolean", false, sets = function(draft) draft.search = true end },
 }
 
 local rules = {
+  { function(o) return o["io.unbalanced_io_slicing"] and not o["io.slicing"] end, "io.unbalanced_io_slicing",
+    "io.unbalanced_io_slicing deals the files that are left over, but io.slicing is false" },
+  { function(o) return o["io.drop_last_files"] and not o["io.slicing"] end, "io.drop_last_files",
+    "io.drop_last_files leaves out the files that are left over, but io.slicing is false" },
   { function(o) return o["offload.level"] == "v0" and (o["zero.level"] == "v0" or o["zero.level"] == "v1") end,
     "offload.level",
     'offload.level = %s keeps all weights on the host, in parts: zero.level must be "v2" or "" with it' },

@@ -2,8 +2,8 @@
 -- (DistributedOptimizer, LRSchedule, LossScaler). In a job: [megatron], [megatron.LossScaler], ...
 -- runtime/from_megatron.md shows a configuration there and here.
 local dialect = require "perigee.dialect"
+local methods = require "perigee.methods"
 
-local within_step = "functions are called once a step (timers); train --trace FILE shows when each bucket was sent"
 local beside = "a collective runs beside the product that does not need it; grad_comm { overlap = false } has all wait"
 
 -- Which products are cut beside their collectives.
@@ -60,11 +60,44 @@ local function offload(draft, _, options)
   if options.cpu_offloading_double_buffering then use.prefetch = 2 end
 end
 
+methods.define {
+  name = "megatron_scale_loss",
+  doc = "The loss is multiplied by what grad_scale_func returns, whatever it is computed in.",
+  apply = function(plan)
+    plan:scale_loss "given"
+    plan:note "the loss is scaled by what grad_scale_func returns for each step"
+  end,
+}
+
+-- A function that takes the loss and returns it scaled gives the scale for a loss of 1.
+local function scale_loss(draft, o)
+  if not o.grad_scale_func then return end
+  draft.events = draft.events or {}
+  draft.events.loss_scale = function(step) return o.grad_scale_func(1, step) end
+  if o.bf16 then
+    draft:use("half", { loss_scale = "given" })
+  elseif o.enable_autocast then
+    draft:use("amp_native", { loss_scale = "given" })
+  else
+    draft:use("megatron_scale_loss")
+  end
+end
+
 -- Functions that observe the training. Each is called behind a step, with the times of what it is about.
 local function observe(draft, o)
-  if not (o.timers or o.finalize_model_grads_func or o.no_sync_func) then return end
+  if not (o.timers or o.finalize_model_grads_func or o.no_sync_func or o.grad_sync_func or o.param_sync_func) then
+    return
+  end
   draft.events = { step = function(report)
     local accumulating = {}
+    for _, collective in ipairs(report.collectives) do
+      local observer = o.param_sync_func
+      if collective.what == "gradients" then observer = o.grad_sync_func end
+      if observer then
+        observer { step = report.step, parameters = collective.parameters, microbatch = collective.microbatch,
+          op = collective.op, begin = collective.begin, ["end"] = collective["end"] }
+      end
+    end
     for _, section in ipairs(report.sections) do
       if section.name == "micro_first" or section.name == "micro" then accumulating[#accumulating + 1] = section end
       if section.name == "step" and o.finalize_model_grads_func then
@@ -99,8 +132,7 @@ local model_parallel = {
   { "expert_model_parallel_size", "integer", 1, least = 1, with = "build" },
   { "expert_tensor_parallel_size", "integer", nil, least = 1, with = "build" },
   { "moe_extended_tp", "boolean", false, no_effect = "expert_tensor_parallel_size takes its place" },
-  { "perform_initialization", "boolean", true,
-    missing = "weights are always initialised, which costs what their memory does; --resume reads a checkpoint" },
+  { "perform_initialization", "boolean", true, sets = "job.train.initialise" },
   { "use_cpu_initialization", "boolean", false,
     no_effect = "weights begin with the same numbers on any device and in any sharding" },
   { "fp16", "boolean", false, sets = half "fp16" },
@@ -108,11 +140,10 @@ local model_parallel = {
   { "params_dtype", "dtype", "float32", sets = params_dtype },
   { "timers", "function", nil, with = "build" },
   { "finalize_model_grads_func", "function", nil, with = "build" },
-  { "grad_scale_func", "function", nil,
-    missing = "a program's scale is that of LossScaler, or of fp16 = true" },
+  { "grad_scale_func", "function", nil, with = "build" },
   { "no_sync_func", "function", nil, with = "build" },
-  { "grad_sync_func", "function", nil, missing = within_step },
-  { "param_sync_func", "function", nil, missing = within_step },
+  { "grad_sync_func", "function", nil, with = "build" },
+  { "param_sync_func", "function", nil, with = "build" },
   { "deterministic_mode", "boolean", false, sets = "job.cluster.deterministic" },
   { "enable_autocast", "boolean", false, sets = autocast },
   { "autocast_dtype", "dtype", nil, with = "enable_autocast" },
@@ -176,6 +207,8 @@ end
 
 local rules = {
   { function(o) return o.fp16 and o.bf16 end, "bf16", "fp16 and bf16 exclude each other, but both are true" },
+  { function(o) return o.fp16 and o.grad_scale_func end, "grad_scale_func",
+    "grad_scale_func scales the loss, and so does the LossScaler of fp16 = true: leave one of them out" },
   { function(o) return (o.fp16 or o.bf16) and o.enable_autocast end, "enable_autocast",
     "fp16 or bf16 and enable_autocast exclude each other, but both are true: give one of them" },
   { function(o) return o.fp16 and o.params_dtype == "bf16" or o.bf16 and o.params_dtype == "fp16" end, "params_dtype",
@@ -291,24 +324,36 @@ local schedule = {
   { "wsd_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.decay" },
   { "lr_wsd_decay_style", "string", "linear", one_of = { "linear", "cosine", "exponential", "minus_sqrt" },
     sets = "job.lr_schedule.shape" },
-  { "start_wd", "number", nil, missing = "the weight decay stays: optimizer.weight_decay" },
-  { "end_wd", "number", nil, missing = "the weight decay stays: optimizer.weight_decay" },
+  { "start_wd", "number", nil, least = 0, sets = "job.weight_decay_schedule.start" },
+  { "end_wd", "number", nil, least = 0, sets = "job.optimizer.weight_decay" },
+  { "wd_incr_steps", "integer", nil, least = 1, sets = "job.weight_decay_schedule.steps" },
+  { "wd_incr_style", "string", "linear", one_of = { "constant", "linear", "cosine" }, sets = function(draft, style)
+    if style ~= "constant" then draft:job("weight_decay_schedule.shape", style) end
+  end },
+}
+
+local schedule_rules = {
+  { function(o) return o.wd_incr_style == "constant" and o.start_wd ~= o.end_wd end, "wd_incr_style",
+    "wd_incr_style = %s keeps the weight decay, but start_wd and end_wd differ" },
+  { function(o) return o.wd_incr_steps and not o.start_wd end, "wd_incr_steps",
+    "wd_incr_steps = %s needs start_wd, from which the weight decay rises" },
 }
 
 local scaler = {
   { "initial_scale", "number", 2 ^ 32, always = true, sets = "half.init_scale" },
-  { "min_scale", "number", 1, missing = "a scale falls without a floor" },
+  { "min_scale", "number", 1, least = 0, always = true, sets = "half.min_scale" },
   { "growth_factor", "number", 2, always = true, sets = "half.growth_factor" },
   { "backoff_factor", "number", 0.5, always = true, sets = "half.backoff_factor" },
   { "growth_interval", "integer", 1000, least = 1, always = true, sets = "half.growth_interval" },
-  { "hysteresis", "integer", 1, least = 1,
-    missing = "the scale falls after every step that is not finite (hysteresis = 1; Megatron's default is 2)" },
+  { "hysteresis", "integer", 2, least = 1, always = true, sets = "half.hysteresis" },
 }
 
 local scaler_rules = {
   { function(_, all) return not all.ModelParallelConfig.fp16 end, "initial_scale",
     "LossScaler scales the loss of fp16 = true, but that is false: join it with that ModelParallelConfig",
     across = true },
+  { function(o) return o.min_scale > o.initial_scale end, "min_scale",
+    "min_scale = %s is above initial_scale, from which the scale falls" },
 }
 
 -- Experts lie over the axes that expert_model_parallel_size and expert_tensor_parallel_size make.
@@ -336,12 +381,13 @@ end
 local function build(draft, given)
   local o = given.ModelParallelConfig
   observe(draft, o)
+  scale_loss(draft, o)
   if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel") end
   place_context(draft, o)
   if o.pipeline_model_parallel_size > 1 then draft:use("pipeline_parallel") end
   place_experts(draft, o)
   if o.fp16 and not draft.given.LossScaler then
-    draft:use("half", { init_scale = 2 ^ 32, growth_interval = 1000 })
+    draft:use("half", { init_scale = 2 ^ 32, growth_interval = 1000, min_scale = 1, hysteresis = 2 })
   end
   if draft.given.DistributedOptimizer then
     draft:use("zero1")
@@ -357,7 +403,7 @@ return dialect.new {
   sections = {
     { name = "ModelParallelConfig", options = model_parallel, rules = rules, always = true },
     { name = "DistributedOptimizer", options = optimizer, rules = optimizer_rules },
-    { name = "LRSchedule", options = schedule },
+    { name = "LRSchedule", options = schedule, rules = schedule_rules },
     { name = "LossScaler", options = scaler, rules = scaler_rules },
   },
   build = build,

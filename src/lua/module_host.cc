@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "job/job.h"
 #include "lua/api.h"
 #include "lua/convert.h"
 #include "lua/guard.h"
@@ -38,6 +39,11 @@ int place(lua_State* L, const Function&) {
   return 1;
 }
 
+int samplers(lua_State* L, const Function&) {
+  push_json(L, job::sampler_names());
+  return 1;
+}
+
 int parse_json(lua_State* L, const Function&) {
   const auto value = nlohmann::json::parse(lua_tostring(L, 1), nullptr, false);
   if (value.is_discarded()) fail("lua", "a text must be JSON, but got {}", lua_tostring(L, 1));
@@ -65,6 +71,11 @@ Module host_module() {
             "string",
             "Returns \"FILE:LINE: \", where the user's script calls into a module of Perigee's.",
             place},
+           {"samplers",
+            {},
+            "table",
+            "Returns the orders of samples that there are (data.sampler).",
+            samplers},
            {"parse_json",
             {{"text", "string", "JSON"}},
             "any",

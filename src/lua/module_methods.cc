@@ -71,7 +71,9 @@ Module methods_module() {
        "function",
        "Makes a method of your own; the result is used as the built-in ones are. `apply` edits the "
        "plan: "
-       "plan:place(match, axis, placement), plan:microbatches(n), plan:note(sentence); "
+       "plan:place(match, axis, placement), plan:place_sent(part, axis, placement) (what a part of "
+       "the pipeline reads of others), plan:scale_loss(number or \"given\"), plan:microbatches(n), "
+       "plan:note(sentence); "
        "plan:copies(axes) has the ranks of these axes train copies of the model, each on its own "
        "samples, and plan:average(match, axes, every, states) averages the parameters that match "
        "(and the optimizer's states of them) over such axes behind every so many steps. `cost`, "

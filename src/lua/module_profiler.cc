@@ -37,7 +37,8 @@ struct Asked {
 int estimate(lua_State* L, const Function&) {
   const Asked asked(L, "profiler.estimate");
   State::HostTime host(State::of(L));
-  push_json(L, asked.planner.estimate(asked.strategy, asked.defined));
+  const auto pins = lua_isnoneornil(L, 2) ? nlohmann::json::object() : to_json(L, 2, "pins");
+  push_json(L, asked.planner.estimate(asked.strategy, pins, asked.defined));
   return 1;
 }
 
@@ -66,7 +67,10 @@ Module profiler_module() {
       "What a plan takes: measured where this machine was, estimated elsewhere, and always "
       "said which.",
       {{"estimate",
-        {{"strategy", "table", "a list of methods"}},
+        {{"strategy", "table", "a list of methods"},
+         {"pins", "table?",
+          "as perigee.solver.plan has them: reserve, optimizer_resident and optimizer_transient "
+          "change peak_bytes, others nothing"}},
         "table",
         "Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and "
         "peak_bytes (of the rank that takes the most), by the simulator. Times nothing.",

@@ -107,13 +107,20 @@ int search(lua_State* L, const Function&) {
 }  // namespace
 
 Module solver_module() {
-  const Parameter pins{"pins", "table?",
-                       "what is fixed, the rest is searched: tensor, data, pipe (sizes of axes), "
-                       "micro (samples of a microbatch), schedule, chunks, sequence, checkpoint "
-                       "(booleans), every (of so many blocks one runs again), zero (0 to 3), "
-                       "memory (bytes of a rank, where its device has more), time_limit (seconds, "
-                       "then the best so far), estimated (true: nothing that was measured counts), "
-                       "methods (a list that every plan has)"};
+  const Parameter pins{
+      "pins", "table?",
+      "what is fixed, the rest is searched: tensor, expert, context, data, pipe "
+      "(sizes of axes), attention (of context ranks: `all_gather`, `ring` or "
+      "`all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, "
+      "checkpoint, offload (booleans; offload: the optimizer's state lies on the "
+      "host), every (of so many blocks one runs again), zero (0 to 3), "
+      "memory (bytes of a rank, where its device has more), reserve (so many "
+      "times its two largest buffers stay free), optimizer_resident and "
+      "optimizer_transient (bytes that the optimizer keeps, and takes while it "
+      "steps, for each byte of weights, in the place of what it does), smallest "
+      "(weights of fewer bytes are not split over tensor), time_limit (seconds, "
+      "then the best so far), estimated (true: nothing that was measured counts), "
+      "forbid (parallel_mode's), methods (a list that every plan has)"};
   const Parameter options{"options", "table?",
                           "solver (`auto`, `labels` or `ilp`) and time_limit in seconds"};
   return {

@@ -1,9 +1,14 @@
 // perigee.strategy: strategies as files of plain data.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/yaml.h"
 #include "lua/api.h"
 #include "lua/convert.h"
 #include "lua/state.h"
@@ -12,14 +17,18 @@
 namespace perigee::lua {
 namespace {
 
-// Returns the path of a strategy file beside the script. Scripts reach no other folder.
-std::filesystem::path beside_script(lua_State* L, const char* name) {
+// Returns the path of a file beside the script with one of these endings. Scripts reach no other
+// folder.
+std::filesystem::path beside_script(lua_State* L, const char* name,
+                                    const std::vector<std::string>& endings = {".json"}) {
   const std::filesystem::path path = name;
-  bool inside = path.is_relative() && path.extension() == ".json";
+  bool inside = path.is_relative() && std::find(endings.begin(), endings.end(),
+                                                path.extension().string()) != endings.end();
   for (const auto& part : path) inside = inside && part != "..";
   if (!inside) {
-    fail("strategy", "a saved strategy is a .json file below the script's folder, but got \"{}\"",
-         name);
+    fail("strategy", "{} is a {} file below the script's folder, but got \"{}\"",
+         endings.size() == 1 ? "a saved strategy" : "a list of constraints",
+         fmt::join(endings, " or "), name);
   }
   const auto& folder = State::of(L).script_folder();
   return (folder.empty() ? std::filesystem::path(".") : std::filesystem::path(folder)) / path;
@@ -56,6 +65,27 @@ int load(lua_State* L, const Function&) {
   return 1;
 }
 
+int constraints(lua_State* L, const Function&) {
+  const auto path = beside_script(L, lua_tostring(L, 1), {".yaml", ".yml", ".json"});
+  if (!std::filesystem::exists(path)) {
+    lua_pushnil(L);
+    lua_pushfstring(L, "there is no file %s", path.c_str());
+    return 2;
+  }
+  auto yaml = parse_yaml(read_file(path.string(), "strategy"), path.string());
+  if (!yaml.value.is_array()) {
+    fail("strategy", "{} must hold a list of constraints, but it holds {}", path.string(),
+         yaml.value.is_null() ? "nothing" : "something else");
+  }
+  for (size_t i = 0; i < yaml.value.size(); ++i) {
+    if (!yaml.value[i].is_object()) continue;
+    const auto line = yaml.lines[fmt::format("/{}", i)];
+    yaml.value[i]["place"] = fmt::format("{}:{}", path.filename().string(), line);
+  }
+  push_json(L, yaml.value);
+  return 1;
+}
+
 int compare(lua_State* L, const Function&) {
   const auto a = to_json(L, 1, "the first strategy");
   const auto b = to_json(L, 2, "the second strategy");
@@ -89,6 +119,12 @@ Module strategy_module() {
             "table?, string?",
             "Returns a saved strategy, or a plan as a table, or nil and why there is none.",
             load},
+           {"constraints",
+            {{"file", "string", "a .yaml or .json file below the script's folder"}},
+            "table?, string?",
+            "Returns the list of a file of constraints, for the method partition_constraints, or "
+            "nil and why there is none.",
+            constraints},
            {"compare",
             {{"a", "table", "a strategy"}, {"b", "table", "a strategy"}},
             "boolean, string?",

@@ -33,8 +33,10 @@ class Planner {
   virtual nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options) = 0;
 
   // Returns {seconds, bubble_ratio, measured_share, peak_bytes} of a strategy's plan, by the
-  // simulator: from what was measured here, the rest estimated.
-  virtual nlohmann::json estimate(const nlohmann::json& strategy, const Defined& defined) = 0;
+  // simulator: from what was measured here, the rest estimated. Of `pins` counts by what memory is
+  // counted (search/memory_model.h).
+  virtual nlohmann::json estimate(const nlohmann::json& strategy, const nlohmann::json& pins,
+                                  const Defined& defined) = 0;
 
   // Returns what methods of a strategy cost (search/method_costs.h), a list of {method, seconds,
   // bytes}, with `own` where the method said so itself, or {method, refused}; of `method` alone

@@ -1,12 +1,14 @@
 #include "lua/script_method.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/match.h"
 #include "lua/convert.h"
 #include "lua/guard.h"
 #include "lua/state.h"
+#include "plan/pipeline.h"
 
 namespace perigee::lua {
 namespace {
@@ -68,6 +70,55 @@ int place(lua_State* L) {
            did_you_mean(pattern, names));
     }
     lua_pushinteger(L, count);
+    return 1;
+  });
+}
+
+// plan:place_sent(part, axis, placement): what the part of the pipeline (from 0) reads of earlier
+// parts' activations lies so on the axis. Returns how many values that are.
+int place_sent(lua_State* L) {
+  return guarded(L, [&] {
+    auto& edit = edit_of(L);
+    auto& plan = *edit.plan;
+    const auto& graph = *edit.request->graph;
+    const auto part = lua_tointeger(L, 2);
+    const auto axis = check_text(L, 3, "plan:place_sent's axis");
+    const auto text = check_text(L, 4, "plan:place_sent's placement");
+    const auto placement = mesh::parse_placements(text);
+    const int at = plan.mesh.find(axis);
+    const auto parts = std::ssize(plan.pipeline.starts) + 1;
+    if (lua_type(L, 2) != LUA_TNUMBER || part < 1 || part >= parts) {
+      fail("lua",
+           "plan:place_sent takes a part of the pipeline behind the first, below {}, but got {}",
+           parts, lua_type(L, 2) == LUA_TNUMBER ? std::to_string(part) : luaL_typename(L, 2));
+    }
+    if (at < 0 || placement.size() != 1 || placement[0].is_partial()) {
+      std::vector<std::string> axes;
+      for (const auto& known : plan.mesh.axes) axes.push_back(known.name);
+      fail("lua",
+           "plan:place_sent takes an axis of the mesh and R or S0, S1, ..., but got \"{}\", "
+           "\"{}\"{}",
+           axis, text, did_you_mean(axis, axes));
+    }
+    const auto part_of = plan::parts_of(graph, plan.pipeline);
+    const auto names = graph::value_names(graph);
+    std::set<int32_t> sent;
+    for (size_t n = 0; n < graph.nodes.size(); ++n) {
+      const auto& node = graph.nodes[n];
+      if (node.phase != graph::Phase::forward || part_of[n] != part) continue;
+      node.each_operand([&](graph::ValueId v) {
+        const auto producer = graph.values[v.index].producer;
+        if (producer < 0 || part_of[producer] == plan::kEveryPart || part_of[producer] >= part)
+          return;
+        if (graph::is_floating(graph.type(v).dtype)) sent.insert(v.index);
+      });
+    }
+    for (const auto v : sent) {
+      auto& placements = plan.placements[names[v]];
+      placements.resize(plan.mesh.axes.size(), mesh::Placement::open());
+      placements[at] = placement.front();
+    }
+    lua_pushinteger(L, std::ssize(sent));
     return 1;
   });
 }
@@ -141,6 +192,28 @@ int average(lua_State* L) {
   });
 }
 
+// plan:scale_loss(scale): the loss is multiplied by the scale, or by what is "given" for each step,
+// for the backward pass.
+int scale_loss(lua_State* L) {
+  return guarded(L, [&] {
+    auto& precision = edit_of(L).plan->precision;
+    using Kind = plan::LossScale::Kind;
+    if (precision.loss_scale.kind != Kind::none) {
+      fail("lua", "plan:scale_loss needs a loss that nothing else scales, but its scale is {}",
+           name_of(precision.loss_scale.kind));
+    }
+    const bool number = lua_type(L, 2) == LUA_TNUMBER;
+    if (!number && check_text(L, 2, "plan:scale_loss's scale") != "given") {
+      fail("lua", "plan:scale_loss takes a number or \"given\", but got \"{}\"",
+           lua_tostring(L, 2));
+    }
+    precision.loss_scale = {.kind = number ? Kind::fixed : Kind::given,
+                            .init_scale = number ? lua_tonumber(L, 2) : 1};
+    precision.skip_nonfinite = true;
+    return 0;
+  });
+}
+
 int note(lua_State* L) {
   return guarded(L, [&] {
     auto& edit = edit_of(L);
@@ -161,6 +234,8 @@ Edit* push_handle(lua_State* L) {
   lua_setfield(L, -2, "__gc");
   lua_setmetatable(L, -2);
   const luaL_Reg functions[] = {{"place", place},
+                                {"place_sent", place_sent},
+                                {"scale_loss", scale_loss},
                                 {"microbatches", set_microbatches},
                                 {"copies", copies},
                                 {"average", average},

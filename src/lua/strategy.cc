@@ -36,6 +36,7 @@ void StrategyScript::check_result() {
   }
   if (function_) return;
   take_events(1);
+  take_around(1);
   lua_pushliteral(L, "methods");
   lua_rawget(L, 1);
   function_ = lua_isfunction(L, 2);
@@ -61,7 +62,7 @@ void StrategyScript::take_events(int index) {
   lua_pushliteral(L, "events");
   lua_rawget(L, index);
   if (lua_isnil(L, -1)) return lua_pop(L, 1);
-  static const std::vector<std::string> known = {"step"};
+  static const std::vector<std::string> known = {"step", "loss_scale"};
   if (!lua_istable(L, -1)) {
     fail("strategy",
          "events are a table of functions, {{step = function(report) ... end}}, but got {}",
@@ -87,6 +88,31 @@ void StrategyScript::take_events(int index) {
   lua_rawset(L, index);
 }
 
+void StrategyScript::take_around(int index) {
+  lua_State* L = state_.raw();
+  lua_pushliteral(L, "around");
+  lua_rawget(L, index);
+  if (lua_isnil(L, -1)) return lua_pop(L, 1);
+  bool functions = lua_istable(L, -1);
+  if (functions) {
+    const int table = lua_gettop(L);
+    lua_pushnil(L);
+    while (lua_next(L, table) != 0) {
+      const auto name = describe(L, -2);
+      functions = functions && lua_isfunction(L, -1) && (name == "loss" || name == "prepare");
+      lua_pop(L, 1);
+    }
+  }
+  if (!functions) {
+    fail("strategy", "around is {{loss = function, prepare = function}}, one of them or both");
+  }
+  lua_pop(L, 1);
+  lua_pushliteral(L, "around");
+  lua_pushnil(L);
+  lua_rawset(L, index);
+  around_ = fmt::format("model.around={}", nlohmann::json(path_).dump());
+}
+
 bool StrategyScript::observes(const std::string& event) const { return events_.contains(event); }
 
 void StrategyScript::notify(const std::string& event, const nlohmann::json& report) {
@@ -98,6 +124,25 @@ void StrategyScript::notify(const std::string& event, const nlohmann::json& repo
   push_json(L, report);
   state_.call(1);
   lua_settop(L, top);
+}
+
+double StrategyScript::ask(const std::string& event, int64_t step) {
+  const auto found = events_.find(event);
+  if (found == events_.end()) {
+    fail("strategy", "the plan needs events = {{{} = function(step) ... end}}, but {} has none",
+         event, path_);
+  }
+  lua_State* L = state_.raw();
+  const int top = lua_gettop(L);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, found->second);
+  lua_pushinteger(L, step);
+  state_.call(1);
+  const bool number = lua_type(L, -1) == LUA_TNUMBER;
+  const auto answer = number ? lua_tonumber(L, -1) : 0;
+  const std::string got = number ? "" : luaL_typename(L, -1);
+  lua_settop(L, top);
+  if (!number) fail("strategy", "the event {} answers a number, but {} got {}", event, path_, got);
+  return answer;
 }
 
 methods::Strategy StrategyScript::read(nlohmann::json value) {
@@ -117,6 +162,7 @@ methods::Strategy StrategyScript::read(nlohmann::json value) {
   }
   define_shipped(state_, value);
   strategy = methods::from_json(value, path_, state_.methods);
+  if (!around_.empty()) strategy.set.push_back(around_);
   strategy.rules = state_.rules;
   return strategy;
 }
@@ -141,6 +187,14 @@ methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph
          path_, lua_isnil(L, -1) ? "nothing" : luaL_typename(L, -1));
   }
   take_events(lua_gettop(L));
+  lua_getfield(L, lua_gettop(L), "around");
+  if (!lua_isnil(L, -1)) {
+    fail("strategy",
+         "functions around the model are captured with it: {} returns them before, not from a "
+         "strategy function",
+         path_);
+  }
+  lua_pop(L, 1);
   auto strategy = read(to_json(L, lua_gettop(L), "the strategy"));
   lua_settop(L, 1);
   return strategy;

@@ -28,10 +28,14 @@ class StrategyScript {
   // Returns the keys of the job that the script sets (methods::Strategy::set); none for functions.
   const std::vector<std::string>& set() const { return set_; }
 
-  // Whether the strategy has a function for this event of training ("step").
+  // Whether the strategy has a function for this event of training: "step", which gets a report of
+  // each, or "loss_scale", which answers what the loss of a step is multiplied by.
   bool observes(const std::string& event) const;
   // Calls that function with a report. Throws Error with the script's line.
   void notify(const std::string& event, const nlohmann::json& report);
+  // Calls that function with a step's number and returns its answer. Throws Error where there is
+  // none, or the answer is no number.
+  double ask(const std::string& event, int64_t step);
 
   // Returns the strategy for this job (resolved, as JSON) and graph. Its methods call into this
   // script, which must outlive it. A strategy function may ask the planner.
@@ -43,6 +47,9 @@ class StrategyScript {
   // Keeps the functions of the table at `index`, {events = {step = function}}, and takes them out
   // of it.
   void take_events(int index);
+  // Takes {around = {loss = function, prepare = function}} out of the table at `index`: the job's
+  // model.around becomes this script, which is run again where the model is captured.
+  void take_around(int index);
   // Returns the strategy of a script's result, with what `rest_` has.
   methods::Strategy read(nlohmann::json value);
 
@@ -52,6 +59,7 @@ class StrategyScript {
   std::vector<std::string> set_;
   bool function_ = false;
   nlohmann::json rest_;                // of {set, ..., methods = function}: all but methods
+  std::string around_;                 // "model.around=...", or ""
   std::map<std::string, int> events_;  // functions, in the state's registry
 };
 

@@ -81,3 +81,27 @@ TEST_CASE("ATorch's searches try combinations of its groups") {
   CHECK(timed.plan["search"]["time_limit"] == 60);
   CHECK(!timed.plan["search"].contains("trials"));
 }
+
+TEST_CASE("ATorch's functions around the model are the script's") {
+  const Folder folder;
+  const auto with = [&](const std::string& model) {
+    return run(folder,
+               "local atorch = require 'perigee.atorch'\nreturn function(job, graph)\n"
+               "  local ok, _, best = atorch.auto_accelerate { model = " +
+                   model +
+                   ", loss_func = function(b, o) return o end, load_strategy = {} }\n"
+                   "  return best\nend",
+               "gpt")
+        .error;
+  };
+  CHECK_THAT(with("graph"), Catch::Contains("s.lua:3: [atorch] loss_func and prepare_input are "
+                                            "captured with the model, which is so already"));
+  CHECK_THAT(with("'a.toml'"), Catch::Contains("functions around the model are captured with it"));
+  const auto set =
+      run(folder, "return { { 'half' }, around = { loss = function(b, o) return o end } }", "gpt")
+          .strategy.set;
+  REQUIRE(set.size() == 1);
+  CHECK(set[0] == "model.around=\"" + (folder.path / "s.lua").string() + "\"");
+  CHECK_THAT(run(folder, "return { around = { los = print } }", "gpt").error,
+             Catch::Contains("around is {loss = function, prepare = function}"));
+}

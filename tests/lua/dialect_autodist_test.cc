@@ -35,3 +35,37 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
              Catch::Contains("job.toml:4:1: [autodist] AutoDistConfig has no option \"mesh_cool\", "
                              "did you mean \"mesh_col\"?"));
 }
+
+TEST_CASE("AutoDist's files of constraints are read, and errors name their line") {
+  const Folder folder;
+  const auto with = [&](const std::string& file) {
+    folder.write("c.yaml", file);
+    return run(folder,
+               "local c = require('perigee.autodist').AutoDistConfig { mesh_col = 4, update_freq = "
+               "1, memory_constraint = 5,\n partition_constraints_path = 'c.yaml' }\nreturn c",
+               "gpt");
+  };
+  const std::string head =
+      "# As nnScaler's users write it.\n"
+      "- name: aten::mm\n  parent_module: Mlp.Linear\n  allowed_partition_dims:\n    - '0,0'\n"
+      "  replica_allowed: false\n";
+  const auto cut = with(head);
+  CHECK(cut.error == "");
+  CHECK_THAT(cut.said, Catch::Contains("1 constraint on axis tensor: 8 ops run otherwise"));
+  // The longest parent counts.
+  const auto longer = with(head +
+                           "- {name: aten::mm, parent_module: Block.Mlp.Linear,\n"
+                           "   allowed_partition_dims: ['0,1', '1,1'], replica_allowed: false}\n");
+  CHECK(longer.error == "");
+  CHECK_THAT(longer.said, Catch::Contains("2 constraints on axis tensor: 0 ops run otherwise"));
+  CHECK_THAT(longer.said,
+             Catch::Contains("left out: c.yaml:2: no op aten::mm stands in Mlp.Linear"));
+  CHECK_THAT(with(head + "- name: [\n").error, Catch::Contains("c.yaml:8:1"));
+  CHECK_THAT(with(head + "- name: aten::mm\n").error,
+             Catch::Contains("c.yaml:7: a constraint needs parent_module, but has none"));
+  CHECK_THAT(with("name: aten::mm\n").error, Catch::Contains("c.yaml must hold a list"));
+  CHECK_THAT(with("- name: aten::mm\n  parent_module: ''\n  allowed_partition_dims: ['0;1']\n"
+                  "  replica_allowed: false\n")
+                 .error,
+             Catch::Contains("c.yaml:1: allowed_partition_dims are \"INPUT,DIM\""));
+}

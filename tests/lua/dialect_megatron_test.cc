@@ -22,7 +22,11 @@ TEST_CASE("functions that observe the training are called with a report of each 
       "print(table.concat(seen, ', ')) end,\n"
       "  finalize_model_grads_func = function(e) seen[#seen + 1] = 'finalize ' .. e.at end,\n"
       "  no_sync_func = function(e) seen[#seen + 1] = 'no sync ' .. e.begin .. ' to ' .. e['end'] "
-      "end }");
+      "end,\n"
+      "  grad_sync_func = function(e) seen[#seen + 1] = 'grads ' .. e.parameters[2] .. e.begin "
+      "end,\n"
+      "  param_sync_func = function(e) seen[#seen + 1] = 'params ' .. e.op .. e['end'] end,\n"
+      "  grad_scale_func = function(loss, step) return loss * 2 ^ step end }");
   std::vector<std::string> printed;
   auto with = options();
   with.print = [&](std::string_view text) { printed.emplace_back(text); };
@@ -33,8 +37,20 @@ TEST_CASE("functions that observe the training are called with a report of each 
   };
   const auto sections = json::array({section("micro_first", 0, 1), section("micro", 1, 2),
                                      section("micro_last", 2, 3), section("step", 3, 4)});
-  script.notify("step", {{"step", 7}, {"grad_norm", 1.5}, {"sections", sections}});
-  CHECK(printed == std::vector<std::string>{"finalize 3, no sync 0 to 2, timers 7"});
+  const auto collective = [](const char* what, const char* op) {
+    return json{{"what", what},    {"op", op},   {"parameters", {"a", "b"}},
+                {"microbatch", 1}, {"begin", 2}, {"end", 2.5}};
+  };
+  const auto collectives = json::array(
+      {collective("gradients", "comm::all_reduce"), collective("parameters", "comm::all_gather")});
+  script.notify(
+      "step",
+      {{"step", 7}, {"grad_norm", 1.5}, {"sections", sections}, {"collectives", collectives}});
+  CHECK(printed == std::vector<std::string>{"grads b2, params comm::all_gather2.5, finalize 3, no "
+                                            "sync 0 to 2, timers 7"});
+  CHECK(script.observes("loss_scale"));
+  CHECK(script.ask("loss_scale", 3) == 8);
+  CHECK_THROWS_WITH(script.ask("steps", 3), Catch::Contains("but " + file + " has none"));
 
   const auto refused = [&](const std::string& events) {
     return run(folder, "return { methods = {}, events = " + events + " }", "gpt").error;

@@ -122,7 +122,7 @@ class Echo : public lua::Planner {
     return {{"trials", trials}};
   }
   // The more ranks a layer is split over, the slower and smaller.
-  json estimate(const json& strategy, const lua::Defined&) override {
+  json estimate(const json& strategy, const json&, const lua::Defined&) override {
     double tensor = 1;
     for (const auto& axis : strategy[0][1]) {
       if (axis[0] == "tensor") tensor = axis[1];
@@ -171,7 +171,9 @@ Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int6
                                                     .world = std::max<int64_t>(world, 1),
                                                     .world_given = world > 0});
   outcome.said = plan::explain(plan);
-  outcome.observes = script.observes("step");
+  for (const char* event : {"step", "loss_scale"}) {
+    if (script.observes(event)) outcome.events.insert(event);
+  }
   plan.decisions.clear();
   outcome.plan = json::parse(plan::print(plan));
   outcome.plan["search"] = planner.pins_;
@@ -206,9 +208,9 @@ bool contains(const std::string& text, const std::string& part) {
 
 namespace {
 
-// Checks what a case says: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE", "warning
-// TEXT", "says TEXT" (a decision), "event step" (a function observes it), "error TEXT" (at the
-// user's line), or "fails TEXT" (when the plan is made).
+// Checks what a case says: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE" and
+// "job KEY=*", "warning TEXT", "says TEXT" (a decision), "event NAME" (it has a function for it),
+// "error TEXT" (at the user's line), or "fails TEXT" (when the plan is made).
 void check_case(const std::string& expected, const Outcome& without, const Outcome& with) {
   const auto blank = expected.find(' ');
   const auto kind = expected.substr(0, blank);
@@ -237,15 +239,18 @@ void check_case(const std::string& expected, const Outcome& without, const Outco
     CHECK(value(with) != value(without));
     if (rest.size() > path.size()) CHECK(value(with) == json::parse(rest.substr(path.size() + 1)));
   } else if (kind == "event") {
-    CHECK(with.observes);
-    CHECK_FALSE(without.observes);
-    CHECK(with.plan == without.plan);
+    CHECK(with.events.contains(rest));
+    CHECK_FALSE(without.events.contains(rest));
+    if (rest == "step") CHECK(with.plan == without.plan);  // it only observes
   } else if (kind == "says") {
     CHECK(contains(with.said, rest));
     CHECK_FALSE(contains(without.said, rest));
   } else if (kind == "job") {
+    const bool any = rest.ends_with("=*");
     const auto has = [&](const Outcome& o) {
-      return std::find(o.strategy.set.begin(), o.strategy.set.end(), rest) != o.strategy.set.end();
+      return std::any_of(o.strategy.set.begin(), o.strategy.set.end(), [&](const auto& key) {
+        return any ? key.starts_with(rest.substr(0, rest.size() - 1)) : key == rest;
+      });
     };
     INFO(json(with.strategy.set).dump());
     CHECK(has(with));

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -33,8 +34,8 @@ struct Outcome {
   std::string error;
   methods::Strategy strategy;
   nlohmann::json plan = nlohmann::json::object();
-  std::string said;       // the plan's decisions
-  bool observes = false;  // each step, by a function
+  std::string said;              // the plan's decisions
+  std::set<std::string> events;  // of training, for which it has a function
 };
 
 // Runs a script on a model, for so many ranks (0: as many as it asks for).
