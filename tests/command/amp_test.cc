@@ -128,7 +128,9 @@ TEST_CASE("mistakes in amp_native's config are told before anything runs") {
   CHECK_THAT(refusal("{ \"bf16\", dtype = \"fp16\" }"), Contains("must stand once"));
   CHECK_THAT(refusal("{ dtype = \"bf16\", growth_interval = 5 }"), Contains("bf16 has none"));
   CHECK_THAT(refusal("{ loss_scale = 8, init_scale = 16 }"), Contains("a number that stays"));
-  CHECK_THAT(refusal("{ loss_scale = \"static\" }"), Contains("\"dynamic\", \"none\" or a number"));
+  CHECK_THAT(refusal("{ loss_scale = \"static\" }"), Contains("\"none\", \"given\" or a number"));
+  CHECK_THAT(refusal("{ loss_scale = 8, hysteresis = 2 }"), Contains("a number that stays"));
+  CHECK_THAT(refusal("{ init_scale = 8, min_scale = 16 }"), Contains("from 0 to init_scale (8)"));
   CHECK_THAT(refusal("{ skip_if_nonfinite = false }"), Contains("must be skipped"));
   CHECK_THAT(refusal("{ growth_factor = 0.5 }"), Contains("growth_factor is above 1"));
   CHECK_THAT(refusal("{ match = \"block.*\" }"), Contains("did you mean"));

@@ -78,3 +78,51 @@ TEST_CASE("a mistake in a model's script is an error at its line") {
   CHECK_THAT(ran.err, Contains("net.lua:5: [model] torch.softmx is no op of LibTorch, did you mean "
                                "\"softmax\"?"));
 }
+
+TEST_CASE("functions of a script are captured around a model of any kind") {
+  const TrainingJob job;
+  job.good("train", "--set model.dtype=float64");
+  const auto built_in = job.losses();
+  const auto script = [&](const std::string& loss, const std::string& prepare) {
+    return job.folder().write(
+        "around.lua",
+        "local atorch = require 'perigee.atorch'\nlocal ok, result, best = atorch.auto_accelerate "
+        "{\n model = 'job.toml', load_strategy = { 'parallel_mode' },\n"
+        " loss_func = function(batch, logits)\n  local torch = require 'perigee.torch'\n  return " +
+            loss +
+            "\n end,\n prepare_input = function(batch)\n  local torch = require "
+            "'perigee.torch'\n" +
+            prepare + "\n  return batch\n end,\n}\nreturn best\n");
+  };
+  const auto with = [&](const std::string& strategy, const std::string& more = "") {
+    job.good("train", "--overwrite --set model.dtype=float64 --strategy " + strategy + more);
+    return job.losses();
+  };
+  const std::string plain =
+      "torch.cross_entropy_loss(logits:flatten(0, 1), batch.labels:flatten())";
+  check_losses(job, built_in);
+  with(script(plain, ""));
+  check_losses(job, built_in);
+  // A list begins with the loss; what is before the model changes what it sees.
+  const auto shifted = with(script("{ " + plain + ", logits }",
+                                   "  batch.tokens = torch.remainder(batch.tokens + 1, 256)"));
+  CHECK(shifted[0] != Approx(built_in[0]).epsilon(1e-6));
+  const auto half = with(script("0.5 * " + plain, ""));
+  CHECK(half[0] == Approx(built_in[0] / 2).epsilon(1e-10));
+  // Over ranks, resumed, and evaluated as on one.
+  const auto doubled = script("2 * " + plain, "");
+  const auto one = with(doubled);
+  CHECK(one[0] == Approx(2 * built_in[0]).epsilon(1e-10));
+  with(doubled, " --nproc 2");
+  check_losses(job, one);
+  with(doubled, " --nproc 2 --set train.steps=2");
+  job.good("train", "--resume --set model.dtype=float64 --nproc 2 --strategy " + doubled);
+  check_losses(job, one);
+  CHECK(job.good("sample", "--tokens 5 --seed 3").out.size() >= 5);
+  CHECK_THAT(job.refused("train", "--overwrite --strategy " + script("logits", "")),
+             Contains("`loss` returns a scalar, but it returned float32[8, 32, 256]"));
+  CHECK_THAT(job.refused("train", "--overwrite --strategy " + script("nil", "")),
+             Contains("`loss` returns a tensor, but it returned nothing"));
+  CHECK_THAT(job.refused("train", "--overwrite --strategy " + script(plain, "  batch = 3")),
+             Contains("`prepare` returns a table of tensors by name"));
+}

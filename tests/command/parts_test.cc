@@ -102,6 +102,22 @@ TEST_CASE("optimizers that look at whole parameters, and histories of fp8, go on
   for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(1e-10));
 }
 
+TEST_CASE("each rank's own histories of fp8 go on bit-equal, and begin anew on another mesh") {
+  const TrainingJob whole, parts;
+  const auto strategy = whole.folder().write(
+      "own.lua",
+      "return { { 'parallel_mode', { { 'data', 1 } } }, { 'fp8', { fp8_reduce_amax = false, "
+      "fp8_interval = 2, fp8_amax_history_len = 3 } } }\n");
+  const std::string same = "--strategy " + strategy + " --set train.steps=";
+  whole.good("train", same + "4 --nproc 2");
+  parts.good("train", same + "2 --nproc 2");
+  parts.good("train", same + "4 --nproc 2 --resume");
+  CHECK(parts.losses() == whole.losses());
+  CHECK(parts.weights() == whole.weights());
+  parts.good("train", same + "5 --nproc 1 --resume");
+  CHECK(parts.losses().size() == 5);
+}
+
 TEST_CASE("stopping and resuming with parts is bit-equal to not stopping") {
   const TrainingJob whole, parts;
   const std::string ranks = "--nproc 3 --set batch.global=6 --strategy fsdp --set train.steps=";

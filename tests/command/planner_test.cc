@@ -1,4 +1,5 @@
 // The planner as a user meets it: profile, plan, simulate, and strategies that ask it.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -59,6 +60,54 @@ TEST_CASE("auto finds a plan for a described cluster and says why") {
   CHECK(trained.status == 0);
 }
 
+TEST_CASE(
+    "auto shares out experts and shards sequences, as well as the simulator's best plan does") {
+  Folder folder;
+  // All plans of the space, by the simulator.
+  const auto strategy = folder.write("all.lua", R"(-- Judges every plan of the space.
+local profiler, solver = require "perigee.profiler", require "perigee.solver"
+return function(job)
+  local long = job.model.kind == "gpt"
+  local pins = { checkpoint = false, micro = 1, context = long and 2 or nil }
+  local list, least, wide = assert(solver.candidates(pins, 1000)), math.huge, 0
+  for _, candidate in ipairs(list) do
+    local ok, taken = pcall(profiler.estimate, candidate.strategy)
+    if ok then
+      least = math.min(least, taken.seconds)
+      if candidate.expert > 1 or candidate.context > 1 then wide = wide + 1 end
+    end
+  end
+  local best = assert(solver.plan(pins))
+  local taken = profiler.estimate(best).seconds
+  assert(taken <= 1.02 * least, "the best takes " .. taken .. ", another " .. least)
+  assert(wide > 5, wide .. " of " .. #list)
+  return best
+end
+)");
+  const auto model = [](const char* kind, const char* more) {
+    return std::string("[model]\nkind = \"") + kind + "\"\nlayers = 2\nwidth = 512\nheads = 4\n" +
+           more +
+           "[data]\nsynthetic = true\nsequence = 256\n[batch]\nglobal = 8\n[cluster]\ndevice = "
+           "\"cpu\"\n";
+  };
+  const auto mixture = folder.write(
+      "moe.toml", model("moe", "hidden = 2048\nexperts = 8\ncapacity_per = \"sample\"\n"));
+  const auto experts =
+      run("plan " + mixture + " --cluster 8xh100 --nproc 4 --strategy " + strategy, alone(folder));
+  INFO(experts.err);
+  REQUIRE(experts.status == 0);
+  const auto dense = folder.write("gpt.toml", model("gpt", "vocab = 512\n"));
+  const auto contexts =
+      run("plan " + dense + " --cluster 8xh100 --nproc 4 --strategy " + strategy, alone(folder));
+  INFO(contexts.err);
+  REQUIRE(contexts.status == 0);
+  const auto plan = json::parse(contexts.out);
+  const auto& axes = plan["mesh"]["axes"];
+  CHECK(std::any_of(axes.begin(), axes.end(), [](const auto& axis) {
+    return axis["name"] == "context" && axis["size"] == 2;
+  }));
+}
+
 TEST_CASE("no plan fits too little memory: exit status 3, and how much is missing") {
   Folder folder;
   const auto job = folder.write("job.toml", kJob);
@@ -110,6 +159,12 @@ device = "cpu"
   CHECK_THAT(first.out, Catch::Contains(" measured, 0 known before"));
   const auto second = run("profile " + about + " --seconds 20", alone(folder));
   CHECK_THAT(second.out, Catch::Contains(": 0 measured, "));
+  const auto third = run(
+      "profile " + about + " --seconds 20 --set profile.again=true --set profile.parallel=false",
+      alone(folder));
+  REQUIRE(third.status == 0);
+  CHECK_THAT(third.out, !Catch::Contains(": 0 measured, "));
+  CHECK_THAT(third.out, Catch::Contains(" measured, 0 known before"));
   const auto after = json::parse(run("simulate " + about + " --json", alone(folder)).out);
   CHECK(after["measured_share"].get<double>() > 0.9);
   CHECK(after["step_seconds"].get<double>() > 0);
@@ -141,6 +196,45 @@ TEST_CASE("simulate writes a trace with every rank's streams") {
   CHECK(trace["traceEvents"].size() > 100);
 }
 
+TEST_CASE("ops of plans for several ranks are measured on one, experts' and stages' too") {
+  Folder folder;
+  const auto job = folder.write("job.toml", R"(
+[model]
+kind = "moe"
+layers = 2
+width = 32
+heads = 2
+experts = 4
+capacity = 0
+[data]
+synthetic = true
+sequence = 16
+[batch]
+global = 8
+[cluster]
+device = "cpu"
+)");
+  const auto script = [&](const std::string& methods) {
+    return folder.write("ask.lua", R"(local profiler = require "perigee.profiler"
+local strategy = )" + methods + R"(
+return function(job, graph)
+  local taken = profiler.measure(strategy, 20)
+  assert(taken.ops > 20 and taken.measured == taken.ops, taken.measured .. " of " .. taken.ops)
+  assert(taken.measured_share > 0.1)
+  return strategy
+end
+)");
+  };
+  for (const std::string methods :
+       {R"({ { "parallel_mode", { { "expert", 2 } } }, { "expert_parallel", {} } })",
+        R"({ { "parallel_mode", { { "pipe", 2 } } }, { "pipeline_parallel", {} },
+  { "gradient_accumulation", { microbatches = 4 } } })"}) {
+    const auto ran = run("plan " + job + " --nproc 2 --strategy " + script(methods), alone(folder));
+    INFO(ran.err);
+    CHECK(ran.status == 0);
+  }
+}
+
 TEST_CASE("a strategy function asks for plans, candidates and times") {
   Folder folder;
   const auto job = folder.write("job.toml", kJob);
@@ -152,6 +246,8 @@ return function(job, graph)
   local best = assert(solver.plan { pipe = 2, zero = 0 })
   local taken = profiler.estimate(best)
   assert(taken.seconds > 0 and taken.peak_bytes > 0 and taken.measured_share == 0)
+  local more = profiler.estimate(best, { reserve = 1, optimizer_resident = 100 })
+  assert(more.peak_bytes > 10 * taken.peak_bytes and more.seconds == taken.seconds)
   local more = { { "parallel_mode", { { "pipe", 2 }, { "data", 1 } } }, { "pipeline_parallel", {} },
     { "checkpoint", { "blocks.*" } }, { "overlap", { receives = true } } }
   local costs = profiler.costs(more)

@@ -18,9 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // Microseconds in which a rank communicated, by that op ("": more than one number by any), and
-// computed that pass ("": either); `others`: of another microbatch.
+// computed that pass ("": either); `others`: of another microbatch; `computed`: by that op alone.
 double overlap(const json& events, int rank, const std::string& op = "",
-               const std::string& phase = "backward", bool others = false) {
+               const std::string& phase = "backward", bool others = false,
+               const std::string& computed = "") {
   double both = 0;
   for (const auto& a : events) {
     if (a["ph"] != "X" || a["pid"] != rank || a["tid"] == 0) continue;
@@ -29,6 +30,7 @@ double overlap(const json& events, int rank, const std::string& op = "",
     for (const auto& b : events) {
       if (b["ph"] != "X" || b["pid"] != rank || b["tid"] != 0) continue;
       if (!phase.empty() && b["args"]["phase"] != phase) continue;
+      if (!computed.empty() && b["name"] != computed) continue;
       if (others && a["args"]["microbatch"] == b["args"]["microbatch"]) continue;
       const double first = b["ts"], last = first + b["dur"].get<double>();
       both += std::max(0.0, std::min(end, last) - std::max(begin, first));
@@ -58,6 +60,18 @@ double used() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
+// The events of a job's training on two ranks.
+json traced(const Folder& folder, const std::string& job, const std::string& strategy) {
+  const auto file = folder / "trace.json";
+  fs::remove(file);
+  const auto ran =
+      run("train " + job + " --overwrite --nproc 2 --strategy " + strategy + " --trace " + file,
+          {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}});
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  return json::parse(read(file))["traceEvents"];
+}
+
 }  // namespace
 
 TEST_CASE("a trace of training shows gradients that are reduced during the backward pass") {
@@ -67,17 +81,10 @@ TEST_CASE("a trace of training shows gradients that are reduced during the backw
                                 "[data]\nsynthetic = true\nsequence = 128\n[batch]\nglobal = 8\n"
                                 "[train]\nsteps = 3\nvalidate_every = 0\noutput = \"" +
                                     folder / "run" + "\"\n[cluster]\ndevice = \"cpu\"\n");
-  const How how = {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}};
   const auto trace_with = [&](const std::string& communication) {
     const auto strategy =
         folder.write("s.lua", "return { { 'grad_comm', { " + communication + " } } }\n");
-    const auto file = folder / "trace.json";
-    fs::remove(file);
-    const auto ran = run(
-        "train " + job + " --overwrite --nproc 2 --strategy " + strategy + " --trace " + file, how);
-    INFO(ran.err);
-    REQUIRE(ran.status == 0);
-    return json::parse(read(file))["traceEvents"];
+    return traced(folder, job, strategy);
   };
   auto events = trace_with("bucket_mb = 0.06");
   // On a loaded machine, ranks can wait for each other all through a backward pass.
@@ -109,16 +116,9 @@ TEST_CASE("a trace shows units that come, and messages of stages, while ranks co
                                 "[data]\nsynthetic = true\nsequence = 64\n[batch]\nglobal = 16\n"
                                 "[train]\nsteps = 3\nvalidate_every = 0\noutput = \"" +
                                     folder / "run" + "\"\n[cluster]\ndevice = \"cpu\"\n");
-  const How how = {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}};
   const auto overlap_with = [&](const std::string& methods, const std::string& op) {
     const auto strategy = folder.write("s.lua", "return { " + methods + " }\n");
-    const auto file = folder / "trace.json";
-    fs::remove(file);
-    const auto ran = run(
-        "train " + job + " --overwrite --nproc 2 --strategy " + strategy + " --trace " + file, how);
-    INFO(ran.err);
-    REQUIRE(ran.status == 0);
-    const auto events = json::parse(read(file))["traceEvents"];
+    const auto events = traced(folder, job, strategy);
     return std::max(overlap(events, 0, op, ""), overlap(events, 1, op, ""));
   };
   const std::string stages =
@@ -141,6 +141,36 @@ TEST_CASE("a trace shows units that come, and messages of stages, while ranks co
   }
 }
 
+// What queries, keys and values, or gate and up, give back to their input.
+TEST_CASE("a trace shows a piece of a sum of products that is summed while the next is computed") {
+  const Folder folder;
+  const auto job = folder.write("job.toml",
+                                "[model]\nkind = \"llama\"\nlayers = 3\nwidth = 128\nheads = 4\n"
+                                "[data]\nsynthetic = true\nsequence = 32\n[batch]\nglobal = 4\n"
+                                "[train]\nsteps = 3\nvalidate_every = 0\noutput = \"" +
+                                    folder / "run" + "\"\n[cluster]\ndevice = \"cpu\"\n");
+  const auto beside_with = [&](const std::string& more) {
+    const auto strategy = folder.write(
+        "s.lua",
+        "return { { 'parallel_mode', { { 'tensor', 2 }, { 'data', 1 } } }, { 'tensor_parallel' }" +
+            more + " }\n");
+    const auto events = traced(folder, job, strategy);
+    double most = 0;
+    for (const int rank : {0, 1}) {
+      most = std::max(
+          most, overlap(events, rank, "comm::all_reduce", "backward", false, "perigee::addmm_"));
+    }
+    return most;
+  };
+  double both = 0;
+  // On a loaded machine, ranks can wait for each other all the time.
+  for (int tries = 0; tries < 5 && both == 0; ++tries) {
+    both = beside_with(", { 'overlap', { slices = 2 } }");
+  }
+  CHECK(both > 0);
+  CHECK(beside_with("") == 0);
+}
+
 TEST_CASE("a trace shows rows on their way to experts while another microbatch computes") {
   const Folder folder;
   const auto job = folder.write("job.toml",
@@ -149,20 +179,13 @@ TEST_CASE("a trace shows rows on their way to experts while another microbatch c
                                 "[data]\nsynthetic = true\nsequence = 64\n[batch]\nglobal = 8\n"
                                 "[train]\nsteps = 3\nvalidate_every = 0\noutput = \"" +
                                     folder / "run" + "\"\n[cluster]\ndevice = \"cpu\"\n");
-  const How how = {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}};
   const auto hidden_with = [&](const std::string& more) {
     const auto strategy = folder.write(
         "s.lua",
         "return { { 'parallel_mode', { { 'expert', 2 }, { 'data', 1 } } }, { 'expert_parallel' }, "
         "{ 'gradient_accumulation', { microbatches = 4 } }" +
             more + " }\n");
-    const auto file = folder / "trace.json";
-    fs::remove(file);
-    const auto ran = run(
-        "train " + job + " --overwrite --nproc 2 --strategy " + strategy + " --trace " + file, how);
-    INFO(ran.err);
-    REQUIRE(ran.status == 0);
-    const auto events = json::parse(read(file))["traceEvents"];
+    const auto events = traced(folder, job, strategy);
     return std::max(overlap(events, 0, "comm::exchange", "", true),
                     overlap(events, 1, "comm::exchange", "", true));
   };

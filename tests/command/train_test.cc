@@ -95,6 +95,7 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 4 --strategy mixed_parallel",
                                  "--nproc 4 --strategy ds_3d_parallel",
                                  "--nproc 2 --strategy module_replace",
+                                 "--nproc 2 --strategy partition_constraints",
                                  "--nproc 2 --strategy alpa_manual",
                                  "--nproc 4 --strategy alpa_auto",
                                  "--nproc 4 --strategy alpa_stages",
@@ -193,6 +194,100 @@ TEST_CASE("a strategy's function hears of each step, also of a run that goes on"
       "fails.lua", "return { methods = {}, events = { step = function() error 'enough' end } }");
   CHECK_THAT(job.refused("train", "--overwrite --nproc 2 --strategy " + fails),
              Contains("fails.lua:1: enough"));
+}
+
+TEST_CASE("a strategy's functions hear of buckets on their way, and scale the loss") {
+  const TrainingJob job;
+  const auto script = [&](const std::string& options) {
+    return job.folder().write(
+        "hear.lua",
+        "local megatron = require 'perigee.megatron'\nlocal config = megatron.ModelParallelConfig "
+        "{ " +
+            options + " }\n" +
+            "return megatron.strategy { config, megatron.DistributedOptimizer {} }\n");
+  };
+  const std::string more = "--overwrite --nproc 2 --set train.steps=2 --strategy ";
+  const auto say = [](const std::string& what) {
+    return what + "_sync_func = function(e) print('" + what +
+           " ' .. e.op .. ' ' .. #e.parameters .. ' ' .. e.parameters[1] .. (e.begin <= e['end'] "
+           "and "
+           "'' or '!')) end";
+  };
+  const auto heard = job.good("train", more + script(say("grad") + ", " + say("param"))).err;
+  CHECK_THAT(heard, Contains("grad comm::reduce_scatter ") && Contains("param comm::all_gather ") &&
+                        Contains("blocks.1.") && !Contains("!"));
+  const auto plain = job.losses();
+  // A power of two leaves every bit of float32 as it was.
+  job.good("train", more + script("grad_scale_func = function(loss, step) return loss * 2 ^ (10 + "
+                                  "step) end"));
+  CHECK(job.losses() == plain);
+  CHECK(job.metrics()[0]["loss_scale"] == 2048);
+  CHECK(job.metrics()[1]["loss_scale"] == 4096);
+  CHECK_THAT(job.refused("train", more + script("grad_scale_func = function() return 0 end")),
+             Contains("the scale of a step's loss is a number above 0, but got 0"));
+  CHECK_THAT(job.refused("train", more + script("grad_scale_func = function() end")),
+             Contains("the event loss_scale answers a number"));
+}
+
+TEST_CASE("ranks that are threads of one process train as processes do") {
+  const TrainingJob job;
+  const std::string more = "--overwrite --nproc 2 --set batch.micro=2 ";
+  job.good("train", more);
+  const auto losses = job.losses();
+  const auto weights = job.weights();
+  const auto ran = job.good("train", more + "--set cluster.in_process=true");
+  CHECK(job.losses() == losses);
+  CHECK(job.weights() == weights);
+  CHECK(job.good("evaluate", "--nproc 2 --set cluster.in_process=true --set data.validation=0.2")
+            .out.find("val_loss") != std::string::npos);
+  // Alpa's pipeline on one device.
+  const auto local = job.folder().write(
+      "local.lua",
+      "local alpa = require 'perigee.alpa'\nalpa.mark_pipeline_boundary 'blocks.1'\n"
+      "return alpa.parallelize(alpa.LocalPipelineParallel {})\n");
+  job.good("train", "--overwrite --set batch.micro=2 --strategy " + local);
+  const auto piped = job.losses();
+  REQUIRE(piped.size() == losses.size());
+  for (size_t i = 0; i < losses.size(); ++i) CHECK(piped[i] == Approx(losses[i]).epsilon(1e-5));
+  CHECK_THAT(read(job.output() + "/job.toml"), Contains("in_process = true"));
+  // What one rank says, the command says once.
+  const auto fails = job.folder().write("fails.lua",
+                                        "return { methods = {}, events = { step = function() error "
+                                        "'enough' end } }");
+  CHECK_THAT(job.refused("train", more + "--set cluster.in_process=true --strategy " + fails),
+             Contains("fails.lua:1: enough"));
+  CHECK_THAT(job.refused("train",
+                         "--overwrite --nodes 2 --rendezvous 127.0.0.1:1 --set "
+                         "cluster.in_process=true"),
+             Contains("threads of one process, but there are several processes"));
+}
+
+TEST_CASE("first values come from a file, or must, and files are dealt to ranks") {
+  const TrainingJob job;
+  job.good("train", "--nproc 2");
+  const auto losses = job.losses();
+  job.weights();
+  const auto file = job.folder() / "weights.safetensors";
+  const std::string again = "--overwrite --nproc 2 --set optimizer.lr=0.0 ";
+  job.good("train", again + "--set train.initialise=false --set train.weights=" + file);
+  CHECK(job.losses()[0] < losses[0]);  // it goes on where the first run ended
+  CHECK_THAT(job.refused("train", again + "--set megatron.perform_initialization=false"),
+             Contains("train.initialise = false leaves first values") && Contains("--resume"));
+  // Two files of one text each.
+  const auto text = read("strategies/data/jargon.txt");
+  job.folder().write("a.txt", text.substr(0, text.size() / 2));
+  job.folder().write("b.txt", text.substr(text.size() / 2));
+  const auto dealt = again + "--set data.text=[\"" + (job.folder() / "a.txt") + "\",\"" +
+                     (job.folder() / "b.txt") + "\"] ";
+  job.good("train", dealt);
+  const auto shared = job.losses();
+  CHECK_THAT(job.good("train", dealt + "--set epl.io.slicing=true").err, !Contains("no effect"));
+  CHECK(job.losses() != shared);
+  const auto warned =
+      job.good("train", "--overwrite --nproc 2 --set optimizer.lr=0.0 --set epl.io.slicing=true")
+          .err;
+  CHECK_THAT(warned, Contains("data.slice_files has no effect: 1 file cannot be dealt to 2"));
+  CHECK(warned.find("slice_files has") == warned.rfind("slice_files has"));
 }
 
 TEST_CASE("the first step's gradients are checked before training begins") {
@@ -339,4 +434,31 @@ TEST_CASE("every shipped job trains") {
     INFO(name << "\n" << ran.err);
     CHECK(ran.status == 0);
   }
+}
+
+TEST_CASE("steps that are forward passes alone have the losses of the weights as they are") {
+  const TrainingJob job;
+  job.good("train", "--set optimizer.lr=0 --set train.steps=3");
+  const auto trained = job.losses();
+  const auto strategy = job.folder().write(
+      "s.lua", "return require('perigee.autodist').AutoDistConfig { is_train = false }");
+  for (const std::string more :
+       {"--set train.forward_only=true --strategy ddp",
+        "--set train.forward_only=true --nproc 2 --strategy fsdp", "--nproc 2 --strategy "}) {
+    INFO(more);
+    job.good("train", "--overwrite --set train.steps=3 " + more +
+                          (more.ends_with(" ") ? strategy : std::string()));
+    const auto losses = job.losses();
+    REQUIRE(losses.size() == 3);
+    for (size_t i = 0; i < 3; ++i) CHECK(losses[i] == Approx(trained[i]).epsilon(1e-5));
+    CHECK(job.checkpoints().empty());
+  }
+  // Weights are all that a rank holds beside what the pass works with.
+  const auto peak = [&] { return job.metrics().front()["peak_bytes"][0].get<int64_t>(); };
+  job.good("train", "--overwrite --set train.steps=1 --set train.forward_only=true --strategy ddp");
+  const auto forward = peak();
+  job.good("train", "--overwrite --set train.steps=1 --strategy ddp");
+  CHECK(2 * forward < peak());
+  CHECK_THAT(job.refused("train", "--set train.forward_only=true --set train.check_gradients=true"),
+             Contains("train.check_gradients needs gradients"));
 }

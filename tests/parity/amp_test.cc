@@ -404,6 +404,13 @@ TEST_CASE("the scale grows, stays or backs off as torch.amp.GradScaler's") {
   // 1e30 times a gradient is infinite in float16.
   CHECK(scale_after(R"({"init_scale": 1e30, "backoff_factor": 0.25})").second == 2);
   CHECK(scale_after(R"({"loss_scale": 1e30})") == Pair{static_cast<float>(1e30), 2});
+  // Two steps that are not: both are within the patience of three, or the second is not.
+  CHECK(scale_after(R"({"init_scale": 1e30, "hysteresis": 3})") ==
+        Pair{static_cast<float>(1e30), 2});
+  CHECK(scale_after(R"({"init_scale": 1e30, "hysteresis": 2})") ==
+        Pair{static_cast<float>(5e29), 2});
+  CHECK(scale_after(R"({"init_scale": 1e30, "min_scale": 6e29})") ==
+        Pair{static_cast<float>(6e29), 2});
 }
 
 TEST_CASE("the scale of the loss leaves gradients, norm and clipping as they were") {

@@ -57,7 +57,7 @@ struct Combination {
 
 class Draw {
  public:
-  explicit Draw(uint64_t seed) : random_(seed) {}
+  explicit Draw(uint64_t seed) : random_(seed), constraints_(seed) {}
 
   Combination run() {
     Combination drawn;
@@ -162,6 +162,13 @@ class Draw {
         break;
     }
     if (coin(0.3)) use("module_replace");
+    const bool splits = pipe && splits_backward(schedule);
+    const bool constrained = experts || std::bernoulli_distribution(0.4)(constraints_);
+    if (tensor && !splits && constrained) {
+      use("partition_constraints",
+          R"([{"name": "aten::mm", "parent_module": "mlp", "allowed_partition_dims": [],
+               "replica_allowed": true}])");
+    }
     if (coin(0.3)) {
       static const std::pair<std::string, std::string> ways[] = {
           {"fp8", R"({"fp8_recipe": "tensorwise"})"},
@@ -184,7 +191,7 @@ class Draw {
   }
   bool coin(double chance) { return std::bernoulli_distribution(chance)(random_); }
 
-  std::mt19937_64 random_;
+  std::mt19937_64 random_, constraints_;
 };
 
 struct Alone {

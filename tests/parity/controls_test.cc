@@ -34,23 +34,42 @@ const std::string kExperts =
     "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\nexperts = 6\n"
     "capacity_per = 'sample'\n";
 
+const std::string kUntied = std::string(kGpt) + "tied = false\n";
+const std::string kDeep =
+    "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n";
+
 const std::vector<Row>& rows() {
   static const std::vector<Row> rows = {
       {"parallel_mode", "", kTwo},
       {"gradient_accumulation", R"({"microbatches": 2})", kTwo},
       {"tensor_parallel", "{}", R"(["tensor", 2])"},
       {"tensor_parallel", R"({"sequence": true})", R"(["tensor", 2])"},
+      {"partition_constraints",
+       R"([{"name": "aten::mm", "parent_module": "mlp", "allowed_partition_dims": ["0,0"],
+            "replica_allowed": false}])",
+       R"(["tensor", 2])", kLlama, R"(, ["tensor_parallel", {}])"},
       {"sequence_parallel", "{}", R"(["sequence", 2])"},
       {"context_parallel", "{}", R"(["context", 2])"},
+      {"context_parallel", R"({"attention": "ring"})", R"(["context", 2])"},
+      {"context_parallel", R"({"attention": "hierarchical"})",
+       R"(["sequence", 3], ["context", 2])"},
       {"expert_parallel", "{}", R"(["expert", 2])", kExperts},
       {"pipeline_parallel", "{}", R"(["pipe", 2])"},
+      {"pipeline_parallel", R"({"schedule": "zb1p"})", R"(["pipe", 2])"},
+      {"pipeline_parallel", R"({"schedule": "interleaved", "chunks": 2})", R"(["pipe", 2])", kDeep},
       {"mixed_parallel", "{}", R"(["tensor", 2], ["pipe", 2])"},
       {"ds_3d_parallel", "{}", R"(["tensor", 2], ["pipe", 2], ["data", 1])"},
       {"grad_comm", R"({"bucket_mb": 0.01, "communicators": 2})", kTwo},
+      {"grad_comm", R"({"sparse": "gathered"})", kTwo, kUntied},
+      {"grad_comm", R"({"dtype": "bf16"})", kTwo, kGpt, "", true, true},
       {"checkpoint", R"(["blocks.*"])", kTwo},
+      {"checkpoint", R"({"1": "blocks.*", "kept_microbatches": 1})", R"(["pipe", 2])", kGpt,
+       R"(, ["pipeline_parallel", {}])"},
       {"zero1", "{}", kTwo},
       {"zero2", "{}", kTwo},
       {"fsdp", "{}", kTwo},
+      {"fsdp", R"({"reshard_after_forward": false})", kTwo},
+      {"fsdp", R"({"cpu_offload": true})", kTwo},
       {"offload", R"({"1": "blocks.*", "optimizer": true})", R"(["data", 1])"},
       {"overlap", R"({"accumulate": true})", kTwo},
       {"overlap", R"({"receives": true})", R"(["pipe", 2])", kGpt,
@@ -58,8 +77,15 @@ const std::vector<Row>& rows() {
       {"overlap", R"({"deferred_head": true})", R"(["pipe", 2])", kGpt,
        R"(, ["pipeline_parallel", {}])"},
       {"overlap", R"({"slices": 2})", R"(["tensor", 2])", kGpt, R"(, ["tensor_parallel", {}])"},
+      {"overlap", R"({"slices": 2})", R"(["tensor", 2])", kLlama,
+       R"(, ["tensor_parallel", {"sequence": true}])"},
+      {"overlap", R"({"experts": true})", R"(["expert", 2])", kExperts,
+       R"(, ["expert_parallel", {}])"},
       {"module_replace", R"(["swiglu"])", kTwo, kLlama},
+      {"module_replace", R"(["rotary"])", kTwo, kLlama},
       {"fp8", R"({"fp8_recipe": "tensorwise"})", kTwo, kLlama, "", true},
+      {"fp8", R"({"fp8_recipe": "delayed"})", kTwo, kLlama, "", true},
+      {"fp8", R"({"fp8_recipe": "blockwise"})", kTwo, kLlama, "", true},
       {"amp_native", R"({"dtype": "bf16"})", kTwo, kGpt, "", true, true},
       {"half", R"({"dtype": "bf16"})", kTwo, kGpt, "", true, true},
       {"local_sgd", R"({"every": 2})", kTwo, kLlama},
@@ -139,8 +165,9 @@ bool reuse_seed(Program& program) {
 
 std::vector<Control> controls() {
   std::vector<Control> all;
-  for (const char* op : {"comm::all_reduce", "comm::all_gather", "comm::reduce_scatter",
-                         "comm::all_to_all", "comm::exchange", "host::store", "host::fetch"}) {
+  for (const char* op :
+       {"comm::all_reduce", "comm::all_gather", "comm::reduce_scatter", "comm::all_to_all",
+        "comm::exchange", "comm::shift", "host::store", "host::fetch"}) {
     all.push_back(without({op}));
   }
   all.push_back(without({"comm::send", "comm::receive"}));

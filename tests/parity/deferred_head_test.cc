@@ -231,7 +231,7 @@ TEST_CASE("a head that cannot be deferred is refused with the reason") {
   CHECK(why(staged("1f1b", kAll)) == "");
   CHECK_THAT(why(one_stage), Contains("use pipeline_parallel"));
   CHECK_THAT(why(staged("zb1p", kAll)),
-             Contains("zb1p already those of all weights") && Contains("or use 1f1b"));
+             Contains("zb1p already defers all") && Contains("or use 1f1b"));
   CHECK_THAT(why(staged("1f1b", R"("deferred_head": 0)")), Contains("above 0, but got 0"));
   CHECK_THAT(why(staged("1f1b", R"("deferred_head": "all")")),
              Contains("must be true or a number"));

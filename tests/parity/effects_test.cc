@@ -62,6 +62,12 @@ const std::vector<Row>& rows() {
       {"module_replace", R"(["rotary"])", kTwo, kLlama},
       {"fp8", "{}", kTwo},
       {"fp8", R"({"fp8_recipe": "blockwise"})", kTwo},
+      {"fp8", R"({"fp8_interval": 4})", kTwo},
+      {"fp8", R"({"fp8_reduce_amax": false})", kTwo},
+      {"partition_constraints",
+       R"([{"name": "aten::mm", "parent_module": "mlp", "allowed_partition_dims": ["0,0"], )"
+       R"("replica_allowed": false}])",
+       R"(["tensor", 2])", kDeep, R"(, ["tensor_parallel", {}])"},
       {"offload", R"({"optimizer": true})", kTwo},
       {"offload", R"({"layers": 1})", kTwo},
       {"overlap", R"({"accumulate": true})", kTwo, kDeep,

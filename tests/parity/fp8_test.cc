@@ -163,6 +163,94 @@ TEST_CASE("ranks round as one device does") {
   }
 }
 
+TEST_CASE("a scale of fp8 serves as many microbatches as its interval says") {
+  torch::manual_seed(5);
+  const auto given = built_in(kLlama, kRows);
+  const auto config = [](int interval) {
+    return R"({"fp8": "hybrid", "fp8_amax_history_len": 2, "fp8_interval": )" +
+           std::to_string(interval) + "}";
+  };
+  const auto losses = [&](int interval, int64_t steps) {
+    return train(given, plan_of(given, strategy(kOne, config(interval)), kRows), {},
+                 {.clip_norm = 0.5}, steps)[0];
+  };
+  const auto each = losses(1, 4), second = losses(2, 4), never = losses(100, 4);
+  // The first scale is 1, from the second microbatch on there is another; of two the first again.
+  CHECK(second.losses[0] == each.losses[0]);
+  CHECK(second.losses[1] == never.losses[1]);
+  CHECK(each.losses[1] != second.losses[1]);
+  CHECK(second.losses[2] != never.losses[2]);
+  // What is in use is kept: the scale, and how often it was used.
+  const auto held = second.tensors.find("fp8:blocks.0.attn.q.0.input.held");
+  REQUIRE(held != second.tensors.end());
+  CHECK(held->second.first[1].item<float>() == 2);
+  CHECK(held->second.first[0].item<float>() != 1);
+  for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
+           {R"([["data", 2]])", ""},
+           {R"([["tensor", 2]])", R"(, ["tensor_parallel", {}])"},
+           {R"([["data", 2]])", R"(, ["fsdp", {}], ["checkpoint", ["blocks.*"]])"}}) {
+    INFO(axes << more);
+    const auto plan = plan_of(given, strategy(axes, config(2), more), kRows);
+    CHECK((plan::parse(plan::print(plan)) == plan));
+    CHECK(compare(second, train(given, plan, {}, {.clip_norm = 0.5}, 4)) == "");
+    const auto other = plan_of(given, strategy(axes, config(1), more), kRows);
+    CHECK(compare(second, train(given, other, {}, {.clip_norm = 0.5}, 4)) != "");
+  }
+}
+
+TEST_CASE("without reduce_amax each rank scales by what it has, and sends nothing for it") {
+  torch::manual_seed(5);
+  const auto given = built_in(kLlama, kRows);
+  const auto same = [](const std::vector<Outcome>& a, const std::vector<Outcome>& b) {
+    bool equal = a.size() == b.size();
+    for (size_t r = 0; equal && r < a.size(); ++r) {
+      equal = a[r].losses == b[r].losses && a[r].norms == b[r].norms;
+    }
+    return equal;
+  };
+  for (const std::string recipe :
+       {R"("fp8_recipe": "tensorwise")",
+        R"("fp8_amax_history_len": 2, "fp8_amax_compute_algo": "max", "fp8_interval": 2)"}) {
+    for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
+             {R"([["data", 2]])", ""},
+             // Not the head: its loss takes maxima, too.
+             {R"([["tensor", 2], ["data", 2]])",
+              R"(, ["tensor_parallel", {"column": ["blocks.*.mlp.up", "blocks.*.mlp.gate"], )"
+              R"("row": ["blocks.*.mlp.down"]}])"},
+             {R"([["zero", 2], ["data", 2]])",
+              R"(, ["fsdp", {}], ["checkpoint", ["blocks.*"]])"}}) {
+      INFO(recipe << axes << more);
+      const auto apart = plan_of(
+          given, strategy(axes, "{" + recipe + R"(, "fp8_reduce_amax": false})", more), kRows);
+      const auto whole = plan_of(given, strategy(axes, "{" + recipe + "}", more), kRows);
+      int maxima = 0;
+      const graph::Arg max = std::string("max");
+      const auto count = [&](Program& program) {
+        for (const auto& section : program.sections) {
+          for (const auto& i : section.instructions) {
+            for (const auto& [name, arg] : i.args) {
+              maxima += name == "op" && arg == max;
+            }
+          }
+        }
+      };
+      const auto ranks = train(given, apart, count, {.clip_norm = 0.5}, 3);
+      CHECK(maxima == 0);
+      // As if the exchange of maxima were taken out of the program; with it, it is another.
+      CHECK(same(ranks, train(given, whole, without_max, {.clip_norm = 0.5}, 3)));
+      CHECK_FALSE(same(ranks, train(given, whole, {}, {.clip_norm = 0.5}, 3)));
+      CHECK((plan::parse(plan::print(apart)) == apart));
+    }
+  }
+  // On one rank there is nothing else.
+  const auto one = [&](const std::string& more) {
+    return train(
+        given,
+        plan_of(given, strategy(kOne, R"({"fp8_recipe": "tensorwise")" + more + "}"), kRows));
+  };
+  CHECK(same(one(""), one(R"(, "fp8_reduce_amax": false)")));
+}
+
 TEST_CASE("what fp8 cannot do is refused") {
   const auto given = built_in(kGpt, kRows);
   const auto refusal = [&](const std::string& text) {
@@ -177,6 +265,11 @@ TEST_CASE("what fp8 cannot do is refused") {
              Contains("fp8 must be one of e4m3, hybrid, but got \"e4m2\", did you mean \"e4m3\"?"));
   CHECK_THAT(refusal(strategy(kOne, R"({"fp8_recipe": "tensorwise", "fp8_amax_history_len": 2})")),
              Contains("fp8_amax_history_len belongs to the recipe delayed"));
+  CHECK_THAT(refusal(strategy(kOne, R"({"fp8_recipe": "tensorwise", "fp8_interval": 2})")),
+             Contains("fp8_interval belongs to the recipe delayed"));
+  CHECK_THAT(refusal(strategy(kOne, R"({"fp8_interval": 0})")), Contains("from 1 to 65536"));
+  CHECK_THAT(refusal(strategy(kOne, R"({"fp8_recipe": "blockwise", "fp8_reduce_amax": false})")),
+             Contains("fp8_reduce_amax is of the recipes delayed and tensorwise"));
   CHECK_THAT(refusal(strategy(kOne, R"({"match": ["block.*"]})")), Contains("[fp8]"));
   CHECK_THAT(refusal(strategy(kOne, R"({"fp8_margin": -1})")), Contains("from 0 to 64"));
   CHECK_THAT(

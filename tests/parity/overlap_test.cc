@@ -1,6 +1,8 @@
 // The method overlap: the numbers of one device, what the program shows of it, negative controls.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "tests/parity/support_built_in.h"
 #include "tests/parity/support_ranks.h"
@@ -195,8 +197,7 @@ TEST_CASE("a product's pieces are reduced while the next ones are computed") {
   const std::string sliced_by_3 = R"(["tensor_parallel", {}], ["overlap", {"slices": 3}])";
   const auto sliced = program_of(kTensor, sliced_by_3);
   const auto reduces = [](const Program& program) { return count(program, "comm::all_reduce"); };
-  // Of two blocks two products in the forward and one in the backward pass; what attention's inputs
-  // give back is a sum of products.
+  // Of two blocks two products in the forward and one in the backward pass.
   CHECK(reduces(sliced) == reduces(plain) + 2 * 2 * 3);
   CHECK((count(sliced, "aten::mm") - count(plain, "aten::mm")) ==
         (reduces(sliced) - reduces(plain)));
@@ -210,6 +211,36 @@ TEST_CASE("a product's pieces are reduced while the next ones are computed") {
     });
   };
   CHECK(compare(alone(1), train(gpt(), plan_for(kTensor, sliced_by_3), forget, kSpec)) != "");
+}
+
+// What queries, keys and values, and gate and up, give back to their input.
+TEST_CASE("the pieces of products that are added are summed over ranks one by one") {
+  torch::manual_seed(3);
+  const auto given = built_in(
+      "kind = 'llama'\nlayers = 2\nwidth = 48\nheads = 6\nkv_heads = 6\nhidden = 96\nvocab = 11\n",
+      kRows);
+  const auto plan_with = [&](const char* axes, const std::string& methods) {
+    return plan_of(given, strategy_on(axes, methods), kRows);
+  };
+  const auto one = train(given, plan_with(kOne, ""), {}, kSpec)[0];
+  for (const auto& methods : {std::string(R"(["tensor_parallel", {}])"), kSequence}) {
+    INFO(methods);
+    const auto op = methods == kSequence ? "comm::reduce_scatter" : "comm::all_reduce";
+    const auto plan = plan_with(kTensor, methods + R"(, ["overlap", {"slices": 3}])");
+    DryRuns traces;
+    const auto program = compile::compile(given.graph, plan, kSpec, 0, traces);
+    // Of two blocks three pieces, in which two products add to one, and one to one.
+    CHECK(count(program, "perigee::addmm_") == 2 * 3 * (2 + 1));
+    CHECK(runs_beside(section_of(program, "micro"), "perigee::addmm_", op));
+    const auto ranks = train(given, plan, {}, kSpec);
+    CHECK(compare(one, ranks) == "");
+    const auto forget = [](Program& edited) {
+      auto& list = edited.sections[0].instructions;
+      list.erase(std::find_if(list.begin(), list.end(),
+                              [](const Instruction& i) { return i.op == "perigee::addmm_"; }));
+    };
+    CHECK(compare(one, train(given, plan, forget, kSpec)) != "");
+  }
 }
 
 TEST_CASE("what a sequence is scattered by and gathered by moves in pieces beside products") {
@@ -230,14 +261,14 @@ TEST_CASE("what a sequence is scattered by and gathered by moves in pieces besid
     const auto& section = section_of(sliced, microbatches > 1 ? "micro_last" : "micro");
     CHECK(runs_beside(section, "aten::mm", "comm::reduce_scatter"));
     CHECK(runs_beside(section, "aten::mm", "comm::all_gather"));
-    // What is summed into one piece of the sequence is left out.
+    // One of the products' pieces is left out.
     const auto forget = [](Program& program) {
       auto& list = program.sections[0].instructions;
       int64_t seen = 0;
-      const auto is_second = [&](const Instruction& i) {
+      const auto is_fourth = [&](const Instruction& i) {
         return i.op == "aten::mm" && ++seen == 4;
       };
-      list.erase(std::find_if(list.begin(), list.end(), is_second));
+      list.erase(std::find_if(list.begin(), list.end(), is_fourth));
     };
     CHECK(compare(alone(microbatches),
                   train(gpt(microbatches), plan_for(kTensor, by_2, microbatches), forget, kSpec)) !=
@@ -246,14 +277,70 @@ TEST_CASE("what a sequence is scattered by and gathered by moves in pieces besid
 }
 
 TEST_CASE("weights' gradients run beside the sums that the layer in front waits for") {
-  const std::string at_once = R"(["tensor_parallel", {}], ["grad_comm", {"overlap": false}])";
   for (const auto& methods : {std::string(R"(["tensor_parallel", {}])"), kSequence}) {
     const auto op = methods == kSequence ? "comm::reduce_scatter" : "comm::all_reduce";
     const auto program = program_of(kTensor, methods);
     CHECK(runs_beside(section_of(program, "micro"), "aten::mm", op));
+    const auto at_once = program_of(kTensor, methods + R"(, ["grad_comm", {"overlap": false}])");
+    CHECK_FALSE(runs_beside(section_of(at_once, "micro"), "aten::mm", op));
   }
-  CHECK_FALSE(runs_beside(section_of(program_of(kTensor, at_once), "micro"), "aten::mm",
-                          "comm::all_reduce"));
+}
+
+// A rank's gradients of weights and of biases make one bucket, which is reduced over the other
+// axis.
+TEST_CASE("weights' gradients that run beside sums are in their bucket before it is reduced") {
+  constexpr const char* kBoth = R"(["tensor", 2], ["data", 2])";
+  const std::string methods = R"(["tensor_parallel", {}], ["grad_comm", {"bucket_mb": 25}])";
+  const auto over = [](const Instruction& i, const std::string& axis) {
+    return i.op == "comm::all_reduce" &&
+           std::any_of(i.args.begin(), i.args.end(), [&](const auto& arg) {
+             return arg.first == "axis" && arg.second == graph::Arg(axis);
+           });
+  };
+  for (const int64_t microbatches : {1, 2}) {
+    INFO(microbatches << " microbatches");
+    const auto program = program_of(kBoth, methods, microbatches);
+    const auto& section = section_of(program, microbatches > 1 ? "micro_last" : "micro");
+    auto& list = section.instructions;
+    // Behind the start of a sum over tensor and before its wait: a product, and its way to the
+    // bucket.
+    std::set<int32_t> beside;  // roots
+    const auto root = [&](graph::ValueId v) {
+      const auto of = program.values[v.index].view_of;
+      return of.defined() ? of.index : v.index;
+    };
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!over(list[i], "tensor") || list[i].phase != graph::Phase::backward) continue;
+      for (size_t j = i + 1; j < list.size() && list[j].event != list[i].event; ++j) {
+        if (list[j].kind != Instruction::Kind::op) continue;
+        for (auto v : list[j].outputs) beside.insert(root(v));
+      }
+    }
+    int64_t buckets = 0, with_biases = 0;
+    for (const auto& i : list) {
+      if (!over(i, "data")) continue;
+      ++buckets;
+      with_biases += beside.contains(root(i.outputs[0]));
+    }
+    CHECK(buckets > 0);
+    CHECK(with_biases > 0);
+    const auto plan = plan_for(kBoth, methods, microbatches);
+    CHECK(compare(alone(microbatches), train(gpt(microbatches), plan, {}, kSpec)) == "");
+    const auto too_early = [&](Program& edited) {
+      for (auto& part : edited.sections) {
+        auto& all = part.instructions;
+        const auto reduce = std::find_if(all.begin(), all.end(), [&](const auto& i) {
+          return over(i, "data") && beside.contains(root(i.outputs[0]));
+        });
+        const auto first = std::find_if(all.begin(), reduce, [](const Instruction& i) {
+          return i.phase == graph::Phase::backward && i.kind == Instruction::Kind::op;
+        });
+        if (!part.name.starts_with("micro") || reduce == all.end()) continue;
+        std::rotate(first, reduce, reduce + 1);
+      }
+    };
+    CHECK(compare(alone(microbatches), train(gpt(microbatches), plan, too_early, kSpec)) != "");
+  }
 }
 
 TEST_CASE("a stage receives what its next section needs while one runs") {
@@ -264,14 +351,14 @@ TEST_CASE("a stage receives what its next section needs while one runs") {
   CHECK(count(plain, "comm::receive") == 2);  // of the first microbatches, and of the others
   CHECK(count(early, "comm::receive") == 1);
   // The first stage: two forwards, then backwards in turn with them. Each backward's gradients are
-  // received from before the forward in front of it, but where a backward stands there.
+  // received from before the run in front of it.
   std::string order;
   for (const auto& run : early.order) {
     const auto& name = early.sections[run.section].name;
     if (name.find('.') == std::string::npos) continue;
     order += name.ends_with(".receive") ? 'R' : name.starts_with("forward") ? 'F' : 'B';
   }
-  CHECK(order == "FRFBRFBRFBRB");
+  CHECK(order == "FRFBRFBRFRBB");
   CHECK_THAT(compile::summary(early), Catch::Contains("backward.0.receive x 4"));
   const auto forget = [](Program& program) {
     for (auto& section : program.sections) {

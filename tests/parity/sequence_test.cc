@@ -22,6 +22,83 @@ plan::Plan plan_of(const Given& given, const std::string& mesh, const std::strin
   return plan_of(given, fmt::format(R"([["parallel_mode", {}], {}])", mesh, methods), kRows);
 }
 
+namespace nn = torch::nn;
+
+// Attention with a learnt bias of its scores: for each head, query and key, or one for all queries.
+struct Biased : nn::Module {
+  static constexpr int64_t kWidth = 12, kHeads = 3, kLength = 8;
+  nn::Embedding embed{11, kWidth};
+  nn::Linear qkv{kWidth, 3 * kWidth}, out{kWidth, 11};
+  at::Tensor bias;
+  explicit Biased(bool for_each) {
+    register_module("embed", embed);
+    register_module("qkv", qkv);
+    register_module("out", out);
+    bias = register_parameter("bias", at::randn({kHeads, for_each ? kLength : 1, kLength}));
+    to(at::kDouble);
+    bias = named_parameters()["bias"];
+  }
+  at::Tensor loss(const Batch& batch) {
+    const auto x = embed(batch.at("tokens"));
+    const auto b = x.size(0), s = x.size(1);
+    const auto p = qkv(x).view({b, s, 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
+    const auto y = at::scaled_dot_product_attention(p[0], p[1], p[2], bias);
+    const auto scores = out(x + y.transpose(1, 2).reshape({b, s, kWidth}));
+    return nn::functional::cross_entropy(scores.flatten(0, 1), batch.at("labels").flatten());
+  }
+};
+
+Given biased(bool for_each) {
+  torch::manual_seed(7);
+  const auto net = std::make_shared<Biased>(for_each);
+  const auto draw = [] { return at::randint(0, 11, {kRows, Biased::kLength}, at::kLong); };
+  return capture_model({net, {{"tokens", draw()}, {"labels", draw()}}, [net](const Batch& b) {
+                          return Result{net->loss(b)};
+                        }});
+}
+
+TEST_CASE("a bias of attention has the rows of a rank's queries while keys go round") {
+  const auto given = biased(true);
+  const auto one = train(given, plan_of(given, R"([["data", 1]])", R"(["grad_comm", {}])"))[0];
+  const std::string ring = R"(["context_parallel", {"attention": "ring"})";
+  for (const auto& [mesh, method] : std::vector<std::pair<std::string, std::string>>{
+           {R"([["context", 2]])", ring + "]"},
+           {R"([["context", 4]])", ring + "]"},
+           {R"([["context", 4]])", R"(["context_parallel", {"attention": "all_gather"}])"},
+           {R"([["context", 2]])",
+            R"(["context_parallel", {"attention": "ring", "load_balance": true}])"},
+           {R"([["context", 2], ["data", 2]])", ring + R"(], ["fsdp", {"axis": "data"}])"}}) {
+    INFO(mesh << method);
+    const auto plan = plan_of(given, mesh, method);
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+    if (method.find("ring") == method.npos) continue;
+    // A block of the scores gets the bias of other keys.
+    const auto wrong = [](Program& program) {
+      graph::Arg first;
+      for (auto& i : program.sections[0].instructions) {
+        if (i.op != "perigee::attention") continue;
+        for (auto& [name, arg] : i.args) {
+          if (name != "bias") continue;
+          if (std::holds_alternative<std::monostate>(first)) first = arg;
+          const auto& type = [&](const graph::Arg& v) -> const graph::TensorType& {
+            return program.values[std::get<graph::ValueId>(v).index].type;
+          };
+          if (type(arg) == type(first)) arg = first;
+        }
+      }
+    };
+    CHECK(compare(one, train(given, plan, wrong)) != "");
+  }
+  const auto broadcast = biased(false);
+  CHECK_THROWS_WITH(plan_of(broadcast, R"([["context", 2]])", ring + "]"),
+                    Catch::Contains("a bias that is trained has a number for each query and key"));
+  const auto gathers = plan_of(broadcast, R"([["context", 2]])", R"(["context_parallel", {}])");
+  CHECK(compare(train(broadcast, plan_of(broadcast, R"([["data", 1]])", R"(["grad_comm", {}])"))[0],
+                train(broadcast, gathers)) == "");
+}
+
 TEST_CASE("sharded sequences train as on one device") {
   const auto check = [](const std::string& keys, const std::string& mesh,
                         const std::string& methods, int64_t sequence = 6) {

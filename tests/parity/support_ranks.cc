@@ -101,7 +101,9 @@ plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows
   const bool in_lua = strategy.find("local_sgd") != strategy.npos;
   return methods::make_plan(in_lua ? methods::from_json(data, "test", shipped_in_lua())
                                    : methods::from_json(data, "test"),
-                            {.graph = &given.graph, .global_batch = rows});
+                            {.graph = &given.graph,
+                             .global_batch = rows,
+                             .eight_bits = strategy.find(R"("native")") != strategy.npos});
 }
 
 std::string strategy_on(const std::string& axes, const std::string& methods, int64_t microbatches) {

@@ -47,7 +47,8 @@ std::string compare(const Outcome& one, const Outcome& rank, double tolerance = 
 const std::vector<std::shared_ptr<const methods::Method>>& shipped_in_lua();
 
 // Returns the plan of a strategy, written as data, for a model captured at the `rows` samples of a
-// step (or of one of its microbatches, or of a copy's part of one).
+// step (or of one of its microbatches, or of a copy's part of one). Devices multiply eight-bit
+// floats where it wants native products.
 plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows);
 
 // Returns a strategy as data: axes (`["data", 2]`), and methods beside the microbatches.

@@ -27,7 +27,7 @@ void attention(Cases& cases, const char* name, bool ring) {
     };
     const auto query = c.real({b, h, s, d}, false), key = keys(d), value = keys(e);
     ValueId bias;
-    if (!ring && c.coin()) {
+    if (c.coin()) {
       Shape shape = {c.coin() ? b : 1, c.coin() ? h : 1, s, t};
       if (c.coin(0.2)) shape.erase(shape.begin());
       if (c.coin(0.2)) shape[shape.size() - 2] = 1;

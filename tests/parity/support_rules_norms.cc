@@ -114,6 +114,28 @@ void norms(Cases& cases) {
                                {scalar})[0];
     c.typed("perigee::fp8", {{"self", self}, {"scale", scale}, {"format", std::string("e5m2")}},
             {real_type(shape)});
+    c.typed("perigee::fp8_held",
+            {{"self", c.positive({2})}, {"scale", scale}, {"interval", c.any(1, 3)}},
+            {scalar, real_type({2})});
+  };
+  cases["aten::_scaled_mm"] = [](Case& c) {
+    // Sums of a few numbers of four bits are exact in any order.
+    const auto one = c.given(at::ones({}, at::kFloat));
+    const auto factor = [&](const Shape& shape) {
+      return c.typed("perigee::fp8_cast",
+                     {{"self", c.real(shape)}, {"scale", one}, {"format", std::string("e4m3")}},
+                     {{DType::float8_e4m3, shape}})[0];
+    };
+    const bool fits = c.coin();  // ranks' parts are multiplied as they are, else widened
+    const auto m = c.size(), n = fits ? int64_t{96} : c.size(), k = fits ? int64_t{96} : c.size();
+    const auto a = factor({m, k}), b = factor({k, n});
+    c.typed("aten::_scaled_mm",
+            {{"self", a},
+             {"mat2", b},
+             {"scale_a", one},
+             {"scale_b", one},
+             {"out_dtype", DType::float32}},
+            {{DType::float32, {m, n}}});
   };
   cases["perigee::fp8_blocks"] = [](Case& c) {
     const auto shape = c.sizes(4, 1);
