@@ -13,6 +13,7 @@ endif()
 
 add_library(core_tests INTERFACE)
 target_include_directories(core_tests INTERFACE ${PROJECT_SOURCE_DIR})
+target_sources(core_tests INTERFACE ${PROJECT_SOURCE_DIR}/tests/support/own_cache.cc)
 target_link_libraries(core_tests INTERFACE perigee_core Catch2::Catch2WithMain dep::rapidcheck)
 
 if(TARGET perigee_torch)

@@ -67,14 +67,18 @@ struct Session {
 
 // Runs `body` on a rank's session. What a rank has open when it fails stays so until its process
 // ends: transfers that hang may still write to its memory, and waiting for them takes another
-// time-out.
+// time-out. `failed` is called with the exception current, before the other ranks hear of it.
 template <class Body>
-auto run_rank(const Task& task, Connection connection, const Body& body) {
-  auto session = std::make_unique<Session>(task, std::move(connection));
+auto run_rank(const Task& task, Connection connection, const Body& body,
+              const std::function<void()>& failed = {}) {
+  const auto communicator = connection.communicator;
+  std::unique_ptr<Session> session;
   try {
+    session = std::make_unique<Session>(task, std::move(connection));
     return body(*session);
   } catch (const std::exception& error) {
-    session->communicator->abort(error.what());
+    if (failed) failed();
+    communicator->abort(error.what());
     [[maybe_unused]] const auto* open = session.release();
     throw;
   }
@@ -91,12 +95,16 @@ auto run_session(const Task& task, const job::RankPlace& place, const Body& body
   auto connections = connect_threads(job, place.world);
   std::exception_ptr first;
   std::mutex mutex;
+  // What fails on other ranks once they hear of the first error is not the cause.
+  const auto failed = [&] {
+    std::lock_guard lock(mutex);
+    if (!first) first = std::current_exception();
+  };
   const auto guarded = [&](size_t rank, const auto& use) {
     try {
-      use(run_rank(task, connections[rank], body));
+      use(run_rank(task, connections[rank], body, failed));
     } catch (...) {
-      std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
+      failed();
     }
   };
   std::vector<std::thread> others;

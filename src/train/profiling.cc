@@ -19,6 +19,7 @@
 #include "train/blueprint.h"
 #include "train/rehearsal.h"
 #include "train/step_times.h"
+#include "train/together.h"
 
 namespace perigee::train {
 namespace {
@@ -308,10 +309,10 @@ class Profiling {
       return;
     }
     if (!job_.profile.parallel) {
-      if (root_) {
+      const auto measure = [&] {
         rehearse(programs, mesh, job_, connection_.device, &data, wanted, times_, end_, done);
-      }
-      group_->run({.kind = Collective::Kind::barrier});
+      };
+      run_together(*group_, job_, root_ ? std::function<void()>(measure) : nullptr);
       done.unmeasured = std::ssize(wanted) - done.measured;
       return;
     }
