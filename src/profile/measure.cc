@@ -22,6 +22,16 @@ Measured median_of(std::vector<double> samples) {
   return result;
 }
 
+Measured mean_of(const std::vector<double>& samples) {
+  const auto count = static_cast<double>(samples.size());
+  Measured result{.samples = std::ssize(samples)};
+  for (const double sample : samples) result.seconds += sample / count;
+  double squares = 0;
+  for (const double sample : samples) squares += std::pow(sample - result.seconds, 2);
+  if (count > 1) result.interval = 1.96 * std::sqrt(squares / (count - 1) / count);
+  return result;
+}
+
 Line fit(const Points& points) {
   // Weighted least squares of t = a + b x.
   double w = 0, wx = 0, wt = 0, wxx = 0, wxt = 0;

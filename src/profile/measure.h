@@ -1,4 +1,4 @@
-// Times from samples: medians with their intervals, and lines through them.
+// Times from samples, with their intervals, and lines through them.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace perigee::profile {
 
 struct Measured {
-  double seconds = 0;   // the median
+  double seconds = 0;   // the median or mean
   double interval = 0;  // half of its 95% confidence interval
   int64_t samples = 0;
   bool operator==(const Measured&) const = default;
@@ -16,6 +16,9 @@ struct Measured {
 
 // Returns the median of at least one sample.
 Measured median_of(std::vector<double> samples);
+// Returns the mean of at least one sample: what parts of a whole are measured by, since only means
+// add up where a part is now and then much slower.
+Measured mean_of(const std::vector<double>& samples);
 
 // A collective's times by the bytes that it moves.
 using Points = std::map<double, Measured>;
@@ -24,7 +27,7 @@ using Points = std::map<double, Measured>;
 struct Line {
   double latency = 0;
   double per_byte = 0;
-  double interval = 0;  // the largest of the points', as a share of their medians
+  double interval = 0;  // the largest of the points', as a share of their times
   bool operator==(const Line&) const = default;
 };
 

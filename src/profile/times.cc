@@ -11,6 +11,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int64_t kMostTogether = 64;  // ranks whose times others may have
+
 std::string content_of(cost::CollectiveKind kind, int64_t ranks) {
   return fmt::format("{} ranks={}", cost::name_of(kind), ranks);
 }
@@ -34,14 +36,29 @@ const Measured* nearest(const Points& points, double bytes) {
 
 }  // namespace
 
+Database::Key TimeDatabase::key_of(const std::string& instance, int64_t together) const {
+  return {"time", device_,
+          together == 1 ? instance : fmt::format("{} together={}", instance, together)};
+}
+
+std::optional<double> TimeDatabase::look_up(const std::string& instance, int64_t together) {
+  const auto text = database_.find(key_of(instance, together));
+  return text ? number(Json::parse(*text, nullptr, false), "seconds") : std::nullopt;
+}
+
 std::optional<double> TimeDatabase::op(const std::string& instance) {
   const auto [entry, added] = ops_.try_emplace(instance);
-  if (added) {
-    if (const auto text = database_.find({"time", device_, instance})) {
-      entry->second = number(Json::parse(*text, nullptr, false), "seconds");
-    }
+  auto& seconds = entry->second;
+  if (!added) return seconds;
+  for (auto n = together_; n >= 1 && !seconds; n /= 2) seconds = look_up(instance, n);
+  for (auto n = 2 * together_; n <= kMostTogether && !seconds; n *= 2) {
+    seconds = look_up(instance, n);
   }
-  return entry->second;
+  return seconds;
+}
+
+bool TimeDatabase::knows(const std::string& instance) {
+  return look_up(instance, together_).has_value();
 }
 
 const TimeDatabase::Collective& TimeDatabase::find(cost::CollectiveKind kind, int64_t ranks) {
@@ -79,7 +96,7 @@ void TimeDatabase::forget() {
 }
 
 void TimeDatabase::put(const std::string& instance, const Measured& measured) {
-  database_.put({"time", device_, instance}, Json{{"seconds", measured.seconds},
+  database_.put(key_of(instance, together_), Json{{"seconds", measured.seconds},
                                                   {"interval", measured.interval},
                                                   {"samples", measured.samples}}
                                                  .dump());

@@ -16,10 +16,12 @@ namespace perigee::profile {
 // the same op again asks the file no more.
 class TimeDatabase : public cost::Measurements {
  public:
-  // `database` is kept by reference.
-  TimeDatabase(Database& database, std::string device)
-      : database_(database), device_(std::move(device)) {}
+  // `database` is kept by reference. `together`: of how many ranks' ops at once the times are,
+  // which share a CPU's memory and caches; 1 where each rank has a device of its own.
+  TimeDatabase(Database& database, std::string device, int64_t together = 1)
+      : database_(database), device_(std::move(device)), together_(together) {}
 
+  // As measured with as many ranks at once, else with half as many, and so on, else with more.
   std::optional<double> op(const std::string& instance) override;
   // As a collective of nearly so many bytes was measured, else by the line through all.
   std::optional<double> collective(cost::CollectiveKind kind, int64_t ranks, double bytes) override;
@@ -28,6 +30,8 @@ class TimeDatabase : public cost::Measurements {
   void forget();
 
   void put(const std::string& instance, const Measured& measured);
+  // Whether the op was measured with as many ranks at once.
+  bool knows(const std::string& instance);
   // Adds points to those that are known of the kind, in the place of those of as many bytes.
   void put(cost::CollectiveKind kind, int64_t ranks, const Points& points);
   // Whether a collective of so many bytes, or nearly so many, was measured.
@@ -39,9 +43,12 @@ class TimeDatabase : public cost::Measurements {
     Line line;
   };
   const Collective& find(cost::CollectiveKind kind, int64_t ranks);
+  Database::Key key_of(const std::string& instance, int64_t together) const;
+  std::optional<double> look_up(const std::string& instance, int64_t together);
 
   Database& database_;
   std::string device_;
+  int64_t together_;
   std::map<std::string, std::optional<double>> ops_;
   std::map<std::pair<cost::CollectiveKind, int64_t>, Collective> collectives_;
 };

@@ -31,7 +31,7 @@ AutoPlanner::AutoPlanner(std::shared_ptr<const Source> source, const job::Job& j
       world_(world),
       eight_bits_(eight_bits),
       cluster_(cluster_of(job, world, runtime_folder)),
-      known_(job) {}
+      known_(job, world) {}
 
 search::Request AutoPlanner::request(const json& pins) const {
   search::Request request;
@@ -246,7 +246,7 @@ json AutoPlanner::measure(const json& strategy, double seconds, const lua::Defin
   const auto threads = static_cast<int>(job_.cluster.threads);
   profile::TraceDatabase traces(database, threads, device);
   const auto programs = compile(strategy, defined, plan, traces);
-  profile::TimeDatabase times(database, profile::device_kind(*device, threads));
+  auto times = times_of(database, *device, job_, /*ranks=*/1);
   const auto& from = job_.data;
   const bool given = !from.text.empty() || !from.tokens.empty() || !from.tensors.empty();
   Data data;  // an application brings its own to the trainer alone

@@ -167,9 +167,8 @@ class TorchHost : public Host {
           std::make_unique<RankTrainer>(shared, session.job, session.connection, session.traces);
       initialise(*session.trainer, source.get());
       source.reset();
-      profile::TimeDatabase times(
-          session.database, profile::device_kind(*session.connection.device,
-                                                 static_cast<int>(session.job.cluster.threads)));
+      const auto here = session.job.profile.parallel ? place.local_world : 1;
+      auto times = times_of(session.database, *session.connection.device, session.job, here);
       const bool root = session.communicator->rank() == 0;
       const auto done = profile_programs(programs, *session.trainer, shared.plan.mesh, session.job,
                                          session.connection,
@@ -202,7 +201,7 @@ class TorchHost : public Host {
     auto planned = plan_task(with_job, "", /*foretold=*/true);
     const auto& graph = planned.captured.graph;
     const auto cluster = cluster_of(job, planned.plan.mesh.size(), task.runtime_folder);
-    Known known(job);
+    Known known(job, planned.plan.mesh.size());
     const auto spec = step_spec(job, graph);
     planned.plan = compile::fit_recompute(graph, std::move(planned.plan), spec, known.traces());
     const auto programs = compile::compile_all(graph, planned.plan, spec, known.traces());

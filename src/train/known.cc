@@ -18,7 +18,13 @@ class Known::Recorded : public compile::TraceSource {
   profile::TraceDatabase& traces_;
 };
 
-Known::Known(const job::Job& job) {
+profile::TimeDatabase times_of(profile::Database& database, const exec::Device& device,
+                               const job::Job& job, int64_t ranks) {
+  const auto threads = static_cast<int>(job.cluster.threads);
+  return {database, profile::device_kind(device, threads), device.place().is_cpu() ? ranks : 1};
+}
+
+Known::Known(const job::Job& job, int64_t ranks) {
   if (!job.cluster.file.empty()) return;
   std::shared_ptr<exec::Device> device;
   try {
@@ -31,8 +37,7 @@ Known::Known(const job::Job& job) {
   database_ = std::make_unique<profile::Database>(profile_of(job));
   all_ = std::make_unique<profile::TraceDatabase>(*database_, threads, device);
   recorded_ = std::make_unique<Recorded>(*all_);
-  times_ =
-      std::make_unique<profile::TimeDatabase>(*database_, profile::device_kind(*device, threads));
+  times_ = std::make_unique<profile::TimeDatabase>(times_of(*database_, *device, job, ranks));
 }
 
 Known::~Known() = default;

@@ -1,4 +1,4 @@
-// What is known of a job's device before anything runs.
+// What is known of a job's device.
 #pragma once
 
 #include <memory>
@@ -11,12 +11,17 @@
 
 namespace perigee::train {
 
+// Returns the times of the job's ops where so many ranks run on the machine.
+profile::TimeDatabase times_of(profile::Database& database, const exec::Device& device,
+                               const job::Job& job, int64_t ranks);
+
 // Allocation traces and times that are in the profile database for the job's device; nothing is
 // recorded or measured. Of a described cluster, and of a GPU that this machine lacks, nothing is
 // known.
 class Known {
  public:
-  explicit Known(const job::Job& job);
+  // `ranks` of the job run on this machine.
+  Known(const job::Job& job, int64_t ranks);
   ~Known();
   Known(const Known&) = delete;
 

@@ -56,7 +56,7 @@ std::set<std::string> missing(const compile::Programs& programs, profile::TimeDa
   std::set<std::string> keys;
   for (const auto& program : programs.programs) keys.merge(instances_of(program));
   done.ops = std::ssize(keys);
-  if (!again) std::erase_if(keys, [&](const auto& key) { return times.op(key).has_value(); });
+  if (!again) std::erase_if(keys, [&](const auto& key) { return times.knows(key); });
   done.known = done.ops - std::ssize(keys);
   return keys;
 }
@@ -155,13 +155,13 @@ bool enough(const StepTimes& times) {
   return std::sqrt(squares) <= kPrecision * seconds;
 }
 
-// Adds what was measured to the database and to what was done. Ops that are known are left as they
-// are.
+// Adds what was measured to the database and to what was done. Of ops that were known, too, the
+// latest counts: so the ops of one plan are all of its own steps.
 void keep(const std::map<std::string, profile::Measured>& measured,
           const std::set<std::string>& wanted, profile::TimeDatabase& times, Profiled& done) {
   for (const auto& [key, time] : measured) {
-    if (!wanted.contains(key)) continue;
     times.put(key, time);
+    if (!wanted.contains(key)) continue;
     ++done.measured;
     done.widest = std::max(done.widest, time.interval / time.seconds);
   }
@@ -202,17 +202,17 @@ std::string print(const StepTimes& times) {
     ops[key] = {time.seconds, time.interval, time.samples};
   }
   auto exchanges = Json::array();
-  for (const auto& [exchange, seconds] : times.exchanges()) {
+  for (const auto& [exchange, time] : times.exchanges()) {
     exchanges.push_back({{"group", fmt::format("{} {}", exchange.stream, exchange.ranks)},
                          {"kind", exchange.kind},
                          {"ranks", exchange.ranks.size()},
                          {"bytes", exchange.bytes},
-                         {"seconds", seconds}});
+                         {"time", {time.seconds, time.interval, time.samples}}});
   }
   return Json{{"ops", std::move(ops)}, {"exchanges", std::move(exchanges)}}.dump();
 }
 
-// A mean of medians.
+// A mean of measured times.
 struct Mean {
   profile::Measured sum;
   int64_t count = 0;
@@ -228,12 +228,16 @@ struct Mean {
   }
 };
 
+profile::Measured measured_of(const Json& time) {
+  return {time[0].get<double>(), time[1].get<double>(), time[2].get<int64_t>()};
+}
+
 // Returns the mean of the ranks' times of each op.
 std::map<std::string, profile::Measured> join_ops(const std::vector<Json>& ranks) {
   std::map<std::string, Mean> means;
   for (const auto& rank : ranks) {
     for (const auto& [key, time] : rank["ops"].items()) {
-      means[key].add({time[0].get<double>(), time[1].get<double>(), time[2].get<int64_t>()});
+      means[key].add(measured_of(time));
     }
   }
   std::map<std::string, profile::Measured> ops;
@@ -241,36 +245,30 @@ std::map<std::string, profile::Measured> join_ops(const std::vector<Json>& ranks
   return ops;
 }
 
-// A collective takes as long as it does on the last rank that comes to it. Returns the mean over
-// all of a kind that move as many bytes.
+// A collective takes as long as it does on the rank that comes last on the whole: how much earlier
+// others come is their own; that now one and now another is late, all wait for. Returns the mean
+// over all of a kind that move as many bytes.
 PointsByKind join_exchanges(const std::vector<Json>& ranks) {
   struct Meeting {
     Kind kind;
     double bytes = 0;
-    std::vector<double> seconds;  // by round
+    profile::Measured time;
   };
   std::map<std::pair<std::string, int64_t>, Meeting> meetings;
   for (const auto& rank : ranks) {
     std::map<std::string, int64_t> counts;
     for (const auto& exchange : rank["exchanges"]) {
       const auto group = exchange["group"].get<std::string>();
-      const auto seconds = exchange["seconds"].get<std::vector<double>>();
-      auto& meeting = meetings[{group, counts[group]++}];
-      if (meeting.seconds.empty()) {
-        meeting = {{exchange["kind"].get<CollectiveKind>(), exchange["ranks"].get<int64_t>()},
-                   exchange["bytes"].get<double>(),
-                   seconds};
-      }
-      for (size_t round = 0; round < seconds.size(); ++round) {
-        meeting.seconds[round] = std::min(meeting.seconds[round], seconds[round]);
-      }
+      const auto time = measured_of(exchange["time"]);
+      const Kind kind{exchange["kind"].get<CollectiveKind>(), exchange["ranks"].get<int64_t>()};
+      const auto [at, added] = meetings.try_emplace(
+          {group, counts[group]++}, Meeting{kind, exchange["bytes"].get<double>(), time});
+      if (!added && time.seconds < at->second.time.seconds) at->second.time = time;
     }
   }
   std::map<Kind, std::map<double, Mean>> means;
-  for (const auto& [place, meeting] : meetings) {
-    if (meeting.seconds.empty()) continue;
-    means[meeting.kind][meeting.bytes].add(profile::median_of(meeting.seconds));
-  }
+  for (const auto& [place, meeting] : meetings)
+    means[meeting.kind][meeting.bytes].add(meeting.time);
   PointsByKind points;
   for (const auto& [kind, by_bytes] : means) {
     for (const auto& [bytes, mean] : by_bytes) points[kind][bytes] = mean.get();
@@ -360,22 +358,25 @@ class Profiling {
   }
 
  private:
-  // Returns what the last rank to come waits, a message's receiver; behind work that leaves the
-  // caches as a step does.
+  // Returns what the last rank to come waits, behind work that leaves the caches as a step does; of
+  // a message what its receiver waits while the sender goes on with other work.
   profile::Measured point(CollectiveKind kind, int64_t elements, exec::Group& group) {
     const auto place = connection_.device->place();
     auto transfer = transfer_of(kind, elements, group, place);
     const auto others = at::ones({kOtherElements}, at::TensorOptions().device(place));
     const auto taken = at::zeros({1}, at::TensorOptions().device(place).dtype(at::kDouble));
     const bool message = kind == CollectiveKind::message;
+    const bool sends = message && group.index() == 0;
     const auto run = [&] {
       others.neg_();
       connection_.device->synchronize([] {});
       if (message) group.run({.kind = Collective::Kind::barrier});
       const double begin = now();
-      group.start_flat(transfer)->wait();
+      const auto work = group.start_flat(transfer);
+      if (sends) others.neg_();
+      work->wait();
       connection_.device->synchronize([] {});
-      taken.fill_(now() - begin);
+      taken.fill_(sends ? 0 : now() - begin);
       group.run({.kind = Collective::Kind::all_reduce,
                  .input = taken,
                  .output = taken,
@@ -385,7 +386,7 @@ class Profiling {
     run();
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) samples.push_back(run());
-    return profile::median_of(std::move(samples));
+    return message ? profile::mean_of(samples) : profile::median_of(std::move(samples));
   }
 
   const job::Job& job_;

@@ -1,6 +1,7 @@
 #include "train/step_times.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace perigee::train {
@@ -10,59 +11,99 @@ using compile::Instruction;
 StepTimes::StepTimes(const compile::Program& program, const mesh::Mesh& mesh) {
   std::map<const Instruction*, std::string> keys;
   std::vector<std::vector<search::Exchange>> exchanges(program.streams.size());
+  bool follows = false;
   const auto read = [&](const Instruction& instruction) {
     const bool op = instruction.kind == Instruction::Kind::op;
-    if (op || instruction.kind == Instruction::Kind::load) {
+    const bool computes = op || instruction.kind == Instruction::Kind::load;
+    if (computes) {
       const auto [key, added] = keys.try_emplace(&instruction);
       if (added && op) key->second = compile::key(search::instance_of(program, instruction));
-      keys_.push_back(key->second);
+      ops_.push_back({key->second, follows, {}});
     } else if (instruction.kind == Instruction::Kind::collective) {
       exchanges[instruction.stream].push_back(
           search::exchange_of(program, instruction, mesh, program.rank));
     }
+    follows = computes;
   };
   for (const auto& run : program.order) {
     if (run.every > 1) continue;
     for (const auto& instruction : program.sections[run.section].instructions) read(instruction);
   }
-  samples_.resize(keys_.size());
   by_stream_.resize(exchanges.size());
   for (size_t stream = 0; stream < exchanges.size(); ++stream) {
     for (auto& exchange : exchanges[stream]) {
       const bool wanted = exchange.kind != cost::CollectiveKind::message;
-      by_stream_[stream].push_back(wanted ? exchanges_.size() : SIZE_MAX);
-      if (wanted) exchanges_.push_back({std::move(exchange), {}});
+      by_stream_[stream].push_back(wanted ? collectives_.size() : SIZE_MAX);
+      if (wanted) collectives_.push_back({std::move(exchange), {}});
     }
   }
 }
 
 void StepTimes::add(const std::vector<compile::Interval>& intervals) {
-  ++steps_;
-  const auto seconds = [](const compile::Interval& interval) {
-    return 1e-9 * static_cast<double>(interval.end - interval.begin);
+  const auto seconds = [](int64_t begin, int64_t end) {
+    return 1e-9 * static_cast<double>(end - begin);
   };
   // Ops as they ran, behind them communication as it was waited for.
-  for (size_t i = 0; i < keys_.size(); ++i) samples_[i].push_back(seconds(intervals[i]));
+  for (size_t i = 0; i < ops_.size(); ++i) {
+    const auto begin = ops_[i].follows ? intervals[i - 1].end : intervals[i].begin;
+    ops_[i].seconds.push_back(seconds(begin, intervals[i].end));
+  }
   std::vector<std::vector<const compile::Interval*>> ran(by_stream_.size());
-  for (size_t i = keys_.size(); i < intervals.size(); ++i) {
+  for (size_t i = ops_.size(); i < intervals.size(); ++i) {
     ran[intervals[i].stream].push_back(&intervals[i]);
   }
   for (size_t stream = 0; stream < ran.size(); ++stream) {
-    std::stable_sort(ran[stream].begin(), ran[stream].end(),
-                     [](const auto* a, const auto* b) { return a->begin < b->begin; });
+    std::ranges::stable_sort(ran[stream], {}, &compile::Interval::begin);
     for (size_t i = 0; i < by_stream_[stream].size(); ++i) {
       const auto index = by_stream_[stream][i];
-      if (index != SIZE_MAX) exchanges_[index].seconds.push_back(seconds(*ran[stream][i]));
+      if (index == SIZE_MAX) continue;
+      collectives_[index].seconds.push_back(seconds(ran[stream][i]->begin, ran[stream][i]->end));
     }
   }
+  wake(intervals, ran);
+  const auto begin = std::ranges::min_element(intervals, {}, &compile::Interval::begin);
+  const auto end = std::ranges::max_element(intervals, {}, &compile::Interval::end);
+  durations_.push_back(intervals.empty() ? 0 : end->end - begin->begin);
+  std::vector<size_t> order(durations_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](size_t step) { return durations_[step]; });
+  const auto half = (order.size() + 1) / 2;
+  const auto first = order.begin() + static_cast<std::ptrdiff_t>((order.size() - half) / 2);
+  typical_.assign(first, first + static_cast<std::ptrdiff_t>(half));
+}
+
+void StepTimes::wake(const std::vector<compile::Interval>& intervals,
+                     const std::vector<std::vector<const compile::Interval*>>& ran) {
+  std::vector<std::pair<int64_t, size_t>> ends;  // of collectives that ops may have waited for
+  for (size_t stream = 0; stream < ran.size(); ++stream) {
+    for (size_t i = 0; i < by_stream_[stream].size(); ++i) {
+      ends.emplace_back(ran[stream][i]->end, by_stream_[stream][i]);
+    }
+  }
+  std::ranges::sort(ends);
+  for (size_t i = 1; i < ops_.size(); ++i) {
+    const auto begin = intervals[i].begin;
+    const auto later =
+        std::ranges::upper_bound(ends, begin, {}, &decltype(ends)::value_type::first);
+    if (ops_[i].follows || later == ends.begin()) continue;
+    const auto [end, index] = *std::prev(later);
+    if (end <= intervals[i - 1].end || index == SIZE_MAX) continue;
+    collectives_[index].seconds.back() += 1e-9 * static_cast<double>(begin - end);
+  }
+}
+
+profile::Measured StepTimes::typical(const std::vector<double>& by_step) const {
+  std::vector<double> samples;
+  for (const auto step : typical_) samples.push_back(by_step[step]);
+  return profile::mean_of(samples);
 }
 
 std::map<std::string, profile::Measured> StepTimes::ops() const {
   std::map<std::string, std::pair<profile::Measured, int64_t>> sums;
-  for (size_t i = 0; i < keys_.size(); ++i) {
-    if (keys_[i].empty() || samples_[i].empty()) continue;
-    const auto place = profile::median_of(samples_[i]);
-    auto& [sum, places] = sums[keys_[i]];
+  for (const auto& op : ops_) {
+    if (op.key.empty() || op.seconds.empty()) continue;
+    const auto place = typical(op.seconds);
+    auto& [sum, places] = sums[op.key];
     sum.seconds += place.seconds;
     sum.interval += place.interval;
     sum.samples += place.samples;
@@ -73,6 +114,14 @@ std::map<std::string, profile::Measured> StepTimes::ops() const {
     const auto& [sum, places] = of_key;
     const auto n = static_cast<double>(places);
     times[key] = {sum.seconds / n, sum.interval / n, sum.samples};
+  }
+  return times;
+}
+
+std::vector<ExchangeTime> StepTimes::exchanges() const {
+  std::vector<ExchangeTime> times;
+  for (const auto& [exchange, seconds] : collectives_) {
+    if (!seconds.empty()) times.push_back({exchange, typical(seconds)});
   }
   return times;
 }

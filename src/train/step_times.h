@@ -1,6 +1,7 @@
 // How long the ops and collectives of a rank's program take where they stand. Alone, again and
 // again, an op finds its operands in the cache and takes half as long as in a step; a collective
-// that nothing runs beside is as much faster.
+// that nothing runs beside is as much faster. Times are means over the typical steps, the half of
+// all that are neither short nor long: so the parts of a step add up to one.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +17,11 @@
 
 namespace perigee::train {
 
-// A collective of the program.
-struct ExchangeTimes {
+// A collective of the program: from when it runs on this rank to its end, or until what waits for
+// it goes on, hence with what this rank waits for others.
+struct ExchangeTime {
   search::Exchange exchange;
-  std::vector<double> seconds;  // from when it runs on this rank to its end, by step
+  profile::Measured time;
 };
 
 // Reads what recorded steps of one program took.
@@ -30,20 +32,37 @@ class StepTimes {
   // Adds a step, as the executor recorded it.
   void add(const std::vector<compile::Interval>& intervals);
 
-  int64_t steps() const { return steps_; }
-  // Returns the time of each op instance, by compile::key: over its places in the program the mean
-  // of the medians over steps.
+  int64_t steps() const { return std::ssize(durations_); }
+  // Returns the time of each op instance, by compile::key: the mean over its places in the program.
+  // What the rank does between two ops counts for the later one.
   std::map<std::string, profile::Measured> ops() const;
   // Returns the collectives between ranks, but for messages, stream by stream in the order in which
   // they run; ranks that share a stream have them in one order.
-  const std::vector<ExchangeTimes>& exchanges() const { return exchanges_; }
+  std::vector<ExchangeTime> exchanges() const;
 
  private:
-  std::vector<std::string> keys_;             // of the ops in their order; "": a load
-  std::vector<std::vector<double>> samples_;  // like keys_: seconds, by step
-  std::vector<ExchangeTimes> exchanges_;
-  std::vector<std::vector<size_t>> by_stream_;  // indices of exchanges_; SIZE_MAX: a message
-  int64_t steps_ = 0;
+  // An op or load in its place; a collective in its.
+  struct Op {
+    std::string key;              // "": a load
+    bool follows = false;         // on another one, with nothing between
+    std::vector<double> seconds;  // by step
+  };
+  struct Collective {
+    search::Exchange exchange;
+    std::vector<double> seconds;
+  };
+
+  // Adds to the step's collectives what passes from their end until an op that waited for them
+  // runs.
+  void wake(const std::vector<compile::Interval>& intervals,
+            const std::vector<std::vector<const compile::Interval*>>& ran);
+  profile::Measured typical(const std::vector<double>& by_step) const;
+
+  std::vector<Op> ops_;
+  std::vector<Collective> collectives_;
+  std::vector<std::vector<size_t>> by_stream_;  // indices of collectives_; SIZE_MAX: a message
+  std::vector<int64_t> durations_;              // by step, in nanoseconds
+  std::vector<size_t> typical_;                 // steps
 };
 
 }  // namespace perigee::train

@@ -134,7 +134,7 @@ void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
 }
 
 void predict_known(Planned& planned, const job::Job& job) {
-  Known known(job);
+  Known known(job, planned.plan.mesh.size());
   predict(planned.plan, planned.captured.graph, job, known.traces());
 }
 
@@ -142,7 +142,7 @@ std::string page_of(const Planned& planned, const job::Job& job,
                     const std::string& runtime_folder) {
   const auto& graph = planned.captured.graph;
   const auto cluster = cluster_of(job, planned.plan.mesh.size(), runtime_folder);
-  Known known(job);
+  Known known(job, planned.plan.mesh.size());
   const auto programs =
       compile::compile_all(graph, planned.plan, step_spec(job, graph), known.traces());
   search::OpCosts costs(cluster, known.times());

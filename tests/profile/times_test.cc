@@ -27,6 +27,31 @@ TEST_CASE("a median's interval is narrow where samples agree") {
   CHECK(median_of({5, 1}) == Measured{3, 2, 2});
 }
 
+TEST_CASE("a mean counts what is now and then slow") {
+  const auto mean = mean_of({1, 1, 1, 5});
+  CHECK(mean.seconds == 2);
+  CHECK(mean.interval == Approx(1.96 * 2 / 2));
+  CHECK(mean.samples == 4);
+  CHECK(mean_of({3}) == Measured{3, 0, 1});
+}
+
+TEST_CASE("an op's time is that of as many ranks at once, else of the nearest that are known") {
+  Folder folder;
+  Database database((folder.path / "profile.sqlite").string());
+  TimeDatabase one(database, "cpu"), two(database, "cpu", 2), four(database, "cpu", 4);
+  two.put("mm", {0.5, 0, 1});
+  CHECK(four.op("mm") == 0.5);
+  CHECK(one.op("mm") == 0.5);
+  CHECK_FALSE(four.knows("mm"));
+  CHECK_FALSE(one.knows("mm"));
+  one.put("mm", {0.3, 0, 1});
+  four.forget();
+  CHECK(four.op("mm") == 0.5);
+  CHECK(one.op("mm") == 0.3);
+  CHECK(two.op("mm") == 0.5);
+  CHECK_FALSE(TimeDatabase(database, "other", 2).op("mm"));
+}
+
 TEST_CASE("a collective's line is fitted to what is near 0 as to what is large") {
   Points points;
   for (const double bytes : {256.0, 4096.0, 1e6, 6.4e7}) {

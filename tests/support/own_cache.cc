@@ -1,5 +1,5 @@
-// Gives each process of tests a cache folder of its own, and with it the commands that it runs: what
-// other runs have measured decides what the planner chooses.
+// Gives each process of tests a cache folder of its own, and with it the commands that it runs:
+// what other runs have measured decides what the planner chooses.
 #include <stdlib.h>
 #include <unistd.h>
 

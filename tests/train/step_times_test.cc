@@ -47,8 +47,8 @@ compile::Program program_of() {
   return program;
 }
 
-Interval interval(int32_t stream, int64_t begin, int64_t nanoseconds) {
-  return {.stream = stream, .begin = begin, .end = begin + nanoseconds};
+Interval interval(int32_t stream, int64_t begin, int64_t end) {
+  return {.stream = stream, .begin = begin, .end = end};
 }
 
 }  // namespace
@@ -57,18 +57,18 @@ TEST_CASE("a step's times are those of each op in all its places, and of each co
   const auto program = program_of();
   const auto mesh = mesh::parse_axes("data=2");
   StepTimes times(program, mesh);
-  for (const int64_t slow : {0, 0, 9000}) {  // one step of three is disturbed
-    std::vector<Interval> intervals;
-    for (int64_t microbatch = 0; microbatch < 2; ++microbatch) {
-      for (const int64_t nanoseconds : {5, 10, 30, 7}) {
-        intervals.push_back(interval(0, 0, nanoseconds + slow));
-      }
+  for (const int64_t slow : {0, 9000, 0}) {  // one step of three is disturbed
+    std::vector<Interval> intervals, waited;
+    for (const int64_t begin : {0, 1000}) {
+      intervals.push_back(interval(0, begin, begin + 5));
+      intervals.push_back(interval(0, begin + 6, begin + 16));
+      intervals.push_back(interval(0, begin + 17, begin + 47 + slow));
+      intervals.push_back(interval(0, begin + 113 + slow, begin + 120 + slow));
+      // Waited for in another order than that in which they ran.
+      waited.push_back(interval(1, begin + 60 + slow, begin + 110 + slow));
+      waited.push_back(interval(1, begin + 20, begin + 60 + slow));
     }
-    // Waited for in another order than that in which they ran.
-    intervals.push_back(interval(1, 200, 50 + slow));
-    intervals.push_back(interval(1, 100, 40 + slow));
-    intervals.push_back(interval(1, 400, 70 + slow));
-    intervals.push_back(interval(1, 300, 60 + slow));
+    intervals.insert(intervals.end(), waited.begin(), waited.end());
     times.add(intervals);
   }
   CHECK(times.steps() == 3);
@@ -77,17 +77,20 @@ TEST_CASE("a step's times are those of each op in all its places, and of each co
   };
   const auto ops = times.ops();
   REQUIRE(ops.size() == 2);
-  CHECK(ops.at(key(1)).seconds == Approx(20e-9));
-  CHECK(ops.at(key(1)).samples == 12);
+  // From the end of the load before it, and behind collectives that were only started.
+  CHECK(ops.at(key(1)).seconds == Approx(0.5e-9 * (11 + 30)));
+  CHECK(ops.at(key(1)).samples == 8);
   CHECK(ops.at(key(7)).seconds == Approx(7e-9));
-  REQUIRE(times.exchanges().size() == 4);
+  const auto exchanges = times.exchanges();
+  REQUIRE(exchanges.size() == 4);
   for (size_t i = 0; i < 4; ++i) {
-    const auto& [exchange, seconds] = times.exchanges()[i];
+    const auto& [exchange, time] = exchanges[i];
     CHECK(exchange.kind == cost::CollectiveKind::all_reduce);
     CHECK(exchange.ranks == std::vector<int64_t>{0, 1});
     CHECK(exchange.bytes == 256);
-    REQUIRE(seconds.size() == 3);
-    CHECK(seconds.front() == Approx((40 + 10 * static_cast<double>(i)) * 1e-9));
+    // The second one's end is waited for, and what waits goes on 3 ns later.
+    CHECK(time.seconds == Approx(i % 2 == 0 ? 40e-9 : 53e-9));
+    CHECK(time.samples == 2);
   }
 }
 

@@ -1,7 +1,7 @@
 // Foretold against measured step times: random plans of three models on one and two ranks of this
-// machine's CPU. For each plan its ops are measured (`perigee profile`), a step is simulated
-// (`perigee simulate`) and trained (`perigee train`); the error is that of the median step, beside
-// the spread of the measured steps themselves. Leaves with 1 where an error is beyond 5% plus that
+// machine's CPU. Each plan is trained, its ops are measured (`perigee profile`), it is trained once
+// more, and a step is simulated; the error is that of the median step of both runs, beside the
+// spread of their steps (the middle half). Leaves with 1 where an error is beyond 5% plus that
 // spread.
 //
 // Usage: bench_predict [PLANS] [SEED]. Every process is the command's, as a user runs it; the
@@ -112,17 +112,14 @@ std::string run(const std::string& command) {
   return text;
 }
 
-// The steps' seconds behind the warm-up, sorted.
-std::vector<double> steps_of(const std::string& metrics) {
-  std::vector<double> seconds;
+// Adds the steps' seconds behind the warm-up.
+void add_steps(std::vector<double>& seconds, const std::string& metrics) {
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {
     const auto value = json::parse(line);
     if (value.contains("step") && value["step"].get<int>() > kWarm)
       seconds.push_back(value["step_s"]);
   }
-  std::sort(seconds.begin(), seconds.end());
-  return seconds;
 }
 
 }  // namespace
@@ -147,13 +144,19 @@ int main(int argc, char** argv) {
     std::ofstream(strategy) << drawn.strategy;
     const auto about =
         fmt::format("{} --strategy {} --nproc {}", job.string(), strategy.string(), drawn.ranks);
-    run(fmt::format("{} profile {}", perigee.string(), about));
     const auto output = folder / "run";
-    run(fmt::format("{} train {} --overwrite --set train.output={}", perigee.string(), about,
-                    output.string()));
+    std::vector<double> seconds;
+    const auto train = [&] {
+      run(fmt::format("{} train {} --overwrite --set train.output={}", perigee.string(), about,
+                      output.string()));
+      add_steps(seconds, (output / "metrics.jsonl").string());
+    };
+    train();
+    run(fmt::format("{} profile {}", perigee.string(), about));
+    train();
+    std::sort(seconds.begin(), seconds.end());
     const auto result =
         json::parse(run(fmt::format("{} simulate {} --json", perigee.string(), about)));
-    const auto seconds = steps_of((output / "metrics.jsonl").string());
     const double median = seconds[seconds.size() / 2];
     const double spread = (seconds[seconds.size() * 3 / 4] - seconds[seconds.size() / 4]) / median;
     const double foretold = result["step_seconds"];
