@@ -1,13 +1,11 @@
 #include "train/profiling.h"
 
 #include <ATen/ATen.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 
@@ -17,6 +15,7 @@
 #include "profile/measure.h"
 #include "search/op_cost.h"
 #include "train/blueprint.h"
+#include "train/join_times.h"
 #include "train/rehearsal.h"
 #include "train/step_times.h"
 #include "train/together.h"
@@ -24,7 +23,6 @@
 namespace perigee::train {
 namespace {
 
-using Json = nlohmann::json;
 using cost::CollectiveKind;
 using exec::Collective;
 
@@ -60,10 +58,6 @@ std::set<std::string> missing(const compile::Programs& programs, profile::TimeDa
   done.known = done.ops - std::ssize(keys);
   return keys;
 }
-
-// A kind of collective over so many ranks.
-using Kind = std::pair<CollectiveKind, int64_t>;
-using PointsByKind = std::map<Kind, profile::Points>;
 
 Kind kind_of(const search::Exchange& exchange) {
   return {exchange.kind, std::ssize(exchange.ranks)};
@@ -195,87 +189,6 @@ void rehearse(const compile::Programs& programs, const mesh::Mesh& mesh, const j
   }
 }
 
-// What a rank's program took, as text for rank 0.
-std::string print(const StepTimes& times) {
-  auto ops = Json::object();
-  for (const auto& [key, time] : times.ops()) {
-    ops[key] = {time.seconds, time.interval, time.samples};
-  }
-  auto exchanges = Json::array();
-  for (const auto& [exchange, time] : times.exchanges()) {
-    exchanges.push_back({{"group", fmt::format("{} {}", exchange.stream, exchange.ranks)},
-                         {"kind", exchange.kind},
-                         {"ranks", exchange.ranks.size()},
-                         {"bytes", exchange.bytes},
-                         {"time", {time.seconds, time.interval, time.samples}}});
-  }
-  return Json{{"ops", std::move(ops)}, {"exchanges", std::move(exchanges)}}.dump();
-}
-
-// A mean of measured times.
-struct Mean {
-  profile::Measured sum;
-  int64_t count = 0;
-  void add(const profile::Measured& one) {
-    sum.seconds += one.seconds;
-    sum.interval += one.interval;
-    sum.samples += one.samples;
-    ++count;
-  }
-  profile::Measured get() const {
-    const auto n = static_cast<double>(count);
-    return {sum.seconds / n, sum.interval / n, sum.samples};
-  }
-};
-
-profile::Measured measured_of(const Json& time) {
-  return {time[0].get<double>(), time[1].get<double>(), time[2].get<int64_t>()};
-}
-
-// Returns the mean of the ranks' times of each op.
-std::map<std::string, profile::Measured> join_ops(const std::vector<Json>& ranks) {
-  std::map<std::string, Mean> means;
-  for (const auto& rank : ranks) {
-    for (const auto& [key, time] : rank["ops"].items()) {
-      means[key].add(measured_of(time));
-    }
-  }
-  std::map<std::string, profile::Measured> ops;
-  for (const auto& [key, mean] : means) ops[key] = mean.get();
-  return ops;
-}
-
-// A collective takes as long as it does on the rank that comes last on the whole: how much earlier
-// others come is their own; that now one and now another is late, all wait for. Returns the mean
-// over all of a kind that move as many bytes.
-PointsByKind join_exchanges(const std::vector<Json>& ranks) {
-  struct Meeting {
-    Kind kind;
-    double bytes = 0;
-    profile::Measured time;
-  };
-  std::map<std::pair<std::string, int64_t>, Meeting> meetings;
-  for (const auto& rank : ranks) {
-    std::map<std::string, int64_t> counts;
-    for (const auto& exchange : rank["exchanges"]) {
-      const auto group = exchange["group"].get<std::string>();
-      const auto time = measured_of(exchange["time"]);
-      const Kind kind{exchange["kind"].get<CollectiveKind>(), exchange["ranks"].get<int64_t>()};
-      const auto [at, added] = meetings.try_emplace(
-          {group, counts[group]++}, Meeting{kind, exchange["bytes"].get<double>(), time});
-      if (!added && time.seconds < at->second.time.seconds) at->second.time = time;
-    }
-  }
-  std::map<Kind, std::map<double, Mean>> means;
-  for (const auto& [place, meeting] : meetings)
-    means[meeting.kind][meeting.bytes].add(meeting.time);
-  PointsByKind points;
-  for (const auto& [kind, by_bytes] : means) {
-    for (const auto& [bytes, mean] : by_bytes) points[kind][bytes] = mean.get();
-  }
-  return points;
-}
-
 class Profiling {
  public:
   Profiling(const job::Job& job, const Connection& connection, profile::TimeDatabase& times,
@@ -319,17 +232,20 @@ class Profiling {
     trainer.step(1, data);
     int64_t step = 1;
     bool goes = true;
+    std::vector<int64_t> together;
     while (goes) {
+      group_->run({.kind = Collective::Kind::barrier});
+      together.push_back(exec::now());
       trainer.executor().record(true);
       trainer.step(++step, data);
       times.add(trainer.executor().intervals());
       goes = all_agree(now() < end_ && !enough(times));
     }
-    std::vector<Json> ranks;
-    for (const auto& text : gather_texts(print(times), *group_)) ranks.push_back(Json::parse(text));
+    const auto texts = gather_texts(print(times, together), *group_);
     if (root_) {
-      keep(join_ops(ranks), wanted, times_, done);
-      for (const auto& [kind, points] : join_exchanges(ranks)) {
+      const auto joined = join(texts, times.typical_steps());
+      keep(joined.ops, wanted, times_, done);
+      for (const auto& [kind, points] : joined.exchanges) {
         times_.put(kind.first, kind.second, points);
       }
     }
@@ -358,25 +274,22 @@ class Profiling {
   }
 
  private:
-  // Returns what the last rank to come waits, behind work that leaves the caches as a step does; of
-  // a message what its receiver waits while the sender goes on with other work.
+  // Returns what the last rank to come waits, a message's receiver; behind work that leaves the
+  // caches as a step does.
   profile::Measured point(CollectiveKind kind, int64_t elements, exec::Group& group) {
     const auto place = connection_.device->place();
     auto transfer = transfer_of(kind, elements, group, place);
     const auto others = at::ones({kOtherElements}, at::TensorOptions().device(place));
     const auto taken = at::zeros({1}, at::TensorOptions().device(place).dtype(at::kDouble));
     const bool message = kind == CollectiveKind::message;
-    const bool sends = message && group.index() == 0;
     const auto run = [&] {
       others.neg_();
       connection_.device->synchronize([] {});
       if (message) group.run({.kind = Collective::Kind::barrier});
       const double begin = now();
-      const auto work = group.start_flat(transfer);
-      if (sends) others.neg_();
-      work->wait();
+      group.start_flat(transfer)->wait();
       connection_.device->synchronize([] {});
-      taken.fill_(sends ? 0 : now() - begin);
+      taken.fill_(now() - begin);
       group.run({.kind = Collective::Kind::all_reduce,
                  .input = taken,
                  .output = taken,
@@ -386,7 +299,7 @@ class Profiling {
     run();
     std::vector<double> samples;
     for (int round = 0; round < kRounds; ++round) samples.push_back(run());
-    return message ? profile::mean_of(samples) : profile::median_of(std::move(samples));
+    return profile::median_of(std::move(samples));
   }
 
   const job::Job& job_;

@@ -10,7 +10,7 @@ using compile::Instruction;
 
 StepTimes::StepTimes(const compile::Program& program, const mesh::Mesh& mesh) {
   std::map<const Instruction*, std::string> keys;
-  std::vector<std::vector<search::Exchange>> exchanges(program.streams.size());
+  std::vector<std::vector<const Instruction*>> transfers(program.streams.size());
   bool follows = false;
   const auto read = [&](const Instruction& instruction) {
     const bool op = instruction.kind == Instruction::Kind::op;
@@ -20,8 +20,7 @@ StepTimes::StepTimes(const compile::Program& program, const mesh::Mesh& mesh) {
       if (added && op) key->second = compile::key(search::instance_of(program, instruction));
       ops_.push_back({key->second, follows, {}});
     } else if (instruction.kind == Instruction::Kind::collective) {
-      exchanges[instruction.stream].push_back(
-          search::exchange_of(program, instruction, mesh, program.rank));
+      transfers[instruction.stream].push_back(&instruction);
     }
     follows = computes;
   };
@@ -29,12 +28,19 @@ StepTimes::StepTimes(const compile::Program& program, const mesh::Mesh& mesh) {
     if (run.every > 1) continue;
     for (const auto& instruction : program.sections[run.section].instructions) read(instruction);
   }
-  by_stream_.resize(exchanges.size());
-  for (size_t stream = 0; stream < exchanges.size(); ++stream) {
-    for (auto& exchange : exchanges[stream]) {
-      const bool wanted = exchange.kind != cost::CollectiveKind::message;
-      by_stream_[stream].push_back(wanted ? collectives_.size() : SIZE_MAX);
-      if (wanted) collectives_.push_back({std::move(exchange), {}});
+  by_stream_.resize(transfers.size());
+  for (size_t stream = 0; stream < transfers.size(); ++stream) {
+    for (const auto* transfer : transfers[stream]) {
+      auto& place = by_stream_[stream].emplace_back();
+      auto exchange = search::exchange_of(program, *transfer, mesh, program.rank);
+      const bool receives = transfer->op == "comm::receive";
+      if (exchange.kind != cost::CollectiveKind::message) {
+        place.collective = collectives_.size();
+        collectives_.push_back({std::move(exchange), {}});
+      } else if (receives || transfer->op == "comm::send") {
+        place.message = messages_.size();
+        messages_.push_back({std::move(exchange), receives, {}, {}});
+      }
     }
   }
 }
@@ -55,9 +61,12 @@ void StepTimes::add(const std::vector<compile::Interval>& intervals) {
   for (size_t stream = 0; stream < ran.size(); ++stream) {
     std::ranges::stable_sort(ran[stream], {}, &compile::Interval::begin);
     for (size_t i = 0; i < by_stream_[stream].size(); ++i) {
-      const auto index = by_stream_[stream][i];
-      if (index == SIZE_MAX) continue;
-      collectives_[index].seconds.push_back(seconds(ran[stream][i]->begin, ran[stream][i]->end));
+      const auto [collective, message] = by_stream_[stream][i];
+      const auto begin = ran[stream][i]->begin, end = ran[stream][i]->end;
+      if (collective != SIZE_MAX) collectives_[collective].seconds.push_back(seconds(begin, end));
+      if (message == SIZE_MAX) continue;
+      messages_[message].begin.push_back(begin);
+      messages_[message].end.push_back(end);
     }
   }
   wake(intervals, ran);
@@ -74,21 +83,23 @@ void StepTimes::add(const std::vector<compile::Interval>& intervals) {
 
 void StepTimes::wake(const std::vector<compile::Interval>& intervals,
                      const std::vector<std::vector<const compile::Interval*>>& ran) {
-  std::vector<std::pair<int64_t, size_t>> ends;  // of collectives that ops may have waited for
+  std::vector<std::pair<int64_t, Place>> ends;  // of transfers that ops may have waited for
   for (size_t stream = 0; stream < ran.size(); ++stream) {
     for (size_t i = 0; i < by_stream_[stream].size(); ++i) {
       ends.emplace_back(ran[stream][i]->end, by_stream_[stream][i]);
     }
   }
-  std::ranges::sort(ends);
+  const auto end_of = [](const auto& transfer) { return transfer.first; };
+  std::ranges::stable_sort(ends, {}, end_of);
   for (size_t i = 1; i < ops_.size(); ++i) {
     const auto begin = intervals[i].begin;
-    const auto later =
-        std::ranges::upper_bound(ends, begin, {}, &decltype(ends)::value_type::first);
+    const auto later = std::ranges::upper_bound(ends, begin, {}, end_of);
     if (ops_[i].follows || later == ends.begin()) continue;
-    const auto [end, index] = *std::prev(later);
-    if (end <= intervals[i - 1].end || index == SIZE_MAX) continue;
-    collectives_[index].seconds.back() += 1e-9 * static_cast<double>(begin - end);
+    const auto& [end, place] = *std::prev(later);
+    if (end <= intervals[i - 1].end) continue;
+    if (place.message != SIZE_MAX) messages_[place.message].end.back() = begin;
+    if (place.collective == SIZE_MAX) continue;
+    collectives_[place.collective].seconds.back() += 1e-9 * static_cast<double>(begin - end);
   }
 }
 

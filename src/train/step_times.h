@@ -24,6 +24,13 @@ struct ExchangeTime {
   profile::Measured time;
 };
 
+// One side of a message between two ranks.
+struct MessageSide {
+  search::Exchange exchange;
+  bool receives = false;
+  std::vector<int64_t> begin, end;  // by step, in nanoseconds of this rank's clock
+};
+
 // Reads what recorded steps of one program took.
 class StepTimes {
  public:
@@ -37,8 +44,11 @@ class StepTimes {
   // What the rank does between two ops counts for the later one.
   std::map<std::string, profile::Measured> ops() const;
   // Returns the collectives between ranks, but for messages, stream by stream in the order in which
-  // they run; ranks that share a stream have them in one order.
+  // they run; ranks that share a stream have them in one order. messages() the same.
   std::vector<ExchangeTime> exchanges() const;
+  const std::vector<MessageSide>& messages() const { return messages_; }
+  // Returns the steps that times are means over.
+  const std::vector<size_t>& typical_steps() const { return typical_; }
 
  private:
   // An op or load in its place; a collective in its.
@@ -51,6 +61,10 @@ class StepTimes {
     search::Exchange exchange;
     std::vector<double> seconds;
   };
+  // What runs on a stream: an index of collectives_ or of messages_; neither: SIZE_MAX.
+  struct Place {
+    size_t collective = SIZE_MAX, message = SIZE_MAX;
+  };
 
   // Adds to the step's collectives what passes from their end until an op that waited for them
   // runs.
@@ -60,9 +74,10 @@ class StepTimes {
 
   std::vector<Op> ops_;
   std::vector<Collective> collectives_;
-  std::vector<std::vector<size_t>> by_stream_;  // indices of collectives_; SIZE_MAX: a message
-  std::vector<int64_t> durations_;              // by step, in nanoseconds
-  std::vector<size_t> typical_;                 // steps
+  std::vector<MessageSide> messages_;
+  std::vector<std::vector<Place>> by_stream_;
+  std::vector<int64_t> durations_;  // by step, in nanoseconds
+  std::vector<size_t> typical_;
 };
 
 }  // namespace perigee::train

@@ -1,0 +1,92 @@
+#include "train/join_times.h"
+
+#include <catch2/catch.hpp>
+
+namespace perigee::train {
+namespace {
+
+using compile::Instruction;
+using compile::Interval;
+using graph::ValueId;
+
+constexpr int64_t kAhead = 1'000'000;  // nanoseconds of the second rank's clock
+
+// A program of an op, a sum over both ranks and two messages from the first to the second.
+compile::Program program_of(int64_t rank) {
+  compile::Program program;
+  program.rank = rank;
+  program.streams = {"compute", "pipe", "pipe:0>1"};
+  program.values = {{.type = {graph::DType::float32, {64}}, .strides = {1}}};
+  program.sections = {{.name = "micro"}};
+  auto& list = program.sections[0].instructions;
+  list.push_back({.op = "aten::neg", .args = {{"self", ValueId{0}}}, .outputs = {ValueId{0}}});
+  list.push_back({.kind = Instruction::Kind::collective,
+                  .op = "comm::all_reduce",
+                  .args = {{"self", ValueId{0}}, {"axis", std::string("pipe")}},
+                  .outputs = {ValueId{0}},
+                  .stream = 1,
+                  .event = 0});
+  for (int32_t event : {1, 2}) {
+    Instruction message{.kind = Instruction::Kind::collective, .stream = 2, .event = event};
+    if (rank == 0) {
+      message.op = "comm::send";
+      message.args = {{"self", ValueId{0}}};
+    } else {
+      message.op = "comm::receive";
+      message.outputs = {ValueId{0}};
+    }
+    list.push_back(message);
+  }
+  program.order = {{0, 0, 0}};
+  return program;
+}
+
+Interval interval(int32_t stream, int64_t begin, int64_t end) {
+  return {.stream = stream, .begin = begin, .end = end};
+}
+
+std::string print_steps(int64_t rank, std::vector<size_t>& typical) {
+  const auto program = program_of(rank);
+  StepTimes times(program, mesh::parse_axes("pipe=2"));
+  std::vector<int64_t> together;
+  const auto clock = rank * kAhead;
+  for (int64_t step = 0; step < 4; ++step) {
+    const auto at = clock + 10'000 * step;
+    together.push_back(at + (step == 1 ? 50 * rank : 0));  // once one came late from the barrier
+    // Each rank is the later one at every other step.
+    const auto late = step % 2 == rank ? 40 : 0;
+    std::vector<Interval> intervals = {interval(0, at, at + 100 + 20 * rank)};
+    intervals.push_back(interval(1, at + 200 + late, at + 300));
+    if (rank == 0) {
+      intervals.push_back(interval(2, at + 400, at + 900));
+      intervals.push_back(interval(2, at + 410, at + 900));
+    } else {
+      intervals.push_back(interval(2, at + 450, at + 480));
+      intervals.push_back(interval(2, at + 460, at + 500));
+    }
+    times.add(intervals);
+  }
+  typical = times.typical_steps();
+  return print(times, together);
+}
+
+}  // namespace
+
+TEST_CASE("times of ranks are joined as all of them lived through the step") {
+  std::vector<size_t> first, second;
+  const std::vector<std::string> texts = {print_steps(0, first), print_steps(1, second)};
+  REQUIRE(first == std::vector<size_t>{1, 2});
+  const auto joined = join(texts, first);
+  REQUIRE(joined.ops.size() == 1);
+  CHECK(joined.ops.begin()->second.seconds == Approx(110e-9));
+  const auto& sums = joined.exchanges.at({cost::CollectiveKind::all_reduce, 2});
+  REQUIRE(sums.count(256) == 1);
+  // 60 ns with the last rank to come, which is now one and now the other: both wait 80 on average.
+  CHECK(sums.at(256).seconds == Approx(80e-9));
+  // The first from when its receiver is there, the second from the end of the first.
+  const auto& messages = joined.exchanges.at({cost::CollectiveKind::message, 2});
+  REQUIRE(messages.count(256) == 1);
+  CHECK(messages.at(256).seconds == Approx(1e-9 * (30 + 20) / 2));
+}
+
+}  // namespace perigee::train
