@@ -10,8 +10,8 @@ local methods = {}
 ---@return table
 function methods.parallel_mode(config) end
 
----Splits linear layers, experts and embeddings over the ranks of an axis of the mesh. Without column, row and vocab the layers of the built-in models gpt, llama, moe and mlp are split.
----@param config? table config: axis (string): the axis; default `tensor`; column (list): weights or scopes (`blocks.*.attn.qkv`) split by their outputs; row (list): those split by their inputs: what follows a column; vocab (list): embeddings split by their rows; smallest (integer): weights of fewer bytes are not split; default 0; sequence (boolean): shard activations on their sequence between the layers: less memory for as many bytes sent; default false.
+---Splits linear layers, experts and embeddings over the ranks of an axis of the mesh. Without column, row and vocab the layers of the built-in models gpt, llama, moe and mlp are split; of other models, or with planned, what the exact solver finds.
+---@param config? table config: axis (string): the axis; default `tensor`; column (list): weights or scopes (`blocks.*.attn.qkv`) split by their outputs; row (list): those split by their inputs: what follows a column; vocab (list): embeddings split by their rows; planned (boolean): the exact solver says which weights are split and along which dims, so that moving and computing cost least; default: for models whose layers are not known; smallest (integer): weights of fewer bytes are not split; default 0; sequence (boolean): shard activations on their sequence between the layers: less memory for as many bytes sent; default false.
 ---@return table
 function methods.tensor_parallel(config) end
 

@@ -1,6 +1,6 @@
 // tensor_parallel: linear layers, experts and embeddings split over an axis, by matches or by
 // knowledge of the built-in models (Megatron-LM, Shoeybi et al. 2019; sequence sharding between
-// them, Korthikanti et al. 2022).
+// them, Korthikanti et al. 2022), or planned (Alpa, Zheng et al. 2022).
 #include "shard/tensor_parallel.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "base/match.h"
 #include "methods/method.h"
 #include "methods/texts.h"
+#include "shard/planned.h"
 
 namespace perigee::methods {
 namespace {
@@ -118,11 +119,6 @@ void add_known(Splits& splits, const Graph& graph) {
     splits.add(layers[i], WeightSplit::column);
     splits.add(layers[i + 1], WeightSplit::row);
   }
-  if (splits.weights.empty()) {
-    fail("tensor_parallel",
-         "the layers of gpt, llama, moe and mlp are known, those of another model must be named as "
-         "column, row and vocab, but got neither");
-  }
 }
 
 std::string sentence_of(const shard::TensorParallel& layers, int64_t ranks) {
@@ -143,13 +139,37 @@ std::string sentence_of(const shard::TensorParallel& layers, int64_t ranks) {
                                      : "every rank has the whole activations");
 }
 
+// "12 by dim 0 (blocks.0.attn.qkv.weight, ...)"
+std::string listed(const std::vector<std::string>& names, const std::string& how) {
+  return fmt::format("{} {} ({}{})", names.size(), how, names.front(),
+                     names.size() > 1 ? ", ..." : "");
+}
+
+std::string sentence_of(const shard::PlannedShardings& found, const std::string& axis,
+                        int64_t ranks) {
+  std::map<int, std::vector<std::string>> by_dim;
+  for (const auto& [name, dim] : found.split) by_dim[dim].push_back(name);
+  std::vector<std::string> parts;
+  for (const auto& [dim, names] : by_dim) {
+    parts.push_back(listed(names, fmt::format("by dim {}", dim)));
+  }
+  if (!found.whole.empty()) parts.push_back(listed(found.whole, "whole"));
+  return fmt::format(
+      "weights are split over the {} ranks of axis {} as the solver found: {}; {} values are "
+      "pinned; a microbatch costs a rank as much as moving {:.4g} bytes, {}",
+      ranks, axis, fmt::join(parts, ", "), found.pins, found.cost,
+      found.bound >= found.cost * (1 - 1e-9)
+          ? "and no other way costs less"
+          : fmt::format("and no other way less than {:.4g}", found.bound));
+}
+
 class TensorParallel : public Method {
  public:
   std::string_view name() const override { return "tensor_parallel"; }
   std::string_view doc() const override {
     return "Splits linear layers, experts and embeddings over the ranks of an axis of the mesh. "
            "Without column, row and vocab the layers of the built-in models gpt, llama, moe and "
-           "mlp are split.";
+           "mlp are split; of other models, or with planned, what the exact solver finds.";
   }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
@@ -157,6 +177,9 @@ class TensorParallel : public Method {
         {"column", "list", "weights or scopes (`blocks.*.attn.qkv`) split by their outputs"},
         {"row", "list", "those split by their inputs: what follows a column"},
         {"vocab", "list", "embeddings split by their rows"},
+        {"planned", "boolean",
+         "the exact solver says which weights are split and along which dims, so that moving and "
+         "computing cost least; default: for models whose layers are not known"},
         {"smallest", "integer", "weights of fewer bytes are not split; default 0"},
         {"sequence", "boolean",
          "shard activations on their sequence between the layers: less memory for as many bytes "
@@ -174,16 +197,30 @@ class TensorParallel : public Method {
       fail("tensor_parallel", "an axis splits the batch or weights, but {} splits the batch",
            layers.axis);
     }
+    const auto smallest = config.fields.value("smallest", int64_t{0});
+    if (smallest < 0) fail("tensor_parallel", "smallest is at least 0, but got {}", smallest);
     layers.weights = weights_of(plan, layers.axis, config, graph);
-    leave_small(layers, config.fields.value("smallest", int64_t{0}), graph);
+    if (layers.weights.empty()) return apply_planned(plan, graph, layers, smallest);
+    leave_small(layers, smallest, graph);
     shard::place(plan, graph, layers);
     plan.decisions.push_back(
         {"tensor_parallel", sentence_of(layers, plan.mesh.size_of(layers.axis))});
   }
 
  private:
+  // What a byte that is kept for the backward pass costs where the user wants activations sharded.
+  static constexpr double kKept = 2;
+
+  static void apply_planned(plan::Plan& plan, const Graph& graph,
+                            const shard::TensorParallel& layers, int64_t smallest) {
+    shard::Planned planned{.axis = layers.axis, .options = {.smallest = smallest}};
+    if (layers.sequence) planned.options.kept_byte = kKept;
+    const auto found = shard::place_planned(plan, graph, planned);
+    plan.decisions.push_back(
+        {"tensor_parallel", sentence_of(found, layers.axis, plan.mesh.size_of(layers.axis))});
+  }
+
   static void leave_small(shard::TensorParallel& layers, int64_t smallest, const Graph& graph) {
-    if (smallest < 0) fail("tensor_parallel", "smallest is at least 0, but got {}", smallest);
     int64_t largest = 0;
     const auto is_small = [&](const auto& weight) {
       const auto bytes =
@@ -197,6 +234,7 @@ class TensorParallel : public Method {
          largest, smallest);
   }
 
+  // Returns none where the solver is to find them.
   static std::map<std::string, WeightSplit> weights_of(const plan::Plan& plan,
                                                        const std::string& axis,
                                                        const Config& config, const Graph& graph) {
@@ -218,11 +256,22 @@ class TensorParallel : public Method {
              pattern, did_you_mean(pattern, known));
       }
     }
-    if (!named) {
+    const bool planned = config.fields.value("planned", false);
+    if (named && planned) {
+      fail("tensor_parallel",
+           "the solver finds what is split with planned = true, but column, row or vocab name it: "
+           "leave one of them out");
+    }
+    if (!named && !planned) {
       leave_experts(splits, plan, graph, axis);
       add_known(splits, graph);
+      if (splits.weights.empty() && config.fields.contains("planned")) {
+        fail("tensor_parallel",
+             "the layers of gpt, llama, moe and mlp are known, those of another model must be "
+             "named as column, row and vocab, or planned, but planned is false");
+      }
     }
-    if (splits.weights.empty()) {
+    if (named && splits.weights.empty()) {
       fail("tensor_parallel", "column, row and vocab must name weights, but got none");
     }
     return std::move(splits.weights);

@@ -1,6 +1,7 @@
 #include "shard/choose.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 
 namespace perigee::shard {
@@ -83,6 +84,7 @@ class Chooser {
         return pattern_.cut_of((*there)[axis], true, r);
       };
       add_cut(wanted(situation_.pins[r]));
+      if (situation_.pins[r] && (*situation_.pins[r])[axis].is_partial()) add_sums(add_cut);
       // A gradient's shard that takes nothing from other ranks (rows of an embedding).
       const auto goal = wanted(situation_.goals[r]);
       if (goal && !in_operands(*goal)) add_cut(goal);
@@ -105,6 +107,13 @@ class Chooser {
     }
     options.push_back({});
     return options;
+  }
+
+  // Ways that leave a sum over the ranks.
+  void add_sums(const std::function<bool(std::optional<Cut>)>& add_cut) const {
+    for (size_t d = 0; d < pattern_.dims.size(); ++d) {
+      if (pattern_.dims[d].role == Role::sum) add_cut(Cut{static_cast<int>(d)});
+    }
   }
 
   // Whether an operand lies so, or a result is pinned so.
@@ -188,7 +197,7 @@ class Chooser {
           !may_shard(call_, pattern_, option.cut, together, mesh_)) {
         return {};
       }
-      place(choice, option.cut, a);
+      shard::place(choice, pattern_, option.cut, a);
     }
     place_own(choice);
     for (const auto* tensors : {&choice.operands, &choice.results}) {
@@ -267,34 +276,6 @@ class Chooser {
       }
     }
     return cost;
-  }
-
-  void place(Choice& choice, Cut cut, int axis) const {
-    const Role role = pattern_.dims[cut.dim].role;
-    for (int i = 0; i < call_.operand_count(); ++i) {
-      if (const auto p = pattern_.placed(cut, false, i)) {
-        choice.operands[i][axis] = *p;
-      } else if (role == Role::sum && contains(pattern_.addends, i)) {
-        choice.operands[i][axis] = Placement::partial();
-      }
-    }
-    for (int r = 0; r < call_.result_count(); ++r) {
-      if (const auto p = pattern_.placed(cut, true, r)) {
-        choice.results[r][axis] = *p;
-      } else if (role != Role::agreed) {
-        choice.results[r][axis] = Placement::partial(reduce_of(role));
-      }
-    }
-  }
-
-  static bool mixes_reductions(const Placements& placements) {
-    const Placement* partial = nullptr;
-    for (const auto& p : placements) {
-      if (!p.is_partial()) continue;
-      if (partial && partial->reduce != p.reduce) return true;
-      partial = &p;
-    }
-    return false;
   }
 
   double cost_of(const Choice& choice) const {
@@ -377,6 +358,34 @@ Placements resolved(const Placements& pin, const Placements& placements) {
     if (lying[a].is_open()) lying[a] = placements[a];
   }
   return lying;
+}
+
+void place(Choice& choice, const Pattern& pattern, Cut cut, int axis) {
+  const Role role = pattern.dims[cut.dim].role;
+  for (int i = 0; i < static_cast<int>(choice.operands.size()); ++i) {
+    if (const auto p = pattern.placed(cut, false, i)) {
+      choice.operands[i][axis] = *p;
+    } else if (role == Role::sum && contains(pattern.addends, i)) {
+      choice.operands[i][axis] = Placement::partial();
+    }
+  }
+  for (int r = 0; r < static_cast<int>(choice.results.size()); ++r) {
+    if (const auto p = pattern.placed(cut, true, r)) {
+      choice.results[r][axis] = *p;
+    } else if (role != Role::agreed) {
+      choice.results[r][axis] = Placement::partial(reduce_of(role));
+    }
+  }
+}
+
+bool mixes_reductions(const Placements& placements) {
+  const Placement* partial = nullptr;
+  for (const auto& p : placements) {
+    if (!p.is_partial()) continue;
+    if (partial && partial->reduce != p.reduce) return true;
+    partial = &p;
+  }
+  return false;
 }
 
 Choice replicated(const Call& call, size_t axes) {

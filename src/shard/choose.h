@@ -40,6 +40,14 @@ Choice replicated(const Call& call, size_t axes);
 Choice choose(const Call& call, const Pattern& pattern, const Situation& situation,
               const mesh::Mesh& mesh, Redistributor& redistributor);
 
+// Cuts the choice's tensors so on the axis: operands that lack the dim stay as they are, or are
+// Partial where they are added inside a sum over it; results that lack it become Partial by its
+// role.
+void place(Choice& choice, const Pattern& pattern, Cut cut, int axis);
+
+// Returns true when two axes are Partial in different ways.
+bool mixes_reductions(const mesh::Placements& placements);
+
 // Returns true when all tensors of the choice can be cut in the runs it gives them.
 bool runs_divide(const Call& call, const Choice& choice, const mesh::Mesh& mesh);
 

@@ -6,6 +6,9 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
+
+#include "mesh/placement.h"
 
 namespace perigee::shard {
 
@@ -15,6 +18,12 @@ class Key {
   void clear() { bytes_.clear(); }
   void put(int64_t n) { bytes_.append(reinterpret_cast<const char*>(&n), sizeof n); }
   void put(int n) { put(static_cast<int64_t>(n)); }
+  void put(const mesh::Placements& placements) {
+    for (const auto& p : placements) {
+      put(static_cast<int>(p.kind) << 16 | (p.dim & 0xff) << 8 | static_cast<int>(p.reduce));
+      put(p.zigzag ? -1 - p.run : p.run);
+    }
+  }
   void put(std::string_view text) {
     put(static_cast<int64_t>(text.size()));
     bytes_ += text;
@@ -36,6 +45,23 @@ class Numbering {
 
  private:
   std::unordered_map<std::string, int> numbers_;
+};
+
+// The same for placements, which it keeps.
+class PlacementNumbers {
+ public:
+  int of(const mesh::Placements& placements) {
+    Key key;
+    key.put(placements);
+    const auto [number, added] = numbers_.of(key.bytes());
+    if (added) known_.push_back(placements);
+    return number;
+  }
+  const mesh::Placements& at(int number) const { return known_[number]; }
+
+ private:
+  Numbering numbers_;
+  std::vector<mesh::Placements> known_;
 };
 
 }  // namespace perigee::shard

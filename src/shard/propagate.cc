@@ -11,6 +11,7 @@
 #include "shard/key.h"
 #include "shard/narrow.h"
 #include "shard/partition.h"
+#include "shard/pins.h"
 #include "shard/sites.h"
 
 namespace perigee::shard {
@@ -109,6 +110,19 @@ class Propagation {
     pin();
   }
 
+  // Pins on the axis whatever comes to lie elsewhere than `wanted` says; returns those pins.
+  std::map<std::string, Placements> run_towards(const std::vector<Placement>& wanted, int axis) {
+    wanted_ = &wanted;
+    wanted_axis_ = axis;
+    names_ = graph::value_names(graph_);
+    used_.resize(graph_.values.size());
+    for (const auto& node : graph_.nodes) {
+      node.each_operand([&](ValueId v) { used_[v.index] = true; });
+    }
+    run();
+    return std::move(added_);
+  }
+
   Sharding run() {
     const size_t axes = plan_.mesh.axes.size();
     sharding_.values.assign(graph_.values.size(), Placements(axes));
@@ -173,10 +187,7 @@ class Propagation {
 
   int number_of(const Placements& placements) {
     key_.clear();
-    for (const auto& p : placements) {
-      key_.put(static_cast<int>(p.kind) << 16 | (p.dim & 0xff) << 8 | static_cast<int>(p.reduce));
-      key_.put(p.zigzag ? -1 - p.run : p.run);
-    }
+    key_.put(placements);
     return placements_.of(key_.bytes()).first;
   }
 
@@ -186,6 +197,45 @@ class Propagation {
   }
 
   void node(size_t n) {
+    const auto& node = graph_.nodes[n];
+    const auto* choice = &choice_of(n);
+    if (wanted_ && pin_unlike(node, *choice)) choice = &choice_of(n);
+    sharding_.operands[n] = choice->operands;
+    sharding_.results[n] = choice->results;
+    size_t i = 0;
+    node.each_operand([&](ValueId v) { remember(v, sharding_.operands[n][i++], node.phase); });
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      const auto v = node.outputs[r];
+      if (v.defined()) set(v, lying(v, sharding_.results[n][r]));
+    }
+  }
+
+  // Where a result that comes so comes to lie.
+  Placements lying(ValueId v, const Placements& result) const {
+    return pins_[v.index] ? resolved(*pins_[v.index], result) : settled(v, result);
+  }
+
+  // Returns whether a result that is read was not pinned on the axis and would lie elsewhere.
+  bool pin_unlike(const graph::Node& node, const Choice& choice) {
+    bool any = false;
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      const auto v = node.outputs[r];
+      if (!v.defined() || !used_[v.index]) continue;
+      const auto* pin = pins_[v.index];
+      const auto& wanted = (*wanted_)[v.index];
+      const bool pinned = pin && !(*pin)[wanted_axis_].is_open();
+      if (pinned || lying(v, choice.results[r])[wanted_axis_] == wanted) continue;
+      auto placements = pin ? *pin : Placements(plan_.mesh.axes.size(), Placement::open());
+      placements[wanted_axis_] = wanted;
+      auto& added = added_[names_[v.index]] = std::move(placements);
+      pins_[v.index] = &added;
+      pin_numbers_[v.index] = number_of(added);
+      any = true;
+    }
+    return any;
+  }
+
+  const Choice& choice_of(size_t n) {
     const auto& node = graph_.nodes[n];
     key_.clear();
     key_.put(sites_.number(n));
@@ -207,16 +257,7 @@ class Propagation {
     }
     const auto [at, added] = choices_.try_emplace(key_.bytes());
     if (added) at->second = decide(n);
-    sharding_.operands[n] = at->second.operands;
-    sharding_.results[n] = at->second.results;
-    size_t i = 0;
-    node.each_operand([&](ValueId v) { remember(v, sharding_.operands[n][i++], node.phase); });
-    for (size_t r = 0; r < node.outputs.size(); ++r) {
-      const auto v = node.outputs[r];
-      if (!v.defined()) continue;
-      const auto& result = sharding_.results[n][r];
-      set(v, pins_[v.index] ? resolved(*pins_[v.index], result) : settled(v, result));
-    }
+    return at->second;
   }
 
   // Where a result comes to lie that several users would reduce, each for itself: reduced at once.
@@ -290,8 +331,13 @@ class Propagation {
   const SiteTable& sites_;
   Redistributor redistributor_;
   Sharding sharding_;
-  std::vector<const Placements*> pins_;  // per value
-  std::vector<int> pin_numbers_;         // per value: equal for equal pins, -1 for none
+  std::vector<const Placements*> pins_;             // per value
+  std::vector<int> pin_numbers_;                    // per value: equal for equal pins, -1 for none
+  const std::vector<Placement>* wanted_ = nullptr;  // per value, on that axis
+  int wanted_axis_ = -1;
+  std::vector<std::string> names_;           // where something is wanted
+  std::vector<bool> used_;                   // the same: per value
+  std::map<std::string, Placements> added_;  // pins, by name
   struct Version {
     Placements placements;
     int number;
@@ -316,6 +362,12 @@ Sharding propagate(const Graph& graph, const plan::Plan& plan) {
   auto sharding = Propagation(graph, plan, sites).run();
   narrow(graph, plan, sites, sharding);
   return sharding;
+}
+
+std::map<std::string, Placements> find_pins(const Graph& graph, const plan::Plan& plan, int axis,
+                                            const std::vector<Placement>& wanted) {
+  const SiteTable sites(graph, plan);
+  return Propagation(graph, plan, sites).run_towards(wanted, axis);
 }
 
 }  // namespace perigee::shard

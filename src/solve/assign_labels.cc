@@ -6,6 +6,7 @@
 #include <queue>
 #include <utility>
 
+#include "solve/eliminate.h"
 #include "solve/evaluate.h"
 #include "solve/improve.h"
 #include "solve/simplify.h"
@@ -14,7 +15,8 @@ namespace perigee::solve {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kMostWork = 1.5e6;  // table entries of one pass over the order
+constexpr double kMostElimination = 1e8;  // table entries of an elimination
+constexpr double kMostWork = 1.5e6;       // table entries of one pass over the order
 // Labels per step: what most problems need, then what memory allows.
 constexpr size_t kLabelLimits[] = {1500, 20000, 200000, 1000000};
 // How far below the best time an improvement must be to matter, relative; well inside the tolerance
@@ -326,6 +328,33 @@ void AssignSearch::run() {
 
 }  // namespace
 
+namespace {
+
+// What a model has: the original option per variable, and a bound in time quanta.
+struct Answer {
+  std::optional<std::vector<int>> best;
+  double lower_bound = 0;
+  bool finished = true;
+};
+
+Answer answer(const Model& model, const AssignOptions& options) {
+  if (!model.limited) {
+    if (const auto solution = eliminate(model, kMostElimination)) {
+      Answer found{.lower_bound = static_cast<double>(time_of(model, *solution))};
+      auto& best = found.best.emplace();
+      for (size_t v = 0; v < solution->size(); ++v) {
+        best.push_back(model.variables[v].options[(*solution)[v]]);
+      }
+      return found;
+    }
+  }
+  AssignSearch search(model, options);
+  search.run();
+  return {search.best(), search.lower_bound(), search.finished()};
+}
+
+}  // namespace
+
 AssignOutcome assign_by_labels(const AssignProblem& problem, const AssignOptions& options) {
   AssignOutcome outcome;
   double scale = kInfinity;
@@ -340,24 +369,24 @@ AssignOutcome assign_by_labels(const AssignProblem& problem, const AssignOptions
       if (!outcome.choice) outcome.lower_bound = kInfinity;
       return outcome;
     }
-    AssignSearch search(without_beaten(model), options);
-    search.run();
-    outcome.finished = search.finished();
-    const double bound = std::max(0.0, search.lower_bound() * search.model().time_quantum);
-    if (!search.best()) {
+    model = without_beaten(model);
+    const auto found = answer(model, options);
+    outcome.finished = found.finished;
+    const double bound = std::max(0.0, found.lower_bound * model.time_quantum);
+    if (!found.best) {
       outcome.lower_bound = std::isinf(scale) || !outcome.choice ? bound : std::min(bound, scale);
       return outcome;
     }
     std::vector<int> choice(problem.ops.size());
-    for (size_t v = 0; v < search.model().variables.size(); ++v) {
-      for (int i : search.model().variables[v].ops) choice[i] = (*search.best())[v];
+    for (size_t v = 0; v < model.variables.size(); ++v) {
+      for (int i : model.variables[v].ops) choice[i] = (*found.best)[v];
     }
     const double time = evaluate(problem, choice).time;
     outcome.choice = std::move(choice);
-    const bool precise = search.model().exact_time || rounding <= kImprovement * time;
+    const bool precise = model.exact_time || rounding <= kImprovement * time;
     outcome.lower_bound =
-        search.finished() ? (precise ? time : bound - rounding) : std::min(time, bound);
-    if (precise || !search.finished() || options.any || time == 0) break;
+        found.finished ? (precise ? time : bound - rounding) : std::min(time, bound);
+    if (precise || !found.finished || options.any || time == 0) break;
     scale = time * (1 + 1e-6);
   }
   return outcome;

@@ -57,6 +57,7 @@ TEST_CASE(
     const auto said = complaint(problem, solve(problem, {.solver = "labels"}), expected);
     INFO("seed " << kSeed << ", problem " << i);
     REQUIRE(said == "");
+    REQUIRE(complaint(unlimited, solve(unlimited, {.solver = "labels"}), free_time) == "");
   }
   // What is drawn must be worth drawing.
   CHECK(infeasible > 100);
@@ -119,6 +120,21 @@ TEST_CASE("without a limit, the answer does not depend on memory") {
       for (auto& option : op.options) option.resident = option.saved = option.transient = 1e9;
     }
     CHECK(solve(problem).time == time);
+  }
+}
+
+TEST_CASE("without a limit, problems whose ops all see others far away are solved as CBC does") {
+  Random random(kSeed);
+  for (int i = 0; i < 20; ++i) {
+    const Problem problem = random_assign(random, {.ops = 40,
+                                                   .options = 5,
+                                                   .edge_share = 0.02,
+                                                   .memory = false,
+                                                   .forbidden = i % 3 == 2 ? 0.1 : 0,
+                                                   .whole = i % 2 == 0});
+    const auto other = solve(problem, {.solver = "ilp"});
+    INFO("seed " << kSeed << ", problem " << i);
+    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
   }
 }
 

@@ -15,9 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and what stands before it.
-const std::vector<std::string> kFolders{"base",    "graph",   "mesh",  "job",     "plan",   "shard",
-                                        "cost",    "methods", "solve", "compile", "search", "lua",
-                                        "capture", "binding", "exec",  "profile", "train",  "cuda"};
+const std::vector<std::string> kFolders{
+    "base",    "graph",  "mesh", "job",     "plan",    "solve", "shard",   "cost",  "methods",
+    "compile", "search", "lua",  "capture", "binding", "exec",  "profile", "train", "cuda"};
 
 // Headers that a pattern matches may be included in these folders only.
 struct Home {

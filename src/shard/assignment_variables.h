@@ -1,0 +1,94 @@
+// The variables of an assignment (assignment.h): what is to be chosen for a graph on one axis.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "mesh/placement.h"
+#include "plan/plan.h"
+#include "shard/assignment.h"
+#include "shard/key.h"
+#include "shard/partition.h"
+#include "shard/redistribute.h"
+#include "shard/ways.h"
+
+namespace perigee::shard {
+
+// Where a value lies. With a piece it is whole, and the backward pass gathers it again.
+struct State {
+  mesh::Placement lies;
+  std::optional<mesh::Placement> piece = {};
+};
+
+// An op of the problem: a node that takes one of its ways, or a value in one of its states.
+struct Variable {
+  std::string name;
+  size_t node = 0;            // its ways; of a value: what makes it
+  std::vector<State> states;  // empty: a node
+  graph::ValueId value = {};  // one of those that it stands for
+  std::vector<double> time;   // per option
+};
+
+// What the variables are made of; all of it must outlive them.
+struct AssignmentInputs {
+  const graph::Graph& graph;
+  const plan::Plan& plan;
+  const int axis;
+  const AssignmentOptions& options;
+  const Sharding& base;  // how all lies on the other axes
+  const Ways& ways;
+  const std::vector<size_t>& stands_for;  // per node (alike.h)
+};
+
+class Variables {
+ public:
+  Variables(const AssignmentInputs& inputs, Redistributor& redistributor,
+            PlacementNumbers& numbers);
+
+  const Variable& at(int variable) const { return list_[variable]; }
+  Variable& at(int variable) { return list_[variable]; }
+  int size() const { return static_cast<int>(list_.size()); }
+  int of_node(size_t node) const { return of_node_[node]; }
+  // Returns the variable that says where the value lies, or -1: as it comes.
+  int of_value(graph::ValueId v) const { return settled_[v.index]; }
+  // The same for a value of the forward pass in the backward pass.
+  int of_value_again(graph::ValueId v) const { return again_[v.index]; }
+
+  bool is_forward(graph::ValueId v) const;
+  // Returns the value's placements on the other axes with this one.
+  mesh::Placements placed(graph::ValueId v, const mesh::Placement& p) const;
+
+ private:
+  void find_pins();
+  void add_nodes();
+  void find_uses();
+  void add_values();
+  void add_class(const std::vector<graph::ValueId>& members,
+                 const std::vector<std::vector<mesh::Placement>>& wanted);
+  void keep(int variable, const std::vector<graph::ValueId>& members);
+  double bytes_of(graph::ValueId v) const;
+  int add_variable(graph::ValueId v, std::vector<State> states);
+  void add_parameters();
+  std::vector<State> states_of(graph::ValueId v) const;
+  double price_of_gathering(graph::ValueId v, int variable);
+
+  const graph::Graph& graph_;
+  const plan::Plan& plan_;
+  const int axis_;
+  const AssignmentOptions& options_;
+  const Sharding& base_;
+  const Ways& ways_;
+  const std::vector<size_t>& stands_for_;
+  Redistributor& redistributor_;
+  PlacementNumbers& numbers_;
+  std::vector<Variable> list_;
+  std::vector<std::optional<mesh::Placement>> pinned_;  // per value
+  std::vector<int> of_node_;                            // per node
+  std::vector<int> settled_, again_;                    // per value: variables, or -1
+  std::vector<int> forward_uses_, backward_uses_;       // per value
+};
+
+}  // namespace perigee::shard

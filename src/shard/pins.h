@@ -1,0 +1,20 @@
+// What it takes for propagation to come to shardings that somebody else has chosen.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "mesh/placement.h"
+#include "plan/plan.h"
+
+namespace perigee::shard {
+
+// Returns what must be pinned beside the plan's own placements for propagation to bring the values
+// that nodes read where `wanted` (per value) has them on the axis; on other axes pins are open.
+std::map<std::string, mesh::Placements> find_pins(const graph::Graph& graph, const plan::Plan& plan,
+                                                  int axis,
+                                                  const std::vector<mesh::Placement>& wanted);
+
+}  // namespace perigee::shard

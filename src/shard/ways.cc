@@ -1,0 +1,302 @@
+#include "shard/ways.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "graph/flops.h"
+#include "graph/ops.h"
+#include "shard/key.h"
+
+namespace perigee::shard {
+namespace {
+
+using graph::Graph;
+using graph::ValueId;
+using mesh::Placement;
+using mesh::Placements;
+
+// The share of a tensor that the rank with the most of it holds.
+double share(const std::vector<int64_t>& shape, const Placements& placements,
+             const mesh::Mesh& mesh) {
+  double share = 1;
+  for (size_t a = 0; a < placements.size(); ++a) {
+    const auto& p = placements[a];
+    if (!p.is_shard() || shape[p.dim] == 0) continue;
+    const auto parts = mesh.axes[a].size, size = shape[p.dim];
+    share *= p.run != 0
+                 ? 1.0 / static_cast<double>(parts)
+                 : static_cast<double>((size + parts - 1) / parts) / static_cast<double>(size);
+  }
+  return share;
+}
+
+// The ways of one node.
+class Listing {
+ public:
+  Listing(const Call& call, const Pattern& pattern, const Choice& base, const mesh::Mesh& mesh,
+          int axis)
+      : call_(call), pattern_(pattern), base_(base), mesh_(mesh), axis_(axis) {}
+
+  Choice whole() const {
+    auto choice = base_;
+    for (auto* tensors : {&choice.operands, &choice.results}) {
+      for (auto& placements : *tensors) {
+        if (!placements.empty()) placements[axis_] = Placement::replicate();
+      }
+    }
+    return choice;
+  }
+
+  std::optional<Choice> cut(Cut cut) const {
+    if (!may_shard(call_, pattern_, cut, together(cut), mesh_)) return {};
+    auto choice = whole();
+    place(choice, pattern_, cut, axis_);
+    return legal(std::move(choice));
+  }
+
+  // Sums whose parts are on the ranks.
+  std::optional<Choice> linear(const std::vector<int>& group) const {
+    auto choice = whole();
+    for (int i : group) choice.operands[i][axis_] = Placement::partial();
+    for (auto& result : choice.results) result[axis_] = Placement::partial();
+    return legal(std::move(choice));
+  }
+
+ private:
+  // The axes on which the dim is cut so already, and this one.
+  std::vector<int> together(Cut cut) const {
+    std::vector<int> axes;
+    for (int b = 0; b < static_cast<int>(mesh_.axes.size()); ++b) {
+      bool here = b == axis_;
+      for (int i = 0; i < call_.operand_count(); ++i) {
+        const auto p = pattern_.placed(cut, false, i);
+        here = here || (p && base_.operands[i][b] == *p);
+      }
+      for (int r = 0; r < call_.result_count(); ++r) {
+        const auto p = call_.has_result(r) ? pattern_.placed(cut, true, r) : std::nullopt;
+        here = here || (p && base_.results[r][b] == *p);
+      }
+      if (here) axes.push_back(b);
+    }
+    return axes;
+  }
+
+  std::optional<Choice> legal(Choice choice) const {
+    for (const auto* tensors : {&choice.operands, &choice.results}) {
+      for (const auto& placements : *tensors) {
+        if (mixes_reductions(placements)) return {};
+      }
+    }
+    if (!runs_divide(call_, choice, mesh_)) return {};
+    return choice;
+  }
+
+  const Call& call_;
+  const Pattern& pattern_;
+  const Choice& base_;
+  const mesh::Mesh& mesh_;
+  const int axis_;
+};
+
+class Finding {
+ public:
+  Finding(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, const Sharding& base,
+          int axis, const WorkPrices& prices)
+      : graph_(graph),
+        plan_(plan),
+        sites_(sites),
+        base_(base),
+        axis_(axis),
+        prices_(prices),
+        users_(graph.values.size()),
+        extra_(graph.nodes.size()) {}
+
+  void run(std::vector<std::vector<Way>>& lists, std::vector<int>& list_of) {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      int i = 0;
+      graph_.nodes[n].each_operand([&](ValueId v) { users_[v.index].push_back({n, false, i++}); });
+      for (size_t r = 0; r < graph_.nodes[n].outputs.size(); ++r) {
+        const auto v = graph_.nodes[n].outputs[r];
+        if (v.defined()) users_[v.index].push_back({n, true, static_cast<int>(r)});
+      }
+    }
+    if (plan_.mesh.axes[axis_].size > 1) find_runs();
+    for (auto& cuts : extra_) {
+      std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
+        return std::pair(a.dim, a.run) < std::pair(b.dim, b.run);
+      });
+    }
+    Numbering contents;
+    std::map<std::string, int> known;  // by site, base and extra cuts
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      auto key = key_of(n);
+      for (const auto& cut : extra_[n]) {
+        key.put(cut.dim);
+        key.put(cut.run);
+      }
+      const auto [at, added] = known.try_emplace(key.bytes(), 0);
+      if (added) {
+        auto list = list_ways(n);
+        // Sites that differ in what does not matter here (the keys of random numbers) are alike.
+        const auto [number, fresh] = contents.of(content(list));
+        if (fresh) lists.push_back(std::move(list));
+        at->second = number;
+      }
+      list_of.push_back(at->second);
+    }
+  }
+
+ private:
+  struct Place {
+    size_t node;
+    bool of_result;
+    int tensor;
+  };
+
+  Choice base_of(size_t n) const { return {base_.operands[n], base_.results[n]}; }
+
+  Key key_of(size_t n) const {
+    Key key;
+    key.put(sites_.number(n));
+    for (const auto* tensors : {&base_.operands[n], &base_.results[n]}) {
+      for (const auto& placements : *tensors) key.put(placements);
+    }
+    return key;
+  }
+
+  static std::string content(const std::vector<Way>& list) {
+    Key key;
+    for (const auto& way : list) {
+      key.put(std::bit_cast<int64_t>(way.choice.cost));
+      for (const auto* tensors : {&way.choice.operands, &way.choice.results}) {
+        key.put(static_cast<int64_t>(tensors->size()));
+        for (const auto& placements : *tensors) key.put(placements);
+      }
+    }
+    return key.bytes();
+  }
+
+  std::vector<Way> list_ways(size_t n) const {
+    const Call call(graph_, graph_.nodes[n]);
+    const auto& pattern = sites_.at(n).pattern;
+    const auto base = base_of(n);
+    std::vector<Way> list;
+    const auto add = [&](std::optional<Choice> choice) {
+      if (!choice) return;
+      for (const auto& known : list) {
+        if (known.choice.operands == choice->operands && known.choice.results == choice->results) {
+          return;
+        }
+      }
+      choice->cost = work_of(call, *choice, plan_.mesh, prices_);
+      list.push_back({std::move(*choice)});
+    };
+    static const Pattern none;
+    const Listing listing(call, pattern ? *pattern : none, base, plan_.mesh, axis_);
+    add(listing.whole());
+    if (!pattern) return list;
+    for (int d = 0; d < static_cast<int>(pattern->dims.size()); ++d) add(listing.cut(Cut{d}));
+    for (const auto& cut : extra_[n]) add(listing.cut(cut));
+    for (const auto& group : pattern->linear) add(listing.linear(group));
+    return list;
+  }
+
+  // Cuts in runs begin where a view merges dims, and go as far as its neighbours can follow.
+  void find_runs() {
+    std::map<std::string, std::vector<Choice>> begun;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& pattern = sites_.at(n).pattern;
+      if (!pattern || pattern->inner.empty()) continue;
+      const auto [at, added] = begun.try_emplace(key_of(n).bytes());
+      if (added) {
+        const Call call(graph_, graph_.nodes[n]);
+        const auto base = base_of(n);
+        const Listing listing(call, *pattern, base, plan_.mesh, axis_);
+        for (const auto& inner : pattern->inner) {
+          if (auto choice = listing.cut(Cut{inner.dim})) at->second.push_back(std::move(*choice));
+        }
+      }
+      for (const auto& choice : at->second) spread(n, choice);
+    }
+    while (!open_.empty()) {
+      const auto [v, run] = open_.back();
+      open_.pop_back();
+      for (const auto& place : users_[v]) follow(place, run);
+    }
+  }
+
+  void follow(const Place& place, const Placement& run) {
+    const auto& pattern = sites_.at(place.node).pattern;
+    if (!pattern) return;
+    const auto cut = pattern->cut_of(run, place.of_result, place.tensor);
+    auto& extra = extra_[place.node];
+    if (!cut || cut->run == 0 || std::find(extra.begin(), extra.end(), *cut) != extra.end()) return;
+    const Call call(graph_, graph_.nodes[place.node]);
+    const auto base = base_of(place.node);
+    const auto choice = Listing(call, *pattern, base, plan_.mesh, axis_).cut(*cut);
+    if (!choice) return;
+    extra.push_back(*cut);
+    spread(place.node, *choice);
+  }
+
+  // What lies in runs if the node runs so is offered to the other nodes that make or read it.
+  void spread(size_t n, const Choice& choice) {
+    const auto offer = [&](ValueId v, const Placement& p) {
+      if (p.run == 0 || !seen_.emplace(v.index, p.dim, p.run).second) return;
+      open_.emplace_back(v.index, p);
+    };
+    size_t i = 0;
+    graph_.nodes[n].each_operand([&](ValueId v) { offer(v, choice.operands[i++][axis_]); });
+    for (size_t r = 0; r < graph_.nodes[n].outputs.size(); ++r) {
+      const auto v = graph_.nodes[n].outputs[r];
+      if (v.defined()) offer(v, choice.results[r][axis_]);
+    }
+  }
+
+  const Graph& graph_;
+  const plan::Plan& plan_;
+  const SiteTable& sites_;
+  const Sharding& base_;
+  const int axis_;
+  const WorkPrices& prices_;
+  std::vector<std::vector<Place>> users_;  // per value, its maker among them
+  std::vector<std::vector<Cut>> extra_;    // per node: cuts in runs
+  std::set<std::tuple<int32_t, int, int64_t>> seen_;
+  std::vector<std::pair<int32_t, Placement>> open_;
+};
+
+}  // namespace
+
+double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
+               const WorkPrices& prices) {
+  // An axis on which something is sharded shares the arithmetic out; Partial operands are whole.
+  double least = 1, bytes = 0;
+  const auto count = [&](const graph::TensorType& type, const Placements& placements) {
+    const double part = share(type.shape, placements, mesh);
+    least = std::min(least, part);
+    bytes += part * static_cast<double>(type.bytes());
+  };
+  const auto& op = call.node().op;
+  for (int i = 0; i < call.operand_count(); ++i) {
+    // Of a table just the rows that come out are read.
+    if (op == "aten::embedding" && call.argument_of(i) == "weight") continue;
+    count(call.operand_type(i), choice.operands[i]);
+  }
+  for (int r = 0; r < call.result_count(); ++r) {
+    if (call.has_result(r)) count(call.result_type(r), choice.results[r]);
+  }
+  if (graph::is_view(op) || op == "perigee::reshape") bytes = 0;
+  return prices.per_flop * least * graph::flops_of(call.graph(), call.node()) +
+         prices.per_byte * bytes;
+}
+
+Ways::Ways(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, const Sharding& base,
+           int axis, const WorkPrices& prices) {
+  Finding(graph, plan, sites, base, axis, prices).run(lists_, list_of_);
+}
+
+}  // namespace perigee::shard

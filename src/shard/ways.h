@@ -1,0 +1,48 @@
+// The ways in which the nodes of a graph may run on one axis of the mesh, the other axes being as
+// they are: what a solver chooses from.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/graph.h"
+#include "plan/plan.h"
+#include "shard/choose.h"
+#include "shard/partition.h"
+#include "shard/sites.h"
+
+namespace perigee::shard {
+
+// What work costs, in the unit of redistributing: bytes that a rank moves to others. By default
+// that of a GPU of a data centre, of an H100: half of 989e12 operations and 3.35e12 bytes of its
+// memory a second, and 450e9 bytes to its neighbours.
+struct WorkPrices {
+  double per_flop = 1.0 / 1100;
+  double per_byte = 1.0 / 7.4;  // read from or written to the rank's memory
+};
+
+// Returns the work of a node that runs so, on the rank that has the most of it.
+double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
+               const WorkPrices& prices);
+
+struct Way {
+  Choice choice;  // on all axes; choice.cost is its work
+};
+
+// Per node: the numbers of its ways, whole on the axis the first; equal nodes share theirs.
+class Ways {
+ public:
+  // `base`: how the nodes run on the other axes.
+  Ways(const graph::Graph& graph, const plan::Plan& plan, const SiteTable& sites,
+       const Sharding& base, int axis, const WorkPrices& prices);
+
+  const std::vector<Way>& of(size_t node) const { return lists_[list_of_[node]]; }
+  // Returns equal numbers for nodes with the same ways.
+  int number(size_t node) const { return list_of_[node]; }
+
+ private:
+  std::vector<std::vector<Way>> lists_;
+  std::vector<int> list_of_;  // per node
+};
+
+}  // namespace perigee::shard

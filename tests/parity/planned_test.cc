@@ -1,0 +1,231 @@
+// Planned shardings: what the exact solver finds trains as one device does, costs what the solver
+// says, and no more than the built-in knowledge of models or any choice of weights by name.
+#include "shard/planned.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "graph/flops.h"
+#include "graph/ops.h"
+#include "shard/tensor_parallel.h"
+#include "solve/solve.h"
+#include "tests/parity/support.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using compile::Instruction;
+using compile::Program;
+
+constexpr int64_t kRows = 8;
+
+plan::Plan empty_plan(const graph::Graph& graph, const std::string& axes) {
+  plan::Plan plan;
+  plan.graph_hash = graph::structural_hash(graph);
+  plan.mesh = mesh::parse_axes(axes);
+  plan.batch_axes = "data";
+  return plan;
+}
+
+// What a rank's local graph costs in the solver's unit, counted from its nodes.
+double cost_of(const graph::Graph& graph, const plan::Plan& plan) {
+  const auto local = shard::partition(graph, shard::propagate(graph, plan), plan, 0);
+  const shard::WorkPrices prices;
+  double cost = 0;
+  const auto moved = [&](const std::string& kind, double bytes, double n) {
+    if (kind == "all_reduce") return 2 * (n - 1) / n * bytes;
+    return kind == "all_gather" ? (n - 1) * bytes : (n - 1) / n * bytes;
+  };
+  for (const auto& node : local.graph.nodes) {
+    if (graph::is_collective(node.op)) {
+      double ranks = 1;
+      for (const auto& axis : mesh::split_axes(node.get<std::string>("axis", ""))) {
+        ranks *= static_cast<double>(plan.mesh.size_of(axis));
+      }
+      const auto& type = local.graph.type(node.get<graph::ValueId>("self", {}));
+      cost += 1024 + moved(node.op.substr(6), static_cast<double>(type.bytes()), ranks);
+      continue;
+    }
+    cost += prices.per_flop * graph::flops_of(local.graph, node);
+    if (graph::is_view(node.op) || node.op == "perigee::reshape") continue;
+    double bytes = static_cast<double>(graph::bytes_of(local.graph, node));
+    if (node.op == "aten::embedding") {
+      bytes -=
+          static_cast<double>(local.graph.type(node.get<graph::ValueId>("weight", {})).bytes());
+    }
+    cost += prices.per_byte * bytes;
+  }
+  const auto n = static_cast<double>(plan.mesh.size());
+  for (size_t o = 0; o < local.outputs.size(); ++o) {
+    const auto& output = graph.outputs[o];
+    if (output.kind != graph::Output::Kind::gradient) continue;
+    const auto bytes = static_cast<double>(graph.type(output.value).bytes());
+    if (local.outputs[o][0].is_partial()) cost += 1024 + moved("all_reduce", bytes, n);
+  }
+  for (size_t i = 0; i < local.inputs.size(); ++i) {
+    const auto& type = graph.type(graph.inputs[i].value);
+    if (graph.inputs[i].kind != graph::Input::Kind::parameter || type.shape.size() < 2) continue;
+    if (local.inputs[i][0].is_replicate()) {
+      cost += 1.01 * 3 * (1024 + (n - 1) / n * static_cast<double>(type.bytes()));
+    }
+  }
+  return cost;
+}
+
+std::string axis_of(int64_t ranks) { return "tensor=" + std::to_string(ranks); }
+
+TEST_CASE("planned shardings cost what the solver says, and no more than the built-in knowledge") {
+  const std::string wide = "width = 96\nheads = 12\nhidden = 384\nvocab = 384\n";
+  for (const auto& keys :
+       {"kind = 'gpt'\nlayers = 3\n" + wide, "kind = 'llama'\nlayers = 3\n" + wide,
+        std::string("kind = 'mlp'\ninputs = 48\nwidth = 96\nlayers = 4\n"
+                    "outputs = 24\n")}) {
+    const auto given = built_in(keys, 4, 1, "float32", 12);
+    for (int64_t ranks : {2, 3, 4}) {
+      INFO(keys << ranks);
+      auto known = empty_plan(given.graph, axis_of(ranks)), planned = known;
+      const auto named = plan_of(given,
+                                 R"([["parallel_mode", [["tensor", )" + std::to_string(ranks) +
+                                     R"(], ["data", 1]]], ["tensor_parallel", {}]])",
+                                 4);
+      for (const auto& [name, placements] : named.placements) {
+        known.placements[name] = {placements[0]};
+      }
+      const auto found = shard::place_planned(planned, given.graph, {});
+      const double cost = cost_of(given.graph, planned);
+      WARN(keys << ranks << ": " << found.cost << " bound " << found.bound << " counted " << cost
+                << " known " << cost_of(given.graph, known) << " pins " << found.pins);
+      CHECK(found.bound >= found.cost * (1 - 1e-9));
+      CHECK(std::abs(cost - found.cost) < 0.02 * cost);
+      CHECK(cost <= cost_of(given.graph, known));
+      CHECK(!found.split.empty());
+    }
+  }
+}
+
+TEST_CASE("no choice of the weights' placements costs less than what is planned") {
+  for (const char* model : {"regression", "experts", "images"}) {
+    torch::manual_seed(5);
+    const auto given = capture_model(models().at(model)(12));
+    for (int64_t ranks : {2, 3}) {
+      INFO(model << " " << ranks);
+      auto planned = empty_plan(given.graph, axis_of(ranks));
+      const auto found = shard::place_planned(planned, given.graph, {});
+      const double cost = cost_of(given.graph, planned);
+      std::vector<const graph::Input*> weights;
+      for (const auto& input : given.graph.inputs) {
+        if (input.kind != graph::Input::Kind::parameter) continue;
+        if (given.graph.type(input.value).shape.size() > 1) weights.push_back(&input);
+      }
+      double least = INFINITY;
+      int count = 0;
+      std::function<void(plan::Plan, size_t)> walk = [&](plan::Plan plan, size_t k) {
+        if (k == weights.size()) {
+          ++count;
+          least = std::min(least, cost_of(given.graph, plan));
+          return;
+        }
+        walk(plan, k + 1);
+        const auto& shape = given.graph.type(weights[k]->value).shape;
+        for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
+          if (shape[d] < ranks) continue;
+          plan.placements[weights[k]->name] = {mesh::Placement::shard(d)};
+          walk(plan, k + 1);
+        }
+      };
+      walk(empty_plan(given.graph, axis_of(ranks)), 0);
+      WARN(model << ranks << ": " << found.cost << " counted " << cost << " least " << least
+                 << " of " << count << " pins " << found.pins);
+      CHECK(count > 10);
+      CHECK(cost <= least * 1.0001);
+    }
+  }
+}
+
+std::string planned_on(const std::string& axes, const std::string& fields) {
+  return R"([["parallel_mode", )" + axes + R"(], ["tensor_parallel", )" + fields + "]]";
+}
+
+TEST_CASE("models whose layers are not known train with planned shardings as on one device") {
+  for (const char* model : {"gpt", "images", "regression", "recurrent", "experts"}) {
+    for (const char* axes :
+         {R"([["tensor", 2], ["data", 1]])", R"([["tensor", 3], ["data", 1]])",
+          R"([["tensor", 4], ["data", 1]])", R"([["data", 2], ["tensor", 2]])"}) {
+      torch::manual_seed(5);
+      const auto given = capture_model(models().at(model)(kRows));
+      INFO(model << " " << axes);
+      const auto plan = plan_of(given, planned_on(axes, R"({"planned": true})"), kRows);
+      const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+      CHECK(compare(train(given, alone)[0], train(given, plan)) == "");
+    }
+  }
+  for (const char* keys : {kGpt, kLlama, kMlp, kResnet, kMoe}) {
+    for (const char* fields : {R"({"planned": true})", R"({"planned": true, "sequence": true})"}) {
+      torch::manual_seed(5);
+      const auto given = built_in(keys, kRows);
+      INFO(keys << fields);
+      const auto plan =
+          plan_of(given, planned_on(R"([["tensor", 3], ["data", 1]])", fields), kRows);
+      const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+      CHECK(compare(train(given, alone)[0], train(given, plan)) == "");
+    }
+  }
+}
+
+TEST_CASE("planned shardings without a collective are found out") {
+  torch::manual_seed(5);
+  const auto given = capture_model(models().at("gpt")(kRows));
+  const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows))[0];
+  const auto plan = plan_of(given, planned_on(R"([["tensor", 2], ["data", 1]])", "{}"), kRows);
+  CHECK(compare(one, train(given, plan)) == "");
+  for (const auto phase : {graph::Phase::forward, graph::Phase::backward}) {
+    CHECK(compare(one, train(given, plan, [phase](Program& program) {
+                    for (auto& section : program.sections) {
+                      std::erase_if(section.instructions, [&](const Instruction& i) {
+                        return i.kind == Instruction::Kind::collective && i.phase == phase;
+                      });
+                    }
+                  })) != "");
+  }
+}
+
+TEST_CASE("planned shardings say what is split, or why nothing can be") {
+  const auto given = built_in(kResnet, kRows);
+  const auto plan = plan_of(given, planned_on(R"([["tensor", 2], ["data", 1]])", "{}"), kRows);
+  bool said = false;
+  for (const auto& decision : plan.decisions) {
+    said = said || (decision.by == "tensor_parallel" &&
+                    decision.sentence.find("as the solver found") != std::string::npos &&
+                    decision.sentence.find("no other way costs less") != std::string::npos);
+  }
+  CHECK(said);
+  const auto refused = [](const char* keys, const std::string& axes, const std::string& config) {
+    const auto given = built_in(keys, kRows);
+    try {
+      plan_of(given, planned_on(axes, config), kRows);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string two = R"([["tensor", 2], ["data", 1]])";
+  CHECK(refused(kMlp, R"([["tensor", 16], ["data", 1]])", R"({"planned": true})") ==
+        "[tensor_parallel] no weight can be split over the 16 ranks of axis tensor; the largest: "
+        "blocks.1.weight [10, 10] (no dim has as many elements as there are ranks), "
+        "blocks.2.weight [10, 10] (no dim has as many elements as there are ranks), "
+        "blocks.0.weight [10, 9] (no dim has as many elements as there are ranks): give the axis "
+        "fewer ranks, or leave tensor_parallel out");
+  CHECK_THAT(refused(kMlp, two, R"({"planned": true, "smallest": 1000})"),
+             Catch::Contains("800 bytes, fewer than smallest"));
+  CHECK(refused(kGpt, two, R"({"planned": true, "column": ["blocks.*.mlp.up"]})") ==
+        "[tensor_parallel] the solver finds what is split with planned = true, but column, row or "
+        "vocab name it: leave one of them out");
+  CHECK_THAT(refused(kResnet, two, R"({"planned": false})"),
+             Catch::Contains("must be named as column, row and vocab, or planned"));
+}
+
+}  // namespace
+}  // namespace perigee::parity
