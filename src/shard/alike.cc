@@ -37,7 +37,7 @@ bool cut(std::string_view path, Scope& scope) {
 
 }  // namespace
 
-std::vector<size_t> find_alike(const Graph& graph, const Ways& ways) {
+std::vector<size_t> find_alike(const Graph& graph, const Ways& ways, size_t period) {
   std::vector<size_t> stands_for(graph.nodes.size());
   using Name = std::pair<std::string_view, std::string_view>;  // parent, number
   std::map<Name, std::vector<size_t>> nodes;
@@ -68,18 +68,25 @@ std::vector<size_t> find_alike(const Graph& graph, const Ways& ways) {
            ways.number(a) == ways.number(b) && cut(x.scope, p) && cut(y.scope, q) &&
            p.rest == q.rest && same_types(x, y);
   };
-  std::map<std::string_view, std::vector<const std::vector<size_t>*>> first;  // by parent
+  struct Kind {
+    std::vector<const std::vector<size_t>*> first;  // of its blocks
+    size_t blocks = 0;
+  };
+  std::map<std::string_view, std::vector<Kind>> kinds;  // by parent
   for (const auto& name : order) {
     const auto& own = nodes[name];
-    auto& known = first[name.first];
-    const auto found = std::find_if(known.begin(), known.end(), [&](const auto* other) {
-      return std::equal(own.begin(), own.end(), other->begin(), other->end(), same);
+    auto& known = kinds[name.first];
+    auto kind = std::find_if(known.begin(), known.end(), [&](const Kind& other) {
+      return std::equal(own.begin(), own.end(), other.first[0]->begin(), other.first[0]->end(),
+                        same);
     });
-    if (found == known.end()) {
-      known.push_back(&own);
+    if (kind == known.end()) kind = known.insert(known.end(), Kind());
+    const size_t turn = kind->blocks++ % period;
+    if (turn == kind->first.size()) {
+      kind->first.push_back(&own);
       continue;
     }
-    for (size_t k = 0; k < own.size(); ++k) stands_for[own[k]] = (**found)[k];
+    for (size_t k = 0; k < own.size(); ++k) stands_for[own[k]] = (*kind->first[turn])[k];
   }
   return stands_for;
 }

@@ -8,9 +8,10 @@
 
 namespace perigee::shard {
 
-// Returns for each node the one that stands for it: the same node of the first module that differs
-// from its own in a number alone and whose nodes, one by one, have the same ops, phases, types and
-// ways; else itself.
-std::vector<size_t> find_alike(const graph::Graph& graph, const Ways& ways);
+// Returns for each node the one that stands for it. Modules are alike that differ in a number alone
+// and whose nodes, one by one, have the same ops, phases, types and ways: each of the first
+// `period` of them stands for itself and for every `period`-th behind it. Other nodes stand for
+// themselves.
+std::vector<size_t> find_alike(const graph::Graph& graph, const Ways& ways, size_t period);
 
 }  // namespace perigee::shard

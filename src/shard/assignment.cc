@@ -39,6 +39,13 @@ struct Target {
   int fixed = -1;         // a number of placements
 };
 
+// Small graphs are not folded; in large ones every second block does the same, since layers may go
+// in pairs.
+size_t period_of(const Graph& graph) {
+  constexpr size_t kSmall = 800;
+  return graph.nodes.size() <= kSmall ? kSmall : 2;
+}
+
 }  // namespace
 
 class Assignment::Impl {
@@ -51,7 +58,7 @@ class Assignment::Impl {
         sites_(graph, plan),
         base_(propagate(graph, plan)),
         ways_(graph, plan, sites_, base_, axis, options.prices),
-        stands_for_(find_alike(graph, ways_)),
+        stands_for_(find_alike(graph, ways_, period_of(graph))),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
         variables_({graph_, plan_, axis_, options_, base_, ways_, stands_for_}, redistributor_,
                    numbers_) {
@@ -68,7 +75,9 @@ class Assignment::Impl {
       const ValueId v{static_cast<int32_t>(i)};
       const int settled = variables_.of_value(v);
       const auto producer = graph_.values[i].producer;
-      if (settled >= 0) {
+      if (producer >= 0 && !ways_.depends(producer)) {
+        lying[i] = Placement::open();
+      } else if (settled >= 0) {
         lying[i] = option_of(settled, choice[settled]);
       } else if (producer >= 0) {
         const int op = variables_.of_node(producer);
@@ -184,7 +193,11 @@ class Assignment::Impl {
       const auto& choice = ways_.of(variables_.at(target.variable).node)[to].choice;
       const auto& there = choice.operands[target.operand];
       if (target.same_as >= 0 && choice.operands[target.same_as] == there) return 0;
-      return redistributor_.path(type, here, there).cost;
+      const double moved = redistributor_.path(type, here, there).cost;
+      // A view of what is gathered: propagation gathers the view, and again in the backward pass.
+      const bool gathers = here[axis_].is_shard() && there[axis_].is_replicate();
+      const auto reader = variables_.at(target.variable).node;
+      return gathers && variables_.is_kept_view(reader) ? 2 * moved : moved;
     }
     auto there = target.variable < 0
                      ? numbers_.at(target.fixed)

@@ -1,7 +1,7 @@
 // How a graph is run on one axis of the mesh as a problem of the exact solver (as in Alpa, Zheng et
 // al. 2022): every node takes one of its ways, every weight and every value that several read comes
-// to lie somewhere, and between them stands what redistributing costs. Blocks that repeat are one:
-// all of them do the same, and it counts as often as it happens.
+// to lie somewhere, and between them stands what redistributing costs. In large graphs blocks that
+// repeat are two, which take turns: what they do counts as often as it happens.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ class Assignment {
 
   const solve::AssignProblem& problem() const;
 
-  // Returns where each value lies on the axis by a solution of the problem.
+  // Returns where each value lies on the axis by a solution of the problem; open: where propagation
+  // brings it.
   std::vector<mesh::Placement> placements(std::span<const int> choice) const;
 
   // Returns the op of the problem that says where a parameter lies, and that option's place there;

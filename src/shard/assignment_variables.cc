@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "graph/ops.h"
+
 namespace perigee::shard {
 namespace {
 
@@ -90,6 +92,17 @@ void Variables::find_uses() {
     if (producer < 0) continue;
     ++(is_forward(output.value) ? forward_uses_ : backward_uses_)[output.value.index];
   }
+  std::vector<bool> kept(graph_.values.size());
+  kept_views_.assign(graph_.nodes.size(), false);
+  for (size_t n = graph_.nodes.size(); n-- > 0;) {
+    const auto& node = graph_.nodes[n];
+    const bool view = graph::is_view(node.op) || node.op == "perigee::reshape";
+    if (node.phase != Phase::forward || !view) continue;
+    const auto v = node.outputs[0];
+    kept_views_[n] = kept[v.index] || backward_uses_[v.index] > 0;
+    if (!kept_views_[n]) continue;
+    node.each_operand([&](ValueId operand) { kept[operand.index] = true; });
+  }
 }
 
 bool Variables::is_forward(ValueId v) const {
@@ -122,6 +135,8 @@ void Variables::add_values() {
 
 void Variables::add_class(const std::vector<ValueId>& members,
                           const std::vector<std::vector<Placement>>& wanted) {
+  const auto& first = graph_.values[members[0].index];
+  if (!ways_.depends(first.producer)) return;
   bool several = false, again = false, pinned = false;
   std::vector<Placement> places{Placement::replicate()};
   for (auto v : members) {
@@ -132,7 +147,6 @@ void Variables::add_class(const std::vector<ValueId>& members,
     for (const auto& p : wanted[v.index]) add(places, p);
   }
   if (!several && !pinned) return;
-  const auto& first = graph_.values[members[0].index];
   for (const auto& way : ways_.of(first.producer)) {
     add(places, way.choice.results[first.result][axis_]);
   }

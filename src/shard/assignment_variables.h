@@ -58,6 +58,9 @@ class Variables {
   int of_value_again(graph::ValueId v) const { return again_[v.index]; }
 
   bool is_forward(graph::ValueId v) const;
+  // Whether the node is a view in the forward pass that the backward pass reads, itself or by views
+  // of it.
+  bool is_kept_view(size_t node) const { return kept_views_[node]; }
   // Returns the value's placements on the other axes with this one.
   mesh::Placements placed(graph::ValueId v, const mesh::Placement& p) const;
 
@@ -89,6 +92,7 @@ class Variables {
   std::vector<int> of_node_;                            // per node
   std::vector<int> settled_, again_;                    // per value: variables, or -1
   std::vector<int> forward_uses_, backward_uses_;       // per value
+  std::vector<bool> kept_views_;                        // per node
 };
 
 }  // namespace perigee::shard

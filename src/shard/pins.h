@@ -12,7 +12,8 @@
 namespace perigee::shard {
 
 // Returns what must be pinned beside the plan's own placements for propagation to bring the values
-// that nodes read where `wanted` (per value) has them on the axis; on other axes pins are open.
+// that nodes read where `wanted` (per value; open: anywhere) has them on the axis; on other axes
+// pins are open.
 std::map<std::string, mesh::Placements> find_pins(const graph::Graph& graph, const plan::Plan& plan,
                                                   int axis,
                                                   const std::vector<mesh::Placement>& wanted);

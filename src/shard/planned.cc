@@ -75,8 +75,14 @@ PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Plann
   const auto result = solve::solve(assignment.problem(), {.time_limit = kMostSeconds});
   PlannedShardings found{.cost = result.time, .bound = result.lower_bound};
   if (result.verdict == solve::Verdict::infeasible) {
-    fail("tensor_parallel", "no way to run the model over axis {} is allowed where {} is forbidden",
-         planned.axis, fmt::join(plan.forbidden, ", "));
+    fail("tensor_parallel",
+         "the solver found no way to run the model over axis {}{}: name what is split as column, "
+         "row "
+         "and vocab",
+         planned.axis,
+         plan.forbidden.empty()
+             ? std::string()
+             : fmt::format(" where {} is forbidden", fmt::join(plan.forbidden, ", ")));
   }
   const auto lying = assignment.placements(result.choice);
   for (const auto& input : graph.inputs) {

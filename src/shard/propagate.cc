@@ -224,7 +224,8 @@ class Propagation {
       const auto* pin = pins_[v.index];
       const auto& wanted = (*wanted_)[v.index];
       const bool pinned = pin && !(*pin)[wanted_axis_].is_open();
-      if (pinned || lying(v, choice.results[r])[wanted_axis_] == wanted) continue;
+      if (pinned || wanted.is_open() || lying(v, choice.results[r])[wanted_axis_] == wanted)
+        continue;
       auto placements = pin ? *pin : Placements(plan_.mesh.axes.size(), Placement::open());
       placements[wanted_axis_] = wanted;
       auto& added = added_[names_[v.index]] = std::move(placements);

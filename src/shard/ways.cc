@@ -34,6 +34,23 @@ double share(const std::vector<int64_t>& shape, const Placements& placements,
   return share;
 }
 
+// Per node: whether a parameter flows into it.
+std::vector<bool> find_dependent(const Graph& graph) {
+  std::vector<bool> values(graph.values.size()), nodes;
+  for (const auto& input : graph.inputs) {
+    values[input.value.index] = input.kind == graph::Input::Kind::parameter;
+  }
+  for (const auto& node : graph.nodes) {
+    bool depends = false;
+    node.each_operand([&](ValueId v) { depends = depends || values[v.index]; });
+    for (auto v : node.outputs) {
+      if (v.defined()) values[v.index] = depends;
+    }
+    nodes.push_back(depends);
+  }
+  return nodes;
+}
+
 // The ways of one node.
 class Listing {
  public:
@@ -105,13 +122,14 @@ class Listing {
 class Finding {
  public:
   Finding(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, const Sharding& base,
-          int axis, const WorkPrices& prices)
+          int axis, const WorkPrices& prices, const std::vector<bool>& depends)
       : graph_(graph),
         plan_(plan),
         sites_(sites),
         base_(base),
         axis_(axis),
         prices_(prices),
+        depends_(depends),
         users_(graph.values.size()),
         extra_(graph.nodes.size()) {}
 
@@ -134,6 +152,7 @@ class Finding {
     std::map<std::string, int> known;  // by site, base and extra cuts
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       auto key = key_of(n);
+      key.put(int{depends_[n]});
       for (const auto& cut : extra_[n]) {
         key.put(cut.dim);
         key.put(cut.run);
@@ -198,7 +217,7 @@ class Finding {
     static const Pattern none;
     const Listing listing(call, pattern ? *pattern : none, base, plan_.mesh, axis_);
     add(listing.whole());
-    if (!pattern) return list;
+    if (!pattern || !depends_[n]) return list;
     for (int d = 0; d < static_cast<int>(pattern->dims.size()); ++d) add(listing.cut(Cut{d}));
     for (const auto& cut : extra_[n]) add(listing.cut(cut));
     for (const auto& group : pattern->linear) add(listing.linear(group));
@@ -263,6 +282,7 @@ class Finding {
   const Sharding& base_;
   const int axis_;
   const WorkPrices& prices_;
+  const std::vector<bool>& depends_;
   std::vector<std::vector<Place>> users_;  // per value, its maker among them
   std::vector<std::vector<Cut>> extra_;    // per node: cuts in runs
   std::set<std::tuple<int32_t, int, int64_t>> seen_;
@@ -295,8 +315,9 @@ double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
 }
 
 Ways::Ways(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, const Sharding& base,
-           int axis, const WorkPrices& prices) {
-  Finding(graph, plan, sites, base, axis, prices).run(lists_, list_of_);
+           int axis, const WorkPrices& prices)
+    : depends_(find_dependent(graph)) {
+  Finding(graph, plan, sites, base, axis, prices, depends_).run(lists_, list_of_);
 }
 
 }  // namespace perigee::shard

@@ -29,7 +29,9 @@ struct Way {
   Choice choice;  // on all axes; choice.cost is its work
 };
 
-// Per node: the numbers of its ways, whole on the axis the first; equal nodes share theirs.
+// Per node: its ways, whole on the axis the first; equal nodes share theirs. What no parameter
+// flows into (masks, tables of positions) runs whole: it is little work, which narrow.h shares out
+// where all its readers want that, and many read it.
 class Ways {
  public:
   // `base`: how the nodes run on the other axes.
@@ -39,10 +41,13 @@ class Ways {
   const std::vector<Way>& of(size_t node) const { return lists_[list_of_[node]]; }
   // Returns equal numbers for nodes with the same ways.
   int number(size_t node) const { return list_of_[node]; }
+  // Returns whether a parameter flows into the node.
+  bool depends(size_t node) const { return depends_[node]; }
 
  private:
   std::vector<std::vector<Way>> lists_;
-  std::vector<int> list_of_;  // per node
+  std::vector<int> list_of_;   // per node
+  std::vector<bool> depends_;  // per node
 };
 
 }  // namespace perigee::shard

@@ -15,7 +15,7 @@ namespace perigee::solve {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr double kMostElimination = 1e8;  // table entries of an elimination
+constexpr double kMostElimination = 3e8;  // table entries of an elimination
 constexpr double kMostWork = 1.5e6;       // table entries of one pass over the order
 // Labels per step: what most problems need, then what memory allows.
 constexpr size_t kLabelLimits[] = {1500, 20000, 200000, 1000000};

@@ -1,6 +1,7 @@
 #include "solve/eliminate.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -16,19 +17,22 @@ struct Factor {
   std::vector<int64_t> time;
 };
 
+// Entries of one table on the way, by memory.
+constexpr double kMostAtOnce = 1e8;
+
 int64_t bounded_sum(int64_t a, int64_t b) { return std::min(a + b, kForbidden); }
 
-// The order that keeps the next table smallest.
+// The order that makes the fewest new pairs, by their sizes (weighted min-fill).
 class Order {
  public:
-  Order(const Model& model) : model_(model), neighbours_(model.variables.size()) {
+  explicit Order(const Model& model) : model_(model), neighbours_(model.variables.size()) {
     for (const auto& pair : model.pairs) {
       neighbours_[pair.u].insert(pair.v);
       neighbours_[pair.v].insert(pair.u);
     }
     for (int v = 0; v < static_cast<int>(neighbours_.size()); ++v) {
-      work_.push_back(work_of(v));
-      queue_.emplace(work_.back(), v);
+      fill_.push_back(fill_of(v));
+      queue_.emplace(fill_.back(), v);
     }
   }
 
@@ -39,7 +43,7 @@ class Order {
     while (!open.empty()) {
       const int v = open.back();
       open.pop_back();
-      if (neighbours_[v].size() > 2 || !queue_.contains({work_[v], v})) continue;
+      if (neighbours_[v].size() > 2 || !queue_.contains({fill_[v], v})) continue;
       order.push_back(v);
       open.insert(open.end(), neighbours_[v].begin(), neighbours_[v].end());
       take(v);
@@ -52,9 +56,11 @@ class Order {
     std::vector<int> order;
     double total = 0;
     while (!queue_.empty()) {
-      const auto [work, v] = *queue_.begin();
+      const int v = queue_.begin()->second;
+      double work = size(v);
+      for (int u : neighbours_[v]) work *= size(u);
       total += work;
-      if (total > most_work) return {};
+      if (total > most_work || work > kMostAtOnce) return {};
       order.push_back(v);
       take(v);
     }
@@ -63,30 +69,38 @@ class Order {
 
  private:
   void take(int v) {
-    queue_.erase({work_[v], v});
+    queue_.erase({fill_[v], v});
     const auto& others = neighbours_[v];
+    std::set<int> changed(others.begin(), others.end());
     for (int u : others) {
       neighbours_[u].insert(others.begin(), others.end());
       neighbours_[u].erase(u);
       neighbours_[u].erase(v);
+      changed.insert(neighbours_[u].begin(), neighbours_[u].end());
     }
-    for (int u : others) {
-      queue_.erase({work_[u], u});
-      work_[u] = work_of(u);
-      queue_.emplace(work_[u], u);
+    for (int u : changed) {
+      queue_.erase({fill_[u], u});
+      fill_[u] = fill_of(u);
+      queue_.emplace(fill_[u], u);
     }
   }
 
-  double work_of(int v) const {
-    double work = model_.variables[v].size();
-    for (int u : neighbours_[v]) work *= model_.variables[u].size();
-    return work;
+  double size(int v) const { return model_.variables[v].size(); }
+
+  double fill_of(int v) const {
+    double fill = 0;
+    for (auto a = neighbours_[v].begin(); a != neighbours_[v].end(); ++a) {
+      for (auto b = std::next(a); b != neighbours_[v].end(); ++b) {
+        if (!neighbours_[*a].contains(*b)) fill += size(*a) * size(*b);
+      }
+    }
+    return fill;
   }
 
   const Model& model_;
   std::vector<std::set<int>> neighbours_;
-  std::vector<double> work_;
-  std::set<std::pair<double, int>> queue_;
+  std::vector<double> fill_;
+  std::set<std::pair<double, int>> queue_;  // of those that are left
 };
 
 class Elimination {
