@@ -7,9 +7,12 @@
 #include <tuple>
 #include <utility>
 
+#include "base/error.h"
 #include "graph/flops.h"
 #include "graph/ops.h"
 #include "shard/key.h"
+#include "shard/lower.h"
+#include "shard/redistribute.h"
 
 namespace perigee::shard {
 namespace {
@@ -49,6 +52,58 @@ std::vector<bool> find_dependent(const Graph& graph) {
     nodes.push_back(depends);
   }
   return nodes;
+}
+
+bool is_whole(const Choice& choice) {
+  for (const auto* tensors : {&choice.operands, &choice.results}) {
+    for (const auto& placements : *tensors) {
+      for (const auto& p : placements) {
+        if (!p.is_replicate()) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// What the rank that has the most computes and moves where a rule's lowering emits its own nodes.
+// Nothing where it refuses to.
+std::optional<double> work_of_lowering(const Call& call, const Site& site, const Choice& choice,
+                                       const mesh::Mesh& mesh, const WorkPrices& prices) {
+  Graph local;
+  std::vector<ValueId> operands;
+  for (int i = 0; i < call.operand_count(); ++i) {
+    auto type = call.operand_type(i);
+    type.shape = mesh::local_shape(type.shape, choice.operands[i], mesh, 0);
+    operands.push_back(
+        local.add_input(graph::Input::Kind::data, std::to_string(i), std::move(type)));
+  }
+  std::map<std::string, ValueId> shared;
+  Lowering lowering{call,           *site.pattern,       mesh,  0,     choice.operands,
+                    choice.results, std::move(operands), local, shared};
+  try {
+    site.lower(lowering);
+  } catch (const Error&) {
+    return {};
+  }
+  double work = 0;
+  for (const auto& node : local.nodes) {
+    if (!graph::is_collective(node.op)) {
+      const Call own(local, node);
+      Choice here = replicated(own, mesh.axes.size());
+      work += work_of(own, here, mesh, prices);
+      continue;
+    }
+    double ranks = 1, bytes = 0;
+    for (const auto& axis : mesh::split_axes(node.get<std::string>("axis", ""))) {
+      ranks *= static_cast<double>(mesh.size_of(axis));
+    }
+    node.each_operand([&](ValueId v) { bytes += static_cast<double>(local.type(v).bytes()); });
+    const double share = (ranks - 1) / ranks;
+    work += Redistributor::kLatency + bytes * (node.op == "comm::all_reduce"   ? 2 * share
+                                               : node.op == "comm::all_gather" ? ranks - 1
+                                                                               : share);
+  }
+  return work;
 }
 
 // The ways of one node.
@@ -211,7 +266,13 @@ class Finding {
           return;
         }
       }
+      const auto& site = sites_.at(n);
       choice->cost = work_of(call, *choice, plan_.mesh, prices_);
+      if (site.lower && !is_whole(*choice)) {
+        const auto work = work_of_lowering(call, site, *choice, plan_.mesh, prices_);
+        if (!work) return;
+        choice->cost = *work;
+      }
       list.push_back({std::move(*choice)});
     };
     static const Pattern none;
