@@ -152,7 +152,8 @@ struct Binding {
   Kind kind = Kind::data;
   std::string name;
   ValueId value;
-  std::string data;  // constant, state: its bytes, row-major
+  bool batched = true;  // data: dim 0 is the samples; false: it is the same for all of them
+  std::string data;     // constant, state: its bytes, row-major
 
   // Which piece of the whole tensor this rank holds: one range per dim of `shape`. data: of one
   // global microbatch. A parameter or state that is kept in parts (plan::Unit) has a binding for

@@ -30,7 +30,7 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole) {
   std::vector<bool> from_data(whole.values.size());
   int64_t batch = 0;
   for (const auto& input : whole.inputs) {
-    if (input.kind != graph::Input::Kind::data) continue;
+    if (input.kind != graph::Input::Kind::data || !input.batched) continue;
     from_data[input.value.index] = true;
     const auto& shape = whole.type(input.value).shape;
     if (!shape.empty()) batch = shape[0];

@@ -218,6 +218,7 @@ class Cutting {
       if (!stages.contains(stage_.index) && !(unused && stage_.index == 0)) continue;
       const auto v = new_.add_input(input.kind, input.name, old_.type(input.value));
       new_.inputs.back().trainable = input.trainable;
+      new_.inputs.back().batched = input.batched;
       new_.inputs.back().data = input.data;
       placements_.push_back(local_.inputs[i]);
       inputs_[input.value.index] = v;

@@ -377,6 +377,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     if (graph.inputs[i].kind == Input::Kind::data) {
       bind(Binding::Kind::data, graph.inputs[i].name, {}, i);
+      draft.program.bindings.back().batched = graph.inputs[i].batched;
     }
   }
   return gradients;

@@ -66,6 +66,7 @@ class Difference {
     return items(graph.inputs, [&](const Input& input) {
       auto text = type(graph, input.value);
       if (!input.trainable) text += " frozen";
+      if (!input.batched) text += " unbatched";
       if (!input.data.empty()) text += " with bytes " + digest(input.data).substr(0, 8);
       return std::pair{fmt::format("{} {}", name_of(input.kind), input.name), text};
     });

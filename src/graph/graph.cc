@@ -69,7 +69,7 @@ ValueId Graph::add_value(TensorType type) {
 
 ValueId Graph::add_input(Input::Kind kind, std::string name, TensorType type) {
   const ValueId value = add_value(std::move(type));
-  inputs.push_back({kind, std::move(name), value, true, ""});
+  inputs.push_back({.kind = kind, .name = std::move(name), .value = value});
   return value;
 }
 

@@ -91,6 +91,7 @@ struct Input {
   std::string name;
   ValueId value;
   bool trainable = true;  // parameters: false when requires_grad is off
+  bool batched = true;    // data: dim 0 is the samples; false: it is the same for all of them
   std::string data;       // constant: its bytes, row-major
   bool operator==(const Input&) const = default;
 };

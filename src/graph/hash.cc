@@ -24,7 +24,7 @@ std::string structural_hash(const Graph& original) {
   append_bytes(form, static_cast<int64_t>(graph.inputs.size()));
   for (const auto& input : graph.inputs) {
     form += static_cast<char>(input.kind);
-    form += static_cast<char>(input.trainable);
+    form += static_cast<char>((input.trainable ? 1 : 0) + (input.batched ? 0 : 2));
     append_bytes(form, input.name);
     append_bytes(form, graph.type(input.value));
     append_bytes(form, input.data);

@@ -102,6 +102,7 @@ class Summary {
       add_type(item, input.value);
       item["bytes"] = graph_.type(input.value).bytes();
       if (!input.trainable) item["trainable"] = false;
+      if (!input.batched) item["batched"] = false;
       out.push_back(std::move(item));
     }
     return out;

@@ -181,6 +181,7 @@ class Parser {
     expect(" = ");
     input.name = word();
     input.trainable = !accept(" frozen");
+    input.batched = !accept(" unbatched");
     if (accept(" base64:")) {
       auto bytes = base64_decode(line_.substr(at_));
       if (!bytes) error("bytes in base64 are expected");

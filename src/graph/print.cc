@@ -32,6 +32,7 @@ class Printer {
       out_ += " = ";
       word(input.name);
       if (!input.trainable) out_ += " frozen";
+      if (!input.batched) out_ += " unbatched";
       if (!input.data.empty()) out_ += " base64:" + base64_encode(input.data);
       out_ += '\n';
     }

@@ -202,6 +202,17 @@ class Completer {
     if (d.slice_files && given[0] == "synthetic") {
       wrong("data.slice_files", "data.slice_files deals files to ranks, but data is synthetic");
     }
+    if (!d.batched.empty() && given[0] != "tensors" && given[0] != "synthetic") {
+      wrong("data.batched",
+            "data.batched says which of data.tensors or data.synthetic are batches, but data.{} "
+            "has samples alone",
+            given[0]);
+    }
+    if (!d.batched.empty() && d.slice_files) {
+      wrong("data.batched",
+            "data.batched leaves inputs whole for all samples, but data.slice_files deals all of "
+            "the files to ranks");
+    }
     if (d.left_over != "share" && !d.slice_files) {
       wrong("data.left_over",
             "data.left_over is of files that data.slice_files deals to ranks, but that is false");
@@ -291,6 +302,11 @@ const T& own_value(const Model& model, std::string_view key) {
 }
 
 }  // namespace
+
+bool Data::is_batched(std::string_view input) const {
+  const auto& names = batched_names.empty() ? batched : batched_names;
+  return names.empty() || std::ranges::find(names, input) != names.end();
+}
 
 bool Model::flag(std::string_view key) const { return own_value<bool>(*this, key); }
 int64_t Model::integer(std::string_view key) const { return own_value<int64_t>(*this, key); }

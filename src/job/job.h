@@ -62,7 +62,10 @@ struct Data {
   std::string tokenizer = "bytes";    // or a SentencePiece model file
   int64_t sequence = 256;             // tokens of a sample
   double validation = 0.05;           // share held back, in [0, 1)
-  std::string sampler = "shuffle";    // one of sampler_names(), or a library (.so) with one
+  // The model's inputs that are batches, by name or by place among them in the order of their names
+  // ("0"); the others are the same for all samples. Empty: all are batches.
+  std::vector<std::string> batched;
+  std::string sampler = "shuffle";  // one of sampler_names(), or a library (.so) with one
   // Each data rank has files of its own, file i rank i modulo their number, and draws its samples
   // from them alone (EPL's file slicing); what a rank trains on then depends on their number.
   bool slice_files = false;
@@ -71,6 +74,11 @@ struct Data {
 
   // The files of text, tokens or tensors, in the order of the patterns and sorted within each.
   std::vector<std::string> files;
+
+  std::vector<std::string> batched_names;  // `batched` without places, which train/ looks up
+
+  // Returns whether the input of that name is a batch.
+  bool is_batched(std::string_view input) const;
   bool operator==(const Data&) const = default;
 };
 

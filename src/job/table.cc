@@ -308,6 +308,13 @@ const std::vector<Key>& keys() {
        .less_than = 1,
        .about = "Share of the data that is held back."},
       {.table = "data",
+       .name = "batched",
+       .field = FIELD(j.data.batched),
+       .otherwise = "all",
+       .about = "The model's inputs whose dim 0 is the samples, by name, or by place in the order "
+                "of their names (\"0\"). The others are the same for all samples: every rank and "
+                "microbatch gets them whole."},
+      {.table = "data",
        .name = "slice_files",
        .field = FIELD(j.data.slice_files),
        .about =

@@ -123,7 +123,7 @@ class GradComm : public Method {
     // Positions are the same on all ranks.
     std::vector<bool> from_data(graph.values.size());
     for (const auto& input : graph.inputs) {
-      from_data[input.value.index] = input.kind == graph::Input::Kind::data;
+      from_data[input.value.index] = input.kind == graph::Input::Kind::data && input.batched;
     }
     for (const auto& node : graph.nodes) {
       bool depends = false;

@@ -51,7 +51,7 @@ class Classifier {
   explicit Classifier(const graph::Graph& graph)
       : graph_(graph), sites_(graph, {}), states_(graph.values.size()) {
     for (const auto& input : graph.inputs) {
-      if (input.kind != graph::Input::Kind::data) continue;
+      if (input.kind != graph::Input::Kind::data || !input.batched) continue;
       const auto& shape = graph.type(input.value).shape;
       if (shape.empty()) continue;
       batch_ = std::max(batch_, shape[0]);

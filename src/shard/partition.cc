@@ -90,6 +90,7 @@ class Partition {
     const auto local = local_.graph.add_input(input.kind, input.name, std::move(type));
     auto& added = local_.graph.inputs.back();
     added.trainable = input.trainable;
+    added.batched = input.batched;
     added.data = input.data;
     local_.inputs.push_back(placements);
     is_parameter_[input.value.index] = input.kind == Input::Kind::parameter;

@@ -61,7 +61,7 @@ class Placing {
   void find_inputs() {
     for (const auto& input : graph_.inputs) {
       const auto& shape = graph_.type(input.value).shape;
-      if (input.kind != Input::Kind::data || shape.size() < 2) continue;
+      if (input.kind != Input::Kind::data || !input.batched || shape.size() < 2) continue;
       if (length_ == 0) length_ = shape[1];
       if (shape[1] == length_) inputs_.push_back(input.value);
     }

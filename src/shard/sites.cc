@@ -64,8 +64,8 @@ std::vector<Placements> place_inputs(const Graph& graph, const plan::Plan& plan)
     } else {
       placements.assign(axes, Placement::open());
     }
-    const bool has_batch =
-        input.kind == graph::Input::Kind::data && !graph.type(input.value).shape.empty();
+    const bool has_batch = input.kind == graph::Input::Kind::data && input.batched &&
+                           !graph.type(input.value).shape.empty();
     for (size_t a = 0; a < axes; ++a) {
       if (!placements[a].is_open()) continue;
       const bool batch = has_batch && std::find(batch_axes.begin(), batch_axes.end(),

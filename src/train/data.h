@@ -23,8 +23,9 @@ using mesh::Range;
 struct DataSource {
   virtual ~DataSource() = default;
   // Returns the named tensors of the samples [begin, begin + length) of the step's global batch,
-  // dim 0 the samples, on the CPU. May be called from another thread than the trainer's, one call
-  // at a time. Steps count from 1; step 0 asks for nothing but shapes. Throws Error.
+  // dim 0 the samples, on the CPU; inputs that are no batch (data.batched) whole. May be called
+  // from another thread than the trainer's, one call at a time. Steps count from 1; step 0 asks for
+  // nothing but shapes. Throws Error.
   virtual Batch at(int64_t step, Range samples) = 0;
 };
 

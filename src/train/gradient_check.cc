@@ -92,6 +92,7 @@ std::vector<Piece> run(const Step& step, const compile::Program& program, const 
                     fail("data", "the data must have the model's input \"{}\", but there is none",
                          name);
                   }
+                  if (!step.job.data.is_batched(name)) return field->second;
                   const auto rows = field->second.size(0) / program.microbatches;
                   return field->second.narrow(0, microbatch * rows, rows);
                 }});

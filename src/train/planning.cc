@@ -1,7 +1,9 @@
 #include "train/planning.h"
 
+#include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -15,40 +17,71 @@
 #include "train/step_spec.h"
 
 namespace perigee {
-namespace {
 
-// Returns the batch with `samples` in place of each tensor's dim 0, without memory.
-Batch resized(const Batch& example, int64_t samples) {
+Source::Source(std::shared_ptr<torch::nn::Module> module, Batch example, Forward forward,
+               std::vector<std::string> batched)
+    : module_(std::move(module)),
+      example_(std::move(example)),
+      forward_(std::move(forward)),
+      batched_(std::move(batched)) {
+  if (example_.empty()) fail("capture", "a batch needs at least one tensor, but it has none");
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : example_) names.push_back(name);
+  for (const auto& name : batched_) {
+    if (example_.contains(name)) continue;
+    fail("job", "data.batched names inputs of the model ({}), but got \"{}\"{}",
+         fmt::join(names, ", "), name, did_you_mean(name, names));
+  }
+}
+
+bool Source::is_batched(const std::string& name) const {
+  return batched_.empty() || std::find(batched_.begin(), batched_.end(), name) != batched_.end();
+}
+
+void Source::check(const Job& job) const {
+  for (const auto& [name, tensor] : example_) {
+    if (is_batched(name) == job.data.is_batched(name)) continue;
+    fail("job",
+         "the model's source and data.batched must agree, but \"{}\" is a batch for {} alone", name,
+         is_batched(name) ? "the source" : "the job");
+  }
+}
+
+// Returns the example with `samples` in place of dim 0 of what is a batch, without memory.
+Batch Source::resized(int64_t samples) const {
   Batch result;
-  for (const auto& [name, tensor] : example) {
+  for (const auto& [name, tensor] : example_) {
     auto sizes = tensor.sizes().vec();
-    if (sizes.empty())
-      fail("capture", "dim 0 of a batch's tensors is the samples, but {} is a scalar", name);
-    sizes[0] = samples;
+    if (is_batched(name)) {
+      if (sizes.empty()) {
+        fail("capture",
+             "dim 0 of a batch's tensors is the samples, but {} is a scalar: where it is the same "
+             "for all samples, leave it out of data.batched",
+             name);
+      }
+      sizes[0] = samples;
+    }
     result[name] = at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(tensor.dtype()));
   }
   return result;
 }
 
-}  // namespace
-
-Source::Source(std::shared_ptr<torch::nn::Module> module, Batch example, Forward forward)
-    : module_(std::move(module)), example_(std::move(example)), forward_(std::move(forward)) {
-  if (example_.empty()) fail("capture", "a batch needs at least one tensor, but it has none");
-}
-
 int64_t Source::samples() const {
-  const auto& first = example_.begin()->second;
-  return first.dim() > 0 ? first.size(0) : 1;
+  const auto first = std::find_if(example_.begin(), example_.end(),
+                                  [&](const auto& item) { return is_batched(item.first); });
+  return first->second.dim() > 0 ? first->second.size(0) : 1;
 }
 
 const Captured& Source::at(int64_t samples, bool evaluation) const {
   auto& kept = evaluation ? evaluation_ : training_;
   if (!kept.captured || kept.samples != samples) {
-    const auto batch = resized(example_, samples);
-    kept.captured =
-        std::make_shared<Captured>(evaluation ? capture_evaluation(*module_, batch, forward_)
-                                              : capture(*module_, batch, forward_));
+    const auto batch = resized(samples);
+    auto captured = evaluation ? capture_evaluation(*module_, batch, forward_)
+                               : capture(*module_, batch, forward_);
+    for (auto& input : captured.graph.inputs) {
+      input.batched = input.kind != graph::Input::Kind::data || is_batched(input.name);
+    }
+    kept.captured = std::make_shared<Captured>(std::move(captured));
     kept.samples = samples;
   }
   return *kept.captured;
@@ -158,6 +191,7 @@ void Strategy::notify(const std::string& event, const std::string& report) const
 Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, const Job& job,
                   World world) {
   train::prepare_device(job);
+  source->check(job);
   auto strategy = given;
   if (Resolver::is_auto(given) && !job.dialect.name.empty()) {
     strategy = Strategy::dialect(job.dialect, {.runtime_folder = world.runtime_folder});

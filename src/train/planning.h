@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "capture/capture.h"
 #include "job/job.h"
@@ -21,8 +22,11 @@ using job::Job;
 // the callback; tensors are captured, never moved.
 class Source {
  public:
-  // `example` may have any number of samples.
-  Source(std::shared_ptr<torch::nn::Module> module, Batch example, Forward forward);
+  // `example` may have any number of samples. `batched`: its tensors whose dim 0 is the samples;
+  // the others are the same for all samples, and of any shape. Empty: all are batches. Throws Error
+  // for a name that the example lacks.
+  Source(std::shared_ptr<torch::nn::Module> module, Batch example, Forward forward,
+         std::vector<std::string> batched = {});
 
   // Records the training step (loss, gradients, new buffers) or, in eval mode, the forward pass,
   // for `samples` samples. The last capture of each kind is kept.
@@ -30,11 +34,17 @@ class Source {
   // Returns the samples of the example.
   int64_t samples() const;
   torch::nn::Module& module() const { return *module_; }
+  // Throws Error where the job says of another input that it is a batch.
+  void check(const Job& job) const;
 
  private:
+  bool is_batched(const std::string& name) const;
+  Batch resized(int64_t samples) const;
+
   std::shared_ptr<torch::nn::Module> module_;
   Batch example_;
   Forward forward_;
+  std::vector<std::string> batched_;
   struct Kept {
     int64_t samples = 0;
     std::shared_ptr<const Captured> captured;

@@ -68,7 +68,7 @@ struct Plain : DataSource {
     for (const auto& binding : program.bindings) {
       if (binding.kind != Binding::Kind::data) continue;
       auto shape = binding.shape;
-      if (!shape.empty()) shape.front() = samples.length;
+      if (!shape.empty() && binding.batched) shape.front() = samples.length;
       const auto type = exec::scalar_type(program.values[binding.value.index].type.dtype);
       batch[binding.name] = at::randint(2, shape, at::TensorOptions().dtype(type));
     }

@@ -8,7 +8,7 @@ namespace {
 
 using Kind = compile::Binding::Kind;
 
-// Returns the rank's part of a batch's tensor whose rows are already the rank's.
+// Returns the rank's part of a batch's tensor; rows of samples are already the rank's.
 at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
   const auto field = batch.find(binding.name);
   if (field == batch.end()) {
@@ -19,7 +19,7 @@ at::Tensor field_of(const Batch& batch, const compile::Binding& binding) {
   }
   auto ranges = binding.ranges;
   if (ranges.empty()) return field->second;
-  ranges.front().begin = 0;
+  if (binding.batched) ranges.front().begin = 0;
   return part_of(field->second, ranges);
 }
 
@@ -36,7 +36,8 @@ std::vector<std::map<std::string, at::Tensor>> step_data(const compile::Program&
     Batch batch;
     for (const auto& binding : program.bindings) {
       if (binding.kind != Kind::data) continue;
-      const auto rows = binding.ranges.empty() ? mesh::Range{0, own} : binding.ranges.front();
+      auto rows = binding.ranges.empty() ? mesh::Range{0, own} : binding.ranges.front();
+      if (!binding.batched) rows = wanted.begin < 0 ? mesh::Range{0, 1} : wanted;  // any will do
       const auto first = microbatch * samples + program.model_copy * own;
       if (!(rows == wanted)) batch = data.at(step, {first + rows.begin, rows.length});
       wanted = rows;

@@ -14,7 +14,7 @@ namespace perigee::train {
 namespace {
 
 // What numbers are drawn for; each has a stream of its own.
-enum Purpose : uint32_t { training = 1, held_back = 2, rule = 3 };
+enum Purpose : uint32_t { training = 1, held_back = 2, rule = 3, of_all_samples = 4 };
 
 // The numbers of one sample, in order.
 class Draws {
@@ -214,6 +214,7 @@ class Synthetic : public DataSource {
  public:
   Synthetic(std::shared_ptr<const Source> source, const job::Job& job, Purpose purpose)
       : source_(std::move(source)),
+        data_(job.data),
         dtype_(exec::scalar_type(*graph::dtype_of(job.model.dtype))),
         global_(job.batch.global),
         seed_(static_cast<uint64_t>(job.seed)),
@@ -225,8 +226,12 @@ class Synthetic : public DataSource {
       const auto sample = (step - 1) * global_ + samples.begin + i;
       source_->fill(Draws(seed_, purpose_, static_cast<uint64_t>(sample)), i, fields);
     }
+    const auto same = source_->empty(1);
+    source_->fill(Draws(seed_, Purpose::of_all_samples, 0), 0, same);
     Batch batch;
-    for (const auto& [name, tensor] : fields) {
+    for (size_t f = 0; f < fields.size(); ++f) {
+      const auto& name = fields[f].first;
+      const auto tensor = data_.is_batched(name) ? fields[f].second : same[f].second[0];
       batch[name] = tensor.is_floating_point() ? tensor.to(dtype_) : tensor;
     }
     return batch;
@@ -234,6 +239,7 @@ class Synthetic : public DataSource {
 
  private:
   std::shared_ptr<const Source> source_;
+  job::Data data_;
   at::ScalarType dtype_;
   int64_t global_;
   uint64_t seed_;

@@ -1,6 +1,10 @@
 #include "train/task_plan.h"
 
 #include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -15,6 +19,7 @@
 #include "train/known.h"
 #include "train/local_cluster.h"
 #include "train/machine.h"
+#include "train/safetensors.h"
 #include "train/step_spec.h"
 #include "train/tokenizer.h"
 #include "train/trainer.h"
@@ -44,7 +49,46 @@ std::shared_ptr<const Source> make_source(const Task& task, const Model& model,
     forward = binding::around(std::move(forward), std::move(fields),
                               lua_settings(task, task.job, script));
   }
-  return std::make_shared<Source>(model.module, example, std::move(forward));
+  return std::make_shared<Source>(model.module, example, std::move(forward),
+                                  task.job.data.batched_names);
+}
+
+// Returns the names of the model's inputs, ascending.
+std::vector<std::string> inputs_of(const job::Job& job) {
+  std::set<std::string> names;
+  for (const auto& field : job.model.fields) names.insert(field.name);
+  const auto& kind = job.model.kind;
+  if (names.empty() && (kind == "lua" || kind == "torchscript" || kind == "plugin")) {
+    for (const auto& path : job.data.files) {
+      const SafetensorsFile file(path);
+      for (const auto& tensor : file.tensors()) names.insert(tensor.name);
+    }
+  }
+  if (names.empty()) {
+    for (const auto& field : make_model(job.model, job.data.sequence).batch) {
+      names.insert(field.name);
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+// Returns data.batched with names in the place of places.
+std::vector<std::string> batched_names(const job::Job& job) {
+  auto list = job.data.batched;
+  const auto is_place = [](const std::string& text) {
+    return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  };
+  if (std::ranges::none_of(list, is_place)) return list;
+  const auto names = inputs_of(job);
+  for (auto& input : list) {
+    if (!is_place(input) || std::ranges::find(names, input) != names.end()) continue;
+    if (input.size() > 9 || std::stoull(input) >= names.size()) {
+      fail("job", "data.batched lists places of the model's {} inputs ({}), from 0, but got {}",
+           names.size(), fmt::join(names, ", "), input);
+    }
+    input = names[std::stoull(input)];
+  }
+  return list;
 }
 
 Strategy open_strategy(const Task& task) {
@@ -73,6 +117,7 @@ job::Job completed(const Task& task) {
                                   field.classes, field.shift});
     }
   }
+  job.data.batched_names = batched_names(job);
   return job;
 }
 
@@ -92,7 +137,7 @@ std::shared_ptr<const Source> open_model(const Task& task) {
   if (built.batch.empty()) example = open_data(job).training->at(0, {0, 1});
   for (const auto& field : built.batch) {
     auto shape = field.shape;
-    shape.insert(shape.begin(), 1);
+    if (job.data.is_batched(field.name)) shape.insert(shape.begin(), 1);
     example[field.name] = at::empty(
         shape, at::TensorOptions().device(at::kMeta).dtype(exec::scalar_type(field.dtype)));
   }

@@ -1,5 +1,5 @@
 // Samples from safetensors files: tensors of one name are joined along dim 0, whose size all names
-// share.
+// share. What is no batch (data.batched) stands whole in one of the files.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -27,15 +27,37 @@ struct Table {
   std::vector<SafetensorsFile> files;
   std::vector<int64_t> ends;  // samples up to and with each file
   std::vector<Column> columns;
+  Batch same;  // for all samples
 
   int64_t size() const { return ends.empty() ? 0 : ends.back(); }
 };
 
-void add_file(Table& table, const std::string& path) {
+// Takes what is the same for all samples out of the file's tensors.
+void take_same(Table& table, std::vector<TensorBytes>& tensors, const job::Data& data,
+               const std::string& path) {
+  for (const auto& tensor : tensors) {
+    if (data.is_batched(tensor.name)) continue;
+    if (table.same.contains(tensor.name)) {
+      fail(
+          "data",
+          "a tensor that is the same for all samples (not in data.batched) stands in one file, but "
+          "{} is in {}, too",
+          tensor.name, path);
+    }
+    auto whole = at::empty(tensor.shape, exec::scalar_type(tensor.dtype));
+    std::memcpy(whole.data_ptr(), tensor.bytes.data(), tensor.bytes.size());
+    table.same[tensor.name] = whole;
+  }
+  std::erase_if(tensors, [&](const auto& tensor) { return !data.is_batched(tensor.name); });
+}
+
+void add_file(Table& table, const std::string& path, const job::Data& data) {
   table.files.emplace_back(path);
-  const auto& tensors = table.files.back().tensors();
+  auto tensors = table.files.back().tensors();
   if (tensors.empty())
     fail("data", "{} must hold the model's inputs as tensors, but it holds none", path);
+  take_same(table, tensors, data, path);
+  if (tensors.empty()) return table.files.pop_back();
   const int64_t samples = tensors.front().shape.empty() ? 0 : tensors.front().shape.front();
   const bool first = table.columns.empty();
   for (const auto& tensor : tensors) {
@@ -80,7 +102,7 @@ class Rows : public DataSource {
         sampler_(std::move(sampler)) {}
 
   Batch at(int64_t step, Range samples) override {
-    Batch batch;
+    auto batch = table_->same;
     for (const auto& column : table_->columns) {
       auto shape = column.shape;
       shape.insert(shape.begin(), samples.length);
@@ -111,7 +133,7 @@ class Rows : public DataSource {
 
 Data open_tensors(const job::Job& job) {
   auto table = std::make_shared<Table>();
-  for (const auto& path : job.data.files) add_file(*table, path);
+  for (const auto& path : job.data.files) add_file(*table, path, job.data);
   const auto held_back = static_cast<int64_t>(double(table->size()) * job.data.validation);
   const auto trained = table->size() - held_back;
   if (trained < 1)

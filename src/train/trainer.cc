@@ -57,16 +57,19 @@ namespace {
 // One global batch as every step's data.
 class Fixed : public DataSource {
  public:
-  explicit Fixed(const Batch& batch) : batch_(batch) {}
+  Fixed(const Batch& batch, const Job& job) : batch_(batch), data_(job.data) {}
   Batch at(int64_t, Range samples) override {
     Batch part;
-    for (const auto& [name, tensor] : batch_)
-      part[name] = tensor.narrow(0, samples.begin, samples.length);
+    for (const auto& [name, tensor] : batch_) {
+      part[name] =
+          data_.is_batched(name) ? tensor.narrow(0, samples.begin, samples.length) : tensor;
+    }
     return part;
   }
 
  private:
   const Batch& batch_;
+  const job::Data& data_;
 };
 
 // Ranks of one process share a source; it is asked by one at a time.
@@ -85,6 +88,7 @@ class OneAtATime : public DataSource {
 
 void check_batch(const Batch& batch, const Job& job) {
   for (const auto& [name, tensor] : batch) {
+    if (!job.data.is_batched(name)) continue;
     if (tensor.dim() == 0 || tensor.size(0) != job.batch.global) {
       fail("trainer", "a global batch has batch.global = {} samples, but {} has {}",
            job.batch.global, name, tensor.dim() == 0 ? 0 : tensor.size(0));
@@ -244,7 +248,7 @@ void Trainer::run() {
 
 Report Trainer::step(const Batch& batch) {
   check_batch(batch, impl_->job);
-  Fixed source(batch);
+  Fixed source(batch, impl_->job);
   return impl_->step(impl_->last_step + 1, source);
 }
 
@@ -253,7 +257,7 @@ int64_t Trainer::last_step() const { return impl_->last_step; }
 std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
   impl_->require_values();
   check_batch(batch, impl_->job);
-  Fixed source(batch);
+  Fixed source(batch, impl_->job);
   OneAtATime shared(source);
   std::map<std::string, double> metrics;
   impl_->each([&](size_t i) {
@@ -284,7 +288,7 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
          "checkpoint into a trainer with another plan",
          copies_of(plan), plan.copy_axes);
   }
-  Fixed source(batch);
+  Fixed source(batch, impl_->job);
   OneAtATime shared(source);
   std::map<std::string, at::Tensor> results;
   impl_->each([&](size_t i) {

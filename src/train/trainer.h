@@ -22,10 +22,13 @@
 
 namespace perigee {
 
-// Returns the model with how it is called; `example` may have any number of samples.
+// Returns the model with how it is called; `example` may have any number of samples. `batched`: the
+// job's data.batched, by name.
 inline std::shared_ptr<const Source> source(std::shared_ptr<torch::nn::Module> module,
-                                            Batch example, Forward forward) {
-  return std::make_shared<Source>(std::move(module), std::move(example), std::move(forward));
+                                            Batch example, Forward forward,
+                                            std::vector<std::string> batched = {}) {
+  return std::make_shared<Source>(std::move(module), std::move(example), std::move(forward),
+                                  std::move(batched));
 }
 
 // The ranks that this process runs.

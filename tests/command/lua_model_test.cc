@@ -61,6 +61,54 @@ TEST_CASE("the gpt in Lua trains as the built-in gpt, resumes, is evaluated and 
   CHECK_THAT(changed.err, Contains("model.options"));
 }
 
+TEST_CASE("an input that is the same for all samples is named by the job, or by Alpa's arguments") {
+  const Folder folder;
+  const auto script =
+      folder.write("scores.lua",
+                   "local nn, torch = require 'perigee.nn', require 'perigee.torch'\n"
+                   "local Net = nn.Module 'Net'\n"
+                   "function Net:init() self.up = nn.Linear(6, 6) end\n"
+                   "return {\n"
+                   "  batch = { table = { shape = { 6, 3 } }, x = { shape = { 6 } } },\n"
+                   "  model = function() return Net() end,\n"
+                   "  forward = function(net, batch)\n"
+                   "    local scores = torch.matmul(net.up(batch.x):unsqueeze(1), batch.table)\n"
+                   "    return { loss = (scores * scores):mean() }\n"
+                   "  end,\n}\n");
+  const auto alpa = folder.write(
+      "alpa.lua",
+      "local alpa = require 'perigee.alpa'\n"
+      "return alpa.parallelize {\n"
+      "  method = alpa.DataParallel { num_micro_batches = 2 }, batch_argnums = { 2 } }\n");
+  const TrainingJob job(model(script));
+  const std::string same = "--set data.text=[] --set data.synthetic=true --overwrite ";
+  const std::string named = "--set data.batched=[\"x\"] ";
+  job.good("train", same + named);
+  const auto losses = job.losses();
+  REQUIRE(losses.size() == 4);
+  for (const std::string& more :
+       {named + "--nproc 2 --strategy ddp", named + "--set batch.micro=2",
+        named + "--nproc 2 --strategy fsdp --set batch.micro=1",
+        std::string("--set data.batched=[\"1\"] --nproc 2 --strategy ddp"),
+        "--nproc 2 --strategy " + alpa,
+        std::string("--nproc 2 --set alpa.DataParallel.num_micro_batches=2 "
+                    "--set alpa.parallelize.batch_argnums=[2]")}) {
+    INFO(more);
+    job.good("train", same + more);
+    check_losses(job, losses);
+  }
+  CHECK_THAT(job.good("train", same + named + "--nproc 2 --strategy ddp --check-gradients").out,
+             Contains("gradients agree"));
+  // As a batch, each sample has a table of its own.
+  job.good("train", same);
+  CHECK(job.losses()[0] != Approx(losses[0]).epsilon(1e-6));
+  CHECK_THAT(job.refused("plan", "--set data.text=[] --set data.batched=[\"y\"]"),
+             Contains("data.batched names inputs of the model (table, x), but got \"y\""));
+  CHECK_THAT(job.refused("plan", "--set data.text=[] --set data.batched=[\"2\"]"),
+             Contains("data.batched lists places of the model's 2 inputs (table, x), from 0, but "
+                      "got 2"));
+}
+
 TEST_CASE("a mistake in a model's script is an error at its line") {
   const Folder folder;
   const auto script =

@@ -47,6 +47,8 @@ TEST_CASE("the hash and the difference see every change") {
        "parameter fc1.weight: float32[16, 8] became float32[17, 8]\n"},
       {[](G g) { g.inputs[0].trainable = false; },
        "parameter fc1.weight: float32[16, 8] became float32[16, 8] frozen\n"},
+      {[](G g) { g.inputs[2].batched = false; },
+       "data x: float32[2, 8] became float32[2, 8] unbatched\n"},
       {[](G g) { g.inputs[0].name = "w"; },
        "parameter fc1.weight: float32[16, 8], only in the first graph\n"
        "parameter w: float32[16, 8], only in the second graph\n"},

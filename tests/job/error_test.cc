@@ -133,6 +133,9 @@ TEST_CASE("keys that do not go together are an error") {
         "got 51");
   CHECK(gpt("[data]\nslice_files = true") ==
         "[job] a.toml:3:15: data.slice_files deals files to ranks, but data is synthetic");
+  CHECK(gpt("[data]\ntext = \"strategies/data/*.txt\"\nbatched = \"tokens\"") ==
+        "[job] a.toml:4:11: data.batched says which of data.tensors or data.synthetic are batches, "
+        "but data.text has samples alone");
   CHECK(gpt("[data]\nleft_over = \"deal\"") ==
         "[job] a.toml:3:13: data.left_over is of files that data.slice_files deals to ranks, but "
         "that is false");

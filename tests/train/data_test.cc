@@ -314,6 +314,40 @@ TEST_CASE("token files that are damaged or do not fit are refused") {
   CHECK_THAT(message("sequence = 1"), Catch::EndsWith("but it holds 0 tokens"));
 }
 
+TEST_CASE("what is the same for all samples stands whole in one file, or is made up once") {
+  Folder folder;
+  const std::vector<double> x{1, 2, 3, 4, 5, 6}, table{7, 8, 9, 10};
+  const auto bytes = [](const std::vector<double>& v) { return std::as_bytes(std::span(v)); };
+  const TensorBytes rows{"x", graph::DType::float64, {3, 2}, bytes(x)};
+  const TensorBytes same{"table", graph::DType::float64, {2, 2}, bytes(table)};
+  write_safetensors(folder.at("a.safetensors"), std::vector<TensorBytes>{rows, same});
+  write_safetensors(folder.at("b.safetensors"), std::vector<TensorBytes>{rows});
+  const std::string keys = "tensors = [\"*.safetensors\"]\nvalidation = 0\nbatched = [\"x\"]";
+  const auto job = job_of(folder, keys, "mlp", "[batch]\nglobal = 6");
+  const auto data = open_data(job);
+  for (const auto& range : {Range{0, 6}, Range{4, 1}}) {
+    const auto batch = data.training->at(1, range);
+    CHECK(batch.at("x").size(0) == range.length);
+    CHECK(batch.at("table").equal(torch::tensor(table, torch::kDouble).reshape({2, 2})));
+  }
+  write_safetensors(folder.at("b.safetensors"), std::vector<TensorBytes>{same});
+  CHECK_THAT(error_of([&] { open_data(job); }),
+             Catch::Contains("stands in one file, but table is in " + folder.at("b.safetensors")));
+  std::filesystem::remove(folder.at("b.safetensors"));
+  CHECK(open_data(job_of(folder, keys, "mlp", "[batch]\nglobal = 3"))
+            .training->at(1, {0, 3})
+            .size() == 2);
+
+  // Made up: that of one sample, whatever the step, the range and the seed's samples.
+  const auto synthetic = open_data(job_of(folder, "synthetic = true\nbatched = [\"x\"]", "mlp",
+                                          "inputs = 3\noutputs = 2\nloss = \"mse\""));
+  const auto first = synthetic.training->at(1, {0, 4}), later = synthetic.training->at(7, {2, 1});
+  CHECK(first.at("x").sizes() == at::IntArrayRef({4, 3}));
+  CHECK(first.at("y").sizes() == at::IntArrayRef({2}));
+  CHECK(first.at("y").equal(later.at("y")));
+  CHECK(!first.at("x")[0].equal(later.at("x")[0]));
+}
+
 TEST_CASE("rows of tensors are samples, over all files") {
   Folder folder;
   const auto write = [&](const std::string& name, int64_t first, int64_t count) {
