@@ -118,7 +118,8 @@ Module solver_module() {
       "times its two largest buffers stay free), optimizer_resident and "
       "optimizer_transient (bytes that the optimizer keeps, and takes while it "
       "steps, for each byte of weights, in the place of what it does), smallest "
-      "(weights of fewer bytes are not split over tensor), time_limit (seconds, "
+      "(weights of fewer bytes are not split over tensor), solver (`labels` or `ilp`: it chooses "
+      "which blocks of a stage run again, and where stages begin), time_limit (seconds, "
       "then the best so far), estimated (true: nothing that was measured counts), "
       "forbid (parallel_mode's), methods (a list that every plan has)"};
   const Parameter options{"options", "table?",

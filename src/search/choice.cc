@@ -30,6 +30,7 @@ const std::vector<std::string> kPins = {"tensor",
                                         "memory",
                                         "reserve",
                                         "smallest",
+                                        "solver",
                                         "optimizer_resident",
                                         "optimizer_transient",
                                         "time_limit",
@@ -137,6 +138,8 @@ Pins parse_pins(const Json& table) {
           std::all_of(value.begin(), value.end(), [](auto& item) { return item.is_string(); });
       if (!texts) fail("search", "forbid must be a list of names, but got {}", value.dump());
       pins.forbid = value.get<std::vector<std::string>>();
+    } else if (key == "solver") {
+      pins.solver = name_of(value, key, {"labels", "ilp"});
     } else if (key == "attention") {
       pins.attention = name_of(value, key, kAttention);
     } else if (key == "methods") {
@@ -193,7 +196,9 @@ Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row)
     methods.push_back(
         Json::array({"gradient_accumulation", Json{{"microbatches", choice.microbatches}}}));
   }
-  if (choice.checkpoint) {
+  if (choice.checkpoint && choice.every == 0) {
+    if (!choice.again.empty()) methods.push_back(Json::array({"checkpoint", choice.again}));
+  } else if (choice.checkpoint) {
     Json fields{{"1", row}};  // an item beside a field
     if (choice.every > 1) fields["every"] = choice.every;
     methods.push_back(Json::array({"checkpoint", std::move(fields)}));
@@ -225,7 +230,9 @@ std::string to_string(const Choice& choice) {
   add(fmt::format("{} microbatch{} of {}", choice.microbatches,
                   choice.microbatches == 1 ? "" : "es", choice.micro));
   if (choice.zero > 0) add(fmt::format("zero {}", choice.zero));
-  if (choice.checkpoint) {
+  if (choice.checkpoint && choice.every == 0) {
+    if (!choice.again.empty()) add(fmt::format("checkpoint of {} blocks", choice.again.size()));
+  } else if (choice.checkpoint) {
     add(choice.every > 1 ? fmt::format("checkpoint of one block in {}", choice.every)
                          : std::string("checkpoint"));
   }

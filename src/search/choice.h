@@ -19,13 +19,14 @@ struct Choice {
   bool sequence = false;     // activations between tensor-parallel layers are sharded
   std::string attention = "all_gather";  // how context ranks see all keys (context_parallel)
   bool checkpoint = false;               // blocks run again in the backward pass
-  int64_t every = 1;                     // of so many blocks one does
+  int64_t every = 1;                     // of so many blocks one does; 0: those of `again`
   int zero = 0;                          // level: 0, 1, 2, 3
   bool offload = false;                  // optimizer state lies in the host's memory
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::vector<double> costs;        // of a schedule that splits gradients: their relative times
   std::vector<std::string> starts;  // of the pipeline's parts behind the first
+  std::vector<std::string> again;   // the blocks that run again, where a solver chooses them
 
   // Ranks that have samples of their own; ranks over which units are cut.
   int64_t batch() const { return expert * data; }
@@ -39,12 +40,13 @@ struct Pins {
   std::optional<bool> sequence, checkpoint, offload;
   std::optional<int> zero;
   std::optional<std::string> schedule, attention;
-  std::optional<double> memory;      // bytes that a rank may use, where the devices have more
-  std::optional<double> time_limit;  // seconds after which the best so far is taken
-  MemoryModel model;                 // what memory is counted by
-  int64_t smallest = 0;              // weights of fewer bytes are not split over tensor ranks
-  bool estimated = false;            // times are estimates, also where they were measured
-  std::vector<std::string> forbid;   // of parallel_mode
+  std::optional<std::string> solver;  // chooses a stage's blocks that run again; labels or ilp
+  std::optional<double> memory;       // bytes that a rank may use, where the devices have more
+  std::optional<double> time_limit;   // seconds after which the best so far is taken
+  MemoryModel model;                  // what memory is counted by
+  int64_t smallest = 0;               // weights of fewer bytes are not split over tensor ranks
+  bool estimated = false;             // times are estimates, also where they were measured
+  std::vector<std::string> forbid;    // of parallel_mode
   // Further methods that every plan has, as in a strategy: [["amp_native", {"dtype": ...}]].
   nlohmann::json methods = nlohmann::json::array();
 };

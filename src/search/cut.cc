@@ -17,10 +17,9 @@ class Cutting {
  public:
   explicit Cutting(const Row& row) : row_(row), stages_(static_cast<int>(row.stages)) {
     for (auto& parts : parts_) parts.resize(static_cast<size_t>(row.blocks) + 1);
-    for (auto& known : known_) known.resize(static_cast<size_t>(row.blocks) + 1);
   }
 
-  std::optional<std::vector<int>> run() {
+  std::optional<Cut> run() {
     if (stages_ > row_.blocks) return std::nullopt;
     bound_lengths();
     solve::StagesProblem problem{.layers = row_.blocks,
@@ -41,22 +40,22 @@ class Cutting {
       }
     }
     if (problem.candidates.empty()) return std::nullopt;
-    const auto solved = solve::solve(problem);
+    const auto solved = solve::solve(problem, {.solver = row_.solver});
     if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
-    std::vector<int> begins;
-    for (int index : solved.choice) begins.push_back(problem.candidates[index].first);
-    begins.erase(begins.begin());
-    return begins;
+    Cut cut;
+    for (int index : solved.choice) {
+      cut.begins.push_back(problem.candidates[index].first);
+      cut.again.push_back(again_[index]);
+    }
+    cut.begins.erase(cut.begins.begin());
+    return cut;
   }
 
  private:
-  const StagePart& part(StageKind kind, int length) {
-    const auto k = static_cast<size_t>(kind), l = static_cast<size_t>(length);
-    if (!known_[k][l]) {
-      parts_[k][l] = row_.part(kind, length);
-      known_[k][l] = true;
-    }
-    return parts_[k][l];
+  const std::vector<StagePart>& parts(StageKind kind, int length) {
+    auto& parts = parts_[static_cast<size_t>(kind)][static_cast<size_t>(length)];
+    if (parts.empty()) parts = row_.parts(kind, length);
+    return parts;
   }
 
   Lengths& of(StageKind kind) { return lengths_[static_cast<size_t>(kind)]; }
@@ -73,7 +72,7 @@ class Cutting {
     double sum = 0, longest = 0;
     for (int s = 0; s < stages_; ++s) {
       const bool more = early ? s < rest : s >= stages_ - rest;
-      const auto& [seconds, most] = part(kind_of(s), length + more);
+      const auto& [seconds, most, again] = parts(kind_of(s), length + more).back();
       if (most < std::min<int64_t>(row_.microbatches, stages_ - s)) return kInfinity;
       sum += seconds;
       longest = std::max(longest, seconds);
@@ -91,8 +90,9 @@ class Cutting {
       if (kind != StageKind::middle || s == 1) {
         // Every microbatch passes it: the objective is no less than all of them.
         lengths.most = last_that(longest, [&](int length) {
-          const auto& [seconds, most] = part(kind, length);
-          return most > 0 && seconds * static_cast<double>(row_.microbatches) <= known;
+          const auto& ways = parts(kind, length);
+          return ways.back().most > 0 &&
+                 ways.front().seconds * static_cast<double>(row_.microbatches) <= known;
         });
       }
       all += lengths.most;
@@ -140,22 +140,25 @@ class Cutting {
   void add(solve::StagesProblem& problem, StageKind kind, int begin, int length) {
     const auto& lengths = of(kind);
     if (length < lengths.least || length > lengths.most) return;
-    const auto& [seconds, most] = part(kind, length);
-    solve::StageCandidate candidate{.first = begin, .last = begin + length - 1, .submesh = 0};
-    candidate.time = seconds;
-    if (most < row_.microbatches) candidate.max_successors = most - 1;
-    problem.candidates.push_back(candidate);
+    for (const auto& [seconds, most, again] : parts(kind, length)) {
+      if (most < 1) continue;
+      solve::StageCandidate candidate{.first = begin, .last = begin + length - 1, .submesh = 0};
+      candidate.time = seconds;
+      if (most < row_.microbatches) candidate.max_successors = most - 1;
+      problem.candidates.push_back(candidate);
+      again_.push_back(again);
+    }
   }
 
   const Row& row_;
   const int stages_;
-  std::vector<StagePart> parts_[3];  // by kind and length
-  std::vector<bool> known_[3];
-  Lengths lengths_[3];  // by kind
+  std::vector<std::vector<StagePart>> parts_[3];  // by kind and length
+  std::vector<int> again_;                        // by candidate
+  Lengths lengths_[3];                            // by kind
 };
 
 }  // namespace
 
-std::optional<std::vector<int>> cut(const Row& row) { return Cutting(row).run(); }
+std::optional<Cut> cut(const Row& row) { return Cutting(row).run(); }
 
 }  // namespace perigee::search

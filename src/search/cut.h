@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace perigee::search {
@@ -16,20 +17,28 @@ struct StagePart {
   double seconds = 0;  // a microbatch; grows with the length
   // The microbatches in flight that it has memory for; falls with the length. 0: it does not fit.
   int64_t most = std::numeric_limits<int64_t>::max();
+  int again = 0;  // its blocks that run again: the caller's
 };
 
 struct Row {
   int blocks = 0;
   int64_t stages = 2;  // at least 2
   int64_t microbatches = 1;
-  // A stage of so many blocks, at least 1.
-  std::function<StagePart(StageKind kind, int length)> part;
+  // The ways to run a stage of so many blocks, at least 1: one or more, each slower than the one
+  // before and with memory for more.
+  std::function<std::vector<StagePart>(StageKind kind, int length)> parts;
+  std::string solver = "auto";  // solve::Options's
 };
 
-// Returns the first block of each stage behind the first, so that the sum of the stages' seconds
-// and (microbatches - 1) times the longest's is least, and a stage with k successors has memory for
-// k + 1 microbatches, or for all; nothing where no cut fits. Exact (solve::solve): lengths and
-// places are left out that no cut as good as an even one has.
-std::optional<std::vector<int>> cut(const Row& row);
+struct Cut {
+  std::vector<int> begins;  // the first block of each stage behind the first
+  std::vector<int> again;   // of each stage: StagePart's
+};
+
+// Returns the cut and the ways for which the sum of the stages' seconds and (microbatches - 1)
+// times the longest's is least, and a stage with k successors has memory for k + 1 microbatches, or
+// for all; nothing where no cut fits. Exact (solve::solve): lengths and places are left out that no
+// cut as good as an even one has.
+std::optional<Cut> cut(const Row& row);
 
 }  // namespace perigee::search

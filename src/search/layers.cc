@@ -479,6 +479,8 @@ Layer between(const Layer& a, const Layer& b, double share) {
   return made;
 }
 
+}  // namespace
+
 Layers between(const Layers& a, const Layers& b, double share) {
   Layers made;
   made.first = between(a.first, b.first, share);
@@ -492,8 +494,6 @@ Layers between(const Layers& a, const Layers& b, double share) {
   return made;
 }
 
-}  // namespace
-
 std::string pattern_of(const std::vector<std::string>& blocks) {
   if (blocks.empty()) return "";
   const auto dot = blocks.front().rfind('.');
@@ -504,7 +504,7 @@ const Layers* LayerTables::find(const Choice& choice, std::string& why) {
   const auto key =
       fmt::format("{} {} {} {} {} {} {}", choice.tensor, choice.sequence, choice.expert,
                   choice.context, choice.context > 1 ? choice.attention : "",
-                  choice.checkpoint ? choice.every : 0, choice.micro);
+                  choice.checkpoint ? choice.every : -1, choice.micro);
   auto found = tables_.find(key);
   if (found == tables_.end()) found = tables_.emplace(key, look(choice)).first;
   why = found->second.why;
@@ -513,12 +513,17 @@ const Layers* LayerTables::find(const Choice& choice, std::string& why) {
 
 LayerTables::Entry LayerTables::look(const Choice& choice) {
   Entry entry;
-  if (choice.checkpoint && choice.every > 1) {
+  if (choice.checkpoint && choice.every != 1) {
     auto all = choice, none = choice;
     all.every = 1;
     none.checkpoint = false;
     const auto *a = find(none, entry.why), *b = a ? find(all, entry.why) : nullptr;
     if (!b) return entry;
+    if (choice.every == 0) {
+      entry.layers = *a;
+      entry.layers.again = b;
+      return entry;
+    }
     entry.layers = between(*a, *b, 1 / static_cast<double>(choice.every));
     // While such a block's backward pass runs, all of it is there again.
     entry.layers.working = std::max(a->working, b->working);
@@ -560,7 +565,9 @@ Layers LayerTables::make(const Choice& choice) const {
   request.world_given = true;
   request.eight_bits = eight_bits_;
   auto row = Pins(pins_);
-  std::erase(row.forbid, "replicated_parameters");  // ZeRO, which is not here, decides that
+  // ZeRO, which is not here, decides that; ranks of data are not those of the plan.
+  std::erase(row.forbid, "replicated_parameters");
+  std::erase(row.forbid, "nd_shardings");
   const auto strategy =
       methods::from_json(strategy_of(alone, row, pattern_of(folded_.blocks)), "auto");
   const auto plan = methods::make_plan(strategy, request);

@@ -53,6 +53,8 @@ struct Layers {
   bool tied = false;         // what stands behind the blocks reads parameters of what is before
   bool masters = false;      // parameters are float32 masters of what ops read (half)
   bool measured = false;     // all times were
+  // Where a solver chooses which blocks run again: this is the table of none, `again` that of all.
+  const Layers* again = nullptr;
 };
 
 // Tables by what decides them: ranks of the axes within a layer, sequence, attention, checkpoint,
@@ -99,6 +101,9 @@ class LayerTables {
   compile::TraceSource& traces_;
   std::map<std::string, Entry> tables_;
 };
+
+// Returns the table where that share of the blocks is as in `b`, the others as in `a`.
+Layers between(const Layers& a, const Layers& b, double share);
 
 // Returns the pattern of the row ("blocks.*"), or "" for none.
 std::string pattern_of(const std::vector<std::string>& blocks);

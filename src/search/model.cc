@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cost/schedule.h"
 #include "search/cut.h"
+#include "solve/solve.h"
 
 namespace perigee::search {
 namespace {
@@ -17,6 +18,12 @@ using cost::CollectiveKind;
 
 // The least bytes that accumulating a gradient moves: read two, write one.
 constexpr double kAccumulated = 3;
+
+// The share of the blocks that run again; of what a solver has not chosen yet, all.
+double share_again(const Choice& choice) {
+  if (!choice.checkpoint) return 0;
+  return choice.every == 0 ? 1 : 1 / static_cast<double>(choice.every);
+}
 
 // Gradients that share a bucket are reduced when the last of them is there. `layers` stand in the
 // order of the forward pass.
@@ -169,7 +176,7 @@ double Model::in_flight(const Choice& choice, int64_t successors) const {
   return std::min(microbatches, s + 1);
 }
 
-double Model::hidden(const Choice& choice, const Layers& layers) const {
+double Model::hidden(const Choice& choice, const Layers& layers, double again) const {
   if (choice.pipe == 1) return 0;
   const auto p = static_cast<double>(choice.pipe), v = static_cast<double>(choice.chunks);
   const auto count = static_cast<double>(folded_.blocks.size());
@@ -177,9 +184,7 @@ double Model::hidden(const Choice& choice, const Layers& layers) const {
     return layers.first.*field + count * layers.block.*field + layers.last.*field;
   };
   double hides = 0;
-  if (choice.checkpoint) {
-    hides += count * layers.block.forward / static_cast<double>(choice.every) * (p - 1) / p;
-  }
+  hides += count * layers.block.forward * again * (p - 1) / p;
   if (splits_backward(choice.schedule)) {
     // Qi et al. 2023: with the memory of 1f1b the bubble of a stage is F + B - W for each other
     // one, and F + B - 2 W with more. The first stage waits for its first gradient while it has run
@@ -224,8 +229,29 @@ double Model::lower_bound(const Choice& choice, const Layers& layers) const {
   }
   const double pass = forward + backward, longest = pass / p;
   return longest * static_cast<double>(choice.microbatches) +
-         std::max(0.0, (pass - longest) / v - hidden(choice, layers)) +
+         std::max(0.0, (pass - longest) / v - hidden(choice, layers, share_again(choice))) +
          2 * (p * v - 1) * transfer(choice, layers);
+}
+
+std::optional<int> Model::least_again(const Choice& choice, const Layers& layers) const {
+  const auto whole = stage(choice, layers, 0, blocks());
+  const auto option = [](const Layers& of, const Layer& layer) {
+    return solve::AssignOption{
+        .time = layer.forward + layer.backward, .saved = layer.saved, .transient = of.working};
+  };
+  solve::AssignProblem problem{.memory_limit = limit_, .transient_count = 1};
+  solve::AssignOption rest{.resident = whole.fixed - layers.working,
+                           .saved = layers.first.saved + layers.last.saved};
+  rest.optimizer = std::max(0.0, whole.step - rest.resident);
+  problem.ops.push_back({.name = "rest", .options = {rest}});
+  for (const auto& block : folded_.blocks) {
+    problem.ops.push_back(
+        {.name = block,
+         .options = {option(layers, layers.block), option(*layers.again, layers.again->block)}});
+  }
+  const auto solved = solve::solve(problem, {.solver = solver_});
+  if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
+  return static_cast<int>(std::count(solved.choice.begin() + 1, solved.choice.end(), 1));
 }
 
 std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& layers,
@@ -233,59 +259,80 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   const auto blocks = this->blocks();
   const auto microbatches = static_cast<double>(choice.microbatches);
   Estimate result;
-  std::vector<std::pair<int, int>> stages;  // blocks [begin, end)
-  // Blocks are alike: only a stage's length counts, and whether it has the first or the last.
-  std::map<std::tuple<bool, bool, int>, Stage> known;
-  const auto stage_of = [&](int begin, int end) -> const Stage& {
-    const auto [entry, added] = known.try_emplace({begin == 0, end == blocks, end - begin});
-    if (added) entry->second = stage(choice, layers, begin, end);
-    return entry->second;
+  struct Blocks {
+    int begin, end;  // [begin, end)
+    int again = 0;   // the first of them run again
+  };
+  std::vector<Blocks> stages;
+  // Blocks are alike: only a stage's length counts, how many of them run again, and whether it has
+  // the first or the last.
+  std::map<std::tuple<bool, bool, int, int>, Stage> known;
+  const auto stage_of = [&](int begin, int end, int again = 0) -> const Stage& {
+    const auto [entry, added] = known.try_emplace({begin == 0, end == blocks, end - begin, again});
+    if (!added) return entry->second;
+    if (again == 0) return entry->second = stage(choice, layers, begin, end);
+    auto mixed = between(layers, *layers.again, static_cast<double>(again) / (end - begin));
+    mixed.working = layers.again->working;
+    if (again < end - begin) mixed.working = std::max(mixed.working, layers.working);
+    return entry->second = stage(choice, mixed, begin, end);
   };
   if (choice.pipe == 1) {
-    const auto one = stage(choice, layers, 0, blocks);
+    const auto again = layers.again ? least_again(choice, layers) : 0;
+    const auto& one = stage_of(0, blocks, again.value_or(blocks));
     least_bytes = std::max(one.fixed + one.flight, one.step);
-    if (least_bytes > limit_) return std::nullopt;
-    stages = {{0, blocks}};
+    if (!again || least_bytes > limit_) return std::nullopt;
+    stages = {{0, blocks, *again}};
   } else if (choice.chunks > 1) {
     // Parts of equal length; a stage has every pipe-th.
     const auto parts = choice.pipe * choice.chunks;
     if (blocks % parts != 0) return std::nullopt;
     const int length = static_cast<int>(blocks / parts);
     for (int64_t k = 0; k < parts; ++k) {
-      stages.emplace_back(static_cast<int>(k) * length, static_cast<int>(k + 1) * length);
+      stages.push_back({static_cast<int>(k) * length, static_cast<int>(k + 1) * length});
     }
   } else {
     // Stages of 1f1b have as many microbatches in flight as successors, and one.
     const bool falls = choice.schedule == "1f1b" || choice.schedule == "eager_1f1b";
     const auto all = static_cast<int64_t>(in_flight(choice, 0));
+    const auto enough = static_cast<int64_t>(in_flight(choice, choice.pipe - 1));
     const Row row{.blocks = blocks,
                   .stages = choice.pipe,
                   .microbatches = choice.microbatches,
-                  .part = [&](StageKind kind, int length) {
-                    const int begin = kind == StageKind::first  ? 0
-                                      : kind == StageKind::last ? blocks - length
-                                                                : 1;
-                    const auto& one = stage_of(begin, begin + length);
-                    const double room = limit_ - one.fixed;
-                    StagePart part{.seconds = one.forward + one.backward};
-                    if (room < 0 || one.step > limit_) part.most = 0;
-                    if (room >= 0 && one.flight > 0) {
-                      part.most = static_cast<int64_t>(std::min(1e9, room / one.flight));
-                    }
-                    if (!falls && part.most < all) part.most = 0;
-                    return part;
-                  }};
-    const auto begins = cut(row);
-    if (!begins) {
+                  .parts =
+                      [&](StageKind kind, int length) {
+                        const int begin = kind == StageKind::first  ? 0
+                                          : kind == StageKind::last ? blocks - length
+                                                                    : 1;
+                        std::vector<StagePart> ways;
+                        for (int again = 0; again <= (layers.again ? length : 0); ++again) {
+                          const auto& one = stage_of(begin, begin + length, again);
+                          const double room = limit_ - one.fixed;
+                          StagePart part{.seconds = one.forward + one.backward, .again = again};
+                          if (room < 0 || one.step > limit_) part.most = 0;
+                          if (room >= 0 && one.flight > 0) {
+                            part.most = static_cast<int64_t>(std::min(1e9, room / one.flight));
+                          }
+                          if (!falls && part.most < all) part.most = 0;
+                          if (ways.empty() || part.most > ways.back().most) ways.push_back(part);
+                          if (part.most >= enough) break;
+                        }
+                        return ways;
+                      },
+                  .solver = solver_};
+    const auto cut = search::cut(row);
+    if (!cut) {
       const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
-      const auto& one = stage_of(blocks - even, blocks);
-      const auto& middle = stage_of(even < blocks - 1 ? 1 : 0, even < blocks - 1 ? even + 1 : even);
+      const int again = layers.again ? even : 0;
+      const auto& one = stage_of(blocks - even, blocks, again);
+      const auto& middle =
+          stage_of(even < blocks - 1 ? 1 : 0, even < blocks - 1 ? even + 1 : even, again);
       least_bytes = std::min(one.fixed + one.flight, middle.fixed + middle.flight);
       return std::nullopt;
     }
-    for (size_t k = 0; k <= begins->size(); ++k) {
-      stages.emplace_back(k == 0 ? 0 : (*begins)[k - 1],
-                          k == begins->size() ? blocks : (*begins)[k]);
+    const auto& begins = cut->begins;
+    for (size_t k = 0; k <= begins.size(); ++k) {
+      stages.push_back(
+          {k == 0 ? 0 : begins[k - 1], k == begins.size() ? blocks : begins[k], cut->again[k]});
     }
   }
 
@@ -294,7 +341,9 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                             static_cast<int>(choice.chunks));
   for (size_t k = 0; k < stages.size(); ++k) {
-    const auto& part = stage_of(stages[k].first, stages[k].second);
+    const auto& [begin, end, again] = stages[k];
+    const auto& part = stage_of(begin, end, again);
+    for (int block = begin; block < begin + again; ++block) result.again.push_back(block);
     auto& whole = made[static_cast<size_t>(stage_of_part[k])];
     whole.forward += part.forward;
     whole.backward += part.backward;
@@ -307,7 +356,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     whole.step += part.step;
     // What a stage's parts work with is there once.
     whole.fixed += part.fixed - (whole.fixed > 0 ? layers.working : 0);
-    if (k > 0) result.cuts.push_back(stages[k].first);
+    if (k > 0) result.cuts.push_back(begin);
   }
   double sum = 0, longest = 0, once = 0, tensor = 0, exchange = 0, optimizer = 0;
   double forward = 0, gradient = 0;
@@ -334,10 +383,12 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   least_bytes = result.bytes;
   if (result.bytes > limit_) return std::nullopt;
   const double chunks = static_cast<double>(choice.chunks);
+  const double again_of_all =
+      layers.again ? static_cast<double>(result.again.size()) / blocks : share_again(choice);
   result.parts.tensor = tensor * microbatches;
   result.parts.compute = (longest - tensor - exchange) * microbatches;
   result.parts.bubble =
-      std::max(0.0, (sum - longest) / chunks - hidden(choice, layers)) +
+      std::max(0.0, (sum - longest) / chunks - hidden(choice, layers, again_of_all)) +
       2 * (static_cast<double>(choice.pipe) * chunks - 1) * transfer(choice, layers);
   result.parts.data = once + exchange * microbatches;
   result.parts.optimizer = optimizer;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "search/exchange.h"
@@ -31,13 +32,14 @@ struct Estimate {
   std::vector<int> cuts;      // the first block of each stage behind the first
   std::vector<double> costs;  // of a schedule that splits gradients: forward, input and weight
                               // gradients, to their average
+  std::vector<int> again;     // where a solver chooses them: the blocks that run again
 };
 
 class Model {
  public:
-  // All kept by reference.
-  Model(const Folded& folded, OpCosts& costs, double memory_limit)
-      : folded_(folded), costs_(costs), limit_(memory_limit) {}
+  // All kept by reference. `solver`: solve::Options's.
+  Model(const Folded& folded, OpCosts& costs, double memory_limit, std::string solver = "auto")
+      : folded_(folded), costs_(costs), limit_(memory_limit), solver_(std::move(solver)) {}
 
   // Returns what no cut of the blocks can beat; quick.
   double lower_bound(const Choice& choice, const Layers& layers) const;
@@ -59,13 +61,16 @@ class Model {
     double step = 0;       // bytes while the optimizer steps
     double flight = 0;     // bytes of one microbatch in flight
   };
+  // Returns how many blocks run again so that all in one stage take the least time (an option for
+  // each block: solve::AssignProblem); nothing where not even all of them make it fit.
+  std::optional<int> least_again(const Choice& choice, const Layers& layers) const;
   // Blocks [begin, end).
   Stage stage(const Choice& choice, const Layers& layers, int begin, int end) const;
   // What a microbatch's passes through a layer compute: forward, backward. `masters`: Layers'.
   std::pair<double, double> passes(const Choice& choice, const Layer& layer, bool masters) const;
   // Of the bubble: in which blocks run again while their stage waits for gradients, and weights'
-  // gradients are computed.
-  double hidden(const Choice& choice, const Layers& layers) const;
+  // gradients are computed. `again`: the share of the blocks that run again.
+  double hidden(const Choice& choice, const Layers& layers, double again) const;
   double in_flight(const Choice& choice, int64_t successors) const;
   double transfer(const Choice& choice, const Layers& layers) const;
   const Exchanges& exchanges(const Choice& choice, const Layers& layers) const;
@@ -74,6 +79,7 @@ class Model {
   const Folded& folded_;
   OpCosts& costs_;
   double limit_;
+  std::string solver_;
   // By tensor, expert, context, data, sequence, pipe > 1, zero: parameters lie alike.
   mutable std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, bool, bool, int>, Exchanges>
       known_;

@@ -49,7 +49,7 @@ class Search {
     tables_ = std::make_unique<LayerTables>(
         folded_, LayerTables::Samples{.most = space_.most_samples(), .captured = space_.captured()},
         spec_, request.pins, request.eight_bits, costs_, traces);
-    model_ = std::make_unique<Model>(folded_, costs_, limit_);
+    model_ = std::make_unique<Model>(folded_, costs_, limit_, request.pins.solver.value_or("auto"));
   }
 
   // Returns the best `most` of the model, best first.
@@ -78,6 +78,17 @@ class Search {
         choice.offload = true;
         estimate = model_->estimate(choice, *one.layers, least);
       }
+      if (estimate && !estimate->again.empty() && may_offload(choice, *one.layers, kInfinity)) {
+        // Either makes room: running again, or the host.
+        auto on_host = choice;
+        on_host.offload = true;
+        double unused = kInfinity;
+        auto other = model_->estimate(on_host, *one.layers, unused);
+        if (other && other->seconds < estimate->seconds) {
+          choice = std::move(on_host);
+          estimate = std::move(other);
+        }
+      }
       if (!estimate) {
         if (least > limit_ && least < least_bytes_) {
           least_bytes_ = least;
@@ -89,6 +100,9 @@ class Search {
       Candidate candidate{.choice = choice, .strategy = {}, .estimate = std::move(*estimate)};
       for (int cut : candidate.estimate.cuts) {
         candidate.choice.starts.push_back(folded_.blocks[static_cast<size_t>(cut)]);
+      }
+      for (int block : candidate.estimate.again) {
+        candidate.choice.again.push_back(folded_.blocks[static_cast<size_t>(block)]);
       }
       candidate.choice.costs = candidate.estimate.costs;
       candidate.strategy = strategy_of(candidate.choice, request_.pins, pattern_of(folded_.blocks));

@@ -53,7 +53,8 @@ int64_t sequence_of(const graph::Graph& graph) {
   });
   for (const auto& input : graph.inputs) {
     const auto& shape = graph.type(input.value).shape;
-    if (attends && input.kind == graph::Input::Kind::data && shape.size() > 1) return shape[1];
+    const bool samples = input.kind == graph::Input::Kind::data && input.batched;
+    if (attends && samples && shape.size() > 1) return shape[1];
   }
   return 0;
 }
@@ -148,6 +149,12 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
 void Space::add(Made& made, Choice choice) const {
   const auto& pins = request_.pins;
   const auto share = request_.global_batch / choice.batch();
+  const int axes =
+      (choice.tensor > 1) + (choice.expert > 1) + (choice.context > 1) + (choice.data > 1);
+  if (axes > 1 && std::ranges::count(pins.forbid, "nd_shardings") > 0) {
+    made.why_not = "[auto] nd_shardings is forbidden: a tensor is split over one axis";
+    return;
+  }
   const bool all_cut = std::ranges::count(pins.forbid, "replicated_parameters") > 0;
   if (all_cut && choice.parts() == 1 && choice.tensor > 1) return;  // norms are not
   const auto levels = all_cut ? std::vector<int>{3} : std::vector<int>{0, 1, 2, 3};
@@ -155,9 +162,11 @@ void Space::add(Made& made, Choice choice) const {
   const auto sequences =
       choice.tensor > 1 ? options<bool>(pins.sequence, {false, true}) : std::vector<bool>{false};
   const auto attentions = options<std::string>(pins.attention, {"all_gather", "all_to_all"});
-  const auto checkpoints =
-      made.row ? options<bool>(pins.checkpoint, {false, true}) : std::vector<bool>{false};
-  const auto every = everies(made.blocks);
+  const bool solved = made.row && solver_chooses();  // from none of the blocks to all of them
+  const auto checkpoints = solved     ? std::vector<bool>{true}
+                           : made.row ? options<bool>(pins.checkpoint, {false, true})
+                                      : std::vector<bool>{false};
+  const auto every = solved ? std::vector<int64_t>{0} : everies(made.blocks);
   for (const auto micro : divisors(samples_)) {
     if (share % micro != 0 || (pins.micro && *pins.micro != micro)) continue;
     choice.micro = micro;
@@ -195,6 +204,14 @@ void Space::add_levels(Made& made, Choice choice, const std::vector<int>& zeros)
   }
 }
 
+// Whether a solver is asked for, and there is anything to choose by it.
+bool Space::solver_chooses() const {
+  const auto& pins = request_.pins;
+  const bool whole =
+      pins.chunks.value_or(1) == 1 && (!pins.schedule || default_chunks(*pins.schedule) == 1);
+  return pins.solver && whole && !pins.checkpoint && !pins.every;
+}
+
 // Which share of the blocks may run again: stages should have as many of them as others.
 std::vector<int64_t> Space::everies(int64_t blocks) const {
   auto list = options<int64_t>(request_.pins.every, {1, 2, 4});
@@ -218,6 +235,7 @@ void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const
   }
   if (pins.chunks.value_or(1) == 1) put();
   const auto blocks = made.blocks;
+  if (choice.every == 0) return;  // parts of a stage are alike
   if (blocks % choice.pipe != 0 || choice.microbatches % choice.pipe != 0) return;
   for (const auto chunks : options<int64_t>(pins.chunks, {2, 3, 4})) {
     if (chunks == 1 || blocks % (choice.pipe * chunks) != 0) continue;

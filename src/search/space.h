@@ -6,8 +6,8 @@
 // least kLeastPart; `pipe` up to a block a stage; `data` has the rest. A pin lifts those limits.
 // Then samples of a microbatch, sequence sharding between tensor ranks, how context ranks attend
 // (all_gather or all_to_all; a ring where it is pinned), recomputation of all blocks, each second
-// or each fourth, the ZeRO level, and the schedule: 1f1b, and interleaved by 2 to 4 chunks; others
-// where they are pinned.
+// or each fourth (by a solver that is pinned: of any), the ZeRO level, and the schedule: 1f1b, and
+// interleaved by 2 to 4 chunks; others where they are pinned.
 #pragma once
 
 #include <functional>
@@ -49,6 +49,7 @@ class Space {
   void add_levels(Made& made, Choice choice, const std::vector<int>& zeros) const;
   void add_schedules(Made& made, Choice choice, const Layers& layers) const;
   std::vector<int64_t> everies(int64_t blocks) const;
+  bool solver_chooses() const;
 
   const Request& request_;
   int64_t node_;                             // ranks of the innermost level

@@ -1,6 +1,7 @@
 // Cuts of blocks that are alike into stages.
 #include "search/cut.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -23,12 +24,13 @@ double by_all(const search::Row& row) {
       const auto kind = begin == 0          ? StageKind::first
                         : end == row.blocks ? StageKind::last
                                             : StageKind::middle;
-      const auto part = row.part(kind, end - begin);
-      if (part.most < 1) continue;
-      solve::StageCandidate candidate{.first = begin, .last = end - 1, .submesh = 0};
-      candidate.time = part.seconds;
-      if (part.most < row.microbatches) candidate.max_successors = part.most - 1;
-      problem.candidates.push_back(candidate);
+      for (const auto& part : row.parts(kind, end - begin)) {
+        if (part.most < 1) continue;
+        solve::StageCandidate candidate{.first = begin, .last = end - 1, .submesh = 0};
+        candidate.time = part.seconds;
+        if (part.most < row.microbatches) candidate.max_successors = part.most - 1;
+        problem.candidates.push_back(candidate);
+      }
     }
   }
   if (problem.candidates.empty()) return std::numeric_limits<double>::infinity();
@@ -37,15 +39,21 @@ double by_all(const search::Row& row) {
                                                       : solved.time;
 }
 
-double objective(const search::Row& row, const std::vector<int>& begins) {
+double objective(const search::Row& row, const search::Cut& cut) {
+  const auto& begins = cut.begins;
   double sum = 0, longest = 0;
+  CHECK(cut.again.size() == begins.size() + 1);
   for (size_t s = 0; s <= begins.size(); ++s) {
     const int begin = s == 0 ? 0 : begins[s - 1];
     const int end = s == begins.size() ? row.blocks : begins[s];
     const auto kind = s == 0               ? StageKind::first
                       : s == begins.size() ? StageKind::last
                                            : StageKind::middle;
-    const auto part = row.part(kind, end - begin);
+    const auto parts = row.parts(kind, end - begin);
+    const auto way = std::find_if(parts.begin(), parts.end(),
+                                  [&](const auto& part) { return part.again == cut.again[s]; });
+    REQUIRE(way != parts.end());
+    const auto& part = *way;
     CHECK(part.most >= std::min<int64_t>(row.microbatches, int64_t(begins.size() - s) + 1));
     sum += part.seconds;
     longest = std::max(longest, part.seconds);
@@ -67,22 +75,29 @@ TEST_CASE("a cut of alike blocks is the best of all cuts") {
     const double first = draw(0, 30), last = draw(0, 60), block = draw(5, 20);
     const double floor = draw(0, 40);  // of a stage, whatever its length
     const int room = draw(1, 12), size = draw(1, 3);
-    row.part = [=](StageKind kind, int length) {
+    const int ways = draw(0, 1) == 0 ? 0 : 3;
+    row.parts = [=](StageKind kind, int length) {
       const double more = kind == StageKind::first ? first : kind == StageKind::last ? last : 0;
-      return search::StagePart{std::max(floor, block * length) + more,
-                               std::max(0, (40 * room / 10 - length) / (size * length))};
+      std::vector<search::StagePart> parts;
+      for (int again = 0; again <= std::min(ways, length); ++again) {  // each slower and smaller
+        const int held = size * length - again;
+        parts.push_back({std::max(floor, block * length) + more + again,
+                         std::max(0, (40 * room / 10 - length) / std::max(1, held)), again});
+      }
+      return parts;
     };
-    const auto begins = search::cut(row);
+    row.solver = i % 40 == 0 ? "ilp" : "auto";
+    const auto cut = search::cut(row);
     const double best = by_all(row);
     CAPTURE(i, row.blocks, row.stages, row.microbatches);
-    CHECK(begins.has_value() == std::isfinite(best));
-    if (!begins) {
+    CHECK(cut.has_value() == std::isfinite(best));
+    if (!cut) {
       ++none;
       continue;
     }
     ++fit;
-    CHECK(int64_t(begins->size()) == row.stages - 1);
-    CHECK(objective(row, *begins) == Approx(best));
+    CHECK(int64_t(cut->begins.size()) == row.stages - 1);
+    CHECK(objective(row, *cut) == Approx(best));
   }
   CHECK(fit > 50);
   CHECK(none > 50);

@@ -92,6 +92,21 @@ TEST_CASE("where parameters may not lie on several ranks, plans have them in par
                     Catch::Contains("forbid must be a list of names"));
 }
 
+TEST_CASE("where tensors are split over one axis, meshes have one") {
+  Asked asked({.blocks = 4, .batch = 8}, 4);
+  const auto mixed = [&] {
+    int64_t count = 0;
+    for (const auto& candidate :
+         search::candidates(asked.request, cluster(4), asked.none, asked.traces, 1000)) {
+      count += candidate.choice.tensor > 1 && candidate.choice.data > 1;
+    }
+    return count;
+  };
+  CHECK(mixed() > 0);
+  asked.request.pins.forbid = {"nd_shardings"};
+  CHECK(mixed() == 0);
+}
+
 TEST_CASE("two blocks tell the time and memory of any number") {
   for (const int64_t blocks : {3, 8, 20}) {
     Asked asked({.blocks = blocks, .batch = 16}, 1);
@@ -124,6 +139,55 @@ TEST_CASE("each second block run again costs and saves what lies between none an
   asked.request.pins.checkpoint = false;
   const auto none = search::candidates(asked.request, on, asked.none, asked.traces, 100);
   CHECK(none[0].estimate.seconds < all[0].estimate.seconds);
+}
+
+TEST_CASE("a solver chooses the blocks of a stage that run again, as few as memory asks for") {
+  const auto on = cluster(2);
+  for (const int64_t pipe : {1, 2}) {
+    Asked asked({.blocks = 8, .batch = 32, .width = 32}, pipe);
+    asked.request.pins = search::parse_pins(
+        {{"micro", 16}, {"pipe", pipe}, {"chunks", 1}, {"every", 1}, {"offload", false}});
+    const auto ends = search::candidates(asked.request, on, asked.none, asked.traces, 100);
+    REQUIRE(ends.size() == 2);  // none, and all
+    const auto &none = ends[0].estimate, &all = ends[1].estimate;
+    REQUIRE(all.bytes < none.bytes);
+    asked.request.pins.every.reset();
+    const auto fastest = [&](double share) {
+      asked.request.pins.memory = all.bytes + share * (none.bytes - all.bytes);
+      return search::candidates(asked.request, on, asked.none, asked.traces, 1).front();
+    };
+    double before = none.seconds * (1 - 1e-9);
+    for (const double share : {1.01, 0.7, 0.4, 0.01}) {
+      CAPTURE(pipe, share);
+      asked.request.pins.solver = std::nullopt;
+      const auto by_shares = fastest(share);
+      asked.request.pins.solver = "labels";
+      const auto labels = fastest(share);
+      asked.request.pins.solver = "ilp";
+      const auto ilp = fastest(share);
+      CHECK(labels.estimate.seconds == Approx(ilp.estimate.seconds));
+      CHECK(labels.estimate.seconds <= by_shares.estimate.seconds * (1 + 1e-9));
+      CHECK(labels.estimate.bytes <= *asked.request.pins.memory);
+      if (share > 1) CHECK(labels.choice.again.empty());
+      if (pipe == 1) {  // stages of a pipeline may also make room by their lengths
+        CHECK(labels.estimate.seconds >= before);
+        CHECK(labels.choice.again.empty() == (share > 1));
+        if (share == 0.7) CHECK(labels.choice.again.size() < 8);
+        before = labels.estimate.seconds;
+      }
+      double peak = 0;
+      const auto simulated = asked.judge(ilp, on, peak);
+      CHECK(ilp.estimate.seconds == Approx(simulated.step_seconds).epsilon(pipe > 1 ? 0.1 : 0.02));
+      CHECK(ilp.estimate.bytes == Approx(peak).epsilon(pipe > 1 ? 0.3 : 0.2));
+      // Where the optimizer's state may lie on the host, that is another way to make room.
+      asked.request.pins.offload.reset();
+      CHECK(fastest(share).estimate.seconds <= labels.estimate.seconds * (1 + 1e-9));
+      asked.request.pins.offload = false;
+    }
+    CHECK_THROWS_WITH(fastest(-0.5), Catch::Contains("no plan fits"));
+  }
+  CHECK_THROWS_WITH(search::parse_pins({{"solver", "dp"}}),
+                    Catch::Contains("solver is labels, ilp, but got \"dp\""));
 }
 
 TEST_CASE("the plan found is within 2% of the best of all legal plans by the simulator") {
