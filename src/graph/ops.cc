@@ -296,6 +296,23 @@ bool contains(const std::string_view (&table)[n], std::string_view op) {
 
 }  // namespace
 
+bool is_product(std::string_view op) {
+  static constexpr std::string_view products[] = {"aten::mm",
+                                                  "aten::bmm",
+                                                  "aten::addmm",
+                                                  "aten::baddbmm",
+                                                  "aten::_scaled_mm",
+                                                  "aten::convolution",
+                                                  "aten::convolution_backward",
+                                                  "aten::convolution_overrideable",
+                                                  "aten::convolution_backward_overrideable",
+                                                  "perigee::attention",
+                                                  "perigee::attention_backward",
+                                                  "perigee::grouped_mm",
+                                                  "perigee::grouped_outer"};
+  return std::ranges::find(products, op) != std::end(products);
+}
+
 bool is_view(std::string_view op) { return contains(views, op); }
 
 bool is_collective(std::string_view op) { return op.starts_with("comm::"); }

@@ -152,6 +152,10 @@ inline constexpr int64_t kEightBitMultiple = 16;
 // `perigee::reshape` is decided by compile/, which knows strides.
 bool is_view(std::string_view op);
 
+// Returns true for matrix products, convolutions and attention, forward and backward: the ops whose
+// arithmetic is more than some for each element.
+bool is_product(std::string_view op);
+
 // Returns true for comm:: ops.
 bool is_collective(std::string_view op);
 

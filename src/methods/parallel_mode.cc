@@ -42,9 +42,13 @@ class ParallelMode : public Method {
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
         {"order", "list", "the ranks to use, in mesh order; default 0, 1, 2, ..."},
+        {"exact", "boolean",
+         "whether another number of ranks than the sizes multiply to is an error, and not made up "
+         "for by the data axis"},
         {"forbid", "list",
          "what the plan may not come to: `all_gather`, `all_to_all` (of values that ops read), "
-         "`replicated_parameters` (on several ranks)"}};
+         "`replicated_parameters` (on several ranks), `nd_shardings` (tensors split over several "
+         "axes), `replicated_products` (which all ranks compute)"}};
     return fields;
   }
 
@@ -61,7 +65,8 @@ class ParallelMode : public Method {
       }
     }
     mesh::verify(mesh);
-    if (request.world_given) adjust(mesh, request.world);
+    const bool exact = config.fields.value("exact", false);
+    if (request.world_given) adjust(mesh, request.world, exact);
     plan.mesh = std::move(mesh);
     for (const auto& axis : plan.mesh.axes)
       plan.decisions.push_back({"parallel_mode", sentence(axis)});
@@ -78,16 +83,17 @@ class ParallelMode : public Method {
   }
 
  private:
-  static void adjust(mesh::Mesh& mesh, int64_t world) {
+  static void adjust(mesh::Mesh& mesh, int64_t world, bool exact) {
     const auto product = mesh.size();
     if (product == world) return;
     const int data = mesh.find("data");
     const auto why = [&]() -> std::string {
       if (!mesh.order.empty()) return "order fixes the ranks";
+      if (exact) return "the sizes are given";
       if (data < 0) return "there is no data axis to adjust";
       return fmt::format("the other axes multiply to {}", product / mesh.axes[data].size);
     };
-    if (!mesh.order.empty() || data < 0 || (world * mesh.axes[data].size) % product != 0) {
+    if (!mesh.order.empty() || exact || data < 0 || (world * mesh.axes[data].size) % product != 0) {
       fail("parallel_mode",
            "axes must multiply to the {} ranks of this run, but they multiply to {} and {}: change "
            "a size, or run {} ranks (--nproc, cluster.ranks)",

@@ -275,6 +275,19 @@ void verify_forbidden(const Plan& plan, const graph::Graph& graph) {
     fail("plan", "forbidden has {}, but got \"{}\"{}", fmt::join(known, ", "), name,
          did_you_mean(name, known));
   }
+  if (std::count(plan.forbidden.begin(), plan.forbidden.end(), "nd_shardings")) {
+    for (const auto& [name, placements] : plan.placements) {
+      int axes = 0;
+      for (size_t a = 0; a < placements.size(); ++a) {
+        axes += placements[a].is_shard() && plan.mesh.axes[a].size > 1;
+      }
+      if (axes < 2) continue;
+      fail("plan",
+           "no tensor may be split over several axes (nd_shardings is forbidden), but {} is placed "
+           "as \"{}\"",
+           name, mesh::to_string(placements));
+    }
+  }
   if (!std::count(plan.forbidden.begin(), plan.forbidden.end(), "replicated_parameters")) return;
   const auto stages = plan.pipeline.cuts() ? plan.mesh.size_of(plan.pipeline.axis) : 1;
   if (plan.mesh.size() == stages) return;
@@ -302,7 +315,8 @@ void verify_forbidden(const Plan& plan, const graph::Graph& graph) {
 }  // namespace
 
 std::vector<std::string> forbiddable() {
-  return {"all_gather", "all_to_all", "replicated_parameters"};
+  return {"all_gather", "all_to_all", "nd_shardings", "replicated_parameters",
+          "replicated_products"};
 }
 
 void verify(const Plan& plan, const graph::Graph& graph) {

@@ -162,8 +162,9 @@ struct Prediction {
 
 // "all_gather", "all_to_all": a value of which each rank has a piece is not made whole, or cut
 // along another dim, to be read (what units store is gathered all the same, and attention over a
-// split sequence and experts have exchanges of their own). "replicated_parameters": no parameter
-// is stored whole on several ranks of a stage.
+// split sequence and experts have exchanges of their own). "nd_shardings": no tensor is split over
+// several axes. "replicated_products": the ranks of a stage do not all compute the same product.
+// "replicated_parameters": no parameter is stored whole on several ranks of a stage.
 std::vector<std::string> forbiddable();
 
 struct Plan {

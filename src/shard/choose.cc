@@ -89,6 +89,13 @@ class Chooser {
       const auto goal = wanted(situation_.goals[r]);
       if (goal && !in_operands(*goal)) add_cut(goal);
     }
+    if ((situation_.share_over >> axis & 1) != 0) {
+      for (const auto& dims : pattern_.operands) {
+        for (int dim : dims) {
+          if (dim >= 0) add_cut(Cut{dim});
+        }
+      }
+    }
     for (size_t g = 0; g < pattern_.linear.size(); ++g) {
       for (int i : pattern_.linear[g]) {
         const auto& p = situation_.operands[i][axis];
@@ -206,6 +213,8 @@ class Chooser {
       }
     }
     if (!runs_divide(call_, choice, mesh_) || !fits_crossings(choice, picked)) return {};
+    if (situation_.one_axis && splits_twice(choice)) return {};
+    if (situation_.share_over != 0 && !shares(choice)) return {};
     choice.cost = cost_of(choice) + exchanged(choice, picked);
     return choice;
   }
@@ -276,6 +285,29 @@ class Chooser {
       }
     }
     return cost;
+  }
+
+  // Whether a tensor is split over several axes.
+  bool splits_twice(const Choice& choice) const {
+    const auto twice = [&](const Placements& placements) {
+      int count = 0;
+      for (int a = 0; a < axes_; ++a) count += placements[a].is_shard() && mesh_.axes[a].size > 1;
+      return count > 1;
+    };
+    return std::ranges::any_of(choice.operands, twice) ||
+           std::ranges::any_of(choice.results, twice);
+  }
+
+  // Whether one of the axes splits the work.
+  bool shares(const Choice& choice) const {
+    for (int a = 0; a < axes_; ++a) {
+      if ((situation_.share_over >> a & 1) == 0) continue;
+      const auto cut = [&](const Placements& placements) { return !placements[a].is_replicate(); };
+      if (std::ranges::any_of(choice.operands, cut) || std::ranges::any_of(choice.results, cut)) {
+        return true;
+      }
+    }
+    return false;
   }
 
   double cost_of(const Choice& choice) const {

@@ -25,8 +25,10 @@ struct Situation {
   std::vector<uint64_t> free_on;  // per result, bits: axes on which it may stay Partial at no cost
   std::vector<const mesh::Placements*> pins;  // per result: where the plan wants it, or nullptr
   std::vector<const mesh::Placements*>
-      goals;  // per result: where its parameter lies whose gradient
-              // it is, or nullptr; Partial is as good as replicated
+      goals;                // per result: where its parameter lies whose gradient
+                            // it is, or nullptr; Partial is as good as replicated
+  bool one_axis = false;    // no tensor may be split over several axes
+  uint64_t share_over = 0;  // bits: axes of which one at least must split the work; 0: none must
 };
 
 // Returns where a result that comes as `placements` lies by a pin: there too where the pin is open.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <unordered_map>
 
@@ -108,6 +109,7 @@ class Propagation {
         sites_(sites),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden) {
     pin();
+    forbid();
   }
 
   // Pins on the axis whatever comes to lie elsewhere than `wanted` says; returns those pins.
@@ -158,6 +160,21 @@ class Propagation {
       if (found == plan_.placements.end()) continue;
       pins_[v] = &found->second;
       pin_numbers_[v] = number_of(found->second);
+    }
+  }
+
+  void forbid() {
+    const auto forbids = [&](const char* what) {
+      return std::ranges::count(plan_.forbidden, what) > 0;
+    };
+    one_axis_ = forbids("nd_shardings");
+    if (!forbids("replicated_products")) return;
+    const auto copies = mesh::split_axes(plan_.copy_axes);
+    for (size_t a = 0; a < plan_.mesh.axes.size(); ++a) {
+      const auto& axis = plan_.mesh.axes[a];
+      const bool splits =
+          axis.name != plan_.pipeline.axis && std::ranges::count(copies, axis.name) == 0;
+      if (splits && axis.size > 1) share_over_ |= uint64_t{1} << a;
     }
   }
 
@@ -308,8 +325,11 @@ class Propagation {
       situation.goals.push_back(owner >= 0 ? &sharding_.values[owner] : nullptr);
     }
     const auto& pattern = sites_.at(n).pattern;
-    if (pattern) {
-      auto choice = choose(call, *pattern, situation, plan_.mesh, redistributor_);
+    situation.one_axis = one_axis_;
+    if (graph::is_product(node.op)) situation.share_over = share_over_;
+    if (pattern || situation.share_over != 0) {
+      Choice choice{.cost = std::numeric_limits<double>::infinity()};
+      if (pattern) choice = choose(call, *pattern, situation, plan_.mesh, redistributor_);
       if (!std::isfinite(choice.cost)) {
         fail("shard", "{} in scope \"{}\" cannot be run as its operands and pins lie{}", node.op,
              node.scope,
@@ -349,7 +369,9 @@ class Propagation {
   std::vector<size_t> waiting_of_;              // per axis
   std::vector<std::vector<Version>> versions_;  // per value: where it lies besides
   std::vector<bool> is_parameter_;              // per value
-  std::vector<int> goals_;  // per value: the parameter whose gradient it is, or -1
+  std::vector<int> goals_;   // per value: the parameter whose gradient it is, or -1
+  bool one_axis_ = false;    // Situation's
+  uint64_t share_over_ = 0;  // of products
   Numbering placements_;
   std::vector<int> placement_of_;  // per value
   std::unordered_map<std::string, Choice> choices_;

@@ -1,8 +1,10 @@
 #include "shard/partition.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "graph/ops.h"
 #include "tests/shard/support.h"
 
 namespace perigee::shard {
@@ -55,6 +57,53 @@ TEST_CASE("a plan that forbids gathering finds another way, or says where there 
   CHECK_THAT(all(), !Catch::Contains("all_to_all") && Catch::Contains("all_gather"));
   plan.forbidden = {"all_gather", "all_to_all"};
   CHECK_THROWS_WITH(all(), Catch::Contains("where all_gather, all_to_all is forbidden"));
+}
+
+TEST_CASE("where tensors may not be split over several axes, each is split over one") {
+  const auto g = mlp();
+  auto plan = plan_for(g, "tensor=2,data=2",
+                       {{"fc1.weight", "S1,R"}, {"fc1.bias", "S0,R"}, {"fc2.weight", "S0,R"}});
+  const auto twice = [&] {
+    const auto sharding = propagate(g, plan);
+    int64_t count = 0;
+    const auto look = [&](const mesh::Placements& p) {
+      count += p[0].is_shard() && p[1].is_shard();
+    };
+    for (const auto& placements : sharding.values) look(placements);
+    for (const auto& operands : sharding.operands) std::ranges::for_each(operands, look);
+    for (const auto& results : sharding.results) std::ranges::for_each(results, look);
+    return count;
+  };
+  CHECK(twice() > 0);
+  plan.forbidden = {"nd_shardings"};
+  CHECK(twice() == 0);
+  CHECK_NOTHROW(local_graph(g, plan, 3));
+  plan.placements["fc1/relu.0"] = mesh::parse_placements("S1,S0");
+  CHECK_THROWS_WITH(plan::verify(plan, g),
+                    Catch::Contains("(nd_shardings is forbidden), but fc1/relu.0 is placed as"));
+}
+
+TEST_CASE("where all ranks may not compute the same product, each is shared out") {
+  const auto g = mlp();
+  auto plan = plan_for(g, "tensor=2");
+  const auto repeated = [&] {
+    const auto sharding = propagate(g, plan);
+    int64_t count = 0;
+    for (size_t n = 0; n < g.nodes.size(); ++n) {
+      const auto whole = [](const mesh::Placements& p) { return p[0].is_replicate(); };
+      count += graph::is_product(g.nodes[n].op) &&
+               std::ranges::all_of(sharding.operands[n], whole) &&
+               std::ranges::all_of(sharding.results[n], whole);
+    }
+    return count;
+  };
+  CHECK(repeated() > 0);
+  plan.forbidden = {"replicated_products"};
+  CHECK(repeated() == 0);
+  CHECK_NOTHROW(local_graph(g, plan, 1));
+  plan = plan_for(g, "tensor=64");  // no dim has so many
+  plan.forbidden = {"replicated_products"};
+  CHECK_THROWS_WITH(repeated(), Catch::Contains("where replicated_products is forbidden"));
 }
 
 TEST_CASE("a bias inside a product with its inner dim sharded is added once") {
