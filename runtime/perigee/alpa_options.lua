@@ -6,6 +6,19 @@ local function check_ranks(value)
   end
 end
 
+-- Of the train step: 0 is its state, those behind it are the model's inputs.
+local function check_arguments(value)
+  local seen = {}
+  if #value == 0 then return "names one argument at least" end
+  for _, argument in ipairs(value) do
+    if type(argument) ~= "number" or argument ~= math.floor(argument) or seen[argument] then
+      return "is a list of different arguments"
+    end
+    if argument < 1 then return "lists arguments behind the state, which is argument 0" end
+    seen[argument] = true
+  end
+end
+
 -- { ["head.weight"] = { tensor = "S0" } }
 local function check_places(value)
   for pattern, axes in pairs(value) do
@@ -43,8 +56,7 @@ local pipeshard = {
   { "stage_option", "string|table", nil, one_of = { "auto", "uniform" }, with = "build" },
   { "devices", "list", nil, check = check_ranks, with = "build" },
   { "pipeline_schedule", "string", "1f1b", with = "build",
-    one_of = { "1f1b", "gpipe", "inference", "1f1b_overlap_friendly" },
-    but = { inference = { missing = "perigee evaluate runs the forward pass of a checkpoint" } } },
+    one_of = { "1f1b", "gpipe", "inference", "1f1b_overlap_friendly" } },
   { "default_auto_sharding_option", "table", nil, with = "build" },
   { "stage_input_shardings", "list", nil, check = check_inputs, with = "build" },
   { "manual_sharding_option", "table", nil, check = check_places, with = "build" },
@@ -121,16 +133,14 @@ local sharding = {
   { "enable_auto_sharding", "boolean", true, with = "build" },
   { "force_data_parallel", "boolean", false, with = "build" },
   { "force_batch_dim_to_mesh_dim", "integer", nil, with = "build",
-    check = function(v) if v ~= 0 then return "must be 0, the axis data (others are not available yet)" end end },
+    check = function(v) if v ~= 0 and v ~= 1 then return "is 0 or 1, a dim of the logical mesh" end end },
   { "force_zero_stage_3", "boolean", false, with = "build" },
   { "prefer_reduce_scatter", "boolean", nil, with = "build: the default is true with stages, else false" },
   { "allow_all_gather", "boolean", true, with = "build" },
   { "allow_all_to_all", "boolean", true, with = "build" },
   { "allow_replicated_parameters", "boolean", true, with = "build" },
-  { "allow_mixed_mesh_shape", "boolean", nil, with = "propagation, which tries tensors split over several axes",
-    but = { ["false"] = { missing = "tensors may always be split over several axes" } } },
-  { "allow_recompute_heavy_op", "boolean", nil, with = "propagation, which tries products that all ranks repeat",
-    but = { ["false"] = { missing = "a product whose operands lie whole is computed on all ranks" } } },
+  { "allow_mixed_mesh_shape", "boolean", nil, with = "build" },
+  { "allow_recompute_heavy_op", "boolean", nil, with = "build" },
   { "force_simple_heuristic", "string", "", no_effect = "the search stays exact" },
   { "all_reduce_threshold", "integer", nil, least = 1, sets = function(draft, bytes)
     draft:use("grad_comm", { bucket_mb = bytes / 2 ^ 20 })
@@ -187,7 +197,11 @@ local init_rules = {
 local parallelize = {
   { "static_argnums", "any", "auto", no_effect = "shapes are static" },
   { "donate_argnums", "any", "auto", no_effect = "buffers are used again as soon as nothing reads them" },
-  { "batch_argnums", "list", { 1 }, of = "integer", missing = "data is bound to the model's inputs by name" },
+  { "batch_argnums", "list", { 1 }, check = check_arguments, sets = function(draft, arguments)
+    local places = {}
+    for i, argument in ipairs(arguments) do places[i] = tostring(argument - 1) end
+    draft:job("data.batched", places)
+  end },
 }
 
 local marks = { { "scopes", "list", nil, of = "string", with = "build" } }

@@ -4,8 +4,6 @@ local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local saved = require "perigee.strategy"
 
-local by_whole_layers = "the search splits layers as a whole, and knows no choices of single ops"
-
 local function names_of(text)
   local names = {}
   for name in text:gmatch("[^,%s]+") do names[#names + 1] = name end
@@ -62,8 +60,8 @@ local config = {
   { "parallel_profile", "boolean", true, sets = "job.profile.parallel" },
   { "re_profile", "boolean", false, sets = "job.profile.again" },
   { "topk", "integer", 20, least = 1, with = "finish" },
-  { "solver", "string", "dp", one_of = { "dp", "ilp" }, with = "finish: the search is exact by its model",
-    but = { ilp = { missing = by_whole_layers } } },
+  { "solver", "string", "dp", one_of = { "dp", "ilp" },
+    sets = function(draft) draft:pin("solver", "ilp") end },
   { "nproc", "integer", 1, least = 1, with = "nothing: the answer does not depend on how many processes search" },
   { "load_plan_path", "string", "", with = "finish" },
   { "save_plan_path", "string", "", with = "finish" },
@@ -221,6 +219,15 @@ local function tell(candidate, estimate)
     candidate.seconds, estimate.seconds, estimate.peak_bytes / 2 ^ 30))
 end
 
+-- Returns how many stages a saved strategy, or a plan, has.
+local function stages_of(plan)
+  local axes = plan.format and plan.mesh.axes or candidates.fields_of(plan, "parallel_mode") or {}
+  for _, axis in ipairs(axes) do
+    if (axis.name or axis[1]) == "pipe" then return axis.size or axis[2] end
+  end
+  return 1
+end
+
 local function finish(draft, strategy)
   local asked = draft.given.AutoDistConfig or {}
   local o = {}
@@ -232,6 +239,10 @@ local function finish(draft, strategy)
     strategy.methods = function()
       local plan, why = saved.load(o.load_plan_path)
       if not plan then error("[autodist] load_plan_path: " .. why, 0) end
+      if o.pipeline_nstages ~= "auto" and o.pipeline_nstages ~= stages_of(plan) then
+        error(string.format("[autodist] load_plan_path: the plan has %d stages, but pipeline_nstages is %d",
+          stages_of(plan), o.pipeline_nstages), 0)
+      end
       return plan
     end
     return strategy

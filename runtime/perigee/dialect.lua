@@ -45,7 +45,7 @@
 --   trials       options of perigee.solver.search, by which it is then searched
 --   later        function(methods, graph), which changes them when the model is known
 --   events       functions that observe the training, { step = function(report) end }
---   ranks        which ranks the mesh has, in its order; forbid: what the plan may not come to
+--   ranks        which ranks the mesh has, in its order; forbid: what the plan may not come to; exact: parallel_mode's
 --   given        what the user gave, by section; order: the axes of the mesh
 --
 -- `new` returns the module: a function per section, which takes a table and returns a strategy; `make`, that of the
@@ -215,6 +215,26 @@ local function check_verdict(row, value, fail, warnings)
   end
 end
 
+-- Checks one option of a table that stands within another option's value. Returns its row; warns where that has no
+-- effect.
+function M.check(draft, name, options, key, value)
+  local section, warnings = { name = name, options = options }, {}
+  check_name(section, key, M.fail)
+  local row = row_of(section, key)
+  check_type(row, value, M.fail)
+  check_limits(row, value, M.fail)
+  check_verdict(row, value, M.fail, warnings)
+  for _, warning in ipairs(warnings) do draft:warn("[%s] %s", draft.origin.dialect, warning) end
+  return row
+end
+
+-- Raises what the first of the rules says that does not hold between the options of such a table.
+function M.check_rules(rules, options)
+  for _, rule in ipairs(rules) do
+    if rule[1](options, {}) then M.fail((rule[3]:gsub("%%s", function() return show(options[rule[2]]) end))) end
+  end
+end
+
 -- Adds what the environment says of options that were not given; `from` says so in errors.
 local function with_environment(section, given, from)
   local variables = host.environment(section.environment)
@@ -353,7 +373,7 @@ local function methods_of(draft)
   for _, name in ipairs(draft.order) do
     if draft:size(name) > 1 or name == "data" then axes[#axes + 1] = { name, draft:size(name) } end
   end
-  axes.order, axes.forbid = draft.ranks, draft.forbid
+  axes.order, axes.forbid, axes.exact = draft.ranks, draft.forbid, draft.exact
   if not draft.search then list[1] = { "parallel_mode", axes } end
   for _, name in ipairs(draft.names) do
     list[#list + 1] = M.is_empty(draft.uses[name]) and { name } or { name, draft.uses[name] }

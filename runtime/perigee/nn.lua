@@ -1,5 +1,6 @@
 -- perigee.nn: layers for models written in Lua (runtime/README.md section 11), over perigee.torch.
 -- Shapes, defaults and first values are those of torch.nn.
+local host = require "perigee.host"
 local torch = require "perigee.torch"
 
 local nn = {
@@ -21,8 +22,9 @@ local function options(layer, given, defaults)
     names[#names + 1] = name
   end
   for name, value in pairs(given or {}) do
-    torch.check(defaults[name] ~= nil, string.format("nn.%s has the options %s, but got %s", layer,
-                                                     table.concat(names, ", "), tostring(name)))
+    torch.check(defaults[name] ~= nil,
+                string.format("nn.%s has the options %s, but got %s%s", layer, table.concat(names, ", "),
+                              tostring(name), host.suggest(tostring(name), names)))
     torch.check(type(value) == type(defaults[name]) or type(value) == "table",
                 string.format("nn.%s: %s is a %s, but got %s", layer, name, type(defaults[name]),
                               tostring(value)))

@@ -38,6 +38,8 @@ int save(lua_State* L, const Function&) {
   const auto path = beside_script(L, lua_tostring(L, 1));
   const auto value = to_json(L, 2, "the strategy");
   methods::from_json(value, path.string(), State::of(L).methods);  // refuses what load would refuse
+  std::error_code ignored;  // what cannot be made cannot be written
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
   const auto partial = path.string() + ".partial";
   std::ofstream file(partial);
   file << nlohmann::json{{"format", "perigee.strategy/1"}, {"strategy", value}}.dump(2) << '\n';
@@ -57,6 +59,13 @@ int load(lua_State* L, const Function&) {
   }
   const auto value = nlohmann::json::parse(file, nullptr, false);
   const auto format = value.is_object() ? value.value("format", "") : "";
+  if (format.empty() && value.is_object() && value.contains("desc")) {
+    fail("strategy",
+         "{} is a plan of nnScaler's, which cannot be tied to a graph: it numbers ops as its "
+         "process "
+         "counted them, and has no hash of the graph. Search again, and save that plan",
+         path.string());
+  }
   if (format != "perigee.strategy/1" && format != "perigee.plan/1") {
     fail("strategy", "{} must hold \"format\": \"perigee.strategy/1\" or a plan, but it does not",
          path.string());

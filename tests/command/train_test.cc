@@ -101,7 +101,14 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 4 --strategy alpa_stages",
                                  "--nproc 2 --strategy alpa_zero",
                                  "--nproc 2 --set alpa.Zero2Parallel.num_micro_batches=2",
+                                 "--nproc 4 --set alpa.ShardParallel.devices=[2,2] --set "
+                                 "alpa.AutoShardingOption.allow_mixed_mesh_shape=false",
+                                 "--nproc 2 --set alpa.ShardParallel.devices=[1,2] --set "
+                                 "alpa.AutoShardingOption.allow_recompute_heavy_op=false",
+                                 "--nproc 4 --set alpa.ShardParallel.devices=[2,2] --set "
+                                 "alpa.AutoShardingOption.force_batch_dim_to_mesh_dim=1",
                                  "--nproc 2 --strategy autodist",
+                                 "--nproc 2 --set autodist.solver=ilp --set autodist.mesh_col=2",
                                  "--nproc 2 --strategy autodist_pipeline",
                                  "--nproc 2 --set autodist.recompute_modules=ROOT",
                                  "--nproc 2 --strategy atorch_fsdp",
@@ -314,6 +321,7 @@ TEST_CASE("the dialects of Alpa and AutoDist stand in a job") {
   const TrainingJob job;
   for (const std::string table :
        {"--set alpa.num_micro_batches=2 --set alpa.UniformStageOption.num_stages=2",
+        "--set alpa.num_micro_batches=2 --set alpa.pipeline_schedule=inference",
         "--set autodist.mesh_col=2 --set autodist.verbose=true"}) {
     const auto more = "--nproc 2 " + table;
     CHECK_THAT(job.good("plan", more + " --explain").out, Contains("written as"));
@@ -444,7 +452,9 @@ TEST_CASE("steps that are forward passes alone have the losses of the weights as
       "s.lua", "return require('perigee.autodist').AutoDistConfig { is_train = false }");
   for (const std::string more :
        {"--set train.forward_only=true --strategy ddp",
-        "--set train.forward_only=true --nproc 2 --strategy fsdp", "--nproc 2 --strategy "}) {
+        "--set train.forward_only=true --nproc 2 --strategy fsdp",
+        "--nproc 2 --set alpa.pipeline_schedule=inference --set alpa.num_micro_batches=2",
+        "--nproc 2 --strategy "}) {
     INFO(more);
     job.good("train", "--overwrite --set train.steps=3 " + more +
                           (more.ends_with(" ") ? strategy : std::string()));

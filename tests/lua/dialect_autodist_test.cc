@@ -26,6 +26,13 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
   CHECK(loaded.error == "");
   loaded.plan["search"] = found.plan["search"];  // nothing was searched
   CHECK(loaded.plan == found.plan);
+  CHECK_THAT(with("load_plan_path = 'plan.json', pipeline_nstages = 3").error,
+             Catch::Contains("the plan has 1 stages, but pipeline_nstages is 3"));
+  CHECK(with("update_freq = 2, save_plan_path = 'plans/of/today/plan.json'").error == "");
+  CHECK(with("load_plan_path = 'plans/of/today/plan.json', pipeline_nstages = 1").error == "");
+  folder.write("theirs.json", R"({"desc": [], "e2e_time": 1.5, "stage_mems": [3]})");
+  CHECK_THAT(with("load_plan_path = 'theirs.json'").error,
+             Catch::Contains("a plan of nnScaler's, which cannot be tied to a graph"));
   CHECK_THAT(with("load_plan_path = 'none.json'").error, Catch::Contains("there is no file"));
   // In a job the same stands as a table.
   const auto job = run_job("[autodist]\nmesh_col = 4\nupdate_freq = 2\n");

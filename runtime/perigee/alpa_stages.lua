@@ -1,0 +1,423 @@
+-- Sharding, layers and stages of perigee.alpa: what its options make of a draft, and of what is found.
+local candidates = require "perigee.candidates"
+local dialect = require "perigee.dialect"
+local methods = require "perigee.methods"
+local rows = require "perigee.alpa_options"
+
+local fail = dialect.fail
+
+local equal_meshes = "all stages have as many devices"
+
+-- Options that a stage has of its own: an AutoShardingOption, or its table. Returns all, these before the others.
+local function sharding_of(draft, own, options)
+  local all = {}
+  for key, value in pairs(options) do all[key] = value end
+  for key, value in pairs(own.origin and own.origin.options.AutoShardingOption or own) do
+    local row = dialect.check(draft, "AutoShardingOption", rows.sharding, key, value)
+    if row.sets then row.sets(draft, value) end
+    all[key] = value
+  end
+  dialect.check_rules(rows.sharding_rules, all)
+  return all
+end
+
+-- Sharding within a stage ---------------------------------------------------------------------------------------
+
+-- What the plan may not come to where an option is false (parallel_mode's forbid).
+local forbidden = {
+  allow_all_gather = "all_gather", allow_all_to_all = "all_to_all", allow_mixed_mesh_shape = "nd_shardings",
+  allow_recompute_heavy_op = "replicated_products", allow_replicated_parameters = "replicated_parameters",
+}
+
+-- `staged`: there are gradients, of several microbatches, as a pipeline has them.
+local function shard(draft, o, staged)
+  local threshold = o.force_zero_stage_3_all_gather_threshold
+  for option, name in pairs(forbidden) do
+    if o[option] == false then
+      draft.forbid = draft.forbid or {}
+      table.insert(draft.forbid, name)
+    end
+  end
+  if o.force_zero_stage_3 or not o.allow_replicated_parameters then
+    draft:use("fsdp", { atorch_size_based_min_num_params = threshold and math.max(1, math.floor(threshold / 4)) })
+  elseif o.prefer_reduce_scatter or (o.prefer_reduce_scatter == nil and staged) then
+    draft:use("zero2")
+  end
+end
+
+-- Returns whether the ranks of a stage may be split over tensor.
+local function may_split(o) return o.enable_auto_sharding and not o.force_data_parallel end
+
+-- `first` and `second`: sizes of the logical mesh, of which the batch is over the first, or over that which the option
+-- says.
+local function fix(draft, first, second, o)
+  local data, tensor = first, second
+  if o.force_batch_dim_to_mesh_dim == 1 then
+    data, tensor = second, first
+    draft.order = { "data", "tensor", "pipe" }  -- the last varies fastest there
+  end
+  draft.exact = true
+  if tensor > 1 and not may_split(o) then
+    fail("a logical mesh of %d x %d splits operators, but the sharding option forbids it", data, tensor)
+  end
+  draft:axis("data", data)
+  if tensor > 1 then
+    draft:axis("tensor", tensor)
+    draft:use("tensor_parallel")
+  end
+end
+
+-- Layers and stages -----------------------------------------------------------------------------------------------
+
+local schedules = { ["1f1b_overlap_friendly"] = "eager_1f1b", inference = "gpipe" }
+
+local function trains(given) return given.PipeshardParallel.pipeline_schedule ~= "inference" end
+
+local function product(shape) return shape[1] * (shape[2] or 1) end
+
+-- Returns the starts of stages of these layers, for layers that begin at marks.
+local function starts_of(ids, boundaries)
+  local starts = {}
+  for i = 2, #ids do starts[#starts + 1] = boundaries[ids[i][1]] end
+  return starts
+end
+
+local function check_ids(ids, count)
+  local next_id = 0
+  for i, stage in ipairs(ids) do
+    if #stage == 0 then fail("item %d of forward_stage_layer_ids is empty", i) end
+    for _, id in ipairs(stage) do
+      if id ~= next_id then
+        fail("forward_stage_layer_ids lists the layers 0, 1, ... in order, but item %d has %s in the place of %d", i,
+          dialect.show(id), next_id)
+      end
+      next_id = next_id + 1
+    end
+  end
+  if count and next_id ~= count then
+    fail("forward_stage_layer_ids covers all %d layers, but it lists %d", count, next_id)
+  end
+  return next_id
+end
+
+local function same_for_all(list, what, count)
+  if not list then return nil end
+  if #list ~= count then fail("%s has one item for each of the %d stages, but got %d", what, count, #list) end
+  for i, item in ipairs(list) do
+    if not dialect.same(item, list[1]) then
+      fail("%s of several kinds are not available yet (%s): item %d is %s, item 1 is %s", what, equal_meshes, i,
+        dialect.show(item), dialect.show(list[1]))
+    end
+  end
+  return list[1]
+end
+
+local function shapes(draft, physical, logical, options)
+  if logical and physical and product(logical) ~= product(physical) then
+    fail("a logical shape has as many devices as the physical one, but got %s and %s", dialect.show(logical),
+      dialect.show(physical))
+  end
+  local shape = logical or physical
+  if shape then fix(draft, shape[1], shape[2] or 1, options) end
+end
+
+local function manual(draft, given, layers, boundaries)
+  local o = given.ManualStageOption
+  local ids = o.forward_stage_layer_ids
+  check_ids(ids, layers)
+  if not boundaries then
+    local count = 0
+    for _, stage in ipairs(ids) do
+      if #stage ~= #ids[1] then draft.cut = ids end
+      count = count + #stage
+    end
+    draft.layers = count
+  end
+  local own = same_for_all(o.submesh_autosharding_option_dicts, "submesh_autosharding_option_dicts", #ids)
+  local options = sharding_of(draft, own or {}, given.AutoShardingOption)
+  shard(draft, options, trains(given))
+  shapes(draft, same_for_all(o.submesh_physical_shapes, "submesh_physical_shapes", #ids),
+    same_for_all(o.submesh_logical_shapes, "submesh_logical_shapes", #ids), options)
+  return #ids, boundaries and starts_of(ids, boundaries)
+end
+
+local function uniform(draft, given, layers, boundaries)
+  local o = given.UniformStageOption
+  local count = o.num_stages or layers
+  if not count then return nil end
+  local options = sharding_of(draft, o.submesh_autosharding_option or {}, given.AutoShardingOption)
+  shard(draft, options, trains(given))
+  shapes(draft, o.submesh_physical_shape, o.submesh_logical_shape, options)
+  if not boundaries then return count end
+  if layers % count ~= 0 then
+    fail("num_stages divides the %d layers that the marks make, but got %d", layers, count)
+  end
+  local starts = {}
+  for i = 1, count - 1 do starts[i] = boundaries[i * layers / count] end
+  return count, starts
+end
+
+local spaces = {
+  all = function() return true end,
+  power_of_two = function(n) return n == 2 ^ math.floor(math.log(n) / math.log(2) + 0.5) end,
+  small_power_of_two = function(n) return n == 1 or n == 2 or n == 4 end,
+}
+
+-- Returns whether a candidate's stages are submeshes that the option lets the search try.
+local function in_space(o, per_node)
+  return function(candidate)
+    local devices, tensor = candidate.tensor * candidate.data, candidate.tensor
+    local view = o.submesh_logical_shape_space
+    if view == "data_parallel_only" and tensor > 1 then return false end
+    if view == "model_parallel_only" and candidate.data > 1 then return false end
+    if view == "single_node_model_parallel" and per_node and tensor > per_node then return false end
+    if view == "same_as_physical" and tensor ~= math.min(devices, per_node or devices) then return false end
+    if o.submesh_physical_shape_space ~= "manual" then
+      return spaces[o.submesh_physical_shape_space](devices)
+    end
+    for _, shape in ipairs(o.manually_specified_submeshes) do
+      if product(shape) == devices then return true end
+    end
+    return false
+  end
+end
+
+local function within(starts, boundaries)
+  if not boundaries or not starts then return true end
+  local known = {}
+  for _, scope in ipairs(boundaries) do known[scope] = true end
+  for _, scope in ipairs(starts) do
+    if not known[scope] then return false end
+  end
+  return true
+end
+
+-- Returns whether no stage has a larger share of the work, over its share of the devices, than the tolerance allows.
+local function balanced(candidate, graph, tolerance)
+  local shares = candidates.shares(candidate, graph)
+  for _, share in ipairs(tolerance and shares or {}) do
+    if share * candidate.pipe > 1 + tolerance then return false end
+  end
+  return true
+end
+
+-- The search, around what is given: `count` microbatches, and fits(candidate, graph).
+local function search(draft, options, count, fits)
+  draft.search = true
+  draft.swapped = options.force_batch_dim_to_mesh_dim == 1
+  if not may_split(options) then draft:pin("tensor", 1) end
+  if draft.forbid then draft:pin("forbid", draft.forbid) end
+  for level, name in ipairs { "zero1", "zero2", "fsdp" } do
+    if draft:uses_method(name) then
+      draft:pin("zero", level)
+      draft:remove(name)
+    end
+  end
+  draft.fits = function(candidate, graph)
+    return (not count or candidate.microbatches == count) and (not fits or fits(candidate, graph))
+  end
+end
+
+-- Returns into how many layers the blocks are shared out of which each keeps its input alone and runs again: a number,
+-- "blocks" (each is one), or nil.
+local function remat(given, by_marks, layers)
+  if by_marks then return given.ManualLayerOption.remat_layer and "blocks" or nil end
+  local o = given.AutoLayerOption
+  if o.remat_mode == "none" then return nil end
+  return o.remat_mode == "coarse_grained_remat" and layers or o.fine_grained_remat_layer_num or "blocks"
+end
+
+local function checkpoint(layers, graph)
+  local row, count = candidates.row_of(graph)
+  if not row then fail("[alpa] layers run again by blocks, but the model has no row of numbered modules") end
+  local group = layers == "blocks" and 1 or math.max(1, math.ceil(count / layers))
+  return { "checkpoint", { row .. ".*", group = group } }
+end
+
+methods.define {
+  name = "alpa_places",
+  doc = "Places parameters on axes of the mesh.",
+  fields = { places = { type = "table", required = true } },
+  apply = function(plan, given)
+    for pattern, axes in pairs(given.places) do
+      for axis, placement in pairs(axes) do
+        local count = plan:place(pattern, axis, placement)
+        plan:note(string.format("%d parameters of %s lie as %s on %s", count, pattern, placement, axis))
+      end
+    end
+  end,
+}
+
+methods.define {
+  name = "alpa_stage_inputs",
+  doc = "Places what stages of a pipeline get from those before them.",
+  fields = { stages = { type = "table", required = true } },
+  apply = function(plan, given)
+    for stage, axes in pairs(given.stages) do
+      for axis, placement in pairs(axes) do
+        local count = plan:place_sent(tonumber(stage), axis, placement)
+        plan:note(string.format("%d inputs of stage %s lie as %s on %s", count, stage, placement, axis))
+      end
+    end
+  end,
+}
+
+-- Returns the use of that method, nil where the list of tables says nothing.
+local function stage_inputs(list)
+  local stages = {}
+  for i, axes in ipairs(list or {}) do
+    if not dialect.is_empty(axes) then stages[tostring(i - 1)] = axes end
+  end
+  return not dialect.is_empty(stages) and { "alpa_stage_inputs", { stages = stages } } or nil
+end
+
+local function manual_layers(draft, given)
+  local boundaries = given.marks.scopes or {}
+  if #boundaries > 0 then return boundaries end
+  local why = "manual layers begin at mark_pipeline_boundary(SCOPE), but nothing is marked"
+  if not draft.alone then fail(why) end
+  draft.unfinished = "[alpa] " .. why
+end
+
+local function pipeshard_strategy(draft, given)
+  local o = given.PipeshardParallel
+  local by_marks = o.layer_option == "manual" or o.layer_option == "ManualLayerOption"
+  local boundaries = nil
+  if by_marks then
+    boundaries = manual_layers(draft, given)
+    if not boundaries then return end
+  end
+  if not by_marks and given.marks.scopes then
+    draft:warn("[alpa] mark_pipeline_boundary has no effect: layer_option is not \"manual\"")
+  end
+  local layers = by_marks and #boundaries + 1 or given.AutoLayerOption.layer_num
+  if not o.layer_option then layers = 2 end
+  if layers == "auto" then layers = nil end
+  draft.ranks = o.devices
+  if o.manual_sharding_option then draft:use("alpa_places", { places = o.manual_sharding_option }) end
+  local schedule = schedules[o.pipeline_schedule] or o.pipeline_schedule
+  draft.remat = remat(given, by_marks, layers)
+  if not trains(given) then
+    if draft.remat then fail('layers run again in the backward pass, but pipeline_schedule = "inference" has none') end
+    draft:job("train.forward_only", true)
+  end
+  local stages, starts
+  if o.stage_option == "ManualStageOption" then
+    stages, starts = manual(draft, given, layers, boundaries)
+  elseif o.stage_option ~= "auto" and o.stage_option ~= "AutoStageOption" then
+    stages, starts = uniform(draft, given, layers, boundaries)
+  end
+  local inputs, eps = o.stage_input_shardings, draft.given.AutoLayerOption and draft.given.AutoLayerOption.eps
+  if stages then
+    draft:axis("pipe", stages)
+    if inputs and #inputs ~= stages then
+      fail("stage_input_shardings has a table for each of the %d stages, but got %d", stages, #inputs)
+    end
+    if stages > 1 then
+      draft:use("pipeline_parallel", { schedule = schedule, starts = starts, tolerance = not starts and eps or nil })
+    end
+    local placed = stage_inputs(inputs)
+    if placed then draft:use(placed[1], placed[2]) end
+    draft:use("gradient_accumulation", { microbatches = o.num_micro_batches })
+    return
+  end
+  shard(draft, given.AutoShardingOption, trains(given))
+  draft:pin("schedule", schedule)
+  if given.AutoStageOption.use_hlo_cost_model then draft:pin("estimated", true) end
+  if draft.remat then draft:pin("checkpoint", false) end
+  local per_node = given.init.devices_per_node or given.init.num_devices_per_node
+  local allowed = in_space(given.AutoStageOption, per_node)
+  draft.more = { stage_inputs(inputs) }
+  draft.layers = layers
+  search(draft, given.AutoShardingOption, o.num_micro_batches, function(candidate, graph)
+    return candidate.pipe <= (layers or candidate.pipe) and allowed(candidate)
+      and within(candidates.starts_of(candidate.strategy), boundaries)
+      and balanced(candidate, graph, given.AutoStageOption.stage_imbalance_tolerance)
+      and balanced(candidate, graph, eps) and (not inputs or candidate.pipe == #inputs)
+  end)
+end
+
+-- The strategy --------------------------------------------------------------------------------------------------------
+
+local heavy = { ["aten::mm"] = true, ["aten::bmm"] = true, ["aten::addmm"] = true, ["aten::baddbmm"] = true,
+  ["aten::convolution"] = true, ["perigee::attention"] = true, ["perigee::grouped_mm"] = true }
+
+-- A layer has a product or convolution of its own.
+local function check_layers(count, graph)
+  local most = 0
+  for _, op in ipairs(graph.ops) do
+    if heavy[op.op] and not op.backward then most = most + 1 end
+  end
+  if count > most then
+    fail("[alpa] layer_num is at most the model's %d products and convolutions, but got %d", most, count)
+  end
+end
+
+-- Returns where stages of unequal numbers of automatic layers begin: layers are equal shares of the row of blocks.
+local function starts_by_layers(draft, graph)
+  local row, count = candidates.row_of(graph)
+  if not row or count < draft.layers then
+    fail("[alpa] forward_stage_layer_ids has %d layers, but the model has %s", draft.layers,
+      row and string.format("%d blocks, %s.0 and others", count, row) or "no row of numbered modules")
+  end
+  local boundaries = {}
+  for layer = 1, draft.layers - 1 do
+    boundaries[layer] = string.format("%s.%d", row, math.floor(layer * count / draft.layers))
+  end
+  return starts_of(draft.cut, boundaries)
+end
+
+-- Returns the methods of a fixed plan, with what takes the model to know.
+local function completed(draft, fixed, graph)
+  if draft.layers then check_layers(draft.layers, graph) end
+  local list = {}
+  for i, use in ipairs(fixed) do
+    list[i] = use
+    if draft.cut and use[1] == "pipeline_parallel" then
+      list[i] = { use[1], { schedule = use[2].schedule, starts = starts_by_layers(draft, graph) } }
+    end
+  end
+  if draft.remat then list[#list + 1] = checkpoint(draft.remat, graph) end
+  return list
+end
+
+-- Has the batch's axis vary fastest.
+local function data_first(axes)
+  for i, axis in ipairs(axes) do
+    if axis[1] == "data" then table.insert(axes, 1, table.remove(axes, i)) return end
+  end
+end
+
+local function finish(draft, strategy)
+  if draft.unfinished then return strategy end
+  if draft.fits then
+    strategy.methods = function(_, graph)
+      if draft.layers then check_layers(draft.layers, graph) end
+      local pins = { methods = candidates.methods_of(draft) }
+      for name, value in pairs(draft.pins) do pins[name] = value end
+      if draft.remat then pins.methods[#pins.methods + 1] = checkpoint(draft.remat, graph) end
+      local found, why = candidates.best(pins, 400, function(candidate) return draft.fits(candidate, graph) end)
+      if not found then error("[alpa] " .. why, 0) end
+      local axes = candidates.fields_of(found, "parallel_mode")
+      if draft.swapped then data_first(axes) end
+      axes.order = draft.ranks
+      for _, use in ipairs(draft.more or {}) do found[#found + 1] = use end
+      return found
+    end
+  elseif draft.remat or draft.cut then
+    local fixed = strategy.methods
+    strategy.methods = function(_, graph) return completed(draft, fixed, graph) end
+  end
+  return strategy
+end
+
+return {
+  shard = shard,
+  fix = fix,
+  may_split = may_split,
+  product = product,
+  search = search,
+  manual_layers = manual_layers,
+  pipeshard = pipeshard_strategy,
+  finish = finish,
+}
