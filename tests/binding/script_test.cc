@@ -94,8 +94,9 @@ TEST_CASE("mistakes with modules are errors at the script's line") {
                       "nn.ModuleList"));
   CHECK_THAT(in_init("self.l = nn.Linear(2)"),
              Contains(":4: [model] nn.Linear: outputs is a whole number from 1 on, but got nil"));
-  CHECK_THAT(in_init("self.l = nn.Linear(2, 2, { bais = false })"),
-             Contains(":4: [model] nn.Linear has the options bias, but got bais, did you mean \"bias\"?"));
+  CHECK_THAT(
+      in_init("self.l = nn.Linear(2, 2, { bais = false })"),
+      Contains(":4: [model] nn.Linear has the options bias, but got bais, did you mean \"bias\"?"));
   CHECK_THAT(in_init("self.l = nn.Liner(2, 2)"),
              Contains(":4: perigee.nn has no field \"Liner\", did you mean \"Linear\"?"));
   CHECK_THAT(in_init("self.l = nn.Parameter(3)"),
