@@ -84,6 +84,14 @@ if(TARGET tests_capture)
   add_dependencies(tests_capture plugin_model)
 endif()
 
+# A sampler's library (data.sampler), as a user builds one.
+add_library(plugin_sampler MODULE tests/train/plugin_sampler.cc)
+foreach(tests tests_train tests_command)
+  if(TARGET ${tests})
+    add_dependencies(${tests} plugin_sampler)
+  endif()
+endforeach()
+
 # Trains the SentencePiece model of the tokenizer's test, in a process of its own (CMakeLists.txt says why).
 find_library(sentencepiece_train sentencepiece_train NO_CACHE)
 if(TARGET tests_train AND sentencepiece_train)

@@ -1,5 +1,7 @@
 #include "tests/support/torch_test.h"
 // Torch first.
+#include <cstdlib>
+#include <filesystem>
 #include <set>
 
 #include "tests/train/support.h"
@@ -152,6 +154,38 @@ TEST_CASE("a job's sampler orders its samples") {
   folder.add("empty.so", "no library");
   CHECK_THAT(error_of([&] { order("sampler = \"empty.so\""); }),
              Catch::Contains("data.sampler must be a library"));
+}
+
+TEST_CASE("a library orders samples, of any range and in every epoch") {
+  Folder folder;
+  folder.add("a.txt", "abcdefghijklm");  // windows 0, 1, 2 of 4 + 1 tokens
+  const char* build = std::getenv("PERIGEE_BUILD");
+  const auto library = std::filesystem::absolute(build ? build : "build").string() + "/lib";
+  const auto open = [&](const std::string& name, int seed) {
+    const auto data = fmt::format(
+        "text = [\"*.txt\"]\nsequence = 4\nvalidation = 0\nsampler = \"{}{}.so\"\n[batch]\nglobal "
+        "= 3",
+        library, name);
+    auto job = job_of(folder, data);
+    job.seed = seed;
+    return open_data(job);
+  };
+  const auto data = open("plugin_sampler", 7);
+  CHECK(is_independent_of_ranges(*data.training, 3));
+  const std::vector<std::vector<int64_t>> epochs = {{2, 1, 0}, {1, 0, 2}, {0, 2, 1}, {2, 1, 0}};
+  for (int64_t step = 1; step <= 4; ++step) {
+    const auto tokens = data.training->at(step, {0, 3}).at("tokens");
+    for (int64_t i = 0; i < 3; ++i) {
+      CHECK((list(tokens[i])[0] - 'a') / 4 == epochs[static_cast<size_t>(step - 1)][i]);
+    }
+  }
+  CHECK_THAT(error_of([&] {
+               open("plugin_sampler", 1000).training->at(2, {0, 1});
+             }),
+             Catch::Contains("libplugin_sampler.so must give sample 3 a place below 3, but got 3"));
+  CHECK_THAT(error_of([&] { open("perigee_core", 7); }),
+             Catch::Contains("exports int64_t perigee_sampler(int64_t sample, int64_t count, "
+                             "uint64_t seed), but"));
 }
 
 TEST_CASE("bytes of text are tokens, and labels are one later, over all files") {
