@@ -4,14 +4,16 @@
 local dialect = require "perigee.dialect"
 local methods = require "perigee.methods"
 
-local beside = "a collective runs beside the product that does not need it; grad_comm { overlap = false } has all wait"
-
--- Which products are cut beside their collectives.
+-- Which collectives go beside whole products, and which products are cut beside theirs.
 local function sliced(draft, _, options)
-  local kinds, whole = {}, {}
+  local kinds, whole, bulk = {}, {}, {}
+  if options.tp_comm_bulk_wgrad then bulk[#bulk + 1] = "gathers" end
+  if options.tp_comm_bulk_dgrad then bulk[#bulk + 1] = "sums" end
+  if #bulk < 2 then draft:use("overlap", { bulk = bulk }) end
   if options.tp_comm_overlap_ag then kinds[#kinds + 1] = "gathers" end
   if options.tp_comm_overlap_rs then kinds[#kinds + 1] = "sums" end
   if options.tp_comm_overlap_rs_dgrad then kinds[#kinds + 1] = "gradient_sums" end
+  if #kinds == 0 then return end
   draft:use("overlap", { slices = 2 })
   if #kinds < 3 then draft:use("overlap", { sliced = kinds }) end
   if options.tp_comm_overlap_disable_qkv then whole = { "**.attn.qkv", "**.attn.q" } end
@@ -153,8 +155,8 @@ local model_parallel = {
   { "async_tensor_model_parallel_allreduce", "boolean", false, no_effect = "overlap is always planned" },
   { "use_te_rng_tracker", "boolean", false, no_effect = "random ops carry seeds of their own" },
   { "tp_comm_overlap", "boolean", false, sets = sliced },
-  { "tp_comm_bulk_wgrad", "boolean", true, no_effect = beside },
-  { "tp_comm_bulk_dgrad", "boolean", true, no_effect = beside },
+  { "tp_comm_bulk_wgrad", "boolean", true, with = "tp_comm_overlap" },
+  { "tp_comm_bulk_dgrad", "boolean", true, with = "tp_comm_overlap" },
   { "tp_comm_overlap_ag", "boolean", true, with = "tp_comm_overlap" },
   { "tp_comm_overlap_rs", "boolean", true, with = "tp_comm_overlap" },
   { "tp_comm_overlap_rs_dgrad", "boolean", false, with = "tp_comm_overlap" },
@@ -172,9 +174,10 @@ local model_parallel = {
     no_effect = "ranks meet in one rendezvous" },
   { "overlap_moe_expert_parallel_comm", "boolean", false, sets = "overlap.experts" },
   { "delay_wgrad_compute", "boolean", false, sets = function(draft, _, options)
-    if options.pipeline_model_parallel_size > 1 then draft:use("pipeline_parallel", { schedule = "zb1p" }) end
+    local virtual = options.virtual_pipeline_model_parallel_size
+    draft:use("pipeline_parallel", { schedule = virtual == 2 and "zbv" or "zb1p" })
   end },
-  { "pipeline_dtype", "dtype", nil, with = "a rule: stages send what they compute in" },
+  { "pipeline_dtype", "dtype", nil, with = "build" },
   { "variable_seq_lengths", "boolean", false,
     refused = "a graph's shapes are fixed: pad, or train a job for each length" },
   { "overlap_p2p_comm", "boolean", false, sets = "overlap.receives" },
@@ -198,8 +201,8 @@ local model_parallel = {
   { "barrier_with_L1_time", "boolean", true, with = "training, whose timers have no barrier; perigee profile has" },
 }
 
--- What stages send to each other has the dtype that they compute in.
-local function wire_dtype(o)
+-- The dtype in which stages compute, and send, where pipeline_dtype is no other.
+local function computed_dtype(o)
   if o.fp16 then return "fp16" end
   if o.bf16 then return "bf16" end
   return o.params_dtype
@@ -220,10 +223,6 @@ local rules = {
   { function(o) return o.pipeline_model_parallel_size > 1 and not o.pipeline_dtype end, "pipeline_model_parallel_size",
     "pipeline_model_parallel_size = %s needs pipeline_dtype, the dtype of what stages send (as params_dtype), "
       .. "but it is not given" },
-  { function(o) return o.pipeline_model_parallel_size > 1 and o.pipeline_dtype ~= wire_dtype(o)
-      and not o.enable_autocast end, "pipeline_dtype",
-    "pipeline_dtype = %s is not available yet where stages compute in another dtype: give that of fp16, bf16 or "
-      .. "params_dtype" },
   { function(o) return (o.virtual_pipeline_model_parallel_size or 1) > 1 and o.pipeline_model_parallel_size == 1 end,
     "virtual_pipeline_model_parallel_size",
     "virtual_pipeline_model_parallel_size = %s cuts stages, but pipeline_model_parallel_size is 1" },
@@ -246,11 +245,6 @@ local rules = {
     "overlap_moe_expert_parallel_comm needs expert_model_parallel_size above 1, but that is 1" },
   { function(o) return o.tp_comm_overlap and o.tensor_model_parallel_size == 1 end, "tp_comm_overlap",
     "tp_comm_overlap needs tensor_model_parallel_size above 1, but that is 1" },
-  { function(o)
-      return o.tp_comm_overlap and not (o.tp_comm_overlap_ag or o.tp_comm_overlap_rs or o.tp_comm_overlap_rs_dgrad)
-    end, "tp_comm_overlap",
-    "tp_comm_overlap cuts nothing where tp_comm_overlap_ag, tp_comm_overlap_rs and tp_comm_overlap_rs_dgrad are "
-      .. "false" },
   { function(o) return o.expert_model_parallel_size > 1 and o.tensor_model_parallel_size > 1
       and not o.sequence_parallel end, "expert_model_parallel_size",
     "expert_model_parallel_size = %s with tensor_model_parallel_size above 1 needs sequence_parallel" },
@@ -262,8 +256,14 @@ local rules = {
       .. "expert_model_parallel_size a multiple of that" },
   { function(o) return o.delay_wgrad_compute and o.pipeline_model_parallel_size == 1 end, "delay_wgrad_compute",
     "delay_wgrad_compute is not available yet without stages: it needs pipeline_model_parallel_size above 1" },
-  { function(o) return o.delay_wgrad_compute and o.virtual_pipeline_model_parallel_size end, "delay_wgrad_compute",
-    "delay_wgrad_compute is not available yet with virtual_pipeline_model_parallel_size: leave one of them out" },
+  { function(o) return o.delay_wgrad_compute and (o.virtual_pipeline_model_parallel_size or 1) > 2 end,
+    "delay_wgrad_compute",
+    "delay_wgrad_compute is not available yet with virtual_pipeline_model_parallel_size above 2: give 2, or leave one "
+      .. "of them out" },
+  { function(o) return o.delay_wgrad_compute and o.microbatch_group_size_per_vp_stage end,
+    "microbatch_group_size_per_vp_stage",
+    "microbatch_group_size_per_vp_stage = %s is of interleaved stages, but delay_wgrad_compute has another schedule: "
+      .. "leave one of them out" },
   { function(o) return o.defer_embedding_wgrad_compute and o.pipeline_model_parallel_size == 1 end,
     "defer_embedding_wgrad_compute",
     "defer_embedding_wgrad_compute leaves products to the end of a pipeline's step, "
@@ -308,9 +308,6 @@ local optimizer = {
 local optimizer_rules = {
   { function(o) return o.overlap_param_gather and not o.overlap_grad_reduce end, "overlap_param_gather",
     "overlap_param_gather needs overlap_grad_reduce, but that is false" },
-  { function(o) return o.num_distributed_optimizer_instances > 1 end, "num_distributed_optimizer_instances",
-    "num_distributed_optimizer_instances = %s is not available here: a strategy gives the mesh an axis zero, "
-      .. "over which zero1 cuts, beside data" },
 }
 
 local schedule = {
@@ -378,19 +375,30 @@ local function place_context(draft, o)
   if levels[2] > 1 then draft:use("context_parallel", { attention = "ring", load_balance = true }) end
 end
 
+-- Data ranks side by side keep the optimizer's state in parts, as many of them as there are beside the instances.
+local function place_instances(draft, instances)
+  if instances == 1 then return end
+  draft:axis("data", instances)
+  draft.rest = "zero"
+  draft:use("zero1", { axis = "zero" })
+end
+
 local function build(draft, given)
   local o = given.ModelParallelConfig
   observe(draft, o)
   scale_loss(draft, o)
   if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel") end
   place_context(draft, o)
-  if o.pipeline_model_parallel_size > 1 then draft:use("pipeline_parallel") end
+  if o.pipeline_model_parallel_size > 1 then
+    draft:use("pipeline_parallel", { dtype = o.pipeline_dtype ~= computed_dtype(o) and o.pipeline_dtype or nil })
+  end
   place_experts(draft, o)
   if o.fp16 and not draft.given.LossScaler then
     draft:use("half", { init_scale = 2 ^ 32, growth_interval = 1000, min_scale = 1, hysteresis = 2 })
   end
   if draft.given.DistributedOptimizer then
     draft:use("zero1")
+    place_instances(draft, given.DistributedOptimizer.num_distributed_optimizer_instances)
     if given.DistributedOptimizer.grad_reduce_in_fp32 and draft:uses_method("half") then
       draft:use("half", { gradients = "float32" })
     end
@@ -399,7 +407,7 @@ end
 
 return dialect.new {
   name = "megatron",
-  axes = { "tensor", "sequence", "context", "expert", "data", "pipe" },
+  axes = { "tensor", "sequence", "context", "expert", "zero", "data", "pipe" },
   sections = {
     { name = "ModelParallelConfig", options = model_parallel, rules = rules, always = true },
     { name = "DistributedOptimizer", options = optimizer, rules = optimizer_rules },

@@ -317,6 +317,11 @@ void accumulate_products(Draft& draft, TraceSource& traces);
 // Has low gradients that are cast for nothing but to be added to a wide sum added as they are.
 void accumulate_casts(Draft& draft);
 
+// Returns the collectives over `tensor` of the backward pass that are not in Overlap::bulk: which
+// bytes each reads, by event.
+using WholeCollectives = std::map<int32_t, std::pair<int64_t, int64_t>>;
+WholeCollectives find_waited(const Draft& draft, const std::vector<std::string>& bulk);
+
 // Cuts matrix products whose sums are reduced over ranks, or whose rows are gathered, into at most
 // Overlap::slices pieces of rows: one is reduced, or the next gathered, while another is computed.
 // Throws Error naming the method where the step has none.
@@ -349,6 +354,9 @@ void separate_kept(Draft& draft);
 // their results run just before it is needed. Collectives keep their order, so that all ranks start
 // them in one. Those that read parameters stay: gathering them early is a matter of memory.
 void order_collectives(Draft& draft);
+
+// Has these collectives waited for where they start, but for those that are cut since.
+void wait_at_once(Draft& draft, const WholeCollectives& waited);
 
 // Puts the wait for each collective before the first instruction that needs it.
 void insert_waits(Draft& draft);

@@ -264,6 +264,7 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   if (plan.overlap.receives) receive_ahead(draft);
   if (plan.overlap.accumulate) accumulate_products(draft, traces);
   accumulate_casts(draft);
+  const auto waited = find_waited(draft, plan.overlap.bulk);
   slice_products(draft, plan.mesh, plan.overlap, traces);
   offload_activations(draft, plan.offload);
   stage_host_state(draft, plan.offload);
@@ -273,6 +274,7 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
     put_products_beside(draft);
     order_collectives(draft);
   }
+  wait_at_once(draft, waited);
   insert_waits(draft);
   if (stage) {
     draft.order = schedule->orders[stage->index];

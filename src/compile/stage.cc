@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -38,6 +39,7 @@ class Cutting {
       : local_(local),
         old_(local.graph),
         axis_(plan.pipeline.axis),
+        wire_(plan.pipeline.dtype),
         stages_(stage_of_parts(plan)),
         parts_(plan::parts_of(old_, plan.pipeline)),
         shared_(find_shared_gradients(old_, parts_, stages_)),
@@ -250,16 +252,25 @@ class Cutting {
     const auto channel =
         fmt::format("{}:{}>{}/{}>{}", axis_, stages_[maker], stages_[part], maker, part);
     const auto phase = down ? Phase::forward : Phase::backward;
+    const auto add = [&](const char* op, std::vector<std::pair<std::string, graph::Arg>> args,
+                         std::vector<graph::TensorType> results) {
+      part_.push_back(mine(maker) ? maker : part);
+      const auto made =
+          new_.add_node(op, std::move(args), std::move(results), old_.nodes[producer].scope, phase);
+      return made.empty() ? ValueId() : made[0];
+    };
+    const auto type = old_.type(v);
+    auto sent = type;
+    if (wire_ && graph::is_floating(type.dtype)) sent.dtype = *wire_;
+    const bool casts = sent.dtype != type.dtype;
     if (mine(maker)) {
-      new_.add_node("comm::send",
-                    {{"self", value_in(v, maker)}, {"axis", channel}, {"peer", int64_t{1}}}, {},
-                    old_.nodes[producer].scope, phase);
-      part_.push_back(maker);
+      auto value = value_in(v, maker);
+      if (casts) value = add("perigee::cast", {{"self", value}}, {sent});
+      add("comm::send", {{"self", value}, {"axis", channel}, {"peer", int64_t{1}}}, {});
     } else if (mine(part)) {
-      received_[{v.index, part}] =
-          new_.add_node("comm::receive", {{"axis", channel}, {"peer", int64_t{0}}}, {old_.type(v)},
-                        old_.nodes[producer].scope, phase)[0];
-      part_.push_back(part);
+      auto value = add("comm::receive", {{"axis", channel}, {"peer", int64_t{0}}}, {sent});
+      if (casts) value = add("perigee::cast", {{"self", value}}, {type});
+      received_[{v.index, part}] = value;
     }
   }
 
@@ -356,6 +367,7 @@ class Cutting {
   shard::LocalGraph& local_;
   const Graph old_;
   const std::string axis_;
+  const std::optional<graph::DType> wire_;
   const std::vector<int> stages_;  // by part
   const std::vector<int> parts_;   // by old node
   const SharedGradients shared_;

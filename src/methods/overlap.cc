@@ -58,6 +58,11 @@ class Overlap : public Method {
          "scopes (`blocks.*.attn.qkv`) or module types, some of which the model has, whose "
          "products "
          "are not cut; default none"},
+        {"bulk", "list",
+         "which collectives of tensor_parallel's backward pass go beside products that do not need "
+         "them, as a whole: gathers (beside the product of the input's gradient), sums (beside "
+         "that "
+         "of the weight's); the others are waited for at once; default both"},
         {"deferred_head", "any",
          "the weight gradient of the vocabulary head, with pipeline_parallel: true has it computed "
          "behind all else of the last stage, a number that of so many microbatches at most, whose "
@@ -101,23 +106,25 @@ class Overlap : public Method {
              plan.mesh.size_of("tensor"));
       }
     }
+    if (config.fields.contains("bulk")) {
+      overlap.bulk = kinds(config.fields["bulk"], "bulk", plan::Overlap::all_bulk());
+      if (plan.mesh.size_of("tensor") < 2) {
+        fail("overlap",
+             "bulk is of what tensor_parallel sums and gathers: give the mesh an axis tensor of "
+             "several ranks, but it has {}",
+             plan.mesh.size_of("tensor"));
+      }
+    }
     for (const char* field : {"sliced", "whole"}) {
       if (!config.fields.contains(field)) continue;
       if (overlap.slices < 2) {
         fail("overlap", "{} says which products are cut: give slices = 2, but slices is {}", field,
              overlap.slices);
       }
-      const auto names = texts(config.fields[field], name(), field);
       if (field == std::string_view("whole")) {
-        overlap.whole = scopes_of_any(*request.graph, names);
+        overlap.whole = scopes_of_any(*request.graph, texts(config.fields[field], name(), field));
       } else {
-        const auto known = plan::Overlap::all_sliced();
-        for (const auto& kind : names) {
-          if (std::find(known.begin(), known.end(), kind) != known.end()) continue;
-          fail("overlap", "sliced has {}, but got \"{}\"{}", join(known), kind,
-               did_you_mean(kind, known));
-        }
-        overlap.sliced = names;
+        overlap.sliced = kinds(config.fields[field], field, plan::Overlap::all_sliced());
       }
     }
     defer_head(plan, config, *request.graph);
@@ -134,6 +141,11 @@ class Overlap : public Method {
           fmt::format("matrix products ({}) are computed in {} pieces beside what moves their rows",
                       join(overlap.sliced), overlap.slices));
     }
+    if (overlap.bulk != plan::Overlap::all_bulk()) {
+      decided.push_back(fmt::format(
+          "of what tensor_parallel moves in the backward pass {} beside other products",
+          overlap.bulk.empty() ? "nothing goes" : fmt::format("only {} go", join(overlap.bulk))));
+    }
     if (!overlap.deferred.empty()) {
       const auto limit = overlap.deferred_limit;
       decided.push_back(fmt::format(
@@ -148,12 +160,23 @@ class Overlap : public Method {
     if (decided.empty()) {
       fail("overlap",
            "say what is to overlap: accumulate = true, step = true, receives = true, slices = 2, "
-           "deferred_head = true or experts = true, but got none");
+           "bulk = {{}}, deferred_head = true or experts = true, but got none");
     }
     plan.decisions.push_back({"overlap", join(decided)});
   }
 
  private:
+  std::vector<std::string> kinds(const Json& given, const char* field,
+                                 const std::vector<std::string>& known) const {
+    auto names = texts(given, name(), field);
+    for (const auto& kind : names) {
+      if (std::find(known.begin(), known.end(), kind) != known.end()) continue;
+      fail("overlap", "{} has {}, but got \"{}\"{}", field, join(known), kind,
+           did_you_mean(kind, known));
+    }
+    return names;
+  }
+
   static void defer_head(plan::Plan& plan, const Config& config, const graph::Graph& graph) {
     const auto given = config.fields.value("deferred_head", Json(false));
     const bool counts = given.is_number_integer() && given.get<int64_t>() > 0;

@@ -60,6 +60,17 @@ std::vector<Block> blocks_of(const Graph& graph, const std::vector<std::string>&
   return blocks;
 }
 
+// Has a block's work be 1, where all parts can have as many blocks, else the ops of its forward
+// pass.
+void count_ops(const Graph& graph, const std::vector<size_t>& block_of, int64_t parts,
+               std::vector<Block>& blocks) {
+  const bool alike = blocks.size() >= 4 && std::ssize(blocks) % parts == 0;
+  for (auto& block : blocks) block.work = alike ? 1 : 0;
+  for (size_t n = 0; n < graph.nodes.size() && !alike; ++n) {
+    if (graph.nodes[n].phase == graph::Phase::forward) blocks[block_of[n]].work += 1;
+  }
+}
+
 // Cuts the blocks into parts so that the one with the most work has as little as can be; returns
 // the first block of each but the first.
 std::vector<std::string> balanced(const std::vector<Block>& blocks, int64_t parts) {
@@ -200,11 +211,18 @@ class PipelineParallel : public Method {
         {"blocks", "any",
          "scopes or module types between which parts may be cut; default the longest row of "
          "numbered modules (`blocks.*`)"},
+        {"balance", "string",
+         "what parts have alike: work (default), or count, as EPL's automatic pipeline: blocks, "
+         "where "
+         "there are four or more that divide over the parts, else ops"},
         {"tolerance", "number",
          "parts may have so much more than their share of the work (0.5: half as much again) where "
          "fewer bytes are then sent between them"},
         {"group", "integer", "interleaved: microbatches that run together; default one a stage"},
         {"extra", "integer", "1f1b: forwards in flight above what 1f1b has; default 0"},
+        {"dtype", "string",
+         "what stages send is cast to it, and back where it comes: fp16, bf16, float32 or float64; "
+         "default as it is, which alone is what one device computes"},
         {"costs", "list",
          "{forward, input gradient, weight gradient}: their times, for schedules that are found by "
          "a search; default {1, 1, 1}"}};
@@ -229,6 +247,7 @@ class PipelineParallel : public Method {
     pipeline.group = count_of(fields, "group", 0);
     pipeline.extra = count_of(fields, "extra", 0);
     set_costs(pipeline, fields);
+    if (fields.contains("dtype")) pipeline.dtype = wire_dtype(fields["dtype"].get<std::string>());
     if (stages == 1) {
       plan.decisions.push_back({"pipeline_parallel", fmt::format("axis {} has one rank: there is "
                                                                  "one stage",
@@ -237,7 +256,7 @@ class PipelineParallel : public Method {
     }
     const auto parts = stages * pipeline.chunks;
     if (fields.contains("starts")) {
-      for (const char* other : {"blocks", "tolerance"}) {
+      for (const char* other : {"blocks", "balance", "tolerance"}) {
         if (!fields.contains(other)) continue;
         fail("pipeline_parallel", "either starts or {} says where parts begin, but got both",
              other);
@@ -260,10 +279,25 @@ class PipelineParallel : public Method {
          fmt::format("the layers are cut into {} parts for {} stages, at {}; microbatches run "
                      "through them by {}",
                      parts, stages, fmt::join(pipeline.starts, ", "), pipeline.schedule)});
+    if (pipeline.dtype) {
+      plan.decisions.push_back(
+          {"pipeline_parallel",
+           fmt::format("what stages send is {} on its way", graph::name_of(*pipeline.dtype))});
+    }
     plan.pipeline = std::move(pipeline);
   }
 
  private:
+  static graph::DType wire_dtype(const std::string& text) {
+    if (text == "fp16") return graph::DType::float16;
+    if (text == "bf16") return graph::DType::bfloat16;
+    const auto dtype = graph::dtype_of(text);
+    if (!dtype || !graph::is_floating(*dtype) || graph::size_of(*dtype) < 2) {
+      fail("pipeline_parallel", "dtype is fp16, bf16, float32 or float64, but got \"{}\"", text);
+    }
+    return *dtype;
+  }
+
   static int64_t count_of(const Json& fields, const char* field, int64_t otherwise) {
     if (!fields.contains(field)) return otherwise;
     const auto value = fields[field].get<int64_t>();
@@ -311,13 +345,20 @@ class PipelineParallel : public Method {
       patterns = {row};
     }
     std::vector<size_t> block_of;
-    const auto blocks = blocks_of(graph, patterns, block_of);
+    auto blocks = blocks_of(graph, patterns, block_of);
     if (std::ssize(blocks) < stages * chunks) {
       fail("pipeline_parallel",
            "{} stages of {} part{} need as many blocks, but {} has {}: name starts or blocks, or "
            "make the axis smaller",
            stages, chunks, chunks == 1 ? "" : "s",
            patterns.empty() ? "the model" : patterns.front(), blocks.size());
+    }
+    const auto balance = fields.value("balance", std::string("work"));
+    if (balance == "count") {
+      count_ops(graph, block_of, stages * chunks, blocks);
+    } else if (balance != "work") {
+      fail("pipeline_parallel", "balance is work or count, but got \"{}\"{}", balance,
+           did_you_mean(balance, std::vector<std::string>{"work", "count"}));
     }
     if (!fields.contains("tolerance")) return balanced(blocks, stages * chunks);
     const auto tolerance = fields["tolerance"].get<double>();
@@ -331,7 +372,7 @@ class PipelineParallel : public Method {
   static void default_microbatches(plan::Plan& plan, const Request& request, int64_t stages) {
     int64_t data = 1;
     for (const auto& axis : mesh::split_axes(plan.batch_axes)) data *= plan.mesh.size_of(axis);
-    if (request.global_batch % (stages * data) == 0) plan.microbatches = stages;
+    if (request.round || request.global_batch % (stages * data) == 0) plan.microbatches = stages;
   }
 };
 

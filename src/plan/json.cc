@@ -124,9 +124,16 @@ Average parse_average(const Field& field) {
           field.at("states").boolean()};
 }
 
+std::optional<graph::DType> parse_dtype(const Field& field) {
+  if (field.is_null()) return std::nullopt;
+  const auto dtype = graph::dtype_of(field.text());
+  if (!dtype) field.fail_rule("is a dtype such as \"bfloat16\"");
+  return dtype;
+}
+
 Pipeline parse_pipeline(const Field& field) {
-  field.allow(
-      {"axis", "starts", "chunks", "schedule", "group", "extra", "forward", "backward", "weights"});
+  field.allow({"axis", "starts", "chunks", "schedule", "group", "extra", "dtype", "forward",
+               "backward", "weights"});
   Pipeline pipeline;
   pipeline.axis = field.at("axis").text();
   pipeline.starts = field.at("starts").texts();
@@ -134,6 +141,7 @@ Pipeline parse_pipeline(const Field& field) {
   pipeline.schedule = field.at("schedule").text();
   pipeline.group = field.at("group").integer();
   pipeline.extra = field.at("extra").integer();
+  if (field.has("dtype")) pipeline.dtype = parse_dtype(field.at("dtype"));
   pipeline.forward = field.at("forward").number();
   pipeline.backward = field.at("backward").number();
   pipeline.weights = field.at("weights").number();
@@ -147,7 +155,7 @@ Offload parse_offload(const Field& field) {
 }
 
 Overlap parse_overlap(const Field& field) {
-  field.allow({"accumulate", "step", "receives", "slices", "sliced", "whole", "deferred",
+  field.allow({"accumulate", "step", "receives", "slices", "sliced", "whole", "bulk", "deferred",
                "deferred_limit", "experts"});
   Overlap overlap{.accumulate = field.at("accumulate").boolean(),
                   .step = field.at("step").boolean(),
@@ -155,19 +163,13 @@ Overlap parse_overlap(const Field& field) {
                   .slices = field.at("slices").integer()};
   if (field.has("sliced")) overlap.sliced = field.at("sliced").texts();
   if (field.has("whole")) overlap.whole = field.at("whole").texts();
+  if (field.has("bulk")) overlap.bulk = field.at("bulk").texts();
   if (field.has("deferred")) {
     overlap.deferred = field.at("deferred").texts();
     overlap.deferred_limit = field.at("deferred_limit").integer();
   }
   overlap.experts = field.has("experts") && field.at("experts").boolean();
   return overlap;
-}
-
-std::optional<graph::DType> parse_dtype(const Field& field) {
-  if (field.is_null()) return std::nullopt;
-  const auto dtype = graph::dtype_of(field.text());
-  if (!dtype) field.fail_rule("is a dtype such as \"bfloat16\"");
-  return dtype;
 }
 
 // Keys that are missing say nothing new.
@@ -388,6 +390,7 @@ std::string print(const Plan& plan) {
         {"axis", p.axis},         {"starts", p.starts},     {"chunks", p.chunks},
         {"schedule", p.schedule}, {"group", p.group},       {"extra", p.extra},
         {"forward", p.forward},   {"backward", p.backward}, {"weights", p.weights}};
+    if (p.dtype) document["pipeline"]["dtype"] = graph::name_of(*p.dtype);
   }
   if (plan.recompute.kept_microbatches != 0) {
     document["recompute"]["kept_microbatches"] = plan.recompute.kept_microbatches;
@@ -408,6 +411,7 @@ std::string print(const Plan& plan) {
                            {"slices", o.slices}};
     if (o.sliced != Overlap::all_sliced()) document["overlap"]["sliced"] = o.sliced;
     if (!o.whole.empty()) document["overlap"]["whole"] = o.whole;
+    if (o.bulk != Overlap::all_bulk()) document["overlap"]["bulk"] = o.bulk;
     if (!o.deferred.empty() || o.deferred_limit != 0) {
       document["overlap"]["deferred"] = o.deferred;
       document["overlap"]["deferred_limit"] = o.deferred_limit;

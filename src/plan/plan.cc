@@ -375,12 +375,15 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   if (plan.overlap.slices < 1) {
     fail("plan", "overlap.slices is at least 1, but got {}", plan.overlap.slices);
   }
-  for (const auto& kind : plan.overlap.sliced) {
-    const auto all = Overlap::all_sliced();
-    if (std::find(all.begin(), all.end(), kind) == all.end()) {
-      fail("plan", "overlap.sliced has {}, but got \"{}\"", fmt::join(all, ", "), kind);
+  const auto check_kinds = [](const char* field, const std::vector<std::string>& kinds,
+                              const std::vector<std::string>& all) {
+    for (const auto& kind : kinds) {
+      if (std::find(all.begin(), all.end(), kind) != all.end()) continue;
+      fail("plan", "overlap.{} has {}, but got \"{}\"", field, fmt::join(all, ", "), kind);
     }
-  }
+  };
+  check_kinds("sliced", plan.overlap.sliced, Overlap::all_sliced());
+  check_kinds("bulk", plan.overlap.bulk, Overlap::all_bulk());
   verify_units(plan, graph);
   verify_deferred(plan, graph);
   verify(plan.precision, graph);

@@ -80,6 +80,10 @@ struct Overlap {
   int64_t slices = 1;       // a matrix product is cut into so many, beside collectives of its rows
   std::vector<std::string> sliced = all_sliced();  // which are cut
   std::vector<std::string> whole;                  // scopes whose products are not cut
+  // Which collectives over `tensor` of the backward pass go beside products that do not need them,
+  // as a whole: what is gathered for weights' gradients, and sums that the layer in front waits
+  // for.
+  std::vector<std::string> bulk = all_bulk();
 
   bool experts = false;  // what ranks exchange for experts goes while another microbatch computes
   // With a pipeline: what the last stage adds to the gradients of these parameters (their own
@@ -91,6 +95,7 @@ struct Overlap {
   // Products whose rows are gathered; whose sums are reduced, in the forward pass; whose sums are
   // gradients.
   static std::vector<std::string> all_sliced() { return {"gathers", "sums", "gradient_sums"}; }
+  static std::vector<std::string> all_bulk() { return {"gathers", "sums"}; }
   bool operator==(const Overlap&) const = default;
 };
 
@@ -119,6 +124,9 @@ struct Pipeline {
   std::string schedule = "1f1b";    // one of schedule_names()
   int64_t group = 0;  // interleaved: microbatches that run together; 0: as many as stages
   int64_t extra = 0;  // 1f1b: forwards in flight above what 1f1b has
+  // float16, bfloat16, float32 or float64: what stages send is cast to it, and back where it comes.
+  // Nothing: it is sent as it is.
+  std::optional<graph::DType> dtype;
   // Times of a whole stage for one microbatch, for schedules that are found by a search.
   double forward = 1, backward = 1, weights = 1;
 

@@ -48,6 +48,8 @@ TEST_CASE("parts have as little work as can be, or with a tolerance send as litt
   // Of two that send as much, the one whose parts have as many blocks.
   CHECK(starts_of(g, R"({"tolerance": 0.7})") == Starts{"blocks.2"});
   CHECK(starts_of(g, R"({"tolerance": 0.8})") == Starts{"blocks.3"});
+  CHECK(starts_of(g, R"({"balance": "count"})") == Starts{"blocks.2"});
+  CHECK_THROWS_WITH(starts_of(g, R"({"balance": "counts"})"), Contains("did you mean \"count\"?"));
   CHECK_THROWS_WITH(starts_of(g, R"({"tolerance": 0.1})"),
                     Contains("4 blocks cannot be cut into 2 such parts"));
   CHECK_THROWS_WITH(starts_of(g, R"({"tolerance": -1})"), Contains("must be at least 0"));

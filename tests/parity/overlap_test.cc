@@ -92,6 +92,24 @@ bool runs_beside(const Section& section, const std::string& op, const std::strin
   return false;
 }
 
+// Returns how many gathers of the backward pass have a product between their start and their wait.
+int64_t backward_gathers_beside(const Program& program) {
+  int64_t found = 0;
+  for (const auto& section : program.sections) {
+    const auto& list = section.instructions;
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (list[i].op != "comm::all_gather" || list[i].phase != graph::Phase::backward) continue;
+      for (size_t j = i + 1; j < list.size(); ++j) {
+        if (list[j].kind == Instruction::Kind::wait && list[j].event == list[i].event) break;
+        if (list[j].op != "aten::mm") continue;
+        ++found;
+        break;
+      }
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 TEST_CASE("what overlaps trains as one device does") {
@@ -286,6 +304,31 @@ TEST_CASE("weights' gradients run beside the sums that the layer in front waits 
   }
 }
 
+TEST_CASE("what is gathered for weights, and sums, go beside products where they may") {
+  const auto beside = [](const std::string& bulk, const char* op) {
+    const auto methods = kSequence + bulk;
+    const auto program = program_of(kTensor, methods);
+    return runs_beside(section_of(program, "micro"), "aten::mm", op);
+  };
+  const std::string gathers = R"(, ["overlap", {"bulk": ["gathers"]}])";
+  const std::string sums = R"(, ["overlap", {"bulk": ["sums"]}])";
+  const std::string none = R"(, ["overlap", {"bulk": []}])";
+  CHECK(backward_gathers_beside(program_of(kTensor, kSequence)) > 0);
+  CHECK(backward_gathers_beside(program_of(kTensor, kSequence + gathers)) > 0);
+  CHECK(backward_gathers_beside(program_of(kTensor, kSequence + sums)) == 0);
+  CHECK(beside(sums, "comm::reduce_scatter"));
+  CHECK_FALSE(beside(gathers, "comm::reduce_scatter"));
+  for (const auto& bulk : {sums, none}) {
+    INFO(bulk);
+    CHECK(compare(alone(2), train(gpt(2), plan_for(kTensor, kSequence + bulk, 2), {}, kSpec)) ==
+          "");
+  }
+  // What is cut into pieces moves beside them all the same.
+  const auto sliced = program_of(
+      kTensor, kSequence + R"(, ["overlap", {"bulk": [], "slices": 2, "sliced": ["sums"]}])");
+  CHECK(runs_beside(section_of(sliced, "micro"), "aten::addmm", "comm::reduce_scatter"));
+}
+
 // A rank's gradients of weights and of biases make one bucket, which is reduced over the other
 // axis.
 TEST_CASE("weights' gradients that run beside sums are in their bucket before it is reduced") {
@@ -384,6 +427,9 @@ TEST_CASE("overlap that cannot be is refused with the reason") {
   };
   CHECK_THAT(why(kOne, R"(["overlap", {}])"), Catch::Contains("say what is to overlap"));
   CHECK_THAT(why(kOne, R"(["overlap", {"slices": 2}])"), Catch::Contains("axis tensor"));
+  CHECK_THAT(why(kOne, R"(["overlap", {"bulk": []}])"), Catch::Contains("axis tensor"));
+  CHECK_THAT(why(kTensor, kSequence + R"(, ["overlap", {"bulk": ["gather"]}])"),
+             Catch::Contains("bulk has gathers, sums, but got \"gather\", did you mean"));
   CHECK_THAT(why(kOne, R"(["overlap", {"receives": true}])"), Catch::Contains("pipeline_parallel"));
   CHECK_THAT(why(kTensor, R"(["tensor_parallel", {}], ["overlap", {"slices": 0}])"),
              Catch::Contains("at least 1"));

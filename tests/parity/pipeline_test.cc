@@ -1,6 +1,8 @@
 // Pipelines: stages over ranks train as one device does, whatever the schedule.
 #include <fmt/format.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "compile/compile.h"
 #include "tests/parity/support_built_in.h"
@@ -221,6 +223,43 @@ TEST_CASE("pipelines train as one device does beside other methods") {
   check(kLlama, split, R"(["pipeline_parallel", {}], ["tensor_parallel", {"sequence": true}])");
   check(kMlp, R"([["pipe", 2]])", R"(["pipeline_parallel", {}])");
   check(kMlp, R"([["pipe", 3]])", R"(["pipeline_parallel", {"starts": ["blocks.1", "head"]}])");
+}
+
+TEST_CASE("what stages send is cast on its way where the plan says so, and only there") {
+  torch::manual_seed(5);
+  const auto given = built_in(kDeep, kRows, kMicrobatches);
+  auto alone = staged(given, R"([["pipe", 1]])", {});
+  alone.pipeline = {};
+  const auto one = train(given, alone)[0];
+  DryRuns traces;
+  for (const char* schedule : {"1f1b", "zb1p"}) {
+    INFO(schedule);
+    auto plan = staged(given, R"([["pipe", 2]])", {.starts = {"blocks.2"}, .schedule = schedule});
+    plan.pipeline.dtype = graph::DType::float64;
+    const auto messages = [&] {
+      std::set<std::string> dtypes;
+      for (int64_t rank = 0; rank < 2; ++rank) {
+        const auto program = compile::compile(given.graph, plan, {}, rank, traces);
+        for (const auto& section : program.sections) {
+          for (const auto& i : section.instructions) {
+            if (i.op == "comm::send") {
+              const auto sent = compile::operand_of(i);
+              dtypes.insert(std::string(graph::name_of(program.values[sent.index].type.dtype)));
+            }
+          }
+        }
+      }
+      return dtypes;
+    };
+    CHECK(messages() == std::set<std::string>{"float64"});
+    CHECK(compare(one, train(given, plan)) == "");
+    plan.pipeline.dtype = graph::DType::float32;
+    CHECK(messages() == std::set<std::string>{"float32"});
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks, 1e-5) == "");
+    CHECK(compare(one, ranks) != "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  }
 }
 
 TEST_CASE("microbatches in flight keep no low copies of parameters") {

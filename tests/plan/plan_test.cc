@@ -110,6 +110,10 @@ TEST_CASE("every plan reads back what it prints") {
     plan.overlap.slices = *rc::gen::arbitrary<int64_t>();
     if (*rc::gen::arbitrary<bool>()) plan.overlap.sliced = {"sums"};
     if (*rc::gen::arbitrary<bool>()) plan.overlap.whole = {"blocks.0.attn.qkv"};
+    if (*rc::gen::arbitrary<bool>()) plan.overlap.bulk = {"sums"};
+    if (*rc::gen::arbitrary<bool>()) {
+      plan.pipeline = {.axis = "pipe", .starts = {"head"}, .dtype = graph::DType::bfloat16};
+    }
     if (*rc::gen::arbitrary<bool>()) plan.overlap.deferred = {"head.weight"};
     plan.overlap.deferred_limit = *rc::gen::arbitrary<int64_t>();
     plan.overlap.experts = *rc::gen::arbitrary<bool>();
