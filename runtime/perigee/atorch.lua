@@ -63,10 +63,17 @@ local function set_groups(draft, f)
     groups[#groups + 1] = group
   end
   draft:job("optimizer.group", groups)
+  draft:job("optimizer.apart", true)
 end
 
 local loader = {
-  batch_size = function(draft, value) draft:job("batch.global", value) end,
+  batch_size = function(draft, value)
+    if type(value) ~= "number" or value < 1 or value ~= math.floor(value) then
+      fail("dataloader_args.batch_size is a number of samples of all ranks together, but got %s", show(value))
+    end
+    draft:job("batch.global", value)
+    draft:job("batch.round", true)
+  end,
   shuffle = function(draft, value)
     if type(value) ~= "boolean" then fail("dataloader_args.shuffle must be true or false, but got %s", show(value)) end
     draft:job("data.sampler", value and "shuffle" or "sequential")
@@ -136,8 +143,9 @@ local arguments = {
   { "loss_func", "function", nil, sets = around "loss" },
   { "prepare_input", "function", nil, sets = around "prepare" },
   { "model_input_format", "string", nil, one_of = { "unpack_sequence", "unpack_dict" },
-    with = "the model: fields of a batch are bound by name",
-    but = { unpack_sequence = { missing = 'fields of a batch are bound by name: "unpack_dict"' } } },
+    sets = function(draft, format)
+      draft:job("model.unpack", format == "unpack_sequence" and "sequence" or "dict")
+    end },
   { "lr_scheduler_cls", "string", nil, lower = true, sets = "job.lr_schedule.kind" },
   { "lr_scheduler_args", "table", nil, sets = keys_of "lr_schedule" },
   { "excluded", "list", nil, of = "string", with = "build" },
@@ -377,6 +385,10 @@ local function build(draft, options)
     draft.unfinished = "[atorch] load_strategy: " .. given.failed
   elseif not o.load_strategy or o.finetune_strategy then
     combine(draft)
+    if draft.instances then
+      fail("several instances (the third item of parallel_mode) are of a strategy that is given, but this is searched "
+        .. "for all ranks: give load_strategy without finetune_strategy")
+    end
     search(draft, o)
   elseif not given.ready then
     combine(draft)
@@ -406,6 +418,7 @@ local atorch = dialect.new {
   sections = sections,
   expand = expand,
   build = build,
+  blame = "load_strategy",
   finish = function(draft, strategy)
     local given = draft.given.auto_accelerate or {}
     unread = given.failed ~= nil
@@ -454,16 +467,23 @@ module.auto_accelerate = dialect.at_user(function(given)
   if type(given) ~= "table" or given.model == nil then
     fail("[atorch] auto_accelerate needs model: a job's file, keys of [model], or a strategy function's graph")
   end
-  local strategy = atorch.make(given)
+  local strategy, about = atorch.make(given), nil
   if type(strategy.methods) == "function" and (is_graph(given.model) or unread) then
-    local ok, found = pcall(strategy.methods, {}, given.model)
+    local ok, found, known = pcall(strategy.methods, {}, given.model)
     if not ok then return false, nil, nil, found end
-    strategy.methods = found
+    strategy.methods, about = found, known
+  end
+  if is_graph(given.model) and type(strategy.methods) == "table" then
+    strategy.plan = profiler.plan(strategy.methods)
   end
   if given.verbose and type(strategy.methods) == "table" then
     for _, item in ipairs(strategy.methods) do print(show(item)) end
   end
   local result = result_of(strategy, given)
+  if about then  -- of a search that gave a bound
+    result.search = { seconds = about.seconds, lower_bound = about.lower_bound, stopped = about.stopped,
+      gap = 1 - about.lower_bound / about.seconds }
+  end
   if given.ignore_dryrun_on_load_strategy == false then
     if not is_graph(given.model) then
       fail("[atorch] ignore_dryrun_on_load_strategy = false measures the plan: call auto_accelerate in a strategy "
@@ -477,6 +497,9 @@ module.auto_accelerate = dialect.at_user(function(given)
         .. "with model = its graph")
     end
     strategies.save(given.save_strategy_to_file, { methods = strategy.methods, set = strategy.set })
+    if strategy.plan then
+      strategies.save(given.save_strategy_to_file:gsub("%.json$", "") .. ".plan.json", strategy.plan)
+    end
   end
   return true, result, strategy
 end)

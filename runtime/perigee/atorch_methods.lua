@@ -14,10 +14,35 @@ end
 local axes = { data = "data", zero = "zero", tensor = "tensor", sequence = "sequence", expert = "expert",
   pipeline = "pipe", pipe = "pipe", context = "context" }
 
--- ({ {name, size}, ... }, order), or the list of axes alone.
+-- What may stand behind the axes: the order of ranks, whether there may be several instances of the mesh, and whether
+-- it is a device mesh.
+local function set_mesh(draft, items)
+  local order, instances, device_mesh = items[2], items[3], items[4]
+  if order and (type(order) ~= "table" or (#order == 0 and not dialect.is_empty(order))) then
+    fail("the second item of parallel_mode is an order of ranks, but got %s", show(order))
+  end
+  for place, flag in pairs { third = instances, fourth = device_mesh } do
+    if type(flag) ~= "boolean" then
+      fail("the %s item of parallel_mode is true or false, but got %s", place, show(flag))
+    end
+  end
+  for place in pairs(items) do
+    if place > 4 then
+      fail("parallel_mode is (axes, order, several instances, device mesh), but got an item %d", place)
+    end
+  end
+  draft.ranks = order and #order > 0 and order or nil
+  if device_mesh and draft.ranks then
+    fail("a device mesh (the fourth item of parallel_mode) has its ranks in their own order, but the second item is %s",
+      show(order))
+  end
+  draft.instances, draft.device_mesh = instances or nil, device_mesh or nil
+end
+
+-- ({ {name, size}, ... }, order, several instances, device mesh), or the list of axes alone.
 local function set_axes(draft, items)
-  local list = items
-  if type(items[1]) == "table" and type(items[1][1]) == "table" then list = items[1] end
+  local list, first = items, items[1]
+  if type(first) == "table" and (type(first[1]) == "table" or #first == 0) then list = first end
   local names, order = {}, {}
   for name in pairs(axes) do names[#names + 1] = name end
   for i, item in ipairs(list) do
@@ -30,11 +55,7 @@ local function set_axes(draft, items)
     draft:axis(order[i], item[2])
   end
   draft.order = order
-  if list == items then return end
-  draft.ranks = items[2] or nil
-  if items[3] or items[4] then
-    fail("several instances and a device mesh (the third and fourth item of parallel_mode) are not available yet")
-  end
+  if list ~= items then set_mesh(draft, items) end
 end
 
 local function set_checkpoint(draft, items)
@@ -47,8 +68,8 @@ local function fsdp_rows(method)
     pass(method, "atorch_wrap_cls", "string|list"),
     pass(method, "atorch_size_based_min_num_params", "integer", { least = 1 }),
     pass(method, "atorch_ignored_cls", "string|list"),
-    { "wrap_trainable_outmost", "boolean", nil, with = "units: parameters that are not trained have their own" },
-    { "fsdp_wrap_params_outmost", "boolean", nil, with = "units, as wrap_trainable_outmost" },
+    { "wrap_trainable_outmost", "boolean", nil, sets = method .. ".trainable_outmost" },
+    { "fsdp_wrap_params_outmost", "boolean", nil, sets = method .. ".trainable_outmost" },
     { "sync_module_states", "boolean", nil, no_effect = "weights begin alike on all ranks" },
     { "use_orig_params", "boolean", nil, no_effect = "parameters always keep their names and shapes" },
     { "mixed_precision", "table", nil, sets = function(draft, given)

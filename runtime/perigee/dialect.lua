@@ -18,6 +18,7 @@
 --       flat = true,                        -- keys have dots ("pipeline.strategy"), in a job [epl.pipeline] strategy
 --       expand = function(values, check, warnings) end,  -- makes further sections' values: check(SECTION, table)
 --       build = function(draft, given) end, -- completes the draft; given[SECTION][NAME] is a value or its default
+--       blame = "NAME",                     -- the key of a job at which its errors stand that are no option's
 --       finish = function(draft, strategy) end,  -- returns the strategy, changed
 --     }
 --
@@ -45,7 +46,7 @@
 --   trials       options of perigee.solver.search, by which it is then searched
 --   later        function(methods, graph), which changes them when the model is known
 --   events       functions that observe the training, { step = function(report) end }
---   ranks        which ranks the mesh has, in its order; forbid: what the plan may not come to; exact: parallel_mode's
+--   ranks, rest, instances, device_mesh, forbid, exact: fields of parallel_mode (its order, ...)
 --   given        what the user gave, by section; order: the axes of the mesh
 --
 -- `new` returns the module: a function per section, which takes a table and returns a strategy; `make`, that of the
@@ -73,6 +74,11 @@ M.show = show
 -- Raises an error that a user can act on; the place in front is put there by `at_user` or is that of a job.
 function M.fail(text, ...)
   error(select("#", ...) > 0 and string.format(text, ...) or text, 0)
+end
+
+-- The same for what `build` finds wrong with an option of the first section, at whose place in a job it stands.
+function M.fail_of(option, text, ...)
+  error({ option = option, text = select("#", ...) > 0 and string.format(text, ...) or text }, 0)
 end
 
 -- Returns the function with its errors at the line that calls it, whatever they came from.
@@ -235,9 +241,26 @@ function M.check_rules(rules, options)
   end
 end
 
+-- Warns of variables that are no option's; another program may have them.
+local function check_variables(section, variables, warnings)
+  local names = {}
+  for i, row in ipairs(section.options) do
+    names[i] = section.environment .. row[1]:gsub("%.", "_"):upper()
+  end
+  for variable in pairs(variables) do
+    local known
+    for _, name in ipairs(names) do known = known or name == variable end
+    if not known then
+      warnings[#warnings + 1] = string.format("the environment's %s is no option%s", variable,
+        host.suggest(variable, names))
+    end
+  end
+end
+
 -- Adds what the environment says of options that were not given; `from` says so in errors.
-local function with_environment(section, given, from)
+local function with_environment(section, given, from, warnings)
   local variables = host.environment(section.environment)
+  check_variables(section, variables, warnings)
   local all = {}
   for name, value in pairs(given) do all[name] = value end
   for _, row in ipairs(section.options) do
@@ -268,7 +291,7 @@ local function check_section(spec, section, given, place)
     end
   end
   if type(given) ~= "table" then fail_at("")("%s takes a table, but got %s", section.name, show(given)) end
-  if section.environment then given = with_environment(section, given, from) end
+  if section.environment then given = with_environment(section, given, from, warnings) end
   for name, value in pairs(given) do
     local fail = fail_at(name)
     if type(name) == "number" and section.items then
@@ -338,6 +361,8 @@ end
 
 -- A key of the job ("optimizer.lr").
 function Draft.job(draft, key, value)
+  local wrong = value ~= nil and host.check_key(key, value)
+  if wrong then M.fail("%s", wrong) end
   draft.keys[key] = value
 end
 
@@ -371,9 +396,11 @@ local function methods_of(draft)
   local list = {}
   local axes = {}
   for _, name in ipairs(draft.order) do
-    if draft:size(name) > 1 or name == "data" then axes[#axes + 1] = { name, draft:size(name) } end
+    local stays = name == "data" or name == draft.rest  -- whatever its size
+    if stays or draft:size(name) > 1 then axes[#axes + 1] = { name, draft:size(name) } end
   end
-  axes.order, axes.forbid, axes.exact = draft.ranks, draft.forbid, draft.exact
+  axes.order, axes.rest, axes.forbid, axes.exact = draft.ranks, draft.rest, draft.forbid, draft.exact
+  axes.instances, axes.device_mesh = draft.instances, draft.device_mesh
   if not draft.search then list[1] = { "parallel_mode", axes } end
   for _, name in ipairs(draft.names) do
     list[#list + 1] = M.is_empty(draft.uses[name]) and { name } or { name, draft.uses[name] }
@@ -409,24 +436,29 @@ local function strategy_of(draft)
     for name, value in pairs(draft.pins) do pins[name] = value end
     methods = function()
       if draft.trials then return M.search_by_trials(draft, pins) end
-      local found, why = solver.plan(pins)
+      local found, why = solver.plan(pins)  -- why: also what is known of the plan
       if found and draft.accept and not draft.accept(found) then
+        local bound = why.lower_bound
         found, why = nil, "no plan has what is asked for"
         for _, candidate in ipairs(solver.candidates(pins, 200) or {}) do
-          if draft.accept(candidate.strategy) then found = candidate.strategy break end
+          if draft.accept(candidate.strategy) then
+            found, why = candidate.strategy, { seconds = candidate.seconds, lower_bound = bound, stopped = false }
+            break
+          end
         end
       end
       if not found then error("[" .. draft.origin.dialect .. "] " .. why, 0) end
-      return found
+      return found, why
     end
   end
   if draft.later then
     local before = methods
     methods = function(job, graph)
-      local list = {}
-      for i, use in ipairs(type(before) == "function" and before(job, graph) or before) do list[i] = use end
+      local list, found, about = {}, before, nil
+      if type(before) == "function" then found, about = before(job, graph) end
+      for i, use in ipairs(found) do list[i] = use end
       draft.later(list, graph)
-      return list
+      return list, about
     end
   end
   local strategy = { methods = methods, origin = draft.origin, events = draft.events }
@@ -491,7 +523,10 @@ local function build(spec, values, warnings, place, alone)
   end
   if spec.build then
     local ok, why = pcall(spec.build, draft, options)
-    if not ok then raise(spec, why, "") end
+    if not ok then
+      local of = type(why) == "table" and why or { option = spec.blame, text = why }
+      raise(spec, of.text, of.option and place(spec.sections[1], of.option) or "")
+    end
   end
   for i, warning in ipairs(warnings) do table.insert(draft.warnings, i, "[" .. spec.name .. "] " .. warning) end
   local strategy = strategy_of(draft)
@@ -587,7 +622,7 @@ local function job_function(spec)
   return function(given, places)
     local function place(section, name)
       local path = section == spec.sections[1] and name or section.name .. "." .. name
-      return places[path] or places[section.name] or ""
+      return places[path] or places[section.name] or places[spec.blame or ""] or ""
     end
     local values, warnings = {}, {}
     local tables = sections_of(spec, given)

@@ -159,24 +159,32 @@ methods.define {
   end,
 }
 
-local function split_beside(draft, graph)
-  if graph.experts then
-    draft:use("expert_parallel", { axis = "data" })
-  elseif #(graph.match or {}) == 0 then
-    fail("%s needs the scopes that it holds", title(graph, 1))
-  else
-    draft:use("epl_split", { match = graph.match, axis = "data" })
+-- The scopes of all these splits but those of experts, which expert_parallel has.
+local function split_scopes(draft, splits, axis)
+  local match = {}
+  for _, graph in ipairs(splits) do
+    if graph.experts then draft:use("expert_parallel", { axis = axis }) end
+    for _, scope in ipairs(not graph.experts and graph.match or {}) do match[#match + 1] = scope end
   end
+  return match
 end
 
-local function split(draft, graph, axis)
-  if graph.experts then
-    draft:use("expert_parallel", { axis = axis })
-  elseif graph.match and #graph.match > 0 then
-    draft:use("tensor_parallel", { axis = axis, column = graph.match })
-  else
-    draft:use("tensor_parallel", { axis = axis })
+-- Splits over the ranks that the batch is split over, too.
+local function split_beside(draft, splits)
+  for i, graph in ipairs(splits) do
+    if not graph.experts and #(graph.match or {}) == 0 then
+      fail("%s needs the scopes that it holds", title(graph, i))
+    end
   end
+  local match = split_scopes(draft, splits, "data")
+  if #match > 0 then draft:use("epl_split", { match = match, axis = "data" }) end
+end
+
+-- Splits over an axis of their own; one without scopes is of all layers.
+local function split_alone(draft, splits)
+  local match, all = split_scopes(draft, splits, "tensor"), false
+  for _, graph in ipairs(splits) do all = all or not graph.experts and #(graph.match or {}) == 0 end
+  if all or #match > 0 then draft:use("tensor_parallel", { axis = "tensor", column = not all and match or nil }) end
 end
 
 local function pipeline(draft, graphs, strategy)
@@ -191,8 +199,8 @@ local function pipeline(draft, graphs, strategy)
   draft:use("pipeline_parallel", schedules[strategy])
 end
 
--- From scopes to axes: stages in order, replicas over data, a split over an axis of its own, or over that of the
--- replicas where they share devices.
+-- From scopes to axes: stages in order, which one group of devices shares where they are colocated; replicas over data,
+-- a split over an axis of its own, or over that of the replicas where there are any.
 local function place(draft, options)
   local graphs, splits = listed(options), {}
   for i, graph in ipairs(graphs) do
@@ -208,33 +216,28 @@ local function place(draft, options)
   end
   if #graphs == 0 then return end
   local count = graphs[1].device_count
-  if #splits == 0 or #splits < #graphs then draft:axis("data", count) end
-  if #splits > 1 then
-    fail("several split scopes are not available yet: name all their modules in one, but got %d", #splits)
-  elseif #splits == 1 and #graphs == 1 then
-    draft:axis("tensor", count)
-    split(draft, splits[1], "tensor")
-  elseif #splits == 1 then
-    if not options.Config["cluster.colocate_split_and_replicate"] then
-      fail("replicate and split on devices of their own are not available yet: set "
-        .. "cluster.colocate_split_and_replicate, so that they share them")
-    end
-    split_beside(draft, splits[1])
+  if #splits < #graphs then
+    draft:axis("data", count)
+    split_beside(draft, splits)
   else
-    if #graphs > 1 then pipeline(draft, graphs, options.Config["pipeline.strategy"]) end
+    draft:axis("tensor", count)
+    split_alone(draft, splits)
   end
+  local shared = #splits > 0 and options.Config["cluster.colocate_split_and_replicate"]
+  if #graphs > 1 and not shared then pipeline(draft, graphs, options.Config["pipeline.strategy"]) end
 end
 
 local function checkpoint(draft, options)
   local kind, last = options.Config["gradient_checkpoint.type"], options.Config["gradient_checkpoint.end_taskgraph"]
   local graphs = listed(options)
   if last >= math.max(#graphs, 1) then
-    fail("gradient_checkpoint.end_taskgraph must be below the %d taskgraphs, but got %d", math.max(#graphs, 1), last)
+    local text = "gradient_checkpoint.end_taskgraph must be below the %d taskgraphs, but got %d"
+    dialect.fail_of("gradient_checkpoint.end_taskgraph", text, math.max(#graphs, 1), last)
   end
   if kind == "collection" then
     if not options.scopes.checkpoints then
       local why = 'gradient_checkpoint.type = "collection" needs epl.checkpoints { SCOPE, ... }, but there are none'
-      if not draft.alone then fail(why) end
+      if not draft.alone then dialect.fail_of("gradient_checkpoint.type", why) end
       draft.unfinished = "[epl] " .. why
       return
     end
@@ -289,7 +292,8 @@ local function build(draft, options)
   if options.Config["auto.auto_parallel"] then
     local graphs = options.scopes.taskgraphs or {}
     if #graphs > 0 then
-      fail("auto.auto_parallel finds the stages, but there is %s: leave one of them out", title(graphs[1], 1))
+      local text = "auto.auto_parallel finds the stages, but there is %s: leave one of them out"
+      dialect.fail_of("auto.auto_parallel", text, title(graphs[1], 1))
     end
     checkpoint(draft, options)
     return pin_found(draft)
@@ -307,6 +311,7 @@ local epl = dialect.new {
     { name = "scopes", options = scopes },
   },
   build = build,
+  blame = "scopes.taskgraphs",
 }
 
 -- Functions ---------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ class Functions {
         file_(settings.file),
         fields_(std::move(fields)),
         type_(tracing::scalar_type(
-            *graph::dtype_of(settings.job["model"]["dtype"].get<std::string>()))) {
+            *graph::dtype_of(settings.job["model"]["dtype"].get<std::string>()))),
+        by_order_(settings.job["model"].value("unpack", "dict") == "sequence") {
     context_.state.run_file(file_);
     if (lua_istable(L(), kTable)) {
       lua_pushliteral(L(), "around");
@@ -111,6 +112,10 @@ class Functions {
       context_.tensors.push(L(), tensor);
       lua_setfield(L(), -2, name.c_str());
     }
+    for (size_t i = 0; by_order_ && tensors.contains(field_name(i)); ++i) {
+      context_.tensors.push(L(), tensors.at(field_name(i)));
+      lua_rawseti(L(), -2, static_cast<int>(i) + 1);
+    }
   }
 
   Batch table_of_tensors(const char* function) {
@@ -120,6 +125,24 @@ class Functions {
                         type_at_top()));
     }
     Batch tensors;
+    const auto items = static_cast<int>(lua_objlen(L(), index));
+    if (items > 0 && !by_order_) {
+      wrong(fmt::format(
+          "`{}` returns tensors by name; a list is for model.unpack = \"sequence\", which binds "
+          "fields by their order",
+          function));
+    }
+    for (int i = 1; i <= items; ++i) {
+      lua_rawgeti(L(), index, i);
+      const auto* tensor = context_.tensors.get(L(), lua_gettop(L()));
+      if (!tensor) {
+        wrong(fmt::format("item {} of what `{}` returns must be a tensor, but is {}", i, function,
+                          type_at_top()));
+      }
+      tensors[field_name(static_cast<size_t>(i) - 1)] = *tensor;
+      lua_pop(L(), 1);
+    }
+    if (items > 0) return tensors;
     lua_pushnil(L());
     while (lua_next(L(), index)) {
       const auto* tensor = context_.tensors.get(L(), lua_gettop(L()));
@@ -136,6 +159,7 @@ class Functions {
   std::string file_;
   std::set<std::string> fields_;
   at::ScalarType type_;
+  bool by_order_;  // model.unpack
 };
 
 }  // namespace

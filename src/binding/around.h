@@ -10,7 +10,9 @@ namespace perigee::binding {
 
 // Returns the forward function with what the script puts around it: its result, or that of a
 // strategy's script under `around`, is a table of
-//   prepare(batch)       returns the batch that the model sees, a table of tensors by name
+//   prepare(batch)       returns the batch that the model sees, a table of tensors by name; with
+//                        model.unpack = "sequence" it may be a list, whose items become fields
+//                        field_name(0), ...
 //   loss(batch, output)  returns the loss, a scalar, or a list that begins with it; `output` is the
 //                        model's result, or a table of its results by name where it has several
 // `fields` are those of a whole batch: where one is missing (`perigee sample` has no labels) no

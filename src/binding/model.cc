@@ -23,7 +23,8 @@ class Script {
       : context_(settings.lua),
         file_(settings.file),
         type_(tracing::scalar_type(
-            *graph::dtype_of(settings.job["model"]["dtype"].get<std::string>()))) {
+            *graph::dtype_of(settings.job["model"]["dtype"].get<std::string>()))),
+        by_order_(settings.job["model"].value("unpack", "dict") == "sequence") {
     context_.state.run_file(file_);
     check_table();
     lua::push_json(L(), options(settings.job));
@@ -70,13 +71,11 @@ class Script {
     const bool own = !lua_isnil(L(), -1);
     if (!own) lua_pop(L(), 1);
     lua_pushvalue(L(), kNet);
-    lua_createtable(L(), 0, static_cast<int>(batch.size()));
-    for (const auto& [name, tensor] : batch) {
-      context_.tensors.push(L(), tensor);
-      lua_setfield(L(), -2, name.c_str());
-    }
-    if (own) lua_pushvalue(L(), kOptions);
-    context_.state.call(own ? 3 : 1);
+    // Options stand before fields that come one by one, of which the last may be missing.
+    if (own && by_order_) lua_pushvalue(L(), kOptions);
+    const int fields = push_fields(batch);
+    if (own && !by_order_) lua_pushvalue(L(), kOptions);
+    context_.state.call(fields + (own ? 2 : 0));
     auto result = read_result();
     lua_settop(L(), kNet);
     return result;
@@ -88,6 +87,22 @@ class Script {
   lua_State* L() const { return context_.state.raw(); }
 
   [[noreturn]] void wrong(const std::string& text) const { fail("model", "{}: {}", file_, text); }
+
+  // Pushes the batch, a table by name, or its fields one by one. Returns how many arguments it is.
+  int push_fields(const Batch& batch) {
+    if (by_order_) {
+      const auto count = batch.size();
+      luaL_checkstack(L(), static_cast<int>(count) + 4, "fields of a batch");
+      for (size_t i = 0; i < count; ++i) context_.tensors.push(L(), batch.at(field_name(i)));
+      return static_cast<int>(count);
+    }
+    lua_createtable(L(), 0, static_cast<int>(batch.size()));
+    for (const auto& [name, tensor] : batch) {
+      context_.tensors.push(L(), tensor);
+      lua_setfield(L(), -2, name.c_str());
+    }
+    return 1;
+  }
 
   void check_table() const {
     static const std::map<std::string, bool> fields = {
@@ -205,6 +220,7 @@ class Script {
   mutable Context context_;
   std::string file_;
   at::ScalarType type_;
+  bool by_order_;  // model.unpack
 };
 
 }  // namespace

@@ -68,7 +68,13 @@ Captured capture_evaluation(torch::nn::Module& module, const Batch& example,
 struct Model {
   std::shared_ptr<torch::nn::Module> module;
   Forward forward;  // with the loss where the batch has what it needs
+  // What `forward` reads of a batch, in order, so that fields can be bound by their order; empty:
+  // by name alone.
+  std::vector<std::string> inputs = {};
 };
+
+// Returns the name of the field at a place from 0, where fields have no other.
+inline std::string field_name(size_t place) { return "input." + std::to_string(place); }
 
 // Loads a TorchScript file. Its `forward` gets the batch's tensors by the names of its arguments
 // (those without a default are required) and returns the loss, a tuple whose first element is

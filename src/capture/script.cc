@@ -73,6 +73,9 @@ Model load_script(const std::string& path) {
   }
   Model model;
   model.module = std::make_shared<ScriptModule>(*script);
+  for (const auto& argument : script->get_method("forward").function().getSchema().arguments()) {
+    if (argument.name() != "self") model.inputs.push_back(argument.name());
+  }
   model.forward = [script, module = model.module, path](const Batch& batch) {
     script->train(module->is_training());
     const auto method = script->get_method("forward");

@@ -112,8 +112,8 @@ class Completer {
     if (!profile.empty() && !profile.ends_with(".sqlite")) {
       wrong("cluster.profile", "cluster.profile names a file NAME.sqlite, but got \"{}\"", profile);
     }
-    const auto& [global, micro] = job.batch;
-    if (micro > 0 && global % micro != 0) {
+    const auto& [global, micro, round] = job.batch;
+    if (micro > 0 && global % micro != 0 && !round) {
       wrong("batch.micro", "batch.micro divides batch.global ({}), but got {}", global, micro);
     }
   }

@@ -41,8 +41,9 @@ struct Model {
   std::map<std::string, Value> values;
   // kinds "plugin" and "lua": [model.options], handed to the plugin or script
   std::map<std::string, Value> options;
-  std::string around;         // script of functions around the model; "": none
-  std::vector<Field> fields;  // kind "lua": what its script says of a batch, which train/ asks
+  std::string around;           // script of functions around the model; "": none
+  std::string unpack = "dict";  // how a batch's fields reach the model: dict (by name), sequence
+  std::vector<Field> fields;    // kind "lua": what its script says of a batch, which train/ asks
 
   // Returns one of the kind's own keys. Throws Error when the kind has no such key of that type.
   bool flag(std::string_view key) const;
@@ -88,6 +89,9 @@ const std::vector<std::string>& sampler_names();
 struct Batch {
   int64_t global = 32;  // samples per optimizer step, over all ranks
   int64_t micro = 0;    // samples per microbatch on one data rank; 0: the planner chooses
+  // Whether a step has fewer samples than `global` where that does not divide over microbatches and
+  // data ranks (but at least one on each), instead of none.
+  bool round = false;
   bool operator==(const Batch&) const = default;
 };
 
@@ -114,6 +118,7 @@ struct Optimizer {
   int64_t ns_steps = 5;         // muon
   double clip_norm = 1.0;       // of the global gradient norm; 0: no clipping
   std::vector<Group> groups;    // a parameter is in the first that matches
+  bool apart = false;           // one that several groups match is an error
   bool operator==(const Optimizer&) const = default;
 };
 

@@ -57,6 +57,12 @@ const std::vector<Key>& keys() {
        .otherwise = "none",
        .about = "Script (.lua) of functions that are captured with the model: `prepare(batch)` "
                 "before it, `loss(batch, output)` behind it."},
+      {.table = "model",
+       .name = "unpack",
+       .field = FIELD(j.model.unpack),
+       .allowed = {"dict", "sequence"},
+       .about = "How the fields of a batch reach the model: `dict`, by their names; `sequence`, by "
+                "their order (runtime/README.md section 11)."},
 
       {.table = "model",
        .name = "layers",
@@ -341,6 +347,13 @@ const std::vector<Key>& keys() {
        .least = 1,
        .otherwise = "chosen by the planner",
        .about = "Samples per microbatch on one data rank; it divides `global`."},
+      {.table = "batch",
+       .name = "round",
+       .field = FIELD(j.batch.round),
+       .about =
+           "Where `global` does not divide over microbatches and data ranks: whether a step has "
+           "as many samples as do (at least one on each rank), with a warning. Otherwise that "
+           "is an error."},
 
       {.table = "optimizer",
        .name = "name",
@@ -408,6 +421,12 @@ const std::vector<Key>& keys() {
        .field = FIELD(j.optimizer.clip_norm),
        .least = 0,
        .about = "Largest norm of all gradients together; 0: no clipping."},
+      {.table = "optimizer",
+       .name = "apart",
+       .field = FIELD(j.optimizer.apart),
+       .about =
+           "Whether a parameter that several groups match is an error; otherwise the first has "
+           "it."},
 
       {.table = "optimizer.group",
        .name = "match",

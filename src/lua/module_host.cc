@@ -6,6 +6,7 @@
 #include "lua/api.h"
 #include "lua/convert.h"
 #include "lua/guard.h"
+#include "methods/method.h"
 
 namespace perigee::lua {
 namespace {
@@ -44,6 +45,27 @@ int samplers(lua_State* L, const Function&) {
   return 1;
 }
 
+// What a key of [model] may be depends on the model's kind, which a dialect does not know.
+int check_key(lua_State* L, const Function&) {
+  const std::string key = lua_tostring(L, 1);
+  std::string wrong;
+  if (!key.starts_with("model.")) {
+    job::Job job;
+    job.model.kind = "gpt";
+    try {
+      job.set(methods::assignment(key, to_json(L, 2, key)));
+    } catch (const Error& error) {
+      wrong = error.what();
+    }
+  }
+  for (const std::string_view before : {"[job] ", "--set: "}) {
+    if (wrong.starts_with(before)) wrong.erase(0, before.size());
+  }
+  wrong.empty() ? lua_pushnil(L)
+                : static_cast<void>(lua_pushlstring(L, wrong.data(), wrong.size()));
+  return 1;
+}
+
 int parse_json(lua_State* L, const Function&) {
   const auto value = nlohmann::json::parse(lua_tostring(L, 1), nullptr, false);
   if (value.is_discarded()) fail("lua", "a text must be JSON, but got {}", lua_tostring(L, 1));
@@ -54,33 +76,40 @@ int parse_json(lua_State* L, const Function&) {
 }  // namespace
 
 Module host_module() {
-  return {"perigee.host",
-          "What the dialects of other systems ask of the host.",
-          {{"suggest",
-            {{"name", "string", "what a user wrote"}, {"names", "table", "the names that exist"}},
-            "string",
-            "Returns \", did you mean X?\" for the nearest name, or \"\" where none is near.",
-            suggest},
-           {"environment",
-            {{"prefix", "string", "what their names begin with, such as `EPL_`"}},
-            "table",
-            "Returns the environment's variables of a system, by name.",
-            environment},
-           {"place",
-            {},
-            "string",
-            "Returns \"FILE:LINE: \", where the user's script calls into a module of Perigee's.",
-            place},
-           {"samplers",
-            {},
-            "table",
-            "Returns the orders of samples that there are (data.sampler).",
-            samplers},
-           {"parse_json",
-            {{"text", "string", "JSON"}},
-            "any",
-            "Returns the text's value; null is nil.",
-            parse_json}}};
+  return {
+      "perigee.host",
+      "What the dialects of other systems ask of the host.",
+      {{"suggest",
+        {{"name", "string", "what a user wrote"}, {"names", "table", "the names that exist"}},
+        "string",
+        "Returns \", did you mean X?\" for the nearest name, or \"\" where none is near.",
+        suggest},
+       {"environment",
+        {{"prefix", "string", "what their names begin with, such as `EPL_`"}},
+        "table",
+        "Returns the environment's variables of a system, by name.",
+        environment},
+       {"place",
+        {},
+        "string",
+        "Returns \"FILE:LINE: \", where the user's script calls into a module of Perigee's.",
+        place},
+       {"samplers",
+        {},
+        "table",
+        "Returns the orders of samples that there are (data.sampler).",
+        samplers},
+       {"check_key",
+        {{"key", "string", "of a job, `optimizer.lr`"}, {"value", "any", "what it is set to"}},
+        "string?",
+        "Returns what is wrong with a key of a job and its value, nil where nothing is. Keys of "
+        "`model` are checked when the job is read.",
+        check_key},
+       {"parse_json",
+        {{"text", "string", "JSON"}},
+        "any",
+        "Returns the text's value; null is nil.",
+        parse_json}}};
 }
 
 }  // namespace perigee::lua

@@ -42,6 +42,13 @@ int estimate(lua_State* L, const Function&) {
   return 1;
 }
 
+int plan(lua_State* L, const Function&) {
+  const Asked asked(L, "profiler.plan");
+  State::HostTime host(State::of(L));
+  push_json(L, asked.planner.plan_of(asked.strategy, asked.defined));
+  return 1;
+}
+
 int costs(lua_State* L, const Function&) {
   const std::string method = lua_isnoneornil(L, 2) ? "" : luaL_checkstring(L, 2);
   const Asked asked(L, "profiler.costs");
@@ -75,6 +82,11 @@ Module profiler_module() {
         "Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and "
         "peak_bytes (of the rank that takes the most), by the simulator. Times nothing.",
         estimate},
+       {"plan",
+        {{"strategy", "table", "a list of methods"}},
+        "table",
+        "Returns the plan that the strategy comes to, as plan.json has it.",
+        plan},
        {"costs",
         {{"strategy", "table", "a list of methods"},
          {"method", "string?", "the cost of this one alone; default all"}},

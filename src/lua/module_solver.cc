@@ -82,8 +82,15 @@ json pins_of(lua_State* L, int index) {
   return lua_isnoneornil(L, index) ? json::object() : to_json(L, index, "pins");
 }
 
+// Returns two values: the strategy, and the rest of what the planner says of it.
 int plan(lua_State* L, const Function&) {
-  return or_why(L, [&] { return planner_of(L, "solver.plan").plan(pins_of(L, 1)); });
+  const int count = or_why(L, [&] { return planner_of(L, "solver.plan").plan(pins_of(L, 1)); });
+  if (count != 1) return count;
+  lua_getfield(L, -1, "strategy");
+  lua_insert(L, -2);
+  lua_pushnil(L);
+  lua_setfield(L, -2, "strategy");
+  return 2;
 }
 
 int candidates(lua_State* L, const Function&) {
@@ -140,9 +147,11 @@ Module solver_module() {
         stages},
        {"plan",
         {pins},
-        "table?, string?",
+        "table?, table|string",
         "Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a "
-        "list of methods to add to or to return; or nil and why no plan fits.",
+        "list of methods to add to or to return, and what is known of it: seconds (of a step, by "
+        "the search's model), lower_bound (by which no plan takes less) and stopped (by "
+        "time_limit); or nil and why no plan fits.",
         plan},
        {"candidates",
         {pins, {"most", "integer?", "how many; default 10"}},

@@ -13,6 +13,7 @@
 #include "lua/convert.h"
 #include "lua/state.h"
 #include "methods/method.h"
+#include "plan/plan.h"
 
 namespace perigee::lua {
 namespace {
@@ -37,12 +38,18 @@ std::filesystem::path beside_script(lua_State* L, const char* name,
 int save(lua_State* L, const Function&) {
   const auto path = beside_script(L, lua_tostring(L, 1));
   const auto value = to_json(L, 2, "the strategy");
-  methods::from_json(value, path.string(), State::of(L).methods);  // refuses what load would refuse
+  const bool plan = value.is_object() && value.value("format", "") == "perigee.plan/1";
+  if (!plan) {  // refuses what load would refuse
+    methods::from_json(value, path.string(), State::of(L).methods);
+  }
+  const auto text =
+      plan ? plan::print(plan::parse(value.dump(), path.string()))
+           : nlohmann::json{{"format", "perigee.strategy/1"}, {"strategy", value}}.dump(2) + "\n";
   std::error_code ignored;  // what cannot be made cannot be written
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
   const auto partial = path.string() + ".partial";
   std::ofstream file(partial);
-  file << nlohmann::json{{"format", "perigee.strategy/1"}, {"strategy", value}}.dump(2) << '\n';
+  file << text;
   file.close();
   if (!file) fail("strategy", "a strategy must be written, but {} cannot be", path.string());
   std::filesystem::rename(partial, path);

@@ -18,8 +18,9 @@ class Planner {
  public:
   virtual ~Planner() = default;
 
-  // Returns the best strategy under the pins (search/choice.h) as plain data. Throws Error, with
-  // Status::infeasible where none fits.
+  // Returns the best strategy under the pins (search/choice.h) as plain data: {strategy, seconds,
+  // lower_bound (no plan takes less, by the model that seconds are of), stopped (by a time limit)}.
+  // Throws Error, with Status::infeasible where none fits.
   virtual nlohmann::json plan(const nlohmann::json& pins) = 0;
 
   // Returns the best `most` of the model, best first: {strategy, seconds, bytes, text, tensor,
@@ -43,6 +44,9 @@ class Planner {
   // where it is not empty.
   virtual nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
                                const Defined& defined) = 0;
+
+  // Returns a strategy's plan, as plan::print has it.
+  virtual nlohmann::json plan_of(const nlohmann::json& strategy, const Defined& defined) = 0;
 
   // Measures the ops of a strategy's plan on this machine, for at most so many seconds, and returns
   // what `estimate` does, with `ops` and `measured`.

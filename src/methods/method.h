@@ -40,9 +40,12 @@ struct Request {
   const graph::Graph* graph = nullptr;  // captured at some global microbatch
   int64_t global_batch = 1;             // samples per optimizer step
   int64_t micro_batch = 0;   // samples per microbatch on one data rank; 0: the plan decides
+  bool round = false;        // a step may have fewer samples than global_batch: fitted_batch
   int64_t world = 1;         // number of ranks
   bool world_given = false;  // by a launcher, --nproc or the job; otherwise the plan's mesh decides
   bool eight_bits = false;   // the devices multiply eight-bit floats themselves
+  std::vector<std::string> frozen;  // patterns of parameters that are not trained, beside those
+                                    // that the graph says
 };
 
 // What a plan takes, by its compiled programs and the simulator; a cost is a difference of two.
@@ -97,10 +100,13 @@ struct Strategy {
   std::map<std::string, std::string> rules;  // sharding rules by op, for Plan::rules
 };
 
+// Returns "KEY=VALUE" as Job::set takes it.
+std::string assignment(const std::string& key, const Json& value);
+
 // Returns a strategy from plain data: a list of names and {name, config} pairs, or {job, set,
-// warnings, origin, methods}: `set` is a table of the job's keys, `origin` {dialect, options}.
-// Names are looked up among `more` (methods the user defined) and the built-in ones. Throws Error
-// for an unknown method, naming the nearest.
+// warnings, origin, methods, plan}: `set` is a table of the job's keys, `origin` {dialect,
+// options}, and `plan` not read. Names are looked up among `more` (methods the user defined) and
+// the built-in ones. Throws Error for an unknown method, naming the nearest.
 Strategy from_json(const Json& value, std::string_view name,
                    std::span<const std::shared_ptr<const Method>> more = {});
 
@@ -109,9 +115,13 @@ Strategy from_json(const Json& value, std::string_view name,
 // together.
 plan::Plan make_plan(const Strategy& strategy, const Request& request);
 
+// Returns the samples of a step: `global`, or, where it does not divide over microbatches (of
+// `micro` samples where that is above 0) and data ranks, the most that do, at least one microbatch.
+int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro);
+
 // Returns the samples of one global microbatch that the plan's graph must be captured at:
-// request.global_batch / plan.microbatches, of one copy where ranks train several. When the
-// request's graph was captured at another size, capture again and plan again.
+// request.global_batch (or what is fitted) / plan.microbatches, of one copy where ranks train
+// several. When the request's graph was captured at another size, capture again and plan again.
 int64_t graph_batch(const plan::Plan& plan, const Request& request);
 
 }  // namespace perigee::methods

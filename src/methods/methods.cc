@@ -185,7 +185,8 @@ std::string toml_of(const Json& value) {
 
 // What a strategy says beside its methods.
 void read_fields(const Json& value, Strategy& strategy) {
-  const std::vector<std::string> keys = {"job", "set", "warnings", "origin", "methods"};
+  // `plan`, what the methods have come to, is for who reads the strategy.
+  const std::vector<std::string> keys = {"job", "set", "warnings", "origin", "methods", "plan"};
   for (const auto& [key, part] : value.items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       fail("strategy", "a strategy is a list of methods or has the fields {}, but got \"{}\"{}",
@@ -201,7 +202,7 @@ void read_fields(const Json& value, Strategy& strategy) {
     if (!value["set"].is_object())
       fail("strategy", "set is a table of the job's keys, but got {}", value["set"].dump());
     for (const auto& [key, to] : value["set"].items()) {
-      strategy.set.push_back(fmt::format("{}={}", key, toml_of(to)));
+      strategy.set.push_back(assignment(key, to));
     }
   }
   if (value.contains("warnings")) {
@@ -221,6 +222,10 @@ void read_fields(const Json& value, Strategy& strategy) {
 }
 
 }  // namespace
+
+std::string assignment(const std::string& key, const Json& value) {
+  return fmt::format("{}={}", key, toml_of(value));
+}
 
 Strategy from_json(const Json& value, std::string_view name,
                    std::span<const std::shared_ptr<const Method>> more) {
@@ -253,6 +258,22 @@ Strategy from_json(const Json& value, std::string_view name,
   return strategy;
 }
 
+namespace {
+
+// The ranks that a step's samples are over.
+int64_t data_ranks(const plan::Plan& plan) {
+  int64_t ranks = copies_of(plan);
+  for (const auto& axis : mesh::split_axes(plan.batch_axes)) ranks *= plan.mesh.size_of(axis);
+  return ranks;
+}
+
+int64_t step_samples(const plan::Plan& plan, const Request& request) {
+  return request.round ? fitted_batch(plan, request.global_batch, request.micro_batch)
+                       : request.global_batch;
+}
+
+}  // namespace
+
 plan::Plan make_plan(const Strategy& strategy, const Request& request) {
   plan::Plan plan;
   if (strategy.plan) plan = *strategy.plan;
@@ -268,16 +289,15 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
   for (const auto& use : uses) use.method->apply(plan, use.config, request);
   say_idle_axes(plan);
 
-  int64_t data = copies_of(plan);
-  for (const auto& axis : mesh::split_axes(plan.batch_axes)) data *= plan.mesh.size_of(axis);
+  const auto data = data_ranks(plan);
   if (request.micro_batch > 0) {
     const auto per_microbatch = request.micro_batch * data;
-    if (request.global_batch % per_microbatch != 0) {
+    if (request.global_batch % per_microbatch != 0 && !request.round) {
       fail("plan",
            "batch.global must be a multiple of batch.micro x data ranks, but got {} for {} x {}",
            request.global_batch, request.micro_batch, data);
     }
-    const auto fitting = request.global_batch / per_microbatch;
+    const auto fitting = std::max<int64_t>(1, request.global_batch / per_microbatch);
     if (plan.microbatches != 0 && plan.microbatches != fitting) {
       fail("plan",
            "the strategy asks for {} microbatches, but batch.micro = {} makes {}: remove one of "
@@ -287,21 +307,27 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
     plan.microbatches = fitting;
   }
   if (plan.microbatches == 0) plan.microbatches = 1;
-  if (request.global_batch % (plan.microbatches * data) != 0) {
+  const auto global = step_samples(plan, request);
+  if (global % (plan.microbatches * data) != 0) {
     fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",
-         request.global_batch, plan.microbatches, data);
+         global, plan.microbatches, data);
   }
   if (plan.pipeline.cuts() || plan.overlap.experts) check_turns(plan, schedule_of(plan));
   plan.decisions.push_back(
       {"batch",
        fmt::format("a step of {} samples runs as {} microbatch{} of {} on each of {} data rank{}",
-                   request.global_batch, plan.microbatches, plan.microbatches == 1 ? "" : "es",
-                   request.global_batch / plan.microbatches / data, data, data == 1 ? "" : "s")});
+                   global, plan.microbatches, plan.microbatches == 1 ? "" : "es",
+                   global / plan.microbatches / data, data, data == 1 ? "" : "s")});
   return plan;
 }
 
+int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro) {
+  const auto block = (micro > 0 ? micro : plan.microbatches) * data_ranks(plan);
+  return std::max<int64_t>(1, global / block) * block;
+}
+
 int64_t graph_batch(const plan::Plan& plan, const Request& request) {
-  return request.global_batch / plan.microbatches / copies_of(plan);
+  return step_samples(plan, request) / plan.microbatches / copies_of(plan);
 }
 
 }  // namespace perigee::methods

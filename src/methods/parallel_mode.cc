@@ -45,6 +45,12 @@ class ParallelMode : public Method {
         {"exact", "boolean",
          "whether another number of ranks than the sizes multiply to is an error, and not made up "
          "for by the data axis"},
+        {"rest", "string", "the axis that adjusts to a world that was given; default `data`"},
+        {"instances", "boolean",
+         "where the world is larger than the mesh, it holds several of them, one behind the other, "
+         "and each trains the same (axis `instance`): nothing adjusts"},
+        {"device_mesh", "boolean",
+         "a mesh as PyTorch's DeviceMesh: axes of one rank are left out, and ranks have no order"},
         {"forbid", "list",
          "what the plan may not come to: `all_gather`, `all_to_all` (of values that ops read), "
          "`replicated_parameters` (on several ranks), `nd_shardings` (tensors split over several "
@@ -64,12 +70,27 @@ class ParallelMode : public Method {
         mesh.order.push_back(rank.get<int64_t>());
       }
     }
+    const bool device_mesh = config.fields.value("device_mesh", false);
+    if (device_mesh && !mesh.order.empty()) {
+      fail("parallel_mode", "a device mesh has its ranks in their own order: leave order out");
+    }
     mesh::verify(mesh);
     const bool exact = config.fields.value("exact", false);
-    if (request.world_given) adjust(mesh, request.world, exact);
+    if (request.world_given && config.fields.value("instances", false)) {
+      if (exact) {
+        fail("parallel_mode",
+             "several instances fill a larger world, which exact forbids: leave "
+             "one of them out");
+      }
+      repeat(mesh, request.world);
+    } else if (request.world_given) {
+      adjust(mesh, request.world, config.fields.value("rest", "data"), exact);
+    }
+    if (device_mesh) drop_single(mesh);
     plan.mesh = std::move(mesh);
     for (const auto& axis : plan.mesh.axes)
       plan.decisions.push_back({"parallel_mode", sentence(axis)});
+    if (device_mesh) plan.decisions.push_back({"parallel_mode", dims(plan.mesh)});
     if (!config.fields.contains("forbid")) return;
     plan.forbidden = texts(config.fields["forbid"], name(), "forbid");
     const auto known = plan::forbiddable();
@@ -83,23 +104,56 @@ class ParallelMode : public Method {
   }
 
  private:
-  static void adjust(mesh::Mesh& mesh, int64_t world, bool exact) {
+  static void adjust(mesh::Mesh& mesh, int64_t world, const std::string& axis, bool exact) {
     const auto product = mesh.size();
     if (product == world) return;
-    const int data = mesh.find("data");
+    const int rest = mesh.find(axis);
     const auto why = [&]() -> std::string {
       if (!mesh.order.empty()) return "order fixes the ranks";
       if (exact) return "the sizes are given";
-      if (data < 0) return "there is no data axis to adjust";
-      return fmt::format("the other axes multiply to {}", product / mesh.axes[data].size);
+      if (rest < 0) return fmt::format("there is no axis {} to adjust", axis);
+      return fmt::format("the other axes multiply to {}", product / mesh.axes[rest].size);
     };
-    if (!mesh.order.empty() || exact || data < 0 || (world * mesh.axes[data].size) % product != 0) {
+    if (!mesh.order.empty() || exact || rest < 0 || (world * mesh.axes[rest].size) % product != 0) {
       fail("parallel_mode",
            "axes must multiply to the {} ranks of this run, but they multiply to {} and {}: change "
            "a size, or run {} ranks (--nproc, cluster.ranks)",
            world, product, why(), product);
     }
-    mesh.axes[data].size = world * mesh.axes[data].size / product;
+    mesh.axes[rest].size = world * mesh.axes[rest].size / product;
+  }
+
+  // Puts further instances of the mesh behind it, each moved by its size.
+  static void repeat(mesh::Mesh& mesh, int64_t world) {
+    const auto product = mesh.size();
+    if (world % product != 0) {
+      fail("parallel_mode",
+           "the {} ranks of this run must hold whole instances of {} ranks: change a size, or run "
+           "a multiple of {} ranks (--nproc, cluster.ranks)",
+           world, product, product);
+    }
+    if (world == product) return;
+    const auto order = mesh.order;
+    for (int64_t i = 1; i < world / product; ++i) {
+      for (const auto rank : order) mesh.order.push_back(rank + i * product);
+    }
+    mesh.axes.push_back({"instance", world / product});
+    mesh::verify(mesh);
+  }
+
+  static void drop_single(mesh::Mesh& mesh) {
+    auto& axes = mesh.axes;
+    std::erase_if(axes, [](const auto& axis) { return axis.size == 1; });
+    if (axes.empty()) axes.push_back({"data", 1});
+  }
+
+  // The dims of a DeviceMesh, of which the last varies fastest.
+  static std::string dims(const mesh::Mesh& mesh) {
+    std::vector<std::string> dims;
+    for (auto axis = mesh.axes.rbegin(); axis != mesh.axes.rend(); ++axis) {
+      dims.push_back(fmt::format("{} = {}", axis->name, axis->size));
+    }
+    return fmt::format("as a device mesh its dims are {}", fmt::join(dims, ", "));
   }
 
   static std::string sentence(const mesh::Axis& axis) {

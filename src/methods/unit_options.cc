@@ -67,10 +67,12 @@ struct Parameter {
   int64_t elements = 0, bytes = 0;
   size_t first_use = std::numeric_limits<size_t>::max();
   int part = 0;  // of the stage, where stages have several
+  bool trained = true;
 };
 
 // Trained or not, in the order in which the forward pass reads them.
-std::vector<Parameter> parameters_of(const Graph& graph, const plan::Pipeline& pipeline) {
+std::vector<Parameter> parameters_of(const Request& request, const plan::Pipeline& pipeline) {
+  const auto& graph = *request.graph;
   const bool parts = pipeline.cuts() && pipeline.chunks > 1;
   const auto users = parts ? plan::first_users(graph, pipeline) : std::vector<int>();
   std::map<int32_t, size_t> first;
@@ -84,6 +86,7 @@ std::vector<Parameter> parameters_of(const Graph& graph, const plan::Pipeline& p
     if (const auto at = first.find(input.value.index); at != first.end()) {
       parameter.first_use = at->second;
     }
+    parameter.trained = input.trainable && !matches_any(request.frozen, input.name);
     if (parts) parameter.part = std::max(users[input.value.index], 0);
     list.push_back(parameter);
   }
@@ -141,15 +144,25 @@ const std::string* scope_of(const std::string& name, const std::set<std::string>
 // Units by name, in the order in which they are made.
 class Units {
  public:
-  Units(std::string axes, int level, const Graph& graph, const plan::Overlap& overlap)
-      : axes_(std::move(axes)), level_(level), graph_(graph), overlap_(overlap) {}
+  // `together`: what is trained makes one unit, whatever its name.
+  Units(std::string axes, int level, bool together, const Graph& graph,
+        const plan::Overlap& overlap)
+      : axes_(std::move(axes)),
+        level_(level),
+        together_(together),
+        graph_(graph),
+        overlap_(overlap) {}
 
   // Trained and frozen parameters, different types, what parts of a stage have each, and, where
   // gradients are in parts, those that are deferred, do not share a unit.
   void add(std::string name, const Parameter& parameter) {
     const auto dtype = graph_.type(parameter.input->value).dtype;
     const auto& deferred = overlap_.deferred;
-    if (!parameter.input->trainable) name += " frozen";
+    if (!parameter.trained) {
+      name += " frozen";
+    } else if (together_) {
+      name = "trainable";
+    }
     if (level_ > 1 &&
         std::find(deferred.begin(), deferred.end(), parameter.input->name) != deferred.end()) {
       name += " deferred";
@@ -180,6 +193,7 @@ class Units {
  private:
   std::string axes_;
   int level_;
+  bool together_;
   const Graph& graph_;
   const plan::Overlap& overlap_;
   std::vector<plan::Unit> units_;
@@ -228,6 +242,8 @@ std::vector<Field> unit_fields() {
       {"atorch_wrap_cls", "any", "module classes that make a unit each"},
       {"atorch_size_based_min_num_params", "integer",
        "units grow in the order of use to so many parameters; not with match or classes"},
+      {"trainable_outmost", "boolean",
+       "parameters that are trained make one unit, frozen ones the others; default false"},
       {"ignored", "any", "parameters that stay whole: a pattern or a list of them"},
       {"atorch_ignored_cls", "any", "module classes whose parameters stay whole"},
   };
@@ -274,7 +290,7 @@ bool add_units(plan::Plan& plan, const Config& config, const Request& request, c
     return false;
   }
 
-  auto parameters = parameters_of(graph, plan.pipeline);
+  auto parameters = parameters_of(request, plan.pipeline);
   const auto axes = mesh::split_axes(cut.axes);
   std::erase_if(parameters, [&](const Parameter& parameter) {
     const auto& name = parameter.input->name;
@@ -285,7 +301,8 @@ bool add_units(plan::Plan& plan, const Config& config, const Request& request, c
                          });
     return sharded || matches_any(ignored, name) || scope_of(name, ignored_scopes);
   });
-  Units units(cut.axes, level, graph, plan.overlap);
+  const bool together = config.fields.value("trainable_outmost", false);
+  Units units(cut.axes, level, together, graph, plan.overlap);
   if (!scopes.empty()) {
     add_by_scope(units, parameters, scopes);
   } else if (by_default && level < 3) {

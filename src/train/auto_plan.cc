@@ -66,7 +66,13 @@ search::Found AutoPlanner::find(const json& pins) {
 json AutoPlanner::plan(const json& pins) {
   // A strategy function is called again where the plan needs another capture than it saw.
   auto& known = plans_[pins.dump()];
-  if (known.is_null()) known = find(pins).best.strategy;
+  if (known.is_null()) {
+    const auto found = find(pins);
+    known = {{"strategy", found.best.strategy},
+             {"seconds", found.best.estimate.seconds},
+             {"lower_bound", found.lower_bound},
+             {"stopped", found.stopped}};
+  }
   return known;
 }
 
@@ -161,14 +167,16 @@ methods::Request AutoPlanner::method_request() const {
   methods::Request request;
   request.global_batch = job_.batch.global;
   request.micro_batch = job_.batch.micro;
+  request.round = job_.batch.round;
+  request.frozen = job_.model.frozen;
   request.world = world_;
   request.world_given = true;
   request.eight_bits = eight_bits_;
   return request;
 }
 
-compile::Programs AutoPlanner::compile(const json& strategy, const lua::Defined& defined,
-                                       plan::Plan& plan, compile::TraceSource& traces) const {
+const graph::Graph& AutoPlanner::make(const json& strategy, const lua::Defined& defined,
+                                      plan::Plan& plan) const {
   const auto parsed = methods::from_json(strategy, "the strategy", defined);
   auto request = method_request();
   auto samples = job_.batch.global;
@@ -179,13 +187,25 @@ compile::Programs AutoPlanner::compile(const json& strategy, const lua::Defined&
     const auto wanted = methods::graph_batch(plan, request);
     if (wanted == samples) {
       plan::verify(plan, graph);
-      const auto spec = step_spec(job_, graph);
-      plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
-      return compile::compile_all(graph, plan, spec, traces);
+      return graph;
     }
     samples = wanted;
   }
   fail("plan", "the strategy must ask for the same samples whatever it sees, but does not settle");
+}
+
+compile::Programs AutoPlanner::compile(const json& strategy, const lua::Defined& defined,
+                                       plan::Plan& plan, compile::TraceSource& traces) const {
+  const auto& graph = make(strategy, defined, plan);
+  const auto spec = step_spec(job_, graph);
+  plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
+  return compile::compile_all(graph, plan, spec, traces);
+}
+
+json AutoPlanner::plan_of(const json& strategy, const lua::Defined& defined) {
+  plan::Plan plan;
+  make(strategy, defined, plan);
+  return json::parse(plan::print(plan));
 }
 
 json AutoPlanner::describe(const compile::Programs& programs, const plan::Plan& plan,

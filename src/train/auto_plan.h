@@ -31,6 +31,7 @@ class AutoPlanner : public lua::Planner {
                           const lua::Defined& defined) override;
   nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
                        const lua::Defined& defined) override;
+  nlohmann::json plan_of(const nlohmann::json& strategy, const lua::Defined& defined) override;
   nlohmann::json measure(const nlohmann::json& strategy, double seconds,
                          const lua::Defined& defined) override;
 
@@ -39,6 +40,9 @@ class AutoPlanner : public lua::Planner {
   methods::Request method_request() const;
   // Returns what was measured, or nothing where the pins ask for estimates.
   cost::Measurements& times(const search::Pins& pins);
+  // Makes the plan. Returns the graph that it is of.
+  const graph::Graph& make(const nlohmann::json& strategy, const lua::Defined& defined,
+                           plan::Plan& plan) const;
   compile::Programs compile(const nlohmann::json& strategy, const lua::Defined& defined,
                             plan::Plan& plan, compile::TraceSource& traces) const;
   nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan,

@@ -39,6 +39,7 @@ struct Validation {
 
 struct Data {
   std::unique_ptr<DataSource> training;
+  std::vector<std::string> fields;  // of a batch, in the order of the data
   Validation validation;
   int64_t vocab = 0;  // of the tokenizer; 0: not text
 };

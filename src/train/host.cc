@@ -123,13 +123,12 @@ class TorchHost : public Host {
   int64_t default_ranks(const job::Job& job) override { return train::default_ranks(job); }
 
   PlanResult plan(const Task& task) override {
-    auto job = completed(task);
     auto with_job = task;
-    with_job.job = job;
+    with_job.job = completed(task);
     auto planned = plan_task(with_job, "", /*foretold=*/true);
-    if (!planned.predicted) predict_known(planned, job);
+    if (!planned.predicted) predict_known(planned, planned.job);
     PlanResult result{planned.captured.graph, planned.plan, ""};
-    if (task.report) result.report = page_of(planned, job, task.runtime_folder);
+    if (task.report) result.report = page_of(planned, planned.job, task.runtime_folder);
     return result;
   }
 
@@ -202,7 +201,7 @@ class TorchHost : public Host {
     const auto& graph = planned.captured.graph;
     const auto cluster = cluster_of(job, planned.plan.mesh.size(), task.runtime_folder);
     Known known(job, planned.plan.mesh.size());
-    const auto spec = step_spec(job, graph);
+    const auto spec = step_spec(planned.job, graph);
     planned.plan = compile::fit_recompute(graph, std::move(planned.plan), spec, known.traces());
     const auto programs = compile::compile_all(graph, planned.plan, spec, known.traces());
     search::OpCosts costs(cluster, known.times());
@@ -262,10 +261,10 @@ class TorchHost : public Host {
       blueprint.plan = planned.plan;
       blueprint.evaluation =
           planned.source
-              ->at(session.job.batch.global / planned.plan.microbatches / copies_of(planned.plan),
+              ->at(planned.job.batch.global / planned.plan.microbatches / copies_of(planned.plan),
                    true)
               .graph;
-      predict(blueprint.plan, blueprint.training, session.job,
+      predict(blueprint.plan, blueprint.training, planned.job,
               session.traces);  // records what is missing
       tell_of_coupling(blueprint);
       if (begin) begin(planned);
@@ -274,6 +273,7 @@ class TorchHost : public Host {
     run_together(*everyone(*session.communicator), session.job,
                  root ? std::function<void()>(make) : nullptr);
     blueprint = share(std::move(blueprint), *session.communicator);
+    session.job = with_fitted_batch(std::move(session.job), blueprint.plan);
     return blueprint;
   }
 
@@ -323,6 +323,7 @@ class TorchHost : public Host {
   void train(const Task& task, Session& session, const std::function<bool()>& stop) {
     auto& communicator = *session.communicator;
     const auto& job = session.job;
+    const auto given = session.job;  // its batch.global may not fit the plan
     const bool root = communicator.rank() == 0;
     std::unique_ptr<RunFolder> folder;
     if (root)
@@ -380,7 +381,7 @@ class TorchHost : public Host {
     if (root) {
       folder->begin();
       if (task.open_log) task.open_log(folder->file("log.txt"));
-      folder->write_job(job);
+      folder->write_job(given);
       folder->write_plan(plan::print(shared.plan));
       metrics = std::make_unique<MetricsFile>(folder->file("metrics.jsonl"), first - 1);
       progress = std::make_unique<Progress>(first, job.train.steps, job.train.log_every,
@@ -392,8 +393,7 @@ class TorchHost : public Host {
     }
     LoopHooks hooks;
     hooks.stop = stop;
-    const bool given = shared.plan.precision.loss_scale.kind == plan::LossScale::Kind::given;
-    if (given) {
+    if (shared.plan.precision.loss_scale.kind == plan::LossScale::Kind::given) {
       hooks.before = [&](int64_t step) {
         const auto scale = root ? strategy.ask("loss_scale", step) : 0;
         trainer.set_loss_scale(share_number(scale, *everyone(communicator)));

@@ -199,6 +199,8 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
   methods::Request request;
   request.global_batch = job.batch.global;
   request.micro_batch = job.batch.micro;
+  request.round = job.batch.round;
+  request.frozen = job.model.frozen;
   request.world = world.size > 0 ? world.size : std::max<int64_t>(1, job.cluster.ranks);
   request.world_given = world.size > 0 || job.cluster.ranks > 0;
   request.eight_bits = train::multiplies_eight_bits(job, world.foretold, world.runtime_folder);
@@ -237,7 +239,15 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
         fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
              request.world, plan.mesh.size());
       }
-      return {std::move(source),   captured, std::move(plan), job,
+      auto fitted = train::with_fitted_batch(job, plan);
+      if (fitted.batch.global != job.batch.global) {
+        log::warn(
+            "batch.global = {} does not divide over {} microbatch{} and the data ranks: a step has "
+            "{} samples (batch.round)",
+            job.batch.global, plan.microbatches, plan.microbatches == 1 ? "" : "es",
+            fitted.batch.global);
+      }
+      return {std::move(source),   captured, std::move(plan), std::move(fitted),
               /*predicted=*/false, nullptr,  strategy};
     }
     if (tries == 2) {

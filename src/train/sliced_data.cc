@@ -97,6 +97,7 @@ Data open_slices(const job::Job& job, Cut cut) {
     own.batch.global = rows * cut.microbatches;
     auto opened = open_data(own);
     data.vocab = opened.vocab;
+    data.fields = opened.fields;
     training.push_back(std::move(opened.training));
     held_back.push_back(std::move(opened.validation.data));
     data.validation.batches = std::min(data.validation.batches, opened.validation.batches);

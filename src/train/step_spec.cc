@@ -3,10 +3,12 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/match.h"
+#include "methods/method.h"
 #include "train/weight_decay.h"
 
 namespace perigee::train {
@@ -57,16 +59,19 @@ compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph) {
   for (const auto& pattern : job.model.frozen) {
     for (const auto& name : matching(names, pattern, "model.frozen")) spec.frozen.push_back(name);
   }
-  std::vector<std::string> taken;
+  std::map<std::string, size_t> taken;  // by which group
   for (const auto& group : o.groups) {
+    const auto own = spec.groups.size();
     compile::OptimizerGroup parameters{{}, group.weight_decay};
     if (!group.name.empty()) parameters.muon = group.name == "muon";
     for (const auto& pattern : group.match) {
       for (const auto& name : matching(names, pattern, "optimizer.group.match")) {
-        if (std::find(taken.begin(), taken.end(), name) != taken.end())
-          continue;  // the first group has it
-        taken.push_back(name);
-        parameters.parameters.push_back(name);
+        const auto [known, first] = taken.try_emplace(name, own);
+        if (first) parameters.parameters.push_back(name);
+        if (known->second == own || !o.apart) continue;
+        fail("job",
+             "a parameter is in one optimizer.group, but \"{}\" has {}, which is in group {}, too",
+             pattern, name, known->second + 1);
       }
     }
     spec.groups.push_back(std::move(parameters));
@@ -78,6 +83,12 @@ nlohmann::json describe(const job::Job& job) {
   std::ostringstream text;
   text << toml::json_formatter(toml::parse(job::to_toml(job)));
   return nlohmann::json::parse(text.str());
+}
+
+job::Job with_fitted_batch(job::Job job, const plan::Plan& plan) {
+  auto& batch = job.batch;
+  if (batch.round) batch.global = methods::fitted_batch(plan, batch.global, batch.micro);
+  return job;
 }
 
 }  // namespace perigee::train

@@ -274,6 +274,7 @@ std::shared_ptr<const Source> source_of(const job::Job& job) {
 Data open_synthetic(const job::Job& job) {
   const auto source = source_of(job);
   Data data;
+  for (const auto& [name, tensor] : source->empty(0)) data.fields.push_back(name);
   data.training = std::make_unique<Synthetic>(source, job, Purpose::training);
   if (job.model.kind == "gpt" || job.model.kind == "llama" || job.model.kind == "moe") {
     data.vocab = 256;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "base/error.h"
@@ -39,10 +40,45 @@ binding::LuaModelSettings lua_settings(const Task& task, const job::Job& job, st
   return settings;
 }
 
-// The model with what model.around puts around it.
+// The model's forward function with a batch's fields in the places of its inputs: those of the list
+// that `prepare` returns, or the data's `fields`.
+Forward by_order(const Task& task, const Model& model, std::vector<std::string> fields) {
+  const auto& kind = task.job.model.kind;
+  if (model.inputs.empty() && kind != "lua") {
+    fail(
+        "model",
+        "model.unpack = \"sequence\" gives a model its inputs by their order, but {} reads them by "
+        "name: fill in Model::inputs, or leave the key out",
+        task.job.model.text("file"));
+  }
+  return [forward = model.forward, inputs = model.inputs,
+          fields = std::move(fields)](const Batch& batch) {
+    std::vector<std::string> given;
+    while (batch.contains(field_name(given.size()))) given.push_back(field_name(given.size()));
+    if (given.empty()) {
+      std::copy_if(fields.begin(), fields.end(), std::back_inserter(given),
+                   [&](const auto& field) { return batch.contains(field); });
+    }
+    if (!inputs.empty() && given.size() > inputs.size()) {
+      fail("model",
+           "model.unpack = \"sequence\" gives the model its {} inputs ({}) in their order, but the "
+           "batch has {} fields ({})",
+           inputs.size(), fmt::join(inputs, ", "), given.size(), fmt::join(given, ", "));
+    }
+    Batch bound;
+    for (size_t i = 0; i < given.size(); ++i) {
+      bound[inputs.empty() ? field_name(i) : inputs[i]] = batch.at(given[i]);
+    }
+    return forward(bound);
+  };
+}
+
+// The model with what model.unpack and model.around put around it.
 std::shared_ptr<const Source> make_source(const Task& task, const Model& model,
-                                          const Batch& example) {
+                                          const Batch& example,
+                                          const std::vector<std::string>& data_fields) {
   auto forward = model.forward;
+  if (task.job.model.unpack == "sequence") forward = by_order(task, model, data_fields);
   if (const auto& script = task.job.model.around; !script.empty()) {
     std::set<std::string> fields;
     for (const auto& [name, tensor] : example) fields.insert(name);
@@ -128,20 +164,29 @@ std::shared_ptr<const Source> open_model(const Task& task) {
                      ? load_script(job.model.text("file"))
                      : load_plugin(job.model.text("file"), describe(job)["model"].dump());
     auto data = open_data(job);
-    return make_source(task, model, data.training->at(0, {0, 1}));
+    return make_source(task, model, data.training->at(0, {0, 1}), data.fields);
   }
   const bool lua = job.model.kind == "lua";
   auto built = lua ? binding::load_lua(lua_settings(task, job, job.model.text("file")))
                    : make_model(job.model, job.data.sequence);
   Batch example;
-  if (built.batch.empty()) example = open_data(job).training->at(0, {0, 1});
+  std::vector<std::string> fields;
+  const bool by_order = job.model.unpack == "sequence";
+  const bool described = !built.batch.empty() && !(by_order && !job.data.tensors.empty());
+  if (!described || by_order) {
+    const auto data = open_data(job);
+    fields = data.fields;
+    if (!described) example = data.training->at(0, {0, 1});
+  }
   for (const auto& field : built.batch) {
+    if (!lua) built.model.inputs.push_back(field.name);
+    if (!described) continue;
     auto shape = field.shape;
     if (job.data.is_batched(field.name)) shape.insert(shape.begin(), 1);
     example[field.name] = at::empty(
         shape, at::TensorOptions().device(at::kMeta).dtype(exec::scalar_type(field.dtype)));
   }
-  return make_source(task, built.model, example);
+  return make_source(task, built.model, example, fields);
 }
 
 Planned plan_task(const Task& task, const std::string& plan_text, bool foretold) {

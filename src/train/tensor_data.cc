@@ -139,6 +139,7 @@ Data open_tensors(const job::Job& job) {
   if (trained < 1)
     fail("data", "data must hold at least one sample for training, but it holds {}", table->size());
   Data data;
+  for (const auto& column : table->columns) data.fields.push_back(column.name);
   data.training = std::make_unique<Rows>(table, job, Range{0, trained}, make_sampler(job));
   data.validation.batches = held_back / job.batch.global;
   if (data.validation.batches > 0) {

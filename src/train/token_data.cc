@@ -154,6 +154,7 @@ Data open_tokens(const job::Job& job) {
   }
   const auto vocab = given > 0 ? given : data.vocab;
   const auto trained = windows - held_back;
+  data.fields = {"tokens", "labels"};
   data.training =
       std::make_unique<Windows>(tokens, job, vocab, Range{0, trained}, make_sampler(job));
   data.validation.batches = held_back / job.batch.global;

@@ -179,7 +179,7 @@ struct Trainer::Impl {
   }
 };
 
-Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ranks ranks,
+Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& given, Ranks ranks,
                  std::unique_ptr<DataSource> data, const std::string& profile) {
   const auto world = ranks.process_ ? ranks.place_.world : ranks.threads_;
   if (plan.plan.mesh.size() != world) {
@@ -192,12 +192,14 @@ Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ra
   exec::install_allocator();
   std::vector<train::Connection> connections;
   if (ranks.process_) {
-    connections.push_back(train::connect(job, ranks.place_));
+    connections.push_back(train::connect(given, ranks.place_));
   } else {
-    connections = train::connect_threads(job, world);
+    connections = train::connect_threads(given, world);
   }
-  impl_ = std::make_unique<Impl>(job, std::move(data), profile, std::move(connections));
+  impl_ = std::make_unique<Impl>(train::with_fitted_batch(given, plan.plan), std::move(data),
+                                 profile, std::move(connections));
   auto& impl = *impl_;
+  const auto& job = impl.job;
   Blueprint blueprint{
       plan.captured.graph,
       plan.source->at(job.batch.global / plan.plan.microbatches / copies_of(plan.plan), true).graph,

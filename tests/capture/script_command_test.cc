@@ -130,6 +130,27 @@ TEST_CASE("a TorchScript file is shown, planned and trained by the command") {
   for (size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(shared[i]).epsilon(1e-10));
 }
 
+TEST_CASE("a TorchScript file gets the fields of a batch by their order") {
+  const Example example;
+  const auto losses = [&](const std::string& more) {
+    const auto [status, text] =
+        example.run("train job.toml --overwrite --set train.output=one" + more);
+    INFO(text);
+    CHECK(status == 0);
+    return example.losses("one");
+  };
+  torch::manual_seed(3);
+  example.write_samples("x", 4);
+  const auto named = losses("");
+  torch::manual_seed(3);
+  example.write_samples("pixels", 4);
+  REQUIRE(named.size() == 12);
+  CHECK(losses(" --set model.unpack=sequence") == named);
+  const auto two = losses(" --set model.unpack=sequence --nproc 2");
+  REQUIRE(two.size() == 12);
+  for (size_t i = 0; i < two.size(); ++i) CHECK(two[i] == Approx(named[i]).epsilon(1e-10));
+}
+
 TEST_CASE("the command says which input a TorchScript file lacks") {
   const Example example;
   example.write_samples("pixels", 4);

@@ -28,6 +28,8 @@ TEST_CASE("a strategy of ATorch's is searched, saved and loaded, or there is non
                              "    model = graph, included = { { 'half', 'bf16' } },\n"
                              "    save_strategy_to_file = 'found.json' }\n"
                              "  assert(ok and result.args.use_optim_backward == false)\n"
+                             "  assert(result.search.gap == 0.25 and not result.search.stopped)\n"
+                             "  assert(best.plan.precision.dtype == 'bfloat16')\n"
                              "  return best\nend",
                          "gpt");
   CHECK(found.error == "");
@@ -40,6 +42,14 @@ TEST_CASE("a strategy of ATorch's is searched, saved and loaded, or there is non
   CHECK(loaded.error == "");
   CHECK(loaded.plan["precision"] == found.plan["precision"]);
   CHECK(loaded.strategy.job == "a.toml");
+  const auto beside = run(folder,
+                          head +
+                              "local ok, result, best = atorch.auto_accelerate { model = 'a.toml', "
+                              "load_strategy = 'found.plan.json' }\nreturn best",
+                          "gpt");
+  CHECK(beside.error == "");
+  CHECK(beside.plan["precision"] == found.plan["precision"]);
+  CHECK(beside.plan["mesh"] == found.plan["mesh"]);
   CHECK_THAT(
       run(folder, head + "local a = atorch.auto_accelerate { load_strategy = {} }", "gpt").error,
       Catch::Contains("s.lua:2: [atorch] auto_accelerate needs model"));

@@ -35,6 +35,17 @@ TEST_CASE("EPL's options come from the environment where none are given") {
                              "true or false, but got \"yes\""));
   ::unsetenv("EPL_COMMUNICATION_NUM_COMMUNICATORS");
   ::unsetenv("EPL_COMMUNICATION_FP16");
+  ::setenv("EPL_AMP_LEVEL", "O1", 1);
+  ::setenv("EPL_AMP_LOSS_SCALE", "64", 1);
+  ::setenv("EPL_ZERO_LEVLE", "v0", 1);
+  const auto scaled = communicators("");
+  CHECK(scaled.plan["precision"]["loss_scale"]["init_scale"] == 64);
+  CHECK(scaled.strategy.warnings ==
+        std::vector<std::string>{"[epl] the environment's EPL_ZERO_LEVLE is no option, did you "
+                                 "mean \"EPL_ZERO_LEVEL\"?"});
+  ::unsetenv("EPL_AMP_LEVEL");
+  ::unsetenv("EPL_AMP_LOSS_SCALE");
+  ::unsetenv("EPL_ZERO_LEVLE");
 }
 
 TEST_CASE("EPL's scopes make stages and splits") {
@@ -78,9 +89,26 @@ TEST_CASE("EPL's scopes make stages and splits") {
              Catch::Contains("s.lua:3: [epl] replicate needs device_count, at least 1"));
   CHECK_THAT(with("", "epl.init()").error,
              Catch::Contains("s.lua:3: [epl] init is called once, but this is the second time"));
+  // On devices of their own they are stages, one behind the other.
+  const auto own = with("['pipeline.num_micro_batch'] = 2",
+                        "epl.replicate { device_count = 2, 'blocks.*' }\n"
+                        "epl.split { device_count = 2, 'head' }");
+  CHECK(own.error == "");
+  CHECK(own.plan["pipeline"]["starts"] == json{"head"});
+  CHECK(own.plan["placements"]["head.weight"] == "R,S0");
+  const auto splits = with("",
+                           "epl.split { device_count = 2, 'blocks.0.mlp.up' }\n"
+                           "epl.split { device_count = 2, 'head' }");
+  CHECK(splits.error == "");
+  CHECK(splits.plan["mesh"]["axes"] ==
+        json::parse(R"([{"name": "tensor", "size": 2}, {"name": "pipe", "size": 2},
+                        {"name": "data", "size": 1}])"));
+  CHECK(splits.plan["pipeline"]["starts"] == json{"head"});
+  CHECK(splits.plan["placements"]["head.weight"] == "S0,R,R");
+  CHECK(splits.plan["placements"]["blocks.0.mlp.up.weight"] == "S0,R,R");
   CHECK_THAT(
       with("", "epl.replicate { device_count = 1, 'a' } epl.split { device_count = 1 }").error,
-      Catch::Contains("[epl] replicate and split on devices of their own are not available"));
+      Catch::Contains("[epl] split number 1 needs the scopes that it holds"));
   CHECK_THAT(
       with("['auto.auto_parallel'] = true", "epl.replicate { device_count = 1, name = 'a' }").error,
       Catch::Contains("auto.auto_parallel finds the stages, but there is replicate \"a\""));

@@ -154,6 +154,38 @@ TEST_CASE("a dialect's table of a job is checked by the same rows, at its place 
         "1, but that is 1");
   CHECK_THAT(run_job("[megatron.LRSchedule]\nmax_lr = true\n").error,
              Catch::Contains("job.toml:4:1: [megatron] max_lr must be a number, but got true"));
+  const auto starts = [](const std::string& job, const std::string& error) {
+    const auto said = run_job(job).error;
+    INFO(said);
+    CHECK(said.starts_with("[lua] job.toml:" + error));
+  };
+  starts("[atorch]\nverbose = true\nload_strategy = [\"zero1\", \"fsdp\"]\n",
+         "5:1: [atorch] zero1 and fsdp exclude each other");
+  starts("[atorch]\nload_strategy = [[\"parallel_mode\", [[[\"dat\", 2]]]]]\n",
+         "4:1: [atorch] parallel_mode has no axis \"dat\", did you mean \"data\"?");
+  starts("[atorch]\nload_strategy = [[\"amp_native\", { dtyp = \"bf16\" }]]\n",
+         "4:1: [atorch] amp_native has no option \"dtyp\", did you mean \"dtype\"?");
+  starts("[atorch]\nload_strategy = [\"checkpont\"]\n",
+         "4:1: [atorch] there is no method \"checkpont\", did you mean \"checkpoint\"?");
+  starts("[atorch]\nmodel_input_format = \"unpack\"\n",
+         "4:1: [atorch] model_input_format must be one of");
+  starts("[epl.amp]\nlevel = \"O2\"\n", "4:1: [epl] amp.level must be one of");
+  starts("[epl.pipeline]\nnum_micro_batches = 4\n",
+         "4:1: [epl] Config has no option \"pipeline.num_micro_batches\"");
+  starts("[epl.io]\ndrop_last_files = true\n",
+         "4:1: [epl] io.drop_last_files leaves out the files that are left over, but");
+  starts("[epl.gradient_checkpoint]\ntype = \"collection\"\n",
+         "4:1: [epl] gradient_checkpoint.type = \"collection\" needs epl.checkpoints");
+  starts("[epl.gradient_checkpoint]\ntype = \"auto\"\nend_taskgraph = 3\n",
+         "5:1: [epl] gradient_checkpoint.end_taskgraph must be below");
+  starts(
+      "[epl.auto]\nauto_parallel = true\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"
+      "device_count = 2\nmatch = [\"a\"]\n",
+      "4:1: [epl] auto.auto_parallel finds the stages, but there is replicate number 1");
+  starts(
+      "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 2\nmatch = [\"a\"]\n"
+      "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 1\nmatch = [\"b\"]\n",
+      "3:7: [epl] taskgraphs of several sizes are not available yet");
 }
 
 TEST_CASE("parts of a dialect are joined, and say where they are from") {

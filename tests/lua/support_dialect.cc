@@ -87,7 +87,15 @@ class Echo : public lua::Planner {
  public:
   json plan(const json& pins) override {
     pins_ = pins;
-    return pins.value("methods", json::array());
+    return {{"strategy", pins.value("methods", json::array())},
+            {"seconds", 2.0},
+            {"lower_bound", 1.5},
+            {"stopped", pins.contains("time_limit")}};
+  }
+  json plan_of(const json& strategy, const lua::Defined& defined) override {
+    const auto parsed = methods::from_json(strategy, "the strategy", defined);
+    return json::parse(
+        plan::print(methods::make_plan(parsed, {.graph = &graph_of("gpt"), .global_batch = 8})));
   }
   json candidates(const json& pins, int64_t most) override {
     pins_ = pins;
