@@ -235,6 +235,12 @@ bool AssignSearch::search(Node& node) {
   Relaxed relaxed;
   for (int round = 0; round < 3; ++round) {
     relaxed = bound(node, *space, {.target = target(), .iterations = 200, .close = 1e-3});
+    if (space != node.space && node.bound > cutoff) {
+      // The smaller space lacks what is slower than its cutoff: no more than that is known.
+      node.bound = std::nextafter(cutoff, kInfinity);
+      node.slack *= kFurther;
+      return false;
+    }
     if (node.bound > target()) return false;
     if (round == 0) improve(*space, node_range);
     cutoff = std::min(target(), node.bound + node.slack);
