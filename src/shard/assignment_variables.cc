@@ -244,10 +244,8 @@ std::vector<State> Variables::states_of(ValueId v) const {
 // What it would cost to gather the parameter twice, and to reduce its gradient to pieces.
 double Variables::price_of_gathering(ValueId v, int variable) {
   if (list_[variable].states.size() < 2) return 0;
-  const auto& type = graph_.type(v);
-  const auto piece = placed(v, list_[variable].states[1].lies);
-  return 2 * redistributor_.path(type, piece, placed(v, Placement::replicate())).cost +
-         redistributor_.path(type, placed(v, Placement::partial()), piece).cost;
+  const double n = redistributor_.group_size({axis_});
+  return 3 * (Redistributor::kLatency + (n - 1) / n * bytes_of(v));
 }
 
 Placements Variables::placed(ValueId v, const Placement& p) const {
