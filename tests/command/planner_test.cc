@@ -37,6 +37,26 @@ How alone(const Folder& folder) {
 
 }  // namespace
 
+TEST_CASE("planned shardings of a model that is not known train as one device does") {
+  Folder folder;
+  const std::string job =
+      "strategies/resnet.toml --set model.dtype=float64 --set train.steps=2 "
+      "--set train.validate_every=0 --set batch.global=4 --set cluster.device=cpu ";
+  const auto text = run("plan " + job + "--strategy planned --explain", alone(folder));
+  CHECK_THAT(text.out, Catch::Contains("axis tensor as the solver found: "));
+  CHECK_THAT(text.out, Catch::Contains("no other way costs less"));
+  std::vector<std::string> losses;
+  for (const std::string how : {"--strategy ddp --nproc 1", "--strategy planned --nproc 2"}) {
+    const auto output = folder / std::to_string(losses.size());
+    const auto ran = run("train " + job + how + " --set train.output=" + output, alone(folder));
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    const auto metrics = read(output + "/metrics.jsonl");
+    losses.push_back(metrics.substr(metrics.find("\"loss\""), 18));
+  }
+  CHECK(losses[0] == losses[1]);
+}
+
 TEST_CASE("auto finds a plan for a described cluster and says why") {
   Folder folder;
   const auto job = folder.write("job.toml", kJob);
