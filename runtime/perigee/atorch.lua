@@ -470,7 +470,7 @@ module.auto_accelerate = dialect.at_user(function(given)
   local strategy, about = atorch.make(given), nil
   if type(strategy.methods) == "function" and (is_graph(given.model) or unread) then
     local ok, found, known = pcall(strategy.methods, {}, given.model)
-    if not ok then return false, nil, nil, found end
+    if not ok then return false, nil, nil, (tostring(found):gsub("^[^%[]*:%d+: %[", "[")) end  -- a reason, not a place
     strategy.methods, about = found, known
   end
   if is_graph(given.model) and type(strategy.methods) == "table" then

@@ -2,6 +2,7 @@
 -- a job: [autodist] mesh_col = 4. The search is Perigee's; the options bound it. runtime/from_autodist.md compares.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
+local host = require "perigee.host"
 local saved = require "perigee.strategy"
 
 local function names_of(text)
@@ -144,6 +145,19 @@ local function names_scope(name, scope)
   return true
 end
 
+-- Returns the modules' names and types.
+local function known_names(graph)
+  local names, seen = {}, {}
+  for _, scope in ipairs(graph.scopes) do
+    local path = components(scope.path)
+    for _, name in ipairs { path[#path], scope.type } do
+      if not seen[name] then names[#names + 1] = name end
+      seen[name] = true
+    end
+  end
+  return names
+end
+
 -- Returns the outermost scopes that the names match. A name that matches none is an error.
 local function scopes_of(names, graph, option)
   local found = {}
@@ -162,7 +176,8 @@ local function scopes_of(names, graph, option)
       end
     end
     if not any then
-      dialect.fail("[autodist] %s names a module of the model, but %s is none", option, dialect.show(name))
+      dialect.fail("[autodist] %s names a module of the model, but %s is none%s", option, dialect.show(name),
+        host.suggest(name, known_names(graph)))
     end
   end
   return found

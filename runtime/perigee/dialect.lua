@@ -535,8 +535,33 @@ end
 
 local function nowhere() return "" end
 
+-- What a strategy raises once the model is known stands at the place that place_of(text) says.
+local function raise_at(strategy, place_of)
+  local made = strategy.methods
+  if type(made) ~= "function" then return strategy end
+  strategy.methods = function(...)
+    local ok, result = pcall(made, ...)
+    if ok then return result end
+    if type(result) == "string" and result:sub(1, 1) == "[" then result = place_of(result) .. result end
+    error(result, 0)
+  end
+  return strategy
+end
+
+-- Returns the place of the key of a job that the text names.
+local function place_in_job(text, places)
+  local longest, where = "", ""
+  for path, place in pairs(places) do
+    local key = path:match("[^.]+$") or ""
+    if #key > #longest and text:find(key, 1, true) then longest, where = key, place end
+  end
+  return where
+end
+
 -- Keeps what a user gave beside the strategy that was made of it, so that several can be joined.
 local function remember(kept, strategy, values, warnings)
+  local place = host.place()
+  raise_at(strategy, function() return place end)
   kept[#kept + 1] = { strategy = strategy, values = values, warnings = warnings }
   return strategy
 end
@@ -635,7 +660,7 @@ local function job_function(spec)
       end
     end
     expand(spec, values, warnings, function() return places.load_strategy or "" end)
-    return build(spec, values, warnings, place)
+    return raise_at(build(spec, values, warnings, place), function(text) return place_in_job(text, places) end)
   end
 end
 

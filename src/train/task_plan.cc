@@ -119,7 +119,9 @@ std::vector<std::string> batched_names(const job::Job& job) {
   for (auto& input : list) {
     if (!is_place(input) || std::ranges::find(names, input) != names.end()) continue;
     if (input.size() > 9 || std::stoull(input) >= names.size()) {
-      fail("job", "data.batched lists places of the model's {} inputs ({}), from 0, but got {}",
+      fail("job",
+           "data.batched lists places of the model's {} inputs ({}), from 0 (Alpa's batch_argnums "
+           "from 1), but got {}",
            names.size(), fmt::join(names, ", "), input);
     }
     input = names[std::stoull(input)];

@@ -105,8 +105,8 @@ TEST_CASE("an input that is the same for all samples is named by the job, or by 
   CHECK_THAT(job.refused("plan", "--set data.text=[] --set data.batched=[\"y\"]"),
              Contains("data.batched names inputs of the model (table, x), but got \"y\""));
   CHECK_THAT(job.refused("plan", "--set data.text=[] --set data.batched=[\"2\"]"),
-             Contains("data.batched lists places of the model's 2 inputs (table, x), from 0, but "
-                      "got 2"));
+             Contains("data.batched lists places of the model's 2 inputs (table, x), from 0 "
+                      "(Alpa's batch_argnums from 1), but got 2"));
 }
 
 TEST_CASE("a mistake in a model's script is an error at its line") {

@@ -33,6 +33,12 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
   folder.write("theirs.json", R"({"desc": [], "e2e_time": 1.5, "stage_mems": [3]})");
   CHECK_THAT(with("load_plan_path = 'theirs.json'").error,
              Catch::Contains("a plan of nnScaler's, which cannot be tied to a graph"));
+  CHECK_THAT(run_job("[autodist]\nmesh_col = 4\nrecompute_modules = \"mpl\"\n").error,
+             Catch::Contains("job.toml:5:1: [autodist] recompute_modules names a module"));
+  // What only the model tells is an error at the user's line, too.
+  CHECK_THAT(with("recompute_modules = 'mpl'").error,
+             Catch::Contains("s.lua:1: [autodist] recompute_modules names a module of the model, "
+                             "but \"mpl\" is none, did you mean \"mlp\"?"));
   CHECK_THAT(with("load_plan_path = 'none.json'").error, Catch::Contains("there is no file"));
   // In a job the same stands as a table.
   const auto job = run_job("[autodist]\nmesh_col = 4\nupdate_freq = 2\n");
