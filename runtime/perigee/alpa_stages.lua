@@ -1,6 +1,7 @@
 -- Sharding, layers and stages of perigee.alpa: what its options make of a draft, and of what is found.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
+local host = require "perigee.host"
 local methods = require "perigee.methods"
 local rows = require "perigee.alpa_options"
 
@@ -234,14 +235,29 @@ local function checkpoint(layers, graph)
   return { "checkpoint", { row .. ".*", group = group } }
 end
 
+-- Returns the line of the user's script, "" where a job has the options.
+local function user_line()
+  local place = host.place()
+  return place:find("/perigee/[%w_]+%.lua:") and "" or place
+end
+
+-- Returns what f returns; what it raises stands at the user's line, of that option.
+local function at_option(given, option, f)
+  local ok, result = pcall(f)
+  if ok then return result end
+  fail("%s[alpa] %s: %s", given.at or "", option, (tostring(result):gsub("^.-:%d+: ", ""):gsub("^%[lua%] ", "")))
+end
+
 methods.define {
   name = "alpa_places",
   doc = "Places parameters on axes of the mesh.",
-  fields = { places = { type = "table", required = true } },
+  fields = { places = { type = "table", required = true }, at = "string" },
   apply = function(plan, given)
     for pattern, axes in pairs(given.places) do
       for axis, placement in pairs(axes) do
-        local count = plan:place(pattern, axis, placement)
+        local count = at_option(given, "manual_sharding_option", function()
+          return plan:place(pattern, axis, placement)
+        end)
         plan:note(string.format("%d parameters of %s lie as %s on %s", count, pattern, placement, axis))
       end
     end
@@ -251,11 +267,13 @@ methods.define {
 methods.define {
   name = "alpa_stage_inputs",
   doc = "Places what stages of a pipeline get from those before them.",
-  fields = { stages = { type = "table", required = true } },
+  fields = { stages = { type = "table", required = true }, at = "string" },
   apply = function(plan, given)
     for stage, axes in pairs(given.stages) do
       for axis, placement in pairs(axes) do
-        local count = plan:place_sent(tonumber(stage), axis, placement)
+        local count = at_option(given, "stage_input_shardings", function()
+          return plan:place_sent(tonumber(stage), axis, placement)
+        end)
         plan:note(string.format("%d inputs of stage %s lie as %s on %s", count, stage, placement, axis))
       end
     end
@@ -268,7 +286,7 @@ local function stage_inputs(list)
   for i, axes in ipairs(list or {}) do
     if not dialect.is_empty(axes) then stages[tostring(i - 1)] = axes end
   end
-  return not dialect.is_empty(stages) and { "alpa_stage_inputs", { stages = stages } } or nil
+  return not dialect.is_empty(stages) and { "alpa_stage_inputs", { stages = stages, at = user_line() } } or nil
 end
 
 local function manual_layers(draft, given)
@@ -294,7 +312,7 @@ local function pipeshard_strategy(draft, given)
   if not o.layer_option then layers = 2 end
   if layers == "auto" then layers = nil end
   draft.ranks = o.devices
-  if o.manual_sharding_option then draft:use("alpa_places", { places = o.manual_sharding_option }) end
+  if o.manual_sharding_option then draft:use("alpa_places", { places = o.manual_sharding_option, at = user_line() }) end
   local schedule = schedules[o.pipeline_schedule] or o.pipeline_schedule
   draft.remat = remat(given, by_marks, layers)
   if not trains(given) then
