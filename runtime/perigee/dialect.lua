@@ -362,7 +362,7 @@ end
 -- A key of the job ("optimizer.lr").
 function Draft.job(draft, key, value)
   local wrong = value ~= nil and host.check_key(key, value)
-  if wrong then M.fail("%s", wrong) end
+  if wrong then M.fail("%s%s", wrong:sub(1, 1) == "[" and "the job's " or "", wrong) end
   draft.keys[key] = value
 end
 

@@ -48,8 +48,9 @@ class Field {
   bool has(const std::string& key) const { return value_.is_object() && value_.contains(key); }
   bool is_null() const { return value_.is_null(); }
 
+  // An empty object is an empty list, too: a table of Lua does not tell.
   std::vector<Field> items() const {
-    if (!value_.is_array()) fail_rule("is an array");
+    if (!value_.is_array() && !(value_.is_object() && value_.empty())) fail_rule("is an array");
     std::vector<Field> fields;
     for (size_t i = 0; i < value_.size(); ++i) {
       fields.emplace_back(value_[i], file_, fmt::format("{}[{}]", path_, i));
@@ -309,10 +310,10 @@ Precision parse_precision(const Field& field) {
                "skip_nonfinite", "loss_scale"});
   using Parameters = Precision::Parameters;
   Precision precision;
-  precision.dtype = parse_dtype(field.at("dtype"));
+  if (field.has("dtype")) precision.dtype = parse_dtype(field.at("dtype"));
   precision.parameters = one_of(field.at("parameters"),
                                 {Parameters::as_captured, Parameters::masters, Parameters::low});
-  precision.gradients = parse_dtype(field.at("gradients"));
+  if (field.has("gradients")) precision.gradients = parse_dtype(field.at("gradients"));
   precision.allow = field.at("allow").texts();
   precision.deny = field.at("deny").texts();
   precision.promote = field.at("promote").texts();

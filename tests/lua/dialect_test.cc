@@ -185,7 +185,7 @@ TEST_CASE("a dialect's table of a job is checked by the same rows, at its place 
   starts(
       "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 2\nmatch = [\"a\"]\n"
       "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 1\nmatch = [\"b\"]\n",
-      "3:7: [epl] taskgraphs of several sizes are not available yet");
+      "3:14: [epl] taskgraphs of several sizes are not available yet");
 }
 
 TEST_CASE("parts of a dialect are joined, and say where they are from") {
