@@ -95,8 +95,8 @@ TEST_CASE("a batch that does not divide is rounded, as ATorch's is") {
   job.good("train", "--resume --set model.dtype=float64 --nproc 2" + strategy);
   check_losses(job, eight);
   job.good("train", same +
-                        "--nproc 2 --set batch.micro=2 --set batch.global=11 --set "
-                        "batch.round=true");
+                        "--nproc 2 --strategy ddp --set batch.micro=2 --set batch.global=11 "
+                        "--set batch.round=true");
   check_losses(job, eight);
   // At least one sample on each rank.
   CHECK_THAT(job.good("train", same + "--nproc 4 --strategy ddp --set batch.global=3 --set "

@@ -36,6 +36,7 @@ TEST_CASE("a run has its samples in the order of a library, on any ranks and whe
     auto words =
         job.words("train", "--set data.validation=0 --set seed=7 --set optimizer.lr=0.01 " + more +
                                " --set data.sampler=" + sampler);
+    words.erase(words.begin());  // the command
     words.insert(words.end(), {"--set", "data.text=[\"" + text + "\"]"});
     const auto ran = run(words, job.how());
     INFO(ran.err);
