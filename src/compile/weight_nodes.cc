@@ -1,8 +1,10 @@
 #include "compile/weight_nodes.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
+#include "compile/lower.h"
 
 namespace perigee::compile {
 
@@ -10,44 +12,131 @@ using graph::Graph;
 using graph::NodeId;
 using graph::Phase;
 
-std::vector<bool> find_weight_nodes(const Graph& graph, const std::vector<int>& part) {
-  std::vector<bool> wanted(graph.values.size()), weights(graph.nodes.size());
-  for (size_t n = graph.nodes.size(); n-- > 0;) {
-    const auto& node = graph.nodes[n];
-    if (node.phase != Phase::backward) continue;
-    bool sent = node.op == "comm::send" || node.op == "comm::receive";
-    for (auto v : node.outputs) sent = sent || (v.defined() && wanted[v.index]);
-    if (!sent) {
-      weights[n] = true;
-      continue;
+namespace {
+
+// The value whose memory each value shows, or may show.
+std::vector<int32_t> roots_of(const Graph& graph) {
+  std::vector<int32_t> roots(graph.values.size());
+  for (size_t v = 0; v < roots.size(); ++v) roots[v] = static_cast<int32_t>(v);
+  for (const auto& node : graph.nodes) {
+    if (!shows_operand(node.op)) continue;
+    graph::ValueId shown;
+    node.each_operand([&](graph::ValueId v) {
+      if (!shown.defined()) shown = v;
+    });
+    for (auto v : node.outputs) {
+      if (v.defined() && shown.defined()) roots[v.index] = roots[shown.index];
     }
-    node.each_operand([&](graph::ValueId v) { wanted[v.index] = true; });
   }
+  return roots;
+}
+
+class WeightNodes {
+ public:
+  WeightNodes(const Graph& graph, const std::vector<int>& part)
+      : graph_(graph), part_(part), weights_(graph.nodes.size()) {}
+
+  std::vector<bool> run() {
+    leave_what_is_sent();
+    for (bool again = true; again;) {
+      again = take_back_shared();
+      again = take_back_adjacent() || again;
+    }
+    return std::move(weights_);
+  }
+
+ private:
+  bool is_backward(size_t n) const { return graph_.nodes[n].phase == Phase::backward; }
+
+  void leave_what_is_sent() {
+    std::vector<bool> wanted(graph_.values.size());
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const auto& node = graph_.nodes[n];
+      if (!is_backward(n)) continue;
+      bool sent = node.op == "comm::send" || node.op == "comm::receive";
+      for (auto v : node.outputs) sent = sent || (v.defined() && wanted[v.index]);
+      if (!sent) {
+        weights_[n] = true;
+        continue;
+      }
+      node.each_operand([&](graph::ValueId v) { wanted[v.index] = true; });
+    }
+  }
+
+  // Puts a node into the backward pass, and those that make what it reads.
+  bool take_back(NodeId node) {
+    bool any = false;
+    std::vector<NodeId> open{node};
+    while (!open.empty()) {
+      const auto n = open.back();
+      open.pop_back();
+      if (n < 0 || !weights_[n]) continue;
+      weights_[n] = false;
+      any = true;
+      graph_.nodes[n].each_operand(
+          [&](graph::ValueId v) { open.push_back(graph_.values[v.index].producer); });
+    }
+    return any;
+  }
+
   // A part of this stage that takes a gradient from another one wants it in its backward pass.
-  for (bool again = true; again;) {
-    again = false;
-    for (size_t n = 0; n < graph.nodes.size(); ++n) {
-      const auto& node = graph.nodes[n];
-      if (node.phase != Phase::backward) continue;
-      node.each_operand([&](graph::ValueId v) {
-        const auto producer = graph.values[v.index].producer;
-        if (producer < 0 || !weights[producer] || part[producer] == part[n]) return;
-        std::vector<NodeId> open{producer};
-        while (!open.empty()) {
-          const auto m = open.back();
-          open.pop_back();
-          if (!weights[m]) continue;
-          weights[m] = false;
-          again = true;
-          graph.nodes[m].each_operand([&](graph::ValueId w) {
-            const auto p = graph.values[w.index].producer;
-            if (p >= 0 && weights[p]) open.push_back(p);
-          });
-        }
+  bool take_back_shared() {
+    bool any = false;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (!is_backward(n)) continue;
+      graph_.nodes[n].each_operand([&](graph::ValueId v) {
+        const auto producer = graph_.values[v.index].producer;
+        if (producer >= 0 && part_[producer] != part_[n]) any = take_back(producer) || any;
       });
     }
+    return any;
   }
-  return weights;
+
+  // Whether a part's weight gradients come before or behind the backward pass of an earlier part is
+  // the schedule's choice for each microbatch. So that it is known when memory is free, what both
+  // read, or the earlier one has made, is read in the later part's backward pass.
+  bool take_back_adjacent() {
+    const auto roots = roots_of(graph_);
+    std::vector<bool> lasts(graph_.values.size()), loaded(graph_.values.size());
+    for (const auto& input : graph_.inputs) {
+      (input.kind == graph::Input::Kind::data ? loaded : lasts)[input.value.index] = true;
+    }
+    std::vector<int> earliest(graph_.values.size(), std::numeric_limits<int>::max());
+    const auto note = [&](graph::ValueId v, int part) {
+      auto& known = earliest[roots[v.index]];
+      known = std::min(known, part);
+    };
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      for (auto v : node.outputs) {
+        if (v.defined() && !shows_operand(node.op)) note(v, part_[n]);
+      }
+      node.each_operand([&](graph::ValueId v) {
+        if (is_backward(n) || loaded[roots[v.index]]) note(v, part_[n]);
+      });
+    }
+    bool any = false;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (!weights_[n]) continue;
+      bool early = false;
+      graph_.nodes[n].each_operand([&](graph::ValueId v) {
+        const auto root = roots[v.index];
+        early = early || (!lasts[root] && earliest[root] < part_[n]);
+      });
+      if (early) any = take_back(static_cast<NodeId>(n)) || any;
+    }
+    return any;
+  }
+
+  const Graph& graph_;
+  const std::vector<int>& part_;
+  std::vector<bool> weights_;
+};
+
+}  // namespace
+
+std::vector<bool> find_weight_nodes(const Graph& graph, const std::vector<int>& part) {
+  return WeightNodes(graph, part).run();
 }
 
 std::vector<bool> find_deferred_nodes(const Graph& graph, const std::vector<int>& part,

@@ -55,21 +55,22 @@ class Partition {
         sites_(graph, plan),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
         versions_(graph.values.size()),
-        is_parameter_(graph.values.size()) {}
+        is_parameter_(graph.values.size()),
+        needed_(graph.values.size()) {}
 
   LocalGraph run() {
     find_cuts();
+    find_needed();
     local_.graph.scopes = graph_.scopes;
     for (const auto& input : graph_.inputs) add_input(input);
-    std::vector<graph::NodeId> last(graph_.nodes.size(), -1);
+    std::vector<graph::NodeId> makers(graph_.nodes.size(), -1);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const size_t first = local_.graph.nodes.size();
-      node(n);
+      makers[n] = node(n);
       const auto forward = graph_.nodes[n].forward_node;
       for (size_t k = first; forward >= 0 && k < local_.graph.nodes.size(); ++k) {
-        local_.graph.nodes[k].forward_node = last[forward];
+        local_.graph.nodes[k].forward_node = makers[forward];
       }
-      last[n] = static_cast<graph::NodeId>(local_.graph.nodes.size()) - 1;
     }
     for (const auto& output : graph_.outputs) add_output(output);
     return std::move(local_);
@@ -134,8 +135,12 @@ class Partition {
     return local;
   }
 
-  void node(size_t n) {
+  // Returns the local node that makes the first result that anything needs, or, where that shows
+  // what was there, the last one. Nodes behind it may bring the result to where nobody wants it.
+  graph::NodeId node(size_t n) {
     const auto& node = graph_.nodes[n];
+    const auto first = static_cast<graph::NodeId>(local_.graph.nodes.size());
+    graph::NodeId maker = -1;
     const Call call(graph_, node);
     std::vector<ValueId> operands;
     int i = 0;
@@ -158,6 +163,7 @@ class Partition {
       const auto v = node.outputs[r];
       if (!v.defined()) continue;
       const auto& placements = sharding_.results[n][r];
+      if (maker < 0 && needed_[v.index]) maker = local_.graph.values[results[r].index].producer;
       versions_[v.index].push_back({placements, results[r], node.phase, true});
       if (sharding_.values[v.index] != placements) {
         // Pinned elsewhere: from here on it lies only there, unless it can be gathered again.
@@ -169,6 +175,20 @@ class Partition {
         }
         versions_[v.index] = {{sharding_.values[v.index], moved, node.phase, true}};
       }
+    }
+    return maker >= first ? maker : static_cast<graph::NodeId>(local_.graph.nodes.size()) - 1;
+  }
+
+  // Marks the values that lead to an output.
+  void find_needed() {
+    for (const auto& output : graph_.outputs) {
+      if (output.value.defined()) needed_[output.value.index] = true;
+    }
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const auto& node = graph_.nodes[n];
+      bool needed = node.outputs.empty();
+      for (auto v : node.outputs) needed = needed || (v.defined() && needed_[v.index]);
+      if (needed) node.each_operand([&](ValueId v) { needed_[v.index] = true; });
     }
   }
 
@@ -238,7 +258,7 @@ class Partition {
   LocalGraph local_;
   std::map<std::string, ValueId> shared_;
   std::vector<std::vector<Version>> versions_;       // per global value
-  std::vector<bool> is_parameter_;                   // per global value
+  std::vector<bool> is_parameter_, needed_;          // per global value
   std::map<std::string, std::vector<size_t>> cuts_;  // by parameter: axes
 };
 
