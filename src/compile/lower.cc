@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/error.h"
+#include "base/defect.h"
 #include "compile/layout.h"
 #include "graph/ops.h"
 
@@ -58,8 +58,9 @@ void Lowering::direct(graph::ValueId v, ValueId target, uint8_t when) {
 ValueId Lowering::operand(const Node& node, graph::ValueId v) const {
   const ValueId value = values_[v.index];
   if (!value.defined()) {
-    fail("compile", "an operand must be made before it is used, but {} in scope '{}' reads '{}'",
-         node.op, node.scope, names_[v.index]);
+    fail_defect("compile",
+                "an operand must be made before it is used, but {} in scope '{}' reads '{}'",
+                node.op, node.scope, names_[v.index]);
   }
   return value;
 }
@@ -107,8 +108,8 @@ OpTrace Lowering::trace_of(const OpInstance& instance, bool& recorded) {
       known.trace = std::move(*trace);
       if (known.trace.output_allocation.size() != instance.outputs.size() ||
           known.trace.output_strides.size() != instance.outputs.size()) {
-        fail("compile", "a trace must tell about all {} results of {}, but tells about {}",
-             instance.outputs.size(), instance.op, known.trace.output_allocation.size());
+        fail_defect("compile", "a trace must tell about all {} results of {}, but tells about {}",
+                    instance.outputs.size(), instance.op, known.trace.output_allocation.size());
       }
     } else {
       std::vector<Operand> operands;
@@ -190,10 +191,10 @@ void Lowering::run_op(const Node& node, std::vector<DraftInstruction>& out) {
                  draft_.value(o).type.numel() == type.numel();
         });
         if (same == operands.end() && type.numel() > 0) {
-          fail("compile",
-               "a result must lie in memory of its own or of an operand, but {} in scope "
-               "'{}' has one that does neither",
-               node.op, node.scope);
+          fail_defect("compile",
+                      "a result must lie in memory of its own or of an operand, but {} in scope "
+                      "'{}' has one that does neither",
+                      node.op, node.scope);
         }
         value = same == operands.end()
                     ? draft_.add(type, name)

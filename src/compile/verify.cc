@@ -4,7 +4,7 @@
 #include <map>
 #include <set>
 
-#include "base/error.h"
+#include "base/defect.h"
 #include "compile/draft.h"
 #include "compile/events.h"
 #include "compile/layout.h"
@@ -104,15 +104,17 @@ class Replay {
           read = reads[program_.order[later].section].contains(v);
         }
         if (!read) {
-          fail("compile", "a section must release what nothing reads later, but '{}' leaves '{}'",
-               section_->name, program_.values[v].name);
+          fail_defect("compile",
+                      "a section must release what nothing reads later, but '{}' leaves '{}'",
+                      section_->name, program_.values[v].name);
         }
       }
     }
     for (const auto& [event, flight] : flights_) {
       if (flight.sent) continue;
-      fail("compile", "every collective must be waited for within the step, but event {} is not",
-           event.first);
+      fail_defect("compile",
+                  "every collective must be waited for within the step, but event {} is not",
+                  event.first);
     }
   }
 
@@ -148,9 +150,9 @@ class Replay {
   Bytes& written(int32_t root) { return written_[root][copy(root)]; }
 
   [[noreturn]] void wrong(const Instruction& instruction, const std::string& what) const {
-    fail("compile", "{}, in '{}' at instruction {} ({}{}{})", what, section_->name, index_,
-         instruction.op.empty() ? "wait" : instruction.op,
-         instruction.scope.empty() ? "" : ", scope ", instruction.scope);
+    fail_defect("compile", "{}, in '{}' at instruction {} ({}{}{})", what, section_->name, index_,
+                instruction.op.empty() ? "wait" : instruction.op,
+                instruction.scope.empty() ? "" : ", scope ", instruction.scope);
   }
 
   int32_t root(ValueId v) const {
@@ -181,17 +183,18 @@ class Replay {
   void check_place(const Place& place, int64_t bytes, bool aligned, const std::string& name) const {
     if (bytes == 0) return;
     if (place.frame < 0 || static_cast<size_t>(place.frame) >= program_.frames.size()) {
-      fail("compile", "a value must lie in a frame, but '{}' lies in none", name);
+      fail_defect("compile", "a value must lie in a frame, but '{}' lies in none", name);
     }
     const auto& frame = program_.frames[place.frame];
     if (place.offset < 0 || place.offset + bytes > frame.bytes) {
-      fail("compile",
-           "a value must lie within its frame, but '{}' lies at {} to {} of {} bytes in '{}'", name,
-           place.offset, place.offset + bytes, frame.bytes, frame.name);
+      fail_defect(
+          "compile",
+          "a value must lie within its frame, but '{}' lies at {} to {} of {} bytes in '{}'", name,
+          place.offset, place.offset + bytes, frame.bytes, frame.name);
     }
     if (aligned && place.offset % kAlignment != 0) {
-      fail("compile", "an address must be a multiple of {}, but '{}' has {}", kAlignment, name,
-           place.offset);
+      fail_defect("compile", "an address must be a multiple of {}, but '{}' has {}", kAlignment,
+                  name, place.offset);
     }
   }
 
@@ -206,7 +209,7 @@ class Replay {
         const auto outer = piece(base.place, bytes_of(base)), inner = piece(value.place, bytes);
         if (!inner.empty() &&
             (inner.frame != outer.frame || inner.begin < outer.begin || inner.end > outer.end)) {
-          fail("compile", "a view must lie within its base, but '{}' does not", value.name);
+          fail_defect("compile", "a view must lie within its base, but '{}' does not", value.name);
         }
       } else if (used) {
         check_place(value.place, bytes, true, value.name);
@@ -218,8 +221,8 @@ class Replay {
     for (auto at = kept.begin(); at != kept.end() && std::next(at) != kept.end(); ++at) {
       const auto& [place, rest] = *std::next(at);
       if (place.first == at->first.first && place.second < at->second.first) {
-        fail("compile", "persistent values must not overlap, but '{}' and '{}' do",
-             program_.values[at->second.second].name, program_.values[rest.second].name);
+        fail_defect("compile", "persistent values must not overlap, but '{}' and '{}' do",
+                    program_.values[at->second.second].name, program_.values[rest.second].name);
       }
     }
   }

@@ -77,6 +77,7 @@ RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connec
   check_device(blueprint.plan, *connection_.device);
   auto program =
       compile::compile(blueprint.training, blueprint.plan, spec_, communicator_.rank(), traces);
+  compile::verify(program);
   executor_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
                                                blueprint.plan.mesh, executor_options());
 }

@@ -1,0 +1,19 @@
+// Errors that are Perigee's own.
+#pragma once
+
+#include "base/error.h"
+
+namespace perigee {
+
+// Throws an Error with Status::failed: what Perigee made of it is wrong, whatever was asked for.
+// The text names what is wrong; behind it stands what to report.
+template <class... Args>
+[[noreturn]] void fail_defect(std::string_view area, fmt::format_string<Args...> format,
+                              Args&&... args) {
+  throw Error(Status::failed, area,
+              fmt::format(format, std::forward<Args>(args)...) +
+                  ": this is a defect of Perigee, not of the job; please report it with the job, "
+                  "the strategy and what `perigee doctor` prints");
+}
+
+}  // namespace perigee
