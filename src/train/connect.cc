@@ -145,6 +145,7 @@ std::shared_ptr<exec::Device> open_device(const job::Job& job) {
 
 Connection connect(const job::Job& job, const job::RankPlace& place) {
   Connection made;
+  made.local_ranks = place.local_world;
   const bool gpu = uses_gpu(job, place.rank == 0);
   const auto open = [&] { made.device = gpu ? open_gpu(job, place) : exec::cpu_device(); };
   if (place.world == 1) {
@@ -189,6 +190,7 @@ std::vector<Connection> connect_threads(const job::Job& job, int64_t count) {
         .rank = rank, .world = count, .local_rank = rank, .local_world = count};
     auto& one = made.emplace_back();
     one.device = gpu ? open_gpu(job, place) : exec::cpu_device();
+    one.local_ranks = count;
     one.communicator = one.tensors = std::move(communicators[static_cast<size_t>(rank)]);
     if (gpu && count > 1) one.tensors = exec::cuda_host().by_host(one.communicator);
   }

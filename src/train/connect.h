@@ -17,6 +17,7 @@ struct Connection {
   std::shared_ptr<exec::Device> device;
   std::shared_ptr<exec::Communicator> communicator;  // of tensors on the host
   std::shared_ptr<exec::Communicator> tensors;       // of tensors on the device
+  int64_t local_ranks = 1;                           // on this rank's host
 };
 
 // Returns whether the job's ranks compute on GPUs: as cluster.device says, and where it leaves that

@@ -126,7 +126,7 @@ class TorchHost : public Host {
     auto with_job = task;
     with_job.job = completed(task);
     auto planned = plan_task(with_job, "", /*foretold=*/true);
-    if (!planned.predicted) predict_known(planned, planned.job);
+    if (!planned.predicted) predict_known(planned, planned.job, task.runtime_folder);
     PlanResult result{planned.captured.graph, planned.plan, ""};
     if (task.report) result.report = page_of(planned, planned.job, task.runtime_folder);
     return result;
@@ -266,6 +266,8 @@ class TorchHost : public Host {
               .graph;
       predict(blueprint.plan, blueprint.training, planned.job,
               session.traces);  // records what is missing
+      check_memory_here(blueprint.plan, session.job, session.connection.local_ranks,
+                        task.runtime_folder);
       tell_of_coupling(blueprint);
       if (begin) begin(planned);
     };

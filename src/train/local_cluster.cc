@@ -77,9 +77,11 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
     return cluster;
   }
   if (uses_gpu(job, /*tell=*/false)) return gpu_cluster(ranks, runtime_folder);
-  const auto memory =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  return cost::cpu_cluster(ranks, memory);
+  return cost::cpu_cluster(ranks, memory_of_host());
+}
+
+double memory_of_host() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 bool multiplies_eight_bits(const job::Job& job, bool foretold, const std::string& runtime_folder) {

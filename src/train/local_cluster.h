@@ -14,6 +14,9 @@ namespace perigee::train {
 // a named cluster has too few ranks, or none is shipped for the machine's GPU.
 cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder);
 
+// Returns the bytes of this machine's memory.
+double memory_of_host();
+
 // Returns whether all of the job's devices multiply eight-bit floats themselves: those of the
 // cluster that cluster.file names where a plan is `foretold` for it (`peak` has float8_e4m3), else
 // this machine's.

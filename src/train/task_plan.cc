@@ -17,9 +17,11 @@
 #include "search/page.h"
 #include "search/report.h"
 #include "search/simulate.h"
+#include "train/connect.h"
 #include "train/known.h"
 #include "train/local_cluster.h"
 #include "train/machine.h"
+#include "train/memory_check.h"
 #include "train/safetensors.h"
 #include "train/step_spec.h"
 #include "train/tokenizer.h"
@@ -225,9 +227,22 @@ void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
   plan.prediction.step_seconds = seconds;
 }
 
-void predict_known(Planned& planned, const job::Job& job) {
+void predict_known(Planned& planned, const job::Job& job, const std::string& runtime_folder) {
   Known known(job, planned.plan.mesh.size());
-  predict(planned.plan, planned.captured.graph, job, known.traces());
+  auto& plan = planned.plan;
+  predict(plan, planned.captured.graph, job, known.traces());
+  if (!job.cluster.file.empty()) {
+    check_memory(plan, cluster_of(job, plan.mesh.size(), runtime_folder));
+  }
+}
+
+void check_memory_here(const plan::Plan& plan, const job::Job& job, int64_t local_ranks,
+                       const std::string& runtime_folder) {
+  if (uses_gpu(job, /*tell=*/false)) {
+    check_memory(plan, cluster_of(job, plan.mesh.size(), runtime_folder));
+  } else {
+    check_memory(plan, HostMemory{.ranks = local_ranks, .bytes = memory_of_host()});
+  }
 }
 
 std::string page_of(const Planned& planned, const job::Job& job,

@@ -28,8 +28,14 @@ std::string read_own_plan(const std::string& file);
 // never recorded is estimated and marked so.
 void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
              compile::TraceSource& traces);
-// Predicts from what is recorded for the job's device.
-void predict_known(Planned& planned, const job::Job& job);
+// Predicts from what is recorded for the job's device. Throws Error where cluster.file describes
+// devices that have less memory than the plan needs.
+void predict_known(Planned& planned, const job::Job& job, const std::string& runtime_folder);
+
+// Throws Error where this machine, of whose devices or memory `local_ranks` ranks have a part, has
+// less memory than the plan needs.
+void check_memory_here(const plan::Plan& plan, const job::Job& job, int64_t local_ranks,
+                       const std::string& runtime_folder);
 
 // Returns the plan as a page; its recompute regions are chosen.
 std::string page_of(const Planned& planned, const job::Job& job, const std::string& runtime_folder);

@@ -151,6 +151,16 @@ source = "a test"
   CHECK(refused.status == 3);
   CHECK_THAT(refused.err, Catch::Contains("no plan fits"));
   CHECK_THAT(refused.err, Catch::Contains("more than the 89.8 KiB there are"));
+  // So is a plan that a strategy gives.
+  for (const std::string strategy : {"fsdp", "pipeline_parallel"}) {
+    const auto given =
+        run("plan " + job + " --nproc 2 --cluster " + cluster + " --strategy " + strategy,
+            alone(folder));
+    CHECK(given.status == 2);
+    CHECK(given.out == "");
+    CHECK_THAT(given.err, Catch::Contains(" more than the 97.7 KiB of its device: use more ranks"));
+    CHECK((given.err.find("(stage ") != given.err.npos) == (strategy == "pipeline_parallel"));
+  }
   const auto unknown = run("plan " + job + " --cluster 8xh10", alone(folder));
   CHECK(unknown.status == 2);
   CHECK_THAT(unknown.err, Catch::Contains("did you mean \"8xh100\"?"));

@@ -1,0 +1,65 @@
+#include "train/memory_check.h"
+
+#include <catch2/catch.hpp>
+#include <functional>
+
+#include "base/error.h"
+
+using namespace perigee;
+using train::check_memory;
+
+namespace {
+
+constexpr int64_t kMiB = 1 << 20;
+
+// Ranks on these axes, which need so many MiB.
+plan::Plan needing(std::vector<mesh::Axis> axes, const std::vector<int64_t>& megabytes) {
+  plan::Plan plan;
+  plan.mesh.axes = std::move(axes);
+  for (const auto bytes : megabytes) plan.prediction.peak_bytes.push_back(bytes * kMiB);
+  return plan;
+}
+
+std::string refusal(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a plan that needs more than a device has is refused with stage, size and remedy") {
+  auto plan = needing({{"data", 2}, {"pipe", 2}}, {64, 64, 100, 70});
+  plan.pipeline.axis = "pipe";
+  plan.pipeline.starts = {"blocks.1"};
+  const auto with = [](double megabytes) {
+    return cost::Cluster{"test", {{.count = 4, .memory = megabytes * kMiB}}, {}};
+  };
+  CHECK(refusal([&] { check_memory(plan, with(100)); }) == "");
+  CHECK(refusal([&] { check_memory(plan, with(80)); }) ==
+        "[plan] a plan fits the memory that there is, but rank 2 (stage 1) needs 100 MiB, 20 MiB "
+        "more than the 80 MiB of its device: use more ranks or a smaller batch.micro, or add "
+        "zero1, zero2, fsdp, checkpoint or offload");
+  plan.mesh.order = {3, 2, 0, 1};
+  CHECK_THAT(refusal([&] { check_memory(plan, with(80)); }),
+             Catch::Contains("rank 0 (stage 1) needs"));
+}
+
+TEST_CASE("ranks of a host have its memory together, what they keep beside the device too") {
+  auto plan = needing({{"data", 4}}, {30, 30, 30, 40});
+  const auto host = [&](int64_t ranks, double megabytes) {
+    return refusal([&] { check_memory(plan, {.ranks = ranks, .bytes = megabytes * kMiB}); });
+  };
+  CHECK(host(4, 130) == "");
+  CHECK_THAT(host(4, 120), Catch::Contains("4 ranks, of which rank 3 needs the most (40 MiB), "
+                                           "need together 130 MiB, 10 MiB more than the 120 MiB "
+                                           "of their host"));
+  CHECK(host(2, 70) == "");
+  CHECK_THAT(host(2, 60), Catch::Contains("2 ranks, of which rank 3"));
+  CHECK_THAT(host(1, 35), Catch::Contains("rank 3 needs 40 MiB, 5 MiB more"));
+  plan.prediction.host_bytes = {0, 0, 20 * kMiB, 0};
+  CHECK_THAT(host(4, 130), Catch::Contains("of which rank 2 needs the most (50 MiB)"));
+}
