@@ -43,6 +43,9 @@ TEST_CASE("the shipped strategy amp_native trains, checks and explains itself") 
   const auto data = job.folder().write("data.lua", "return { { \"amp_native\", \"bf16\" } }\n");
   job.good("train", "--overwrite --strategy " + data);
   CHECK(job.losses() == alone);
+  job.good("train", "--overwrite --nproc 2 --strategy epl_amp");
+  for (size_t i = 0; i < losses.size(); ++i)
+    CHECK(job.losses()[i] == Approx(plain[i]).epsilon(1e-2));
 }
 
 TEST_CASE("a float16 run that stops and resumes is bit-equal, its scale included") {

@@ -63,15 +63,17 @@ TEST_CASE("headers of LibTorch, spdlog, Lua and CUDA stay where they belong") {
               "src/plan/a.cc:3: plan may not include <spdlog/spdlog.h>"});
 }
 
-TEST_CASE("a shipped strategy is short and says what it is") {
+TEST_CASE("a shipped strategy is short, says what it is, and is trained by a test") {
   CHECK(perigee::structure::strategies(kSource) == Lines{});
   Planted tree;
   tree.add("strategies/a.lua", "return {}\n");
   std::string text = "-- Long.\n";
   for (int i = 0; i < 40; ++i) text += "local x\n";
   tree.add("strategies/b.lua", text);
+  tree.add("tests/command/a_test.cc", "good(\"--strategy b\"); good(\"--strategy ab\");\n");
   CHECK(perigee::structure::strategies(tree.root()) ==
         Lines{"strategies/a.lua: must start with a comment",
+              "strategies/a.lua: must be trained by a test in tests/command",
               "strategies/b.lua: has 41 lines, at most 40"});
 }
 

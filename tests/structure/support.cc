@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <regex>
 #include <set>
 
@@ -131,6 +132,11 @@ std::vector<std::string> foreign_headers(const fs::path& root) {
 
 std::vector<std::string> strategies(const fs::path& root) {
   std::vector<std::string> broken;
+  std::string tests;
+  for (const auto& path : files_below(root / "tests/command", {".cc"})) {
+    std::ifstream in(path);
+    tests.append(std::istreambuf_iterator<char>(in), {});
+  }
   for (const auto& path : files_below(root / "strategies", {".lua"})) {
     const auto name = path.lexically_relative(root).string();
     std::ifstream in(path);
@@ -142,6 +148,11 @@ std::vector<std::string> strategies(const fs::path& root) {
       }
     }
     if (count > 40) broken.push_back(fmt::format("{}: has {} lines, at most 40", name, count));
+    if (path.parent_path() != root / "strategies") continue;
+    const std::regex trained("(strategy |\")" + path.stem().string() + "[\" ]");
+    if (!std::regex_search(tests, trained)) {
+      broken.push_back(name + ": must be trained by a test in tests/command");
+    }
   }
   return broken;
 }
