@@ -77,6 +77,42 @@ TEST_CASE("ops run as their constraints allow, and train as one device does") {
   }
 }
 
+TEST_CASE("what is pinned whole goes with split backward passes, rounded or not") {
+  const std::string deep =
+      "kind = 'llama'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 11\n";
+  for (const bool low : {false, true}) {
+    const std::string amp = low ? R"(, ["amp_native", {"dtype": "bf16"}])" : "";
+    torch::manual_seed(5);
+    const auto given = built_in(deep, 2 * kRows, 4, low ? "float32" : "float64", 12);
+    const auto plan_for = [&](const std::string& axes, const std::string& methods) {
+      return plan_of(given, strategy_on(axes, methods, 4), 2 * kRows);
+    };
+    const auto one = train(given, plan_for(R"(["data", 1])", low ? amp.substr(2) : ""))[0];
+    for (const auto& [schedule, context] : std::vector<std::pair<std::string, bool>>{
+             {"zb1p", true}, {"zbv", false}, {"dualpipe_v", true}}) {
+      INFO(schedule << amp);
+      const auto plan = plan_for(
+          context ? R"(["tensor", 2], ["context", 2], ["pipe", 2])"
+                  : R"(["tensor", 2], ["pipe", 2])",
+          fmt::format(R"(["tensor_parallel", {{}}], ["pipeline_parallel", {{"schedule": "{}"}}],
+                         ["partition_constraints", [{}]]{}{})",
+                      schedule, constraint("aten::mm", "mlp", "", true),
+                      context ? R"(, ["context_parallel", {}])" : "", amp));
+      const auto ranks = train(given, plan);
+      CHECK(compare_memory(given, plan, ranks) == "");
+      if (!low) {
+        CHECK(compare(one, ranks) == "");
+        continue;
+      }
+      for (const auto& rank : ranks) {
+        for (size_t k = 0; k < one.losses.size(); ++k) {
+          CHECK(rank.losses[k] == Approx(one.losses[k]).epsilon(2e-2));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("constraints that no plan can keep are refused") {
   const auto given = built_in(kLlama, kRows);
   const auto refusal = [&](const std::string& constraints) -> std::string {

@@ -80,6 +80,25 @@ TEST_CASE("pipelines of every schedule train a GPT as one device does") {
 }
 
 // Of tied weights, which both stages have: their gradients are summed over them.
+// Parts of a stage that follow each other read what lies between them, each in its own sections.
+TEST_CASE("parts that follow each other on a stage leave each other what they share") {
+  torch::manual_seed(5);
+  const auto given = built_in("kind = 'mlp'\ninputs = 9\nwidth = 10\nlayers = 8\noutputs = 5\n",
+                              kRows, kMicrobatches);
+  const auto one = train(given, plan_of(given, strategy_on(R"(["data", 1])", "", 4), kRows))[0];
+  for (const std::string schedule : {"zbv", "v_half", "dualpipe_v"}) {
+    INFO(schedule);
+    const auto plan =
+        plan_of(given,
+                strategy_on(R"(["pipe", 2])",
+                            R"(["pipeline_parallel", {"schedule": ")" + schedule + R"("}])", 4),
+                kRows);
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  }
+}
+
 TEST_CASE("a pipeline without a sum over stages, or that skips a microbatch, is found out") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
