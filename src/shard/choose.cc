@@ -1,7 +1,6 @@
 #include "shard/choose.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 
 namespace perigee::shard {
@@ -84,7 +83,6 @@ class Chooser {
         return pattern_.cut_of((*there)[axis], true, r);
       };
       add_cut(wanted(situation_.pins[r]));
-      if (situation_.pins[r] && (*situation_.pins[r])[axis].is_partial()) add_sums(add_cut);
       // A gradient's shard that takes nothing from other ranks (rows of an embedding).
       const auto goal = wanted(situation_.goals[r]);
       if (goal && !in_operands(*goal)) add_cut(goal);
@@ -114,13 +112,6 @@ class Chooser {
     }
     options.push_back({});
     return options;
-  }
-
-  // Ways that leave a sum over the ranks.
-  void add_sums(const std::function<bool(std::optional<Cut>)>& add_cut) const {
-    for (size_t d = 0; d < pattern_.dims.size(); ++d) {
-      if (pattern_.dims[d].role == Role::sum) add_cut(Cut{static_cast<int>(d)});
-    }
   }
 
   // Whether an operand lies so, or a result is pinned so.

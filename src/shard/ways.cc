@@ -124,7 +124,7 @@ class Listing {
   }
 
   std::optional<Choice> cut(Cut cut) const {
-    if (!may_shard(call_, pattern_, cut, together(cut), mesh_)) return {};
+    if (!carries(cut) || !may_shard(call_, pattern_, cut, together(cut), mesh_)) return {};
     auto choice = whole();
     place(choice, pattern_, cut, axis_);
     return legal(std::move(choice));
@@ -139,6 +139,17 @@ class Listing {
   }
 
  private:
+  // Whether an operand has the dim, or every result: else there are no parts to add up.
+  bool carries(Cut cut) const {
+    for (int i = 0; i < call_.operand_count(); ++i) {
+      if (pattern_.placed(cut, false, i)) return true;
+    }
+    for (int r = 0; r < call_.result_count(); ++r) {
+      if (call_.has_result(r) && !pattern_.placed(cut, true, r)) return false;
+    }
+    return true;
+  }
+
   // The axes on which the dim is cut so already, and this one.
   std::vector<int> together(Cut cut) const {
     std::vector<int> axes;
