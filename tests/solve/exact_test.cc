@@ -134,16 +134,7 @@ TEST_CASE("without a limit, problems whose ops all see others far away are solve
                                                    .whole = i % 2 == 0});
     const auto other = solve(problem, {.solver = "ilp"});
     INFO("seed " << kSeed << ", problem " << i);
-    const auto result = solve(problem, {.solver = "labels"});
-    REQUIRE(complaint(problem, result, time_of(other), 1e-6) == "");
-    if (i % 4 != 0 || result.verdict == Verdict::infeasible) continue;
-    // With a limit that binds nothing the search by labels comes to the same, or says how near.
-    auto limited = std::get<AssignProblem>(problem);
-    limited.memory_limit = 1;
-    const auto found = solve(limited, {.solver = "labels", .time_limit = 2});
-    REQUIRE(found.verdict != Verdict::infeasible);
-    CHECK(found.lower_bound <= result.time * (1 + 1e-9));
-    CHECK(found.time >= result.time * (1 - 1e-9));
+    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
   }
 }
 
