@@ -88,9 +88,7 @@ class Draw {
                                             "v_half",     "dualpipe_v"};
     const std::string schedule = schedules[number(10)];
     const auto stages = fmt::format(R"({{"schedule": "{}"}})", schedule);
-    const std::string layers =
-        fmt::format(R"({{{}"sequence": {}}})",
-                    schedule.starts_with("z") ? R"("planned": true, )" : "", coin(0.5));
+    const std::string layers = coin(0.5) ? R"({"sequence": true})" : "{}";
     const bool three = coin(0.15);  // ds_3d_parallel: these axes alone
     const bool pipe = axis("pipe", three ? 1 : 0.4);
     const bool tensor = axis("tensor", three ? 1 : 0.4);
