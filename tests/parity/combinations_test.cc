@@ -162,9 +162,8 @@ class Draw {
         break;
     }
     if (coin(0.3)) use("module_replace");
-    const bool splits = pipe && splits_backward(schedule);
     const bool constrained = experts || std::bernoulli_distribution(0.4)(constraints_);
-    if (tensor && !splits && constrained) {
+    if (tensor && constrained) {
       use("partition_constraints",
           R"([{"name": "aten::mm", "parent_module": "mlp", "allowed_partition_dims": [],
                "replica_allowed": true}])");

@@ -128,6 +128,11 @@ TEST_CASE("a program that loses rows of experts is found out") {
     }
   };
   CHECK(compare(one, train(given, plan, lose)) != "");
+  torch::manual_seed(5);
+  const auto dropless =
+      built_in(moe("capacity = 0\ndropless = true\ncapacity_per = 'sample'\ntop_k = 1\n"), kRows);
+  CHECK(compare(alone(dropless, "1"),
+                train(dropless, plan_of(dropless, R"([["expert", 2]])", kExperts), lose)) != "");
 }
 
 TEST_CASE("a token without a place ends a dropless step") {

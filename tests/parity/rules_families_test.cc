@@ -135,6 +135,35 @@ const std::map<std::string, Family>& families() {
                 at::conv2d(image, kernel, {}, 1, at::IntArrayRef({1, 0})).pow(2).sum() +
                 at::avg_pool2d(image, 2, 1).pow(2).sum();
        }},
+      {"biases of reductions",
+       [](auto& o) {
+         const auto image = o.y.narrow(0, 0, 6).reshape({1, 4, 3, 3});
+         const auto kernel = o.weight.reshape({2, 15}).narrow(1, 0, 12).reshape({2, 4, 3, 1});
+         const auto bias = o.weight.select(0, -1).narrow(0, 0, 2);
+         return at::conv2d(image, kernel, bias).pow(2).mean() +
+                at::baddbmm(o.y.narrow(1, 0, 4).reshape({7, 2, 2}), o.y.view({7, 2, 3}),
+                            o.y.view({7, 3, 2}))
+                    .pow(2)
+                    .mean() +
+                at::linear(o.y, o.weight, o.table.select(1, -2).narrow(0, 0, 5)).exp().mean();
+       }},
+      {"choices",
+       [](auto& o) {
+         return (at::one_hot(o.y.argmax(-1), 6) * o.y).pow(2).sum() +
+                at::softmax(o.y, 0).pow(2).sum() + at::log_softmax(o.y, -2).exp().pow(3).sum() +
+                o.y.masked_fill(o.labels.unsqueeze(1) < 0, 0.5).pow(2).sum() +
+                at::where(o.y > 0, o.y, o.y * 0.1).pow(2).mean();
+       }},
+      {"pools and attention over what lies before",
+       [](auto& o) {
+         const auto image = o.y.narrow(0, 0, 6).reshape({1, 4, 3, 3});
+         const auto heads = o.y.view({7, 2, 3}).transpose(0, 1).unsqueeze(0);
+         return at::max_pool2d(image, 2, 1).pow(2).sum() +
+                at::scaled_dot_product_attention(heads, heads * 0.5, heads, {}, 0.0, true)
+                    .pow(2)
+                    .sum() +
+                (at::eye(7, 6, at::kDouble) * o.y).pow(2).sum();
+       }},
       {"merged dims",
        [](auto& o) {
          const auto flat = o.y.reshape({42});
