@@ -150,6 +150,10 @@ TEST_CASE("models whose layers are not known train with planned shardings as on 
     for (const char* axes :
          {R"([["tensor", 2], ["data", 1]])", R"([["tensor", 3], ["data", 1]])",
           R"([["tensor", 4], ["data", 1]])", R"([["data", 2], ["tensor", 2]])"}) {
+      // Batch norm's buffers: refused beside other axes.
+      if (std::string(model) == "images" && std::string(axes).starts_with(R"([["data", 2])")) {
+        continue;
+      }
       torch::manual_seed(5);
       const auto given = capture_model(models().at(model)(kRows));
       INFO(model << " " << axes);
