@@ -6,7 +6,7 @@
 local methods = {}
 
 ---The device mesh: a list of {axis, size}, the first varies fastest over ranks. Without axes all ranks are on `data`. The data axis adjusts to a world that was given.
----@param config? table config: {axis, size}, ...; order (list): the ranks to use, in mesh order; default 0, 1, 2, ...; exact (boolean): whether another number of ranks than the sizes multiply to is an error, and not made up for by the data axis; forbid (list): what the plan may not come to: `all_gather`, `all_to_all` (of values that ops read), `replicated_parameters` (on several ranks), `nd_shardings` (tensors split over several axes), `replicated_products` (which all ranks compute).
+---@param config? table config: {axis, size}, ...; order (list): the ranks to use, in mesh order; default 0, 1, 2, ...; exact (boolean): whether another number of ranks than the sizes multiply to is an error, and not made up for by the data axis; rest (string): the axis that adjusts to a world that was given; default `data`; instances (boolean): where the world is larger than the mesh, it holds several of them, one behind the other, and each trains the same (axis `instance`): nothing adjusts; device_mesh (boolean): a mesh as PyTorch's DeviceMesh: axes of one rank are left out, and ranks have no order; forbid (list): what the plan may not come to: `all_gather`, `all_to_all` (of values that ops read), `replicated_parameters` (on several ranks), `nd_shardings` (tensors split over several axes), `replicated_products` (which all ranks compute).
 ---@return table
 function methods.parallel_mode(config) end
 
@@ -155,9 +155,9 @@ function solver.assign(problem, options) end
 ---@return table
 function solver.stages(problem, options) end
 
----Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return; or nil and why no plan fits.
+---Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return, and what is known of it: seconds (of a step, by the search's model), lower_bound (by which no plan takes less) and stopped (by time_limit); or nil and why no plan fits.
 ---@param pins? table what is fixed, the rest is searched: tensor, expert, context, data, pipe (sizes of axes), attention (of context ranks: `all_gather`, `ring` or `all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, checkpoint, offload (booleans; offload: the optimizer's state lies on the host), every (of so many blocks one runs again), zero (0 to 3), memory (bytes of a rank, where its device has more), reserve (so many times its two largest buffers stay free), optimizer_resident and optimizer_transient (bytes that the optimizer keeps, and takes while it steps, for each byte of weights, in the place of what it does), smallest (weights of fewer bytes are not split over tensor), solver (`labels` or `ilp`: it chooses which blocks of a stage run again, and where stages begin), time_limit (seconds, then the best so far), estimated (true: nothing that was measured counts), forbid (parallel_mode's), methods (a list that every plan has)
----@return table?, string?
+---@return table?, table|string
 function solver.plan(pins) end
 
 ---Returns the best combinations by the model, best first, each with strategy, seconds, bytes, text and its numbers; or nil and why no plan fits.

@@ -540,8 +540,8 @@ local function raise_at(strategy, place_of)
   local made = strategy.methods
   if type(made) ~= "function" then return strategy end
   strategy.methods = function(...)
-    local ok, result = pcall(made, ...)
-    if ok then return result end
+    local ok, result, about = pcall(made, ...)
+    if ok then return result, about end
     if type(result) == "string" and result:sub(1, 1) == "[" then result = place_of(result) .. result end
     error(result, 0)
   end

@@ -46,7 +46,7 @@ struct Builder {
 
   graph::ValueId bind(Binding::Kind kind, const std::string& name, graph::TensorType type) {
     const auto v = value(type, name, 0);
-    Binding binding{kind, name, v, "", type.shape, {}};
+    Binding binding{.kind = kind, .name = name, .value = v, .shape = type.shape};
     for (auto size : type.shape) binding.ranges.push_back({0, size});
     program.bindings.push_back(binding);
     return v;

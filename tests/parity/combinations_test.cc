@@ -12,6 +12,7 @@
 #include "cost/schedule.h"
 #include "tests/parity/support_built_in.h"
 #include "tests/parity/support_copies.h"
+#include "tests/parity/support_models.h"
 #include "tests/parity/support_ranks.h"
 #include "tests/support/torch_test.h"
 
@@ -21,6 +22,7 @@ namespace {
 constexpr int64_t kRows = 8;
 constexpr int kCombinations = 500;
 constexpr int64_t kSteps = 3;
+const std::string kShared = "a module that runs twice";  // shared_module()
 
 const std::vector<std::string>& models() {
   static const std::vector<std::string> all = {
@@ -32,7 +34,8 @@ const std::vector<std::string>& models() {
       "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nvocab = 12\nexperts = 6\ntop_k = 1\n"
       "capacity_per = 'sample'\ncapacity = 0\ndropless = true\n",
       "kind = 'mlp'\ninputs = 9\nwidth = 10\nlayers = 4\noutputs = 5\n",
-      "kind = 'resnet'\nwidth = 4\nchannels = 3\nimage = 8\nclasses = 5\n"};
+      "kind = 'resnet'\nwidth = 4\nchannels = 3\nimage = 8\nclasses = 5\n",
+      kShared};
   return all;
 }
 
@@ -208,8 +211,13 @@ const Alone& alone(const Numbers& numbers) {
     const auto& [model, microbatches, copies, precision] = numbers;
     // Divides into two pieces for each of two or three ranks.
     constexpr int64_t sequence = 12;
-    given = built_in(models()[model], kRows, microbatches * copies,
-                     numbers.low() ? "float32" : "float64", sequence);
+    if (models()[model] == kShared) {
+      given = capture_model(shared_module(kRows, numbers.low() ? at::kFloat : at::kDouble),
+                            microbatches * copies);
+    } else {
+      given = built_in(models()[model], kRows, microbatches * copies,
+                       numbers.low() ? "float32" : "float64", sequence);
+    }
     outcomes = train_apart(given, {copies, microbatches, kRows, precision}, {.every = 2},
                            {.clip_norm = 0.5}, kSteps);
   }

@@ -169,6 +169,26 @@ struct Experts : nn::Module {
   }
 };
 
+// A row of blocks of which the middle one runs twice.
+struct Shared : nn::Module {
+  nn::Linear first{9, kWidth}, head{kWidth, kVocabulary};
+  nn::ModuleList blocks;
+  Shared() {
+    register_module("first", first);
+    register_module("blocks", blocks);
+    register_module("head", head);
+    for (int k = 0; k < 3; ++k) {
+      blocks->push_back(nn::Sequential(nn::Linear(kWidth, 2 * kWidth), nn::GELU(),
+                                       nn::Linear(2 * kWidth, kWidth)));
+    }
+  }
+  at::Tensor loss(const Batch& batch) {
+    auto x = first(batch.at("x"));
+    for (const size_t k : {0, 1, 1, 2}) x = x + blocks[k]->as<nn::Sequential>()->forward(x);
+    return F::cross_entropy(head(x), batch.at("labels"));
+  }
+};
+
 Model experts(int64_t rows) {
   auto net = std::make_shared<Experts>();
   return {net,
@@ -177,6 +197,14 @@ Model experts(int64_t rows) {
 }
 
 }  // namespace
+
+Model shared_module(int64_t rows, at::ScalarType dtype) {
+  auto net = std::make_shared<Shared>();
+  net->to(dtype);
+  return {net,
+          {{"x", at::randn({rows, 9}, dtype)}, {"labels", labels({rows})}},
+          [net](const Batch& b) { return Result{net->loss(b)}; }};
+}
 
 Given capture_model(const Model& model, int64_t microbatches) {
   Given given;

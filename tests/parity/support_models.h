@@ -24,6 +24,9 @@ struct Model {
 // experts (a mixture). Called with the batch's rows.
 const std::map<std::string, Model (*)(int64_t)>& models();
 
+// A model with a module that runs twice, in float32 or float64.
+Model shared_module(int64_t rows, at::ScalarType dtype);
+
 // A captured model and all that its graph reads: batch, parameters, buffers.
 struct Given {
   graph::Graph graph;
