@@ -161,7 +161,9 @@ TEST_CASE("the page's checkpoint index is what a run writes") {
                                 "optimizer = {name = 'sgd', momentum = 0.0}\n"
                                 "train = {steps = 1, output = '" +
                                     (folder / "run") + "'}\ncluster.ranks = 2\n");
-  const auto ran = test::run("train " + job);
+  const auto strategy =
+      folder.write("data.lua", "return { { 'parallel_mode', { { 'data', 2 } } } }\n");
+  const auto ran = test::run("train " + job + " --strategy " + strategy);
   INFO(ran.err);
   REQUIRE(ran.status == 0);
   auto index = nlohmann::json::parse(test::read(folder / "run/checkpoints/step-1/index.json"));
