@@ -111,7 +111,7 @@ class ParallelMode : public Method {
     const auto why = [&]() -> std::string {
       if (!mesh.order.empty()) return "order fixes the ranks";
       if (exact) return "the sizes are given";
-      if (rest < 0) return fmt::format("there is no axis {} to adjust", axis);
+      if (rest < 0) return fmt::format("there is no {} axis to adjust", axis);
       return fmt::format("the other axes multiply to {}", product / mesh.axes[rest].size);
     };
     if (!mesh.order.empty() || exact || rest < 0 || (world * mesh.axes[rest].size) % product != 0) {
