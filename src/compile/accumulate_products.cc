@@ -19,12 +19,7 @@ bool is_plain(const Draft& draft, ValueId v) {
 }  // namespace
 
 void accumulate_products(Draft& draft, TraceSource& traces) {
-  std::vector<int> reads(draft.program.values.size());  // by root
-  for (const auto& section : draft.sections) {
-    for (const auto& part : section.instructions) {
-      each_operand(part.instruction, [&](ValueId v) { ++reads[draft.root(v).index]; });
-    }
-  }
+  const auto reads = count_reads(draft);
   for (auto& section : draft.sections) {
     auto& list = section.instructions;
     std::vector<int32_t> maker(draft.program.values.size(), -1);  // by root: an aten::mm

@@ -112,4 +112,14 @@ DraftInstruction all_reduce(Draft& draft, ValueId self, const std::string& axes,
   return result;
 }
 
+std::vector<int> count_reads(const Draft& draft) {
+  std::vector<int> reads(draft.program.values.size());
+  for (const auto& section : draft.sections) {
+    for (const auto& part : section.instructions) {
+      each_operand(part.instruction, [&](ValueId v) { ++reads[draft.root(v).index]; });
+    }
+  }
+  return reads;
+}
+
 }  // namespace perigee::compile

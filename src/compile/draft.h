@@ -139,6 +139,9 @@ void each_operand(const Instruction& instruction, F f) {
   }
 }
 
+// Returns how often instructions have each value as an operand, counted at its root.
+std::vector<int> count_reads(const Draft& draft);
+
 // Returns how many of the first operands the op overwrites without reading them.
 int overwritten_operands(std::string_view op);
 

@@ -6,8 +6,6 @@
 #include <cmath>
 #include <iterator>
 
-#include "cost/schedule.h"
-
 namespace perigee::search {
 namespace {
 
@@ -21,8 +19,6 @@ constexpr Feature kFeatures[] = {
     {"sharing out experts", [](const Choice& c) { return c.expert > 1; }},
     {"sharding the sequence", [](const Choice& c) { return c.context > 1; }},
     {"a pipeline", [](const Choice& c) { return c.pipe > 1; }},
-    {"a schedule that splits gradients",
-     [](const Choice& c) { return c.pipe > 1 && splits_backward(c.schedule); }},
     {"parameters in parts", [](const Choice& c) { return c.zero == 3; }},
     {"optimizer state on the host", [](const Choice& c) { return c.offload; }}};
 

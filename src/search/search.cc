@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "cost/schedule.h"
 #include "methods/method.h"
 #include "search/features.h"
 #include "search/report.h"
@@ -126,9 +125,9 @@ class Search {
     log::debug("auto: {} combinations ranked at {:.0f} ms", combinations_, milliseconds());
     // By how much the simulator differs from the model, for plans of one kind: judging goes on
     // where the model, so corrected, expects a better plan than the best.
-    std::map<std::tuple<bool, bool, bool, bool>, double> ratio;
+    std::map<std::tuple<bool, bool, bool>, double> ratio;
     const auto kind = [](const Choice& c) {
-      return std::tuple(c.zero >= 2, c.pipe > 1, c.tensor > 1, splits_backward(c.schedule));
+      return std::tuple(c.zero >= 2, c.pipe > 1, c.tensor > 1);
     };
     const auto expected = [&](const Candidate& candidate) {
       const auto known = ratio.find(kind(candidate.choice));

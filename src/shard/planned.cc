@@ -77,8 +77,7 @@ PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Plann
   if (result.verdict == solve::Verdict::infeasible) {
     fail("tensor_parallel",
          "the solver found no way to run the model over axis {}{}: name what is split as column, "
-         "row "
-         "and vocab",
+         "row and vocab",
          planned.axis,
          plan.forbidden.empty()
              ? std::string()

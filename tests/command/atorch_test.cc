@@ -8,14 +8,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-void check_losses(const TrainingJob& job, const std::vector<double>& expected) {
-  const auto losses = job.losses();
-  REQUIRE(losses.size() == expected.size());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    CHECK(losses[i] == Approx(expected[i]).epsilon(1e-10));
-  }
-}
-
 // Returns a script of auto_accelerate with these arguments.
 std::string accelerate(const TrainingJob& job, const std::string& arguments) {
   return job.folder().write("atorch.lua",

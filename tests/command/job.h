@@ -106,4 +106,13 @@ class TrainingJob {
 // For runs that a test ends.
 inline const std::string kLong = " --set train.steps=1000000 --set train.log_every=1 ";
 
+// Checks the losses of the job's last run, to rounding.
+inline void check_losses(const TrainingJob& job, const std::vector<double>& expected) {
+  const auto losses = job.losses();
+  REQUIRE(losses.size() == expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    CHECK(losses[i] == Approx(expected[i]).epsilon(1e-10));
+  }
+}
+
 }  // namespace perigee::test

@@ -10,14 +10,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-void check_losses(const TrainingJob& job, const std::vector<double>& expected) {
-  const auto losses = job.losses();
-  REQUIRE(losses.size() == expected.size());
-  for (size_t i = 0; i < losses.size(); ++i) {
-    CHECK(losses[i] == Approx(expected[i]).epsilon(1e-10));
-  }
-}
-
 // The model section of a job.
 std::string model(const std::string& path) {
   return "kind = \"lua\"\ndtype = \"float64\"\nfile = \"" +

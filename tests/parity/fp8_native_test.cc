@@ -40,15 +40,6 @@ plan::Plan plan_for(const Given& given, const std::string& axes, const std::stri
   return plan_of(given, strategy_on(axes, fp8), kRows);
 }
 
-int64_t count(const Program& program, const std::string& op) {
-  int64_t found = 0;
-  for (const auto& section : program.sections) {
-    found += std::count_if(section.instructions.begin(), section.instructions.end(),
-                           [&](const Instruction& i) { return i.op == op; });
-  }
-  return found;
-}
-
 Program program_of(const Given& given, const plan::Plan& plan) {
   compile::NoTraces none;
   return compile::compile(given.graph, plan, {}, 0, none);

@@ -45,15 +45,6 @@ Program program_of(const char* axes, const std::string& methods, int64_t microba
                           traces);
 }
 
-int64_t count(const Program& program, const std::string& op) {
-  int64_t found = 0;
-  for (const auto& section : program.sections) {
-    found += std::count_if(section.instructions.begin(), section.instructions.end(),
-                           [&](const Instruction& i) { return i.op == op; });
-  }
-  return found;
-}
-
 int64_t within_blocks(const Program& program, const std::string& op) {
   int64_t found = 0;
   for (const auto& section : program.sections) {

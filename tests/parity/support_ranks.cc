@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "exec/dry_run.h"
 #include "exec/executor.h"
 #include "exec/threads.h"
@@ -29,6 +31,14 @@ std::optional<compile::OpTrace> DryRuns::find(const compile::OpInstance& instanc
   const auto [entry, added] = known_.try_emplace(compile::key(instance));
   if (added) entry->second = exec::record_trace(instance);
   return entry->second;
+}
+
+int64_t count(const Program& program, const std::string& op) {
+  int64_t found = 0;
+  for (const auto& section : program.sections) {
+    found += std::ranges::count(section.instructions, op, &compile::Instruction::op);
+  }
+  return found;
 }
 
 Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& mesh,

@@ -28,6 +28,9 @@ class DryRuns : public compile::TraceSource {
   std::map<std::string, std::optional<compile::OpTrace>> known_;
 };
 
+// Returns how many instructions of the program's sections are the op.
+int64_t count(const compile::Program& program, const std::string& op);
+
 // What a rank has done: its numbers, and its tensors by name with the pieces of the whole they are.
 struct Outcome {
   std::vector<double> losses, norms;
