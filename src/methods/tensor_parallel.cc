@@ -213,16 +213,6 @@ class TensorParallel : public Method {
 
   static void apply_planned(plan::Plan& plan, const Graph& graph,
                             const shard::TensorParallel& layers, int64_t smallest) {
-    const bool buffers =
-        std::any_of(graph.outputs.begin(), graph.outputs.end(),
-                    [](const auto& output) { return output.kind == graph::Output::Kind::buffer; });
-    if (buffers && plan.mesh.size() > plan.mesh.size_of(layers.axis)) {
-      fail(
-          "tensor_parallel",
-          "layers of a model with buffers (batch norm) are planned on a mesh of axis {} alone, but "
-          "got one of {} ranks: name what is split as column, row and vocab",
-          layers.axis, plan.mesh.size());
-    }
     shard::Planned planned{.axis = layers.axis, .options = {.smallest = smallest}};
     if (layers.sequence) planned.options.kept_byte = kKept;
     const auto found = shard::place_planned(plan, graph, planned);

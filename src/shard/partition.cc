@@ -63,16 +63,29 @@ class Partition {
     find_needed();
     local_.graph.scopes = graph_.scopes;
     for (const auto& input : graph_.inputs) add_input(input);
+    local_.graph.outputs.resize(graph_.outputs.size());
+    local_.outputs.resize(graph_.outputs.size());
+    // By the node that makes them, and first those that are inputs: what is still to do for an
+    // output belongs to where the value is made, for a pipeline is cut by the order of nodes.
+    std::vector<std::vector<size_t>> outputs(graph_.nodes.size());
+    for (size_t o = 0; o < graph_.outputs.size(); ++o) {
+      const auto producer = graph_.values[graph_.outputs[o].value.index].producer;
+      if (producer >= 0) {
+        outputs[producer].push_back(o);
+      } else {
+        add_output(o, graph::Node());
+      }
+    }
     std::vector<graph::NodeId> makers(graph_.nodes.size(), -1);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const size_t first = local_.graph.nodes.size();
       makers[n] = node(n);
+      for (size_t o : outputs[n]) add_output(o, graph_.nodes[n]);
       const auto forward = graph_.nodes[n].forward_node;
       for (size_t k = first; forward >= 0 && k < local_.graph.nodes.size(); ++k) {
         local_.graph.nodes[k].forward_node = makers[forward];
       }
     }
-    for (const auto& output : graph_.outputs) add_output(output);
     return std::move(local_);
   }
 
@@ -216,7 +229,8 @@ class Partition {
     }
   }
 
-  void add_output(const Output& output) {
+  void add_output(size_t o, const graph::Node& maker) {
+    const auto& output = graph_.outputs[o];
     const auto v = output.value;
     auto wanted = sharding_.values[v.index];
     const auto* owner = output.kind == Output::Kind::gradient || output.kind == Output::Kind::buffer
@@ -241,12 +255,8 @@ class Partition {
         wanted[a] = Placement::partial();
       }
     }
-    // What is still to do for an output belongs to where the value was made.
-    static const graph::Node top;
-    const auto producer = graph_.values[v.index].producer;
-    const auto local = bring(v, wanted, producer < 0 ? top : graph_.nodes[producer]);
-    local_.graph.outputs.push_back({output.kind, output.name, local});
-    local_.outputs.push_back(wanted);
+    local_.graph.outputs[o] = {output.kind, output.name, bring(v, wanted, maker)};
+    local_.outputs[o] = wanted;
   }
 
   const Graph& graph_;

@@ -150,10 +150,6 @@ TEST_CASE("models whose layers are not known train with planned shardings as on 
     for (const char* axes :
          {R"([["tensor", 2], ["data", 1]])", R"([["tensor", 3], ["data", 1]])",
           R"([["tensor", 4], ["data", 1]])", R"([["data", 2], ["tensor", 2]])"}) {
-      // Batch norm's buffers: refused beside other axes.
-      if (std::string(model) == "images" && std::string(axes).starts_with(R"([["data", 2])")) {
-        continue;
-      }
       torch::manual_seed(5);
       const auto given = capture_model(models().at(model)(kRows));
       INFO(model << " " << axes);
@@ -172,6 +168,25 @@ TEST_CASE("models whose layers are not known train with planned shardings as on 
       const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
       CHECK(compare(train(given, alone)[0], train(given, plan)) == "");
     }
+  }
+}
+
+TEST_CASE("planned layers with buffers train beside other axes as on one device") {
+  const auto given = built_in(kResnet, kRows);
+  const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+  const auto one = train(given, alone)[0];
+  for (const char* axes :
+       {R"(["pipe", 2], ["tensor", 2], ["data", 1])", R"(["tensor", 2], ["pipe", 2], ["data", 2])",
+        R"(["data", 2], ["tensor", 3])"}) {
+    INFO(axes);
+    const bool pipe = std::string(axes).find("pipe") != std::string::npos;
+    const auto strategy = std::string(R"([["parallel_mode", [)") + axes +
+                          R"(]], ["tensor_parallel", {"planned": true}])" +
+                          (pipe ? R"(, ["pipeline_parallel", {}], ["gradient_accumulation",
+                                  {"microbatches": 1}]])"
+                                : "]");
+    const auto plan = plan_of(given, strategy, kRows);
+    CHECK(compare(one, train(given, plan)) == "");
   }
 }
 

@@ -48,6 +48,25 @@ TEST_CASE("column and row weights keep the activations between them sharded") {
   CHECK(local.graph.type(local.graph.outputs[1].value).shape == std::vector<int64_t>{4, 3});
 }
 
+TEST_CASE("what is still to do for an output stands where its value is made") {
+  auto g = mlp();
+  const auto names = graph::value_names(g);
+  const auto at_relu = std::find(names.begin(), names.end(), "fc1/relu.0") - names.begin();
+  const graph::ValueId hidden{static_cast<int32_t>(at_relu)};
+  g.add_input(graph::Input::Kind::buffer, "seen", g.type(hidden));  // whole on every rank
+  g.outputs.push_back({graph::Output::Kind::buffer, "seen", hidden});
+  const auto plan = plan_for(
+      g, "tensor=2", {{"fc1.weight", "S1"}, {"fc1.bias", "S0"}, {"fc2.weight", "S0"}, {"x", "R"}});
+  const auto local = local_graph(g, plan, 1).graph;
+  const auto at = [&](const std::string& op) {
+    return std::find_if(local.nodes.begin(), local.nodes.end(),
+                        [&](const auto& node) { return node.op == op; }) -
+           local.nodes.begin();
+  };
+  CHECK(at("comm::all_gather") == at("aten::relu") + 1);
+  CHECK(local.outputs.back().value == local.nodes[at("comm::all_gather")].outputs[0]);
+}
+
 TEST_CASE("a plan that forbids gathering finds another way, or says where there is none") {
   const auto g = mlp();
   auto plan = plan_for(g, "tensor=2", {{"fc1/addmm.0", "S0"}, {"fc1/relu.0", "S1"}});
@@ -128,7 +147,7 @@ TEST_CASE("a sharded parameter is gathered in each pass and its gradient scatter
   const auto plan =
       plan_for(g, "data=2", {{"fc2.weight", "S0"}, {"fc2/mm.0", "S0"}, {"fc2/'t.1", "R"}});
   CHECK(collectives(local_graph(g, plan).graph) ==
-        "all_gather(data) all_gather(data) reduce_scatter(data)");
+        "all_gather(data) reduce_scatter(data) all_gather(data)");
 }
 
 TEST_CASE("an op without a rule runs replicated and is listed once") {
