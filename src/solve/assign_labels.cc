@@ -9,6 +9,7 @@
 #include "solve/eliminate.h"
 #include "solve/evaluate.h"
 #include "solve/improve.h"
+#include "solve/priced.h"
 #include "solve/simplify.h"
 
 namespace perigee::solve {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMostElimination = 3e8;  // table entries of an elimination
+constexpr double kMostPriced = 1e7;       // of one that is done again and again
 constexpr double kMostWork = 1.5e6;       // table entries of one pass over the order
 // Labels per step: what most problems need, then what memory allows.
 constexpr size_t kLabelLimits[] = {1500, 20000, 200000, 1000000};
@@ -93,6 +95,8 @@ class AssignSearch {
         thresholds_(root_->model.thresholds),
         most_time_(most_time(root_->model)) {}
 
+  // Takes an allowed solution to begin with, as option positions.
+  void offer(std::span<const int> solution) { visit(root_->model, solution); }
   void run();
   const std::optional<std::vector<int>>& best() const {
     return best_;
@@ -343,20 +347,34 @@ struct Answer {
   bool finished = true;
 };
 
+// Returns the original option per variable.
+std::vector<int> original(const Model& model, std::span<const int> solution) {
+  std::vector<int> options;
+  for (size_t v = 0; v < solution.size(); ++v) {
+    options.push_back(model.variables[v].options[solution[v]]);
+  }
+  return options;
+}
+
 Answer answer(const Model& model, const AssignOptions& options) {
+  Priced priced;
   if (!model.limited) {
     if (const auto solution = eliminate(model, kMostElimination)) {
-      Answer found{.lower_bound = static_cast<double>(time_of(model, *solution))};
-      auto& best = found.best.emplace();
-      for (size_t v = 0; v < solution->size(); ++v) {
-        best.push_back(model.variables[v].options[(*solution)[v]]);
+      return {original(model, *solution), static_cast<double>(time_of(model, *solution)), true};
+    }
+  } else if (!options.any) {
+    priced = price_memory(model, kMostPriced, options.deadline);
+    if (priced.best) {
+      const auto time = static_cast<double>(time_of(model, *priced.best));
+      if (time - priced.lower_bound <= kImprovement * time) {
+        return {original(model, *priced.best), priced.lower_bound, true};
       }
-      return found;
     }
   }
   AssignSearch search(model, options);
+  if (priced.best) search.offer(*priced.best);
   search.run();
-  return {search.best(), search.lower_bound(), search.finished()};
+  return {search.best(), std::max(search.lower_bound(), priced.lower_bound), search.finished()};
 }
 
 }  // namespace

@@ -138,6 +138,31 @@ TEST_CASE("without a limit, problems whose ops all see others far away are solve
   }
 }
 
+TEST_CASE("ops that see others far away are settled where memory does not bind, and bounded else") {
+  Random random(kSeed);
+  int bound = 0;
+  for (int i = 0; i < 10; ++i) {
+    auto problem = random_assign(
+        random,
+        {.ops = 40, .options = 5, .edge_share = 0.02, .whole = i % 2 == 0, .tightness = 0.8});
+    INFO("seed " << kSeed << ", problem " << i);
+    auto unlimited = problem;
+    unlimited.memory_limit.reset();
+    const auto free = solve(unlimited, {.solver = "labels"});
+    auto loose = problem;
+    loose.memory_limit = free.memory;
+    REQUIRE(complaint(loose, solve(loose, {.solver = "labels", .time_limit = 0.5}), free.time) ==
+            "");
+    const auto limited = solve(problem, {.solver = "labels", .time_limit = 0.5});
+    const auto other = solve(problem, {.solver = "ilp", .time_limit = 2});
+    CHECK(limited.lower_bound >= free.time * (1 - 1e-9));
+    CHECK(limited.lower_bound <= other.time * (1 + 1e-6));
+    CHECK(other.lower_bound <= limited.time * (1 + 1e-6));
+    bound += limited.lower_bound > free.time * (1 + 1e-6);
+  }
+  CHECK(bound > 4);
+}
+
 TEST_CASE("a larger limit never makes the answer slower, and the limit found for it is enough") {
   Random random(kSeed);
   for (int i = 0; i < 20; ++i) {
