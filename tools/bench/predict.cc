@@ -7,27 +7,20 @@
 // Usage: bench_predict [PLANS] [SEED]. Every process is the command's, as a user runs it; the
 // profile is one of its own, in a temporary folder.
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
-namespace {
+#include "tools/bench/command.h"
 
-namespace fs = std::filesystem;
-using nlohmann::json;
+namespace {
 
 constexpr int kSteps = 24, kWarm = 4;
 
@@ -98,65 +91,31 @@ Case draw(std::mt19937_64& random) {
   return drawn;
 }
 
-// Runs a command; returns its standard output. Leaves where it fails.
-std::string run(const std::string& command) {
-  std::unique_ptr<FILE, int (*)(FILE*)> out(popen((command + " 2>&1").c_str(), "r"), pclose);
-  std::string text;
-  char buffer[4096];
-  while (const size_t n = std::fread(buffer, 1, sizeof buffer, out.get())) text.append(buffer, n);
-  const int status = pclose(out.release());
-  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-    fmt::print(stderr, "{}\n{}", command, text);
-    std::exit(1);
-  }
-  return text;
-}
-
-// Adds the steps' seconds behind the warm-up.
-void add_steps(std::vector<double>& seconds, const std::string& metrics) {
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const auto value = json::parse(line);
-    if (value.contains("step") && value["step"].get<int>() > kWarm)
-      seconds.push_back(value["step_s"]);
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const int plans = argc > 1 ? std::atoi(argv[1]) : 30;
   std::mt19937_64 random(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1);
-  const auto perigee = fs::read_symlink("/proc/self/exe").parent_path() / "perigee";
-  const auto folder = fs::temp_directory_path() / fmt::format("perigee-predict-{}", getpid());
-  fs::create_directories(folder);
-  ::setenv("XDG_CACHE_HOME", (folder / "cache").c_str(), 1);
+  const perigee::bench::Command command("predict");
   double sum = 0, worst = 0;
   int beyond = 0;
   fmt::print("{:>8} {:>10} {:>10} {:>7} {:>7} {:>9}  plan\n", "model", "foretold", "measured",
              "error", "spread", "measured%");
   for (int i = 0; i < plans; ++i) {
     const auto drawn = draw(random);
-    const auto job = folder / "job.toml", strategy = folder / "strategy.lua";
-    std::ofstream(job) << drawn.text << "[batch]\nglobal = 16\n[train]\nsteps = " << kSteps
-                       << "\nvalidate_every = 0\ncheckpoint_every = 0\n[cluster]\ndevice = "
-                          "\"cpu\"\n";
-    std::ofstream(strategy) << drawn.strategy;
-    const auto about =
-        fmt::format("{} --strategy {} --nproc {}", job.string(), strategy.string(), drawn.ranks);
-    const auto output = folder / "run";
+    const auto job = command.write(
+        "job.toml", fmt::format("{}[batch]\nglobal = 16\n[train]\nsteps = {}\nvalidate_every = "
+                                "0\ncheckpoint_every = 0\n[cluster]\ndevice = \"cpu\"\n",
+                                drawn.text, kSteps));
+    const auto strategy = command.write("strategy.lua", drawn.strategy);
+    const auto about = fmt::format("{} --strategy {} --nproc {}", job, strategy, drawn.ranks);
     std::vector<double> seconds;
-    const auto train = [&] {
-      run(fmt::format("{} train {} --overwrite --set train.output={}", perigee.string(), about,
-                      output.string()));
-      add_steps(seconds, (output / "metrics.jsonl").string());
-    };
-    train();
-    run(fmt::format("{} profile {}", perigee.string(), about));
-    train();
+    command.train(about, kWarm, seconds);
+    command.run("profile " + about);
+    command.train(about, kWarm, seconds);
     std::sort(seconds.begin(), seconds.end());
     const auto result =
-        json::parse(run(fmt::format("{} simulate {} --json", perigee.string(), about)));
+        nlohmann::json::parse(command.run(fmt::format("simulate {} --json", about)));
     const double median = seconds[seconds.size() / 2];
     const double spread = (seconds[seconds.size() * 3 / 4] - seconds[seconds.size() / 4]) / median;
     const double foretold = result["step_seconds"];
@@ -169,7 +128,6 @@ int main(int argc, char** argv) {
                100 * result["measured_share"].get<double>(), drawn.ranks, drawn.strategy.substr(9));
     std::fflush(stdout);
   }
-  fs::remove_all(folder);
   fmt::print("{} plans: mean error {:.1f}%, worst {:.1f}%; {} beyond 5% plus their spread\n", plans,
              100 * sum / plans, 100 * worst, beyond);
   return beyond > 0 ? 1 : 0;

@@ -1,0 +1,147 @@
+// The plan that `auto` chooses on two ranks of this machine's CPU against the ten next-best ones of
+// the search's model and ten random ones of its space, all trained. Ops are profiled under the plan
+// that is chosen, until the times change it no more. Leaves with 1 where the chosen plan's median
+// step is longer than the fastest one's and the spread of both (the middle half).
+//
+// Usage: bench_choose [SEED].
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tools/bench/command.h"
+
+namespace {
+
+using nlohmann::json;
+using perigee::bench::Command;
+
+constexpr int kSteps = 16, kWarm = 4, kRounds = 2, kNext = 10, kRandom = 10;
+
+const char* const kJob = R"([model]
+kind = "gpt"
+layers = 4
+width = 256
+heads = 4
+[data]
+synthetic = true
+sequence = 128
+[batch]
+global = 16
+[train]
+steps = {}
+validate_every = 0
+checkpoint_every = 0
+[cluster]
+device = "cpu"
+)";
+
+const char* const kCandidate = R"(-- The K-th best of the space, by the search's model.
+local solver = require "perigee.solver"
+return assert(solver.candidates({{}}, 100000))[{}].strategy
+)";
+
+struct Plan {
+  std::string what, text;  // the plan file
+  std::vector<double> seconds;
+  double quantile(double share) const {
+    return seconds[static_cast<size_t>(share * static_cast<double>(seconds.size() - 1))];
+  }
+};
+
+// What is carried out: a plan without what is said of it.
+json carried_out(const std::string& text) {
+  auto plan = json::parse(text);
+  plan.erase("decisions");
+  plan.erase("prediction");
+  return plan;
+}
+
+// Returns the chosen plan, made of what was measured under it.
+std::string choose(const Command& command, const std::string& job) {
+  auto plan = command.run("plan " + job + " --nproc 2 --strategy auto");
+  for (int round = 0; round < 5; ++round) {
+    const auto file = command.write("plan.json", plan);
+    command.run(fmt::format("profile {} --nproc 2 --plan {}", job, file));
+    auto next = command.run("plan " + job + " --nproc 2 --strategy auto");
+    const bool settled = carried_out(next) == carried_out(plan);
+    plan = std::move(next);
+    if (settled) break;
+  }
+  return plan;
+}
+
+// Returns the K-th candidate's plan, counted from 1; nothing behind the last, or where it cannot be
+// compiled.
+std::string candidate(const Command& command, const std::string& job, size_t k, bool& last) {
+  const auto script = command.write("candidate.lua", fmt::format(fmt::runtime(kCandidate), k));
+  int status = 0;
+  auto text = command.run(fmt::format("plan {} --nproc 2 --strategy {}", job, script), &status);
+  last = status != 0 && text.find("attempt to index") != std::string::npos;
+  return status == 0 ? text : "";
+}
+
+std::vector<Plan> draw(const Command& command, const std::string& job, std::mt19937_64& random) {
+  std::vector<Plan> plans{{"chosen", choose(command, job), {}}};
+  std::vector<json> known{carried_out(plans[0].text)};
+  const auto add = [&](const std::string& what, size_t k, bool& last) {
+    auto text = candidate(command, job, k, last);
+    if (text.empty()) return false;
+    auto plan = carried_out(text);
+    if (std::find(known.begin(), known.end(), plan) != known.end()) return false;
+    known.push_back(std::move(plan));
+    plans.push_back({fmt::format("{} ({})", what, k), std::move(text), {}});
+    return true;
+  };
+  size_t k = 1;
+  bool last = false;
+  for (int found = 0; found < kNext && !last; ++k) found += add("next", k, last);
+  size_t end = k;  // of the space
+  for (size_t step = 256; step > 0; step /= 2) {
+    for (last = false; !last;) {
+      candidate(command, job, end + step, last);
+      if (!last) end += step;
+    }
+  }
+  for (int found = 0, tries = 0; found < kRandom && tries < 100 && end > k; ++tries) {
+    found += add("random", k + random() % (end - k), last);
+  }
+  return plans;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::mt19937_64 random(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1);
+  const Command command("choose");
+  const auto job = command.write("job.toml", fmt::format(fmt::runtime(kJob), kSteps));
+  auto plans = draw(command, job, random);
+  for (int round = 0; round < kRounds; ++round) {
+    for (auto& plan : plans) {
+      const auto file = command.write("plan.json", plan.text);
+      command.train(fmt::format("{} --nproc 2 --plan {}", job, file), kWarm, plan.seconds);
+    }
+  }
+  for (auto& plan : plans) std::sort(plan.seconds.begin(), plan.seconds.end());
+  fmt::print("{:>14} {:>10} {:>10} {:>18}\n", "plan", "foretold", "measured", "middle half");
+  for (const auto& plan : plans) {
+    const double foretold = json::parse(plan.text)["prediction"].value("step_seconds", 0.0);
+    fmt::print("{:>14} {:>7.1f} ms {:>7.1f} ms {:>7.1f} to {:.1f}\n", plan.what, 1e3 * foretold,
+               1e3 * plan.quantile(0.5), 1e3 * plan.quantile(0.25), 1e3 * plan.quantile(0.75));
+  }
+  const auto& chosen = plans[0];
+  const auto& fastest = *std::min_element(
+      plans.begin(), plans.end(),
+      [](const Plan& a, const Plan& b) { return a.quantile(0.5) < b.quantile(0.5); });
+  const auto spread = [](const Plan& plan) { return plan.quantile(0.75) - plan.quantile(0.25); };
+  const double behind = chosen.quantile(0.5) - fastest.quantile(0.5);
+  fmt::print("{} plans: the chosen one takes {:.3f} of the fastest ({}), {} the spread\n",
+             plans.size(), chosen.quantile(0.5) / fastest.quantile(0.5), fastest.what,
+             behind <= spread(chosen) + spread(fastest) ? "within" : "beyond");
+  return behind <= spread(chosen) + spread(fastest) ? 0 : 1;
+}

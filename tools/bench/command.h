@@ -1,0 +1,77 @@
+// The command as benchmarks run it: a process of its own, with a profile of its own.
+#pragma once
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace perigee::bench {
+
+// Runs a command line; returns its standard output and error, and its exit status in `status`, or
+// leaves where that is none and the command fails.
+inline std::string run(const std::string& line, int* status = nullptr) {
+  std::unique_ptr<FILE, int (*)(FILE*)> out(popen((line + " 2>&1").c_str(), "r"), pclose);
+  std::string text;
+  char buffer[4096];
+  while (const size_t n = std::fread(buffer, 1, sizeof buffer, out.get())) text.append(buffer, n);
+  const int ended = pclose(out.release());
+  const int code = WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+  if (status) *status = code;
+  if (!status && code != 0) {
+    fmt::print(stderr, "{}\n{}", line, text);
+    std::exit(1);
+  }
+  return text;
+}
+
+// A folder that goes with the process, and the command beside the benchmark, with its cache there.
+class Command {
+ public:
+  explicit Command(const std::string& name)
+      : folder_(std::filesystem::temp_directory_path() /
+                fmt::format("perigee-{}-{}", name, getpid())),
+        perigee_(std::filesystem::read_symlink("/proc/self/exe").parent_path() / "perigee") {
+    std::filesystem::create_directories(folder_);
+    ::setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), 1);
+  }
+  ~Command() { std::filesystem::remove_all(folder_); }
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+
+  // Returns the path of a file with the text.
+  std::string write(const std::string& name, const std::string& text) const {
+    const auto path = folder_ / name;
+    std::ofstream(path) << text;
+    return path.string();
+  }
+
+  std::string run(const std::string& arguments, int* status = nullptr) const {
+    return bench::run(perigee_.string() + " " + arguments, status);
+  }
+
+  // Trains; adds the seconds of the steps behind the first `warm` ones.
+  void train(const std::string& arguments, int warm, std::vector<double>& seconds) const {
+    const auto output = folder_ / "run";
+    run(fmt::format("train {} --overwrite --set train.output={}", arguments, output.string()));
+    std::ifstream file(output / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto value = nlohmann::json::parse(line);
+      if (value.contains("step") && value["step"].get<int>() > warm)
+        seconds.push_back(value["step_s"]);
+    }
+  }
+
+ private:
+  const std::filesystem::path folder_, perigee_;
+};
+
+}  // namespace perigee::bench
