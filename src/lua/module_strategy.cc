@@ -13,6 +13,7 @@
 #include "lua/convert.h"
 #include "lua/state.h"
 #include "methods/method.h"
+#include "plan/format.h"
 #include "plan/plan.h"
 
 namespace perigee::lua {
@@ -38,13 +39,14 @@ std::filesystem::path beside_script(lua_State* L, const char* name,
 int save(lua_State* L, const Function&) {
   const auto path = beside_script(L, lua_tostring(L, 1));
   const auto value = to_json(L, 2, "the strategy");
-  const bool plan = value.is_object() && value.value("format", "") == "perigee.plan/1";
-  if (!plan) {  // refuses what load would refuse
+  const bool is_plan = value.is_object() && value.value("format", "") == plan::kFormat;
+  if (!is_plan) {  // refuses what load would refuse
     methods::from_json(value, path.string(), State::of(L).methods);
   }
   const auto text =
-      plan ? plan::print(plan::parse(value.dump(), path.string()))
-           : nlohmann::json{{"format", "perigee.strategy/1"}, {"strategy", value}}.dump(2) + "\n";
+      is_plan
+          ? plan::print(plan::parse(value.dump(), path.string()))
+          : nlohmann::json{{"format", "perigee.strategy/1"}, {"strategy", value}}.dump(2) + "\n";
   std::error_code ignored;  // what cannot be made cannot be written
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
   const auto partial = path.string() + ".partial";
@@ -73,11 +75,11 @@ int load(lua_State* L, const Function&) {
          "counted them, and has no hash of the graph. Search again, and save that plan",
          path.string());
   }
-  if (format != "perigee.strategy/1" && format != "perigee.plan/1") {
+  if (format != "perigee.strategy/1" && format != plan::kFormat) {
     fail("strategy", "{} must hold \"format\": \"perigee.strategy/1\" or a plan, but it does not",
          path.string());
   }
-  push_json(L, format == "perigee.plan/1" ? value : value["strategy"]);
+  push_json(L, format == plan::kFormat ? value : value["strategy"]);
   return 1;
 }
 
