@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "compile/collector.h"
 #include "compile/layout.h"
 #include "compile/lower.h"
 #include "compile/passes.h"
@@ -19,31 +20,11 @@ namespace {
 
 using Instructions = std::vector<DraftInstruction>;
 
-DraftInstruction when(uint8_t runs, DraftInstruction instruction) {
-  instruction.when = runs;
-  return instruction;
-}
-
-// self = source * scale in the first microbatch, self += source * scale in the others.
-void add_up(Instructions& out, const Draft& draft, ValueId self, ValueId source, double scale) {
-  std::vector<std::pair<std::string, graph::Arg>> first{{"self", self}, {"source", source}};
-  std::vector<std::pair<std::string, graph::Arg>> later{{"self", self}, {"other", source}};
-  if (scale != 1) {
-    first.emplace_back("scale", scale);
-    later.emplace_back("scale", scale);
-  }
-  const bool several = draft.program.microbatches > 1;
-  out.push_back(when(several ? kFirst : kAlways, in_place("perigee::copy_", first, {self})));
-  if (several) {
-    out.push_back(when(kMiddle | kLast, in_place("perigee::accumulate_", later, {self})));
-  }
-}
-
 // Starts reducing what all microbatches have added up.
 void start_all_reduce(Draft& draft, ValueId value, const std::string& axes,
                       const std::string& reduce, Instructions& out) {
-  out.push_back(when(draft.program.microbatches > 1 ? kLast : kAlways,
-                     all_reduce(draft, value, axes, reduce)));
+  out.push_back(all_reduce(draft, value, axes, reduce));
+  if (draft.program.microbatches > 1) out.back().when = kLast;
 }
 
 // Has data inputs loaded where a section first reads them.
@@ -137,207 +118,6 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
   if (!last.instructions.empty()) draft.sections.push_back(std::move(last));
   return averages;
 }
-
-// The gradients' way into their buckets, and the buckets' reduction.
-class Collector {
- public:
-  Collector(Draft& draft, const Source& source, const Gradients& gradients, Lowering& lowering)
-      : draft_(draft), source_(source), gradients_(gradients), lowering_(lowering) {
-    const auto& graph = source.local.graph;
-    for (size_t p = 0; p < gradients.parameters.size(); ++p) {
-      const auto& parameter = gradients.parameters[p];
-      origins_.push_back(parameter.gradient);
-      if (!parameter.gradient.defined()) continue;
-      by_value_[parameter.gradient.index].push_back(p);
-      // The op that makes the gradient writes it in place, through reshapes, when nobody else reads
-      // it.
-      auto v = parameter.gradient;
-      const graph::Node* node = nullptr;
-      while (lowering.uses(v) == 1 && graph.values[v.index].producer >= 0) {
-        node = &graph.nodes[graph.values[v.index].producer];
-        if (node->op != "perigee::reshape") break;
-        v = std::get<graph::ValueId>(*node->find("self"));
-        node = nullptr;
-      }
-      origins_.back() = v;
-      if (!node) continue;
-      const ValueId target = v == parameter.gradient
-                                 ? parameter.value
-                                 : draft.add_view(parameter.value, 0, graph.type(v),
-                                                  contiguous_strides(graph.type(v).shape),
-                                                  draft.value(parameter.value).name);
-      lowering.direct(v, target, adds_up(parameter.bucket) ? kFirst : kAlways);
-    }
-    missing_.resize(gradients.buckets.size());
-    numbers_.resize(gradients.buckets.size());
-    for (const auto& parameter : gradients.parameters) {
-      if (parameter.gradient.defined()) ++missing_[parameter.bucket];
-    }
-  }
-
-  // Announces the reductions of the section that begins.
-  void begin(size_t section, Reductions& reductions) {
-    section_ = section;
-    reductions_ = &reductions;
-    for (size_t b = 0; b < gradients_.buckets.size(); ++b) {
-      const auto& bucket = gradients_.buckets[b];
-      if (bucket.section != section || missing_[b] == 0 || !is_reduced(static_cast<int32_t>(b))) {
-        continue;
-      }
-      graph::NodeId behind = put_off(static_cast<int32_t>(b)) ? Reductions::kEnd : 0;
-      for (int32_t p : bucket.parameters) {
-        const auto& parameter = gradients_.parameters[p];
-        if (parameter.gradient.defined()) {
-          behind = std::max(behind, reductions.maker(parameter.gradient));
-        }
-      }
-      numbers_[b] = reductions.add(behind);
-    }
-  }
-
-  // Called when the graph value is there.
-  void arrived(graph::ValueId v, Instructions& out) {
-    const auto found = by_value_.find(v.index);
-    if (found == by_value_.end()) return;
-    for (size_t p : found->second) {
-      const auto& parameter = gradients_.parameters[p];
-      const bool direct = lowering_.is_direct(origins_[p]);
-      if (!direct && reduced_each_time(parameter.bucket)) {
-        out.push_back(in_place("perigee::copy_",
-                               {{"self", parameter.value}, {"source", lowering_.get(v)}},
-                               {parameter.value}));
-      } else if (!direct) {
-        add_up(out, draft_, parameter.value, lowering_.get(v), 1);
-      } else if (adds_up(parameter.bucket)) {
-        out.push_back(when(
-            kMiddle | kLast,
-            in_place("perigee::accumulate_",
-                     {{"self", parameter.value}, {"other", lowering_.get(v)}}, {parameter.value})));
-      }
-      const int32_t b = parameter.bucket;
-      if (--missing_[b] > 0 || !is_reduced(b)) continue;
-      if (put_off(b)) {
-        late_.push_back(b);
-      } else {
-        reduce(b, out);
-      }
-    }
-    by_value_.erase(found);
-  }
-
-  // Called at a section's end: reductions that were put off, and in the last one gradients that no
-  // node makes.
-  void finish(Instructions& out) {
-    const bool last = section_ + 1 == source_.sections.size();
-    while (last && !by_value_.empty()) arrived({by_value_.begin()->first}, out);
-    for (int32_t b : std::exchange(late_, {})) reduce(b, out);
-    end_scatters(out);
-  }
-
- private:
-  struct Scattered {
-    int32_t bucket = -1;
-    ValueId part;
-    int32_t event = -1;
-    uint8_t runs = kAlways;
-  };
-
-  bool several() const { return draft_.program.microbatches > 1; }
-  bool is_reduced(int32_t b) const {
-    if (clips_first(source_)) return false;
-    return gradients_.buckets[b].level > 0 || !gradients_.buckets[b].axes.empty();
-  }
-  // Units whose gradients are kept in parts are reduced in every microbatch; then the parts add up.
-  bool reduced_each_time(int32_t b) const { return gradients_.buckets[b].level >= 2; }
-  bool adds_up(int32_t b) const { return several() && !reduced_each_time(b); }
-  // Reduced at the end of the backward pass. What is kept in parts is not: it would all be whole.
-  bool put_off(int32_t b) const {
-    return !source_.plan.communication.overlap && !reduced_each_time(b);
-  }
-
-  void reduce(int32_t b, Instructions& out) {
-    reductions_->ready(
-        numbers_[b], [this, b](Instructions& to) { start(b, to); }, out);
-  }
-
-  void start(int32_t b, Instructions& out) {
-    const auto& bucket = gradients_.buckets[b];
-    if (bucket.level == 0) {
-      start_reduction(draft_, source_, bucket, bucket.reduce, several() ? kLast : kAlways, out);
-    } else {
-      scatter(b, out);
-    }
-  }
-
-  // Starts reducing, and waits for the unit before, whose memory is then free. A unit's flat
-  // tensors, of several types or cuts, come together and are under way together.
-  void scatter(int32_t b, Instructions& out) {
-    const auto& bucket = gradients_.buckets[b];
-    Scattered started{b, bucket.part};
-    const auto low = reduced_type(source_, bucket.dtype);
-    if (low || (several() && reduced_each_time(b))) {
-      const auto& part = draft_.value(bucket.part);
-      const auto& axes = gradients_.flats[bucket.flat].unit->axes;
-      started.part = draft_.add({low.value_or(part.type.dtype), part.type.shape},
-                                part.name + (low ? " low" : " of a microbatch"),
-                                {Home::Kind::communication, draft_.stream(axes + bucket.channel)});
-    }
-    started.runs = adds_up(b) ? kLast : kAlways;
-    started.event =
-        scatter_unit(draft_, source_, gradients_, bucket, started.part, started.runs, out);
-    // Nothing is waited for where the whole gradients stay: stages behind would wait, too.
-    if (source_.stage && adds_up(b) && started.part == bucket.part && bucket.axes.empty() &&
-        source_.plan.communication.overlap) {
-      return;
-    }
-    const auto unit_of = [&](int32_t bucket) {
-      return gradients_.flats[gradients_.buckets[bucket].flat].unit;
-    };
-    if (!scattered_.empty() && unit_of(scattered_.back().bucket) != unit_of(b)) end_scatters(out);
-    scattered_.push_back(started);
-    if (!source_.plan.communication.overlap) end_scatters(out);
-  }
-
-  void end_scatters(Instructions& out) {
-    for (const auto& scattered : std::exchange(scattered_, {})) end_scatter(scattered, out);
-  }
-
-  void end_scatter(const Scattered& scattered, Instructions& out) {
-    const auto [b, part, event, runs] = scattered;
-    const auto& bucket = gradients_.buckets[b];
-    out.push_back(when(runs, wait_for(event)));
-    if (part != bucket.part) {
-      const bool low = reduced_type(source_, bucket.dtype).has_value();
-      const double scale = low ? 1 / source_.plan.communication.reduce_scale : 1;
-      if (reduced_each_time(b)) {
-        add_up(out, draft_, bucket.part, part, scale);
-      } else {
-        out.push_back(when(
-            runs,
-            in_place("perigee::copy_", {{"self", bucket.part}, {"source", part}, {"scale", scale}},
-                     {bucket.part})));
-      }
-    }
-    // Over the axes on which the unit is not cut.
-    if (!bucket.axes.empty()) {
-      start_reduction(draft_, source_, bucket, bucket.reduce, several() ? kLast : kAlways, out);
-    }
-  }
-
-  Draft& draft_;
-  const Source& source_;
-  const Gradients& gradients_;
-  Lowering& lowering_;
-  size_t section_ = 0;
-  Reductions* reductions_ = nullptr;  // of the section
-  std::map<int32_t, std::vector<size_t>>
-      by_value_;                         // parameters by the graph value of their gradient
-  std::vector<graph::ValueId> origins_;  // per parameter: what its op makes
-  std::vector<size_t> missing_;          // per bucket
-  std::vector<size_t> numbers_;          // per bucket: of its reduction
-  std::vector<int32_t> late_;
-  std::vector<Scattered> scattered_;  // their reductions have started
-};
 
 // Appends what keeps an output in a value of its own, read after the step; reduced where it is
 // Partial: the reduction of that number.
