@@ -141,6 +141,7 @@ local function build(draft, given)
       fail("%s is an option of %s, but the method is %s", section, owners[1], chosen)
     end
   end
+  draft:stand(draft.place_of(chosen .. "."))
   builders[chosen](draft, given)
 end
 

@@ -1,7 +1,6 @@
 -- Sharding, layers and stages of perigee.alpa: what its options make of a draft, and of what is found.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
-local host = require "perigee.host"
 local methods = require "perigee.methods"
 local rows = require "perigee.alpa_options"
 
@@ -208,12 +207,7 @@ local function search(draft, options, count, fits)
   draft.swapped = options.force_batch_dim_to_mesh_dim == 1
   if not may_split(options) then draft:pin("tensor", 1) end
   if draft.forbid then draft:pin("forbid", draft.forbid) end
-  for level, name in ipairs { "zero1", "zero2", "fsdp" } do
-    if draft:uses_method(name) then
-      draft:pin("zero", level)
-      draft:remove(name)
-    end
-  end
+  draft:pin_zero()
   draft.fits = function(candidate, graph)
     return (not count or candidate.microbatches == count) and (not fits or fits(candidate, graph))
   end
@@ -230,34 +224,22 @@ end
 
 local function checkpoint(layers, graph)
   local row, count = candidates.row_of(graph)
-  if not row then fail("[alpa] layers run again by blocks, but the model has no row of numbered modules") end
+  if not row then
+    dialect.fail_of("layer_option", "layers run again by blocks, but the model has no row of numbered modules")
+  end
   local group = layers == "blocks" and 1 or math.max(1, math.ceil(count / layers))
   return { "checkpoint", { row .. ".*", group = group } }
 end
 
--- Returns the line of the user's script, "" where a job has the options.
-local function user_line()
-  local place = host.place()
-  return place:find("/perigee/[%w_]+%.lua:") and "" or place
-end
-
--- Returns what f returns; what it raises stands at the user's line, of that option.
-local function at_option(given, option, f)
-  local ok, result = pcall(f)
-  if ok then return result end
-  fail("%s[alpa] %s: %s", given.at or "", option, (tostring(result):gsub("^.-:%d+: ", ""):gsub("^%[lua%] ", "")))
-end
 
 methods.define {
   name = "alpa_places",
   doc = "Places parameters on axes of the mesh.",
-  fields = { places = { type = "table", required = true }, at = "string" },
+  fields = { places = { type = "table", required = true } },
   apply = function(plan, given)
     for pattern, axes in pairs(given.places) do
       for axis, placement in pairs(axes) do
-        local count = at_option(given, "manual_sharding_option", function()
-          return plan:place(pattern, axis, placement)
-        end)
+        local count = plan:place(pattern, axis, placement)
         plan:note(string.format("%d parameters of %s lie as %s on %s", count, pattern, placement, axis))
       end
     end
@@ -267,13 +249,11 @@ methods.define {
 methods.define {
   name = "alpa_stage_inputs",
   doc = "Places what stages of a pipeline get from those before them.",
-  fields = { stages = { type = "table", required = true }, at = "string" },
+  fields = { stages = { type = "table", required = true } },
   apply = function(plan, given)
     for stage, axes in pairs(given.stages) do
       for axis, placement in pairs(axes) do
-        local count = at_option(given, "stage_input_shardings", function()
-          return plan:place_sent(tonumber(stage), axis, placement)
-        end)
+        local count = plan:place_sent(tonumber(stage), axis, placement)
         plan:note(string.format("%d inputs of stage %s lie as %s on %s", count, stage, placement, axis))
       end
     end
@@ -286,7 +266,7 @@ local function stage_inputs(list)
   for i, axes in ipairs(list or {}) do
     if not dialect.is_empty(axes) then stages[tostring(i - 1)] = axes end
   end
-  return not dialect.is_empty(stages) and { "alpa_stage_inputs", { stages = stages, at = user_line() } } or nil
+  return not dialect.is_empty(stages) and { "alpa_stage_inputs", { stages = stages } } or nil
 end
 
 local function manual_layers(draft, given)
@@ -312,7 +292,9 @@ local function pipeshard_strategy(draft, given)
   if not o.layer_option then layers = 2 end
   if layers == "auto" then layers = nil end
   draft.ranks = o.devices
-  if o.manual_sharding_option then draft:use("alpa_places", { places = o.manual_sharding_option, at = user_line() }) end
+  if o.manual_sharding_option then
+    draft:use("alpa_places", { places = o.manual_sharding_option }, "manual_sharding_option")
+  end
   local schedule = schedules[o.pipeline_schedule] or o.pipeline_schedule
   draft.remat = remat(given, by_marks, layers)
   if not trains(given) then
@@ -332,11 +314,12 @@ local function pipeshard_strategy(draft, given)
       fail("stage_input_shardings has a table for each of the %d stages, but got %d", stages, #inputs)
     end
     if stages > 1 then
-      draft:use("pipeline_parallel", { schedule = schedule, starts = starts, tolerance = not starts and eps or nil })
+      local tolerance = not starts and eps or nil
+      draft:use("pipeline_parallel", { schedule = schedule, starts = starts, tolerance = tolerance }, "stage_option")
     end
     local placed = stage_inputs(inputs)
-    if placed then draft:use(placed[1], placed[2]) end
-    draft:use("gradient_accumulation", { microbatches = o.num_micro_batches })
+    if placed then draft:use(placed[1], placed[2], "stage_input_shardings") end
+    draft:use("gradient_accumulation", { microbatches = o.num_micro_batches }, "num_micro_batches")
     return
   end
   shard(draft, given.AutoShardingOption, trains(given))
@@ -367,7 +350,8 @@ local function check_layers(count, graph)
     if heavy[op.op] and not op.backward then most = most + 1 end
   end
   if count > most then
-    fail("[alpa] layer_num is at most the model's %d products and convolutions, but got %d", most, count)
+    local text = "layer_num is at most the model's %d products and convolutions, but got %d"
+    dialect.fail_of("AutoLayerOption.layer_num", text, most, count)
   end
 end
 
@@ -375,7 +359,8 @@ end
 local function starts_by_layers(draft, graph)
   local row, count = candidates.row_of(graph)
   if not row or count < draft.layers then
-    fail("[alpa] forward_stage_layer_ids has %d layers, but the model has %s", draft.layers,
+    dialect.fail_of("ManualStageOption.forward_stage_layer_ids",
+      "forward_stage_layer_ids has %d layers, but the model has %s", draft.layers,
       row and string.format("%d blocks, %s.0 and others", count, row) or "no row of numbered modules")
   end
   local boundaries = {}

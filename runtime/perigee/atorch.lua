@@ -340,11 +340,9 @@ local function search(draft, o)
     if out[name] then fail("%s is both excluded and included: take it out of one", name) end
   end
   local again = o.finetune_strategy
-  for level, name in ipairs(groups.zero) do
-    if draft:uses_method(name) then
-      if not again then draft:pin("zero", level) end
-      draft:remove(name)
-    end
+  if not again then draft:pin_zero() end
+  for _, name in ipairs(groups.zero) do
+    if draft:uses_method(name) then draft:remove(name) end
   end
   if draft:uses_method("checkpoint") then
     if not again then draft:pin("checkpoint", false) else draft:remove("checkpoint") end

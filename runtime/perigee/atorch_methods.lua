@@ -134,7 +134,7 @@ local function select_layers(draft, options)
         and not (options.exclude and has(scope.path, options.exclude))
       if linear and wanted then match[#match + 1] = scope.path end
     end
-    if #match == 0 then fail("[atorch] fp8.include and fp8.exclude leave no linear layer") end
+    if #match == 0 then dialect.fail_of("load_strategy", "fp8.include and fp8.exclude leave no linear layer") end
     for i, use in ipairs(list) do
       if use[1] == "fp8" then
         local config = { match = match }

@@ -176,7 +176,7 @@ local function scopes_of(names, graph, option)
       end
     end
     if not any then
-      dialect.fail("[autodist] %s names a module of the model, but %s is none%s", option, dialect.show(name),
+      dialect.fail_of(option, "%s names a module of the model, but %s is none%s", option, dialect.show(name),
         host.suggest(name, known_names(graph)))
     end
   end
@@ -253,10 +253,10 @@ local function finish(draft, strategy)
   if o.load_plan_path ~= "" then
     strategy.methods = function()
       local plan, why = saved.load(o.load_plan_path)
-      if not plan then error("[autodist] load_plan_path: " .. why, 0) end
+      if not plan then dialect.fail_of("load_plan_path", "load_plan_path: %s", why) end
       if o.pipeline_nstages ~= "auto" and o.pipeline_nstages ~= stages_of(plan) then
-        error(string.format("[autodist] load_plan_path: the plan has %d stages, but pipeline_nstages is %d",
-          stages_of(plan), o.pipeline_nstages), 0)
+        dialect.fail_of("load_plan_path", "load_plan_path: the plan has %d stages, but pipeline_nstages is %d",
+          stages_of(plan), o.pipeline_nstages)
       end
       return plan
     end

@@ -241,25 +241,20 @@ local function checkpoint(draft, options)
       draft.unfinished = "[epl] " .. why
       return
     end
-    draft:use("checkpoint", { kept = options.scopes.checkpoints })
+    draft:use("checkpoint", { kept = options.scopes.checkpoints }, "scopes.checkpoints")
   elseif kind == "auto" and last >= 0 and last < #graphs - 1 then
-    local use = draft:use("checkpoint")
+    local use = draft:use("checkpoint", {}, "gradient_checkpoint.type")
     for i = 1, last + 1 do
       for _, scope in ipairs(graphs[i].match or {}) do use[#use + 1] = scope end
     end
   elseif kind == "auto" then
-    draft:use("checkpoint", { "auto" })
+    draft:use("checkpoint", { "auto" }, "gradient_checkpoint.type")
   end
 end
 
 -- What the search chooses is pinned, not used.
 local function pin_found(draft)
-  for level, method in ipairs { "zero1", "zero2", "fsdp" } do
-    if draft:uses_method(method) then
-      draft:pin("zero", level)
-      draft:remove(method)
-    end
-  end
+  draft:pin_zero()
   if draft:uses_method("checkpoint") then
     draft:pin("checkpoint", true)
     draft:remove("checkpoint")
@@ -287,8 +282,12 @@ local function build(draft, options)
   local given = draft.given.Config or {}
   local groups = options.Config["optimizer.num_apply_group"]
   if groups > 1 then apply_in_groups(draft, groups) end
-  if given["communication.sparse_as_dense"] == false then draft:use("grad_comm", { sparse = "gathered" }) end
-  if given["communication.clip_after_allreduce"] == false then draft:use("grad_comm", { clip = "before" }) end
+  if given["communication.sparse_as_dense"] == false then
+    draft:use("grad_comm", { sparse = "gathered" }, "communication.sparse_as_dense")
+  end
+  if given["communication.clip_after_allreduce"] == false then
+    draft:use("grad_comm", { clip = "before" }, "communication.clip_after_allreduce")
+  end
   if options.Config["auto.auto_parallel"] then
     local graphs = options.scopes.taskgraphs or {}
     if #graphs > 0 then
@@ -298,6 +297,7 @@ local function build(draft, options)
     checkpoint(draft, options)
     return pin_found(draft)
   end
+  draft:stand(draft.place_of "scopes.taskgraphs")
   if not (draft.alone and draft.given.scopes) then place(draft, options) end
   checkpoint(draft, options)
 end

@@ -359,10 +359,11 @@ local function place_experts(draft, o)
   if experts == 1 then return end
   if tensor > 1 and o.expert_tensor_parallel_size == 1 then
     draft:axis("expert", experts / tensor)
-    draft:use("expert_parallel", { axis = experts > tensor and { "tensor", "expert" } or { "tensor" } })
+    draft:use("expert_parallel", { axis = experts > tensor and { "tensor", "expert" } or { "tensor" } },
+      "expert_model_parallel_size")
   else
     draft:axis("expert", experts)
-    draft:use("expert_parallel", {})
+    draft:use("expert_parallel", {}, "expert_model_parallel_size")
   end
 end
 
@@ -371,8 +372,10 @@ local function place_context(draft, o)
   local levels = o.hierarchical_context_parallel_sizes or { 1, o.context_parallel_size }
   draft:axis("sequence", levels[1])
   draft:axis("context", levels[2])
-  if levels[1] > 1 then draft:use("sequence_parallel") end
-  if levels[2] > 1 then draft:use("context_parallel", { attention = "ring", load_balance = true }) end
+  if levels[1] > 1 then draft:use("sequence_parallel", {}, "context_parallel_size") end
+  if levels[2] > 1 then
+    draft:use("context_parallel", { attention = "ring", load_balance = true }, "context_parallel_size")
+  end
 end
 
 -- Data ranks side by side keep the optimizer's state in parts, as many of them as there are beside the instances.
@@ -380,24 +383,25 @@ local function place_instances(draft, instances)
   if instances == 1 then return end
   draft:axis("data", instances)
   draft.rest = "zero"
-  draft:use("zero1", { axis = "zero" })
+  draft:use("zero1", { axis = "zero" }, "DistributedOptimizer.num_distributed_optimizer_instances")
 end
 
 local function build(draft, given)
   local o = given.ModelParallelConfig
   observe(draft, o)
   scale_loss(draft, o)
-  if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel") end
+  if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel", {}, "tensor_model_parallel_size") end
   place_context(draft, o)
   if o.pipeline_model_parallel_size > 1 then
-    draft:use("pipeline_parallel", { dtype = o.pipeline_dtype ~= computed_dtype(o) and o.pipeline_dtype or nil })
+    local dtype = o.pipeline_dtype ~= computed_dtype(o) and o.pipeline_dtype or nil
+    draft:use("pipeline_parallel", { dtype = dtype }, "pipeline_model_parallel_size")
   end
   place_experts(draft, o)
   if o.fp16 and not draft.given.LossScaler then
-    draft:use("half", { init_scale = 2 ^ 32, growth_interval = 1000, min_scale = 1, hysteresis = 2 })
+    draft:use("half", { init_scale = 2 ^ 32, growth_interval = 1000, min_scale = 1, hysteresis = 2 }, "fp16")
   end
   if draft.given.DistributedOptimizer then
-    draft:use("zero1")
+    draft:use("zero1", {}, "DistributedOptimizer.")
     place_instances(draft, given.DistributedOptimizer.num_distributed_optimizer_instances)
     if given.DistributedOptimizer.grad_reduce_in_fp32 and draft:uses_method("half") then
       draft:use("half", { gradients = "float32" })

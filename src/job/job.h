@@ -186,7 +186,7 @@ struct Dialect {
   std::string name;                           // megatron, epl, ...; "": there is none
   std::string text;                           // the table as TOML, with its head
   std::string file;                           // of the job
-  std::map<std::string, std::string> places;  // "file:line:column: " by key ("pipeline.strategy")
+  std::map<std::string, std::string> places;  // "file:line:column: " by key ("a.b", "": the head)
   bool operator==(const Dialect& other) const { return name == other.name && text == other.text; }
 };
 

@@ -214,7 +214,7 @@ class Reader {
         toml::toml_formatter::default_flags &
         ~(toml::format_flags::indentation | toml::format_flags::allow_literal_strings);
     text << toml::toml_formatter(toml::table{{name, *table}}, flags) << '\n';
-    job_.dialect = {name, text.str(), file_, {}};
+    job_.dialect = {name, text.str(), file_, {{"", place}}};
     dialect_places("", *table);
   }
 

@@ -58,7 +58,8 @@ void push_user_line(lua_State* L) {
     }
   }
   if (push_gone()) return;
-  luaL_where(L, 1);
+  if (state.place.empty()) return luaL_where(L, 1);
+  lua_pushlstring(L, state.place.data(), state.place.size());
 }
 
 }  // namespace perigee::lua

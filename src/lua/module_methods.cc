@@ -3,6 +3,7 @@
 #include "lua/api.h"
 #include "lua/convert.h"
 #include "lua/guard.h"
+#include "lua/places.h"
 #include "lua/script_method.h"
 #include "methods/method.h"
 
@@ -19,6 +20,7 @@ int push_use(lua_State* L, const methods::Method& method) {
     lua_pushvalue(L, 1);
     lua_rawseti(L, -2, 2);
   }
+  keep_place(L);
   return 1;
 }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/match.h"
 #include "lua/convert.h"
 #include "lua/guard.h"
 #include "lua/state.h"
+#include "methods/placed.h"
 #include "plan/pipeline.h"
 
 namespace perigee::lua {
@@ -302,6 +304,21 @@ class ScriptMethod : public methods::Method {
   }
 
   void apply(plan::Plan& plan, const Config& given, const Request& request) const override {
+    struct Lent {
+      State& state;
+      std::string outer;
+      ~Lent() { state.place = std::move(outer); }
+    } lent{state_, std::exchange(state_.place, given.place)};
+    try {
+      apply_at(plan, given, request);
+    } catch (const Error& error) {
+      if (given.place.empty()) throw;
+      throw methods::PlacedError(error);  // at a line of its own, or at that of the state
+    }
+  }
+
+ private:
+  void apply_at(plan::Plan& plan, const Config& given, const Request& request) const {
     const auto config = config_of(given);
     const auto about = describe_request(plan, request);
     lua_State* L = state_.raw();
@@ -334,7 +351,6 @@ class ScriptMethod : public methods::Method {
     lua_settop(L, top);
   }
 
- private:
   Json config_of(const Config& given) const {
     auto config = defaults_;
     config.update(given.fields);

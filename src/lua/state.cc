@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "lua/places.h"
 #include "lua/sandbox.h"
 
 namespace perigee::lua {
@@ -120,6 +121,7 @@ void State::load(std::string_view text, std::string_view name) {
   }
   push_environment(L_);
   lua_setfenv(L_, -2);
+  if (depth_ == 0) result_place = lua::result_place(L_, lua_gettop(L_));
 }
 
 void State::run_text(std::string_view text, std::string_view name) {
@@ -202,7 +204,7 @@ void State::call(int arguments) {
   if (!traceback_.empty()) log::debug("{}", traceback_);
   // A tail call has no line of its own; the script's name is what is left.
   if (message.find(script_name_) == std::string::npos)
-    message = fmt::format("{}: {}", script_name_, message);
+    message = place.empty() ? fmt::format("{}: {}", script_name_, message) : place + message;
   if (!infeasible.empty() && message.find(infeasible) != std::string::npos) {
     throw Error(Status::infeasible, "lua", message);
   }

@@ -77,6 +77,12 @@ class State {
   // Sharding rules that scripts of this state gave, by op.
   std::map<std::string, std::string> rules;
 
+  // Where the user wrote what the host runs now, "FILE:LINE: ", for errors that no line of the
+  // user's own stands for; "": nowhere.
+  std::string place;
+  // Where the table that the script returned last begins, or ""; of chunks the host itself runs.
+  std::string result_place;
+
   // What a tail call leaves of the function that made it: the functions that the host runs,
   // innermost last, each put there by Entered. `caller` is the C function that runs all but the
   // first.

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "graph/flops.h"
 #include "lua/convert.h"
+#include "lua/places.h"
 #include "lua/sandbox.h"
 
 namespace perigee::lua {
@@ -14,6 +15,7 @@ namespace perigee::lua {
 StrategyScript::StrategyScript(const std::string& path, Options options)
     : path_(path), state_(std::move(options)) {
   state_.run_file(path);
+  result_place_ = state_.result_place;
   check_result();
 }
 
@@ -50,7 +52,8 @@ void StrategyScript::check_result() {
     lua_settop(L, 1);
   }
   // Errors show before anything is captured.
-  const auto strategy = read(function_ ? nlohmann::json::object() : to_json(L, 1, "the strategy"));
+  const auto strategy = function_ ? read(nlohmann::json::object())
+                                  : read(to_json(L, 1, "the strategy"), places_of(1));
   set_ = strategy.set;
   if (strategy.job) {
     job_ = (std::filesystem::path(path_).parent_path() / *strategy.job).lexically_normal().string();
@@ -145,7 +148,34 @@ double StrategyScript::ask(const std::string& event, int64_t step) {
   return answer;
 }
 
-methods::Strategy StrategyScript::read(nlohmann::json value) {
+std::vector<std::string> StrategyScript::places_of(int index) {
+  lua_State* L = state_.raw();
+  const int top = lua_gettop(L);
+  lua_pushvalue(L, index);
+  lua_pushliteral(L, "methods");
+  lua_rawget(L, index);
+  if (!lua_istable(L, -1)) lua_pop(L, 1);
+  std::vector<std::string> places(lua_objlen(L, -1));
+  for (size_t i = 0; i < places.size(); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i) + 1);
+    places[i] = kept_place(L);
+    lua_pop(L, 1);
+  }
+  lua_settop(L, top);
+  if (!rest_.is_object() || !rest_.contains("places")) {
+    lua_pushliteral(L, "places");
+    lua_rawget(L, index);
+    const bool by_method = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+    for (auto& place : places) {
+      if (place.empty() && !by_method) place = result_place_;
+    }
+  }
+  return places;
+}
+
+methods::Strategy StrategyScript::read(nlohmann::json value,
+                                       const std::vector<std::string>& places) {
   methods::Strategy strategy;
   if (value.is_object() && value.contains("format")) {
     if (!rest_.is_null()) strategy = methods::from_json(rest_, path_, state_.methods);
@@ -161,7 +191,7 @@ methods::Strategy StrategyScript::read(nlohmann::json value) {
     value = std::move(whole);
   }
   define_shipped(state_, value);
-  strategy = methods::from_json(value, path_, state_.methods);
+  strategy = methods::from_json(value, path_, state_.methods, places);
   if (!around_.empty()) strategy.set.push_back(around_);
   strategy.rules = state_.rules;
   return strategy;
@@ -170,13 +200,14 @@ methods::Strategy StrategyScript::read(nlohmann::json value) {
 methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph,
                                           Planner* planner) {
   lua_State* L = state_.raw();
-  if (!function_) return read(to_json(L, 1, "the strategy"));
+  if (!function_) return read(to_json(L, 1, "the strategy"), places_of(1));
   struct Lent {
     State& state;
     ~Lent() { state.planner = nullptr; }
   } lent{state_};
   state_.planner = planner;
   lua_settop(L, 1);
+  result_place_ = result_place(L, 1);
   lua_pushvalue(L, 1);
   push_json(L, job);
   push_json(L, describe_graph(graph));
@@ -195,7 +226,8 @@ methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph
          path_);
   }
   lua_pop(L, 1);
-  auto strategy = read(to_json(L, lua_gettop(L), "the strategy"));
+  const int result = lua_gettop(L);
+  auto strategy = read(to_json(L, result, "the strategy"), places_of(result));
   lua_settop(L, 1);
   return strategy;
 }

@@ -50,11 +50,14 @@ class StrategyScript {
   // Takes {around = {loss = function, prepare = function}} out of the table at `index`: the job's
   // model.around becomes this script, which is run again where the model is captured.
   void take_around(int index);
-  // Returns the strategy of a script's result, with what `rest_` has.
-  methods::Strategy read(nlohmann::json value);
+  // Returns the strategy of a script's result, with what `rest_` has; `places`: of its methods.
+  methods::Strategy read(nlohmann::json value, const std::vector<std::string>& places = {});
+  // Returns where the methods of the result at `index`, a list or {methods = list}, were written.
+  std::vector<std::string> places_of(int index);
 
   std::string path_;
   State state_;
+  std::string result_place_;  // of methods of which nothing else is known
   std::optional<std::string> job_;
   std::vector<std::string> set_;
   bool function_ = false;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace perigee::lua {
 namespace {
@@ -76,19 +77,21 @@ class Instructions {
 uint32_t op_of(uint32_t code) { return code & 0xff; }
 uint32_t register_of(uint32_t code) { return (code >> 8) & 0xff; }
 
-// Returns the last op of a chunk, which is a tail call.
-uint32_t last_op(lua_State* L, const char* chunk) {
-  if (luaL_loadstring(L, chunk) != 0) {
-    lua_pop(L, 1);
-    return 0;
-  }
-  uint32_t op = 0;
-  {
+// Returns the ops of a chunk.
+std::vector<uint32_t> ops_of(lua_State* L, const char* chunk) {
+  std::vector<uint32_t> ops;
+  if (luaL_loadstring(L, chunk) == 0) {
     Instructions code(L);
-    if (code.count() > 1) op = op_of(code.code(code.count() - 1));
+    for (int at = 0; at < code.count(); ++at) ops.push_back(op_of(code.code(at)));
   }
   lua_pop(L, 1);
-  return op;
+  return ops;
+}
+
+// Returns the last op of a chunk.
+uint32_t last_op(lua_State* L, const char* chunk) {
+  const auto ops = ops_of(L, chunk);
+  return ops.size() > 1 ? ops.back() : 0;
 }
 
 }  // namespace
@@ -107,6 +110,28 @@ int tail_call_line(lua_State* L) {
     const int found = code.line(begin > 0 ? begin : at);
     if (line && *line != found) return 0;
     line = found;
+  }
+  return line.value_or(0);
+}
+
+int result_line(lua_State* L) {
+  if (!lua_isfunction(L, -1) || lua_iscfunction(L, -1) || !lua_checkstack(L, 12)) return 0;
+  const auto empty = ops_of(L, "return {}"), constant = ops_of(L, "return {1}");
+  if (empty.size() < 3 || constant.size() < 3) return 0;
+  const auto result = empty.back();
+  const auto makes_table = [&](uint32_t op) { return op == empty[1] || op == constant[1]; };
+  Instructions code(L);
+  std::optional<int> line;
+  for (int at = 1; at < code.count(); ++at) {
+    const auto returned = code.code(at);
+    if (op_of(returned) != result) continue;
+    int begin = at - 1;
+    while (begin > 0 && !(makes_table(op_of(code.code(begin))) &&
+                          register_of(code.code(begin)) == register_of(returned))) {
+      --begin;
+    }
+    if (begin == 0 || (line && *line != code.line(begin))) return 0;
+    line = code.line(begin);
   }
   return line.value_or(0);
 }

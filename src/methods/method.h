@@ -33,6 +33,7 @@ struct Field {
 struct Config {
   Json items = Json::array();
   Json fields = Json::object();
+  std::string place = {};  // where the user wrote it, "FILE:LINE: "; "": nobody knows
 };
 
 // What a plan is made for.
@@ -104,15 +105,18 @@ struct Strategy {
 std::string assignment(const std::string& key, const Json& value);
 
 // Returns a strategy from plain data: a list of names and {name, config} pairs, or {job, set,
-// warnings, origin, methods, plan}: `set` is a table of the job's keys, `origin` {dialect,
-// options}, and `plan` not read. Names are looked up among `more` (methods the user defined) and
-// the built-in ones. Throws Error for an unknown method, naming the nearest.
+// warnings, origin, places, methods, plan}: `set` is a table of the job's keys, `origin` {dialect,
+// options}, `places` says by method where the user wrote it (Config::place), and `plan` is not
+// read. Names are looked up among `more` (methods the user defined) and the built-in ones. Throws
+// Error for an unknown method, naming the nearest. `items`: the place of each item of the list,
+// where it is known.
 Strategy from_json(const Json& value, std::string_view name,
-                   std::span<const std::shared_ptr<const Method>> more = {});
+                   std::span<const std::shared_ptr<const Method>> more = {},
+                   std::span<const std::string> items = {});
 
 // Makes the plan: mesh, then every method in order, then what the request fixes (microbatches). The
 // plan's hash is that of the request's graph. Throws Error where batch, mesh and world do not fit
-// together.
+// together; what a method throws, or brings about, stands at its place.
 plan::Plan make_plan(const Strategy& strategy, const Request& request);
 
 // Returns the samples of a step: `global`, or, where it does not divide over microbatches (of

@@ -4,10 +4,8 @@
 #include <map>
 
 #include "base/error.h"
-#include "cost/schedule_plan.h"
-#include "cost/schedule_turns.h"
 #include "methods/method.h"
-#include "methods/order.h"
+#include "methods/placed.h"
 
 namespace perigee::methods {
 
@@ -68,30 +66,6 @@ Config split(const Json& config) {
   }
   for (auto& [position, value] : items) result.items.push_back(std::move(value));
   return result;
-}
-
-// Axes whose ranks repeat each other's work.
-void say_idle_axes(plan::Plan& plan) {
-  const auto batch_axes = mesh::split_axes(plan.batch_axes);
-  const auto copy_axes = mesh::split_axes(plan.copy_axes);
-  for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
-    const auto& axis = plan.mesh.axes[a];
-    const bool splits_batch =
-        std::find(batch_axes.begin(), batch_axes.end(), axis.name) != batch_axes.end();
-    const bool used = std::any_of(plan.placements.begin(), plan.placements.end(),
-                                  [&](const auto& pin) { return pin.second[a].is_shard(); }) ||
-                      std::any_of(plan.units.begin(), plan.units.end(), [&](const auto& unit) {
-                        const auto axes = mesh::split_axes(unit.axes);
-                        return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
-                      });
-    const bool staged = axis.name == plan.pipeline.axis;
-    const bool copies = std::find(copy_axes.begin(), copy_axes.end(), axis.name) != copy_axes.end();
-    if (axis.size == 1 || splits_batch || used || staged || copies) continue;
-    plan.decisions.push_back(
-        {"parallel_mode", fmt::format("no method shards over axis {}: its {} ranks repeat the same "
-                                      "work",
-                                      axis.name, axis.size)});
-  }
 }
 
 std::vector<std::string> names_of(std::span<const std::shared_ptr<const Method>> methods) {
@@ -186,7 +160,8 @@ std::string toml_of(const Json& value) {
 // What a strategy says beside its methods.
 void read_fields(const Json& value, Strategy& strategy) {
   // `plan`, what the methods have come to, is for who reads the strategy.
-  const std::vector<std::string> keys = {"job", "set", "warnings", "origin", "methods", "plan"};
+  const std::vector<std::string> keys = {"job",    "set",     "warnings", "origin",
+                                         "places", "methods", "plan"};
   for (const auto& [key, part] : value.items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
       fail("strategy", "a strategy is a list of methods or has the fields {}, but got \"{}\"{}",
@@ -219,6 +194,28 @@ void read_fields(const Json& value, Strategy& strategy) {
     const auto options = origin.value("options", Json::object());
     strategy.origin = {origin["dialect"], fmt::format("written as {}", options.dump())};
   }
+  if (value.contains("places") && !value["places"].is_object())
+    fail("strategy", "places are a table by method, but got {}", value["places"].dump());
+}
+
+Use read_item(const Json& item, size_t number,
+              std::span<const std::shared_ptr<const Method>> more) {
+  const bool pair = item.is_array() && !item.empty() && item.size() <= 2 && item[0].is_string();
+  if (!item.is_string() && !pair) {
+    fail("strategy", "a method is a name or {{name, config}}, but item {} is {}", number,
+         item.dump());
+  }
+  const auto method =
+      find(item.is_string() ? item.get<std::string>() : item[0].get<std::string>(), more);
+  return {method, check_config(*method, pair && item.size() == 2 ? item[1] : Json())};
+}
+
+// Returns where an item of a list of methods was written.
+std::string place_of(const Json& item, const std::string& place, const Json& by_method) {
+  const auto& name = item.is_array() && !item.empty() ? item[0] : item;
+  if (!place.empty() || !name.is_string() || !by_method.is_object()) return place;
+  const auto found = by_method.find(name.get<std::string>());
+  return found != by_method.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace
@@ -228,106 +225,35 @@ std::string assignment(const std::string& key, const Json& value) {
 }
 
 Strategy from_json(const Json& value, std::string_view name,
-                   std::span<const std::shared_ptr<const Method>> more) {
+                   std::span<const std::shared_ptr<const Method>> more,
+                   std::span<const std::string> items) {
   Strategy strategy;
   strategy.name = name;
   const Json* list = &value;
+  Json places;
   if (value.is_object() && !value.empty()) {
     read_fields(value, strategy);
     static const Json none = Json::array();
     list = value.contains("methods") ? &value["methods"] : &none;
+    places = value.value("places", Json());
   }
   if (!list->is_array() && !list->empty()) {
     fail("strategy", "methods must be a list, but got {}", list->dump());
   }
   for (const auto& item : *list) {
-    const bool pair = item.is_array() && !item.empty() && item.size() <= 2 && item[0].is_string();
-    if (!item.is_string() && !pair) {
-      fail("strategy", "a method is a name or {{name, config}}, but item {} is {}",
-           strategy.methods.size() + 1, item.dump());
-    }
-    const auto method =
-        find(item.is_string() ? item.get<std::string>() : item[0].get<std::string>(), more);
-    for (const auto& use : strategy.methods) {
-      if (use.method == method)
-        fail("strategy", "a method may stand once, but {} stands twice", method->name());
-    }
-    strategy.methods.push_back(
-        {method, check_config(*method, pair && item.size() == 2 ? item[1] : Json())});
+    const auto i = strategy.methods.size();
+    const auto place = place_of(item, i < items.size() ? items[i] : "", places);
+    at_place(place, [&] {
+      auto use = read_item(item, i + 1, more);
+      for (const auto& other : strategy.methods) {
+        if (other.method == use.method)
+          fail("strategy", "a method may stand once, but {} stands twice", use.method->name());
+      }
+      use.config.place = place;
+      strategy.methods.push_back(std::move(use));
+    });
   }
   return strategy;
-}
-
-namespace {
-
-// The ranks that a step's samples are over.
-int64_t data_ranks(const plan::Plan& plan) {
-  int64_t ranks = copies_of(plan);
-  for (const auto& axis : mesh::split_axes(plan.batch_axes)) ranks *= plan.mesh.size_of(axis);
-  return ranks;
-}
-
-int64_t step_samples(const plan::Plan& plan, const Request& request) {
-  return request.round ? fitted_batch(plan, request.global_batch, request.micro_batch)
-                       : request.global_batch;
-}
-
-}  // namespace
-
-plan::Plan make_plan(const Strategy& strategy, const Request& request) {
-  plan::Plan plan;
-  if (strategy.plan) plan = *strategy.plan;
-  for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
-  if (strategy.plan) return plan;
-  plan.graph_hash = graph::structural_hash(*request.graph);
-  plan.microbatches = 0;
-  if (strategy.origin) plan.decisions.push_back(*strategy.origin);
-  const auto uses = in_order(strategy.methods);
-  if (uses.empty() || uses.front().method->name() != "parallel_mode") {
-    parallel_mode()->apply(plan, {}, request);
-  }
-  for (const auto& use : uses) use.method->apply(plan, use.config, request);
-  say_idle_axes(plan);
-
-  const auto data = data_ranks(plan);
-  if (request.micro_batch > 0) {
-    const auto per_microbatch = request.micro_batch * data;
-    if (request.global_batch % per_microbatch != 0 && !request.round) {
-      fail("plan",
-           "batch.global must be a multiple of batch.micro x data ranks, but got {} for {} x {}",
-           request.global_batch, request.micro_batch, data);
-    }
-    const auto fitting = std::max<int64_t>(1, request.global_batch / per_microbatch);
-    if (plan.microbatches != 0 && plan.microbatches != fitting) {
-      fail("plan",
-           "the strategy asks for {} microbatches, but batch.micro = {} makes {}: remove one of "
-           "them",
-           plan.microbatches, request.micro_batch, fitting);
-    }
-    plan.microbatches = fitting;
-  }
-  if (plan.microbatches == 0) plan.microbatches = 1;
-  const auto global = step_samples(plan, request);
-  if (global % (plan.microbatches * data) != 0) {
-    fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",
-         global, plan.microbatches, data);
-  }
-  if (plan.pipeline.cuts() || plan.overlap.experts) check_turns(plan, schedule_of(plan));
-  plan.decisions.push_back(
-      {"batch",
-       fmt::format("a step of {} samples runs as {} microbatch{} of {} on each of {} data rank{}",
-                   global, plan.microbatches, plan.microbatches == 1 ? "" : "es",
-                   global / plan.microbatches / data, data, data == 1 ? "" : "s")});
-  return plan;
-}
-
-int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro) {
-  const auto block = (micro > 0 ? micro : plan.microbatches) * data_ranks(plan);
-  return std::max<int64_t>(1, global / block) * block;
-}
-
-int64_t graph_batch(const plan::Plan& plan, const Request& request) {
-  return step_samples(plan, request) / plan.microbatches / copies_of(plan);
 }
 
 }  // namespace perigee::methods

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "methods/placed.h"
 
 namespace perigee::methods {
 namespace {
@@ -59,15 +60,17 @@ size_t position(std::string_view name) {
 }  // namespace
 
 std::vector<Use> in_order(std::vector<Use> uses) {
-  const auto has = [&](std::string_view name) {
-    return std::any_of(uses.begin(), uses.end(),
-                       [&](const Use& use) { return use.method->name() == name; });
+  const auto find = [&](std::string_view name) {
+    return std::find_if(uses.begin(), uses.end(),
+                        [&](const Use& use) { return use.method->name() == name; });
   };
   for (const auto& conflict : kConflicts) {
-    if (has(conflict.a) && has(conflict.b)) {
+    const auto a = find(conflict.a), b = find(conflict.b);
+    if (a == uses.end() || b == uses.end()) continue;
+    at_place(std::max(a, b)->config.place, [&] {
       fail("strategy", "{} and {} exclude each other, but both are there: {}", conflict.a,
            conflict.b, conflict.reason);
-    }
+    });
   }
   std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
     return position(a.method->name()) < position(b.method->name());

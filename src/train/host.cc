@@ -202,8 +202,12 @@ class TorchHost : public Host {
     const auto cluster = cluster_of(job, planned.plan.mesh.size(), task.runtime_folder);
     Known known(job, planned.plan.mesh.size());
     const auto spec = step_spec(planned.job, graph);
-    planned.plan = compile::fit_recompute(graph, std::move(planned.plan), spec, known.traces());
-    const auto programs = compile::compile_all(graph, planned.plan, spec, known.traces());
+    compile::Programs programs;
+    at_methods(planned, [&](plan::Plan plan) {
+      plan = compile::fit_recompute(graph, std::move(plan), spec, known.traces());
+      programs = compile::compile_all(graph, plan, spec, known.traces());
+      planned.plan = std::move(plan);
+    });
     search::OpCosts costs(cluster, known.times());
     const auto simulation = search::simulate(
         programs, planned.plan.mesh, costs,
@@ -258,14 +262,15 @@ class TorchHost : public Host {
       blueprint.training = planned.captured.graph;
       blueprint.init = planned.captured.init;
       blueprint.tied = planned.captured.tied;
-      blueprint.plan = planned.plan;
       blueprint.evaluation =
           planned.source
               ->at(planned.job.batch.global / planned.plan.microbatches / copies_of(planned.plan),
                    true)
               .graph;
-      predict(blueprint.plan, blueprint.training, planned.job,
-              session.traces);  // records what is missing
+      at_methods(planned, [&](plan::Plan plan) {
+        predict(plan, blueprint.training, planned.job, session.traces);  // records what is missing
+        blueprint.plan = std::move(plan);
+      });
       check_memory_here(blueprint.plan, session.job, session.connection.local_ranks,
                         task.runtime_folder);
       tell_of_coupling(blueprint);

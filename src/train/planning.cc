@@ -11,10 +11,12 @@
 #include "base/log.h"
 #include "lua/strategy.h"
 #include "methods/method.h"
+#include "methods/placed.h"
 #include "train/auto_plan.h"
 #include "train/connect.h"
 #include "train/local_cluster.h"
 #include "train/step_spec.h"
+#include "train/task_plan.h"
 
 namespace perigee {
 
@@ -90,6 +92,9 @@ const Captured& Source::at(int64_t samples, bool evaluation) const {
 struct Strategy::Impl {
   std::shared_ptr<lua::StrategyScript> script;
   std::optional<methods::Strategy> fixed;  // neither this nor a script: "auto"
+  // What it came to the last time that a plan was made of it, and what for.
+  mutable methods::Strategy made;
+  mutable methods::Request request;
 };
 
 struct Resolver {
@@ -103,6 +108,17 @@ struct Resolver {
                                    const graph::Graph& graph, lua::Planner* planner) {
     const auto& impl = *strategy.impl_;
     return impl.script ? impl.script->resolve(job, graph, planner) : *impl.fixed;
+  }
+  static void keep(const Strategy& strategy, const methods::Strategy& made,
+                   const methods::Request& request) {
+    strategy.impl_->made = made;
+    strategy.impl_->request = request;
+  }
+  static void check(const Planned& planned, const std::function<void(const plan::Plan&)>& f) {
+    const auto& impl = *planned.strategy.impl_;
+    auto request = impl.request;
+    request.graph = &planned.captured.graph;
+    methods::check_methods(impl.made, request, planned.plan, f);
   }
 };
 
@@ -234,7 +250,11 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
       check_set(resolved, job);
       for (const auto& warning : resolved.warnings) log::warn("{}", warning);
       tell_left_out(plan);
-      plan::verify(plan, captured.graph);
+      methods::check_methods(resolved, request, plan, [&](plan::Plan made) {
+        made.microbatches = plan.microbatches;
+        plan::verify(made, captured.graph);
+      });
+      Resolver::keep(strategy, resolved, request);
       if (request.world_given && plan.mesh.size() != request.world) {
         fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
              request.world, plan.mesh.size());
@@ -259,4 +279,14 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
   }
 }
 
+namespace train {
+
+void at_methods(const Planned& planned, const std::function<void(plan::Plan)>& f) {
+  Resolver::check(planned, [&](plan::Plan plan) {
+    plan.microbatches = planned.plan.microbatches;
+    f(std::move(plan));
+  });
+}
+
+}  // namespace train
 }  // namespace perigee

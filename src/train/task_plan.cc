@@ -230,7 +230,10 @@ void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
 void predict_known(Planned& planned, const job::Job& job, const std::string& runtime_folder) {
   Known known(job, planned.plan.mesh.size());
   auto& plan = planned.plan;
-  predict(plan, planned.captured.graph, job, known.traces());
+  at_methods(planned, [&](plan::Plan made) {
+    predict(made, planned.captured.graph, job, known.traces());
+    plan = std::move(made);
+  });
   if (!job.cluster.file.empty()) {
     check_memory(plan, cluster_of(job, plan.mesh.size(), runtime_folder));
   }

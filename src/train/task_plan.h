@@ -1,6 +1,7 @@
 // From a command's task to the plan of its job: the model, the strategy, and what is foretold.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,6 +29,9 @@ std::string read_own_plan(const std::string& file);
 // never recorded is estimated and marked so.
 void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
              compile::TraceSource& traces);
+// Runs f(plan) for the plan that was made. What it throws stands at the place of the method that
+// brought it about (methods::check_methods), which calls f for plans without some of the methods.
+void at_methods(const Planned& planned, const std::function<void(plan::Plan)>& f);
 // Predicts from what is recorded for the job's device. Throws Error where cluster.file describes
 // devices that have less memory than the plan needs.
 void predict_known(Planned& planned, const job::Job& job, const std::string& runtime_folder);

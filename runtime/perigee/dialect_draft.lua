@@ -1,0 +1,201 @@
+-- The draft of a strategy, which a dialect's rows and its `build` fill; perigee.dialect says what they use of it.
+local host = require "perigee.host"
+local solver = require "perigee.solver"
+local values = require "perigee.dialect_values"
+
+local M, Draft = {}, {}
+
+-- Returns an empty one. place_of(OPTION) is where an option stands, "FILE:LINE: ", and whether the user gave it;
+-- place_of() where the dialect is used.
+function M.new(order, place_of)
+  local draft = { axes = {}, order = order, uses = {}, names = {}, keys = {}, pins = {}, warnings = {}, search = false,
+    places = {}, place_of = place_of }
+  for name, f in pairs(Draft) do draft[name] = f end
+  draft:stand(place_of())
+  return draft
+end
+
+-- Has what is used from now on stand at this place.
+function Draft.stand(draft, place, given)
+  draft.here = { place = place, given = given }
+end
+
+-- Says where a method stands: at the first option that the user gave for it.
+local function place(draft, method, option)
+  local here, known = draft.here, draft.places[method]
+  if option then
+    local at, given = draft.place_of(option)
+    here = { place = at, given = given }
+  end
+  if not known or (here.given and not known.given) then draft.places[method] = here end
+end
+
+-- An axis of the mesh. `data` takes the ranks that are left.
+function Draft.axis(draft, name, size)
+  draft.axes[name] = size
+  place(draft, "parallel_mode")
+end
+
+function Draft.size(draft, name)
+  return draft.axes[name] or 1
+end
+
+-- Uses a method, with these fields beside what it has already, for an option ("NAME" or "SECTION.NAME") where it is not
+-- that of the row. Returns its config, to add to.
+function Draft.use(draft, name, fields, option)
+  place(draft, name, option)
+  if not draft.uses[name] then
+    draft.uses[name] = {}
+    draft.names[#draft.names + 1] = name
+  end
+  for key, value in pairs(fields or {}) do draft.uses[name][key] = value end
+  return draft.uses[name]
+end
+
+function Draft.uses_method(draft, name)
+  return draft.uses[name] ~= nil
+end
+
+function Draft.remove(draft, name)
+  draft.uses[name] = nil
+  for i, other in ipairs(draft.names) do
+    if other == name then table.remove(draft.names, i) break end
+  end
+end
+
+-- A key of the job ("optimizer.lr").
+function Draft.job(draft, key, value)
+  local wrong = value ~= nil and host.check_key(key, value)
+  if wrong then values.fail("%s%s", wrong:sub(1, 1) == "[" and "the job's " or "", wrong) end
+  draft.keys[key] = value
+end
+
+-- Fixes what the search would choose (perigee.solver.plan); the strategy is then searched.
+function Draft.pin(draft, name, value)
+  draft.pins[name] = value
+  draft.search = true
+end
+
+-- Fixes the level of ZeRO that is used, where the search would choose it.
+function Draft.pin_zero(draft)
+  for level, method in ipairs { "zero1", "zero2", "fsdp" } do
+    if draft:uses_method(method) then
+      draft:pin("zero", level)
+      draft:remove(method)
+    end
+  end
+end
+
+function Draft.warn(draft, text, ...)
+  draft.warnings[#draft.warnings + 1] = string.format(text, ...)
+end
+
+-- Carries out a row's `sets`.
+function M.apply(draft, row, value, options)
+  local sets = row.sets
+  if type(sets) == "function" then return sets(draft, value, options) end
+  local head, rest = sets:match("^([^.]+)%.(.+)$")
+  if head == "axis" then
+    draft:axis(rest, value)
+  elseif head == "job" then
+    draft:job(rest, value)
+  elseif head == "pin" then
+    draft:pin(rest, value)
+  else
+    draft:use(head, { [rest] = value })
+  end
+end
+
+local function methods_of(draft)
+  local list = {}
+  local axes = {}
+  for _, name in ipairs(draft.order) do
+    local stays = name == "data" or name == draft.rest  -- whatever its size
+    if stays or draft:size(name) > 1 then axes[#axes + 1] = { name, draft:size(name) } end
+  end
+  axes.order, axes.rest, axes.forbid, axes.exact = draft.ranks, draft.rest, draft.forbid, draft.exact
+  axes.instances, axes.device_mesh = draft.instances, draft.device_mesh
+  if not draft.search then
+    list[1] = { "parallel_mode", axes }
+    place(draft, "parallel_mode")
+  end
+  for _, name in ipairs(draft.names) do
+    list[#list + 1] = values.is_empty(draft.uses[name]) and { name } or { name, draft.uses[name] }
+  end
+  return list
+end
+
+-- Returns the methods of the best trial that is accepted.
+local function search_by_trials(draft, pins)
+  local found, why = solver.search(pins, draft.trials)
+  local best
+  for _, trial in ipairs(found and found.trials or {}) do
+    local good = trial.strategy and (not draft.accept or draft.accept(trial.strategy))
+    if good and (not best or trial.seconds < best.seconds) then best = trial end
+  end
+  if not best then
+    error("[" .. draft.origin.dialect .. "] " .. (why or "no plan that was tried has what is asked for"), 0)
+  end
+  return best.strategy
+end
+
+-- Returns the methods of the best plan that is accepted, and what is known of it.
+local function search(draft, pins)
+  local found, why = solver.plan(pins)  -- why: also what is known of the plan
+  if found and draft.accept and not draft.accept(found) then
+    local bound = why.lower_bound
+    found, why = nil, "no plan has what is asked for"
+    for _, candidate in ipairs(solver.candidates(pins, 200) or {}) do
+      if draft.accept(candidate.strategy) then
+        found, why = candidate.strategy, { seconds = candidate.seconds, lower_bound = bound, stopped = false }
+        break
+      end
+    end
+  end
+  if not found then error("[" .. draft.origin.dialect .. "] " .. why, 0) end
+  return found, why
+end
+
+-- Returns where the methods stand, by name.
+local function places_of(draft)
+  local places = {}
+  for method, at in pairs(draft.places) do
+    if at.place ~= "" then places[method] = at.place end
+  end
+  return places
+end
+
+-- Returns the strategy of a draft: plain data, but for `methods`, which is a function where a plan is searched.
+function M.strategy(draft)
+  local methods = methods_of(draft)
+  if draft.unfinished then
+    local why = draft.unfinished
+    methods = function() error(why, 0) end
+  elseif draft.search then
+    local pins = { methods = methods }
+    for _, name in ipairs { "tensor", "pipe", "data" } do
+      if draft.axes[name] and draft.axes[name] > 1 then pins[name] = draft.axes[name] end
+    end
+    for name, value in pairs(draft.pins) do pins[name] = value end
+    methods = function()
+      if draft.trials then return search_by_trials(draft, pins) end
+      return search(draft, pins)
+    end
+  end
+  if draft.later then
+    local before = methods
+    methods = function(job, graph)
+      local list, found, about = {}, before, nil
+      if type(before) == "function" then found, about = before(job, graph) end
+      for i, use in ipairs(found) do list[i] = use end
+      draft.later(list, graph)
+      return list, about
+    end
+  end
+  local strategy = { methods = methods, origin = draft.origin, events = draft.events, places = places_of(draft) }
+  if not values.is_empty(draft.keys) then strategy.set = draft.keys end
+  if #draft.warnings > 0 then strategy.warnings = draft.warnings end
+  return strategy
+end
+
+return M

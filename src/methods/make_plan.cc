@@ -1,0 +1,169 @@
+// From a strategy to the plan: methods in order, then what the request fixes.
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "cost/schedule_plan.h"
+#include "cost/schedule_turns.h"
+#include "methods/method.h"
+#include "methods/order.h"
+#include "methods/placed.h"
+#include "plan/plan.h"
+
+namespace perigee::methods {
+
+std::shared_ptr<const Method> parallel_mode();
+
+namespace {
+
+// Axes whose ranks repeat each other's work.
+void say_idle_axes(plan::Plan& plan) {
+  const auto batch_axes = mesh::split_axes(plan.batch_axes);
+  const auto copy_axes = mesh::split_axes(plan.copy_axes);
+  for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
+    const auto& axis = plan.mesh.axes[a];
+    const bool splits_batch =
+        std::find(batch_axes.begin(), batch_axes.end(), axis.name) != batch_axes.end();
+    const bool used = std::any_of(plan.placements.begin(), plan.placements.end(),
+                                  [&](const auto& pin) { return pin.second[a].is_shard(); }) ||
+                      std::any_of(plan.units.begin(), plan.units.end(), [&](const auto& unit) {
+                        const auto axes = mesh::split_axes(unit.axes);
+                        return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
+                      });
+    const bool staged = axis.name == plan.pipeline.axis;
+    const bool copies = std::find(copy_axes.begin(), copy_axes.end(), axis.name) != copy_axes.end();
+    if (axis.size == 1 || splits_batch || used || staged || copies) continue;
+    plan.decisions.push_back(
+        {"parallel_mode", fmt::format("no method shards over axis {}: its {} ranks repeat the same "
+                                      "work",
+                                      axis.name, axis.size)});
+  }
+}
+
+// The ranks that a step's samples are over.
+int64_t data_ranks(const plan::Plan& plan) {
+  int64_t ranks = copies_of(plan);
+  for (const auto& axis : mesh::split_axes(plan.batch_axes)) ranks *= plan.mesh.size_of(axis);
+  return ranks;
+}
+
+int64_t step_samples(const plan::Plan& plan, const Request& request) {
+  return request.round ? fitted_batch(plan, request.global_batch, request.micro_batch)
+                       : request.global_batch;
+}
+
+}  // namespace
+
+namespace {
+
+// Returns the plan as the first so many methods make it.
+plan::Plan apply_methods(const Strategy& strategy, const std::vector<Use>& uses, size_t count,
+                         const Request& request) {
+  plan::Plan plan;
+  for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
+  plan.graph_hash = graph::structural_hash(*request.graph);
+  plan.microbatches = 0;
+  if (strategy.origin) plan.decisions.push_back(*strategy.origin);
+  if (count == 0 || uses.front().method->name() != "parallel_mode") {
+    parallel_mode()->apply(plan, {}, request);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const auto& [method, config] = uses[i];
+    at_place(config.place, [&] { method->apply(plan, config, request); });
+  }
+  say_idle_axes(plan);
+  return plan;
+}
+
+// Fixes the microbatches, and checks that a step's samples divide over them.
+void fit_batch(plan::Plan& plan, const Request& request) {
+  const auto data = data_ranks(plan);
+  if (request.micro_batch > 0) {
+    const auto per_microbatch = request.micro_batch * data;
+    if (request.global_batch % per_microbatch != 0 && !request.round) {
+      fail("plan",
+           "batch.global must be a multiple of batch.micro x data ranks, but got {} for {} x {}",
+           request.global_batch, request.micro_batch, data);
+    }
+    const auto fitting = std::max<int64_t>(1, request.global_batch / per_microbatch);
+    if (plan.microbatches != 0 && plan.microbatches != fitting) {
+      fail("plan",
+           "the strategy asks for {} microbatches, but batch.micro = {} makes {}: remove one of "
+           "them",
+           plan.microbatches, request.micro_batch, fitting);
+    }
+    plan.microbatches = fitting;
+  }
+  if (plan.microbatches == 0) plan.microbatches = 1;
+  const auto global = step_samples(plan, request);
+  if (global % (plan.microbatches * data) != 0) {
+    fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",
+         global, plan.microbatches, data);
+  }
+  if (plan.pipeline.cuts() || plan.overlap.experts) check_turns(plan, schedule_of(plan));
+}
+
+}  // namespace
+
+plan::Plan make_plan(const Strategy& strategy, const Request& request) {
+  if (strategy.plan) {
+    auto plan = *strategy.plan;
+    for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
+    return plan;
+  }
+  const auto uses = in_order(strategy.methods);
+  plan::Plan plan;
+  check_methods(strategy, request, apply_methods(strategy, uses, uses.size(), request),
+                [&](plan::Plan made) {
+                  fit_batch(made, request);
+                  plan = std::move(made);
+                });
+  const auto data = data_ranks(plan);
+  const auto global = step_samples(plan, request);
+  plan.decisions.push_back(
+      {"batch",
+       fmt::format("a step of {} samples runs as {} microbatch{} of {} on each of {} data rank{}",
+                   global, plan.microbatches, plan.microbatches == 1 ? "" : "es",
+                   global / plan.microbatches / data, data, data == 1 ? "" : "s")});
+  return plan;
+}
+
+PlacedError::PlacedError(const std::string& place, const Error& error)
+    : Error(error.status(), "strategy", place + error.what()) {}
+
+void check_methods(const Strategy& strategy, const Request& request, const plan::Plan& plan,
+                   const std::function<void(const plan::Plan&)>& check) {
+  const auto fails = [&](const plan::Plan& other) {
+    try {
+      check(other);
+    } catch (const Error&) {
+      return true;
+    }
+    return false;
+  };
+  try {
+    check(plan);
+  } catch (const PlacedError&) {
+    throw;
+  } catch (const Error& error) {
+    if (strategy.plan) throw;
+    const auto uses = in_order(strategy.methods);
+    for (size_t count = uses.size(); count > 0; --count) {
+      if (fails(apply_methods(strategy, uses, count - 1, request))) continue;
+      if (uses[count - 1].config.place.empty()) throw;
+      throw PlacedError(uses[count - 1].config.place, error);
+    }
+    throw;
+  }
+}
+
+int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro) {
+  const auto block = (micro > 0 ? micro : plan.microbatches) * data_ranks(plan);
+  return std::max<int64_t>(1, global / block) * block;
+}
+
+int64_t graph_batch(const plan::Plan& plan, const Request& request) {
+  return step_samples(plan, request) / plan.microbatches / copies_of(plan);
+}
+
+}  // namespace perigee::methods

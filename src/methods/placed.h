@@ -1,0 +1,39 @@
+// Errors at the place where the user wrote the method that they are of.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/error.h"
+#include "methods/method.h"
+
+namespace perigee::methods {
+
+// An error that already says where its cause stands.
+class PlacedError : public Error {
+ public:
+  explicit PlacedError(const Error& error) : Error(error) {}
+  // `place` ("FILE:LINE: ") goes before the error's text.
+  PlacedError(const std::string& place, const Error& error);
+};
+
+// Runs f(). What it throws and has no place stands at this one; "": it stays as it is.
+template <class F>
+auto at_place(const std::string& place, F f) {
+  try {
+    return f();
+  } catch (const PlacedError&) {
+    throw;
+  } catch (const Error& error) {
+    if (place.empty()) throw;
+    throw PlacedError(place, error);
+  }
+}
+
+// Runs check(plan) for a plan that the strategy made. What it throws stands at the place of the
+// method that brought it about: the first in order with which, and with all behind it, the check
+// fails, where it passes without; nowhere where it fails without any.
+void check_methods(const Strategy& strategy, const Request& request, const plan::Plan& plan,
+                   const std::function<void(const plan::Plan&)>& check);
+
+}  // namespace perigee::methods
