@@ -35,6 +35,12 @@ How alone(const Folder& folder) {
   return how;
 }
 
+// Writes a job of such a model, on made-up data.
+std::string made_up(const Folder& folder, const std::string& model, const std::string& data = "") {
+  return folder.write("job.toml", "[model]\n" + model + "[data]\nsynthetic = true\n" + data +
+                                      "[batch]\nglobal = 8\n[cluster]\ndevice = \"cpu\"\n");
+}
+
 }  // namespace
 
 TEST_CASE("planned shardings of a model that is not known train as one device does") {
@@ -169,18 +175,7 @@ source = "a test"
 
 TEST_CASE("a profile is measured once, moves between machines and makes predictions measured") {
   Folder folder;
-  const auto job = folder.write("job.toml", R"(
-[model]
-kind = "mlp"
-layers = 2
-width = 64
-[data]
-synthetic = true
-[batch]
-global = 8
-[cluster]
-device = "cpu"
-)");
+  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
   const std::string about = job + " --strategy ddp --nproc 2";
   const auto before = json::parse(run("simulate " + about + " --json", alone(folder)).out);
   CHECK(before["measured_share"] == 0);
@@ -214,6 +209,26 @@ device = "cpu"
   CHECK_THAT(refused.err, Catch::Contains("entries[0] must be a trace, or times that are finite"));
 }
 
+TEST_CASE("what a plan's programs cannot do stands at the line of the method that asks for it") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const auto strategy = folder.write("sliced.lua", R"(local m = require "perigee.methods"
+return {
+  m.parallel_mode { { "tensor", 2 }, { "data", 1 } },
+  m.overlap { slices = 2 },
+  m.grad_comm { bucket_mb = 1 },
+}
+)");
+  for (const std::string command : {"plan ", "train ", "simulate "}) {
+    INFO(command);
+    const auto ran = run(command + job + " --nproc 2 --strategy " + strategy +
+                             (command == "train " ? " --set train.output=" + (folder / "run") : ""),
+                         alone(folder));
+    CHECK(ran.status == 2);
+    CHECK_THAT(ran.err, Catch::Contains("sliced.lua:4: [overlap] slices cut matrix products"));
+  }
+}
+
 TEST_CASE("simulate writes a trace with every rank's streams") {
   Folder folder;
   const auto job = folder.write("job.toml", kJob);
@@ -228,22 +243,9 @@ TEST_CASE("simulate writes a trace with every rank's streams") {
 
 TEST_CASE("ops of plans for several ranks are measured on one, experts' and stages' too") {
   Folder folder;
-  const auto job = folder.write("job.toml", R"(
-[model]
-kind = "moe"
-layers = 2
-width = 32
-heads = 2
-experts = 4
-capacity = 0
-[data]
-synthetic = true
-sequence = 16
-[batch]
-global = 8
-[cluster]
-device = "cpu"
-)");
+  const auto job = made_up(
+      folder, "kind = \"moe\"\nlayers = 2\nwidth = 32\nheads = 2\nexperts = 4\ncapacity = 0\n",
+      "sequence = 16\n");
   const auto script = [&](const std::string& methods) {
     return folder.write("ask.lua", R"(local profiler = require "perigee.profiler"
 local strategy = )" + methods + R"(

@@ -40,6 +40,13 @@ plan::Plan staged(const Given& given, const std::string& axes, plan::Pipeline pi
   return plan;
 }
 
+// What one device trains.
+auto train_alone(const Given& given) {
+  auto alone = staged(given, R"([["pipe", 1]])", {});
+  alone.pipeline = {};
+  return train(given, alone)[0];
+}
+
 struct Case {
   std::string schedule;
   std::vector<std::string> starts;
@@ -49,9 +56,7 @@ struct Case {
 TEST_CASE("pipelines of every schedule train a GPT as one device does") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
-  auto alone = staged(given, R"([["pipe", 1]])", {});
-  alone.pipeline = {};
-  const auto one = train(given, alone)[0];
+  const auto one = train_alone(given);
   const std::vector<std::string> two = {"blocks.2"}, four = {"blocks.1", "blocks.2", "blocks.3"};
   const std::vector<Case> cases = {{"gpipe", two},
                                    {"1f1b", two},
@@ -102,9 +107,7 @@ TEST_CASE("parts that follow each other on a stage leave each other what they sh
 TEST_CASE("a pipeline without a sum over stages, or that skips a microbatch, is found out") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
-  auto alone = staged(given, R"([["pipe", 1]])", {});
-  alone.pipeline = {};
-  const auto one = train(given, alone)[0];
+  const auto one = train_alone(given);
   const auto plan = staged(given, R"([["pipe", 2]])", {.starts = {"blocks.2"}});
   CHECK(compare(one, train(given, plan)) == "");
   const auto each = [](Program& program, const std::string& section, auto edit) {
@@ -247,9 +250,7 @@ TEST_CASE("pipelines train as one device does beside other methods") {
 TEST_CASE("what stages send is cast on its way where the plan says so, and only there") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
-  auto alone = staged(given, R"([["pipe", 1]])", {});
-  alone.pipeline = {};
-  const auto one = train(given, alone)[0];
+  const auto one = train_alone(given);
   DryRuns traces;
   for (const char* schedule : {"1f1b", "zb1p"}) {
     INFO(schedule);
