@@ -243,22 +243,19 @@ local function checkpoint(draft, options)
     end
     draft:use("checkpoint", { kept = options.scopes.checkpoints }, "scopes.checkpoints")
   elseif kind == "auto" and last >= 0 and last < #graphs - 1 then
-    local use = draft:use("checkpoint", {}, "gradient_checkpoint.type")
+    local use = draft:use("checkpoint", { memory = "device" }, "gradient_checkpoint.type")
     for i = 1, last + 1 do
       for _, scope in ipairs(graphs[i].match or {}) do use[#use + 1] = scope end
     end
   elseif kind == "auto" then
-    draft:use("checkpoint", { "auto" }, "gradient_checkpoint.type")
+    draft:use("checkpoint", { "auto", memory = "device" }, "gradient_checkpoint.type")
   end
 end
 
--- What the search chooses is pinned, not used.
-local function pin_found(draft)
+-- What the search chooses is pinned, not used: which blocks run again it chooses where the type is "auto".
+local function pin_found(draft, kind)
   draft:pin_zero()
-  if draft:uses_method("checkpoint") then
-    draft:pin("checkpoint", true)
-    draft:remove("checkpoint")
-  end
+  if kind == "auto" then draft:remove("checkpoint") else draft:pin("checkpoint", false) end
 end
 
 -- The step goes from bucket to bucket of gradients: as many of them, of similar size.
@@ -295,7 +292,7 @@ local function build(draft, options)
       dialect.fail_of("auto.auto_parallel", text, title(graphs[1], 1))
     end
     checkpoint(draft, options)
-    return pin_found(draft)
+    return pin_found(draft, options.Config["gradient_checkpoint.type"])
   end
   draft:stand(draft.place_of "scopes.taskgraphs")
   if not (draft.alone and draft.given.scopes) then place(draft, options) end

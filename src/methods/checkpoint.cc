@@ -19,8 +19,12 @@ int64_t count_of(const Config& config, const char* field, int64_t least = 1) {
   return count;
 }
 
-// Bytes: a number, or a text with a unit ("40GB", "512 MiB").
-int64_t bytes_of(const Json& value) {
+// Bytes: a number, a text with a unit ("40GB", "512 MiB"), or "device"; 0 where nobody knows what
+// that has.
+int64_t bytes_of(const Json& value, const plan::Plan& plan, const Request& request) {
+  if (value == "device") {
+    return request.device_bytes ? static_cast<int64_t>(request.device_bytes(plan.mesh.size())) : 0;
+  }
   if (value.is_number_integer() && value.get<int64_t>() > 0) return value.get<int64_t>();
   if (value.is_string()) {
     const auto text = value.get<std::string>();
@@ -43,8 +47,8 @@ int64_t bytes_of(const Json& value) {
     }
   }
   fail("checkpoint",
-       "memory is a number of bytes or a text such as \"40GB\" or \"512MiB\", "
-       "but got {}",
+       "memory is a number of bytes, a text such as \"40GB\" or \"512MiB\", or \"device\", but got "
+       "{}",
        value.dump());
 }
 
@@ -107,8 +111,9 @@ class Checkpoint : public Method {
          "results, and the others run the scopes again; without offloaded activations "
          "and overlap's experts; default 0"},
         {"memory", "any",
-         "bytes that a rank may need (`40GB`, 512MiB): only those of the scopes run again that it "
-         "takes, the least arithmetic; default all"}};
+         "bytes that a rank may need (`40GB`, 512MiB), or `device`, what its device has: only "
+         "those "
+         "of the scopes run again that it takes, the least arithmetic; default all"}};
     return fields;
   }
 
@@ -161,8 +166,10 @@ class Checkpoint : public Method {
       recompute.regions.back().push_back(scopes[i]);
       taken.push_back(scopes[i]);
     }
-    const bool budget = config.fields.contains("memory");
-    if (budget) recompute.budget_bytes = bytes_of(config.fields["memory"]);
+    if (config.fields.contains("memory")) {
+      recompute.budget_bytes = bytes_of(config.fields["memory"], plan, request);
+    }
+    const bool budget = recompute.budget_bytes > 0;
     const auto named =
         fmt::format("{} scope{} ({}{})", taken.size(), taken.size() == 1 ? "" : "s", taken.front(),
                     taken.size() == 1 ? "" : (taken.size() == 2 ? ", " : " to ") + taken.back());

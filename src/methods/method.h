@@ -47,6 +47,8 @@ struct Request {
   bool eight_bits = false;   // the devices multiply eight-bit floats themselves
   std::vector<std::string> frozen;  // patterns of parameters that are not trained, beside those
                                     // that the graph says
+  // Returns the bytes of memory that each of so many ranks has; empty: nobody knows. Throws Error.
+  std::function<double(int64_t ranks)> device_bytes = {};
 };
 
 // What a plan takes, by its compiled programs and the simulator; a cost is a difference of two.

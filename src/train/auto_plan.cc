@@ -172,6 +172,7 @@ methods::Request AutoPlanner::method_request() const {
   request.world = world_;
   request.world_given = true;
   request.eight_bits = eight_bits_;
+  request.device_bytes = [this](int64_t) { return cluster_.least_memory(); };
   return request;
 }
 

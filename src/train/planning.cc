@@ -220,6 +220,9 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
   request.world = world.size > 0 ? world.size : std::max<int64_t>(1, job.cluster.ranks);
   request.world_given = world.size > 0 || job.cluster.ranks > 0;
   request.eight_bits = train::multiplies_eight_bits(job, world.foretold, world.runtime_folder);
+  request.device_bytes = [job, folder = world.runtime_folder](int64_t ranks) {
+    return train::cluster_of(job, ranks, folder).least_memory();
+  };
   std::unique_ptr<train::AutoPlanner> planner;
   if (Resolver::is_auto(strategy) || Resolver::is_function(strategy)) {
     planner = std::make_unique<train::AutoPlanner>(source, job, request.world, world.runtime_folder,

@@ -29,6 +29,29 @@ TEST_CASE("the gradients of a strategy are compared with those of one device") {
   CHECK_THAT(strict.out, Contains("differ by more than 1e-30"));
 }
 
+TEST_CASE("what runs again in the backward pass has the same gradients to the bit") {
+  const TrainingJob job;
+  const auto kept = "with all results kept all";
+  for (const std::string more : {"--nproc 2 --strategy checkpoint --set model.dropout=0.1",
+                                 "--nproc 2 --strategy checkpoint_kept",
+                                 "--nproc 2 --set model.dtype=bfloat16 --strategy checkpoint"}) {
+    INFO(more);
+    CHECK_THAT(job.good("train", "--check-gradients " + more).out,
+               Contains(kept) && Contains("are the same to the bit"));
+  }
+  CHECK_THAT(job.good("train", "--check-gradients --nproc 2").out, !Contains(kept));
+  // In what a device has all fits: nothing runs again.
+  const auto fits = job.folder().write(
+      "fits.lua", "return { { 'checkpoint', { 'blocks.*', memory = 'device' } } }");
+  CHECK_THAT(job.good("train", "--check-gradients --nproc 2 --strategy " + fits).out,
+             !Contains(kept));
+  CHECK_THAT(job.good("train",
+                      "--nproc 2 --set train.check_gradients=true --set "
+                      "epl.gradient_checkpoint.type=auto")
+                 .err,
+             Contains("are one device's"));
+}
+
 TEST_CASE("a sharding rule that is wrong is caught, and the parameters named") {
   const TrainingJob job;
   // The sum of ranks' parts goes through the activation as if it were linear.

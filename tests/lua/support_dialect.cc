@@ -177,7 +177,8 @@ Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int6
   auto plan = methods::make_plan(outcome.strategy, {.graph = &graph,
                                                     .global_batch = 8,
                                                     .world = std::max<int64_t>(world, 1),
-                                                    .world_given = world > 0});
+                                                    .world_given = world > 0,
+                                                    .device_bytes = [](int64_t) { return 1e9; }});
   outcome.said = plan::explain(plan);
   for (const char* event : {"step", "loss_scale"}) {
     if (script.observes(event)) outcome.events.insert(event);

@@ -1,0 +1,49 @@
+// Bit for bit: what counts as the same gradient.
+#include "train/gradient_check.h"
+
+#include <ATen/ATen.h>
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+using namespace perigee::train;
+using Ranks = std::vector<std::vector<ResultPiece>>;
+
+namespace {
+
+Ranks two_ranks(double last) {
+  const auto values = [](double a, double b) { return at::tensor({a, b}, at::kDouble); };
+  return {{{"loss", values(1, 1), {}}, {"gradient:fc.weight", values(0.25, 0.5), {{0, 2}}}},
+          {{"gradient:fc.weight", values(0.125, last), {{2, 4}}}}};
+}
+
+}  // namespace
+
+TEST_CASE("gradients are the same when every bit of every rank is") {
+  const auto a = two_ranks(0.75);
+  CHECK_FALSE(differ(a, two_ranks(0.75), "gradient:fc.weight"));
+  CHECK(differ(a, two_ranks(std::nextafter(0.75, 1)), "gradient:fc.weight"));
+  CHECK(differ(two_ranks(0.0), two_ranks(-0.0), "gradient:fc.weight"));
+  CHECK_FALSE(differ(two_ranks(NAN), two_ranks(NAN), "gradient:fc.weight"));
+  CHECK_FALSE(differ(a, two_ranks(1.0), "loss"));
+  auto moved = two_ranks(0.75);
+  moved[1][0].ranges = {{1, 3}};
+  CHECK(differ(a, moved, "gradient:fc.weight"));
+  auto missing = two_ranks(0.75);
+  missing[1].clear();
+  CHECK(differ(a, missing, "gradient:fc.weight"));
+}
+
+TEST_CASE("a check fails by one parameter whose bits differ, and says its scope") {
+  GradientCheck check{.loss = 1, .expected_loss = 1, .tolerance = 1e-3};
+  check.parameters = {{"fc.weight", 0, 0}, {"scale", 0, 0}};
+  check.recomputes = true;
+  CHECK(check.passed());
+  CHECK(print(check).find("with all results kept all 2 gradients are the same to the bit") !=
+        std::string::npos);
+  check.unequal = {"fc.weight"};
+  CHECK_FALSE(check.passed());
+  CHECK(print(check).find("WRONG: with all results kept 1 gradient has other bits, the first that "
+                          "of fc.weight in fc") != std::string::npos);
+  CHECK(scope_of("scale") == "the model");
+}
