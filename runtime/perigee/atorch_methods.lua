@@ -156,7 +156,7 @@ local fp8_rows = {
   { "amax_compute_algo", "string", "max", one_of = { "max", "most_recent" }, always = true,
     sets = "fp8.fp8_amax_compute_algo" },
   { "reduce_amax", "boolean", true, sets = "fp8.fp8_reduce_amax" },
-  { "emulate", "boolean", true, sets = "fp8.fp8_emulate" },
+  { "emulate", "boolean", false, always = true, sets = "fp8.fp8_emulate" },
 }
 
 local checkpoint_rows = {

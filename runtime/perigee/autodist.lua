@@ -158,9 +158,20 @@ local function known_names(graph)
   return names
 end
 
+-- Returns those of the scopes that are within no other.
+local function outermost(scopes)
+  local list = {}
+  for _, scope in ipairs(scopes) do
+    local inside = false
+    for _, other in ipairs(scopes) do inside = inside or scope ~= other and candidates.inside(scope, other) end
+    if not inside then list[#list + 1] = scope end
+  end
+  return list
+end
+
 -- Returns the outermost scopes that the names match. A name that matches none is an error.
 local function scopes_of(names, graph, option)
-  local found = {}
+  local found, seen = {}, {}
   for _, name in ipairs(names) do
     local any = false
     for _, scope in ipairs(graph.scopes) do
@@ -168,11 +179,8 @@ local function scopes_of(names, graph, option)
       local repeated = scope.path:find("%.%d+$") or scope.type ~= "ModuleList"
       if scope.path ~= "" and repeated and names_scope(name, scope) then
         any = true
-        local inside = false
-        for _, outer in ipairs(found) do
-          inside = inside or scope.path == outer or scope.path:sub(1, #outer + 1) == outer .. "."
-        end
-        if not inside then found[#found + 1] = scope.path end
+        if not seen[scope.path] then found[#found + 1] = scope.path end
+        seen[scope.path] = true
       end
     end
     if not any then
@@ -180,15 +188,36 @@ local function scopes_of(names, graph, option)
         host.suggest(name, known_names(graph)))
     end
   end
-  return found
+  return outermost(found)
 end
 
--- Returns the checkpoint method's list; ROOT is everything that repeats.
+-- Returns the pattern of a path: "blocks.*.mlp" of blocks.3.mlp.
+local function pattern_of(path)
+  local parts = {}
+  for part in path:gmatch("[^.]+") do parts[#parts + 1] = part:find("^%d+$") and "*" or part end
+  return table.concat(parts, ".")
+end
+
+-- Returns the checkpoint method's list; ROOT is everything that repeats. It has patterns, since the search looks at
+-- models of fewer blocks, too; types where a pattern has scopes of others.
 local function recomputed(text, graph)
   for _, name in ipairs(names_of(text)) do
     if name == "ROOT" then return { "auto" } end
   end
-  return scopes_of(names_of(text), graph, "recompute_modules")
+  local found, others, list, seen = {}, {}, {}, {}
+  for _, scope in ipairs(scopes_of(names_of(text), graph, "recompute_modules")) do found[scope] = true end
+  for _, scope in ipairs(graph.scopes) do
+    if not found[scope.path] then others[pattern_of(scope.path)] = true end
+  end
+  for _, scope in ipairs(graph.scopes) do
+    local pattern = pattern_of(scope.path)
+    if others[pattern] then pattern = scope.type end
+    if found[scope.path] and not seen[pattern] then
+      list[#list + 1] = pattern
+      seen[pattern] = true
+    end
+  end
+  return list
 end
 
 -- The search -----------------------------------------------------------------------------------------------------
@@ -232,6 +261,19 @@ end
 local function tell(candidate, estimate)
   print(string.format("[autodist] %s: %.4g s a step by the model, %.4g by the simulator, %.4g GB", candidate.text,
     candidate.seconds, estimate.seconds, estimate.peak_bytes / 2 ^ 30))
+end
+
+local limits = { "micro_batch_size", "update_freq", "pipeline_pivots", "max_pipeline_bubble_ratio",
+  "max_pipeline_unbalance_ratio", "min_pipeline_balance", "zero_ngroups", "world_size", "memory_constraint" }
+
+-- Returns what a user may change where no plan is what the options ask for.
+local function limits_of(asked, o)
+  local given = {}
+  for _, option in ipairs(limits) do
+    if asked[option] ~= nil then given[#given + 1] = option .. " = " .. dialect.show(asked[option]) end
+  end
+  if #given == 0 then return "" end
+  return string.format(": change %s, or look at more than topk = %d", table.concat(given, ", "), o.topk)
 end
 
 -- Returns how many stages a saved strategy, or a plan, has.
@@ -278,7 +320,7 @@ local function finish(draft, strategy)
       return true
     end
     local found, why = candidates.best(pins, o.topk, grouping, in_memory(o), o.verbose and tell or nil)
-    if not found then error("[autodist] " .. why, 0) end
+    if not found then error("[autodist] " .. why .. limits_of(asked, o), 0) end
     if o.save_plan_path ~= "" then saved.save(o.save_plan_path, found) end
     return found
   end

@@ -130,7 +130,12 @@ local model_parallel = {
   { "sequence_parallel", "boolean", false, sets = "tensor_parallel.sequence" },
   { "context_parallel_size", "integer", 1, least = 1, with = "build" },
   { "hierarchical_context_parallel_sizes", "list", nil, of = "integer", with = "build",
-    check = function(sizes) if #sizes ~= 2 then return "must have two levels: all-to-all, then a ring" end end },
+    check = function(sizes)
+      for _, size in ipairs(sizes) do
+        if size < 1 then return "lists ranks of levels, from the inside out, each at least 1" end
+      end
+      if #sizes == 0 then return "has at least one level, an all-to-all; those behind it are a ring" end
+    end },
   { "expert_model_parallel_size", "integer", 1, least = 1, with = "build" },
   { "expert_tensor_parallel_size", "integer", nil, least = 1, with = "build" },
   { "moe_extended_tp", "boolean", false, no_effect = "expert_tensor_parallel_size takes its place" },
@@ -367,14 +372,17 @@ local function place_experts(draft, o)
   end
 end
 
--- One level, a ring, or two: an exchange of heads between neighbours, and a ring beyond. Each rank has two slices.
+-- A ring, in which each rank has two slices. With levels neighbours exchange heads, and those beyond are one ring: the
+-- ranks of an inner level follow each other, so that it crosses an outer one as seldom as rings within rings would.
 local function place_context(draft, o)
-  local levels = o.hierarchical_context_parallel_sizes or { 1, o.context_parallel_size }
-  draft:axis("sequence", levels[1])
-  draft:axis("context", levels[2])
-  if levels[1] > 1 then draft:use("sequence_parallel", {}, "context_parallel_size") end
-  if levels[2] > 1 then
-    draft:use("context_parallel", { attention = "ring", load_balance = true }, "context_parallel_size")
+  local levels = o.hierarchical_context_parallel_sizes
+  local heads = levels and levels[1] or 1
+  local ring, option = o.context_parallel_size / heads, levels and "hierarchical_context_parallel_sizes"
+  draft:axis("sequence", heads)
+  draft:axis("context", ring)
+  if heads > 1 then draft:use("sequence_parallel", {}, option) end
+  if ring > 1 then
+    draft:use("context_parallel", { attention = "ring", load_balance = true }, option or "context_parallel_size")
   end
 end
 
