@@ -315,7 +315,8 @@ local function pipeshard_strategy(draft, given)
     end
     if stages > 1 then
       local tolerance = not starts and eps or nil
-      draft:use("pipeline_parallel", { schedule = schedule, starts = starts, tolerance = tolerance }, "stage_option")
+      local options = { "stage_option", "UniformStageOption.num_stages", "AutoLayerOption.layer_num", "layer_option" }
+      draft:use("pipeline_parallel", { schedule = schedule, starts = starts, tolerance = tolerance }, options)
     end
     local placed = stage_inputs(inputs)
     if placed then draft:use(placed[1], placed[2], "stage_input_shardings") end

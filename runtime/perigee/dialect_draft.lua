@@ -23,9 +23,10 @@ end
 -- Says where a method stands: at the first option that the user gave for it.
 local function place(draft, method, option)
   local here, known = draft.here, draft.places[method]
-  if option then
-    local at, given = draft.place_of(option)
-    here = { place = at, given = given }
+  for i, name in ipairs(type(option) == "table" and option or { option }) do
+    local at, given = draft.place_of(name)
+    if i == 1 or given then here = { place = at, given = given } end
+    if given then break end
   end
   if not known or (here.given and not known.given) then draft.places[method] = here end
 end
@@ -40,8 +41,8 @@ function Draft.size(draft, name)
   return draft.axes[name] or 1
 end
 
--- Uses a method, with these fields beside what it has already, for an option ("NAME" or "SECTION.NAME") where it is not
--- that of the row. Returns its config, to add to.
+-- Uses a method, with these fields beside what it has already, for an option ("NAME" or "SECTION.NAME", or a list: the
+-- first that is given) where it is not that of the row. Returns its config, to add to.
 function Draft.use(draft, name, fields, option)
   place(draft, name, option)
   if not draft.uses[name] then

@@ -91,6 +91,15 @@ function M.normal(row, value)
   return value
 end
 
+-- Returns "a number or " where the option may also be one, and the like.
+local function other_types(row, value)
+  local text = ""
+  for wanted in row[2]:gmatch("[^|]+") do
+    if not tests[wanted](value) then text = text .. named[wanted] .. " or " end
+  end
+  return text
+end
+
 local function check_limits(row, value, fail)
   if type(value) == "number" then
     if row.least and value < row.least then
@@ -104,8 +113,8 @@ local function check_limits(row, value, fail)
     if not found then
       local names = {}
       for i, allowed in ipairs(row.one_of) do names[i] = show(allowed) end
-      fail("%s must be one of %s, but got %s%s", row[1], table.concat(names, ", "), show(value),
-        type(value) == "string" and host.suggest(value, row.one_of) or "")
+      fail("%s must be %sone of %s, but got %s%s", row[1], other_types(row, value), table.concat(names, ", "),
+        show(value), type(value) == "string" and host.suggest(value, row.one_of) or "")
     end
   end
   if row.of then
@@ -136,10 +145,12 @@ function M.row_of(section, name)
   return nil
 end
 
-local function check_name(section, name, fail)
+-- `more`: other names that may stand there.
+local function check_name(section, name, fail, more)
   if M.row_of(section, name) then return end
   local names = {}
   for i, row in ipairs(section.options) do names[i] = row[1] end
+  for _, other in ipairs(more or {}) do names[#names + 1] = other end
   fail("%s has no option %s%s", section.name, show(name), type(name) == "string" and host.suggest(name, names) or "")
 end
 
@@ -215,6 +226,13 @@ local function with_environment(section, given, from, warnings)
   return all
 end
 
+-- Returns the names of the sections behind the first, which stand in its table in a job.
+local function titles(spec)
+  local names = {}
+  for i = 2, #spec.sections do names[#names + 1] = spec.sections[i].name end
+  return names
+end
+
 -- Checks one table of a user's against a section. `place(name)` stands before an error. Returns the values and
 -- the warnings.
 function M.check_section(spec, section, given, place)
@@ -232,7 +250,8 @@ function M.check_section(spec, section, given, place)
       values.items = values.items or {}
       values.items[name] = value
     else
-      check_name(section, name, fail)
+      local tables = type(value) == "table" and section == spec.sections[1]
+      check_name(section, name, fail, tables and titles(spec))
       local row = M.row_of(section, name)
       check_type(row, value, fail)
       value = M.normal(row, value)

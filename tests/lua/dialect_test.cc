@@ -159,6 +159,10 @@ TEST_CASE("a dialect's table of a job is checked by the same rows, at its place 
     INFO(said);
     CHECK(said.starts_with("[lua] job.toml:" + error));
   };
+  starts(
+      "[megatron.DistributedOptimiser]\noverlap_grad_reduce = true\n",
+      "3:11: [megatron] ModelParallelConfig has no option \"DistributedOptimiser\", did you mean "
+      "\"DistributedOptimizer\"?");
   starts("[atorch]\nverbose = true\nload_strategy = [\"zero1\", \"fsdp\"]\n",
          "5:1: [atorch] zero1 and fsdp exclude each other");
   starts("[atorch]\nload_strategy = [[\"parallel_mode\", [[[\"dat\", 2]]]]]\n",
@@ -186,6 +190,51 @@ TEST_CASE("a dialect's table of a job is checked by the same rows, at its place 
       "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 2\nmatch = [\"a\"]\n"
       "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 1\nmatch = [\"b\"]\n",
       "3:14: [epl] taskgraphs of several sizes are not available yet");
+}
+
+TEST_CASE("what goes wrong once the model is known stands at the option that asks for it") {
+  const auto starts = [](const std::string& job, const std::string& error) {
+    const auto said = run_job(job).error;
+    INFO(said);
+    CHECK(said.substr(said.find("] ") + 2).starts_with("job.toml:" + error));
+  };
+  starts("[megatron]\nbf16 = true\ntensor_model_parallel_size = 3\n",
+         "5:1: [tensor_parallel] attention heads must divide over the 3 ranks");
+  starts("[megatron]\nbf16 = true\ncontext_parallel_size = 3\n",
+         "5:1: [context_parallel] a sequence must divide over the 3 ranks");
+  starts("[megatron]\nexpert_model_parallel_size = 2\n",
+         "4:1: [expert_parallel] a mixture of experts is needed");
+  starts(
+      "[megatron]\nbf16 = true\n[megatron.DistributedOptimizer]\n"
+      "bucket_size = 100000000000000\n",
+      "6:1: [grad_comm] bucket_mb must be above 0 and below 1e6");
+  starts("[epl.zero]\nlevel = \"v0\"\n[epl.pipeline]\nnum_micro_batch = 3\n",
+         "6:1: [plan] batch.global must divide over microbatches");
+  starts(
+      "[epl.gradient_checkpoint]\ntype = \"collection\"\n[epl.scopes]\ncheckpoints = [\"blocs\"]\n",
+      "6:1: [checkpoint] kept names modules of the row");
+  starts("[atorch]\nverbose = true\nload_strategy = [[\"checkpoint\", [\"blocs\"]]]\n",
+         "5:1: [checkpoint] a scope or module type must be one of the model's");
+  starts("[alpa]\nnum_micro_batches = 2\n[alpa.AutoLayerOption]\nlayer_num = 1000\n",
+         "6:1: [pipeline_parallel] 1000 stages of 1 part need as many blocks");
+  starts("[alpa]\nmanual_sharding_option = { \"none.weight\" = { data = \"R\" } }\n",
+         "4:1: [lua] plan:place needs a match, but \"none.weight\" matches no parameter");
+  starts("[autodist]\nmesh_col = 1\nrecompute_modules = \"lp\"\n",
+         "5:1: [autodist] recompute_modules names a module of the model");
+  starts("[autodist]\nload_plan_path = \"none.json\"\n",
+         "4:1: [autodist] load_plan_path: there is");
+  // What no option is to blame for: at the head of the table.
+  starts("[autodist]\nmesh_col = 1\nmemory_constraint = 0.001\n", "3:2: [autodist] of the");
+
+  const Folder folder;
+  const auto joined = run(folder,
+                          "local m = require 'perigee.megatron'\n"
+                          "local config = m.ModelParallelConfig {\n"
+                          "  tensor_model_parallel_size = 3,\n}\n"
+                          "local optimizer = m.DistributedOptimizer {}\n"
+                          "return m.strategy { config, optimizer }",
+                          "gpt");
+  CHECK_THAT(joined.error, Catch::Contains("s.lua:2: [tensor_parallel] attention heads"));
 }
 
 TEST_CASE("parts of a dialect are joined, and say where they are from") {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "lua/api.h"
+#include "methods/placed.h"
 
 using namespace perigee;
 
@@ -112,8 +113,10 @@ TEST_CASE("the data axis adjusts only to a world that was given") {
   CHECK(eight.mesh.axes == std::vector<mesh::Axis>{{"tensor", 2}, {"data", 4}});
   CHECK_THROWS_WITH(
       plan_of(script, {.global_batch = 8, .world = 3, .world_given = true}),
-      "[parallel_mode] axes must multiply to the 3 ranks of this run, but they multiply to 4 and "
-      "the other axes multiply to 2: change a size, or run 4 ranks (--nproc, cluster.ranks)");
+      Catch::EndsWith(
+          "s.lua:1: [parallel_mode] axes must multiply to the 3 ranks of this run, but "
+          "they multiply to 4 and the other axes multiply to 2: change a size, or run 4 "
+          "ranks (--nproc, cluster.ranks)"));
 }
 
 TEST_CASE("microbatches come from the strategy or from the job, not from both") {
@@ -154,6 +157,93 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
                  "s.lua:2: [lua] plan:place needs a match, but \"nothing\" matches no parameter"));
   CHECK_THAT(with("local m = require 'perigee.mesh'\nreturn m.new(1)"),
              Catch::Contains("argument axes must be of type table, but got number"));
+}
+
+TEST_CASE("an error of a method stands at the line that uses it") {
+  Folder folder;
+  const auto check = [&](const std::string& text, const std::string& wanted) {
+    const auto error = error_of(folder.write(
+        "s.lua",
+        "local m = require 'perigee.methods'\nlocal list = { m.parallel_mode {} }\n" + text));
+    INFO(error);
+    CHECK(error.starts_with("[strategy] " + (folder.path / "s.lua:").string() + wanted));
+  };
+  const std::string bad = "[gradient_accumulation] microbatches must be at least 1";
+  check("list[2] =\n  m.gradient_accumulation { microbatches = 0 }\nreturn list", "4: " + bad);
+  check("return {\n  m.grad_comm {},\n  m.gradient_accumulation { microbatches = 0 },\n}",
+        "5: " + bad);
+  check(
+      "return function()\n  list[2] = m.gradient_accumulation { microbatches = 0 }\n"
+      "  return list\nend",
+      "4: " + bad);
+  // Plain data has the line of its table.
+  check("list = nil\nreturn {\n  { 'gradient_accumulation', { microbatches = 0 } },\n}",
+        "4: " + bad);
+  check(
+      "return function()\n  local more = {\n    { 'gradient_accumulation', { microbatches = 0 } } "
+      "}\n"
+      "  return more\nend",
+      "4: " + bad);
+  check("\nreturn { 'ddpp' }", "4: [strategy] methods must be known, but got \"ddpp\"");
+  // Two that exclude each other: at the second.
+  check("return {\n  m.zero2 {},\n  m.zero1 {},\n}", "5: [strategy] zero1 and zero2 exclude");
+  // What only all of them together bring about: at the one without which it is well.
+  check(
+      "list[2] = m.gradient_accumulation { microbatches = 3 }\nlist[3] = m.grad_comm {}\nreturn "
+      "list",
+      "3: [plan] batch.global must divide over microbatches");
+}
+
+TEST_CASE("a method of the user's own fails where it does, or where it is used") {
+  Folder folder;
+  const auto error = [&](const std::string& body) {
+    return error_of(folder.write("s.lua",
+                                 "local m = require 'perigee.methods'\n"
+                                 "local mine = m.define { name = 'mine',\n"
+                                 "  apply = function(plan) " +
+                                     body + " end }\n\nreturn { mine {} }"));
+  };
+  const auto file = (folder.path / "s.lua:").string();
+  CHECK(error("error 'not so'") == "[lua] " + file + "3: not so");
+  CHECK(error("error('not so', 0)") == "[lua] " + file + "5: not so");
+  CHECK_THAT(error("plan:place('none', 'data', 'R')"),
+             Catch::StartsWith("[lua] " + file + "3: [lua] plan:place needs a match"));
+}
+
+TEST_CASE("what a plan's check finds stands at the method that brought it about") {
+  Folder folder;
+  const auto graph = small_graph();
+  const methods::Request request{.graph = &graph, .global_batch = 8};
+  const auto verify = [&](const std::string& text) -> std::string {
+    lua::StrategyScript script(folder.write("s.lua", text));
+    const auto strategy = script.resolve({{"name", "test"}}, graph);
+    const auto plan = methods::make_plan(strategy, request);
+    try {
+      methods::check_methods(strategy, request, plan, [&](plan::Plan made) {
+        made.microbatches = plan.microbatches;
+        plan::verify(made, graph);
+      });
+    } catch (const Error& thrown) {
+      return thrown.what();
+    }
+    return "no error";
+  };
+  const std::string script =
+      "local m = require 'perigee.methods'\n"
+      "local place = m.define { name = 'place', fields = { as = 'string' },\n"
+      "  apply = function(plan, given) plan:place('fc.weight', 'tensor', given.as) end }\n"
+      "return {\n  m.parallel_mode { { 'tensor', 2 } },\n  place { as = 'S5' },\n"
+      "  m.grad_comm {},\n}";
+  CHECK(verify(script) ==
+        "[strategy] " + (folder.path / "s.lua").string() +
+            ":6: [plan] fc.weight has 2 dims, but is placed as S5 on axis tensor");
+  CHECK(verify("return { { 'parallel_mode', { { 'tensor', 2 } } } }") == "no error");
+  // What no method is to blame for stands nowhere.
+  const auto strategy = methods::from_json({"grad_comm"}, "test");
+  const auto plan = methods::make_plan(strategy, request);
+  CHECK_THROWS_WITH(
+      methods::check_methods(strategy, request, plan, [](auto&&) { fail("plan", "never"); }),
+      "[plan] never");
 }
 
 TEST_CASE("a script adds a sharding rule to its plans") {
