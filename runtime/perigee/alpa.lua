@@ -119,7 +119,7 @@ local function build(draft, given)
   local chosen
   for _, top in ipairs(tops) do
     if draft.given[top] then
-      if chosen then fail("a step has one method, but got %s and %s", chosen, top) end
+      if chosen then dialect.fail_of(top .. ".", "a step has one method, but got %s and %s", chosen, top) end
       chosen = top
     end
   end
@@ -138,7 +138,7 @@ local function build(draft, given)
   end
   for section, owners in pairs(owners_of()) do
     if draft.given[section] and not owners[chosen] then
-      fail("%s is an option of %s, but the method is %s", section, owners[1], chosen)
+      dialect.fail_of(section .. ".", "%s is an option of %s, but the method is %s", section, owners[1], chosen)
     end
   end
   draft:stand(draft.place_of(chosen .. "."))

@@ -273,7 +273,7 @@ local function manual_layers(draft, given)
   local boundaries = given.marks.scopes or {}
   if #boundaries > 0 then return boundaries end
   local why = "manual layers begin at mark_pipeline_boundary(SCOPE), but nothing is marked"
-  if not draft.alone then fail(why) end
+  if not draft.alone then dialect.fail_of("layer_option", why) end
   draft.unfinished = "[alpa] " .. why
 end
 

@@ -157,7 +157,7 @@ local function build(spec, values, warnings, place, at, alone)
     local ok, why = pcall(spec.build, draft, options)
     if not ok then
       local of = type(why) == "table" and why or { option = spec.blame, text = why }
-      raise(spec, of.text, of.option and place(spec.sections[1], of.option) or "")
+      raise(spec, of.text, (finder(spec, values, place)(of.option)))
     end
   end
   for i, warning in ipairs(warnings) do table.insert(draft.warnings, i, "[" .. spec.name .. "] " .. warning) end

@@ -17,6 +17,7 @@
 #include "train/data.h"
 #include "train/initial.h"
 #include "train/step_spec.h"
+#include "train/task_plan.h"
 #include "train/trainer.h"
 
 namespace perigee::train {
@@ -215,7 +216,12 @@ GradientCheck check_gradients(const Planned& planned, double tolerance) {
   const auto single = exec::single_communicator();
   const auto one =
       run(step, compile::compile(graph, alone, step.spec, 0, traces), alone.mesh, *single);
-  plan = compile::fit_recompute(graph, std::move(plan), step.spec, traces);
+  if (plan.recompute.budget_bytes > 0) {  // those regions that training runs again
+    at_methods(planned, [&](plan::Plan made) {
+      made = compile::fit_recompute(graph, std::move(made), step_spec(step.job, graph), traces);
+      plan.recompute = std::move(made.recompute);
+    });
+  }
   const auto ranks = run_all(step, plan, traces);
 
   GradientCheck check;

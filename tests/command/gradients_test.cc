@@ -45,6 +45,10 @@ TEST_CASE("what runs again in the backward pass has the same gradients to the bi
       "fits.lua", "return { { 'checkpoint', { 'blocks.*', memory = 'device' } } }");
   CHECK_THAT(job.good("train", "--check-gradients --nproc 2 --strategy " + fits).out,
              !Contains(kept));
+  const auto tight = job.folder().write(
+      "tight.lua", "\nreturn { { 'checkpoint', { 'blocks.*', memory = 1000 } } }");
+  CHECK_THAT(job.refused("train", "--check-gradients --nproc 2 --strategy " + tight),
+             Contains("tight.lua:2: [checkpoint] no rank may need more than 1000 bytes"));
   CHECK_THAT(job.good("train",
                       "--nproc 2 --set train.check_gradients=true --set "
                       "epl.gradient_checkpoint.type=auto")

@@ -190,6 +190,12 @@ TEST_CASE("a dialect's table of a job is checked by the same rows, at its place 
       "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 2\nmatch = [\"a\"]\n"
       "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 1\nmatch = [\"b\"]\n",
       "3:14: [epl] taskgraphs of several sizes are not available yet");
+  starts("[alpa]\nnum_micro_batches = 2\nlayer_option = \"manual\"\n",
+         "5:1: [alpa] manual layers begin at mark_pipeline_boundary");
+  starts("[alpa.DataParallel]\n[alpa.Zero2Parallel]\n",
+         "4:7: [alpa] a step has one method, but got DataParallel and Zero2Parallel");
+  starts("[alpa.ShardParallel]\n[alpa.AutoLayerOption]\nlayer_num = 2\n",
+         "4:7: [alpa] AutoLayerOption is an option of PipeshardParallel");
 }
 
 TEST_CASE("what goes wrong once the model is known stands at the option that asks for it") {
