@@ -36,9 +36,16 @@ std::filesystem::path beside_script(lua_State* L, const char* name,
   return (folder.empty() ? std::filesystem::path(".") : std::filesystem::path(folder)) / path;
 }
 
+// Returns the strategy at `index` without where it was written, which is of one script alone.
+nlohmann::json strategy_at(lua_State* L, int index, std::string_view what) {
+  auto value = to_json(L, index, what);
+  if (value.is_object()) value.erase("places");
+  return value;
+}
+
 int save(lua_State* L, const Function&) {
   const auto path = beside_script(L, lua_tostring(L, 1));
-  const auto value = to_json(L, 2, "the strategy");
+  const auto value = strategy_at(L, 2, "the strategy");
   const bool is_plan = value.is_object() && value.value("format", "") == plan::kFormat;
   if (!is_plan) {  // refuses what load would refuse
     methods::from_json(value, path.string(), State::of(L).methods);
@@ -105,8 +112,8 @@ int constraints(lua_State* L, const Function&) {
 }
 
 int compare(lua_State* L, const Function&) {
-  const auto a = to_json(L, 1, "the first strategy");
-  const auto b = to_json(L, 2, "the second strategy");
+  const auto a = strategy_at(L, 1, "the first strategy");
+  const auto b = strategy_at(L, 2, "the second strategy");
   if (a == b) {
     lua_pushboolean(L, 1);
     return 1;

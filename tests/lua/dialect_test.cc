@@ -243,6 +243,22 @@ TEST_CASE("what goes wrong once the model is known stands at the option that ask
   CHECK_THAT(joined.error, Catch::Contains("s.lua:2: [tensor_parallel] attention heads"));
 }
 
+TEST_CASE("where a strategy was written is of its script alone") {
+  const Folder folder;
+  const auto kept = run(folder,
+                        "local s = require 'perigee.strategy'\n"
+                        "local m = require 'perigee.megatron'\n"
+                        "local a = m.ModelParallelConfig { bf16 = true }\n"
+                        "local b = m.ModelParallelConfig { bf16 = true }\n"
+                        "assert(a.places.half ~= b.places.half)\n"
+                        "assert(s.compare(a, b))\n"
+                        "s.save('kept.json', a)\n"
+                        "assert(s.load('kept.json').places == nil)\n"
+                        "return a",
+                        "gpt");
+  CHECK(kept.error == "");
+}
+
 TEST_CASE("parts of a dialect are joined, and say where they are from") {
   const Folder folder;
   const auto joined = run(folder,

@@ -1,0 +1,106 @@
+#include "tests/cuda/support.h"
+
+#include <map>
+
+#include "exec/kernels/kernels.h"
+#include "exec/reference_ops.h"
+
+namespace perigee::exec {
+
+std::vector<std::shared_ptr<Device>> devices() {
+  std::vector<std::shared_ptr<Device>> all = {cpu_device()};
+  const auto gpus = cuda_host().gpus();
+  if (gpus.found.empty()) {
+    static const bool said = [&] {
+      WARN("no GPU, so its kernels were not run: " << gpus.why_none);
+      return true;
+    }();
+    static_cast<void>(said);
+  } else {
+    all.push_back(cuda_host().device({}));
+    all.push_back(cuda_host().device({.deterministic = true}));
+  }
+  return all;
+}
+
+namespace {
+
+Op op_for(const std::string& name, const Named& tensors, const Args& args, const Types& types) {
+  Op op{.name = name, .args = {}, .outputs = {types.begin(), types.end()}};
+  int32_t next = 0;
+  // Those named "gradients*" are a list "gradients".
+  std::map<std::string, std::vector<graph::ValueId>> lists;
+  for (const auto& [key, tensor] : tensors) {
+    if (key.ends_with('*')) {
+      lists[key.substr(0, key.size() - 1)].push_back({next++});
+    } else {
+      op.args.emplace_back(key, graph::ValueId{next++});
+    }
+  }
+  for (const auto& [key, list] : lists) op.args.emplace_back(key, list);
+  op.args.insert(op.args.end(), args.begin(), args.end());
+  return op;
+}
+
+// The CPU, with the reference's kernels.
+class ReferenceDevice : public Device {
+ public:
+  at::Device place() const override { return at::kCPU; }
+  Kernel kernel(const Op& op) override {
+    auto kernel = reference_op(op);
+    return kernel ? kernel : cpu_kernel(op);
+  }
+  std::shared_ptr<std::byte> allocate(int64_t, bool) override { return nullptr; }
+  std::shared_ptr<std::byte> allocate_host(int64_t) override { return nullptr; }
+  std::shared_ptr<Work> copy(const at::Tensor&, const at::Tensor&, bool) override {
+    return nullptr;
+  }
+  std::string kind() const override { return "reference"; }
+  bool plans_memory() const override { return false; }
+  std::optional<compile::OpTrace> dry_run(const compile::OpInstance&) override { return {}; }
+  void reset_peak() override {}
+  int64_t peak() const override { return 0; }
+  std::shared_ptr<void> enter() override { return nullptr; }
+  void upload(const at::Tensor& target, const at::Tensor& source) override { target.copy_(source); }
+  void synchronize(const std::function<void()>&) override {}
+  int64_t mark() override { return 0; }
+  int64_t time(int64_t mark) override { return mark; }
+};
+
+}  // namespace
+
+std::shared_ptr<Device> reference_device() { return std::make_shared<ReferenceDevice>(); }
+
+std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Named& tensors,
+                               const Args& args, const Types& types, const Draw& draw) {
+  const auto kernel = device.kernel(op_for(name, tensors, args, types));
+  std::vector<at::Tensor> operands, results(types.size());
+  {
+    const auto entered = device.enter();
+    for (const auto& [key, tensor] : tensors) {
+      operands.push_back(tensor.to(device.place(), /*non_blocking=*/false, /*copy=*/true));
+    }
+    kernel(operands, results, draw);
+    device.synchronize({});
+  }
+  results.insert(results.end(), operands.begin(), operands.end());
+  for (auto& result : results) result = result.cpu();
+  return results;
+}
+
+void same_everywhere(const std::string& name, const Named& tensors, const Args& args,
+                     const Types& types, double tolerance, const Draw& draw) {
+  const auto expected = run_on(*reference_device(), name, tensors, args, types, draw);
+  for (const auto& device : devices()) {
+    const auto results = run_on(*device, name, tensors, args, types, draw);
+    for (size_t i = 0; i < results.size(); ++i) {
+      INFO(name << " on " << device->place() << ", tensor " << i);
+      REQUIRE(results[i].scalar_type() == expected[i].scalar_type());
+      REQUIRE(results[i].sizes() == expected[i].sizes());
+      REQUIRE(at::allclose(results[i].to(at::kDouble), expected[i].to(at::kDouble), tolerance,
+                           tolerance, /*equal_nan=*/true));
+    }
+  }
+}
+
+}  // namespace perigee::exec
