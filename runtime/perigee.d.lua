@@ -5,8 +5,8 @@
 ---@class perigee.methods
 local methods = {}
 
----The device mesh: a list of {axis, size}, the first varies fastest over ranks. Without axes all ranks are on `data`. The data axis adjusts to a world that was given.
----@param config? table config: {axis, size}, ...; order (list): the ranks to use, in mesh order; default 0, 1, 2, ...; exact (boolean): whether another number of ranks than the sizes multiply to is an error, and not made up for by the data axis; rest (string): the axis that adjusts to a world that was given; default `data`; instances (boolean): where the world is larger than the mesh, it holds several of them, one behind the other, and each trains the same (axis `instance`): nothing adjusts; device_mesh (boolean): a mesh as PyTorch's DeviceMesh: axes of one rank are left out, and ranks have no order; forbid (list): what the plan may not come to: `all_gather`, `all_to_all` (of values that ops read), `replicated_parameters` (on several ranks), `nd_shardings` (tensors split over several axes), `replicated_products` (which all ranks compute).
+---The device mesh: a list of {axis, size}, the first varies fastest over ranks. Without axes all ranks are on `data`. The data axis adjusts to a world that was given. Or submeshes, one for each stage of a pipeline, where stages have different numbers or axes of ranks.
+---@param config? table config: {axis, size}, ...; submeshes (list): instead of axes: the axes of each stage of the pipeline (axis `pipe`), as in `{{{"data", 2}}, {{"tensor", 1}}}`; an axis that a stage leaves out has one rank there; order (list): the ranks to use, in mesh order; default 0, 1, 2, ...; exact (boolean): whether another number of ranks than the sizes multiply to is an error, and not made up for by the data axis; rest (string): the axis that adjusts to a world that was given; default `data`; instances (boolean): where the world is larger than the mesh, it holds several of them, one behind the other, and each trains the same (axis `instance`): nothing adjusts; device_mesh (boolean): a mesh as PyTorch's DeviceMesh: axes of one rank are left out, and ranks have no order; forbid (list): what the plan may not come to: `all_gather`, `all_to_all` (of values that ops read), `replicated_parameters` (on several ranks), `nd_shardings` (tensors split over several axes), `replicated_products` (which all ranks compute).
 ---@return table
 function methods.parallel_mode(config) end
 
@@ -119,8 +119,8 @@ function methods.define(method) end
 ---@class perigee.mesh
 local mesh = {}
 
----Checks a mesh and returns it as {axes, order, size}.
----@param axes table a list of {name, size}, or {axes = ..., order = ...}
+---Checks a mesh and returns it as {axes, order, size, submeshes}.
+---@param axes table a list of {name, size}, {axes = ..., order = ...}, or {submeshes = {AXES, ...}, order = ...}: one for each position of an axis `pipe`
 ---@return table
 function mesh.new(axes) end
 

@@ -6,8 +6,6 @@ local rows = require "perigee.alpa_options"
 
 local fail = dialect.fail
 
-local equal_meshes = "all stages have as many devices"
-
 -- Options that a stage has of its own: an AutoShardingOption, or its table. Returns all, these before the others.
 local function sharding_of(draft, own, options)
   local all = {}
@@ -48,18 +46,23 @@ end
 -- Returns whether the ranks of a stage may be split over tensor.
 local function may_split(o) return o.enable_auto_sharding and not o.force_data_parallel end
 
--- `first` and `second`: sizes of the logical mesh, of which the batch is over the first, or over that which the option
--- says.
-local function fix(draft, first, second, o)
+-- Returns the ranks over the batch and over tensor of a logical mesh of these sizes, of which the batch is over the
+-- first, or over that which the option says.
+local function axes_of(first, second, o)
   local data, tensor = first, second
-  if o.force_batch_dim_to_mesh_dim == 1 then
-    data, tensor = second, first
-    draft.order = { "data", "tensor", "pipe" }  -- the last varies fastest there
-  end
-  draft.exact = true
+  if o.force_batch_dim_to_mesh_dim == 1 then data, tensor = second, first end
   if tensor > 1 and not may_split(o) then
     fail("a logical mesh of %d x %d splits operators, but the sharding option forbids it", data, tensor)
   end
+  return data, tensor
+end
+
+local function fix(draft, first, second, o)
+  local data, tensor = axes_of(first, second, o)
+  if o.force_batch_dim_to_mesh_dim == 1 then
+    draft.order = { "data", "tensor", "pipe" }  -- the last varies fastest there
+  end
+  draft.exact = true
   draft:axis("data", data)
   if tensor > 1 then
     draft:axis("tensor", tensor)
@@ -100,25 +103,63 @@ local function check_ids(ids, count)
   return next_id
 end
 
-local function same_for_all(list, what, count)
-  if not list then return nil end
+-- Returns whether a list of one item for each stage has several kinds of them.
+local function varies(list, what, count)
+  if not list then return false end
   if #list ~= count then fail("%s has one item for each of the %d stages, but got %d", what, count, #list) end
-  for i, item in ipairs(list) do
-    if not dialect.same(item, list[1]) then
-      fail("%s of several kinds are not available yet (%s): item %d is %s, item 1 is %s", what, equal_meshes, i,
-        dialect.show(item), dialect.show(list[1]))
-    end
+  for _, item in ipairs(list) do
+    if not dialect.same(item, list[1]) then return true end
   end
-  return list[1]
+  return false
 end
 
-local function shapes(draft, physical, logical, options)
+local function shape_of(physical, logical)
   if logical and physical and product(logical) ~= product(physical) then
     fail("a logical shape has as many devices as the physical one, but got %s and %s", dialect.show(logical),
       dialect.show(physical))
   end
-  local shape = logical or physical
+  return logical or physical
+end
+
+local function shapes(draft, physical, logical, options)
+  local shape = shape_of(physical, logical)
   if shape then fix(draft, shape[1], shape[2] or 1, options) end
+end
+
+-- What a stage may have of its own: how its submesh is seen.
+local of_a_stage = { force_batch_dim_to_mesh_dim = true, force_data_parallel = true, enable_auto_sharding = true }
+
+-- Returns the sharding options of the stages, of which the first says what holds for all.
+local function options_of_stages(draft, dicts, given, count)
+  local all = {}
+  for i = 1, count do
+    all[i] = sharding_of(draft, dicts and dicts[i] or {}, given.AutoShardingOption)
+    for key, value in pairs(all[i]) do
+      if not of_a_stage[key] and not dialect.same(value, all[1][key]) then
+        fail("%s holds for the whole plan, but submesh_autosharding_option_dicts has %s for stage %d and %s for stage "
+          .. "0: give all stages the same", key, dialect.show(value), i - 1, dialect.show(all[1][key]))
+      end
+    end
+  end
+  return all
+end
+
+-- Stages on submeshes of their own.
+local function submeshes(draft, o, options, count)
+  local splits, list = false, {}
+  for i = 1, count do
+    local shape = shape_of((o.submesh_physical_shapes or {})[i], (o.submesh_logical_shapes or {})[i])
+    if not shape then
+      fail("submesh_autosharding_option_dicts that differ stand beside submesh_physical_shapes, but there are none")
+    end
+    local data, tensor = axes_of(shape[1], shape[2] or 1, options[i])
+    local axes = { { "tensor", tensor }, { "data", data } }
+    if options[1].force_batch_dim_to_mesh_dim == 1 then axes = { axes[2], axes[1] } end
+    splits = splits or tensor > 1
+    list[i] = axes
+  end
+  draft.submeshes = list
+  if splits then draft:use("tensor_parallel") end
 end
 
 local function manual(draft, given, layers, boundaries)
@@ -133,11 +174,17 @@ local function manual(draft, given, layers, boundaries)
     end
     draft.layers = count
   end
-  local own = same_for_all(o.submesh_autosharding_option_dicts, "submesh_autosharding_option_dicts", #ids)
-  local options = sharding_of(draft, own or {}, given.AutoShardingOption)
-  shard(draft, options, trains(given))
-  shapes(draft, same_for_all(o.submesh_physical_shapes, "submesh_physical_shapes", #ids),
-    same_for_all(o.submesh_logical_shapes, "submesh_logical_shapes", #ids), options)
+  local apart = false
+  for _, name in ipairs { "autosharding_option_dicts", "physical_shapes", "logical_shapes" } do
+    apart = varies(o["submesh_" .. name], "submesh_" .. name, #ids) or apart
+  end
+  local options = options_of_stages(draft, o.submesh_autosharding_option_dicts, given, apart and #ids or 1)
+  shard(draft, options[1], trains(given))
+  if apart then
+    submeshes(draft, o, options, #ids)
+  else
+    shapes(draft, (o.submesh_physical_shapes or {})[1], (o.submesh_logical_shapes or {})[1], options[1])
+  end
   return #ids, boundaries and starts_of(ids, boundaries)
 end
 

@@ -49,6 +49,7 @@
 --   later        function(methods, graph), which changes them when the model is known
 --   events       functions that observe the training, { step = function(report) end }
 --   ranks, rest, instances, device_mesh, forbid, exact: fields of parallel_mode (its order, ...)
+--   submeshes    the axes of each stage, { { "data", 2 } }, ..., where they are not alike: instead of axes
 --   given        what the user gave, by section; order: the axes of the mesh
 --
 -- `new` returns the module: a function per section, which takes a table and returns a strategy; `make`, that of the

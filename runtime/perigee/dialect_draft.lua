@@ -116,6 +116,7 @@ local function methods_of(draft)
   end
   axes.order, axes.rest, axes.forbid, axes.exact = draft.ranks, draft.rest, draft.forbid, draft.exact
   axes.instances, axes.device_mesh = draft.instances, draft.device_mesh
+  if draft.submeshes then axes = { submeshes = draft.submeshes, order = draft.ranks, forbid = draft.forbid } end
   if not draft.search then
     list[1] = { "parallel_mode", axes }
     place(draft, "parallel_mode")

@@ -199,15 +199,34 @@ local function pipeline(draft, graphs, strategy)
   draft:use("pipeline_parallel", schedules[strategy])
 end
 
+-- Returns whether the taskgraphs have different numbers of devices.
+local function unequal(graphs)
+  for _, graph in ipairs(graphs) do
+    if graph.device_count ~= graphs[1].device_count then return true end
+  end
+  return false
+end
+
+-- Stages with devices of their own: replicas split the batch over theirs, a split its weights.
+local function place_unequal(draft, graphs, splits, options)
+  if #splits > 0 and options.Config["cluster.colocate_split_and_replicate"] then
+    dialect.fail_of("cluster.colocate_split_and_replicate", "cluster.colocate_split_and_replicate has taskgraphs "
+      .. "share their devices, but %s has %d and another not", title(graphs[1], 1), graphs[1].device_count)
+  end
+  draft.submeshes = {}
+  for i, graph in ipairs(graphs) do
+    local axis = graph.kind == "split" and "tensor" or "data"
+    draft.submeshes[i] = { graph.device_count > 1 and { axis, graph.device_count } or nil }
+  end
+  if #splits > 0 then split_alone(draft, splits) end
+  pipeline(draft, graphs, options.Config["pipeline.strategy"])
+end
+
 -- From scopes to axes: stages in order, which one group of devices shares where they are colocated; replicas over data,
 -- a split over an axis of its own, or over that of the replicas where there are any.
 local function place(draft, options)
   local graphs, splits = listed(options), {}
-  for i, graph in ipairs(graphs) do
-    if graph.device_count ~= graphs[1].device_count then
-      fail("taskgraphs of several sizes are not available yet: %s has %d devices, %s has %d", title(graphs[1], 1),
-        graphs[1].device_count, title(graph, i), graph.device_count)
-    end
+  for _, graph in ipairs(graphs) do
     if graph.kind == "split" then splits[#splits + 1] = graph end
   end
   for _, graph in ipairs(options.scopes.taskgraphs or {}) do
@@ -215,6 +234,7 @@ local function place(draft, options)
     if graph.default and #graphs == 0 then draft:axis("data", graph.device_count) end
   end
   if #graphs == 0 then return end
+  if unequal(graphs) then return place_unequal(draft, graphs, splits, options) end
   local count = graphs[1].device_count
   if #splits < #graphs then
     draft:axis("data", count)

@@ -11,6 +11,24 @@ namespace {
 // Elements of each rank's contribution that are under way at a time.
 constexpr int64_t kPiece = 64 << 10;
 
+// Of a ragged mesh: "0,2" are all ranks of these stages, "0.1>1.0/..." a rank of each.
+std::vector<int64_t> ranks_of_stages(const mesh::Mesh& mesh, const std::string& text) {
+  std::vector<int64_t> ranks;
+  for (size_t at = 0; at < text.size() && text[at] != '/';) {
+    size_t used = 0;
+    const auto all = mesh::ranks_of_stage(mesh, std::stoll(text.substr(at), &used));
+    at += used;
+    if (at < text.size() && text[at] == '.') {
+      ranks.push_back(all.at(static_cast<size_t>(std::stoll(text.substr(at + 1), &used))));
+      at += used + 1;
+    } else {
+      ranks.insert(ranks.end(), all.begin(), all.end());
+    }
+    if (at < text.size() && text[at] != '/') ++at;  // '>' or ','
+  }
+  return ranks;
+}
+
 }  // namespace
 
 int64_t group_size(const mesh::Mesh& mesh, std::string_view axes) {
@@ -24,6 +42,7 @@ std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const std::string& stream,
   if (colon == std::string::npos) {
     return mesh::group_of(mesh, mesh::split_axes(stream.substr(0, stream.find('#'))), rank);
   }
+  if (mesh.is_ragged()) return ranks_of_stages(mesh, stream.substr(colon + 1));
   const std::vector<std::string> axis = {stream.substr(0, colon)};
   const auto all = mesh::group_of(mesh, axis, rank);
   std::vector<int64_t> ranks;

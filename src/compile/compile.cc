@@ -10,14 +10,16 @@ namespace perigee::compile {
 
 Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                 int64_t rank, TraceSource& traces) {
-  const Common common = prepare(graph, plan, spec);
-  return lower(common, localize(common, plan, rank), plan, spec, rank, traces);
+  const Views views(graph, plan, spec);
+  const auto& common = views.common(rank);
+  const auto& own = views.plan(rank);
+  return lower(common, localize(common, own, rank), own, spec, rank, traces);
 }
 
 Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                      TraceSource& traces) {
-  const Common common = prepare(graph, plan, spec);
-  auto found = alike(common, plan);
+  const Views views(graph, plan, spec);
+  auto found = alike(views);
   Programs all;
   std::map<int64_t, int32_t> known;
   for (size_t r = 0; r < found.ranks.size(); ++r) {
@@ -25,7 +27,9 @@ Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const St
         known.try_emplace(found.like[r], static_cast<int32_t>(all.programs.size()));
     if (added) {
       auto local = std::move(found.locals.at(found.like[r]));
-      all.programs.push_back(lower(common, std::move(local), plan, spec, found.ranks[r], traces));
+      const auto rank = found.ranks[r];
+      all.programs.push_back(
+          lower(views.common(rank), std::move(local), views.plan(rank), spec, rank, traces));
     }
     all.program.push_back(entry->second);
   }

@@ -187,10 +187,10 @@ plan::Plan fit_recompute(const graph::Graph& graph, plan::Plan plan, const StepS
   if (plan.recompute.budget_bytes == 0) return plan;
   auto kept = plan;
   kept.recompute = {};
-  const Common common = prepare(graph, kept, spec);
+  const Views views(graph, kept, spec);
   // By stage: its ranks that differ.
   std::map<int64_t, std::vector<int64_t>> stages;
-  const auto found = alike(common, kept);
+  const auto found = alike(views);
   const auto &ranks = found.ranks, &like = found.like;
   const auto axis = plan.pipeline.cuts() ? plan.mesh.find(plan.pipeline.axis) : -1;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -200,7 +200,8 @@ plan::Plan fit_recompute(const graph::Graph& graph, plan::Plan plan, const StepS
   std::vector<bool> taken(plan.recompute.regions.size());
   const auto budget = plan.recompute.budget_bytes;
   for (auto& [stage, members] : stages) {
-    Group group(common, plan, spec, traces, std::move(members));
+    const auto first = members.front();
+    Group group(views.common(first), views.plan(plan, first), spec, traces, std::move(members));
     const auto own = group.fit();
     for (size_t r = 0; r < own.size(); ++r) taken[r] = taken[r] || own[r];
     plan.decisions.push_back(

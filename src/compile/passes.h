@@ -194,6 +194,7 @@ struct Source {
   const std::vector<MicroSection>& sections;
   const Stage* stage = nullptr;                  // of a pipeline
   shard::LossKind loss = shard::LossKind::mean;  // where anything depends on it
+  const Crossings* crossings = nullptr;          // of stages of unequal submeshes
 
   // Returns in which section the value is made; the last one for what no node makes.
   size_t section_of(graph::ValueId v) const;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 
 #include "base/error.h"
 #include "compile/fp8.h"
@@ -11,6 +10,7 @@
 #include "compile/signatures.h"
 #include "compile/tensor_step.h"
 #include "graph/ops.h"
+#include "plan/pipeline.h"
 #include "plan/rewrites.h"
 
 namespace perigee::compile {
@@ -71,7 +71,11 @@ plan::Plan without_shared(plan::Plan plan, const graph::Graph& graph) {
 
 }  // namespace
 
-Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpec& spec) {
+namespace {
+
+// `crossings`: of stages of unequal submeshes, of which `given` is one's view.
+Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpec& spec,
+               Crossings* crossings) {
   check(spec, given, graph);
   std::optional<plan::Plan> renamed;
   Common common{.captured = graph};
@@ -91,19 +95,82 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
          "this one is neither: leave grad_comm's reduce and clip as they are");
   }
   if (plan.precision == plan::Precision() && !plan.fp8) {
+    if (crossings) common.graph = mark_crossings(common.graph, plan, *crossings);
     common.sharding = shard::propagate(common.graph, plan);
   } else {
     const auto cut = without_shared(plan, common.graph);
     auto rounded = round_to_fp8(autocast(scale_loss(common.graph, plan.precision.loss_scale), cut),
                                 plan, spec);
-    common.sharding = shard::propagate(
-        rounded, with_fp8_states(with_names_of(plan, common.graph, rounded), rounded));
+    const auto named = with_fp8_states(with_names_of(plan, common.graph, rounded), rounded);
+    if (crossings) rounded = mark_crossings(rounded, plan, *crossings);
+    common.sharding = shard::propagate(rounded, named);
     common.graph = std::move(rounded);
   }
   if (has_stages(plan, spec.evaluation)) common.schedule = schedule_of(plan, spec.evaluation);
   if (common.schedule && !spec.evaluation) check_turns(plan, *common.schedule);
-  if (plan.pipeline.cuts()) common.inputs.emplace(common.graph, given);
+  if (plan.pipeline.cuts() && !crossings) common.inputs.emplace(common.graph, given);
   return common;
+}
+
+bool same_ends(const Crossings& a, const Crossings& b) {
+  return std::equal(a.list.begin(), a.list.end(), b.list.begin(), b.list.end(),
+                    [](const Crossing& x, const Crossing& y) {
+                      return x.result == y.result && x.user == y.user;
+                    });
+}
+
+}  // namespace
+
+Views::Views(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec)
+    : plan_(plan) {
+  if (plan.mesh.is_ragged()) {
+    see_stages(graph, spec);
+  } else {
+    views_.push_back({{}, std::make_shared<Common>(prepare(graph, plan, spec, nullptr))});
+  }
+}
+
+void Views::see_stages(const graph::Graph& graph, const StepSpec& spec) {
+  const auto& mesh = plan_.mesh;
+  auto crossings = std::make_shared<Crossings>();
+  std::map<std::vector<int64_t>, std::shared_ptr<Common>> by_sizes;
+  for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
+    View view{plan::of_stage(plan_, stage), nullptr};
+    auto& common = by_sizes[mesh.stages[stage]];
+    if (!common) {
+      Crossings found;
+      common = std::make_shared<Common>(prepare(graph, *view.plan, spec, &found));
+      if (stage == 0) {
+        *crossings = std::move(found);
+        crossings->mesh = mesh;
+      } else if (!same_ends(*crossings, found)) {
+        fail("compile",
+             "stages of unequal submeshes have one graph before it is sharded, but stages 0 and {} "
+             "differ by the plan's precision: make the submeshes alike",
+             stage);
+      }
+      common->inputs.emplace(common->graph, plan_);
+    }
+    place_ends(*crossings, common->graph, common->sharding, stage);
+    view.common = common;
+    views_.push_back(std::move(view));
+  }
+  for (auto& [sizes, common] : by_sizes) common->crossings = crossings;
+}
+
+size_t Views::at(int64_t rank) const {
+  return views_.size() == 1 ? 0 : static_cast<size_t>(mesh::stage_of(plan_.mesh, rank));
+}
+
+const plan::Plan& Views::plan(int64_t rank) const {
+  const auto& own = views_[at(rank)].plan;
+  return own ? *own : plan_;
+}
+
+plan::Plan Views::plan(const plan::Plan& other, int64_t rank) const {
+  auto own = other;
+  own.mesh = plan(rank).mesh;
+  return own;
 }
 
 namespace {
@@ -196,7 +263,8 @@ Local cut(const Common& common, const plan::Plan& plan, Whole& whole, int64_t ra
   const auto kept = kept_on_stage(plan, *common.schedule, rank);
   const auto make = [&](bool again) {
     Local local{whole.get(again), {}, {}};
-    local.stage = cut_stage(local.graph, plan, *common.schedule, rank, whole.pools());
+    local.stage =
+        cut_stage(local.graph, plan, *common.schedule, rank, whole.pools(), common.crossings.get());
     return local;
   };
   auto local = make(kept != Kept::all);
@@ -233,7 +301,8 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
   const Schedule* schedule = common.schedule ? &*common.schedule : nullptr;
   const auto sections = make_micro_sections(microbatches.micro, stage, false);
-  const Source source{common.graph, local, plan, spec, flats, rank, sections, stage, common.loss};
+  const Source source{common.graph, local,    plan,  spec,        flats,
+                      rank,         sections, stage, common.loss, common.crossings.get()};
   Draft draft;
   draft.program.rank = rank;
   draft.program.microbatches = plan.microbatches;
@@ -253,8 +322,11 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
     const auto kept_gathers = place_gathers(kept.graph, plan, flats, &*given.kept->stage);
     const auto micro = cut_microbatches(kept.graph, plan.microbatches, common.loss);
     const auto kept_sections = make_micro_sections(micro.micro, &*given.kept->stage, true);
-    const Source keeping{common.graph,        kept,       plan, spec, flats, rank, kept_sections,
-                         &*given.kept->stage, common.loss};
+    const Source keeping{common.graph,  kept,
+                         plan,          spec,
+                         flats,         rank,
+                         kept_sections, &*given.kept->stage,
+                         common.loss,   common.crossings.get()};
     make_microbatch_sections(draft, keeping, micro, gradients_of(keeping, source, gradients),
                              kept_gathers, inputs, accumulated, traces);
     draft.kept = stage->kept;
@@ -290,12 +362,18 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   return finish(std::move(draft));
 }
 
-Alike alike(const Common& common, const plan::Plan& plan) {
-  Alike result{.ranks = plan.mesh.order, .like = {}, .locals = {}};
-  if (result.ranks.empty()) {
-    result.ranks.resize(static_cast<size_t>(plan.mesh.size()));
-    std::iota(result.ranks.begin(), result.ranks.end(), 0);
+Alike alike(const Views& views) {
+  Alike result{.ranks = mesh::ranks(views.plan().mesh), .like = {}, .locals = {}};
+  if (views.plan().mesh.is_ragged()) {
+    // Each has messages of its own.
+    result.like = result.ranks;
+    for (const auto rank : result.ranks) {
+      result.locals.emplace(rank, localize(views.common(rank), views.plan(rank), rank));
+    }
+    return result;
   }
+  const auto& plan = views.plan();
+  const auto& common = views.common(result.ranks.front());
   Signatures signatures(plan, common.sharding, common.graph);
   signatures.find_places(
       [&](int64_t rank) { return shape_hash(local_graph(common, plan, rank, true).graph); });

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compile/compile.h"
+#include "compile/crossings.h"
 #include "compile/stage.h"
 #include "compile/stage_inputs.h"
 #include "shard/partition.h"
@@ -23,11 +24,34 @@ struct Common {
   // Of a pipeline.
   std::optional<Schedule> schedule;
   std::optional<StageInputs> inputs;
+  std::shared_ptr<const Crossings> crossings;  // where its stages have unequal submeshes
 };
 
-// Throws Error as compile() does. Recompute decides nothing here: plans that differ in it alone
-// have the same. Keeps a reference to `graph`.
-Common prepare(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec);
+// What ranks have in common, for each of them: the same for all, or where stages have unequal
+// submeshes for those of a stage, as if all stages had theirs (plan::of_stage). Throws Error as
+// compile() does. Recompute decides nothing here: plans that differ in it alone have the same.
+// Keeps references to `graph` and `plan`.
+class Views {
+ public:
+  Views(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec);
+  const plan::Plan& plan() const { return plan_; }  // as it was given
+  const Common& common(int64_t rank) const { return *views_[at(rank)].common; }
+  // Returns the plan as the rank sees it: on a mesh that is a rectangle.
+  const plan::Plan& plan(int64_t rank) const;
+  // The same of a plan that differs in its recompute alone.
+  plan::Plan plan(const plan::Plan& other, int64_t rank) const;
+
+ private:
+  struct View {
+    std::optional<plan::Plan> plan;  // nothing: as it was given
+    std::shared_ptr<Common> common;
+  };
+  size_t at(int64_t rank) const;
+  void see_stages(const graph::Graph& graph, const StepSpec& spec);
+
+  const plan::Plan& plan_;
+  std::vector<View> views_;  // by stage, or one
+};
 
 // A rank's graph and, with a pipeline, its stage.
 struct Local {
@@ -45,12 +69,12 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
 // The ranks of the mesh, in its order, and for each the first of those whose local graphs are
 // alike: where a rank's random block begins decides no memory. They are told apart without looking
 // at each: by their stage, by the lengths of what is cut unevenly, and by whether they are the
-// first on an axis where first ranks do more.
+// first on an axis where first ranks do more. With stages of unequal submeshes no two ranks are.
 struct Alike {
   std::vector<int64_t> ranks;
   std::vector<int64_t> like;
   std::map<int64_t, Local> locals;  // of the first ones
 };
-Alike alike(const Common& common, const plan::Plan& plan);
+Alike alike(const Views& views);
 
 }  // namespace perigee::compile

@@ -6,6 +6,7 @@
 #include "compile/repeat.h"
 #include "graph/flops.h"
 #include "graph/ops.h"
+#include "plan/pipeline.h"
 
 namespace perigee::compile {
 
@@ -40,6 +41,8 @@ std::vector<int> regions_of(const Graph& graph, const plan::Recompute& plan) {
 // before the first one and never do.
 bool is_repeated(const plan::Recompute& plan, const std::string& op) {
   if (op == "perigee::step_average" || has(plan.keep, op)) return false;
+  // What other stages send comes once.
+  if (op == plan::kCross) return false;
   // Numbers; their histories may have moved on.
   if (op == "perigee::fp8_scale" || op == "perigee::fp8_held") return false;
   return plan.only.empty() || has(plan.only, op) || graph::is_view(op) || op == "perigee::reshape";

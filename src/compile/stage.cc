@@ -35,8 +35,10 @@ int64_t stage_of(const plan::Plan& plan, int64_t rank) {
 class Cutting {
  public:
   Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank,
-          PoolsOfFrames pools)
+          PoolsOfFrames pools, const Crossings* crossings)
       : local_(local),
+        crossings_(crossings),
+        rank_(rank),
         old_(local.graph),
         axis_(plan.pipeline.axis),
         wire_(plan.pipeline.dtype),
@@ -56,6 +58,7 @@ class Cutting {
       std::iota(pools->begin(), pools->end(), 0);
     }
     stage_.index = stage_of(plan, rank);
+    if (crossings) edges_ = crossings->edges;
     stage_.parts = schedule.parts[stage_.index];
     std::sort(stage_.parts.begin(), stage_.parts.end());
     stage_.kept = kept_microbatches(order_, schedule.microbatches, kept_);
@@ -230,8 +233,62 @@ class Cutting {
   void visit(NodeId n) {
     const auto& node = old_.nodes[n];
     const int part = parts_[n];
+    if (node.op == plan::kCross) return cross(node);
     node.each_operand([&](ValueId v) { announce(v, part); });
     if (mine(part)) emit(n, part);
+  }
+
+  // Appends a node to a part of this stage; returns what it makes.
+  ValueId append(int part, Phase phase, const std::string& scope, const char* op,
+                 std::vector<std::pair<std::string, graph::Arg>> args,
+                 std::vector<graph::TensorType> results) {
+    part_.push_back(part);
+    const auto made = new_.add_node(op, std::move(args), std::move(results), scope, phase);
+    return made.empty() ? ValueId() : made[0];
+  }
+
+  // Sends this rank's boxes of what crosses, or receives them and puts them together.
+  void cross(const Node& node) {
+    const auto& crossing =
+        crossings_->list.at(static_cast<size_t>(node.get<int64_t>("crossing", 0)));
+    const auto v = std::get<ValueId>(*node.find("self")), result = node.outputs[0];
+    const auto producer = old_.values[v.index].producer;
+    if (producer < 0 || parts_[producer] != crossing.maker) {
+      fail("compile",
+           "what crosses between stages of unequal submeshes lies at both ends as it is sent, but "
+           "a value in scope '{}' between parts {} and {} is moved on its way: make the submeshes "
+           "alike, or cut elsewhere",
+           node.scope, crossing.maker, crossing.user);
+    }
+    check_direction(crossing.maker, crossing.user, node);
+    if (!mine(crossing.maker) && !mine(crossing.user)) return;
+    const int part = mine(crossing.maker) ? crossing.maker : crossing.user;
+    const auto add = [&](const char* op, std::vector<std::pair<std::string, graph::Arg>> args,
+                         std::vector<graph::TensorType> results) {
+      return append(part, node.phase, node.scope, op, std::move(args), std::move(results));
+    };
+    const bool sends = mine(crossing.maker);
+    const auto& type = old_.type(sends ? v : result);
+    auto wire = type;
+    if (wire_ && graph::is_floating(type.dtype)) wire.dtype = *wire_;
+    const bool casts = wire.dtype != type.dtype;
+    if (sends) {
+      auto value = value_in(v, part);
+      if (casts) value = add("perigee::cast", {{"self", value}}, {wire});
+      send_pieces(crossing, crossings_->mesh, rank_, value, new_, add);
+      return;
+    }
+    auto value = receive_pieces(crossing, crossings_->mesh, rank_, wire, new_, add);
+    if (casts) value = add("perigee::cast", {{"self", value}}, {type});
+    made_[result.index] = value;
+  }
+
+  static void check_direction(int maker, int part, const Node& node) {
+    if ((maker < part) == (node.phase == Phase::forward)) return;
+    fail("compile",
+         "activations go to later parts of a pipeline and gradients to earlier ones, but what {} "
+         "in scope '{}' makes goes from part {} to part {}",
+         node.op, node.scope, maker, part);
   }
 
   // Sends what this stage makes to a part of another one, once.
@@ -242,22 +299,21 @@ class Cutting {
     if (maker != part) edges_.emplace(maker, part);
     if (stages_[maker] == stages_[part]) return;
     if (!moves_.insert({v.index, part}).second) return;
-    const bool down = maker < part;
-    if (down != (old_.nodes[producer].phase == Phase::forward)) {
+    const auto& source = old_.nodes[producer];
+    if (crossings_) {
       fail("compile",
-           "activations go to later parts of a pipeline and gradients to earlier ones, but what {} "
-           "in scope '{}' makes goes from part {} to part {}",
-           old_.nodes[producer].op, old_.nodes[producer].scope, maker, part);
+           "what crosses between stages of unequal submeshes is known before they are sharded, but "
+           "what {} in scope '{}' makes goes from part {} to part {}: make the submeshes alike, or "
+           "cut elsewhere",
+           source.op, source.scope, maker, part);
     }
+    check_direction(maker, part, source);
     const auto channel =
         fmt::format("{}:{}>{}/{}>{}", axis_, stages_[maker], stages_[part], maker, part);
-    const auto phase = down ? Phase::forward : Phase::backward;
     const auto add = [&](const char* op, std::vector<std::pair<std::string, graph::Arg>> args,
                          std::vector<graph::TensorType> results) {
-      part_.push_back(mine(maker) ? maker : part);
-      const auto made =
-          new_.add_node(op, std::move(args), std::move(results), old_.nodes[producer].scope, phase);
-      return made.empty() ? ValueId() : made[0];
+      return append(mine(maker) ? maker : part, source.phase, source.scope, op, std::move(args),
+                    std::move(results));
     };
     const auto type = old_.type(v);
     auto sent = type;
@@ -365,6 +421,8 @@ class Cutting {
   }
 
   shard::LocalGraph& local_;
+  const Crossings* crossings_;
+  const int64_t rank_;
   const Graph old_;
   const std::string axis_;
   const std::optional<graph::DType> wire_;
@@ -412,8 +470,8 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 }
 
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
-                int64_t rank, PoolsOfFrames pools) {
-  return Cutting(local, plan, schedule, rank, std::move(pools)).run();
+                int64_t rank, PoolsOfFrames pools, const Crossings* crossings) {
+  return Cutting(local, plan, schedule, rank, std::move(pools), crossings).run();
 }
 
 }  // namespace perigee::compile

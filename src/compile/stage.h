@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/crossings.h"
 #include "compile/part.h"
 #include "compile/rendezvous.h"
 #include "cost/schedule.h"
@@ -61,7 +62,9 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 // between stages, in the order in which both ends come to it; inputs that no part of the stage uses
 // go, and outputs that it does not make have no value. In training, what no part uses stays on the
 // first stage. `pools`: of graphs in which the plan's recompute regions run again, and do not.
+// `crossings`: of stages of unequal submeshes; a value that crosses is then sent in boxes and put
+// together where it arrives.
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
-                int64_t rank, PoolsOfFrames pools);
+                int64_t rank, PoolsOfFrames pools, const Crossings* crossings = nullptr);
 
 }  // namespace perigee::compile

@@ -175,7 +175,10 @@ Gradients collect(const Source& source) {
     if (communication.buckets > 0 && !bucket.axes.empty()) {
       limit = std::max(limit, (kind.bytes + communication.buckets - 1) / communication.buckets);
     }
-    if (bucket.elements * static_cast<int64_t>(graph::size_of(bucket.gradient_dtype)) >= limit) {
+    // What stages of unequal submeshes add up is cut alike on all of them.
+    const bool alone = source.crossings && !bucket.stages.empty();
+    if (alone ||
+        bucket.elements * static_cast<int64_t>(graph::size_of(bucket.gradient_dtype)) >= limit) {
       kind.open = -1;
     }
   }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "compile/collective.h"
+#include "compile/layout.h"
 #include "compile/passes.h"
 #include "compile/tensor_step.h"
 
@@ -50,6 +51,28 @@ bool counts(const Source& source, const Gradients::Parameter& parameter) {
   return shared == source.stage->shared.end() || shared->second.front() == source.stage->index;
 }
 
+// Stages of unequal submeshes have no groups over the pipeline's axis: all ranks add up what one of
+// each stage has.
+bool speaks(const Source& source) {
+  if (!source.crossings) return true;
+  const auto& mesh = source.crossings->mesh;
+  return mesh::ranks_of_stage(mesh, mesh::stage_of(mesh, source.rank)).front() == source.rank;
+}
+
+std::string over_stages(const Source& source) {
+  if (!source.crossings) return source.plan.pipeline.axis;
+  std::string axes;
+  for (const auto& axis : source.plan.mesh.axes) axes += (axes.empty() ? "" : ",") + axis.name;
+  return axes;
+}
+
+// Appends what sets a scalar to zero.
+void clear(Draft& draft, ValueId v, std::vector<DraftInstruction>& out) {
+  const ValueId zero = draft.add(draft.value(v).type, "no " + draft.value(v).name);
+  out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {zero}));
+  out.push_back(in_place("perigee::copy_", {{"self", v}, {"source", zero}}, {v}));
+}
+
 // Appends the sum of squares of all gradients, units first, else in the order of the graph's
 // inputs; gradients that are sharded add up over the axes they are sharded on.
 ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradients,
@@ -79,11 +102,11 @@ ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradie
     }
   }
   if (!source.plan.pipeline.cuts()) return total;
-  if (!total.defined()) {
+  if (!total.defined() || !speaks(source)) {
     total = draft.add(kScalar, "squared_norm");
     out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {total}));
   }
-  out.push_back(all_reduce(draft, total, source.plan.pipeline.axis, "sum"));
+  out.push_back(all_reduce(draft, total, over_stages(source), "sum"));
   return total;
 }
 
@@ -101,11 +124,76 @@ void share_loss(Draft& draft, const Source& source, std::vector<DraftInstruction
     loss = binding.value =
         draft.add(source.whole.type(whole->value), "loss", {Home::Kind::persistent});
     draft.bind(std::move(binding));
-    const ValueId zero = draft.add(source.whole.type(whole->value), "no loss");
-    out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {zero}));
-    out.push_back(in_place("perigee::copy_", {{"self", loss}, {"source", zero}}, {loss}));
+    clear(draft, loss, out);
+  } else if (!speaks(source)) {
+    clear(draft, loss, out);
   }
-  out.push_back(all_reduce(draft, loss, source.plan.pipeline.axis, "sum"));
+  out.push_back(all_reduce(draft, loss, over_stages(source), "sum"));
+}
+
+// Adds up what stages of unequal submeshes make of a gradient that lies alone in its bucket: one
+// rank of each stage brings a box of it. A rank that has a box takes part with the whole.
+void add_share(Draft& draft, const Source& source, const Gradients& gradients, const Bucket& bucket,
+               std::vector<DraftInstruction>& out) {
+  const auto& parameter = gradients.parameters[bucket.parameters.front()];
+  const auto& input = source.local.graph.inputs[parameter.input];
+  const auto& placements = source.local.inputs[parameter.input];
+  const TensorType whole{bucket.gradient_dtype,
+                         source.whole.type(source.whole.find_input(input.name)->value).shape};
+  const auto box_of = [&](int64_t rank) {
+    return mesh::local_ranges(whole.shape, placements, source.plan.mesh, rank);
+  };
+  const auto own = box_of(source.rank);
+  const auto& mesh = source.crossings->mesh;
+  const auto peers = mesh::ranks_of_stage(mesh, mesh::stage_of(mesh, source.rank));
+  const auto first =
+      *std::find_if(peers.begin(), peers.end(), [&](int64_t rank) { return box_of(rank) == own; });
+  ValueId sum = bucket.gradients, box = bucket.gradients;
+  if (bucket.elements != whole.numel()) {
+    sum = draft.add(whole, "sum of " + input.name);
+    out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {sum}));
+    const auto strides = contiguous_strides(whole.shape);
+    int64_t offset = 0;
+    for (size_t d = 0; d < own.size(); ++d) offset += own[d].begin * strides[d];
+    box = draft.add_view(sum, offset * static_cast<int64_t>(graph::size_of(whole.dtype)),
+                         {whole.dtype, source.local.graph.type(input.value).shape}, strides,
+                         "box of " + input.name);
+    if (first == source.rank) {
+      out.push_back(
+          in_place("perigee::copy_", {{"self", box}, {"source", parameter.value}}, {box}));
+    }
+  } else if (first != source.rank) {
+    const ValueId zero = draft.add(kScalar, "nothing");
+    out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {zero}));
+    out.push_back(in_place("perigee::scale_", {{"self", sum}, {"scale", zero}}, {sum}));
+  }
+  out.push_back(all_reduce(draft, sum, bucket.stages, "sum"));
+  if (sum == bucket.gradients) return;
+  out.push_back(
+      in_place("perigee::copy_", {{"self", parameter.value}, {"source", box}}, {parameter.value}));
+}
+
+// Adds up the gradients of parameters that several stages have.
+void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
+                std::vector<DraftInstruction>& out) {
+  std::vector<const Bucket*> shared;
+  for (const auto& bucket : gradients.buckets) {
+    if (!bucket.stages.empty()) shared.push_back(&bucket);
+  }
+  if (!source.crossings) {
+    for (const auto* bucket : shared) {
+      out.push_back(all_reduce(draft, bucket->gradients, bucket->stages, "sum"));
+    }
+    return;
+  }
+  // Stages have them ready in orders of their own.
+  const auto name = [&](const Bucket* bucket) {
+    const auto& parameter = gradients.parameters[bucket->parameters.front()];
+    return source.local.graph.inputs[parameter.input].name;
+  };
+  std::stable_sort(shared.begin(), shared.end(),
+                   [&](const Bucket* a, const Bucket* b) { return name(a) < name(b); });
+  for (const auto* bucket : shared) add_share(draft, source, gradients, *bucket, out);
 }
 
 // A step that does not wait for all gradients cannot depend on all of them.
@@ -230,12 +318,7 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
   }
   if (source.plan.pipeline.cuts()) share_loss(draft, source, out);
   average_loss(draft, source, out);
-  if (source.stage) {
-    for (const auto& bucket : gradients.buckets) {
-      if (bucket.stages.empty()) continue;
-      out.push_back(all_reduce(draft, bucket.gradients, bucket.stages, "sum"));
-    }
-  }
+  if (source.stage) add_shares(draft, source, gradients, out);
   if (!trains) {
     if (!out.empty()) draft.sections.push_back(std::move(section));
     return;

@@ -15,25 +15,53 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-// Axes of size 1 are kept. `order` lists the ranks to use, as many as the sizes multiply to; empty
-// is 0, 1, 2, ...
+// Axes of size 1 are kept. `order` lists the ranks to use, as many as there are; empty is 0, 1, 2,
+// ...
 struct Mesh {
   std::vector<Axis> axes;
   std::vector<int64_t> order;
+  // Submeshes of unequal sizes: for each position of the last axis (a pipeline's stages) the sizes
+  // that the axes before it have there; an axis then says the largest of its sizes. Ranks stand
+  // submesh after submesh. Empty: the mesh is a rectangle.
+  std::vector<std::vector<int64_t>> stages;
 
+  bool is_ragged() const { return !stages.empty(); }
   int64_t size() const;
   // Returns the axis's position, or -1.
   int find(std::string_view axis) const;
-  // Returns the axis's size; 1 for an axis that the mesh lacks.
+  // Returns the axis's size, of a ragged mesh the largest; 1 for an axis that the mesh lacks.
   int64_t size_of(std::string_view axis) const;
   bool operator==(const Mesh&) const = default;
 };
 
 // Throws Error when an axis has no proper name (letters, digits, _), a name twice or a size below
-// 1, when there are more than 2^20 ranks, or when `order` is not as many different ranks >= 0.
+// 1, when there are more than 2^20 ranks, when `order` is not as many different ranks >= 0, or when
+// submeshes are not one for each position of the last axis, not those of `axes`, or all alike.
 void verify(const Mesh& mesh);
 
-// Parses "tensor=2,pipe=2,data=2". Throws Error; the result is verified.
+// Returns the mesh of these submeshes, each a list of axes, behind each other on the axis `outer`.
+// Axes stand in the order in which submeshes first name them; what one leaves out has one rank
+// there. A rectangle where they are alike. Throws Error; the result is verified.
+Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer);
+
+// Returns all ranks in mesh order.
+std::vector<int64_t> ranks(const Mesh& mesh);
+
+// Returns the rank's position on the last axis.
+int64_t stage_of(const Mesh& mesh, int64_t rank);
+
+// Returns the ranks at a position of the last axis, in mesh order.
+std::vector<int64_t> ranks_of_stage(const Mesh& mesh, int64_t stage);
+
+// Returns the rectangle that a stage's ranks see: all stages as if they were this one, whose ranks
+// are where they are; those of the others are numbers that no rank has. A rectangle is returned as
+// it is.
+Mesh of_stage(const Mesh& mesh, int64_t stage);
+// The same of the rank's own stage.
+Mesh of_rank(const Mesh& mesh, int64_t rank);
+
+// Parses "tensor=2,pipe=2,data=2", or submeshes on the axis `pipe`: "data=2|tensor=2". Throws
+// Error; the result is verified.
 Mesh parse_axes(std::string_view text);
 
 // Parses "0,4,1,5", the ranks of Mesh::order.
@@ -43,8 +71,9 @@ std::vector<int64_t> parse_order(std::string_view text);
 std::vector<int64_t> coordinates(const Mesh& mesh, int64_t rank);
 
 // Returns the groups over one or several axes (any order of names): every group lists its ranks in
-// mesh order, groups stand with the remaining axes varying, first fastest. Throws Error for an axis
-// that the mesh lacks.
+// mesh order, groups stand with the remaining axes varying, first fastest. Of a ragged mesh those
+// over axes before the last one, within each submesh, or the one of all axes. Throws Error for an
+// axis that the mesh lacks, and for others of a ragged mesh.
 std::vector<std::vector<int64_t>> groups(const Mesh& mesh, std::span<const std::string> axes);
 
 // Returns the one group over `axes` that holds the rank. Throws Error when the mesh does not use

@@ -114,6 +114,7 @@ void check(const std::vector<int64_t>& shape, const Placements& placements, cons
 
 std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placements& placements,
                                 const Mesh& mesh, int64_t rank) {
+  if (mesh.is_ragged()) return local_ranges(shape, placements, of_rank(mesh, rank), rank);
   check(shape, placements, mesh);
   std::vector<Range> ranges(shape.size());
   for (size_t d = 0; d < shape.size(); ++d) ranges[d] = {0, shape[d]};
@@ -146,6 +147,7 @@ std::vector<Range> zigzag_pieces(int64_t size, int64_t ranks, Range range) {
 
 std::vector<Range> local_pieces(const std::vector<int64_t>& shape, const Placements& placements,
                                 const Mesh& mesh, int64_t rank, int dim) {
+  if (mesh.is_ragged()) return local_pieces(shape, placements, of_rank(mesh, rank), rank, dim);
   auto plain = placements;
   int64_t ranks = 0;
   for (size_t a = 0; a < plain.size(); ++a) {
@@ -160,6 +162,10 @@ std::vector<Range> local_pieces(const std::vector<int64_t>& shape, const Placeme
 
 bool runs_divide(const std::vector<int64_t>& shape, const Placements& placements,
                  const Mesh& mesh) {
+  for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
+    if (!runs_divide(shape, placements, of_stage(mesh, stage))) return false;
+  }
+  if (mesh.is_ragged()) return true;
   for (const auto& cut : placements) {
     if (!cut.is_shard() || (cut.run == 0 && !cut.zigzag)) continue;
     int64_t between = 1, within = 1, zigzags = 0;
@@ -180,6 +186,7 @@ bool runs_divide(const std::vector<int64_t>& shape, const Placements& placements
 
 std::vector<int64_t> local_shape(const std::vector<int64_t>& shape, const Placements& placements,
                                  const Mesh& mesh, int64_t rank) {
+  if (mesh.is_ragged()) return local_shape(shape, placements, of_rank(mesh, rank), rank);
   check(shape, placements, mesh);
   auto local = shape;
   const auto position = coordinates(mesh, rank);

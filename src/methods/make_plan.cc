@@ -1,5 +1,6 @@
 // From a strategy to the plan: methods in order, then what the request fixes.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -8,6 +9,7 @@
 #include "methods/method.h"
 #include "methods/order.h"
 #include "methods/placed.h"
+#include "plan/pipeline.h"
 #include "plan/plan.h"
 
 namespace perigee::methods {
@@ -41,10 +43,18 @@ void say_idle_axes(plan::Plan& plan) {
 }
 
 // The ranks that a step's samples are over.
-int64_t data_ranks(const plan::Plan& plan) {
-  int64_t ranks = copies_of(plan);
-  for (const auto& axis : mesh::split_axes(plan.batch_axes)) ranks *= plan.mesh.size_of(axis);
-  return ranks;
+int64_t data_ranks(const plan::Plan& plan) { return copies_of(plan) * plan::batch_ranks(plan); }
+
+std::string batch_sentence(const plan::Plan& plan, int64_t global) {
+  const auto data = data_ranks(plan);
+  const auto start = fmt::format("a step of {} samples runs as {} microbatch{} of", global,
+                                 plan.microbatches, plan.microbatches == 1 ? "" : "es");
+  if (plan.mesh.is_ragged()) {
+    return fmt::format("{} {}, which each stage splits over its ranks of {}", start,
+                       global / plan.microbatches, plan.batch_axes);
+  }
+  return fmt::format("{} {} on each of {} data rank{}", start, global / plan.microbatches / data,
+                     data, data == 1 ? "" : "s");
 }
 
 int64_t step_samples(const plan::Plan& plan, const Request& request) {
@@ -67,10 +77,17 @@ plan::Plan apply_methods(const Strategy& strategy, const std::vector<Use>& uses,
   if (count == 0 || uses.front().method->name() != "parallel_mode") {
     parallel_mode()->apply(plan, {}, request);
   }
+  std::optional<mesh::Mesh> ragged;
   for (size_t i = 0; i < count; ++i) {
     const auto& [method, config] = uses[i];
     at_place(config.place, [&] { method->apply(plan, config, request); });
+    if (!plan.mesh.is_ragged()) continue;
+    // The others see all submeshes as if they had the largest sizes.
+    ragged = plan.mesh;
+    plan.mesh.stages.clear();
+    plan.mesh.order.clear();
   }
+  if (ragged) plan.mesh = std::move(*ragged);
   say_idle_axes(plan);
   return plan;
 }
@@ -118,13 +135,7 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
                   fit_batch(made, request);
                   plan = std::move(made);
                 });
-  const auto data = data_ranks(plan);
-  const auto global = step_samples(plan, request);
-  plan.decisions.push_back(
-      {"batch",
-       fmt::format("a step of {} samples runs as {} microbatch{} of {} on each of {} data rank{}",
-                   global, plan.microbatches, plan.microbatches == 1 ? "" : "es",
-                   global / plan.microbatches / data, data, data == 1 ? "" : "s")});
+  plan.decisions.push_back({"batch", batch_sentence(plan, step_samples(plan, request))});
   return plan;
 }
 

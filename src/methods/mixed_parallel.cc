@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "methods/method.h"
+#include "plan/pipeline.h"
 
 namespace perigee::methods {
 
@@ -107,8 +108,7 @@ class DeepSpeed {
   }
 
   void batch() {
-    int64_t data = 1;
-    for (const auto& axis : mesh::split_axes(plan_.batch_axes)) data *= plan_.mesh.size_of(axis);
+    const auto data = plan::batch_ranks(plan_);
     if (config_.contains("train_batch_size") &&
         count("train_batch_size") != request_.global_batch) {
       fail("ds_3d_parallel",

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "mesh/report.h"
 #include "methods/method.h"
 #include "methods/texts.h"
 
@@ -36,11 +37,16 @@ class ParallelMode : public Method {
   std::string_view doc() const override {
     return "The device mesh: a list of {axis, size}, the first varies fastest over ranks. Without "
            "axes all ranks "
-           "are on `data`. The data axis adjusts to a world that was given.";
+           "are on `data`. The data axis adjusts to a world that was given. Or submeshes, one for "
+           "each stage of a pipeline, where stages have different numbers or axes of ranks.";
   }
   std::string_view items() const override { return "{axis, size}, ..."; }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
+        {"submeshes", "list",
+         "instead of axes: the axes of each stage of the pipeline (axis `pipe`), as in "
+         "`{{{\"data\", "
+         "2}}, {{\"tensor\", 1}}}`; an axis that a stage leaves out has one rank there"},
         {"order", "list", "the ranks to use, in mesh order; default 0, 1, 2, ..."},
         {"exact", "boolean",
          "whether another number of ranks than the sizes multiply to is an error, and not made up "
@@ -61,7 +67,11 @@ class ParallelMode : public Method {
   void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
     mesh::Mesh mesh;
     for (const auto& item : config.items) mesh.axes.push_back(read_axis(item));
-    if (mesh.axes.empty()) mesh.axes.push_back({"data", request.world});
+    if (config.fields.contains("submeshes")) {
+      mesh = read_submeshes(config);
+    } else if (mesh.axes.empty()) {
+      mesh.axes.push_back({"data", request.world});
+    }
     if (config.fields.contains("order")) {
       for (const auto& rank : config.fields["order"]) {
         if (!rank.is_number_integer()) {
@@ -88,8 +98,12 @@ class ParallelMode : public Method {
     }
     if (device_mesh) drop_single(mesh);
     plan.mesh = std::move(mesh);
-    for (const auto& axis : plan.mesh.axes)
-      plan.decisions.push_back({"parallel_mode", sentence(axis)});
+    for (int64_t stage = 0; stage < std::ssize(plan.mesh.stages); ++stage) {
+      plan.decisions.push_back({"parallel_mode", sentence(plan.mesh, stage)});
+    }
+    for (const auto& axis : plan.mesh.axes) {
+      if (!plan.mesh.is_ragged()) plan.decisions.push_back({"parallel_mode", sentence(axis)});
+    }
     if (device_mesh) plan.decisions.push_back({"parallel_mode", dims(plan.mesh)});
     if (!config.fields.contains("forbid")) return;
     plan.forbidden = texts(config.fields["forbid"], name(), "forbid");
@@ -104,17 +118,46 @@ class ParallelMode : public Method {
   }
 
  private:
+  static mesh::Mesh read_submeshes(const Config& config) {
+    for (const char* other : {"instances", "device_mesh"}) {
+      if (!config.fields.value(other, false)) continue;
+      fail("parallel_mode", "submeshes stand on the axis pipe alone: leave {} out", other);
+    }
+    if (!config.items.empty()) {
+      fail("parallel_mode", "the mesh has axes, or submeshes with axes of their own, but got both");
+    }
+    std::vector<std::vector<mesh::Axis>> submeshes;
+    for (const auto& item : config.fields["submeshes"]) {
+      if (!item.is_array() && !item.empty()) {
+        fail("parallel_mode", "a submesh is a list of {{name, size}}, but got {}", item.dump());
+      }
+      auto& axes = submeshes.emplace_back();
+      for (const auto& axis : item) axes.push_back(read_axis(axis));
+    }
+    if (submeshes.empty()) fail("parallel_mode", "submeshes has one for each stage, but is empty");
+    return mesh::join(submeshes, "pipe");
+  }
+
+  static std::string sentence(const mesh::Mesh& mesh, int64_t stage) {
+    const auto ranks = mesh::ranks_of_stage(mesh, stage);
+    return fmt::format("stage {} has {} rank{} ({}){}", stage, ranks.size(),
+                       ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "),
+                       ranks.size() == 1 ? "" : " as " + mesh::sizes_of_stage(mesh, stage));
+  }
+
   static void adjust(mesh::Mesh& mesh, int64_t world, const std::string& axis, bool exact) {
     const auto product = mesh.size();
     if (product == world) return;
     const int rest = mesh.find(axis);
     const auto why = [&]() -> std::string {
+      if (mesh.is_ragged()) return "submeshes are as they are given";
       if (!mesh.order.empty()) return "order fixes the ranks";
       if (exact) return "the sizes are given";
       if (rest < 0) return fmt::format("there is no {} axis to adjust", axis);
       return fmt::format("the other axes multiply to {}", product / mesh.axes[rest].size);
     };
-    if (!mesh.order.empty() || exact || rest < 0 || (world * mesh.axes[rest].size) % product != 0) {
+    if (mesh.is_ragged() || !mesh.order.empty() || exact || rest < 0 ||
+        (world * mesh.axes[rest].size) % product != 0) {
       fail("parallel_mode",
            "axes must multiply to the {} ranks of this run, but they multiply to {} and {}: change "
            "a size, or run {} ranks (--nproc, cluster.ranks)",

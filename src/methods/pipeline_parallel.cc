@@ -11,6 +11,7 @@
 #include "methods/method.h"
 #include "methods/names.h"
 #include "methods/texts.h"
+#include "plan/pipeline.h"
 
 namespace perigee::methods {
 namespace {
@@ -370,8 +371,7 @@ class PipelineParallel : public Method {
 
   // As many as stages, where nothing else says how many and the batch divides.
   static void default_microbatches(plan::Plan& plan, const Request& request, int64_t stages) {
-    int64_t data = 1;
-    for (const auto& axis : mesh::split_axes(plan.batch_axes)) data *= plan.mesh.size_of(axis);
+    const auto data = plan::batch_ranks(plan);
     if (request.round || request.global_batch % (stages * data) == 0) plan.microbatches = stages;
   }
 };

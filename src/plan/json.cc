@@ -121,6 +121,13 @@ std::string print(const Plan& plan) {
     document["rewrites"].push_back(std::move(item));
   }
   // Where they say nothing new they are left out: a plan without them prints, and hashes, as ever.
+  for (const auto& sizes : plan.mesh.stages) {
+    json submesh = json::object();
+    for (size_t a = 0; a < sizes.size(); ++a) {
+      if (sizes[a] != 1) submesh[plan.mesh.axes[a].name] = sizes[a];
+    }
+    document["mesh"]["submeshes"].push_back(std::move(submesh));
+  }
   if (!plan.units.empty()) document["units"] = units;
   if (const auto& p = plan.pipeline; p.cuts()) {
     document["pipeline"] = {

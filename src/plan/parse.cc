@@ -213,7 +213,7 @@ Communication parse_communication(const Field& field) {
 }
 
 mesh::Mesh parse_mesh(const Field& field) {
-  field.allow({"axes", "order"});
+  field.allow({"axes", "order", "submeshes"});
   mesh::Mesh mesh;
   for (const auto& axis : field.at("axes").items()) {
     axis.allow({"name", "size"});
@@ -221,6 +221,17 @@ mesh::Mesh parse_mesh(const Field& field) {
     if (mesh.axes.back().size < 1) axis.at("size").fail_rule("is at least 1");
   }
   for (const auto& rank : field.at("order").items()) mesh.order.push_back(rank.integer());
+  if (!field.has("submeshes")) return mesh;
+  for (const auto& submesh : field.at("submeshes").items()) {
+    auto& sizes = mesh.stages.emplace_back(std::max<size_t>(1, mesh.axes.size()) - 1, 1);
+    for (const auto& [name, size] : submesh.members()) {
+      const int axis = mesh.find(name);
+      if (axis < 0 || axis >= std::ssize(sizes)) {
+        submesh.fail_rule("has sizes of axes before the last one");
+      }
+      sizes[static_cast<size_t>(axis)] = size.integer();
+    }
+  }
   return mesh;
 }
 

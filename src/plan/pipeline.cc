@@ -39,7 +39,12 @@ class Parts {
   std::vector<int> run() {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& node = graph_.nodes[n];
-      if (of_every_part(node)) continue;
+      const bool every = of_every_part(node);
+      if (node.op == kCross) {
+        parts_[n] = static_cast<int>(node.get<int64_t>("to_part", 0));
+        continue;
+      }
+      if (every) continue;
       parts_[n] = node.phase == Phase::forward ? forward(node) : backward(node);
     }
     if (next_ < pipeline_.starts.size()) {
@@ -83,6 +88,7 @@ class Parts {
       }
       // An op of every part is one where it is used: that of its results.
       int here = parts_[n];
+      if (node.op == kCross) here = static_cast<int>(node.get<int64_t>("from_part", 0));
       for (auto v : node.outputs) {
         if (v.defined() && parts_[n] == kEveryPart) here = std::max(here, last[v.index]);
       }

@@ -321,6 +321,7 @@ std::vector<std::string> forbiddable() {
 
 void verify(const Plan& plan, const graph::Graph& graph) {
   mesh::verify(plan.mesh);
+  verify_submeshes(plan);
   if (plan.microbatches < 1)
     fail("plan", "microbatches are at least 1, but got {}", plan.microbatches);
   for (const auto& axis : mesh::split_axes(plan.batch_axes)) {

@@ -88,9 +88,10 @@ bool stores_parts(const Plan& plan, const Unit& unit) {
 
 std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t rank) {
   std::vector<Flat> result;
+  const auto mesh = mesh::of_rank(plan.mesh, rank);
   for (const auto& unit : plan.units) {
     int64_t parts = 1;
-    for (const auto& axis : mesh::split_axes(unit.axes)) parts *= plan.mesh.size_of(axis);
+    for (const auto& axis : mesh::split_axes(unit.axes)) parts *= mesh.size_of(axis);
     if (parts == 1) continue;
     const size_t first = result.size();
     for (const auto& name : unit.parameters) {
@@ -98,10 +99,9 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
       if (!input) continue;
       const auto& type = graph.type(input->value);
       const auto placed = plan.placements.find(name);
-      const auto placements = placed == plan.placements.end()
-                                  ? mesh::Placements(plan.mesh.axes.size())
-                                  : placed->second;
-      const auto shard_axes = sharded_on(plan.mesh, placements);
+      const auto placements =
+          placed == plan.placements.end() ? mesh::Placements(mesh.axes.size()) : placed->second;
+      const auto shard_axes = sharded_on(mesh, placements);
       size_t f = first;
       while (f < result.size() &&
              (result[f].dtype != type.dtype || result[f].shard_axes != shard_axes)) {
@@ -123,8 +123,8 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
       auto& flat = result[f];
       Flat::Member member;
       member.name = name;
-      member.shape = mesh::local_shape(type.shape, placements, plan.mesh, rank);
-      member.ranges = mesh::local_ranges(type.shape, placements, plan.mesh, rank);
+      member.shape = mesh::local_shape(type.shape, placements, mesh, rank);
+      member.ranges = mesh::local_ranges(type.shape, placements, mesh, rank);
       member.offset = flat.elements;
       member.elements = count(member.shape);
       flat.elements += member.elements;
@@ -133,7 +133,7 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
     for (size_t f = first; f < result.size(); ++f) {
       auto& flat = result[f];
       flat.part = (flat.elements + parts - 1) / parts;
-      flat.begin = index_in_group(plan.mesh, unit.axes, rank) * flat.part;
+      flat.begin = index_in_group(mesh, unit.axes, rank) * flat.part;
     }
   }
   return result;

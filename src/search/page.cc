@@ -10,6 +10,7 @@
 
 #include "compile/collective.h"
 #include "cost/schedule.h"
+#include "mesh/report.h"
 #include "plan/pipeline.h"
 #include "search/html.h"
 #include "search/memory_kinds.h"
@@ -100,6 +101,7 @@ class Page {
         {"axis", "ranks", "neighbours are", "a group spans"}, {false, true, false, false}, {}};
     const auto& cluster = c_.costs.cluster();
     const auto first = c_.plan.mesh.order.empty() ? 0 : c_.plan.mesh.order.front();
+    if (c_.plan.mesh.is_ragged()) return submeshes();
     int64_t apart = 1;
     for (const auto& axis : c_.plan.mesh.axes) {
       const std::vector<std::string> names{axis.name};
@@ -110,6 +112,19 @@ class Page {
       apart *= axis.size;
     }
     return section("Mesh", html::to_html(table));
+  }
+
+  std::string submeshes() const {
+    const auto& mesh = c_.plan.mesh;
+    Table table{{"stage", "axes", "ranks", "they span"}, {true, false, false, false}, {}};
+    for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
+      const auto ranks = mesh::ranks_of_stage(mesh, stage);
+      const int level = cost::level_of(c_.costs.cluster(), ranks);
+      table.rows.push_back({std::to_string(stage), mesh::sizes_of_stage(mesh, stage),
+                            fmt::format("{}", fmt::join(ranks, ", ")),
+                            level < 0 ? "one rank" : c_.costs.cluster().links[level].level});
+    }
+    return section("Submeshes", html::to_html(table));
   }
 
   int64_t stage_of(int64_t rank) const {

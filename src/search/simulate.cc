@@ -335,7 +335,8 @@ class Engine {
 
 Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, OpCosts& costs,
                     const SimulateOptions& options) {
-  const auto classes = std::ssize(programs.ranks) > options.most_ranks
+  // Ranks of unequal submeshes have messages of their own.
+  const auto classes = std::ssize(programs.ranks) > options.most_ranks && !mesh.is_ragged()
                            ? stages_of(programs, mesh, options.stage_axis, costs.cluster())
                            : classes_of(programs, mesh, costs.cluster());
   std::vector<Actor> actors;

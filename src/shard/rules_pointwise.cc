@@ -114,6 +114,16 @@ void add_pointwise_rules(Rules& rules) {
         "aten::log_sigmoid_forward", "perigee::swiglu", "perigee::swiglu_backward"}) {
     rules.add(op, {pointwise_pattern});
   }
+  // In one piece on either side: what is sent are boxes.
+  rules.add("perigee::cross", {[](const Call& call) {
+              auto pattern = whole_pattern(call);
+              for (int d = 0; d < call.rank(0); ++d) {
+                const int dim = pattern.add();
+                pattern.dims[dim].one_piece = true;
+                pattern.operands[0][d] = pattern.results[0][d] = dim;
+              }
+              return std::optional(pattern);
+            }});
   for (const char* op : {"perigee::fp8", "perigee::fp8_cast"}) {
     rules.add(op, {[](const Call& call) {
                 auto pattern = whole_pattern(call);

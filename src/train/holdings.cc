@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
 #include "compile/fp8.h"
@@ -16,13 +15,6 @@ namespace {
 
 using Kind = compile::Binding::Kind;
 using graph::Input;
-
-std::vector<int64_t> ranks_of(const mesh::Mesh& mesh) {
-  if (!mesh.order.empty()) return mesh.order;
-  std::vector<int64_t> ranks(static_cast<size_t>(mesh.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 bool is_trained(const graph::Graph& graph, const compile::StepSpec& spec, const std::string& name) {
   const auto* gradient = graph.find_output(graph::Output::Kind::gradient, name);
@@ -46,7 +38,7 @@ void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile
                 const compile::StageInputs& stages, std::vector<Holding>& all) {
   std::map<std::string, size_t> known;
   const compile::TensorStates by_tensor(graph, spec);
-  for (auto rank : ranks_of(plan.mesh)) {
+  for (auto rank : mesh::ranks(plan.mesh)) {
     const auto held = stages.own(graph, rank);
     for (const auto& flat : plan::flats(plan, held, rank)) {
       for (const auto& member : flat.members) {
@@ -127,7 +119,7 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
                                   int64_t step) {
   const compile::StageInputs stages(graph, plan);
   std::set<std::string> in_parts, states_in_parts;  // by parameter
-  for (auto rank : ranks_of(plan.mesh)) {
+  for (auto rank : mesh::ranks(plan.mesh)) {
     const auto held = stages.own(graph, rank);
     for (const auto& flat : plan::flats(plan, held, rank)) {
       for (const auto& member : flat.members) {
@@ -157,7 +149,8 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     const auto add = [&](const TensorPart& part, const mesh::Placements& placed) {
       for (auto& holding : holdings_of(part, placed, plan.mesh)) {
         std::erase_if(holding.ranks, [&](int64_t rank) { return !stages.has(input.name, rank); });
-        all.push_back(std::move(holding));
+        // Stages of unequal submeshes would cut it into other boxes.
+        if (!holding.ranks.empty()) all.push_back(std::move(holding));
       }
     };
     if (is_trained(graph, spec, input.name)) {

@@ -390,16 +390,20 @@ at::Tensor RankTrainer::joined_parts(const std::string& name) {
 at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
   const auto& plan = blueprint_.plan;
   if (!plan.pipeline.cuts()) return full_of_stage(kind, name);
-  // From the first stage that has it to the others.
-  const std::vector<std::string> axis = {plan.pipeline.axis};
-  const auto ranks = mesh::group_of(plan.mesh, axis, communicator_.rank());
+  // From the first stage that has it to the others: stages of unequal submeshes from its first rank
+  // to all.
+  std::string axes = plan.pipeline.axis;
+  if (plan.mesh.is_ragged()) {
+    for (size_t a = plan.mesh.axes.size() - 1; a-- > 0;) axes = plan.mesh.axes[a].name + "," + axes;
+  }
+  const auto ranks = mesh::group_of(plan.mesh, mesh::split_axes(axes), communicator_.rank());
   const auto root = std::find_if(ranks.begin(), ranks.end(),
                                  [&](int64_t rank) { return stages_.has(name, rank); });
   at::Tensor whole;
   if (stages_.has(name, communicator_.rank())) whole = full_of_stage(kind, name);
   const auto& type = blueprint_.training.type(blueprint_.training.find_input(name)->value);
   if (!whole.defined()) whole = at::empty(type.shape, exec::scalar_type(type.dtype));
-  communicator_.group(plan.pipeline.axis, ranks)
+  communicator_.group(axes, ranks)
       ->run({.kind = exec::Collective::Kind::broadcast,
              .input = *root == communicator_.rank() ? whole : at::Tensor(),
              .output = whole,
@@ -417,7 +421,7 @@ at::Tensor RankTrainer::full_of_stage(Kind kind, const std::string& name) {
   };
   if (placed == blueprint_.plan.placements.end()) return copy(part);
   // Each axis in turn, the innermost (first) first, as mesh::local_ranges cuts.
-  const auto& mesh = blueprint_.plan.mesh;
+  const auto mesh = mesh::of_rank(blueprint_.plan.mesh, communicator_.rank());
   auto placements = placed->second;
   for (size_t a = 0; a < placements.size(); ++a) {
     if (!placements[a].is_shard() || mesh.axes[a].size == 1) continue;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "plan/pipeline.h"
 #include "plan/plan.h"
 #include "train/data.h"
 
@@ -46,9 +47,8 @@ class Slices : public DataSource {
 }  // namespace
 
 Cut cut_of(const plan::Plan& plan) {
-  Cut cut{.microbatches = plan.microbatches, .ranks = plan::copies_of(plan)};
-  for (const auto& axis : mesh::split_axes(plan.batch_axes)) cut.ranks *= plan.mesh.size_of(axis);
-  return cut;
+  return {.microbatches = plan.microbatches,
+          .ranks = plan::copies_of(plan) * plan::batch_ranks(plan)};
 }
 
 std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>& files,

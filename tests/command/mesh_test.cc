@@ -35,6 +35,14 @@ TEST_CASE("the first axis of a mesh varies fastest") {
   CHECK(groups["pipe"] == json::parse("[[0,2,4],[1,3,5]]"));
 }
 
+TEST_CASE("submeshes of unequal sizes have groups of their own") {
+  const auto groups = groups_of("data=2|tensor=2,data=1");
+  CHECK(groups["data"] == json::parse("[[0,1],[2],[3]]"));
+  CHECK(groups["tensor"] == json::parse("[[0],[1],[2,3]]"));
+  CHECK_FALSE(groups.contains("pipe"));
+  CHECK_THAT(refusal("data=2|tensor=1 --group pipe"), Contains("groups within each"));
+}
+
 TEST_CASE("groups over several axes keep the name as typed and list ranks in mesh order") {
   const auto groups =
       groups_of("data=2,context=2,tensor=2 --group tensor,data --group data,tensor");

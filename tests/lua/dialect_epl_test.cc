@@ -112,11 +112,20 @@ TEST_CASE("EPL's scopes make stages and splits") {
   CHECK_THAT(
       with("['auto.auto_parallel'] = true", "epl.replicate { device_count = 1, name = 'a' }").error,
       Catch::Contains("auto.auto_parallel finds the stages, but there is replicate \"a\""));
-  CHECK_THAT(with("",
-                  "epl.replicate { device_count = 1, 'a' } epl.replicate { device_count = 2, "
-                  "'b' }")
+  // Taskgraphs of several sizes are stages of submeshes.
+  const auto sizes = with("['pipeline.num_micro_batch'] = 2",
+                          "epl.replicate { device_count = 2, 'embed', 'blocks.0' }\n"
+                          "epl.replicate { device_count = 1, 'blocks.1' }\n"
+                          "epl.split { device_count = 3, 'head' }");
+  CHECK(sizes.error == "");
+  CHECK(sizes.plan["mesh"]["submeshes"] == json::parse(R"([{"data": 2}, {}, {"tensor": 3}])"));
+  CHECK(sizes.plan["pipeline"]["starts"] == json{"blocks.1", "head"});
+  CHECK(sizes.plan["placements"]["head.weight"] == "R,S0,R");
+  CHECK_THAT(with("['cluster.colocate_split_and_replicate'] = true",
+                  "epl.replicate { device_count = 1, 'blocks.*' }\n"
+                  "epl.split { device_count = 2, 'head' }")
                  .error,
-             Catch::Contains("taskgraphs of several sizes are not available yet"));
+             Catch::Contains("has taskgraphs share their devices, but replicate number 1 has 1"));
   const auto in_job = run_job(
       "[epl.pipeline]\nnum_micro_batch = 4\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"
       "device_count = 2\nmatch = [\"embed\"]\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"

@@ -1,6 +1,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "plan/pipeline.h"
 #include "shard/rule.h"
 #include "tests/parity/support.h"
 #include "tests/parity/support_case.h"
@@ -55,6 +56,8 @@ TEST_CASE("every built-in rule has a case") {
   }
   std::string missing;
   for (const auto& [op, rule] : shard::Rules::built_in().all()) {
+    // No program has it: submeshes_test.cc.
+    if (op == plan::kCross) continue;
     if (!covered.contains(op)) missing += op + " ";
   }
   CHECK(missing == "");

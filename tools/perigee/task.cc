@@ -48,7 +48,8 @@ int64_t ranks_of(lua::StrategyScript& script) {
   const auto parsed = script.resolve({}, {});
   if (parsed.plan) return parsed.plan->mesh.size();
   for (const auto& use : parsed.methods) {
-    if (use.method->name() != "parallel_mode" || use.config.items.empty()) continue;
+    if (use.method->name() != "parallel_mode") continue;
+    if (use.config.items.empty() && !use.config.fields.contains("submeshes")) continue;
     plan::Plan plan;
     use.method->apply(plan, use.config, {});
     return plan.mesh.size();

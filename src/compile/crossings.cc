@@ -1,0 +1,251 @@
+#include "compile/crossings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "compile/shared_gradients.h"
+#include "cost/schedule_plan.h"
+#include "plan/pipeline.h"
+
+namespace perigee::compile {
+
+using graph::Graph;
+using graph::Node;
+using graph::NodeId;
+using graph::ValueId;
+using mesh::Range;
+using plan::kEveryPart;
+
+namespace {
+
+class Marking {
+ public:
+  Marking(const Graph& graph, const plan::Plan& plan, Crossings& crossings)
+      : graph_(graph),
+        result_(graph),
+        crossings_(crossings),
+        stages_(stage_of_parts(plan)),
+        parts_(plan::parts_of(graph, plan.pipeline)),
+        sums_(find_shared_gradients(graph, parts_, stages_).sums),
+        goes_to_(graph.values.size()),
+        moved_(graph.nodes.size(), -1) {}
+
+  Graph run() {
+    find_users();
+    result_.nodes.clear();
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      Node node = graph_.nodes[n];
+      const int part = parts_[n];
+      if (node.forward_node >= 0) node.forward_node = moved_[node.forward_node];
+      if (!sums_[n]) {
+        node.each_operand([&](ValueId& v) {
+          const auto found = arrived_.find({v.index, part});
+          if (found != arrived_.end()) v = found->second;
+        });
+      }
+      moved_[n] = push(std::move(node));
+      for (const auto v : graph_.nodes[n].outputs) {
+        if (v.defined() && !goes_to_[v.index].empty()) mark(v, n);
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  void find_users() {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const int part = parts_[n];
+      if (part == kEveryPart || sums_[n]) continue;
+      graph_.nodes[n].each_operand([&](ValueId v) {
+        const auto producer = graph_.values[v.index].producer;
+        if (producer < 0 || parts_[producer] == kEveryPart || parts_[producer] == part) return;
+        crossings_.edges.emplace(parts_[producer], part);
+        if (stages_[parts_[producer]] != stages_[part]) goes_to_[v.index].insert(part);
+      });
+    }
+  }
+
+  NodeId push(Node node) {
+    const auto at = static_cast<NodeId>(result_.nodes.size());
+    for (size_t r = 0; r < node.outputs.size(); ++r) {
+      if (!node.outputs[r].defined()) continue;
+      auto& value = result_.values[node.outputs[r].index];
+      value.producer = at;
+      value.result = static_cast<int32_t>(r);
+    }
+    result_.nodes.push_back(std::move(node));
+    return at;
+  }
+
+  void mark(ValueId v, size_t producer) {
+    const auto& maker = graph_.nodes[producer];
+    for (const int user : goes_to_[v.index]) {
+      Crossing crossing{.type = graph_.type(v), .maker = parts_[producer], .user = user};
+      crossing.from = stages_[crossing.maker];
+      crossing.to = stages_[user];
+      crossing.result = result_.add_value(crossing.type);
+      // What brings it to where it is sent from belongs to where it was made.
+      Node node{.op = plan::kCross,
+                .args = {{"self", v},
+                         {"from_part", int64_t{crossing.maker}},
+                         {"to_part", int64_t{user}},
+                         {"crossing", static_cast<int64_t>(crossings_.list.size())}},
+                .outputs = {crossing.result},
+                .scope = maker.scope,
+                .phase = maker.phase};
+      if (maker.forward_node >= 0) node.forward_node = moved_[maker.forward_node];
+      push(std::move(node));
+      arrived_[{v.index, user}] = crossing.result;
+      crossings_.list.push_back(std::move(crossing));
+    }
+  }
+
+  const Graph& graph_;
+  Graph result_;
+  Crossings& crossings_;
+  const std::vector<int> stages_;                       // by part
+  const std::vector<int> parts_;                        // by node
+  const std::vector<bool> sums_;                        // by node
+  std::vector<std::set<int>> goes_to_;                  // by value: parts of other stages
+  std::vector<NodeId> moved_;                           // by node
+  std::map<std::pair<int32_t, int>, ValueId> arrived_;  // by value and part
+};
+
+bool is_empty(const std::vector<Range>& ranges) {
+  return std::any_of(ranges.begin(), ranges.end(), [](const Range& r) { return r.length == 0; });
+}
+
+std::vector<Range> intersect(const std::vector<Range>& a, const std::vector<Range>& b) {
+  std::vector<Range> result;
+  for (size_t d = 0; d < a.size(); ++d) {
+    const auto begin = std::max(a[d].begin, b[d].begin);
+    const auto end = std::min(a[d].begin + a[d].length, b[d].begin + b[d].length);
+    result.push_back({begin, std::max<int64_t>(0, end - begin)});
+  }
+  return result;
+}
+
+int64_t place_in(const std::vector<int64_t>& ranks, int64_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+}
+
+}  // namespace
+
+Graph mark_crossings(const Graph& graph, const plan::Plan& plan, Crossings& crossings) {
+  return Marking(graph, plan, crossings).run();
+}
+
+void place_ends(Crossings& crossings, const Graph& marked, const shard::Sharding& sharding,
+                int64_t stage) {
+  for (auto& crossing : crossings.list) {
+    const auto node = marked.values[crossing.result.index].producer;
+    if (crossing.from == stage) crossing.sent = sharding.operands[node].front();
+    if (crossing.to == stage) crossing.received = sharding.values[crossing.result.index];
+    if (marked.type(crossing.result) == crossing.type) continue;
+    fail("compile",
+         "stages of unequal submeshes send what others receive, but stage {} has a value between "
+         "parts {} and {} in another type: make the submeshes alike",
+         stage, crossing.maker, crossing.user);
+  }
+}
+
+std::vector<CrossingPiece> pieces_of(const Crossing& crossing, const mesh::Mesh& mesh) {
+  const auto by_begin = [](const std::vector<Range>& a, const std::vector<Range>& b) {
+    return std::lexicographical_compare(
+        a.begin(), a.end(), b.begin(), b.end(),
+        [](const Range& x, const Range& y) { return x.begin < y.begin; });
+  };
+  std::map<std::vector<Range>, std::vector<int64_t>, decltype(by_begin)> holders(by_begin);
+  const auto& shape = crossing.type.shape;
+  for (const auto rank : mesh::ranks_of_stage(mesh, crossing.from)) {
+    auto box = mesh::local_ranges(shape, crossing.sent, mesh, rank);
+    if (!is_empty(box)) holders[std::move(box)].push_back(rank);
+  }
+  std::vector<CrossingPiece> pieces;
+  const auto receivers = mesh::ranks_of_stage(mesh, crossing.to);
+  for (size_t j = 0; j < receivers.size(); ++j) {
+    const auto wanted = mesh::local_ranges(shape, crossing.received, mesh, receivers[j]);
+    for (const auto& [box, ranks] : holders) {
+      auto common = intersect(box, wanted);
+      if (is_empty(common)) continue;
+      pieces.push_back({ranks[j % ranks.size()], receivers[j], std::move(common)});
+    }
+  }
+  return pieces;
+}
+
+namespace {
+
+std::string channel_of(const Crossing& crossing, const CrossingPiece& piece,
+                       const mesh::Mesh& mesh) {
+  return fmt::format("{}:{}.{}>{}.{}/{}>{}", mesh.axes.back().name, crossing.from,
+                     place_in(mesh::ranks_of_stage(mesh, crossing.from), piece.from), crossing.to,
+                     place_in(mesh::ranks_of_stage(mesh, crossing.to), piece.to), crossing.maker,
+                     crossing.user);
+}
+
+using Boxes = std::vector<std::pair<std::vector<Range>, ValueId>>;
+
+// Joins boxes that make up a box, dim by dim. They stand in the order of their first elements.
+ValueId put_together(const Boxes& boxes, size_t dim, const Graph& graph, const AppendNode& append) {
+  if (boxes.size() == 1) return boxes.front().second;
+  std::vector<ValueId> joined;
+  for (auto first = boxes.begin(); first != boxes.end();) {
+    const auto behind = std::find_if(
+        first, boxes.end(), [&](const auto& box) { return box.first[dim] != first->first[dim]; });
+    joined.push_back(put_together({first, behind}, dim + 1, graph, append));
+    first = behind;
+  }
+  if (joined.size() == 1) return joined.front();
+  auto type = graph.type(joined.front());
+  type.shape[dim] = 0;
+  for (const auto v : joined) type.shape[dim] += graph.type(v).shape[dim];
+  return append("aten::cat", {{"tensors", joined}, {"dim", static_cast<int64_t>(dim)}}, {type});
+}
+
+}  // namespace
+
+void send_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank, ValueId value,
+                 const Graph& graph, const AppendNode& append) {
+  const auto own = mesh::local_ranges(crossing.type.shape, crossing.sent, mesh, rank);
+  for (const auto& piece : pieces_of(crossing, mesh)) {
+    if (piece.from != rank) continue;
+    ValueId part = value;
+    for (size_t d = 0; d < own.size(); ++d) {
+      if (piece.ranges[d] == own[d]) continue;
+      auto type = graph.type(part);
+      type.shape[d] = piece.ranges[d].length;
+      const auto start = piece.ranges[d].begin - own[d].begin;
+      part = append("aten::slice.Tensor",
+                    {{"self", part},
+                     {"dim", static_cast<int64_t>(d)},
+                     {"start", start},
+                     {"end", start + type.shape[d]}},
+                    {type});
+    }
+    append("comm::send",
+           {{"self", part}, {"axis", channel_of(crossing, piece, mesh)}, {"peer", int64_t{1}}}, {});
+  }
+}
+
+ValueId receive_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank,
+                       const graph::TensorType& type, const Graph& graph,
+                       const AppendNode& append) {
+  Boxes boxes;
+  for (const auto& piece : pieces_of(crossing, mesh)) {
+    if (piece.to != rank) continue;
+    auto box = type;
+    for (size_t d = 0; d < box.shape.size(); ++d) box.shape[d] = piece.ranges[d].length;
+    boxes.emplace_back(
+        piece.ranges,
+        append("comm::receive", {{"axis", channel_of(crossing, piece, mesh)}, {"peer", int64_t{0}}},
+               {box}));
+  }
+  return boxes.empty() ? append("perigee::full", {{"value", 0.0}}, {type})
+                       : put_together(boxes, 0, graph, append);
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,213 @@
+// Stages of unequal submeshes train as one device does.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "compile/compile.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using compile::Instruction;
+using compile::Program;
+
+constexpr int64_t kRows = 24;
+
+const char* const kDeep =
+    "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 48\nvocab = 12\ndropout = 0.1\n";
+
+std::string text_of(const std::vector<std::vector<mesh::Axis>>& submeshes) {
+  std::vector<std::string> stages;
+  for (const auto& submesh : submeshes) {
+    std::vector<std::string> axes;
+    for (const auto& axis : submesh)
+      axes.push_back(fmt::format(R"(["{}", {}])", axis.name, axis.size));
+    stages.push_back(fmt::format("[{}]", fmt::join(axes, ", ")));
+  }
+  return fmt::format("[{}]", fmt::join(stages, ", "));
+}
+
+std::string staged(const std::vector<std::vector<mesh::Axis>>& submeshes,
+                   const std::string& pipeline, const std::string& methods, int64_t microbatches) {
+  return fmt::format(R"([["parallel_mode", {{"submeshes": {}}}], ["pipeline_parallel", {}],
+                         ["gradient_accumulation", {{"microbatches": {}}}]{}])",
+                     text_of(submeshes), pipeline, microbatches,
+                     methods.empty() ? "" : ", " + methods);
+}
+
+std::string axis_of(const Instruction& instruction) {
+  for (const auto& [name, arg] : instruction.args) {
+    if (name == "axis") return std::get<std::string>(arg);
+  }
+  return "";
+}
+
+// What one device computes.
+std::vector<Outcome> alone(const Given& given, int64_t microbatches) {
+  return train(given, plan_of(given, strategy_on(R"(["data", 1])", "", microbatches), kRows));
+}
+
+TEST_CASE("stages of 2 and 1 ranks train a GPT as one device does") {
+  torch::manual_seed(5);
+  const auto given = built_in(kDeep, kRows, 4);
+  const auto one = alone(given, 4)[0];
+  for (const auto& submeshes :
+       std::vector<std::vector<std::vector<mesh::Axis>>>{{{{"data", 2}}, {}},
+                                                         {{}, {{"data", 2}}},
+                                                         {{{"data", 2}}, {{"tensor", 2}}},
+                                                         {{{"tensor", 2}}, {{"data", 3}}},
+                                                         {{{"data", 3}}, {{"data", 2}}},
+                                                         {{{"tensor", 2}}, {}, {{"data", 2}}}}) {
+    INFO(text_of(submeshes));
+    const bool splits = text_of(submeshes).find("tensor") != std::string::npos;
+    const auto plan =
+        plan_of(given, staged(submeshes, "{}", splits ? R"("tensor_parallel")" : "", 4), kRows);
+    CHECK(plan::parse(plan::print(plan)) == plan);
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  }
+}
+
+TEST_CASE("what is left out between unequal stages is found out") {
+  torch::manual_seed(5);
+  const auto given = built_in(kDeep, kRows, 4);
+  const auto one = alone(given, 4)[0];
+  const auto plan = plan_of(given, staged({{{"data", 2}}, {}}, "{}", "", 4), kRows);
+  const auto edited = [&](auto edit) {
+    return compare(one, train(given, plan, [&](Program& program) {
+                     for (auto& section : program.sections) edit(program.rank, section);
+                   }));
+  };
+  CHECK(edited([](int64_t, auto&) {}) == "");
+  // Which piece is which, where two come together.
+  CHECK(edited([](int64_t, auto& section) {
+          for (auto& i : section.instructions) {
+            if (i.op != "aten::cat") continue;
+            for (auto& [name, arg] : i.args) {
+              if (name != "tensors") continue;
+              auto& list = std::get<std::vector<graph::ValueId>>(arg);
+              std::swap(list.front(), list.back());
+            }
+          }
+        }) != "");
+  // That one rank of a stage speaks for it: the norm and the loss.
+  CHECK(edited([](int64_t, auto& section) {
+          for (auto& i : section.instructions) {
+            for (auto& [name, arg] : i.args) {
+              if (name == "op" && axis_of(i) == "data,pipe") arg = std::string("avg");
+            }
+          }
+        }) != "");
+  // What stages add to the gradient of tied weights.
+  CHECK(edited([](int64_t, auto& section) {
+          std::erase_if(section.instructions, [](const Instruction& i) {
+            return i.op == "comm::all_reduce" && axis_of(i) == "pipe:0,1";
+          });
+        }) != "");
+}
+
+TEST_CASE("what all stages must have alike is refused where they are unequal") {
+  const auto given = built_in(kDeep, kRows, 2);
+  auto plan = plan_of(given, staged({{{"data", 2}}, {}}, "{}", "", 2), kRows);
+  const auto refusal = [&](auto edit) -> std::string {
+    auto changed = plan;
+    edit(changed);
+    try {
+      plan::verify(changed, given.graph);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  CHECK(refusal([](auto&) {}) == "");
+  CHECK_THAT(refusal([](auto& p) { p.pipeline = {}; }),
+             Catch::Contains("are the stages of a pipeline over pipe, but there is none"));
+  CHECK_THAT(refusal([](auto& p) { p.communication.clip_first = true; }),
+             Catch::Contains("clip behind the reduction, or make the submeshes alike"));
+  CHECK_THAT(refusal([](auto& p) { p.communication.sum = true; }),
+             Catch::Contains("leave grad_comm's reduce"));
+  CHECK_THAT(refusal([](auto& p) { p.forbidden = {"replicated_parameters"}; }),
+             Catch::Contains("leave it out of forbid"));
+}
+
+// A random submesh of at most `most` ranks.
+std::vector<mesh::Axis> random_submesh(std::mt19937& random, int64_t most, bool splits) {
+  const std::vector<std::vector<mesh::Axis>> all = {{},
+                                                    {{"data", 2}},
+                                                    {{"data", 3}},
+                                                    {{"tensor", 2}},
+                                                    {{"tensor", 3}},
+                                                    {{"data", 2}, {"tensor", 2}}};
+  for (;;) {
+    const auto& submesh = all[random() % all.size()];
+    int64_t ranks = 1;
+    bool tensor = false;
+    for (const auto& axis : submesh) {
+      ranks *= axis.size;
+      tensor = tensor || axis.name == "tensor";
+    }
+    if (ranks <= most && (splits || !tensor)) return submesh;
+  }
+}
+
+TEST_CASE("random stages of unequal submeshes train as one device does") {
+  const auto seed = Catch::rngSeed() == 0 ? 7u : Catch::rngSeed();
+  std::mt19937 random(seed);
+  struct Model {
+    const char* keys;
+    bool splits;
+  };
+  const Model models[] = {{kDeep, true},
+                          {"kind = 'mlp'\ninputs = 9\nwidth = 12\nlayers = 8\noutputs = 5\n", true},
+                          {kResnet, false}};
+  for (int k = 0; k < 18; ++k) {
+    const auto& model = models[static_cast<size_t>(k) % std::size(models)];
+    const bool resnet = !model.splits;
+    const int64_t stages = resnet ? 2 : 2 + static_cast<int64_t>(random() % 2);
+    std::vector<std::vector<mesh::Axis>> submeshes;
+    int64_t left = 6;
+    for (int64_t s = 0; s < stages; ++s) {
+      submeshes.push_back(
+          random_submesh(random, std::min<int64_t>(4, left - (stages - s - 1)), model.splits));
+      int64_t ranks = 1;
+      for (const auto& axis : submeshes.back()) ranks *= axis.size;
+      left -= ranks;
+    }
+    const std::vector<std::string> schedules = {"{}", R"({"schedule": "gpipe"})",
+                                                R"({"schedule": "interleaved", "chunks": 2})",
+                                                R"({"schedule": "zb1p"})"};
+    // Batch norm couples samples: as one microbatch.
+    const int64_t microbatches = resnet ? 1 : 4;
+    auto pipeline = schedules[random() % schedules.size()];
+    if (resnet || (stages == 3 && pipeline.find("interleaved") != std::string::npos))
+      pipeline = "{}";
+    std::string methods = "";
+    const bool splits = text_of(submeshes).find("tensor") != std::string::npos;
+    const bool data = text_of(submeshes).find("data") != std::string::npos;
+    if (splits) methods += R"("tensor_parallel")";
+    const std::vector<std::string> units = {"", "zero1", "zero2", "fsdp"};
+    const auto& unit = units[random() % units.size()];
+    if (data && !unit.empty()) methods += (methods.empty() ? "\"" : ", \"") + unit + "\"";
+    if (model.splits && random() % 3 == 0 && model.keys == kDeep) {
+      methods += std::string(methods.empty() ? "" : ", ") + R"(["checkpoint", ["blocks.*"]])";
+    }
+    const auto strategy = staged(submeshes, pipeline, methods, microbatches);
+    INFO("seed " << seed << ", " << k << ": " << model.keys << strategy);
+    torch::manual_seed(5);
+    const auto given = built_in(model.keys, kRows, microbatches);
+    const auto plan = plan_of(given, strategy, kRows);
+    const auto one = alone(given, microbatches)[0];
+    const auto ranks = train(given, plan);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  }
+}
+
+}  // namespace
+}  // namespace perigee::parity
