@@ -47,6 +47,10 @@ void push_function(lua_State* L, const Function& function);
 // of that name.
 bool push_module(lua_State* L, std::string_view name);
 
+// Returns the module that a script may have meant by a global name: "perigee.methods" for "perigee"
+// and "methods"; "" where there is none.
+std::string module_named(lua_State* L, const std::string& global);
+
 // The sandbox's `require`.
 int require_module(lua_State* L);
 

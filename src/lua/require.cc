@@ -57,6 +57,18 @@ std::string module_file(const State& state, const std::string& name) {
 
 }  // namespace
 
+std::string module_named(lua_State* L, const std::string& global) {
+  if (global == "perigee") return "perigee.methods";
+  const auto name = "perigee." + global;
+  for (const auto& module : api()) {
+    if (module.name == name) return name;
+  }
+  const auto& folder = State::of(L).options().runtime_folder;
+  const bool written = !folder.empty() && std::filesystem::exists(std::filesystem::path(folder) /
+                                                                  "perigee" / (global + ".lua"));
+  return written ? name : "";
+}
+
 int require_module(lua_State* L) {
   size_t size;
   const char* text = luaL_checklstring(L, 1, &size);

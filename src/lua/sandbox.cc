@@ -58,8 +58,18 @@ int refuse_write(lua_State* L) {
                     lua_isstring(L, 2) ? lua_tostring(L, 2) : luaL_typename(L, 2));
 }
 
+// Pushes how to come by the global at `key`: the module of that name, or the nearest name there is.
+void push_remedy(lua_State* L, int key, int table) {
+  std::string module;
+  if (lua_type(L, key) == LUA_TSTRING) module = module_named(L, lua_tostring(L, key));
+  if (module.empty()) return push_suggestion(L, key, table);
+  const auto text = ": write local " + module.substr(module.find('.') + 1) + " = require \"" +
+                    module + "\" before it";
+  lua_pushlstring(L, text.data(), text.size());
+}
+
 int read_global(lua_State* L) {
-  push_suggestion(L, 2, lua_upvalueindex(1));
+  push_remedy(L, 2, lua_upvalueindex(1));
   return luaL_error(L, "a script can use only names that exist, but \"%s\" does not%s",
                     lua_isstring(L, 2) ? lua_tostring(L, 2) : luaL_typename(L, 2),
                     lua_tostring(L, -1));

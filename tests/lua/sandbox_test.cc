@@ -96,17 +96,20 @@ TEST_CASE("order and texts are the same from run to run") {
 }
 
 TEST_CASE("names that do not exist are errors at their line") {
-  check({{"\nreturn foo", "~script.lua:2: a script can use only names that exist, but \"foo\""},
-         {"x = 1", "~script.lua:1: a script has no global variables, but it assigns \"x\""},
-         {"print = nil", "~but it assigns \"print\""},
-         {"return math.flor(1)", "~math has no field \"flor\", did you mean \"floor\"?"},
-         {"return ('x'):uper()", "~string has no field \"uper\", did you mean \"upper\"?"},
-         {"math.pi = 3", "~math is read-only"},
-         {"string.rep = nil", "~string is read-only"},
-         {"table.insert(math, 1)", "~a module is read-only"},
-         {"table.sort(table)", "~a module is read-only"},
-         {"return require 'perigee.mehs'", "~did you mean \"perigee.mesh\"?"},
-         {"local a = ", "~script.lua:1"}});
+  check(
+      {{"\nreturn foo", "~script.lua:2: a script can use only names that exist, but \"foo\""},
+       {"return methods.zero1 {}", "~does not: write local methods = require \"perigee.methods\""},
+       {"return perigee.methods", "~does not: write local methods = require \"perigee.methods\""},
+       {"x = 1", "~script.lua:1: a script has no global variables, but it assigns \"x\""},
+       {"print = nil", "~but it assigns \"print\""},
+       {"return math.flor(1)", "~math has no field \"flor\", did you mean \"floor\"?"},
+       {"return ('x'):uper()", "~string has no field \"uper\", did you mean \"upper\"?"},
+       {"math.pi = 3", "~math is read-only"},
+       {"string.rep = nil", "~string is read-only"},
+       {"table.insert(math, 1)", "~a module is read-only"},
+       {"table.sort(table)", "~a module is read-only"},
+       {"return require 'perigee.mehs'", "~did you mean \"perigee.mesh\"?"},
+       {"local a = ", "~script.lua:1"}});
 }
 
 TEST_CASE("every known way out of the sandbox is shut") {

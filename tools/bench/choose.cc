@@ -42,8 +42,11 @@ device = "cpu"
 )";
 
 const char* const kCandidate = R"(-- The K-th best of the space, by the search's model.
-local solver = require "perigee.solver"
-return assert(solver.candidates({{}}, 100000))[{}].strategy
+return function()
+  local list = assert(require("perigee.solver").candidates({{}}, 100000))
+  local candidate = list[{}] or error("there are " .. #list .. " candidates", 0)
+  return candidate.strategy
+end
 )";
 
 struct Plan {
@@ -76,40 +79,44 @@ std::string choose(const Command& command, const std::string& job) {
   return plan;
 }
 
-// Returns the K-th candidate's plan, counted from 1; nothing behind the last, or where it cannot be
-// compiled.
-std::string candidate(const Command& command, const std::string& job, size_t k, bool& last) {
+// Returns what planning the K-th candidate, counted from 1, says: its plan, where `status` is 0.
+std::string candidate(const Command& command, const std::string& job, size_t k, int& status) {
   const auto script = command.write("candidate.lua", fmt::format(fmt::runtime(kCandidate), k));
+  return command.run(fmt::format("plan {} --nproc 2 --strategy {}", job, script), &status);
+}
+
+// Returns how many candidates there are.
+size_t count(const Command& command, const std::string& job) {
   int status = 0;
-  auto text = command.run(fmt::format("plan {} --nproc 2 --strategy {}", job, script), &status);
-  last = status != 0 && text.find("attempt to index") != std::string::npos;
-  return status == 0 ? text : "";
+  const auto said = candidate(command, job, 1000000, status);
+  const std::string before = "there are ";
+  const auto at = said.find(before);
+  if (at == std::string::npos) {
+    fmt::print(stderr, "{}", said);
+    std::exit(1);
+  }
+  return std::stoul(said.substr(at + before.size()));
 }
 
 std::vector<Plan> draw(const Command& command, const std::string& job, std::mt19937_64& random) {
   std::vector<Plan> plans{{"chosen", choose(command, job), {}}};
   std::vector<json> known{carried_out(plans[0].text)};
-  const auto add = [&](const std::string& what, size_t k, bool& last) {
-    auto text = candidate(command, job, k, last);
-    if (text.empty()) return false;
+  // Returns 1 where the candidate can be compiled and is not there yet.
+  const auto add = [&](const std::string& what, size_t k) {
+    int status = 0;
+    auto text = candidate(command, job, k, status);
+    if (status != 0) return 0;
     auto plan = carried_out(text);
-    if (std::find(known.begin(), known.end(), plan) != known.end()) return false;
+    if (std::find(known.begin(), known.end(), plan) != known.end()) return 0;
     known.push_back(std::move(plan));
     plans.push_back({fmt::format("{} ({})", what, k), std::move(text), {}});
-    return true;
+    return 1;
   };
+  const size_t all = count(command, job);
   size_t k = 1;
-  bool last = false;
-  for (int found = 0; found < kNext && !last; ++k) found += add("next", k, last);
-  size_t end = k;  // of the space
-  for (size_t step = 256; step > 0; step /= 2) {
-    for (last = false; !last;) {
-      candidate(command, job, end + step, last);
-      if (!last) end += step;
-    }
-  }
-  for (int found = 0, tries = 0; found < kRandom && tries < 100 && end > k; ++tries) {
-    found += add("random", k + random() % (end - k), last);
+  for (int found = 0; found < kNext && k <= all; ++k) found += add("next", k);
+  for (int found = 0, tries = 0; found < kRandom && tries < 100 && k <= all; ++tries) {
+    found += add("random", k + random() % (all - k + 1));
   }
   return plans;
 }
