@@ -163,6 +163,32 @@ TEST_CASE("ops that see others far away are settled where memory does not bind, 
   CHECK(bound > 4);
 }
 
+TEST_CASE("a limit that binds nothing leaves the answer as it is") {
+  // Without a limit variables are eliminated; with one, where that takes too long, ranges of
+  // thresholds are searched in spaces that are narrowed to what is near to the best, whose bounds
+  // hold no further than that.
+  Random random(kSeed);
+  int searched = 0;
+  for (int i = 0; i < 40; ++i) {
+    auto problem = random_assign(random, {.ops = 32,
+                                          .options = 10,
+                                          .edge_share = 0.06,
+                                          .memory = false,
+                                          .forbidden = i % 3 == 2 ? 0.1 : 0,
+                                          .whole = i % 2 == 0});
+    const auto free = solve(problem, {.solver = "labels"});
+    problem.memory_limit = 1e6;
+    const auto limited = solve(problem, {.solver = "labels", .time_limit = 5});
+    INFO("seed " << kSeed << ", problem " << i);
+    REQUIRE((limited.verdict == Verdict::infeasible) == (free.verdict == Verdict::infeasible));
+    if (limited.verdict == Verdict::infeasible) continue;
+    CHECK(limited.lower_bound <= free.time * (1 + 1e-9));
+    CHECK(limited.time >= free.time * (1 - 1e-9));
+    searched += limited.verdict == Verdict::optimal;
+  }
+  CHECK(searched > 30);
+}
+
 TEST_CASE("a larger limit never makes the answer slower, and the limit found for it is enough") {
   Random random(kSeed);
   for (int i = 0; i < 20; ++i) {
