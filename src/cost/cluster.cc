@@ -268,9 +268,10 @@ Cluster cpu_cluster(int64_t ranks, double memory) {
   core.matrix_efficiency = 0.7;
   core.memory_efficiency = 0.8;
   core.source = "common figures of one core";
-  Cluster cluster{"this machine's CPU", {core}, {}};
+  Cluster cluster{.name = "this machine's CPU", .devices = {core}, .assumed = true};
   if (ranks > 1) {
-    cluster.links.push_back({"host", ranks, 50e-6, 2e9, "common figures of processes on one host"});
+    // An all-reduce of few bytes between two processes takes 0.24 ms, of 1 MiB 0.75 ms.
+    cluster.links.push_back({"host", ranks, 120e-6, 2e9, "processes of one host over Gloo"});
   }
   return cluster;
 }

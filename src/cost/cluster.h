@@ -46,6 +46,7 @@ struct Cluster {
   std::string name;
   std::vector<Device> devices;  // in the order of ranks
   std::vector<Link> links;  // from the innermost level; each joins whole blocks of the one before
+  bool assumed = false;     // figures are common ones: nothing is known of the devices
 
   int64_t ranks() const;
   // Returns the device of a rank. Throws Error for a rank that the cluster lacks.

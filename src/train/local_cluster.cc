@@ -27,7 +27,7 @@ cost::Cluster common_gpus(int64_t ranks) {
   device.matrix_efficiency = 0.75;
   device.memory_efficiency = 0.85;
   device.source = "common figures";
-  cost::Cluster cluster{"GPUs of common figures", {device}, {}};
+  cost::Cluster cluster{.name = "GPUs of common figures", .devices = {device}, .assumed = true};
   if (ranks > 1) cluster.links.push_back({"node", ranks, 5e-6, 200e9, "common figures"});
   return cluster;
 }
