@@ -24,6 +24,7 @@
 #include "train/checkpoint.h"
 #include "train/connect.h"
 #include "train/durable.h"
+#include "train/forecast.h"
 #include "train/gradient_check.h"
 #include "train/known.h"
 #include "train/local_cluster.h"
@@ -62,6 +63,7 @@ struct Session {
   profile::Database database;
   profile::TraceDatabase traces;
   Blueprint blueprint;
+  std::optional<Forecast> forecast;  // on rank 0
   std::unique_ptr<RankTrainer> trainer;
 };
 
@@ -267,10 +269,16 @@ class TorchHost : public Host {
               ->at(planned.job.batch.global / planned.plan.microbatches / copies_of(planned.plan),
                    true)
               .graph;
+      compile::Programs programs;
       at_methods(planned, [&](plan::Plan plan) {
-        predict(plan, blueprint.training, planned.job, session.traces);  // records what is missing
+        // Records what is missing.
+        programs = predict(plan, blueprint.training, planned.job, session.traces);
         blueprint.plan = std::move(plan);
       });
+      auto times = times_of(session.database, *session.connection.device, session.job,
+                            session.connection.local_ranks);
+      session.forecast =
+          forecast_of(programs, blueprint.plan, planned.job, times, task.runtime_folder);
       check_memory_here(blueprint.plan, session.job, session.connection.local_ranks,
                         task.runtime_folder);
       tell_of_coupling(blueprint);
@@ -447,7 +455,11 @@ class TorchHost : public Host {
       summary.predicted_peak_bytes.assign(
           1, *std::max_element(predicted.peak_bytes.begin(), predicted.peak_bytes.end()));
     }
-    if (predicted.step_seconds > 0) summary.predicted_step_s = predicted.step_seconds;
+    if (session.forecast) {
+      summary.predicted_step_s = session.forecast->step_seconds;
+      summary.predicted_measured = session.forecast->measured_share;
+    }
+    summary.mfu = mfu_of(shared.training, shared.plan, job, task.runtime_folder, summary.step_s);
     metrics->write(summary);
     log::info(
         "{} {} steps in {:.1f} s, {:.1f} ms a step; peak memory {:.1f} MiB measured, {:.1f} MiB "
@@ -457,6 +469,12 @@ class TorchHost : public Host {
         summary.predicted_peak_bytes.empty()
             ? 0.0
             : double(summary.predicted_peak_bytes.front()) / (1 << 20));
+    if (summary.predicted_step_s) {
+      log::info(
+          "a step was predicted to take {:.1f} ms, {:.0f}% of it measured, the rest estimated",
+          1e3 * *summary.predicted_step_s, 100 * summary.predicted_measured);
+    }
+    if (summary.mfu) log::info("model FLOPs utilisation: {:.1f}%", 100 * *summary.mfu);
     log::info("memory that libraries hold beside: {:.1f} MiB measured",
               double(summary.library_bytes.front()) / (1 << 20));
     if (result.stopped)

@@ -115,7 +115,10 @@ std::string step_report(const StepMetrics& metrics, const std::vector<compile::I
 std::string to_json(const Summary& s) {
   auto line = fmt::format("{{\"summary\":{{\"steps\":{},\"seconds\":{},\"step_s\":{}", s.steps,
                           number(s.seconds), number(s.step_s));
-  if (s.predicted_step_s) line += ",\"predicted_step_s\":" + number(*s.predicted_step_s);
+  if (s.predicted_step_s) {
+    line += ",\"predicted_step_s\":" + number(*s.predicted_step_s);
+    line += ",\"predicted_measured\":" + number(s.predicted_measured);
+  }
   line += ",\"peak_bytes\":" + list(s.peak_bytes);
   if (!s.predicted_peak_bytes.empty()) {
     line += ",\"predicted_peak_bytes\":" + list(s.predicted_peak_bytes);

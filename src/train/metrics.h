@@ -42,13 +42,14 @@ struct Summary {
   int64_t steps = 0;  // of this process, which may have resumed the run
   double seconds = 0;
   double step_s = 0;                          // median
-  std::optional<double> predicted_step_s;     // absent: the plan has no estimate
+  std::optional<double> predicted_step_s;     // absent: nothing is known of the devices
+  double predicted_measured = 0;              // share of it that was measured, not estimated
   std::vector<int64_t> peak_bytes;            // per stage, the largest of its ranks
   std::vector<int64_t> predicted_peak_bytes;  // per stage; empty: the plan has none
   // Per stage, the largest of its ranks: what libraries hold beside (exec::library_bytes); empty:
   // not measured.
   std::vector<int64_t> library_bytes;
-  std::optional<double> mfu;  // where the devices' peak is known
+  std::optional<double> mfu;  // absent: the devices' peak is not known
 };
 
 // Return one line without its end. Floats have 17 significant digits; NaN and infinity, which JSON

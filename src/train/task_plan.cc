@@ -218,13 +218,15 @@ std::string read_own_plan(const std::string& file) {
   return text;
 }
 
-void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
-             compile::TraceSource& traces) {
+compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
+                          compile::TraceSource& traces) {
   const double seconds = plan.prediction.step_seconds;
   const auto spec = step_spec(job, graph);
   plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
-  plan.prediction = compile::predict_memory(graph, plan, spec, traces);
+  auto programs = compile::compile_all(graph, plan, spec, traces);
+  plan.prediction = compile::predict_memory(programs);
   plan.prediction.step_seconds = seconds;
+  return programs;
 }
 
 void predict_known(Planned& planned, const job::Job& job, const std::string& runtime_folder) {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "compile/trace.h"
+#include "compile/compile.h"
 #include "job/job.h"
 #include "train/host.h"
 #include "train/planning.h"
@@ -26,9 +26,9 @@ Planned plan_task(const Task& task, const std::string& plan_text = "", bool fore
 std::string read_own_plan(const std::string& file);
 
 // Fits the plan to its budget of memory and fills its prediction from recorded traces; what was
-// never recorded is estimated and marked so.
-void predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
-             compile::TraceSource& traces);
+// never recorded is estimated and marked so. Returns the programs of all ranks.
+compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
+                          compile::TraceSource& traces);
 // Runs f(plan) for the plan that was made. What it throws stands at the place of the method that
 // brought it about (methods::check_methods), which calls f for plans without some of the methods.
 void at_methods(const Planned& planned, const std::function<void(plan::Plan)>& f);

@@ -61,6 +61,29 @@ TEST_CASE("a run leaves its metrics, plan, job, log and checkpoints") {
   CHECK(kept == std::vector<std::string>{"step-4", "step-5"});
 }
 
+TEST_CASE("steps are foretold for every plan, and utilisation where the devices are described") {
+  const TrainingJob job;
+  for (const std::string strategy : {"ddp", "auto", "pipeline_parallel"}) {
+    const auto ran =
+        job.good("train", "--nproc 2 --set train.steps=2 --overwrite --strategy " + strategy);
+    const auto summary = job.metrics().back()["summary"];
+    CAPTURE(strategy, summary.dump());
+    CHECK(summary["predicted_step_s"] > 0.0);
+    CHECK(summary["predicted_measured"] >= 0.0);
+    CHECK(summary["predicted_measured"] <= 1.0);
+    CHECK_FALSE(summary.contains("mfu"));  // common figures of a core
+    CHECK_THAT(ran.err, Contains("a step was predicted to take"));
+  }
+  const auto ran = job.good("train",
+                            "--nproc 2 --set train.steps=2 --overwrite --strategy ddp --set "
+                            "cluster.file=runtime/clusters/cpu.toml");
+  const auto summary = job.metrics().back()["summary"];
+  CHECK(summary["predicted_measured"] == 0.0);
+  CHECK(summary["mfu"] > 0.0);
+  CHECK(summary["mfu"] < 1.0);
+  CHECK_THAT(ran.err, Contains("model FLOPs utilisation"));
+}
+
 TEST_CASE("any number of ranks and microbatches trains the same model") {
   const TrainingJob job;
   const std::string same = "--set model.dtype=float64 --set model.dropout=0.1 --overwrite ";

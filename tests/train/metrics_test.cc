@@ -77,12 +77,14 @@ TEST_CASE("the summary sets measured beside predicted") {
                         .seconds = 1.5,
                         .step_s = 0.5,
                         .predicted_step_s = 0.25,
+                        .predicted_measured = 0.75,
                         .peak_bytes = {7},
                         .predicted_peak_bytes = {7},
                         .library_bytes = {9},
                         .mfu = 0.5}) ==
         "{\"summary\":{\"steps\":3,\"seconds\":1.5,\"step_s\":0.5,\"predicted_step_s\":0.25,"
-        "\"peak_bytes\":[7],\"predicted_peak_bytes\":[7],\"library_bytes\":[9],\"mfu\":0.5}}");
+        "\"predicted_measured\":0.75,\"peak_bytes\":[7],\"predicted_peak_bytes\":[7],\"library_"
+        "bytes\":[9],\"mfu\":0.5}}");
 }
 
 TEST_CASE("a line is in the file as soon as it is written") {
