@@ -89,7 +89,7 @@ class Checkpoint : public Method {
            "results: less memory for more work. Dropout draws the same numbers again.";
   }
   std::string_view items() const override {
-    return "scope or module type, ..., or `auto`: the longest row of numbered modules";
+    return "scope or module type, ..., or `auto`: all rows of numbered modules of one type";
   }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
@@ -125,7 +125,10 @@ class Checkpoint : public Method {
       }
     }
     const auto& graph = *request.graph;
-    if (patterns == std::vector<std::string>{"auto"}) patterns = {row_of(graph)};
+    if (patterns == std::vector<std::string>{"auto"}) {
+      row_of(graph);  // or that there is none
+      patterns = repeated_rows(graph);
+    }
     const bool between = config.fields.contains("kept");
     if (between && (!patterns.empty() || config.fields.contains("every") ||
                     config.fields.contains("group") || config.fields.contains("most"))) {

@@ -46,14 +46,54 @@ std::vector<std::string> matching_scopes(const graph::Graph& graph,
   return outermost;
 }
 
+namespace {
+
+// Returns the pattern of the row that a module is in ("blocks.*" of blocks.3); "" where it has no
+// number.
+std::string row_pattern(const std::string& path) {
+  const auto dot = path.rfind('.');
+  const auto last = path.substr(dot == std::string::npos ? 0 : dot + 1);
+  const bool number = !last.empty() && std::all_of(last.begin(), last.end(),
+                                                   [](char c) { return c >= '0' && c <= '9'; });
+  if (!number) return "";
+  return dot == std::string::npos ? "*" : path.substr(0, dot) + ".*";
+}
+
+}  // namespace
+
+std::vector<std::string> repeated_rows(const graph::Graph& graph) {
+  std::map<std::string, std::vector<const graph::Scope*>> members;
+  for (const auto& scope : graph.scopes) {
+    const auto pattern = row_pattern(scope.path);
+    if (!pattern.empty()) members[pattern].push_back(&scope);
+  }
+  const auto repeats = [](const std::vector<const graph::Scope*>& row) {
+    return row.size() > 1 && std::all_of(row.begin(), row.end(), [&](const auto* scope) {
+             return scope->type == row.front()->type;
+           });
+  };
+  std::vector<std::string> rows, within;  // scopes of rows that are taken: outer ones come first
+  for (const auto& scope : graph.scopes) {
+    const auto pattern = row_pattern(scope.path);
+    if (pattern.empty() || !repeats(members[pattern])) continue;
+    if (std::find(rows.begin(), rows.end(), pattern) == rows.end()) {
+      const bool inside = std::any_of(within.begin(), within.end(), [&](const auto& outer) {
+        return graph::contains_scope(outer, scope.path);
+      });
+      if (inside) continue;
+      rows.push_back(pattern);
+    }
+    within.push_back(scope.path);
+  }
+  if (rows.empty() && !members.empty()) rows = {longest_row(graph)};
+  return rows;
+}
+
 std::string longest_row(const graph::Graph& graph) {
   std::map<std::string, int> rows;
   for (const auto& scope : graph.scopes) {
-    const auto dot = scope.path.rfind('.');
-    const auto last = scope.path.substr(dot == std::string::npos ? 0 : dot + 1);
-    const bool number = !last.empty() && std::all_of(last.begin(), last.end(),
-                                                     [](char c) { return c >= '0' && c <= '9'; });
-    if (number) ++rows[dot == std::string::npos ? "*" : scope.path.substr(0, dot) + ".*"];
+    const auto pattern = row_pattern(scope.path);
+    if (!pattern.empty()) ++rows[pattern];
   }
   std::string best;
   for (const auto& [pattern, count] : rows) {

@@ -20,6 +20,10 @@ std::vector<std::string> matching_scopes(const graph::Graph& graph,
 // where there is none.
 std::string longest_row(const graph::Graph& graph);
 
+// Returns all rows of two or more modules of one type that differ in a number alone and lie in no
+// other such row, as patterns in the graph's order; the longest row where there are none.
+std::vector<std::string> repeated_rows(const graph::Graph& graph);
+
 // Returns the ops of the forward pass that a field of the config names, by full or bare name
 // ("mm", "add" for aten::add.Tensor too); none where the field is left out. Throws Error for a name
 // that is none's.

@@ -47,6 +47,48 @@ TEST_CASE("checkpoint takes the row of blocks, the first of them, or what lies b
         Regions{{"blocks.0"}, {"blocks.1", "blocks.2", "blocks.3"}});
 }
 
+TEST_CASE("checkpoint's auto takes all rows of one type, and none within another") {
+  graph::Graph g;
+  g.scopes = {{"", "Net"}};
+  auto y = g.add_input(graph::Input::Kind::data, "x", {graph::DType::float32, {8, 4}});
+  const auto use = [&](const std::string& scope, const std::string& type) {
+    g.scopes.push_back({scope, type});
+    y = g.add_node("aten::relu", {{"self", y}}, {{graph::DType::float32, {8, 4}}}, scope)[0];
+  };
+  for (const std::string row : {"encoder", "decoder"}) {
+    for (const std::string block : {"0", "1"}) {
+      const auto path = row + "." + block;
+      use(path, row + "Block");
+      for (const std::string layer : {"0", "1", "2"}) use(path + ".mlp." + layer, "Linear");
+    }
+  }
+  use("head.0", "Linear");  // no row: of two types
+  use("head.1", "Dropout");
+  const auto loss = g.add_node("aten::sum", {{"self", y}}, {{graph::DType::float32, {}}});
+  g.outputs.push_back({graph::Output::Kind::loss, "loss", loss[0]});
+  const auto strategy = from_json(Json::parse(R"([["checkpoint", ["auto"]]])"), "test");
+  CHECK(make_plan(strategy, {.graph = &g, .global_batch = 8}).recompute.regions ==
+        Regions{{"encoder.0"}, {"encoder.1"}, {"decoder.0"}, {"decoder.1"}});
+}
+
+TEST_CASE("checkpoint's memory is a number of bytes, or what a device has") {
+  const auto g = model();
+  const auto budget = [&](const std::string& memory, std::function<double(int64_t)> bytes) {
+    const auto strategy = from_json(
+        Json::parse(
+            R"([["parallel_mode", [["data", 2]]], ["checkpoint", {"1": "auto", "memory": )" +
+            memory + "}]]"),
+        "test");
+    return make_plan(strategy, {.graph = &g, .global_batch = 8, .device_bytes = std::move(bytes)})
+        .recompute.budget_bytes;
+  };
+  const auto share = [](int64_t ranks) { return 1000.0 / static_cast<double>(ranks); };
+  CHECK(budget("\"device\"", share) == 500);
+  CHECK(budget("\"device\"", nullptr) == 0);  // nobody knows: all run again
+  CHECK(budget("\"2KB\"", share) == 2000);
+  CHECK_THROWS_WITH(budget("\"much\"", share), Contains("or \"device\", but got \"much\""));
+}
+
 TEST_CASE("checkpoint refuses what is in no row, and scopes beside kept ones") {
   CHECK_THROWS_WITH(regions_of(R"({"kept": ["block.1"]})"),
                     Contains("kept names modules of the row blocks.0 to blocks.3, but got "

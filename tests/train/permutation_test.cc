@@ -6,6 +6,8 @@
 #include <set>
 #include <vector>
 
+#include "train/sampler.h"
+
 using namespace perigee;
 using namespace perigee::train;
 
