@@ -58,8 +58,11 @@ std::vector<Set> best_sets(const std::vector<RegionCost>& costs, bool& thinned) 
   return sets;
 }
 
-std::string megabytes(int64_t bytes) {
-  return fmt::format("{:.4g} MB", static_cast<double>(bytes) / 1e6);
+// "27.53 MB", "77.2 GB"
+std::string text_of(int64_t bytes) {
+  const auto number = static_cast<double>(bytes);
+  return number < 1e10 ? fmt::format("{:.4g} MB", number / 1e6)
+                       : fmt::format("{:.4g} GB", number / 1e9);
 }
 
 // The ranks of one stage of a pipeline, or all.
@@ -117,13 +120,13 @@ class Group {
       if (count++ == 0) first = regions[r].front();
       last = regions[r].back();
     }
-    if (count == 0) return fmt::format("nothing: {} are enough", megabytes(peak(taken_)));
+    if (count == 0) return fmt::format("nothing: {} are enough", text_of(peak(taken_)));
     auto text = fmt::format(
         "{} of {} regions ({}{}), {:.3g} % more arithmetic for {} at most instead of {}", count,
         regions.size(), first, first == last ? "" : " to " + last, 100 * set.flops / step_,
-        megabytes(peak(taken_)), megabytes(peak(0)));
+        text_of(peak(taken_)), text_of(peak(0)));
     if (taken_ > 1) {
-      text += fmt::format("; with the next cheaper set it were {}", megabytes(peak(taken_ - 1)));
+      text += fmt::format("; with the next cheaper set it were {}", text_of(peak(taken_ - 1)));
     }
     if (thinned_) text += " (not all sets were looked at)";
     return text;
@@ -205,10 +208,9 @@ plan::Plan fit_recompute(const graph::Graph& graph, plan::Plan plan, const StepS
     const auto own = group.fit();
     for (size_t r = 0; r < own.size(); ++r) taken[r] = taken[r] || own[r];
     plan.decisions.push_back(
-        {"checkpoint",
-         fmt::format("to stay within {}{}, what runs again is {}{}", megabytes(budget),
-                     axis < 0 ? "" : fmt::format(" on stage {}", stage), group.sentence(),
-                     group.exact() ? "" : " (estimate)")});
+        {"checkpoint", fmt::format("to stay within {}{}, what runs again is {}{}", text_of(budget),
+                                   axis < 0 ? "" : fmt::format(" on stage {}", stage),
+                                   group.sentence(), group.exact() ? "" : " (estimate)")});
   }
   auto& regions = plan.recompute.regions;
   std::vector<std::vector<std::string>> chosen;

@@ -276,6 +276,7 @@ class ScriptMethod : public methods::Method {
         doc_(std::move(doc)),
         fields_(std::move(fields)),
         defaults_(std::move(defaults)),
+        shipped_(state.defines_shipped),
         table_(luaL_ref(state.raw(), LUA_REGISTRYINDEX)) {}
 
   std::string_view name() const override { return name_; }
@@ -313,6 +314,7 @@ class ScriptMethod : public methods::Method {
       apply_at(plan, given, request);
     } catch (const Error& error) {
       if (given.place.empty()) throw;
+      if (shipped_) throw methods::PlacedError(given.place, error);
       throw methods::PlacedError(error);  // at a line of its own, or at that of the state
     }
   }
@@ -384,6 +386,7 @@ class ScriptMethod : public methods::Method {
   std::string name_, doc_;
   std::vector<Field> fields_;
   Json defaults_;
+  bool shipped_;
   int table_;
 };
 

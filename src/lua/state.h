@@ -80,6 +80,8 @@ class State {
   // Where the user wrote what the host runs now, "FILE:LINE: ", for errors that no line of the
   // user's own stands for; "": nowhere.
   std::string place;
+  // While a shipped strategy runs for the methods that it defines, which others use.
+  bool defines_shipped = false;
   // Where the table that the script returned last begins, or ""; of chunks the host itself runs.
   std::string result_place;
 

@@ -252,7 +252,9 @@ void define_shipped(State& state, const nlohmann::json& strategy) {
     const auto file = folder / (name + ".lua");
     if (!std::filesystem::exists(file)) continue;
     const int top = lua_gettop(state.raw());
+    state.defines_shipped = true;
     state.run_file(file.string());
+    state.defines_shipped = false;
     lua_settop(state.raw(), top);
   }
 }

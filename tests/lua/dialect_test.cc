@@ -243,6 +243,14 @@ TEST_CASE("what goes wrong once the model is known stands at the option that ask
   CHECK_THAT(joined.error, Catch::Contains("s.lua:2: [tensor_parallel] attention heads"));
 }
 
+TEST_CASE("what a shipped method refuses stands where it is used") {
+  const Folder folder;
+  const auto error =
+      run(folder, "\nreturn {\n  { 'local_sgd', { every = 0 } },\n}", "gpt", 2).error;
+  CHECK_THAT(error, Catch::StartsWith("[strategy] " + (folder.path / "s.lua:2: [lua]").string()));
+  CHECK_THAT(error, Catch::Contains("local_sgd: every must be at least 1, but got 0"));
+}
+
 TEST_CASE("where a strategy was written is of its script alone") {
   const Folder folder;
   const auto kept = run(folder,
