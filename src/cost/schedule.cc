@@ -112,13 +112,8 @@ Orders interleaved_orders(const ScheduleOptions& o, const Shape& shape) {
 }
 
 // Most chunk activations that a searched schedule may hold on a stage.
-int memory_cap(const ScheduleOptions& o, const Shape& shape) {
-  double cap = 0;
-  if (o.name == "zb1p" || o.name == "zbv") cap = o.stages;
-  if (o.name == "zb2p") cap = 2.0 * o.stages;
-  if (o.name == "v_half") cap = o.stages / 2.0 + 1;
-  if (o.name == "v_min") cap = o.stages / 2.0;
-  if (o.name == "dualpipe_v") cap = o.stages + 1;
+int most_chunks(const ScheduleOptions& o, const Shape& shape) {
+  double cap = memory_cap(o.name, o.stages);
   if (o.memory_limit) cap = std::min(cap, *o.memory_limit);
   return static_cast<int>(cap * shape.chunks + 1e-9);
 }
@@ -131,7 +126,7 @@ Orders searched_orders(const ScheduleOptions& o, const Shape& shape) {
     fail("schedule", "dualpipe_v with {} stages exists for at least {} microbatches, but got {}",
          o.stages, 2 * o.stages, o.microbatches);
   }
-  const int cap = memory_cap(o, shape);
+  const int cap = most_chunks(o, shape);
   if (cap < shape.chunks) {
     fail("schedule", "{} holds at least 1 microbatch per stage, but got memory-limit {}", o.name,
          *o.memory_limit);
@@ -161,6 +156,21 @@ Orders make_orders(const ScheduleOptions& o, const Shape& shape) {
 
 bool splits_backward(std::string_view name) {
   return is_v_shape(name) || name == "zb1p" || name == "zb2p";
+}
+
+bool schedule_exists(std::string_view name, int stages, int microbatches, int chunks) {
+  if (!has_chunks(name) && chunks != default_chunks(name)) return false;
+  if (name == "interleaved") return microbatches % stages == 0;
+  if (name == "v_min") return stages >= 4;
+  return name != "dualpipe_v" || microbatches >= 2 * stages;
+}
+
+double memory_cap(std::string_view name, int stages) {
+  if (name == "zb2p") return 2.0 * stages;
+  if (name == "v_half") return stages / 2.0 + 1;
+  if (name == "v_min") return stages / 2.0;
+  if (name == "dualpipe_v") return stages + 1;
+  return stages;  // zb1p, zbv
 }
 
 int default_chunks(std::string_view name) { return is_v_shape(name) || has_chunks(name) ? 2 : 1; }

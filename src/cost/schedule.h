@@ -69,6 +69,13 @@ int default_chunks(std::string_view name);
 // Returns whether a backward pass of that schedule is two ops, of which weight_grad comes later.
 bool splits_backward(std::string_view name);
 
+// Returns whether make_schedule has that schedule for these counts, without a group.
+bool schedule_exists(std::string_view name, int stages, int microbatches, int chunks);
+
+// Returns the most microbatches of a whole stage that a schedule which splits backward passes may
+// have in flight (Schedule::peak_in_flight).
+double memory_cap(std::string_view name, int stages);
+
 // Returns the stage of each part of the model by that schedule.
 std::vector<int> stage_of_parts(std::string_view name, int stages, int chunks);
 

@@ -128,7 +128,8 @@ Module solver_module() {
       "(weights of fewer bytes are not split over tensor), solver (`labels` or `ilp`: it chooses "
       "which blocks of a stage run again, and where stages begin), time_limit (seconds, "
       "then the best so far), estimated (true: nothing that was measured counts), "
-      "forbid (parallel_mode's), methods (a list that every plan has)"};
+      "forbid (parallel_mode's), precision (a list of what may be chosen of `none`, `amp_native` "
+      "and `half`, in bf16; default none), methods (a list that every plan has)"};
   const Parameter options{"options", "table?",
                           "solver (`auto`, `labels` or `ilp`) and time_limit in seconds"};
   return {

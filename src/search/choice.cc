@@ -36,7 +36,9 @@ const std::vector<std::string> kPins = {"tensor",
                                         "time_limit",
                                         "estimated",
                                         "forbid",
+                                        "precision",
                                         "methods"};
+const std::vector<std::string> kPrecisions = {"none", "amp_native", "half"};
 const std::vector<std::string> kAttention = {"all_gather", "ring", "all_to_all"};
 
 int64_t count(const Json& value, const std::string& name, int64_t least) {
@@ -138,6 +140,12 @@ Pins parse_pins(const Json& table) {
           std::all_of(value.begin(), value.end(), [](auto& item) { return item.is_string(); });
       if (!texts) fail("search", "forbid must be a list of names, but got {}", value.dump());
       pins.forbid = value.get<std::vector<std::string>>();
+    } else if (key == "precision") {
+      if (!value.is_array() || value.empty()) {
+        fail("search", "precision must be a list of {}, but got {}", fmt::join(kPrecisions, ", "),
+             value.dump());
+      }
+      for (const auto& item : value) pins.precision.push_back(name_of(item, key, kPrecisions));
     } else if (key == "solver") {
       pins.solver = name_of(value, key, {"labels", "ilp"});
     } else if (key == "attention") {
@@ -209,6 +217,9 @@ Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row)
     if (choice.context > 1) fields["axis"] = choice.data > 1 ? "context,data" : "context";
     methods.push_back(Json::array({names[choice.zero], fields}));
   }
+  if (choice.precision != "none") {
+    methods.push_back(Json::array({choice.precision, Json{{"dtype", "bf16"}}}));
+  }
   if (choice.offload) methods.push_back(Json::array({"offload", Json{{"optimizer", true}}}));
   for (const auto& method : pins.methods) methods.push_back(method);
   return methods;
@@ -236,6 +247,7 @@ std::string to_string(const Choice& choice) {
     add(choice.every > 1 ? fmt::format("checkpoint of one block in {}", choice.every)
                          : std::string("checkpoint"));
   }
+  if (choice.precision != "none") add("bfloat16 by " + choice.precision);
   if (choice.offload) add("optimizer state on the host");
   return text;
 }

@@ -22,6 +22,7 @@ struct Choice {
   int64_t every = 1;                     // of so many blocks one does; 0: those of `again`
   int zero = 0;                          // level: 0, 1, 2, 3
   bool offload = false;                  // optimizer state lies in the host's memory
+  std::string precision = "none";        // or amp_native or half, in bfloat16
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::vector<double> costs;        // of a schedule that splits gradients: their relative times
@@ -47,6 +48,8 @@ struct Pins {
   int64_t smallest = 0;               // weights of fewer bytes are not split over tensor ranks
   bool estimated = false;             // times are estimates, also where they were measured
   std::vector<std::string> forbid;    // of parallel_mode
+  // What may be chosen of none, amp_native and half, which change numbers; empty: none.
+  std::vector<std::string> precision;
   // Further methods that every plan has, as in a strategy: [["amp_native", {"dtype": ...}]].
   nlohmann::json methods = nlohmann::json::array();
 };

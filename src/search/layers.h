@@ -24,6 +24,7 @@ struct Flat {
   double weights = 0;    // as they are stored
   double gradients = 0;  // as they are reduced
   double pieces = 0;     // in so many reductions, where units are made by size
+  double largest = 0;    // of `gradients`: of one parameter
   double summed = 0;     // of `gradients`: sums over tensor ranks, too
   double read_late = 0;  // of `gathered`: what layers behind the blocks read (tied)
   bool in_forward = false, in_backward = false;  // which pass reads one of them
@@ -42,14 +43,25 @@ struct Layer {
   double states = 0;                           // of the optimizer, and masters
   double transient = 0;                        // what their step takes beside that
   double saved = 0;                            // what the forward pass leaves to the backward pass
-  double step = 0;                             // once a step: the optimizer
-  std::vector<Flat> flats;                     // of `weights`
+  // What gradients of weights read of that, and of what the backward pass makes: where they come
+  // later, it stays for them.
+  double operands = 0;
+  double step = 0;          // once a step: the optimizer
+  std::vector<Flat> flats;  // of `weights`
 };
+
+// What adds up over a layer's instructions and parameters.
+inline constexpr double Layer::*kSums[] = {
+    &Layer::forward,  &Layer::backward,  &Layer::communication, &Layer::forward_communication,
+    &Layer::gradient, &Layer::behind,    &Layer::forward_cast,  &Layer::backward_cast,
+    &Layer::weights,  &Layer::gradients, &Layer::states,        &Layer::transient,
+    &Layer::saved,    &Layer::operands};
 
 struct Layers {
   Layer first, block, last;  // before, one of, and behind the blocks
   double working = 0;        // memory beside all that, while a block's backward pass runs
   double crossing = 0;       // bytes that a block hands to the next
+  double entering = 0;       // of these: what the next one's backward pass reads
   bool tied = false;         // what stands behind the blocks reads parameters of what is before
   bool masters = false;      // parameters are float32 masters of what ops read (half)
   bool measured = false;     // all times were
@@ -57,9 +69,9 @@ struct Layers {
   const Layers* again = nullptr;
 };
 
-// Tables by what decides them: ranks of the axes within a layer, sequence, attention, checkpoint,
-// samples of a microbatch. Programs are compiled for one sample and for the most, and with all
-// blocks or none run again; costs between are taken to be linear.
+// Tables by what decides them: precision, ranks of the axes within a layer, sequence, attention,
+// checkpoint, samples of a microbatch. Programs are compiled for one sample and for the most, and
+// with all blocks or none run again; costs between are taken to be linear.
 class LayerTables {
  public:
   // All kept by reference. The most samples of a microbatch, and what the folded graph was captured

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cost/schedule.h"
 #include "search/cut.h"
+#include "search/deal.h"
 #include "solve/solve.h"
 
 namespace perigee::search {
@@ -38,11 +39,26 @@ void end_with_bucket(std::vector<Passing>& layers, double buckets) {
 
 }  // namespace
 
+// Adds a part. All parts hold as much in flight as the largest (compile/frame_pools.h).
+void Model::Stage::join(const Stage& part, int64_t chunks) {
+  forward += part.forward;
+  backward += part.backward;
+  tensor += part.tensor;
+  gradient += part.gradient;
+  exchange += part.exchange;
+  once += part.once;
+  optimizer += part.optimizer;
+  resident += part.resident;
+  working = std::max(working, part.working);
+  step += part.step;
+  flight = std::max(flight, static_cast<double>(chunks) * part.flight);
+}
+
 int Model::blocks() const { return static_cast<int>(std::max<size_t>(1, folded_.blocks.size())); }
 
 const Exchanges& Model::exchanges(const Choice& choice, const Layers& layers) const {
-  const std::tuple key{choice.tensor,   choice.expert,   choice.context, choice.data,
-                       choice.sequence, choice.pipe > 1, choice.zero};
+  const std::tuple key{choice.precision, choice.tensor,   choice.expert,   choice.context,
+                       choice.data,      choice.sequence, choice.pipe > 1, choice.zero};
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   auto made = exchanges_of(choice, layers, costs_);
@@ -69,7 +85,7 @@ Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin,
   const auto& exchanged = exchanges(choice, layers);
   Stage stage;
   double buckets = 0, weights = 0, read = 0, gradients = 0, states = 0, transient = 0, step = 0,
-         gather = 0;
+         gather = 0, saved = 0, operands = 0, largest = 0, unit = 0;
   std::vector<Passing> forward, backward;
   const auto add = [&](const Layer& layer, const LayerExchange& exchange, int times) {
     const auto [there, back] = passes(choice, layer, layers.masters);
@@ -88,12 +104,17 @@ Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin,
     stage.backward += times * back;
     stage.gradient += times * layer.gradient;
     stage.tensor += times * layer.communication;
-    stage.flight += times * layer.saved;
+    saved += times * layer.saved;
+    operands += times * layer.operands;
     weights += times * layer.weights;
     gradients += times * layer.gradients;
     states += times * layer.states;
     transient += times * layer.transient;
     for (const auto& flat : layer.flats) read += times * flat.gathered;
+    for (const auto& flat : layer.flats) {
+      largest = std::max(largest, flat.largest);
+      if (flat.pieces > 0) unit = std::max(unit, flat.gradients / flat.pieces);
+    }
     step += times * layer.step;
     gather += times * exchange.gather;
     buckets += times * exchange.buckets;
@@ -147,55 +168,25 @@ Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin,
   const double kept = choice.zero >= 3                    ? weights / parts
                       : choice.zero > 0 && layers.masters ? read + weights / parts
                                                           : weights;
-  const double resident =
-      kept + (choice.zero >= 2 ? gradients / parts : gradients) + (choice.offload ? 0 : held);
-  stage.step = resident + (choice.zero >= 1 ? transient / parts : transient);
-  stage.fixed = resident + layers.working +
-                (choice.zero >= 3
-                     ? 2 * gathered(layers.block) + layers.block.gradients + gathered(layers.first)
-                     : 0) +
-                (choice.zero == 2 ? 2 * layers.block.gradients : 0);
+  stage.resident = kept + (choice.zero >= 2 ? gradients / parts : gradients) +
+                   (choice.zero == 1 ? gradients / parts : 0) + (choice.offload ? 0 : held);
+  stage.step = stage.resident + (choice.zero >= 1 ? transient / parts : transient);
+  stage.working = layers.working +
+                  (choice.zero >= 3 ? 2 * gathered(layers.block) + layers.block.gradients +
+                                          gathered(layers.first)
+                                    : 0) +
+                  (choice.zero == 2 ? std::min(gradients, 2 * unit) + gradients / parts : 0);
+  // A later microbatch's gradient is made beside those that it is added to.
+  if (choice.microbatches > 1) stage.working += largest;
+  // What comes from the stage before is kept as the stage's own is, which stays when it is sent.
+  stage.flight = saved + (first ? 0 : layers.entering);
+  if (choice.pipe > 1 && splits_backward(choice.schedule)) {
+    // The first stage has nobody who waits for gradients of its inputs: all of its backward pass
+    // comes later, and reads the gradient that came.
+    if (first) stage.flight += layers.crossing;
+    stage.flight = std::max(stage.flight, operands);
+  }
   return stage;
-}
-
-double Model::in_flight(const Choice& choice, int64_t successors) const {
-  const auto p = static_cast<double>(choice.pipe), v = static_cast<double>(choice.chunks);
-  const auto s = static_cast<double>(successors);
-  const double microbatches = static_cast<double>(choice.microbatches);
-  if (choice.pipe == 1) return 1;
-  if (choice.schedule == "gpipe") return microbatches;
-  if (splits_backward(choice.schedule)) {
-    const double most = choice.schedule == "zb2p"     ? 2 * p
-                        : choice.schedule == "v_half" ? p / 2 + 1
-                        : choice.schedule == "v_min"  ? p / 2
-                                                      : p;
-    return std::min(microbatches, most);
-  }
-  // Parts share room for one more than are in flight (compile/frame_pools.h).
-  if (v > 1) return std::min(microbatches, ((v - 1) * p + 2 * s + 2) / v);
-  return std::min(microbatches, s + 1);
-}
-
-double Model::hidden(const Choice& choice, const Layers& layers, double again) const {
-  if (choice.pipe == 1) return 0;
-  const auto p = static_cast<double>(choice.pipe), v = static_cast<double>(choice.chunks);
-  const auto count = static_cast<double>(folded_.blocks.size());
-  const auto all = [&](double Layer::*field) {
-    return layers.first.*field + count * layers.block.*field + layers.last.*field;
-  };
-  double hides = 0;
-  hides += count * layers.block.forward * again * (p - 1) / p;
-  if (splits_backward(choice.schedule)) {
-    // Qi et al. 2023: with the memory of 1f1b the bubble of a stage is F + B - W for each other
-    // one, and F + B - 2 W with more. The first stage waits for its first gradient while it has run
-    // all microbatches' forward passes, where they are fewer than stages.
-    const double weights = all(&Layer::gradient), forward = all(&Layer::forward);
-    const double fewer = std::max(0.0, p - static_cast<double>(choice.microbatches));
-    const double most = (forward + weights) * (p - 1) / p - forward * fewer / p;
-    hides += std::clamp((choice.schedule == "zb1p" ? 2 : 3) * weights * (p - 1) / p, 0.0,
-                        std::max(0.0, most));
-  }
-  return hides / v;
 }
 
 double Model::transfer(const Choice& choice, const Layers& layers) const {
@@ -204,33 +195,49 @@ double Model::transfer(const Choice& choice, const Layers& layers) const {
   return costs_.collective({CollectiveKind::message, "pipe", ranks, layers.crossing}).seconds;
 }
 
-double Model::lower_bound(const Choice& choice, const Layers& layers) const {
+double Model::bytes_of(const Choice& choice, const Layers& layers, const Stage& stage,
+                       int64_t successors) const {
+  // Messages come before they are wanted (compile::share_landings).
+  const double landed = choice.pipe > 1 ? 2 * layers.crossing : 0;
+  return std::max(stage.fixed() + landed + in_flight(choice, successors) * stage.flight,
+                  stage.step);
+}
+
+Model::Whole Model::whole(const Choice& choice, const Layers& layers) const {
   const auto count = static_cast<double>(folded_.blocks.size());
-  const auto p = static_cast<double>(choice.pipe), v = static_cast<double>(choice.chunks);
-  double forward = 0, backward = 0;
+  Whole whole;
+  auto& all = whole.passes;
   const auto add = [&](const Layer& layer, double times) {
     const auto [there, back] = passes(choice, layer, layers.masters);
-    forward += times * there;
-    backward += times * back;
+    all.forward += times * there;
+    all.backward += times * (back - layer.gradient);
+    all.weights += times * layer.gradient;
   };
   add(layers.first, 1);
   add(layers.block, count);
   add(layers.last, 1);
+  all.again = count * layers.block.forward * share_again(choice);
+  all.transfer = transfer(choice, layers);
   if (choice.zero >= 2 && choice.parts() > 1) {
-    // What goes through the stream of units in a pass; a part's last reduction may be hidden.
     const auto& [first, block, last, least, contends, tied] = exchanges(choice, layers);
-    const double parts = p * v;
-    const double gathers =
-        first.gather_forward + count * block.gather_forward + last.gather_forward;
-    const double back = count * block.gather_backward + last.gather_backward +
-                        std::max(0.0, count - parts) * block.reduce;
-    forward = std::max(forward, gathers);
-    backward = std::max(backward, back);
+    whole.gathers = first.gather_forward + count * block.gather_forward + last.gather_forward;
+    whole.exchanges = count * block.gather_backward + last.gather_backward;
+    whole.reduce = block.reduce;
   }
-  const double pass = forward + backward, longest = pass / p;
-  return longest * static_cast<double>(choice.microbatches) +
-         std::max(0.0, (pass - longest) / v - hidden(choice, layers, share_again(choice))) +
-         2 * (p * v - 1) * transfer(choice, layers);
+  return whole;
+}
+
+double Model::lower_bound(const Choice& choice, const Whole& whole) const {
+  const auto count = static_cast<double>(folded_.blocks.size());
+  const auto stages = static_cast<double>(choice.pipe);
+  const double parts = stages * static_cast<double>(choice.chunks);
+  // What goes through the stream of units in a pass; a part's last reduction may be hidden.
+  const double reductions = std::max(0.0, count - parts) * whole.reduce;
+  const auto& all = whole.passes;
+  const double pass = std::max(all.forward, whole.gathers) +
+                      std::max(all.backward + all.weights, whole.exchanges + reductions);
+  const double longest = pass / stages;
+  return longest * static_cast<double>(choice.microbatches) + lost(choice, all, pass, longest);
 }
 
 std::optional<int> Model::least_again(const Choice& choice, const Layers& layers) const {
@@ -240,7 +247,7 @@ std::optional<int> Model::least_again(const Choice& choice, const Layers& layers
         .time = layer.forward + layer.backward, .saved = layer.saved, .transient = of.working};
   };
   solve::AssignProblem problem{.memory_limit = limit_, .transient_count = 1};
-  solve::AssignOption rest{.resident = whole.fixed - layers.working,
+  solve::AssignOption rest{.resident = whole.fixed() - layers.working,
                            .saved = layers.first.saved + layers.last.saved};
   rest.optimizer = std::max(0.0, whole.step - rest.resident);
   problem.ops.push_back({.name = "rest", .options = {rest}});
@@ -254,20 +261,103 @@ std::optional<int> Model::least_again(const Choice& choice, const Layers& layers
   return static_cast<int>(std::count(solved.choice.begin() + 1, solved.choice.end(), 1));
 }
 
+std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Layers& layers,
+                                             const StageOf& stage_of, double& least_bytes) const {
+  const auto blocks = this->blocks();
+  // With so many stages behind it, a stage of 1f1b has one microbatch more in flight than that, of
+  // eager_1f1b twice as many and one; others have as many on all stages.
+  const bool eager = choice.schedule == "eager_1f1b";
+  const bool falls = eager || choice.schedule == "1f1b";
+  const auto all = static_cast<int64_t>(std::ceil(in_flight(choice, choice.pipe - 1)));
+  const auto most_of = [&](const Stage& one) -> int64_t {
+    auto empty = one;
+    empty.flight = 0;
+    const double room = limit_ - bytes_of(choice, layers, empty, 0);
+    if (room < 0) return 0;
+    const auto most = one.flight > 0 ? static_cast<int64_t>(std::min(1e9, room / one.flight)) : all;
+    if (most >= all) return std::numeric_limits<int64_t>::max();
+    return eager ? (most + 1) / 2 : falls ? most : 0;
+  };
+  const auto parts = [&](StageKind kind, int length) {
+    const int begin = kind == StageKind::first ? 0 : kind == StageKind::last ? blocks - length : 1;
+    std::vector<StagePart> ways;
+    for (int again = 0; again <= (layers.again ? length : 0); ++again) {
+      const auto& one = stage_of({begin, begin + length, again});
+      const auto most = most_of(one);
+      if (ways.empty() || most > ways.back().most) ways.push_back({one.pass(), most, again});
+      if (most == std::numeric_limits<int64_t>::max()) break;
+    }
+    return ways;
+  };
+  const auto cut = search::cut({.blocks = blocks,
+                                .stages = choice.pipe,
+                                .microbatches = choice.microbatches,
+                                .parts = parts,
+                                .solver = solver_});
+  if (!cut) {
+    const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
+    const int again = layers.again ? even : 0, begin = even < blocks - 1 ? 1 : 0;
+    least_bytes = std::min(bytes_of(choice, layers, stage_of({blocks - even, blocks, again}), 0),
+                           bytes_of(choice, layers, stage_of({begin, begin + even, again}), 0));
+    return {};
+  }
+  std::vector<Blocks> stages;
+  const auto& begins = cut->begins;
+  for (size_t k = 0; k <= begins.size(); ++k) {
+    stages.push_back(
+        {k == 0 ? 0 : begins[k - 1], k == begins.size() ? blocks : begins[k], cut->again[k]});
+  }
+  return stages;
+}
+
+std::vector<Model::Blocks> Model::deal_parts(const Choice& choice, const Layers& layers,
+                                             const StageOf& stage_of, double& least_bytes) const {
+  const auto blocks = this->blocks();
+  Deal row{.blocks = blocks,
+           .stages = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                    static_cast<int>(choice.chunks))};
+  const int count = static_cast<int>(row.stages.size());
+  const auto part_of = [&](int part, int length) -> const Stage& {
+    const int begin = part == 0 ? 0 : part == count - 1 ? blocks - length : 1;
+    return stage_of({begin, begin + length});
+  };
+  row.seconds = [&](int part, int length) { return part_of(part, length).pass(); };
+  row.held = [&](int part, int length) { return part_of(part, length).flight; };
+  double most_bytes = 0;
+  double limit = limit_;
+  row.fits = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
+    Stage whole;
+    for (int part : own) whole.join(part_of(part, lengths[part]), choice.chunks);
+    const double bytes = bytes_of(choice, layers, whole, choice.pipe - 1 - stage);
+    most_bytes = std::max(most_bytes, bytes);
+    return bytes <= limit;
+  };
+  auto lengths = deal(row);
+  if (!lengths) {
+    limit = std::numeric_limits<double>::infinity();
+    most_bytes = 0;
+    if (deal(row)) least_bytes = most_bytes;
+    return {};
+  }
+  std::vector<Blocks> parts;
+  int begin = 0;
+  for (int length : *lengths) {
+    parts.push_back({begin, begin + length});
+    begin += length;
+  }
+  return parts;
+}
+
 std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& layers,
-                                        double& least_bytes) const {
+                                        double& least_bytes, double worth) const {
   const auto blocks = this->blocks();
   const auto microbatches = static_cast<double>(choice.microbatches);
   Estimate result;
-  struct Blocks {
-    int begin, end;  // [begin, end)
-    int again = 0;   // the first of them run again
-  };
-  std::vector<Blocks> stages;
-  // Blocks are alike: only a stage's length counts, how many of them run again, and whether it has
+  // Blocks are alike: only a part's length counts, how many of them run again, and whether it has
   // the first or the last.
   std::map<std::tuple<bool, bool, int, int>, Stage> known;
-  const auto stage_of = [&](int begin, int end, int again = 0) -> const Stage& {
+  const auto stage_of = [&](const Blocks& part) -> const Stage& {
+    const auto& [begin, end, again] = part;
     const auto [entry, added] = known.try_emplace({begin == 0, end == blocks, end - begin, again});
     if (!added) return entry->second;
     if (again == 0) return entry->second = stage(choice, layers, begin, end);
@@ -276,124 +366,61 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     if (again < end - begin) mixed.working = std::max(mixed.working, layers.working);
     return entry->second = stage(choice, mixed, begin, end);
   };
+  std::vector<Blocks> parts;
   if (choice.pipe == 1) {
     const auto again = layers.again ? least_again(choice, layers) : 0;
-    const auto& one = stage_of(0, blocks, again.value_or(blocks));
-    least_bytes = std::max(one.fixed + one.flight, one.step);
-    if (!again || least_bytes > limit_) return std::nullopt;
-    stages = {{0, blocks, *again}};
-  } else if (choice.chunks > 1) {
-    // Parts of equal length; a stage has every pipe-th.
-    const auto parts = choice.pipe * choice.chunks;
-    if (blocks % parts != 0) return std::nullopt;
-    const int length = static_cast<int>(blocks / parts);
-    for (int64_t k = 0; k < parts; ++k) {
-      stages.push_back({static_cast<int>(k) * length, static_cast<int>(k + 1) * length});
-    }
-  } else {
-    // Stages of 1f1b have as many microbatches in flight as successors, and one.
-    const bool falls = choice.schedule == "1f1b" || choice.schedule == "eager_1f1b";
-    const auto all = static_cast<int64_t>(in_flight(choice, 0));
-    const auto enough = static_cast<int64_t>(in_flight(choice, choice.pipe - 1));
-    const Row row{.blocks = blocks,
-                  .stages = choice.pipe,
-                  .microbatches = choice.microbatches,
-                  .parts =
-                      [&](StageKind kind, int length) {
-                        const int begin = kind == StageKind::first  ? 0
-                                          : kind == StageKind::last ? blocks - length
-                                                                    : 1;
-                        std::vector<StagePart> ways;
-                        for (int again = 0; again <= (layers.again ? length : 0); ++again) {
-                          const auto& one = stage_of(begin, begin + length, again);
-                          const double room = limit_ - one.fixed;
-                          StagePart part{.seconds = one.forward + one.backward, .again = again};
-                          if (room < 0 || one.step > limit_) part.most = 0;
-                          if (room >= 0 && one.flight > 0) {
-                            part.most = static_cast<int64_t>(std::min(1e9, room / one.flight));
-                          }
-                          if (!falls && part.most < all) part.most = 0;
-                          if (ways.empty() || part.most > ways.back().most) ways.push_back(part);
-                          if (part.most >= enough) break;
-                        }
-                        return ways;
-                      },
-                  .solver = solver_};
-    const auto cut = search::cut(row);
-    if (!cut) {
-      const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
-      const int again = layers.again ? even : 0;
-      const auto& one = stage_of(blocks - even, blocks, again);
-      const auto& middle =
-          stage_of(even < blocks - 1 ? 1 : 0, even < blocks - 1 ? even + 1 : even, again);
-      least_bytes = std::min(one.fixed + one.flight, middle.fixed + middle.flight);
+    parts = {{0, blocks, again.value_or(blocks)}};
+    if (!again) {
+      least_bytes = bytes_of(choice, layers, stage_of(parts.front()), 0);
       return std::nullopt;
     }
-    const auto& begins = cut->begins;
-    for (size_t k = 0; k <= begins.size(); ++k) {
-      stages.push_back(
-          {k == 0 ? 0 : begins[k - 1], k == begins.size() ? blocks : begins[k], cut->again[k]});
-    }
+  } else if (choice.chunks > 1) {
+    parts = deal_parts(choice, layers, stage_of, least_bytes);
+  } else {
+    parts = cut_stages(choice, layers, stage_of, least_bytes);
   }
+  if (parts.empty()) return std::nullopt;
 
-  std::vector<Stage> made;  // by stage of the pipeline
-  made.resize(static_cast<size_t>(choice.pipe));
+  std::vector<Stage> made(static_cast<size_t>(choice.pipe));
   const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                             static_cast<int>(choice.chunks));
-  for (size_t k = 0; k < stages.size(); ++k) {
-    const auto& [begin, end, again] = stages[k];
-    const auto& part = stage_of(begin, end, again);
+  for (size_t k = 0; k < parts.size(); ++k) {
+    const auto& [begin, end, again] = parts[k];
     for (int block = begin; block < begin + again; ++block) result.again.push_back(block);
-    auto& whole = made[static_cast<size_t>(stage_of_part[k])];
-    whole.forward += part.forward;
-    whole.backward += part.backward;
-    whole.gradient += part.gradient;
-    whole.exchange += part.exchange;
-    whole.tensor += part.tensor;
-    whole.once += part.once;
-    whole.optimizer += part.optimizer;
-    whole.flight += part.flight;
-    whole.step += part.step;
-    // What a stage's parts work with is there once.
-    whole.fixed += part.fixed - (whole.fixed > 0 ? layers.working : 0);
+    made[static_cast<size_t>(stage_of_part[k])].join(stage_of(parts[k]), choice.chunks);
     if (k > 0) result.cuts.push_back(begin);
   }
-  double sum = 0, longest = 0, once = 0, tensor = 0, exchange = 0, optimizer = 0;
-  double forward = 0, gradient = 0;
+  double sum = 0, once = 0, optimizer = 0, forward = 0, gradient = 0;
+  const Stage* longest = &made.front();
   // A stage ends its last backward pass so long before the first one does.
   double early = 0;
   for (size_t s = 0; s < made.size(); ++s) {
     const auto& one = made[s];
-    const double pass = one.forward + one.backward;
-    sum += pass;
+    sum += one.pass();
     forward += one.forward;
     gradient += one.gradient;
-    if (pass > longest) {
-      longest = pass;
-      tensor = one.tensor;
-      exchange = one.exchange;
-    }
+    if (one.pass() > longest->pass()) longest = &one;
     once = std::max(once, one.once - early);
     optimizer = std::max(optimizer, one.optimizer);
     early += one.backward / static_cast<double>(choice.chunks);
     const auto successors = static_cast<int64_t>(made.size() - 1 - s);
-    result.bytes =
-        std::max({result.bytes, one.fixed + in_flight(choice, successors) * one.flight, one.step});
+    result.bytes = std::max(result.bytes, bytes_of(choice, layers, one, successors));
   }
   least_bytes = result.bytes;
   if (result.bytes > limit_) return std::nullopt;
-  const double chunks = static_cast<double>(choice.chunks);
-  const double again_of_all =
-      layers.again ? static_cast<double>(result.again.size()) / blocks : share_again(choice);
-  result.parts.tensor = tensor * microbatches;
-  result.parts.compute = (longest - tensor - exchange) * microbatches;
-  result.parts.bubble =
-      std::max(0.0, (sum - longest) / chunks - hidden(choice, layers, again_of_all)) +
-      2 * (static_cast<double>(choice.pipe) * chunks - 1) * transfer(choice, layers);
-  result.parts.data = once + exchange * microbatches;
+  auto whole = this->whole(choice, layers);
+  result.lower_bound = lower_bound(choice, whole);
+  if (layers.again) {
+    // What a solver has chosen; until then all blocks might run again.
+    const auto again = static_cast<double>(result.again.size());
+    whole.passes.again = again * layers.block.forward;
+    whole.passes.backward += again * (layers.again->block.backward - layers.block.backward);
+  }
+  result.parts.tensor = longest->tensor * microbatches;
+  result.parts.compute = (longest->pass() - longest->tensor - longest->exchange) * microbatches;
+  result.parts.bubble = lost(choice, whole.passes, sum, longest->pass());
+  result.parts.data = once + longest->exchange * microbatches;
   result.parts.optimizer = optimizer;
-  result.seconds = result.parts.total();
-  result.lower_bound = lower_bound(choice, layers);
   if (choice.pipe > 1 && splits_backward(choice.schedule)) {
     // Tens of the average: a search by them takes long where they are all but equal.
     const double average = sum / 3;
@@ -401,7 +428,11 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
       return std::max(0.1, std::round(10 * seconds / average) / 10);
     };
     result.costs = {share(forward), share(sum - forward - gradient), share(gradient)};
+    if (result.parts.total() < worth) {
+      result.parts.bubble += orders_.excess(choice, whole.passes, result.costs);
+    }
   }
+  result.seconds = result.parts.total();
   return result;
 }
 

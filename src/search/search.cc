@@ -22,11 +22,52 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kNodesJudged = 8000;
 // Candidates that are kept in case programs turn out to take more time or memory than the model
 // says; of a small graph, and of one for which one plan is judged.
-constexpr size_t kKept = 32, kKeptOfLarge = 24;
+constexpr size_t kKept = 512, kKeptOfLarge = 24;
+// Seconds by which one is put off that is not expected to fit.
+constexpr double kUnlikely = 1e9;
 // However large the graph, so many plans are judged where the simulator contradicts the model.
 constexpr size_t kContradicted = 5;
 // That is where another is expected to take less than this share of the best one's time.
 constexpr double kContradiction = 0.95;
+
+// By how much the simulator differs from the model: for plans of one schedule, and where none of
+// those has been judged, of schedules that split backward passes, or do not.
+class Corrections {
+ public:
+  double of(const Choice& choice) const {
+    for (const auto& key : {of_schedule(choice), of_kind(choice)}) {
+      const auto known = ratios_.find(key);
+      if (known != ratios_.end()) return known->second;
+    }
+    return 1;
+  }
+  void note(const Choice& choice, double ratio) {
+    ratios_[of_schedule(choice)] = ratios_[of_kind(choice)] = ratio;
+  }
+  // The same of memory.
+  double of_bytes(const Choice& choice) const {
+    const auto known = bytes_.find(of_memory(choice));
+    return known == bytes_.end() ? 1 : known->second;
+  }
+  void note_bytes(const Choice& choice, double ratio) { bytes_[of_memory(choice)] = ratio; }
+
+ private:
+  using Key = std::tuple<bool, bool, bool, std::string, std::string>;
+  static Key of_schedule(const Choice& c) {
+    return {c.zero >= 2, c.tensor > 1, c.microbatches > 1, c.precision,
+            c.pipe > 1 ? c.schedule : "none"};
+  }
+  static Key of_kind(const Choice& c) {
+    const auto* kind = c.pipe == 1 ? "none" : splits_backward(c.schedule) ? "split" : "whole";
+    return {c.zero >= 2, c.tensor > 1, c.microbatches > 1, c.precision, kind};
+  }
+  using Memory = std::tuple<int, bool, bool, bool, bool>;
+  static Memory of_memory(const Choice& c) {
+    return {c.zero, c.tensor > 1, c.microbatches > 1, c.pipe > 1, c.offload};
+  }
+  std::map<Key, double> ratios_;
+  std::map<Memory, double> bytes_;
+};
 
 class Search {
  public:
@@ -53,36 +94,39 @@ class Search {
 
   // Returns the best `most` of the model, best first.
   std::vector<Candidate> rank(size_t most) {
-    auto bounded = space_.combinations(*tables_, *model_, std::ssize(folded_.blocks),
-                                       [this] { return out_of_time(); });
+    const auto bounded = space_.combinations(*tables_, *model_, std::ssize(folded_.blocks),
+                                             [this] { return out_of_time(); });
     combinations_ = bounded.size();
     log::debug("auto: {} tables at {:.0f} ms", tables_->compiled(), milliseconds());
-    std::stable_sort(bounded.begin(), bounded.end(),
-                     [](const Bounded& a, const Bounded& b) { return a.bound < b.bound; });
+    std::vector<const Bounded*> order;
+    for (const auto& one : bounded) order.push_back(&one);
+    std::stable_sort(order.begin(), order.end(),
+                     [](auto* a, auto* b) { return a->bound < b->bound; });
     std::vector<Candidate> best;
-    for (size_t i = 0; i < bounded.size(); ++i) {
-      const auto& one = bounded[i];
+    for (size_t i = 0; i < order.size(); ++i) {
+      const auto& one = *order[i];
       const bool full = best.size() >= most;
       const bool late = !best.empty() && out_of_time();
       if ((full && one.bound >= best[most - 1].estimate.seconds) || late) {
         if (late) lower_bound_ = one.bound;
-        for (; i < bounded.size(); ++i) features_.count(bounded[i].choice, bounded[i].bound, true);
+        for (; i < order.size(); ++i) features_.count(order[i]->choice, order[i]->bound, true);
         break;
       }
       ++looked_at_;
       double least = kInfinity;
       auto choice = one.choice;
-      auto estimate = model_->estimate(choice, *one.layers, least);
+      const double worth = full ? best[most - 1].estimate.seconds : kInfinity;
+      auto estimate = model_->estimate(choice, *one.layers, least, worth);
       if (!estimate && may_offload(choice, *one.layers, least)) {
         choice.offload = true;
-        estimate = model_->estimate(choice, *one.layers, least);
+        estimate = model_->estimate(choice, *one.layers, least, worth);
       }
       if (estimate && !estimate->again.empty() && may_offload(choice, *one.layers, kInfinity)) {
         // Either makes room: running again, or the host.
         auto on_host = choice;
         on_host.offload = true;
         double unused = kInfinity;
-        auto other = model_->estimate(on_host, *one.layers, unused);
+        auto other = model_->estimate(on_host, *one.layers, unused, worth);
         if (other && other->seconds < estimate->seconds) {
           choice = std::move(on_host);
           estimate = std::move(other);
@@ -122,16 +166,14 @@ class Search {
     found.lower_bound = std::min(lower_bound_, ranked.front().estimate.seconds);
     const auto judged =
         std::clamp<size_t>(kNodesJudged / std::max<size_t>(1, nodes_), 1, request_.most_judged);
-    log::debug("auto: {} combinations ranked at {:.0f} ms", combinations_, milliseconds());
-    // By how much the simulator differs from the model, for plans of one kind: judging goes on
-    // where the model, so corrected, expects a better plan than the best.
-    std::map<std::tuple<bool, bool, bool>, double> ratio;
-    const auto kind = [](const Choice& c) {
-      return std::tuple(c.zero >= 2, c.pipe > 1, c.tensor > 1);
-    };
+    log::debug("auto: {} combinations, of which {} were cut, ranked at {:.0f} ms", combinations_,
+               looked_at_, milliseconds());
+    // Judging goes on where the model, so corrected, expects a better plan than the best.
+    Corrections corrections;
     const auto expected = [&](const Candidate& candidate) {
-      const auto known = ratio.find(kind(candidate.choice));
-      return candidate.estimate.seconds * (known == ratio.end() ? 1 : known->second);
+      const double bytes = candidate.estimate.bytes * corrections.of_bytes(candidate.choice);
+      const double late = bytes > limit_ ? kUnlikely : 0;
+      return late + candidate.estimate.seconds * corrections.of(candidate.choice);
     };
     std::vector<Candidate*> left;
     for (auto& candidate : ranked) left.push_back(&candidate);
@@ -150,9 +192,12 @@ class Search {
       log::debug("auto: judged {} at {:.0f} ms: {} by the model, {}", to_string(candidate.choice),
                  milliseconds(), seconds_text(candidate.estimate.seconds),
                  tried ? seconds_text(candidate.seconds) : candidate.refused);
+      if (candidate.peak_bytes > 0) {
+        corrections.note_bytes(candidate.choice, candidate.peak_bytes / candidate.estimate.bytes);
+      }
       if (!tried) continue;
       ++good;
-      ratio[kind(candidate.choice)] = candidate.seconds / candidate.estimate.seconds;
+      corrections.note(candidate.choice, candidate.seconds / candidate.estimate.seconds);
       if (found.best.judged && candidate.seconds >= found.best.seconds * (1 - 1e-9)) continue;
       found.best = candidate;
       found.plan = std::move(tried->plan);

@@ -30,7 +30,7 @@ struct Request {
   Pins pins;
   double memory_limit = 0;  // bytes a rank may use; 0: the least memory of the cluster, less what
                             // libraries take (kReserve). Pins may lower it
-  size_t most_judged = 16;  // plans that are compiled and simulated; fewer where the graph is large
+  size_t most_judged = 32;  // plans that are compiled and simulated; fewer where the graph is large
 };
 
 // The share of a device's memory that is left to libraries (NCCL, cuBLAS, the CUDA context).

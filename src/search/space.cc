@@ -113,6 +113,8 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
   const auto fits = [](int64_t size, const std::optional<int64_t>& pin) {
     return !pin || *pin == size;
   };
+  const auto precisions =
+      pins.precision.empty() ? std::vector<std::string>{"none"} : pins.precision;
   for (const auto tensor : divisors(request_.world)) {
     if (!fits(tensor, pins.tensor) || (!pins.tensor && tensor > node_)) continue;
     for (const auto expert : experts_) {
@@ -125,13 +127,16 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
           if (pipe > made.blocks || !fits(pipe, pins.pipe) || !fits(data, pins.data)) continue;
           if (!made.list.empty() && stop()) return std::move(made.list);
           if (request_.global_batch % (expert * data) != 0) continue;
-          const Choice choice{.tensor = tensor,
-                              .expert = expert,
-                              .context = context,
-                              .data = data,
-                              .pipe = pipe,
-                              .offload = pins.offload.value_or(false)};
-          add(made, choice);
+          Choice choice{.tensor = tensor,
+                        .expert = expert,
+                        .context = context,
+                        .data = data,
+                        .pipe = pipe,
+                        .offload = pins.offload.value_or(false)};
+          for (const auto& precision : precisions) {
+            choice.precision = precision;
+            add(made, choice);
+          }
         }
       }
     }
@@ -222,26 +227,37 @@ std::vector<int64_t> Space::everies(int64_t blocks) const {
 
 void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const {
   const auto& pins = request_.pins;
-  const auto put = [&] {
-    made.list.push_back({choice, &layers, made.model.lower_bound(choice, layers)});
-  };
-  choice.schedule = "1f1b";
-  choice.chunks = 1;
-  if (choice.pipe == 1) return put();
-  if (pins.schedule) {
-    choice.schedule = *pins.schedule;
-    choice.chunks = pins.chunks.value_or(default_chunks(*pins.schedule));
-    return put();
-  }
-  if (pins.chunks.value_or(1) == 1) put();
-  const auto blocks = made.blocks;
-  if (choice.every == 0) return;  // parts of a stage are alike
-  if (blocks % choice.pipe != 0 || choice.microbatches % choice.pipe != 0) return;
-  for (const auto chunks : options<int64_t>(pins.chunks, {2, 3, 4})) {
-    if (chunks == 1 || blocks % (choice.pipe * chunks) != 0) continue;
-    choice.schedule = "interleaved";
+  const auto whole = made.model.whole(choice, layers);
+  const auto put = [&](const std::string& schedule, int64_t chunks) {
+    choice.schedule = schedule;
     choice.chunks = chunks;
-    put();
+    made.list.push_back({choice, &layers, made.model.lower_bound(choice, whole)});
+  };
+  if (choice.pipe == 1) return put("1f1b", 1);
+  const auto exists = [&](const std::string& name, int64_t chunks) {
+    return schedule_exists(name, static_cast<int>(choice.pipe),
+                           static_cast<int>(choice.microbatches), static_cast<int>(chunks));
+  };
+  if (pins.schedule) {
+    const int64_t chunks = pins.chunks.value_or(default_chunks(*pins.schedule));
+    if (exists(*pins.schedule, chunks)) return put(*pins.schedule, chunks);
+    made.why_not = fmt::format(
+        "[schedule] there is no {} of {} part{} for {} stages and {} microbatches", *pins.schedule,
+        chunks, chunks == 1 ? "" : "s", choice.pipe, choice.microbatches);
+    return;
+  }
+  for (const auto& name : schedule_names()) {
+    if (name == "gpipe") continue;  // eager_1f1b takes no longer and no more memory
+    std::vector<int64_t> counts{1};
+    if (default_chunks(name) > 1) counts = {2, 3, 4};
+    for (const auto chunks : options<int64_t>(pins.chunks, counts)) {
+      const bool several = default_chunks(name) > 1;
+      if (several != (chunks > 1) || !exists(name, chunks)) continue;
+      if (name == "looped_bfs" && exists("interleaved", chunks)) continue;  // which holds less
+      // A solver that chooses which blocks run again does so for stages of one part.
+      const bool fits = choice.pipe * chunks <= made.blocks && (chunks == 1 || choice.every != 0);
+      if (fits) put(name, chunks);
+    }
   }
 }
 

@@ -103,6 +103,7 @@ json AutoPlanner::candidates(const json& pins, int64_t most) {
          {"checkpoint", choice.checkpoint && (choice.every > 0 || !choice.again.empty())},
          {"every", choice.every},
          {"zero", choice.zero},
+         {"precision", choice.precision},
          {"offload", choice.offload},
          {"parts",
           {{"compute", parts.compute},

@@ -1,0 +1,496 @@
+#include "search/accounts.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace perigee::search {
+namespace {
+
+using compile::Binding;
+using compile::Frame;
+using compile::Instruction;
+using compile::Program;
+using graph::Phase;
+using graph::ValueId;
+
+enum Place { kFirst, kBlock, kLast, kPlaces };
+
+// "blocks.3.attn" -> "blocks.3"
+std::string block_scope(const std::string& scope) {
+  std::string block;
+  for (size_t begin = 0; begin <= scope.size();) {
+    const auto end = std::min(scope.find('.', begin), scope.size());
+    const auto part = scope.substr(begin, end - begin);
+    block += (begin > 0 ? "." : "") + part;
+    const bool number = !part.empty() && std::all_of(part.begin(), part.end(),
+                                                     [](char c) { return c >= '0' && c <= '9'; });
+    if (number) return block;
+    begin = end + 1;
+  }
+  return "";
+}
+
+// Where a scope stands, and in which block ("": in none).
+struct Where {
+  Place place;
+  std::string block;
+  bool operator==(const Where&) const = default;
+};
+
+// Which scopes stand before the blocks, which behind.
+class Scopes {
+ public:
+  explicit Scopes(const Folded& folded) : blocks_(folded.kept) {
+    bool begun = blocks_.empty();
+    for (const auto& node : folded.graph.nodes) {
+      if (node.phase != Phase::forward) continue;
+      if (in_block(node.scope)) begun = true;
+      if (!begun) before_.insert(node.scope);
+    }
+    for (const auto& input : folded.graph.inputs) {
+      const auto dot = input.name.rfind('.');
+      const auto scope = dot == std::string::npos ? "" : input.name.substr(0, dot);
+      if (input.kind == graph::Input::Kind::parameter && before_.contains(scope)) {
+        early_.insert(input.name);
+      }
+    }
+  }
+
+  const Where& of_scope(const std::string& scope) const {
+    auto known = known_.find(scope);
+    if (known == known_.end()) {
+      const auto place = in_block(scope) ? kBlock : before_.contains(scope) ? kFirst : kLast;
+      known = known_.emplace(scope, Where{place, block_scope(scope)}).first;
+    }
+    return known->second;
+  }
+  Place of_parameter(const std::string& name) const {
+    if (in_block(name)) return kBlock;
+    return early_.contains(name) ? kFirst : kLast;
+  }
+  // How many blocks the folded graph has.
+  double blocks() const { return std::max<double>(1, static_cast<double>(blocks_.size())); }
+
+ private:
+  bool in_block(const std::string& scope) const {
+    return std::any_of(blocks_.begin(), blocks_.end(),
+                       [&](const auto& b) { return graph::contains_scope(b, scope); });
+  }
+
+  std::vector<std::string> blocks_;
+  std::set<std::string> before_, early_;
+  mutable std::unordered_map<std::string, Where> known_;
+};
+
+double bytes_of(const Program& program, ValueId v) {
+  return static_cast<double>(program.values[v.index].type.bytes());
+}
+
+// Sums over one program, by place.
+class Accounts {
+ public:
+  // `trains`: whether there are gradients.
+  Accounts(const Program& program, const plan::Plan& plan, const Scopes& scopes, OpCosts& costs,
+           bool trains)
+      : program_(program), plan_(plan), scopes_(scopes), costs_(costs), trains_(trains) {}
+
+  Layers run() {
+    weigh();
+    find_reads();
+    find_sums();
+    find_gradients();
+    for (const auto& section : program_.sections) {
+      for (const auto& instruction : section.instructions) visit(section, instruction);
+    }
+    save();
+    keep_operands();
+    Layers layers;
+    const double blocks = scopes_.blocks();
+    auto& block = places_[kBlock];
+    for (const auto& [scope, seconds] : behind_) {
+      places_[scopes_.of_scope(scope).place].behind += seconds;
+    }
+    for (const auto field : kSums) block.*field /= blocks;
+    for (auto& flat : block.flats) {
+      for (double* value :
+           {&flat.gathered, &flat.weights, &flat.gradients, &flat.summed, &flat.pieces}) {
+        *value /= blocks;
+      }
+    }
+    const double weights =
+        places_[kFirst].weights + block.weights * blocks + places_[kLast].weights;
+    for (auto& layer : places_) {
+      layer.step = weights > 0 ? step_ * layer.weights / weights : 0;
+    }
+    layers.first = places_[kFirst];
+    layers.block = block;
+    layers.last = places_[kLast];
+    layers.measured = all_measured_;
+    layers.tied = tied_;
+    layers.masters = plan_.precision.parameters == plan::Precision::Parameters::masters &&
+                     plan_.precision.dtype && plan_.precision.scopes.empty();
+    double scratch = 0, saved = layers.first.saved + blocks * block.saved + layers.last.saved;
+    for (const auto& frame : program_.frames) {
+      if (frame.kind != Frame::Kind::persistent) scratch += static_cast<double>(frame.bytes);
+    }
+    const double gradients =
+        layers.first.gradients + blocks * block.gradients + layers.last.gradients;
+    layers.working = std::max(block.saved, scratch - saved - gradients);
+    layers.crossing = crossing_;
+    layers.entering = entering_;
+    return layers;
+  }
+
+ private:
+  void visit(const compile::Section& section, const Instruction& instruction) {
+    if (instruction.kind == Instruction::Kind::wait) return;
+    const bool collective = instruction.kind == Instruction::Kind::collective;
+    cost::Time time;
+    if (collective) {
+      const auto exchange = exchange_of(program_, instruction, plan_.mesh, program_.rank);
+      // What data ranks exchange is counted apart, and gradients are: the program's ranks are not
+      // as many as the plan's.
+      if (exchange.stream.find("data") != std::string::npos || moves_gradients(instruction)) return;
+      time = costs_.collective(exchange);
+    } else {
+      time = costs_.op(program_, instruction, program_.rank);
+    }
+    all_measured_ = all_measured_ && (time.measured || time.seconds == 0);
+    if (section.name == "step") {
+      step_ += time.seconds;
+      return;
+    }
+    const auto& [place, block] = scopes_.of_scope(instruction.scope);
+    auto& layer = places_[place];
+    const bool forward = instruction.phase == Phase::forward;
+    (forward ? layer.forward : layer.backward) += time.seconds;
+    if (collective) {
+      layer.communication += time.seconds;
+      if (forward) layer.forward_communication += time.seconds;
+    } else if (casts_weight(instruction)) {
+      (forward ? layer.forward_cast : layer.backward_cast) += time.seconds;
+    }
+    if (forward) return;
+    const bool gradient = gradients_.contains(&instruction);
+    if (gradient) layer.gradient += time.seconds;
+    if (block.empty()) return;
+    auto& behind = behind_[block];
+    const bool product = instruction.op.find("mm") != std::string::npos ||
+                         instruction.op.find("convolution") != std::string::npos;
+    behind = gradient && product ? 0 : behind + time.seconds;
+  }
+
+  bool moves_gradients(const Instruction& instruction) const {
+    bool moves = false;
+    const graph::Node node{.op = instruction.op, .args = instruction.args};
+    node.each_operand(
+        [&](ValueId v) { moves = moves || program_.values[v.index].name.starts_with("gradient"); });
+    return moves;
+  }
+
+  bool casts_weight(const Instruction& instruction) const {
+    if (instruction.op != "perigee::cast") return false;
+    const graph::Node node{.op = instruction.op, .args = instruction.args};
+    return parameter_of(node.get<ValueId>("self", {})) >= 0;
+  }
+
+  // Returns which parameter the value is, or shows: an index into held_, or -1. Parameters may lie
+  // side by side in one flat value.
+  int parameter_of(ValueId v) const {
+    const auto& place = program_.values[v.index].place;
+    auto found = parameters_.upper_bound({place.frame, place.offset});
+    if (found == parameters_.begin()) return -1;
+    --found;
+    const auto& [frame, offset] = found->first;
+    const auto& [bytes, index] = found->second;
+    return frame == place.frame && place.offset < offset + bytes ? index : -1;
+  }
+
+  // Which pass reads which parameters, and which of them the last layers read though they are of
+  // the first.
+  void find_reads() {
+    std::unordered_map<int32_t, int> casts;  // of parameters, by value
+    for (const auto& section : program_.sections) {
+      if (section.name == "step") break;
+      for (const auto& instruction : section.instructions) {
+        const graph::Node node{.op = instruction.op, .args = instruction.args};
+        int read = -1;
+        node.each_operand([&](ValueId v) {
+          const auto cast = casts.find(root(v).index);
+          const int of_this = cast != casts.end() ? cast->second : parameter_of(v);
+          if (of_this < 0) return;
+          read = of_this;
+          auto& held = held_[static_cast<size_t>(read)];
+          auto& of = places_[held.place].flats[held.flat];
+          (instruction.phase == Phase::forward ? of.in_forward : of.in_backward) = true;
+          const bool behind = scopes_.of_scope(instruction.scope).place == kLast;
+          if (held.place != kFirst || !behind || held.late) return;
+          held.late = tied_ = true;
+          of.read_late += held.read;
+        });
+        if (read >= 0 && casts_weight(instruction)) {
+          casts[root(instruction.outputs[0]).index] = read;
+        }
+      }
+    }
+  }
+
+  // Whose gradients are sums over tensor ranks: they are reduced over them, with others of a
+  // bucket.
+  void find_sums() {
+    std::map<std::pair<int32_t, int64_t>, int> views;  // by frame and offset: index into held_
+    for (const auto& value : program_.values) {
+      if (!value.name.starts_with("gradient:")) continue;
+      const auto held = index_.find(value.name.substr(9));
+      if (held != index_.end()) views[{value.place.frame, value.place.offset}] = held->second;
+    }
+    std::set<int> summed;
+    for (const auto& section : program_.sections) {
+      for (const auto& instruction : section.instructions) {
+        if (instruction.kind != Instruction::Kind::collective || !moves_gradients(instruction) ||
+            program_.streams[instruction.stream].find("tensor") == std::string::npos) {
+          continue;
+        }
+        const graph::Node node{.op = instruction.op, .args = instruction.args};
+        node.each_operand([&](ValueId v) {
+          const auto& [type, strides, place, view_of, name] = program_.values[v.index];
+          const auto end = views.lower_bound({place.frame, place.offset + type.bytes()});
+          for (auto at = views.lower_bound({place.frame, place.offset}); at != end; ++at) {
+            summed.insert(at->second);
+          }
+        });
+      }
+    }
+    for (int index : summed) {
+      const auto& held = held_[static_cast<size_t>(index)];
+      places_[held.place].flats[held.flat].summed += held.gradient;
+    }
+  }
+
+  // Backward instructions that only gradients of weights need: no other layer reads what they lead
+  // to, and nothing does that another layer's backward pass is made of.
+  void find_gradients() {
+    for (const auto& section : program_.sections) {
+      if (section.name == "step") break;
+      std::unordered_map<int32_t, const Where*> made;
+      std::set<int32_t> wanted;
+      const auto each_operand = [](const Instruction& instruction, auto visit) {
+        const graph::Node node{.op = instruction.op, .args = instruction.args};
+        node.each_operand(visit);
+      };
+      for (const auto& instruction : section.instructions) {
+        if (instruction.phase != Phase::backward) continue;
+        const auto& here = scopes_.of_scope(instruction.scope);
+        each_operand(instruction, [&](ValueId v) {
+          const auto found = made.find(root(v).index);
+          if (found != made.end() && *found->second != here) wanted.insert(found->first);
+        });
+        for (auto v : instruction.outputs) {
+          if (v.defined()) made.try_emplace(root(v).index, &here);
+        }
+      }
+      for (auto at = section.instructions.rbegin(); at != section.instructions.rend(); ++at) {
+        if (at->phase != Phase::backward || at->kind == Instruction::Kind::wait) continue;
+        const bool needed = std::any_of(at->outputs.begin(), at->outputs.end(), [&](ValueId v) {
+          return v.defined() && wanted.contains(root(v).index);
+        });
+        if (!needed) {
+          gradients_.insert(&*at);
+          continue;
+        }
+        each_operand(*at, [&](ValueId v) { wanted.insert(root(v).index); });
+      }
+    }
+  }
+
+  ValueId root(ValueId v) const {
+    const auto base = program_.values[v.index].view_of;
+    return base.defined() ? base : v;
+  }
+
+  // Values that forward ops make and backward ops read.
+  void save() {
+    std::unordered_map<int32_t, const Where*> made;
+    std::set<int32_t> saved, crossed, entered;
+    for (const auto& section : program_.sections) {
+      if (section.name == "step") break;
+      for (const auto& instruction : section.instructions) {
+        const auto& here = scopes_.of_scope(instruction.scope);
+        const graph::Node node{.op = instruction.op, .args = instruction.args};
+        node.each_operand([&](ValueId v) {
+          const auto base = root(v);
+          const auto found = made.find(base.index);
+          if (found == made.end()) return;
+          const auto& [place, block] = *found->second;
+          const bool crosses = place == kBlock && block != here.block;
+          if (instruction.phase == Phase::backward) {
+            if (saved.insert(base.index).second) places_[place].saved += bytes_of(program_, base);
+            if (crosses && entered.insert(base.index).second) {
+              entering_ += bytes_of(program_, base);
+            }
+          } else if (crosses && crossed.insert(base.index).second) {
+            crossing_ += bytes_of(program_, base);
+          }
+        });
+        if (instruction.phase != Phase::forward) continue;
+        for (auto v : instruction.outputs) {
+          if (!v.defined() || persistent(v)) continue;
+          made.try_emplace(root(v).index, &here);
+        }
+      }
+    }
+    // From each block but the last to what follows.
+    crossing_ /= scopes_.blocks();
+    entering_ /= scopes_.blocks();
+  }
+
+  // Values that weights' gradients read and other ops make.
+  void keep_operands() {
+    std::set<int32_t> made, kept;
+    for (const auto& section : program_.sections) {
+      if (section.name == "step") break;
+      for (const auto& instruction : section.instructions) {
+        const auto place = scopes_.of_scope(instruction.scope).place;
+        const bool gradient = gradients_.contains(&instruction);
+        const graph::Node node{.op = instruction.op, .args = instruction.args};
+        node.each_operand([&](ValueId v) {
+          const auto base = root(v);
+          if (!gradient || !made.contains(base.index) || !kept.insert(base.index).second) return;
+          places_[place].operands += bytes_of(program_, base);
+        });
+        for (auto v : instruction.outputs) {
+          if (v.defined() && !gradient && !persistent(v)) made.insert(root(v).index);
+        }
+      }
+    }
+  }
+
+  bool persistent(ValueId v) const {
+    const auto frame = program_.values[v.index].place.frame;
+    return frame >= 0 && program_.frames[frame].kind == Frame::Kind::persistent;
+  }
+
+  void weigh() {
+    for (const auto& binding : program_.bindings) {
+      if (binding.kind == Binding::Kind::parameter) {
+        const auto place = scopes_.of_parameter(binding.name);
+        const double bytes = bytes_of(program_, binding.value);
+        places_[place].weights += bytes;
+        if (trains_) places_[place].gradients += bytes;
+        add_to_flat(binding, place, bytes);
+      } else if (binding.kind == Binding::Kind::state) {
+        const auto colon = binding.name.find(':');
+        if (colon == std::string::npos) continue;
+        places_[scopes_.of_parameter(binding.name.substr(colon + 1))].states +=
+            bytes_of(program_, binding.value);
+      }
+    }
+    cut_by_size();
+  }
+
+  void add_to_flat(const Binding& binding, Place place, double bytes) {
+    std::string axes;
+    const auto placed = plan_.placements.find(binding.name);
+    for (size_t a = 0; placed != plan_.placements.end() && a < placed->second.size(); ++a) {
+      if (!placed->second[a].is_shard() || plan_.mesh.axes[a].size == 1) continue;
+      axes += (axes.empty() ? "" : ",") + plan_.mesh.axes[a].name;
+    }
+    auto& flats = places_[place].flats;
+    auto flat = std::find_if(flats.begin(), flats.end(),
+                             [&](const Flat& known) { return known.axes == axes; });
+    if (flat == flats.end()) {
+      flat = flats.insert(flats.end(), {.axes = axes});
+      flat->experts = axes.find("expert") != std::string::npos;
+    }
+    const auto dtype = program_.values[binding.value.index].type.dtype;
+    const auto& precision = plan_.precision;
+    const bool low = precision.dtype && precision.scopes.empty() && dtype == graph::DType::float32;
+    const double read = low ? bytes * static_cast<double>(graph::size_of(*precision.dtype)) /
+                                  static_cast<double>(graph::size_of(dtype))
+                            : bytes;
+    flat->weights += bytes;
+    if (trains_) flat->gradients += bytes;
+    flat->gathered += read;
+    if (trains_) flat->largest = std::max(flat->largest, bytes);
+    const auto index = static_cast<size_t>(flat - flats.begin());
+    const auto& value = program_.values[binding.value.index];
+    parameters_[{value.place.frame, value.place.offset}] = {value.type.bytes(),
+                                                            static_cast<int>(held_.size())};
+    index_[binding.name] = static_cast<int>(held_.size());
+    held_.push_back({place, index, read, bytes, false});
+    double whole = static_cast<double>(graph::size_of(dtype));
+    for (auto size : binding.shape) whole *= static_cast<double>(size);
+    ordered_[place].emplace_back(whole, index);
+  }
+
+  // Into how many reductions the flats go where units, or buckets, grow to a least size from the
+  // last parameter on: what is left over is in the next layer's first.
+  void cut_by_size() {
+    const auto least = static_cast<double>(plan_.communication.bucket_bytes);
+    for (int place = 0; place < kPlaces; ++place) {
+      std::vector<std::set<size_t>> units(1);
+      double size = 0, all = 0;
+      for (auto at = ordered_[place].rbegin(); at != ordered_[place].rend(); ++at) {
+        const auto& [bytes, flat] = *at;
+        if (size >= least) {
+          units.emplace_back();
+          size = 0;
+        }
+        units.back().insert(flat);
+        size += bytes;
+        all += bytes;
+      }
+      const double share = place == kBlock ? std::min(1.0, all / least) : 1;
+      if (units.size() > 1 && size < least) {
+        units.front().insert(units.back().begin(), units.back().end());
+        units.pop_back();
+      }
+      for (const auto& unit : units) {
+        for (size_t flat : unit) {
+          places_[place].flats[flat].pieces += units.size() > 1 ? 1 : share;
+        }
+      }
+    }
+  }
+
+  // A parameter.
+  struct Held {
+    Place place;
+    size_t flat;      // of the place's
+    double read;      // bytes, as ops read it
+    double gradient;  // bytes
+    bool late;        // the last layers read it, though it stands before the blocks
+  };
+
+  const Program& program_;
+  const plan::Plan& plan_;
+  const Scopes& scopes_;
+  OpCosts& costs_;
+  const bool trains_;
+  Layer places_[kPlaces];
+  std::vector<Held> held_;
+  std::unordered_map<std::string, int> index_;  // by name: into held_
+  // By frame and offset: bytes, index into held_.
+  std::map<std::pair<int32_t, int64_t>, std::pair<int64_t, int>> parameters_;
+  std::vector<std::pair<double, size_t>> ordered_[kPlaces];  // whole bytes, flat
+  std::set<const Instruction*> gradients_;
+  std::map<std::string, double> behind_;  // by block, so far
+  bool tied_ = false;
+  double step_ = 0, crossing_ = 0, entering_ = 0;
+  bool all_measured_ = true;
+};
+
+}  // namespace
+
+Layers account(const compile::Program& program, const plan::Plan& plan, const Folded& folded,
+               OpCosts& costs, bool trains) {
+  const Scopes scopes(folded);
+  return Accounts(program, plan, scopes, costs, trains).run();
+}
+
+}  // namespace perigee::search

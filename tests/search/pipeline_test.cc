@@ -1,0 +1,182 @@
+// What the search expects of pipeline schedules, against the schedules themselves.
+#include "search/pipeline.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "cost/schedule.h"
+#include "cost/schedule_shape.h"
+
+using namespace perigee;
+using search::Choice;
+using search::Passes;
+
+namespace {
+
+struct Costs {
+  double forward, backward, weights;  // of a stage
+};
+
+const std::vector<Costs> kCosts = {{1, 1, 1}, {1, 1.25, 0.75}, {1, 2, 1}, {1, 1.5, 0.5}, {2, 1, 1}};
+
+Choice pipeline(const std::string& schedule, int64_t stages, int64_t microbatches, int64_t chunks) {
+  return {.pipe = stages, .microbatches = microbatches, .schedule = schedule, .chunks = chunks};
+}
+
+Passes passes_of(Costs costs, int64_t stages, double transfer) {
+  const auto all = static_cast<double>(stages);
+  return {.forward = all * costs.forward,
+          .backward = all * costs.backward,
+          .weights = all * costs.weights,
+          .transfer = transfer};
+}
+
+// Of a step on stages that are alike.
+double expected(const Choice& choice, const Passes& passes) {
+  const double one = passes.total() / static_cast<double>(choice.pipe);
+  return one * static_cast<double>(choice.microbatches) +
+         search::lost(choice, passes, passes.total(), one);
+}
+
+Schedule schedule_of(const Choice& choice, Costs costs, double transfer = 0) {
+  ScheduleOptions options{.name = choice.schedule,
+                          .stages = static_cast<int>(choice.pipe),
+                          .microbatches = static_cast<int>(choice.microbatches),
+                          .chunks = static_cast<int>(choice.chunks)};
+  options.forward = costs.forward;
+  options.backward = costs.backward;
+  options.wgrad = costs.weights;
+  options.transfer = transfer;
+  return make_schedule(options);
+}
+
+// Calls f for all there are of some counts.
+template <class F>
+void each(const std::string& name, F f) {
+  for (const int64_t stages : {2, 3, 4, 8, 16}) {
+    for (const int64_t microbatches : {stages / 2, stages, stages + 1, 2 * stages, 4 * stages}) {
+      for (const int64_t chunks : {1, 2, 3}) {
+        if (default_chunks(name) > 1 && chunks == 1) continue;
+        if (!schedule_exists(name, int(stages), int(microbatches), int(chunks))) continue;
+        f(pipeline(name, stages, microbatches, chunks));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("steps of schedules that are given by a formula are foretold where stages are alike") {
+  for (const auto& costs : kCosts) {
+    for (const double transfer : {0.0, 0.05, 0.3}) {
+      for (const char* name : {"gpipe", "1f1b", "eager_1f1b", "interleaved", "looped_bfs"}) {
+        each(name, [&](const Choice& choice) {
+          const auto found = schedule_of(choice, costs, transfer).makespan;
+          CAPTURE(name, choice.pipe, choice.microbatches, choice.chunks, costs.backward, transfer);
+          CHECK(expected(choice, passes_of(costs, choice.pipe, transfer)) == Approx(found));
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("messages that take longer than ops are foretold to a tenth") {
+  for (const char* name : {"1f1b", "eager_1f1b", "interleaved", "looped_bfs", "zb1p", "zb2p"}) {
+    each(name, [&](const Choice& choice) {
+      const Costs costs{1, 1, 1};
+      const auto found = schedule_of(choice, costs, 2).makespan;
+      CAPTURE(name, choice.pipe, choice.microbatches, choice.chunks);
+      CHECK(expected(choice, passes_of(costs, choice.pipe, 2)) == Approx(found).epsilon(0.12));
+    });
+  }
+}
+
+TEST_CASE("no schedule with split backward passes that is found takes less than is foretold") {
+  struct Near {
+    const char* name;
+    double most;  // the step that is found over the one that is foretold
+  };
+  for (const auto& [name, most] :
+       {Near{"zb1p", 1.001}, Near{"zb2p", 1.001}, Near{"dualpipe_v", 1.05}, Near{"zbv", 1.2},
+        Near{"v_half", 1.35}, Near{"v_min", 1.5}}) {
+    double worst = 1;
+    for (const auto& costs : kCosts) {
+      for (const double transfer : {0.0, 0.05}) {
+        each(name, [&](const Choice& choice) {
+          const auto found = schedule_of(choice, costs, transfer).makespan;
+          const double least = expected(choice, passes_of(costs, choice.pipe, transfer));
+          CAPTURE(name, choice.pipe, choice.microbatches, costs.backward, transfer);
+          CHECK(found >= least * (1 - 1e-9));
+          worst = std::max(worst, found / least);
+        });
+      }
+    }
+    CAPTURE(name, worst);
+    CHECK(worst <= most);
+    // The bound says something: without it a step would be its work.
+    const auto choice = pipeline(name, 8, 16, default_chunks(name));
+    if (std::string(name) != "zb2p")
+      CHECK(expected(choice, passes_of({1, 2, 1}, 8, 0)) > 16 * 4 + 1);
+  }
+}
+
+TEST_CASE("orders that a search finds are foretold by themselves") {
+  search::SearchedOrders orders;
+  for (const char* name : {"zbv", "v_half", "v_min"}) {
+    for (const auto& costs : kCosts) {
+      const std::vector<double> listed{costs.forward, costs.backward, costs.weights};
+      each(name, [&](const Choice& choice) {
+        const auto passes = passes_of(costs, choice.pipe, 0);
+        CAPTURE(name, choice.pipe, choice.microbatches, costs.backward);
+        CHECK(expected(choice, passes) + orders.excess(choice, passes, listed) ==
+              Approx(schedule_of(choice, costs).makespan));
+      });
+      // Of more stages and microbatches, from fewer.
+      for (const auto& [stages, microbatches] : {std::pair(8, 64), {24, 48}, {32, 64}}) {
+        const auto choice = pipeline(name, stages, microbatches, 2);
+        const auto passes = passes_of(costs, stages, 0);
+        CAPTURE(name, stages, microbatches, costs.backward);
+        CHECK(expected(choice, passes) + orders.excess(choice, passes, listed) ==
+              Approx(schedule_of(choice, costs).makespan).epsilon(0.08));
+      }
+    }
+  }
+  const auto choice = pipeline("zb1p", 4, 8, 1);
+  CHECK(orders.excess(choice, passes_of({1, 1, 1}, 4, 0), {1, 1, 1}) == 0);
+}
+
+TEST_CASE("no schedule has more in flight than the search counts") {
+  for (const auto& name : schedule_names()) {
+    each(name, [&](const Choice& choice) {
+      const auto schedule = schedule_of(choice, {1, 1.25, 0.75});
+      CAPTURE(name, choice.pipe, choice.microbatches, choice.chunks);
+      double most = 0;
+      for (int s = 0; s < schedule.stages; ++s) {
+        const double counted = search::in_flight(choice, schedule.stages - 1 - s);
+        CHECK(schedule.peak_in_flight[s] <= counted + 1e-9);
+        most = std::max(most, counted - schedule.peak_in_flight[s]);
+      }
+      // Parts that share their room have one more; of schedules that are found, stages may do with
+      // less than their cap.
+      if (!splits_backward(name))
+        CHECK(most <= (choice.chunks > 1 ? 1.0 / choice.chunks : 0) + 1e-9);
+    });
+  }
+}
+
+TEST_CASE("a bound without the cut is below the estimate of any cut") {
+  for (const auto& name : schedule_names()) {
+    each(name, [&](const Choice& choice) {
+      const auto passes = passes_of({1, 1.25, 0.75}, choice.pipe, 0.2);
+      const double even = passes.total() / static_cast<double>(choice.pipe);
+      double before = 0;
+      for (const double longest : {1.0, 1.01, 1.2, 2.0}) {
+        const double step = even * longest * static_cast<double>(choice.microbatches) +
+                            search::lost(choice, passes, passes.total(), even * longest);
+        CAPTURE(name, choice.pipe, choice.microbatches, longest);
+        CHECK(step >= before * (1 - 1e-12));
+        before = step;
+      }
+    });
+  }
+}
