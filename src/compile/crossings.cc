@@ -211,8 +211,10 @@ ValueId put_together(const Boxes& boxes, size_t dim, const Graph& graph, const A
 void send_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank, ValueId value,
                  const Graph& graph, const AppendNode& append) {
   const auto own = mesh::local_ranges(crossing.type.shape, crossing.sent, mesh, rank);
+  bool sends = false;
   for (const auto& piece : pieces_of(crossing, mesh)) {
     if (piece.from != rank) continue;
+    sends = true;
     ValueId part = value;
     for (size_t d = 0; d < own.size(); ++d) {
       if (piece.ranges[d] == own[d]) continue;
@@ -229,6 +231,8 @@ void send_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank,
     append("comm::send",
            {{"self", part}, {"axis", channel_of(crossing, piece, mesh)}, {"peer", int64_t{1}}}, {});
   }
+  // The others of its stage need what it does for the value all the same.
+  if (!sends) append(plan::kCross, {{"self", value}}, {});
 }
 
 ValueId receive_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank,

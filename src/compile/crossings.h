@@ -65,7 +65,7 @@ using AppendNode =
 
 // Appends to the rank's graph what sends its boxes of the value, which lies there as it is sent. A
 // message's stream is "pipe:0.1>1.0/0>1": from the second rank of stage 0 to the first of stage 1,
-// from part 0 to part 1.
+// from part 0 to part 1. A rank that sends none has kCross there, without results.
 void send_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank,
                  graph::ValueId value, const graph::Graph& graph, const AppendNode& append);
 

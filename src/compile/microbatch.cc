@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "compile/passes.h"
 #include "graph/ops.h"
+#include "plan/pipeline.h"
 
 namespace perigee::compile {
 
@@ -91,7 +92,7 @@ Microbatches cut_microbatches(Graph& local, int64_t microbatches, shard::LossKin
   std::vector<bool> messages(local.nodes.size());
   for (size_t n = 0; n < messages.size(); ++n) {
     const auto& op = local.nodes[n].op;
-    messages[n] = op == "comm::send" || op == "comm::receive";
+    messages[n] = op == "comm::send" || op == "comm::receive" || op == plan::kCross;
   }
   auto micro = needed_nodes(local, wanted, cut, messages);
   std::vector<bool> averaged(local.values.size()), counted(averaged);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "compile/lower.h"
+#include "plan/pipeline.h"
 
 namespace perigee::compile {
 
@@ -53,7 +54,7 @@ class WeightNodes {
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const auto& node = graph_.nodes[n];
       if (!is_backward(n)) continue;
-      bool sent = node.op == "comm::send" || node.op == "comm::receive";
+      bool sent = node.op == "comm::send" || node.op == "comm::receive" || node.op == plan::kCross;
       for (auto v : node.outputs) sent = sent || (v.defined() && wanted[v.index]);
       if (!sent) {
         weights_[n] = true;

@@ -129,6 +129,16 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     }
     if (!plan.pipeline.cuts()) break;
   }
+  // Stages of unequal submeshes cut into boxes of their own what several of them have: one counts.
+  const auto holds = [&](const std::string& name, int64_t rank) {
+    if (!stages.has(name, rank)) return false;
+    if (!plan.mesh.is_ragged()) return true;
+    const auto stage = mesh::stage_of(plan.mesh, rank);
+    for (int64_t s = 0; s < stage; ++s) {
+      if (stages.has(name, mesh::ranks_of_stage(plan.mesh, s).front())) return false;
+    }
+    return true;
+  };
   std::vector<Holding> all;
   const compile::TensorStates by_tensor(graph, spec);
   for (const auto& input : graph.inputs) {
@@ -148,8 +158,7 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
                      input.kind == Input::Kind::parameter && type.dtype == graph::DType::float32;
     const auto add = [&](const TensorPart& part, const mesh::Placements& placed) {
       for (auto& holding : holdings_of(part, placed, plan.mesh)) {
-        std::erase_if(holding.ranks, [&](int64_t rank) { return !stages.has(input.name, rank); });
-        // Stages of unequal submeshes would cut it into other boxes.
+        std::erase_if(holding.ranks, [&](int64_t rank) { return !holds(input.name, rank); });
         if (!holding.ranks.empty()) all.push_back(std::move(holding));
       }
     };
