@@ -1,5 +1,6 @@
 // Plans whose stages have submeshes of unequal sizes.
 #include <numeric>
+#include <string>
 
 #include "base/error.h"
 #include "plan/pipeline.h"
@@ -59,6 +60,15 @@ void verify_submeshes(const Plan& plan) {
     }
     refuse("gradients are to be summed over data ranks, of which stages have different numbers",
            "leave grad_comm's reduce = \"sum\" out");
+  }
+  for (int64_t stage = 1; stage < std::ssize(mesh.stages) && plan.pipeline.chunks > 1; ++stage) {
+    const auto own = mesh::of_stage(mesh, stage);
+    if (own.size() / own.axes.back().size == ranks_over(own, plan.batch_axes)) continue;
+    refuse(
+        "schedules of several parts a stage take stages behind the first that the batch is split "
+        "over alone, and stage " +
+            std::to_string(stage) + " has other axes",
+        "take a schedule of one part (1f1b)");
   }
   if (plan.overlap.experts) {
     refuse("exchanges of experts are to run in turns", "leave overlap's experts out");
