@@ -52,14 +52,15 @@ class Corrections {
   void note_bytes(const Choice& choice, double ratio) { bytes_[of_memory(choice)] = ratio; }
 
  private:
-  using Key = std::tuple<bool, bool, bool, std::string, std::string>;
+  using Key = std::tuple<bool, bool, int64_t, std::string, std::string>;
+  // With how many samples planned shardings change; else whether gradients are added up.
+  static int64_t samples(const Choice& c) { return c.tensor > 1 ? c.micro : c.microbatches > 1; }
   static Key of_schedule(const Choice& c) {
-    return {c.zero >= 2, c.tensor > 1, c.microbatches > 1, c.precision,
-            c.pipe > 1 ? c.schedule : "none"};
+    return {c.zero >= 2, c.tensor > 1, samples(c), c.precision, c.pipe > 1 ? c.schedule : "none"};
   }
   static Key of_kind(const Choice& c) {
     const auto* kind = c.pipe == 1 ? "none" : splits_backward(c.schedule) ? "split" : "whole";
-    return {c.zero >= 2, c.tensor > 1, c.microbatches > 1, c.precision, kind};
+    return {c.zero >= 2, c.tensor > 1, samples(c), c.precision, kind};
   }
   using Memory = std::tuple<int, bool, bool, bool, bool>;
   static Memory of_memory(const Choice& c) {
