@@ -100,8 +100,8 @@ TEST_CASE("the README shows the sample job's strategy and what its commands prin
   const auto count = static_cast<size_t>(std::ranges::count(shown, '\n'));
   CHECK(line(trained.err, 0, 1) ==
         std::regex_replace(line(shown, 0, 1), std::regex("runs/gpt"), folder / "run"));
-  CHECK(without_numbers(line(trained.err, 1, 5)) ==
-        without_numbers(line(shown, 1, 2) + line(shown, count - 3, count)));
+  CHECK(without_numbers(line(trained.err, 1, 6)) ==
+        without_numbers(line(shown, 1, 2) + line(shown, count - 4, count)));
   CHECK(loss_at(trained.err, 1) == Approx(loss_at(shown, 1)).epsilon(1e-3));
   CHECK(loss_at(trained.err, 30) < loss_at(trained.err, 1) - 0.8);
   CHECK_THAT(shown, Contains(fmt::format("step {}/{}, ", job.train.steps, job.train.steps)));
