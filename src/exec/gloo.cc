@@ -63,6 +63,12 @@ class Messages {
   std::vector<c10::intrusive_ptr<c10d::Work>> running_;
 };
 
+// The same elements without a share in their memory: c10d's threads let go of a tensor some time
+// after they have said that they are done, when its owner may have freed it.
+Tensor borrowed(const Tensor& tensor) {
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
+}
+
 // Where the ranks' parts begin.
 std::vector<int64_t> offsets(const std::vector<int64_t>& counts) {
   std::vector<int64_t> begin = {0};
@@ -135,7 +141,7 @@ void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, 
   switch (t.kind) {
     case Kind::all_reduce: {
       if (t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
-      std::vector<Tensor> tensors = {t.output};
+      std::vector<Tensor> tensors = {borrowed(t.output)};
       gloo.allreduce(tensors, {.reduceOp = reduce_op(t.reduce)})->wait();
       if (t.reduce == mesh::Reduce::average) t.output.div_(ranks);
       break;
@@ -151,7 +157,7 @@ void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, 
       break;
     case Kind::broadcast: {
       if (t.peer == index && t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
-      std::vector<Tensor> tensors = {t.output};
+      std::vector<Tensor> tensors = {borrowed(t.output)};
       gloo.broadcast(tensors, {.rootRank = t.peer, .rootTensor = 0})->wait();
       break;
     }

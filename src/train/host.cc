@@ -37,6 +37,7 @@
 #include "train/sample.h"
 #include "train/step_spec.h"
 #include "train/storage.h"
+#include "train/summary.h"
 #include "train/task_plan.h"
 #include "train/together.h"
 #include "train/tokenizer.h"
@@ -442,41 +443,10 @@ class TorchHost : public Host {
         run_loop(trainer, communicator, job, first, *data.training, data.validation, hooks);
     if (!root) return;
     progress.reset();
-    Summary summary;
-    summary.steps = result.last_step - first + 1;
-    summary.seconds = result.seconds;
-    summary.step_s = result.median_step_s;
-    summary.peak_bytes.assign(
-        1, *std::max_element(result.peak_bytes.begin(), result.peak_bytes.end()));
-    summary.library_bytes.assign(
-        1, *std::max_element(result.library_bytes.begin(), result.library_bytes.end()));
-    const auto& predicted = shared.plan.prediction;
-    if (!predicted.peak_bytes.empty()) {
-      summary.predicted_peak_bytes.assign(
-          1, *std::max_element(predicted.peak_bytes.begin(), predicted.peak_bytes.end()));
-    }
-    if (session.forecast) {
-      summary.predicted_step_s = session.forecast->step_seconds;
-      summary.predicted_measured = session.forecast->measured_share;
-    }
+    auto summary = summarise(result, first, shared.plan, session.forecast);
     summary.mfu = mfu_of(shared.training, shared.plan, job, task.runtime_folder, summary.step_s);
     metrics->write(summary);
-    log::info(
-        "{} {} steps in {:.1f} s, {:.1f} ms a step; peak memory {:.1f} MiB measured, {:.1f} MiB "
-        "predicted",
-        result.stopped ? "stopped after" : "done:", summary.steps, summary.seconds,
-        1e3 * summary.step_s, double(summary.peak_bytes.front()) / (1 << 20),
-        summary.predicted_peak_bytes.empty()
-            ? 0.0
-            : double(summary.predicted_peak_bytes.front()) / (1 << 20));
-    if (summary.predicted_step_s) {
-      log::info(
-          "a step was predicted to take {:.1f} ms, {:.0f}% of it measured, the rest estimated",
-          1e3 * *summary.predicted_step_s, 100 * summary.predicted_measured);
-    }
-    if (summary.mfu) log::info("model FLOPs utilisation: {:.1f}%", 100 * *summary.mfu);
-    log::info("memory that libraries hold beside: {:.1f} MiB measured",
-              double(summary.library_bytes.front()) / (1 << 20));
+    tell(summary, result.stopped);
     if (result.stopped)
       throw Error(Status::failed, "train",
                   fmt::format("stopped by a signal after step {}", result.last_step));

@@ -48,6 +48,8 @@ TEST_CASE("three processes train stages of two and one ranks as one device does"
   check_equal(job.losses(), one.losses());
   check_equal(validations(job), validations(one));
   const auto summary = job.metrics().back()["summary"];
+  CHECK(summary["peak_bytes"].size() == 2);  // of each stage
+  CHECK(summary["peak_bytes"][0] != summary["peak_bytes"][1]);
   CHECK(summary["peak_bytes"] == summary["predicted_peak_bytes"]);
   const auto told = job.good("plan", kSame + "--explain --strategy " + strategy);
   CHECK_THAT(told.out + told.err, Contains("stage 0 has 2 ranks (0, 1) as data=2") &&
