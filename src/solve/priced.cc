@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -50,8 +51,10 @@ class Pricing {
       const auto cost = [&](const Point& p) {
         return static_cast<double>(p.time) + price * static_cast<double>(p.memory);
       };
-      // Half a quantum for each variable: prices are charged in whole ones.
-      const auto rounding = static_cast<double>(model_.variables.size()) / 2;
+      // Half a quantum for each variable, since prices are charged in whole ones, and what doubles
+      // round of so large a charge.
+      const double rounding = static_cast<double>(model_.variables.size()) / 2 +
+                              8 * std::numeric_limits<double>::epsilon() * price * most_memory();
       found_.lower_bound = std::max(
           found_.lower_bound, cost(here) - rounding - price * static_cast<double>(model_.capacity));
       if (cost(here) >= cost(within) - 2 * rounding) break;
@@ -71,14 +74,17 @@ class Pricing {
   }
 
   // Returns the highest price: what is charged in all must stay far below what is forbidden.
-  double most_price() const {
+  double most_price() const { return static_cast<double>(kForbidden) / 16 / most_memory(); }
+
+  // Returns what no choice, and no limit that binds, exceeds.
+  double most_memory() const {
     double memory = 1;
     for (const auto& variable : model_.variables) {
       int64_t most = 0;
       for (const auto& use : variable.uses) most = std::max(most, use.backward);
       memory += static_cast<double>(most);
     }
-    return static_cast<double>(kForbidden) / 16 / memory;
+    return std::max(memory, static_cast<double>(model_.capacity));
   }
 
   std::optional<std::vector<int>> cheapest(double price) const {
