@@ -6,17 +6,10 @@
 
 #include "base/error.h"
 #include "mesh/report.h"
+#include "tests/mesh/support.h"
 
 using namespace perigee;
 using namespace perigee::mesh;
-
-namespace {
-
-using Groups = std::vector<std::vector<int64_t>>;
-
-Groups of(const Mesh& mesh, std::string axes) { return groups(mesh, split_axes(axes)); }
-
-}  // namespace
 
 TEST_CASE("the first axis listed varies fastest over ranks") {
   const Mesh m = parse_axes("tensor=2,pipe=2,data=2");

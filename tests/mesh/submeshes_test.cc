@@ -5,17 +5,10 @@
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
 #include "mesh/report.h"
+#include "tests/mesh/support.h"
 
 using namespace perigee;
 using namespace perigee::mesh;
-
-namespace {
-
-using Groups = std::vector<std::vector<int64_t>>;
-
-Groups of(const Mesh& mesh, std::string axes) { return groups(mesh, split_axes(axes)); }
-
-}  // namespace
 
 TEST_CASE("submeshes of unequal sizes have their ranks one behind the other") {
   const Mesh m = parse_axes("data=2|tensor=3|data=1");

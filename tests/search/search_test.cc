@@ -8,62 +8,13 @@
 #include "base/error.h"
 #include "cost/schedule.h"
 #include "methods/method.h"
-#include "tests/search/support.h"
+#include "tests/search/support_search.h"
 
 using namespace perigee;
+using search::Asked;
 using search::chain;
 using search::Choice;
-
-namespace {
-
-cost::Cluster cluster(int64_t ranks, double memory = 1e9) {
-  cost::Device device{.name = "d", .count = ranks, .memory = memory, .bandwidth = 1e10};
-  device.peak = {{graph::DType::float32, 1e12}};
-  device.vector = 1e11;
-  device.launch = 1e-7;
-  cost::Cluster cluster{"test", {device}, {}};
-  if (ranks > 1) cluster.links = {{"node", ranks, 1e-6, 1e9, ""}};
-  return cluster;
-}
-
-// The chain at any batch, and a request for it.
-struct Asked {
-  explicit Asked(search::Chain shape, int64_t world) : shape(shape) {
-    request.graph = [this](int64_t samples) -> const graph::Graph& {
-      auto at = this->shape;
-      at.batch = samples;
-      return graphs.try_emplace(samples, chain(at)).first->second;
-    };
-    request.spec = [](const graph::Graph&) { return compile::StepSpec{}; };
-    request.global_batch = shape.batch;
-    request.world = world;
-  }
-  search::Chain shape;
-  std::map<int64_t, graph::Graph> graphs;
-  search::Request request;
-  cost::NoMeasurements none;
-  compile::NoTraces traces;
-
-  search::Found find(const cost::Cluster& on) { return search::find(request, on, none, traces); }
-
-  // Compiles and simulates a choice.
-  search::Simulation judge(const search::Candidate& candidate, const cost::Cluster& on,
-                           double& peak) {
-    const auto& graph = request.graph(candidate.choice.micro * candidate.choice.batch());
-    methods::Request asked{.graph = &graph,
-                           .global_batch = request.global_batch,
-                           .world = request.world,
-                           .world_given = true};
-    const auto plan = methods::make_plan(methods::from_json(candidate.strategy, "test"), asked);
-    const auto programs = compile::compile_all(graph, plan, {}, traces);
-    const auto peaks = compile::predict_memory(programs).peak_bytes;
-    peak = double(*std::max_element(peaks.begin(), peaks.end()));
-    search::OpCosts costs(on, none);
-    return search::simulate(programs, plan.mesh, costs);
-  }
-};
-
-}  // namespace
+using search::cluster;
 
 TEST_CASE("a row of blocks folds to its first and last, which make a shorter row") {
   const auto folded = search::fold(chain({.blocks = 7}));
@@ -304,29 +255,6 @@ TEST_CASE("the model foretells what the simulator says of units and their exchan
   }
 }
 
-TEST_CASE("a pinned schedule that splits gradients is faster where the bubble is large") {
-  Asked asked({.blocks = 8, .batch = 8, .width = 512}, 4);
-  asked.request.pins =
-      search::parse_pins({{"pipe", 4}, {"micro", 1}, {"checkpoint", false}, {"chunks", 1}});
-  asked.request.pins.schedule = "zb1p";
-  const auto on = cluster(4);
-  const auto found = asked.find(on);
-  CHECK(found.best.choice.costs.size() == 3);
-  asked.request.pins.schedule = "1f1b";
-  const auto plain = asked.find(on);
-  CHECK(plain.best.seconds > 1.02 * found.best.seconds);
-  asked.request.pins.schedule = "zbv";
-  asked.request.pins.chunks = {};
-  CHECK(asked.find(on).best.choice.chunks == 2);
-  // It exists for four stages and more.
-  asked.request.pins.schedule = "v_min";
-  CHECK(asked.find(on).best.choice.schedule == "v_min");
-  asked.request.pins.pipe = asked.request.pins.data = 2;
-  CHECK_THROWS_WITH(
-      asked.find(on),
-      Catch::Contains("there is no v_min of 2 parts for 2 stages and 4 microbatches"));
-}
-
 TEST_CASE("optimizer state lies on the host where it does not fit otherwise") {
   Asked asked({.blocks = 8, .batch = 4, .width = 256}, 1);
   const auto on = cluster(1);
@@ -398,65 +326,6 @@ TEST_CASE("less memory gives another plan, and too little a proof that there is 
   }
 }
 
-TEST_CASE("what is pinned stays, and the rest is searched around it") {
-  Asked asked({.blocks = 4, .batch = 8}, 4);
-  asked.request.pins = search::parse_pins({{"pipe", 2}, {"zero", 1}, {"micro", 1}});
-  const auto found = asked.find(cluster(4));
-  CHECK(found.best.choice.pipe == 2);
-  CHECK(found.best.choice.micro == 1);
-  CHECK((found.best.choice.data == 1 || found.best.choice.zero == 1));
-  CHECK(found.plan.pipeline.cuts());
-  CHECK_THROWS_WITH(search::parse_pins({{"pipes", 2}}), Catch::Contains("did you mean \"pipe\"?"));
-  CHECK_THROWS_WITH(search::parse_pins({{"attention", "rings"}}),
-                    Catch::Contains("attention is all_gather, ring, all_to_all, but got \"rings\", "
-                                    "did you mean \"ring\"?"));
-  CHECK_THROWS_WITH(search::parse_pins({{"schedule", "1f1"}}),
-                    Catch::Contains("did you mean \"1f1b\"?"));
-  CHECK_THROWS_WITH(search::parse_pins({{"expert", 0}}),
-                    Catch::Contains("expert must be a whole number of at least 1, but got 0"));
-  asked.request.pins = search::parse_pins({{"expert", 2}});
-  CHECK_THROWS_WITH(
-      asked.find(cluster(4)),
-      Catch::Contains("expert = 2 is pinned, but the model has no mixture of experts"));
-  asked.request.pins = search::parse_pins({{"context", 2}});
-  CHECK_THROWS_WITH(asked.find(cluster(4)),
-                    Catch::Contains("context = 2 is pinned, but the model has no attention"));
-  asked.request.pins = search::parse_pins({{"tensor", 3}});
-  CHECK_THROWS_WITH(asked.find(cluster(4)), Catch::Contains("a mesh of 4 ranks must be possible"));
-}
-
-TEST_CASE("a search that runs out of time answers with the best so far, and says so") {
-  Asked asked({.blocks = 8, .batch = 16}, 8);
-  const auto whole = asked.find(cluster(8));
-  CHECK_FALSE(whole.stopped);
-  asked.request.pins = search::parse_pins({{"time_limit", 1e-9}});
-  const auto found = asked.find(cluster(8));
-  CHECK(found.stopped);
-  CHECK(found.best.judged);
-  CHECK(found.plan.mesh.size() == 8);
-  CHECK(found.combinations < whole.combinations);
-  CHECK(found.lower_bound <= found.best.estimate.seconds);
-  CHECK_THAT(plan::explain(found.plan), Catch::Contains("the search was stopped after"));
-  asked.request.pins = search::parse_pins({{"time_limit", 1e6}});
-  const auto patient = asked.find(cluster(8));
-  CHECK_FALSE(patient.stopped);
-  CHECK(patient.best.choice == whole.best.choice);
-  CHECK_THROWS_WITH(search::parse_pins({{"time_limit", 0}}),
-                    Catch::Contains("time_limit must be a number above 0"));
-}
-
-TEST_CASE("a pinned limit of memory holds below the device's") {
-  Asked asked({.blocks = 8, .batch = 64, .width = 32}, 4);
-  const auto free = asked.find(cluster(4));
-  asked.request.pins = search::parse_pins({{"memory", 0.8 * free.best.peak_bytes}});
-  const auto tight = asked.find(cluster(4));
-  CHECK(tight.best.peak_bytes <= 0.8 * free.best.peak_bytes);
-  asked.request.pins = search::parse_pins({{"memory", 1000}});
-  CHECK_THROWS_WITH(asked.find(cluster(4)), Catch::Contains("more than the 0.977 KiB there are"));
-  asked.request.pins = search::parse_pins({{"memory", 1e30}});
-  CHECK(asked.find(cluster(4)).best.choice == free.best.choice);
-}
-
 TEST_CASE("a slower collective in the profile changes the plan") {
   class Slow : public cost::NoMeasurements {
    public:
@@ -482,55 +351,4 @@ TEST_CASE("the same search gives the same plan, with its reasons") {
   CHECK_THAT(text, Catch::Contains("combinations the best is"));
   CHECK_THAT(text, Catch::Contains("it is bound by"));
   CHECK_THAT(text, Catch::Contains("longer"));
-}
-
-TEST_CASE("memory is counted by the factors that the pins give") {
-  const auto on = cluster(2);
-  const auto bytes = [&](nlohmann::json pins) {
-    Asked asked({.blocks = 6, .batch = 8}, 2);
-    pins.update({{"data", 2}, {"micro", 4}, {"checkpoint", false}});
-    asked.request.pins = search::parse_pins(pins);
-    const auto found = asked.find(on);
-    const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 1);
-    return std::pair(found.best.peak_bytes, all[0].estimate.bytes);
-  };
-  // Seven weights of 64 x 64 floats; buffers are at most activations of 4 x 64, or a gradient.
-  const double weight = 64 * 64 * 4, weights = 7 * weight;
-  for (const int zero : {0, 1, 3}) {
-    CAPTURE(zero);
-    const double parts = zero > 0 ? 2 : 1;
-    const auto own = bytes({{"zero", zero}});
-    // adamw keeps two numbers a weight.
-    const auto two = bytes({{"zero", zero}, {"optimizer_resident", 2}});
-    CHECK(two.first == Approx(own.first).epsilon(0.01));
-    CHECK(two.second == Approx(own.second).epsilon(0.01));
-    const auto six = bytes({{"zero", zero}, {"optimizer_resident", 6}});
-    CHECK(six.first - two.first == Approx(4 * weights / parts).epsilon(0.01));
-    CHECK(six.second - two.second == Approx(4 * weights / parts).epsilon(0.01));
-    // More than all else but what is resident anyway.
-    const auto large = bytes({{"zero", zero}, {"optimizer_transient", 100}});
-    const auto larger = bytes({{"zero", zero}, {"optimizer_transient", 101}});
-    CHECK(large.first > own.first);
-    CHECK(larger.first - large.first == Approx(weights / parts).epsilon(0.01));
-    CHECK(larger.second - large.second == Approx(weights / parts).epsilon(0.01));
-    CHECK(bytes({{"zero", zero}, {"optimizer_transient", 0}}) == own);
-    const auto one = bytes({{"zero", zero}, {"reserve", 1}});
-    const auto three = bytes({{"zero", zero}, {"reserve", 3}});
-    const double buffers = one.first - own.first;
-    CHECK(buffers > 0);
-    CHECK(buffers <= 2 * weights);
-    CHECK(three.first - own.first == Approx(3 * buffers));
-    CHECK(three.second > one.second);
-    CHECK(one.second > own.second);
-  }
-  CHECK_THROWS_WITH(search::parse_pins({{"reserve", -1}}),
-                    Catch::Contains("reserve must be a number of at least 0"));
-}
-
-TEST_CASE("weights below a size are not split over tensor ranks") {
-  const search::Choice choice{.tensor = 2};
-  auto pins = search::parse_pins({{"smallest", 4096}});
-  const auto text = search::strategy_of(choice, pins, "blocks.*").dump();
-  CHECK_THAT(text, Catch::Contains(R"(["tensor_parallel",{"smallest":4096}])"));
-  CHECK_THAT(search::strategy_of(choice, {}, "blocks.*").dump(), !Catch::Contains("smallest"));
 }

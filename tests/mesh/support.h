@@ -1,0 +1,18 @@
+// What the tests of this folder share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "mesh/mesh.h"
+
+namespace perigee::mesh {
+
+using Groups = std::vector<std::vector<int64_t>>;
+
+// Returns the groups over axes as they are typed.
+inline Groups of(const Mesh& mesh, const std::string& axes) {
+  return groups(mesh, split_axes(axes));
+}
+
+}  // namespace perigee::mesh
