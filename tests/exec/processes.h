@@ -22,8 +22,8 @@ inline void must(bool holds, const std::string& what) {
 }
 
 // Runs `body` in one process for each rank over Gloo; returns each rank's error, "" for none. A
-// rank that hangs is ended by its own alarm. The test process itself has run LibTorch ops, but no
-// parallel region and no backward pass.
+// rank that hangs is ended by its own alarm. The test process has run LibTorch ops on one
+// thread; where backward passes were among them, `body` can run none.
 inline std::vector<std::string> fork_ranks(
     int64_t world, const std::function<void(Communicator&)>& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
