@@ -87,9 +87,9 @@ class Page {
                                   count_text(static_cast<double>(parameters)), c_.plan.mesh.size(),
                                   cluster.name));
     text += paragraph(fmt::format(
-        "a step takes {} by the simulator ({:.0f}% of it measured, the rest estimated from peaks), "
+        "a step takes {} by the simulator ({}), "
         "{} FLOPs, model FLOPs utilisation {}; bubble ratio {:.3f}; a rank takes up to {}{}",
-        seconds_text(c_.simulation.step_seconds), 100 * c_.simulation.measured_share,
+        seconds_text(c_.simulation.step_seconds), measured_text(c_.simulation.measured_share),
         count_text(used.flops), percent(used.mfu), c_.simulation.bubble_ratio, bytes_text(most),
         exact ? "" : " (estimate)"));
     if (c_.found) text += paragraph("bound by " + c_.found->bound_by);

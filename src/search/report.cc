@@ -44,13 +44,19 @@ std::string count_text(double count) {
   return fmt::format("{:.3g}{}", count, units[unit]);
 }
 
+std::string measured_text(double share) {
+  if (share <= 0) return "all of it estimated";
+  if (share > 1 - 1e-9) return "all of it measured";
+  return fmt::format("{:.0f}% of it measured, the rest estimated", 100 * share);
+}
+
 std::string to_text(const Simulation& simulation, const compile::Programs& programs,
                     const cost::Cluster& cluster, const Utilisation& utilisation) {
   const auto found = by_rank(programs);
-  auto text = fmt::format(
-      "a step on {} takes {} ({:.0f}% of it measured), MFU {:.1f}%, bubble ratio {:.3f}\n",
-      cluster.name, seconds_text(simulation.step_seconds), 100 * simulation.measured_share,
-      100 * utilisation.mfu, simulation.bubble_ratio);
+  auto text =
+      fmt::format("a step on {} takes {} ({}), MFU {:.1f}%, bubble ratio {:.3f}\n", cluster.name,
+                  seconds_text(simulation.step_seconds), measured_text(simulation.measured_share),
+                  100 * utilisation.mfu, simulation.bubble_ratio);
   for (const auto& rank : simulation.ranks) {
     const auto& program = *found.at(rank.rank);
     text += fmt::format("rank {}{}: computes {}, waits {}", rank.rank,

@@ -23,5 +23,8 @@ std::string seconds_text(double seconds);
 std::string bytes_text(double bytes);
 // Returns "12.3 T", "512".
 std::string count_text(double count);
+// Returns how much of a predicted time was measured: "all of it measured", "all of it estimated",
+// "37% of it measured, the rest estimated".
+std::string measured_text(double share);
 
 }  // namespace perigee::search

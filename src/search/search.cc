@@ -318,10 +318,10 @@ class Search {
     auto& decisions = found.plan.decisions;
     decisions.push_back(
         {"auto",
-         fmt::format("of {} combinations the best is {}: a step takes {} by the simulator ({:.0f}% "
-                     "of it measured, the rest estimated) on {}",
-                     found.combinations, to_string(best.choice), seconds_text(best.seconds),
-                     100 * found.simulation.measured_share, cluster_.name)});
+         fmt::format(
+             "of {} combinations the best is {}: a step takes {} by the simulator ({}) on {}",
+             found.combinations, to_string(best.choice), seconds_text(best.seconds),
+             measured_text(found.simulation.measured_share), cluster_.name)});
     if (found.stopped) {
       decisions.push_back(
           {"auto", fmt::format("the search was stopped after {} s: there may be a better plan; of "

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "search/report.h"
 
 namespace perigee::train {
 namespace {
@@ -57,8 +58,8 @@ void tell(const Summary& summary, bool stopped) {
       stopped ? "stopped after" : "done:", summary.steps, summary.seconds, 1e3 * summary.step_s,
       mebibytes(summary.peak_bytes), mebibytes(summary.predicted_peak_bytes));
   if (summary.predicted_step_s) {
-    log::info("a step was predicted to take {:.1f} ms, {:.0f}% of it measured, the rest estimated",
-              1e3 * *summary.predicted_step_s, 100 * summary.predicted_measured);
+    log::info("a step was predicted to take {:.1f} ms, {}", 1e3 * *summary.predicted_step_s,
+              search::measured_text(summary.predicted_measured));
   }
   if (summary.mfu) log::info("model FLOPs utilisation: {:.1f}%", 100 * *summary.mfu);
   log::info("memory that libraries hold beside: {:.1f} MiB measured",
