@@ -31,12 +31,6 @@ std::vector<int64_t> ranks_of_stages(const mesh::Mesh& mesh, const std::string& 
 
 }  // namespace
 
-int64_t group_size(const mesh::Mesh& mesh, std::string_view axes) {
-  int64_t ranks = 1;
-  for (const auto& axis : mesh::split_axes(axes)) ranks *= mesh.size_of(axis);
-  return ranks;
-}
-
 std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const std::string& stream, int64_t rank) {
   const auto colon = stream.find(':');
   if (colon == std::string::npos) {

@@ -12,9 +12,6 @@
 
 namespace perigee::compile {
 
-// Returns the ranks of a group over axes ("data,context").
-int64_t group_size(const mesh::Mesh& mesh, std::string_view axes);
-
 // Returns the ranks of a stream of a program: of axes ("data,context"), of a channel from stage S
 // to stage T of an axis ("pipe:S>T/A>B": what part A sends to part B), sender first, or of some of
 // an axis's stages ("pipe:S,T"). "data#1" is another stream over the ranks of "data".

@@ -36,7 +36,7 @@ int64_t size_of(const TensorType& type) { return static_cast<int64_t>(graph::siz
 void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& out) {
   const auto axes = node.get<std::string>("axis", "");
   const bool message = node.op == "comm::send" || node.op == "comm::receive";
-  const int64_t ranks = message ? 2 : group_size(mesh_, axes);
+  const int64_t ranks = message ? 2 : mesh::group_size(mesh_, axes);
   DraftInstruction draft;
   draft.move = Move::early;
   auto& instruction = draft.instruction;

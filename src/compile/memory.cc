@@ -213,7 +213,7 @@ class Memory {
     const auto &home = draft_.homes[root], &wanted = draft_.homes[out.index];
     if (home.kind == Home::Kind::persistent || home.kind != wanted.kind ||
         home.stream != wanted.stream || home.host != wanted.host || crosses(root) ||
-        crosses(out.index)) {
+        crosses(out.index) || part_of(root) != part_of(out.index)) {
       return false;
     }
     // Its last use is where the result is made.

@@ -23,7 +23,7 @@ std::optional<graph::DType> reduced_type(const Source& source, graph::DType grad
 bool clips_first(const Source& source) {
   const auto& plan = source.plan;
   return plan.communication.clip_first && source.spec.clip_norm.value_or(0) > 0 &&
-         group_size(plan.mesh, plan.batch_axes) > 1;
+         mesh::group_size(plan.mesh, plan.batch_axes) > 1;
 }
 
 void start_reduction(Draft& draft, const Source& source, const Bucket& bucket,

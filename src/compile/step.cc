@@ -267,7 +267,8 @@ Scales scales_of(const Source& source, double factor) {
   const auto& communication = source.plan.communication;
   Scales scales{factor};
   if (source.loss != shard::LossKind::mean) return scales;
-  const auto ranks = static_cast<double>(group_size(source.plan.mesh, source.plan.batch_axes));
+  const auto ranks =
+      static_cast<double>(mesh::group_size(source.plan.mesh, source.plan.batch_axes));
   if (communication.sum) scales.factor *= static_cast<double>(source.plan.microbatches);
   if (clips_first(source)) {
     scales.factor *= ranks;  // of the rank's samples alone

@@ -371,6 +371,12 @@ std::vector<int64_t> group_of(const Mesh& mesh, std::span<const std::string> axe
   return out;
 }
 
+int64_t group_size(const Mesh& mesh, std::string_view axes) {
+  int64_t ranks = 1;
+  for (const auto& axis : split_axes(axes)) ranks *= mesh.size_of(axis);
+  return ranks;
+}
+
 std::vector<std::string> split_axes(std::string_view text) {
   std::vector<std::string> names;
   if (text.empty()) return names;

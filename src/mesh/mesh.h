@@ -80,6 +80,9 @@ std::vector<std::vector<int64_t>> groups(const Mesh& mesh, std::span<const std::
 // it.
 std::vector<int64_t> group_of(const Mesh& mesh, std::span<const std::string> axes, int64_t rank);
 
+// Returns how many ranks a group over axes ("data,context") has: of a ragged mesh the most.
+int64_t group_size(const Mesh& mesh, std::string_view axes);
+
 // Splits "data,context" into names, "" into none. Throws Error for an empty name among others.
 std::vector<std::string> split_axes(std::string_view text);
 

@@ -33,8 +33,7 @@ int64_t batch_ranks(const Plan& plan);
 
 // Throws Error for a plan with submeshes of unequal sizes whose stages are not these, or that has
 // what all stages must have alike: copies, clipping per rank, sums over the batch's ranks,
-// exchanges in turns, eight-bit histories of each rank; and for several parts a stage where a stage
-// behind the first is split over other axes than the batch's.
+// exchanges in turns, eight-bit histories of each rank.
 void verify_submeshes(const Plan& plan);
 
 }  // namespace perigee::plan

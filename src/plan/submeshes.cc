@@ -8,12 +8,6 @@
 namespace perigee::plan {
 namespace {
 
-int64_t ranks_over(const mesh::Mesh& mesh, const std::string& axes) {
-  int64_t ranks = 1;
-  for (const auto& axis : mesh::split_axes(axes)) ranks *= mesh.size_of(axis);
-  return ranks;
-}
-
 [[noreturn]] void refuse(std::string_view what, std::string_view remedy) {
   fail("plan", "stages have submeshes of unequal sizes, but {}: {}, or make the submeshes alike",
        what, remedy);
@@ -28,9 +22,9 @@ Plan of_stage(const Plan& plan, int64_t stage) {
 }
 
 int64_t batch_ranks(const Plan& plan) {
-  int64_t ranks = plan.mesh.is_ragged() ? 1 : ranks_over(plan.mesh, plan.batch_axes);
+  int64_t ranks = plan.mesh.is_ragged() ? 1 : mesh::group_size(plan.mesh, plan.batch_axes);
   for (int64_t stage = 0; stage < std::ssize(plan.mesh.stages); ++stage) {
-    ranks = std::lcm(ranks, ranks_over(mesh::of_stage(plan.mesh, stage), plan.batch_axes));
+    ranks = std::lcm(ranks, mesh::group_size(mesh::of_stage(plan.mesh, stage), plan.batch_axes));
   }
   return ranks;
 }
@@ -54,21 +48,12 @@ void verify_submeshes(const Plan& plan) {
     refuse("each data rank clips its own gradient", "clip behind the reduction");
   }
   for (int64_t stage = 1; stage < std::ssize(mesh.stages) && plan.communication.sum; ++stage) {
-    if (ranks_over(mesh::of_stage(mesh, stage), plan.batch_axes) ==
-        ranks_over(mesh::of_stage(mesh, 0), plan.batch_axes)) {
+    if (mesh::group_size(mesh::of_stage(mesh, stage), plan.batch_axes) ==
+        mesh::group_size(mesh::of_stage(mesh, 0), plan.batch_axes)) {
       continue;
     }
     refuse("gradients are to be summed over data ranks, of which stages have different numbers",
            "leave grad_comm's reduce = \"sum\" out");
-  }
-  for (int64_t stage = 1; stage < std::ssize(mesh.stages) && plan.pipeline.chunks > 1; ++stage) {
-    const auto own = mesh::of_stage(mesh, stage);
-    if (own.size() / own.axes.back().size == ranks_over(own, plan.batch_axes)) continue;
-    refuse(
-        "schedules of several parts a stage take stages behind the first that the batch is split "
-        "over alone, and stage " +
-            std::to_string(stage) + " has other axes",
-        "take a schedule of one part (1f1b)");
   }
   if (plan.overlap.experts) {
     refuse("exchanges of experts are to run in turns", "leave overlap's experts out");
