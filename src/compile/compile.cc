@@ -16,12 +16,23 @@ Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpe
   return lower(common, localize(common, own, rank), own, spec, rank, traces);
 }
 
+std::vector<std::string> Programs::streams_of(size_t position) const {
+  auto streams = of(position).streams;
+  if (renamed.empty()) return streams;
+  for (auto& stream : streams) {
+    const auto own = renamed[position].find(stream);
+    if (own != renamed[position].end()) stream = own->second;
+  }
+  return streams;
+}
+
 Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                      TraceSource& traces) {
   const Views views(graph, plan, spec);
   auto found = alike(views);
   Programs all;
   std::map<int64_t, int32_t> known;
+  std::vector<size_t> first;  // by program: the position of the rank that it was compiled for
   for (size_t r = 0; r < found.ranks.size(); ++r) {
     const auto [entry, added] =
         known.try_emplace(found.like[r], static_cast<int32_t>(all.programs.size()));
@@ -30,8 +41,13 @@ Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const St
       const auto rank = found.ranks[r];
       all.programs.push_back(
           lower(views.common(rank), std::move(local), views.plan(rank), spec, rank, traces));
+      first.push_back(r);
     }
     all.program.push_back(entry->second);
+    if (found.streams.empty()) continue;
+    const auto &there = found.streams[first[entry->second]], &here = found.streams[r];
+    auto& renamed = all.renamed.emplace_back();
+    for (size_t s = 0; s < there.size(); ++s) renamed[there[s]] = here[s];
   }
   all.ranks = std::move(found.ranks);
   return all;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,17 +61,22 @@ Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpe
                 int64_t rank, TraceSource& traces);
 
 // The programs of all ranks: one for those that differ in nothing but which piece of a tensor they
-// hold.
+// hold and, with stages of unequal submeshes, with whom they exchange messages.
 struct Programs {
   std::vector<Program> programs;  // each of the first rank that runs it
   std::vector<int64_t> ranks;     // in mesh order
   std::vector<int32_t> program;   // of each of them: index into `programs`
+  // With stages of unequal submeshes, by position: what the rank has for streams of its program, by
+  // their names there. Empty: all ranks have their programs' own.
+  std::vector<std::map<std::string, std::string>> renamed;
   const Program& of(size_t position) const { return programs[program[position]]; }
+  // Returns the streams as the rank at that position has them.
+  std::vector<std::string> streams_of(size_t position) const;
 };
 
 // Compiles each distinct program. Ranks are told apart without looking at each: by their stage, by
 // the lengths of what is cut unevenly, and by whether they are the first on an axis where first
-// ranks do more.
+// ranks do more; with stages of unequal submeshes also by the boxes that they send and receive.
 Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                      TraceSource& traces);
 

@@ -128,10 +128,6 @@ std::vector<Range> intersect(const std::vector<Range>& a, const std::vector<Rang
   return result;
 }
 
-int64_t place_in(const std::vector<int64_t>& ranks, int64_t rank) {
-  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-}
-
 }  // namespace
 
 Graph mark_crossings(const Graph& graph, const plan::Plan& plan, Crossings& crossings) {
@@ -152,6 +148,8 @@ void place_ends(Crossings& crossings, const Graph& marked, const shard::Sharding
   }
 }
 
+namespace {
+
 std::vector<CrossingPiece> pieces_of(const Crossing& crossing, const mesh::Mesh& mesh) {
   const auto by_begin = [](const std::vector<Range>& a, const std::vector<Range>& b) {
     return std::lexicographical_compare(
@@ -160,14 +158,15 @@ std::vector<CrossingPiece> pieces_of(const Crossing& crossing, const mesh::Mesh&
   };
   std::map<std::vector<Range>, std::vector<int64_t>, decltype(by_begin)> holders(by_begin);
   const auto& shape = crossing.type.shape;
+  const auto from = mesh::of_stage(mesh, crossing.from), to = mesh::of_stage(mesh, crossing.to);
   for (const auto rank : mesh::ranks_of_stage(mesh, crossing.from)) {
-    auto box = mesh::local_ranges(shape, crossing.sent, mesh, rank);
+    auto box = mesh::local_ranges(shape, crossing.sent, from, rank);
     if (!is_empty(box)) holders[std::move(box)].push_back(rank);
   }
   std::vector<CrossingPiece> pieces;
   const auto receivers = mesh::ranks_of_stage(mesh, crossing.to);
   for (size_t j = 0; j < receivers.size(); ++j) {
-    const auto wanted = mesh::local_ranges(shape, crossing.received, mesh, receivers[j]);
+    const auto wanted = mesh::local_ranges(shape, crossing.received, to, receivers[j]);
     for (const auto& [box, ranks] : holders) {
       auto common = intersect(box, wanted);
       if (is_empty(common)) continue;
@@ -177,15 +176,65 @@ std::vector<CrossingPiece> pieces_of(const Crossing& crossing, const mesh::Mesh&
   return pieces;
 }
 
-namespace {
-
-std::string channel_of(const Crossing& crossing, const CrossingPiece& piece,
-                       const mesh::Mesh& mesh) {
-  return fmt::format("{}:{}.{}>{}.{}/{}>{}", mesh.axes.back().name, crossing.from,
-                     place_in(mesh::ranks_of_stage(mesh, crossing.from), piece.from), crossing.to,
-                     place_in(mesh::ranks_of_stage(mesh, crossing.to), piece.to), crossing.maker,
-                     crossing.user);
+// Where each rank stands in its stage.
+std::map<int64_t, int64_t> places_of(const mesh::Mesh& mesh) {
+  std::map<int64_t, int64_t> places;
+  for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
+    int64_t place = 0;
+    for (const auto rank : mesh::ranks_of_stage(mesh, stage)) places[rank] = place++;
+  }
+  return places;
 }
+
+std::string channel_of(const Crossing& crossing, const mesh::Mesh& mesh, int64_t from_place,
+                       int64_t to_place) {
+  return fmt::format("{}:{}.{}>{}.{}/{}>{}", mesh.axes.back().name, crossing.from, from_place,
+                     crossing.to, to_place, crossing.maker, crossing.user);
+}
+
+}  // namespace
+
+void find_pieces(Crossings& crossings) {
+  const auto places = places_of(crossings.mesh);
+  for (auto& crossing : crossings.list) {
+    crossing.pieces = pieces_of(crossing, crossings.mesh);
+    for (auto& piece : crossing.pieces) {
+      piece.stream =
+          channel_of(crossing, crossings.mesh, places.at(piece.from), places.at(piece.to));
+    }
+  }
+}
+
+std::map<int64_t, RankMessages> messages_of(const Crossings& crossings) {
+  std::map<int64_t, RankMessages> messages;
+  std::vector<mesh::Mesh> views;
+  for (int64_t stage = 0; stage < std::ssize(crossings.mesh.stages); ++stage) {
+    views.push_back(mesh::of_stage(crossings.mesh, stage));
+  }
+  const auto add = [&](size_t index, const CrossingPiece& piece, bool sends) {
+    const auto& crossing = crossings.list[index];
+    const auto rank = sends ? piece.from : piece.to;
+    const auto own =
+        mesh::local_ranges(crossing.type.shape, sends ? crossing.sent : crossing.received,
+                           views[static_cast<size_t>(sends ? crossing.from : crossing.to)], rank);
+    auto& [streams, text] = messages[rank];
+    const auto known = std::find(streams.begin(), streams.end(), piece.stream);
+    text += fmt::format(" {}{}.{}", sends ? 's' : 'r', index, known - streams.begin());
+    if (known == streams.end()) streams.push_back(piece.stream);
+    for (size_t d = 0; d < own.size(); ++d) {
+      text += fmt::format(":{}+{}", piece.ranges[d].begin - own[d].begin, piece.ranges[d].length);
+    }
+  };
+  for (size_t index = 0; index < crossings.list.size(); ++index) {
+    for (const auto& piece : crossings.list[index].pieces) {
+      add(index, piece, true);
+      add(index, piece, false);
+    }
+  }
+  return messages;
+}
+
+namespace {
 
 using Boxes = std::vector<std::pair<std::vector<Range>, ValueId>>;
 
@@ -212,7 +261,7 @@ void send_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank,
                  const Graph& graph, const AppendNode& append) {
   const auto own = mesh::local_ranges(crossing.type.shape, crossing.sent, mesh, rank);
   bool sends = false;
-  for (const auto& piece : pieces_of(crossing, mesh)) {
+  for (const auto& piece : crossing.pieces) {
     if (piece.from != rank) continue;
     sends = true;
     ValueId part = value;
@@ -228,25 +277,21 @@ void send_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank,
                      {"end", start + type.shape[d]}},
                     {type});
     }
-    append("comm::send",
-           {{"self", part}, {"axis", channel_of(crossing, piece, mesh)}, {"peer", int64_t{1}}}, {});
+    append("comm::send", {{"self", part}, {"axis", piece.stream}, {"peer", int64_t{1}}}, {});
   }
   // The others of its stage need what it does for the value all the same.
   if (!sends) append(plan::kCross, {{"self", value}}, {});
 }
 
-ValueId receive_pieces(const Crossing& crossing, const mesh::Mesh& mesh, int64_t rank,
-                       const graph::TensorType& type, const Graph& graph,
-                       const AppendNode& append) {
+ValueId receive_pieces(const Crossing& crossing, int64_t rank, const graph::TensorType& type,
+                       const Graph& graph, const AppendNode& append) {
   Boxes boxes;
-  for (const auto& piece : pieces_of(crossing, mesh)) {
+  for (const auto& piece : crossing.pieces) {
     if (piece.to != rank) continue;
     auto box = type;
     for (size_t d = 0; d < box.shape.size(); ++d) box.shape[d] = piece.ranges[d].length;
-    boxes.emplace_back(
-        piece.ranges,
-        append("comm::receive", {{"axis", channel_of(crossing, piece, mesh)}, {"peer", int64_t{0}}},
-               {box}));
+    boxes.emplace_back(piece.ranges, append("comm::receive",
+                                            {{"axis", piece.stream}, {"peer", int64_t{0}}}, {box}));
   }
   return boxes.empty() ? append("perigee::full", {{"value", 0.0}}, {type})
                        : put_together(boxes, 0, graph, append);

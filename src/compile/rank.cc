@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "compile/fp8.h"
 #include "compile/passes.h"
-#include "compile/signatures.h"
 #include "compile/tensor_step.h"
 #include "graph/ops.h"
 #include "plan/pipeline.h"
@@ -155,6 +154,7 @@ void Views::see_stages(const graph::Graph& graph, const StepSpec& spec) {
     view.common = common;
     views_.push_back(std::move(view));
   }
+  find_pieces(*crossings);
   for (auto& [sizes, common] : by_sizes) common->crossings = crossings;
 }
 
@@ -197,38 +197,28 @@ shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int6
   return local;
 }
 
-// A rank's graphs of all stages, made where they are wanted.
-class Whole {
- public:
-  Whole(const Common& common, const plan::Plan& plan, int64_t rank)
-      : common_(common), plan_(plan), rank_(rank) {}
-  const shard::LocalGraph& get(bool again) {
-    auto& graph = graphs_[again];
-    if (!graph) graph = local_graph(common_, plan_, rank_, again);
-    return *graph;
-  }
-  // Which parts of stages share frames: alike on all ranks.
-  const PoolsOfFrames& pools() {
-    if (!pools_) {
-      const auto find = [&](graph::Graph graph) {
-        return pool_frames(graph, plan_, *common_.schedule);
-      };
-      pools_.emplace();
-      if (plan_.pipeline.cuts() && plan_.pipeline.chunks > 1) {
-        pools_->again = find(recompute(common_.graph, plan_.recompute));
-        if (plan_.recompute.kept_microbatches > 0) pools_->kept = find(common_.graph);
-      }
-    }
-    return *pools_;
-  }
+}  // namespace
 
- private:
-  const Common& common_;
-  const plan::Plan& plan_;
-  int64_t rank_;
-  std::array<std::optional<shard::LocalGraph>, 2> graphs_;
-  std::optional<PoolsOfFrames> pools_;
-};
+const shard::LocalGraph& WholeGraphs::get(bool again) {
+  auto& graph = graphs_[again];
+  if (!graph) graph = local_graph(common_, plan_, rank_, again);
+  return *graph;
+}
+
+const PoolsOfFrames& WholeGraphs::pools() {
+  if (pools_) return *pools_;
+  const auto find = [&](graph::Graph graph) {
+    return pool_frames(graph, plan_, *common_.schedule);
+  };
+  pools_.emplace();
+  if (plan_.pipeline.cuts() && plan_.pipeline.chunks > 1) {
+    pools_->again = find(recompute(common_.graph, plan_.recompute));
+    if (plan_.recompute.kept_microbatches > 0) pools_->kept = find(common_.graph);
+  }
+  return *pools_;
+}
+
+namespace {
 
 // Microbatches that keep their results send and receive what the others do.
 void check_messages(const Stage& again, const Stage& kept) {
@@ -257,7 +247,9 @@ void check_exchanges(const graph::Graph& graph) {
        "where tokens are so few that gathering all of them is cheaper, leave experts out");
 }
 
-Local cut(const Common& common, const plan::Plan& plan, Whole& whole, int64_t rank) {
+}  // namespace
+
+Local localize(const Common& common, const plan::Plan& plan, WholeGraphs& whole, int64_t rank) {
   if (!common.schedule) return {whole.get(true), {}, {}};
   if (plan.overlap.experts) check_exchanges(whole.get(true).graph);
   const auto kept = kept_on_stage(plan, *common.schedule, rank);
@@ -275,19 +267,9 @@ Local cut(const Common& common, const plan::Plan& plan, Whole& whole, int64_t ra
   return local;
 }
 
-// Where a rank's random block begins decides neither memory nor time.
-std::string shape_hash(graph::Graph graph) {
-  for (auto& node : graph.nodes) {
-    std::erase_if(node.args, [](const auto& arg) { return arg.first == "begin"; });
-  }
-  return graph::structural_hash(graph);
-}
-
-}  // namespace
-
 Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
-  Whole whole(common, plan, rank);
-  return cut(common, plan, whole, rank);
+  WholeGraphs whole(common, plan, rank);
+  return localize(common, plan, whole, rank);
 }
 
 Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
@@ -360,37 +342,6 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   }
   assign_memory(draft);
   return finish(std::move(draft));
-}
-
-Alike alike(const Views& views) {
-  Alike result{.ranks = mesh::ranks(views.plan().mesh), .like = {}, .locals = {}};
-  if (views.plan().mesh.is_ragged()) {
-    // Each has messages of its own.
-    result.like = result.ranks;
-    for (const auto rank : result.ranks) {
-      result.locals.emplace(rank, localize(views.common(rank), views.plan(rank), rank));
-    }
-    return result;
-  }
-  const auto& plan = views.plan();
-  const auto& common = views.common(result.ranks.front());
-  Signatures signatures(plan, common.sharding, common.graph);
-  signatures.find_places(
-      [&](int64_t rank) { return shape_hash(local_graph(common, plan, rank, true).graph); });
-  std::map<std::string, Whole> whole;                    // by what decides it: not the stage
-  std::map<std::string, int64_t> by_signature, by_hash;  // the first rank
-  for (const int64_t rank : result.ranks) {
-    const auto [known, added] = by_signature.try_emplace(signatures.with_stage(rank), rank);
-    if (added) {
-      const auto all = whole.try_emplace(signatures.without_stage(rank), common, plan, rank).first;
-      auto local = cut(common, plan, all->second, rank);
-      const auto [same, other] = by_hash.try_emplace(shape_hash(local.graph.graph), rank);
-      if (other) result.locals.emplace(rank, std::move(local));
-      known->second = same->second;
-    }
-    result.like.push_back(known->second);
-  }
-  return result;
 }
 
 }  // namespace perigee::compile

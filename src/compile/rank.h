@@ -1,10 +1,12 @@
 // Compiling in three moves: what all ranks have in common, one rank's graph, its program.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "compile/compile.h"
@@ -61,7 +63,27 @@ struct Local {
   std::shared_ptr<const Local> kept;
 };
 
+// A rank's graphs of all stages, made where they are wanted. Common and plan are kept by reference.
+class WholeGraphs {
+ public:
+  WholeGraphs(const Common& common, const plan::Plan& plan, int64_t rank)
+      : common_(common), plan_(plan), rank_(rank) {}
+  // `again`: with what the plan recomputes.
+  const shard::LocalGraph& get(bool again);
+  // Which parts of stages share frames: alike on all ranks.
+  const PoolsOfFrames& pools();
+
+ private:
+  const Common& common_;
+  const plan::Plan& plan_;
+  int64_t rank_;
+  std::array<std::optional<shard::LocalGraph>, 2> graphs_;
+  std::optional<PoolsOfFrames> pools_;
+};
+
 Local localize(const Common& common, const plan::Plan& plan, int64_t rank);
+// The same of a rank whose whole graphs are those of `whole`.
+Local localize(const Common& common, const plan::Plan& plan, WholeGraphs& whole, int64_t rank);
 
 Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
               int64_t rank, TraceSource& traces);
@@ -69,11 +91,15 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
 // The ranks of the mesh, in its order, and for each the first of those whose local graphs are
 // alike: where a rank's random block begins decides no memory. They are told apart without looking
 // at each: by their stage, by the lengths of what is cut unevenly, and by whether they are the
-// first on an axis where first ranks do more. With stages of unequal submeshes no two ranks are.
+// first on an axis where first ranks do more; with stages of unequal submeshes also by the boxes
+// that they send and receive, and by whether they speak for others of their stage.
 struct Alike {
   std::vector<int64_t> ranks;
   std::vector<int64_t> like;
   std::map<int64_t, Local> locals;  // of the first ones
+  // With stages of unequal submeshes: the streams of each rank's messages, those of ranks that are
+  // alike in one order.
+  std::vector<std::vector<std::string>> streams;
 };
 Alike alike(const Views& views);
 

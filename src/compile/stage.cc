@@ -278,7 +278,7 @@ class Cutting {
       send_pieces(crossing, crossings_->mesh, rank_, value, new_, add);
       return;
     }
-    auto value = receive_pieces(crossing, crossings_->mesh, rank_, wire, new_, add);
+    auto value = receive_pieces(crossing, rank_, wire, new_, add);
     if (casts) value = add("perigee::cast", {{"self", value}}, {type});
     made_[result.index] = value;
   }

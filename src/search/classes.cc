@@ -25,47 +25,60 @@ class Numbers {
 
 }  // namespace
 
-std::vector<int32_t> classes_of(const compile::Programs& programs, const mesh::Mesh& mesh,
-                                const cost::Cluster& cluster) {
+Classes classes_of(const compile::Programs& programs, const mesh::Mesh& mesh,
+                   const cost::Cluster& cluster) {
   const auto count = programs.ranks.size();
-  std::vector<int32_t> classes(count);
-  std::map<int64_t, size_t> position;
-  for (size_t i = 0; i < count; ++i) position[programs.ranks[i]] = i;
+  Classes result;
+  auto& classes = result.of;
+  classes.resize(count);
   Numbers<std::pair<int32_t, std::string>> first;
-  std::vector<std::vector<size_t>> groups;             // positions
+  struct Group {
+    std::string stream;
+    std::vector<std::pair<size_t, size_t>> members;  // positions, and which of their streams
+  };
+  std::vector<Group> groups;
   std::vector<std::vector<int32_t>> groups_of(count);  // by position: indices into groups
   Numbers<std::pair<std::string, int64_t>> by_first;   // groups of one stream share no rank
   for (size_t i = 0; i < count; ++i) {
     const auto rank = programs.ranks[i];
     classes[i] = first({programs.program[i], cluster.device(rank).name});
-    const auto& streams = programs.of(i).streams;
+    const auto streams = programs.streams_of(i);
     for (size_t s = 1; s < streams.size(); ++s) {
       if (streams[s] == compile::kToHost || streams[s] == compile::kFromHost) continue;
       const auto ranks = compile::ranks_of(mesh, streams[s], rank);
-      const auto group = by_first({streams[s], ranks.front()});
-      groups_of[i].push_back(group);
-      if (static_cast<size_t>(group) < groups.size()) continue;
-      auto& members = groups.emplace_back();
-      for (int64_t other : ranks) members.push_back(position.at(other));
+      const auto group = static_cast<size_t>(by_first({streams[s], ranks.front()}));
+      if (group == groups.size()) groups.push_back({streams[s], {}});
+      groups_of[i].push_back(static_cast<int32_t>(group));
+      groups[group].members.emplace_back(i, s);
     }
   }
+  using Met = std::set<std::pair<int32_t, size_t>>;
+  const auto met_in = [&](const Group& group) {
+    Met met;
+    for (const auto& [position, stream] : group.members) met.insert({classes[position], stream});
+    return met;
+  };
   for (size_t known = first.size();;) {
-    std::vector<std::set<int32_t>> met;
-    for (const auto& group : groups) {
-      auto& set = met.emplace_back();
-      for (size_t other : group) set.insert(classes[other]);
-    }
-    Numbers<std::pair<int32_t, std::vector<std::set<int32_t>>>> finer;
+    Numbers<Met> meetings;
+    std::vector<int32_t> met;
+    for (const auto& group : groups) met.push_back(meetings(met_in(group)));
+    Numbers<std::pair<int32_t, std::vector<int32_t>>> finer;
     std::vector<int32_t> refined(count);
     for (size_t i = 0; i < count; ++i) {
-      std::vector<std::set<int32_t>> sets;
+      std::vector<int32_t> sets;
       for (int32_t group : groups_of[i]) sets.push_back(met[group]);
       refined[i] = finer({classes[i], std::move(sets)});
     }
     classes = std::move(refined);
-    if (finer.size() == known) return classes;
+    if (finer.size() == known) break;
     known = finer.size();
   }
+  std::map<Met, std::string> named;
+  for (const auto& group : groups) {
+    if (!mesh.is_ragged() || group.stream.find('>') == std::string::npos) continue;
+    result.messages[group.stream] = named.try_emplace(met_in(group), group.stream).first->second;
+  }
+  return result;
 }
 
 std::vector<int32_t> stages_of(const compile::Programs& programs, const mesh::Mesh& mesh,

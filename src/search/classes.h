@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,10 +12,16 @@
 
 namespace perigee::search {
 
-// Returns for each rank, by position, which of them it is alike: those with one program on one kind
-// of device, in whose every group the same ones stand. What two of them meet is then alike too.
-std::vector<int32_t> classes_of(const compile::Programs& programs, const mesh::Mesh& mesh,
-                                const cost::Cluster& cluster);
+// Ranks that are alike: those with one program on one kind of device, in whose every group the same
+// ones stand, at the same places in their programs. What two of them meet is then alike too.
+struct Classes {
+  std::vector<int32_t> of;  // by position
+  // With stages of unequal submeshes: for the stream of each message that of the first one between
+  // ranks of the same classes, at the same places in their programs.
+  std::map<std::string, std::string> messages;
+};
+Classes classes_of(const compile::Programs& programs, const mesh::Mesh& mesh,
+                   const cost::Cluster& cluster);
 
 // Returns for each rank, by position, its stage: its position on the axis ("": 0), on each kind of
 // device.

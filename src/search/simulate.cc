@@ -335,16 +335,31 @@ class Engine {
 
 Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, OpCosts& costs,
                     const SimulateOptions& options) {
-  // Ranks of unequal submeshes have messages of their own.
-  const auto classes = std::ssize(programs.ranks) > options.most_ranks && !mesh.is_ragged()
-                           ? stages_of(programs, mesh, options.stage_axis, costs.cluster())
-                           : classes_of(programs, mesh, costs.cluster());
+  // Stages of unequal submeshes have messages between some of their ranks.
+  Classes found;
+  if (std::ssize(programs.ranks) > options.most_ranks && !mesh.is_ragged()) {
+    found.of = stages_of(programs, mesh, options.stage_axis, costs.cluster());
+  } else {
+    found = classes_of(programs, mesh, costs.cluster());
+  }
+  const auto& classes = found.of;
+  std::deque<Program> renamed;  // as classes of ranks have their messages
   std::vector<Actor> actors;
   std::map<int64_t, int32_t> actor_of;
   for (size_t i = 0; i < programs.ranks.size(); ++i) {
     const auto actor = static_cast<size_t>(classes[i]);
     if (actor == actors.size()) {
-      actors.push_back({.program = &programs.of(i), .rank = programs.ranks[i]});
+      const auto* program = &programs.of(i);
+      if (!found.messages.empty()) {
+        auto& own = renamed.emplace_back(*program);
+        own.streams = programs.streams_of(i);
+        for (auto& stream : own.streams) {
+          const auto message = found.messages.find(stream);
+          if (message != found.messages.end()) stream = message->second;
+        }
+        program = &own;
+      }
+      actors.push_back({.program = program, .rank = programs.ranks[i]});
     }
     ++actors[actor].alike;
     actor_of[programs.ranks[i]] = classes[i];

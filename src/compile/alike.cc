@@ -1,0 +1,142 @@
+// Which ranks run one program, told without making each.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "compile/rank.h"
+#include "compile/signatures.h"
+
+namespace perigee::compile {
+
+namespace {
+
+using graph::Input;
+
+// Where a rank's random block begins decides neither memory nor time, and nor does with whom it
+// exchanges messages: `streams` count by their positions.
+std::string shape_hash(graph::Graph graph, const std::vector<std::string>& streams) {
+  for (auto& node : graph.nodes) {
+    std::erase_if(node.args, [](const auto& arg) { return arg.first == "begin"; });
+    if (streams.empty() || (node.op != "comm::send" && node.op != "comm::receive")) continue;
+    for (auto& [name, arg] : node.args) {
+      if (name != "axis") continue;
+      const auto own = std::find(streams.begin(), streams.end(), std::get<std::string>(arg));
+      arg = "message " + std::to_string(own - streams.begin());
+    }
+  }
+  return graph::structural_hash(graph);
+}
+
+// Returns by rank what it does for all of its stage: bring what all stages add up, and its box of
+// each parameter that several of them have.
+std::map<int64_t, std::string> duties_of(const Views& views) {
+  std::map<int64_t, std::string> duties;
+  const auto& mesh = views.plan().mesh;
+  for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
+    const auto ranks = mesh::ranks_of_stage(mesh, stage);
+    const auto& common = views.common(ranks.front());
+    const auto& own = views.plan(ranks.front()).mesh;
+    for (const auto rank : ranks) duties[rank] = rank == ranks.front() ? " first" : "";
+    for (const auto& input : common.graph.inputs) {
+      if (input.kind != Input::Kind::parameter || !common.inputs->is_shared(input.name) ||
+          !common.inputs->has(input.name, ranks.front())) {
+        continue;
+      }
+      std::set<std::vector<std::pair<int64_t, int64_t>>> boxes;
+      for (const auto rank : ranks) {
+        std::vector<std::pair<int64_t, int64_t>> box;
+        for (const auto& range :
+             mesh::local_ranges(common.graph.type(input.value).shape,
+                                common.sharding.values[input.value.index], own, rank)) {
+          box.emplace_back(range.begin, range.length);
+        }
+        duties[rank] += boxes.insert(std::move(box)).second ? " b" : " -";
+      }
+    }
+  }
+  return duties;
+}
+
+// Ranks of stages whose submeshes have the same sizes, as the first of these stages has them; all
+// ranks of a rectangle.
+struct View {
+  View(const Common& common, const plan::Plan& plan, std::vector<int64_t> stage)
+      : common(common),
+        plan(plan),
+        ranks(std::move(stage)),
+        signatures(plan, common.sharding, common.graph) {
+    signatures.find_places([&](int64_t rank) {
+      return shape_hash(WholeGraphs(common, plan, rank).get(true).graph, {});
+    });
+  }
+  // Returns the graphs of all stages of one of `ranks`.
+  WholeGraphs& whole(int64_t rank) {
+    return graphs.try_emplace(signatures.without_stage(rank), common, plan, rank).first->second;
+  }
+
+  const Common& common;
+  const plan::Plan& plan;
+  const std::vector<int64_t> ranks;
+  Signatures signatures;
+  std::map<std::string, WholeGraphs> graphs;  // by what decides them: not the stage
+};
+
+class Likeness {
+ public:
+  explicit Likeness(const Views& views) : views_(views) {
+    const auto& mesh = views.plan().mesh;
+    if (!mesh.is_ragged()) return;
+    messages_ = messages_of(*views.common(mesh::ranks(mesh).front()).crossings);
+    duties_ = duties_of(views);
+  }
+
+  Alike run() {
+    const auto& mesh = views_.plan().mesh;
+    if (!mesh.is_ragged()) {
+      add_stage(mesh::ranks(mesh), false);
+    }
+    for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
+      add_stage(mesh::ranks_of_stage(mesh, stage), true);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  // The ranks of a stage of its own submesh, or of a rectangle.
+  void add_stage(const std::vector<int64_t>& ranks, bool ragged) {
+    const auto& common = views_.common(ranks.front());
+    auto& view =
+        seen_.try_emplace(&common, common, views_.plan(ranks.front()), ranks).first->second;
+    std::map<std::string, int64_t> by_signature, by_hash;  // the first rank
+    for (size_t place = 0; place < ranks.size(); ++place) {
+      const auto rank = ranks[place], twin = view.ranks[place];
+      const auto [known, added] = by_signature.try_emplace(
+          (ragged ? view.signatures.without_stage(twin) : view.signatures.with_stage(twin)) +
+              messages_[rank].text + duties_[rank],
+          rank);
+      if (added) {
+        auto local = localize(common, views_.plan(rank), view.whole(twin), rank);
+        const auto hash = shape_hash(local.graph.graph, messages_[rank].streams) + duties_[rank];
+        const auto [same, other] = by_hash.try_emplace(hash, rank);
+        if (other) result_.locals.emplace(rank, std::move(local));
+        known->second = same->second;
+      }
+      result_.ranks.push_back(rank);
+      result_.like.push_back(known->second);
+      if (ragged) result_.streams.push_back(messages_[rank].streams);
+    }
+  }
+
+  const Views& views_;
+  std::map<int64_t, RankMessages> messages_;  // by rank
+  std::map<int64_t, std::string> duties_;
+  std::map<const Common*, View> seen_;
+  Alike result_;
+};
+
+}  // namespace
+
+Alike alike(const Views& views) { return Likeness(views).run(); }
+
+}  // namespace perigee::compile
