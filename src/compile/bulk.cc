@@ -3,16 +3,24 @@
 #include <string_view>
 
 #include "compile/passes.h"
+#include "mesh/mesh.h"
 
 namespace perigee::compile {
 
 namespace {
 
+bool over_tensor(std::string_view axes) {
+  const auto names = mesh::split_axes(axes);
+  return !names.empty() && std::all_of(names.begin(), names.end(), [](const auto& axis) {
+    return mesh::kind_of(axis) == "tensor";
+  });
+}
+
 // Returns what Overlap::bulk calls it, "" for another collective.
 std::string_view kind_of(const Draft& draft, const Instruction& instruction) {
   if (instruction.kind != Instruction::Kind::collective || instruction.in_place ||
       instruction.phase != graph::Phase::backward ||
-      draft.program.streams[instruction.stream] != "tensor") {
+      !over_tensor(draft.program.streams[instruction.stream])) {
     return "";
   }
   if (instruction.op == "comm::all_gather") return "gathers";

@@ -371,10 +371,28 @@ std::vector<int64_t> group_of(const Mesh& mesh, std::span<const std::string> axe
   return out;
 }
 
-int64_t group_size(const Mesh& mesh, std::string_view axes) {
+std::string_view kind_of(std::string_view axis) {
+  const auto last = axis.find_last_not_of("0123456789");
+  return axis.substr(0, last == std::string_view::npos ? axis.size() : last + 1);
+}
+
+std::vector<std::string> axes_of_kind(const Mesh& mesh, std::string_view kind) {
+  std::vector<std::string> names;
+  for (const auto& axis : mesh.axes) {
+    if (kind_of(axis.name) == kind) names.push_back(axis.name);
+  }
+  if (names.empty()) names.emplace_back(kind);
+  return names;
+}
+
+int64_t group_size(const Mesh& mesh, std::span<const std::string> axes) {
   int64_t ranks = 1;
-  for (const auto& axis : split_axes(axes)) ranks *= mesh.size_of(axis);
+  for (const auto& axis : axes) ranks *= mesh.size_of(axis);
   return ranks;
+}
+
+int64_t group_size(const Mesh& mesh, std::string_view axes) {
+  return group_size(mesh, split_axes(axes));
 }
 
 std::vector<std::string> split_axes(std::string_view text) {

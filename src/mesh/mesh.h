@@ -80,8 +80,18 @@ std::vector<std::vector<int64_t>> groups(const Mesh& mesh, std::span<const std::
 // it.
 std::vector<int64_t> group_of(const Mesh& mesh, std::span<const std::string> axes, int64_t rank);
 
-// Returns how many ranks a group over axes ("data,context") has: of a ragged mesh the most.
+// Returns what an axis is for: its name, without the number that tells axes of one kind apart
+// ("tensor" of tensor2).
+std::string_view kind_of(std::string_view axis);
+
+// Returns the axes of a kind, in the mesh's order; where it has none the kind itself.
+std::vector<std::string> axes_of_kind(const Mesh& mesh, std::string_view kind);
+
+// Returns how many ranks a group over these axes ("data,context") has: of a ragged mesh the most.
+// An axis that the mesh lacks counts as one.
+int64_t group_size(const Mesh& mesh, std::span<const std::string> axes);
 int64_t group_size(const Mesh& mesh, std::string_view axes);
+
 
 // Splits "data,context" into names, "" into none. Throws Error for an empty name among others.
 std::vector<std::string> split_axes(std::string_view text);

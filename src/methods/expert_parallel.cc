@@ -22,55 +22,72 @@ class ExpertParallel : public Method {
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
         {"axis", "any",
-         "an axis, or a list of them; default `expert`, over which the batch is then sharded too"},
-        {"tensor", "string", "the axis over which each expert is split inside; default none"}};
+         "an axis, or a list of them, {} for none; default all of the kind `expert`, over which "
+         "the batch is then sharded too"},
+        {"tensor", "any",
+         "an axis, or a list of them, over which each expert is split inside, in place of "
+         "tensor_parallel's; over one of the kind `expert` the batch is sharded too, and its ranks "
+         "gather each other's tokens; default none"}};
     return fields;
   }
 
   void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
     shard::ExpertParallel experts;
-    experts.axes = config.fields.contains("axis")
-                       ? texts(config.fields["axis"], "expert_parallel", "axis")
-                       : std::vector<std::string>{"expert"};
-    experts.tensor = config.fields.value("tensor", std::string());
+    experts.tensor = axes_of(config, name(), "tensor", {});
+    auto unsplit = mesh::axes_of_kind(plan.mesh, "expert");
+    std::erase_if(unsplit, [&](const auto& axis) { return contains(experts.tensor, axis); });
+    experts.axes = axes_of(config, name(), "axis", unsplit);
     auto batch = mesh::split_axes(plan.batch_axes);
-    const auto in_batch = [&](const std::string& axis) {
-      return std::find(batch.begin(), batch.end(), axis) != batch.end();
-    };
-    for (const auto& axis : experts.axes) {
-      if (axis == "expert" && !in_batch(axis) && plan.mesh.find(axis) >= 0) {
-        plan.batch_axes += ",expert";
-        batch.push_back(axis);
+    for (const auto* axes : {&experts.axes, &experts.tensor}) {
+      for (const auto& axis : *axes) {
+        if (mesh::kind_of(axis) == "expert" && !contains(batch, axis) &&
+            plan.mesh.find(axis) >= 0) {
+          plan.batch_axes += "," + axis;
+          batch.push_back(axis);
+        }
+        if (!contains(batch, axis)) continue;
+        (axes == &experts.axes ? experts.tokens : experts.gathered).push_back(axis);
       }
-      if (in_batch(axis)) experts.tokens.push_back(axis);
     }
-    if (in_batch(experts.tensor)) {
-      fail("expert_parallel",
-           "experts are split over an axis that does not split the batch, but {} does",
-           experts.tensor);
+    for (const auto& axis : experts.axes) {
+      if (!contains(experts.tensor, axis)) continue;
+      fail(name(), "an axis shares experts out or splits each of them, but {} is to do both", axis);
     }
     const auto weights = shard::place(plan, *request.graph, experts);
-    for (const auto& axis : experts.tokens) check_order(plan, experts.axes, batch, axis);
-    int64_t ranks = 1;
-    for (const auto& axis : experts.axes) ranks *= plan.mesh.size_of(axis);
-    plan.decisions.push_back(
-        {"expert_parallel",
-         fmt::format(
-             "experts ({}{}) are shared out over the {} ranks of {}{}; {}", weights.front(),
-             weights.size() > 1 ? ", ..." : "", ranks, fmt::join(experts.axes, ","),
-             experts.tensor.empty() ? "" : fmt::format(", each split over {}", experts.tensor),
-             experts.tokens.empty() ? "every rank has all tokens for them"
-                                    : fmt::format("tokens are sent to them over {}",
-                                                  fmt::join(experts.tokens, ",")))});
+    for (const auto& axis : experts.tokens) check_order(plan, experts, batch, axis);
+    plan.decisions.push_back({name().data(), sentence(plan, experts, weights)});
   }
 
  private:
+  static bool contains(const std::vector<std::string>& axes, const std::string& axis) {
+    return std::find(axes.begin(), axes.end(), axis) != axes.end();
+  }
+
+  static std::string sentence(const plan::Plan& plan, const shard::ExpertParallel& experts,
+                              const std::vector<std::string>& weights) {
+    const auto shared =
+        experts.axes.empty()
+            ? std::string("lie on every rank")
+            : fmt::format("are shared out over the {} ranks of {}",
+                          mesh::group_size(plan.mesh, experts.axes), fmt::join(experts.axes, ","));
+    const auto split =
+        experts.tensor.empty()
+            ? std::string()
+            : fmt::format(", each split over {}{}", fmt::join(experts.tensor, ","),
+                          experts.gathered.empty() ? "" : ", whose ranks gather their tokens");
+    return fmt::format("experts ({}{}) {}{}; {}", weights.front(),
+                       weights.size() > 1 ? ", ..." : "", shared, split,
+                       experts.tokens.empty() ? "every rank has all tokens for them"
+                                              : fmt::format("tokens are sent to them over {}",
+                                                            fmt::join(experts.tokens, ",")));
+  }
+
   // What the ranks of the axis exchange is one piece of the batch: axes that cut it further are
   // inner ones.
-  static void check_order(const plan::Plan& plan, const std::vector<std::string>& experts,
+  static void check_order(const plan::Plan& plan, const shard::ExpertParallel& experts,
                           const std::vector<std::string>& batch, const std::string& axis) {
     for (const auto& other : batch) {
-      const bool is_ours = std::find(experts.begin(), experts.end(), other) != experts.end();
+      const bool is_ours = contains(experts.axes, other) || contains(experts.gathered, other);
       const int at = plan.mesh.find(other);
       if (is_ours || at < 0 || plan.mesh.axes[at].size == 1) continue;
       if (at > plan.mesh.find(axis)) continue;

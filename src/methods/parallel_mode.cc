@@ -12,6 +12,9 @@
 namespace perigee::methods {
 namespace {
 
+// Of these a mesh may have several: tensor, tensor2, ...
+const std::vector<std::string> kNumbered = {"tensor", "sequence", "expert"};
+
 const std::vector<std::string> kAxes = {"data",    "zero",   "tensor", "sequence",
                                         "context", "expert", "pipe"};
 
@@ -23,7 +26,10 @@ mesh::Axis read_axis(const Json& item) {
   }
   mesh::Axis axis{item[0].get<std::string>(), item[1].get<int64_t>()};
   if (axis.name == "pipeline") axis.name = "pipe";
-  if (std::find(kAxes.begin(), kAxes.end(), axis.name) == kAxes.end()) {
+  const auto kind = mesh::kind_of(axis.name);
+  const bool numbered = kind.size() < axis.name.size() &&
+                        std::find(kNumbered.begin(), kNumbered.end(), kind) != kNumbered.end();
+  if (!numbered && std::find(kAxes.begin(), kAxes.end(), axis.name) == kAxes.end()) {
     fail("parallel_mode",
          "axes are data, zero, tensor, sequence, context, expert and pipe, but got \"{}\"{}",
          axis.name, did_you_mean(axis.name, kAxes));
@@ -38,7 +44,9 @@ class ParallelMode : public Method {
     return "The device mesh: a list of {axis, size}, the first varies fastest over ranks. Without "
            "axes all ranks "
            "are on `data`. The data axis adjusts to a world that was given. Or submeshes, one for "
-           "each stage of a pipeline, where stages have different numbers or axes of ranks.";
+           "each stage of a pipeline, where stages have different numbers or axes of ranks. A "
+           "method "
+           "may be over several axes of a kind, told apart by a number: `tensor` and `tensor2`.";
   }
   std::string_view items() const override { return "{axis, size}, ..."; }
   const std::vector<Field>& fields() const override {

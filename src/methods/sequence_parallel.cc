@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "methods/method.h"
+#include "methods/texts.h"
 #include "shard/sequence.h"
 
 namespace perigee::methods {
@@ -17,24 +18,31 @@ class SequenceParallel : public Method {
  public:
   std::string_view name() const override { return "sequence_parallel"; }
   std::string_view doc() const override {
-    return "Shards activations on their sequence over an axis of the mesh; before attention an "
+    return "Shards activations on their sequence over axes of the mesh; before attention an "
            "all-to-all gives each rank the whole sequence of some heads (Ulysses). Heads must "
-           "divide over the axis.";
+           "divide over the axes.";
   }
   const std::vector<Field>& fields() const override {
-    static const std::vector<Field> fields = {{"axis", "string", "the axis; default `sequence`"}};
+    static const std::vector<Field> fields = {
+        {"axis", "any",
+         "the axis, or a list of axes over all of which it is sharded; default all of the kind "
+         "`sequence`"}};
     return fields;
   }
 
   void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
-    SequenceSharding sharding{config.fields.value("axis", std::string("sequence")),
-                              SequenceSharding::Attention::heads};
-    shard::place(plan, *request.graph, sharding, "sequence_parallel");
+    const auto axes = axes_of(config, name(), "axis", mesh::axes_of_kind(plan.mesh, "sequence"));
+    if (axes.empty()) fail(name(), "axis names one or several, but is an empty list");
+    for (const auto& axis : axes) {
+      const SequenceSharding sharding{axis, SequenceSharding::Attention::heads};
+      shard::place(plan, *request.graph, sharding, "sequence_parallel");
+    }
     plan.decisions.push_back(
         {"sequence_parallel",
-         fmt::format("the sequence is sharded over the {} ranks of axis {}; attention exchanges it "
+         fmt::format("the sequence is sharded over the {} ranks of {} {}; attention exchanges it "
                      "for heads by all-to-all",
-                     plan.mesh.size_of(sharding.axis), sharding.axis)});
+                     mesh::group_size(plan.mesh, axes), axes.size() == 1 ? "axis" : "axes",
+                     fmt::join(axes, ", "))});
   }
 };
 

@@ -79,12 +79,14 @@ class Splits {
 // Experts that lie on the axis already, or are split inside: expert_parallel has a tensor degree of
 // its own for them.
 void leave_experts(Splits& splits, const plan::Plan& plan, const Graph& graph,
-                   const std::string& axis) {
-  const int at = plan.mesh.find(axis);
+                   const std::vector<std::string>& axes) {
   for (const auto& [name, placements] : plan.placements) {
     const auto* input = graph.find_input(name);
-    if (!input || input->kind != Input::Kind::parameter || at < 0) continue;
-    const bool placed = !placements[at].is_replicate();
+    if (!input || input->kind != Input::Kind::parameter) continue;
+    const bool placed = std::any_of(axes.begin(), axes.end(), [&](const auto& axis) {
+      const int at = plan.mesh.find(axis);
+      return at >= 0 && !placements[at].is_replicate();
+    });
     const bool inside = graph.type(input->value).shape.size() == 3 &&
                         std::any_of(placements.begin(), placements.end(),
                                     [](const auto& p) { return p.is_shard() && p.dim > 0; });
@@ -100,8 +102,14 @@ constexpr std::pair<const char*, WeightSplit> kTransformers[] = {
     {"blocks.*.mlp.up", WeightSplit::column},     {"blocks.*.mlp.down", WeightSplit::row},
     {"blocks.*.experts.up", WeightSplit::column}, {"blocks.*.experts.down", WeightSplit::row}};
 
-void add_known(Splits& splits, const Graph& graph) {
-  for (const auto& [pattern, split] : kTransformers) splits.add(pattern, split);
+bool is_of_experts(std::string_view pattern) {
+  return pattern.find("experts") != std::string_view::npos;
+}
+
+void add_known(Splits& splits, const Graph& graph, bool experts) {
+  for (const auto& [pattern, split] : kTransformers) {
+    if (experts || !is_of_experts(pattern)) splits.add(pattern, split);
+  }
   if (!splits.weights.empty()) {
     splits.add("embed", WeightSplit::vocabulary);
     splits.add("head", WeightSplit::column);
@@ -121,6 +129,11 @@ void add_known(Splits& splits, const Graph& graph) {
   }
 }
 
+// "axis tensor"
+std::string over(const std::vector<std::string>& axes) {
+  return fmt::format("{} {}", axes.size() == 1 ? "axis" : "axes", fmt::join(axes, ", "));
+}
+
 std::string sentence_of(const shard::TensorParallel& layers, int64_t ranks) {
   std::vector<std::string> parts;
   const char* const by[] = {"outputs", "inputs", "vocabulary"};
@@ -133,8 +146,8 @@ std::string sentence_of(const shard::TensorParallel& layers, int64_t ranks) {
     parts.push_back(fmt::format("{} by {} ({}{})", names.size(), by[split], names.front(),
                                 names.size() > 1 ? ", ..." : ""));
   }
-  return fmt::format("weights are split over the {} ranks of axis {}: {}; between them {}", ranks,
-                     layers.axis, fmt::join(parts, ", "),
+  return fmt::format("weights are split over the {} ranks of {}: {}; between them {}", ranks,
+                     over(layers.axes), fmt::join(parts, ", "),
                      layers.sequence ? "activations are sharded on their sequence"
                                      : "every rank has the whole activations");
 }
@@ -167,19 +180,24 @@ class TensorParallel : public Method {
  public:
   std::string_view name() const override { return "tensor_parallel"; }
   std::string_view doc() const override {
-    return "Splits linear layers, experts and embeddings over the ranks of an axis of the mesh. "
+    return "Splits linear layers, experts and embeddings over the ranks of axes of the mesh. "
            "Without column, row and vocab the layers of the built-in models gpt, llama, moe and "
            "mlp are split; of other models, or with planned, what the exact solver finds.";
   }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
-        {"axis", "string", "the axis; default `tensor`"},
+        {"axis", "any",
+         "the axis, or a list of axes over all of which a dim is split; default all of the kind "
+         "`tensor`"},
         {"column", "list", "weights or scopes (`blocks.*.attn.qkv`) split by their outputs"},
         {"row", "list", "those split by their inputs: what follows a column"},
         {"vocab", "list", "embeddings split by their rows"},
         {"planned", "boolean",
          "the exact solver says which weights are split and along which dims, so that moving and "
          "computing cost least; default: for models whose layers are not known"},
+        {"experts", "boolean",
+         "of known layers: whether experts are split, too; default true, but for those that "
+         "expert_parallel has over one of these axes, or splits"},
         {"smallest", "integer", "weights of fewer bytes are not split; default 0"},
         {"sequence", "boolean",
          "shard activations on their sequence between the layers: less memory for as many bytes "
@@ -190,21 +208,22 @@ class TensorParallel : public Method {
   void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
     const auto& graph = *request.graph;
     shard::TensorParallel layers;
-    layers.axis = config.fields.value("axis", layers.axis);
+    layers.axes = axes_of(config, name(), "axis", mesh::axes_of_kind(plan.mesh, "tensor"));
+    if (layers.axes.empty()) fail(name(), "axis names one or several, but is an empty list");
     layers.sequence = config.fields.value("sequence", layers.sequence);
     const auto batch_axes = mesh::split_axes(plan.batch_axes);
-    if (std::find(batch_axes.begin(), batch_axes.end(), layers.axis) != batch_axes.end()) {
-      fail("tensor_parallel", "an axis splits the batch or weights, but {} splits the batch",
-           layers.axis);
+    for (const auto& axis : layers.axes) {
+      if (std::find(batch_axes.begin(), batch_axes.end(), axis) == batch_axes.end()) continue;
+      fail(name(), "an axis splits the batch or weights, but {} splits the batch", axis);
     }
     const auto smallest = config.fields.value("smallest", int64_t{0});
     if (smallest < 0) fail("tensor_parallel", "smallest is at least 0, but got {}", smallest);
-    layers.weights = weights_of(plan, layers.axis, config, graph);
+    layers.weights = weights_of(plan, layers.axes, config, graph);
     if (layers.weights.empty()) return apply_planned(plan, graph, layers, smallest);
     leave_small(layers, smallest, graph);
     shard::place(plan, graph, layers);
     plan.decisions.push_back(
-        {"tensor_parallel", sentence_of(layers, plan.mesh.size_of(layers.axis))});
+        {"tensor_parallel", sentence_of(layers, mesh::group_size(plan.mesh, layers.axes))});
   }
 
  private:
@@ -213,11 +232,13 @@ class TensorParallel : public Method {
 
   static void apply_planned(plan::Plan& plan, const Graph& graph,
                             const shard::TensorParallel& layers, int64_t smallest) {
-    shard::Planned planned{.axis = layers.axis, .options = {.smallest = smallest}};
-    if (layers.sequence) planned.options.kept_byte = kKept;
-    const auto found = shard::place_planned(plan, graph, planned);
-    plan.decisions.push_back(
-        {"tensor_parallel", sentence_of(found, layers.axis, plan.mesh.size_of(layers.axis))});
+    for (const auto& axis : layers.axes) {
+      shard::Planned planned{.axis = axis, .options = {.smallest = smallest}};
+      if (layers.sequence) planned.options.kept_byte = kKept;
+      const auto found = shard::place_planned(plan, graph, planned);
+      plan.decisions.push_back(
+          {"tensor_parallel", sentence_of(found, axis, plan.mesh.size_of(axis))});
+    }
   }
 
   static void leave_small(shard::TensorParallel& layers, int64_t smallest, const Graph& graph) {
@@ -236,7 +257,7 @@ class TensorParallel : public Method {
 
   // Returns none where the solver is to find them.
   static std::map<std::string, WeightSplit> weights_of(const plan::Plan& plan,
-                                                       const std::string& axis,
+                                                       const std::vector<std::string>& axes,
                                                        const Config& config, const Graph& graph) {
     Splits splits(graph);
     bool named = false;
@@ -257,14 +278,19 @@ class TensorParallel : public Method {
       }
     }
     const bool planned = config.fields.value("planned", false);
+    if ((named || planned) && config.fields.contains("experts")) {
+      fail("tensor_parallel",
+           "experts says whether those of known layers are split, but {}: leave it out",
+           named ? "column, row or vocab name what is" : "planned = true finds what is");
+    }
     if (named && planned) {
       fail("tensor_parallel",
            "the solver finds what is split with planned = true, but column, row or vocab name it: "
            "leave one of them out");
     }
     if (!named && !planned) {
-      leave_experts(splits, plan, graph, axis);
-      add_known(splits, graph);
+      leave_experts(splits, plan, graph, axes);
+      add_known(splits, graph, config.fields.value("experts", true));
       if (splits.weights.empty() && config.fields.contains("planned")) {
         fail("tensor_parallel",
              "the layers of gpt, llama, moe and mlp are known, those of another model must be "

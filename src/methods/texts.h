@@ -9,6 +9,12 @@
 
 namespace perigee::methods {
 
+// Returns the axes that a field names: a name, several with commas between them, or a list, each
+// axis once; `otherwise` where it is not given. Throws Error as `texts` does, and for an axis that
+// stands twice.
+std::vector<std::string> axes_of(const Config& config, std::string_view method, const char* field,
+                                 std::vector<std::string> otherwise);
+
 // Returns a name, or each of a list of names. Throws Error for anything else: "[METHOD] WHAT are
 // names, but got ...".
 std::vector<std::string> texts(const Json& value, std::string_view method, std::string_view what);

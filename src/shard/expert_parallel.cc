@@ -18,18 +18,25 @@ class Placing {
       : plan_(plan), graph_(graph), names_(graph::value_names(graph)) {
     for (const auto& name : experts.axes) axes_.push_back(axis(name));
     for (const auto& name : experts.tokens) tokens_.push_back(axis(name));
-    if (!experts.tensor.empty()) tensor_ = axis(experts.tensor);
+    for (const auto& name : experts.tensor) tensor_.push_back(axis(name));
+    for (const auto& name : experts.gathered) gathered_.push_back(axis(name));
+    over_ = fmt::format("{}", fmt::join(experts.tensor, ", "));
   }
 
   std::vector<std::string> run() {
     for (const auto& node : graph_.nodes) {
       if (node.op == "perigee::grouped_mm" && node.phase == Phase::forward) weight(node);
       const auto first = Placement::shard(0);
-      if (node.op == "perigee::dispatch") pin(node, axes_, first);
+      if (node.op == "perigee::dispatch") {
+        pin(node, axes_, first);
+        pin(node, gathered_, Placement::replicate());
+      }
       // [g, t, k, w]: one group is that of the whole microbatch.
       if (node.op == "perigee::combine") {
         const bool one = graph_.type(node.outputs[0]).shape[0] == 1;
-        pin(node, tokens_, one ? Placement::shard(1) : first);
+        for (const auto* axes : {&tokens_, &gathered_}) {
+          pin(node, *axes, one ? Placement::shard(1) : first);
+        }
       }
     }
     if (weights_.empty()) {
@@ -72,13 +79,15 @@ class Placing {
            shape[0]);
     }
     for (int a : axes_) put(name, a, 0);
-    if (tensor_ >= 0) {
+    if (!tensor_.empty()) {
       const int dim = behind_another(operand(product, "self")) ? 1 : 2;
-      if (shape[dim] < plan_.mesh.axes[tensor_].size) {
+      int64_t parts = 1;
+      for (int a : tensor_) parts *= plan_.mesh.axes[a].size;
+      if (shape[dim] < parts) {
         fail("expert_parallel", "dim {} of {} is split over {} ranks of {}, but has {}", dim, name,
-             plan_.mesh.axes[tensor_].size, plan_.mesh.axes[tensor_].name, shape[dim]);
+             parts, over_, shape[dim]);
       }
-      put(name, tensor_, dim);
+      for (int a : tensor_) put(name, a, dim);
     }
     weights_.push_back(name);
   }
@@ -115,8 +124,8 @@ class Placing {
   plan::Plan& plan_;
   const Graph& graph_;
   const std::vector<std::string> names_;
-  std::vector<int> axes_, tokens_;
-  int tensor_ = -1;
+  std::vector<int> axes_, tokens_, tensor_, gathered_;
+  std::string over_;  // the axes that split each expert
   std::vector<std::string> weights_;
 };
 

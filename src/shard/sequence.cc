@@ -139,12 +139,13 @@ class Placing {
     const auto& key = shape_of(node, "key");
     if (!attends(node)) return false;
     if (sharding_.attention == SequenceSharding::Attention::heads) {
+      const auto parts = parts_ * sharing_heads(node);
       for (const auto* shape : {&query, &key}) {
-        if ((*shape)[1] % parts_ == 0 || (shape == &key && key[1] == 1)) continue;
+        if ((*shape)[1] % parts == 0 || (shape == &key && key[1] == 1)) continue;
         fail(method_,
              "attention heads must divide over the {} ranks of axis {}, but {} has {}{}: "
              "context_parallel gathers keys and values instead",
-             parts_, sharding_.axis, node.scope, (*shape)[1],
+             parts, sharding_.axis, node.scope, (*shape)[1],
              shape == &key ? " for keys and values" : "");
       }
     }
@@ -153,6 +154,18 @@ class Placing {
     operand(node, "value", of_key(key[1]));
     pin(node.outputs[0], of_query());
     return true;
+  }
+
+  // The ranks of other axes that share out heads already.
+  int64_t sharing_heads(const Node& node) const {
+    const auto query = std::get<ValueId>(*node.find("query"));
+    const auto found = plan_.placements.find(names_[query.index]);
+    int64_t ranks = 1;
+    for (size_t a = 0; found != plan_.placements.end() && a < found->second.size(); ++a) {
+      if (static_cast<int>(a) == axis_ || found->second[a] != Placement::shard(1)) continue;
+      ranks *= plan_.mesh.axes[a].size;
+    }
+    return ranks;
   }
 
   void place_backward(const Node& node) {

@@ -22,13 +22,10 @@ class Placing {
         layers_(layers),
         names_(graph::value_names(graph)),
         users_(graph.values.size()),
-        axis_(plan.mesh.find(layers.axis)) {
-    if (axis_ < 0) {
-      std::vector<std::string> axes;
-      for (const auto& axis : plan.mesh.axes) axes.push_back(axis.name);
-      fail("tensor_parallel", "layers are split over an axis of the mesh ({}), but got \"{}\"{}",
-           fmt::join(axes, ", "), layers.axis, did_you_mean(layers.axis, axes));
-    }
+        parts_(mesh::group_size(plan.mesh, layers.axes)),
+        over_(fmt::format("{} {}", layers.axes.size() == 1 ? "axis" : "axes",
+                          fmt::join(layers.axes, ", "))) {
+    for (const auto& name : layers.axes) axes_.push_back(axis(name));
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       graph.nodes[n].each_operand([&](ValueId v) { users_[v.index].push_back(n); });
     }
@@ -71,6 +68,15 @@ class Placing {
   }
 
  private:
+  int axis(const std::string& name) const {
+    const int found = plan_.mesh.find(name);
+    if (found >= 0) return found;
+    std::vector<std::string> axes;
+    for (const auto& axis : plan_.mesh.axes) axes.push_back(axis.name);
+    fail("tensor_parallel", "layers are split over an axis of the mesh ({}), but got \"{}\"{}",
+         fmt::join(axes, ", "), name, did_you_mean(name, axes));
+  }
+
   // A forward product with the transposed weight.
   void use(const Node& product, ValueId weight, WeightSplit split, const std::string& name) {
     const auto input = left_of(product, weight);
@@ -100,7 +106,6 @@ class Placing {
 
   // Attention whose query, key or value comes from a column: its heads are shared out.
   void check_heads(ValueId column, const std::string& name) const {
-    const auto parts = plan_.mesh.axes[axis_].size;
     std::vector<ValueId> open{column};
     std::vector<bool> seen(graph_.values.size());
     while (!open.empty()) {
@@ -113,11 +118,11 @@ class Placing {
         if (node.phase != Phase::forward) continue;
         if (node.op == "perigee::attention") {
           const auto& shape = graph_.type(v).shape;  // [batch, heads, sequence, width]
-          if (shape.size() != 4 || shape[1] % parts == 0) continue;
+          if (shape.size() != 4 || shape[1] % parts_ == 0) continue;
           fail("tensor_parallel",
-               "attention heads must divide over the {} ranks of axis {}, but {} ({}) makes {}",
-               parts, layers_.axis, name,
-               fmt::join(graph_.type(graph_.find_input(name)->value).shape, " x "), shape[1]);
+               "attention heads must divide over the {} ranks of {}, but {} ({}) makes {}", parts_,
+               over_, name, fmt::join(graph_.type(graph_.find_input(name)->value).shape, " x "),
+               shape[1]);
         }
         // Up to the next layer.
         if (node.op.find("mm") != std::string::npos || node.op.find("norm") != std::string::npos) {
@@ -134,31 +139,32 @@ class Placing {
   Placement between(ValueId v, const std::string& weight) const {
     const auto& shape = graph_.type(v).shape;
     if (!layers_.sequence) return Placement::replicate();
-    const auto parts = plan_.mesh.axes[axis_].size;
-    if (shape.size() != 3 || shape[1] % parts != 0) {
+    if (shape.size() != 3 || shape[1] % parts_ != 0) {
       fail("tensor_parallel",
            "with sequence = true activations [batch, sequence, width] are sharded over the {} "
-           "ranks of axis {}, but behind {} they are [{}]",
-           parts, layers_.axis, weight, fmt::join(shape, ", "));
+           "ranks of {}, but behind {} they are [{}]",
+           parts_, over_, weight, fmt::join(shape, ", "));
     }
     return Placement::shard(1);
   }
 
   void parameter(const std::string& name, int dim) {
     const auto size = graph_.type(graph_.find_input(name)->value).shape[dim];
-    const auto parts = plan_.mesh.axes[axis_].size;
-    if (size < parts) {
+    if (size < parts_) {
       fail("tensor_parallel", "dim {} of {} is split over {} ranks of {}, but has {}", dim, name,
-           parts, layers_.axis, size);
+           parts_, over_, size);
     }
     auto& placements = plan_.placements[name];
     placements.resize(plan_.mesh.axes.size());
-    auto& placement = placements[axis_];
-    if (!placement.is_replicate() && placement != Placement::shard(dim)) {
-      fail("tensor_parallel", "{} is split as S{} over axis {}, but is already placed there as {}",
-           name, dim, layers_.axis, mesh::to_string(placement));
+    for (int a : axes_) {
+      auto& placement = placements[a];
+      if (!placement.is_replicate() && placement != Placement::shard(dim)) {
+        fail("tensor_parallel",
+             "{} is split as S{} over axis {}, but is already placed there as {}", name, dim,
+             plan_.mesh.axes[a].name, mesh::to_string(placement));
+      }
+      placement = Placement::shard(dim);
     }
-    placement = Placement::shard(dim);
   }
 
   void bias(const std::string& name) {
@@ -170,7 +176,7 @@ class Placing {
     if (graph_.values[v.index].producer < 0) return;
     auto& placements = plan_.placements[names_[v.index]];
     placements.resize(plan_.mesh.axes.size(), Placement::open());
-    placements[axis_] = placement;
+    for (int a : axes_) placements[a] = placement;
   }
 
   plan::Plan& plan_;
@@ -178,7 +184,9 @@ class Placing {
   const TensorParallel& layers_;
   const std::vector<std::string> names_;
   std::vector<std::vector<size_t>> users_;  // per value: nodes
-  const int axis_;
+  std::vector<int> axes_;
+  const int64_t parts_;     // all their ranks
+  const std::string over_;  // "axis tensor"
 };
 
 }  // namespace

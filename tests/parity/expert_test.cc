@@ -76,6 +76,49 @@ TEST_CASE("experts on other ranks train as on one device") {
         R"(["expert_parallel", {}], ["context_parallel", {}])");
 }
 
+// Attention is split over tensor axes; experts lie over the same ranks in another way.
+TEST_CASE("experts and other layers are split over axes of their own") {
+  torch::manual_seed(5);
+  const auto check = [](const std::string& keys, const std::string& mesh,
+                        const std::string& methods, int64_t microbatches = 1) {
+    torch::manual_seed(5);
+    const auto given = built_in(moe(keys), kRows, microbatches);
+    const auto count = std::to_string(microbatches);
+    const auto plan = plan_of(
+        given, mesh,
+        fmt::format(R"({}, ["gradient_accumulation", {{"microbatches": {}}}])", methods, count));
+    INFO(keys << mesh << methods);
+    const auto ranks = train(given, plan);
+    CHECK(compare(alone(given, count), ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  };
+  const std::string layers = R"(, ["tensor_parallel", {"sequence": true, "experts": false}])";
+  const std::string inner = R"([["tensor", 2], ["tensor2", 3]])";
+  for (const char* keys : {"", "capacity_per = 'sample'\n"}) {
+    // Fewer ranks split an expert than split other layers.
+    check(keys, inner, R"(["expert_parallel", {"tensor": "tensor", "axis": "tensor2"}])" + layers);
+    check(keys, inner, R"(["expert_parallel", {"tensor": "tensor", "axis": []}])" + layers);
+    check(keys, R"([["tensor", 3], ["tensor2", 2]])",
+          R"(["expert_parallel", {"axis": ["tensor", "tensor2"]}])" + layers);
+    check(keys, R"([["tensor", 2]])", R"(["expert_parallel", {"axis": []}])" + layers);
+    // More do: their ranks have tokens of their own.
+    check(keys, R"([["expert2", 2], ["expert", 2]])",
+          R"(["expert_parallel", {"tensor": "expert2"}])");
+    check(keys, R"([["tensor", 2], ["expert2", 2]])",
+          R"(["expert_parallel", {"tensor": ["tensor", "expert2"], "axis": []}])" + layers);
+  }
+  check("capacity_per = 'sample'\n", R"([["expert2", 2], ["expert", 2], ["data", 2]])",
+        R"(["expert_parallel", {"tensor": "expert2"}], ["zero1", {}])");
+  check("capacity_per = 'sample'\n", R"([["tensor", 2], ["expert2", 2], ["expert", 2]])",
+        R"(["expert_parallel", {"tensor": ["tensor", "expert2"]}])" + layers);
+  // Experts shared out over the ranks that the sequence is split over.
+  check("", R"([["context", 3]])",
+        R"(["expert_parallel", {"axis": "context"}], ["context_parallel", {"attention": "ring"}])");
+  check("", R"([["context", 3], ["expert", 2]])",
+        R"(["expert_parallel", {"axis": ["context", "expert"]}],
+           ["context_parallel", {"attention": "ring"}])");
+}
+
 // Of each of two layers: how many rows each rank sends, how many places are taken, which they are;
 // and rows to the experts and back, each way.
 TEST_CASE("experts on other ranks exchange what theory says") {
@@ -161,10 +204,17 @@ TEST_CASE("expert_parallel says what cannot be shared out") {
   CHECK(refusal(given, R"([["data", 2], ["expert", 2]])", kExperts) ==
         "[expert_parallel] experts' axis expert stands before the other axes of the batch in "
         "parallel_mode, but data stands before it");
-  CHECK(refusal(given, R"([["expert", 2], ["data", 2]])",
-                R"(["expert_parallel", {"tensor": "data"}])") ==
-        "[expert_parallel] experts are split over an axis that does not split the batch, but data "
-        "does");
+  CHECK(refusal(given, R"([["expert", 2], ["tensor", 2]])",
+                R"(["expert_parallel", {"axis": ["expert", "tensor"], "tensor": "tensor"}])") ==
+        "[expert_parallel] an axis shares experts out or splits each of them, but tensor is to do "
+        "both");
+  CHECK(
+      refusal(given, R"([["tensor", 10], ["tensor2", 10]])",
+              R"(["expert_parallel", {"axis": [], "tensor": ["tensor", "tensor2"]}])") ==
+      "[expert_parallel] dim 2 of blocks.0.experts.up is split over 100 ranks of tensor, tensor2, "
+      "but has 40");
+  CHECK(refusal(given, R"([["tensor", 2]])", R"(["expert_parallel", {"axis": "tensor,tensor"}])") ==
+        "[expert_parallel] axis names an axis once, but got tensor twice");
   CHECK(refusal(built_in(kGpt, kRows), R"([["expert", 2]])", kExperts) ==
         "[expert_parallel] a mixture of experts is needed (model.kind = \"moe\", or a model that "
         "uses perigee::experts), but the model has none");

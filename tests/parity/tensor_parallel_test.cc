@@ -55,6 +55,37 @@ TEST_CASE("tensor_parallel trains the built-in models as one device does") {
   }
 }
 
+TEST_CASE("layers that are split over several axes train as on one device") {
+  const auto check = [](const std::string& keys, const std::string& axes,
+                        const std::string& methods) {
+    torch::manual_seed(5);
+    const auto given = built_in(keys, kRows);
+    const auto plan = plan_of(given, R"([["parallel_mode", )" + axes + "], " + methods + "]");
+    INFO(keys << axes << methods);
+    const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
+    const auto ranks = train(given, plan);
+    CHECK(compare(train(given, alone)[0], ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  };
+  const std::string two = R"([["tensor", 2], ["tensor2", 3]])";
+  for (const auto& keys : {kGpt, kLlama, kMoe}) {
+    check(keys, two, R"(["tensor_parallel", {}])");
+    check(keys, two, R"(["tensor_parallel", {"sequence": true}])");
+  }
+  check(kMlp, two, R"(["tensor_parallel", {}])");
+  check(kGpt, R"([["tensor2", 3], ["data", 2], ["tensor", 2]])",
+        R"(["tensor_parallel", {"axis": "tensor,tensor2", "sequence": true}], ["zero1", {}])");
+  check(kGpt, two,
+        R"(["tensor_parallel", {"axis": ["tensor2"], "column": ["blocks.*.mlp.up"],
+           "row": ["blocks.*.mlp.down"]}])");
+  check(kGpt, two,
+        R"(["tensor_parallel", {"sequence": true}], ["overlap", {"slices": 2, "bulk": ["sums"]}])");
+  check(kGpt, R"([["tensor", 2], ["tensor2", 2]])", R"(["tensor_parallel", {"planned": true}])");
+  check(kGpt, R"([["sequence", 2], ["sequence2", 3]])", R"(["sequence_parallel", {}])");
+  check(kGpt, R"([["tensor", 2], ["context", 3]])",
+        R"(["tensor_parallel", {}], ["context_parallel", {"attention": "ring"}])");
+}
+
 TEST_CASE("tensor_parallel without a collective, or with an average for a sum, is found out") {
   torch::manual_seed(5);
   const auto given = built_in(kGpt, kRows);
@@ -167,7 +198,23 @@ TEST_CASE("tensor_parallel says what cannot be split") {
         "[tensor_parallel] with sequence = true activations [batch, sequence, width] are sharded "
         "over the 2 ranks of axis tensor, but behind blocks.1.weight they are [8, 10]");
   CHECK(refused(kMlp, R"([["tensor", 16]])", "{}") ==
-        "[tensor_parallel] dim 0 of blocks.0.weight is split over 16 ranks of tensor, but has 10");
+        "[tensor_parallel] dim 0 of blocks.0.weight is split over 16 ranks of axis tensor, but "
+        "has 10");
+  const std::string four = R"([["tensor", 2], ["tensor2", 2]])";
+  CHECK(refused(kGpt, four, "{}") ==
+        "[tensor_parallel] attention heads must divide over the 4 ranks of axes tensor, tensor2, "
+        "but blocks.0.attn.qkv.weight (72 x 24) makes 6");
+  CHECK(refused(kMlp, R"([["tensor", 4], ["tensor2", 4]])", "{}") ==
+        "[tensor_parallel] dim 0 of blocks.0.weight is split over 16 ranks of axes tensor, "
+        "tensor2, but has 10");
+  CHECK(refused(kGpt, four, R"({"axis": ["tensor", "tensor3"]})") ==
+        "[tensor_parallel] layers are split over an axis of the mesh (tensor, tensor2), but got "
+        "\"tensor3\", did you mean \"tensor\"?");
+  CHECK(refused(kGpt, four, R"({"axis": []})") ==
+        "[tensor_parallel] axis names one or several, but is an empty list");
+  CHECK(refused(kGpt, four, R"({"experts": false, "planned": true})") ==
+        "[tensor_parallel] experts says whether those of known layers are split, but planned = "
+        "true finds what is: leave it out");
 }
 
 }  // namespace
