@@ -312,6 +312,12 @@ Graph round_to_fp8(const Graph& graph, const plan::Plan& plan, const StepSpec& s
          "fp8 with delayed scaling keeps a history that all ranks have, but a pipeline's stages "
          "have layers of their own (fp8_recipe = \"tensorwise\" or \"blockwise\")");
   }
+  if (plan.fp8->recipe == Fp8::Recipe::delayed && plan.overlap.weights) {
+    fail("compile",
+         "fp8 with delayed scaling keeps a history in the order of a microbatch's passes, but "
+         "overlap's weights puts some of them off: use fp8_recipe = \"tensorwise\" or "
+         "\"blockwise\", or leave weights out");
+  }
   if (plan.fp8->recipe == Fp8::Recipe::delayed && plan.overlap.experts) {
     fail(
         "compile",

@@ -21,9 +21,9 @@ namespace perigee::compile {
 inline bool is_exchange(const std::string& op) { return op == "comm::exchange"; }
 
 // Returns whether a rank's graph is cut into sections that alternate over microbatches: those of a
-// pipeline, or one stage where microbatches run in turns.
+// pipeline, or one stage where microbatches run in turns or weight gradients wait.
 inline bool has_stages(const plan::Plan& plan, bool evaluation) {
-  return plan.pipeline.cuts() || (plan.overlap.experts && !evaluation);
+  return plan.pipeline.cuts() || ((plan.overlap.experts || plan.overlap.weights) && !evaluation);
 }
 
 // Returns the plan's schedule, of one stage where it has no pipeline; one op a microbatch and stage

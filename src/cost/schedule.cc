@@ -4,11 +4,14 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "cost/schedule_fixed.h"
 #include "cost/schedule_search.h"
 #include "cost/schedule_shape.h"
+#include "cost/schedule_weights.h"
 
 namespace perigee {
 namespace {
@@ -45,6 +48,9 @@ void check_options(const ScheduleOptions& o) {
   }
   if (o.extra != 0 && o.name != "1f1b") {
     fail("schedule", "only 1f1b has extra, but got extra {} for {}", o.extra, o.name);
+  }
+  if (o.delay_weights && splits_backward(o.name)) {
+    fail("schedule", "{} delays weight gradients anyway: leave delay_weights out", o.name);
   }
   if (is_v_shape(o.name) && o.chunks.value_or(2) != 2) {
     fail("schedule", "{} has 2 chunks per stage, but got {}", o.name, *o.chunks);
@@ -135,6 +141,26 @@ Orders searched_orders(const ScheduleOptions& o, const Shape& shape) {
   return o.name == "dualpipe_v" ? schedule::join_backwards(shape, orders) : orders;
 }
 
+// Takes the weight gradients out of backward passes.
+Orders delay_weights(const Shape& shape, Orders orders) {
+  const auto peaks = schedule::peak_chunks(orders);
+  const int most = *std::max_element(peaks.begin(), peaks.end());
+  for (auto& order : orders) {
+    for (auto& op : order) {
+      if (op.kind == PipelineKind::backward) op.kind = PipelineKind::input_grad;
+    }
+  }
+  // In every gap, or only where they delay nothing.
+  const auto eager = schedule::place_weights(shape, most, 0, orders);
+  const auto patient =
+      schedule::place_weights(shape, most, std::numeric_limits<double>::infinity(), orders);
+  if (!eager || !patient) fail("schedule", "weight gradients must fit between the others");
+  const auto time = [](const schedule::Placed& placed) {
+    return std::pair(placed.line.longest_span, placed.line.makespan);
+  };
+  return time(*patient) < time(*eager) ? patient->orders : eager->orders;
+}
+
 Orders make_orders(const ScheduleOptions& o, const Shape& shape) {
   if (o.name == "interleaved") return interleaved_orders(o, shape);
   if (o.name == "looped_bfs") return schedule::looped_bfs(shape);
@@ -193,6 +219,7 @@ Schedule make_schedule(const ScheduleOptions& options) {
   result.microbatches = options.microbatches;
   result.chunks = shape.chunks;
   result.orders = make_orders(options, shape);
+  if (options.delay_weights) result.orders = delay_weights(shape, std::move(result.orders));
 
   auto line = schedule::earliest_start(shape, result.orders);
   result.start = std::move(line.start);

@@ -36,6 +36,9 @@ struct ScheduleOptions {
   std::optional<int>
       group;      // interleaved: microbatches that run through a chunk together; default stages
   int extra = 0;  // 1f1b: forwards in flight above what 1f1b has
+  // Of schedules that do not split backward passes: they do, in the same order; weight gradients
+  // are computed where a stage would wait, or where its memory, as without that, asks for it.
+  bool delay_weights = false;
   double forward = 1;   // time of a whole stage for one microbatch; a chunk takes 1/chunks of it
   double backward = 1;  // the same for the input gradient
   double wgrad = 1;     // the same for the weight gradient

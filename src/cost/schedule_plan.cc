@@ -11,6 +11,7 @@ Schedule schedule_of(const plan::Plan& plan) {
   options.chunks = static_cast<int>(pipeline.chunks);
   if (pipeline.group > 0) options.group = static_cast<int>(pipeline.group);
   options.extra = static_cast<int>(pipeline.extra);
+  options.delay_weights = plan.overlap.weights;
   options.forward = pipeline.forward;
   options.backward = pipeline.backward;
   options.wgrad = pipeline.weights;

@@ -34,8 +34,9 @@ class Overlap : public Method {
   std::string_view doc() const override {
     return "What a step does at the same time, or in one pass, beside what it does so anyway "
            "(grad_comm overlaps the reduction of gradients, fsdp the gathering of units, offload "
-           "its copies; all weight gradients are delayed by the schedules zb1p, zb2p and zbv of "
-           "pipeline_parallel).";
+           "its copies; the schedules zb1p, zb2p and zbv of pipeline_parallel delay weight "
+           "gradients "
+           "in an order of their own).";
   }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
@@ -70,6 +71,11 @@ class Overlap : public Method {
         {"head", "string",
          "deferred_head: the head's weight; default that of the largest product behind which "
          "there is only the loss"},
+        {"weights", "boolean",
+         "the gradients of weights are computed behind those of the inputs of a microbatch, and "
+         "with "
+         "pipeline_parallel where a stage would wait else, by any schedule that does not do so "
+         "itself; default false"},
         {"experts", "boolean",
          "a microbatch's backward pass and the next one's forward pass run in turns: while one's "
          "rows go to their experts or back (expert_parallel), the other computes; with several "
@@ -84,11 +90,19 @@ class Overlap : public Method {
     const auto flag = [&](const char* field) {
       return config.fields.contains(field) && config.fields[field].get<bool>();
     };
+    const auto tensor = mesh::group_size(plan.mesh, mesh::axes_of_kind(plan.mesh, "tensor"));
     auto& overlap = plan.overlap;
     overlap.accumulate = flag("accumulate");
     overlap.step = flag("step");
     overlap.receives = flag("receives");
     overlap.experts = flag("experts");
+    overlap.weights = flag("weights");
+    if (overlap.weights && plan.pipeline.cuts() && splits_backward(plan.pipeline.schedule)) {
+      fail("overlap",
+           "weights = true delays weight gradients, and so does the schedule {}: leave one "
+           "of them out",
+           plan.pipeline.schedule);
+    }
     if (overlap.receives && !plan.pipeline.cuts()) {
       fail("overlap",
            "receives are those of a pipeline's stages: use pipeline_parallel over an axis pipe of "
@@ -99,20 +113,20 @@ class Overlap : public Method {
       if (overlap.slices < 1) {
         fail("overlap", "slices must be at least 1, but got {}", overlap.slices);
       }
-      if (overlap.slices > 1 && plan.mesh.size_of("tensor") < 2) {
+      if (overlap.slices > 1 && tensor < 2) {
         fail("overlap",
              "slices cut what tensor_parallel sums and gathers: give the mesh an axis tensor of "
              "several ranks, but it has {}",
-             plan.mesh.size_of("tensor"));
+             tensor);
       }
     }
     if (config.fields.contains("bulk")) {
       overlap.bulk = kinds(config.fields["bulk"], "bulk", plan::Overlap::all_bulk());
-      if (plan.mesh.size_of("tensor") < 2) {
+      if (tensor < 2) {
         fail("overlap",
              "bulk is of what tensor_parallel sums and gathers: give the mesh an axis tensor of "
              "several ranks, but it has {}",
-             plan.mesh.size_of("tensor"));
+             tensor);
       }
     }
     for (const char* field : {"sliced", "whole"}) {
@@ -153,6 +167,9 @@ class Overlap : public Method {
           overlap.deferred.front(),
           limit > 0 ? fmt::format(", of {} microbatch{}", limit, limit == 1 ? "" : "es") : ""));
     }
+    if (overlap.weights) {
+      decided.push_back("gradients of weights are computed behind those of inputs");
+    }
     if (overlap.experts) {
       decided.push_back(
           "a microbatch computes while the rows of another one go to their experts or back");
@@ -160,7 +177,7 @@ class Overlap : public Method {
     if (decided.empty()) {
       fail("overlap",
            "say what is to overlap: accumulate = true, step = true, receives = true, slices = 2, "
-           "bulk = {{}}, deferred_head = true or experts = true, but got none");
+           "bulk = {{}}, deferred_head = true, weights = true or experts = true, but got none");
     }
     plan.decisions.push_back({"overlap", join(decided)});
   }

@@ -161,6 +161,7 @@ std::string print(const Plan& plan) {
       document["overlap"]["deferred_limit"] = o.deferred_limit;
     }
     if (o.experts) document["overlap"]["experts"] = true;
+    if (o.weights) document["overlap"]["weights"] = true;
   }
   if (!plan.prediction.host_bytes.empty()) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;

@@ -169,7 +169,7 @@ Offload parse_offload(const Field& field) {
 
 Overlap parse_overlap(const Field& field) {
   field.allow({"accumulate", "step", "receives", "slices", "sliced", "whole", "bulk", "deferred",
-               "deferred_limit", "experts"});
+               "deferred_limit", "experts", "weights"});
   Overlap overlap{.accumulate = field.at("accumulate").boolean(),
                   .step = field.at("step").boolean(),
                   .receives = field.at("receives").boolean(),
@@ -182,6 +182,7 @@ Overlap parse_overlap(const Field& field) {
     overlap.deferred_limit = field.at("deferred_limit").integer();
   }
   overlap.experts = field.has("experts") && field.at("experts").boolean();
+  overlap.weights = field.has("weights") && field.at("weights").boolean();
   return overlap;
 }
 

@@ -86,6 +86,9 @@ struct Overlap {
   std::vector<std::string> bulk = all_bulk();
 
   bool experts = false;  // what ranks exchange for experts goes while another microbatch computes
+  // Weight gradients are computed apart from, and behind, the input gradients of a microbatch and
+  // part, where the stage would wait (ScheduleOptions::delay_weights).
+  bool weights = false;
   // With a pipeline: what the last stage adds to the gradients of these parameters (their own
   // names) is computed behind all else of the stage, of the first `deferred_limit` microbatches (0:
   // of all); of the others with their backward passes.

@@ -65,6 +65,8 @@ void add_schedule(CLI::App& app, Action& action) {
   sub->add_option("--group", schedule.group,
                   "interleaved: microbatches per group; default: stages");
   sub->add_option("--extra", schedule.extra, "1f1b: forwards in flight above what 1f1b has");
+  sub->add_flag("--delay-weights", schedule.delay_weights,
+                "of a schedule without split backward passes: weight gradients apart, in its gaps");
   sub->add_option("--forward", schedule.forward, "time of a stage's forward");
   sub->add_option("--backward", schedule.backward, "time of a stage's input gradient");
   sub->add_option("--wgrad", schedule.wgrad, "time of a stage's weight gradient");
