@@ -15,6 +15,7 @@
 #include "cuda/host_copies.h"
 #include "cuda/ops.h"
 #include "cuda/staging.h"
+#include "exec/deterministic.h"
 
 namespace perigee::cuda {
 namespace {
@@ -76,7 +77,9 @@ class GpuDevice : public CudaDevice {
   const Clock& clock() const override { return clock_; }
 
   exec::Kernel kernel(const exec::Op& op) override {
-    return cuda_kernel(op, {.place = place_, .fault = fault_, .deterministic = deterministic_});
+    auto kernel =
+        cuda_kernel(op, {.place = place_, .fault = fault_, .deterministic = deterministic_});
+    return deterministic_ ? exec::deterministic_only(std::move(kernel), op.name) : kernel;
   }
 
   // LibTorch's allocator for GPUs keeps what ops take freely.
@@ -242,10 +245,7 @@ std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options) 
          options.index, gpu.name, gpu.major, gpu.minor, remedy(cudaErrorNoKernelImageForDevice));
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
-  if (options.deterministic) {
-    // LibTorch's kernels, too; it warns of an op that has no such kernel.
-    at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
-  }
+  if (options.deterministic) exec::refuse_nondeterministic();
   return std::make_shared<GpuDevice>(options, gpu);
 }
 

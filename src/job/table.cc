@@ -369,7 +369,7 @@ std::vector<Key> other_keys() {
        .name = "deterministic",
        .field = FIELD(j.cluster.deterministic),
        .about = "On a GPU: only kernels whose results are bit-equal from run to run, slower ones "
-                "where needed. A CPU's always are."},
+                "where needed; an op without one is an error. A CPU's always are."},
       {.table = "cluster",
        .name = "timeout",
        .field = FIELD(j.cluster.timeout),
