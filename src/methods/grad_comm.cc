@@ -43,7 +43,8 @@ class GradComm : public Method {
          "samples, which is not what one device does; default after"},
         {"sparse", "string",
          "gradients of embeddings: `dense` ones are all-reduced, `gathered` ones made from all "
-         "ranks' indices and rows, which are gathered in every microbatch; default dense"}};
+         "ranks' indices and rows, which are gathered in every microbatch; `any`: gathered where "
+         "the model has such gradients; default dense"}};
     return fields;
   }
 
@@ -79,9 +80,15 @@ class GradComm : public Method {
     }
     communication.sum = read_choice(fields, "reduce", "mean", "sum");
     communication.clip_first = read_choice(fields, "clip", "after", "before");
-    const auto gathered = read_choice(fields, "sparse", "dense", "gathered")
-                              ? gather_embeddings(plan, *request.graph)
-                              : std::vector<std::string>();
+    const auto sparse = fields.value("sparse", std::string("dense"));
+    const std::vector<std::string> known = {"dense", "gathered", "any"};
+    if (std::find(known.begin(), known.end(), sparse) == known.end()) {
+      fail("grad_comm", "sparse must be dense, gathered or any, but got \"{}\"{}", sparse,
+           did_you_mean(sparse, known));
+    }
+    const auto gathered = sparse == "dense"
+                              ? std::vector<std::string>()
+                              : gather_embeddings(plan, *request.graph, sparse == "gathered");
     plan.decisions.push_back({"grad_comm", sentence(plan, gathered)});
   }
 
@@ -107,8 +114,9 @@ class GradComm : public Method {
   }
 
   // Has the rows that go into an embedding's gradient, and so the gradient, be whole on the batch's
-  // axes. Returns the parameters.
-  static std::vector<std::string> gather_embeddings(plan::Plan& plan, const graph::Graph& graph) {
+  // axes. Returns the parameters; none is an error where one is `needed`.
+  static std::vector<std::string> gather_embeddings(plan::Plan& plan, const graph::Graph& graph,
+                                                    bool needed) {
     const auto names = graph::value_names(graph);
     const auto batch = mesh::split_axes(plan.batch_axes);
     const auto pin = [&](graph::ValueId v) {
@@ -144,7 +152,7 @@ class GradComm : public Method {
       pin(output.value);
       gathered.push_back(output.name);
     }
-    if (gathered.empty()) {
+    if (gathered.empty() && needed) {
       fail("grad_comm",
            "sparse = \"gathered\" needs a gradient that an embedding alone makes, but the model "
            "has none: that of a weight which is the head, too, is dense; leave sparse out");

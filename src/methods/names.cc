@@ -102,6 +102,22 @@ std::string longest_row(const graph::Graph& graph) {
   return best;
 }
 
+std::vector<std::string> innermost_modules(const graph::Graph& graph) {
+  std::vector<std::string> seen;
+  for (const auto& node : graph.nodes) {
+    if (node.phase != graph::Phase::forward || node.scope.empty()) continue;
+    if (std::find(seen.begin(), seen.end(), node.scope) == seen.end()) seen.push_back(node.scope);
+  }
+  std::vector<std::string> found;
+  for (const auto& scope : seen) {
+    const bool holds = std::any_of(seen.begin(), seen.end(), [&](const auto& other) {
+      return other != scope && graph::contains_scope(scope, other);
+    });
+    if (!holds) found.push_back(scope);
+  }
+  return found;
+}
+
 std::vector<std::string> named_ops(const graph::Graph& graph, const Config& config,
                                    const char* field, std::string_view method) {
   if (!config.fields.contains(field)) return {};

@@ -24,6 +24,10 @@ std::string longest_row(const graph::Graph& graph);
 // other such row, as patterns in the graph's order; the longest row where there are none.
 std::vector<std::string> repeated_rows(const graph::Graph& graph);
 
+// Returns the modules with ops of their own that hold no other such module, in the order in which
+// the forward pass comes to them.
+std::vector<std::string> innermost_modules(const graph::Graph& graph);
+
 // Returns the ops of the forward pass that a field of the config names, by full or bare name
 // ("mm", "add" for aten::add.Tensor too); none where the field is left out. Throws Error for a name
 // that is none's.

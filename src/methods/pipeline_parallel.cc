@@ -211,7 +211,7 @@ class PipelineParallel : public Method {
          "the scopes at which the parts behind the first begin (`blocks.4`), one less than parts"},
         {"blocks", "any",
          "scopes or module types between which parts may be cut; default the longest row of "
-         "numbered modules (`blocks.*`)"},
+         "numbered modules (`blocks.*`), or all modules where none are numbered"},
         {"balance", "string",
          "what parts have alike: work (default), or count, as EPL's automatic pipeline: blocks, "
          "where "
@@ -344,6 +344,8 @@ class PipelineParallel : public Method {
       patterns = texts(fields["blocks"], "pipeline_parallel", "blocks");
     } else if (const auto row = longest_row(graph); !row.empty()) {
       patterns = {row};
+    } else {
+      patterns = innermost_modules(graph);
     }
     std::vector<size_t> block_of;
     auto blocks = blocks_of(graph, patterns, block_of);

@@ -47,6 +47,36 @@ TEST_CASE("checkpoint takes the row of blocks, the first of them, or what lies b
         Regions{{"blocks.0"}, {"blocks.1", "blocks.2", "blocks.3"}});
 }
 
+// Nine modules of which none repeats; the sixth makes as much as all others.
+graph::Graph uneven() {
+  graph::Graph g;
+  g.scopes = {{"", "Net"}, {"body", "Body"}};
+  auto y = g.add_input(graph::Input::Kind::data, "x", {graph::DType::float32, {8, 4}});
+  for (const std::string name : {"a", "b", "c", "d", "e", "body.f", "body.g", "h", "i"}) {
+    g.scopes.push_back({name, "Layer"});
+    const int64_t width = name == "body.f" ? 32 : 4;
+    y = g.add_node("aten::relu", {{"self", y}}, {{graph::DType::float32, {8, width}}}, name)[0];
+  }
+  const auto loss = g.add_node("aten::sum", {{"self", y}}, {{graph::DType::float32, {}}});
+  g.outputs.push_back({graph::Output::Kind::loss, "loss", loss[0]});
+  return g;
+}
+
+TEST_CASE("where no modules repeat, checkpoint's auto takes the root of their number of runs") {
+  const auto g = uneven();
+  const auto made = [&](const std::string& config) {
+    const auto strategy = from_json(Json::parse("[[\"checkpoint\", " + config + "]]"), "test");
+    return make_plan(strategy, {.graph = &g, .global_batch = 8}).recompute.regions;
+  };
+  // Of four runs alike in bytes the last keeps its results.
+  CHECK(made(R"(["auto"])") == Regions{{"a", "b", "c", "d"}, {"e", "body.f"}, {"body.g"}});
+  CHECK(made(R"({"1": "auto", "every": 2})") == Regions{{"a"}, {"c"}, {"e"}, {"body.g"}});
+  CHECK(made(R"({"kept": ["c", "body"]})") == Regions{{"a", "b", "c"}, {"d", "e", "body"}});
+  CHECK_THROWS_WITH(made(R"({"kept": ["bdy"]})"),
+                    Contains("did you mean \"body\"") || Contains("modules of the row a to i"));
+  CHECK_THROWS_WITH(made(R"({"1": "auto", "kept": ["c"]})"), Contains("without scopes"));
+}
+
 TEST_CASE("checkpoint's auto takes all rows of one type, and none within another") {
   graph::Graph g;
   g.scopes = {{"", "Net"}};
