@@ -45,9 +45,11 @@
 --   alone        of one section, which may be joined with another; where that needs the other, unfinished = "why"
 --   search       also with pins: the strategy is searched around what is fixed (perigee.solver.plan); else it is the
 --                list of methods. accept(methods) may refuse what is found
+--   instead      function(graph), which returns methods where nothing is to be searched, else nil
 --   trials       options of perigee.solver.search, by which it is then searched
---   later        function(methods, graph), which changes them when the model is known
+--   later        functions of (methods, graph), which change them when the model is known (draft:afterwards)
 --   events       functions that observe the training, { step = function(report) end }
+--   whole        axes of one rank stay where they are given
 --   ranks, rest, instances, device_mesh, forbid, exact: fields of parallel_mode (its order, ...)
 --   submeshes    the axes of each stage, { { "data", 2 } }, ..., where they are not alike: instead of axes
 --   given        what the user gave, by section; order: the axes of the mesh
@@ -75,8 +77,9 @@ local function at_user(f)
     local ok, a, b, c, d = pcall(f, ...)
     if ok then return a, b, c, d end
     if type(a) ~= "string" then error(a, 0) end
-    local place = host.place()
-    error(a:sub(1, #place) == place and a or place .. unplaced(a), 0)
+    local place, text = host.place(), unplaced(a)
+    local placed = text:sub(1, #place) == place or text:find("^[^%[\n][^\n]-:%d+: %[")
+    error(placed and text or place .. text, 0)
   end
 end
 M.at_user = at_user
@@ -109,7 +112,8 @@ local function finder(spec, values, at)
         break
       end
     end
-    return at(section, name), (values[section.name] or {})[name] ~= nil
+    local item = name:gsub("%.%d+$", "")  -- of a list
+    return at(section, name), (values[section.name] or {})[item] ~= nil
   end
 end
 
@@ -158,7 +162,7 @@ local function build(spec, values, warnings, place, at, alone)
     local ok, why = pcall(spec.build, draft, options)
     if not ok then
       local of = type(why) == "table" and why or { option = spec.blame, text = why }
-      raise(spec, of.text, (finder(spec, values, place)(of.option)))
+      raise(spec, of.text, of.place or (finder(spec, values, place)(of.option)))
     end
   end
   for i, warning in ipairs(warnings) do table.insert(draft.warnings, i, "[" .. spec.name .. "] " .. warning) end
@@ -176,10 +180,10 @@ local function raise_at(spec, strategy, place_of)
   strategy.methods = function(...)
     local ok, result, about = pcall(made, ...)
     if ok then return result, about end
-    local option = type(result) == "table" and result.option
-    if option then result = "[" .. spec.name .. "] " .. result.text end
+    local of = type(result) == "table" and result.text and result or {}
+    if of.text then result = "[" .. spec.name .. "] " .. of.text end
     if type(result) == "string" and unplaced(result):sub(1, 1) == "[" then
-      result = place_of(option) .. unplaced(result)
+      result = (of.place or place_of(of.option)) .. unplaced(result)
     end
     error(result, 0)
   end
@@ -284,7 +288,8 @@ local function job_function(spec)
   return function(given, places)
     local function place(section, name)
       local path = section == spec.sections[1] and name or section.name .. "." .. name
-      return places[path] or places[section.name] or places[spec.blame or ""] or places[""] or ""
+      local of_list = path:gsub("%.%d+$", "")
+      return places[path] or places[of_list] or places[section.name] or places[spec.blame or ""] or places[""] or ""
     end
     local values, warnings = {}, {}
     local tables = sections_of(spec, given)

@@ -9,7 +9,7 @@ local M, Draft = {}, {}
 -- place_of() where the dialect is used.
 function M.new(order, place_of)
   local draft = { axes = {}, order = order, uses = {}, names = {}, keys = {}, pins = {}, warnings = {}, search = false,
-    places = {}, place_of = place_of }
+    later = {}, places = {}, place_of = place_of }
   for name, f in pairs(Draft) do draft[name] = f end
   draft:stand(place_of())
   return draft
@@ -20,7 +20,7 @@ function Draft.stand(draft, place, given)
   draft.here = { place = place, given = given }
 end
 
--- Says where a method stands: at the first option that the user gave for it.
+-- Says where a method stands: at the first option that the user gave for it. Returns where this one does.
 local function place(draft, method, option)
   local here, known = draft.here, draft.places[method]
   for i, name in ipairs(type(option) == "table" and option or { option }) do
@@ -29,12 +29,18 @@ local function place(draft, method, option)
     if given then break end
   end
   if not known or (here.given and not known.given) then draft.places[method] = here end
+  return here
 end
 
--- An axis of the mesh. `data` takes the ranks that are left.
-function Draft.axis(draft, name, size)
+-- Says where a word of a method's config, a field or a value, was written: an error that names it stands there.
+function Draft.word(draft, method, word, at)
+  draft.places[method .. "." .. word] = at or draft.here
+end
+
+-- An axis of the mesh, for an option where it is not that of the row. `data` takes the ranks that are left.
+function Draft.axis(draft, name, size, option)
   draft.axes[name] = size
-  place(draft, "parallel_mode")
+  place(draft, "parallel_mode", option)
 end
 
 function Draft.size(draft, name)
@@ -44,12 +50,15 @@ end
 -- Uses a method, with these fields beside what it has already, for an option ("NAME" or "SECTION.NAME", or a list: the
 -- first that is given) where it is not that of the row. Returns its config, to add to.
 function Draft.use(draft, name, fields, option)
-  place(draft, name, option)
+  local here = place(draft, name, option)
   if not draft.uses[name] then
     draft.uses[name] = {}
     draft.names[#draft.names + 1] = name
   end
-  for key, value in pairs(fields or {}) do draft.uses[name][key] = value end
+  for key, value in pairs(fields or {}) do
+    draft.uses[name][key] = value
+    if type(key) == "string" and here.given then draft:word(name, key, here) end
+  end
   return draft.uses[name]
 end
 
@@ -77,14 +86,35 @@ function Draft.pin(draft, name, value)
   draft.search = true
 end
 
--- Fixes the level of ZeRO that is used, where the search would choose it.
+-- Fixes the level of ZeRO that is used, where the search would choose it. What the user says of the method is said of
+-- the one that is found.
 function Draft.pin_zero(draft)
   for level, method in ipairs { "zero1", "zero2", "fsdp" } do
     if draft:uses_method(method) then
       draft:pin("zero", level)
+      draft:complete(method, draft.uses[method])
       draft:remove(method)
     end
   end
+end
+
+-- Adds fields to a method of the strategy that a search finds, where it has that.
+function Draft.complete(draft, method, fields)
+  draft:afterwards(function(list)
+    for i, use in ipairs(list) do
+      if use[1] == method or use == method then
+        local all = {}
+        for key, value in pairs(type(use) == "table" and use[2] or {}) do all[key] = value end
+        for key, value in pairs(fields) do all[key] = value end
+        list[i] = values.is_empty(all) and { method } or { method, all }
+      end
+    end
+  end)
+end
+
+-- Has f(methods, graph) change the methods when the model is known, and those that a search finds are.
+function Draft.afterwards(draft, f)
+  draft.later[#draft.later + 1] = f
 end
 
 function Draft.warn(draft, text, ...)
@@ -111,7 +141,7 @@ local function methods_of(draft)
   local list = {}
   local axes = {}
   for _, name in ipairs(draft.order) do
-    local stays = name == "data" or name == draft.rest  -- whatever its size
+    local stays = name == "data" or name == draft.rest or draft.whole and draft.axes[name]  -- whatever its size
     if stays or draft:size(name) > 1 then axes[#axes + 1] = { name, draft:size(name) } end
   end
   axes.order, axes.rest, axes.forbid, axes.exact = draft.ranks, draft.rest, draft.forbid, draft.exact
@@ -158,7 +188,7 @@ local function search(draft, pins)
   return found, why
 end
 
--- Returns where the methods stand, by name.
+-- Returns where the methods stand, by name, and words of their configs, by METHOD.WORD.
 local function places_of(draft)
   local places = {}
   for method, at in pairs(draft.places) do
@@ -179,18 +209,20 @@ function M.strategy(draft)
       if draft.axes[name] and draft.axes[name] > 1 then pins[name] = draft.axes[name] end
     end
     for name, value in pairs(draft.pins) do pins[name] = value end
-    methods = function()
+    methods = function(_, graph)
+      local given = draft.instead and draft.instead(graph)
+      if given then return given end
       if draft.trials then return search_by_trials(draft, pins) end
       return search(draft, pins)
     end
   end
-  if draft.later then
+  if #draft.later > 0 then
     local before = methods
     methods = function(job, graph)
       local list, found, about = {}, before, nil
       if type(before) == "function" then found, about = before(job, graph) end
       for i, use in ipairs(found) do list[i] = use end
-      draft.later(list, graph)
+      for _, change in ipairs(draft.later) do change(list, graph) end
       return list, about
     end
   end

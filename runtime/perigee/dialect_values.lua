@@ -28,6 +28,11 @@ function M.fail_of(option, text, ...)
   error({ option = option, text = select("#", ...) > 0 and string.format(text, ...) or text }, 0)
 end
 
+-- The same for what stands at a place that the dialect knows, "FILE:LINE: ".
+function M.fail_at(place, text, ...)
+  error({ place = place, text = string.format(text, ...) }, 0)
+end
+
 -- Values -------------------------------------------------------------------------------------------
 
 local dtypes = {

@@ -1,7 +1,9 @@
 -- EPL's names: init(Config { ["pipeline.num_micro_batch"] = 4 }), the scopes replicate and split, set_default_strategy,
 -- and the collection of checkpoints. In a job: [epl.pipeline] num_micro_batch = 4, [[epl.scopes.taskgraphs]], ...
 -- What a user leaves out is read from EPL_PIPELINE_NUM_MICRO_BATCH, ... runtime/from_epl.md compares.
+local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
+local host = require "perigee.host"
 local methods = require "perigee.methods"
 
 local fail = dialect.fail
@@ -94,12 +96,10 @@ local rules = {
   { function(o) return o["offload.level"] == "v0" and (o["zero.level"] == "v0" or o["zero.level"] == "v1") end,
     "offload.level",
     'offload.level = %s keeps all weights on the host, in parts: zero.level must be "v2" or "" with it' },
-  { function(o) return o["optimizer.num_apply_group"] > o["communication.max_splits"] end, "optimizer.num_apply_group",
+  { function(o, all) return (all.given.Config or {})["communication.max_splits"]
+      and o["optimizer.num_apply_group"] > o["communication.max_splits"] end, "optimizer.num_apply_group",
     "optimizer.num_apply_group = %s is above communication.max_splits: the step goes by groups of gradients that are "
       .. "reduced together, so raise that, too" },
-  { function(o) return o["auto.auto_parallel"] and o["pipeline.num_micro_batch"] > 1 end, "pipeline.num_micro_batch",
-    "pipeline.num_micro_batch = %s and auto.auto_parallel exclude each other: the number is found, around batch.micro "
-      .. "of the job" },
 }
 
 -- Scopes ----------------------------------------------------------------------------------------------------
@@ -133,6 +133,20 @@ local scopes = {
   { "checkpoints", "list", nil, of = "string", with = "build" },
 }
 
+-- Where taskgraphs of a script were written, by their tables.
+local written = {}
+
+-- Returns where the taskgraph of that number is.
+local function place_of(draft, graph)
+  return written[graph] or (draft.place_of("scopes.taskgraphs." .. draft.numbers[graph]))
+end
+
+-- Has what is used for a taskgraph from now on stand where that is, and errors that name its scopes.
+local function stand_at(draft, method, graph)
+  draft:stand(place_of(draft, graph), true)
+  for _, scope in ipairs(graph.match or {}) do draft:word(method, scope) end
+end
+
 local function title(graph, i)
   return graph.kind .. " " .. (graph.name and dialect.show(graph.name) or "number " .. i)
 end
@@ -153,7 +167,11 @@ methods.define {
   fields = { match = { type = "list", required = true }, axis = { type = "string", required = true } },
   apply = function(plan, given)
     for _, scope in ipairs(given.match) do
-      local count = plan:place(scope .. ".**", given.axis, "S0")
+      local found, count = pcall(plan.place, plan, scope .. ".**", given.axis, "S0")
+      if not found then
+        fail("epl_split: a split names modules with weights of their own, but %s has none (a tied head's is the "
+          .. "embedding's)", dialect.show(scope))
+      end
       plan:note(string.format("%d parameters of %s are split by outputs over %s", count, scope, given.axis))
     end
   end,
@@ -163,9 +181,11 @@ methods.define {
 local function split_scopes(draft, splits, axis)
   local match = {}
   for _, graph in ipairs(splits) do
+    stand_at(draft, axis == "tensor" and "tensor_parallel" or "epl_split", graph)
     if graph.experts then draft:use("expert_parallel", { axis = axis }) end
     for _, scope in ipairs(not graph.experts and graph.match or {}) do match[#match + 1] = scope end
   end
+  if splits[1] then draft:stand(place_of(draft, splits[1]), true) end
   return match
 end
 
@@ -173,7 +193,7 @@ end
 local function split_beside(draft, splits)
   for i, graph in ipairs(splits) do
     if not graph.experts and #(graph.match or {}) == 0 then
-      fail("%s needs the scopes that it holds", title(graph, i))
+      dialect.fail_at(place_of(draft, graph), "%s needs the scopes that it holds", title(graph, i))
     end
   end
   local match = split_scopes(draft, splits, "data")
@@ -191,12 +211,17 @@ local function pipeline(draft, graphs, strategy)
   local starts = {}
   for i = 2, #graphs do
     local first = graphs[i].match and graphs[i].match[1]
-    if not first then fail("%s needs the scopes that it holds, the first where it begins", title(graphs[i], i)) end
+    if not first then
+      dialect.fail_at(place_of(draft, graphs[i]), "%s needs the scopes that it holds, the first where it begins",
+        title(graphs[i], i))
+    end
     starts[#starts + 1] = first
+    stand_at(draft, "pipeline_parallel", graphs[i])
   end
+  draft:stand(place_of(draft, graphs[2]), true)
   draft:axis("pipe", #graphs)
   draft:use("pipeline_parallel", { starts = starts })
-  draft:use("pipeline_parallel", schedules[strategy])
+  draft:use("pipeline_parallel", schedules[strategy], "pipeline.strategy")
 end
 
 -- Returns whether the taskgraphs have different numbers of devices.
@@ -226,6 +251,8 @@ end
 -- a split over an axis of its own, or over that of the replicas where there are any.
 local function place(draft, options)
   local graphs, splits = listed(options), {}
+  draft.numbers = {}
+  for i, graph in ipairs(options.scopes.taskgraphs or {}) do draft.numbers[graph] = i end
   for _, graph in ipairs(graphs) do
     if graph.kind == "split" then splits[#splits + 1] = graph end
   end
@@ -236,6 +263,7 @@ local function place(draft, options)
   if #graphs == 0 then return end
   if unequal(graphs) then return place_unequal(draft, graphs, splits, options) end
   local count = graphs[1].device_count
+  draft:stand(place_of(draft, graphs[1]), true)
   if #splits < #graphs then
     draft:axis("data", count)
     split_beside(draft, splits)
@@ -272,15 +300,74 @@ local function checkpoint(draft, options)
   end
 end
 
+-- Returns how many microbatches a found strategy has.
+local function microbatches_of(list)
+  for _, use in ipairs(list) do
+    if use[1] == "gradient_accumulation" then return use[2].microbatches end
+  end
+end
+
+-- Ranks that follow each other are replicas.
+local function data_first(list)
+  for i, use in ipairs(list) do
+    if use[1] == "parallel_mode" then
+      local axes = {}
+      for key, value in pairs(use[2]) do axes[key] = value end
+      for at, axis in ipairs(use[2]) do
+        if axis[1] == "data" then table.insert(axes, 1, table.remove(axes, at)) end
+      end
+      list[i] = { "parallel_mode", axes }
+    end
+  end
+end
+
+-- The search cuts a model between blocks that repeat. One that has none is cut into so many stages of alike many ops.
+local function stages_by_count(draft, options, given)
+  local count, again, zero = options["pipeline.num_stages"], draft.uses.checkpoint, nil
+  if count < 2 then return end
+  for _, name in pairs(levels) do
+    if draft:uses_method(name) then zero = { name, draft.uses[name] } end
+  end
+  draft.instead = function(graph)
+    if candidates.row_of(graph) then return nil end
+    local staged = { balance = "count" }
+    for key, value in pairs(schedules[options["pipeline.strategy"]]) do staged[key] = value end
+    local list = { { "parallel_mode", { { "pipe", count }, { "data", 1 } } }, { "pipeline_parallel", staged } }
+    if given["pipeline.num_micro_batch"] then
+      list[3] = { "gradient_accumulation", { microbatches = options["pipeline.num_micro_batch"] } }
+    end
+    for _, use in ipairs(candidates.methods_of(draft)) do list[#list + 1] = use end
+    if again and not draft:uses_method("checkpoint") then list[#list + 1] = { "checkpoint", again } end
+    list[#list + 1] = zero
+    return list
+  end
+end
+
 -- What the search chooses is pinned, not used: which blocks run again it chooses where the type is "auto".
-local function pin_found(draft, kind)
+local function pin_found(draft, options, given)
+  stages_by_count(draft, options, given)
   draft:pin_zero()
-  if kind == "auto" then draft:remove("checkpoint") else draft:pin("checkpoint", false) end
+  if options["gradient_checkpoint.type"] == "auto" then
+    draft:remove("checkpoint")
+  else
+    draft:pin("checkpoint", false)
+  end
+  if given["pipeline.strategy"] then
+    local wanted = schedules[options["pipeline.strategy"]]
+    draft:pin("schedule", wanted.schedule)
+    draft:complete("pipeline_parallel", { extra = wanted.extra })
+  end
+  local count = options["pipeline.num_micro_batch"]
+  if given["pipeline.num_micro_batch"] then
+    draft:remove("gradient_accumulation")
+    draft.accept = function(list) return (microbatches_of(list) or 1) == count end
+  end
+  if not options["cluster.device_place_prefer_intra_node"] then draft:afterwards(data_first) end
 end
 
 -- The step goes from bucket to bucket of gradients: as many of them, of similar size.
 local function apply_in_groups(draft, count)
-  draft.later = function(list, graph)
+  draft:afterwards(function(list, graph)
     local bytes = 0
     for _, parameter in ipairs(graph.parameters) do
       if parameter.trainable then bytes = bytes + parameter.bytes end
@@ -292,15 +379,18 @@ local function apply_in_groups(draft, count)
         list[i] = { "grad_comm", buckets }
       end
     end
-  end
+  end)
 end
 
 local function build(draft, options)
   local given = draft.given.Config or {}
   local groups = options.Config["optimizer.num_apply_group"]
   if groups > 1 then apply_in_groups(draft, groups) end
+  if groups > options.Config["communication.max_splits"] then
+    draft:use("grad_comm", { buckets = groups }, "optimizer.num_apply_group")
+  end
   if given["communication.sparse_as_dense"] == false then
-    draft:use("grad_comm", { sparse = "gathered" }, "communication.sparse_as_dense")
+    draft:use("grad_comm", { sparse = "any" }, "communication.sparse_as_dense")
   end
   if given["communication.clip_after_allreduce"] == false then
     draft:use("grad_comm", { clip = "before" }, "communication.clip_after_allreduce")
@@ -312,7 +402,7 @@ local function build(draft, options)
       dialect.fail_of("auto.auto_parallel", text, title(graphs[1], 1))
     end
     checkpoint(draft, options)
-    return pin_found(draft, options.Config["gradient_checkpoint.type"])
+    return pin_found(draft, options.Config, given)
   end
   draft:stand(draft.place_of "scopes.taskgraphs")
   if not (draft.alone and draft.given.scopes) then place(draft, options) end
@@ -350,6 +440,7 @@ local function scope(kind)
     end
     local why = wrong(graph)
     if why then fail("[epl] %s %s, but got %s", kind, why, dialect.show(given)) end
+    written[graph] = host.place()
     graphs[#graphs + 1] = graph
     return graph
   end)

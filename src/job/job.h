@@ -183,10 +183,11 @@ struct Profile {
 // A table of another system's names ([megatron], [epl.pipeline]), which says what a strategy would.
 // runtime/perigee/NAME.lua knows its keys.
 struct Dialect {
-  std::string name;                           // megatron, epl, ...; "": there is none
-  std::string text;                           // the table as TOML, with its head
-  std::string file;                           // of the job
-  std::map<std::string, std::string> places;  // "file:line:column: " by key ("a.b", "": the head)
+  std::string name;  // megatron, epl, ...; "": there is none
+  std::string text;  // the table as TOML, with its head
+  std::string file;  // of the job
+  std::map<std::string, std::string>
+      places;  // "file:line:column: " by key ("a.b", "a.2" in a list, "": the head)
   bool operator==(const Dialect& other) const { return name == other.name && text == other.text; }
 };
 

@@ -223,6 +223,10 @@ class Reader {
       const auto path = prefix + std::string(key.str());
       job_.dialect.places[path] = at(key.source());
       if (const auto* inner = node.as_table()) dialect_places(path + ".", *inner);
+      const auto* list = node.as_array();
+      for (size_t i = 0; list && list->is_array_of_tables() && i < list->size(); ++i) {
+        job_.dialect.places[fmt::format("{}.{}", path, i + 1)] = at((*list)[i].source());
+      }
     }
   }
 

@@ -314,7 +314,7 @@ class ScriptMethod : public methods::Method {
       apply_at(plan, given, request);
     } catch (const Error& error) {
       if (given.place.empty()) throw;
-      if (shipped_) throw methods::PlacedError(given.place, error);
+      if (shipped_) throw methods::PlacedError(methods::place_of(given, error.what()), error);
       throw methods::PlacedError(error);  // at a line of its own, or at that of the state
     }
   }

@@ -1,5 +1,6 @@
 // From a strategy to the plan: methods in order, then what the request fixes.
 #include <algorithm>
+#include <cctype>
 #include <optional>
 #include <utility>
 
@@ -80,7 +81,7 @@ plan::Plan apply_methods(const Strategy& strategy, const std::vector<Use>& uses,
   std::optional<mesh::Mesh> ragged;
   for (size_t i = 0; i < count; ++i) {
     const auto& [method, config] = uses[i];
-    at_place(config.place, [&] { method->apply(plan, config, request); });
+    at_place(config, [&] { method->apply(plan, config, request); });
     if (!plan.mesh.is_ragged()) continue;
     // The others see all submeshes as if they had the largest sizes.
     ragged = plan.mesh;
@@ -139,6 +140,40 @@ plan::Plan make_plan(const Strategy& strategy, const Request& request) {
   return plan;
 }
 
+namespace {
+
+// Returns where the text has the word, not within another one; npos: nowhere.
+size_t find_word(std::string_view text, std::string_view word) {
+  const auto continues = [&](size_t at) {
+    return at < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+  };
+  for (auto at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    if ((at == 0 || !continues(at - 1)) && !continues(at + word.size())) return at;
+  }
+  return std::string_view::npos;
+}
+
+}  // namespace
+
+std::string place_of(const Config& config, std::string_view error) {
+  if (error.starts_with('[')) error.remove_prefix(std::min(error.find(']'), error.size()));
+  std::string place = config.place;
+  const auto find_first = [&](auto find) {
+    auto first = std::string_view::npos;
+    for (const auto& [word, there] : config.places) {
+      const size_t at = find(word);
+      if (at >= first) continue;
+      first = at;
+      place = there;
+    }
+    return first != std::string_view::npos;
+  };
+  const auto quoted = [&](const std::string& word) { return error.find('"' + word + '"'); };
+  if (!find_first(quoted)) find_first([&](const auto& word) { return find_word(error, word); });
+  return place;
+}
+
 PlacedError::PlacedError(const std::string& place, const Error& error)
     : Error(error.status(), "strategy", place + error.what()) {}
 
@@ -161,8 +196,9 @@ void check_methods(const Strategy& strategy, const Request& request, const plan:
     const auto uses = in_order(strategy.methods);
     for (size_t count = uses.size(); count > 0; --count) {
       if (fails(apply_methods(strategy, uses, count - 1, request))) continue;
-      if (uses[count - 1].config.place.empty()) throw;
-      throw PlacedError(uses[count - 1].config.place, error);
+      const auto place = place_of(uses[count - 1].config, error.what());
+      if (place.empty()) throw;
+      throw PlacedError(place, error);
     }
     throw;
   }

@@ -34,6 +34,8 @@ struct Config {
   Json items = Json::array();
   Json fields = Json::object();
   std::string place = {};  // where the user wrote it, "FILE:LINE: "; "": nobody knows
+  // The same of words in it, fields and values, which errors may name.
+  std::map<std::string, std::string> places = {};
 };
 
 // What a plan is made for.
@@ -108,10 +110,10 @@ std::string assignment(const std::string& key, const Json& value);
 
 // Returns a strategy from plain data: a list of names and {name, config} pairs, or {job, set,
 // warnings, origin, places, methods, plan}: `set` is a table of the job's keys, `origin` {dialect,
-// options}, `places` says by method where the user wrote it (Config::place), and `plan` is not
-// read. Names are looked up among `more` (methods the user defined) and the built-in ones. Throws
-// Error for an unknown method, naming the nearest. `items`: the place of each item of the list,
-// where it is known.
+// options}, `places` says by method, and by METHOD.WORD, where the user wrote it (Config::place and
+// places), and `plan` is not read. Names are looked up among `more` (methods the user defined) and
+// the built-in ones. Throws Error for an unknown method, naming the nearest. `items`: the place of
+// each item of the list, where it is known.
 Strategy from_json(const Json& value, std::string_view name,
                    std::span<const std::shared_ptr<const Method>> more = {},
                    std::span<const std::string> items = {});

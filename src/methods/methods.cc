@@ -218,6 +218,18 @@ std::string place_of(const Json& item, const std::string& place, const Json& by_
   return found != by_method.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+// Returns where words of a method's config were written.
+std::map<std::string, std::string> words_of(const Json& item, const Json& by_method) {
+  std::map<std::string, std::string> words;
+  const auto& name = item.is_array() && !item.empty() ? item[0] : item;
+  if (!name.is_string() || !by_method.is_object()) return words;
+  const auto before = name.get<std::string>() + ".";
+  for (const auto& [key, place] : by_method.items()) {
+    if (key.starts_with(before) && place.is_string()) words[key.substr(before.size())] = place;
+  }
+  return words;
+}
+
 }  // namespace
 
 std::string assignment(const std::string& key, const Json& value) {
@@ -242,14 +254,16 @@ Strategy from_json(const Json& value, std::string_view name,
   }
   for (const auto& item : *list) {
     const auto i = strategy.methods.size();
-    const auto place = place_of(item, i < items.size() ? items[i] : "", places);
-    at_place(place, [&] {
+    const Config there{.place = place_of(item, i < items.size() ? items[i] : "", places),
+                       .places = words_of(item, places)};
+    at_place(there, [&] {
       auto use = read_item(item, i + 1, more);
       for (const auto& other : strategy.methods) {
         if (other.method == use.method)
           fail("strategy", "a method may stand once, but {} stands twice", use.method->name());
       }
-      use.config.place = place;
+      use.config.place = there.place;
+      use.config.places = there.places;
       strategy.methods.push_back(std::move(use));
     });
   }

@@ -67,7 +67,7 @@ std::vector<Use> in_order(std::vector<Use> uses) {
   for (const auto& conflict : kConflicts) {
     const auto a = find(conflict.a), b = find(conflict.b);
     if (a == uses.end() || b == uses.end()) continue;
-    at_place(std::max(a, b)->config.place, [&] {
+    at_place(std::max(a, b)->config, [&] {
       fail("strategy", "{} and {} exclude each other, but both are there: {}", conflict.a,
            conflict.b, conflict.reason);
     });

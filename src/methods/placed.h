@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "methods/method.h"
@@ -30,9 +31,27 @@ auto at_place(const std::string& place, F f) {
   }
 }
 
-// Runs check(plan) for a plan that the strategy made. What it throws stands at the place of the
-// method that brought it about: the first in order with which, and with all behind it, the check
-// fails, where it passes without; nowhere where it fails without any.
+// Returns where the user wrote what the error is about: the word of the config's places that the
+// error names, in quotes or else first, or the method.
+std::string place_of(const Config& config, std::string_view error);
+
+// Runs f(). What it throws and has no place stands where the config says.
+template <class F>
+auto at_place(const Config& config, F f) {
+  try {
+    return f();
+  } catch (const PlacedError&) {
+    throw;
+  } catch (const Error& error) {
+    const auto place = place_of(config, error.what());
+    if (place.empty()) throw;
+    throw PlacedError(place, error);
+  }
+}
+
+// Runs check(plan) for a plan that the strategy made. What it throws stands where the user wrote
+// the method that brought it about: the first in order with which, and with all behind it, the
+// check fails, where it passes without; nowhere where it fails without any.
 void check_methods(const Strategy& strategy, const Request& request, const plan::Plan& plan,
                    const std::function<void(const plan::Plan&)>& check);
 

@@ -1,6 +1,7 @@
 // EPL's names (runtime/perigee/epl.lua).
 #include <cstdlib>
 
+#include "lua/strategy.h"
 #include "tests/lua/support_dialect.h"
 
 using namespace perigee;
@@ -46,6 +47,32 @@ TEST_CASE("EPL's options come from the environment where none are given") {
   ::unsetenv("EPL_AMP_LEVEL");
   ::unsetenv("EPL_AMP_LOSS_SCALE");
   ::unsetenv("EPL_ZERO_LEVLE");
+}
+
+TEST_CASE("EPL's automatic pipeline cuts a model without blocks by its ops") {
+  const Folder folder;
+  graph::Graph graph;
+  graph.scopes = {{"", "Net"}, {"first", "Linear"}, {"second", "Linear"}, {"head", "Linear"}};
+  lua::StrategyScript script(
+      folder.write("s.lua",
+                   "local epl = require 'perigee.epl'\n"
+                   "epl.init(epl.Config { ['auto.auto_parallel'] = true,\n"
+                   "  ['pipeline.num_stages'] = 2, ['pipeline.num_micro_batch'] = 4,\n"
+                   "  ['pipeline.strategy'] = 'PreferBackwardOptimizer',\n"
+                   "  ['gradient_checkpoint.type'] = 'auto', ['zero.level'] = 'v1' })\n"
+                   "local s = epl.strategy()\nreturn s"),
+      options());
+  std::map<std::string, json> uses;
+  for (const auto& use : script.resolve({}, graph).methods) {
+    uses[std::string(use.method->name())] =
+        use.config.fields.empty() ? use.config.items : use.config.fields;
+  }
+  CHECK(uses["parallel_mode"] == json::parse(R"([["pipe", 2], ["data", 1]])"));
+  CHECK(uses["pipeline_parallel"] ==
+        json::parse(R"({"balance": "count", "schedule": "1f1b", "extra": 1})"));
+  CHECK(uses["gradient_accumulation"] == json::parse(R"({"microbatches": 4})"));
+  CHECK(uses["checkpoint"]["memory"] == "device");
+  CHECK(uses.contains("zero2"));
 }
 
 TEST_CASE("EPL's scopes make stages and splits") {
@@ -126,6 +153,22 @@ TEST_CASE("EPL's scopes make stages and splits") {
                   "epl.split { device_count = 2, 'head' }")
                  .error,
              Catch::Contains("has taskgraphs share their devices, but replicate number 1 has 1"));
+  // Errors stand at the scope that they are of.
+  const auto refused = [&](const std::string& more, const std::string& error) {
+    const auto said = with("", more).error;
+    INFO(said);
+    CHECK(said.find(error) != std::string::npos);
+  };
+  refused("epl.split { device_count = 1, 'blocks.0' }\nepl.split { device_count = 1 }",
+          "s.lua:4: [epl] split number 2 needs the scopes that it holds");
+  refused(
+      "epl.split { device_count = 2, 'blocks.0.mlp.up' }\nepl.split { device_count = 2, 'hed' }",
+      "s.lua:4: [tensor_parallel] column must match weights of the model, but got \"hed\"");
+  CHECK_THAT(
+      run_job("[[epl.scopes.taskgraphs]]\nkind = \"split\"\ndevice_count = 2\nmatch = [\"head\"]\n"
+              "[[epl.scopes.taskgraphs]]\nkind = \"split\"\ndevice_count = 2\nmatch = [\"hed\"]\n")
+          .error,
+      Catch::Contains("job.toml:7:1: [tensor_parallel] column must match"));
   const auto in_job = run_job(
       "[epl.pipeline]\nnum_micro_batch = 4\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"
       "device_count = 2\nmatch = [\"embed\"]\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"

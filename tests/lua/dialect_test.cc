@@ -189,7 +189,7 @@ TEST_CASE("a dialect's table of a job is checked by the same rows, at its place 
   starts(
       "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 2\nmatch = [\"a\"]\n"
       "[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\ndevice_count = 1\n",
-      "3:14: [epl] replicate number 2 needs the scopes that it holds");
+      "7:1: [epl] replicate number 2 needs the scopes that it holds");
   starts("[alpa]\nnum_micro_batches = 2\nlayer_option = \"manual\"\n",
          "5:1: [alpa] manual layers begin at mark_pipeline_boundary");
   starts("[alpa.DataParallel]\n[alpa.Zero2Parallel]\n",
@@ -214,6 +214,15 @@ TEST_CASE("what goes wrong once the model is known stands at the option that ask
       "[megatron]\nbf16 = true\n[megatron.DistributedOptimizer]\n"
       "bucket_size = 100000000000000\n",
       "6:1: [grad_comm] bucket_mb must be above 0 and below 1e6");
+  // Of a method that several options set, at the one that the error names.
+  starts(
+      "[megatron]\nbf16 = true\npipeline_model_parallel_size = 2\npipeline_dtype = \"float32\"\n"
+      "virtual_pipeline_model_parallel_size = 2\nmicrobatch_group_size_per_vp_stage = 3\n",
+      "8:1: [schedule] interleaved with 2 stages");
+  starts(
+      "[megatron]\ngradient_accumulation_fusion = true\noverlap_moe_expert_parallel_comm = true\n"
+      "expert_model_parallel_size = 2\n",
+      "6:1: [expert_parallel]");
   starts("[epl.zero]\nlevel = \"v0\"\n[epl.pipeline]\nnum_micro_batch = 3\n",
          "6:1: [plan] batch.global must divide over microbatches");
   starts(
