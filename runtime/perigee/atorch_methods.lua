@@ -120,7 +120,7 @@ end
 
 -- Layers by substrings of their scopes; exclude wins.
 local function select_layers(draft, options)
-  draft.later = function(list, graph)
+  draft:afterwards(function(list, graph)
     local function has(path, names)
       for _, name in ipairs(names) do
         if path:find(name, 1, true) then return true end
@@ -142,7 +142,7 @@ local function select_layers(draft, options)
         list[i] = { "fp8", config }
       end
     end
-  end
+  end)
 end
 
 local fp8_rows = {
