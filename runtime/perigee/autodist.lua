@@ -285,6 +285,20 @@ local function stages_of(plan)
   return 1
 end
 
+-- The options may say how many ranks there are, and so may who starts the run.
+local function check_ranks(asked, o, job)
+  local ranks, given = (job.cluster or {}).ranks or 0, nil
+  for _, option in ipairs { "world_size", "mesh_row", "mesh_col" } do
+    if asked[option] and not given then given = option end
+  end
+  local wanted = math.max(o.world_size, o.mesh_row * o.mesh_col)
+  if not given or ranks == 0 or ranks == wanted then return end
+  local text = o.world_size > o.mesh_row * o.mesh_col and string.format("world_size = %d", o.world_size)
+    or string.format("mesh_row = %d x mesh_col = %d", o.mesh_row, o.mesh_col)
+  dialect.fail_of(given, "%s is %d ranks, but this run has %d (--nproc, or a launcher): change one of them", text,
+    wanted, ranks)
+end
+
 local function finish(draft, strategy)
   local asked = draft.given.AutoDistConfig or {}
   local o = {}
@@ -293,7 +307,8 @@ local function finish(draft, strategy)
     if o[row[1]] == nil then o[row[1]] = row[3] end
   end
   if o.load_plan_path ~= "" then
-    strategy.methods = function()
+    strategy.methods = function(job)
+      check_ranks(asked, o, job)
       local plan, why = saved.load(o.load_plan_path)
       if not plan then dialect.fail_of("load_plan_path", "load_plan_path: %s", why) end
       if o.pipeline_nstages ~= "auto" and o.pipeline_nstages ~= stages_of(plan) then
@@ -304,7 +319,8 @@ local function finish(draft, strategy)
     end
     return strategy
   end
-  strategy.methods = function(_, graph)
+  strategy.methods = function(job, graph)
+    check_ranks(asked, o, job)
     local pins = { methods = candidates.methods_of(draft) }
     for name, value in pairs(draft.pins) do pins[name] = value end
     if o.recompute_modules ~= "" then

@@ -236,7 +236,8 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
     return {std::move(source),  captured,         std::move(plan), job,
             /*predicted=*/true, std::move(found), strategy};
   }
-  const auto about = train::describe(job);
+  auto about = train::describe(job);
+  if (request.world_given) about["cluster"]["ranks"] = request.world;
   // The graph has the shapes of one global microbatch, which follows from the plan, which may look
   // at the graph: plan for a first guess, and again where that was wrong.
   auto samples = job.batch.micro > 0 ? std::min(job.batch.global, job.batch.micro * request.world)

@@ -1,5 +1,6 @@
 // AutoDist's names (runtime/perigee/autodist.lua).
 #include "base/error.h"
+#include "lua/strategy.h"
 #include "tests/lua/support_dialect.h"
 
 using namespace perigee;
@@ -47,6 +48,32 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
   CHECK_THAT(run_job("[autodist]\nmesh_cool = 4\n").error,
              Catch::Contains("job.toml:4:1: [autodist] AutoDistConfig has no option \"mesh_cool\", "
                              "did you mean \"mesh_col\"?"));
+}
+
+TEST_CASE("a run has the ranks of AutoDist's mesh") {
+  const Folder folder;
+  const auto on = [&](const std::string& options, int64_t ranks) -> std::string {
+    const auto file =
+        folder.write("s.lua", "local c = require('perigee.autodist').AutoDistConfig {\n" + options +
+                                  " }\nreturn c");
+    try {
+      lua::StrategyScript script(file, perigee::test::options());
+      script.resolve({{"cluster", {{"ranks", ranks}}}}, {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string load = "load_plan_path = 'none.json', ";
+  CHECK_THAT(
+      on(load + "mesh_row = 2, mesh_col = 2", 2),
+      Catch::Contains("s.lua:1: [autodist] mesh_row = 2 x mesh_col = 2 is 4 ranks, but this run "
+                      "has 2 (--nproc, or a launcher): change one of them"));
+  CHECK_THAT(on(load + "mesh_col = 2, world_size = 4", 2),
+             Catch::Contains("world_size = 4 is 4 ranks, but this run has 2"));
+  for (const char* agrees : {"mesh_col = 2", "mesh_col = 1, world_size = 2", ""}) {
+    CHECK_THAT(on(load + agrees, 2), Catch::Contains("there is no file"));
+  }
 }
 
 TEST_CASE("AutoDist's files of constraints are read, and errors name their line") {
