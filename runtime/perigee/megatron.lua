@@ -2,6 +2,7 @@
 -- (DistributedOptimizer, LRSchedule, LossScaler). In a job: [megatron], [megatron.LossScaler], ...
 -- runtime/from_megatron.md shows a configuration there and here.
 local dialect = require "perigee.dialect"
+local layouts = require "perigee.megatron_layout"
 local methods = require "perigee.methods"
 
 -- Which collectives go beside whole products, and which products are cut beside theirs.
@@ -113,6 +114,16 @@ local function observe(draft, o)
   end }
 end
 
+-- The schedules that are found for it have one part a stage, or two; others keep their order.
+local function delay_weights(draft, _, o)
+  local virtual = o.virtual_pipeline_model_parallel_size or 1
+  if o.pipeline_model_parallel_size == 1 or virtual > 2 or o.microbatch_group_size_per_vp_stage then
+    draft:use("overlap", { weights = true })
+  else
+    draft:use("pipeline_parallel", { schedule = virtual == 2 and "zbv" or "zb1p" })
+  end
+end
+
 local function product(list)
   local result = 1
   for _, factor in ipairs(list) do result = result * factor end
@@ -120,7 +131,7 @@ local function product(list)
 end
 
 local model_parallel = {
-  { "tensor_model_parallel_size", "integer", 1, least = 1, sets = "axis.tensor" },
+  { "tensor_model_parallel_size", "integer", 1, least = 1, with = "build" },
   { "pipeline_model_parallel_size", "integer", 1, least = 1, sets = "axis.pipe" },
   { "pipeline_model_parallel_comm_backend", "string", nil, one_of = { "nccl", "gloo", "ucc" }, sets = backend,
     but = { ucc = { refused = "backends are nccl and gloo" } } },
@@ -178,10 +189,7 @@ local model_parallel = {
   { "tp_comm_bootstrap_backend", "string", "nccl", one_of = { "nccl", "mpi", "gloo" },
     no_effect = "ranks meet in one rendezvous" },
   { "overlap_moe_expert_parallel_comm", "boolean", false, sets = "overlap.experts" },
-  { "delay_wgrad_compute", "boolean", false, sets = function(draft, _, options)
-    local virtual = options.virtual_pipeline_model_parallel_size
-    draft:use("pipeline_parallel", { schedule = virtual == 2 and "zbv" or "zb1p" })
-  end },
+  { "delay_wgrad_compute", "boolean", false, sets = delay_weights },
   { "pipeline_dtype", "dtype", nil, with = "build" },
   { "variable_seq_lengths", "boolean", false,
     refused = "a graph's shapes are fixed: pad, or train a job for each length" },
@@ -253,22 +261,6 @@ local rules = {
   { function(o) return o.expert_model_parallel_size > 1 and o.tensor_model_parallel_size > 1
       and not o.sequence_parallel end, "expert_model_parallel_size",
     "expert_model_parallel_size = %s with tensor_model_parallel_size above 1 needs sequence_parallel" },
-  { function(o)
-      local experts, tensor = o.expert_tensor_parallel_size, o.tensor_model_parallel_size
-      return experts and experts ~= tensor and not (experts == 1 and o.expert_model_parallel_size % tensor == 0)
-    end, "expert_tensor_parallel_size",
-    "expert_tensor_parallel_size = %s is not available yet: give tensor_model_parallel_size, or 1 with "
-      .. "expert_model_parallel_size a multiple of that" },
-  { function(o) return o.delay_wgrad_compute and o.pipeline_model_parallel_size == 1 end, "delay_wgrad_compute",
-    "delay_wgrad_compute is not available yet without stages: it needs pipeline_model_parallel_size above 1" },
-  { function(o) return o.delay_wgrad_compute and (o.virtual_pipeline_model_parallel_size or 1) > 2 end,
-    "delay_wgrad_compute",
-    "delay_wgrad_compute is not available yet with virtual_pipeline_model_parallel_size above 2: give 2, or leave one "
-      .. "of them out" },
-  { function(o) return o.delay_wgrad_compute and o.microbatch_group_size_per_vp_stage end,
-    "microbatch_group_size_per_vp_stage",
-    "microbatch_group_size_per_vp_stage = %s is of interleaved stages, but delay_wgrad_compute has another schedule: "
-      .. "leave one of them out" },
   { function(o) return o.defer_embedding_wgrad_compute and o.pipeline_model_parallel_size == 1 end,
     "defer_embedding_wgrad_compute",
     "defer_embedding_wgrad_compute leaves products to the end of a pipeline's step, "
@@ -358,59 +350,71 @@ local scaler_rules = {
     "min_scale = %s is above initial_scale, from which the scale falls" },
 }
 
--- Experts lie over the axes that expert_model_parallel_size and expert_tensor_parallel_size make.
-local function place_experts(draft, o)
-  local experts, tensor = o.expert_model_parallel_size, o.tensor_model_parallel_size
-  if experts == 1 then return end
-  if tensor > 1 and o.expert_tensor_parallel_size == 1 then
-    draft:axis("expert", experts / tensor)
-    draft:use("expert_parallel", { axis = experts > tensor and { "tensor", "expert" } or { "tensor" } },
-      "expert_model_parallel_size")
-  else
-    draft:axis("expert", experts)
-    draft:use("expert_parallel", {}, "expert_model_parallel_size")
+-- The ranks of a stage, and what is over which of them. Experts that are split as other layers are leave that to
+-- tensor_parallel.
+local function place_layers(draft, o, layout)
+  local order = {}
+  for i, axis in ipairs(layout.axes) do
+    draft:axis(axis[1], axis[2], axis[3])
+    order[i] = axis[1]
   end
+  for _, name in ipairs { "zero", "data", "pipe" } do order[#order + 1] = name end
+  draft.order = order
+  if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel", {}, "tensor_model_parallel_size") end
+  if o.expert_model_parallel_size == 1 and layout.alike then return end
+  local use = draft:use("expert_parallel", {}, { "expert_model_parallel_size", "expert_tensor_parallel_size" })
+  if #layout.shared ~= 1 or layout.shared[1] ~= "expert" then use.axis = layout.shared end
+  if layout.alike then return end
+  if #layout.split > 0 then use.tensor = layout.split end
+  if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel", { experts = false }) end
 end
 
 -- A ring, in which each rank has two slices. With levels neighbours exchange heads, and those beyond are one ring: the
 -- ranks of an inner level follow each other, so that it crosses an outer one as seldom as rings within rings would.
-local function place_context(draft, o)
-  local levels = o.hierarchical_context_parallel_sizes
-  local heads = levels and levels[1] or 1
-  local ring, option = o.context_parallel_size / heads, levels and "hierarchical_context_parallel_sizes"
-  draft:axis("sequence", heads)
-  draft:axis("context", ring)
+local function place_context(draft, o, heads)
+  local ring = o.context_parallel_size / heads
+  local option = o.hierarchical_context_parallel_sizes and "hierarchical_context_parallel_sizes"
   if heads > 1 then draft:use("sequence_parallel", {}, option) end
   if ring > 1 then
     draft:use("context_parallel", { attention = "ring", load_balance = true }, option or "context_parallel_size")
   end
 end
 
--- Data ranks side by side keep the optimizer's state in parts, as many of them as there are beside the instances.
-local function place_instances(draft, instances)
-  if instances == 1 then return end
-  draft:axis("data", instances)
-  draft.rest = "zero"
-  draft:use("zero1", { axis = "zero" }, "DistributedOptimizer.num_distributed_optimizer_instances")
+-- The ranks that train the same weights keep the optimizer's state in parts: those of data and context, where experts
+-- are not over these. With instances data ranks side by side do, as many of them as there are beside the instances.
+local function place_optimizer(draft, layout, instances)
+  local axes, option = {}, "DistributedOptimizer."
+  for _, axis in ipairs(layout.axes) do
+    local shared
+    for _, name in ipairs(layout.shared) do shared = shared or name == axis[1] end
+    if (axis[1] == "sequence" or axis[1] == "context") and not shared then axes[#axes + 1] = axis[1] end
+  end
+  axes[#axes + 1] = instances > 1 and "zero" or "data"
+  if instances > 1 then
+    draft:axis("data", instances)
+    draft.rest = "zero"
+    option = "DistributedOptimizer.num_distributed_optimizer_instances"
+  end
+  draft:use("zero1", #axes + instances > 2 and { axis = table.concat(axes, ",") } or {}, option)
 end
 
 local function build(draft, given)
   local o = given.ModelParallelConfig
   observe(draft, o)
   scale_loss(draft, o)
-  if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel", {}, "tensor_model_parallel_size") end
-  place_context(draft, o)
+  local heads = (o.hierarchical_context_parallel_sizes or { 1 })[1]
+  local layout = layouts.of(o, heads)
+  place_layers(draft, o, layout)
+  place_context(draft, o, heads)
   if o.pipeline_model_parallel_size > 1 then
     local dtype = o.pipeline_dtype ~= computed_dtype(o) and o.pipeline_dtype or nil
     draft:use("pipeline_parallel", { dtype = dtype }, "pipeline_model_parallel_size")
   end
-  place_experts(draft, o)
   if o.fp16 and not draft.given.LossScaler then
     draft:use("half", { init_scale = 2 ^ 32, growth_interval = 1000, min_scale = 1, hysteresis = 2 }, "fp16")
   end
   if draft.given.DistributedOptimizer then
-    draft:use("zero1", {}, "DistributedOptimizer.")
-    place_instances(draft, given.DistributedOptimizer.num_distributed_optimizer_instances)
+    place_optimizer(draft, layout, given.DistributedOptimizer.num_distributed_optimizer_instances)
     if given.DistributedOptimizer.grad_reduce_in_fp32 and draft:uses_method("half") then
       draft:use("half", { gradients = "float32" })
     end
