@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tools/bench/command.h"
+#include "tools/bench/jobs.h"
 
 namespace {
 
@@ -22,24 +23,6 @@ using nlohmann::json;
 using perigee::bench::Command;
 
 constexpr int kSteps = 16, kWarm = 4, kRounds = 2, kNext = 10, kRandom = 10;
-
-const char* const kJob = R"([model]
-kind = "gpt"
-layers = 4
-width = 256
-heads = 4
-[data]
-synthetic = true
-sequence = 128
-[batch]
-global = 16
-[train]
-steps = {}
-validate_every = 0
-checkpoint_every = 0
-[cluster]
-device = "cpu"
-)";
 
 const char* const kCandidate = R"(-- The K-th best of the space, by the search's model.
 return function()
@@ -126,7 +109,8 @@ std::vector<Plan> draw(const Command& command, const std::string& job, std::mt19
 int main(int argc, char** argv) {
   std::mt19937_64 random(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1);
   const Command command("choose");
-  const auto job = command.write("job.toml", fmt::format(fmt::runtime(kJob), kSteps));
+  const auto job =
+      command.write("job.toml", perigee::bench::job(perigee::bench::kSmallGpt, kSteps));
   auto plans = draw(command, job, random);
   for (int round = 0; round < kRounds; ++round) {
     for (auto& plan : plans) {

@@ -16,31 +16,21 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/bench/command.h"
+#include "tools/bench/jobs.h"
 
 namespace {
 
 constexpr int kSteps = 24, kWarm = 4;
 
 struct Model {
-  const char* name;
-  const char* text;
+  std::string_view name, text;
 };
 
-constexpr std::array<Model, 3> kModels = {{{"gpt", R"(
-[model]
-kind = "gpt"
-layers = 4
-width = 256
-heads = 4
-[data]
-synthetic = true
-sequence = 128
-)"},
-                                           {"llama", R"(
-[model]
+constexpr std::string_view kLlama = R"([model]
 kind = "llama"
 layers = 4
 width = 192
@@ -48,15 +38,18 @@ heads = 4
 [data]
 synthetic = true
 sequence = 128
-)"},
-                                           {"mlp", R"(
-[model]
+)";
+
+constexpr std::string_view kMlp = R"([model]
 kind = "mlp"
 layers = 4
 width = 1024
 [data]
 synthetic = true
-)"}}};
+)";
+
+constexpr std::array<Model, 3> kModels = {
+    {{"gpt", perigee::bench::kSmallGpt}, {"llama", kLlama}, {"mlp", kMlp}}};
 
 struct Case {
   std::string model, text, strategy;
@@ -66,7 +59,8 @@ struct Case {
 // Draws a strategy that every model allows.
 Case draw(std::mt19937_64& random) {
   const auto& model = kModels[random() % kModels.size()];
-  Case drawn{model.name, model.text, "", static_cast<int>(random() % 2) + 1};
+  Case drawn{std::string(model.name), std::string(model.text), "",
+             static_cast<int>(random() % 2) + 1};
   const auto pick = [&](std::initializer_list<const char*> list) {
     return std::string(list.begin()[random() % list.size()]);
   };
@@ -103,10 +97,7 @@ int main(int argc, char** argv) {
              "error", "spread", "measured%");
   for (int i = 0; i < plans; ++i) {
     const auto drawn = draw(random);
-    const auto job = command.write(
-        "job.toml", fmt::format("{}[batch]\nglobal = 16\n[train]\nsteps = {}\nvalidate_every = "
-                                "0\ncheckpoint_every = 0\n[cluster]\ndevice = \"cpu\"\n",
-                                drawn.text, kSteps));
+    const auto job = command.write("job.toml", perigee::bench::job(drawn.text, kSteps));
     const auto strategy = command.write("strategy.lua", drawn.strategy);
     const auto about = fmt::format("{} --strategy {} --nproc {}", job, strategy, drawn.ranks);
     std::vector<double> seconds;
