@@ -33,23 +33,26 @@ bool fits(lua_State* L, int index, std::string_view type) {
   return type == luaL_typename(L, index);
 }
 
-// Upvalue: the Function.
-int call_checked(lua_State* L) {
-  const auto& function = *static_cast<const Function*>(lua_touserdata(L, lua_upvalueindex(1)));
+void check_arguments(lua_State* L, const Function& function) {
   const int most = static_cast<int>(function.parameters.size());
   if (lua_gettop(L) > most) {
-    return luaL_error(L, "%s takes at most %d arguments, but got %d", function.name.c_str(), most,
-                      lua_gettop(L));
+    fail("lua", "{} takes at most {} arguments, but got {}", function.name, most, lua_gettop(L));
   }
   for (int i = 0; i < most; ++i) {
     const auto& parameter = function.parameters[i];
-    if (!fits(L, i + 1, parameter.type)) {
-      return luaL_error(L, "%s: argument %s must be of type %s, but got %s", function.name.c_str(),
-                        parameter.name.c_str(), parameter.type.c_str(),
-                        lua_isnone(L, i + 1) ? "nothing" : luaL_typename(L, i + 1));
-    }
+    if (fits(L, i + 1, parameter.type)) continue;
+    fail("lua", "{}: argument {} must be of type {}, but got {}", function.name, parameter.name,
+         parameter.type, lua_isnone(L, i + 1) ? "nothing" : luaL_typename(L, i + 1));
   }
-  return guarded(L, [&] { return function.run(L, function); });
+}
+
+// Upvalue: the Function.
+int call_checked(lua_State* L) {
+  const auto& function = *static_cast<const Function*>(lua_touserdata(L, lua_upvalueindex(1)));
+  return guarded(L, [&] {
+    check_arguments(L, function);
+    return function.run(L, function);
+  });
 }
 
 }  // namespace

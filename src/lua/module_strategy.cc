@@ -73,6 +73,10 @@ int load(lua_State* L, const Function&) {
     lua_pushfstring(L, "there is no file %s", path.c_str());
     return 2;
   }
+  if (file.peek() == 0x80) {
+    fail("strategy", "{} is a pickle, which is Python's: save the strategy from Perigee as JSON",
+         path.string());
+  }
   const auto value = nlohmann::json::parse(file, nullptr, false);
   const auto format = value.is_object() ? value.value("format", "") : "";
   if (format.empty() && value.is_object() && value.contains("desc")) {

@@ -156,7 +156,10 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
              Catch::Contains(
                  "s.lua:2: [lua] plan:place needs a match, but \"nothing\" matches no parameter"));
   CHECK_THAT(with("local m = require 'perigee.mesh'\nreturn m.new(1)"),
-             Catch::Contains("argument axes must be of type table, but got number"));
+             Catch::Contains("s.lua:2: [lua] new: argument axes must be of type table, but got "
+                             "number"));
+  CHECK_THAT(with("local m = require 'perigee.mesh'\nreturn m.new({}, 2, 3)"),
+             Catch::Contains("s.lua:2: [lua] new takes at most "));
 }
 
 TEST_CASE("an error of a method stands at the line that uses it") {
@@ -264,7 +267,7 @@ TEST_CASE("a script adds a sharding rule to its plans") {
   CHECK_THAT(error("'op', 'b -> b'"),
              Catch::Contains("s.lua:3: [shard] an op is named like my::op, but got \"op\""));
   CHECK_THAT(error("'my::op'"),
-             Catch::Contains("s.lua:3: rule: argument text must be of type string"));
+             Catch::Contains("s.lua:3: [lua] rule: argument text must be of type string"));
 }
 
 TEST_CASE("strategies are saved, loaded and compared") {
@@ -283,6 +286,9 @@ TEST_CASE("strategies are saved, loaded and compared") {
   CHECK(plan_of(path).communication.overlap == false);
   CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').save('../x.json', {})")),
              Catch::Contains("below the script's folder"));
+  folder.write("pickle.json", "\x80\x04\x95");
+  CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').load('pickle.json')")),
+             Catch::Contains("t.lua:1: [strategy] ") && Catch::Contains("is a pickle"));
 }
 
 TEST_CASE("editor types and reference page in runtime/ are those of the API table") {
