@@ -120,7 +120,16 @@ int set_field(lua_State* L, Context& context) {
          "write to a buffer with x:copy_(y)",
          name);
   }
-  if (const auto* tensor = context.tensors.get(L, 3)) {
+  const auto* tensor = context.tensors.get(L, 3);
+  if (name.empty() || name.find('.') != std::string::npos) {
+    if (tensor || module_at(context, L, 3)) {
+      fail("model",
+           "what a module keeps has a name without dots, which stand between modules, but got "
+           "\"{}\"",
+           name);
+    }
+  }
+  if (tensor) {
     set_tensor(*module, name, *tensor, context.tensors.role(L, 3));
     return 0;
   }

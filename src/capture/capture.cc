@@ -55,7 +55,12 @@ at::Tensor of_session(Session& session, const at::Tensor& tensor) {
 
 // Returns the loss as a scalar tensor. Throws where it cannot be one.
 at::Tensor checked_loss(Session& session, at::Tensor loss) {
-  if (!loss.defined()) fail("capture", "training needs a scalar loss, but the callback gave none");
+  if (!loss.defined()) {
+    fail(
+        "capture",
+        "training needs the loss of a forward pass, a scalar, but the model gives none (a script's "
+        "`forward` returns it as `loss`)");
+  }
   loss = of_session(session, loss);
   if (loss.numel() != 1 || !loss.is_floating_point()) {
     fail("capture", "a loss is one floating number, but got {}[{}]",
@@ -140,7 +145,7 @@ Captured run(torch::nn::Module& module, const Batch& example, const Forward& for
       if (training) add_gradients(session, loss);
     }
     if (session.graph.outputs.empty()) {
-      fail("capture", "a forward pass has a loss or results, but the callback gave none");
+      fail("capture", "a forward pass has a loss or results, but the model gives none");
     }
     add_new_values(session);
     captured.graph = session.finish();

@@ -103,6 +103,13 @@ TEST_CASE("mistakes with modules are errors at the script's line") {
              Contains(":4: [model] nn.Parameter takes a tensor"));
   CHECK_THAT(in_init("self.l = nn.Parameter(torch.tensor { 1, 2 })"), Contains("floating type"));
   CHECK_THAT(in_init("self[1] = 2"), Contains(":4: [model] a module's fields have names"));
+  for (const std::string name : {"a.b", ""}) {
+    for (const std::string what : {"nn.Parameter(torch.ones { 2 })", "nn.Linear(2, 2)"}) {
+      const auto error = in_init("self['" + name + "'] = " + what);
+      CHECK_THAT(error, Contains(":4: [model] what a module keeps has a name without dots"));
+      CHECK(error.find('\n') == error.npos);
+    }
+  }
   CHECK_THAT(in_init("Net.forward(3)"), Contains(":4: "));
   CHECK_THAT(error_of(head + "local l = nn.Linear(2, 2)\nreturn {}"),
              Contains(".lua:3: [model] modules are made in the function `model`"));

@@ -118,7 +118,7 @@ TEST_CASE("a loss must be one number that depends on a parameter") {
     return [&net, run](const Batch& b) { return Result{run(net(b.at("x")))}; };
   };
   CHECK_THROWS_WITH(capture(*net, batch, loss([](auto) { return at::Tensor(); })),
-                    Catch::Contains("the callback gave none"));
+                    Catch::Contains("the model gives none"));
   CHECK_THROWS_WITH(capture(*net, batch, loss([](auto y) { return y; })),
                     Catch::Contains("one floating number, but got Float[3, 2]"));
   CHECK_THROWS_WITH(capture(*net, batch, loss([](auto y) { return y.detach().sum(); })),
