@@ -39,7 +39,9 @@ Line fit(const Points& points) {
   for (const auto& [x, measured] : points) {
     const double t = measured.seconds;
     if (t <= 0) continue;
-    const double weight = 1 / (t * t);
+    // A point counts by how well it is known, and to 5% at best.
+    const double error = std::max(measured.interval, 0.05 * t);
+    const double weight = 1 / (error * error);
     w += weight;
     wx += weight * x;
     wt += weight * t;

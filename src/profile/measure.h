@@ -31,8 +31,8 @@ struct Line {
   bool operator==(const Line&) const = default;
 };
 
-// Returns the line nearest to the points, each weighted by one over its time; never one that falls
-// or begins below 0.
+// Returns the line nearest to the points, each weighted by one over its interval, or over 5% of its
+// time where that is more; never one that falls or begins below 0.
 Line fit(const Points& points);
 
 }  // namespace perigee::profile

@@ -26,11 +26,14 @@ namespace {
 using cost::CollectiveKind;
 using exec::Collective;
 
-constexpr int kRounds = 8;                   // of a collective by itself
-constexpr int64_t kFewest = 6, kMost = 40;   // steps
+constexpr size_t kRounds = 8, kMostRounds = 32;  // of a collective by itself
+constexpr double kRoundsPrecision = 0.1;
+constexpr int64_t kFewest = 6, kMost = 400;  // steps
 constexpr double kPrecision = 0.01;          // of all ops' times together
 constexpr int64_t kOtherElements = 1 << 21;  // that a rank works on before a collective
-constexpr double kLeastBytes = 256, kMostBytes = 64 << 20;
+// Of collectives by themselves; the largest is at least kEnoughBytes, or the line through the times
+// has no slope that larger ones could be foretold by.
+constexpr double kLeastBytes = 256, kEnoughBytes = 4 << 20, kMostBytes = 64 << 20;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -261,11 +264,11 @@ class Profiling {
     if (connection_.tensors->rank() < ranks) {
       const auto group = connection_.tensors->group(fmt::format("profile.{}", ranks), members);
       profile::Points points;
-      for (double bytes = kLeastBytes;; bytes *= 8) {
-        bytes = std::min({bytes, std::max(most, kLeastBytes), kMostBytes});
+      const double largest = std::clamp(most, kEnoughBytes, kMostBytes);
+      for (double bytes = kLeastBytes;; bytes = std::min(8 * bytes, largest)) {
         const auto elements = std::max<int64_t>(1, static_cast<int64_t>(bytes) / 4 / ranks) * ranks;
         points[static_cast<double>(elements) * 4] = point(kind, elements, *group);
-        if (bytes >= std::min(most, kMostBytes)) break;
+        if (bytes >= largest) break;
       }
       if (root_) times_.put(kind, ranks, points);
       ++done.collectives;
@@ -298,8 +301,13 @@ class Profiling {
     };
     run();
     std::vector<double> samples;
-    for (int round = 0; round < kRounds; ++round) samples.push_back(run());
-    return profile::median_of(std::move(samples));
+    profile::Measured measured;
+    do {  // all ranks have the same samples
+      for (size_t round = 0; round < kRounds; ++round) samples.push_back(run());
+      measured = profile::median_of(samples);
+    } while (measured.interval > kRoundsPrecision * measured.seconds &&
+             samples.size() < kMostRounds);
+    return measured;
   }
 
   const job::Job& job_;

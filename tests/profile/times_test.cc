@@ -60,6 +60,9 @@ TEST_CASE("a collective's line is fitted to what is near 0 as to what is large")
   const auto line = fit(points);
   CHECK(line.latency == Approx(5e-5));
   CHECK(line.per_byte == Approx(1e-9));
+  // What is known to nothing counts for nothing.
+  points[4e6] = {5e-5 + 4e6 * 1e-8, 1, 10};
+  CHECK(fit(points).per_byte == Approx(1e-9).epsilon(1e-3));
   // Never below 0, whatever was measured.
   const auto odd = fit({{100, {1e-4, 0, 5}}, {1e6, {1e-5, 0, 5}}});
   CHECK(odd.per_byte == 0);
