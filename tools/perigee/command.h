@@ -35,6 +35,9 @@ struct OutputOptions {
 CLI::App* add_command(CLI::App& app, const char* name, const char* about,
                       std::initializer_list<const char*> examples);
 
+// A number above 0.
+CLI::Validator positive();
+
 void add_job_options(CLI::App& app, JobOptions& options);
 void add_output_options(CLI::App& app, OutputOptions& options);
 

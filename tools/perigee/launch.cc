@@ -220,15 +220,13 @@ int run_rank(const std::function<int(const Place&)>& body, const Place& place, i
 }
 
 // Says why the ranks failed: one message, of the first that failed by itself. Returns the status.
-int conclude(const Watch& watch) {
+int conclude(const Watch& watch, const std::string& lost) {
   if (watch.told) return watch.result;
   const bool failed = watch.report && !watch.report->lost;
   if (!failed && watch.interrupted && (watch.cut || watch.lost)) {
-    log::write(
-        log::Level::error,
-        fmt::format("[launch] the ranks were ended by a signal ({}): what came after the last "
-                    "checkpoint is lost",
-                    ::strsignal(watch.interrupted)));
+    log::write(log::Level::error,
+               fmt::format("[launch] the ranks were ended by a signal ({}){}{}",
+                           ::strsignal(watch.interrupted), lost.empty() ? "" : ": ", lost));
     return 1;
   }
   if (failed || (watch.report && watch.result == 0)) {
@@ -300,7 +298,7 @@ int launch(const LaunchOptions& options, const std::function<int(const Place&)>&
   ::close(signals);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   for (const int end : reports) ::close(end);
-  return conclude(watch);
+  return conclude(watch, options.lost);
 }
 
 }  // namespace perigee::command

@@ -18,6 +18,7 @@ struct LaunchOptions {
   int64_t node_rank = 0;
   std::string rendezvous;     // HOST:PORT, required with several nodes
   double stop_seconds = 1.5;  // how long ranks may go on after the user's signal
+  std::string lost;           // what is, where such a signal ends them: for the message
 };
 
 // Runs `body` in one forked process for each rank of this host. `body` returns the rank's exit

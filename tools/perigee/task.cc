@@ -1,5 +1,6 @@
 #include "task.h"
 
+#include <charconv>
 #include <filesystem>
 #include <memory>
 
@@ -135,6 +136,16 @@ LaunchOptions launch_options(const JobOptions& options, const train::Task& task)
                                                                  : LaunchOptions{}.stop_seconds};
 }
 
+CLI::Validator positive() {
+  const auto check = [](const std::string& text) -> std::string {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool number = error == std::errc() && end == text.data() + text.size();
+    return number && value > 0 ? "" : "must be a number above 0, but got " + text;
+  };
+  return {check, "POSITIVE"};
+}
+
 void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--strategy", options.strategy,
                  "a strategy script or a shipped one's name; replaces the job's");
@@ -142,9 +153,8 @@ void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option(
       "--cluster", options.cluster,
       "plan for this cluster description, or a shipped one's name, instead of this machine");
-  app.add_option("--nproc", options.nproc, "number of ranks on this host")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--nodes", options.nodes, "number of hosts")->check(CLI::PositiveNumber);
+  app.add_option("--nproc", options.nproc, "number of ranks on this host")->check(positive());
+  app.add_option("--nodes", options.nodes, "number of hosts")->check(positive());
   app.add_option("--node-rank", options.node_rank, "which of the hosts this is, from 0");
   app.add_option("--rendezvous", options.rendezvous,
                  "HOST:PORT on which host 0 waits for the others");
@@ -152,10 +162,10 @@ void add_job_options(CLI::App& app, JobOptions& options) {
       ->expected(1)
       ->take_all();
   app.add_option("--script-seconds", options.script_seconds, "how long a script may run; default 5")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   app.add_option("--script-megabytes", options.script_megabytes,
                  "what a script may use; default 256")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
 }
 
 }  // namespace perigee::command

@@ -57,9 +57,10 @@ int run_alone(const Place& place, const std::function<void(const Place&)>& body)
   }
 }
 
-// Runs `body` as one rank of another launcher, or forks the ranks of this host.
+// Runs `body` as one rank of another launcher, or forks the ranks of this host. `lost` as
+// LaunchOptions has it.
 int run_ranks(const JobOptions& options, const train::Task& task,
-              const std::function<void(const Place&)>& body) {
+              const std::function<void(const Place&)>& body, const std::string& lost = "") {
   torch_host();  // loaded before the fork: its pages are shared
   const auto place = job::place_from_environment();
   if (task.job.cluster.in_process) {
@@ -71,7 +72,9 @@ int run_ranks(const JobOptions& options, const train::Task& task,
     return run_alone({.world = task.world, .local_world = task.world}, body);
   }
   if (place) return run_alone(*place, body);
-  return launch(launch_options(options, task), [&](const Place& place) {
+  auto launched = launch_options(options, task);
+  launched.lost = lost;
+  return launch(launched, [&](const Place& place) {
     prepare_rank(place);
     body(place);
     std::fflush(stdout);
@@ -139,7 +142,7 @@ void add_train(CLI::App& app, Action& action) {
         };
       }
       task.overwrite = options->overwrite;
-      return run_ranks(options->job, task, [&](const Place& place) {
+      const auto train = [&](const Place& place) {
         std::string log_file;
         auto rank_task = task;
         rank_task.open_log = [&](const std::string& path) {
@@ -152,7 +155,8 @@ void add_train(CLI::App& app, Action& action) {
           append_line(log_file, error.what());
           throw;
         }
-      });
+      };
+      return run_ranks(options->job, task, train, "what came after the last checkpoint is lost");
     };
   });
 }
@@ -174,7 +178,7 @@ void add_profile(CLI::App& app, Action& action) {
   add_job_options(*sub, options->job);
   sub->add_option("--seconds", profile.seconds,
                   "budget of all measurements; what it leaves out stays an estimate; default 120")
-      ->check(CLI::PositiveNumber);
+      ->check(positive());
   sub->add_flag("--again", profile.again, "measure what is known too");
   sub->add_option("--export", profile.export_to, "write the whole profile to this JSON file")
       ->excludes(job);
@@ -191,7 +195,7 @@ void add_profile(CLI::App& app, Action& action) {
       }
       refuse_cluster(options->job);
       const auto task = make_task(options->job, job::place_from_environment());
-      return run_ranks(options->job, task, [&](const Place& place) {
+      const auto measure = [&](const Place& place) {
         bool shown = false;
         const auto text =
             torch_host().profile(task, options->profile, place, [&](int64_t done, int64_t all) {
@@ -199,7 +203,8 @@ void add_profile(CLI::App& app, Action& action) {
             });
         if (shown) log::progress("");
         if (place.rank == 0) write_result({}, text);
-      });
+      };
+      return run_ranks(options->job, task, measure, "what was being measured is lost");
     };
   });
 }
