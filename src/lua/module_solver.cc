@@ -32,9 +32,25 @@ int or_why(lua_State* L, F f) {
   }
 }
 
+// Lua's lists hold no nil: `false` stands for it in the times of edges.
+void allow_false(json& problem) {
+  const auto edges = problem.find("edges");
+  if (edges == problem.end() || !edges->is_array()) return;
+  for (auto& edge : *edges) {
+    if (!edge.is_object() || !edge.contains("time")) continue;
+    for (auto& row : edge["time"]) {
+      if (!row.is_array()) continue;
+      for (auto& time : row) {
+        if (time == false) time = nullptr;
+      }
+    }
+  }
+}
+
 int solve_kind(lua_State* L, const char* kind) {
-  auto problem = to_json(L, 1, "the problem");
+  auto problem = to_json(L, 1, "problem");
   if (!problem.is_object()) fail("solve", "a problem is a table with fields, but got a list");
+  allow_false(problem);
   problem["format"] = "perigee.problem/1";
   problem["kind"] = kind;
   solve::Options options;
@@ -129,7 +145,10 @@ Module solver_module() {
       "which blocks of a stage run again, and where stages begin), time_limit (seconds, "
       "then the best so far), estimated (true: nothing that was measured counts), "
       "forbid (parallel_mode's), precision (a list of what may be chosen of `none`, `amp_native` "
-      "and `half`, in bf16; default none), methods (a list that every plan has)"};
+      "and `half`, in bf16; default none), methods (a list that every plan has; the fields of "
+      "tensor_parallel, expert_parallel, context_parallel and pipeline_parallel hold where their "
+      "axis has several ranks: `column` and `row` pin weights, `starts` pins cuts, which are timed "
+      "as they are once a plan is simulated)"};
   const Parameter options{"options", "table?",
                           "solver (`auto`, `labels` or `ilp`) and time_limit in seconds"};
   return {
@@ -138,13 +157,15 @@ Module solver_module() {
       {{"assign",
         {{"problem", "table", "ops, edges, memory_limit, ...: as in `perigee solve`"}, options},
         "table",
-        "Chooses one option per op. Returns status, time, lower_bound, memory, choice.",
+        "Chooses one option per op. Ops in `follows`, `edges` and `moments` count from 0, as in a "
+        "file; `false` in an edge's `time` forbids a pair. Returns status, time, lower_bound, "
+        "memory, choice; without a solution status and reason.",
         assign},
        {"stages",
         {{"problem", "table", "layers, devices, microbatches, submeshes, candidates"}, options},
         "table",
-        "Cuts layers into pipeline stages. `submesh` counts from 0, as in a file. Returns "
-        "status, time, lower_bound, choice.",
+        "Cuts layers into pipeline stages. Layers and `submesh` count from 0, as in a file. "
+        "Returns status, time, lower_bound, choice; without a solution status and reason.",
         stages},
        {"plan",
         {pins},

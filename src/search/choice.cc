@@ -38,6 +38,9 @@ const std::vector<std::string> kPins = {"tensor",
                                         "forbid",
                                         "precision",
                                         "methods"};
+// Methods that say how the search's axes are used.
+const std::vector<std::string> kOfAxes = {"tensor_parallel", "expert_parallel", "context_parallel",
+                                          "pipeline_parallel"};
 const std::vector<std::string> kPrecisions = {"none", "amp_native", "half"};
 const std::vector<std::string> kAttention = {"all_gather", "ring", "all_to_all"};
 
@@ -163,6 +166,25 @@ Pins parse_pins(const Json& table) {
   return pins;
 }
 
+namespace {
+
+// Adds a method that every plan has. Of one that says how an axis is used, fields are added to the
+// strategy's own, whose axis has several ranks; they say nothing where it has not.
+void add_pinned(Json& methods, const Json& method) {
+  const auto name_of = [](const Json& m) { return m.is_array() && !m.empty() ? m.front() : m; };
+  const auto name = name_of(method);
+  if (std::ranges::none_of(kOfAxes, [&](auto axis) { return name == axis; })) {
+    return methods.push_back(method);
+  }
+  for (auto& own : methods) {
+    if (name_of(own) == name && method.size() == 2 && method[1].is_object()) {
+      own[1].update(method[1]);
+    }
+  }
+}
+
+}  // namespace
+
 Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row) {
   Json methods = Json::array();
   Json axes =
@@ -221,7 +243,7 @@ Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row)
     methods.push_back(Json::array({choice.precision, Json{{"dtype", "bf16"}}}));
   }
   if (choice.offload) methods.push_back(Json::array({"offload", Json{{"optimizer", true}}}));
-  for (const auto& method : pins.methods) methods.push_back(method);
+  for (const auto& method : pins.methods) add_pinned(methods, method);
   return methods;
 }
 

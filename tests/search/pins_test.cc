@@ -59,6 +59,27 @@ TEST_CASE("what is pinned stays, and the rest is searched around it") {
   CHECK_THROWS_WITH(asked.find(cluster(4)), Catch::Contains("a mesh of 4 ranks must be possible"));
 }
 
+TEST_CASE("cuts and how an axis splits weights are pinned by the methods' fields") {
+  Asked asked({.blocks = 4, .batch = 8}, 4);
+  const auto pinned = [](const char* method, const nlohmann::json& fields) {
+    return nlohmann::json::array({nlohmann::json::array({method, fields})});
+  };
+  asked.request.pins =
+      search::parse_pins({{"pipe", 2},
+                          {"chunks", 1},
+                          {"methods", pinned("pipeline_parallel", {{"starts", {"blocks.1"}}})}});
+  CHECK(asked.find(cluster(4)).plan.pipeline.starts == std::vector<std::string>{"blocks.1"});
+  asked.request.pins.pipe = 1;  // there are no cuts to pin
+  CHECK_FALSE(asked.find(cluster(4)).plan.pipeline.cuts());
+  for (const std::string dim : {"column", "row"}) {
+    asked.request.pins = search::parse_pins(
+        {{"tensor", 4}, {"methods", pinned("tensor_parallel", {{dim, {"blocks.*"}}})}});
+    const auto found = asked.find(cluster(4));
+    const auto placement = mesh::to_string(found.plan.placements.at("blocks.2.weight"));
+    CHECK(placement.substr(0, 2) == (dim == "column" ? "S0" : "S1"));
+  }
+}
+
 TEST_CASE("a search that runs out of time answers with the best so far, and says so") {
   Asked asked({.blocks = 8, .batch = 16}, 8);
   const auto whole = asked.find(cluster(8));
