@@ -35,16 +35,16 @@ class Zero : public Method {
     if (!add_units(plan, config, request, *this, level_)) return;
     // Beside half's masters: what ops read is whole.
     const bool masters = plan::stores_parts(plan, {.level = level_});
-    const auto* kept = level_ == 1 ? (masters ? "masters and optimizer state" : "optimizer state")
-                                   : (masters ? "masters, optimizer state and gradients"
-                                              : "optimizer state and gradients");
+    const auto* kept = level_ == 1
+                           ? (masters ? "masters and optimizer state are" : "optimizer state is")
+                           : (masters ? "masters, optimizer state and gradients are"
+                                      : "optimizer state and gradients are");
     plan.decisions.push_back(
-        {name_,
-         fmt::format("{} is kept in parts: {}; gradients are reduce-scattered {}, and the new "
-                     "weights gathered once a step{}",
-                     kept, describe_units(plan, *request.graph),
-                     level_ == 1 ? "once a step" : "in every microbatch",
-                     masters ? ", in the low precision" : "")});
+        {name_, fmt::format("{} kept in parts: {}; gradients are reduce-scattered {}, and the new "
+                            "weights gathered once a step{}",
+                            kept, describe_units(plan, *request.graph),
+                            level_ == 1 ? "once a step" : "in every microbatch",
+                            masters ? ", in the low precision" : "")});
   }
 
  private:

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <iterator>
+#include <utility>
 
 namespace perigee::search {
 namespace {
@@ -37,14 +40,49 @@ std::vector<std::string> Features::sentences(const Choice& best, double seconds)
   for (size_t f = 0; f < kCount; ++f) {
     const bool has = kFeatures[f].has(best);
     const auto& [other, bound] = least_[f][!has];
-    const double longer = 100 * (other / seconds - 1);
-    if (other == std::numeric_limits<double>::infinity() || (bound && longer <= 0)) continue;
-    told.push_back(fmt::format(
-        "{} {} a plan takes {}{:.1f}% {}", has ? "without" : "with", kFeatures[f].name,
-        bound ? "at least " : "", std::abs(longer),
-        longer < 0 ? "less by the model, but not by its programs" : "longer by the model"));
+    if (other == std::numeric_limits<double>::infinity() || (bound && other <= seconds)) continue;
+    told.push_back(fmt::format("{} {} a plan takes {}{}", has ? "without" : "with",
+                               kFeatures[f].name, bound ? "at least " : "",
+                               more_text(other, seconds)));
   }
   return told;
+}
+
+std::string narrowing(const std::vector<Choice>& all, const Choice& best) {
+  struct Pin {
+    const char* name;
+    std::function<std::string(const Choice&)> value;
+  };
+  const auto number = [](int64_t Choice::*field) {
+    return [field](const Choice& c) { return std::to_string(c.*field); };
+  };
+  const Pin pins[] = {{"tensor", number(&Choice::tensor)},
+                      {"pipe", number(&Choice::pipe)},
+                      {"data", number(&Choice::data)},
+                      {"micro", number(&Choice::micro)},
+                      {"zero", [](const Choice& c) { return std::to_string(c.zero); }},
+                      {"schedule", [](const Choice& c) { return '"' + c.schedule + '"'; }}};
+  std::vector<std::pair<int64_t, std::string>> left;
+  for (const auto& pin : pins) {
+    const auto value = pin.value(best);
+    if (value == "\"\"") continue;
+    const auto count =
+        std::ranges::count_if(all, [&](const auto& choice) { return pin.value(choice) == value; });
+    if (count < std::ssize(all)) left.emplace_back(count, fmt::format("{} = {}", pin.name, value));
+  }
+  std::ranges::stable_sort(left, {}, [](const auto& one) { return one.first; });
+  std::string text;
+  for (const auto& [count, pin] : left) {
+    text += fmt::format("{}{} leaves {} of {}", text.empty() ? "" : ", ", pin, count, all.size());
+  }
+  return text;
+}
+
+std::string more_text(double other, double best) {
+  const double longer = 100 * (other / best - 1);
+  return fmt::format(
+      "{:.1f}% {}", std::abs(longer),
+      longer < 0 ? "less by the model, but not by its programs" : "longer by the model");
 }
 
 }  // namespace perigee::search

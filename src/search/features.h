@@ -29,4 +29,12 @@ class Features {
   std::array<std::array<Least, 2>, kCount> least_;  // without the feature, with it
 };
 
+// Returns how many of all combinations a search looks at where a key is pinned to what `best` has,
+// the fewest first: "pipe = 8 leaves 120 of 1500, ...". "" where no pin leaves out any.
+std::string narrowing(const std::vector<Choice>& all, const Choice& best);
+
+// Returns "3.2% longer by the model": what one plan takes more than the best one. The best may take
+// more by the model: then it is the best by its programs.
+std::string more_text(double other, double best);
+
 }  // namespace perigee::search

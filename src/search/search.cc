@@ -98,6 +98,7 @@ class Search {
     const auto bounded = space_.combinations(*tables_, *model_, std::ssize(folded_.blocks),
                                              [this] { return out_of_time(); });
     combinations_ = bounded.size();
+    for (const auto& one : bounded) all_.push_back(one.choice);
     log::debug("auto: {} tables at {:.0f} ms", tables_->compiled(), milliseconds());
     std::vector<const Bounded*> order;
     for (const auto& one : bounded) order.push_back(&one);
@@ -212,6 +213,7 @@ class Search {
     found.others = std::move(ranked);
     found.combinations = combinations_;
     found.looked_at = looked_at_;
+    found.all = std::move(all_);
     found.stopped = stopped_;
     explain(found);
     return found;
@@ -345,13 +347,12 @@ class Search {
       if (other.choice == best.choice || told == 3) continue;
       ++told;
       decisions.push_back(
-          {"auto",
-           other.judged ? fmt::format("{} takes {:.1f}% longer", to_string(other.choice),
-                                      100 * (other.seconds / best.seconds - 1))
-           : !other.refused.empty()
-               ? fmt::format("{} is refused: {}", to_string(other.choice), other.refused)
-               : fmt::format("{} takes {:.1f}% longer by the model", to_string(other.choice),
-                             100 * (other.estimate.seconds / best.estimate.seconds - 1))});
+          {"auto", other.judged ? fmt::format("{} takes {:.1f}% longer", to_string(other.choice),
+                                              100 * (other.seconds / best.seconds - 1))
+                   : !other.refused.empty()
+                       ? fmt::format("{} is refused: {}", to_string(other.choice), other.refused)
+                       : fmt::format("{} takes {}", to_string(other.choice),
+                                     more_text(other.estimate.seconds, best.estimate.seconds))});
     }
   }
 
@@ -368,6 +369,7 @@ class Search {
   std::unique_ptr<LayerTables> tables_;
   std::unique_ptr<Model> model_;
   size_t combinations_ = 0, looked_at_ = 0;
+  std::vector<Choice> all_;
   Features features_;
   bool stopped_ = false;
   double lower_bound_ = kInfinity;  // of what a stopped search has not looked at

@@ -55,6 +55,7 @@ struct Found {
   double lower_bound = 0;         // of the model: no combination takes less
   size_t combinations = 0;        // how many there are
   size_t looked_at = 0;           // of them: cut into stages
+  std::vector<Choice> all;        // the combinations
   bool stopped = false;           // by the time limit: `combinations` are those that it had come to
   Simulation simulation;
   std::string bound_by;  // "compute", "tensor", ... what takes most of the winner's time

@@ -142,11 +142,13 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
     }
   }
   if (made.list.empty()) {
-    fail("auto",
-         "a mesh of {} ranks must be possible: batch.global = {} must be a multiple of the data "
-         "and expert axes, and the others must suit the model and what is pinned{}",
-         request_.world, request_.global_batch,
-         made.why_not.empty() ? "" : fmt::format("; the last one tried: {}", made.why_not));
+    throw Error(
+        Status::infeasible, "auto",
+        fmt::format(
+            "a mesh of {} ranks must be possible: batch.global = {} must be a multiple of the data "
+            "and expert axes, and the others must suit the model and what is pinned{}",
+            request_.world, request_.global_batch,
+            made.why_not.empty() ? "" : fmt::format("; the last one tried: {}", made.why_not)));
   }
   return std::move(made.list);
 }
