@@ -122,11 +122,14 @@ int no_grad(lua_State* L) {
   return call_guarded(L, [] { return at::NoGradGuard(); });
 }
 
+// Of a name, or of a module: then its path.
 int scope(lua_State* L) {
-  const std::string name = luaL_checkstring(L, 1);
+  const auto module = module_at(Context::of(L), L, 1);
+  const std::string name = module ? "" : luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TFUNCTION);
   lua_remove(L, 1);
-  return call_guarded(L, [&] { return tracing::ScopeGuard(name); });
+  return call_guarded(
+      L, [&] { return module ? tracing::ScopeGuard(*module) : tracing::ScopeGuard(name); });
 }
 
 // check(condition, message): an error at the user's line, also from within a layer of perigee.nn.

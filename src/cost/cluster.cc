@@ -112,8 +112,10 @@ Device read_device(const toml::table& table, const std::string& file) {
   }
   device.vector = t.number("vector", false, device.peak_of(graph::DType::float32));
   device.matrix_efficiency = t.number("matrix_efficiency", false, 1);
+  device.attention_efficiency = t.number("attention_efficiency", false, device.matrix_efficiency);
   device.memory_efficiency = t.number("memory_efficiency", false, 1);
-  for (const double share : {device.matrix_efficiency, device.memory_efficiency}) {
+  for (const double share :
+       {device.matrix_efficiency, device.attention_efficiency, device.memory_efficiency}) {
     if (share <= 1) continue;
     fail("cluster", "{}device: an efficiency is a share of a peak, at most 1, but got {}",
          t.place(), share);
@@ -265,7 +267,7 @@ Cluster cpu_cluster(int64_t ranks, double memory) {
   // 2.5 GHz, two fused multiply-adds of 8 (AVX2) float32.
   core.peak = {{graph::DType::float32, 80e9}, {graph::DType::float64, 40e9}};
   core.vector = 5e9;
-  core.matrix_efficiency = 0.7;
+  core.matrix_efficiency = core.attention_efficiency = 0.7;
   core.memory_efficiency = 0.8;
   core.source = "common figures of one core";
   Cluster cluster{.name = "this machine's CPU", .devices = {core}, .assumed = true};

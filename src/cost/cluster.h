@@ -23,8 +23,8 @@ struct Device {
   // Flops/s of matrix products by dtype; float32 is always there.
   std::map<graph::DType, double> peak;
   double vector = 0;  // flops/s of all other ops
-  // Which share of the peaks large ops reach.
-  double matrix_efficiency = 1, memory_efficiency = 1;
+  // Which share of the peaks large ops reach: products, attention in one kernel, all else.
+  double matrix_efficiency = 1, attention_efficiency = 1, memory_efficiency = 1;
   std::string source;  // where the numbers are from
 
   // Returns the flops/s of matrix products in that type: its own peak, else float32's.

@@ -66,6 +66,7 @@ Work work_of(const Graph& graph, const Node& node) {
 
   work.flops = graph::flops_of(graph, node);
   work.matrix = on_matrix_units(node.op);
+  work.attention = node.op.starts_with("perigee::attention");
   const bool in_place = node.op.ends_with('_');
   double results = 0;
   for (auto v : node.outputs) results += bytes_of(graph, v);

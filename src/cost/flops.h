@@ -15,6 +15,7 @@ struct Work {
   bool matrix = false;
   graph::DType dtype = graph::DType::float32;  // that it computes in: of its first operand that is
                                                // a float, else of its result
+  bool attention = false;  // matrix: one kernel of two products with a softmax between them
 
   bool operator==(const Work&) const = default;
 };

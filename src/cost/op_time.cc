@@ -6,8 +6,8 @@ namespace perigee::cost {
 
 Time estimate(const Work& work, const Device& device) {
   if (work.flops == 0 && work.bytes == 0) return {};
-  const double rate =
-      work.matrix ? device.peak_of(work.dtype) * device.matrix_efficiency : device.vector;
+  const double reached = work.attention ? device.attention_efficiency : device.matrix_efficiency;
+  const double rate = work.matrix ? device.peak_of(work.dtype) * reached : device.vector;
   const double arithmetic = work.flops / rate;
   const double traffic = work.bytes / (device.bandwidth * device.memory_efficiency);
   return {std::max(arithmetic, traffic) + device.launch, false};

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "graph/flops.h"
+#include "graph/ops.h"
+
 namespace perigee::shard {
 namespace {
 
@@ -301,8 +304,11 @@ class Chooser {
     return false;
   }
 
+  // A product that several ranks compute whole takes longer than moving less saves.
   double cost_of(const Choice& choice) const {
-    double cost = 0;
+    double cost = graph::is_product(call_.node().op)
+                      ? WorkPrices().per_flop * arithmetic(call_, choice, mesh_)
+                      : 0;
     for (int i = 0; i < call_.operand_count(); ++i) {
       // The same value wanted twice in one place is moved once.
       bool again = false;
@@ -399,6 +405,32 @@ void place(Choice& choice, const Pattern& pattern, Cut cut, int axis) {
       choice.results[r][axis] = Placement::partial(reduce_of(role));
     }
   }
+}
+
+double share_of(const std::vector<int64_t>& shape, const Placements& placements,
+                const mesh::Mesh& mesh) {
+  double share = 1;
+  for (size_t a = 0; a < placements.size(); ++a) {
+    const auto& p = placements[a];
+    if (!p.is_shard() || shape[p.dim] == 0) continue;
+    const auto parts = mesh.axes[a].size, size = shape[p.dim];
+    share *= p.run != 0
+                 ? 1.0 / static_cast<double>(parts)
+                 : static_cast<double>((size + parts - 1) / parts) / static_cast<double>(size);
+  }
+  return share;
+}
+
+double arithmetic(const Call& call, const Choice& choice, const mesh::Mesh& mesh) {
+  double least = 1;
+  for (int i = 0; i < call.operand_count(); ++i) {
+    least = std::min(least, share_of(call.shape(i), choice.operands[i], mesh));
+  }
+  for (int r = 0; r < call.result_count(); ++r) {
+    if (!call.has_result(r)) continue;
+    least = std::min(least, share_of(call.result_shape(r), choice.results[r], mesh));
+  }
+  return least * graph::flops_of(call.graph(), call.node());
 }
 
 bool mixes_reductions(const Placements& placements) {

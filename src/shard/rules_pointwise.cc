@@ -152,13 +152,7 @@ void add_pointwise_rules(Rules& rules) {
               whole[call.node().get<int64_t>("dim", 0)] = true;
               return std::optional(same_shape_pattern(call, whole));
             }});
-  const auto dropout = [](const Call& call) {
-    auto pattern = pointwise_pattern(call);
-    if (!pattern) return pattern;
-    for (auto& dim : pattern->dims) dim.one_piece = dim.zigzag = true;
-    return pattern;
-  };
-  rules.add("perigee::dropout", {dropout, lower_random});
+  rules.add("perigee::dropout", {pointwise_pattern, lower_random});
   add_text_rules(rules, {
                             {"aten::glu", "self: d* -> d*; dim^"},
                             {"aten::glu_backward",

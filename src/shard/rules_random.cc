@@ -8,14 +8,36 @@
 namespace perigee::shard {
 namespace {
 
-// Any block can be drawn alone, or two of them, but no runs.
+// A tensor whose dims that are cut in runs are seen as two, [runs, run]: its elements keep their
+// indices, and no placement has runs.
+struct Seen {
+  std::vector<int64_t> shape;
+  mesh::Placements placements;
+};
+
+Seen see_runs(const std::vector<int64_t>& shape, const mesh::Placements& placements) {
+  std::vector<int64_t> runs(shape.size(), 0);
+  for (const auto& p : placements) {
+    if (p.is_shard() && p.run != 0) runs[p.dim] = p.run;
+  }
+  Seen seen{{}, placements};
+  std::vector<int> first;  // per dim: where it stands
+  for (size_t d = 0; d < shape.size(); ++d) {
+    first.push_back(static_cast<int>(seen.shape.size()));
+    seen.shape.push_back(runs[d] == 0 ? shape[d] : shape[d] / runs[d]);
+    if (runs[d] != 0) seen.shape.push_back(runs[d]);
+  }
+  for (auto& p : seen.placements) {
+    if (!p.is_shard()) continue;
+    p.dim = first[p.dim] + (p.run == 0 ? 0 : 1);
+    p.run = 0;
+  }
+  return seen;
+}
+
 std::optional<Pattern> drawn(const Call& call) {
   auto pattern = whole_pattern(call);
   for (auto& letter : pattern.results[0]) letter = pattern.add();
-  for (auto& dim : pattern.dims) {
-    dim.one_piece = call.node().op == "perigee::random";
-    dim.zigzag = true;
-  }
   return pattern;
 }
 
@@ -26,39 +48,46 @@ std::vector<graph::ValueId> lower_random(Lowering& lowering) {
   const bool sharded =
       std::any_of(placements.begin(), placements.end(), [](const auto& p) { return p.is_shard(); });
   if (!sharded) return lowering.emit(lowering.local_args());
-  const auto whole = lowering.call.result_shape(0);
+  const auto [whole, cuts] = see_runs(lowering.call.result_shape(0), placements);
+  auto type = lowering.local_types()[0];
+  const auto shape = type.shape;
+  type.shape = mesh::local_shape(whole, cuts, lowering.mesh, lowering.rank);
   std::vector<int64_t> begin;
   std::vector<mesh::Range> pieces;  // of the dim that has several
   size_t cut = 0;
   for (size_t d = 0; d < whole.size(); ++d) {
-    auto held = lowering.result_pieces(0, static_cast<int>(d));
+    auto held = mesh::local_pieces(whole, cuts, lowering.mesh, lowering.rank, static_cast<int>(d));
     begin.push_back(held[0].begin);
     if (held.size() == 1) continue;
     cut = d;
     pieces = std::move(held);
   }
-  const auto block = [&](Args args) {
-    args.emplace_back("global", whole);
-    args.emplace_back("begin", begin);
-    return args;
-  };
-  if (pieces.empty()) return lowering.emit(block(lowering.local_args()));
+  if (pieces.empty()) pieces = {{begin[cut], type.shape[cut]}};
   Emitter emit(lowering);
+  auto args = lowering.local_args();
+  const auto change = [](Args& args, const auto& make) {
+    for (auto& [name, arg] : args) {
+      auto* v = std::get_if<graph::ValueId>(&arg);
+      if (v && v->defined()) *v = make(*v);
+    }
+  };
+  if (type.shape != shape) change(args, [&](auto v) { return emit.reshape(v, type.shape); });
   std::vector<graph::ValueId> parts;
   int64_t first = 0;
   for (const auto& piece : pieces) {
-    auto args = lowering.local_args();
-    for (auto& [name, arg] : args) {
-      auto* v = std::get_if<graph::ValueId>(&arg);
-      if (v && v->defined()) *v = emit.slice(*v, static_cast<int64_t>(cut), {first, piece.length});
-    }
-    auto type = lowering.local_types()[0];
-    type.shape[cut] = piece.length;
+    auto block = args;
+    change(block, [&](auto v) {
+      return emit.slice(v, static_cast<int64_t>(cut), {first, piece.length});
+    });
     begin[cut] = piece.begin;
-    parts.push_back(lowering.emit(lowering.call.node().op, block(std::move(args)), type));
+    block.emplace_back("global", whole);
+    block.emplace_back("begin", begin);
+    type.shape[cut] = piece.length;
+    parts.push_back(lowering.emit(lowering.call.node().op, std::move(block), type));
     first += piece.length;
   }
-  return {emit.cat(parts, static_cast<int64_t>(cut))};
+  const auto drawn = emit.cat(parts, static_cast<int64_t>(cut));
+  return {emit.type(drawn).shape == shape ? drawn : emit.reshape(drawn, shape)};
 }
 
 void add_random_rules(Rules& rules) {

@@ -13,14 +13,6 @@
 
 namespace perigee::shard {
 
-// What work costs, in the unit of redistributing: bytes that a rank moves to others. By default
-// that of a GPU of a data centre, of an H100: half of 989e12 operations and 3.35e12 bytes of its
-// memory a second, and 450e9 bytes to its neighbours.
-struct WorkPrices {
-  double per_flop = 1.0 / 1100;
-  double per_byte = 1.0 / 7.4;  // read from or written to the rank's memory
-};
-
 // Returns the work of a node that runs so, on the rank that has the most of it.
 double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
                const WorkPrices& prices);

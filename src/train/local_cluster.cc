@@ -24,7 +24,7 @@ cost::Cluster common_gpus(int64_t ranks) {
                  {graph::DType::bfloat16, 300e12},
                  {graph::DType::float16, 300e12}};
   device.vector = 20e12;
-  device.matrix_efficiency = 0.75;
+  device.matrix_efficiency = device.attention_efficiency = 0.75;
   device.memory_efficiency = 0.85;
   device.source = "common figures";
   cost::Cluster cluster{.name = "GPUs of common figures", .devices = {device}, .assumed = true};

@@ -162,6 +162,23 @@ TEST_CASE("a marked scope is the ops' scope") {
   CHECK(captured.graph.nodes.front().scope == "mine");
 }
 
+TEST_CASE("a module may be the scope, also one without parameters") {
+  const LuaFile file(R"(local nn = require "perigee.nn"
+local Core = nn.Module "Core"
+function Core:init() end
+function Core:forward(x) return nn.scope(self, function() return x * 2 end) end
+local Net = nn.Module "Net"
+function Net:init() self.core = Core(); self.fc = nn.Linear(3, 3) end
+function Net:forward(x) return self.fc(self.core(x)) end
+return { model = function() return Net() end, batch = { x = { shape = { 3 } } },
+         forward = function(net, batch) return { y = net(batch.x) } end })");
+  const auto lua = binding::load_lua(file.settings());
+  const auto captured = capture_evaluation(
+      *lua.model.module, {{"x", torch::ones({2, 3}, torch::kDouble)}}, lua.model.forward);
+  CHECK(captured.graph.nodes.front().op == "aten::mul.Scalar");
+  CHECK(captured.graph.nodes.front().scope == "core");
+}
+
 TEST_CASE("first values follow the model's dtype") {
   const LuaFile file(script_of("return { y = x }"));
   const auto lua = binding::load_lua(file.settings("{}", "bfloat16"));

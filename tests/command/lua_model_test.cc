@@ -38,6 +38,39 @@ TEST_CASE("an encoder-decoder in Lua trains the same on any ranks") {
   CHECK(job.losses()[0] != Approx(losses[0]).epsilon(1e-6));
 }
 
+TEST_CASE("models out of their authors' ops train the same on any ranks") {
+  const Folder folder;
+  const auto strategy = [&](const std::string& name, const std::string& methods) {
+    return " --strategy " + folder.write(name + ".lua",
+                                         "local m = require 'perigee.methods'\nreturn { "
+                                         "m.parallel_mode { { 'tensor', 2 } }, " +
+                                             methods + " }\n");
+  };
+  const std::string core = "m.checkpoint { 'blocks.*.attn.core' }";
+  const std::vector<std::string> ways = {
+      "--nproc 2 --strategy fsdp", "--nproc 2" + strategy("split", "m.tensor_parallel {}"),
+      "--nproc 2" + strategy("sequence", "m.tensor_parallel { sequence = true }")};
+  const std::string same =
+      "--set data.text=[] --set data.synthetic=true --set data.sequence=8 --overwrite ";
+  const std::string folder_of_models = "strategies/expert/models/";
+  for (const std::string name : {"megatron_gpt", "torchtitan_llama"}) {
+    const bool gpt = name == "megatron_gpt";
+    const TrainingJob job(model(folder_of_models + name + ".lua") +
+                          "[model.options]\nlayers = 2\nwidth = 16\nheads = 4\nvocab = 64\n" +
+                          (gpt ? "positions = 8\n" : "kv_heads = 2\nhidden = 32\n"));
+    job.good("train", same);
+    const auto losses = job.losses();
+    REQUIRE(losses.size() == 4);
+    auto all = ways;
+    if (gpt) all.push_back("--nproc 2" + strategy("again", "m.tensor_parallel {}, " + core));
+    for (const auto& way : all) {
+      INFO(name << " " << way);
+      job.good("train", same + way);
+      check_losses(job, losses);
+    }
+  }
+}
+
 TEST_CASE("the gpt in Lua trains as the built-in gpt, resumes, is evaluated and sampled") {
   const TrainingJob built_in;
   built_in.good("train", "--set model.dtype=float64");

@@ -24,6 +24,7 @@ launch = 1e-6
 peak = { float32 = 1e12, bfloat16 = 4e12 }
 vector = 5e11
 matrix_efficiency = 0.5
+attention_efficiency = 0.25
 memory_efficiency = 0.5
 source = "a test"
 [[link]]
@@ -84,7 +85,7 @@ TEST_CASE("a mistake in a cluster description is told with its place") {
   CHECK(error_of(replaced("float32 = 1e12, ", "")) ==
         "[cluster] c.toml:9:8: device.peak needs float32, which types without a peak fall back to");
   CHECK(error_of(replaced("ranks = 8", "ranks = 6")) ==
-        "[cluster] c.toml:20:1: levels go from the inside out, and each joins whole blocks of the "
+        "[cluster] c.toml:21:1: levels go from the inside out, and each joins whole blocks of the "
         "one before, but 6 ranks of fabric come behind 4");
   CHECK(error_of(replaced("count = 8", "count = 16")) ==
         "[cluster] c.toml: all ranks must be joined, but rank 8 has no link with rank 0: add a "
@@ -153,4 +154,10 @@ TEST_CASE("an op takes the longer of arithmetic and traffic, and at least its la
   CHECK(seconds({1e9, 10, true, DType::bfloat16}) == Approx(1e-6 + 1e9 / 2e12));
   CHECK(seconds({1e9, 10, true, DType::float16}) == Approx(1e-6 + 1e9 / 5e11));
   CHECK(seconds({1e6, 1e9, false, DType::float32}) == Approx(1e-6 + 1e9 / 5e11));
+  CHECK(seconds({1e9, 10, true, DType::float32, true}) == Approx(1e-6 + 1e9 / 2.5e11));
+}
+
+TEST_CASE("attention reaches what products do where nothing else is said") {
+  const auto cluster = cost::parse_cluster(replaced("attention_efficiency = 0.25\n", ""), "c.toml");
+  CHECK(cluster.devices.front().attention_efficiency == 0.5);
 }

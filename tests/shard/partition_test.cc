@@ -181,6 +181,45 @@ TEST_CASE("what is open in a pin is left to propagation") {
                     Catch::Contains("a parameter is placed on every axis, but fc1.weight"));
 }
 
+TEST_CASE("a shard in runs draws its numbers where they stand in the whole") {
+  const auto g = graph::parse(R"(perigee.graph/1
+scope "" Net
+input data %0: float64[4, 6, 5] = x
+%1: float64[24, 5] = perigee::reshape(self=%0)   @ forward
+%2: float64[24, 5] = perigee::dropout(self=%1, p=0.5, key=1)   @ forward
+%3: float64[4, 6, 5] = perigee::reshape(self=%2)   @ forward
+output result %3 = y
+)");
+  const auto local = local_graph(g, plan_for(g, "tensor=2", {{"x", "S1"}}), 1).graph;
+  CHECK(collectives(local).find("all_to_all") == std::string::npos);
+  const auto drawn = std::find_if(local.nodes.begin(), local.nodes.end(),
+                                  [](auto& node) { return node.op == "perigee::dropout"; });
+  REQUIRE(drawn != local.nodes.end());
+  CHECK(local.type(drawn->outputs[0]).shape == std::vector<int64_t>{4, 3, 5});
+  CHECK(drawn->get<std::vector<int64_t>>("global", {}) == std::vector<int64_t>{4, 6, 5});
+  CHECK(drawn->get<std::vector<int64_t>>("begin", {}) == std::vector<int64_t>{0, 3, 0});
+}
+
+TEST_CASE("a product that is shared out is not computed by all to move a little less") {
+  // Its operands take 75 + 100 MB to gather, its sum 201 MB to reduce.
+  const auto text = [](int64_t inner) {
+    return fmt::format(R"(perigee.graph/1
+scope "" Net
+input data %0: bfloat16[8192, {0}] = x
+input parameter %1: bfloat16[{0}, 6144] = w
+%2: bfloat16[8192, 6144] = aten::mm(self=%0, mat2=%1)   @ forward
+%3: bfloat16[8192, 6144] = aten::relu(self=%2)   @ forward
+output result %3 = y
+)",
+                       inner);
+  };
+  for (const int64_t inner : {6144, 3000}) {
+    const auto g = graph::parse(text(inner));
+    const auto plan = plan_for(g, "tensor=8", {{"x", "S1"}, {"w", "S0"}, {"/mm.0", "R"}});
+    CHECK(collectives(local_graph(g, plan).graph) == "all_reduce(tensor)");
+  }
+}
+
 TEST_CASE("an axis of one rank is planned as a larger one and communicates nothing") {
   const auto g = mlp();
   const auto plan = plan_for(g, "data=1", {{"fc2.weight", "S0"}, {"fc2/mm.0", "S0"}});
