@@ -15,6 +15,7 @@ Schedule schedule_of(const plan::Plan& plan) {
   options.forward = pipeline.forward;
   options.backward = pipeline.backward;
   options.wgrad = pipeline.weights;
+  options.transfer = pipeline.transfer;
   return make_schedule(options);
 }
 

@@ -225,8 +225,8 @@ class PipelineParallel : public Method {
          "what stages send is cast to it, and back where it comes: fp16, bf16, float32 or float64; "
          "default as it is, which alone is what one device computes"},
         {"costs", "list",
-         "{forward, input gradient, weight gradient}: their times, for schedules that are found by "
-         "a search; default {1, 1, 1}"}};
+         "{forward, input gradient, weight gradient, message}: the times of a stage and of what it "
+         "sends, for schedules that are found by a search; default {1, 1, 1, 0}"}};
     return fields;
   }
 
@@ -326,15 +326,19 @@ class PipelineParallel : public Method {
   static void set_costs(plan::Pipeline& pipeline, const Json& fields) {
     if (!fields.contains("costs")) return;
     const auto& costs = fields["costs"];
-    const bool fits = costs.size() == 3 && std::all_of(costs.begin(), costs.end(), [](auto& c) {
-                        return c.is_number() && c.template get<double>() > 0;
-                      });
+    bool fits = costs.size() == 3 || costs.size() == 4;
+    for (size_t i = 0; fits && i < costs.size(); ++i) {
+      fits = costs[i].is_number() && (costs[i].get<double>() > 0 || (i == 3 && costs[i] == 0));
+    }
     if (!fits) {
-      fail("pipeline_parallel", "costs are three numbers above 0, but got {}", costs.dump());
+      fail("pipeline_parallel",
+           "costs are three numbers above 0, and one of at least 0 for messages, but got {}",
+           costs.dump());
     }
     pipeline.forward = costs[0].get<double>();
     pipeline.backward = costs[1].get<double>();
     pipeline.weights = costs[2].get<double>();
+    if (costs.size() == 4) pipeline.transfer = costs[3].get<double>();
   }
 
   static std::vector<std::string> find_starts(const Graph& graph, const Json& fields,

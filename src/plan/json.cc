@@ -134,6 +134,7 @@ std::string print(const Plan& plan) {
         {"axis", p.axis},         {"starts", p.starts},     {"chunks", p.chunks},
         {"schedule", p.schedule}, {"group", p.group},       {"extra", p.extra},
         {"forward", p.forward},   {"backward", p.backward}, {"weights", p.weights}};
+    if (p.transfer != 0) document["pipeline"]["transfer"] = p.transfer;
     if (p.dtype) document["pipeline"]["dtype"] = graph::name_of(*p.dtype);
   }
   if (plan.recompute.kept_microbatches != 0) {

@@ -146,7 +146,7 @@ std::optional<graph::DType> parse_dtype(const Field& field) {
 
 Pipeline parse_pipeline(const Field& field) {
   field.allow({"axis", "starts", "chunks", "schedule", "group", "extra", "dtype", "forward",
-               "backward", "weights"});
+               "backward", "weights", "transfer"});
   Pipeline pipeline;
   pipeline.axis = field.at("axis").text();
   pipeline.starts = field.at("starts").texts();
@@ -158,6 +158,7 @@ Pipeline parse_pipeline(const Field& field) {
   pipeline.forward = field.at("forward").number();
   pipeline.backward = field.at("backward").number();
   pipeline.weights = field.at("weights").number();
+  if (field.has("transfer")) pipeline.transfer = field.at("transfer").number();
   return pipeline;
 }
 

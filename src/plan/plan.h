@@ -130,8 +130,9 @@ struct Pipeline {
   // float16, bfloat16, float32 or float64: what stages send is cast to it, and back where it comes.
   // Nothing: it is sent as it is.
   std::optional<graph::DType> dtype;
-  // Times of a whole stage for one microbatch, for schedules that are found by a search.
-  double forward = 1, backward = 1, weights = 1;
+  // Times of a whole stage for one microbatch, and of a message to its neighbour, for schedules
+  // that are found by a search.
+  double forward = 1, backward = 1, weights = 1, transfer = 0;
 
   bool cuts() const { return !axis.empty(); }
   bool operator==(const Pipeline&) const = default;

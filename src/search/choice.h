@@ -25,7 +25,8 @@ struct Choice {
   std::string precision = "none";        // or amp_native or half, in bfloat16
   std::string schedule = "1f1b";
   int64_t chunks = 1;
-  std::vector<double> costs;        // of a schedule that splits gradients: their relative times
+  std::vector<double> costs;        // of a schedule that splits gradients: their relative
+                                    // times, and a message's
   std::vector<std::string> starts;  // of the pipeline's parts behind the first
   std::vector<std::string> again;   // the blocks that run again, where a solver chooses them
 

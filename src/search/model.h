@@ -34,7 +34,7 @@ struct Estimate {
   Parts parts;
   std::vector<int> cuts;      // the first block of each stage behind the first
   std::vector<double> costs;  // of a schedule that splits gradients: forward, input and weight
-                              // gradients, to their average
+                              // gradients and a message, to their average
   std::vector<int> again;     // where a solver chooses them: the blocks that run again
 };
 

@@ -148,6 +148,7 @@ double SearchedOrders::excess_of(const Choice& choice, const Passes& passes,
     options.forward = costs[0];
     options.backward = costs[1];
     options.wgrad = costs[2];
+    options.transfer = costs[3];
     orders = make_schedule(options);
   }
   const Alike part(choice, passes);

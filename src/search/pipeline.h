@@ -41,9 +41,9 @@ double lost(const Choice& choice, const Passes& passes, double sum, double longe
 class SearchedOrders {
  public:
   // Returns the seconds that a step of zbv, v_half or v_min takes beyond lost(), by its orders for
-  // those costs (Choice::costs), where stages are alike: with room for few in flight, or unequal
-  // costs, their searches stay above that bound. 0 for others, which come near to it. Of more than
-  // 16 stages, or many microbatches, it is found from those for fewer.
+  // those costs (Choice::costs, all four), where stages are alike: with room for few in flight, or
+  // unequal costs, their searches stay above that bound. 0 for others, which come near to it. Of
+  // more than 16 stages, or many microbatches, it is found from those for fewer.
   double excess(const Choice& choice, const Passes& passes, const std::vector<double>& costs);
 
  private:

@@ -358,7 +358,10 @@ TEST_CASE("pipeline_parallel says what cannot be staged") {
   CHECK(refused(two, R"({"schedule": "v_min"})") ==
         "[schedule] v_min exists for at least 4 stages, but got 2");
   CHECK(refused(two, R"({"costs": [1, 2]})") ==
-        "[pipeline_parallel] costs are three numbers above 0, but got [1,2]");
+        "[pipeline_parallel] costs are three numbers above 0, and one of at least 0 for messages, "
+        "but "
+        "got [1,2]");
+  CHECK(refused(two, R"({"costs": [1, 1, 1, -1]})").starts_with("[pipeline_parallel] costs are "));
 }
 
 }  // namespace

@@ -113,6 +113,7 @@ TEST_CASE("every plan reads back what it prints") {
     if (*rc::gen::arbitrary<bool>()) plan.overlap.bulk = {"sums"};
     if (*rc::gen::arbitrary<bool>()) {
       plan.pipeline = {.axis = "pipe", .starts = {"head"}, .dtype = graph::DType::bfloat16};
+      plan.pipeline.transfer = *rc::gen::inRange(0, 3);
     }
     if (*rc::gen::arbitrary<bool>()) plan.overlap.deferred = {"head.weight"};
     plan.overlap.deferred_limit = *rc::gen::arbitrary<int64_t>();

@@ -124,13 +124,17 @@ TEST_CASE("orders that a search finds are foretold by themselves") {
   search::SearchedOrders orders;
   for (const char* name : {"zbv", "v_half", "v_min"}) {
     for (const auto& costs : kCosts) {
-      const std::vector<double> listed{costs.forward, costs.backward, costs.weights};
-      each(name, [&](const Choice& choice) {
-        const auto passes = passes_of(costs, choice.pipe, 0);
-        CAPTURE(name, choice.pipe, choice.microbatches, costs.backward);
-        CHECK(expected(choice, passes) + orders.excess(choice, passes, listed) ==
-              Approx(schedule_of(choice, costs).makespan));
-      });
+      const std::vector<double> listed{costs.forward, costs.backward, costs.weights, 0};
+      for (const double transfer : {0.0, 0.3}) {
+        auto with = listed;
+        with.back() = transfer;
+        each(name, [&](const Choice& choice) {
+          const auto passes = passes_of(costs, choice.pipe, transfer);
+          CAPTURE(name, choice.pipe, choice.microbatches, costs.backward, transfer);
+          CHECK(expected(choice, passes) + orders.excess(choice, passes, with) ==
+                Approx(schedule_of(choice, costs, transfer).makespan));
+        });
+      }
       // Of more stages and microbatches, from fewer.
       for (const auto& [stages, microbatches] : {std::pair(8, 64), {24, 48}, {32, 64}}) {
         const auto choice = pipeline(name, stages, microbatches, 2);
@@ -142,7 +146,7 @@ TEST_CASE("orders that a search finds are foretold by themselves") {
     }
   }
   const auto choice = pipeline("zb1p", 4, 8, 1);
-  CHECK(orders.excess(choice, passes_of({1, 1, 1}, 4, 0), {1, 1, 1}) == 0);
+  CHECK(orders.excess(choice, passes_of({1, 1, 1}, 4, 0), {1, 1, 1, 0}) == 0);
 }
 
 TEST_CASE("no schedule has more in flight than the search counts") {
