@@ -144,7 +144,10 @@ end
 -- Has what is used for a taskgraph from now on stand where that is, and errors that name its scopes.
 local function stand_at(draft, method, graph)
   draft:stand(place_of(draft, graph), true)
-  for _, scope in ipairs(graph.match or {}) do draft:word(method, scope) end
+  for _, scope in ipairs(graph.match or {}) do
+    draft:word(method, scope)
+    draft:word(method, scope .. ".**")
+  end
 end
 
 local function title(graph, i)
@@ -200,10 +203,15 @@ local function split_beside(draft, splits)
   if #match > 0 then draft:use("epl_split", { match = match, axis = "data" }) end
 end
 
--- Splits over an axis of their own; one without scopes is of all layers.
-local function split_alone(draft, splits)
+-- Splits over an axis of their own; one without scopes is of all layers, one over one device of none.
+local function split_alone(draft, given)
+  local splits = {}
+  for _, graph in ipairs(given) do
+    if graph.device_count > 1 then splits[#splits + 1] = graph end
+  end
   local match, all = split_scopes(draft, splits, "tensor"), false
   for _, graph in ipairs(splits) do all = all or not graph.experts and #(graph.match or {}) == 0 end
+  for i, scope in ipairs(match) do match[i] = scope .. ".**" end  -- all that is in it
   if all or #match > 0 then draft:use("tensor_parallel", { axis = "tensor", column = not all and match or nil }) end
 end
 

@@ -153,6 +153,12 @@ TEST_CASE("EPL's scopes make stages and splits") {
                   "epl.split { device_count = 2, 'head' }")
                  .error,
              Catch::Contains("has taskgraphs share their devices, but replicate number 1 has 1"));
+  const auto whole = with("", "epl.split { device_count = 2, 'blocks.1' }");
+  CHECK(whole.error == "");
+  for (const char* layer : {"attn.qkv", "attn.out", "mlp.up", "mlp.down"}) {
+    CHECK(whole.plan["placements"][std::string("blocks.1.") + layer + ".weight"] == "S0,R");
+    CHECK_FALSE(whole.plan["placements"].contains(std::string("blocks.0.") + layer + ".weight"));
+  }
   // Errors stand at the scope that they are of.
   const auto refused = [&](const std::string& more, const std::string& error) {
     const auto said = with("", more).error;
@@ -163,7 +169,7 @@ TEST_CASE("EPL's scopes make stages and splits") {
           "s.lua:4: [epl] split number 2 needs the scopes that it holds");
   refused(
       "epl.split { device_count = 2, 'blocks.0.mlp.up' }\nepl.split { device_count = 2, 'hed' }",
-      "s.lua:4: [tensor_parallel] column must match weights of the model, but got \"hed\"");
+      "s.lua:4: [tensor_parallel] column must match weights of the model, but got \"hed.**\"");
   CHECK_THAT(
       run_job("[[epl.scopes.taskgraphs]]\nkind = \"split\"\ndevice_count = 2\nmatch = [\"head\"]\n"
               "[[epl.scopes.taskgraphs]]\nkind = \"split\"\ndevice_count = 2\nmatch = [\"hed\"]\n")
