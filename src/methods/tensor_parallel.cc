@@ -271,7 +271,7 @@ class TensorParallel : public Method {
         for (const auto& input : graph.inputs) {
           if (!is_weight(graph, input)) continue;
           const auto scope = scope_of(input.name);
-          known.insert(known.end(), {pattern_of(scope), scope, input.name});
+          known.insert(known.end(), {pattern_of(scope), scope, scope + ".**", input.name});
         }
         fail("tensor_parallel", "{} must match weights of the model, but got \"{}\"{}", field,
              pattern, did_you_mean(pattern, known));

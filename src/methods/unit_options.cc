@@ -42,7 +42,7 @@ Cut read_axis(const plan::Plan& plan, const Config& config, const Method& method
   std::vector<std::string> names;
   for (const auto& axis : plan.mesh.axes) names.push_back(axis.name);
   for (const auto& axis : wanted) {
-    if (std::find(kAxes.begin(), kAxes.end(), axis) == kAxes.end()) {
+    if (std::find(kAxes.begin(), kAxes.end(), mesh::kind_of(axis)) == kAxes.end()) {
       fail(method.name(), "axis is data, zero, context or sequence, but got \"{}\"{}", axis,
            did_you_mean(axis, kAxes));
     }
