@@ -299,6 +299,13 @@ local function check_ranks(asked, o, job)
     wanted, ranks)
 end
 
+-- Calls f, whose errors are of the option.
+local function of_option(option, f, ...)
+  local ok, a, b = pcall(f, ...)
+  if not ok then dialect.fail_of(option, "%s: %s", option, (tostring(a):gsub("^.-%[%a+%] ", ""))) end
+  return a, b
+end
+
 local function finish(draft, strategy)
   local asked = draft.given.AutoDistConfig or {}
   local o = {}
@@ -309,7 +316,7 @@ local function finish(draft, strategy)
   if o.load_plan_path ~= "" then
     strategy.methods = function(job)
       check_ranks(asked, o, job)
-      local plan, why = saved.load(o.load_plan_path)
+      local plan, why = of_option("load_plan_path", saved.load, o.load_plan_path)
       if not plan then dialect.fail_of("load_plan_path", "load_plan_path: %s", why) end
       if o.pipeline_nstages ~= "auto" and o.pipeline_nstages ~= stages_of(plan) then
         dialect.fail_of("load_plan_path", "load_plan_path: the plan has %d stages, but pipeline_nstages is %d",
@@ -337,7 +344,7 @@ local function finish(draft, strategy)
     end
     local found, why = candidates.best(pins, o.topk, grouping, in_memory(o), o.verbose and tell or nil)
     if not found then error("[autodist] " .. why .. limits_of(asked, o), 0) end
-    if o.save_plan_path ~= "" then saved.save(o.save_plan_path, found) end
+    if o.save_plan_path ~= "" then of_option("save_plan_path", saved.save, o.save_plan_path, found) end
     return found
   end
   return strategy

@@ -238,6 +238,8 @@ TEST_CASE("what goes wrong once the model is known stands at the option that ask
          "5:1: [autodist] recompute_modules names a module of the model");
   starts("[autodist]\nload_plan_path = \"none.json\"\n",
          "4:1: [autodist] load_plan_path: there is");
+  starts("[autodist]\nmesh_col = 1\nload_plan_path = \"/tmp/p.json\"\n",
+         "5:1: [autodist] load_plan_path: a saved strategy is a .json file below");
   // What no option is to blame for: at the head of the table.
   starts("[autodist]\nmesh_col = 1\nmemory_constraint = 0.001\n", "3:2: [autodist] of the");
 
