@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "methods/method.h"
+#include "search/features.h"
 #include "search/method_costs.h"
 #include "search/report.h"
 #include "search/trials.h"
@@ -23,6 +24,8 @@ using nlohmann::json;
 
 // Plans of a trial that are compiled and simulated.
 constexpr size_t kJudgedOfTrial = 3;
+// Seconds above which a search says what makes it shorter.
+constexpr double kSlow = 10;
 
 AutoPlanner::AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
                          std::string runtime_folder, bool eight_bits)
@@ -43,6 +46,7 @@ search::Request AutoPlanner::request(const json& pins) const {
   request.world = world_;
   request.eight_bits = eight_bits_;
   request.pins = search::parse_pins(pins);
+  methods::from_json(request.pins.methods, "pins");  // what is no method is told at once
   if (!request.pins.micro && job_.batch.micro > 0) request.pins.micro = job_.batch.micro;
   return request;
 }
@@ -51,9 +55,56 @@ cost::Measurements& AutoPlanner::times(const search::Pins& pins) {
   return pins.estimated ? estimates_ : known_.times();
 }
 
+std::string AutoPlanner::without_pins(const json& pins) {
+  std::string text;
+  const auto attempt = [&](const std::string& what, search::Request asked) {
+    try {
+      const auto found = search::find(asked, cluster_, times(asked.pins), known_.traces());
+      text += fmt::format(
+          "\n  {}: {} a rank, {} a step ({})", what, search::bytes_text(found.best.peak_bytes),
+          search::seconds_text(found.best.seconds), search::to_string(found.best.choice));
+    } catch (const Error& error) {
+      log::debug("auto: {}: {}", what, error.what());
+    }
+  };
+  for (const auto& [key, value] : pins.items()) {
+    if (key == "methods" || key == "time_limit" || key == "solver" || key == "estimated") continue;
+    auto others = pins;
+    others.erase(key);
+    attempt(fmt::format("without {} = {}", key, value.dump()), request(others));
+  }
+  if (job_.batch.micro > 0 && !pins.contains("micro")) {
+    auto asked = request(pins);
+    asked.pins.micro.reset();
+    attempt(fmt::format("without batch.micro = {}", job_.batch.micro), std::move(asked));
+  }
+  if (!pins.contains("precision")) {
+    auto lower = pins;
+    lower["precision"] = {"half"};
+    attempt("with precision = { \"half\" }, parameters of 16 bits", request(lower));
+  }
+  return text.empty() ? "" : "; a plan fits with one of these changes:" + text;
+}
+
 search::Found AutoPlanner::find(const json& pins) {
+  const auto begin = std::chrono::steady_clock::now();
   const auto asked = request(pins);
-  auto found = search::find(asked, cluster_, times(asked.pins), known_.traces());
+  search::Found found;
+  try {
+    found = search::find(asked, cluster_, times(asked.pins), known_.traces());
+  } catch (const Error& error) {
+    const auto more = error.status() == Status::infeasible ? without_pins(pins) : "";
+    if (more.empty()) throw;
+    const std::string area = "[auto] ";
+    throw Error(Status::infeasible, "auto", std::string(error.what()).substr(area.size()) + more);
+  }
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  if (passed.count() > kSlow || found.stopped) {
+    log::info(
+        "the search took {:.1f} s for {} combinations; fewer are looked at with a key pinned "
+        "(solver.plan, runtime/lua.md): {}",
+        passed.count(), found.combinations, search::narrowing(found.all, found.best.choice));
+  }
   if (found.stopped) {
     log::info(
         "the search was stopped after {} s: {} by the model, at best {} of what it had come to",

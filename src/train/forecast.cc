@@ -1,5 +1,6 @@
 #include "train/forecast.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"
@@ -37,7 +38,10 @@ std::optional<Forecast> forecast_of(const compile::Programs& programs, const pla
     const std::chrono::duration<double, std::milli> taken =
         std::chrono::steady_clock::now() - begin;
     log::debug("steps are foretold after {:.2f} ms", taken.count());
-    return Forecast{simulation.step_seconds, simulation.measured_share};
+    double waiting = 0;
+    for (const auto& rank : simulation.ranks) waiting = std::max(waiting, rank.waiting);
+    return Forecast{simulation.step_seconds, simulation.measured_share,
+                    simulation.step_seconds > 0 ? waiting / simulation.step_seconds : 0};
   });
 }
 

@@ -15,6 +15,7 @@ namespace perigee::train {
 struct Forecast {
   double step_seconds = 0;
   double measured_share = 0;  // of its ops' and collectives' seconds; the rest is estimated
+  double waiting = 0;         // share of a step in which the rank that waits the longest does
 };
 
 // Simulates the plan's programs on the job's cluster, with the times that are known of its device.

@@ -216,7 +216,7 @@ class TorchHost : public Host {
         programs, planned.plan.mesh, costs,
         {.intervals = task.simulate_trace, .stage_axis = planned.plan.pipeline.axis});
     const auto used = search::utilisation(graph, planned.plan, cluster, simulation.step_seconds);
-    return {search::to_text(simulation, programs, cluster, used),
+    return {search::to_text(simulation, programs, cluster, used) + advice_of(planned, task),
             search::to_json(simulation, programs, cluster, used),
             task.simulate_trace ? search::chrome_trace(simulation, programs) : std::string()};
   }
@@ -280,7 +280,7 @@ class TorchHost : public Host {
                             session.connection.local_ranks);
       session.forecast =
           forecast_of(programs, blueprint.plan, planned.job, times, task.runtime_folder);
-      check_memory_here(blueprint.plan, session.job, session.connection.local_ranks,
+      check_memory_here(planned, blueprint.plan, session.connection.local_ranks,
                         task.runtime_folder);
       tell_of_coupling(blueprint);
       if (begin) begin(planned);

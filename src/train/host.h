@@ -32,6 +32,7 @@ struct Task {
   bool plain = false;           // "auto" is data parallel over all ranks: nothing is searched
   bool simulate_trace = false;  // simulate: fill SimulateResult::trace
   bool report = false;          // plan: fill PlanResult::report
+  bool advice = false;          // simulate: say which changes would make a step shorter
   bool resume = false;
   std::string resume_from;  // a run or a checkpoint; "": train.output
   bool overwrite = false;

@@ -9,7 +9,7 @@
 namespace perigee::train {
 namespace {
 
-constexpr const char* kRemedy =
+constexpr const char* kRemedies =
     "use more ranks or a smaller batch.micro, or add zero1, zero2, fsdp, checkpoint or offload";
 
 int64_t rank_at(const plan::Plan& plan, size_t position) {
@@ -24,15 +24,16 @@ std::string name_of(const plan::Plan& plan, int64_t rank) {
 }
 
 [[noreturn]] void refuse(const std::string& who, double needed, double there,
-                         const std::string& more) {
+                         const std::string& more, const Remedy& remedy) {
+  const auto known = remedy ? remedy() : std::string();
   fail("plan", "a plan fits the memory that there is, but {} {}, {} more than the {} of {}: {}",
        who, search::bytes_text(needed), search::bytes_text(needed - there),
-       search::bytes_text(there), more, kRemedy);
+       search::bytes_text(there), more, known.empty() ? kRemedies : known);
 }
 
 }  // namespace
 
-void check_memory(const plan::Plan& plan, const cost::Cluster& cluster) {
+void check_memory(const plan::Plan& plan, const cost::Cluster& cluster, const Remedy& remedy) {
   const auto& peaks = plan.prediction.peak_bytes;
   double worst = 0;
   size_t at = 0;
@@ -48,10 +49,10 @@ void check_memory(const plan::Plan& plan, const cost::Cluster& cluster) {
   }
   if (worst == 0) return;
   refuse(name_of(plan, rank_at(plan, at)) + " needs", static_cast<double>(peaks[at]), memory_of(at),
-         "its device");
+         "its device", remedy);
 }
 
-void check_memory(const plan::Plan& plan, const HostMemory& host) {
+void check_memory(const plan::Plan& plan, const HostMemory& host, const Remedy& remedy) {
   const auto& peaks = plan.prediction.peak_bytes;
   const auto& beside = plan.prediction.host_bytes;
   for (size_t first = 0; first < peaks.size(); first += static_cast<size_t>(host.ranks)) {
@@ -70,7 +71,7 @@ void check_memory(const plan::Plan& plan, const HostMemory& host) {
             ? name + " needs"
             : fmt::format("{} ranks, of which {} needs the most ({}), need together",
                           behind - first, name, search::bytes_text(static_cast<double>(of(most)))),
-        needed, host.bytes, "their host");
+        needed, host.bytes, "their host", remedy);
   }
 }
 

@@ -44,6 +44,7 @@ struct Summary {
   double step_s = 0;                          // median
   std::optional<double> predicted_step_s;     // absent: nothing is known of the devices
   double predicted_measured = 0;              // share of it that was measured, not estimated
+  double predicted_waiting = 0;               // share of it in which a rank waits, at most
   std::vector<int64_t> peak_bytes;            // per stage, the largest of its ranks
   std::vector<int64_t> predicted_peak_bytes;  // per stage; empty: the plan has none
   // Per stage, the largest of its ranks: what libraries hold beside (exec::library_bytes); empty:

@@ -114,6 +114,11 @@ struct Resolver {
     strategy.impl_->made = made;
     strategy.impl_->request = request;
   }
+  static const methods::Strategy* made(const Planned& planned, methods::Request& request) {
+    const auto& impl = *planned.strategy.impl_;
+    request = impl.request;
+    return impl.made.methods.empty() ? nullptr : &impl.made;
+  }
   static void check(const Planned& planned, const std::function<void(const plan::Plan&)>& f) {
     const auto& impl = *planned.strategy.impl_;
     auto request = impl.request;
@@ -284,6 +289,10 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
 }
 
 namespace train {
+
+const methods::Strategy* methods_of(const Planned& planned, methods::Request& request) {
+  return Resolver::made(planned, request);
+}
 
 void at_methods(const Planned& planned, const std::function<void(plan::Plan)>& f) {
   Resolver::check(planned, [&](plan::Plan plan) {

@@ -8,6 +8,10 @@
 namespace perigee::train {
 namespace {
 
+constexpr double kSlower = 1.3;    // than predicted
+constexpr double kMeasured = 0.9;  // share of a prediction
+constexpr double kWaits = 0.3;     // share of a step
+
 // Returns for each stage the most of its ranks, of bytes by rank or by position in the mesh;
 // nothing where there are none.
 std::vector<int64_t> most_per_stage(const plan::Plan& plan, const std::vector<int64_t>& bytes,
@@ -29,6 +33,24 @@ int64_t most(const std::vector<int64_t>& bytes) {
   return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
 
+// Says why steps are slow, and what tells more.
+void tell_of_speed(const Summary& summary) {
+  if (summary.step_s > kSlower * *summary.predicted_step_s) {
+    log::info("steps are {:.1f} times as long as predicted: {}",
+              summary.step_s / *summary.predicted_step_s,
+              summary.predicted_measured < kMeasured
+                  ? "much of that is an estimate, `perigee profile` measures it"
+                  : "the machine has other work, or had less when it was measured (`perigee "
+                    "profile --again`)");
+  }
+  if (summary.predicted_waiting > kWaits) {
+    log::info(
+        "a rank waits for others in {:.0f}% of a step: `perigee simulate` says which changes make "
+        "it shorter, and by how much",
+        100 * summary.predicted_waiting);
+  }
+}
+
 double mebibytes(const std::vector<int64_t>& bytes) {
   return static_cast<double>(most(bytes)) / (1 << 20);
 }
@@ -47,6 +69,7 @@ Summary summarise(const LoopResult& result, int64_t first, const plan::Plan& pla
   if (forecast) {
     summary.predicted_step_s = forecast->step_seconds;
     summary.predicted_measured = forecast->measured_share;
+    summary.predicted_waiting = forecast->waiting;
   }
   return summary;
 }
@@ -60,6 +83,7 @@ void tell(const Summary& summary, bool stopped) {
   if (summary.predicted_step_s) {
     log::info("a step was predicted to take {:.1f} ms, {}", 1e3 * *summary.predicted_step_s,
               search::measured_text(summary.predicted_measured));
+    tell_of_speed(summary);
   }
   if (summary.mfu) log::info("model FLOPs utilisation: {:.1f}%", 100 * *summary.mfu);
   log::info("memory that libraries hold beside: {:.1f} MiB measured",

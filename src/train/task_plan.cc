@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "binding/around.h"
 #include "capture/models.h"
 #include "exec/tensor.h"
@@ -17,6 +18,7 @@
 #include "search/page.h"
 #include "search/report.h"
 #include "search/simulate.h"
+#include "train/advice.h"
 #include "train/connect.h"
 #include "train/known.h"
 #include "train/local_cluster.h"
@@ -131,6 +133,42 @@ std::vector<std::string> batched_names(const job::Job& job) {
   return list;
 }
 
+// Seconds in which changes of a plan that does not fit are looked at.
+constexpr double kAdviceSeconds = 5;
+
+template <class Check>
+bool fits(Check check) {
+  try {
+    check();
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Returns what would make the plan fit; "" where that is not known.
+std::string remedies(const Planned& planned, const std::string& runtime_folder,
+                     const std::function<bool(const plan::Plan&)>& fits) {
+  try {
+    return memory_advice(advise(planned, runtime_folder, kAdviceSeconds), fits);
+  } catch (const Error& error) {
+    log::debug("no advice: {}", error.what());
+    return "";
+  }
+}
+
+void check_memory_of_devices(const Planned& planned, const plan::Plan& plan,
+                             const std::string& runtime_folder) {
+  const auto cluster_for = [&](const plan::Plan& any) {
+    return cluster_of(planned.job, any.mesh.size(), runtime_folder);
+  };
+  check_memory(plan, cluster_for(plan), [&] {
+    return remedies(planned, runtime_folder, [&](const plan::Plan& other) {
+      return fits([&] { check_memory(other, cluster_for(other)); });
+    });
+  });
+}
+
 Strategy open_strategy(const Task& task) {
   if (!task.plan_file.empty()) {
     return Strategy::plan(plan::parse(read_file(task.plan_file, "plan"), task.plan_file));
@@ -236,18 +274,28 @@ void predict_known(Planned& planned, const job::Job& job, const std::string& run
     predict(made, planned.captured.graph, job, known.traces());
     plan = std::move(made);
   });
-  if (!job.cluster.file.empty()) {
-    check_memory(plan, cluster_of(job, plan.mesh.size(), runtime_folder));
-  }
+  if (!job.cluster.file.empty()) check_memory_of_devices(planned, plan, runtime_folder);
 }
 
-void check_memory_here(const plan::Plan& plan, const job::Job& job, int64_t local_ranks,
+void check_memory_here(const Planned& planned, const plan::Plan& plan, int64_t local_ranks,
                        const std::string& runtime_folder) {
-  if (uses_gpu(job, /*tell=*/false)) {
-    check_memory(plan, cluster_of(job, plan.mesh.size(), runtime_folder));
-  } else {
-    check_memory(plan, HostMemory{.ranks = local_ranks, .bytes = memory_of_host()});
+  if (uses_gpu(planned.job, /*tell=*/false)) {
+    return check_memory_of_devices(planned, plan, runtime_folder);
   }
+  const HostMemory host{.ranks = local_ranks, .bytes = memory_of_host()};
+  check_memory(plan, host, [&] {
+    // More ranks would share the same memory.
+    return remedies(planned, runtime_folder, [&](const plan::Plan& other) {
+      if (other.mesh.size() != plan.mesh.size()) return false;
+      return fits([&] { check_memory(other, host); });
+    });
+  });
+}
+
+std::string advice_of(const Planned& planned, const Task& task) {
+  methods::Request request;
+  if (!task.advice || !methods_of(planned, request)) return "";
+  return speed_advice(advise(planned, task.runtime_folder, kAdviceSeconds));
 }
 
 std::string page_of(const Planned& planned, const job::Job& job,

@@ -7,6 +7,7 @@
 
 #include "compile/compile.h"
 #include "job/job.h"
+#include "methods/method.h"
 #include "train/host.h"
 #include "train/planning.h"
 
@@ -32,14 +33,21 @@ compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job
 // Runs f(plan) for the plan that was made. What it throws stands at the place of the method that
 // brought it about (methods::check_methods), which calls f for plans without some of the methods.
 void at_methods(const Planned& planned, const std::function<void(plan::Plan)>& f);
+// Returns the methods that the plan was made of, and for what in `request`, whose graph is none;
+// nullptr where it is of no list of methods.
+const methods::Strategy* methods_of(const Planned& planned, methods::Request& request);
 // Predicts from what is recorded for the job's device. Throws Error where cluster.file describes
 // devices that have less memory than the plan needs.
 void predict_known(Planned& planned, const job::Job& job, const std::string& runtime_folder);
 
 // Throws Error where this machine, of whose devices or memory `local_ranks` ranks have a part, has
-// less memory than the plan needs.
-void check_memory_here(const plan::Plan& plan, const job::Job& job, int64_t local_ranks,
+// less memory than the plan needs: by how much, and which changes would do (train/advice.h). `plan`
+// is the planned one, with its prediction.
+void check_memory_here(const Planned& planned, const plan::Plan& plan, int64_t local_ranks,
                        const std::string& runtime_folder);
+
+// Returns which changes would make a step shorter (train/advice.h), where the task asks for it.
+std::string advice_of(const Planned& planned, const Task& task);
 
 // Returns the plan as a page; its recompute regions are chosen.
 std::string page_of(const Planned& planned, const job::Job& job, const std::string& runtime_folder);

@@ -1,5 +1,7 @@
 // Commands that look at a job and run nothing: plan, simulate, graph, check.
+#include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -12,6 +14,8 @@
 
 namespace perigee::command {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Options {
   JobOptions job;
@@ -42,10 +46,13 @@ int run_plan(const PlanOptions& options) {
   if (options.job.file.empty()) fail("command", "perigee plan takes a JOB or --diff, but got none");
   auto task = make_task(options.job, job::place_from_environment());
   task.report = !options.report.empty();
+  const bool text = options.explain && !options.output.json;
   const auto planned = torch_host().plan(task);
   if (task.report) write_result({.file = options.report}, planned.report);
-  const bool text = options.explain && !options.output.json;
-  write_result(options.output, text ? plan::explain(planned.plan) : plan::print(planned.plan));
+  if (!text || !options.output.file.empty()) {
+    write_result(options.output, plan::print(planned.plan));
+  }
+  if (text) write_result({}, plan::explain(planned.plan));
   return 0;
 }
 
@@ -87,6 +94,18 @@ void add_graph(CLI::App& app, Action& action) {
   sub->callback([options, &action] { action = [options] { return run_graph(*options); }; });
 }
 
+// A plan names no model: where it stands in the place of the job, its run's job lies beside it.
+void take_job_beside(JobOptions& options) {
+  if (!options.file.ends_with(".json")) return;
+  const auto job = fs::path(options.file).parent_path() / "job.toml";
+  if (!fs::exists(job)) {
+    fail("command",
+         "a plan has its model in a job, but there is no {}: perigee simulate JOB --plan {}",
+         job.string(), options.file);
+  }
+  options.plan = std::exchange(options.file, job.string());
+}
+
 void add_simulate(CLI::App& app, Action& action) {
   struct SimulateOptions {
     JobOptions job;
@@ -98,7 +117,8 @@ void add_simulate(CLI::App& app, Action& action) {
       app, "simulate", "foretell a step of a plan: time, waits and memory of every rank",
       {"perigee simulate job.toml --nproc 2", "perigee simulate job.toml --plan plan.json",
        "perigee simulate gpt3.toml --strategy 3d --cluster 128x8xh100 --trace step.json"});
-  sub->add_option("JOB", options->job.file, "a job (TOML), or a strategy script that names its job")
+  sub->add_option("JOB", options->job.file,
+                  "a job (TOML), a strategy script that names its job, or a run's plan.json")
       ->required();
   add_job_options(*sub, options->job);
   add_output_options(*sub, options->output);
@@ -106,8 +126,10 @@ void add_simulate(CLI::App& app, Action& action) {
                   "write what would happen when to this file (Chrome trace events)");
   sub->callback([options, &action] {
     action = [options] {
+      take_job_beside(options->job);
       auto task = make_task(options->job, job::place_from_environment());
       task.simulate_trace = !options->trace.empty();
+      task.advice = !options->output.json;
       const auto result = torch_host().simulate(task);
       if (!options->trace.empty()) write_result({.file = options->trace}, result.trace);
       write_result(options->output, options->output.json ? result.json : result.text);
@@ -156,7 +178,7 @@ void add_check(CLI::App& app, Action& action) {
   sub->add_option("--set", options->job.sets, "override one job key: a.b=VALUE; repeatable")
       ->expected(1)
       ->take_all();
-  sub->add_option("--nproc", options->job.nproc, "number of ranks")->check(CLI::PositiveNumber);
+  sub->add_option("--nproc", options->job.nproc, "number of ranks")->check(positive());
   sub->callback([options, &action] {
     action = [options] { return run_check(options->strategy, options->job); };
   });
