@@ -35,13 +35,12 @@ int64_t most(const std::vector<int64_t>& bytes) {
 
 // Says why steps are slow, and what tells more.
 void tell_of_speed(const Summary& summary) {
-  if (summary.step_s > kSlower * *summary.predicted_step_s) {
-    log::info("steps are {:.1f} times as long as predicted: {}",
-              summary.step_s / *summary.predicted_step_s,
-              summary.predicted_measured < kMeasured
-                  ? "much of that is an estimate, `perigee profile` measures it"
-                  : "the machine has other work, or had less when it was measured (`perigee "
-                    "profile --again`)");
+  const double slower = summary.step_s / *summary.predicted_step_s;
+  if (slower > kSlower && summary.predicted_measured > kMeasured) {  // an estimate says nothing
+    log::info(
+        "steps are {:.1f} times as long as predicted: the machine has other work, or had less when "
+        "it was measured (`perigee profile --again`)",
+        slower);
   }
   if (summary.predicted_waiting > kWaits) {
     log::info(
