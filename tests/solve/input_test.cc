@@ -223,3 +223,15 @@ TEST_CASE("a time limit gives the best found so far with a valid bound") {
   CHECK(result.lower_bound <= result.time);
   CHECK(evaluate(problem, result.choice).allowed);
 }
+
+TEST_CASE("a time limit holds for CBC's first relaxation, too") {
+  // 110,000 columns, whose relaxation takes CBC twenty seconds.
+  Random random(3);
+  const auto problem =
+      random_assign(random, {.ops = 96, .options = 24, .edge_share = 0.021, .same = false});
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = solve::solve(problem, {.solver = "auto", .time_limit = 1});
+  CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 10);
+  CHECK(result.verdict != Verdict::infeasible);
+  CHECK(result.lower_bound <= result.time);
+}

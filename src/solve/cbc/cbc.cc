@@ -2,7 +2,9 @@
 // milliseconds.
 #include <Cbc_C_Interface.h>
 
+#include <ClpSimplex.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -11,6 +13,10 @@
 
 namespace perigee::solve {
 namespace {
+
+// Columns above which the relaxation is solved by itself first.
+constexpr int kLarge = 20000;
+
 struct Delete {
   void operator()(Cbc_Model* model) const { Cbc_deleteModel(model); }
 };
@@ -40,6 +46,21 @@ void minimise(const IntegerProgram& program, double seconds, IntegerProgram::Ans
   for (const auto& range : program.ranges()) {
     row_least.push_back(range.least);
     row_most.push_back(range.most);
+  }
+  if (columns > kLarge && std::isfinite(seconds)) {
+    // CBC looks at the clock behind the first relaxation only, which then takes long.
+    const auto begin = std::chrono::steady_clock::now();
+    ClpSimplex relaxation;
+    relaxation.setLogLevel(0);
+    relaxation.loadProblem(columns, rows, start.data(), index.data(), value.data(), least.data(),
+                           most.data(), cost.data(), row_least.data(), row_most.data());
+    relaxation.setMaximumSeconds(seconds);
+    relaxation.dual();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    if (relaxation.isProvenOptimal()) answer.bound = relaxation.objectiveValue();
+    // CBC would take as long again.
+    if (!relaxation.isProvenPrimalInfeasible() && 2 * taken.count() > seconds) return;
+    seconds = std::max(seconds - taken.count(), 0.01);
   }
   std::unique_ptr<Cbc_Model, Delete> model(Cbc_newModel());
   Cbc_setLogLevel(model.get(), 0);
