@@ -248,6 +248,8 @@ Advice advise(const Planned& planned, const std::string& runtime_folder, double 
   for (auto& variant : Variants(*made, request, planned.plan).all()) {
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
     if (passed.count() > seconds) break;
+    // This machine has the devices that it has.
+    if (variant.world > 0 && planned.job.cluster.file.empty()) continue;
     auto strategy = *made;
     strategy.methods = std::move(variant.uses);
     auto asked = request;
