@@ -6,6 +6,7 @@
 #include <optional>
 #include <queue>
 #include <set>
+#include <unordered_map>
 
 #include "base/error.h"
 
@@ -176,6 +177,67 @@ Path Redistributor::whole_path(const graph::TensorType& type, const Placements& 
   return path;
 }
 
+namespace {
+
+// Placements as numbers: a digit for each axis, the first the highest, in the order of their names.
+class Coding {
+ public:
+  Coding(const Placements& from, const Placements& to, const std::set<int>& dims) {
+    known_.push_back(Placement::replicate());
+    for (int dim : dims) known_.push_back(Placement::shard(dim));
+    for (const auto* end : {&from, &to}) {
+      for (const auto& p : *end) {
+        if (std::find(known_.begin(), known_.end(), p) == known_.end()) known_.push_back(p);
+      }
+    }
+    std::ranges::sort(known_, {}, [](const Placement& p) { return mesh::to_string(p); });
+    weights_.assign(from.size(), 1);
+    for (size_t a = from.size(); a-- > 1;) weights_[a - 1] = weights_[a] * known_.size();
+  }
+
+  uint64_t of(const Placements& placements) const {
+    uint64_t code = 0;
+    for (size_t a = 0; a < placements.size(); ++a) code += digit(placements[a]) * weights_[a];
+    return code;
+  }
+  void read(uint64_t code, Placements& placements) const {
+    for (size_t a = 0; a < placements.size(); ++a) {
+      placements[a] = known_[code / weights_[a] % known_.size()];
+    }
+  }
+  // Returns `code` with the axes of the mask moved from one placement to another.
+  uint64_t moved(uint64_t code, unsigned mask, const Placement& from, const Placement& to) const {
+    uint64_t all = 0;
+    for (size_t a = 0; a < weights_.size(); ++a) all += (mask >> a & 1) * weights_[a];
+    return code + digit(to) * all - digit(from) * all;
+  }
+
+ private:
+  uint64_t digit(const Placement& p) const {
+    return std::find(known_.begin(), known_.end(), p) - known_.begin();
+  }
+
+  std::vector<Placement> known_;
+  std::vector<uint64_t> weights_;  // per axis
+};
+
+// A step, but for what it leads to.
+struct Move {
+  Step::Kind kind = Step::Kind::all_reduce;
+  unsigned mask = 0;
+  int dim = -1, from_dim = -1;
+  mesh::Reduce reduce = mesh::Reduce::sum;
+};
+
+struct Reached {
+  double cost = std::numeric_limits<double>::infinity();
+  uint64_t before = 0;
+  Move move;
+  bool done = false;
+};
+
+}  // namespace
+
 // Dijkstra over placements. Dims come from the two ends only, so there are few states.
 Path Redistributor::search(const graph::TensorType& type, const Placements& from,
                            const Placements& to) const {
@@ -185,18 +247,12 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
       if (p.is_shard()) dims.insert(p.dim);
     }
   }
-  struct Reached {
-    double cost = std::numeric_limits<double>::infinity();
-    std::string before;
-    Step step;
-    Placements placements;
-    bool done = false;
-  };
-  std::map<std::string, Reached> states;
-  using Entry = std::pair<double, std::string>;
+  const Coding coding(from, to, dims);
+  std::unordered_map<uint64_t, Reached> states;
+  using Entry = std::pair<double, uint64_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  const auto start = mesh::to_string(from), goal = mesh::to_string(to);
-  states[start] = {.cost = 0, .placements = from};
+  const auto start = coding.of(from), goal = coding.of(to);
+  states[start].cost = 0;
   queue.push({0, start});
   const auto bytes_at = [&](const Placements& placements) {
     double bytes = bytes_of(type);
@@ -205,94 +261,95 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
     }
     return bytes;
   };
+  const unsigned all = 1u << from.size();
+  std::vector<std::vector<int>> axes_by(all);
+  for (unsigned mask = 1; mask < all; ++mask) axes_by[mask] = axes_of(mask);
+  Placements here(from.size());
   // Uneven shards over several axes are uneven shards of uneven shards: one collective over the
   // joint group would cut otherwise, so such a dim is changed axis by axis.
-  const auto one_cut = [&](unsigned mask, int dim, const Placements& sharded) {
+  const auto one_cut = [&](unsigned mask, int dim) {
     if (std::has_single_bit(mask)) return true;
     int64_t parts = 1;
-    for (size_t a = 0; a < sharded.size(); ++a) {
-      if (sharded[a] == Placement::shard(dim)) parts *= mesh_.axes[a].size;
+    for (size_t a = 0; a < here.size(); ++a) {
+      if ((mask >> a & 1) != 0 || here[a] == Placement::shard(dim)) parts *= mesh_.axes[a].size;
     }
     return type.shape[dim] % parts == 0;
   };
-  const unsigned all = 1u << from.size();
   while (!queue.empty()) {
-    const auto [cost, name] = queue.top();
+    const auto [cost, code] = queue.top();
     queue.pop();
-    auto& state = states[name];
+    auto& state = states[code];
     if (state.done) continue;
     state.done = true;
-    if (name == goal) break;
-    const Placements here = state.placements;
+    if (code == goal) break;
+    coding.read(code, here);
     const double bytes = bytes_at(here);
-    const auto try_step = [&](Step step, double step_cost) {
-      const auto next = mesh::to_string(step.after);
-      auto& reached = states[next];
-      if (cost + step_cost >= reached.cost) return;
-      reached.cost = cost + step_cost;
-      reached.before = name;
-      reached.placements = step.after;
-      reached.step = std::move(step);
-      queue.push({reached.cost, next});
-    };
     for (unsigned mask = 1; mask < all; ++mask) {
-      const auto axes = axes_of(mask);
+      const auto& axes = axes_by[mask];
       const Placement p = here[axes[0]];
       if (!std::all_of(axes.begin(), axes.end(), [&](int a) { return here[a] == p; })) continue;
-      const double n = group_size(axes);
-      const auto changed = [&](const Placement& target) {
-        Placements after = here;
-        for (int a : axes) after[a] = target;
-        return after;
+      const auto try_step = [&](const Move& move, const Placement& target, double step_cost) {
+        const auto next = coding.moved(code, mask, p, target);
+        auto& reached = states[next];
+        if (cost + step_cost >= reached.cost) return;
+        reached.cost = cost + step_cost;
+        reached.before = code;
+        reached.move = move;
+        queue.push({reached.cost, next});
       };
+      const double n = group_size(axes);
       const double moved = (n - 1) / n * bytes;
       if (p.is_partial()) {
         if (!combines_alone(here, mask, p.reduce)) continue;
-        try_step({Step::Kind::all_reduce, axes, -1, -1, p.reduce, changed(Placement::replicate())},
+        try_step({Step::Kind::all_reduce, mask, -1, -1, p.reduce}, Placement::replicate(),
                  kLatency + 2 * moved);
         for (int dim : dims) {
-          const auto after = changed(Placement::shard(dim));
-          if (!innermost(here, mask, dim) || !one_cut(mask, dim, after)) continue;
-          try_step({Step::Kind::reduce_scatter, axes, dim, -1, p.reduce, after}, kLatency + moved);
+          if (!innermost(here, mask, dim) || !one_cut(mask, dim)) continue;
+          try_step({Step::Kind::reduce_scatter, mask, dim, -1, p.reduce}, Placement::shard(dim),
+                   kLatency + moved);
         }
       } else if (p.is_shard()) {
-        if (!innermost(here, mask, p.dim) || !one_cut(mask, p.dim, here)) continue;
+        if (!innermost(here, mask, p.dim) || !one_cut(mask, p.dim)) continue;
         if (allows(Step::Kind::all_gather, axes)) {
-          try_step({Step::Kind::all_gather, axes, p.dim, -1, {}, changed(Placement::replicate())},
+          try_step({Step::Kind::all_gather, mask, p.dim}, Placement::replicate(),
                    kLatency + (n - 1) * bytes);
         }
         for (int dim : dims) {
-          const auto after = changed(Placement::shard(dim));
-          if (dim == p.dim || !innermost(here, mask, dim) || !one_cut(mask, dim, after)) continue;
+          if (dim == p.dim || !innermost(here, mask, dim) || !one_cut(mask, dim)) continue;
           if (!allows(Step::Kind::all_to_all, axes)) continue;
-          try_step({Step::Kind::all_to_all, axes, dim, p.dim, {}, after}, kLatency + moved);
+          try_step({Step::Kind::all_to_all, mask, dim, p.dim}, Placement::shard(dim),
+                   kLatency + moved);
         }
       } else if (whole_ < 0 || (mask >> whole_ & 1) == 0) {
         for (int dim : dims) {
           if (!innermost(here, mask, dim)) continue;
-          try_step({Step::Kind::slice, axes, dim, -1, {}, changed(Placement::shard(dim))},
-                   kLocal * bytes / n);
+          try_step({Step::Kind::slice, mask, dim}, Placement::shard(dim), kLocal * bytes / n);
         }
         for (int a : axes) {
           if (!to[a].is_partial() || !combines_alone(here, mask, to[a].reduce)) continue;
-          const auto reduce = to[a].reduce;
-          try_step({Step::Kind::part, axes, -1, -1, reduce, changed(Placement::partial(reduce))},
+          try_step({Step::Kind::part, mask, -1, -1, to[a].reduce}, Placement::partial(to[a].reduce),
                    kLocal * bytes);
         }
       }
     }
   }
-  const auto& end = states[goal];
-  if (!end.done) {
-    if (gathers_ && exchanges_) fail("shard", "no collectives lead from {} to {}", start, goal);
+  const auto end = states.find(goal);
+  if (end == states.end() || !end->second.done) {
+    if (gathers_ && exchanges_) {
+      fail("shard", "no collectives lead from {} to {}", mesh::to_string(from),
+           mesh::to_string(to));
+    }
     return {.steps = {}, .cost = std::numeric_limits<double>::infinity()};
   }
   Path path;
-  path.cost = end.cost;
-  for (std::string at = goal; at != start; at = states[at].before) {
-    auto& step = path.steps.emplace_back(states[at].step);
-    step.before = states[states[at].before].placements;
+  path.cost = end->second.cost;
+  for (auto at = goal; at != start; at = states[at].before) {
+    const auto& move = states[at].move;
+    Step step{move.kind, axes_by[move.mask], move.dim, move.from_dim, move.reduce, from, from};
+    coding.read(at, step.after);
+    coding.read(states[at].before, step.before);
     step.shape = type.shape;
+    path.steps.push_back(std::move(step));
   }
   std::reverse(path.steps.begin(), path.steps.end());
   return path;

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/graph.h"
@@ -84,7 +85,7 @@ class Redistributor {
   const mesh::Mesh& mesh_;
   int whole_ = -1;
   bool gathers_ = true, exchanges_ = true;  // steps that are allowed
-  std::map<std::string, Path> paths_;
+  std::unordered_map<std::string, Path> paths_;
 };
 
 // Emits the steps of `path`, which leads to `to`, on `rank` behind the local value. Returns the
