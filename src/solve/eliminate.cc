@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "solve/simplify.h"
+#include "solve/tighten.h"
 
 namespace perigee::solve {
 namespace {
@@ -19,6 +20,8 @@ struct Factor {
 
 // Entries of one table on the way, by memory.
 constexpr double kMostAtOnce = 1e8;
+// Entries of the tables on the way, in all, from which it pays to look for options that can go.
+constexpr double kWorthTightening = 2e6;
 
 int64_t bounded_sum(int64_t a, int64_t b) { return std::min(a + b, kForbidden); }
 
@@ -266,6 +269,37 @@ size_t options_of(const Model& model) {
   return options;
 }
 
+// Eliminates all variables in the order.
+std::optional<std::vector<int>> eliminate_all(const Model& model, const std::vector<int>& order) {
+  Elimination elimination(model);
+  elimination.run(order);
+  if (elimination.least() >= kForbidden) return {};
+  std::vector<int> solution(model.variables.size());
+  elimination.complete(solution);
+  return solution;
+}
+
+// A model of which nothing goes that is easy to eliminate, or beaten: options that no best solution
+// has go first where that is worth it.
+std::optional<std::vector<int>> eliminate_hard(const Model& model, double most_work) {
+  if (const auto order = Order(model).run(std::min(most_work, kWorthTightening))) {
+    return eliminate_all(model, *order);
+  }
+  auto tightened = tighten(model);
+  if (tightened.optimal) return std::move(tightened.best);
+  size_t kept = 0;
+  for (const auto& positions : tightened.keep) kept += positions.size();
+  if (kept == options_of(model)) {
+    const auto order = Order(model).run(most_work);
+    return order ? eliminate_all(model, *order) : std::nullopt;
+  }
+  const auto smaller = restrict_model(model, tightened.keep);
+  auto rest = eliminate(smaller, most_work);
+  if (!rest) return {};
+  for (size_t v = 0; v < rest->size(); ++v) (*rest)[v] = tightened.keep[v][(*rest)[v]];
+  return rest;
+}
+
 }  // namespace
 
 std::optional<std::vector<int>> eliminate(const Model& model, double most_work) {
@@ -277,16 +311,9 @@ std::optional<std::vector<int>> eliminate(const Model& model, double most_work) 
   const auto core = elimination.rest(left);
   const auto smaller = without_beaten(core);
   if (!left.empty()) {
-    std::optional<std::vector<int>> rest;
-    if (left.size() < model.variables.size() || options_of(smaller) < options_of(core)) {
-      rest = eliminate(smaller, most_work);
-    } else if (const auto order = Order(model).run(most_work)) {
-      Elimination all(model);
-      all.run(*order);
-      if (all.least() >= kForbidden) return {};
-      rest.emplace(model.variables.size());
-      all.complete(*rest);
-    }
+    const bool less =
+        left.size() < model.variables.size() || options_of(smaller) < options_of(core);
+    const auto rest = less ? eliminate(smaller, most_work) : eliminate_hard(smaller, most_work);
     if (!rest) return {};
     for (size_t k = 0; k < left.size(); ++k) {
       solution[left[k]] = smaller.variables[k].options[(*rest)[k]];
