@@ -158,19 +158,30 @@ std::string listed(const std::vector<std::string>& names, const std::string& how
                      names.size() > 1 ? ", ..." : "");
 }
 
-std::string sentence_of(const shard::PlannedShardings& found, const std::string& axis,
-                        int64_t ranks) {
-  std::map<int, std::vector<std::string>> by_dim;
-  for (const auto& [name, dim] : found.split) by_dim[dim].push_back(name);
+// "by dim 0", of several axes "by dim 0 on data and dim 1 on tensor"
+std::string cuts_of(const mesh::Placements& placements, const std::vector<std::string>& axes) {
   std::vector<std::string> parts;
-  for (const auto& [dim, names] : by_dim) {
-    parts.push_back(listed(names, fmt::format("by dim {}", dim)));
+  for (size_t k = 0; k < axes.size(); ++k) {
+    if (!placements[k].is_shard()) continue;
+    parts.push_back(fmt::format("dim {}{}", placements[k].dim,
+                                axes.size() > 1 ? " on " + axes[k] : std::string()));
   }
+  return fmt::format("by {}", fmt::join(parts, " and "));
+}
+
+// `axes`: in the order of the mesh.
+std::string sentence_of(const shard::PlannedShardings& found, const std::vector<std::string>& axes,
+                        int64_t ranks) {
+  std::map<std::string, std::vector<std::string>> by;
+  for (const auto& [name, placements] : found.split) by[cuts_of(placements, axes)].push_back(name);
+  std::vector<std::string> parts;
+  for (const auto& [how, names] : by) parts.push_back(listed(names, how));
   if (!found.whole.empty()) parts.push_back(listed(found.whole, "whole"));
   return fmt::format(
-      "weights are split over the {} ranks of axis {} as the solver found: {}; {} values are "
+      "weights are split over the {} ranks of {} {} as the solver found: {}; {} values are "
       "pinned; a microbatch costs a rank as much as moving {:.4g} bytes, {}",
-      ranks, axis, fmt::join(parts, ", "), found.pins, found.cost,
+      ranks, axes.size() > 1 ? "axes" : "axis", fmt::join(axes, " and "), fmt::join(parts, ", "),
+      found.pins, found.cost,
       found.bound >= found.cost * (1 - 1e-9)
           ? "and no other way costs less"
           : fmt::format("and no other way less than {:.4g}", found.bound));
@@ -188,7 +199,8 @@ class TensorParallel : public Method {
     static const std::vector<Field> fields = {
         {"axis", "any",
          "the axis, or a list of axes over all of which a dim is split; default all of the kind "
-         "`tensor`"},
+         "`tensor`. With planned weights, samples and all else are split over all of them together, "
+         "so that all of it costs least"},
         {"column", "list", "weights or scopes (`blocks.*.attn.qkv`) split by their outputs"},
         {"row", "list", "those split by their inputs: what follows a column"},
         {"vocab", "list", "embeddings split by their rows"},
@@ -232,13 +244,13 @@ class TensorParallel : public Method {
 
   static void apply_planned(plan::Plan& plan, const Graph& graph,
                             const shard::TensorParallel& layers, int64_t smallest) {
-    for (const auto& axis : layers.axes) {
-      shard::Planned planned{.axis = axis, .options = {.smallest = smallest}};
-      if (layers.sequence) planned.options.kept_byte = kKept;
-      const auto found = shard::place_planned(plan, graph, planned);
-      plan.decisions.push_back(
-          {"tensor_parallel", sentence_of(found, axis, plan.mesh.size_of(axis))});
-    }
+    shard::Planned planned{.axes = layers.axes, .options = {.smallest = smallest}};
+    if (layers.sequence) planned.options.kept_byte = kKept;
+    const auto found = shard::place_planned(plan, graph, planned);
+    auto axes = layers.axes;
+    std::ranges::sort(axes, {}, [&](const auto& axis) { return plan.mesh.find(axis); });
+    plan.decisions.push_back(
+        {"tensor_parallel", sentence_of(found, axes, mesh::group_size(plan.mesh, axes))});
   }
 
   static void leave_small(shard::TensorParallel& layers, int64_t smallest, const Graph& graph) {

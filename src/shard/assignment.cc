@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "shard/alike.h"
@@ -50,17 +52,18 @@ size_t period_of(const Graph& graph) {
 
 class Assignment::Impl {
  public:
-  Impl(const Graph& graph, const plan::Plan& plan, int axis, const AssignmentOptions& options)
+  Impl(const Graph& graph, const plan::Plan& plan, std::vector<int> axes,
+       const AssignmentOptions& options)
       : graph_(graph),
         plan_(plan),
         options_(options),
-        axis_(axis),
+        axes_(std::move(axes)),
         sites_(graph, plan),
         base_(propagate(graph, plan)),
-        ways_(graph, plan, sites_, base_, axis, options.prices),
+        ways_(graph, plan, sites_, base_, axes_, options.prices),
         stands_for_(find_alike(graph, ways_, period_of(graph))),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
-        variables_({graph_, plan_, axis_, options_, base_, ways_, stands_for_}, redistributor_,
+        variables_({graph_, plan_, axes_, options_, base_, ways_, stands_for_}, redistributor_,
                    numbers_) {
     for (size_t n = 0; n < graph.nodes.size(); ++n) connect(n);
     for (const auto& output : graph.outputs) connect(output);
@@ -69,30 +72,25 @@ class Assignment::Impl {
 
   const solve::AssignProblem& problem() const { return problem_; }
 
-  std::vector<Placement> placements(std::span<const int> choice) const {
-    std::vector<Placement> lying(graph_.values.size());
+  std::vector<Placements> placements(std::span<const int> choice) const {
+    std::vector<Placements> lying(graph_.values.size());
     for (size_t i = 0; i < lying.size(); ++i) {
       const ValueId v{static_cast<int32_t>(i)};
       const int settled = variables_.of_value(v);
       const auto producer = graph_.values[i].producer;
       if (producer >= 0 && !ways_.depends(producer)) {
-        lying[i] = Placement::open();
+        lying[i].assign(axes_.size(), Placement::open());
       } else if (settled >= 0) {
-        lying[i] = option_of(settled, choice[settled]);
+        lying[i] = variables_.at(settled).states[allowed_[settled][choice[settled]]].lies;
       } else if (producer >= 0) {
         const int op = variables_.of_node(producer);
         const auto& way = ways_.of(variables_.at(op).node)[allowed_[op][choice[op]]];
-        lying[i] = way.choice.results[graph_.values[i].result][axis_];
+        lying[i] = variables_.on_axes(way.choice.results[graph_.values[i].result]);
       } else {
-        lying[i] = base_.values[i][axis_];
+        lying[i] = variables_.on_axes(base_.values[i]);
       }
     }
     return lying;
-  }
-
-  int op_of(ValueId parameter) const { return variables_.of_value(parameter); }
-  Placement option_of(int op, int option) const {
-    return variables_.at(op).states[allowed_[op][option]].lies;
   }
 
  private:
@@ -160,10 +158,12 @@ class Assignment::Impl {
       key.put(part);
     }
     const auto& type = graph_.type(v);
-    key.put(static_cast<int64_t>(type.dtype));
-    for (auto size : type.shape) key.put(size);
+    Key of_type;
+    of_type.put(static_cast<int64_t>(type.dtype));
+    for (auto size : type.shape) of_type.put(size);
+    key.put(of_type.bytes());
     const auto [number, added] = links_.of(key.bytes());
-    if (added) counted_.push_back({v, source, target, 0});
+    if (added) counted_.push_back({v, source, target, 0, types_.of(of_type.bytes()).first});
     counted_[number].times += 1;
   }
 
@@ -172,55 +172,140 @@ class Assignment::Impl {
     Source source;
     Target target;
     double times;
+    int type = 0;  // a number
   };
 
   Placements lies(const Link& link, int option) const {
-    const auto& [v, source, target, times] = link;
+    const auto& source = link.source;
     if (source.fixed >= 0) return numbers_.at(source.fixed);
     const auto& variable = variables_.at(source.variable);
     if (source.result >= 0) {
       return ways_.of(variable.node)[option].choice.results[source.result];
     }
     const auto& state = variable.states[option];
-    return variables_.placed(v, source.piece ? state.piece.value_or(state.lies) : state.lies);
+    return variables_.placed(link.value, source.piece ? state.kept() : state.lies);
   }
 
-  double cost(const Link& link, int from, int to) {
-    const auto& [v, source, target, times] = link;
-    const auto& type = graph_.type(v);
-    const auto here = lies(link, from);
+  Placements wanted(const Link& link, int option) const {
+    const auto& target = link.target;
+    if (target.fixed >= 0) return numbers_.at(target.fixed);
+    const auto& variable = variables_.at(target.variable);
     if (target.operand >= 0) {
-      const auto& choice = ways_.of(variables_.at(target.variable).node)[to].choice;
-      const auto& there = choice.operands[target.operand];
-      if (target.same_as >= 0 && choice.operands[target.same_as] == there) return 0;
-      const double moved = redistributor_.path(type, here, there).cost;
-      // A view of what is gathered: propagation gathers the view, and again in the backward pass.
-      const bool gathers = here[axis_].is_shard() && there[axis_].is_replicate();
-      const auto reader = variables_.at(target.variable).node;
-      return gathers && variables_.is_kept_view(reader) ? 2 * moved : moved;
+      return ways_.of(variable.node)[option].choice.operands[target.operand];
     }
-    auto there = target.variable < 0
-                     ? numbers_.at(target.fixed)
-                     : variables_.placed(v, variables_.at(target.variable).states[to].lies);
-    if (target.gradient && there[axis_].is_replicate() && here[axis_].is_partial()) {
-      // Reduced once a step, in buckets.
-      return redistributor_.path(type, here, there).cost / static_cast<double>(plan_.microbatches);
-    }
-    // A gradient lies as its parameter on this axis; on the others it may be Partial.
-    if (target.gradient) there = with(here, there[axis_]);
-    if (!target.settles) return redistributor_.path(type, here, there).cost;
-    const auto& state = variables_.at(target.variable).states[to];
-    if (state.piece && here[axis_] != *state.piece) return kInfinity;
-    const auto& path = redistributor_.path(type, here, there);
-    const bool gathered = !path.steps.empty() && graph::is_floating(type.dtype) &&
-                          variables_.is_forward(v) && here[axis_].is_shard() &&
-                          there[axis_].is_replicate();
-    return gathered && !state.piece ? kInfinity : path.cost;
+    return variables_.placed(link.value, variable.states[option].lies);
   }
 
-  Placements with(Placements placements, const Placement& p) const {
-    placements[axis_] = p;
-    return placements;
+  // The price of a path, of the link's value, between numbers of placements.
+  double price(const Link& link, int here, int there) {
+    if (here == there) return 0;
+    const auto key = static_cast<uint64_t>(link.type) << 40 | static_cast<uint64_t>(here) << 20 |
+                     static_cast<uint64_t>(there);
+    const auto [at, added] = prices_.try_emplace(key, 0.0);
+    if (added) {
+      at->second =
+          redistributor_.path(graph_.type(link.value), numbers_.at(here), numbers_.at(there)).cost;
+    }
+    return at->second;
+  }
+
+  // Axes that are planned on which the value is sharded here and whole there, as bits of their
+  // order.
+  unsigned gathered(int here, int there) const {
+    const auto &from = numbers_.at(here), &to = numbers_.at(there);
+    unsigned axes = 0;
+    for (size_t k = 0; k < axes_.size(); ++k) {
+      if (from[axes_[k]].is_shard() && to[axes_[k]].is_replicate()) axes |= 1u << k;
+    }
+    return axes;
+  }
+
+  // What it costs to bring the link's value from `here` to `there` (numbers of placements) if its
+  // target takes the option `to`.
+  double cost(const Link& link, int here, int there, int to) {
+    const auto& [v, source, target, times, type] = link;
+    if (target.operand >= 0) {
+      const auto& reader = variables_.at(target.variable);
+      const auto& choice = ways_.of(reader.node)[to].choice;
+      if (target.same_as >= 0 &&
+          choice.operands[target.same_as] == choice.operands[target.operand]) {
+        return 0;
+      }
+      const double moved = price(link, here, there);
+      // A view of what is gathered: propagation gathers the view, and again in the backward pass.
+      const auto gathers = variables_.is_kept_view(reader.node) ? gathered(here, there) : 0u;
+      return gathers == 0 ? moved : moved + price(link, sharded(link, here, there, gathers), there);
+    }
+    if (target.gradient) return cost_of_gradient(link, here, there);
+    if (!target.settles) return price(link, here, there);
+    if (here == there)
+      return variables_.at(target.variable).states[to].piece.empty() ? 0 : kInfinity;
+    return settling(link, here, there, variables_.at(target.variable).states[to]);
+  }
+
+  // A value that its node has made comes to lie in its state: whole where it was sharded only where
+  // the state has the piece.
+  double settling(const Link& link, int here, int there, const State& state) {
+    const auto gathers = gathered(here, there);
+    const bool keeps =
+        graph::is_floating(graph_.type(link.value).dtype) && variables_.is_forward(link.value);
+    const auto& from = numbers_.at(here);
+    for (size_t k = 0; k < axes_.size(); ++k) {
+      const bool again = (gathers >> k & 1) != 0;
+      if (state.piece.empty()) {
+        if (again && keeps) return kInfinity;
+        continue;
+      }
+      const bool pieces = state.piece[k] != state.lies[k];
+      if (pieces != again || (pieces && from[axes_[k]] != state.piece[k])) return kInfinity;
+    }
+    return price(link, here, there);
+  }
+
+  // A gradient lies as its parameter on the axes that are planned; on the others it may be Partial.
+  // Where the parameter is whole it is reduced once a step, in buckets. While the plan is made its
+  // microbatches may be unknown (0).
+  double cost_of_gradient(const Link& link, int here, int there) {
+    auto now = numbers_.at(here), then = now;
+    for (int a : axes_) {
+      const auto& p = numbers_.at(there)[a];
+      then[a] = p;
+      if (!p.is_replicate() || !now[a].is_partial()) now[a] = p;
+    }
+    const int between = numbers_.of(now), end = numbers_.of(then);
+    return price(link, here, between) +
+           price(link, between, end) / std::max(1.0, static_cast<double>(plan_.microbatches));
+  }
+
+  // `there`, on these axes as `here`; all as `here` where it cannot be cut so.
+  int sharded(const Link& link, int here, int there, unsigned axes) {
+    auto placements = numbers_.at(there);
+    for (size_t k = 0; k < axes_.size(); ++k) {
+      if ((axes >> k & 1) != 0) placements[axes_[k]] = numbers_.at(here)[axes_[k]];
+    }
+    const bool divides = mesh::runs_divide(graph_.type(link.value).shape, placements, plan_.mesh);
+    return divides ? numbers_.of(placements) : here;
+  }
+
+  std::vector<int> options_of(int variable) const {
+    std::vector<int> options(variable < 0 ? 1 : variables_.at(variable).time.size());
+    std::iota(options.begin(), options.end(), 0);
+    return options;
+  }
+
+  // Adds what the link costs, as often as it happens: `add` takes positions in the options of its
+  // ends.
+  template <class Add>
+  void each(const Link& link, const std::vector<int>& from, const std::vector<int>& to, Add add) {
+    std::vector<int> heres, theres;
+    for (int option : from) heres.push_back(numbers_.of(lies(link, option)));
+    for (int option : to) theres.push_back(numbers_.of(wanted(link, option)));
+    const bool same = link.source.variable == link.target.variable;
+    for (size_t a = 0; a < from.size(); ++a) {
+      for (size_t b = 0; b < to.size(); ++b) {
+        if (!same || a == b) add(a, b, link.times * cost(link, heres[a], theres[b], to[b]));
+      }
+    }
   }
 
   void make_problem() {
@@ -228,10 +313,8 @@ class Assignment::Impl {
       const int from = link.source.variable, to = link.target.variable;
       if (from >= 0 && to >= 0 && from != to) continue;
       auto& time = variables_.at(std::max(from, to)).time;
-      for (size_t o = 0; o < time.size(); ++o) {
-        const int option = static_cast<int>(o);
-        time[o] += link.times * cost(link, from < 0 ? 0 : option, to < 0 ? 0 : option);
-      }
+      each(link, options_of(from), options_of(to),
+           [&](size_t a, size_t b, double cost) { time[std::max(a, b)] += cost; });
     }
     for (int v = 0; v < variables_.size(); ++v) {
       const auto& variable = variables_.at(v);
@@ -249,19 +332,20 @@ class Assignment::Impl {
       const int from = link.source.variable, to = link.target.variable;
       if (from < 0 || to < 0 || from == to) continue;
       const auto [at, added] = edge_of.try_emplace({from, to}, problem_.edges.size());
-      const size_t size = allowed_[from].size() * allowed_[to].size();
-      if (added) problem_.edges.push_back({from, to, std::vector<double>(size)});
-      auto cell = problem_.edges[at->second].time.begin();
-      for (int a : allowed_[from]) {
-        for (int b : allowed_[to]) *cell++ += link.times * cost(link, a, b);
+      const size_t width = allowed_[to].size();
+      if (added) {
+        problem_.edges.push_back({from, to, std::vector<double>(allowed_[from].size() * width)});
       }
+      auto& time = problem_.edges[at->second].time;
+      each(link, allowed_[from], allowed_[to],
+           [&](size_t a, size_t b, double cost) { time[a * width + b] += cost; });
     }
   }
 
   const Graph& graph_;
   const plan::Plan& plan_;
   const AssignmentOptions options_;
-  const int axis_;
+  const std::vector<int> axes_;
   const SiteTable sites_;
   const Sharding base_;
   const Ways ways_;
@@ -269,21 +353,20 @@ class Assignment::Impl {
   Redistributor redistributor_;
   PlacementNumbers numbers_;
   Variables variables_;
-  Numbering links_;
+  Numbering links_, types_;
+  std::unordered_map<uint64_t, double> prices_;
   std::vector<Link> counted_;
   std::vector<std::vector<int>> allowed_;  // per variable: options of the problem
   solve::AssignProblem problem_;
 };
 
-Assignment::Assignment(const Graph& graph, const plan::Plan& plan, int axis,
+Assignment::Assignment(const Graph& graph, const plan::Plan& plan, std::vector<int> axes,
                        const AssignmentOptions& options)
-    : impl_(std::make_unique<Impl>(graph, plan, axis, options)) {}
+    : impl_(std::make_unique<Impl>(graph, plan, std::move(axes), options)) {}
 Assignment::~Assignment() = default;
 const solve::AssignProblem& Assignment::problem() const { return impl_->problem(); }
-std::vector<Placement> Assignment::placements(std::span<const int> choice) const {
+std::vector<Placements> Assignment::placements(std::span<const int> choice) const {
   return impl_->placements(choice);
 }
-int Assignment::op_of(ValueId parameter) const { return impl_->op_of(parameter); }
-Placement Assignment::option_of(int op, int option) const { return impl_->option_of(op, option); }
 
 }  // namespace perigee::shard

@@ -1,7 +1,7 @@
-// How a graph is run on one axis of the mesh as a problem of the exact solver (as in Alpa, Zheng et
-// al. 2022): every node takes one of its ways, every weight and every value that several read comes
-// to lie somewhere, and between them stands what redistributing costs. In large graphs blocks that
-// repeat are two, which take turns: what they do counts as often as it happens.
+// How a graph is run on some axes of the mesh, together, as a problem of the exact solver (as in
+// Alpa, Zheng et al. 2022): every node takes one of its ways, every weight and every value that
+// several read comes to lie somewhere, and between them stands what redistributing costs. In large
+// graphs blocks that repeat are two, which take turns: what they do counts as often as it happens.
 #pragma once
 
 #include <cstdint>
@@ -29,22 +29,17 @@ struct AssignmentOptions {
 // dearer than that.
 class Assignment {
  public:
-  // `plan` says how the graph runs on the other axes. What it has sharded or pinned on this axis
-  // stays so. All references must outlive this.
-  Assignment(const graph::Graph& graph, const plan::Plan& plan, int axis,
+  // `axes`: of the mesh, those that are planned. `plan` says how the graph runs on the others. What
+  // it has sharded or pinned on these stays so. All references must outlive this.
+  Assignment(const graph::Graph& graph, const plan::Plan& plan, std::vector<int> axes,
              const AssignmentOptions& options);
   ~Assignment();
 
   const solve::AssignProblem& problem() const;
 
-  // Returns where each value lies on the axis by a solution of the problem; open: where propagation
-  // brings it.
-  std::vector<mesh::Placement> placements(std::span<const int> choice) const;
-
-  // Returns the op of the problem that says where a parameter lies, and that option's place there;
-  // -1 for one that nothing uses or that lies somewhere already.
-  int op_of(graph::ValueId parameter) const;
-  mesh::Placement option_of(int op, int option) const;
+  // Returns where each value lies on the axes, in their order, by a solution of the problem; open:
+  // where propagation brings it.
+  std::vector<mesh::Placements> placements(std::span<const int> choice) const;
 
  private:
   class Impl;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -22,7 +23,7 @@ using mesh::Placements;
 // How much dearer a weight is that stays whole than one that is gathered for each pass.
 constexpr double kWhole = 1.01;
 
-void add(std::vector<Placement>& places, const Placement& place) {
+void add(std::vector<Placements>& places, const Placements& place) {
   if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
 }
 
@@ -32,7 +33,7 @@ Variables::Variables(const AssignmentInputs& inputs, Redistributor& redistributo
                      PlacementNumbers& numbers)
     : graph_(inputs.graph),
       plan_(inputs.plan),
-      axis_(inputs.axis),
+      axes_(inputs.axes),
       options_(inputs.options),
       base_(inputs.base),
       ways_(inputs.ways),
@@ -46,7 +47,7 @@ Variables::Variables(const AssignmentInputs& inputs, Redistributor& redistributo
   add_parameters();
 }
 
-// What the plan pins on the axis.
+// What the plan pins on the axes.
 void Variables::find_pins() {
   pinned_.resize(graph_.values.size());
   if (plan_.placements.empty()) return;
@@ -54,8 +55,24 @@ void Variables::find_pins() {
   for (size_t v = 0; v < names.size(); ++v) {
     const auto found = plan_.placements.find(names[v]);
     if (found == plan_.placements.end() || graph_.values[v].producer < 0) continue;
-    if (!found->second[axis_].is_open()) pinned_[v] = found->second[axis_];
+    const auto pin = on_axes(found->second);
+    if (std::ranges::any_of(pin, [](const auto& p) { return !p.is_open(); })) pinned_[v] = pin;
   }
+}
+
+Placements Variables::on_axes(const Placements& all) const {
+  Placements own;
+  for (int a : axes_) own.push_back(all[a]);
+  return own;
+}
+
+// Whether the state is where the plan has the value.
+bool Variables::obeys(const State& state, ValueId v) const {
+  const auto& pin = pinned_[v.index];
+  for (size_t k = 0; k < pin.size(); ++k) {
+    if (!pin[k].is_open() && state.lies[k] != pin[k]) return false;
+  }
+  return true;
 }
 
 void Variables::add_nodes() {
@@ -122,53 +139,71 @@ void Variables::add_values() {
     classes[{stands_for_[value.producer], value.result, numbers_.of(base_.values[v])}].push_back(
         id);
   }
-  std::vector<std::vector<Placement>> wanted(graph_.values.size());
+  readers_.resize(graph_.values.size());
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     size_t i = 0;
-    graph_.nodes[n].each_operand([&](ValueId v) {
-      for (const auto& way : ways_.of(n)) add(wanted[v.index], way.choice.operands[i][axis_]);
-      ++i;
-    });
+    graph_.nodes[n].each_operand([&](ValueId v) { readers_[v.index].emplace_back(n, i++); });
   }
-  for (const auto& [key, members] : classes) add_class(members, wanted);
+  for (const auto& [key, members] : classes) add_class(members);
 }
 
-void Variables::add_class(const std::vector<ValueId>& members,
-                          const std::vector<std::vector<Placement>>& wanted) {
+void Variables::add_class(const std::vector<ValueId>& members) {
   const auto& first = graph_.values[members[0].index];
   if (!ways_.depends(first.producer)) return;
   bool several = false, again = false, pinned = false;
-  std::vector<Placement> places{Placement::replicate()};
+  std::vector<Placements> places{Placements(axes_.size())};
   for (auto v : members) {
     const int forward = forward_uses_[v.index], backward = backward_uses_[v.index];
     several = several || forward + backward > 1;
     again = again || (is_forward(v) && backward > 1);
-    pinned = pinned || pinned_[v.index];
-    for (const auto& p : wanted[v.index]) add(places, p);
+    pinned = pinned || !pinned_[v.index].empty();
   }
   if (!several && !pinned) return;
+  std::set<std::pair<int, size_t>> known;
+  for (auto v : members) {
+    for (const auto& [n, i] : readers_[v.index]) {
+      if (!known.emplace(ways_.number(n), i).second) continue;
+      for (const auto& way : ways_.of(n)) add(places, on_axes(way.choice.operands[i]));
+    }
+  }
   for (const auto& way : ways_.of(first.producer)) {
-    add(places, way.choice.results[first.result][axis_]);
+    add(places, on_axes(way.choice.results[first.result]));
   }
   const bool gathers = is_forward(members[0]) && graph::is_floating(first.type.dtype);
-  std::vector<State> states;
-  for (const auto& p : places) states.push_back({p});
+  std::vector<State> states, plain;
+  for (const auto& p : places) plain.push_back({p});
+  states = plain;
   for (const auto& p : places) {
-    if (gathers && p.is_shard()) states.push_back({Placement::replicate(), p});
+    if (gathers) add_pieces(states, p);
   }
   if (pinned) {
-    const auto& pin = pinned_[members[0].index];
-    std::erase_if(states, [&](const State& s) { return pin && s.lies != *pin; });
-    if (states.empty()) states.push_back({*pin});
+    std::erase_if(states, [&](const State& s) { return !obeys(s, members[0]); });
+    if (states.empty()) {
+      auto pin = pinned_[members[0].index];
+      for (auto& p : pin) p = p.is_open() ? Placement::replicate() : p;
+      states.push_back({std::move(pin)});
+    }
   }
   const int own = add_variable(members[0], states);
   for (auto v : members) settled_[v.index] = own;
   keep(own, members);
   if (!again) return;
-  std::vector<State> plain;
-  for (const auto& p : places) plain.push_back({p});
   const int other = add_variable(members[0], plain);
   for (auto v : members) again_[v.index] = other;
+}
+
+// Those of which this is the piece: whole on some of the axes on which it is sharded, or all.
+void Variables::add_pieces(std::vector<State>& states, const Placements& piece) const {
+  for (unsigned mask = 1; mask < 1u << axes_.size(); ++mask) {
+    auto lies = piece;
+    bool sharded = true;
+    for (size_t k = 0; k < axes_.size(); ++k) {
+      if ((mask >> k & 1) == 0) continue;
+      sharded = sharded && piece[k].is_shard();
+      lies[k] = Placement::replicate();
+    }
+    if (sharded) states.push_back({std::move(lies), piece});
+  }
 }
 
 // What it costs to keep a value of the forward pass for the backward pass.
@@ -176,8 +211,11 @@ void Variables::keep(int variable, const std::vector<ValueId>& members) {
   auto& own = list_[variable];
   if (options_.kept_byte == 0 || !is_forward(members[0])) return;
   for (size_t o = 0; o < own.states.size(); ++o) {
-    const auto& kept = own.states[o].piece.value_or(own.states[o].lies);
-    const double share = kept.is_shard() ? 1 / redistributor_.group_size({axis_}) : 1;
+    const auto& kept = own.states[o].kept();
+    double share = 1;
+    for (size_t k = 0; k < axes_.size(); ++k) {
+      if (kept[k].is_shard()) share /= redistributor_.group_size({axes_[k]});
+    }
     for (auto v : members) {
       if (backward_uses_[v.index] == 0) continue;
       own.time[o] += options_.kept_byte * share * bytes_of(v);
@@ -185,12 +223,12 @@ void Variables::keep(int variable, const std::vector<ValueId>& members) {
   }
 }
 
-// Bytes of a value on a rank, but for this axis.
+// Bytes of a value on a rank, but for the axes that are planned.
 double Variables::bytes_of(ValueId v) const {
   double bytes = Redistributor::bytes_of(graph_.type(v));
-  for (size_t a = 0; a < plan_.mesh.axes.size(); ++a) {
-    if (static_cast<int>(a) == axis_ || !base_.values[v.index][a].is_shard()) continue;
-    bytes /= redistributor_.group_size({static_cast<int>(a)});
+  for (int a = 0; a < static_cast<int>(plan_.mesh.axes.size()); ++a) {
+    const bool planned = std::find(axes_.begin(), axes_.end(), a) != axes_.end();
+    if (!planned && base_.values[v.index][a].is_shard()) bytes /= redistributor_.group_size({a});
   }
   return bytes;
 }
@@ -214,43 +252,76 @@ void Variables::add_parameters() {
     const auto v = input.value;
     const bool free = input.kind == Input::Kind::parameter &&
                       reader[v.index].first < graph_.nodes.size() &&
-                      base_.values[v.index][axis_].is_replicate();
+                      std::ranges::any_of(on_axes(base_.values[v.index]),
+                                          [](const auto& p) { return p.is_replicate(); });
     if (!free) continue;
     const auto& [node, operand] = reader[v.index];
     const auto [at, added] =
         known.try_emplace({node, operand, numbers_.of(base_.values[v.index])}, -1);
     if (added) at->second = add_variable(v, states_of(v));
     settled_[v.index] = at->second;
-    if (graph_.type(v).shape.size() < 2) continue;
-    list_[at->second].time[0] += kWhole * price_of_gathering(v, at->second);
+    auto& own = list_[at->second];
+    if (graph_.type(v).shape.size() < 2 || own.states.size() < 2) continue;
+    for (size_t o = 0; o < own.states.size(); ++o) {
+      own.time[o] += kWhole * price_of_gathering(v, own.states[o]);
+    }
   }
 }
 
+// Where a parameter may lie: whole or cut on each axis on which it does not lie already.
 std::vector<State> Variables::states_of(ValueId v) const {
   const auto& type = graph_.type(v);
-  std::vector<State> states{{Placement::replicate()}};
-  if (type.shape.size() > 1 && type.bytes() < options_.smallest) return states;
-  for (size_t d = 0; d < type.shape.size(); ++d) {
-    int64_t parts = plan_.mesh.axes[axis_].size;
-    for (size_t a = 0; a < plan_.mesh.axes.size(); ++a) {
-      const auto& p = base_.values[v.index][a];
-      if (p.is_shard() && p.dim == static_cast<int>(d)) parts *= plan_.mesh.axes[a].size;
+  const auto& base = base_.values[v.index];
+  std::vector<Placements> lying{base};
+  const bool small = type.shape.size() > 1 && type.bytes() < options_.smallest;
+  for (size_t k = 0; k < axes_.size() && !small; ++k) {
+    if (!base[axes_[k]].is_replicate()) continue;
+    for (size_t i = 0, count = lying.size(); i < count; ++i) {
+      for (size_t d = 0; d < type.shape.size(); ++d) {
+        auto& more = lying.emplace_back(lying[i]);
+        more[axes_[k]] = Placement::shard(static_cast<int>(d));
+        if (!fits(type, more, static_cast<int>(d))) lying.pop_back();
+      }
     }
-    if (type.shape[d] >= parts) states.push_back({Placement::shard(static_cast<int>(d))});
   }
+  std::vector<State> states;
+  for (const auto& p : lying) states.push_back({on_axes(p)});
   return states;
 }
 
-// What it would cost to gather the parameter twice, and to reduce its gradient to pieces.
-double Variables::price_of_gathering(ValueId v, int variable) {
-  if (list_[variable].states.size() < 2) return 0;
-  const double n = redistributor_.group_size({axis_});
-  return 3 * (Redistributor::kLatency + (n - 1) / n * bytes_of(v));
+// Whether every rank has something of the dim, and no more is cut than the plan allows.
+bool Variables::fits(const graph::TensorType& type, const Placements& placements, int dim) const {
+  int64_t parts = 1;
+  int cuts = 0;
+  for (size_t a = 0; a < placements.size(); ++a) {
+    if (!placements[a].is_shard()) continue;
+    cuts += plan_.mesh.axes[a].size > 1;
+    if (placements[a].dim == dim) parts *= plan_.mesh.axes[a].size;
+  }
+  const bool once = std::ranges::count(plan_.forbidden, "nd_shardings") > 0;
+  return type.shape[dim] >= parts && (cuts < 2 || !once);
 }
 
-Placements Variables::placed(ValueId v, const Placement& p) const {
+// What it would cost to gather the parameter twice over the axes on which it is whole, and to
+// reduce its gradient to pieces.
+double Variables::price_of_gathering(ValueId v, const State& state) {
+  std::vector<int> whole;
+  double bytes = bytes_of(v);
+  for (size_t k = 0; k < axes_.size(); ++k) {
+    if (state.lies[k].is_replicate()) {
+      whole.push_back(axes_[k]);
+    } else {
+      bytes /= redistributor_.group_size({axes_[k]});
+    }
+  }
+  if (whole.empty()) return 0;
+  const double n = redistributor_.group_size(whole);
+  return 3 * (Redistributor::kLatency + (n - 1) / n * bytes);
+}
+
+Placements Variables::placed(ValueId v, const Placements& on_axes) const {
   auto placements = base_.values[v.index];
-  placements[axis_] = p;
+  for (size_t k = 0; k < axes_.size(); ++k) placements[axes_[k]] = on_axes[k];
   return placements;
 }
 

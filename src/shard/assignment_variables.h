@@ -1,9 +1,10 @@
-// The variables of an assignment (assignment.h): what is to be chosen for a graph on one axis.
+// The variables of an assignment (assignment.h): what is to be chosen for a graph on the axes that
+// are planned. Placements are on these axes, in their order, where nothing else is said.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/graph.h"
@@ -17,10 +18,12 @@
 
 namespace perigee::shard {
 
-// Where a value lies. With a piece it is whole, and the backward pass gathers it again.
+// Where a value lies. With a piece it is whole on some axes where the piece is sharded, and the
+// backward pass gathers it again.
 struct State {
-  mesh::Placement lies;
-  std::optional<mesh::Placement> piece = {};
+  mesh::Placements lies;
+  mesh::Placements piece = {};  // empty: none
+  const mesh::Placements& kept() const { return piece.empty() ? lies : piece; }
 };
 
 // An op of the problem: a node that takes one of its ways, or a value in one of its states.
@@ -36,7 +39,7 @@ struct Variable {
 struct AssignmentInputs {
   const graph::Graph& graph;
   const plan::Plan& plan;
-  const int axis;
+  const std::vector<int>& axes;  // that are planned
   const AssignmentOptions& options;
   const Sharding& base;  // how all lies on the other axes
   const Ways& ways;
@@ -61,26 +64,30 @@ class Variables {
   // Whether the node is a view in the forward pass that the backward pass reads, itself or by views
   // of it.
   bool is_kept_view(size_t node) const { return kept_views_[node]; }
-  // Returns the value's placements on the other axes with this one.
-  mesh::Placements placed(graph::ValueId v, const mesh::Placement& p) const;
+  // Returns those of the axes that are planned.
+  mesh::Placements on_axes(const mesh::Placements& all) const;
+  // Returns the value's placements on all axes, these on the planned ones.
+  mesh::Placements placed(graph::ValueId v, const mesh::Placements& on_axes) const;
 
  private:
   void find_pins();
   void add_nodes();
   void find_uses();
   void add_values();
-  void add_class(const std::vector<graph::ValueId>& members,
-                 const std::vector<std::vector<mesh::Placement>>& wanted);
+  void add_class(const std::vector<graph::ValueId>& members);
+  void add_pieces(std::vector<State>& states, const mesh::Placements& lies) const;
+  bool obeys(const State& state, graph::ValueId v) const;
   void keep(int variable, const std::vector<graph::ValueId>& members);
   double bytes_of(graph::ValueId v) const;
   int add_variable(graph::ValueId v, std::vector<State> states);
   void add_parameters();
   std::vector<State> states_of(graph::ValueId v) const;
-  double price_of_gathering(graph::ValueId v, int variable);
+  bool fits(const graph::TensorType& type, const mesh::Placements& placements, int dim) const;
+  double price_of_gathering(graph::ValueId v, const State& state);
 
   const graph::Graph& graph_;
   const plan::Plan& plan_;
-  const int axis_;
+  const std::vector<int>& axes_;
   const AssignmentOptions& options_;
   const Sharding& base_;
   const Ways& ways_;
@@ -88,11 +95,12 @@ class Variables {
   Redistributor& redistributor_;
   PlacementNumbers& numbers_;
   std::vector<Variable> list_;
-  std::vector<std::optional<mesh::Placement>> pinned_;  // per value
-  std::vector<int> of_node_;                            // per node
-  std::vector<int> settled_, again_;                    // per value: variables, or -1
-  std::vector<int> forward_uses_, backward_uses_;       // per value
-  std::vector<bool> kept_views_;                        // per node
+  std::vector<mesh::Placements> pinned_;           // per value: empty where nothing is
+  std::vector<int> of_node_;                       // per node
+  std::vector<int> settled_, again_;               // per value: variables, or -1
+  std::vector<int> forward_uses_, backward_uses_;  // per value
+  std::vector<bool> kept_views_;                   // per node
+  std::vector<std::vector<std::pair<size_t, size_t>>> readers_;  // per value: nodes, operands
 };
 
 }  // namespace perigee::shard

@@ -381,6 +381,22 @@ class Chooser {
 
 }  // namespace
 
+Forbidden forbidden_by(const plan::Plan& plan) {
+  const auto forbids = [&](const char* what) {
+    return std::ranges::count(plan.forbidden, what) > 0;
+  };
+  Forbidden forbidden{.one_axis = forbids("nd_shardings")};
+  if (!forbids("replicated_products")) return forbidden;
+  const auto copies = mesh::split_axes(plan.copy_axes);
+  for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
+    const auto& axis = plan.mesh.axes[a];
+    const bool splits =
+        axis.name != plan.pipeline.axis && std::ranges::count(copies, axis.name) == 0;
+    if (splits && axis.size > 1) forbidden.share_over |= uint64_t{1} << a;
+  }
+  return forbidden;
+}
+
 Placements resolved(const Placements& pin, const Placements& placements) {
   Placements lying = pin;
   for (size_t a = 0; a < lying.size(); ++a) {

@@ -7,6 +7,7 @@
 
 #include "mesh/mesh.h"
 #include "mesh/placement.h"
+#include "plan/plan.h"
 #include "shard/redistribute.h"
 #include "shard/rule.h"
 
@@ -25,6 +26,13 @@ struct Choice {
   std::vector<mesh::Placements> operands, results;
   double cost = 0;
 };
+
+// What a plan forbids of how nodes run.
+struct Forbidden {
+  bool one_axis = false;    // no tensor may be split over several axes
+  uint64_t share_over = 0;  // of products. Bits: axes of which one at least must split the work
+};
+Forbidden forbidden_by(const plan::Plan& plan);
 
 // What is known when a node's turn comes.
 struct Situation {

@@ -15,7 +15,7 @@ namespace perigee::shard {
 // that nodes read where `wanted` (per value; open: anywhere) has them on the axis; on other axes
 // pins are open.
 std::map<std::string, mesh::Placements> find_pins(const graph::Graph& graph, const plan::Plan& plan,
-                                                  int axis,
-                                                  const std::vector<mesh::Placement>& wanted);
+                                                  const std::vector<int>& axes,
+                                                  const std::vector<mesh::Placements>& wanted);
 
 }  // namespace perigee::shard

@@ -34,6 +34,12 @@ std::string reason(const Graph& graph, const Input& input, const Planned& planne
   return "splitting it costs more than it saves, or is forbidden";
 }
 
+// "axis tensor", "axes data and tensor"
+std::string named(const Planned& planned) {
+  return fmt::format("{} {}", planned.axes.size() == 1 ? "axis" : "axes",
+                     fmt::join(planned.axes, " and "));
+}
+
 [[noreturn]] void fail_whole(const Graph& graph, const Planned& planned, int64_t ranks) {
   std::vector<const Input*> weights;
   for (const auto& input : graph.inputs) {
@@ -41,9 +47,8 @@ std::string reason(const Graph& graph, const Input& input, const Planned& planne
   }
   if (weights.empty()) {
     fail("tensor_parallel",
-         "weights of two dims or more are split over the {} ranks of axis {}, but the model has "
-         "none",
-         ranks, planned.axis);
+         "weights of two dims or more are split over the {} ranks of {}, but the model has none",
+         ranks, named(planned));
   }
   std::stable_sort(weights.begin(), weights.end(), [&](const Input* a, const Input* b) {
     return graph.type(a->value).bytes() > graph.type(b->value).bytes();
@@ -56,29 +61,47 @@ std::string reason(const Graph& graph, const Input& input, const Planned& planne
                                 reason(graph, *input, planned, ranks)));
   }
   fail("tensor_parallel",
-       "no weight can be split over the {} ranks of axis {}; the largest: {}: give the axis fewer "
-       "ranks, or leave tensor_parallel out",
-       ranks, planned.axis, fmt::join(texts, ", "));
+       "no weight can be split over the {} ranks of {}; the largest: {}: give {} fewer ranks, or "
+       "leave tensor_parallel out",
+       ranks, named(planned), fmt::join(texts, ", "),
+       planned.axes.size() == 1 ? "the axis" : "the axes");
+}
+
+// Returns where the axes stand in the mesh, ascending.
+std::vector<int> find_axes(const mesh::Mesh& mesh, const Planned& planned) {
+  std::vector<int> axes;
+  for (const auto& name : planned.axes) {
+    const int axis = mesh.find(name);
+    if (axis < 0) {
+      std::vector<std::string> known;
+      for (const auto& each : mesh.axes) known.push_back(each.name);
+      fail("tensor_parallel", "layers are split over an axis of the mesh ({}), but got \"{}\"{}",
+           fmt::join(known, ", "), name, did_you_mean(name, known));
+    }
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
+      fail("tensor_parallel", "axes are planned once each, but {} is named twice", name);
+    }
+    axes.push_back(axis);
+  }
+  if (axes.empty()) fail("tensor_parallel", "layers are split over an axis, but got none");
+  std::sort(axes.begin(), axes.end());
+  return axes;
 }
 
 }  // namespace
 
 PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Planned& planned) {
-  const int axis = plan.mesh.find(planned.axis);
-  if (axis < 0) {
-    std::vector<std::string> axes;
-    for (const auto& known : plan.mesh.axes) axes.push_back(known.name);
-    fail("tensor_parallel", "layers are split over an axis of the mesh ({}), but got \"{}\"{}",
-         fmt::join(axes, ", "), planned.axis, did_you_mean(planned.axis, axes));
-  }
-  const Assignment assignment(graph, plan, axis, planned.options);
+  const auto axes = find_axes(plan.mesh, planned);
+  int64_t ranks = 1;
+  for (int a : axes) ranks *= plan.mesh.axes[a].size;
+  const Assignment assignment(graph, plan, axes, planned.options);
   const auto result = solve::solve(assignment.problem(), {.time_limit = kMostSeconds});
   PlannedShardings found{.cost = result.time, .bound = result.lower_bound};
   if (result.verdict == solve::Verdict::infeasible) {
     fail("tensor_parallel",
-         "the solver found no way to run the model over axis {}{}: name what is split as column, "
-         "row and vocab",
-         planned.axis,
+         "the solver found no way to run the model over {}{}: name what is split as column, row "
+         "and vocab",
+         named(planned),
          plan.forbidden.empty()
              ? std::string()
              : fmt::format(" where {} is forbidden", fmt::join(plan.forbidden, ", ")));
@@ -86,21 +109,22 @@ PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Plann
   const auto lying = assignment.placements(result.choice);
   for (const auto& input : graph.inputs) {
     if (input.kind != Input::Kind::parameter) continue;
-    const auto& p = lying[input.value.index];
-    if (p.is_shard()) {
+    const auto& own = lying[input.value.index];
+    const bool cut = std::ranges::any_of(own, [](const auto& p) { return p.is_shard(); });
+    if (cut) {
       auto& placements = plan.placements[input.name];
       placements.resize(plan.mesh.axes.size());
-      placements[axis] = p;
+      for (size_t k = 0; k < axes.size(); ++k) placements[axes[k]] = own[k];
     }
     if (!is_weight(graph, input)) continue;
-    if (p.is_shard()) {
-      found.split.emplace(input.name, p.dim);
+    if (cut) {
+      found.split.emplace(input.name, own);
     } else {
       found.whole.push_back(input.name);
     }
   }
-  if (found.split.empty()) fail_whole(graph, planned, plan.mesh.axes[axis].size);
-  const auto pins = find_pins(graph, plan, axis, lying);
+  if (found.split.empty()) fail_whole(graph, planned, ranks);
+  const auto pins = find_pins(graph, plan, axes, lying);
   for (const auto& [name, placements] : pins) plan.placements[name] = placements;
   found.pins = pins.size();
   return found;

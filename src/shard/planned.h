@@ -1,4 +1,4 @@
-// Shardings that the exact solver finds: which weights are split over an axis, and how.
+// Shardings that the exact solver finds: which weights are split over which axes, and how.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,23 @@
 namespace perigee::shard {
 
 struct Planned {
-  std::string axis = "tensor";
+  std::vector<std::string> axes = {"tensor"};  // planned together
   AssignmentOptions options = {};
 };
 
 struct PlannedShardings {
-  std::map<std::string, int> split;  // weights of two dims or more, and the dim that is cut
-  std::vector<std::string> whole;    // those that stay whole
-  size_t pins = 0;                   // values on the way that are pinned, too
+  // Weights of two dims or more that are cut, and how on each of the axes.
+  std::map<std::string, mesh::Placements> split;
+  std::vector<std::string> whole;  // those that stay whole
+  size_t pins = 0;                 // values on the way that are pinned, too
   double cost = 0;  // of a microbatch on a rank, in bytes moved: work, and weights that stay whole,
   double bound = 0;  // are counted so; no other way costs less
 };
 
-// Places the parameters on the axis so that the graph costs least with what the plan has on the
+// Places the parameters on the axes so that the graph costs least with what the plan has on the
 // other axes (assignment.h), and pins the values that propagation would bring elsewhere. Throws
-// Error for an axis that the mesh lacks, and where no weight can be split: the largest, and why.
+// Error for axes that the mesh lacks or that are named twice, and where no weight can be split: the
+// largest, and why.
 PlannedShardings place_planned(plan::Plan& plan, const graph::Graph& graph, const Planned& planned);
 
 }  // namespace perigee::shard

@@ -107,15 +107,16 @@ class Propagation {
       : graph_(graph),
         plan_(plan),
         sites_(sites),
-        redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden) {
+        redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
+        forbidden_(forbidden_by(plan)) {
     pin();
-    forbid();
   }
 
-  // Pins on the axis whatever comes to lie elsewhere than `wanted` says; returns those pins.
-  std::map<std::string, Placements> run_towards(const std::vector<Placement>& wanted, int axis) {
+  // Pins on the axes whatever comes to lie elsewhere than `wanted` says; returns those pins.
+  std::map<std::string, Placements> run_towards(const std::vector<Placements>& wanted,
+                                                const std::vector<int>& axes) {
     wanted_ = &wanted;
-    wanted_axis_ = axis;
+    wanted_axes_ = axes;
     names_ = graph::value_names(graph_);
     used_.resize(graph_.values.size());
     for (const auto& node : graph_.nodes) {
@@ -160,21 +161,6 @@ class Propagation {
       if (found == plan_.placements.end()) continue;
       pins_[v] = &found->second;
       pin_numbers_[v] = number_of(found->second);
-    }
-  }
-
-  void forbid() {
-    const auto forbids = [&](const char* what) {
-      return std::ranges::count(plan_.forbidden, what) > 0;
-    };
-    one_axis_ = forbids("nd_shardings");
-    if (!forbids("replicated_products")) return;
-    const auto copies = mesh::split_axes(plan_.copy_axes);
-    for (size_t a = 0; a < plan_.mesh.axes.size(); ++a) {
-      const auto& axis = plan_.mesh.axes[a];
-      const bool splits =
-          axis.name != plan_.pipeline.axis && std::ranges::count(copies, axis.name) == 0;
-      if (splits && axis.size > 1) share_over_ |= uint64_t{1} << a;
     }
   }
 
@@ -232,19 +218,24 @@ class Propagation {
     return pins_[v.index] ? resolved(*pins_[v.index], result) : settled(v, result);
   }
 
-  // Returns whether a result that is read was not pinned on the axis and would lie elsewhere.
+  // Returns whether a result that is read was not pinned on the axes and would lie elsewhere.
   bool pin_unlike(const graph::Node& node, const Choice& choice) {
     bool any = false;
     for (size_t r = 0; r < node.outputs.size(); ++r) {
       const auto v = node.outputs[r];
       if (!v.defined() || !used_[v.index]) continue;
       const auto* pin = pins_[v.index];
-      const auto& wanted = (*wanted_)[v.index];
-      const bool pinned = pin && !(*pin)[wanted_axis_].is_open();
-      if (pinned || wanted.is_open() || lying(v, choice.results[r])[wanted_axis_] == wanted)
-        continue;
+      const auto comes = lying(v, choice.results[r]);
       auto placements = pin ? *pin : Placements(plan_.mesh.axes.size(), Placement::open());
-      placements[wanted_axis_] = wanted;
+      bool unlike = false;
+      for (size_t k = 0; k < wanted_axes_.size(); ++k) {
+        const int a = wanted_axes_[k];
+        const auto& wanted = (*wanted_)[v.index][k];
+        if (wanted.is_open() || !placements[a].is_open()) continue;
+        unlike = unlike || comes[a] != wanted;
+        placements[a] = wanted;
+      }
+      if (!unlike) continue;
       auto& added = added_[names_[v.index]] = std::move(placements);
       pins_[v.index] = &added;
       pin_numbers_[v.index] = number_of(added);
@@ -325,8 +316,8 @@ class Propagation {
       situation.goals.push_back(owner >= 0 ? &sharding_.values[owner] : nullptr);
     }
     const auto& pattern = sites_.at(n).pattern;
-    situation.one_axis = one_axis_;
-    if (graph::is_product(node.op)) situation.share_over = share_over_;
+    situation.one_axis = forbidden_.one_axis;
+    if (graph::is_product(node.op)) situation.share_over = forbidden_.share_over;
     if (pattern || situation.share_over != 0) {
       Choice choice{.cost = std::numeric_limits<double>::infinity()};
       if (pattern) choice = choose(call, *pattern, situation, plan_.mesh, redistributor_);
@@ -351,11 +342,12 @@ class Propagation {
   const plan::Plan& plan_;
   const SiteTable& sites_;
   Redistributor redistributor_;
+  const Forbidden forbidden_;
   Sharding sharding_;
-  std::vector<const Placements*> pins_;             // per value
-  std::vector<int> pin_numbers_;                    // per value: equal for equal pins, -1 for none
-  const std::vector<Placement>* wanted_ = nullptr;  // per value, on that axis
-  int wanted_axis_ = -1;
+  std::vector<const Placements*> pins_;              // per value
+  std::vector<int> pin_numbers_;                     // per value: equal for equal pins, -1 for none
+  const std::vector<Placements>* wanted_ = nullptr;  // per value, on these axes
+  std::vector<int> wanted_axes_;
   std::vector<std::string> names_;           // where something is wanted
   std::vector<bool> used_;                   // the same: per value
   std::map<std::string, Placements> added_;  // pins, by name
@@ -369,9 +361,7 @@ class Propagation {
   std::vector<size_t> waiting_of_;              // per axis
   std::vector<std::vector<Version>> versions_;  // per value: where it lies besides
   std::vector<bool> is_parameter_;              // per value
-  std::vector<int> goals_;   // per value: the parameter whose gradient it is, or -1
-  bool one_axis_ = false;    // Situation's
-  uint64_t share_over_ = 0;  // of products
+  std::vector<int> goals_;  // per value: the parameter whose gradient it is, or -1
   Numbering placements_;
   std::vector<int> placement_of_;  // per value
   std::unordered_map<std::string, Choice> choices_;
@@ -387,10 +377,11 @@ Sharding propagate(const Graph& graph, const plan::Plan& plan) {
   return sharding;
 }
 
-std::map<std::string, Placements> find_pins(const Graph& graph, const plan::Plan& plan, int axis,
-                                            const std::vector<Placement>& wanted) {
+std::map<std::string, Placements> find_pins(const Graph& graph, const plan::Plan& plan,
+                                            const std::vector<int>& axes,
+                                            const std::vector<Placements>& wanted) {
   const SiteTable sites(graph, plan);
-  return Propagation(graph, plan, sites).run_towards(wanted, axis);
+  return Propagation(graph, plan, sites).run_towards(wanted, axes);
 }
 
 }  // namespace perigee::shard

@@ -106,36 +106,59 @@ std::optional<double> work_of_lowering(const Call& call, const Site& site, const
   return work;
 }
 
+// A way to run a node on one axis.
+struct Option {
+  enum class Kind : uint8_t { whole, cut, linear };
+  Kind kind = Kind::whole;
+  Cut cut = {};
+  int group = 0;  // of the pattern's linear ones
+  bool operator==(const Option&) const = default;
+};
+
 // The ways of one node.
 class Listing {
  public:
   Listing(const Call& call, const Pattern& pattern, const Choice& base, const mesh::Mesh& mesh,
-          int axis)
-      : call_(call), pattern_(pattern), base_(base), mesh_(mesh), axis_(axis) {}
+          const std::vector<int>& axes)
+      : call_(call), pattern_(pattern), base_(base), mesh_(mesh), axes_(axes) {}
 
   Choice whole() const {
     auto choice = base_;
     for (auto* tensors : {&choice.operands, &choice.results}) {
       for (auto& placements : *tensors) {
-        if (!placements.empty()) placements[axis_] = Placement::replicate();
+        for (int a : axes_) {
+          if (!placements.empty()) placements[a] = Placement::replicate();
+        }
       }
     }
     return choice;
   }
 
-  std::optional<Choice> cut(Cut cut) const {
-    if (!carries(cut) || !may_shard(call_, pattern_, cut, together(cut), mesh_)) return {};
+  // `picked`: per axis.
+  std::optional<Choice> make(const std::vector<Option>& picked) const {
     auto choice = whole();
-    place(choice, pattern_, cut, axis_);
+    for (size_t k = 0; k < axes_.size(); ++k) {
+      const auto& option = picked[k];
+      if (option.kind == Option::Kind::linear) {
+        // Sums whose parts are on the ranks.
+        for (int i : pattern_.linear[option.group]) {
+          choice.operands[i][axes_[k]] = Placement::partial();
+        }
+        for (auto& result : choice.results) result[axes_[k]] = Placement::partial();
+      }
+      if (option.kind != Option::Kind::cut) continue;
+      const auto axes = together(picked, k);
+      if (!carries(option.cut) || !may_shard(call_, pattern_, option.cut, axes, mesh_)) return {};
+      place(choice, pattern_, option.cut, axes_[k]);
+    }
     return legal(std::move(choice));
   }
 
-  // Sums whose parts are on the ranks.
-  std::optional<Choice> linear(const std::vector<int>& group) const {
-    auto choice = whole();
-    for (int i : group) choice.operands[i][axis_] = Placement::partial();
-    for (auto& result : choice.results) result[axis_] = Placement::partial();
-    return legal(std::move(choice));
+  // Cut so on one of the axes, whole on the others.
+  std::optional<Choice> cut(Cut cut, size_t k) const {
+    std::vector<Option> picked(axes_.size());
+    picked[k] = {.kind = Option::Kind::cut, .cut = cut};
+    return make(picked);
   }
 
  private:
@@ -150,16 +173,18 @@ class Listing {
     return true;
   }
 
-  // The axes on which the dim is cut so already, and this one.
-  std::vector<int> together(Cut cut) const {
+  // The axes on which the dim is cut so: already, and as it is picked.
+  std::vector<int> together(const std::vector<Option>& picked, size_t k) const {
+    const auto& cut = picked[k].cut;
     std::vector<int> axes;
     for (int b = 0; b < static_cast<int>(mesh_.axes.size()); ++b) {
-      bool here = b == axis_;
-      for (int i = 0; i < call_.operand_count(); ++i) {
+      const auto own = std::find(axes_.begin(), axes_.end(), b);
+      bool here = own != axes_.end() && picked[own - axes_.begin()] == picked[k];
+      for (int i = 0; i < call_.operand_count() && own == axes_.end(); ++i) {
         const auto p = pattern_.placed(cut, false, i);
         here = here || (p && base_.operands[i][b] == *p);
       }
-      for (int r = 0; r < call_.result_count(); ++r) {
+      for (int r = 0; r < call_.result_count() && own == axes_.end(); ++r) {
         const auto p = call_.has_result(r) ? pattern_.placed(cut, true, r) : std::nullopt;
         here = here || (p && base_.results[r][b] == *p);
       }
@@ -182,22 +207,23 @@ class Listing {
   const Pattern& pattern_;
   const Choice& base_;
   const mesh::Mesh& mesh_;
-  const int axis_;
+  const std::vector<int>& axes_;
 };
 
 class Finding {
  public:
   Finding(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, const Sharding& base,
-          int axis, const WorkPrices& prices, const std::vector<bool>& depends)
+          const std::vector<int>& axes, const WorkPrices& prices, const std::vector<bool>& depends)
       : graph_(graph),
         plan_(plan),
         sites_(sites),
         base_(base),
-        axis_(axis),
+        axes_(axes),
         prices_(prices),
         depends_(depends),
+        forbidden_(forbidden_by(plan)),
         users_(graph.values.size()),
-        extra_(graph.nodes.size()) {}
+        extra_(graph.nodes.size(), std::vector<std::vector<Cut>>(axes.size())) {}
 
   void run(std::vector<std::vector<Way>>& lists, std::vector<int>& list_of) {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -208,26 +234,31 @@ class Finding {
         if (v.defined()) users_[v.index].push_back({n, true, static_cast<int>(r)});
       }
     }
-    if (plan_.mesh.axes[axis_].size > 1) find_runs();
-    for (auto& cuts : extra_) {
-      std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
-        return std::pair(a.dim, a.run) < std::pair(b.dim, b.run);
-      });
+    for (size_t k = 0; k < axes_.size(); ++k) {
+      if (plan_.mesh.axes[axes_[k]].size > 1) find_runs(k);
     }
     Numbering contents;
     std::map<std::string, int> known;  // by site, base and extra cuts
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       auto key = key_of(n);
       key.put(int{depends_[n]});
-      for (const auto& cut : extra_[n]) {
-        key.put(cut.dim);
-        key.put(cut.run);
+      for (auto& cuts : extra_[n]) {
+        std::sort(cuts.begin(), cuts.end(), [](const Cut& a, const Cut& b) {
+          return std::pair(a.dim, a.run) < std::pair(b.dim, b.run);
+        });
+        for (const auto& cut : cuts) {
+          key.put(cut.dim);
+          key.put(cut.run);
+        }
+        key.put(-1);
       }
       const auto [at, added] = known.try_emplace(key.bytes(), 0);
       if (added) {
         auto list = list_ways(n);
         // Sites that differ in what does not matter here (the keys of random numbers) are alike.
-        const auto [number, fresh] = contents.of(content(list));
+        std::string all;
+        for (const auto& way : list) all += content(way.choice);
+        const auto [number, fresh] = contents.of(all);
         if (fresh) lists.push_back(std::move(list));
         at->second = number;
       }
@@ -253,51 +284,82 @@ class Finding {
     return key;
   }
 
-  static std::string content(const std::vector<Way>& list) {
+  static std::string content(const Choice& choice) {
     Key key;
-    for (const auto& way : list) {
-      key.put(std::bit_cast<int64_t>(way.choice.cost));
-      for (const auto* tensors : {&way.choice.operands, &way.choice.results}) {
-        key.put(static_cast<int64_t>(tensors->size()));
-        for (const auto& placements : *tensors) key.put(placements);
-      }
+    key.put(std::bit_cast<int64_t>(choice.cost));
+    for (const auto* tensors : {&choice.operands, &choice.results}) {
+      key.put(static_cast<int64_t>(tensors->size()));
+      for (const auto& placements : *tensors) key.put(placements);
     }
     return key.bytes();
   }
 
+  // The options of a node on each axis, whole the first.
+  std::vector<std::vector<Option>> options_of(size_t n, const Pattern& pattern) const {
+    std::vector<std::vector<Option>> options(axes_.size(), {Option()});
+    for (size_t k = 0; k < axes_.size() && depends_[n]; ++k) {
+      for (int d = 0; d < static_cast<int>(pattern.dims.size()); ++d) {
+        options[k].push_back({.kind = Option::Kind::cut, .cut = Cut{d}});
+      }
+      for (const auto& cut : extra_[n][k]) {
+        options[k].push_back({.kind = Option::Kind::cut, .cut = cut});
+      }
+      for (size_t g = 0; g < pattern.linear.size(); ++g) {
+        options[k].push_back({.kind = Option::Kind::linear, .group = static_cast<int>(g)});
+      }
+    }
+    return options;
+  }
+
+  bool allows(const Call& call, const Choice& choice) const {
+    bool shares = forbidden_.share_over == 0 || !graph::is_product(call.node().op);
+    for (const auto* tensors : {&choice.operands, &choice.results}) {
+      for (const auto& placements : *tensors) {
+        int cuts = 0;
+        for (size_t a = 0; a < placements.size(); ++a) {
+          cuts += placements[a].is_shard() && plan_.mesh.axes[a].size > 1;
+          shares =
+              shares || ((forbidden_.share_over >> a & 1) != 0 && !placements[a].is_replicate());
+        }
+        if (cuts > 1 && forbidden_.one_axis) return false;
+      }
+    }
+    return shares;
+  }
+
   std::vector<Way> list_ways(size_t n) const {
     const Call call(graph_, graph_.nodes[n]);
-    const auto& pattern = sites_.at(n).pattern;
+    const auto& site = sites_.at(n);
+    static const Pattern none;
+    const auto& pattern = site.pattern ? *site.pattern : none;
     const auto base = base_of(n);
-    std::vector<Way> list;
-    const auto add = [&](std::optional<Choice> choice) {
-      if (!choice) return;
-      for (const auto& known : list) {
-        if (known.choice.operands == choice->operands && known.choice.results == choice->results) {
-          return;
-        }
-      }
-      const auto& site = sites_.at(n);
+    const Listing listing(call, pattern, base, plan_.mesh, axes_);
+    const auto options = options_of(n, pattern);
+    std::vector<Way> list, refused;
+    std::set<std::string> known;
+    std::vector<size_t> at(axes_.size(), 0);
+    std::vector<Option> picked(axes_.size());
+    for (size_t k = 0; k < axes_.size();) {
+      for (size_t j = 0; j < axes_.size(); ++j) picked[j] = options[j][at[j]];
+      for (k = 0; k < axes_.size() && ++at[k] == options[k].size(); ++k) at[k] = 0;
+      auto choice = listing.make(picked);
+      if (!choice || !known.insert(content(*choice)).second) continue;
       choice->cost = work_of(call, *choice, plan_.mesh, prices_);
       if (site.lower && !is_whole(*choice)) {
         const auto work = work_of_lowering(call, site, *choice, plan_.mesh, prices_);
-        if (!work) return;
+        if (!work) continue;
         choice->cost = *work;
       }
-      list.push_back({std::move(*choice)});
-    };
-    static const Pattern none;
-    const Listing listing(call, pattern ? *pattern : none, base, plan_.mesh, axis_);
-    add(listing.whole());
-    if (!pattern || !depends_[n]) return list;
-    for (int d = 0; d < static_cast<int>(pattern->dims.size()); ++d) add(listing.cut(Cut{d}));
-    for (const auto& cut : extra_[n]) add(listing.cut(cut));
-    for (const auto& group : pattern->linear) add(listing.linear(group));
-    return list;
+      auto& where = allows(call, *choice) ? list : refused;
+      where.push_back({std::move(*choice)});
+    }
+    // What cannot run otherwise is left to propagation, which says so.
+    return list.empty() ? refused : list;
   }
 
   // Cuts in runs begin where a view merges dims, and go as far as its neighbours can follow.
-  void find_runs() {
+  void find_runs(size_t k) {
+    seen_.clear();
     std::map<std::string, std::vector<Choice>> begun;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& pattern = sites_.at(n).pattern;
@@ -306,45 +368,48 @@ class Finding {
       if (added) {
         const Call call(graph_, graph_.nodes[n]);
         const auto base = base_of(n);
-        const Listing listing(call, *pattern, base, plan_.mesh, axis_);
+        const Listing listing(call, *pattern, base, plan_.mesh, axes_);
         for (const auto& inner : pattern->inner) {
-          if (auto choice = listing.cut(Cut{inner.dim})) at->second.push_back(std::move(*choice));
+          if (auto choice = listing.cut(Cut{inner.dim}, k)) {
+            at->second.push_back(std::move(*choice));
+          }
         }
       }
-      for (const auto& choice : at->second) spread(n, choice);
+      for (const auto& choice : at->second) spread(n, choice, k);
     }
     while (!open_.empty()) {
       const auto [v, run] = open_.back();
       open_.pop_back();
-      for (const auto& place : users_[v]) follow(place, run);
+      for (const auto& place : users_[v]) follow(place, run, k);
     }
   }
 
-  void follow(const Place& place, const Placement& run) {
+  void follow(const Place& place, const Placement& run, size_t k) {
     const auto& pattern = sites_.at(place.node).pattern;
     if (!pattern) return;
     const auto cut = pattern->cut_of(run, place.of_result, place.tensor);
-    auto& extra = extra_[place.node];
+    auto& extra = extra_[place.node][k];
     if (!cut || cut->run == 0 || std::find(extra.begin(), extra.end(), *cut) != extra.end()) return;
     const Call call(graph_, graph_.nodes[place.node]);
     const auto base = base_of(place.node);
-    const auto choice = Listing(call, *pattern, base, plan_.mesh, axis_).cut(*cut);
+    const auto choice = Listing(call, *pattern, base, plan_.mesh, axes_).cut(*cut, k);
     if (!choice) return;
     extra.push_back(*cut);
-    spread(place.node, *choice);
+    spread(place.node, *choice, k);
   }
 
   // What lies in runs if the node runs so is offered to the other nodes that make or read it.
-  void spread(size_t n, const Choice& choice) {
+  void spread(size_t n, const Choice& choice, size_t k) {
+    const int axis = axes_[k];
     const auto offer = [&](ValueId v, const Placement& p) {
       if (p.run == 0 || !seen_.emplace(v.index, p.dim, p.run).second) return;
       open_.emplace_back(v.index, p);
     };
     size_t i = 0;
-    graph_.nodes[n].each_operand([&](ValueId v) { offer(v, choice.operands[i++][axis_]); });
+    graph_.nodes[n].each_operand([&](ValueId v) { offer(v, choice.operands[i++][axis]); });
     for (size_t r = 0; r < graph_.nodes[n].outputs.size(); ++r) {
       const auto v = graph_.nodes[n].outputs[r];
-      if (v.defined()) offer(v, choice.results[r][axis_]);
+      if (v.defined()) offer(v, choice.results[r][axis]);
     }
   }
 
@@ -352,11 +417,12 @@ class Finding {
   const plan::Plan& plan_;
   const SiteTable& sites_;
   const Sharding& base_;
-  const int axis_;
+  const std::vector<int>& axes_;
   const WorkPrices& prices_;
   const std::vector<bool>& depends_;
-  std::vector<std::vector<Place>> users_;  // per value, its maker among them
-  std::vector<std::vector<Cut>> extra_;    // per node: cuts in runs
+  const Forbidden forbidden_;
+  std::vector<std::vector<Place>> users_;             // per value, its maker among them
+  std::vector<std::vector<std::vector<Cut>>> extra_;  // per node and axis: cuts in runs
   std::set<std::tuple<int32_t, int, int64_t>> seen_;
   std::vector<std::pair<int32_t, Placement>> open_;
 };
@@ -387,9 +453,9 @@ double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
 }
 
 Ways::Ways(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, const Sharding& base,
-           int axis, const WorkPrices& prices)
+           const std::vector<int>& axes, const WorkPrices& prices)
     : depends_(find_dependent(graph)) {
-  Finding(graph, plan, sites, base, axis, prices, depends_).run(lists_, list_of_);
+  Finding(graph, plan, sites, base, axes, prices, depends_).run(lists_, list_of_);
 }
 
 }  // namespace perigee::shard

@@ -1,4 +1,4 @@
-// The ways in which the nodes of a graph may run on one axis of the mesh, the other axes being as
+// The ways in which the nodes of a graph may run on some axes of the mesh, the other axes being as
 // they are: what a solver chooses from.
 #pragma once
 
@@ -21,14 +21,15 @@ struct Way {
   Choice choice;  // on all axes; choice.cost is its work
 };
 
-// Per node: its ways, whole on the axis the first; equal nodes share theirs. What no parameter
-// flows into (masks, tables of positions) runs whole: it is little work, which narrow.h shares out
-// where all its readers want that, and many read it.
+// Per node: its ways, whole on the axes the first where it may be; equal nodes share theirs. A way
+// takes one of the rule's on each axis, those together where its tensors can be cut so. What no
+// parameter flows into (masks, tables of positions) runs whole: it is little work, which narrow.h
+// shares out where all its readers want that, and many read it.
 class Ways {
  public:
   // `base`: how the nodes run on the other axes.
   Ways(const graph::Graph& graph, const plan::Plan& plan, const SiteTable& sites,
-       const Sharding& base, int axis, const WorkPrices& prices);
+       const Sharding& base, const std::vector<int>& axes, const WorkPrices& prices);
 
   const std::vector<Way>& of(size_t node) const { return lists_[list_of_[node]]; }
   // Returns equal numbers for nodes with the same ways.

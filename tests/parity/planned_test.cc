@@ -56,19 +56,25 @@ double cost_of(const graph::Graph& graph, const plan::Plan& plan) {
     }
     cost += prices.per_byte * bytes;
   }
-  const auto n = static_cast<double>(plan.mesh.size());
+  // The ranks of the axes on which a tensor lies so.
+  const auto ranks_where = [&](const mesh::Placements& placements, auto lies_so) {
+    double ranks = 1;
+    for (size_t a = 0; a < placements.size(); ++a) {
+      if (lies_so(placements[a])) ranks *= static_cast<double>(plan.mesh.axes[a].size);
+    }
+    return ranks;
+  };
   for (size_t o = 0; o < local.outputs.size(); ++o) {
-    const auto& output = graph.outputs[o];
-    if (output.kind != graph::Output::Kind::gradient) continue;
-    const auto bytes = static_cast<double>(graph.type(output.value).bytes());
-    if (local.outputs[o][0].is_partial()) cost += 1024 + moved("all_reduce", bytes, n);
+    if (graph.outputs[o].kind != graph::Output::Kind::gradient) continue;
+    const auto bytes = static_cast<double>(local.graph.type(local.graph.outputs[o].value).bytes());
+    const double n = ranks_where(local.outputs[o], [](const auto& p) { return p.is_partial(); });
+    if (n > 1) cost += 1024 + moved("all_reduce", bytes, n);
   }
   for (size_t i = 0; i < local.inputs.size(); ++i) {
-    const auto& type = graph.type(graph.inputs[i].value);
+    const auto& type = local.graph.type(local.graph.inputs[i].value);
     if (graph.inputs[i].kind != graph::Input::Kind::parameter || type.shape.size() < 2) continue;
-    if (local.inputs[i][0].is_replicate()) {
-      cost += 1.01 * 3 * (1024 + (n - 1) / n * static_cast<double>(type.bytes()));
-    }
+    const double n = ranks_where(local.inputs[i], [](const auto& p) { return p.is_replicate(); });
+    if (n > 1) cost += 1.01 * 3 * (1024 + (n - 1) / n * static_cast<double>(type.bytes()));
   }
   return cost;
 }
@@ -141,6 +147,97 @@ TEST_CASE("no choice of the weights' placements costs less than what is planned"
   }
 }
 
+// The cost of a plan for which these lists of axes are planned, one after the other.
+double planned_cost(const graph::Graph& graph, const std::string& mesh,
+                    const std::vector<std::vector<std::string>>& turns) {
+  auto plan = empty_plan(graph, mesh);
+  for (const auto& axes : turns) shard::place_planned(plan, graph, {.axes = axes});
+  return cost_of(graph, plan);
+}
+
+TEST_CASE("axes that are planned together cost what the solver says, and no more than in turns") {
+  const std::string wide = "width = 48\nheads = 12\nhidden = 96\nvocab = 96\n";
+  int better = 0;
+  for (const auto& keys :
+       {"kind = 'gpt'\nlayers = 2\n" + wide, "kind = 'llama'\nlayers = 1\n" + wide,
+        std::string("kind = 'mlp'\ninputs = 48\nwidth = 96\nlayers = 4\noutputs = 24\n")}) {
+    const auto given = built_in(keys, 12, 1, "float32", 12);
+    for (const std::string mesh : {"tensor=2,sequence=2", "tensor=2,sequence=3"}) {
+      INFO(keys << mesh);
+      auto planned = empty_plan(given.graph, mesh);
+      const auto found =
+          shard::place_planned(planned, given.graph, {.axes = {"tensor", "sequence"}});
+      const double cost = cost_of(given.graph, planned);
+      INFO(found.cost << " by the solver, counted " << cost);
+      CHECK(found.bound >= found.cost * (1 - 1e-9));
+      CHECK(std::abs(cost - found.cost) < 0.05 * cost);
+      const double one = planned_cost(given.graph, mesh, {{"tensor"}, {"sequence"}});
+      const double other = planned_cost(given.graph, mesh, {{"sequence"}, {"tensor"}});
+      INFO("in turns " << one << " and " << other);
+      CHECK(cost <= std::min(one, other) * 1.001);
+      better += cost < 0.98 * std::min(one, other);
+    }
+  }
+  CHECK(better > 0);
+}
+
+TEST_CASE("where no tensor may be split over several axes, none is planned so") {
+  const auto given = built_in(kGpt, kRows);
+  for (const bool forbidden : {false, true}) {
+    auto plan = empty_plan(given.graph, "tensor=2,sequence=2");
+    if (forbidden) plan.forbidden = {"nd_shardings"};
+    shard::place_planned(plan, given.graph, {.axes = {"tensor", "sequence"}});
+    const auto sharding = shard::propagate(given.graph, plan);
+    int most = 0;
+    for (const auto& placements : sharding.values) {
+      most = std::max(most, static_cast<int>(std::ranges::count_if(
+                                placements, [](const auto& p) { return p.is_shard(); })));
+    }
+    CHECK(most == (forbidden ? 1 : 2));
+  }
+}
+
+TEST_CASE("no choice of the weights' placements on two axes costs less than what is planned") {
+  torch::manual_seed(5);
+  const auto given = capture_model(models().at("regression")(12));
+  for (const std::string mesh : {"tensor=2,sequence=2", "tensor=3,sequence=2"}) {
+    auto planned = empty_plan(given.graph, mesh);
+    const auto found = shard::place_planned(planned, given.graph, {.axes = {"sequence", "tensor"}});
+    const double cost = cost_of(given.graph, planned);
+    std::vector<const graph::Input*> weights;
+    for (const auto& input : given.graph.inputs) {
+      if (input.kind != graph::Input::Kind::parameter) continue;
+      if (given.graph.type(input.value).shape.size() > 1) weights.push_back(&input);
+    }
+    double least = INFINITY;
+    int count = 0;
+    std::function<void(plan::Plan, size_t)> walk = [&](plan::Plan plan, size_t k) {
+      if (k == 2 * weights.size()) {
+        ++count;
+        least = std::min(least, cost_of(given.graph, plan));
+        return;
+      }
+      walk(plan, k + 1);
+      const auto& input = *weights[k / 2];
+      const auto& shape = given.graph.type(input.value).shape;
+      for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
+        auto more = plan;
+        auto& placements = more.placements[input.name];
+        placements.resize(2);
+        placements[k % 2] = mesh::Placement::shard(d);
+        int64_t parts = 1;
+        for (int a : {0, 1}) parts *= placements[a].dim == d ? plan.mesh.axes[a].size : 1;
+        if (shape[d] >= parts) walk(std::move(more), k + 1);
+      }
+    };
+    walk(empty_plan(given.graph, mesh), 0);
+    INFO(mesh << ": " << found.cost << " by the solver, counted " << cost << ", of " << count << " "
+              << least);
+    CHECK(count > 100);
+    CHECK(cost <= least * 1.0001);
+  }
+}
+
 std::string planned_on(const std::string& axes, const std::string& fields) {
   return R"([["parallel_mode", )" + axes + R"(], ["tensor_parallel", )" + fields + "]]";
 }
@@ -167,6 +264,36 @@ TEST_CASE("models whose layers are not known train with planned shardings as on 
           plan_of(given, planned_on(R"([["tensor", 3], ["data", 1]])", fields), kRows);
       const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
       CHECK(compare(train(given, alone)[0], train(given, plan)) == "");
+    }
+  }
+}
+
+TEST_CASE("axes that are planned together train as one device does, in the memory foretold") {
+  const auto trains = [](const Given& given, const std::string& axes) {
+    const auto plan = plan_of(
+        given, planned_on(axes, R"({"planned": true, "axis": ["tensor", "sequence"]})"), kRows);
+    const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+    const auto ranks = train(given, plan);
+    CHECK(compare(train(given, alone)[0], ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+  };
+  const std::string square = R"([["tensor", 2], ["sequence", 2], ["data", 1]])";
+  const std::string unequal = R"([["tensor", 3], ["sequence", 2], ["data", 1]])";
+  const std::string beside = R"([["data", 2], ["tensor", 2], ["sequence", 2]])";
+  for (const char* model : {"gpt", "images", "regression", "recurrent", "experts"}) {
+    torch::manual_seed(5);
+    const auto given = capture_model(models().at(model)(kRows));
+    for (const auto& axes : {square, unequal, beside}) {
+      INFO(model << " " << axes);
+      trains(given, axes);
+    }
+  }
+  for (const char* keys : {kGpt, kLlama, kMlp, kResnet, kMoe}) {
+    torch::manual_seed(5);
+    const auto given = built_in(keys, kRows);
+    for (const auto& axes : {square, unequal}) {
+      INFO(keys << axes);
+      trains(given, axes);
     }
   }
 }
@@ -235,6 +362,14 @@ TEST_CASE("planned shardings say what is split, or why nothing can be") {
         "fewer ranks, or leave tensor_parallel out");
   CHECK_THAT(refused(kMlp, two, R"({"planned": true, "smallest": 1000})"),
              Catch::Contains("800 bytes, fewer than smallest"));
+  const std::string three = R"([["tensor", 2], ["sequence", 2], ["data", 2]])";
+  CHECK(refused(kGpt, three, R"({"axis": ["tensor", "sequence"]})") ==
+        "[tensor_parallel] known and named layers are split over one axis, but got tensor, "
+        "sequence: set planned = true to split over several");
+  CHECK(refused(kGpt, three, R"({"axis": ["tensor", "tensor"], "planned": true})") ==
+        "[tensor_parallel] axes are planned once each, but tensor is named twice");
+  CHECK_THAT(refused(kGpt, three, R"({"axis": ["tensor", "data"], "planned": true})"),
+             Catch::Contains("but data splits the batch"));
   CHECK(refused(kGpt, two, R"({"planned": true, "column": ["blocks.*.mlp.up"]})") ==
         "[tensor_parallel] the solver finds what is split with planned = true, but column, row or "
         "vocab name it: leave one of them out");
