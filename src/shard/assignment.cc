@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/error.h"
 #include "shard/alike.h"
 #include "shard/assignment_variables.h"
 
@@ -22,6 +23,8 @@ using mesh::Placement;
 using mesh::Placements;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Of the tables of all edges: some twenty times what two axes of a model of four layers have.
+constexpr size_t kMostEntries = 20'000'000;
 
 // What is read: a variable (of a node one of its results), or an input that lies fixed.
 struct Source {
@@ -308,6 +311,13 @@ class Assignment::Impl {
     }
   }
 
+  [[noreturn]] void fail_large() const {
+    fail("tensor_parallel",
+         "{} axes together leave more than {} pairs of choices for this model: plan fewer of them "
+         "together, and the others behind them",
+         axes_.size(), kMostEntries);
+  }
+
   void make_problem() {
     for (const auto& link : counted_) {
       const int from = link.source.variable, to = link.target.variable;
@@ -328,12 +338,15 @@ class Assignment::Impl {
       }
     }
     std::map<std::pair<int, int>, size_t> edge_of;
+    size_t entries = 0;
     for (const auto& link : counted_) {
       const int from = link.source.variable, to = link.target.variable;
       if (from < 0 || to < 0 || from == to) continue;
       const auto [at, added] = edge_of.try_emplace({from, to}, problem_.edges.size());
       const size_t width = allowed_[to].size();
       if (added) {
+        entries += allowed_[from].size() * width;
+        if (entries > kMostEntries) fail_large();
         problem_.edges.push_back({from, to, std::vector<double>(allowed_[from].size() * width)});
       }
       auto& time = problem_.edges[at->second].time;

@@ -30,7 +30,8 @@ struct AssignmentOptions {
 class Assignment {
  public:
   // `axes`: of the mesh, those that are planned. `plan` says how the graph runs on the others. What
-  // it has sharded or pinned on these stays so. All references must outlive this.
+  // it has sharded or pinned on these stays so. All references must outlive this. Throws Error
+  // where so many axes have too many choices.
   Assignment(const graph::Graph& graph, const plan::Plan& plan, std::vector<int> axes,
              const AssignmentOptions& options);
   ~Assignment();

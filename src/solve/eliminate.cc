@@ -285,7 +285,7 @@ std::optional<std::vector<int>> eliminate_hard(const Model& model, double most_w
   if (const auto order = Order(model).run(std::min(most_work, kWorthTightening))) {
     return eliminate_all(model, *order);
   }
-  auto tightened = tighten(model);
+  auto tightened = tighten(model, most_work);
   if (tightened.optimal) return std::move(tightened.best);
   size_t kept = 0;
   for (const auto& positions : tightened.keep) kept += positions.size();

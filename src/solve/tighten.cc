@@ -11,7 +11,6 @@
 namespace perigee::solve {
 namespace {
 
-constexpr int kMostRounds = 400;
 constexpr int kPatience = 10;      // rounds between looks at how far it got
 constexpr double kSlow = 0.02;     // share of the gap that these must close
 constexpr double kMargin = 1e-10;  // what rounding may hide, relative
@@ -44,26 +43,24 @@ class Diffusion {
     order();
   }
 
-  Tightened run() {
+  // Looks at no more than so many entries of tables, but for one round.
+  Tightened run(double most_work) {
     found_.keep.resize(own_.size());
     for (size_t v = 0; v < own_.size(); ++v) {
       found_.keep[v].resize(own_[v].size());
       std::iota(found_.keep[v].begin(), found_.keep[v].end(), 0);
     }
-    double before = -std::numeric_limits<double>::infinity();
-    for (int round = 0; round < kMostRounds; ++round) {
-      pass(true);
-      if (!pass(false)) break;
-      const double bound = this->bound();
-      if (best_time_ < kForbidden && bound >= static_cast<double>(best_time_) - margin()) {
+    double entries = 0, before = -std::numeric_limits<double>::infinity();
+    for (const auto& table : tables_) entries += 4 * static_cast<double>(table.time[0].size());
+    for (int round = 0; round == 0 || round * entries < most_work; ++round) {
+      const bool left = pass(true) && pass(false);
+      const double bound = this->bound(), best = static_cast<double>(best_time_);
+      if (!left || (!found_.best.empty() && bound >= best - margin())) {
         found_.optimal = true;
         break;
       }
       if (round % kPatience != 0) continue;
-      if (best_time_ < kForbidden &&
-          bound - before < kSlow * (static_cast<double>(best_time_) - bound)) {
-        break;
-      }
+      if (bound - before < kSlow * (best - bound)) break;
       before = bound;
     }
     return std::move(found_);
@@ -237,9 +234,9 @@ class Diffusion {
 
 }  // namespace
 
-Tightened tighten(const Model& model) {
+Tightened tighten(const Model& model, double most_work) {
   Model unlimited{.variables = model.variables, .pairs = model.pairs};
-  return Diffusion(unlimited).run();
+  return Diffusion(unlimited).run(most_work);
 }
 
 }  // namespace perigee::solve

@@ -16,7 +16,8 @@ struct Tightened {
                                        // ascending, that is no slower than `best`
 };
 
-// Raises the bound for as long as that drops options. The memory of the model does not count.
-Tightened tighten(const Model& model);
+// Raises the bound for as long as that pays, looking at about `most_work` entries of tables. The
+// memory of the model does not count.
+Tightened tighten(const Model& model, double most_work);
 
 }  // namespace perigee::solve

@@ -57,7 +57,7 @@ TEST_CASE("what a bound drops is in no better solution, and what it says is best
     const auto least = time_of(model, *best);
     CHECK(static_cast<double>(least) * model.time_quantum ==
           Approx(*exhaustive(problem)).epsilon(1e-9));
-    const auto found = tighten(model);
+    const auto found = tighten(model, 1e6);
     REQUIRE(!found.best.empty());
     CHECK(time_of(model, found.best) >= least);
     if (found.optimal) CHECK(time_of(model, found.best) == least);
