@@ -212,11 +212,11 @@ local spaces = {
 
 -- Returns whether a candidate's stages are submeshes that the option lets the search try.
 local function in_space(o, per_node)
-  return function(candidate)
-    local devices, tensor = candidate.tensor * candidate.data, candidate.tensor
+  local function allowed(stage)
+    local devices, tensor = stage.tensor * stage.data, stage.tensor
     local view = o.submesh_logical_shape_space
     if view == "data_parallel_only" and tensor > 1 then return false end
-    if view == "model_parallel_only" and candidate.data > 1 then return false end
+    if view == "model_parallel_only" and stage.data > 1 then return false end
     if view == "single_node_model_parallel" and per_node and tensor > per_node then return false end
     if view == "same_as_physical" and tensor ~= math.min(devices, per_node or devices) then return false end
     if o.submesh_physical_shape_space ~= "manual" then
@@ -226,6 +226,12 @@ local function in_space(o, per_node)
       if product(shape) == devices then return true end
     end
     return false
+  end
+  return function(candidate)
+    for _, stage in ipairs(candidate.submeshes or { candidate }) do
+      if not allowed(stage) then return false end
+    end
+    return true
   end
 end
 
@@ -241,9 +247,12 @@ end
 
 -- Returns whether no stage has a larger share of the work, over its share of the devices, than the tolerance allows.
 local function balanced(candidate, graph, tolerance)
-  local shares = candidates.shares(candidate, graph)
-  for _, share in ipairs(tolerance and shares or {}) do
-    if share * candidate.pipe > 1 + tolerance then return false end
+  local shares, all = candidates.shares(candidate, graph), 0
+  for _, stage in ipairs(candidate.submeshes or {}) do all = all + stage.tensor * stage.data end
+  for i, share in ipairs(tolerance and shares or {}) do
+    local stage = candidate.submeshes and candidate.submeshes[i]
+    local devices = stage and stage.tensor * stage.data / all or 1 / candidate.pipe
+    if share / devices > 1 + tolerance then return false end
   end
   return true
 end
@@ -374,6 +383,8 @@ local function pipeshard_strategy(draft, given)
   draft:pin("schedule", schedule)
   if given.AutoStageOption.use_hlo_cost_model then draft:pin("estimated", true) end
   if draft.remat then draft:pin("checkpoint", false) end
+  local space = given.AutoStageOption.submesh_physical_shape_space
+  draft:pin("submeshes", space == "manual" and "all" or space)
   local per_node = given.init.devices_per_node or given.init.num_devices_per_node
   local allowed = in_space(given.AutoStageOption, per_node)
   draft.more = { stage_inputs(inputs) }
@@ -433,7 +444,9 @@ local function completed(draft, fixed, graph)
 end
 
 -- Has the batch's axis vary fastest.
-local function data_first(axes)
+local data_first
+function data_first(axes)
+  for _, submesh in ipairs(axes.submeshes or {}) do data_first(submesh) end
   for i, axis in ipairs(axes) do
     if axis[1] == "data" then table.insert(axes, 1, table.remove(axes, i)) return end
   end

@@ -11,10 +11,12 @@ function M.methods_of(draft)
   return list
 end
 
+-- Stages are alike unless `submeshes` is pinned.
 -- Returns the strategy of the fastest among the `most` best candidates under the pins for which fits(candidate) holds;
 -- nil and why there is none. With allowed(estimate), each of those is simulated, and the simulator says which is the
 -- fastest. tell(candidate, estimate) hears of each that fits.
 function M.best(pins, most, fits, allowed, tell)
+  if pins.submeshes == nil then pins.submeshes = false end
   local list, why = solver.candidates(pins, most)
   if not list then return nil, why end
   local best, least, seen = nil, math.huge, 0

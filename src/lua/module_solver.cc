@@ -100,7 +100,8 @@ json pins_of(lua_State* L, int index) {
 
 // Returns two values: the strategy, and the rest of what the planner says of it.
 int plan(lua_State* L, const Function&) {
-  const int count = or_why(L, [&] { return planner_of(L, "solver.plan").plan(pins_of(L, 1)); });
+  const int count = or_why(
+      L, [&] { return planner_of(L, "solver.plan").plan(pins_of(L, 1), State::of(L).methods); });
   if (count != 1) return count;
   lua_getfield(L, -1, "strategy");
   lua_insert(L, -2);
@@ -112,14 +113,15 @@ int plan(lua_State* L, const Function&) {
 int candidates(lua_State* L, const Function&) {
   const auto most = lua_isnoneornil(L, 2) ? 10 : static_cast<int64_t>(lua_tointeger(L, 2));
   if (most < 1) fail("solve", "candidates must be asked for at least 1, but got {}", most);
-  return or_why(L,
-                [&] { return planner_of(L, "solver.candidates").candidates(pins_of(L, 1), most); });
+  return or_why(L, [&] {
+    return planner_of(L, "solver.candidates").candidates(pins_of(L, 1), most, State::of(L).methods);
+  });
 }
 
 int search(lua_State* L, const Function&) {
   auto given = to_json(L, 2, "options");
   return or_why(L, [&] {
-    auto found = planner_of(L, "solver.search").search(pins_of(L, 1), given);
+    auto found = planner_of(L, "solver.search").search(pins_of(L, 1), given, State::of(L).methods);
     for (auto& trial : found["trials"]) {
       for (auto& index : trial["options"]) index = index.get<int64_t>() + 1;
     }
@@ -133,7 +135,11 @@ Module solver_module() {
   const Parameter pins{
       "pins", "table?",
       "what is fixed, the rest is searched: tensor, expert, context, data, pipe "
-      "(sizes of axes), attention (of context ranks: `all_gather`, `ring` or "
+      "(sizes of axes), submeshes (false: all stages are alike; `all`, `power_of_two` or "
+      "`small_power_of_two`: how many ranks a stage may have; or a list with the axes of each "
+      "stage, "
+      "as parallel_mode takes it), starts (the blocks at which the parts of a pipeline behind the "
+      "first begin), attention (of context ranks: `all_gather`, `ring` or "
       "`all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, "
       "checkpoint, offload (booleans; offload: the optimizer's state lies on the "
       "host), every (of so many blocks one runs again), zero (0 to 3), "

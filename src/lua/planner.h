@@ -20,18 +20,21 @@ class Planner {
 
   // Returns the best strategy under the pins (search/choice.h) as plain data: {strategy, seconds,
   // lower_bound (no plan takes less, by the model that seconds are of), stopped (by a time limit)}.
-  // Throws Error, with Status::infeasible where none fits.
-  virtual nlohmann::json plan(const nlohmann::json& pins) = 0;
+  // Throws Error, with Status::infeasible where none fits. Methods that are pinned may be
+  // `defined`.
+  virtual nlohmann::json plan(const nlohmann::json& pins, const Defined& defined) = 0;
 
   // Returns the best `most` of the model, best first: {strategy, seconds, bytes, text, tensor,
   // data, pipe, microbatches, micro, zero, ...}.
-  virtual nlohmann::json candidates(const nlohmann::json& pins, int64_t most) = 0;
+  virtual nlohmann::json candidates(const nlohmann::json& pins, int64_t most,
+                                    const Defined& defined) = 0;
 
   // Searches by trials (search/trials.h; `options` as parse_trials reads them), each the best plan
   // under the pins and one combination's. Returns {strategy, seconds, bytes, ended, combinations,
   // trials: [{options, seconds, bytes, strategy} or {options, refused}]}. Throws Error, with
   // Status::infeasible where none fits.
-  virtual nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options) = 0;
+  virtual nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options,
+                                const Defined& defined) = 0;
 
   // Returns {seconds, bubble_ratio, measured_share, peak_bytes} of a strategy's plan, by the
   // simulator: from what was measured here, the rest estimated. Of `pins` counts by what memory is

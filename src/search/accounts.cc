@@ -94,10 +94,14 @@ double bytes_of(const Program& program, ValueId v) {
 // Sums over one program, by place.
 class Accounts {
  public:
-  // `trains`: whether there are gradients.
   Accounts(const Program& program, const plan::Plan& plan, const Scopes& scopes, OpCosts& costs,
-           bool trains)
-      : program_(program), plan_(plan), scopes_(scopes), costs_(costs), trains_(trains) {}
+           const AccountOptions& options)
+      : program_(program),
+        plan_(plan),
+        scopes_(scopes),
+        costs_(costs),
+        trains_(options.trains),
+        rank_(options.rank) {}
 
   Layers run() {
     weigh();
@@ -158,7 +162,7 @@ class Accounts {
       if (exchange.stream.find("data") != std::string::npos || moves_gradients(instruction)) return;
       time = costs_.collective(exchange);
     } else {
-      time = costs_.op(program_, instruction, program_.rank);
+      time = costs_.op(program_, instruction, rank_);
     }
     all_measured_ = all_measured_ && (time.measured || time.seconds == 0);
     if (section.name == "step") {
@@ -472,6 +476,7 @@ class Accounts {
   const Scopes& scopes_;
   OpCosts& costs_;
   const bool trains_;
+  const int64_t rank_;
   Layer places_[kPlaces];
   std::vector<Held> held_;
   std::unordered_map<std::string, int> index_;  // by name: into held_
@@ -488,9 +493,9 @@ class Accounts {
 }  // namespace
 
 Layers account(const compile::Program& program, const plan::Plan& plan, const Folded& folded,
-               OpCosts& costs, bool trains) {
+               OpCosts& costs, const AccountOptions& options) {
   const Scopes scopes(folded);
-  return Accounts(program, plan, scopes, costs, trains).run();
+  return Accounts(program, plan, scopes, costs, options).run();
 }
 
 }  // namespace perigee::search

@@ -10,10 +10,15 @@
 
 namespace perigee::search {
 
-// Returns the sums of one rank's program, made by `plan`. `trains`: there are gradients. What data
+struct AccountOptions {
+  bool trains = true;  // there are gradients
+  int64_t rank = 0;    // whose device runs the ops
+};
+
+// Returns the sums of one rank's program, made by `plan`. What data
 // ranks exchange, and the reduction of gradients, are left out: the program's ranks are not as many
 // as those of a plan.
 Layers account(const compile::Program& program, const plan::Plan& plan, const Folded& folded,
-               OpCosts& costs, bool trains);
+               OpCosts& costs, const AccountOptions& options);
 
 }  // namespace perigee::search

@@ -4,9 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "cost/schedule.h"
+#include "search/submeshes.h"
 
 namespace perigee::search {
 namespace {
@@ -19,6 +21,8 @@ const std::vector<std::string> kPins = {"tensor",
                                         "attention",
                                         "data",
                                         "pipe",
+                                        "submeshes",
+                                        "starts",
                                         "micro",
                                         "sequence",
                                         "checkpoint",
@@ -88,7 +92,70 @@ std::vector<std::string> schedules() {
   return {names.begin(), names.end()};
 }
 
+std::vector<std::string> names_in(const Json& value, const std::string& name) {
+  const bool texts = value.is_array() && std::all_of(value.begin(), value.end(),
+                                                     [](auto& item) { return item.is_string(); });
+  if (!texts) fail("search", "{} must be a list of names, but got {}", name, value.dump());
+  return value.get<std::vector<std::string>>();
+}
+
+// Submeshes that are given say how many stages there are, and the sizes of axes.
+void fix_axes(Pins& pins) {
+  if (pins.submeshes.empty()) return;
+  const auto fix = [](std::optional<int64_t>& pin, const char* name, int64_t size) {
+    if (pin.value_or(size) != size) {
+      fail("search", "submeshes have {} = {}, but {} = {} is pinned: leave it out", name, size,
+           name, *pin);
+    }
+    pin = size;
+  };
+  fix(pins.pipe, "pipe", std::ssize(pins.submeshes));
+  fix(pins.expert, "expert", 1);
+  fix(pins.context, "context", 1);
+  if (!are_alike(pins.submeshes)) {
+    if (pins.tensor || pins.data) {
+      fail("search", "submeshes have axes of their own, but {} is pinned: leave it out",
+           pins.tensor ? "tensor" : "data");
+    }
+    return;
+  }
+  fix(pins.tensor, "tensor", pins.submeshes.front().tensor);
+  fix(pins.data, "data", pins.submeshes.front().data);
+  pins.sizes = "none";
+  pins.submeshes.clear();
+}
+
+// What parallel_mode takes.
+Json mesh_of(const Choice& choice) {
+  if (!choice.submeshes.empty()) {
+    auto submeshes = Json::array();
+    for (const auto& [tensor, data] : choice.submeshes) {
+      auto axes = Json::array();
+      if (choice.tensor > 1) axes.push_back(Json::array({"tensor", tensor}));
+      axes.push_back(Json::array({"data", data}));
+      submeshes.push_back(std::move(axes));
+    }
+    return {{"submeshes", std::move(submeshes)}};
+  }
+  Json axes =
+      Json::array({Json::array({"tensor", choice.tensor}), Json::array({"expert", choice.expert}),
+                   Json::array({"context", choice.context}), Json::array({"data", choice.data}),
+                   Json::array({"pipe", choice.pipe})});
+  // Axes of one rank say nothing, but data always stands.
+  axes.erase(std::remove_if(axes.begin(), axes.end(),
+                            [](const Json& a) { return a[1] == 1 && a[0] != "data"; }),
+             axes.end());
+  return axes;
+}
+
 }  // namespace
+
+int64_t Choice::batch() const {
+  if (submeshes.empty()) return expert * data;
+  int64_t ranks = 1;
+  for (const auto& submesh : submeshes) ranks = std::lcm(ranks, submesh.data);
+  return ranks;
+}
 
 Pins parse_pins(const Json& table) {
   Pins pins;
@@ -137,12 +204,18 @@ Pins parse_pins(const Json& table) {
       if (*pins.zero > 3) fail("search", "zero is 0, 1, 2 or 3, but got {}", *pins.zero);
     } else if (key == "schedule") {
       pins.schedule = name_of(value, key, schedules());
+    } else if (key == "submeshes") {
+      if (value.is_boolean() && !value.get<bool>()) {
+        pins.sizes = "none";
+      } else if (value.is_string()) {
+        pins.sizes = name_of(value, key, stage_sizes());
+      } else {
+        pins.submeshes = parse_submeshes(value);
+      }
+    } else if (key == "starts") {
+      pins.starts = names_in(value, key);
     } else if (key == "forbid") {
-      const bool texts =
-          value.is_array() &&
-          std::all_of(value.begin(), value.end(), [](auto& item) { return item.is_string(); });
-      if (!texts) fail("search", "forbid must be a list of names, but got {}", value.dump());
-      pins.forbid = value.get<std::vector<std::string>>();
+      pins.forbid = names_in(value, key);
     } else if (key == "precision") {
       if (!value.is_array() || value.empty()) {
         fail("search", "precision must be a list of {}, but got {}", fmt::join(kPrecisions, ", "),
@@ -163,6 +236,7 @@ Pins parse_pins(const Json& table) {
            did_you_mean(key, kPins));
     }
   }
+  fix_axes(pins);
   return pins;
 }
 
@@ -187,15 +261,10 @@ void add_pinned(Json& methods, const Json& method) {
 
 Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row) {
   Json methods = Json::array();
-  Json axes =
-      Json::array({Json::array({"tensor", choice.tensor}), Json::array({"expert", choice.expert}),
-                   Json::array({"context", choice.context}), Json::array({"data", choice.data}),
-                   Json::array({"pipe", choice.pipe})});
-  // Axes of one rank say nothing, but data always stands.
-  axes.erase(std::remove_if(axes.begin(), axes.end(),
-                            [](const Json& a) { return a[1] == 1 && a[0] != "data"; }),
-             axes.end());
-  if (!pins.forbid.empty()) {
+  auto axes = mesh_of(choice);
+  if (!pins.forbid.empty() && axes.is_object()) {
+    axes["forbid"] = pins.forbid;
+  } else if (!pins.forbid.empty()) {
     Json fields{{"forbid", pins.forbid}};  // beside the items
     for (size_t i = 0; i < axes.size(); ++i) fields[std::to_string(i + 1)] = axes[i];
     axes = std::move(fields);
@@ -250,7 +319,8 @@ Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row)
 std::string to_string(const Choice& choice) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  if (choice.tensor > 1) {
+  const bool alike = choice.submeshes.empty();
+  if (choice.tensor > 1 && alike) {
     add(fmt::format("tensor {}{}", choice.tensor, choice.sequence ? " with sequence" : ""));
   }
   if (choice.expert > 1) add(fmt::format("expert {}", choice.expert));
@@ -259,7 +329,12 @@ std::string to_string(const Choice& choice) {
     add(fmt::format("pipe {} by {}{}", choice.pipe, choice.schedule,
                     choice.chunks > 1 ? fmt::format(" of {} chunks", choice.chunks) : ""));
   }
-  add(fmt::format("data {}", choice.data));
+  if (!alike) {
+    add(fmt::format("stages of {}{}", to_string(choice.submeshes),
+                    choice.sequence ? " with sequence" : ""));
+  } else {
+    add(fmt::format("data {}", choice.data));
+  }
   add(fmt::format("{} microbatch{} of {}", choice.microbatches,
                   choice.microbatches == 1 ? "" : "es", choice.micro));
   if (choice.zero > 0) add(fmt::format("zero {}", choice.zero));

@@ -11,9 +11,19 @@
 
 namespace perigee::search {
 
+// The ranks of one stage: tensor ranks stand next to each other.
+struct Submesh {
+  int64_t tensor = 1, data = 1;
+  int64_t ranks() const { return tensor * data; }
+  bool operator==(const Submesh&) const = default;
+};
+
 struct Choice {
   // Sizes of the mesh's axes; the first varies fastest.
   int64_t tensor = 1, expert = 1, context = 1, data = 1, pipe = 1;
+  // Of each stage of a pipeline, where they are not all alike; tensor and data are then the largest
+  // of theirs. Empty: a rectangle.
+  std::vector<Submesh> submeshes;
   int64_t micro = 1;         // samples of a microbatch on one rank of the batch
   int64_t microbatches = 1;  // follows from micro, the ranks of the batch and the global batch
   bool sequence = false;     // activations between tensor-parallel layers are sharded
@@ -30,8 +40,10 @@ struct Choice {
   std::vector<std::string> starts;  // of the pipeline's parts behind the first
   std::vector<std::string> again;   // the blocks that run again, where a solver chooses them
 
-  // Ranks that have samples of their own; ranks over which units are cut.
-  int64_t batch() const { return expert * data; }
+  // Ranks that have samples of their own (of submeshes the least number that the data ranks of
+  // each divide: a stage then has micro * batch() / data samples on a rank); ranks over which units
+  // are cut.
+  int64_t batch() const;
   int64_t parts() const { return context * data; }
   bool operator==(const Choice&) const = default;
 };
@@ -42,6 +54,11 @@ struct Pins {
   std::optional<bool> sequence, checkpoint, offload;
   std::optional<int> zero;
   std::optional<std::string> schedule, attention;
+  // How many ranks a stage may have (stage_sizes() in search/submeshes.h); "none": all stages are
+  // alike. Nothing: the search's own rule (search/submeshes.h).
+  std::optional<std::string> sizes;
+  std::vector<Submesh> submeshes;     // of the stages; empty: any
+  std::vector<std::string> starts;    // blocks at which the parts behind the first begin
   std::optional<std::string> solver;  // chooses a stage's blocks that run again; labels or ilp
   std::optional<double> memory;       // bytes that a rank may use, where the devices have more
   std::optional<double> time_limit;   // seconds after which the best so far is taken

@@ -10,9 +10,9 @@ using cost::CollectiveKind;
 
 // `count` ranks, `stride` apart: the mesh is tensor, expert, context, data, pipe from the inside
 // out.
-std::vector<int64_t> ranks_apart(int64_t count, int64_t stride) {
+std::vector<int64_t> ranks_apart(int64_t first, int64_t count, int64_t stride) {
   std::vector<int64_t> ranks;
-  for (int64_t i = 0; i < count; ++i) ranks.push_back(i * stride);
+  for (int64_t i = 0; i < count; ++i) ranks.push_back(first + i * stride);
   return ranks;
 }
 
@@ -29,15 +29,18 @@ double shared(double compute, double communication, double exchange) {
 
 }  // namespace
 
-Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& costs) {
+Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& costs,
+                       const Ground& ground) {
   Exchanges made;
   // Units are cut over context and data; a gradient of what is not cut there is a sum over the
   // expert ranks, too, but for experts' own.
-  const auto units = ranks_apart(choice.parts(), choice.tensor * choice.expert);
-  const auto all = ranks_apart(choice.expert * choice.parts(), choice.tensor);
-  const auto experts = ranks_apart(choice.expert, choice.tensor);
-  const auto tensor = ranks_apart(choice.tensor, 1);
-  const auto wider = ranks_apart(choice.tensor * choice.expert * choice.parts(), 1);
+  const auto first = ground.first, ranks = choice.tensor * choice.expert * choice.parts();
+  const auto units = ranks_apart(first, choice.parts(), choice.tensor * choice.expert);
+  const auto all = ranks_apart(first, choice.expert * choice.parts(), choice.tensor);
+  const auto experts = ranks_apart(first, choice.expert, choice.tensor);
+  const auto tensor = ranks_apart(first, choice.tensor, 1);
+  const auto wider = ranks_apart(first, ranks, 1);
+  const auto other = ground.other >= 0 ? ground.other : ranks * (choice.pipe - 1);
   const auto time = [&](CollectiveKind kind, const std::vector<int64_t>& group, double bytes,
                         double pieces = 1) {
     if (group.size() < 2 || bytes <= 0 || pieces <= 0) return 0.0;
@@ -78,10 +81,8 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& 
       }
       if (!apart || flat.read_late <= 0) continue;
       const double bytes = (1 - kept) * flat.gradients;
-      made.tied +=
-          time(CollectiveKind::all_reduce, flat.experts ? units : all, bytes) +
-          time(CollectiveKind::all_reduce,
-               {0, choice.tensor * choice.expert * choice.parts() * (choice.pipe - 1)}, bytes);
+      made.tied += time(CollectiveKind::all_reduce, flat.experts ? units : all, bytes) +
+                   time(CollectiveKind::all_reduce, {first, other}, bytes);
     }
     if (exchange.reduce > 0) exchange.buckets /= exchange.reduce;
     return exchange;

@@ -28,8 +28,15 @@ struct Exchanges {
   double tied = 0;        // once a step: gradients of parameters that two stages have
 };
 
+// Where the ranks of a stage are.
+struct Ground {
+  int64_t first = 0;
+  int64_t other = -1;  // a rank of the stage at the pipeline's other end; -1: all stages are alike
+};
+
 // Returns them for the choice's axes and level; `parameters` tells how the layers' lie.
-Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& costs);
+Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& costs,
+                       const Ground& ground = {});
 
 // What a stage's layers do in one pass, in the order of the pass.
 struct Passing {

@@ -22,6 +22,7 @@ constexpr Feature kFeatures[] = {
     {"sharing out experts", [](const Choice& c) { return c.expert > 1; }},
     {"sharding the sequence", [](const Choice& c) { return c.context > 1; }},
     {"a pipeline", [](const Choice& c) { return c.pipe > 1; }},
+    {"stages of unequal submeshes", [](const Choice& c) { return !c.submeshes.empty(); }},
     {"parameters in parts", [](const Choice& c) { return c.zero == 3; }},
     {"optimizer state on the host", [](const Choice& c) { return c.offload; }}};
 

@@ -21,7 +21,7 @@ class Features {
   std::vector<std::string> sentences(const Choice& best, double seconds) const;
 
  private:
-  static constexpr size_t kCount = 6;
+  static constexpr size_t kCount = 7;
   struct Least {
     double seconds = std::numeric_limits<double>::infinity();
     bool bound = false;

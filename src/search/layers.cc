@@ -39,6 +39,7 @@ Layers between(const Layers& a, const Layers& b, double share) {
   made.tied = a.tied;
   made.masters = a.masters;
   made.measured = a.measured && b.measured;
+  made.kind = a.kind;
   return made;
 }
 
@@ -48,7 +49,7 @@ std::string pattern_of(const std::vector<std::string>& blocks) {
   return dot == std::string::npos ? "*" : blocks.front().substr(0, dot) + ".*";
 }
 
-const Layers* LayerTables::find(const Choice& choice, std::string& why) {
+const Layers* LayerTables::find(const Choice& choice, std::string& why, int kind) {
   const auto key =
       fmt::format("{} {} {} {} {} {} {} {}", choice.precision, choice.tensor, choice.sequence,
                   choice.expert, choice.context, choice.context > 1 ? choice.attention : "",
@@ -56,7 +57,25 @@ const Layers* LayerTables::find(const Choice& choice, std::string& why) {
   auto found = tables_.find(key);
   if (found == tables_.end()) found = tables_.emplace(key, look(choice)).first;
   why = found->second.why;
-  return why.empty() ? &found->second.layers : nullptr;
+  return why.empty() ? &found->second.layers[static_cast<size_t>(kind)] : nullptr;
+}
+
+const Layers* LayerTables::on_ranks(const Choice& choice, int64_t first, int64_t count,
+                                    std::string& why) {
+  const auto& devices = costs_.cluster().devices;
+  const Layers* slowest = nullptr;
+  int64_t begin = 0;
+  for (size_t kind = 0; kind < devices.size(); ++kind) {
+    const auto end = begin + devices[kind].count;
+    const bool there = begin < first + count && first < end;
+    begin = end;
+    if (!there) continue;
+    const auto* layers = find(choice, why, static_cast<int>(kind));
+    if (!layers) return nullptr;
+    const auto seconds = [](const Layers& of) { return of.block.forward + of.block.backward; };
+    if (!slowest || seconds(*layers) > seconds(*slowest)) slowest = layers;
+  }
+  return slowest;
 }
 
 LayerTables::Entry LayerTables::look(const Choice& choice) {
@@ -67,14 +86,17 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
     none.checkpoint = false;
     const auto *a = find(none, entry.why), *b = a ? find(all, entry.why) : nullptr;
     if (!b) return entry;
-    if (choice.every == 0) {
-      entry.layers = *a;
-      entry.layers.again = b;
-      return entry;
+    for (int kind = 0; kind < std::ssize(costs_.cluster().devices); ++kind) {
+      const auto &without = *find(none, entry.why, kind), &with = *find(all, entry.why, kind);
+      if (choice.every == 0) {
+        entry.layers.push_back(without);
+        entry.layers.back().again = &with;
+        continue;
+      }
+      entry.layers.push_back(between(without, with, 1 / static_cast<double>(choice.every)));
+      // While such a block's backward pass runs, all of it is there again.
+      entry.layers.back().working = std::max(without.working, with.working);
     }
-    entry.layers = between(*a, *b, 1 / static_cast<double>(choice.every));
-    // While such a block's backward pass runs, all of it is there again.
-    entry.layers.working = std::max(a->working, b->working);
     return entry;
   }
   if (choice.micro != 1 && choice.micro != samples_.most) {
@@ -85,7 +107,10 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
     if (!b) return entry;
     const double share =
         static_cast<double>(choice.micro - 1) / static_cast<double>(samples_.most - 1);
-    entry.layers = between(*a, *b, share);
+    for (int kind = 0; kind < std::ssize(costs_.cluster().devices); ++kind) {
+      entry.layers.push_back(
+          between(*find(least, entry.why, kind), *find(most, entry.why, kind), share));
+    }
     return entry;
   }
   try {
@@ -96,7 +121,7 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
   return entry;
 }
 
-Layers LayerTables::make(const Choice& choice) const {
+std::vector<Layers> LayerTables::make(const Choice& choice) const {
   // As many data ranks as make the graph's samples those of the microbatch.
   Choice alone;
   alone.tensor = choice.tensor;
@@ -118,7 +143,7 @@ Layers LayerTables::make(const Choice& choice) const {
   std::erase(row.forbid, "replicated_parameters");
   std::erase(row.forbid, "nd_shardings");
   const auto strategy =
-      methods::from_json(strategy_of(alone, row, pattern_of(folded_.blocks)), "auto");
+      methods::from_json(strategy_of(alone, row, pattern_of(folded_.blocks)), "auto", defined_);
   const auto plan = methods::make_plan(strategy, request);
   plan::verify(plan, folded_.graph);
   auto spec = spec_;
@@ -127,9 +152,16 @@ Layers LayerTables::make(const Choice& choice) const {
   std::erase_if(spec.frozen, gone);
   for (auto& group : spec.groups) std::erase_if(group.parameters, gone);
   const auto program = compile::compile(folded_.graph, plan, spec, 0, traces_);
-  auto layers = account(program, plan, folded_, costs_, !spec.evaluation);
-  count_by(pins_.model, program, layers);
-  return layers;
+  std::vector<Layers> tables;
+  int64_t rank = 0;  // that has a device of the kind
+  for (const auto& device : costs_.cluster().devices) {
+    auto& layers = tables.emplace_back(
+        account(program, plan, folded_, costs_, {.trains = !spec.evaluation, .rank = rank}));
+    layers.kind = static_cast<int>(std::ssize(tables)) - 1;
+    count_by(pins_.model, program, layers);
+    rank += device.count;
+  }
+  return tables;
 }
 
 }  // namespace perigee::search

@@ -5,10 +5,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "compile/compile.h"
+#include "methods/method.h"
 #include "search/choice.h"
 #include "search/fold.h"
 #include "search/op_cost.h"
@@ -65,13 +68,14 @@ struct Layers {
   bool tied = false;         // what stands behind the blocks reads parameters of what is before
   bool masters = false;      // parameters are float32 masters of what ops read (half)
   bool measured = false;     // all times were
+  int kind = 0;              // of the cluster's devices, whose times these are
   // Where a solver chooses which blocks run again: this is the table of none, `again` that of all.
   const Layers* again = nullptr;
 };
 
 // Tables by what decides them: precision, ranks of the axes within a layer, sequence, attention,
-// checkpoint, samples of a microbatch. Programs are compiled for one sample and for the most, and
-// with all blocks or none run again; costs between are taken to be linear.
+// checkpoint, samples of a microbatch, the kind of device. Programs are compiled for one sample and
+// for the most, and with all blocks or none run again; costs between are taken to be linear.
 class LayerTables {
  public:
   // All kept by reference. The most samples of a microbatch, and what the folded graph was captured
@@ -79,30 +83,36 @@ class LayerTables {
   struct Samples {
     int64_t most = 1, captured = 1;
   };
+  // `defined`: methods that the pins' may name.
   LayerTables(const Folded& folded, Samples samples, const compile::StepSpec& spec,
-              const Pins& pins, bool eight_bits, OpCosts& costs, compile::TraceSource& traces)
+              const Pins& pins, bool eight_bits, OpCosts& costs, compile::TraceSource& traces,
+              std::span<const std::shared_ptr<const methods::Method>> defined = {})
       : folded_(folded),
         samples_(samples),
         spec_(spec),
         pins_(pins),
         eight_bits_(eight_bits),
         costs_(costs),
-        traces_(traces) {}
+        traces_(traces),
+        defined_(defined) {}
 
-  // Returns the table for the choice, or nullptr where the methods or the graph do not allow it;
-  // `why` then says it.
-  const Layers* find(const Choice& choice, std::string& why);
+  // Returns the table for the choice on a kind of the cluster's devices, or nullptr where the
+  // methods or the graph do not allow it; `why` then says it.
+  const Layers* find(const Choice& choice, std::string& why, int kind = 0);
+
+  // The same on the slowest kind that `count` ranks from `first` on have.
+  const Layers* on_ranks(const Choice& choice, int64_t first, int64_t count, std::string& why);
 
   // How many programs were compiled.
   size_t compiled() const { return tables_.size(); }
 
  private:
   struct Entry {
-    Layers layers;
-    std::string why;  // "" where there is a table
+    std::vector<Layers> layers;  // by kind of device
+    std::string why;             // "" where there is a table
   };
   Entry look(const Choice& choice);
-  Layers make(const Choice& choice) const;
+  std::vector<Layers> make(const Choice& choice) const;
 
   const Folded& folded_;
   Samples samples_;
@@ -111,6 +121,7 @@ class LayerTables {
   bool eight_bits_;
   OpCosts& costs_;
   compile::TraceSource& traces_;
+  std::span<const std::shared_ptr<const methods::Method>> defined_;
   std::map<std::string, Entry> tables_;
 };
 

@@ -20,12 +20,6 @@ using cost::CollectiveKind;
 // The least bytes that accumulating a gradient moves: read two, write one.
 constexpr double kAccumulated = 3;
 
-// The share of the blocks that run again; of what a solver has not chosen yet, all.
-double share_again(const Choice& choice) {
-  if (!choice.checkpoint) return 0;
-  return choice.every == 0 ? 1 : 1 / static_cast<double>(choice.every);
-}
-
 // Gradients that share a bucket are reduced when the last of them is there. `layers` stand in the
 // order of the forward pass.
 void end_with_bucket(std::vector<Passing>& layers, double buckets) {
@@ -39,35 +33,27 @@ void end_with_bucket(std::vector<Passing>& layers, double buckets) {
 
 }  // namespace
 
-// Adds a part. All parts hold as much in flight as the largest (compile/frame_pools.h).
-void Model::Stage::join(const Stage& part, int64_t chunks) {
-  forward += part.forward;
-  backward += part.backward;
-  tensor += part.tensor;
-  gradient += part.gradient;
-  exchange += part.exchange;
-  once += part.once;
-  optimizer += part.optimizer;
-  resident += part.resident;
-  working = std::max(working, part.working);
-  step += part.step;
-  flight = std::max(flight, static_cast<double>(chunks) * part.flight);
+double share_again(const Choice& choice) {
+  if (!choice.checkpoint) return 0;
+  return choice.every == 0 ? 1 : 1 / static_cast<double>(choice.every);
 }
 
 int Model::blocks() const { return static_cast<int>(std::max<size_t>(1, folded_.blocks.size())); }
 
-const Exchanges& Model::exchanges(const Choice& choice, const Layers& layers) const {
-  const std::tuple key{choice.precision, choice.tensor,   choice.expert,   choice.context,
-                       choice.data,      choice.sequence, choice.pipe > 1, choice.zero};
+const Exchanges& Model::exchanges(const Choice& choice, const Layers& layers,
+                                  const Ground& ground) const {
+  const std::tuple key{choice.precision, choice.tensor, choice.expert,
+                       choice.context,   choice.data,   choice.sequence,
+                       choice.pipe > 1,  choice.zero,   ground.other < 0 ? -1 : ground.first};
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
-  auto made = exchanges_of(choice, layers, costs_);
+  auto made = exchanges_of(choice, layers, costs_, ground);
   return known_.emplace(key, std::move(made)).first->second;
 }
 
 std::pair<double, double> Model::passes(const Choice& choice, const Layer& layer,
-                                        bool masters) const {
-  const auto& device = costs_.cluster().device(0);
+                                        const Layers& layers) const {
+  const auto& device = costs_.cluster().devices[static_cast<size_t>(layers.kind)];
   const auto parts = static_cast<double>(choice.parts());
   // Gradients of later microbatches are added, to the rank's part of them or to all.
   const double added = choice.zero >= 2 ? layer.gradients / parts : layer.gradients;
@@ -75,20 +61,21 @@ std::pair<double, double> Model::passes(const Choice& choice, const Layer& layer
   const double accumulate =
       later * kAccumulated * added / (device.bandwidth * device.memory_efficiency);
   // What is gathered was cast before, each rank its part; masters in parts once a step.
-  const double cast = choice.zero == 3 ? 1 - 1 / parts : choice.zero > 0 && masters ? 1 : 0;
+  const double cast = choice.zero == 3 ? 1 - 1 / parts : choice.zero > 0 && layers.masters ? 1 : 0;
   return {layer.forward - cast * layer.forward_cast,
           layer.backward - cast * layer.backward_cast + accumulate};
 }
 
-Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin, int end) const {
+StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int end) const {
+  const auto& choice = place.choice;
   const auto parts = static_cast<double>(choice.parts());
-  const auto& exchanged = exchanges(choice, layers);
-  Stage stage;
+  const auto& exchanged = exchanges(choice, layers, place.ground);
+  StageCosts stage;
   double buckets = 0, weights = 0, read = 0, gradients = 0, states = 0, transient = 0, step = 0,
          gather = 0, saved = 0, operands = 0, largest = 0, unit = 0;
   std::vector<Passing> forward, backward;
   const auto add = [&](const Layer& layer, const LayerExchange& exchange, int times) {
-    const auto [there, back] = passes(choice, layer, layers.masters);
+    const auto [there, back] = passes(choice, layer, layers);
     forward.push_back({.compute = there,
                        .communication = layer.forward_communication,
                        .gather = exchange.gather_forward,
@@ -136,7 +123,7 @@ Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin,
       backward.front().communication = 0;
       backward.back().gather = 0;
       backward.insert(backward.begin(),
-                      {.compute = passes(choice, product, layers.masters).second,
+                      {.compute = passes(choice, product, layers).second,
                        .communication = product.communication - product.forward_communication,
                        .gather = exchanged.first.gather_backward});
     }
@@ -155,7 +142,7 @@ Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin,
     stage.once += std::max(gather - stage.optimizer, gather / std::max(1.0, buckets));
     if (first || last) stage.once += exchanged.tied;
   }
-  const auto& device = costs_.cluster().device(0);
+  const auto& device = costs_.cluster().devices[static_cast<size_t>(layers.kind)];
   const double held = choice.zero >= 1 ? states / parts : states;
   // Copies to the host and from it run beside each other, and beside the optimizer.
   if (choice.offload) stage.once += std::max(0.0, held / device.host - stage.optimizer);
@@ -178,6 +165,8 @@ Model::Stage Model::stage(const Choice& choice, const Layers& layers, int begin,
                   (choice.zero == 2 ? std::min(gradients, 2 * unit) + gradients / parts : 0);
   // A later microbatch's gradient is made beside those that it is added to.
   if (choice.microbatches > 1) stage.working += largest;
+  // Messages come before they are wanted (compile::share_landings).
+  if (choice.pipe > 1) stage.landed = 2 * layers.crossing;
   // What comes from the stage before is kept as the stage's own is, which stays when it is sent.
   stage.flight = saved + (first ? 0 : layers.entering);
   if (choice.pipe > 1 && splits_backward(choice.schedule)) {
@@ -195,11 +184,8 @@ double Model::transfer(const Choice& choice, const Layers& layers) const {
   return costs_.collective({CollectiveKind::message, "pipe", ranks, layers.crossing}).seconds;
 }
 
-double Model::bytes_of(const Choice& choice, const Layers& layers, const Stage& stage,
-                       int64_t successors) const {
-  // Messages come before they are wanted (compile::share_landings).
-  const double landed = choice.pipe > 1 ? 2 * layers.crossing : 0;
-  return std::max(stage.fixed() + landed + in_flight(choice, successors) * stage.flight,
+double Model::bytes_of(const Choice& choice, const StageCosts& stage, int64_t successors) const {
+  return std::max(stage.fixed() + stage.landed + in_flight(choice, successors) * stage.flight,
                   stage.step);
 }
 
@@ -208,7 +194,7 @@ Model::Whole Model::whole(const Choice& choice, const Layers& layers) const {
   Whole whole;
   auto& all = whole.passes;
   const auto add = [&](const Layer& layer, double times) {
-    const auto [there, back] = passes(choice, layer, layers.masters);
+    const auto [there, back] = passes(choice, layer, layers);
     all.forward += times * there;
     all.backward += times * (back - layer.gradient);
     all.weights += times * layer.gradient;
@@ -219,7 +205,7 @@ Model::Whole Model::whole(const Choice& choice, const Layers& layers) const {
   all.again = count * layers.block.forward * share_again(choice);
   all.transfer = transfer(choice, layers);
   if (choice.zero >= 2 && choice.parts() > 1) {
-    const auto& [first, block, last, least, contends, tied] = exchanges(choice, layers);
+    const auto& [first, block, last, least, contends, tied] = exchanges(choice, layers, {});
     whole.gathers = first.gather_forward + count * block.gather_forward + last.gather_forward;
     whole.exchanges = count * block.gather_backward + last.gather_backward;
     whole.reduce = block.reduce;
@@ -240,13 +226,14 @@ double Model::lower_bound(const Choice& choice, const Whole& whole) const {
   return longest * static_cast<double>(choice.microbatches) + lost(choice, all, pass, longest);
 }
 
-std::optional<int> Model::least_again(const Choice& choice, const Layers& layers) const {
-  const auto whole = stage(choice, layers, 0, blocks());
+std::optional<int> Model::least_again(const Place& place) const {
+  const auto& layers = *place.layers;
+  const auto whole = stage(place, layers, 0, blocks());
   const auto option = [](const Layers& of, const Layer& layer) {
     return solve::AssignOption{
         .time = layer.forward + layer.backward, .saved = layer.saved, .transient = of.working};
   };
-  solve::AssignProblem problem{.memory_limit = limit_, .transient_count = 1};
+  solve::AssignProblem problem{.memory_limit = place.limit, .transient_count = 1};
   solve::AssignOption rest{.resident = whole.fixed() - layers.working,
                            .saved = layers.first.saved + layers.last.saved};
   rest.optimizer = std::max(0.0, whole.step - rest.resident);
@@ -256,33 +243,39 @@ std::optional<int> Model::least_again(const Choice& choice, const Layers& layers
         {.name = block,
          .options = {option(layers, layers.block), option(*layers.again, layers.again->block)}});
   }
-  const auto solved = solve::solve(problem, {.solver = solver_});
+  const auto solved = solve::solve(problem, {.solver = limits_.solver});
   if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
   return static_cast<int>(std::count(solved.choice.begin() + 1, solved.choice.end(), 1));
 }
 
-std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Layers& layers,
+Model::Blocks Model::blocks_of(int part, int parts, int length, int again) const {
+  const int begin = part == 0 ? 0 : part == parts - 1 ? blocks() - length : 1;
+  return {begin, begin + length, again};
+}
+
+std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Place& place,
                                              const StageOf& stage_of, double& least_bytes) const {
   const auto blocks = this->blocks();
+  const auto& layers = *place.layers;
   // With so many stages behind it, a stage of 1f1b has one microbatch more in flight than that, of
   // eager_1f1b twice as many and one; others have as many on all stages.
   const bool eager = choice.schedule == "eager_1f1b";
   const bool falls = eager || choice.schedule == "1f1b";
   const auto all = static_cast<int64_t>(std::ceil(in_flight(choice, choice.pipe - 1)));
-  const auto most_of = [&](const Stage& one) -> int64_t {
+  const auto most_of = [&](const StageCosts& one) -> int64_t {
     auto empty = one;
     empty.flight = 0;
-    const double room = limit_ - bytes_of(choice, layers, empty, 0);
+    const double room = place.limit - bytes_of(choice, empty, 0);
     if (room < 0) return 0;
     const auto most = one.flight > 0 ? static_cast<int64_t>(std::min(1e9, room / one.flight)) : all;
     if (most >= all) return std::numeric_limits<int64_t>::max();
     return eager ? (most + 1) / 2 : falls ? most : 0;
   };
   const auto parts = [&](StageKind kind, int length) {
-    const int begin = kind == StageKind::first ? 0 : kind == StageKind::last ? blocks - length : 1;
+    const int part = kind == StageKind::first ? 0 : kind == StageKind::last ? 2 : 1;
     std::vector<StagePart> ways;
     for (int again = 0; again <= (layers.again ? length : 0); ++again) {
-      const auto& one = stage_of({begin, begin + length, again});
+      const auto& one = stage_of(0, blocks_of(part, 3, length, again));
       const auto most = most_of(one);
       if (ways.empty() || most > ways.back().most) ways.push_back({one.pass(), most, again});
       if (most == std::numeric_limits<int64_t>::max()) break;
@@ -293,12 +286,12 @@ std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Layers&
                                 .stages = choice.pipe,
                                 .microbatches = choice.microbatches,
                                 .parts = parts,
-                                .solver = solver_});
+                                .solver = limits_.solver});
   if (!cut) {
     const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
     const int again = layers.again ? even : 0, begin = even < blocks - 1 ? 1 : 0;
-    least_bytes = std::min(bytes_of(choice, layers, stage_of({blocks - even, blocks, again}), 0),
-                           bytes_of(choice, layers, stage_of({begin, begin + even, again}), 0));
+    least_bytes = std::min(bytes_of(choice, stage_of(0, {blocks - even, blocks, again}), 0),
+                           bytes_of(choice, stage_of(0, {begin, begin + even, again}), 0));
     return {};
   }
   std::vector<Blocks> stages;
@@ -310,31 +303,29 @@ std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Layers&
   return stages;
 }
 
-std::vector<Model::Blocks> Model::deal_parts(const Choice& choice, const Layers& layers,
+std::vector<Model::Blocks> Model::deal_parts(const Choice& choice, const Places& places,
                                              const StageOf& stage_of, double& least_bytes) const {
-  const auto blocks = this->blocks();
-  Deal row{.blocks = blocks,
+  Deal row{.blocks = blocks(),
            .stages = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                     static_cast<int>(choice.chunks))};
   const int count = static_cast<int>(row.stages.size());
-  const auto part_of = [&](int part, int length) -> const Stage& {
-    const int begin = part == 0 ? 0 : part == count - 1 ? blocks - length : 1;
-    return stage_of({begin, begin + length});
+  const auto part_of = [&](int part, int length) -> const StageCosts& {
+    return stage_of(row.stages[part], blocks_of(part, count, length));
   };
   row.seconds = [&](int part, int length) { return part_of(part, length).pass(); };
   row.held = [&](int part, int length) { return part_of(part, length).flight; };
   double most_bytes = 0;
-  double limit = limit_;
+  bool limited = true;
   row.fits = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
-    Stage whole;
+    StageCosts whole;
     for (int part : own) whole.join(part_of(part, lengths[part]), choice.chunks);
-    const double bytes = bytes_of(choice, layers, whole, choice.pipe - 1 - stage);
+    const double bytes = bytes_of(choice, whole, choice.pipe - 1 - stage);
     most_bytes = std::max(most_bytes, bytes);
-    return bytes <= limit;
+    return !limited || bytes <= places.at(stage).limit;
   };
   auto lengths = deal(row);
   if (!lengths) {
-    limit = std::numeric_limits<double>::infinity();
+    limited = false;
     most_bytes = 0;
     if (deal(row)) least_bytes = most_bytes;
     return {};
@@ -352,46 +343,57 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
                                         double& least_bytes, double worth) const {
   const auto blocks = this->blocks();
   const auto microbatches = static_cast<double>(choice.microbatches);
+  const auto placed = places(choice, layers);
+  if (!placed) return std::nullopt;
+  const auto& places = *placed;
   Estimate result;
-  // Blocks are alike: only a part's length counts, how many of them run again, and whether it has
-  // the first or the last.
-  std::map<std::tuple<bool, bool, int, int>, Stage> known;
-  const auto stage_of = [&](const Blocks& part) -> const Stage& {
+  // Blocks are alike: only a part's place and length count, how many of them run again, and whether
+  // it has the first or the last.
+  std::map<std::tuple<int, bool, bool, int, int>, StageCosts> known;
+  const auto stage_of = [&](int at, const Blocks& part) -> const StageCosts& {
     const auto& [begin, end, again] = part;
-    const auto [entry, added] = known.try_emplace({begin == 0, end == blocks, end - begin, again});
+    const auto& place = places.at(at);
+    const auto [entry, added] = known.try_emplace(
+        {places.of[static_cast<size_t>(at)], begin == 0, end == blocks, end - begin, again});
     if (!added) return entry->second;
-    if (again == 0) return entry->second = stage(choice, layers, begin, end);
-    auto mixed = between(layers, *layers.again, static_cast<double>(again) / (end - begin));
-    mixed.working = layers.again->working;
-    if (again < end - begin) mixed.working = std::max(mixed.working, layers.working);
-    return entry->second = stage(choice, mixed, begin, end);
+    const auto& own = *place.layers;
+    if (again == 0) return entry->second = stage(place, own, begin, end);
+    auto mixed = between(own, *own.again, static_cast<double>(again) / (end - begin));
+    mixed.working = own.again->working;
+    if (again < end - begin) mixed.working = std::max(mixed.working, own.working);
+    return entry->second = stage(place, mixed, begin, end);
   };
   std::vector<Blocks> parts;
+  const bool unlike = is_unlike(choice);
   if (choice.pipe == 1) {
-    const auto again = layers.again ? least_again(choice, layers) : 0;
+    const auto again = layers.again ? least_again(places.at(0)) : 0;
     parts = {{0, blocks, again.value_or(blocks)}};
     if (!again) {
-      least_bytes = bytes_of(choice, layers, stage_of(parts.front()), 0);
+      least_bytes = bytes_of(choice, stage_of(0, parts.front()), 0);
       return std::nullopt;
     }
   } else if (choice.chunks > 1) {
-    parts = deal_parts(choice, layers, stage_of, least_bytes);
+    parts =
+        limits_.starts.empty() ? deal_parts(choice, places, stage_of, least_bytes) : pinned_parts();
+  } else if (unlike || !limits_.starts.empty()) {
+    parts = cut_unlike_stages(choice, places, stage_of, least_bytes);
   } else {
-    parts = cut_stages(choice, layers, stage_of, least_bytes);
+    parts = cut_stages(choice, places.at(0), stage_of, least_bytes);
   }
   if (parts.empty()) return std::nullopt;
 
-  std::vector<Stage> made(static_cast<size_t>(choice.pipe));
+  std::vector<StageCosts> made(static_cast<size_t>(choice.pipe));
   const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                             static_cast<int>(choice.chunks));
   for (size_t k = 0; k < parts.size(); ++k) {
     const auto& [begin, end, again] = parts[k];
     for (int block = begin; block < begin + again; ++block) result.again.push_back(block);
-    made[static_cast<size_t>(stage_of_part[k])].join(stage_of(parts[k]), choice.chunks);
+    made[static_cast<size_t>(stage_of_part[k])].join(stage_of(stage_of_part[k], parts[k]),
+                                                     choice.chunks);
     if (k > 0) result.cuts.push_back(begin);
   }
   double sum = 0, once = 0, optimizer = 0, forward = 0, gradient = 0;
-  const Stage* longest = &made.front();
+  const StageCosts* longest = &made.front();
   // A stage ends its last backward pass so long before the first one does.
   double early = 0;
   for (size_t s = 0; s < made.size(); ++s) {
@@ -403,22 +405,32 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     once = std::max(once, one.once - early);
     optimizer = std::max(optimizer, one.optimizer);
     early += one.backward / static_cast<double>(choice.chunks);
-    const auto successors = static_cast<int64_t>(made.size() - 1 - s);
-    result.bytes = std::max(result.bytes, bytes_of(choice, layers, one, successors));
+    const double bytes = bytes_of(choice, one, static_cast<int64_t>(made.size() - 1 - s));
+    const double limit = places.at(static_cast<int>(s)).limit;
+    if (s > 0 && bytes / limit <= result.bytes / result.limit) continue;
+    result.bytes = bytes;
+    result.limit = limit;
   }
   least_bytes = result.bytes;
-  if (result.bytes > limit_) return std::nullopt;
-  auto whole = this->whole(choice, layers);
-  result.lower_bound = lower_bound(choice, whole);
-  if (layers.again) {
+  if (result.bytes > result.limit) return std::nullopt;
+  Passes passes;
+  if (unlike) {
+    passes = passes_of(choice, places, made, parts, stage_of_part);
+    result.lower_bound = lower_bound(choice, layers).value_or(0);
+  } else {
+    const auto whole = this->whole(choice, layers);
+    passes = whole.passes;
+    result.lower_bound = lower_bound(choice, whole);
+  }
+  if (layers.again && !unlike) {
     // What a solver has chosen; until then all blocks might run again.
     const auto again = static_cast<double>(result.again.size());
-    whole.passes.again = again * layers.block.forward;
-    whole.passes.backward += again * (layers.again->block.backward - layers.block.backward);
+    passes.again = again * layers.block.forward;
+    passes.backward += again * (layers.again->block.backward - layers.block.backward);
   }
   result.parts.tensor = longest->tensor * microbatches;
   result.parts.compute = (longest->pass() - longest->tensor - longest->exchange) * microbatches;
-  result.parts.bubble = lost(choice, whole.passes, sum, longest->pass());
+  result.parts.bubble = lost(choice, passes, sum, longest->pass());
   result.parts.data = once + longest->exchange * microbatches;
   result.parts.optimizer = optimizer;
   if (choice.pipe > 1 && splits_backward(choice.schedule)) {
@@ -431,7 +443,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     result.costs = {share(forward), share(sum - forward - gradient), share(gradient),
                     std::round(10 * message / average) / 10};
     if (result.parts.total() < worth) {
-      result.parts.bubble += orders_.excess(choice, whole.passes, result.costs);
+      result.parts.bubble += orders_.excess(choice, passes, result.costs);
     }
   }
   result.seconds = result.parts.total();

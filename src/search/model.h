@@ -2,6 +2,7 @@
 // optimum in. The plans that come out best are then compiled and simulated.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <map>
@@ -14,6 +15,7 @@
 #include "search/exchange.h"
 #include "search/layers.h"
 #include "search/pipeline.h"
+#include "search/stage_costs.h"
 
 namespace perigee::search {
 
@@ -30,7 +32,8 @@ struct Parts {
 struct Estimate {
   double seconds = 0;
   double lower_bound = 0;  // no cut of the blocks into stages is faster
-  double bytes = 0;        // of the stage that takes the most
+  double bytes = 0;        // of the stage that takes the most of what it may
+  double limit = 0;        // what that stage may take
   Parts parts;
   std::vector<int> cuts;      // the first block of each stage behind the first
   std::vector<double> costs;  // of a schedule that splits gradients: forward, input and weight
@@ -38,11 +41,21 @@ struct Estimate {
   std::vector<int> again;     // where a solver chooses them: the blocks that run again
 };
 
+// Returns the share of the blocks that run again; of what a solver has not chosen yet, all.
+double share_again(const Choice& choice);
+
+// What a model is held to.
+struct Limits {
+  std::vector<double> bytes;    // of a rank, by kind of the cluster's devices
+  std::string solver = "auto";  // solve::Options's
+  std::vector<int> starts;      // the first block of each part behind the first; empty: any
+};
+
 class Model {
  public:
-  // All kept by reference. `solver`: solve::Options's.
-  Model(const Folded& folded, OpCosts& costs, double memory_limit, std::string solver = "auto")
-      : folded_(folded), costs_(costs), limit_(memory_limit), solver_(std::move(solver)) {}
+  // All kept by reference but the limits.
+  Model(const Folded& folded, LayerTables& tables, OpCosts& costs, Limits limits)
+      : folded_(folded), tables_(tables), costs_(costs), limits_(std::move(limits)) {}
 
   // What all schedules of a choice's axes have alike, of a microbatch and the whole model.
   struct Whole {
@@ -54,65 +67,119 @@ class Model {
   Whole whole(const Choice& choice, const Layers& layers) const;
 
   // Returns what no cut of the blocks can beat; quick. `whole` is that of the choice, whatever its
-  // schedule.
+  // schedule. Of stages that are alike.
   double lower_bound(const Choice& choice, const Whole& whole) const;
+
+  // Returns whether stages differ, other than in their blocks: they have submeshes of their own, or
+  // lie on several kinds of devices.
+  bool is_unlike(const Choice& choice) const;
+
+  // The least that stages of one place take: of each of the two passes either what is computed, or
+  // what goes through the stream of units; all four.
+  struct Rates {
+    static constexpr size_t kWays = 4;
+    double first[kWays] = {}, block[kWays] = {}, last[kWays] = {};
+    double again = 0;  // of a block's backward pass: what runs again
+  };
+  Rates rates(const Choice& own, const Layers& layers, int64_t first) const;
+
+  // Returns the same bound for unlike stages, of which these are the rates; `transfer`: what all
+  // messages of a microbatch take one behind the other.
+  double lower_bound(const Choice& choice, const std::vector<const Rates*>& stages,
+                     double transfer) const;
+  // The same, from the choice alone; nothing where there is no table for a stage.
+  std::optional<double> lower_bound(const Choice& choice, const Layers& layers) const;
+
+  // Returns the choice as a stage has it: its own axes and samples.
+  static Choice of_stage(const Choice& choice, const Submesh& submesh);
+
+  // Returns what stands for a rank where only its place among the links counts.
+  int64_t aligned(int64_t rank) const;
+
+  // Returns the seconds of a microbatch's messages between two neighbours, there and back. `rank`
+  // is the first one's first; `layers` are its own, of so many samples a rank.
+  double transfer(const Choice& choice, const Submesh& from, const Submesh& to, int64_t rank,
+                  const Layers& layers) const;
 
   // Returns the best cut of the blocks into the choice's stages under the memory limit (solve/,
   // exact for this model), or nothing where no cut fits; `least_bytes` then is what the choice
-  // needs at least. What takes longer than `worth` may be said to take less than it does.
+  // needs at least. `layers` are those of the choice, of unlike stages any. What takes longer than
+  // `worth` may be said to take less than it does.
   std::optional<Estimate> estimate(const Choice& choice, const Layers& layers, double& least_bytes,
                                    double worth = std::numeric_limits<double>::infinity()) const;
 
- private:
-  struct Stage {
-    double forward = 0, backward = 0, tensor = 0;  // a microbatch
-    double gradient = 0;   // of backward: what only gradients of weights need
-    double exchange = 0;   // of both passes: what shows of gathering and reducing units
-    double once = 0;       // a step: what shows of gradients' and weights' exchange
-    double optimizer = 0;  // a step
-    double resident = 0;   // bytes that stay
-    double working = 0;    // bytes beside, which the parts of a stage share
-    double step = 0;       // bytes while the optimizer steps
-    double flight = 0;     // bytes of one microbatch in flight
+  // Returns the least that a rank of the choice may use; of all ranks together.
+  double limit() const { return *std::min_element(limits_.bytes.begin(), limits_.bytes.end()); }
 
-    void join(const Stage& part, int64_t chunks);
-    double pass() const { return forward + backward; }
-    double fixed() const { return resident + working; }
+ private:
+  // What a stage is priced by.
+  struct Place {
+    Choice choice;  // of_stage
+    const Layers* layers = nullptr;
+    Ground ground;
+    double limit = 0;  // bytes of a rank
+    int stage = 0;     // the first that has this place
   };
+  // Of all stages.
+  struct Places {
+    std::vector<Place> list;
+    std::vector<int> of;  // by stage: into the list
+    const Place& at(int stage) const { return list[static_cast<size_t>(of[stage])]; }
+  };
+  // Returns nothing where there is no table for a stage.
+  std::optional<Places> places(const Choice& choice, const Layers& layers) const;
+  Submesh submesh_of(const Choice& choice, int stage) const;
+
   // Returns how many blocks run again so that all in one stage take the least time (an option for
   // each block: solve::AssignProblem); nothing where not even all of them make it fit.
-  std::optional<int> least_again(const Choice& choice, const Layers& layers) const;
-  // Blocks [begin, end).
-  Stage stage(const Choice& choice, const Layers& layers, int begin, int end) const;
-  // What a microbatch's passes through a layer compute: forward, backward. `masters`: Layers'.
-  std::pair<double, double> passes(const Choice& choice, const Layer& layer, bool masters) const;
+  std::optional<int> least_again(const Place& place) const;
+  // Blocks [begin, end), by these layers of the place.
+  StageCosts stage(const Place& place, const Layers& layers, int begin, int end) const;
+  // What a microbatch's passes through a layer compute: forward, backward.
+  std::pair<double, double> passes(const Choice& choice, const Layer& layer,
+                                   const Layers& layers) const;
   double transfer(const Choice& choice, const Layers& layers) const;
   // What a stage takes with so many stages behind it.
-  double bytes_of(const Choice& choice, const Layers& layers, const Stage& stage,
-                  int64_t successors) const;
+  double bytes_of(const Choice& choice, const StageCosts& stage, int64_t successors) const;
   // The blocks [begin, end) of a part of the pipeline; the first `again` of them run again.
   struct Blocks {
     int begin, end;
     int again = 0;
   };
-  using StageOf = std::function<const Stage&(const Blocks&)>;
-  // By part: the best cut of stages that have one part, and of those that have several; nothing
-  // where no cut fits, with the bytes that it would need at least.
-  std::vector<Blocks> cut_stages(const Choice& choice, const Layers& layers,
+  using StageOf = std::function<const StageCosts&(int stage, const Blocks&)>;
+  // Of a part in a stage of a row, the blocks, were it so long.
+  Blocks blocks_of(int part, int parts, int length, int again = 0) const;
+  // The seconds of a microbatch's messages through all stages and back.
+  double all_transfers(const Choice& choice, const Places& places) const;
+  // By part: the best cut of stages that have one part, of unlike ones, and of those that have
+  // several; nothing where no cut fits, with the bytes that it would need at least.
+  std::vector<Blocks> cut_stages(const Choice& choice, const Place& place, const StageOf& stage_of,
+                                 double& least_bytes) const;
+  std::vector<Blocks> cut_unlike_stages(const Choice& choice, const Places& places,
+                                        const StageOf& stage_of, double& least_bytes) const;
+  std::vector<Blocks> deal_parts(const Choice& choice, const Places& places,
                                  const StageOf& stage_of, double& least_bytes) const;
-  std::vector<Blocks> deal_parts(const Choice& choice, const Layers& layers,
-                                 const StageOf& stage_of, double& least_bytes) const;
-  const Exchanges& exchanges(const Choice& choice, const Layers& layers) const;
+  std::vector<Blocks> pinned_parts() const;
+  // What stages take of the time that they lose to each other, as they are cut.
+  Passes passes_of(const Choice& choice, const Places& places, const std::vector<StageCosts>& made,
+                   const std::vector<Blocks>& parts, const std::vector<int>& stage_of_part) const;
+  const Exchanges& exchanges(const Choice& choice, const Layers& layers,
+                             const Ground& ground) const;
   int blocks() const;
 
   const Folded& folded_;
+  LayerTables& tables_;
   OpCosts& costs_;
-  double limit_;
-  std::string solver_;
-  // By precision, tensor, expert, context, data, sequence, pipe > 1, zero: parameters lie alike.
-  mutable std::map<std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, bool, bool, int>,
-                   Exchanges>
+  const Limits limits_;
+  // By precision, tensor, expert, context, data, sequence, pipe > 1, zero, where: parameters lie
+  // alike.
+  mutable std::map<
+      std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, bool, bool, int, int64_t>,
+      Exchanges>
       known_;
+  // By submeshes, the first's first rank, whether tensor ranks have parts, and bytes.
+  mutable std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double>, double>
+      transfers_;
   mutable SearchedOrders orders_;
 };
 

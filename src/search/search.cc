@@ -22,7 +22,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kNodesJudged = 8000;
 // Candidates that are kept in case programs turn out to take more time or memory than the model
 // says; of a small graph, and of one for which one plan is judged.
-constexpr size_t kKept = 512, kKeptOfLarge = 24;
+constexpr size_t kKept = 512, kKeptOfLarge = 24, kKeptUnlike = 96;
+// Of combinations that are not looked at so many tell what features would cost.
+constexpr size_t kTold = 100000;
 // Seconds by which one is put off that is not expected to fit.
 constexpr double kUnlikely = 1e9;
 // However large the graph, so many plans are judged where the simulator contradicts the model.
@@ -52,19 +54,20 @@ class Corrections {
   void note_bytes(const Choice& choice, double ratio) { bytes_[of_memory(choice)] = ratio; }
 
  private:
-  using Key = std::tuple<bool, bool, int64_t, std::string, std::string>;
+  using Key = std::tuple<bool, bool, bool, int64_t, std::string, std::string>;
   // With how many samples planned shardings change; else whether gradients are added up.
   static int64_t samples(const Choice& c) { return c.tensor > 1 ? c.micro : c.microbatches > 1; }
   static Key of_schedule(const Choice& c) {
-    return {c.zero >= 2, c.tensor > 1, samples(c), c.precision, c.pipe > 1 ? c.schedule : "none"};
+    return {!c.submeshes.empty(), c.zero >= 2, c.tensor > 1,
+            samples(c),           c.precision, c.pipe > 1 ? c.schedule : "none"};
   }
   static Key of_kind(const Choice& c) {
     const auto* kind = c.pipe == 1 ? "none" : splits_backward(c.schedule) ? "split" : "whole";
-    return {c.zero >= 2, c.tensor > 1, samples(c), c.precision, kind};
+    return {!c.submeshes.empty(), c.zero >= 2, c.tensor > 1, samples(c), c.precision, kind};
   }
-  using Memory = std::tuple<int, bool, bool, bool, bool>;
+  using Memory = std::tuple<bool, int, bool, bool, bool, bool>;
   static Memory of_memory(const Choice& c) {
-    return {c.zero, c.tensor > 1, c.microbatches > 1, c.pipe > 1, c.offload};
+    return {!c.submeshes.empty(), c.zero, c.tensor > 1, c.microbatches > 1, c.pipe > 1, c.offload};
   }
   std::map<Key, double> ratios_;
   std::map<Memory, double> bytes_;
@@ -78,10 +81,13 @@ class Search {
         cluster_(cluster),
         traces_(traces),
         costs_(cluster, measurements),
-        space_(request, cluster),
-        limit_(request.memory_limit > 0 ? request.memory_limit
-                                        : (1 - kReserve) * cluster.least_memory()) {
-    limit_ = std::min(limit_, request.pins.memory.value_or(limit_));
+        space_(request, cluster) {
+    for (const auto& device : cluster.devices) {
+      const double most =
+          request.memory_limit > 0 ? request.memory_limit : (1 - kReserve) * device.memory;
+      limits_.push_back(std::min(most, request.pins.memory.value_or(most)));
+    }
+    limit_ = *std::ranges::min_element(limits_);
     const auto& graph = request.graph(space_.captured());
     log::debug("auto: captured at {:.0f} ms", milliseconds());
     nodes_ = graph.nodes.size();
@@ -89,81 +95,42 @@ class Search {
     spec_ = request.spec(graph);
     tables_ = std::make_unique<LayerTables>(
         folded_, LayerTables::Samples{.most = space_.most_samples(), .captured = space_.captured()},
-        spec_, request.pins, request.eight_bits, costs_, traces);
-    model_ = std::make_unique<Model>(folded_, costs_, limit_, request.pins.solver.value_or("auto"));
+        spec_, request.pins, request.eight_bits, costs_, traces, request.defined);
+    model_ = std::make_unique<Model>(
+        folded_, *tables_, costs_,
+        Limits{limits_, request.pins.solver.value_or("auto"), pinned_starts()});
   }
 
-  // Returns the best `most` of the model, best first.
-  std::vector<Candidate> rank(size_t most) {
-    const auto bounded = space_.combinations(*tables_, *model_, std::ssize(folded_.blocks),
-                                             [this] { return out_of_time(); });
-    combinations_ = bounded.size();
-    for (const auto& one : bounded) all_.push_back(one.choice);
-    log::debug("auto: {} tables at {:.0f} ms", tables_->compiled(), milliseconds());
-    std::vector<const Bounded*> order;
-    for (const auto& one : bounded) order.push_back(&one);
-    std::stable_sort(order.begin(), order.end(),
-                     [](auto* a, auto* b) { return a->bound < b->bound; });
+  // Returns the best `most` of the model, best first; of unequal submeshes at most `most_unlike`.
+  std::vector<Candidate> rank(size_t most, size_t most_unlike) {
+    const auto stop = [this] { return out_of_time(); };
+    const auto count = std::ssize(folded_.blocks);
+    auto alike = space_.combinations(*tables_, *model_, count, stop);
+    std::ranges::stable_sort(alike, {}, &Bounded::bound);
+    const auto unlike = space_.unlike(*tables_, *model_, count, stop);
+    combinations_ = alike.size() + unlike.list.size();
+    if (combinations_ == 0) space_.fail_none();
+    for (const auto& one : alike) all_.push_back(one.choice);
+    for (const auto& one : unlike.list) all_.push_back(unlike.choice(one));
+    log::debug("auto: {} tables at {:.0f} ms, {} combinations and {} of unequal submeshes",
+               tables_->compiled(), milliseconds(), alike.size(), unlike.list.size());
     std::vector<Candidate> best;
-    for (size_t i = 0; i < order.size(); ++i) {
-      const auto& one = *order[i];
-      const bool full = best.size() >= most;
-      const bool late = !best.empty() && out_of_time();
-      if ((full && one.bound >= best[most - 1].estimate.seconds) || late) {
-        if (late) lower_bound_ = one.bound;
-        for (; i < order.size(); ++i) features_.count(order[i]->choice, order[i]->bound, true);
-        break;
-      }
-      ++looked_at_;
-      double least = kInfinity;
-      auto choice = one.choice;
-      const double worth = full ? best[most - 1].estimate.seconds : kInfinity;
-      auto estimate = model_->estimate(choice, *one.layers, least, worth);
-      if (!estimate && may_offload(choice, *one.layers, least)) {
-        choice.offload = true;
-        estimate = model_->estimate(choice, *one.layers, least, worth);
-      }
-      if (estimate && !estimate->again.empty() && may_offload(choice, *one.layers, kInfinity)) {
-        // Either makes room: running again, or the host.
-        auto on_host = choice;
-        on_host.offload = true;
-        double unused = kInfinity;
-        auto other = model_->estimate(on_host, *one.layers, unused, worth);
-        if (other && other->seconds < estimate->seconds) {
-          choice = std::move(on_host);
-          estimate = std::move(other);
-        }
-      }
-      if (!estimate) {
-        if (least > limit_ && least < least_bytes_) {
-          least_bytes_ = least;
-          least_choice_ = choice;
-        }
-        continue;
-      }
-      features_.count(choice, estimate->seconds, false);
-      Candidate candidate{.choice = choice, .strategy = {}, .estimate = std::move(*estimate)};
-      for (int cut : candidate.estimate.cuts) {
-        candidate.choice.starts.push_back(folded_.blocks[static_cast<size_t>(cut)]);
-      }
-      for (int block : candidate.estimate.again) {
-        candidate.choice.again.push_back(folded_.blocks[static_cast<size_t>(block)]);
-      }
-      candidate.choice.costs = candidate.estimate.costs;
-      candidate.strategy = strategy_of(candidate.choice, request_.pins, pattern_of(folded_.blocks));
-      const auto place = std::upper_bound(best.begin(), best.end(), candidate,
-                                          [](const Candidate& a, const Candidate& b) {
-                                            return a.estimate.seconds < b.estimate.seconds;
-                                          });
-      best.insert(place, std::move(candidate));
-      if (best.size() > most) best.resize(most);
-    }
+    look(alike, most, best, [](const Bounded& one) { return std::pair(one.choice, one.layers); });
+    std::vector<Candidate> others;
+    look(unlike.list, std::min(most, most_unlike), others, [&](const UnlikeSpace::One& one) {
+      auto choice = unlike.choice(one);
+      return std::pair(choice, tables_of_first(choice));
+    });
+    std::ranges::move(others, std::back_inserter(best));
+    std::ranges::stable_sort(best, {}, [](const Candidate& c) { return c.estimate.seconds; });
+    if (best.size() > most) best.resize(most);
     if (best.empty()) none_fits();
     return best;
   }
 
   Found find() {
-    auto ranked = rank(2 * nodes_ > kNodesJudged ? kKeptOfLarge : kKept);
+    const bool large = 2 * nodes_ > kNodesJudged;
+    auto ranked = rank(large ? kKeptOfLarge : kKept, large ? kKeptOfLarge : kKeptUnlike);
     Found found;
     found.lower_bound = std::min(lower_bound_, ranked.front().estimate.seconds);
     const auto judged =
@@ -174,7 +141,7 @@ class Search {
     Corrections corrections;
     const auto expected = [&](const Candidate& candidate) {
       const double bytes = candidate.estimate.bytes * corrections.of_bytes(candidate.choice);
-      const double late = bytes > limit_ ? kUnlikely : 0;
+      const double late = bytes > candidate.estimate.limit ? kUnlikely : 0;
       return late + candidate.estimate.seconds * corrections.of(candidate.choice);
     };
     std::vector<Candidate*> left;
@@ -220,6 +187,79 @@ class Search {
   }
 
  private:
+  // Cuts combinations into stages, from the lowest bound on, until no bound is below the time of
+  // the `most` best, which `best` then has. `choice_of` makes a choice and its layers of one.
+  template <class One, class ChoiceOf>
+  void look(const std::vector<One>& order, size_t most, std::vector<Candidate>& best,
+            ChoiceOf choice_of) {
+    for (size_t i = 0; i < order.size(); ++i) {
+      const bool full = best.size() >= most;
+      const bool late = !best.empty() && out_of_time();
+      if ((full && order[i].bound >= best[most - 1].estimate.seconds) || late) {
+        if (late) lower_bound_ = std::min(lower_bound_, order[i].bound);
+        const auto told = std::min(order.size(), i + kTold);
+        for (; i < told; ++i) features_.count(choice_of(order[i]).first, order[i].bound, true);
+        break;
+      }
+      ++looked_at_;
+      auto [choice, layers] = choice_of(order[i]);
+      const double worth = full ? best[most - 1].estimate.seconds : kInfinity;
+      auto candidate = estimate(std::move(choice), *layers, worth);
+      if (!candidate) continue;
+      const auto place = std::upper_bound(best.begin(), best.end(), *candidate,
+                                          [](const Candidate& a, const Candidate& b) {
+                                            return a.estimate.seconds < b.estimate.seconds;
+                                          });
+      best.insert(place, std::move(*candidate));
+      if (best.size() > most) best.resize(most);
+    }
+  }
+
+  const Layers* tables_of_first(const Choice& choice) {
+    std::string why;
+    const auto own = Model::of_stage(choice, choice.submeshes.front());
+    return tables_->find(own, why);
+  }
+
+  // Returns nothing where no cut fits.
+  std::optional<Candidate> estimate(Choice choice, const Layers& layers, double worth) {
+    double least = kInfinity;
+    auto estimate = model_->estimate(choice, layers, least, worth);
+    if (!estimate && may_offload(choice, layers, least)) {
+      choice.offload = true;
+      estimate = model_->estimate(choice, layers, least, worth);
+    }
+    if (estimate && !estimate->again.empty() && may_offload(choice, layers, kInfinity)) {
+      // Either makes room: running again, or the host.
+      auto on_host = choice;
+      on_host.offload = true;
+      double unused = kInfinity;
+      auto other = model_->estimate(on_host, layers, unused, worth);
+      if (other && other->seconds < estimate->seconds) {
+        choice = std::move(on_host);
+        estimate = std::move(other);
+      }
+    }
+    if (!estimate) {
+      if (least > limit_ && least < least_bytes_) {
+        least_bytes_ = least;
+        least_choice_ = choice;
+      }
+      return std::nullopt;
+    }
+    features_.count(choice, estimate->seconds, false);
+    Candidate candidate{.choice = choice, .strategy = {}, .estimate = std::move(*estimate)};
+    for (int cut : candidate.estimate.cuts) {
+      candidate.choice.starts.push_back(folded_.blocks[static_cast<size_t>(cut)]);
+    }
+    for (int block : candidate.estimate.again) {
+      candidate.choice.again.push_back(folded_.blocks[static_cast<size_t>(block)]);
+    }
+    candidate.choice.costs = candidate.estimate.costs;
+    candidate.strategy = strategy_of(candidate.choice, request_.pins, pattern_of(folded_.blocks));
+    return candidate;
+  }
+
   double milliseconds() const {
     const auto passed = std::chrono::steady_clock::now() - begin_;
     return std::chrono::duration<double, std::milli>(passed).count();
@@ -243,7 +283,9 @@ class Search {
     if (choice.offload || request_.pins.offload) return false;
     const double states = layers.first.states + layers.last.states +
                           layers.block.states * static_cast<double>(folded_.blocks.size());
-    const auto parts = choice.zero > 0 ? static_cast<double>(choice.parts()) : 1;
+    // Of unequal submeshes one has what it has whole.
+    const auto parts =
+        choice.zero > 0 && choice.submeshes.empty() ? static_cast<double>(choice.parts()) : 1;
     return states > 0 && (least >= kInfinity || least - states / parts <= limit_);
   }
 
@@ -257,7 +299,7 @@ class Search {
       request.world = request_.world;
       request.eight_bits = request_.eight_bits;
       request.world_given = true;
-      const auto strategy = methods::from_json(candidate.strategy, "auto");
+      const auto strategy = methods::from_json(candidate.strategy, "auto", request_.defined);
       Judged judged;
       judged.plan = methods::make_plan(strategy, request);
       plan::verify(judged.plan, graph);
@@ -267,9 +309,9 @@ class Search {
       judged.plan.prediction = compile::predict_memory(programs);
       candidate.peak_bytes =
           peak_bytes(request_.pins.model, programs, judged.plan, judged.plan.prediction);
-      if (candidate.peak_bytes > limit_) {
-        candidate.refused = fmt::format("its programs take {}, the limit is {}",
-                                        bytes_text(candidate.peak_bytes), bytes_text(limit_));
+      const auto over = over_limit(programs, judged.plan);
+      if (!over.empty()) {
+        candidate.refused = over;
         note_least(candidate);
         return std::nullopt;
       }
@@ -283,6 +325,50 @@ class Search {
       candidate.refused = error.what();
       return std::nullopt;
     }
+  }
+
+  // Returns which rank's programs take more than its device has; "" where none do.
+  std::string over_limit(const compile::Programs& programs, const plan::Plan& plan) const {
+    const auto& own = plan.prediction.peak_bytes;
+    const auto ranks = mesh::ranks(plan.mesh);
+    for (size_t i = 0; i < own.size(); ++i) {
+      const double peak =
+          peak_bytes(request_.pins.model, programs.of(i), plan, static_cast<double>(own[i]));
+      const double limit = limit_of(ranks[i]);
+      if (peak <= limit) continue;
+      return fmt::format("its programs take {}, the limit is {}", bytes_text(peak),
+                         bytes_text(limit));
+    }
+    return "";
+  }
+
+  // Bytes that a rank may use.
+  double limit_of(int64_t rank) const {
+    const auto* device = &cluster_.device(rank);
+    for (size_t kind = 0; kind < limits_.size(); ++kind) {
+      if (&cluster_.devices[kind] == device) return limits_[kind];
+    }
+    return limit_;
+  }
+
+  // The blocks at which parts are to begin, by their places in the row.
+  std::vector<int> pinned_starts() const {
+    std::vector<int> starts;
+    const auto& blocks = folded_.blocks;
+    for (const auto& name : request_.pins.starts) {
+      const auto place = std::ranges::find(blocks, name);
+      const int index = static_cast<int>(place - blocks.begin());
+      if (place == blocks.end() || index <= (starts.empty() ? 0 : starts.back())) {
+        fail("auto",
+             "starts names blocks behind the first, in the order in which the forward pass comes "
+             "to them{}, but got \"{}\"",
+             blocks.size() < 2 ? " (the model has no row of them)"
+                               : fmt::format(" ({} to {})", blocks[1], blocks.back()),
+             name);
+      }
+      starts.push_back(index);
+    }
+    return starts;
   }
 
   void note_least(const Candidate& candidate) {
@@ -338,7 +424,7 @@ class Search {
     }
     decisions.push_back(
         {"auto", fmt::format("it is bound by {}: {}; a rank takes {} of {}", found.bound_by, split,
-                             bytes_text(best.peak_bytes), bytes_text(limit_))});
+                             bytes_text(best.peak_bytes), bytes_text(best.estimate.limit))});
     for (auto& sentence : features_.sentences(best.choice, best.estimate.seconds)) {
       decisions.push_back({"auto", std::move(sentence)});
     }
@@ -362,7 +448,8 @@ class Search {
   compile::TraceSource& traces_;
   OpCosts costs_;
   Space space_;
-  double limit_;
+  std::vector<double> limits_;  // bytes of a rank, by kind of device
+  double limit_ = 0;            // the least of them
   size_t nodes_ = 0;
   Folded folded_;
   compile::StepSpec spec_;
@@ -387,7 +474,8 @@ Found find(const Request& request, const cost::Cluster& cluster, cost::Measureme
 std::vector<Candidate> candidates(const Request& request, const cost::Cluster& cluster,
                                   cost::Measurements& measurements, compile::TraceSource& traces,
                                   size_t most) {
-  return Search(request, cluster, measurements, traces).rank(std::max<size_t>(1, most));
+  const auto count = std::max<size_t>(1, most);
+  return Search(request, cluster, measurements, traces).rank(count, count);
 }
 
 }  // namespace perigee::search

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "methods/method.h"
 #include "plan/plan.h"
 #include "search/model.h"
 #include "search/simulate.h"
@@ -28,6 +29,7 @@ struct Request {
   int64_t world = 1;
   bool eight_bits = false;  // methods::Request::eight_bits
   Pins pins;
+  std::vector<std::shared_ptr<const methods::Method>> defined;  // that the pins' methods may name
   double memory_limit = 0;  // bytes a rank may use; 0: the least memory of the cluster, less what
                             // libraries take (kReserve). Pins may lower it
   size_t most_judged = 32;  // plans that are compiled and simulated; fewer where the graph is large

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cost/schedule.h"
+#include "search/submeshes.h"
 #include "shard/partition.h"
 
 namespace perigee::search {
@@ -68,11 +69,12 @@ struct Space::Made {
   int64_t blocks;
   bool row;  // there is a row of blocks
   std::vector<Bounded> list;
-  std::string why_not;  // the last refusal
+  std::string& why_not;  // the last refusal
 };
 
 Space::Space(const Request& request, const cost::Cluster& cluster)
     : request_(request),
+      cluster_(cluster),
       node_(cluster.links.empty() ? 1 : cluster.links.front().ranks),
       samples_(largest_micro(request)) {
   const auto& graph = request.graph(samples_);
@@ -100,15 +102,25 @@ Space::Space(const Request& request, const cost::Cluster& cluster)
 }
 
 int64_t Space::captured() const {
-  int64_t samples = samples_;
-  for (const auto size : experts_) samples = std::lcm(samples, samples_ * size);
+  int64_t samples = most_samples();
+  for (const auto size : experts_) samples = std::lcm(samples, most_samples() * size);
   return samples;
+}
+
+int64_t Space::most_samples() const {
+  const bool two = samples_ == 1 && request_.global_batch % 2 == 0 && may_be_unlike();
+  return two ? 2 : samples_;
 }
 
 std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model, int64_t blocks,
                                          const std::function<bool()>& stop) {
-  Made made{
-      .tables = tables, .model = model, .blocks = std::max<int64_t>(1, blocks), .row = blocks > 0};
+  Made made{.tables = tables,
+            .model = model,
+            .blocks = std::max<int64_t>(1, blocks),
+            .row = blocks > 0,
+            .list = {},
+            .why_not = why_not_};
+  if (!request_.pins.submeshes.empty()) return {};
   const auto& pins = request_.pins;
   const auto fits = [](int64_t size, const std::optional<int64_t>& pin) {
     return !pin || *pin == size;
@@ -125,6 +137,7 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
         for (const auto pipe : divisors(request_.world / inner)) {
           const auto data = request_.world / inner / pipe;
           if (pipe > made.blocks || !fits(pipe, pins.pipe) || !fits(data, pins.data)) continue;
+          if (!has_size(pins.sizes.value_or("none"), inner * data)) continue;
           if (!made.list.empty() && stop()) return std::move(made.list);
           if (request_.global_batch % (expert * data) != 0) continue;
           Choice choice{.tensor = tensor,
@@ -141,16 +154,27 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
       }
     }
   }
-  if (made.list.empty()) {
-    throw Error(
-        Status::infeasible, "auto",
-        fmt::format(
-            "a mesh of {} ranks must be possible: batch.global = {} must be a multiple of the data "
-            "and expert axes, and the others must suit the model and what is pinned{}",
-            request_.world, request_.global_batch,
-            made.why_not.empty() ? "" : fmt::format("; the last one tried: {}", made.why_not)));
-  }
   return std::move(made.list);
+}
+
+void Space::fail_none() const {
+  throw Error(
+      Status::infeasible, "auto",
+      fmt::format(
+          "a mesh of {} ranks must be possible: batch.global = {} must be a multiple of the data "
+          "and expert axes, and the others must suit the model and what is pinned{}",
+          request_.world, request_.global_batch,
+          why_not_.empty() ? "" : fmt::format("; the last one tried: {}", why_not_)));
+}
+
+std::vector<int> Space::levels() const {
+  const auto& pins = request_.pins;
+  const bool all_cut = std::ranges::count(pins.forbid, "replicated_parameters") > 0;
+  return options<int>(pins.zero, all_cut ? std::vector<int>{3} : std::vector<int>{0, 1, 2, 3});
+}
+
+std::vector<bool> Space::checkpoints(bool row) const {
+  return row ? options<bool>(request_.pins.checkpoint, {false, true}) : std::vector<bool>{false};
 }
 
 void Space::add(Made& made, Choice choice) const {
@@ -164,15 +188,12 @@ void Space::add(Made& made, Choice choice) const {
   }
   const bool all_cut = std::ranges::count(pins.forbid, "replicated_parameters") > 0;
   if (all_cut && choice.parts() == 1 && choice.tensor > 1) return;  // norms are not
-  const auto levels = all_cut ? std::vector<int>{3} : std::vector<int>{0, 1, 2, 3};
-  const auto zeros = choice.parts() > 1 ? options<int>(pins.zero, levels) : std::vector<int>{0};
+  const auto zeros = choice.parts() > 1 ? levels() : std::vector<int>{0};
   const auto sequences =
       choice.tensor > 1 ? options<bool>(pins.sequence, {false, true}) : std::vector<bool>{false};
   const auto attentions = options<std::string>(pins.attention, {"all_gather", "all_to_all"});
   const bool solved = made.row && solver_chooses();  // from none of the blocks to all of them
-  const auto checkpoints = solved     ? std::vector<bool>{true}
-                           : made.row ? options<bool>(pins.checkpoint, {false, true})
-                                      : std::vector<bool>{false};
+  const auto checkpoints = solved ? std::vector<bool>{true} : this->checkpoints(made.row);
   const auto every = solved ? std::vector<int64_t>{0} : everies(made.blocks);
   for (const auto micro : divisors(samples_)) {
     if (share % micro != 0 || (pins.micro && *pins.micro != micro)) continue;
@@ -200,7 +221,7 @@ void Space::add(Made& made, Choice choice) const {
 
 void Space::add_levels(Made& made, Choice choice, const std::vector<int>& zeros) const {
   std::string why;
-  const auto* layers = made.tables.find(choice, why);
+  const auto* layers = made.tables.on_ranks(choice, 0, request_.world, why);
   if (!layers) {
     made.why_not = why;
     return;
@@ -230,10 +251,16 @@ std::vector<int64_t> Space::everies(int64_t blocks) const {
 void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const {
   const auto& pins = request_.pins;
   const auto whole = made.model.whole(choice, layers);
+  const auto parts = std::ssize(pins.starts) + 1;
+  if (!pins.starts.empty() && choice.pipe == 1) return;
   const auto put = [&](const std::string& schedule, int64_t chunks) {
+    if (!pins.starts.empty() && parts != choice.pipe * chunks) return;
     choice.schedule = schedule;
     choice.chunks = chunks;
-    made.list.push_back({choice, &layers, made.model.lower_bound(choice, whole)});
+    const double bound = made.model.is_unlike(choice)
+                             ? made.model.lower_bound(choice, layers).value_or(0)
+                             : made.model.lower_bound(choice, whole);
+    made.list.push_back({choice, &layers, bound});
   };
   if (choice.pipe == 1) return put("1f1b", 1);
   const auto exists = [&](const std::string& name, int64_t chunks) {

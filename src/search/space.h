@@ -10,6 +10,11 @@
 // leave a choice, and the schedule: all that exist for so many stages and microbatches, of 2 to 4
 // chunks where a schedule may have any number; but looped_bfs only where there are no groups for
 // interleaved, which holds less, and gpipe, to which eager_1f1b never loses, where it is pinned.
+//
+// Beside these rectangles, rows of unequal submeshes (search/submeshes.h) of tensor and data ranks,
+// by 1f1b and eager_1f1b, and gpipe where it is pinned. A microbatch has the same samples on all
+// stages: a number that the data ranks of each divide. Which blocks run again no solver chooses
+// there.
 #pragma once
 
 #include <functional>
@@ -28,22 +33,44 @@ struct Bounded {
   double bound = 0;  // seconds, by the model
 };
 
+// Combinations of a row of submeshes and of the rest, which are many: choices are made when they
+// are asked for.
+struct UnlikeSpace {
+  struct One {
+    double bound = 0;  // seconds, by the model
+    int32_t setting = 0, row = 0;
+  };
+  std::vector<Choice> settings;  // `micro` is the samples of all ranks
+  std::vector<std::vector<Submesh>> rows;
+  std::vector<One> list;
+
+  Choice choice(const One& one) const;
+};
+
 class Space {
  public:
   // Keeps the request by reference and asks it for a graph. Throws Error for pins that the model
   // has nothing for.
   Space(const Request& request, const cost::Cluster& cluster);
 
-  // Returns the most samples of a microbatch, whose divisors are looked at.
-  int64_t most_samples() const { return samples_; }
+  // Returns the most samples that tables are made for: of a microbatch on a rank, whose divisors
+  // are looked at; two at least where stages may have more of them than others.
+  int64_t most_samples() const;
   // Returns what the tables' graph is captured at: a multiple, so that each expert rank can have
   // the most.
   int64_t captured() const;
 
   // Returns the combinations that the tables have layers for, in no order. Stops where `stop` says
-  // so, once it has one. Throws Error where there is none, with the last reason.
+  // so, once it has one.
   std::vector<Bounded> combinations(LayerTables& tables, const Model& model, int64_t blocks,
                                     const std::function<bool()>& stop);
+
+  // The same of unequal submeshes.
+  UnlikeSpace unlike(LayerTables& tables, const Model& model, int64_t blocks,
+                     const std::function<bool()>& stop);
+
+  // Throws Error: there is no combination, with the last reason.
+  [[noreturn]] void fail_none() const;
 
  private:
   struct Made;
@@ -52,8 +79,18 @@ class Space {
   void add_schedules(Made& made, Choice choice, const Layers& layers) const;
   std::vector<int64_t> everies(int64_t blocks) const;
   bool solver_chooses() const;
+  // What ranges over combinations for a choice whose mesh is known: ZeRO levels, whether the
+  // sequence is sharded, whether blocks run again and how many.
+  std::vector<int> levels() const;
+  std::vector<bool> checkpoints(bool row) const;
+  bool may_be_unlike() const;
+  std::vector<std::vector<Submesh>> rows(int64_t blocks) const;
+  std::vector<Choice> settings(int64_t blocks) const;
+  bool suits(const Choice& setting, const std::vector<Submesh>& row) const;
 
   const Request& request_;
+  const cost::Cluster& cluster_;
+  std::string why_not_;                      // the last refusal
   int64_t node_;                             // ranks of the innermost level
   int64_t samples_;                          // most of a microbatch
   bool splits_;                              // samples do not see each other

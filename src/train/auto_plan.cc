@@ -36,8 +36,9 @@ AutoPlanner::AutoPlanner(std::shared_ptr<const Source> source, const job::Job& j
       cluster_(cluster_of(job, world, runtime_folder)),
       known_(job, world) {}
 
-search::Request AutoPlanner::request(const json& pins) const {
+search::Request AutoPlanner::request(const json& pins, const lua::Defined& defined) const {
   search::Request request;
+  request.defined = defined;
   request.graph = [this](int64_t samples) -> const graph::Graph& {
     return source_->at(samples, job_.train.forward_only).graph;
   };
@@ -55,7 +56,7 @@ cost::Measurements& AutoPlanner::times(const search::Pins& pins) {
   return pins.estimated ? estimates_ : known_.times();
 }
 
-std::string AutoPlanner::without_pins(const json& pins) {
+std::string AutoPlanner::without_pins(const json& pins, const lua::Defined& defined) {
   std::string text;
   const auto attempt = [&](const std::string& what, search::Request asked) {
     try {
@@ -71,29 +72,29 @@ std::string AutoPlanner::without_pins(const json& pins) {
     if (key == "methods" || key == "time_limit" || key == "solver" || key == "estimated") continue;
     auto others = pins;
     others.erase(key);
-    attempt(fmt::format("without {} = {}", key, value.dump()), request(others));
+    attempt(fmt::format("without {} = {}", key, value.dump()), request(others, defined));
   }
   if (job_.batch.micro > 0 && !pins.contains("micro")) {
-    auto asked = request(pins);
+    auto asked = request(pins, defined);
     asked.pins.micro.reset();
     attempt(fmt::format("without batch.micro = {}", job_.batch.micro), std::move(asked));
   }
   if (!pins.contains("precision")) {
     auto lower = pins;
     lower["precision"] = {"half"};
-    attempt("with precision = { \"half\" }, parameters of 16 bits", request(lower));
+    attempt("with precision = { \"half\" }, parameters of 16 bits", request(lower, defined));
   }
   return text.empty() ? "" : "; a plan fits with one of these changes:" + text;
 }
 
-search::Found AutoPlanner::find(const json& pins) {
+search::Found AutoPlanner::find(const json& pins, const lua::Defined& defined) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto asked = request(pins);
+  const auto asked = request(pins, defined);
   search::Found found;
   try {
     found = search::find(asked, cluster_, times(asked.pins), known_.traces());
   } catch (const Error& error) {
-    const auto more = error.status() == Status::infeasible ? without_pins(pins) : "";
+    const auto more = error.status() == Status::infeasible ? without_pins(pins, defined) : "";
     if (more.empty()) throw;
     const std::string area = "[auto] ";
     throw Error(Status::infeasible, "auto", std::string(error.what()).substr(area.size()) + more);
@@ -114,11 +115,11 @@ search::Found AutoPlanner::find(const json& pins) {
   return found;
 }
 
-json AutoPlanner::plan(const json& pins) {
+json AutoPlanner::plan(const json& pins, const lua::Defined& defined) {
   // A strategy function is called again where the plan needs another capture than it saw.
   auto& known = plans_[pins.dump()];
   if (known.is_null()) {
-    const auto found = find(pins);
+    const auto found = find(pins, defined);
     known = {{"strategy", found.best.strategy},
              {"seconds", found.best.estimate.seconds},
              {"lower_bound", found.lower_bound},
@@ -127,14 +128,18 @@ json AutoPlanner::plan(const json& pins) {
   return known;
 }
 
-json AutoPlanner::candidates(const json& pins, int64_t most) {
-  const auto asked = request(pins);
+json AutoPlanner::candidates(const json& pins, int64_t most, const lua::Defined& defined) {
+  const auto asked = request(pins, defined);
   const auto found = search::candidates(asked, cluster_, times(asked.pins), known_.traces(),
                                         static_cast<size_t>(most));
   auto list = json::array();
   for (const auto& candidate : found) {
     const auto& choice = candidate.choice;
     const auto& parts = candidate.estimate.parts;
+    auto submeshes = json::array();
+    for (const auto& [tensor, data] : choice.submeshes) {
+      submeshes.push_back({{"tensor", tensor}, {"data", data}});
+    }
     list.push_back(
         {{"strategy", candidate.strategy},
          {"seconds", candidate.estimate.seconds},
@@ -162,11 +167,12 @@ json AutoPlanner::candidates(const json& pins, int64_t most) {
            {"bubble", parts.bubble},
            {"data", parts.data},
            {"optimizer", parts.optimizer}}}});
+    if (!submeshes.empty()) list.back()["submeshes"] = std::move(submeshes);
   }
   return list;
 }
 
-json AutoPlanner::search(const json& pins, const json& options) {
+json AutoPlanner::search(const json& pins, const json& options, const lua::Defined& defined) {
   auto& known = searches_[pins.dump() + options.dump()];
   if (!known.is_null()) return known;
   search::Variables variables;
@@ -174,14 +180,15 @@ json AutoPlanner::search(const json& pins, const json& options) {
   const auto attempt = [&](search::Trial& trial, double left) {
     auto limited = trial.pins;
     if (std::isfinite(left)) limited["time_limit"] = std::max(left, 1e-3);
-    auto few = request(limited);
+    auto few = request(limited, defined);
     few.most_judged = kJudgedOfTrial;
     const auto found = search::find(few, cluster_, known_.times(), known_.traces());
     trial.strategy = found.best.strategy;
     trial.seconds = found.best.seconds;
     trial.bytes = found.best.peak_bytes;
     if (asked.measure <= 0) return;
-    const auto taken = measure(trial.strategy, std::min(asked.measure, std::max(left, 1e-3)), {});
+    const auto taken =
+        measure(trial.strategy, std::min(asked.measure, std::max(left, 1e-3)), defined);
     trial.seconds = taken["seconds"];
     trial.bytes = taken["peak_bytes"];
   };

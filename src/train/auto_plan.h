@@ -21,12 +21,15 @@ class AutoPlanner : public lua::Planner {
   AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
               std::string runtime_folder, bool eight_bits = false);
 
-  // Returns the best plan under the pins. Throws Error as search::find.
-  search::Found find(const nlohmann::json& pins);
+  // Returns the best plan under the pins, of which methods may be `defined`. Throws Error as
+  // search::find.
+  search::Found find(const nlohmann::json& pins, const lua::Defined& defined = {});
 
-  nlohmann::json plan(const nlohmann::json& pins) override;
-  nlohmann::json candidates(const nlohmann::json& pins, int64_t most) override;
-  nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options) override;
+  nlohmann::json plan(const nlohmann::json& pins, const lua::Defined& defined) override;
+  nlohmann::json candidates(const nlohmann::json& pins, int64_t most,
+                            const lua::Defined& defined) override;
+  nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options,
+                        const lua::Defined& defined) override;
   nlohmann::json estimate(const nlohmann::json& strategy, const nlohmann::json& pins,
                           const lua::Defined& defined) override;
   nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
@@ -36,10 +39,10 @@ class AutoPlanner : public lua::Planner {
                          const lua::Defined& defined) override;
 
  private:
-  search::Request request(const nlohmann::json& pins) const;
+  search::Request request(const nlohmann::json& pins, const lua::Defined& defined) const;
   // Returns what a plan takes without each of the pins, with which none fits; "" where none does
   // without either.
-  std::string without_pins(const nlohmann::json& pins);
+  std::string without_pins(const nlohmann::json& pins, const lua::Defined& defined);
   methods::Request method_request() const;
   // Returns what was measured, or nothing where the pins ask for estimates.
   cost::Measurements& times(const search::Pins& pins);

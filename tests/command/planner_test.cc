@@ -343,6 +343,25 @@ end
   CHECK(json::parse(plan.out)["pipeline"]["axis"] == "pipe");
 }
 
+TEST_CASE("a search keeps what methods of a script place") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const auto strategy = folder.write("placed.lua", R"(-- Splits the words over tensor ranks.
+local m, solver = require "perigee.methods", require "perigee.solver"
+local split = m.define { name = "split_words",
+  apply = function(plan) plan:note(plan:place("embed.weight", "tensor", "S0") .. " placed") end }
+return function()
+  return (assert(solver.plan { tensor = 2, data = 1, methods = { split {} } }))
+end
+)");
+  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, alone(folder));
+  INFO(plan.err);
+  REQUIRE(plan.status == 0);
+  const auto value = json::parse(plan.out);
+  CHECK(value["decisions"].dump().find("1 placed") != std::string::npos);
+  CHECK(value["placements"]["embed.weight"].get<std::string>().starts_with("S0"));
+}
+
 TEST_CASE("methods that a script defines have costs, as their plans do or as they say") {
   Folder folder;
   const auto job = folder.write("job.toml", kJob);

@@ -70,6 +70,20 @@ TEST_CASE("checkpoints of unequal stages are those of one device, and back") {
   check_equal(job.losses(), one.losses());
 }
 
+TEST_CASE("a plan that is found for three ranks trains as one device does") {
+  const TrainingJob one, job;
+  one.good("train", kSame);
+  const auto script =
+      job.folder().write("search.lua",
+                         "local solver = require \"perigee.solver\"\n"
+                         "return function() return (assert(solver.plan { pipe = 2 })) end\n");
+  const auto told = job.good("plan", kSame + "--nproc 3 --explain --strategy " + script);
+  CHECK_THAT(told.out + told.err, Contains("| 1 rank") || Contains("1 rank |"));
+  job.good("train", kSame + "--nproc 3 --strategy " + script);
+  check_equal(job.losses(), one.losses());
+  check_equal(validations(job), validations(one));
+}
+
 TEST_CASE("taskgraphs and stages of several sizes of other systems train as one device does") {
   const TrainingJob one, job;
   one.good("train", kSame);

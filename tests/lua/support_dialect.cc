@@ -85,7 +85,7 @@ namespace {
 // A planner that answers with what it was asked, as a decision, and has a few plans to choose from.
 class Echo : public lua::Planner {
  public:
-  json plan(const json& pins) override {
+  json plan(const json& pins, const lua::Defined&) override {
     pins_ = pins;
     return {{"strategy", pins.value("methods", json::array())},
             {"seconds", 2.0},
@@ -97,7 +97,7 @@ class Echo : public lua::Planner {
     return json::parse(
         plan::print(methods::make_plan(parsed, {.graph = &graph_of("gpt"), .global_batch = 8})));
   }
-  json candidates(const json& pins, int64_t most) override {
+  json candidates(const json& pins, int64_t most, const lua::Defined&) override {
     pins_ = pins;
     json list = json::array();
     for (const int64_t micro : {8, 4, 2, 1}) {
@@ -116,7 +116,7 @@ class Echo : public lua::Planner {
     return list;
   }
   // One plan for each option of the first variable, the last the fastest.
-  json search(const json& pins, const json& options) override {
+  json search(const json& pins, const json& options, const lua::Defined&) override {
     pins_ = pins;
     pins_["trials"] = options;
     json trials = json::array();

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cost/schedule.h"
 #include "methods/method.h"
+#include "search/submeshes.h"
 #include "tests/search/support_search.h"
 
 using namespace perigee;
@@ -189,20 +190,36 @@ TEST_CASE("the plan found is within 2% of the best of all legal plans by the sim
     // Without a limit the model leaves none out; what its programs take decides.
     const auto limit = asked.request.memory_limit;
     asked.request.memory_limit = 0;
-    for (const auto& candidate :
-         search::candidates(asked.request, on, asked.none, asked.traces, 100000)) {
-      try {
-        double peak = 0;
-        const double seconds = asked.judge(candidate, on, peak).step_seconds;
-        if (limit > 0 && peak > limit) continue;
-        ++legal;
-        judged.insert(candidate.choice.schedule);
-        if (seconds < best) {
-          best = seconds;
-          which = search::to_string(candidate.choice);
+    const auto judge_all = [&](const nlohmann::json& pins, size_t most) {
+      asked.request.pins = search::parse_pins(pins);
+      for (const auto& candidate :
+           search::candidates(asked.request, on, asked.none, asked.traces, most)) {
+        try {
+          double peak = 0;
+          const double seconds = asked.judge(candidate, on, peak).step_seconds;
+          if (limit > 0 && peak > limit) continue;
+          ++legal;
+          judged.insert(candidate.choice.schedule);
+          if (seconds < best) {
+            best = seconds;
+            which = search::to_string(candidate.choice);
+          }
+        } catch (const Error&) {
         }
-      } catch (const Error&) {
       }
+    };
+    judge_all({{"submeshes", false}}, 100000);
+    // Of unequal submeshes there are too many: all of three ranks, and of more the best of each
+    // row.
+    const search::RowOptions rows{
+        .ranks = world, .most_stages = shape.blocks, .node = world, .batch = shape.batch};
+    for (const auto& row : search::rows_of_submeshes(rows)) {
+      auto list = nlohmann::json::array();
+      for (const auto& [tensor, data] : row) {
+        list.push_back(nlohmann::json::array(
+            {nlohmann::json::array({"tensor", tensor}), nlohmann::json::array({"data", data})}));
+      }
+      judge_all({{"submeshes", list}}, world == 3 ? 100000 : 4);
     }
     CAPTURE(shape.blocks, shape.width, world, bandwidth, memory, legal);
     CAPTURE(search::to_string(found.best.choice), which);
@@ -277,8 +294,8 @@ TEST_CASE("optimizer state lies on the host where it does not fit otherwise") {
 TEST_CASE("the precision is chosen with all else where pins leave a choice") {
   const auto find = [](nlohmann::json precision, double low_peak, double memory) {
     Asked asked({.blocks = 6, .batch = 16, .width = 512}, 4);
-    asked.request.pins =
-        search::parse_pins({{"precision", std::move(precision)}, {"offload", false}});
+    asked.request.pins = search::parse_pins(
+        {{"precision", std::move(precision)}, {"offload", false}, {"submeshes", false}});
     asked.request.memory_limit = memory;
     auto on = cluster(4);
     on.devices.front().peak[graph::DType::bfloat16] = low_peak;

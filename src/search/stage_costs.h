@@ -1,0 +1,41 @@
+// What a stage of a pipeline, or a part of one, costs by the model.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace perigee::search {
+
+struct StageCosts {
+  double forward = 0, backward = 0, tensor = 0;  // a microbatch
+  double gradient = 0;                           // of backward: what only gradients of weights need
+  double exchange = 0;   // of both passes: what shows of gathering and reducing units
+  double once = 0;       // a step: what shows of gradients' and weights' exchange
+  double optimizer = 0;  // a step
+  double resident = 0;   // bytes that stay
+  double working = 0;    // bytes beside, which the parts of a stage share
+  double landed = 0;     // bytes of messages that come before they are wanted
+  double step = 0;       // bytes while the optimizer steps
+  double flight = 0;     // bytes of one microbatch in flight
+
+  double pass() const { return forward + backward; }
+  double fixed() const { return resident + working; }
+
+  // Adds a part. All parts hold as much in flight as the largest (compile/frame_pools.h).
+  void join(const StageCosts& part, int64_t chunks) {
+    forward += part.forward;
+    backward += part.backward;
+    tensor += part.tensor;
+    gradient += part.gradient;
+    exchange += part.exchange;
+    once += part.once;
+    optimizer += part.optimizer;
+    resident += part.resident;
+    working = std::max(working, part.working);
+    landed = std::max(landed, part.landed);
+    step += part.step;
+    flight = std::max(flight, static_cast<double>(chunks) * part.flight);
+  }
+};
+
+}  // namespace perigee::search
