@@ -22,21 +22,6 @@ using graph::ValueId;
 using mesh::Placement;
 using mesh::Placements;
 
-// The share of a tensor that the rank with the most of it holds.
-double share(const std::vector<int64_t>& shape, const Placements& placements,
-             const mesh::Mesh& mesh) {
-  double share = 1;
-  for (size_t a = 0; a < placements.size(); ++a) {
-    const auto& p = placements[a];
-    if (!p.is_shard() || shape[p.dim] == 0) continue;
-    const auto parts = mesh.axes[a].size, size = shape[p.dim];
-    share *= p.run != 0
-                 ? 1.0 / static_cast<double>(parts)
-                 : static_cast<double>((size + parts - 1) / parts) / static_cast<double>(size);
-  }
-  return share;
-}
-
 // Per node: whether a parameter flows into it.
 std::vector<bool> find_dependent(const Graph& graph) {
   std::vector<bool> values(graph.values.size()), nodes;
@@ -431,12 +416,9 @@ class Finding {
 
 double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
                const WorkPrices& prices) {
-  // An axis on which something is sharded shares the arithmetic out; Partial operands are whole.
-  double least = 1, bytes = 0;
+  double bytes = 0;
   const auto count = [&](const graph::TensorType& type, const Placements& placements) {
-    const double part = share(type.shape, placements, mesh);
-    least = std::min(least, part);
-    bytes += part * static_cast<double>(type.bytes());
+    bytes += share_of(type.shape, placements, mesh) * static_cast<double>(type.bytes());
   };
   const auto& op = call.node().op;
   for (int i = 0; i < call.operand_count(); ++i) {
@@ -448,8 +430,7 @@ double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
     if (call.has_result(r)) count(call.result_type(r), choice.results[r]);
   }
   if (graph::is_view(op) || op == "perigee::reshape") bytes = 0;
-  return prices.per_flop * least * graph::flops_of(call.graph(), call.node()) +
-         prices.per_byte * bytes;
+  return prices.per_flop * arithmetic(call, choice, mesh) + prices.per_byte * bytes;
 }
 
 Ways::Ways(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, const Sharding& base,
