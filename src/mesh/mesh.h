@@ -92,7 +92,6 @@ std::vector<std::string> axes_of_kind(const Mesh& mesh, std::string_view kind);
 int64_t group_size(const Mesh& mesh, std::span<const std::string> axes);
 int64_t group_size(const Mesh& mesh, std::string_view axes);
 
-
 // Splits "data,context" into names, "" into none. Throws Error for an empty name among others.
 std::vector<std::string> split_axes(std::string_view text);
 

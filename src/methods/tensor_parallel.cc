@@ -199,7 +199,8 @@ class TensorParallel : public Method {
     static const std::vector<Field> fields = {
         {"axis", "any",
          "the axis, or a list of axes over all of which a dim is split; default all of the kind "
-         "`tensor`. With planned weights, samples and all else are split over all of them together, "
+         "`tensor`. With planned weights, samples and all else are split over all of them "
+         "together, "
          "so that all of it costs least"},
         {"column", "list", "weights or scopes (`blocks.*.attn.qkv`) split by their outputs"},
         {"row", "list", "those split by their inputs: what follows a column"},
