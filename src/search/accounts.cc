@@ -96,12 +96,7 @@ class Accounts {
  public:
   Accounts(const Program& program, const plan::Plan& plan, const Scopes& scopes, OpCosts& costs,
            const AccountOptions& options)
-      : program_(program),
-        plan_(plan),
-        scopes_(scopes),
-        costs_(costs),
-        trains_(options.trains),
-        rank_(options.rank) {}
+      : program_(program), plan_(plan), scopes_(scopes), costs_(costs), options_(options) {}
 
   Layers run() {
     weigh();
@@ -162,7 +157,7 @@ class Accounts {
       if (exchange.stream.find("data") != std::string::npos || moves_gradients(instruction)) return;
       time = costs_.collective(exchange);
     } else {
-      time = costs_.op(program_, instruction, rank_);
+      time = costs_.op(program_, instruction, options_.rank);
     }
     all_measured_ = all_measured_ && (time.measured || time.seconds == 0);
     if (section.name == "step") {
@@ -385,7 +380,7 @@ class Accounts {
         const auto place = scopes_.of_parameter(binding.name);
         const double bytes = bytes_of(program_, binding.value);
         places_[place].weights += bytes;
-        if (trains_) places_[place].gradients += bytes;
+        if (options_.trains) places_[place].gradients += bytes;
         add_to_flat(binding, place, bytes);
       } else if (binding.kind == Binding::Kind::state) {
         const auto colon = binding.name.find(':');
@@ -418,9 +413,9 @@ class Accounts {
                                   static_cast<double>(graph::size_of(dtype))
                             : bytes;
     flat->weights += bytes;
-    if (trains_) flat->gradients += bytes;
+    if (options_.trains) flat->gradients += bytes;
     flat->gathered += read;
-    if (trains_) flat->largest = std::max(flat->largest, bytes);
+    if (options_.trains) flat->largest = std::max(flat->largest, bytes);
     const auto index = static_cast<size_t>(flat - flats.begin());
     const auto& value = program_.values[binding.value.index];
     parameters_[{value.place.frame, value.place.offset}] = {value.type.bytes(),
@@ -475,8 +470,7 @@ class Accounts {
   const plan::Plan& plan_;
   const Scopes& scopes_;
   OpCosts& costs_;
-  const bool trains_;
-  const int64_t rank_;
+  const AccountOptions options_;
   Layer places_[kPlaces];
   std::vector<Held> held_;
   std::unordered_map<std::string, int> index_;  // by name: into held_

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "graph/flops.h"
 #include "graph/ops.h"
+#include "shard/work.h"
 
 namespace perigee::shard {
 namespace {
@@ -421,32 +421,6 @@ void place(Choice& choice, const Pattern& pattern, Cut cut, int axis) {
       choice.results[r][axis] = Placement::partial(reduce_of(role));
     }
   }
-}
-
-double share_of(const std::vector<int64_t>& shape, const Placements& placements,
-                const mesh::Mesh& mesh) {
-  double share = 1;
-  for (size_t a = 0; a < placements.size(); ++a) {
-    const auto& p = placements[a];
-    if (!p.is_shard() || shape[p.dim] == 0) continue;
-    const auto parts = mesh.axes[a].size, size = shape[p.dim];
-    share *= p.run != 0
-                 ? 1.0 / static_cast<double>(parts)
-                 : static_cast<double>((size + parts - 1) / parts) / static_cast<double>(size);
-  }
-  return share;
-}
-
-double arithmetic(const Call& call, const Choice& choice, const mesh::Mesh& mesh) {
-  double least = 1;
-  for (int i = 0; i < call.operand_count(); ++i) {
-    least = std::min(least, share_of(call.shape(i), choice.operands[i], mesh));
-  }
-  for (int r = 0; r < call.result_count(); ++r) {
-    if (!call.has_result(r)) continue;
-    least = std::min(least, share_of(call.result_shape(r), choice.results[r], mesh));
-  }
-  return least * graph::flops_of(call.graph(), call.node());
 }
 
 bool mixes_reductions(const Placements& placements) {

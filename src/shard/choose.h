@@ -13,14 +13,6 @@
 
 namespace perigee::shard {
 
-// What work costs, in the unit of redistributing: bytes that a rank moves to others. By default
-// that of a GPU of a data centre, of an H100: half of 989e12 operations and 3.35e12 bytes of its
-// memory a second, and 450e9 bytes to its neighbours.
-struct WorkPrices {
-  double per_flop = 1.0 / 1100;
-  double per_byte = 1.0 / 7.4;  // read from or written to the rank's memory
-};
-
 // How a node runs: where its operands must lie and where its results come to lie.
 struct Choice {
   std::vector<mesh::Placements> operands, results;
@@ -63,14 +55,6 @@ Choice choose(const Call& call, const Pattern& pattern, const Situation& situati
 // Partial where they are added inside a sum over it; results that lack it become Partial by its
 // role.
 void place(Choice& choice, const Pattern& pattern, Cut cut, int axis);
-
-// Returns the share of a tensor that the rank with the most of it holds.
-double share_of(const std::vector<int64_t>& shape, const mesh::Placements& placements,
-                const mesh::Mesh& mesh);
-
-// Returns the operations of the rank that has the most of the node: an axis on which something is
-// sharded shares them out; Partial operands are whole.
-double arithmetic(const Call& call, const Choice& choice, const mesh::Mesh& mesh);
 
 // Returns true when two axes are Partial in different ways.
 bool mixes_reductions(const mesh::Placements& placements);

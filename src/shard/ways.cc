@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "graph/flops.h"
 #include "graph/ops.h"
 #include "shard/key.h"
 #include "shard/lower.h"
@@ -413,25 +412,6 @@ class Finding {
 };
 
 }  // namespace
-
-double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
-               const WorkPrices& prices) {
-  double bytes = 0;
-  const auto count = [&](const graph::TensorType& type, const Placements& placements) {
-    bytes += share_of(type.shape, placements, mesh) * static_cast<double>(type.bytes());
-  };
-  const auto& op = call.node().op;
-  for (int i = 0; i < call.operand_count(); ++i) {
-    // Of a table just the rows that come out are read.
-    if (op == "aten::embedding" && call.argument_of(i) == "weight") continue;
-    count(call.operand_type(i), choice.operands[i]);
-  }
-  for (int r = 0; r < call.result_count(); ++r) {
-    if (call.has_result(r)) count(call.result_type(r), choice.results[r]);
-  }
-  if (graph::is_view(op) || op == "perigee::reshape") bytes = 0;
-  return prices.per_flop * arithmetic(call, choice, mesh) + prices.per_byte * bytes;
-}
 
 Ways::Ways(const Graph& graph, const plan::Plan& plan, const SiteTable& sites, const Sharding& base,
            const std::vector<int>& axes, const WorkPrices& prices)

@@ -10,12 +10,9 @@
 #include "shard/choose.h"
 #include "shard/partition.h"
 #include "shard/sites.h"
+#include "shard/work.h"
 
 namespace perigee::shard {
-
-// Returns the work of a node that runs so, on the rank that has the most of it.
-double work_of(const Call& call, const Choice& choice, const mesh::Mesh& mesh,
-               const WorkPrices& prices);
 
 struct Way {
   Choice choice;  // on all axes; choice.cost is its work
