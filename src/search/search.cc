@@ -105,8 +105,7 @@ class Search {
   std::vector<Candidate> rank(size_t most, size_t most_unlike) {
     const auto stop = [this] { return out_of_time(); };
     const auto count = std::ssize(folded_.blocks);
-    auto alike = space_.combinations(*tables_, *model_, count, stop);
-    std::ranges::stable_sort(alike, {}, &Bounded::bound);
+    const auto alike = space_.combinations(*tables_, *model_, count, stop);
     const auto unlike = space_.unlike(*tables_, *model_, count, stop);
     combinations_ = alike.size() + unlike.list.size();
     if (combinations_ == 0) space_.fail_none();
@@ -190,19 +189,22 @@ class Search {
   // Cuts combinations into stages, from the lowest bound on, until no bound is below the time of
   // the `most` best, which `best` then has. `choice_of` makes a choice and its layers of one.
   template <class One, class ChoiceOf>
-  void look(const std::vector<One>& order, size_t most, std::vector<Candidate>& best,
+  void look(const std::vector<One>& list, size_t most, std::vector<Candidate>& best,
             ChoiceOf choice_of) {
+    std::vector<const One*> order;
+    for (const auto& one : list) order.push_back(&one);
+    std::ranges::stable_sort(order, {}, [](const One* one) { return one->bound; });
     for (size_t i = 0; i < order.size(); ++i) {
       const bool full = best.size() >= most;
       const bool late = !best.empty() && out_of_time();
-      if ((full && order[i].bound >= best[most - 1].estimate.seconds) || late) {
-        if (late) lower_bound_ = std::min(lower_bound_, order[i].bound);
+      if ((full && order[i]->bound >= best[most - 1].estimate.seconds) || late) {
+        if (late) lower_bound_ = std::min(lower_bound_, order[i]->bound);
         const auto told = std::min(order.size(), i + kTold);
-        for (; i < told; ++i) features_.count(choice_of(order[i]).first, order[i].bound, true);
+        for (; i < told; ++i) features_.count(choice_of(*order[i]).first, order[i]->bound, true);
         break;
       }
       ++looked_at_;
-      auto [choice, layers] = choice_of(order[i]);
+      auto [choice, layers] = choice_of(*order[i]);
       const double worth = full ? best[most - 1].estimate.seconds : kInfinity;
       auto candidate = estimate(std::move(choice), *layers, worth);
       if (!candidate) continue;

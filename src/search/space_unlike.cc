@@ -238,7 +238,6 @@ UnlikeSpace Space::unlike(LayerTables& tables, const Model& model, int64_t block
       }
     }
   }
-  std::ranges::stable_sort(space.list, {}, &UnlikeSpace::One::bound);
   return space;
 }
 
