@@ -87,6 +87,7 @@ class Marking {
       crossing.from = stages_[crossing.maker];
       crossing.to = stages_[user];
       crossing.result = result_.add_value(crossing.type);
+      crossing.what = maker.op + " " + maker.scope;
       // What brings it to where it is sent from belongs to where it was made.
       Node node{.op = plan::kCross,
                 .args = {{"self", v},
@@ -134,17 +135,25 @@ Graph mark_crossings(const Graph& graph, const plan::Plan& plan, Crossings& cros
   return Marking(graph, plan, crossings).run();
 }
 
-void place_ends(Crossings& crossings, const Graph& marked, const shard::Sharding& sharding,
-                int64_t stage) {
-  for (auto& crossing : crossings.list) {
-    const auto node = marked.values[crossing.result.index].producer;
-    if (crossing.from == stage) crossing.sent = sharding.operands[node].front();
-    if (crossing.to == stage) crossing.received = sharding.values[crossing.result.index];
-    if (marked.type(crossing.result) == crossing.type) continue;
+void place_ends(Crossings& crossings, const Crossings& own, const Graph& marked,
+                const shard::Sharding& sharding, int64_t stage) {
+  const bool same = std::equal(crossings.list.begin(), crossings.list.end(), own.list.begin(),
+                               own.list.end(), [](const Crossing& a, const Crossing& b) {
+                                 return a.what == b.what && a.type == b.type &&
+                                        a.maker == b.maker && a.user == b.user;
+                               });
+  if (!same) {
     fail("compile",
-         "stages of unequal submeshes send what others receive, but stage {} has a value between "
-         "parts {} and {} in another type: make the submeshes alike",
-         stage, crossing.maker, crossing.user);
+         "stages of unequal submeshes send what others receive, but stages 0 and {} differ in what "
+         "crosses between them: make the submeshes alike",
+         stage);
+  }
+  for (size_t k = 0; k < own.list.size(); ++k) {
+    auto& crossing = crossings.list[k];
+    const auto result = own.list[k].result;
+    const auto node = marked.values[result.index].producer;
+    if (crossing.from == stage) crossing.sent = sharding.operands[node].front();
+    if (crossing.to == stage) crossing.received = sharding.values[result.index];
   }
 }
 

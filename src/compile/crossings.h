@@ -37,6 +37,7 @@ struct Crossing {
   int maker = 0, user = 0;   // parts
   int64_t from = 0, to = 0;  // their stages
   graph::ValueId result;     // of the op, in the marked graph
+  std::string what;          // is made there: op and scope
   mesh::Placements sent, received;
   // What each receiver's box takes of the boxes of the senders, whose replicas take turns with the
   // receivers. By receiver in mesh order, then by box; both ends come to them in this order.
@@ -55,10 +56,10 @@ struct Crossings {
 graph::Graph mark_crossings(const graph::Graph& graph, const plan::Plan& plan,
                             Crossings& crossings);
 
-// Sets how the ends that are on `stage` have what crosses. Throws Error where the stages' graphs
-// differ in what crosses.
-void place_ends(Crossings& crossings, const graph::Graph& marked, const shard::Sharding& sharding,
-                int64_t stage);
+// Sets how the ends that are on `stage` have what crosses; `own`: as its graph names it. Throws
+// Error where the stages' graphs differ in what crosses.
+void place_ends(Crossings& crossings, const Crossings& own, const graph::Graph& marked,
+                const shard::Sharding& sharding, int64_t stage);
 
 // Sets the pieces of crossings whose ends are placed.
 void find_pieces(Crossings& crossings);

@@ -111,13 +111,6 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
   return common;
 }
 
-bool same_ends(const Crossings& a, const Crossings& b) {
-  return std::equal(a.list.begin(), a.list.end(), b.list.begin(), b.list.end(),
-                    [](const Crossing& x, const Crossing& y) {
-                      return x.result == y.result && x.user == y.user;
-                    });
-}
-
 }  // namespace
 
 Views::Views(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec)
@@ -133,29 +126,28 @@ void Views::see_stages(const graph::Graph& graph, const StepSpec& spec) {
   const auto& mesh = plan_.mesh;
   auto crossings = std::make_shared<Crossings>();
   std::map<std::vector<int64_t>, std::shared_ptr<Common>> by_sizes;
+  std::map<std::vector<int64_t>, Crossings> named;  // as each of their graphs has them
   for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
     View view{plan::of_stage(plan_, stage), nullptr};
     auto& common = by_sizes[mesh.stages[stage]];
+    auto& found = named[mesh.stages[stage]];
     if (!common) {
-      Crossings found;
       common = std::make_shared<Common>(prepare(graph, *view.plan, spec, &found));
-      if (stage == 0) {
-        *crossings = std::move(found);
-        crossings->mesh = mesh;
-      } else if (!same_ends(*crossings, found)) {
-        fail("compile",
-             "stages of unequal submeshes have one graph before it is sharded, but stages 0 and {} "
-             "differ by the plan's precision: make the submeshes alike",
-             stage);
-      }
       common->inputs.emplace(common->graph, plan_);
     }
-    place_ends(*crossings, common->graph, common->sharding, stage);
+    if (stage == 0) {
+      *crossings = found;
+      crossings->mesh = mesh;
+    }
+    place_ends(*crossings, found, common->graph, common->sharding, stage);
     view.common = common;
     views_.push_back(std::move(view));
   }
   find_pieces(*crossings);
-  for (auto& [sizes, common] : by_sizes) common->crossings = crossings;
+  for (auto& [sizes, common] : by_sizes) {
+    common->crossings = crossings;
+    common->slices_elsewhere = plan::splits_more_than_batch(plan_);
+  }
 }
 
 size_t Views::at(int64_t rank) const {
@@ -319,7 +311,9 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
   if (plan.overlap.accumulate) accumulate_products(draft, traces);
   accumulate_casts(draft);
   const auto waited = find_waited(draft, plan.overlap.bulk);
-  slice_products(draft, plan.mesh, plan.overlap, traces);
+  if (!common.slices_elsewhere || plan::splits_more_than_batch(plan)) {
+    slice_products(draft, plan.mesh, plan.overlap, traces);
+  }
   offload_activations(draft, plan.offload);
   stage_host_state(draft, plan.offload);
   separate_gathers(draft, gradients);

@@ -26,7 +26,9 @@ struct Common {
   // Of a pipeline.
   std::optional<Schedule> schedule;
   std::optional<StageInputs> inputs;
-  std::shared_ptr<const Crossings> crossings;  // where its stages have unequal submeshes
+  // Where its stages have unequal submeshes.
+  std::shared_ptr<const Crossings> crossings;
+  bool slices_elsewhere = false;  // some of them have products whose sums are reduced
 };
 
 // What ranks have in common, for each of them: the same for all, or where stages have unequal

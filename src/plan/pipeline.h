@@ -27,6 +27,9 @@ inline constexpr const char* kCross = "perigee::cross";
 // Returns the plan as the ranks of a stage see it: on mesh::of_stage.
 Plan of_stage(const Plan& plan, int64_t stage);
 
+// Returns whether the ranks of any stage split more between them than the batch.
+bool splits_more_than_batch(const Plan& plan);
+
 // Returns the ranks that a microbatch's samples are split over: of submeshes of unequal sizes the
 // smallest number that each of theirs divides.
 int64_t batch_ranks(const Plan& plan);

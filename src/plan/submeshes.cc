@@ -21,6 +21,15 @@ Plan of_stage(const Plan& plan, int64_t stage) {
   return own;
 }
 
+bool splits_more_than_batch(const Plan& plan) {
+  for (int64_t stage = 0; stage < std::ssize(plan.mesh.stages); ++stage) {
+    if (splits_more_than_batch(of_stage(plan, stage))) return true;
+  }
+  if (plan.mesh.is_ragged()) return false;
+  const auto ranks = plan.mesh.size() / plan.mesh.size_of(plan.pipeline.axis);
+  return ranks > mesh::group_size(plan.mesh, plan.batch_axes);
+}
+
 int64_t batch_ranks(const Plan& plan) {
   int64_t ranks = plan.mesh.is_ragged() ? 1 : mesh::group_size(plan.mesh, plan.batch_axes);
   for (int64_t stage = 0; stage < std::ssize(plan.mesh.stages); ++stage) {
