@@ -47,6 +47,8 @@ std::string count_text(double count) {
 std::string measured_text(double share) {
   if (share <= 0) return "all of it estimated";
   if (share > 1 - 1e-9) return "all of it measured";
+  if (share > 0.995) return "more than 99% of it measured";
+  if (share < 0.005) return "less than 1% of it measured";
   return fmt::format("{:.0f}% of it measured, the rest estimated", 100 * share);
 }
 
