@@ -129,7 +129,8 @@ TEST_CASE("random stages of unequal submeshes train as one device does") {
     // Batch norm couples samples: as one microbatch.
     const int64_t microbatches = resnet ? 1 : 4;
     auto pipeline = schedules[random() % schedules.size()];
-    if (resnet) pipeline = "{}";
+    const bool uneven = stages == 3 && pipeline.find("interleaved") != std::string::npos;
+    if (resnet || uneven) pipeline = "{}";
     std::string methods = "";
     const bool data = has_axis(submeshes, "data");
     if (has_axis(submeshes, "tensor")) methods += R"("tensor_parallel")";
