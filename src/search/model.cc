@@ -439,7 +439,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     const auto share = [&](double seconds) {
       return std::max(0.1, std::round(10 * seconds / average) / 10);
     };
-    const double message = whole.passes.transfer * static_cast<double>(choice.pipe);
+    const double message = passes.transfer * static_cast<double>(choice.pipe);
     result.costs = {share(forward), share(sum - forward - gradient), share(gradient),
                     std::round(10 * message / average) / 10};
     if (result.parts.total() < worth) {
