@@ -84,7 +84,7 @@ class Cutting {
   // What stages up to one take.
   struct Prefix {
     int stages = 0, blocks = 0;
-    double sum = 0, longest = 0, backward = 0, once = 0, optimizer = 0;
+    double sum = 0, longest = 0, backward = 0, once = 0;
   };
 
   static Prefix with(Prefix made, const UnlikeTimes& times, int length) {
@@ -94,13 +94,10 @@ class Cutting {
     made.longest = std::max(made.longest, times.seconds);
     made.once = std::max(made.once, times.once - made.backward);
     made.backward += times.backward;
-    made.optimizer = std::max(made.optimizer, times.optimizer);
     return made;
   }
 
-  double price(const Prefix& all) const {
-    return all.sum + weight_ * all.longest + all.once + all.optimizer;
-  }
+  double price(const Prefix& all) const { return all.sum + weight_ * all.longest + all.once; }
 
   // Takes lengths_ where they are the best.
   void take() {
@@ -117,12 +114,12 @@ class Cutting {
 
   // The least that the stages from one on take for so many blocks.
   struct Rest {
-    double sum = kInfinity, longest = kInfinity, optimizer = kInfinity;
+    double sum = kInfinity, longest = kInfinity;
   };
 
   void bound_rests() {
     rests_.assign((static_cast<size_t>(row_.stages) + 1) * width_, {});
-    rests_[static_cast<size_t>(row_.stages) * width_] = {0, 0, 0};
+    rests_[static_cast<size_t>(row_.stages) * width_] = {0, 0};
     for (int stage = row_.stages; stage-- > 0;) {
       for (int blocks = 1; blocks <= row_.blocks; ++blocks) {
         auto& rest = rests_[static_cast<size_t>(stage) * width_ + blocks];
@@ -132,7 +129,6 @@ class Cutting {
           if (!times.fits || behind.sum == kInfinity) continue;
           rest.sum = std::min(rest.sum, behind.sum + times.seconds);
           rest.longest = std::min(rest.longest, std::max(behind.longest, times.seconds));
-          rest.optimizer = std::min(rest.optimizer, std::max(behind.optimizer, times.optimizer));
         }
       }
     }
@@ -152,7 +148,6 @@ class Cutting {
       auto least = next;
       least.sum += rest.sum;
       least.longest = std::max(least.longest, rest.longest);
-      least.optimizer = std::max(least.optimizer, rest.optimizer);
       if (price(least) >= best_ * (1 - 1e-12)) continue;
       lengths_.push_back(length);
       extend(next);

@@ -9,11 +9,11 @@
 namespace perigee::search {
 
 // What a stage takes: of a microbatch, and once a step behind its last backward pass (the exchange
-// of gradients) and behind that (the optimizer).
+// of gradients, and the optimizer).
 struct UnlikeTimes {
   bool fits = false;
   double seconds = 0, backward = 0;  // a microbatch; backward: of seconds
-  double once = 0, optimizer = 0;
+  double once = 0;
 };
 
 struct UnlikeRow {
@@ -24,10 +24,10 @@ struct UnlikeRow {
 };
 
 // Returns the lengths for which this is least: the sum of the stages' seconds, (microbatches - 1)
-// times the longest's, the longest `once` less the backward passes of the stages before, which end
-// later, and the longest `optimizer`. Nothing where none fits. Exact: without what comes once a
-// step by dynamic programming over stages and blocks for each longest stage, and with it by branch
-// and bound from there, which stops at kMostCuts tries.
+// times the longest's, and the longest `once` less the backward passes of the stages before, which
+// end later. Nothing where none fits. Exact: without what comes once a step by dynamic programming
+// over stages and blocks for each longest stage, and with it by branch and bound from there, which
+// stops at kMostCuts tries.
 std::optional<std::vector<int>> cut_unlike(const UnlikeRow& row);
 
 inline constexpr int64_t kMostCuts = 20000;

@@ -403,7 +403,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     gradient += one.gradient;
     if (one.pass() > longest->pass()) longest = &one;
     once = std::max(once, one.once - early);
-    optimizer = std::max(optimizer, one.optimizer);
+    optimizer = std::max(optimizer, unlike ? one.once + one.optimizer - early : one.optimizer);
     early += one.backward / static_cast<double>(choice.chunks);
     const double bytes = bytes_of(choice, one, static_cast<int64_t>(made.size() - 1 - s));
     const double limit = places.at(static_cast<int>(s)).limit;
@@ -411,6 +411,8 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     result.bytes = bytes;
     result.limit = limit;
   }
+  // Unlike stages end what comes once a step each in its own time.
+  if (unlike) optimizer = std::max(0.0, optimizer - once);
   least_bytes = result.bytes;
   if (result.bytes > result.limit) return std::nullopt;
   Passes passes;

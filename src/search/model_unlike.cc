@@ -227,7 +227,7 @@ std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const 
       const auto& one = stage_of(stage, blocks_of(stage, stages, length, again));
       if (bytes_of(choice, one, stages - 1 - stage) > place.limit) continue;
       again_of[{stage, length}] = again;
-      return {true, one.pass(), one.backward, one.once, one.optimizer};
+      return {true, one.pass(), one.backward, one.once + one.optimizer};
     }
     return {};
   };
