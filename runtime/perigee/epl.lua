@@ -216,9 +216,10 @@ local function split_alone(draft, given)
 end
 
 local function pipeline(draft, graphs, strategy)
-  local starts = {}
+  local starts, holds = {}, {}
+  for i, graph in ipairs(graphs) do holds[i] = graph.match or {} end
   for i = 2, #graphs do
-    local first = graphs[i].match and graphs[i].match[1]
+    local first = holds[i][1]
     if not first then
       dialect.fail_at(place_of(draft, graphs[i]), "%s needs the scopes that it holds, the first where it begins",
         title(graphs[i], i))
@@ -228,7 +229,7 @@ local function pipeline(draft, graphs, strategy)
   end
   draft:stand(place_of(draft, graphs[2]), true)
   draft:axis("pipe", #graphs)
-  draft:use("pipeline_parallel", { starts = starts })
+  draft:use("pipeline_parallel", { starts = starts, holds = holds })
   draft:use("pipeline_parallel", schedules[strategy], "pipeline.strategy")
 end
 

@@ -209,6 +209,9 @@ class PipelineParallel : public Method {
          "dualpipe_v, else 1"},
         {"starts", "list",
          "the scopes at which the parts behind the first begin (`blocks.4`), one less than parts"},
+        {"holds", "list",
+         "with starts: of each part scopes or module types that begin in it; anything else is an "
+         "error"},
         {"blocks", "any",
          "scopes or module types between which parts may be cut; default the longest row of "
          "numbered modules (`blocks.*`), or all modules where none are numbered"},
@@ -273,6 +276,7 @@ class PipelineParallel : public Method {
     } else {
       pipeline.starts = find_starts(graph, fields, stages, pipeline.chunks);
     }
+    check_holds(graph, pipeline, fields);
     if (plan.microbatches == 0 && request.micro_batch == 0)
       default_microbatches(plan, request, stages);
     plan.decisions.push_back(
@@ -339,6 +343,36 @@ class PipelineParallel : public Method {
     pipeline.backward = costs[1].get<double>();
     pipeline.weights = costs[2].get<double>();
     if (costs.size() == 4) pipeline.transfer = costs[3].get<double>();
+  }
+
+  static void check_holds(const Graph& graph, const plan::Pipeline& pipeline,
+                          const Json& fields) {
+    if (!fields.contains("holds")) return;
+    const auto& holds = fields["holds"];
+    const auto parts = plan::parts_of(graph, pipeline);
+    if (!fields.contains("starts") || holds.size() != pipeline.starts.size() + 1) {
+      fail("pipeline_parallel",
+           "holds names what each part of starts holds, {} lists, but got {} and {}",
+           pipeline.starts.size() + 1, holds.size(),
+           fields.contains("starts") ? "starts" : "no starts");
+    }
+    for (size_t part = 0; part < holds.size(); ++part) {
+      const auto names = texts(holds[part], "pipeline_parallel", "holds");
+      if (names.empty()) continue;
+      for (const auto& scope : matching_scopes(graph, names, "pipeline_parallel")) {
+        const auto in = [&](const auto& node) {
+          return node.scope == scope || node.scope.starts_with(scope + ".");
+        };
+        const auto first = std::find_if(graph.nodes.begin(), graph.nodes.end(), in);
+        if (first == graph.nodes.end()) continue;
+        const auto at = parts[static_cast<size_t>(first - graph.nodes.begin())];
+        if (at == plan::kEveryPart || at == static_cast<int>(part)) continue;
+        fail("pipeline_parallel",
+             "part {} is to hold \"{}\", but that begins in part {}: parts hold what the forward "
+             "pass comes to between their starts ({})",
+             part, scope, at, fmt::join(pipeline.starts, ", "));
+      }
+    }
   }
 
   static std::vector<std::string> find_starts(const Graph& graph, const Json& fields,

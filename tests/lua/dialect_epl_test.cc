@@ -93,6 +93,16 @@ TEST_CASE("EPL's scopes make stages and splits") {
   CHECK(staged.plan["pipeline"]["schedule"] == "1f1b");
   CHECK(staged.plan["mesh"]["axes"] ==
         json::parse(R"([{"name": "pipe", "size": 2}, {"name": "data", "size": 2}])"));
+  CHECK_THAT(with("['pipeline.num_micro_batch'] = 4",
+                  "epl.replicate { device_count = 2, 'embed', 'blocks.3' }\n"
+                  "epl.replicate { device_count = 2, 'blocks.1' }")
+                 .error,
+             Catch::Contains("part 0 is to hold \"blocks.3\", but that begins in part 1"));
+  CHECK_THAT(with("['pipeline.num_micro_batch'] = 4",
+                  "epl.replicate { device_count = 2, 'embed', 'nothere' }\n"
+                  "epl.replicate { device_count = 2, 'blocks.1' }")
+                 .error,
+             Catch::Contains("\"nothere\""));
   const auto apart = with("['cluster.device_place_prefer_intra_node'] = false", two);
   CHECK(apart.plan["mesh"]["axes"][0]["name"] == "data");
   const auto split = with("", "epl.split { device_count = 2, 'head' }");
