@@ -345,8 +345,7 @@ class PipelineParallel : public Method {
     if (costs.size() == 4) pipeline.transfer = costs[3].get<double>();
   }
 
-  static void check_holds(const Graph& graph, const plan::Pipeline& pipeline,
-                          const Json& fields) {
+  static void check_holds(const Graph& graph, const plan::Pipeline& pipeline, const Json& fields) {
     if (!fields.contains("holds")) return;
     const auto& holds = fields["holds"];
     const auto parts = plan::parts_of(graph, pipeline);

@@ -47,7 +47,7 @@ search::Request AutoPlanner::request(const json& pins, const lua::Defined& defin
   request.world = world_;
   request.eight_bits = eight_bits_;
   request.pins = search::parse_pins(pins);
-  methods::from_json(request.pins.methods, "pins");  // what is no method is told at once
+  methods::from_json(request.pins.methods, "pins", defined);  // what is no method is told at once
   if (!request.pins.micro && job_.batch.micro > 0) request.pins.micro = job_.batch.micro;
   return request;
 }

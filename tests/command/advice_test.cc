@@ -121,9 +121,9 @@ end
                           Contains("a plan fits with one of these changes:") &&
                           Contains("\n  without checkpoint = false: ") && Contains(" a rank, "));
   const auto none =
-      run("plan " + job + " --nproc 3 --set batch.global=8 --set model.layers=2", alone(folder));
+      run("plan " + job + " --nproc 9 --set batch.global=8 --set model.layers=2", alone(folder));
   CHECK(none.status == 3);
-  CHECK_THAT(none.err, Contains("a mesh of 3 ranks must be possible"));
+  CHECK_THAT(none.err, Contains("a mesh of 9 ranks must be possible"));
 }
 
 TEST_CASE("a simulated plan is told with what bounds it and what would make it faster") {

@@ -29,7 +29,7 @@ TEST_CASE("wrong jobs and data are refused with what to change") {
              Contains("ids.bin") && Contains("1023"));
   CHECK_THAT(job.refused("train", "--set data.text=['" + folder.write("tiny.txt", "abc") + "']"),
              Contains("tokens"));
-  CHECK_THAT(job.refused("train", "--nproc 3", 3), Contains("batch.global") && Contains("3"));
+  CHECK_THAT(job.refused("train", "--nproc 9", 3), Contains("batch.global") && Contains("9 ranks"));
   CHECK_THAT(job.refused("train", "--nproc 2 --set batch.micro=3"), Contains("batch"));
   CHECK_THAT(job.refused("train", "--set train.steps=0"), Contains("steps"));
   CHECK_THAT(job.refused("train", "--set model.heads=5"), Contains("heads"));

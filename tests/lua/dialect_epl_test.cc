@@ -179,12 +179,13 @@ TEST_CASE("EPL's scopes make stages and splits") {
           "s.lua:4: [epl] split number 2 needs the scopes that it holds");
   refused(
       "epl.split { device_count = 2, 'blocks.0.mlp.up' }\nepl.split { device_count = 2, 'hed' }",
-      "s.lua:4: [tensor_parallel] column must match weights of the model, but got \"hed.**\"");
+      "s.lua:4: [plan] a pipeline is cut where the forward pass first comes to a scope, in the "
+      "order of its starts, but it does not come to \"hed\", did you mean \"head\"?");
   CHECK_THAT(
       run_job("[[epl.scopes.taskgraphs]]\nkind = \"split\"\ndevice_count = 2\nmatch = [\"head\"]\n"
               "[[epl.scopes.taskgraphs]]\nkind = \"split\"\ndevice_count = 2\nmatch = [\"hed\"]\n")
           .error,
-      Catch::Contains("job.toml:7:1: [tensor_parallel] column must match"));
+      Catch::Contains("job.toml:7:1: [plan] a pipeline is cut where"));
   const auto in_job = run_job(
       "[epl.pipeline]\nnum_micro_batch = 4\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"
       "device_count = 2\nmatch = [\"embed\"]\n[[epl.scopes.taskgraphs]]\nkind = \"replicate\"\n"
