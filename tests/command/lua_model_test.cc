@@ -52,7 +52,7 @@ TEST_CASE("models out of their authors' ops train the same on any ranks") {
       "--nproc 2" + strategy("sequence", "m.tensor_parallel { sequence = true }")};
   const std::string same =
       "--set data.text=[] --set data.synthetic=true --set data.sequence=8 --overwrite ";
-  const std::string folder_of_models = "strategies/expert/models/";
+  const std::string folder_of_models = "runtime/models/";
   for (const std::string name : {"megatron_gpt", "torchtitan_llama"}) {
     const bool gpt = name == "megatron_gpt";
     const TrainingJob job(model(folder_of_models + name + ".lua") +
