@@ -49,20 +49,15 @@ std::string pattern_of(const std::vector<std::string>& blocks) {
   return dot == std::string::npos ? "*" : blocks.front().substr(0, dot) + ".*";
 }
 
-const LayerTables::Entry& LayerTables::entry(const Choice& choice) {
+const Layers* LayerTables::find(const Choice& choice, std::string& why, int kind) {
   const auto key =
       fmt::format("{} {} {} {} {} {} {} {}", choice.precision, choice.tensor, choice.sequence,
                   choice.expert, choice.context, choice.context > 1 ? choice.attention : "",
                   choice.checkpoint ? choice.every : -1, choice.micro);
   auto found = tables_.find(key);
   if (found == tables_.end()) found = tables_.emplace(key, look(choice)).first;
-  return found->second;
-}
-
-const Layers* LayerTables::find(const Choice& choice, std::string& why, int kind) {
-  const auto& known = entry(choice);
-  why = known.why;
-  return why.empty() ? &known.layers[static_cast<size_t>(kind)] : nullptr;
+  why = found->second.why;
+  return why.empty() ? &found->second.layers[static_cast<size_t>(kind)] : nullptr;
 }
 
 const Layers* LayerTables::on_ranks(const Choice& choice, int64_t first, int64_t count,
@@ -108,27 +103,25 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
     auto least = choice, most = choice;
     least.micro = 1;
     most.micro = samples_.most;
-    const auto &a = this->entry(least), &b = this->entry(most);
-    entry.why = a.why.empty() ? b.why : a.why;
-    if (!entry.why.empty()) return entry;
-    if (a.placements == b.placements) {
-      const double share =
-          static_cast<double>(choice.micro - 1) / static_cast<double>(samples_.most - 1);
-      for (size_t kind = 0; kind < a.layers.size(); ++kind) {
-        entry.layers.push_back(between(a.layers[kind], b.layers[kind], share));
-      }
-      return entry;
+    const auto *a = find(least, entry.why), *b = a ? find(most, entry.why) : nullptr;
+    if (!b) return entry;
+    const double share =
+        static_cast<double>(choice.micro - 1) / static_cast<double>(samples_.most - 1);
+    for (int kind = 0; kind < std::ssize(costs_.cluster().devices); ++kind) {
+      entry.layers.push_back(
+          between(*find(least, entry.why, kind), *find(most, entry.why, kind), share));
     }
+    return entry;
   }
   try {
-    make(choice, entry);
+    entry.layers = make(choice);
   } catch (const Error& error) {
     entry.why = error.what();
   }
   return entry;
 }
 
-void LayerTables::make(const Choice& choice, Entry& entry) const {
+std::vector<Layers> LayerTables::make(const Choice& choice) const {
   // As many data ranks as make the graph's samples those of the microbatch.
   Choice alone;
   alone.tensor = choice.tensor;
@@ -159,15 +152,16 @@ void LayerTables::make(const Choice& choice, Entry& entry) const {
   std::erase_if(spec.frozen, gone);
   for (auto& group : spec.groups) std::erase_if(group.parameters, gone);
   const auto program = compile::compile(folded_.graph, plan, spec, 0, traces_);
+  std::vector<Layers> tables;
   int64_t rank = 0;  // that has a device of the kind
   for (const auto& device : costs_.cluster().devices) {
-    auto& layers = entry.layers.emplace_back(
+    auto& layers = tables.emplace_back(
         account(program, plan, folded_, costs_, {.trains = !spec.evaluation, .rank = rank}));
-    layers.kind = static_cast<int>(std::ssize(entry.layers)) - 1;
+    layers.kind = static_cast<int>(std::ssize(tables)) - 1;
     count_by(pins_.model, program, layers);
     rank += device.count;
   }
-  entry.placements = plan.placements;
+  return tables;
 }
 
 }  // namespace perigee::search

@@ -75,9 +75,7 @@ struct Layers {
 
 // Tables by what decides them: precision, ranks of the axes within a layer, sequence, attention,
 // checkpoint, samples of a microbatch, the kind of device. Programs are compiled for one sample and
-// for the most, and with all blocks or none run again; costs between are taken to be linear, but
-// for samples where the plans of one and of the most differ (tensor_parallel's planned shardings):
-// then the program is compiled.
+// for the most, and with all blocks or none run again; costs between are taken to be linear.
 class LayerTables {
  public:
   // All kept by reference. The most samples of a microbatch, and what the folded graph was captured
@@ -110,13 +108,11 @@ class LayerTables {
 
  private:
   struct Entry {
-    std::vector<Layers> layers;                          // by kind of device
-    std::string why;                                     // "" where there is a table
-    std::map<std::string, mesh::Placements> placements;  // of the plan that was compiled
+    std::vector<Layers> layers;  // by kind of device
+    std::string why;             // "" where there is a table
   };
-  const Entry& entry(const Choice& choice);
   Entry look(const Choice& choice);
-  void make(const Choice& choice, Entry& entry) const;
+  std::vector<Layers> make(const Choice& choice) const;
 
   const Folded& folded_;
   Samples samples_;
