@@ -5,37 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "tests/command/support.h"
+#include "tests/command/planned_job.h"
 
 using namespace perigee::test;
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
 namespace {
-
-constexpr const char* kJob = R"(
-[model]
-kind = "gpt"
-layers = 4
-width = 64
-heads = 2
-[data]
-synthetic = true
-sequence = 32
-[batch]
-global = 8
-[train]
-steps = 2
-validate_every = 0
-[cluster]
-device = "cpu"
-)";
-
-How alone(const Folder& folder) {
-  How how;
-  how.environment["XDG_CACHE_HOME"] = folder / "cache";
-  return how;
-}
 
 // Writes a cluster of four devices of so many bytes, and returns its path.
 std::string cluster(const Folder& folder, const std::string& bytes) {
@@ -76,7 +52,7 @@ std::vector<double> numbers_of(const std::string& text, const std::string& what)
 
 TEST_CASE("a plan that does not fit is refused with the changes by which it does, and their cost") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto about = "plan " + job + " --nproc 2 --cluster " + cluster(folder, "5.3e6");
   const auto refused = run(about + " --strategy ddp", alone(folder));
   CHECK(refused.status == 2);
@@ -107,7 +83,7 @@ TEST_CASE("a plan that does not fit is refused with the changes by which it does
 
 TEST_CASE("a search that finds no plan says what a plan takes without each pin") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto strategy = folder.write("pinned.lua", R"(-- Pins more than fits.
 return function()
   return assert(require("perigee.solver").plan { zero = 0, checkpoint = false, pipe = 1, tensor = 1, micro = 4 })
@@ -128,7 +104,7 @@ end
 
 TEST_CASE("a simulated plan is told with what bounds it and what would make it faster") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto given = job + " --strategy pipeline_parallel --nproc 2";
   const auto ran = run("simulate " + given, alone(folder));
   INFO(ran.err);
@@ -146,7 +122,7 @@ TEST_CASE("a simulated plan is told with what bounds it and what would make it f
 
 TEST_CASE("a run's plan is simulated with the job beside it") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   REQUIRE(run("train " + job + " --strategy ddp --nproc 2 --set train.output=" + (folder / "run"),
               alone(folder))
               .status == 0);
@@ -162,7 +138,7 @@ TEST_CASE("a run's plan is simulated with the job beside it") {
 
 TEST_CASE("numbers of options are refused in words") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   for (const std::string option : {"--nproc 0", "--nproc -1", "--nproc x"}) {
     const auto ran = run("plan " + job + " " + option, alone(folder));
     CHECK(ran.status == 2);
@@ -172,7 +148,7 @@ TEST_CASE("numbers of options are refused in words") {
 
 TEST_CASE("an interrupted profile says what is lost") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   auto how = alone(folder);
   how.columns = 80;
   Process process(perigee_command("profile " + job + " --nproc 2 --set model.layers=12"), how);

@@ -3,37 +3,12 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
-#include "tests/command/support.h"
+#include "tests/command/planned_job.h"
 
 using namespace perigee::test;
 using nlohmann::json;
 
 namespace {
-
-constexpr const char* kJob = R"(
-[model]
-kind = "gpt"
-layers = 4
-width = 64
-heads = 2
-[data]
-synthetic = true
-sequence = 32
-[batch]
-global = 8
-[train]
-steps = 2
-validate_every = 0
-[cluster]
-device = "cpu"
-)";
-
-// A profile of the test's own.
-How alone(const Folder& folder) {
-  How how;
-  how.environment["XDG_CACHE_HOME"] = folder / "cache";
-  return how;
-}
 
 // Writes a job of such a model, on made-up data.
 std::string made_up(const Folder& folder, const std::string& model, const std::string& data = "") {
@@ -65,7 +40,7 @@ TEST_CASE("planned shardings of a model that is not known train as one device do
 
 TEST_CASE("auto finds a plan for a described cluster and says why") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto plan = run("plan " + job + " --cluster 8xh100", alone(folder));
   REQUIRE(plan.status == 0);
   const auto value = json::parse(plan.out);
@@ -136,7 +111,7 @@ end
 
 TEST_CASE("no plan fits too little memory: exit status 3, and how much is missing") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto cluster = folder.write("tiny.toml", R"(format = "perigee.cluster/1"
 name = "tiny"
 [[device]]
@@ -249,7 +224,7 @@ TEST_CASE("a changed time of a kernel in the profile changes the plan") {
 
 TEST_CASE("what a plan's programs cannot do stands at the line of the method that asks for it") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto strategy = folder.write("sliced.lua", R"(local m = require "perigee.methods"
 return {
   m.parallel_mode { { "tensor", 2 }, { "data", 1 } },
@@ -269,7 +244,7 @@ return {
 
 TEST_CASE("simulate writes a trace with every rank's streams") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto ran =
       run("simulate " + job + " --strategy 3d --nproc 8 --trace " + (folder / "trace.json"),
           alone(folder));
@@ -307,7 +282,7 @@ end
 
 TEST_CASE("a strategy function asks for plans, candidates and times") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto strategy = folder.write("ask.lua", R"(-- Asks the planner.
 local solver, profiler = require "perigee.solver", require "perigee.profiler"
 return function(job, graph)
@@ -345,7 +320,7 @@ end
 
 TEST_CASE("a search keeps what methods of a script place") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto strategy = folder.write("placed.lua", R"(-- Splits the words over tensor ranks.
 local m, solver = require "perigee.methods", require "perigee.solver"
 local split = m.define { name = "split_words",
@@ -364,7 +339,7 @@ end
 
 TEST_CASE("methods that a script defines have costs, as their plans do or as they say") {
   Folder folder;
-  const auto job = folder.write("job.toml", kJob);
+  const auto job = folder.write("job.toml", kPlannedJob);
   const auto strategy = folder.write("costs.lua", R"(-- Prices methods of its own.
 local m, profiler = require "perigee.methods", require "perigee.profiler"
 local pieces = m.define { name = "pieces", fields = { count = "integer" },

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "tests/command/planned_job.h"
 #include "tests/command/support.h"
 
 using namespace perigee::test;
@@ -26,12 +27,6 @@ global = 8
 [cluster]
 device = "cpu"
 )";
-
-How alone(const Folder& folder) {
-  How how;
-  how.environment["XDG_CACHE_HOME"] = folder / "cache";
-  return how;
-}
 
 // Returns what is wrong with the nesting of elements, or "": every element is closed, in order, and
 // attributes have quotes.

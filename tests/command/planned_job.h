@@ -1,0 +1,31 @@
+// A small job to plan, profile and simulate.
+#pragma once
+
+#include "tests/command/support.h"
+
+namespace perigee::test {
+
+inline constexpr const char* kPlannedJob = R"(
+[model]
+kind = "gpt"
+layers = 4
+width = 64
+heads = 2
+[data]
+synthetic = true
+sequence = 32
+[batch]
+global = 8
+[train]
+steps = 2
+validate_every = 0
+[cluster]
+device = "cpu"
+)";
+
+// Profiles of the test's own.
+inline How alone(const Folder& folder) {
+  return {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}};
+}
+
+}  // namespace perigee::test
