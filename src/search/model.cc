@@ -44,7 +44,7 @@ const Exchanges& Model::exchanges(const Choice& choice, const Layers& layers,
                                   const Ground& ground) const {
   const std::tuple key{choice.precision, choice.tensor, choice.expert,
                        choice.context,   choice.data,   choice.sequence,
-                       choice.pipe > 1,  choice.zero,   ground.other < 0 ? -1 : ground.first};
+                       choice.pipe,      choice.zero,   ground.other < 0 ? -1 : ground.first};
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   auto made = exchanges_of(choice, layers, costs_, ground);

@@ -171,10 +171,9 @@ class Model {
   LayerTables& tables_;
   OpCosts& costs_;
   const Limits limits_;
-  // By precision, tensor, expert, context, data, sequence, pipe > 1, zero, where: parameters lie
-  // alike.
+  // By precision, tensor, expert, context, data, sequence, pipe, zero, where: parameters lie alike.
   mutable std::map<
-      std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, bool, bool, int, int64_t>,
+      std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, bool, int64_t, int, int64_t>,
       Exchanges>
       known_;
   // By submeshes, the first's first rank, whether tensor ranks have parts, and bytes.
