@@ -13,14 +13,6 @@
 namespace perigee::search {
 namespace {
 
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> result;
-  for (int64_t d = 1; d <= n; ++d) {
-    if (n % d == 0) result.push_back(d);
-  }
-  return result;
-}
-
 // The samples whose divisors are the microbatches looked at: all of a small batch, else at most 8.
 int64_t largest_micro(const Request& request) {
   if (request.pins.micro) return *request.pins.micro;
@@ -61,6 +53,14 @@ int64_t sequence_of(const graph::Graph& graph) {
 }
 
 }  // namespace
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> result;
+  for (int64_t d = 1; d <= n; ++d) {
+    if (n % d == 0) result.push_back(d);
+  }
+  return result;
+}
 
 // What combinations() makes on its way.
 struct Space::Made {

@@ -27,6 +27,9 @@ namespace perigee::search {
 
 inline constexpr int64_t kLongSequence = 16384, kLeastPart = 4096;
 
+// Returns them from 1 on.
+std::vector<int64_t> divisors(int64_t n);
+
 struct Bounded {
   Choice choice;
   const Layers* layers = nullptr;

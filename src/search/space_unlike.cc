@@ -64,14 +64,6 @@ class Spots {
   std::map<std::pair<int, int>, int> known_;
 };
 
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> result;
-  for (int64_t d = 1; d <= n; ++d) {
-    if (n % d == 0) result.push_back(d);
-  }
-  return result;
-}
-
 }  // namespace
 
 Choice UnlikeSpace::choice(const One& one) const {
