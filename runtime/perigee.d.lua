@@ -110,6 +110,11 @@ function methods.fp8(config) end
 ---@return table
 function methods.partition_constraints(config) end
 
+---Has the exact solver choose, all together, how each op is sharded over axes of the mesh, and by block whether parameters are stored in parts, the forward pass runs again and activations lie on the host, so that a step costs least and no rank needs more memory than it may. Stands behind all other methods.
+---@param config? table config: axis (any): the axis, or a list of axes, over which ops are sharded; default all of the kind `tensor`; memory (any): what a rank may use: bytes, a text as "40GB", or "device" (default): what the devices have; the compiled programs need no more; choose (any): what may be chosen beside shardings, of storage (parameters, gradients and optimizer state in parts over zero or data, as zero1, zero2 and fsdp have them), recompute and offload (of activations); default all of them that no other method of the strategy says; smallest (integer): parameters of fewer bytes are not split; default 0.
+---@return table
+function methods.auto_sharding(config) end
+
 ---Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:place_sent(part, axis, placement) (what a part of the pipeline reads of others), plan:scale_loss(number or "given"), plan:microbatches(n), plan:note(sentence); plan:copies(axes) has the ranks of these axes train copies of the model, each on its own samples, and plan:average(match, axes, every, states) averages the parameters that match (and the optimizer's states of them) over such axes behind every so many steps. `cost`, where there is one, tells perigee.profiler's costs what the method costs: `with` and `without` have the seconds and bytes of plans with and without it (nil where there is none without it); it returns a table of seconds and bytes, where what is left out is their difference.
 ---@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), cost(config, request, with, without), doc
 ---@return function

@@ -20,39 +20,6 @@ int64_t count_of(const Config& config, const char* field, int64_t least = 1) {
   return count;
 }
 
-// Bytes: a number, a text with a unit ("40GB", "512 MiB"), or "device"; 0 where nobody knows what
-// that has.
-int64_t bytes_of(const Json& value, const plan::Plan& plan, const Request& request) {
-  if (value == "device") {
-    return request.device_bytes ? static_cast<int64_t>(request.device_bytes(plan.mesh.size())) : 0;
-  }
-  if (value.is_number_integer() && value.get<int64_t>() > 0) return value.get<int64_t>();
-  if (value.is_string()) {
-    const auto text = value.get<std::string>();
-    size_t used = 0;
-    double number = 0;
-    try {
-      number = std::stod(text, &used);
-    } catch (const std::exception&) {
-      used = 0;
-    }
-    const auto unit = text.substr(std::min(text.find_first_not_of(' ', used), text.size()));
-    constexpr std::pair<std::string_view, double> kUnits[] = {
-        {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},    {"TB", 1e12},
-        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
-    for (const auto& [name, factor] : kUnits) {
-      const double bytes = number * factor;
-      if (used > 0 && unit == name && bytes >= 1 && bytes < 1e18) {
-        return static_cast<int64_t>(bytes);
-      }
-    }
-  }
-  fail("checkpoint",
-       "memory is a number of bytes, a text such as \"40GB\" or \"512MiB\", or \"device\", but got "
-       "{}",
-       value.dump());
-}
-
 // The bytes that the forward pass makes in each of the scopes.
 std::vector<double> bytes_in(const graph::Graph& graph, const std::vector<std::string>& scopes) {
   std::vector<double> bytes(scopes.size());
@@ -195,7 +162,7 @@ class Checkpoint : public Method {
       fail("checkpoint", "either ops or keep says what runs again, but got both");
     }
     if (config.fields.contains("memory")) {
-      recompute.budget_bytes = bytes_of(config.fields["memory"], plan, request);
+      recompute.budget_bytes = memory_of(config.fields["memory"], plan, request, "checkpoint");
     }
     recompute.kept_microbatches = count_of(config, "kept_microbatches", 0);
     if (recompute.kept_microbatches > 0 && !plan.pipeline.cuts()) {

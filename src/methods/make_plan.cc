@@ -93,7 +93,8 @@ plan::Plan apply_methods(const Strategy& strategy, const std::vector<Use>& uses,
   return plan;
 }
 
-// Fixes the microbatches, and checks that a step's samples divide over them.
+}  // namespace
+
 void fit_batch(plan::Plan& plan, const Request& request) {
   const auto data = data_ranks(plan);
   if (request.micro_batch > 0) {
@@ -120,8 +121,6 @@ void fit_batch(plan::Plan& plan, const Request& request) {
   }
   if (plan.pipeline.cuts() || plan.overlap.experts) check_turns(plan, schedule_of(plan));
 }
-
-}  // namespace
 
 plan::Plan make_plan(const Strategy& strategy, const Request& request) {
   if (strategy.plan) {

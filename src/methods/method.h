@@ -38,6 +38,14 @@ struct Config {
   std::map<std::string, std::string> places = {};
 };
 
+// What devices do in a second, at the share of their peaks that large ops reach.
+struct Rates {
+  double flops = 0;                     // of matrix products
+  double bytes = 0;                     // to and from their memory
+  double host = 0;                      // to and from the host's, bytes
+  std::map<std::string, double> links;  // by axis: bytes that each of its ranks sends
+};
+
 // What a plan is made for.
 struct Request {
   const graph::Graph* graph = nullptr;  // captured at some global microbatch
@@ -51,6 +59,13 @@ struct Request {
                                     // that the graph says
   // Returns the bytes of memory that each of so many ranks has; empty: nobody knows. Throws Error.
   std::function<double(int64_t ranks)> device_bytes = {};
+  int64_t samples = 0;     // that the graph is captured at; 0: nobody knows
+  double state_share = 2;  // bytes of optimizer state for a byte of a parameter
+  // Returns the rates of a plan's devices; empty: nobody knows. Throws Error.
+  std::function<Rates(const graph::Graph& graph, const plan::Plan& plan)> rates = {};
+  // Returns the bytes that the rank of a plan that needs the most takes, by its compiled programs;
+  // empty: nobody knows. Throws Error.
+  std::function<double(const graph::Graph& graph, const plan::Plan& plan)> peak_bytes = {};
 };
 
 // What a plan takes, by its compiled programs and the simulator; a cost is a difference of two.
@@ -122,6 +137,9 @@ Strategy from_json(const Json& value, std::string_view name,
 // plan's hash is that of the request's graph. Throws Error where batch, mesh and world do not fit
 // together; what a method throws, or brings about, stands at its place.
 plan::Plan make_plan(const Strategy& strategy, const Request& request);
+
+// Fixes the plan's microbatches. Throws Error where a step's samples do not divide over them.
+void fit_batch(plan::Plan& plan, const Request& request);
 
 // Returns the samples of a step: `global`, or, where it does not divide over microbatches (of
 // `micro` samples where that is above 0) and data ranks, the most that do, at least one microbatch.

@@ -30,6 +30,7 @@ std::shared_ptr<const Method> ds_3d_parallel();
 std::shared_ptr<const Method> module_replace();
 std::shared_ptr<const Method> fp8();
 std::shared_ptr<const Method> partition_constraints();
+std::shared_ptr<const Method> auto_sharding();
 
 namespace {
 
@@ -108,7 +109,8 @@ const std::vector<std::shared_ptr<const Method>>& all() {
                                                                      overlap(),
                                                                      module_replace(),
                                                                      fp8(),
-                                                                     partition_constraints()};
+                                                                     partition_constraints(),
+                                                                     auto_sharding()};
   return methods;
 }
 

@@ -24,6 +24,7 @@ constexpr std::string_view kOrder[] = {
     "zero2",                  //
     "fsdp",                   //
     "offload",                // it takes parameters of units
+    "auto_sharding",          // it chooses what the others have left open
 };
 
 struct Conflict {

@@ -1,6 +1,8 @@
 #include "methods/texts.h"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 #include "base/error.h"
 #include "mesh/mesh.h"
@@ -34,6 +36,38 @@ std::vector<std::string> axes_of(const Config& config, std::string_view method, 
     }
   }
   return axes;
+}
+
+int64_t memory_of(const Json& value, const plan::Plan& plan, const Request& request,
+                  std::string_view method) {
+  if (value == "device") {
+    return request.device_bytes ? static_cast<int64_t>(request.device_bytes(plan.mesh.size())) : 0;
+  }
+  if (value.is_number_integer() && value.get<int64_t>() > 0) return value.get<int64_t>();
+  if (value.is_string()) {
+    const auto text = value.get<std::string>();
+    size_t used = 0;
+    double number = 0;
+    try {
+      number = std::stod(text, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    const auto unit = text.substr(std::min(text.find_first_not_of(' ', used), text.size()));
+    constexpr std::pair<std::string_view, double> kUnits[] = {
+        {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},    {"TB", 1e12},
+        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    for (const auto& [name, factor] : kUnits) {
+      const double bytes = number * factor;
+      if (used > 0 && unit == name && bytes >= 1 && bytes < 1e18) {
+        return static_cast<int64_t>(bytes);
+      }
+    }
+  }
+  fail(method,
+       "memory is a number of bytes, a text such as \"40GB\" or \"512MiB\", or \"device\", but got "
+       "{}",
+       value.dump());
 }
 
 }  // namespace perigee::methods

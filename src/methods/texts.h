@@ -1,4 +1,4 @@
-// Lists of names in a method's config.
+// Lists of names, and sizes, in a method's config.
 #pragma once
 
 #include <string>
@@ -18,5 +18,10 @@ std::vector<std::string> axes_of(const Config& config, std::string_view method, 
 // Returns a name, or each of a list of names. Throws Error for anything else: "[METHOD] WHAT are
 // names, but got ...".
 std::vector<std::string> texts(const Json& value, std::string_view method, std::string_view what);
+
+// Returns the bytes that a rank may use: a number, a text with a unit ("40GB", "512 MiB"), or
+// "device": what the devices have, 0 where nobody knows that. Throws Error for anything else.
+int64_t memory_of(const Json& value, const plan::Plan& plan, const Request& request,
+                  std::string_view method);
 
 }  // namespace perigee::methods

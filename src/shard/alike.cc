@@ -37,6 +37,13 @@ bool cut(std::string_view path, Scope& scope) {
 
 }  // namespace
 
+std::string_view block_of(std::string_view scope) {
+  Scope parts;
+  if (!cut(scope, parts)) return {};
+  return scope.substr(
+      0, static_cast<size_t>(parts.number.data() - scope.data()) + parts.number.size());
+}
+
 std::vector<size_t> find_alike(const Graph& graph, const Ways& ways, size_t period) {
   std::vector<size_t> stands_for(graph.nodes.size());
   using Name = std::pair<std::string_view, std::string_view>;  // parent, number

@@ -75,7 +75,8 @@ class Assignment::Impl {
 
   const solve::AssignProblem& problem() const { return problem_; }
 
-  std::vector<Placements> placements(std::span<const int> choice) const {
+  // `kept`: of what is kept for the backward pass.
+  std::vector<Placements> placements(std::span<const int> choice, bool kept) const {
     std::vector<Placements> lying(graph_.values.size());
     for (size_t i = 0; i < lying.size(); ++i) {
       const ValueId v{static_cast<int32_t>(i)};
@@ -84,7 +85,8 @@ class Assignment::Impl {
       if (producer >= 0 && !ways_.depends(producer)) {
         lying[i].assign(axes_.size(), Placement::open());
       } else if (settled >= 0) {
-        lying[i] = variables_.at(settled).states[allowed_[settled][choice[settled]]].lies;
+        const auto& state = variables_.at(settled).states[allowed_[settled][choice[settled]]];
+        lying[i] = kept ? state.kept() : state.lies;
       } else if (producer >= 0) {
         const int op = variables_.of_node(producer);
         const auto& way = ways_.of(variables_.at(op).node)[allowed_[op][choice[op]]];
@@ -94,6 +96,49 @@ class Assignment::Impl {
       }
     }
     return lying;
+  }
+
+  GroupTimes times(const std::vector<std::vector<int>>& solutions, const std::vector<int>& groups) {
+    const size_t count = solutions.size();
+    const size_t last = groups.empty() ? 0 : *std::max_element(groups.begin(), groups.end());
+    GroupTimes times;
+    times.time.assign(last + 1, std::vector<double>(count));
+    times.forward = times.time;
+    const auto option = [&](int variable, size_t s) {
+      return variable < 0 ? 0 : allowed_[variable][solutions[s][variable]];
+    };
+    const auto add = [&](int group, size_t s, double time, bool forward) {
+      times.time[group][s] += time;
+      if (forward) times.forward[group][s] += time;
+    };
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const bool forward = graph_.nodes[n].phase == Phase::forward;
+      for (size_t s = 0; s < count; ++s) {
+        add(groups[n], s, ways_.of(n)[option(variables_.of_node(n), s)].choice.cost, forward);
+      }
+    }
+    for (const auto& link : counted_) {
+      std::map<std::pair<int, int>, double> often;
+      for (const auto& [from, to] : link.ends) often[{groups[from], groups[to]}] += 1;
+      std::vector<int> heres, theres;
+      for (size_t s = 0; s < count; ++s) {
+        heres.push_back(numbers_.of(lies(link, option(link.source.variable, s))));
+        theres.push_back(numbers_.of(wanted(link, option(link.target.variable, s))));
+      }
+      const auto time = [&](size_t a, size_t b) {
+        return cost(link, heres[a], theres[b], option(link.target.variable, b));
+      };
+      for (const auto& [ends, number] : often) {
+        if (ends.first == ends.second) {
+          for (size_t s = 0; s < count; ++s) add(ends.first, s, number * time(s, s), link.forward);
+          continue;
+        }
+        auto& table = times.between[ends];
+        table.resize(count * count);
+        for (size_t k = 0; k < table.size(); ++k) table[k] += number * time(k / count, k % count);
+      }
+    }
+    return times;
   }
 
  private:
@@ -119,7 +164,7 @@ class Assignment::Impl {
     node.each_operand([&](ValueId v) {
       const auto first = std::find(operands.begin(), operands.end(), v);
       const int same = first == operands.end() ? -1 : static_cast<int>(first - operands.begin());
-      count(v, source_of(v, node.phase),
+      count(v, {place_of(v), n}, source_of(v, node.phase),
             {.variable = variables_.of_node(n),
              .operand = static_cast<int>(operands.size()),
              .same_as = same});
@@ -128,10 +173,10 @@ class Assignment::Impl {
     for (size_t r = 0; r < node.outputs.size(); ++r) {
       const auto v = node.outputs[r];
       if (!v.defined() || variables_.of_value(v) < 0) continue;
-      count(v, {.variable = variables_.of_node(n), .result = static_cast<int>(r)},
+      count(v, {n, n}, {.variable = variables_.of_node(n), .result = static_cast<int>(r)},
             {.variable = variables_.of_value(v), .settles = true});
       if (variables_.of_value_again(v) < 0) continue;
-      count(v, {.variable = variables_.of_value(v), .piece = true},
+      count(v, {n, n}, {.variable = variables_.of_value(v), .piece = true},
             {.variable = variables_.of_value_again(v)});
     }
   }
@@ -144,20 +189,36 @@ class Assignment::Impl {
         output.kind == Output::Kind::result ? nullptr : graph_.find_input(output.name);
     const bool gradient = output.kind == Output::Kind::gradient;
     if (owner && variables_.of_value(owner->value) >= 0) {
-      return count(v, source_of(v, phase),
+      return count(v, {place_of(v), place_of(owner->value)}, source_of(v, phase),
                    {.variable = variables_.of_value(owner->value), .gradient = gradient});
     }
     if (!owner) return;
-    count(v, source_of(v, phase),
+    count(v, {place_of(v), place_of(v)}, source_of(v, phase),
           {.gradient = gradient, .fixed = numbers_.of(base_.values[owner->value.index])});
   }
 
-  // As often as it happens.
-  void count(ValueId v, const Source& source, const Target& target) {
+  // The node in whose group a value is: which makes it, or reads it first.
+  size_t place_of(ValueId v) {
+    const auto producer = graph_.values[v.index].producer;
+    if (producer >= 0) return static_cast<size_t>(producer);
+    if (first_readers_.empty()) {
+      first_readers_.assign(graph_.values.size(), 0);
+      for (size_t n = graph_.nodes.size(); n-- > 0;) {
+        graph_.nodes[n].each_operand([&](ValueId operand) { first_readers_[operand.index] = n; });
+      }
+    }
+    return first_readers_[v.index];
+  }
+
+  // As often as it happens; `ends`: nodes, in whose groups.
+  void count(ValueId v, std::pair<size_t, size_t> ends, const Source& source,
+             const Target& target) {
+    const bool forward = graph_.nodes[ends.second].phase == Phase::forward && !target.gradient;
     Key key;
-    for (int part : {source.variable, source.result, int{source.piece}, source.fixed,
-                     target.variable, target.operand, target.same_as, int{target.settles},
-                     int{target.gradient}, target.fixed, numbers_.of(base_.values[v.index])}) {
+    for (int part :
+         {source.variable, source.result, int{source.piece}, source.fixed, target.variable,
+          target.operand, target.same_as, int{target.settles}, int{target.gradient}, target.fixed,
+          numbers_.of(base_.values[v.index]), int{forward}}) {
       key.put(part);
     }
     const auto& type = graph_.type(v);
@@ -166,8 +227,11 @@ class Assignment::Impl {
     for (auto size : type.shape) of_type.put(size);
     key.put(of_type.bytes());
     const auto [number, added] = links_.of(key.bytes());
-    if (added) counted_.push_back({v, source, target, 0, types_.of(of_type.bytes()).first});
-    counted_[number].times += 1;
+    if (added) {
+      counted_.push_back({v, source, target, 0, types_.of(of_type.bytes()).first, forward, {}});
+    }
+    counted_[number].times += forward ? variables_.runs_of(ends.second) : 1;
+    counted_[number].ends.push_back(ends);
   }
 
   struct Link {
@@ -176,6 +240,8 @@ class Assignment::Impl {
     Target target;
     double times;
     int type = 0;  // a number
+    bool forward = false;
+    std::vector<std::pair<size_t, size_t>> ends;  // nodes, in whose groups it happens
   };
 
   Placements lies(const Link& link, int option) const {
@@ -226,7 +292,7 @@ class Assignment::Impl {
   // What it costs to bring the link's value from `here` to `there` (numbers of placements) if its
   // target takes the option `to`.
   double cost(const Link& link, int here, int there, int to) {
-    const auto& [v, source, target, times, type] = link;
+    const auto& target = link.target;
     if (target.operand >= 0) {
       const auto& reader = variables_.at(target.variable);
       const auto& choice = ways_.of(reader.node)[to].choice;
@@ -369,6 +435,7 @@ class Assignment::Impl {
   Numbering links_, types_;
   std::unordered_map<uint64_t, double> prices_;
   std::vector<Link> counted_;
+  std::vector<size_t> first_readers_;      // per value: nodes
   std::vector<std::vector<int>> allowed_;  // per variable: options of the problem
   solve::AssignProblem problem_;
 };
@@ -379,7 +446,14 @@ Assignment::Assignment(const Graph& graph, const plan::Plan& plan, std::vector<i
 Assignment::~Assignment() = default;
 const solve::AssignProblem& Assignment::problem() const { return impl_->problem(); }
 std::vector<Placements> Assignment::placements(std::span<const int> choice) const {
-  return impl_->placements(choice);
+  return impl_->placements(choice, false);
+}
+std::vector<Placements> Assignment::kept(std::span<const int> choice) const {
+  return impl_->placements(choice, true);
+}
+GroupTimes Assignment::times(const std::vector<std::vector<int>>& solutions,
+                             const std::vector<int>& groups) const {
+  return impl_->times(solutions, groups);
 }
 
 }  // namespace perigee::shard

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "graph/ops.h"
+#include "shard/alike.h"
 
 namespace perigee::shard {
 namespace {
@@ -19,9 +20,6 @@ using graph::Phase;
 using graph::ValueId;
 using mesh::Placement;
 using mesh::Placements;
-
-// How much dearer a weight is that stays whole than one that is gathered for each pass.
-constexpr double kWhole = 1.01;
 
 void add(std::vector<Placements>& places, const Placements& place) {
   if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
@@ -87,8 +85,14 @@ void Variables::add_nodes() {
   for (size_t n = 0; n < graph_.nodes.size(); ++n) {
     const int own = of_node_[n] = of_node_[stands_for_[n]];
     const auto& list = ways_.of(n);
-    for (size_t o = 0; o < list.size(); ++o) list_[own].time[o] += list[o].choice.cost;
+    const double times = runs_of(n);
+    for (size_t o = 0; o < list.size(); ++o) list_[own].time[o] += times * list[o].choice.cost;
   }
+}
+
+double Variables::runs_of(size_t node) const {
+  const auto& own = graph_.nodes[node];
+  return options_.again && own.phase == Phase::forward && !block_of(own.scope).empty() ? 2 : 1;
 }
 
 // Nodes that read each value in either phase, outputs among them.
@@ -211,16 +215,21 @@ void Variables::keep(int variable, const std::vector<ValueId>& members) {
   auto& own = list_[variable];
   if (options_.kept_byte == 0 || !is_forward(members[0])) return;
   for (size_t o = 0; o < own.states.size(); ++o) {
-    const auto& kept = own.states[o].kept();
-    double share = 1;
-    for (size_t k = 0; k < axes_.size(); ++k) {
-      if (kept[k].is_shard()) share /= redistributor_.group_size({axes_[k]});
-    }
+    const double share = share_on_axes(own.states[o].kept());
     for (auto v : members) {
       if (backward_uses_[v.index] == 0) continue;
       own.time[o] += options_.kept_byte * share * bytes_of(v);
     }
   }
+}
+
+// The share of a tensor that a rank has which lies so on the axes that are planned.
+double Variables::share_on_axes(const Placements& placements) const {
+  double share = 1;
+  for (size_t k = 0; k < axes_.size(); ++k) {
+    if (placements[k].is_shard()) share /= redistributor_.group_size({axes_[k]});
+  }
+  return share;
 }
 
 // Bytes of a value on a rank, but for the axes that are planned.
@@ -261,9 +270,12 @@ void Variables::add_parameters() {
     if (added) at->second = add_variable(v, states_of(v));
     settled_[v.index] = at->second;
     auto& own = list_[at->second];
-    if (graph_.type(v).shape.size() < 2 || own.states.size() < 2) continue;
-    for (size_t o = 0; o < own.states.size(); ++o) {
-      own.time[o] += kWhole * price_of_gathering(v, own.states[o]);
+    const bool weight = graph_.type(v).shape.size() > 1;
+    for (size_t o = 0; o < own.states.size() && own.states.size() > 1; ++o) {
+      const auto& lies = own.states[o].lies;
+      if (weight) own.time[o] += options_.whole * price_of_gathering(v, own.states[o]);
+      if (options_.held_byte > 0)
+        own.time[o] += options_.held_byte * share_on_axes(lies) * bytes_of(v);
     }
   }
 }

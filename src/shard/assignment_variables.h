@@ -61,6 +61,8 @@ class Variables {
   int of_value_again(graph::ValueId v) const { return again_[v.index]; }
 
   bool is_forward(graph::ValueId v) const;
+  // Returns how often a node runs.
+  double runs_of(size_t node) const;
   // Whether the node is a view in the forward pass that the backward pass reads, itself or by views
   // of it.
   bool is_kept_view(size_t node) const { return kept_views_[node]; }
@@ -79,6 +81,7 @@ class Variables {
   bool obeys(const State& state, graph::ValueId v) const;
   void keep(int variable, const std::vector<graph::ValueId>& members);
   double bytes_of(graph::ValueId v) const;
+  double share_on_axes(const mesh::Placements& placements) const;
   int add_variable(graph::ValueId v, std::vector<State> states);
   void add_parameters();
   std::vector<State> states_of(graph::ValueId v) const;

@@ -67,46 +67,32 @@ std::string named(const Planned& planned) {
        planned.axes.size() == 1 ? "the axis" : "the axes");
 }
 
-// Returns where the axes stand in the mesh, ascending.
-std::vector<int> find_axes(const mesh::Mesh& mesh, const Planned& planned) {
+}  // namespace
+
+std::vector<int> find_axes(const mesh::Mesh& mesh, const std::vector<std::string>& names,
+                           std::string_view method) {
   std::vector<int> axes;
-  for (const auto& name : planned.axes) {
+  for (const auto& name : names) {
     const int axis = mesh.find(name);
     if (axis < 0) {
       std::vector<std::string> known;
       for (const auto& each : mesh.axes) known.push_back(each.name);
-      fail("tensor_parallel", "layers are split over an axis of the mesh ({}), but got \"{}\"{}",
+      fail(method, "ops are split over an axis of the mesh ({}), but got \"{}\"{}",
            fmt::join(known, ", "), name, did_you_mean(name, known));
     }
     if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
-      fail("tensor_parallel", "axes are planned once each, but {} is named twice", name);
+      fail(method, "axes are planned once each, but {} is named twice", name);
     }
     axes.push_back(axis);
   }
-  if (axes.empty()) fail("tensor_parallel", "layers are split over an axis, but got none");
+  if (axes.empty()) fail(method, "ops are split over an axis, but got none");
   std::sort(axes.begin(), axes.end());
   return axes;
 }
 
-}  // namespace
-
-PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Planned& planned) {
-  const auto axes = find_axes(plan.mesh, planned);
-  int64_t ranks = 1;
-  for (int a : axes) ranks *= plan.mesh.axes[a].size;
-  const Assignment assignment(graph, plan, axes, planned.options);
-  const auto result = solve::solve(assignment.problem(), {.time_limit = kMostSeconds});
-  PlannedShardings found{.cost = result.time, .bound = result.lower_bound};
-  if (result.verdict == solve::Verdict::infeasible) {
-    fail("tensor_parallel",
-         "the solver found no way to run the model over {}{}: name what is split as column, row "
-         "and vocab",
-         named(planned),
-         plan.forbidden.empty()
-             ? std::string()
-             : fmt::format(" where {} is forbidden", fmt::join(plan.forbidden, ", ")));
-  }
-  const auto lying = assignment.placements(result.choice);
+PlannedShardings place_lying(plan::Plan& plan, const Graph& graph, const std::vector<int>& axes,
+                             const std::vector<mesh::Placements>& lying) {
+  PlannedShardings found;
   for (const auto& input : graph.inputs) {
     if (input.kind != Input::Kind::parameter) continue;
     const auto& own = lying[input.value.index];
@@ -123,10 +109,31 @@ PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Plann
       found.whole.push_back(input.name);
     }
   }
-  if (found.split.empty()) fail_whole(graph, planned, ranks);
   const auto pins = find_pins(graph, plan, axes, lying);
   for (const auto& [name, placements] : pins) plan.placements[name] = placements;
   found.pins = pins.size();
+  return found;
+}
+
+PlannedShardings place_planned(plan::Plan& plan, const Graph& graph, const Planned& planned) {
+  const auto axes = find_axes(plan.mesh, planned.axes, "tensor_parallel");
+  int64_t ranks = 1;
+  for (int a : axes) ranks *= plan.mesh.axes[a].size;
+  const Assignment assignment(graph, plan, axes, planned.options);
+  const auto result = solve::solve(assignment.problem(), {.time_limit = kMostSeconds});
+  if (result.verdict == solve::Verdict::infeasible) {
+    fail("tensor_parallel",
+         "the solver found no way to run the model over {}{}: name what is split as column, row "
+         "and vocab",
+         named(planned),
+         plan.forbidden.empty()
+             ? std::string()
+             : fmt::format(" where {} is forbidden", fmt::join(plan.forbidden, ", ")));
+  }
+  auto found = place_lying(plan, graph, axes, assignment.placements(result.choice));
+  if (found.split.empty()) fail_whole(graph, planned, ranks);
+  found.cost = result.time;
+  found.bound = result.lower_bound;
   return found;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
@@ -31,5 +32,16 @@ struct PlannedShardings {
 // Error for axes that the mesh lacks or that are named twice, and where no weight can be split: the
 // largest, and why.
 PlannedShardings place_planned(plan::Plan& plan, const graph::Graph& graph, const Planned& planned);
+
+// Returns where the axes stand in the mesh, ascending. Throws Error, of the method, for axes that
+// the mesh lacks or that are named twice.
+std::vector<int> find_axes(const mesh::Mesh& mesh, const std::vector<std::string>& axes,
+                           std::string_view method);
+
+// Places the parameters as they lie on the axes (per value, in the order of the mesh), and pins
+// what propagation would bring elsewhere. Without costs.
+PlannedShardings place_lying(plan::Plan& plan, const graph::Graph& graph,
+                             const std::vector<int>& axes,
+                             const std::vector<mesh::Placements>& lying);
 
 }  // namespace perigee::shard

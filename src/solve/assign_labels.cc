@@ -110,7 +110,8 @@ class AssignSearch {
   double target() const {
     if (!best_) return static_cast<double>(most_time_) * (1 + 1e-9) + 0.5;
     const auto time = static_cast<double>(best_time_);
-    return time - std::max(static_cast<double>(model().granule) * (1 - 1e-6), kImprovement * time);
+    return time - std::max(static_cast<double>(model().granule) * (1 - 1e-6),
+                           std::max(kImprovement, options_.gap) * time);
   }
   bool late() const { return std::chrono::steady_clock::now() > options_.deadline; }
   ThresholdRange range(const Node& node) const {
@@ -332,7 +333,8 @@ void AssignSearch::run() {
       given_up = std::min(given_up, node.bound);
     }
   }
-  lower_bound_ = std::min(given_up, open_.empty() ? kInfinity : open_.top().bound);
+  const double settled = options_.gap > 0 ? target() : kInfinity;
+  lower_bound_ = std::min({given_up, settled, open_.empty() ? kInfinity : open_.top().bound});
   if (given_up <= target()) finished_ = false;
 }
 
@@ -366,7 +368,7 @@ Answer answer(const Model& model, const AssignOptions& options) {
     priced = price_memory(model, kMostPriced, options.deadline);
     if (priced.best) {
       const auto time = static_cast<double>(time_of(model, *priced.best));
-      if (time - priced.lower_bound <= kImprovement * time) {
+      if (time - priced.lower_bound <= std::max(kImprovement, options.gap) * time) {
         return {original(model, *priced.best), priced.lower_bound, true};
       }
     }
@@ -408,8 +410,8 @@ AssignOutcome assign_by_labels(const AssignProblem& problem, const AssignOptions
     const double time = evaluate(problem, choice).time;
     outcome.choice = std::move(choice);
     const bool precise = model.exact_time || rounding <= kImprovement * time;
-    outcome.lower_bound =
-        found.finished ? (precise ? time : bound - rounding) : std::min(time, bound);
+    outcome.lower_bound = found.finished && options.gap == 0 ? (precise ? time : bound - rounding)
+                                                             : std::min(time, bound);
     if (precise || !found.finished || options.any || time == 0) break;
     scale = time * (1 + 1e-6);
   }

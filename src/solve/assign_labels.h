@@ -18,6 +18,7 @@ struct AssignOutcome {
 
 struct AssignOptions {
   Deadline deadline = Deadline::max();
+  double gap = 0;    // of the time: improvements that are no larger are not looked for
   bool any = false;  // any choice within the limits will do: times are ignored
 };
 

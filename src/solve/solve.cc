@@ -31,12 +31,12 @@ Clock::time_point after(Clock::time_point start, double seconds) {
                      std::chrono::duration<double>(std::min(seconds, kForever)));
 }
 
-Found by_labels(const AssignProblem& problem, Clock::time_point deadline) {
-  auto outcome = assign_by_labels(problem, {.deadline = deadline});
+Found by_labels(const AssignProblem& problem, Clock::time_point deadline, double gap) {
+  auto outcome = assign_by_labels(problem, {.deadline = deadline, .gap = gap});
   return {std::move(outcome.choice), outcome.lower_bound, outcome.finished};
 }
 
-Found by_labels(const StagesProblem& problem, Clock::time_point deadline) {
+Found by_labels(const StagesProblem& problem, Clock::time_point deadline, double /*gap*/) {
   auto outcome = stages_by_search(problem, deadline);
   return {std::move(outcome.choice), outcome.lower_bound, outcome.finished};
 }
@@ -59,7 +59,8 @@ Result solve_kind(const Kind& problem, const Options& options) {
   if (options.solver == "ilp") {
     found = by_ilp(problem, deadline);
   } else {
-    found = by_labels(problem, both ? after(start, options.time_limit * kLabelsShare) : deadline);
+    found = by_labels(problem, both ? after(start, options.time_limit * kLabelsShare) : deadline,
+                      options.gap);
   }
   if (both && !found.finished && Clock::now() < deadline) {
     Found second = by_ilp(problem, deadline);

@@ -21,6 +21,9 @@ struct Options {
   std::string solver = "auto";
   double time_limit =
       std::numeric_limits<double>::infinity();  // seconds; then the best found, with its bound
+  // Assign problems by labels: what is not better than the best found by more than this share of
+  // its time is not looked for.
+  double gap = 0;
 };
 
 // Returns the best solution: `optimal` when lower_bound equals time to 1e-9 relative, `feasible`

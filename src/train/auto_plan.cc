@@ -13,6 +13,7 @@
 #include "search/method_costs.h"
 #include "search/report.h"
 #include "search/trials.h"
+#include "train/ask_devices.h"
 #include "train/local_cluster.h"
 #include "train/profiling.h"
 #include "train/step_spec.h"
@@ -236,13 +237,16 @@ methods::Request AutoPlanner::method_request() const {
 }
 
 const graph::Graph& AutoPlanner::make(const json& strategy, const lua::Defined& defined,
-                                      plan::Plan& plan) const {
+                                      compile::TraceSource& traces, plan::Plan& plan) const {
   const auto parsed = methods::from_json(strategy, "the strategy", defined);
   auto request = method_request();
   auto samples = job_.batch.global;
   for (int tries = 0; tries < 3; ++tries) {
     const auto& graph = source_->at(samples, job_.train.forward_only).graph;
     request.graph = &graph;
+    request.samples = samples;
+    ask_devices(request, job_, [this](int64_t) { return cluster_; },
+                {std::shared_ptr<void>(), &traces});
     plan = methods::make_plan(parsed, request);
     const auto wanted = methods::graph_batch(plan, request);
     if (wanted == samples) {
@@ -256,7 +260,7 @@ const graph::Graph& AutoPlanner::make(const json& strategy, const lua::Defined& 
 
 compile::Programs AutoPlanner::compile(const json& strategy, const lua::Defined& defined,
                                        plan::Plan& plan, compile::TraceSource& traces) const {
-  const auto& graph = make(strategy, defined, plan);
+  const auto& graph = make(strategy, defined, traces, plan);
   const auto spec = step_spec(job_, graph);
   plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
   return compile::compile_all(graph, plan, spec, traces);
@@ -264,7 +268,7 @@ compile::Programs AutoPlanner::compile(const json& strategy, const lua::Defined&
 
 json AutoPlanner::plan_of(const json& strategy, const lua::Defined& defined) {
   plan::Plan plan;
-  make(strategy, defined, plan);
+  make(strategy, defined, known_.traces(), plan);
   return json::parse(plan::print(plan));
 }
 

@@ -48,7 +48,7 @@ class AutoPlanner : public lua::Planner {
   cost::Measurements& times(const search::Pins& pins);
   // Makes the plan. Returns the graph that it is of.
   const graph::Graph& make(const nlohmann::json& strategy, const lua::Defined& defined,
-                           plan::Plan& plan) const;
+                           compile::TraceSource& traces, plan::Plan& plan) const;
   compile::Programs compile(const nlohmann::json& strategy, const lua::Defined& defined,
                             plan::Plan& plan, compile::TraceSource& traces) const;
   nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan,

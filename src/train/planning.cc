@@ -12,8 +12,10 @@
 #include "lua/strategy.h"
 #include "methods/method.h"
 #include "methods/placed.h"
+#include "train/ask_devices.h"
 #include "train/auto_plan.h"
 #include "train/connect.h"
+#include "train/known.h"
 #include "train/local_cluster.h"
 #include "train/step_spec.h"
 #include "train/task_plan.h"
@@ -225,9 +227,10 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
   request.world = world.size > 0 ? world.size : std::max<int64_t>(1, job.cluster.ranks);
   request.world_given = world.size > 0 || job.cluster.ranks > 0;
   request.eight_bits = train::multiplies_eight_bits(job, world.foretold, world.runtime_folder);
-  request.device_bytes = [job, folder = world.runtime_folder](int64_t ranks) {
-    return train::cluster_of(job, ranks, folder).least_memory();
+  const auto cluster = [job, folder = world.runtime_folder](int64_t ranks) {
+    return train::cluster_of(job, ranks, folder);
   };
+  request.device_bytes = [cluster](int64_t ranks) { return cluster(ranks).least_memory(); };
   std::unique_ptr<train::AutoPlanner> planner;
   if (Resolver::is_auto(strategy) || Resolver::is_function(strategy)) {
     planner = std::make_unique<train::AutoPlanner>(source, job, request.world, world.runtime_folder,
@@ -243,6 +246,7 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
   }
   auto about = train::describe(job);
   if (request.world_given) about["cluster"]["ranks"] = request.world;
+  const auto known = std::make_shared<train::Known>(job, request.world);
   // The graph has the shapes of one global microbatch, which follows from the plan, which may look
   // at the graph: plan for a first guess, and again where that was wrong.
   auto samples = job.batch.micro > 0 ? std::min(job.batch.global, job.batch.micro * request.world)
@@ -253,6 +257,8 @@ Planned make_plan(std::shared_ptr<const Source> source, const Strategy& given, c
     // Behind that: a planner captures too.
     const auto& captured = source->at(samples, job.train.forward_only);
     request.graph = &captured.graph;
+    request.samples = samples;
+    train::ask_devices(request, job, cluster, {known, &known->traces()});
     auto plan = methods::make_plan(resolved, request);
     const auto wanted = methods::graph_batch(plan, request);
     if (wanted == samples) {

@@ -119,6 +119,7 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 4 --strategy ds_3d_parallel",
                                  "--nproc 2 --strategy module_replace",
                                  "--nproc 2 --strategy partition_constraints",
+                                 "--nproc 4 --strategy auto_sharding",
                                  "--nproc 2 --strategy alpa_manual",
                                  "--nproc 4 --strategy alpa_auto",
                                  "--nproc 4 --strategy alpa_stages",

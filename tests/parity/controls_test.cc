@@ -49,6 +49,7 @@ const std::vector<Row>& rows() {
        R"([{"name": "aten::mm", "parent_module": "mlp", "allowed_partition_dims": ["0,0"],
             "replica_allowed": false}])",
        R"(["tensor", 2])", kLlama, R"(, ["tensor_parallel", {}])"},
+      {"auto_sharding", R"({"memory": "1MB"})", R"(["tensor", 2])"},
       {"sequence_parallel", "{}", R"(["sequence", 2])"},
       {"context_parallel", "{}", R"(["context", 2])"},
       {"context_parallel", R"({"attention": "ring"})", R"(["context", 2])"},

@@ -68,6 +68,8 @@ const std::vector<Row>& rows() {
        R"([{"name": "aten::mm", "parent_module": "mlp", "allowed_partition_dims": ["0,0"], )"
        R"("replica_allowed": false}])",
        R"(["tensor", 2])", kDeep, R"(, ["tensor_parallel", {}])"},
+      {"auto_sharding", R"({"memory": "1MB"})", R"(["tensor", 2])"},
+      {"auto_sharding", R"({"memory": "130KB"})", R"(["tensor", 2], ["data", 2])", kDeep},
       {"offload", R"({"optimizer": true})", kTwo},
       {"offload", R"({"layers": 1})", kTwo},
       {"overlap", R"({"accumulate": true})", kTwo, kDeep,

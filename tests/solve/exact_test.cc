@@ -85,6 +85,26 @@ TEST_CASE(
   CHECK(limited > 50);
 }
 
+TEST_CASE("an answer within a gap is as near to the best as that, and so is its bound") {
+  Random random(kSeed);
+  int worse = 0, solved = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const Problem problem = random_small_assign(random);
+    const auto expected = exhaustive(std::get<AssignProblem>(problem));
+    const auto result = solve(problem, {.solver = "labels", .gap = 0.2});
+    INFO("seed " << kSeed << ", problem " << i);
+    REQUIRE((result.verdict == Verdict::infeasible) == !expected);
+    if (!expected) continue;
+    ++solved;
+    worse += result.time > *expected * (1 + 1e-9);
+    CHECK(result.time * (1 - 0.2) <= *expected * (1 + 1e-9));
+    CHECK(result.lower_bound <= *expected * (1 + 1e-9));
+    CHECK(result.lower_bound >= result.time * (1 - 0.2 - 1e-9));
+  }
+  CHECK(solved > 300);
+  CHECK(worse > 0);
+}
+
 TEST_CASE("labels and CBC agree on 200 middle-sized problems") {
   Random random(kSeed);
   for (int i = 0; i < 140; ++i) {

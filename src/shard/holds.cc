@@ -1,0 +1,129 @@
+#include "shard/holds.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "graph/ops.h"
+#include "shard/work.h"
+
+namespace perigee::shard {
+namespace {
+
+using graph::Graph;
+using graph::Input;
+using graph::Phase;
+using graph::ValueId;
+
+constexpr size_t kNever = std::numeric_limits<size_t>::max();
+
+// What the forward pass makes and others read, by the value that has the memory: itself, or what it
+// is a view of.
+struct Read {
+  bool within = false, outside = false;  // by the backward pass of its group; by another group
+  double share = 0;                      // of it, on a rank
+};
+
+class Holding {
+ public:
+  Holding(const Graph& graph, const mesh::Mesh& mesh, const std::vector<int>& groups,
+          const Lying& lying)
+      : graph_(graph), mesh_(mesh), groups_(groups), lying_(lying) {
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      roots_.push_back(ValueId{static_cast<int32_t>(v)});
+      const auto producer = graph.values[v].producer;
+      if (producer < 0) continue;
+      const auto& node = graph.nodes[producer];
+      if (!graph::is_view(node.op) && node.op != "perigee::reshape") continue;
+      bool first = true;
+      node.each_operand([&](ValueId operand) {
+        if (std::exchange(first, false)) roots_.back() = roots_[operand.index];
+      });
+    }
+  }
+
+  void add_parameters(std::vector<Holds>& holds,
+                      const std::function<bool(const Input&)>& trains) const {
+    std::vector<size_t> first(graph_.values.size(), kNever);
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      graph_.nodes[n].each_operand([&](ValueId v) { first[v.index] = n; });
+    }
+    for (const auto& input : graph_.inputs) {
+      const auto reader = first[input.value.index];
+      if (input.kind != Input::Kind::parameter || reader == kNever) continue;
+      auto& own = holds[groups_[reader]];
+      (trains(input) ? own.trained : own.frozen) += bytes_of(input.value, lying_.values);
+    }
+  }
+
+  void add_values(std::vector<Holds>& holds) const {
+    std::vector<Read> reads(graph_.values.size());
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      node.each_operand([&](ValueId v) {
+        const auto root = roots_[v.index];
+        if (!is_forward(root)) return;
+        const bool outside = groups_[graph_.values[root.index].producer] != groups_[n];
+        if (node.phase == Phase::forward && !outside) return;
+        auto& read = reads[root.index];
+        (outside ? read.outside : read.within) = true;
+        read.share =
+            std::max(read.share, share_of(graph_.type(v).shape, lying_.kept[v.index], mesh_));
+      });
+    }
+    for (size_t v = 0; v < reads.size(); ++v) {
+      const auto& read = reads[v];
+      if (!read.within && !read.outside) continue;
+      auto& own = holds[groups_[graph_.values[v].producer]];
+      (read.outside ? own.read : own.inner) +=
+          read.share * static_cast<double>(graph_.values[v].type.bytes());
+    }
+  }
+
+  void add_working(std::vector<Holds>& holds) const {
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      if (graph::is_view(node.op)) continue;
+      double bytes = 0;
+      node.each_operand([&](ValueId v) {
+        if (graph_.values[v.index].producer >= 0) bytes += bytes_of(v, lying_.values);
+      });
+      for (auto v : node.outputs) {
+        if (v.defined()) bytes += bytes_of(v, lying_.values);
+      }
+      auto& own = holds[groups_[n]];
+      own.working = std::max(own.working, bytes);
+    }
+  }
+
+ private:
+  bool is_forward(ValueId v) const {
+    const auto producer = graph_.values[v.index].producer;
+    return producer >= 0 && graph_.nodes[producer].phase == Phase::forward;
+  }
+  double bytes_of(ValueId v, const std::vector<mesh::Placements>& lying) const {
+    const auto& type = graph_.type(v);
+    return share_of(type.shape, lying[v.index], mesh_) * static_cast<double>(type.bytes());
+  }
+
+  const Graph& graph_;
+  const mesh::Mesh& mesh_;
+  const std::vector<int>& groups_;
+  const Lying& lying_;
+  std::vector<ValueId> roots_;  // per value
+};
+
+}  // namespace
+
+std::vector<Holds> find_holds(const Graph& graph, const mesh::Mesh& mesh,
+                              const std::vector<int>& groups, size_t count, const Lying& lying,
+                              const std::function<bool(const Input&)>& trains) {
+  std::vector<Holds> holds(count);
+  const Holding holding(graph, mesh, groups, lying);
+  holding.add_parameters(holds, trains);
+  holding.add_values(holds);
+  holding.add_working(holds);
+  return holds;
+}
+
+}  // namespace perigee::shard

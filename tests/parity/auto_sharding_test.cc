@@ -1,0 +1,175 @@
+// Shardings, storage, recomputation and offload under a limit of memory: the compiled programs keep
+// to it, what is chosen trains as one device does, and costs no more than any choice by hand.
+#include <cmath>
+
+#include "base/error.h"
+#include "shard/alike.h"
+#include "shard/assignment.h"
+#include "shard/fit.h"
+#include "solve/solve.h"
+#include "tests/parity/support.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+constexpr int64_t kRows = 8;
+const std::string kDeep =
+    "kind = 'gpt'\nlayers = 4\nwidth = 32\nheads = 4\nhidden = 128\nvocab = 64\n";
+
+// What the ranks need most by the compiled programs, as methods may ask.
+double peak_of(const graph::Graph& graph, const plan::Plan& plan) {
+  compile::NoTraces traces;
+  const auto peaks = compile::predict_memory(graph, plan, {}, traces).peak_bytes;
+  return static_cast<double>(*std::max_element(peaks.begin(), peaks.end()));
+}
+
+methods::Request request_of(const Given& given, int64_t rows) {
+  methods::Request request;
+  request.graph = &given.graph;
+  request.global_batch = rows;
+  request.peak_bytes = peak_of;
+  return request;
+}
+
+plan::Plan made(const Given& given, const std::string& axes, const std::string& fields) {
+  auto request = request_of(given, kRows);
+  const auto strategy =
+      methods::from_json(methods::Json::parse(R"([["parallel_mode", )" + axes +
+                                              R"(], ["auto_sharding", )" + fields + "]]"),
+                         "a test");
+  for (const auto& axis : methods::Json::parse(axes)) request.world *= axis[1].get<int64_t>();
+  return methods::make_plan(strategy, request);
+}
+
+std::string limit(double bytes) {
+  return R"({"memory": )" + std::to_string(static_cast<int64_t>(bytes)) + "}";
+}
+
+TEST_CASE("a limit of memory is kept to by the compiled programs, and costs as little as it may") {
+  torch::manual_seed(5);
+  const auto given = built_in(kDeep, kRows);
+  const std::string axes = R"([["tensor", 2], ["data", 2]])";
+  const auto free = made(given, axes, limit(1e12));
+  const double most = peak_of(given.graph, free);
+  CHECK(free.recompute.regions.empty());
+  CHECK(free.offload.activations.empty());
+  bool stores = false, runs_again = false;
+  for (const double share : {0.9, 0.8, 0.7, 0.65}) {
+    INFO(share);
+    const auto plan = made(given, axes, limit(share * most));
+    plan::verify(plan, given.graph);
+    CHECK(peak_of(given.graph, plan) <= share * most);
+    stores = stores || !plan.units.empty();
+    runs_again = runs_again || !plan.recompute.regions.empty();
+  }
+  CHECK(stores);
+  CHECK(runs_again);
+}
+
+TEST_CASE("what is chosen under a limit of memory trains as one device does") {
+  for (const auto& keys : {kDeep, std::string(kLlama), std::string(kMoe)}) {
+    torch::manual_seed(5);
+    const auto given = built_in(keys, kRows);
+    const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+    const auto one = train(given, alone)[0];
+    for (const char* axes : {R"([["tensor", 2], ["data", 2]])", R"([["data", 2], ["tensor", 3]])",
+                             R"([["tensor", 2], ["sequence", 2], ["data", 1]])"}) {
+      const double most = peak_of(given.graph, made(given, axes, limit(1e12)));
+      for (const double share : {1.0, 0.7, 0.55}) {
+        INFO(keys << axes << share);
+        std::optional<plan::Plan> plan;
+        try {
+          plan = made(given, axes, limit(share * most));
+        } catch (const Error& error) {
+          CHECK(error.status() == Status::infeasible);
+          continue;
+        }
+        const auto ranks = train(given, *plan);
+        CHECK(compare(one, ranks) == "");
+        CHECK(compare_memory(given, *plan, ranks) == "");
+      }
+    }
+  }
+}
+
+// The groups of nodes: what is in no block, and each block.
+std::vector<int> groups_of(const graph::Graph& graph) {
+  std::map<std::string, int> known{{"", 0}};
+  std::vector<int> groups;
+  for (const auto& node : graph.nodes) {
+    const std::string block(shard::block_of(node.scope));
+    groups.push_back(known.try_emplace(block, static_cast<int>(known.size())).first->second);
+  }
+  return groups;
+}
+
+TEST_CASE("what shardings take by blocks adds up to what the solver says") {
+  for (const auto& keys : {kDeep, std::string(kLlama), std::string(kMoe)}) {
+    const auto given = built_in(keys, kRows);
+    for (const std::string mesh : {"tensor=2,data=2", "tensor=3,sequence=2"}) {
+      INFO(keys << mesh);
+      plan::Plan plan;
+      plan.graph_hash = graph::structural_hash(given.graph);
+      plan.mesh = mesh::parse_axes(mesh);
+      plan.microbatches = 2;
+      const std::vector<int> axes =
+          mesh.find("sequence") == std::string::npos ? std::vector<int>{0} : std::vector<int>{0, 1};
+      shard::Assignment assignment(given.graph, plan, axes, {.whole = 0});
+      const auto result = solve::solve(assignment.problem());
+      const auto times = assignment.times({result.choice}, groups_of(given.graph));
+      double sum = 0, forward = 0;
+      for (const auto& group : times.time) sum += group[0];
+      for (const auto& group : times.forward) forward += group[0];
+      for (const auto& [ends, table] : times.between) sum += table[0];
+      CHECK(std::abs(sum - result.time) <= 1e-9 * sum);
+      CHECK(forward > 0.2 * sum);
+      CHECK(forward < 0.5 * sum);
+    }
+  }
+}
+
+TEST_CASE("more memory never costs more, and less never counts more") {
+  const auto given = built_in(kDeep, kRows);
+  plan::Plan plan;
+  plan.graph_hash = graph::structural_hash(given.graph);
+  plan.mesh = mesh::parse_axes("tensor=2,data=2");
+  shard::FitOptions options;
+  options.parts = 2;
+  options.trains = [](const graph::Input&) { return true; };
+  const shard::Fitting fitting(given.graph, plan, {0}, options);
+  const auto free = fitting.fit({});
+  REQUIRE(free.has_value());
+  double cost = free->cost;
+  int choices = 0;
+  for (double limit = free->memory; limit > fitting.least_memory(); limit *= 0.93) {
+    const auto fitted = fitting.fit(limit);
+    if (!fitted) break;
+    INFO(limit << " of " << free->memory);
+    CHECK(fitted->memory <= limit * (1 + 1e-9));
+    CHECK(fitted->cost >= cost * (1 - 2e-4));
+    CHECK(fitted->bound <= fitted->cost);
+    CHECK(fitted->bound >= fitted->cost * (1 - 1e-3));
+    cost = fitted->cost;
+    ++choices;
+  }
+  CHECK(choices > 4);
+  CHECK(!fitting.fit(0.5 * fitting.least_memory()).has_value());
+}
+
+TEST_CASE("a limit that nothing meets says what is needed at least") {
+  const auto given = built_in(kDeep, kRows);
+  try {
+    made(given, R"([["tensor", 2], ["data", 2]])", limit(10'000));
+    FAIL("a plan in 10 kB");
+  } catch (const Error& error) {
+    CHECK(error.status() == Status::infeasible);
+    INFO(error.what());
+    CHECK(std::string(error.what()).find("the least that was found needs") != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace perigee::parity
