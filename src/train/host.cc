@@ -33,6 +33,7 @@
 #include "train/planning.h"
 #include "train/profiling.h"
 #include "train/rank_trainer.h"
+#include "train/repeats.h"
 #include "train/run_folder.h"
 #include "train/sample.h"
 #include "train/step_spec.h"
@@ -165,17 +166,27 @@ class TorchHost : public Host {
       const auto spec = step_spec(session.job, shared.training);
       const auto programs =
           compile::compile_all(shared.training, shared.plan, spec, session.traces);
-      session.trainer =
-          std::make_unique<RankTrainer>(shared, session.job, session.connection, session.traces);
+      // By itself rank 0 runs programs shortened anyway.
+      const auto repeats =
+          session.job.profile.parallel ? find_repeats(programs, shared.plan.mesh) : Repeats();
+      StandsFor stands_for;
+      const auto shorten = [&](compile::Program program) {
+        auto shortened = leave_out(std::move(program), repeats);
+        stands_for = std::move(shortened.stands_for);
+        return std::move(shortened.program);
+      };
+      session.trainer = std::make_unique<RankTrainer>(shared, session.job, session.connection,
+                                                      session.traces, shorten);
       initialise(*session.trainer, source.get());
       source.reset();
       const auto here = session.job.profile.parallel ? place.local_world : 1;
       auto times = times_of(session.database, *session.connection.device, session.job, here);
       const bool root = session.communicator->rank() == 0;
-      const auto done = profile_programs(programs, *session.trainer, shared.plan.mesh, session.job,
-                                         session.connection,
-                                         *open_data(session.job, cut_of(shared.plan)).training,
-                                         times, options, root ? progress : nullptr);
+      auto done = profile_programs(programs, *session.trainer, stands_for, shared.plan.mesh,
+                                   session.job, session.connection,
+                                   *open_data(session.job, cut_of(shared.plan)).training, times,
+                                   options, root ? progress : nullptr);
+      done.left_out = repeats.left_out();
       return root ? describe(done) : std::string();
     });
   }

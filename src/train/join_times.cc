@@ -14,17 +14,15 @@ using cost::CollectiveKind;
 // A mean of measured times.
 struct Mean {
   profile::Measured sum;
-  int64_t count = 0;
-  void add(const profile::Measured& one) {
-    sum.seconds += one.seconds;
-    sum.interval += one.interval;
+  double count = 0;
+  // `places`: as how many it counts.
+  void add(const profile::Measured& one, double places = 1) {
+    sum.seconds += places * one.seconds;
+    sum.interval += places * one.interval;
     sum.samples += one.samples;
-    ++count;
+    count += places;
   }
-  profile::Measured get() const {
-    const auto n = static_cast<double>(count);
-    return {sum.seconds / n, sum.interval / n, sum.samples};
-  }
+  profile::Measured get() const { return {sum.seconds / count, sum.interval / count, sum.samples}; }
 };
 
 profile::Measured measured_of(const Json& time) {
@@ -50,7 +48,7 @@ std::map<std::string, profile::Measured> join_ops(const std::vector<Json>& ranks
 PointsByKind join_exchanges(const std::vector<Json>& ranks) {
   struct Meeting {
     Kind kind;
-    double bytes = 0;
+    double bytes = 0, places = 1;
     profile::Measured time;
   };
   std::map<std::pair<std::string, int64_t>, Meeting> meetings;
@@ -61,13 +59,14 @@ PointsByKind join_exchanges(const std::vector<Json>& ranks) {
       const auto time = measured_of(exchange["time"]);
       const Kind kind{exchange["kind"].get<CollectiveKind>(), exchange["ranks"].get<int64_t>()};
       const auto [at, added] = meetings.try_emplace(
-          {group, counts[group]++}, Meeting{kind, exchange["bytes"].get<double>(), time});
+          {group, counts[group]++},
+          Meeting{kind, exchange["bytes"].get<double>(), exchange["places"].get<double>(), time});
       if (!added && time.seconds < at->second.time.seconds) at->second.time = time;
     }
   }
   std::map<Kind, std::map<double, Mean>> means;
   for (const auto& [place, meeting] : meetings)
-    means[meeting.kind][meeting.bytes].add(meeting.time);
+    means[meeting.kind][meeting.bytes].add(meeting.time, meeting.places);
   PointsByKind points;
   for (const auto& [kind, by_bytes] : means) {
     for (const auto& [bytes, mean] : by_bytes) points[kind][bytes] = mean.get();
@@ -147,11 +146,12 @@ std::string print(const StepTimes& times, const std::vector<int64_t>& together) 
     ops[key] = {time.seconds, time.interval, time.samples};
   }
   auto exchanges = Json::array();
-  for (const auto& [exchange, time] : times.exchanges()) {
+  for (const auto& [exchange, time, places] : times.exchanges()) {
     exchanges.push_back({{"group", fmt::format("{} {}", exchange.stream, exchange.ranks)},
                          {"kind", exchange.kind},
                          {"ranks", exchange.ranks.size()},
                          {"bytes", exchange.bytes},
+                         {"places", places},
                          {"time", {time.seconds, time.interval, time.samples}}});
   }
   auto messages = Json::array();

@@ -178,7 +178,7 @@ void rehearse(const compile::Programs& programs, const mesh::Mesh& mesh, const j
     }
     try {
       Rehearsal rehearsal(program, mesh, device, job, data);
-      StepTimes steps(rehearsal.program(), mesh);
+      StepTimes steps(rehearsal.program(), mesh, rehearsal.stands_for());
       rehearsal.run();  // warm-up
       do {
         steps.add(rehearsal.run());
@@ -208,8 +208,9 @@ class Profiling {
   bool all_agree(bool go) { return share_text(root_ && go ? "y" : "n", *group_) == "y"; }
 
   // Has all ranks train.
-  void programs(const compile::Programs& programs, RankTrainer& trainer, const mesh::Mesh& mesh,
-                DataSource& data, Profiled& done) {
+  void programs(const compile::Programs& programs, RankTrainer& trainer,
+                const StandsFor& stands_for, const mesh::Mesh& mesh, DataSource& data,
+                Profiled& done) {
     const auto wanted = missing(programs, times_, again_, done);
     bool known = wanted.empty();
     for (const auto& [kind, sizes] : exchanges_of(programs, mesh)) {
@@ -230,7 +231,7 @@ class Profiling {
       done.unmeasured = std::ssize(wanted) - done.measured;
       return;
     }
-    StepTimes times(trainer.executor().program(), mesh);
+    StepTimes times(trainer.executor().program(), mesh, stands_for);
     // The first step is a warm-up.
     trainer.step(1, data);
     int64_t step = 1;
@@ -322,9 +323,9 @@ class Profiling {
 }  // namespace
 
 Profiled profile_programs(const compile::Programs& programs, RankTrainer& trainer,
-                          const mesh::Mesh& mesh, const job::Job& job, const Connection& connection,
-                          DataSource& data, profile::TimeDatabase& times,
-                          const ProfileOptions& options,
+                          const StandsFor& stands_for, const mesh::Mesh& mesh, const job::Job& job,
+                          const Connection& connection, DataSource& data,
+                          profile::TimeDatabase& times, const ProfileOptions& options,
                           const std::function<void(int64_t, int64_t)>& progress) {
   const double begin = now();
   Profiled done;
@@ -337,7 +338,7 @@ Profiled profile_programs(const compile::Programs& programs, RankTrainer& traine
     profiling.collective(kind, *sizes.rbegin(), done);
     if (progress) progress(++count, all);
   }
-  profiling.programs(programs, trainer, mesh, data, done);
+  profiling.programs(programs, trainer, stands_for, mesh, data, done);
   if (progress) progress(all, all);
   done.seconds = now() - begin;
   return done;
@@ -360,6 +361,9 @@ std::string describe(const Profiled& done) {
       "{} distinct ops: {} measured, {} known before, {} estimated; {} kinds of collectives "
       "measured; {:.1f} s",
       done.ops, done.measured, done.known, done.unmeasured, done.collectives, done.seconds);
+  if (done.left_out > 0) {
+    text += fmt::format("; {} blocks are like others and were left out", done.left_out);
+  }
   if (done.measured > 0) {
     text += fmt::format("; the widest 95% interval is {:.1f}% of its time", 100 * done.widest);
   }

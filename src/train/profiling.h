@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "compile/compile.h"
 #include "job/job.h"
@@ -23,18 +24,23 @@ struct Profiled {
   int64_t unmeasured = 0;   // of them: beyond the budget, or programs cannot be run
   int64_t collectives = 0;  // kinds and group sizes measured
   double seconds = 0;
-  double widest = 0;  // the widest interval of an op, as a share of its time
+  int64_t left_out = 0;  // blocks that others stand for
+  double widest = 0;     // the widest interval of an op, as a share of its time
 };
+
+// How many of the instructions of a program, by section, each one stands for (train/repeats.h).
+using StandsFor = std::vector<std::vector<double>>;
 
 // Trains a few steps on all ranks and measures every distinct op and every collective where it
 // stands (train/step_times.h); kinds of collectives that are new are measured by themselves, too,
 // for sizes that the programs do not have. With the job's profile.parallel = false rank 0 measures
-// the ops alone, as profile_ops. `trainer` is this rank's, with its first values. Rank 0 keeps the
-// times. All ranks call it. `progress` is told on rank 0 how many of how many parts are done.
+// the ops alone, as profile_ops. `trainer` is this rank's, with its first values, and may run a
+// shortened program, of which `stands_for` tells. Rank 0 keeps the times. All ranks call it.
+// `progress` is told on rank 0 how many of how many parts are done.
 Profiled profile_programs(const compile::Programs& programs, RankTrainer& trainer,
-                          const mesh::Mesh& mesh, const job::Job& job, const Connection& connection,
-                          DataSource& data, profile::TimeDatabase& times,
-                          const ProfileOptions& options,
+                          const StandsFor& stands_for, const mesh::Mesh& mesh, const job::Job& job,
+                          const Connection& connection, DataSource& data,
+                          profile::TimeDatabase& times, const ProfileOptions& options,
                           const std::function<void(int64_t, int64_t)>& progress);
 
 // Measures the ops on this rank alone, one program after the other, until so many seconds are over:

@@ -66,7 +66,8 @@ std::map<std::string, double> step_scalars(const job::Job& job, int64_t step) {
 }
 
 RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
-                         compile::TraceSource& traces)
+                         compile::TraceSource& traces,
+                         const std::function<compile::Program(compile::Program)>& edit)
     : blueprint_(blueprint),
       job_(job),
       connection_(std::move(connection)),
@@ -78,6 +79,7 @@ RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connec
   auto program =
       compile::compile(blueprint.training, blueprint.plan, spec_, communicator_.rank(), traces);
   compile::verify(program);
+  if (edit) program = edit(std::move(program));
   executor_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
                                                blueprint.plan.mesh, executor_options());
 }

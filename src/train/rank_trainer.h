@@ -31,9 +31,11 @@ struct StepResult {
 
 class RankTrainer {
  public:
-  // Compiles the training program. Blueprint, job and traces are kept by reference.
+  // Compiles the training program, and runs what `edit` makes of it. Blueprint, job and traces are
+  // kept by reference.
   RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
-              compile::TraceSource& traces);
+              compile::TraceSource& traces,
+              const std::function<compile::Program(compile::Program)>& edit = nullptr);
   ~RankTrainer();
 
   // Sets parameters and buffers: from the file train.weights where it has them, which every rank

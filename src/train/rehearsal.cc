@@ -2,15 +2,13 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
 #include <utility>
 
 #include "exec/tensor.h"
-#include "search/op_cost.h"
 #include "train/rank_trainer.h"
+#include "train/repeats.h"
 #include "train/step_data.h"
 
 namespace perigee::train {
@@ -20,44 +18,19 @@ using compile::Binding;
 using compile::Instruction;
 using compile::Program;
 
-// How often a section runs, and an op instance in one run of it; more say nothing new.
-constexpr int kRuns = 2, kPlaces = 4;
-// An op that is left out all the same runs where one of so many behind it does not: it leaves the
-// caches as they are in a step.
-constexpr size_t kBefore = 2;
+// How often a section runs; more says nothing new.
+constexpr int kRuns = 2;
 
-// Indices must be right whatever they are read from.
-bool makes_numbers(const Program& program, const Instruction& instruction) {
-  return std::all_of(instruction.outputs.begin(), instruction.outputs.end(), [&](auto value) {
-    return !value.defined() || graph::is_floating(program.values[value.index].type.dtype);
-  });
-}
-
-// Leaves out what is like the rest.
-void shorten(const Program& program, compile::Section& section) {
-  std::map<std::string, int> places;
-  const auto& list = section.instructions;
-  std::vector<bool> kept(list.size(), true);
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (list[i].kind != Instruction::Kind::op || !makes_numbers(program, list[i])) continue;
-    kept[i] = ++places[compile::key(search::instance_of(program, list[i]))] <= kPlaces;
-    for (size_t before = 1; kept[i] && before <= std::min(i, kBefore); ++before) {
-      kept[i - before] = true;
-    }
-  }
-  std::vector<Instruction> rest;
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (kept[i]) rest.push_back(list[i]);
-  }
-  section.instructions = std::move(rest);
-}
-
-void shorten(Program& program) {
-  for (auto& section : program.sections) shorten(program, section);
-  std::vector<int> runs(program.sections.size());
-  std::erase_if(program.order, [&](const compile::Run& run) {
+// Returns the program with few of its blocks and microbatches.
+Shortened shorten(Program program, const mesh::Mesh& mesh) {
+  const auto repeats = find_repeats(
+      {.programs = {program}, .ranks = {program.rank}, .program = {0}, .renamed = {}}, mesh);
+  auto shortened = leave_out(std::move(program), repeats);
+  std::vector<int> runs(shortened.program.sections.size());
+  std::erase_if(shortened.program.order, [&](const compile::Run& run) {
     return run.every > 1 || ++runs[run.section] > kRuns;
   });
+  return shortened;
 }
 
 // Samples that say nothing.
@@ -82,7 +55,9 @@ struct Plain : DataSource {
 Rehearsal::Rehearsal(Program program, const mesh::Mesh& mesh, std::shared_ptr<exec::Device> device,
                      const job::Job& job, DataSource* data)
     : job_(job), nobody_(exec::echo_communicator(program.rank, mesh.size())) {
-  shorten(program);
+  auto shortened = shorten(std::move(program), mesh);
+  program = std::move(shortened.program);
+  stands_for_ = std::move(shortened.stands_for);
   Plain plain(program);
   auto parts = step_data(program, job.batch.global, 1, data ? *data : plain);
   inputs_.step = 0;
@@ -117,6 +92,10 @@ const std::vector<compile::Interval>& Rehearsal::run() {
   executor_->record(true);
   executor_->run(inputs_);
   return executor_->intervals();
+}
+
+double Rehearsal::result(const std::string& name) const {
+  return executor_->tensor(Binding::Kind::result, name).item<double>();
 }
 
 }  // namespace perigee::train

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "compile/program.h"
@@ -17,16 +18,20 @@ namespace perigee::train {
 
 class Rehearsal {
  public:
-  // Takes random weights. Of what the program does over and over - microbatches, layers - it runs a
-  // few. `data` gives the samples that the ops see; nullptr: zeros and ones. Throws Error for what
-  // cannot be run.
+  // Takes random weights. Of what the program does over and over - microbatches, layers
+  // (train/repeats.h) - it runs a few. `data` gives the samples that the ops see; nullptr: zeros
+  // and ones. Throws Error for what cannot be run.
   Rehearsal(compile::Program program, const mesh::Mesh& mesh, std::shared_ptr<exec::Device> device,
             const job::Job& job, DataSource* data);
 
   // What is run.
   const compile::Program& program() const { return executor_->program(); }
+  // How many of the whole program's instructions each one stands for, as Shortened has it.
+  const std::vector<std::vector<double>>& stands_for() const { return stands_for_; }
   // Runs one step. Returns what it took. Throws Error as exec::Executor::run.
   const std::vector<compile::Interval>& run();
+  // Returns a result of the last step: one number.
+  double result(const std::string& name) const;
 
  private:
   void fill();
@@ -34,6 +39,7 @@ class Rehearsal {
   const job::Job& job_;
   std::unique_ptr<exec::Communicator> nobody_;
   std::unique_ptr<exec::Executor> executor_;
+  std::vector<std::vector<double>> stands_for_;
   exec::StepInputs inputs_;
 };
 

@@ -8,35 +8,39 @@ namespace perigee::train {
 
 using compile::Instruction;
 
-StepTimes::StepTimes(const compile::Program& program, const mesh::Mesh& mesh) {
+StepTimes::StepTimes(const compile::Program& program, const mesh::Mesh& mesh,
+                     const std::vector<std::vector<double>>& stands_for) {
   std::map<const Instruction*, std::string> keys;
-  std::vector<std::vector<const Instruction*>> transfers(program.streams.size());
+  std::vector<std::vector<std::pair<const Instruction*, double>>> transfers(program.streams.size());
   bool follows = false;
-  const auto read = [&](const Instruction& instruction) {
+  const auto read = [&](const Instruction& instruction, double places) {
     const bool op = instruction.kind == Instruction::Kind::op;
     const bool computes = op || instruction.kind == Instruction::Kind::load;
     if (computes) {
       const auto [key, added] = keys.try_emplace(&instruction);
       if (added && op) key->second = compile::key(search::instance_of(program, instruction));
-      ops_.push_back({key->second, follows, {}});
+      ops_.push_back({key->second, places, follows, {}});
     } else if (instruction.kind == Instruction::Kind::collective) {
-      transfers[instruction.stream].push_back(&instruction);
+      transfers[instruction.stream].emplace_back(&instruction, places);
     }
     follows = computes;
   };
   for (const auto& run : program.order) {
     if (run.every > 1) continue;
-    for (const auto& instruction : program.sections[run.section].instructions) read(instruction);
+    const auto& list = program.sections[run.section].instructions;
+    for (size_t i = 0; i < list.size(); ++i) {
+      read(list[i], stands_for.empty() ? 1 : stands_for[run.section][i]);
+    }
   }
   by_stream_.resize(transfers.size());
   for (size_t stream = 0; stream < transfers.size(); ++stream) {
-    for (const auto* transfer : transfers[stream]) {
+    for (const auto& [transfer, places] : transfers[stream]) {
       auto& place = by_stream_[stream].emplace_back();
       auto exchange = search::exchange_of(program, *transfer, mesh, program.rank);
       const bool receives = transfer->op == "comm::receive";
       if (exchange.kind != cost::CollectiveKind::message) {
         place.collective = collectives_.size();
-        collectives_.push_back({std::move(exchange), {}});
+        collectives_.push_back({std::move(exchange), places, {}});
       } else if (receives || transfer->op == "comm::send") {
         place.message = messages_.size();
         messages_.push_back({std::move(exchange), receives, {}, {}});
@@ -110,20 +114,19 @@ profile::Measured StepTimes::typical(const std::vector<double>& by_step) const {
 }
 
 std::map<std::string, profile::Measured> StepTimes::ops() const {
-  std::map<std::string, std::pair<profile::Measured, int64_t>> sums;
+  std::map<std::string, std::pair<profile::Measured, double>> sums;
   for (const auto& op : ops_) {
-    if (op.key.empty() || op.seconds.empty()) continue;
+    if (op.key.empty() || op.places == 0 || op.seconds.empty()) continue;
     const auto place = typical(op.seconds);
     auto& [sum, places] = sums[op.key];
-    sum.seconds += place.seconds;
-    sum.interval += place.interval;
+    sum.seconds += op.places * place.seconds;
+    sum.interval += op.places * place.interval;
     sum.samples += place.samples;
-    ++places;
+    places += op.places;
   }
   std::map<std::string, profile::Measured> times;
   for (const auto& [key, of_key] : sums) {
-    const auto& [sum, places] = of_key;
-    const auto n = static_cast<double>(places);
+    const auto& [sum, n] = of_key;
     times[key] = {sum.seconds / n, sum.interval / n, sum.samples};
   }
   return times;
@@ -131,8 +134,8 @@ std::map<std::string, profile::Measured> StepTimes::ops() const {
 
 std::vector<ExchangeTime> StepTimes::exchanges() const {
   std::vector<ExchangeTime> times;
-  for (const auto& [exchange, seconds] : collectives_) {
-    if (!seconds.empty()) times.push_back({exchange, typical(seconds)});
+  for (const auto& [exchange, places, seconds] : collectives_) {
+    if (!seconds.empty()) times.push_back({exchange, typical(seconds), places});
   }
   return times;
 }

@@ -22,6 +22,7 @@ namespace perigee::train {
 struct ExchangeTime {
   search::Exchange exchange;
   profile::Measured time;
+  double places = 1;  // as how many it counts
 };
 
 // One side of a message between two ranks.
@@ -34,7 +35,11 @@ struct MessageSide {
 // Reads what recorded steps of one program took.
 class StepTimes {
  public:
-  StepTimes(const compile::Program& program, const mesh::Mesh& mesh);
+  // `stands_for`: by section and instruction, as how many an op or collective counts; 0: an op is
+  // not told of.
+  // Empty: as one each.
+  StepTimes(const compile::Program& program, const mesh::Mesh& mesh,
+            const std::vector<std::vector<double>>& stands_for = {});
 
   // Adds a step, as the executor recorded it.
   void add(const std::vector<compile::Interval>& intervals);
@@ -54,11 +59,13 @@ class StepTimes {
   // An op or load in its place; a collective in its.
   struct Op {
     std::string key;              // "": a load
+    double places = 1;            // as how many it counts
     bool follows = false;         // on another one, with nothing between
     std::vector<double> seconds;  // by step
   };
   struct Collective {
     search::Exchange exchange;
+    double places = 1;
     std::vector<double> seconds;
   };
   // What runs on a stream: an index of collectives_ or of messages_; neither: SIZE_MAX.

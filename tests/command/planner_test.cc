@@ -184,6 +184,30 @@ TEST_CASE("a profile is measured once, moves between machines and makes predicti
   CHECK_THAT(refused.err, Catch::Contains("entries[0] must be a trace, or times that are finite"));
 }
 
+TEST_CASE("a profile of many layers measures what one of few does, and foretells all") {
+  Folder folder;
+  const auto about = [&](int layers, const std::string& strategy) {
+    return folder.write("job.toml", kPlannedJob) + " --strategy " + strategy + " --nproc 2" +
+           " --set model.layers=" + std::to_string(layers);
+  };
+  for (const std::string strategy : {"ddp", "fsdp"}) {
+    INFO(strategy);
+    Folder few, many;
+    const auto first = run("profile " + about(4, strategy) + " --seconds 20", alone(few));
+    const auto second = run("profile " + about(16, strategy) + " --seconds 20", alone(many));
+    REQUIRE(first.status == 0);
+    INFO(second.err);
+    REQUIRE(second.status == 0);
+    CHECK_THAT(first.out, !Catch::Contains("left out"));
+    CHECK_THAT(second.out, Catch::Contains("12 blocks are like others and were left out"));
+    // Buckets are cut elsewhere, so a few are of other sizes.
+    CHECK(std::abs(std::stoi(first.out) - std::stoi(second.out)) <= 5);
+    const auto foretold =
+        json::parse(run("simulate " + about(16, strategy) + " --json", alone(many)).out);
+    CHECK(foretold["measured_share"].get<double>() > 0.99);
+  }
+}
+
 TEST_CASE("a changed time of a kernel in the profile changes the plan") {
   Folder folder;
   const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 4\nwidth = 256\n");

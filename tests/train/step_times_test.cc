@@ -84,10 +84,11 @@ TEST_CASE("a step's times are those of each op in all its places, and of each co
   const auto exchanges = times.exchanges();
   REQUIRE(exchanges.size() == 4);
   for (size_t i = 0; i < 4; ++i) {
-    const auto& [exchange, time] = exchanges[i];
+    const auto& [exchange, time, places] = exchanges[i];
     CHECK(exchange.kind == cost::CollectiveKind::all_reduce);
     CHECK(exchange.ranks == std::vector<int64_t>{0, 1});
     CHECK(exchange.bytes == 256);
+    CHECK(places == 1);
     // The second one's end is waited for, and what waits goes on 3 ns later.
     CHECK(time.seconds == Approx(i % 2 == 0 ? 40e-9 : 53e-9));
     CHECK(time.samples == 2);
