@@ -1,5 +1,7 @@
 #include "shard/redistribute.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -52,8 +54,8 @@ struct RunView {
   std::vector<std::pair<int, int64_t>> zigzags, restored;  // dims of type, ranks
 };
 
-// Returns nothing where the ends cut a dim in different runs, or one cuts it not between runs, or
-// they cut it in different orders.
+// Returns nothing where the ends cut a dim in different runs, or in runs that do not make it up, or
+// one cuts it not between runs, or they cut it in different orders.
 std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placements& from,
                                     const Placements& to, const mesh::Mesh& mesh) {
   std::vector<int64_t> runs(type.shape.size(), 0);
@@ -93,7 +95,7 @@ std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placeme
       p = Placement::shard(dim);
     }
     for (size_t d = 0; d < runs.size(); ++d) {
-      if (runs[d] != 0 && type.shape[d] / runs[d] % between[d] != 0) return {};
+      if (runs[d] != 0 && type.shape[d] % (runs[d] * between[d]) != 0) return {};
     }
   }
   for (int d = 0; d < static_cast<int>(view.type.shape.size()); ++d) {
@@ -169,6 +171,12 @@ Path Redistributor::whole_path(const graph::TensorType& type, const Placements& 
   Placements whole = from;
   for (auto& p : whole) {
     if (p.is_shard()) p = Placement::replicate();
+  }
+  if (whole == from || whole == to) {
+    fail("shard",
+         "a dim is cut into equal runs that make it up, each evenly, zigzag into twice as many "
+         "pieces as ranks, but [{}] goes from {} to {}",
+         fmt::join(type.shape, ", "), mesh::to_string(from), mesh::to_string(to));
   }
   auto path = whole_path(type, from, whole);
   const auto rest = whole_path(type, whole, to);

@@ -68,7 +68,8 @@ class Redistributor {
                          const std::vector<std::string>& forbidden = {});
 
   // Returns the cheapest path for a tensor of that type. Axes of size 1 count as size 2 in costs,
-  // so that a plan chooses alike for any size.
+  // so that a plan chooses alike for any size. Throws Error for runs and zigzags that the tensor
+  // cannot be cut in (mesh::runs_divide).
   const Path& path(const graph::TensorType& type, const mesh::Placements& from,
                    const mesh::Placements& to);
 

@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+#include "base/error.h"
+
 namespace perigee::shard {
 namespace {
 
@@ -74,6 +76,30 @@ TEST_CASE("the outer axis of a dim cannot change under the inner one") {
 
 TEST_CASE("what another axis cuts is cut before it is reduced") {
   CHECK(steps("P,R", "S0,S0") == "slice(data) reduce_scatter(tensor)");
+}
+
+TEST_CASE("runs and zigzags that do not make up a dim lead nowhere") {
+  const auto why = [](const std::string& from, const std::string& to) -> std::string {
+    try {
+      return steps(from, to, {10, 8});
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  const std::string rule = "[shard] a dim is cut into equal runs that make it up";
+  using Catch::StartsWith;
+  // 10 elements have no runs of 4, two runs of 5 are not shared out among four ranks, and 10 / 2
+  // are not cut zigzag.
+  for (const std::string wrong : {"S0/4,R", "S0/5,S0", "S0z,R", "R,S0z"}) {
+    INFO(wrong);
+    CHECK_THAT(why(wrong, "R,R"), StartsWith(rule));
+    CHECK_THAT(why("R,R", wrong), StartsWith(rule));
+    CHECK_THAT(why("S0,R", wrong), StartsWith(rule));
+    CHECK_THAT(why(wrong, "S1,R"), StartsWith(rule));
+    CHECK(why(wrong, wrong) == "");
+  }
+  CHECK_THAT(why("S0/4,R", "R,R"), Catch::EndsWith("but [10, 8] goes from S0/4,R to R,R"));
+  CHECK(why("S0/2,R", "R,R") == "all_gather(tensor)");
 }
 
 TEST_CASE("runs are gathered, scattered and cut as the dim that they stand for") {
