@@ -182,6 +182,17 @@ std::vector<std::pair<Database::Key, std::string>> Database::all() {
   return entries;
 }
 
+std::vector<std::string> Database::devices(const std::string& kind) {
+  std::lock_guard lock(impl_->mutex);
+  std::vector<std::string> list;
+  Statement statement(impl_->db, "SELECT DISTINCT device FROM entry WHERE kind=?1 ORDER BY 1");
+  statement.bind(1, kind);
+  int status = statement.step();
+  for (; status == SQLITE_ROW; status = statement.step()) list.push_back(statement.text(0));
+  impl_->check(status);
+  return list;
+}
+
 void Database::put(const Key& key, const std::string& value) {
   std::lock_guard lock(impl_->mutex);
   for (int attempt = 0; attempt < 2; ++attempt) {

@@ -31,6 +31,9 @@ class Database {
   // Returns every entry with its value, sorted by kind, device and content.
   std::vector<std::pair<Key, std::string>> all();
 
+  // Returns the devices that entries of a kind are of, ascending.
+  std::vector<std::string> devices(const std::string& kind);
+
   // Adds or replaces an entry. Where the disk is full, warns once and drops it: a profile is only a
   // memory.
   void put(const Key& key, const std::string& value);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 
@@ -131,24 +132,29 @@ std::string export_json(Database& database) {
   return Json{{"format", "perigee.profile/1"}, {"entries", entries}}.dump(1) + "\n";
 }
 
-int64_t import_json(Database& database, const std::string& text, const std::string& file) {
+namespace {
+
+using Entries = std::vector<std::pair<Database::Key, std::string>>;
+
+Entries read_export(const std::string& text, const std::string& file) {
   const auto json = Json::parse(text, nullptr, false);
   if (!json.is_object() || json.value("format", Json()) != "perigee.profile/1" ||
       !json.value("entries", Json()).is_array()) {
     fail("profile", "{} must hold \"format\": \"perigee.profile/1\" and entries, but does not",
          file);
   }
-  int64_t count = 0;
+  Entries entries;
   for (const auto& entry : json["entries"]) {
+    const auto place = entries.size();
     const auto text_of = [&](const char* field) -> std::string {
       if (entry.is_object() && entry.contains(field) && entry[field].is_string()) {
         return entry[field];
       }
-      fail("profile", "{}: entries[{}].{} must be a string", file, count, field);
+      fail("profile", "{}: entries[{}].{} must be a string", file, place, field);
     };
-    const Database::Key key{text_of("kind"), text_of("device"), text_of("content")};
+    Database::Key key{text_of("kind"), text_of("device"), text_of("content")};
     if (!entry.contains("value")) {
-      fail("profile", "{}: entries[{}].value is missing", file, count);
+      fail("profile", "{}: entries[{}].value is missing", file, place);
     }
     const auto& value = entry["value"];
     const bool fits = key.kind == "time" ? number(value, "seconds").has_value()
@@ -159,12 +165,32 @@ int64_t import_json(Database& database, const std::string& text, const std::stri
       fail("profile",
            "{}: entries[{}] must be a trace, or times that are finite and at least 0, but is a {} "
            "of {}",
-           file, count, key.kind, value.dump().substr(0, 60));
+           file, place, key.kind, value.dump().substr(0, 60));
     }
-    database.put(key, value.dump());
-    ++count;
+    entries.emplace_back(std::move(key), value.dump());
   }
-  return count;
+  return entries;
+}
+
+}  // namespace
+
+std::set<std::string> measured_devices(Database& database) {
+  std::set<std::string> devices;
+  for (const auto* kind : {"time", "collective"})
+    for (auto& device : database.devices(kind)) devices.insert(std::move(device));
+  return devices;
+}
+
+std::set<std::string> devices_of(const std::string& text, const std::string& file) {
+  std::set<std::string> devices;
+  for (const auto& [key, value] : read_export(text, file)) devices.insert(key.device);
+  return devices;
+}
+
+int64_t import_json(Database& database, const std::string& text, const std::string& file) {
+  const auto entries = read_export(text, file);
+  for (const auto& [key, value] : entries) database.put(key, value);
+  return std::ssize(entries);
 }
 
 }  // namespace perigee::profile

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,12 @@ class TimeDatabase : public cost::Measurements {
   std::map<std::string, std::optional<double>> ops_;
   std::map<std::pair<cost::CollectiveKind, int64_t>, Collective> collectives_;
 };
+
+// Returns the kinds of device (device_kind) of which there are times of ops or collectives.
+std::set<std::string> measured_devices(Database& database);
+// Returns the kinds of device that the entries of what export_json wrote are of. Throws Error for
+// what it did not write.
+std::set<std::string> devices_of(const std::string& json, const std::string& file);
 
 // Returns the whole database as JSON ("perigee.profile/1"), sorted.
 std::string export_json(Database& database);

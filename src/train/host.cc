@@ -129,6 +129,7 @@ class TorchHost : public Host {
   PlanResult plan(const Task& task) override {
     auto with_job = task;
     with_job.job = completed(task);
+    check_profile(with_job.job);
     auto planned = plan_task(with_job, "", /*foretold=*/true);
     if (!planned.predicted) predict_known(planned, planned.job, task.runtime_folder);
     PlanResult result{planned.captured.graph, planned.plan, ""};
@@ -195,8 +196,9 @@ class TorchHost : public Host {
     profile::Database database(default_profile());
     std::string text;
     if (!options.import_from.empty()) {
-      const auto count = profile::import_json(database, read_file(options.import_from, "profile"),
-                                              options.import_from);
+      const auto json = read_file(options.import_from, "profile");
+      check_import(json, options.import_from);
+      const auto count = profile::import_json(database, json, options.import_from);
       text += fmt::format("{} entries of {} are in {}\n", count, options.import_from,
                           default_profile());
     }
@@ -209,6 +211,7 @@ class TorchHost : public Host {
 
   SimulateResult simulate(const Task& task) override {
     const auto job = completed(task);
+    check_profile(job);
     auto with_job = task;
     with_job.job = job;
     auto planned = plan_task(with_job, "", /*foretold=*/true);
@@ -361,6 +364,7 @@ class TorchHost : public Host {
     const auto& job = session.job;
     const auto given = session.job;  // its batch.global may not fit the plan
     const bool root = communicator.rank() == 0;
+    if (root) check_profile(job);
     std::unique_ptr<RunFolder> folder;
     if (root)
       folder = std::make_unique<RunFolder>(

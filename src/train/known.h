@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "compile/compile.h"
 #include "cost/op_time.h"
@@ -14,6 +15,12 @@ namespace perigee::train {
 // Returns the times of the job's ops where so many ranks run on the machine.
 profile::TimeDatabase times_of(profile::Database& database, const exec::Device& device,
                                const job::Job& job, int64_t ranks);
+
+// Says where the job's times stay estimates since its profile has those of other kinds of device
+// alone: throws Error where the job names the profile (cluster.profile), else logs a line.
+void check_profile(const job::Job& job);
+// Throws Error where nothing of an exported profile is of a device of this machine.
+void check_import(const std::string& json, const std::string& file);
 
 // Allocation traces and times that are in the profile database for the job's device; nothing is
 // recorded or measured. Of a described cluster, and of a GPU that this machine lacks, nothing is

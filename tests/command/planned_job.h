@@ -1,6 +1,8 @@
 // A small job to plan, profile and simulate.
 #pragma once
 
+#include <string>
+
 #include "tests/command/support.h"
 
 namespace perigee::test {
@@ -22,6 +24,13 @@ validate_every = 0
 [cluster]
 device = "cpu"
 )";
+
+// Writes a job of such a model, on made-up data.
+inline std::string made_up(const Folder& folder, const std::string& model,
+                           const std::string& data = "") {
+  return folder.write("job.toml", "[model]\n" + model + "[data]\nsynthetic = true\n" + data +
+                                      "[batch]\nglobal = 8\n[cluster]\ndevice = \"cpu\"\n");
+}
 
 // Profiles of the test's own.
 inline How alone(const Folder& folder) {

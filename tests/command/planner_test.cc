@@ -8,16 +8,6 @@
 using namespace perigee::test;
 using nlohmann::json;
 
-namespace {
-
-// Writes a job of such a model, on made-up data.
-std::string made_up(const Folder& folder, const std::string& model, const std::string& data = "") {
-  return folder.write("job.toml", "[model]\n" + model + "[data]\nsynthetic = true\n" + data +
-                                      "[batch]\nglobal = 8\n[cluster]\ndevice = \"cpu\"\n");
-}
-
-}  // namespace
-
 TEST_CASE("planned shardings of a model that is not known train as one device does") {
   Folder folder;
   const std::string job =
@@ -146,104 +136,6 @@ source = "a test"
   CHECK(unknown.status == 2);
   CHECK_THAT(unknown.err, Catch::Contains("did you mean \"8xh100\"?"));
   CHECK(run("train " + job + " --cluster 8xh100", alone(folder)).status == 2);
-}
-
-TEST_CASE("a profile is measured once, moves between machines and makes predictions measured") {
-  Folder folder;
-  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
-  const std::string about = job + " --strategy ddp --nproc 2";
-  const auto before = json::parse(run("simulate " + about + " --json", alone(folder)).out);
-  CHECK(before["measured_share"] == 0);
-  const auto first = run("profile " + about + " --seconds 20", alone(folder));
-  REQUIRE(first.status == 0);
-  CHECK_THAT(first.out, Catch::Contains(" measured, 0 known before"));
-  const auto second = run("profile " + about + " --seconds 20", alone(folder));
-  CHECK_THAT(second.out, Catch::Contains(": 0 measured, "));
-  const auto third = run(
-      "profile " + about + " --seconds 20 --set profile.again=true --set profile.parallel=false",
-      alone(folder));
-  REQUIRE(third.status == 0);
-  CHECK_THAT(third.out, !Catch::Contains(": 0 measured, "));
-  CHECK_THAT(third.out, Catch::Contains(" measured, 0 known before"));
-  const auto after = json::parse(run("simulate " + about + " --json", alone(folder)).out);
-  CHECK(after["measured_share"].get<double>() > 0.9);
-  CHECK(after["step_seconds"].get<double>() > 0);
-
-  REQUIRE(run("profile --export " + (folder / "profile.json"), alone(folder)).status == 0);
-  Folder other;
-  const auto imported = run("profile --import " + (folder / "profile.json"), alone(other));
-  REQUIRE(imported.status == 0);
-  CHECK(json::parse(run("simulate " + about + " --json", alone(other)).out)["step_seconds"] ==
-        after["step_seconds"]);
-  const auto broken = folder.write(
-      "broken.json",
-      R"({"format":"perigee.profile/1","entries":[{"kind":"time","device":"d","content":"c",)"
-      R"("value":{"seconds":-1}}]})");
-  const auto refused = run("profile --import " + broken, alone(other));
-  CHECK(refused.status == 2);
-  CHECK_THAT(refused.err, Catch::Contains("entries[0] must be a trace, or times that are finite"));
-}
-
-TEST_CASE("a profile of many layers measures what one of few does, and foretells all") {
-  Folder folder;
-  const auto about = [&](int layers, const std::string& strategy) {
-    return folder.write("job.toml", kPlannedJob) + " --strategy " + strategy + " --nproc 2" +
-           " --set model.layers=" + std::to_string(layers);
-  };
-  for (const std::string strategy : {"ddp", "fsdp"}) {
-    INFO(strategy);
-    Folder few, many;
-    const auto first = run("profile " + about(4, strategy) + " --seconds 20", alone(few));
-    const auto second = run("profile " + about(16, strategy) + " --seconds 20", alone(many));
-    REQUIRE(first.status == 0);
-    INFO(second.err);
-    REQUIRE(second.status == 0);
-    CHECK_THAT(first.out, !Catch::Contains("left out"));
-    CHECK_THAT(second.out, Catch::Contains("12 blocks are like others and were left out"));
-    // Buckets are cut elsewhere, so a few are of other sizes.
-    CHECK(std::abs(std::stoi(first.out) - std::stoi(second.out)) <= 5);
-    const auto foretold =
-        json::parse(run("simulate " + about(16, strategy) + " --json", alone(many)).out);
-    CHECK(foretold["measured_share"].get<double>() > 0.99);
-  }
-}
-
-TEST_CASE("a changed time of a kernel in the profile changes the plan") {
-  Folder folder;
-  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 4\nwidth = 256\n");
-  const auto planned = [&] {
-    const auto ran = run("plan " + job + " --nproc 2", alone(folder));
-    INFO(ran.err);
-    REQUIRE(ran.status == 0);
-    auto plan = json::parse(ran.out);
-    plan.erase("decisions");
-    plan.erase("prediction");
-    return plan;
-  };
-  // What is measured may change the plan, whose own ops are then measured.
-  auto before = planned();
-  for (int round = 0; round < 5; ++round) {
-    REQUIRE(run("profile " + job + " --nproc 2 --seconds 20", alone(folder)).status == 0);
-    const auto next = planned();
-    if (next == before) break;
-    before = next;
-  }
-  const auto file = folder / "profile.json";
-  REQUIRE(run("profile --export " + file, alone(folder)).status == 0);
-  auto profile = json::parse(read(file));
-  int changed = 0;
-  for (auto& entry : profile["entries"]) {
-    if (entry["kind"] != "time" ||
-        entry["content"].get<std::string>().find("aten::mm") == std::string::npos) {
-      continue;
-    }
-    entry["value"]["seconds"] = 1e4 * entry["value"]["seconds"].get<double>();
-    ++changed;
-  }
-  REQUIRE(changed > 0);
-  folder.write("profile.json", profile.dump());
-  REQUIRE(run("profile --import " + file, alone(folder)).status == 0);
-  CHECK(planned() != before);
 }
 
 TEST_CASE("what a plan's programs cannot do stands at the line of the method that asks for it") {

@@ -1,0 +1,171 @@
+// Profiles as a user meets them: measured, moved, and of another device.
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "tests/command/planned_job.h"
+
+using namespace perigee::test;
+using nlohmann::json;
+
+TEST_CASE("a profile is measured once, moves between machines and makes predictions measured") {
+  Folder folder;
+  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
+  const std::string about = job + " --strategy ddp --nproc 2";
+  const auto before = json::parse(run("simulate " + about + " --json", alone(folder)).out);
+  CHECK(before["measured_share"] == 0);
+  const auto first = run("profile " + about + " --seconds 20", alone(folder));
+  REQUIRE(first.status == 0);
+  CHECK_THAT(first.out, Catch::Contains(" measured, 0 known before"));
+  const auto second = run("profile " + about + " --seconds 20", alone(folder));
+  CHECK_THAT(second.out, Catch::Contains(": 0 measured, "));
+  const auto third = run(
+      "profile " + about + " --seconds 20 --set profile.again=true --set profile.parallel=false",
+      alone(folder));
+  REQUIRE(third.status == 0);
+  CHECK_THAT(third.out, !Catch::Contains(": 0 measured, "));
+  CHECK_THAT(third.out, Catch::Contains(" measured, 0 known before"));
+  const auto after = json::parse(run("simulate " + about + " --json", alone(folder)).out);
+  CHECK(after["measured_share"].get<double>() > 0.9);
+  CHECK(after["step_seconds"].get<double>() > 0);
+
+  REQUIRE(run("profile --export " + (folder / "profile.json"), alone(folder)).status == 0);
+  Folder other;
+  const auto imported = run("profile --import " + (folder / "profile.json"), alone(other));
+  REQUIRE(imported.status == 0);
+  CHECK(json::parse(run("simulate " + about + " --json", alone(other)).out)["step_seconds"] ==
+        after["step_seconds"]);
+  const auto broken = folder.write(
+      "broken.json",
+      R"({"format":"perigee.profile/1","entries":[{"kind":"time","device":"d","content":"c",)"
+      R"("value":{"seconds":-1}}]})");
+  const auto refused = run("profile --import " + broken, alone(other));
+  CHECK(refused.status == 2);
+  CHECK_THAT(refused.err, Catch::Contains("entries[0] must be a trace, or times that are finite"));
+}
+
+TEST_CASE("a profile of many layers measures what one of few does, and foretells all") {
+  Folder folder;
+  const auto about = [&](int layers, const std::string& strategy) {
+    return folder.write("job.toml", kPlannedJob) + " --strategy " + strategy + " --nproc 2" +
+           " --set model.layers=" + std::to_string(layers);
+  };
+  for (const std::string strategy : {"ddp", "fsdp"}) {
+    INFO(strategy);
+    Folder few, many;
+    const auto first = run("profile " + about(4, strategy) + " --seconds 20", alone(few));
+    const auto second = run("profile " + about(16, strategy) + " --seconds 20", alone(many));
+    REQUIRE(first.status == 0);
+    INFO(second.err);
+    REQUIRE(second.status == 0);
+    CHECK_THAT(first.out, !Catch::Contains("left out"));
+    CHECK_THAT(second.out, Catch::Contains("12 blocks are like others and were left out"));
+    // Buckets are cut elsewhere, so a few are of other sizes.
+    CHECK(std::abs(std::stoi(first.out) - std::stoi(second.out)) <= 5);
+    const auto foretold =
+        json::parse(run("simulate " + about(16, strategy) + " --json", alone(many)).out);
+    CHECK(foretold["measured_share"].get<double>() > 0.99);
+  }
+}
+
+TEST_CASE("a profile of other devices alone is refused where it is named, and told of where not") {
+  Folder folder;
+  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
+  const std::string about = job + " --strategy ddp --nproc 2";
+  const auto own = folder / "cache/perigee/profile.sqlite", other = folder / "other.json";
+  REQUIRE(run("profile " + about + " --seconds 20", alone(folder)).status == 0);
+  // The same times, as if measured elsewhere.
+  REQUIRE(run("profile --export " + (folder / "own.json"), alone(folder)).status == 0);
+  auto times = json::parse(read(folder / "own.json"));
+  for (auto& entry : times["entries"]) {
+    auto device = entry["device"].get<std::string>();
+    entry["device"] = "cpu ELSEWHERE" + device.substr(device.find(" threads="));
+  }
+  folder.write("other.json", times.dump());
+
+  SECTION("an import that is of no use here") {
+    const auto refused = run("profile --import " + other, alone(folder));
+    CHECK(refused.status == 2);
+    CHECK_THAT(refused.err, Catch::Contains("other.json must have entries of a device of this "
+                                            "machine (cpu "));
+    CHECK_THAT(refused.err, Catch::Contains("but has those of cpu ELSEWHERE threads="));
+    CHECK_THAT(refused.err, Catch::Contains("measure this one by `perigee profile JOB`"));
+    // One with what is of use here is taken whole.
+    const auto both = json::parse(read(folder / "own.json"));
+    for (const auto& entry : both["entries"]) times["entries"].push_back(entry);
+    folder.write("both.json", times.dump());
+    CHECK(run("profile --import " + (folder / "both.json"), alone(folder)).status == 0);
+    const auto plain = run("simulate " + about, alone(folder));
+    CHECK(plain.status == 0);
+    CHECK_THAT(plain.err, !Catch::Contains("ELSEWHERE"));
+  }
+  SECTION("a profile that a plan is to use") {
+    // Another number of threads is another device.
+    const std::string threads = " --set cluster.threads=2";
+    const std::string key = " --set cluster.profile=" + own;
+    for (const std::string command : {"plan ", "simulate ", "train "}) {
+      INFO(command);
+      const auto to = command == "train " ? " --set train.output=" + (folder / "run") +
+                                                " --set train.steps=1 --overwrite"
+                                          : std::string();
+      const auto refused = run(command + about + key + threads + to, alone(folder));
+      CHECK(refused.status == 2);
+      CHECK_THAT(refused.err, Catch::Contains("must have times of this job's device, cpu "));
+      CHECK_THAT(refused.err, Catch::Contains(" threads=2 ") && Catch::Contains(" threads=1 "));
+      CHECK_THAT(refused.err, Catch::Contains("by `perigee profile JOB`, or leave the key out"));
+      const auto told = run(command + about + threads + to, alone(folder));
+      CHECK(told.status == 0);
+      const std::string line = "times are estimates: the profile ";
+      const auto at = told.err.find(line);
+      REQUIRE(at != told.err.npos);
+      CHECK(told.err.find(line, at + 1) == told.err.npos);
+      CHECK(run(command + about + key + to, alone(folder)).err.find("estimates") ==
+            std::string::npos);
+    }
+    const auto described = run("plan " + about + key + " --cluster 8xh100", alone(folder));
+    CHECK(described.status == 0);
+    CHECK_THAT(described.err, Catch::Contains("times are estimates of "));
+    CHECK_THAT(described.err, Catch::Contains("has those of cpu "));
+    // What is missing can be measured.
+    REQUIRE(run("profile " + about + key + threads + " --seconds 20", alone(folder)).status == 0);
+    CHECK(run("simulate " + about + key + threads, alone(folder)).status == 0);
+  }
+}
+
+TEST_CASE("a changed time of a kernel in the profile changes the plan") {
+  Folder folder;
+  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 4\nwidth = 256\n");
+  const auto planned = [&] {
+    const auto ran = run("plan " + job + " --nproc 2", alone(folder));
+    INFO(ran.err);
+    REQUIRE(ran.status == 0);
+    auto plan = json::parse(ran.out);
+    plan.erase("decisions");
+    plan.erase("prediction");
+    return plan;
+  };
+  // What is measured may change the plan, whose own ops are then measured.
+  auto before = planned();
+  for (int round = 0; round < 5; ++round) {
+    REQUIRE(run("profile " + job + " --nproc 2 --seconds 20", alone(folder)).status == 0);
+    const auto next = planned();
+    if (next == before) break;
+    before = next;
+  }
+  const auto file = folder / "profile.json";
+  REQUIRE(run("profile --export " + file, alone(folder)).status == 0);
+  auto profile = json::parse(read(file));
+  int changed = 0;
+  for (auto& entry : profile["entries"]) {
+    if (entry["kind"] != "time" ||
+        entry["content"].get<std::string>().find("aten::mm") == std::string::npos) {
+      continue;
+    }
+    entry["value"]["seconds"] = 1e4 * entry["value"]["seconds"].get<double>();
+    ++changed;
+  }
+  REQUIRE(changed > 0);
+  folder.write("profile.json", profile.dump());
+  REQUIRE(run("profile --import " + file, alone(folder)).status == 0);
+  CHECK(planned() != before);
+}
