@@ -25,7 +25,8 @@ struct Repeats {
 // Finds the blocks of all ranks' programs that are alike: those whose ops are, one by one, in the
 // same sections of the same programs. Of more than four the first three and the last stay; those
 // between stand for what is left out. Nothing is left out where the ranks of a group would not all
-// start the same collectives.
+// start the same collectives, nor where microbatches run in turns (plan::Overlap::experts), which
+// cuts sections within blocks.
 Repeats find_repeats(const compile::Programs& programs, const mesh::Mesh& mesh);
 
 struct Shortened {
