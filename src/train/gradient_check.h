@@ -54,6 +54,9 @@ std::string scope_of(const std::string& parameter);
 // A plan that runs scopes again is compared with itself without that, too, to the bit.
 GradientCheck check_gradients(const Planned& planned, double tolerance = 0);
 
+// Logs what a check came to that passed. Throws Error naming the parameter for one that did not.
+void require_passed(const GradientCheck& check);
+
 // Returns a line for each parameter, the farthest first, and what came of it.
 std::string print(const GradientCheck& check);
 

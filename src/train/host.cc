@@ -314,29 +314,7 @@ class TorchHost : public Host {
     on_cpu.job = completed(on_cpu);
     const auto check = train::check_gradients(plan_task(on_cpu, plan_text));
     at::set_num_threads(static_cast<int>(task.job.cluster.threads));  // it takes one
-    if (check.passed()) {
-      log::info("gradients: those of {} parameters on {} ranks are one device's, to {:g}{}",
-                check.parameters.size(), check.ranks, check.tolerance,
-                check.recomputes ? ", and to the bit those with all results kept" : "");
-      return;
-    }
-    if (!check.unequal.empty()) {
-      fail_run("train",
-               "the first step's gradients must be, to the bit, those of the same plan with all "
-               "results kept, but that of {} in scope {} is not: take the scopes out of checkpoint "
-               "whose ops are not the same when they run again, or set train.check_gradients = "
-               "false",
-               check.unequal.front(), scope_of(check.unequal.front()));
-    }
-    const auto worst =
-        std::max_element(check.parameters.begin(), check.parameters.end(),
-                         [](const auto& a, const auto& b) { return a.relative < b.relative; });
-    fail_run(
-        "train",
-        "the first step's gradients must be those of one device to {:g}, but {} is off by {:g} "
-        "(perigee train --check-gradients lists all): take a method out, or set "
-        "train.check_gradients = false",
-        check.tolerance, worst->parameter, worst->relative);
+    require_passed(check);
   }
 
   static void tell_of_coupling(const Blueprint& blueprint) {
