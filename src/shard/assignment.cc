@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -23,8 +24,8 @@ using mesh::Placement;
 using mesh::Placements;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Of the tables of all edges: some twenty times what two axes of a model of four layers have.
-constexpr size_t kMostEntries = 20'000'000;
+// Of the tables of all edges: some times what two axes of a model have, since each must be priced.
+constexpr size_t kMostEntries = 5'000'000;
 
 // What is read: a variable (of a node one of its results), or an input that lies fixed.
 struct Source {
@@ -384,7 +385,20 @@ class Assignment::Impl {
          axes_.size(), kMostEntries);
   }
 
+  // Before anything is priced.
+  void check_size() const {
+    std::set<std::pair<int, int>> edges;
+    size_t entries = 0;
+    for (const auto& link : counted_) {
+      const int from = link.source.variable, to = link.target.variable;
+      if (from < 0 || to < 0 || from == to || !edges.emplace(from, to).second) continue;
+      entries += variables_.at(from).time.size() * variables_.at(to).time.size();
+      if (entries > kMostEntries) fail_large();
+    }
+  }
+
   void make_problem() {
+    check_size();
     for (const auto& link : counted_) {
       const int from = link.source.variable, to = link.target.variable;
       if (from >= 0 && to >= 0 && from != to) continue;
@@ -404,15 +418,12 @@ class Assignment::Impl {
       }
     }
     std::map<std::pair<int, int>, size_t> edge_of;
-    size_t entries = 0;
     for (const auto& link : counted_) {
       const int from = link.source.variable, to = link.target.variable;
       if (from < 0 || to < 0 || from == to) continue;
       const auto [at, added] = edge_of.try_emplace({from, to}, problem_.edges.size());
       const size_t width = allowed_[to].size();
       if (added) {
-        entries += allowed_[from].size() * width;
-        if (entries > kMostEntries) fail_large();
         problem_.edges.push_back({from, to, std::vector<double>(allowed_[from].size() * width)});
       }
       auto& time = problem_.edges[at->second].time;

@@ -159,6 +159,59 @@ TEST_CASE("more memory never costs more, and less never counts more") {
   CHECK(!fitting.fit(0.5 * fitting.least_memory()).has_value());
 }
 
+TEST_CASE("beside other methods it trains as one device does") {
+  struct Row {
+    std::string keys, axes, before;
+    std::string fields = R"({"memory": "1GB"})";
+  };
+  const std::string moe =
+      "kind = 'moe'\nlayers = 2\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\nexperts = 6\n"
+      "capacity_per = 'sample'\n";
+  const std::vector<Row> rows = {
+      {kDeep, R"([["tensor", 2], ["zero", 2], ["data", 2]])", ""},
+      {kDeep, R"([["tensor", 2], ["context", 2]])", R"(["context_parallel", {}], )"},
+      {kDeep, R"([["tensor", 2], ["sequence", 2], ["data", 1]])", R"(["sequence_parallel", {}], )"},
+      {kDeep, R"([["tensor", 2], ["data", 2]])", R"(["checkpoint", ["blocks.*"]], )"},
+      {kDeep, R"([["tensor", 2], ["data", 2]])", R"(["fsdp", {}], )"},
+      {kDeep, R"([["tensor", 2], ["data", 2]])", R"(["zero1", {}], ["offload", ["blocks.*"]], )"},
+      {kDeep, R"([["tensor", 2], ["data", 2]])",
+       R"(["gradient_accumulation", {"microbatches": 2}], )"},
+      {kDeep, R"([["tensor2", 2], ["tensor", 2], ["data", 1]])",
+       R"(["tensor_parallel", {"axis": "tensor"}], )", R"({"axis": "tensor2"})"},
+      {moe, R"([["tensor", 2], ["expert", 2]])", R"(["expert_parallel", {}], )"},
+  };
+  for (const auto& row : rows) {
+    torch::manual_seed(5);
+    const auto strategy = R"([["parallel_mode", )" + row.axes + "], " + row.before +
+                          R"(["auto_sharding", )" + row.fields + "]]";
+    INFO(row.keys << strategy);
+    const int64_t pieces = row.before.find("microbatches") != std::string::npos ? 2 : 1;
+    const auto given = built_in(row.keys, kRows, pieces);
+    const auto alone = plan_of(given,
+                               pieces == 1 ? R"([["parallel_mode", [["data", 1]]]])"
+                                           : R"([["parallel_mode", [["data", 1]]],
+                                          ["gradient_accumulation", {"microbatches": 2}]])",
+                               kRows);
+    auto plan = plan_of(given, strategy, kRows);
+    plan::verify(plan, given.graph);
+    const auto ranks = train(given, plan);
+    CHECK(compare(train(given, alone)[0], ranks) == "");
+    CHECK(compare_memory(given, plan, ranks) == "");
+    auto request = request_of(given, kRows);
+    for (const auto& axis : methods::Json::parse(row.axes)) request.world *= axis[1].get<int64_t>();
+    auto tight = methods::Json::parse(strategy);
+    tight.back()[1]["memory"] = static_cast<int64_t>(0.8 * peak_of(given.graph, plan));
+    std::optional<plan::Plan> less;
+    try {
+      less = methods::make_plan(methods::from_json(tight, "a test"), request);
+    } catch (const Error& error) {
+      CHECK(error.status() == Status::infeasible);
+      continue;
+    }
+    CHECK(compare(train(given, alone)[0], train(given, *less)) == "");
+  }
+}
+
 TEST_CASE("a limit that nothing meets says what is needed at least") {
   const auto given = built_in(kDeep, kRows);
   try {
