@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "search/scopes.h"
+
 namespace perigee::search {
 namespace {
 
@@ -17,75 +19,6 @@ using compile::Instruction;
 using compile::Program;
 using graph::Phase;
 using graph::ValueId;
-
-enum Place { kFirst, kBlock, kLast, kPlaces };
-
-// "blocks.3.attn" -> "blocks.3"
-std::string block_scope(const std::string& scope) {
-  std::string block;
-  for (size_t begin = 0; begin <= scope.size();) {
-    const auto end = std::min(scope.find('.', begin), scope.size());
-    const auto part = scope.substr(begin, end - begin);
-    block += (begin > 0 ? "." : "") + part;
-    const bool number = !part.empty() && std::all_of(part.begin(), part.end(),
-                                                     [](char c) { return c >= '0' && c <= '9'; });
-    if (number) return block;
-    begin = end + 1;
-  }
-  return "";
-}
-
-// Where a scope stands, and in which block ("": in none).
-struct Where {
-  Place place;
-  std::string block;
-  bool operator==(const Where&) const = default;
-};
-
-// Which scopes stand before the blocks, which behind.
-class Scopes {
- public:
-  explicit Scopes(const Folded& folded) : blocks_(folded.kept) {
-    bool begun = blocks_.empty();
-    for (const auto& node : folded.graph.nodes) {
-      if (node.phase != Phase::forward) continue;
-      if (in_block(node.scope)) begun = true;
-      if (!begun) before_.insert(node.scope);
-    }
-    for (const auto& input : folded.graph.inputs) {
-      const auto dot = input.name.rfind('.');
-      const auto scope = dot == std::string::npos ? "" : input.name.substr(0, dot);
-      if (input.kind == graph::Input::Kind::parameter && before_.contains(scope)) {
-        early_.insert(input.name);
-      }
-    }
-  }
-
-  const Where& of_scope(const std::string& scope) const {
-    auto known = known_.find(scope);
-    if (known == known_.end()) {
-      const auto place = in_block(scope) ? kBlock : before_.contains(scope) ? kFirst : kLast;
-      known = known_.emplace(scope, Where{place, block_scope(scope)}).first;
-    }
-    return known->second;
-  }
-  Place of_parameter(const std::string& name) const {
-    if (in_block(name)) return kBlock;
-    return early_.contains(name) ? kFirst : kLast;
-  }
-  // How many blocks the folded graph has.
-  double blocks() const { return std::max<double>(1, static_cast<double>(blocks_.size())); }
-
- private:
-  bool in_block(const std::string& scope) const {
-    return std::any_of(blocks_.begin(), blocks_.end(),
-                       [&](const auto& b) { return graph::contains_scope(b, scope); });
-  }
-
-  std::vector<std::string> blocks_;
-  std::set<std::string> before_, early_;
-  mutable std::unordered_map<std::string, Where> known_;
-};
 
 double bytes_of(const Program& program, ValueId v) {
   return static_cast<double>(program.values[v.index].type.bytes());
@@ -124,7 +57,9 @@ class Accounts {
     const double weights =
         places_[kFirst].weights + block.weights * blocks + places_[kLast].weights;
     for (auto& layer : places_) {
-      layer.step = weights > 0 ? step_ * layer.weights / weights : 0;
+      const double share = weights > 0 ? layer.weights / weights : 0;
+      layer.step = share * step_;
+      layer.norm = share * norm_;
     }
     layers.first = places_[kFirst];
     layers.block = block;
@@ -161,7 +96,11 @@ class Accounts {
     }
     all_measured_ = all_measured_ && (time.measured || time.seconds == 0);
     if (section.name == "step") {
+      // Which ranks meet for the norm depends on more than the program has (exchange.h).
+      if (collective && adds_norm(instruction)) return;
       step_ += time.seconds;
+      // A step that goes by bucket, as each is reduced, waits for no norm.
+      if (instruction.op == "perigee::clip_scale" && !plan_.overlap.step) norm_ = step_;
       return;
     }
     const auto& [place, block] = scopes_.of_scope(instruction.scope);
@@ -190,6 +129,11 @@ class Accounts {
     node.each_operand(
         [&](ValueId v) { moves = moves || program_.values[v.index].name.starts_with("gradient"); });
     return moves;
+  }
+
+  bool adds_norm(const Instruction& instruction) const {
+    const graph::Node node{.op = instruction.op, .args = instruction.args};
+    return program_.values[node.get<ValueId>("self", {}).index].name == "squared_norm";
   }
 
   bool casts_weight(const Instruction& instruction) const {
@@ -480,7 +424,7 @@ class Accounts {
   std::set<const Instruction*> gradients_;
   std::map<std::string, double> behind_;  // by block, so far
   bool tied_ = false;
-  double step_ = 0, crossing_ = 0, entering_ = 0;
+  double step_ = 0, norm_ = 0, crossing_ = 0, entering_ = 0;
   bool all_measured_ = true;
 };
 

@@ -43,7 +43,7 @@ class Cutting {
     }
     bound_rests();
     lengths_.clear();
-    extend({});
+    extend({.once = row_.once});
     return found_;
   }
 
@@ -84,7 +84,7 @@ class Cutting {
   // What stages up to one take.
   struct Prefix {
     int stages = 0, blocks = 0;
-    double sum = 0, longest = 0, backward = 0, once = 0;
+    double sum = 0, longest = 0, backward = 0, once = 0, behind = 0;
   };
 
   static Prefix with(Prefix made, const UnlikeTimes& times, int length) {
@@ -93,15 +93,18 @@ class Cutting {
     made.sum += times.seconds;
     made.longest = std::max(made.longest, times.seconds);
     made.once = std::max(made.once, times.once - made.backward);
+    made.behind = std::max(made.behind, times.behind);
     made.backward += times.backward;
     return made;
   }
 
-  double price(const Prefix& all) const { return all.sum + weight_ * all.longest + all.once; }
+  double price(const Prefix& all) const {
+    return all.sum + weight_ * all.longest + all.once + all.behind;
+  }
 
   // Takes lengths_ where they are the best.
   void take() {
-    Prefix all;
+    Prefix all{.once = row_.once};
     for (int stage = 0; stage < row_.stages; ++stage) {
       const int length = lengths_[static_cast<size_t>(stage)];
       if (length == 0) return;

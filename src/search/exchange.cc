@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 namespace perigee::search {
 namespace {
 
 using cost::CollectiveKind;
+
+constexpr double kScalar = 8;  // bytes of a norm
 
 // `count` ranks, `stride` apart: the mesh is tensor, expert, context, data, pipe from the inside
 // out.
@@ -25,6 +29,35 @@ double shared(double compute, double communication, double exchange) {
   const double apart = compute - communication;
   const double x = (std::sqrt(apart * apart + 4 * exchange * communication) - apart) / 2;
   return std::min({x, communication, exchange});
+}
+
+// What is cut on the same axes is added up together: one sum after the other.
+double seconds_of_norm(const Choice& choice, const Layers& parameters, OpCosts& costs,
+                       int64_t first) {
+  std::map<std::string, std::vector<int64_t>> groups;  // by axes
+  for (const auto* layer : {&parameters.first, &parameters.block, &parameters.last}) {
+    for (const auto& flat : layer->flats) {
+      auto& ranks = groups[flat.axes];
+      ranks = {first};
+      int64_t stride = 1;
+      const auto over = [&](int64_t count, bool cut) {
+        const auto before = ranks;
+        for (int64_t i = 1; cut && i < count; ++i) {
+          for (const auto rank : before) ranks.push_back(rank + i * stride);
+        }
+        stride *= count;
+      };
+      over(choice.tensor, flat.axes.find("tensor") != std::string::npos);
+      over(choice.expert, flat.experts);
+      over(choice.parts(), choice.zero > 0);
+    }
+  }
+  double seconds = 0;
+  for (const auto& [axes, ranks] : groups) {
+    if (ranks.size() < 2) continue;
+    seconds += costs.collective({CollectiveKind::all_reduce, "data", ranks, kScalar}).seconds;
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -78,6 +111,9 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& 
       // Where all of a unit are, its parts are reduced behind it.
       if (choice.zero > 0 && flat.summed < 0.999 * flat.gradients) {
         exchange.early += time(CollectiveKind::all_reduce, tensor, kept * flat.summed);
+      } else if (choice.zero > 0 && flat.summed > 0) {
+        exchange.reduce += time(CollectiveKind::all_reduce, tensor,
+                                gradients / static_cast<double>(choice.parts()), pieces);
       }
       if (!apart || flat.read_late <= 0) continue;
       const double bytes = (1 - kept) * flat.gradients;
@@ -91,6 +127,7 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& 
   made.first.last = made.first.reduce;  // the backward pass ends with its gradients
   made.block = layer(parameters.block);
   made.last = layer(parameters.last);
+  made.norm = seconds_of_norm(choice, parameters, costs, first);
   const auto& group = choice.zero == 0 ? all : units;
   made.least = time(choice.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
                     group, 1);

@@ -26,6 +26,9 @@ struct Exchanges {
   double least = 0;       // a reduction of next to nothing
   bool contends = false;  // tensor ranks meet on the same links
   double tied = 0;        // once a step: gradients of parameters that two stages have
+  double norm = 0;        // once a step: the stage's ranks add up the gradients' norm
+
+  bool none() const { return least + first.reduce + block.reduce + last.reduce <= 0; }
 };
 
 // Where the ranks of a stage are.

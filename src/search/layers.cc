@@ -23,6 +23,7 @@ Layer between(const Layer& a, const Layer& b, double share) {
   Layer made = a;
   for (const auto field : kSums) made.*field = a.*field + (b.*field - a.*field) * share;
   made.step = a.step + (b.step - a.step) * share;
+  made.norm = a.norm + (b.norm - a.norm) * share;
   return made;
 }
 

@@ -49,7 +49,8 @@ struct Layer {
   // What gradients of weights read of that, and of what the backward pass makes: where they come
   // later, it stays for them.
   double operands = 0;
-  double step = 0;          // once a step: the optimizer
+  double step = 0;          // once a step: the optimizer, and what it waits for
+  double norm = 0;          // of `step`: up to the gradients' norm, in which all stages meet
   std::vector<Flat> flats;  // of `weights`
 };
 

@@ -72,7 +72,7 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
   const auto& exchanged = exchanges(choice, layers, place.ground);
   StageCosts stage;
   double buckets = 0, weights = 0, read = 0, gradients = 0, states = 0, transient = 0, step = 0,
-         gather = 0, saved = 0, operands = 0, largest = 0, unit = 0;
+         norm = 0, gather = 0, saved = 0, operands = 0, largest = 0, unit = 0;
   std::vector<Passing> forward, backward;
   const auto add = [&](const Layer& layer, const LayerExchange& exchange, int times) {
     const auto [there, back] = passes(choice, layer, layers);
@@ -103,6 +103,7 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
       if (flat.pieces > 0) unit = std::max(unit, flat.gradients / flat.pieces);
     }
     step += times * layer.step;
+    norm += times * layer.norm;
     gather += times * exchange.gather;
     buckets += times * exchange.buckets;
   };
@@ -110,9 +111,12 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
   if (first) add(layers.first, exchanged.first, 1);
   if (!folded_.blocks.empty() && end > begin) add(layers.block, exchanged.block, end - begin);
   if (last) add(layers.last, exchanged.last, 1);
-  stage.optimizer = choice.zero > 0 ? step / parts : step;
+  const double share = choice.zero > 0 ? 1 / parts : 1;
+  stage.optimizer = share * (step - norm);
+  stage.norm = share * norm;
+  stage.meets = exchanged.norm;
 
-  if (exchanged.least > 0) {
+  if (!exchanged.none()) {
     if (choice.zero < 3) end_with_bucket(backward, buckets);
     std::reverse(backward.begin(), backward.end());
     if (layers.tied && first && last && choice.zero == 3) {
@@ -139,13 +143,13 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
       stage.once = back - stage.backward;
     }
     // New weights are gathered while the next bucket is stepped.
-    stage.once += std::max(gather - stage.optimizer, gather / std::max(1.0, buckets));
-    if (first || last) stage.once += exchanged.tied;
+    stage.optimizer = std::max(gather, stage.optimizer + gather / std::max(1.0, buckets));
   }
+  if (first || last) stage.once += exchanged.tied;
   const auto& device = costs_.cluster().devices[static_cast<size_t>(layers.kind)];
   const double held = choice.zero >= 1 ? states / parts : states;
   // Copies to the host and from it run beside each other, and beside the optimizer.
-  if (choice.offload) stage.once += std::max(0.0, held / device.host - stage.optimizer);
+  if (choice.offload) stage.optimizer = std::max(stage.optimizer, held / device.host);
   const auto gathered = [](const Layer& layer) {
     double bytes = 0;
     for (const auto& flat : layer.flats) bytes += flat.gathered;
@@ -205,10 +209,11 @@ Model::Whole Model::whole(const Choice& choice, const Layers& layers) const {
   all.again = count * layers.block.forward * share_again(choice);
   all.transfer = transfer(choice, layers);
   if (choice.zero >= 2 && choice.parts() > 1) {
-    const auto& [first, block, last, least, contends, tied] = exchanges(choice, layers, {});
-    whole.gathers = first.gather_forward + count * block.gather_forward + last.gather_forward;
-    whole.exchanges = count * block.gather_backward + last.gather_backward;
-    whole.reduce = block.reduce;
+    const auto& of = exchanges(choice, layers, {});
+    whole.gathers =
+        of.first.gather_forward + count * of.block.gather_forward + of.last.gather_forward;
+    whole.exchanges = count * of.block.gather_backward + of.last.gather_backward;
+    whole.reduce = of.block.reduce;
   }
   return whole;
 }
@@ -392,10 +397,13 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
                                                      choice.chunks);
     if (k > 0) result.cuts.push_back(begin);
   }
-  double sum = 0, once = 0, optimizer = 0, forward = 0, gradient = 0;
+  // What comes once a step, until all stages meet and in all.
+  const double meeting = this->meeting(choice);
+  double sum = 0, once = 0, norm = meeting, optimizer = 0, forward = 0, gradient = 0;
   const StageCosts* longest = &made.front();
   // A stage ends its last backward pass so long before the first one does.
   double early = 0;
+  const double message = choice.submeshes.empty() ? transfer(choice, layers) : 0;
   for (size_t s = 0; s < made.size(); ++s) {
     const auto& one = made[s];
     sum += one.pass();
@@ -403,16 +411,21 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     gradient += one.gradient;
     if (one.pass() > longest->pass()) longest = &one;
     once = std::max(once, one.once - early);
-    optimizer = std::max(optimizer, unlike ? one.once + one.optimizer - early : one.optimizer);
+    norm = std::max(norm, one.ready() - early);
+    optimizer = std::max(optimizer, one.optimizer);
     early += one.backward / static_cast<double>(choice.chunks);
+    if (choice.submeshes.empty()) {
+      early += message;
+    } else if (s + 1 < made.size()) {
+      early += hop(choice, places, static_cast<int>(s)).back;
+    }
     const double bytes = bytes_of(choice, one, static_cast<int64_t>(made.size() - 1 - s));
     const double limit = places.at(static_cast<int>(s)).limit;
     if (s > 0 && bytes / limit <= result.bytes / result.limit) continue;
     result.bytes = bytes;
     result.limit = limit;
   }
-  // Unlike stages end what comes once a step each in its own time.
-  if (unlike) optimizer = std::max(0.0, optimizer - once);
+  optimizer += norm + meeting - once;
   least_bytes = result.bytes;
   if (result.bytes > result.limit) return std::nullopt;
   Passes passes;

@@ -96,10 +96,14 @@ class Model {
   // Returns what stands for a rank where only its place among the links counts.
   int64_t aligned(int64_t rank) const;
 
-  // Returns the seconds of a microbatch's messages between two neighbours, there and back. `rank`
-  // is the first one's first; `layers` are its own, of so many samples a rank.
-  double transfer(const Choice& choice, const Submesh& from, const Submesh& to, int64_t rank,
-                  const Layers& layers) const;
+  // The seconds of a microbatch's messages between two neighbours.
+  struct Hop {
+    double there = 0, back = 0;
+    double both() const { return there + back; }
+  };
+  // `rank` is the first one's first; `layers` are its own, of so many samples a rank.
+  Hop transfer(const Choice& choice, const Submesh& from, const Submesh& to, int64_t rank,
+               const Layers& layers) const;
 
   // Returns the best cut of the blocks into the choice's stages under the memory limit (solve/,
   // exact for this model), or nothing where no cut fits; `least_bytes` then is what the choice
@@ -149,8 +153,12 @@ class Model {
   using StageOf = std::function<const StageCosts&(int stage, const Blocks&)>;
   // Of a part in a stage of a row, the blocks, were it so long.
   Blocks blocks_of(int part, int parts, int length, int again = 0) const;
-  // The seconds of a microbatch's messages through all stages and back.
+  // The seconds of a microbatch's messages between a stage and the next.
+  Hop hop(const Choice& choice, const Places& places, int stage) const;
+  // The same through all stages and back.
   double all_transfers(const Choice& choice, const Places& places) const;
+  // The seconds in which all stages add up a scalar: the loss, or their gradients' norm.
+  double meeting(const Choice& choice) const;
   // By part: the best cut of stages that have one part, of unlike ones, and of those that have
   // several; nothing where no cut fits, with the bytes that it would need at least.
   std::vector<Blocks> cut_stages(const Choice& choice, const Place& place, const StageOf& stage_of,
@@ -177,7 +185,7 @@ class Model {
       Exchanges>
       known_;
   // By submeshes, the first's first rank, whether tensor ranks have parts, and bytes.
-  mutable std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double>, double>
+  mutable std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double>, Hop>
       transfers_;
   mutable SearchedOrders orders_;
 };

@@ -148,8 +148,8 @@ std::optional<double> Model::lower_bound(const Choice& choice, const Layers& lay
   return lower_bound(choice, stages, all_transfers(choice, *placed));
 }
 
-double Model::transfer(const Choice& choice, const Submesh& from, const Submesh& to, int64_t rank,
-                       const Layers& layers) const {
+Model::Hop Model::transfer(const Choice& choice, const Submesh& from, const Submesh& to,
+                           int64_t rank, const Layers& layers) const {
   const auto first = aligned(rank);
   const bool split = choice.sequence;
   const double bytes = layers.crossing * static_cast<double>(from.data * (split ? from.tensor : 1));
@@ -157,21 +157,39 @@ double Model::transfer(const Choice& choice, const Submesh& from, const Submesh&
       transfers_.try_emplace({from.tensor, from.data, to.tensor, to.data, first, split, bytes});
   if (!added) return entry->second;
   const End a{from, first}, b{to, first + from.ranks()};
-  return entry->second = transfer_seconds(a, b, bytes, split, costs_) +
-                         transfer_seconds(b, a, bytes, split, costs_);
+  return entry->second = {transfer_seconds(a, b, bytes, split, costs_),
+                          transfer_seconds(b, a, bytes, split, costs_)};
+}
+
+Model::Hop Model::hop(const Choice& choice, const Places& places, int stage) const {
+  if (choice.submeshes.empty()) {
+    const double seconds = transfer(choice, *places.at(0).layers);
+    return {seconds, seconds};
+  }
+  int64_t first = 0;
+  for (int before = 0; before < stage; ++before) first += submesh_of(choice, before).ranks();
+  return transfer(choice, submesh_of(choice, stage), submesh_of(choice, stage + 1), first,
+                  *places.at(stage).layers);
 }
 
 double Model::all_transfers(const Choice& choice, const Places& places) const {
-  const auto hops = static_cast<double>(choice.pipe - 1);
-  if (choice.submeshes.empty()) return 2 * hops * transfer(choice, *places.at(0).layers);
   double seconds = 0;
-  int64_t first = 0;
   for (int stage = 0; stage + 1 < choice.pipe; ++stage) {
-    const auto from = submesh_of(choice, stage), to = submesh_of(choice, stage + 1);
-    seconds += transfer(choice, from, to, first, *places.at(stage).layers);
-    first += from.ranks();
+    seconds += hop(choice, places, stage).both();
   }
   return seconds;
+}
+
+double Model::meeting(const Choice& choice) const {
+  if (choice.pipe == 1) return 0;
+  // Stages of unequal submeshes have no groups of their own: all ranks meet.
+  const bool alike = choice.submeshes.empty();
+  const auto stage = alike ? choice.tensor * choice.expert * choice.parts() : 1;
+  int64_t count = alike ? choice.pipe : 0;
+  for (const auto& submesh : choice.submeshes) count += submesh.ranks();
+  std::vector<int64_t> ranks;
+  for (int64_t i = 0; i < count; ++i) ranks.push_back(i * stage);
+  return costs_.collective({cost::CollectiveKind::all_reduce, "pipe", ranks, 8}).seconds;
 }
 
 Passes Model::passes_of(const Choice& choice, const Places& places,
@@ -227,12 +245,16 @@ std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const 
       const auto& one = stage_of(stage, blocks_of(stage, stages, length, again));
       if (bytes_of(choice, one, stages - 1 - stage) > place.limit) continue;
       again_of[{stage, length}] = again;
-      return {true, one.pass(), one.backward, one.once + one.optimizer};
+      const double back = stage + 1 < stages ? hop(choice, places, stage).back : 0;
+      return {true, one.pass(), one.backward + back, one.ready(), one.optimizer};
     }
     return {};
   };
-  const auto lengths = cut_unlike(
-      {.blocks = blocks(), .stages = stages, .microbatches = choice.microbatches, .times = times});
+  const auto lengths = cut_unlike({.blocks = blocks(),
+                                   .stages = stages,
+                                   .microbatches = choice.microbatches,
+                                   .once = meeting(choice),
+                                   .times = times});
   std::vector<Blocks> parts;
   int begin = 0;
   for (int stage = 0; stage < stages; ++stage) {

@@ -200,8 +200,10 @@ UnlikeSpace Space::unlike(LayerTables& tables, const Model& model, int64_t block
     for (size_t e = 0; e < spots.edges.size(); ++e) {
       const auto& [from, to] = spots.edges[e];
       if (!rates[from] || !rates[to]) continue;
-      transfers[e] = model.transfer(base, spots.list[from].submesh, spots.list[to].submesh,
-                                    spots.list[from].first, *layers[from]);
+      transfers[e] = model
+                         .transfer(base, spots.list[from].submesh, spots.list[to].submesh,
+                                   spots.list[from].first, *layers[from])
+                         .both();
     }
     for (const auto& schedule : schedules) {
       auto setting = base;

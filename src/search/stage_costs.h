@@ -10,8 +10,10 @@ struct StageCosts {
   double forward = 0, backward = 0, tensor = 0;  // a microbatch
   double gradient = 0;                           // of backward: what only gradients of weights need
   double exchange = 0;   // of both passes: what shows of gathering and reducing units
-  double once = 0;       // a step: what shows of gradients' and weights' exchange
-  double optimizer = 0;  // a step
+  double once = 0;       // a step: what shows of gradients' exchange
+  double norm = 0;       // a step, behind that: of its gradients
+  double meets = 0;      // a step, behind that: its ranks add it up
+  double optimizer = 0;  // a step, behind that: with what shows of weights' exchange
   double resident = 0;   // bytes that stay
   double working = 0;    // bytes beside, which the parts of a stage share
   double landed = 0;     // bytes of messages that come before they are wanted
@@ -19,6 +21,7 @@ struct StageCosts {
   double flight = 0;     // bytes of one microbatch in flight
 
   double pass() const { return forward + backward; }
+  double ready() const { return once + norm + meets; }  // until all stages meet
   double fixed() const { return resident + working; }
 
   // Adds a part. All parts hold as much in flight as the largest (compile/frame_pools.h).
@@ -29,6 +32,8 @@ struct StageCosts {
     gradient += part.gradient;
     exchange += part.exchange;
     once += part.once;
+    norm += part.norm;
+    meets = std::max(meets, part.meets);
     optimizer += part.optimizer;
     resident += part.resident;
     working = std::max(working, part.working);

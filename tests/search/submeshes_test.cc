@@ -117,16 +117,17 @@ TEST_CASE("a cut into unlike stages is the best of all cuts") {
       const int room = draw(1, 10);
       auto& list = times.emplace_back(1);
       for (int length = 1; length <= blocks; ++length) {
-        list.push_back(
-            {length <= room, more + block * length, more + 0.6 * block * length, once + length});
+        list.push_back({length <= room, more + block * length, more + 0.6 * block * length,
+                        once + length, double(draw(0, 9))});
       }
     }
-    const search::UnlikeRow row{
-        .blocks = blocks, .stages = stages, .microbatches = draw(1, 8), .times = [&](int s, int n) {
-          return times[s][n];
-        }};
+    const search::UnlikeRow row{.blocks = blocks,
+                                .stages = stages,
+                                .microbatches = draw(1, 8),
+                                .once = double(draw(0, 12)),
+                                .times = [&](int s, int n) { return times[s][n]; }};
     const auto price = [&](const std::vector<int>& lengths) {
-      double sum = 0, longest = 0, once = 0, early = 0;
+      double sum = 0, longest = 0, once = row.once, early = 0, behind = 0;
       for (int s = 0; s < stages; ++s) {
         const auto& one = times[s][lengths[s]];
         if (!one.fits) return std::numeric_limits<double>::infinity();
@@ -134,8 +135,9 @@ TEST_CASE("a cut into unlike stages is the best of all cuts") {
         longest = std::max(longest, one.seconds);
         once = std::max(once, one.once - early);
         early += one.backward;
+        behind = std::max(behind, one.behind);
       }
-      return sum + double(row.microbatches - 1) * longest + once;
+      return sum + double(row.microbatches - 1) * longest + once + behind;
     };
     double least = std::numeric_limits<double>::infinity();
     std::vector<int> lengths;
@@ -242,6 +244,24 @@ TEST_CASE("the model foretells what plans of unequal submeshes take") {
       CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.35));
     }
     CHECK(seen > 30);
+  }
+}
+
+TEST_CASE("gradients that tensor ranks add up take time also where nothing else is exchanged") {
+  for (const double bandwidth : {1e8, 1e9}) {
+    Asked asked({.blocks = 6, .batch = 12, .width = 256}, 3);
+    auto on = cluster(3);
+    on.links.front().bandwidth = bandwidth;
+    const auto check = [&](const Json& pins) {
+      const auto first = candidates(asked, on, pins, 1).front();
+      double peak = 0;
+      const auto simulated = asked.judge(first, on, peak);
+      CAPTURE(bandwidth, search::to_string(first.choice));
+      CHECK(first.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.08));
+    };
+    check({{"tensor", 3}, {"micro", 12}, {"checkpoint", false}});
+    check(Json::parse(R"({"submeshes": [[["tensor", 2]], []], "starts": ["blocks.2"],
+                          "micro": 12, "checkpoint": false})"));
   }
 }
 

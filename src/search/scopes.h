@@ -1,0 +1,39 @@
+// Where in a folded model a scope stands: before its blocks, in one, or behind them.
+#pragma once
+
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "search/fold.h"
+
+namespace perigee::search {
+
+enum Place { kFirst, kBlock, kLast, kPlaces };
+
+struct Where {
+  Place place;
+  std::string block;  // "": in none
+  bool operator==(const Where&) const = default;
+};
+
+class Scopes {
+ public:
+  explicit Scopes(const Folded& folded);
+
+  // The reference stays valid.
+  const Where& of_scope(const std::string& scope) const;
+  Place of_parameter(const std::string& name) const;
+  // Returns how many blocks the folded graph has, at least 1.
+  double blocks() const;
+
+ private:
+  bool in_block(const std::string& scope) const;
+
+  std::vector<std::string> blocks_;
+  std::set<std::string> before_, early_;
+  mutable std::unordered_map<std::string, Where> known_;
+};
+
+}  // namespace perigee::search
