@@ -175,4 +175,61 @@ class Cutting {
 
 std::optional<std::vector<int>> cut_unlike(const UnlikeRow& row) { return Cutting(row).run(); }
 
+namespace {
+
+// Returns how many cuts there are, or any number above kFewCuts.
+int64_t count_cuts(const UnlikeRow& row) {
+  int64_t count = 1;
+  for (int k = 1; k < row.stages && count <= kFewCuts; ++k) count = count * (row.blocks - k) / k;
+  return count;
+}
+
+// Calls `visit` with all lengths that begin with those that there are.
+void each_cut(const UnlikeRow& row, std::vector<int>& lengths, int left,
+              const std::function<void(const std::vector<int>&)>& visit) {
+  const int stage = static_cast<int>(lengths.size()), behind = row.stages - 1 - stage;
+  for (int length = behind == 0 ? left : 1; length <= left - behind; ++length) {
+    if (!row.times(stage, length).fits) continue;
+    lengths.push_back(length);
+    if (behind == 0) visit(lengths);
+    if (behind > 0) each_cut(row, lengths, left - length, visit);
+    lengths.pop_back();
+  }
+}
+
+}  // namespace
+
+std::vector<int> refine_cut(const UnlikeRow& row, std::vector<int> lengths,
+                            const std::function<double(const std::vector<int>&)>& price) {
+  double best = price(lengths);
+  const auto look = [&](const std::vector<int>& other) {
+    const double seconds = price(other);
+    if (seconds >= best) return;
+    best = seconds;
+    lengths = other;
+  };
+  if (count_cuts(row) <= kFewCuts) {
+    std::vector<int> made;
+    each_cut(row, made, row.blocks, look);
+    return lengths;
+  }
+  for (double before = kInfinity; best < before * (1 - 1e-9);) {
+    before = best;
+    const auto from = lengths;
+    for (int give = 0; give < row.stages; ++give) {
+      for (int take = 0; take < row.stages; ++take) {
+        auto other = from;
+        --other[static_cast<size_t>(give)];
+        ++other[static_cast<size_t>(take)];
+        const auto fits = [&](int stage) {
+          const int length = other[static_cast<size_t>(stage)];
+          return length > 0 && row.times(stage, length).fits;
+        };
+        if (give != take && fits(give) && fits(take)) look(other);
+      }
+    }
+  }
+  return lengths;
+}
+
 }  // namespace perigee::search

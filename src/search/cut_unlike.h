@@ -34,4 +34,11 @@ std::optional<std::vector<int>> cut_unlike(const UnlikeRow& row);
 
 inline constexpr int64_t kMostCuts = 20000;
 
+// Returns the lengths of the least price: of all where there are few cuts; else of those that one
+// comes to from `lengths` where moving a block from a stage to another helps.
+std::vector<int> refine_cut(const UnlikeRow& row, std::vector<int> lengths,
+                            const std::function<double(const std::vector<int>&)>& price);
+
+inline constexpr int64_t kFewCuts = 64;
+
 }  // namespace perigee::search

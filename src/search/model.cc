@@ -91,6 +91,7 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
     stage.backward += times * back;
     stage.gradient += times * layer.gradient;
     stage.tensor += times * layer.communication;
+    stage.forward_tensor += times * layer.forward_communication;
     saved += times * layer.saved;
     operands += times * layer.operands;
     weights += times * layer.weights;
@@ -381,7 +382,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     parts =
         limits_.starts.empty() ? deal_parts(choice, places, stage_of, least_bytes) : pinned_parts();
   } else if (unlike || !limits_.starts.empty()) {
-    parts = cut_unlike_stages(choice, places, stage_of, least_bytes);
+    parts = cut_unlike_stages(choice, places, stage_of, least_bytes, worth);
   } else {
     parts = cut_stages(choice, places.at(0), stage_of, least_bytes);
   }
@@ -413,12 +414,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     once = std::max(once, one.once - early);
     norm = std::max(norm, one.ready() - early);
     optimizer = std::max(optimizer, one.optimizer);
-    early += one.backward / static_cast<double>(choice.chunks);
-    if (choice.submeshes.empty()) {
-      early += message;
-    } else if (s + 1 < made.size()) {
-      early += hop(choice, places, static_cast<int>(s)).back;
-    }
+    early += one.backward / static_cast<double>(choice.chunks) + message;
     const double bytes = bytes_of(choice, one, static_cast<int64_t>(made.size() - 1 - s));
     const double limit = places.at(static_cast<int>(s)).limit;
     if (s > 0 && bytes / limit <= result.bytes / result.limit) continue;
@@ -446,6 +442,12 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   result.parts.tensor = longest->tensor * microbatches;
   result.parts.compute = (longest->pass() - longest->tensor - longest->exchange) * microbatches;
   result.parts.bubble = lost(choice, passes, sum, longest->pass());
+  if (runs_as_row(choice)) {
+    const auto row = step_of_row(choice, places, made, parts);
+    result.parts.bubble = row.passes - longest->pass() * microbatches;
+    once = row.once;
+    optimizer = row.optimizer;
+  }
   result.parts.data = once + longest->exchange * microbatches;
   result.parts.optimizer = optimizer;
   if (choice.pipe > 1 && splits_backward(choice.schedule)) {

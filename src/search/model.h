@@ -153,6 +153,12 @@ class Model {
   using StageOf = std::function<const StageCosts&(int stage, const Blocks&)>;
   // Of a part in a stage of a row, the blocks, were it so long.
   Blocks blocks_of(int part, int parts, int length, int again = 0) const;
+  // What a block of a submesh hands on.
+  struct HandedOn {
+    double bytes = 0;     // of a data rank's samples, the whole
+    double in_parts = 0;  // the share of it of which each tensor rank has its part
+  };
+  HandedOn handed_on(const Choice& choice, const Submesh& submesh) const;
   // The seconds of a microbatch's messages between a stage and the next.
   Hop hop(const Choice& choice, const Places& places, int stage) const;
   // The same through all stages and back.
@@ -164,10 +170,23 @@ class Model {
   std::vector<Blocks> cut_stages(const Choice& choice, const Place& place, const StageOf& stage_of,
                                  double& least_bytes) const;
   std::vector<Blocks> cut_unlike_stages(const Choice& choice, const Places& places,
-                                        const StageOf& stage_of, double& least_bytes) const;
+                                        const StageOf& stage_of, double& least_bytes,
+                                        double worth) const;
   std::vector<Blocks> deal_parts(const Choice& choice, const Places& places,
                                  const StageOf& stage_of, double& least_bytes) const;
   std::vector<Blocks> pinned_parts() const;
+  // Whether stages differ and have one part each, by a schedule that does not split backward
+  // passes: their sections are then timed one by one (search/row_time.h).
+  bool runs_as_row(const Choice& choice) const;
+  // A step of such a row.
+  struct RowStep {
+    double passes = 0;     // of all microbatches through all stages
+    double once = 0;       // behind them, what shows of gradients' exchange
+    double optimizer = 0;  // behind that
+    double total() const { return passes + once + optimizer; }
+  };
+  RowStep step_of_row(const Choice& choice, const Places& places,
+                      const std::vector<StageCosts>& made, const std::vector<Blocks>& parts) const;
   // What stages take of the time that they lose to each other, as they are cut.
   Passes passes_of(const Choice& choice, const Places& places, const std::vector<StageCosts>& made,
                    const std::vector<Blocks>& parts, const std::vector<int>& stage_of_part) const;
@@ -184,8 +203,9 @@ class Model {
       std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, bool, int64_t, int, int64_t>,
       Exchanges>
       known_;
-  // By submeshes, the first's first rank, whether tensor ranks have parts, and bytes.
-  mutable std::map<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, bool, double>, Hop>
+  // By the first one's layers, submeshes, the first's first rank, and sequence.
+  mutable std::map<std::tuple<const Layers*, int64_t, int64_t, int64_t, int64_t, int64_t, bool>,
+                   Hop>
       transfers_;
   mutable SearchedOrders orders_;
 };

@@ -4,12 +4,15 @@
 
 #include "search/cut_unlike.h"
 #include "search/model.h"
+#include "search/row_time.h"
 #include "search/transfer.h"
 
 namespace perigee::search {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// No other cut of a row is taken to save more than that.
+constexpr double kHopeless = 1.25;
 
 }  // namespace
 
@@ -128,12 +131,10 @@ double Model::lower_bound(const Choice& choice, const std::vector<const Rates*>&
   }
   sum += (blocks - static_cast<double>(count)) * fastest;
   const auto& name = choice.schedule;
-  double lost = 0;
-  if (name == "1f1b" || name == "eager_1f1b" || name == "gpipe") {
-    const double hidden = again * blocks * static_cast<double>(count - 1) / double(count);
-    lost = std::max(0.0, sum - longest - hidden) + transfer;
-  }
-  return longest * static_cast<double>(choice.microbatches) + lost;
+  const double busy = longest * static_cast<double>(choice.microbatches);
+  if (name != "1f1b" && name != "eager_1f1b" && name != "gpipe") return busy;
+  // A microbatch's way through all stages and back, but for what runs again meanwhile.
+  return std::max(busy, sum - again * (blocks - 1) + transfer);
 }
 
 std::optional<double> Model::lower_bound(const Choice& choice, const Layers& layers) const {
@@ -151,14 +152,33 @@ std::optional<double> Model::lower_bound(const Choice& choice, const Layers& lay
 Model::Hop Model::transfer(const Choice& choice, const Submesh& from, const Submesh& to,
                            int64_t rank, const Layers& layers) const {
   const auto first = aligned(rank);
-  const bool split = choice.sequence;
-  const double bytes = layers.crossing * static_cast<double>(from.data * (split ? from.tensor : 1));
-  const auto [entry, added] =
-      transfers_.try_emplace({from.tensor, from.data, to.tensor, to.data, first, split, bytes});
+  const auto [entry, added] = transfers_.try_emplace(
+      {&layers, from.tensor, from.data, to.tensor, to.data, first, choice.sequence});
   if (!added) return entry->second;
   const End a{from, first}, b{to, first + from.ranks()};
-  return entry->second = {transfer_seconds(a, b, bytes, split, costs_),
-                          transfer_seconds(b, a, bytes, split, costs_)};
+  const auto sent = handed_on(choice, from), received = handed_on(choice, to);
+  const double bytes = sent.bytes * static_cast<double>(from.data);
+  const double parts = std::max(sent.in_parts, received.in_parts);
+  const auto seconds = [&](const End& x, const End& y) {
+    return (1 - parts) * transfer_seconds(x, y, bytes, false, costs_) +
+           parts * transfer_seconds(x, y, bytes, true, costs_);
+  };
+  return entry->second = {seconds(a, b), seconds(b, a)};
+}
+
+Model::HandedOn Model::handed_on(const Choice& choice, const Submesh& submesh) const {
+  std::string why;
+  const auto* own = tables_.find(of_stage(choice, submesh), why);
+  const auto* whole = tables_.find(of_stage(choice, {1, submesh.data}), why);
+  if (!own && !whole) return {};
+  const auto ranks = static_cast<double>(submesh.tensor);
+  if (!own || !whole || whole->crossing <= 0) {
+    const double in_parts = choice.sequence && submesh.tensor > 1 ? 1 : 0;
+    return {(own ? own : whole)->crossing * (in_parts > 0 ? ranks : 1), in_parts};
+  }
+  if (submesh.tensor == 1) return {whole->crossing, 0};
+  const double less = (1 - own->crossing / whole->crossing) / (1 - 1 / ranks);
+  return {whole->crossing, std::clamp(less, 0.0, 1.0)};
 }
 
 Model::Hop Model::hop(const Choice& choice, const Places& places, int stage) const {
@@ -212,6 +232,53 @@ Passes Model::passes_of(const Choice& choice, const Places& places,
   return passes;
 }
 
+bool Model::runs_as_row(const Choice& choice) const {
+  return choice.pipe > 1 && choice.chunks == 1 && !splits_backward(choice.schedule) &&
+         is_unlike(choice);
+}
+
+Model::RowStep Model::step_of_row(const Choice& choice, const Places& places,
+                                  const std::vector<StageCosts>& made,
+                                  const std::vector<Blocks>& parts) const {
+  const auto& cluster = costs_.cluster();
+  std::vector<RowStage> row;
+  int64_t first = 0;
+  for (int stage = 0; stage < choice.pipe; ++stage) {
+    const auto& one = made[static_cast<size_t>(stage)];
+    const auto& [begin, end, again] = parts[static_cast<size_t>(stage)];
+    const auto& place = places.at(stage);
+    const double blocks = place.layers->again ? again : (end - begin) * share_again(choice);
+    auto& timed = row.emplace_back(RowStage{.forward = one.forward,
+                                            .backward = one.backward,
+                                            .again = blocks * place.layers->block.forward});
+    const auto ranks = place.choice.tensor * place.choice.expert * place.choice.parts();
+    if (stage + 1 < choice.pipe) {
+      const auto [there, back] = hop(choice, places, stage);
+      timed.there = there;
+      timed.back = back;
+    }
+    const auto tensor = place.choice.tensor;
+    const auto next = stage + 1 < choice.pipe ? first + ranks : first - 1;
+    if (tensor > 1 && cost::level_of(cluster, {first, first + tensor - 1}) ==
+                          cost::level_of(cluster, {first, next})) {
+      timed.forward_links = one.forward_tensor;
+      timed.backward_links = one.tensor - one.forward_tensor;
+    }
+    first += ranks;
+  }
+  const auto timed = time_row(choice.schedule, row, choice.microbatches);
+  const double meeting = this->meeting(choice);
+  double exchanged = timed.seconds, met = timed.seconds + meeting, optimizer = 0;
+  for (size_t s = 0; s < made.size(); ++s) {
+    exchanged = std::max(exchanged, timed.ends[s] + made[s].once);
+    met = std::max(met, timed.ends[s] + made[s].ready());
+    optimizer = std::max(optimizer, made[s].optimizer);
+  }
+  return {.passes = timed.seconds,
+          .once = exchanged - timed.seconds,
+          .optimizer = met + meeting - exchanged + optimizer};
+}
+
 std::vector<Model::Blocks> Model::pinned_parts() const {
   std::vector<Blocks> parts;
   int begin = 0;
@@ -224,8 +291,8 @@ std::vector<Model::Blocks> Model::pinned_parts() const {
 }
 
 std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const Places& places,
-                                                    const StageOf& stage_of,
-                                                    double& least_bytes) const {
+                                                    const StageOf& stage_of, double& least_bytes,
+                                                    double worth) const {
   const auto stages = static_cast<int>(choice.pipe);
   const auto pinned = limits_.starts.empty() ? std::vector<Blocks>{} : pinned_parts();
   std::map<std::pair<int, int>, int> again_of;  // by stage and length
@@ -250,11 +317,34 @@ std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const 
     }
     return {};
   };
-  const auto lengths = cut_unlike({.blocks = blocks(),
-                                   .stages = stages,
-                                   .microbatches = choice.microbatches,
-                                   .once = meeting(choice),
-                                   .times = times});
+  const UnlikeRow row{.blocks = blocks(),
+                      .stages = stages,
+                      .microbatches = choice.microbatches,
+                      .once = meeting(choice),
+                      .times = times};
+  auto lengths = cut_unlike(row);
+  if (lengths && pinned.empty() && runs_as_row(choice)) {
+    double best = kInfinity;
+    const auto price = [&](const std::vector<int>& cut) {
+      std::vector<StageCosts> made;
+      std::vector<Blocks> parts;
+      int begin = 0;
+      double before = 0;  // the first microbatch comes to a stage, and the last one leaves it
+      for (int stage = 0; stage < stages; ++stage) {
+        const int length = cut[static_cast<size_t>(stage)];
+        parts.push_back({begin, begin + length, again_of[{stage, length}]});
+        made.push_back(stage_of(stage, parts.back()));
+        begin += length;
+        const double pass = made.back().pass();
+        if (before + static_cast<double>(choice.microbatches) * pass >= best) return kInfinity;
+        before += pass - length * places.at(stage).layers->block.forward;
+      }
+      const double seconds = step_of_row(choice, places, made, parts).total();
+      best = std::min(best, seconds);
+      return seconds;
+    };
+    if (price(*lengths) < kHopeless * worth) lengths = refine_cut(row, *lengths, price);
+  }
   std::vector<Blocks> parts;
   int begin = 0;
   for (int stage = 0; stage < stages; ++stage) {

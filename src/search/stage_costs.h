@@ -8,6 +8,7 @@ namespace perigee::search {
 
 struct StageCosts {
   double forward = 0, backward = 0, tensor = 0;  // a microbatch
+  double forward_tensor = 0;                     // of tensor: in the forward pass
   double gradient = 0;                           // of backward: what only gradients of weights need
   double exchange = 0;   // of both passes: what shows of gathering and reducing units
   double once = 0;       // a step: what shows of gradients' exchange
@@ -29,6 +30,7 @@ struct StageCosts {
     forward += part.forward;
     backward += part.backward;
     tensor += part.tensor;
+    forward_tensor += part.forward_tensor;
     gradient += part.gradient;
     exchange += part.exchange;
     once += part.once;

@@ -233,17 +233,24 @@ TEST_CASE("the model foretells what plans of unequal submeshes take") {
     Asked asked({.blocks = 6, .batch = 24, .width = 256}, world);
     const auto on = cluster(world);
     int seen = 0;
+    double late = 0, more = 0, judged = 0;
     for (const auto& candidate :
          candidates(asked, on, {{"submeshes", "all"}, {"offload", false}}, 4000)) {
       const auto& choice = candidate.choice;
-      if (choice.submeshes.empty() || choice.microbatches < 4 || ++seen % 20 != 0) continue;
+      if (choice.submeshes.empty() || ++seen % 20 != 0) continue;
       double peak = 0;
       const auto simulated = asked.judge(candidate, on, peak);
       CAPTURE(world, search::to_string(candidate.choice));
-      CHECK(candidate.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.25));
-      CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.35));
+      // Blocks of this chain are not alike where tensor ranks split them: each second one by rows.
+      CHECK(candidate.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.23));
+      CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.13));
+      late += std::abs(candidate.estimate.seconds / simulated.step_seconds - 1);
+      more += std::abs(candidate.estimate.bytes / peak - 1);
+      ++judged;
     }
     CHECK(seen > 30);
+    CHECK(late / judged < 0.06);
+    CHECK(more / judged < 0.03);
   }
 }
 

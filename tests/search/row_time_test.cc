@@ -1,0 +1,54 @@
+// Rows of unlike stages, timed section by section.
+#include "search/row_time.h"
+
+#include <catch2/catch.hpp>
+
+using perigee::search::RowStage;
+using perigee::search::time_row;
+
+TEST_CASE("stages that are alike take as long as their schedules' formula says") {
+  for (const auto* schedule : {"1f1b", "eager_1f1b", "gpipe"}) {
+    for (const int64_t stages : {1, 2, 3, 5}) {
+      for (const int64_t microbatches : {1, 2, 6, 100, 1000}) {
+        if (schedule == std::string("gpipe") && microbatches > 100) continue;
+        const std::vector<RowStage> row(static_cast<size_t>(stages), {.forward = 1, .backward = 2});
+        const auto times = time_row(schedule, row, microbatches);
+        CAPTURE(schedule, stages, microbatches);
+        CHECK(times.seconds == Approx(3 * (microbatches + stages - 1)));
+        for (int64_t s = 0; s < stages; ++s) {
+          CHECK(times.ends[static_cast<size_t>(s)] == Approx(times.seconds - 2.0 * double(s)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a fast stage is hidden by a slow one before it, and not behind it") {
+  const RowStage slow{.forward = 1, .backward = 2}, fast{.forward = 0.1, .backward = 0.2};
+  CHECK(time_row("1f1b", std::vector{slow, fast}, 10).seconds == Approx(30));
+  CHECK(time_row("1f1b", std::vector{fast, slow}, 10).seconds == Approx(30.3));
+  CHECK(time_row("1f1b", std::vector{slow, fast}, 1).seconds == Approx(3.3));
+  // The fast one is done while the slow one runs its last two backward passes.
+  CHECK(time_row("1f1b", std::vector{slow, fast}, 10).ends[1] < 28);
+}
+
+TEST_CASE("what runs again is hidden while a gradient is on its way") {
+  const RowStage stage{.forward = 1, .backward = 3, .again = 1};
+  // The first stage waits for the second's passes, and runs again meanwhile.
+  CHECK(time_row("1f1b", std::vector{stage, stage}, 1).seconds == Approx(7));
+}
+
+TEST_CASE("messages and what else goes over their links take turns") {
+  const RowStage first{.forward = 1, .backward = 1, .there = 3, .back = 2},
+      last{.forward = 1, .backward = 1};
+  CHECK(time_row("1f1b", std::vector{first, last}, 1).seconds == Approx(9));
+  // The links are the slowest of all: five seconds a microbatch.
+  const auto many = time_row("eager_1f1b", std::vector{first, last}, 200).seconds;
+  CHECK(many >= 1000);
+  CHECK(many <= 1010);
+  auto shared = last;
+  shared.forward_links = shared.backward_links = 1;
+  const auto more = time_row("eager_1f1b", std::vector{first, shared}, 200).seconds;
+  CHECK(more >= 1400);
+  CHECK(more <= 1420);
+}
