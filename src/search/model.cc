@@ -137,6 +137,7 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
     if (choice.zero >= 2) {
       const double there = seconds_of_pass(forward, exchanged.contends);
       stage.exchange = there + back - stage.forward - stage.backward;
+      if (choice.zero == 2) stage.tail = back - stage.backward;
       stage.forward = there;
       stage.backward = back;
     } else {

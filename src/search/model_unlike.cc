@@ -250,7 +250,8 @@ Model::RowStep Model::step_of_row(const Choice& choice, const Places& places,
     const double blocks = place.layers->again ? again : (end - begin) * share_again(choice);
     auto& timed = row.emplace_back(RowStage{.forward = one.forward,
                                             .backward = one.backward,
-                                            .again = blocks * place.layers->block.forward});
+                                            .again = blocks * place.layers->block.forward,
+                                            .tail = one.tail});
     const auto ranks = place.choice.tensor * place.choice.expert * place.choice.parts();
     if (stage + 1 < choice.pipe) {
       const auto [there, back] = hop(choice, places, stage);
@@ -337,7 +338,7 @@ std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const 
         begin += length;
         const double pass = made.back().pass();
         if (before + static_cast<double>(choice.microbatches) * pass >= best) return kInfinity;
-        before += pass - length * places.at(stage).layers->block.forward;
+        before += pass - made.back().tail - length * places.at(stage).layers->block.forward;
       }
       const double seconds = step_of_row(choice, places, made, parts).total();
       best = std::min(best, seconds);

@@ -121,7 +121,7 @@ class RowRun {
     if (own.forward ? first + 1 == states_.size() : first == 0) return;
     const auto to = own.forward ? first + 1 : first - 1;
     auto& going = message(states_[to], own);
-    going.sent = state.free;
+    going.sent = state.free - (own.forward ? 0 : stage.tail);
     if (going.wanted < kInfinity) move(to, own);
   }
 

@@ -13,6 +13,7 @@ namespace perigee::search {
 struct RowStage {
   double forward = 0, backward = 0;
   double again = 0;  // of backward: what runs again, before a gradient is there
+  double tail = 0;   // of backward: what is reduced while its gradient is on its way
   // Of both: what goes over the links that messages take.
   double forward_links = 0, backward_links = 0;
   double there = 0, back = 0;  // messages to the next stage, and from it

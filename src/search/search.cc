@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "methods/method.h"
+#include "search/corrections.h"
 #include "search/features.h"
 #include "search/report.h"
 #include "search/space.h"
@@ -31,47 +32,6 @@ constexpr double kUnlikely = 1e9;
 constexpr size_t kContradicted = 5;
 // That is where another is expected to take less than this share of the best one's time.
 constexpr double kContradiction = 0.95;
-
-// By how much the simulator differs from the model: for plans of one schedule, and where none of
-// those has been judged, of schedules that split backward passes, or do not.
-class Corrections {
- public:
-  double of(const Choice& choice) const {
-    for (const auto& key : {of_schedule(choice), of_kind(choice)}) {
-      const auto known = ratios_.find(key);
-      if (known != ratios_.end()) return known->second;
-    }
-    return 1;
-  }
-  void note(const Choice& choice, double ratio) {
-    ratios_[of_schedule(choice)] = ratios_[of_kind(choice)] = ratio;
-  }
-  // The same of memory.
-  double of_bytes(const Choice& choice) const {
-    const auto known = bytes_.find(of_memory(choice));
-    return known == bytes_.end() ? 1 : known->second;
-  }
-  void note_bytes(const Choice& choice, double ratio) { bytes_[of_memory(choice)] = ratio; }
-
- private:
-  using Key = std::tuple<bool, bool, bool, int64_t, std::string, std::string>;
-  // With how many samples planned shardings change; else whether gradients are added up.
-  static int64_t samples(const Choice& c) { return c.tensor > 1 ? c.micro : c.microbatches > 1; }
-  static Key of_schedule(const Choice& c) {
-    return {!c.submeshes.empty(), c.zero >= 2, c.tensor > 1,
-            samples(c),           c.precision, c.pipe > 1 ? c.schedule : "none"};
-  }
-  static Key of_kind(const Choice& c) {
-    const auto* kind = c.pipe == 1 ? "none" : splits_backward(c.schedule) ? "split" : "whole";
-    return {!c.submeshes.empty(), c.zero >= 2, c.tensor > 1, samples(c), c.precision, kind};
-  }
-  using Memory = std::tuple<bool, int, bool, bool, bool, bool>;
-  static Memory of_memory(const Choice& c) {
-    return {!c.submeshes.empty(), c.zero, c.tensor > 1, c.microbatches > 1, c.pipe > 1, c.offload};
-  }
-  std::map<Key, double> ratios_;
-  std::map<Memory, double> bytes_;
-};
 
 class Search {
  public:
@@ -96,19 +56,56 @@ class Search {
     tables_ = std::make_unique<LayerTables>(
         folded_, LayerTables::Samples{.most = space_.most_samples(), .captured = space_.captured()},
         spec_, request.pins, request.eight_bits, costs_, traces, request.defined);
-    model_ = std::make_unique<Model>(
-        folded_, *tables_, costs_,
-        Limits{limits_, request.pins.solver.value_or("auto"), pinned_starts()});
+    make_model(limits_);
   }
 
   // Returns the best `most` of the model, best first; of unequal submeshes at most `most_unlike`.
   std::vector<Candidate> rank(size_t most, size_t most_unlike) {
+    auto best = rank_all(most, most_unlike);
+    if (best.empty()) none_fits();
+    return best;
+  }
+
+  Found find() {
+    const bool large = 2 * nodes_ > kNodesJudged;
+    const size_t kept = large ? kKeptOfLarge : kKept;
+    const size_t kept_unlike = large ? kKeptOfLarge : kKeptUnlike;
+    auto ranked = rank(kept, kept_unlike);
+    Found found;
+    found.lower_bound = std::min(lower_bound_, ranked.front().estimate.seconds);
+    log::debug("auto: {} combinations, of which {} were cut, ranked at {:.0f} ms", combinations_,
+               looked_at_, milliseconds());
+    if (judge_best(ranked, found) == 0) {
+      // Others may fit than those that are best where programs take no more than the model says.
+      const double more = most_more(ranked);
+      auto others = more > 1 && combinations_ > ranked.size() ? rank_under(more, kept, kept_unlike)
+                                                              : std::vector<Candidate>{};
+      if (judge_best(others, found) == 0) {
+        throw Error(Status::infeasible, "auto",
+                    fmt::format("no plan fits: the likeliest, {}, is refused: {}",
+                                to_string(ranked.front().choice), ranked.front().refused));
+      }
+      ranked = std::move(others);
+    }
+    found.others = std::move(ranked);
+    found.combinations = combinations_;
+    found.looked_at = looked_at_;
+    found.all = std::move(all_);
+    found.stopped = stopped_;
+    explain(found);
+    return found;
+  }
+
+ private:
+  // The same; none where none fits.
+  std::vector<Candidate> rank_all(size_t most, size_t most_unlike) {
     const auto stop = [this] { return out_of_time(); };
     const auto count = std::ssize(folded_.blocks);
     const auto alike = space_.combinations(*tables_, *model_, count, stop);
     const auto unlike = space_.unlike(*tables_, *model_, count, stop);
     combinations_ = alike.size() + unlike.list.size();
     if (combinations_ == 0) space_.fail_none();
+    all_.clear();
     for (const auto& one : alike) all_.push_back(one.choice);
     for (const auto& one : unlike.list) all_.push_back(unlike.choice(one));
     log::debug("auto: {} tables at {:.0f} ms, {} combinations and {} of unequal submeshes",
@@ -123,20 +120,14 @@ class Search {
     std::ranges::move(others, std::back_inserter(best));
     std::ranges::stable_sort(best, {}, [](const Candidate& c) { return c.estimate.seconds; });
     if (best.size() > most) best.resize(most);
-    if (best.empty()) none_fits();
     return best;
   }
 
-  Found find() {
-    const bool large = 2 * nodes_ > kNodesJudged;
-    auto ranked = rank(large ? kKeptOfLarge : kKept, large ? kKeptOfLarge : kKeptUnlike);
-    Found found;
-    found.lower_bound = std::min(lower_bound_, ranked.front().estimate.seconds);
+  // Compiles and simulates the best until the model, so corrected, expects none that is better;
+  // returns how many fit.
+  size_t judge_best(std::vector<Candidate>& ranked, Found& found) {
     const auto judged =
         std::clamp<size_t>(kNodesJudged / std::max<size_t>(1, nodes_), 1, request_.most_judged);
-    log::debug("auto: {} combinations, of which {} were cut, ranked at {:.0f} ms", combinations_,
-               looked_at_, milliseconds());
-    // Judging goes on where the model, so corrected, expects a better plan than the best.
     Corrections corrections;
     const auto expected = [&](const Candidate& candidate) {
       const double bytes = candidate.estimate.bytes * corrections.of_bytes(candidate.choice);
@@ -171,21 +162,35 @@ class Search {
       found.plan = std::move(tried->plan);
       found.simulation = std::move(tried->simulation);
     }
-    if (good == 0) {
-      throw Error(Status::infeasible, "auto",
-                  fmt::format("no plan fits: the likeliest, {}, is refused: {}",
-                              to_string(ranked.front().choice), ranked.front().refused));
-    }
-    found.others = std::move(ranked);
-    found.combinations = combinations_;
-    found.looked_at = looked_at_;
-    found.all = std::move(all_);
-    found.stopped = stopped_;
-    explain(found);
-    return found;
+    return good;
   }
 
- private:
+  // Returns by how much most programs of those that were judged take more memory than foretold.
+  static double most_more(const std::vector<Candidate>& judged) {
+    double most = 1;
+    for (const auto& candidate : judged) {
+      most = std::max(most, candidate.peak_bytes / candidate.estimate.bytes);
+    }
+    return most;
+  }
+
+  // Returns the best again, of those that fit if all take so many times the memory; none where the
+  // model has none.
+  std::vector<Candidate> rank_under(double more, size_t most, size_t most_unlike) {
+    auto limits = limits_;
+    for (auto& bytes : limits) bytes /= more;
+    make_model(std::move(limits));
+    std::vector<Candidate> ranked = rank_all(most, most_unlike);
+    for (auto& candidate : ranked) candidate.estimate.limit *= more;
+    return ranked;
+  }
+
+  void make_model(std::vector<double> limits) {
+    model_ = std::make_unique<Model>(
+        folded_, *tables_, costs_,
+        Limits{std::move(limits), request_.pins.solver.value_or("auto"), pinned_starts()});
+  }
+
   // Cuts combinations into stages, from the lowest bound on, until no bound is below the time of
   // the `most` best, which `best` then has. `choice_of` makes a choice and its layers of one.
   template <class One, class ChoiceOf>

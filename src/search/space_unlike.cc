@@ -206,6 +206,8 @@ UnlikeSpace Space::unlike(LayerTables& tables, const Model& model, int64_t block
                          .both();
     }
     for (const auto& schedule : schedules) {
+      // Of one microbatch it is 1f1b.
+      if (!pins.schedule && schedule == "eager_1f1b" && base.microbatches == 1) continue;
       auto setting = base;
       setting.schedule = schedule;
       const auto index = static_cast<int32_t>(space.settings.size());

@@ -11,6 +11,7 @@ struct StageCosts {
   double forward_tensor = 0;                     // of tensor: in the forward pass
   double gradient = 0;                           // of backward: what only gradients of weights need
   double exchange = 0;   // of both passes: what shows of gathering and reducing units
+  double tail = 0;       // of exchange: behind the last op of the backward pass
   double once = 0;       // a step: what shows of gradients' exchange
   double norm = 0;       // a step, behind that: of its gradients
   double meets = 0;      // a step, behind that: its ranks add it up
@@ -33,6 +34,7 @@ struct StageCosts {
     forward_tensor += part.forward_tensor;
     gradient += part.gradient;
     exchange += part.exchange;
+    tail += part.tail;
     once += part.once;
     norm += part.norm;
     meets = std::max(meets, part.meets);

@@ -341,6 +341,21 @@ TEST_CASE("a rank has its own device's memory, and the fast group may be the lar
   CHECK(tight.best.seconds >= halves.best.seconds);
 }
 
+TEST_CASE("others are looked for where those that the model has first do not fit") {
+  Asked asked({.blocks = 4, .batch = 12, .width = 256}, 5);
+  auto on = cluster(5);
+  on.links.front().bandwidth = 1e8;
+  asked.request.pins = search::parse_pins({{"tensor", 5}});
+  const double limit = 0.8 * asked.find(on).best.peak_bytes;
+  asked.request.pins = {};
+  asked.request.memory_limit = limit;
+  const auto found = asked.find(on);
+  CHECK(found.best.peak_bytes <= limit);
+  CHECK(found.best.estimate.limit == Approx(limit));
+  asked.request.memory_limit = limit / 100;
+  CHECK_THROWS_WITH(asked.find(on), Catch::Contains("no plan fits"));
+}
+
 TEST_CASE("what is pinned of submeshes and cuts stays, or is refused") {
   const auto on = cluster(4);
   Asked asked({.blocks = 6, .batch = 8}, 4);
