@@ -173,6 +173,10 @@ class Draw {
           R"([{"name": "aten::mm", "parent_module": "mlp", "allowed_partition_dims": [],
                "replica_allowed": true}])");
     }
+    if (tensor && !pipe && copies == 1 && std::bernoulli_distribution(0.6)(constraints_)) {
+      const bool tight = std::bernoulli_distribution(0.5)(constraints_);
+      use("auto_sharding", tight ? R"({"memory": "200KB"})" : R"({"memory": "1GB"})");
+    }
     if (coin(0.3)) {
       static const std::pair<std::string, std::string> ways[] = {
           {"fp8", R"({"fp8_recipe": "tensorwise"})"},
@@ -257,7 +261,10 @@ std::set<std::pair<std::string, std::string>> apart() {
   const std::vector<std::vector<std::string>> groups = {
       {"zero1", "zero2", "fsdp"},                 // each holds the one before
       {"sequence_parallel", "context_parallel"},  // one way to shard the sequence
-      {"amp_native", "half", "fp8"},              // drawn one at a time
+      {"auto_sharding", "pipeline_parallel"},     // it plans one stage of one model
+      {"auto_sharding", "ds_3d_parallel"},
+      {"auto_sharding", "local_sgd"},
+      {"amp_native", "half", "fp8"},  // drawn one at a time
       {"mixed_parallel", "ds_3d_parallel", "pipeline_parallel"},
       {"mixed_parallel", "ds_3d_parallel", "tensor_parallel"},
       // its mesh has no further axis
