@@ -31,7 +31,7 @@ struct Wanted {
   std::vector<int> positions;  // of them in the mesh
   double memory = 0;           // bytes; 0: any
   std::vector<std::string> choose;
-  std::string storage;  // axis; "": no parameters are stored in parts
+  std::string storage;  // axis over which gradients are averaged; "": none
   bool chooses(const std::string& what) const {
     return std::find(choose.begin(), choose.end(), what) != choose.end();
   }
@@ -87,6 +87,7 @@ class AutoSharding : public Method {
     options.parts =
         wanted.storage.empty() ? 1 : static_cast<double>(plan.mesh.size_of(wanted.storage));
     if (request.rates) set_prices(options, request.rates(*request.graph, plan), wanted);
+    options.store = wanted.chooses("storage");
     options.again = wanted.chooses("recompute");
     options.offload = wanted.chooses("offload");
     options.trains = [&](const graph::Input& input) {
@@ -138,11 +139,8 @@ class AutoSharding : public Method {
     wanted.memory = static_cast<double>(
         memory_of(config.fields.value("memory", Json("device")), plan, request, name()));
     read_choices(wanted, plan, config);
-    if (wanted.chooses("storage")) {
-      wanted.storage = plan.mesh.size_of("zero") > 1 ? "zero" : "data";
-      const auto at = plan.mesh.find(wanted.storage);
-      if (at < 0 || plan.mesh.axes[at].size == 1) wanted.storage.clear();
-    }
+    wanted.storage = plan.mesh.size_of("zero") > 1 ? "zero" : "data";
+    if (plan.mesh.size_of(wanted.storage) == 1) wanted.storage.clear();
     return wanted;
   }
 

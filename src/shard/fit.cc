@@ -26,8 +26,8 @@ constexpr double kLeastPrice = 1e-4, kMostPrice = 16;
 // again.
 constexpr int kMoreOnce = 4, kMoreAgain = 1;
 constexpr double kSeconds = 20;  // for one sharding
-constexpr double kBlockSeconds =
-    2;  // for the choice of the blocks; then the best so far, with its bound
+// For the choice of the blocks; then the best so far is taken, with its bound.
+constexpr double kBlockSeconds = 2;
 
 // The share of what is moved beside work that slows it: both read and write the rank's memory.
 constexpr double kBeside = 0.02;
@@ -174,11 +174,12 @@ class Fitting::Impl {
     const Assignment assignment(graph_, plan_, axes_, priced(price, again));
     const auto result = solve::solve(assignment.problem(), {.time_limit = kSeconds});
     if (result.verdict == solve::Verdict::infeasible) {
-      fail("tensor_parallel", "the solver found no way to run the model over the axes");
+      fail("auto_sharding", "the solver found no way to run the model over the axes");
     }
     Sharded sharded{.solution = result.choice};
     const auto times = table.times({sharded.solution}, groups_);
     for (const auto& group : times.time) sharded.time += group[0];
+    for (const auto& group : times.forward) sharded.time += again ? group[0] : 0;
     for (const auto& [ends, table] : times.between) sharded.time += table[0];
     const Lying lying{placed(table.placements(sharded.solution)),
                       placed(table.kept(sharded.solution))};
@@ -198,7 +199,8 @@ class Fitting::Impl {
     for (int k = 0; k < static_cast<int>(shardings_.size()); ++k) {
       const auto& holds = holds_[k][g];
       std::vector<int> levels{0};
-      if (options_.parts > 1 && holds.trained + holds.frozen > 0) levels = {0, 1, 2, 3};
+      const bool stores = options_.store && options_.parts > 1;
+      if (stores && holds.trained + holds.frozen > 0) levels = {0, 1, 2, 3};
       std::vector<Take> own;
       for (int level : levels) {
         own.push_back({k, {scopes_[g], level, false, false}});

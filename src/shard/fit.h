@@ -23,9 +23,10 @@ struct FitOptions {
   AssignmentOptions assignment;
   double microbatches = 1;
   double state_share = 2;  // bytes of optimizer state for a byte of a parameter
-  // Ranks over which parameters may be stored in parts (1: they are not), and what a byte costs
-  // that is moved between them, in bytes moved over the axes that are planned.
+  // Ranks that average gradients, and what a byte costs that is moved between them, in bytes moved
+  // over the axes that are planned.
   double parts = 1, part_byte = 1;
+  bool store = true;      // each of these may store a part of the parameters
   double host_byte = 18;  // the same of a byte that is copied to the host's memory, or back
   bool again = true;      // blocks may run again
   bool offload = true;    // what blocks keep for the backward pass may lie on the host
