@@ -44,6 +44,14 @@ std::string_view block_of(std::string_view scope) {
       0, static_cast<size_t>(parts.number.data() - scope.data()) + parts.number.size());
 }
 
+std::vector<size_t> first_readers(const Graph& graph) {
+  std::vector<size_t> first(graph.values.size(), 0);
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    graph.nodes[n].each_operand([&](graph::ValueId v) { first[v.index] = n; });
+  }
+  return first;
+}
+
 std::vector<size_t> find_alike(const Graph& graph, const Ways& ways, size_t period) {
   std::vector<size_t> stands_for(graph.nodes.size());
   using Name = std::pair<std::string_view, std::string_view>;  // parent, number

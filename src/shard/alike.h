@@ -13,6 +13,9 @@ namespace perigee::shard {
 // "": none.
 std::string_view block_of(std::string_view scope);
 
+// Returns for each value the first node that reads it; 0 where none does.
+std::vector<size_t> first_readers(const graph::Graph& graph);
+
 // Returns for each node the one that stands for it. Modules are alike that differ in a number alone
 // and whose nodes, one by one, have the same ops, phases, types and ways: each of the first
 // `period` of them stands for itself and for every `period`-th behind it. Other nodes stand for

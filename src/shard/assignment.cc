@@ -66,6 +66,7 @@ class Assignment::Impl {
         base_(propagate(graph, plan)),
         ways_(graph, plan, sites_, base_, axes_, options.prices),
         stands_for_(find_alike(graph, ways_, period_of(graph))),
+        first_readers_(first_readers(graph)),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
         variables_({graph_, plan_, axes_, options_, base_, ways_, stands_for_}, redistributor_,
                    numbers_) {
@@ -199,15 +200,9 @@ class Assignment::Impl {
   }
 
   // The node in whose group a value is: which makes it, or reads it first.
-  size_t place_of(ValueId v) {
+  size_t place_of(ValueId v) const {
     const auto producer = graph_.values[v.index].producer;
     if (producer >= 0) return static_cast<size_t>(producer);
-    if (first_readers_.empty()) {
-      first_readers_.assign(graph_.values.size(), 0);
-      for (size_t n = graph_.nodes.size(); n-- > 0;) {
-        graph_.nodes[n].each_operand([&](ValueId operand) { first_readers_[operand.index] = n; });
-      }
-    }
     return first_readers_[v.index];
   }
 
@@ -439,14 +434,13 @@ class Assignment::Impl {
   const SiteTable sites_;
   const Sharding base_;
   const Ways ways_;
-  const std::vector<size_t> stands_for_;
+  const std::vector<size_t> stands_for_, first_readers_;
   Redistributor redistributor_;
   PlacementNumbers numbers_;
   Variables variables_;
   Numbering links_, types_;
   std::unordered_map<uint64_t, double> prices_;
   std::vector<Link> counted_;
-  std::vector<size_t> first_readers_;      // per value: nodes
   std::vector<std::vector<int>> allowed_;  // per variable: options of the problem
   solve::AssignProblem problem_;
 };

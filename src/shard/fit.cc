@@ -122,10 +122,7 @@ class Fitting::Impl {
       if (added) scopes_.push_back(scope);
       groups_.push_back(at->second);
     }
-    first_readers_.assign(graph_.values.size(), 0);
-    for (size_t n = graph_.nodes.size(); n-- > 0;) {
-      graph_.nodes[n].each_operand([&](graph::ValueId v) { first_readers_[v.index] = n; });
-    }
+    first_readers_ = first_readers(graph_);
   }
 
   AssignmentOptions priced(double price, bool again) const {

@@ -1,10 +1,10 @@
 #include "shard/holds.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "graph/ops.h"
+#include "shard/alike.h"
 #include "shard/work.h"
 
 namespace perigee::shard {
@@ -14,8 +14,6 @@ using graph::Graph;
 using graph::Input;
 using graph::Phase;
 using graph::ValueId;
-
-constexpr size_t kNever = std::numeric_limits<size_t>::max();
 
 // What the forward pass makes and others read, by the value that has the memory: itself, or what it
 // is a view of.
@@ -44,14 +42,10 @@ class Holding {
 
   void add_parameters(std::vector<Holds>& holds,
                       const std::function<bool(const Input&)>& trains) const {
-    std::vector<size_t> first(graph_.values.size(), kNever);
-    for (size_t n = graph_.nodes.size(); n-- > 0;) {
-      graph_.nodes[n].each_operand([&](ValueId v) { first[v.index] = n; });
-    }
+    const auto first = first_readers(graph_);
     for (const auto& input : graph_.inputs) {
-      const auto reader = first[input.value.index];
-      if (input.kind != Input::Kind::parameter || reader == kNever) continue;
-      auto& own = holds[groups_[reader]];
+      if (input.kind != Input::Kind::parameter) continue;
+      auto& own = holds[groups_[first[input.value.index]]];
       (trains(input) ? own.trained : own.frozen) += bytes_of(input.value, lying_.values);
     }
   }
