@@ -12,21 +12,8 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kJob = R"(
-name = "a <b> & \"c\""
-[model]
-kind = "gpt"
-layers = 4
-width = 64
-heads = 2
-[data]
-synthetic = true
-sequence = 32
-[batch]
-global = 8
-[cluster]
-device = "cpu"
-)";
+// Named so that a page must quote it.
+const std::string kJob = std::string("name = \"a <b> & \\\"c\\\"\"\n") + kPlannedJob;
 
 // Returns what is wrong with the nesting of elements, or "": every element is closed, in order, and
 // attributes have quotes.
