@@ -62,7 +62,7 @@ class HostCommunicator : public exec::Communicator {
   std::shared_ptr<exec::Group> group(const std::string& name,
                                      const std::vector<int64_t>& ranks) override {
     auto inner = inner_->group(name, ranks);
-    auto& group = groups_[name];
+    auto& group = groups_[{name, ranks}];
     if (!group) group = std::make_shared<HostGroup>(std::move(inner));
     return group;
   }
@@ -71,7 +71,7 @@ class HostCommunicator : public exec::Communicator {
 
  private:
   std::shared_ptr<exec::Communicator> inner_;
-  std::map<std::string, std::shared_ptr<HostGroup>> groups_;
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::shared_ptr<HostGroup>> groups_;
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ class NcclCommunicator : public exec::Communicator {
 
   std::shared_ptr<exec::Group> group(const std::string& name,
                                      const std::vector<int64_t>& ranks) override {
-    auto& group = groups_[name];
+    auto& group = groups_[{name, ranks}];
     if (!group) {
       try {
         group = std::make_shared<NcclGroup>(name, ranks, options_, store_, device_);
@@ -33,10 +33,6 @@ class NcclCommunicator : public exec::Communicator {
                  options_.rank, name, fmt::join(ranks, ","), device_->index(), options_.seconds(),
                  exec::failure_or(*store_, exec::first_line(error)));
       }
-    }
-    if (group->ranks() != ranks) {
-      fail("communicator", "group \"{}\" must keep its ranks {}, but got {}", name,
-           fmt::join(group->ranks(), ","), fmt::join(ranks, ","));
     }
     return group;
   }
@@ -53,7 +49,7 @@ class NcclCommunicator : public exec::Communicator {
       fail_run("communicator", "rank {} must go on with all ranks, but got: {}", options_.rank,
                failure);
     }
-    for (auto& [name, group] : groups_) group->check();
+    for (auto& [key, group] : groups_) group->check();
   }
 
   void abort(const std::string& reason) override {
@@ -63,7 +59,7 @@ class NcclCommunicator : public exec::Communicator {
 
  private:
   void end_groups() {
-    for (auto& [name, group] : groups_) {
+    for (auto& [key, group] : groups_) {
       if (group) group->abort();
     }
   }
@@ -71,7 +67,7 @@ class NcclCommunicator : public exec::Communicator {
   exec::RendezvousOptions options_;
   std::shared_ptr<CudaDevice> device_;
   exec::Store store_;
-  std::map<std::string, std::shared_ptr<NcclGroup>> groups_;
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::shared_ptr<NcclGroup>> groups_;
 };
 
 }  // namespace

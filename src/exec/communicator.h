@@ -112,8 +112,8 @@ class Communicator {
   virtual int64_t rank() const = 0;
   virtual int64_t world() const = 0;
 
-  // Returns the group of these ranks, which hold this one, made at the first call for `name`. All
-  // of them call this, and ranks that share several groups ask for them in one order.
+  // Returns the group of these ranks, which hold this one, made at the first call for them and
+  // `name`. All of them call this, and ranks that share several groups ask for them in one order.
   virtual std::shared_ptr<Group> group(const std::string& name,
                                        const std::vector<int64_t>& ranks) = 0;
 

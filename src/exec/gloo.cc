@@ -321,7 +321,7 @@ class GlooCommunicator : public Communicator {
 
   std::shared_ptr<Group> group(const std::string& name,
                                const std::vector<int64_t>& ranks) override {
-    auto& group = groups_[name];
+    auto& group = groups_[{name, ranks}];
     if (!group) {
       try {
         group = std::make_shared<GlooEnd>(name, ranks, options_, store_);
@@ -332,10 +332,6 @@ class GlooCommunicator : public Communicator {
                  "rank {} must connect to the group {} (ranks {}) within {} s, but got: {}",
                  options_.rank, name, fmt::join(ranks, ","), options_.seconds(), first_line(error));
       }
-    }
-    if (group->ranks() != ranks) {
-      fail("communicator", "group \"{}\" must keep its ranks {}, but got {}", name,
-           fmt::join(group->ranks(), ","), fmt::join(ranks, ","));
     }
     return group;
   }
@@ -348,7 +344,7 @@ class GlooCommunicator : public Communicator {
  private:
   GlooOptions options_;
   Store store_;
-  std::map<std::string, std::shared_ptr<GlooEnd>> groups_;
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::shared_ptr<GlooEnd>> groups_;
   bool aborted_ = false;
 };
 

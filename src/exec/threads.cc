@@ -310,12 +310,8 @@ class ThreadCommunicator : public Communicator {
 
   std::shared_ptr<Group> group(const std::string& name,
                                const std::vector<int64_t>& ranks) override {
-    auto& group = groups_[name];
+    auto& group = groups_[{name, ranks}];
     if (!group) group = std::make_shared<ThreadGroup>(world_, name, ranks, rank_);
-    if (group->ranks() != ranks) {
-      fail("communicator", "group \"{}\" must keep its ranks {}, but got {}", name,
-           fmt::join(group->ranks(), ","), fmt::join(ranks, ","));
-    }
     return group;
   }
 
@@ -328,7 +324,7 @@ class ThreadCommunicator : public Communicator {
  private:
   std::shared_ptr<World> world_;
   int64_t rank_;
-  std::map<std::string, std::shared_ptr<ThreadGroup>> groups_;
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::shared_ptr<ThreadGroup>> groups_;
 };
 
 }  // namespace

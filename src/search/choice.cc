@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "cost/schedule.h"
@@ -149,6 +150,14 @@ Json mesh_of(const Choice& choice) {
 }
 
 }  // namespace
+
+bool same_ops(const Choice& a, const Choice& b) {
+  const auto shapes = [](const Choice& c) {
+    return std::tie(c.tensor, c.expert, c.context, c.submeshes, c.micro, c.sequence, c.attention,
+                    c.precision);
+  };
+  return shapes(a) == shapes(b);
+}
 
 int64_t Choice::batch() const {
   if (submeshes.empty()) return expert * data;

@@ -48,6 +48,9 @@ struct Choice {
   bool operator==(const Choice&) const = default;
 };
 
+// Returns whether the ops of a block have the same shapes with both, whatever else differs.
+bool same_ops(const Choice& a, const Choice& b);
+
 // What a user fixes; the rest is searched.
 struct Pins {
   std::optional<int64_t> tensor, expert, context, data, pipe, micro, chunks, every;

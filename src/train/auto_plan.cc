@@ -25,6 +25,9 @@ using nlohmann::json;
 
 // Plans of a trial that are compiled and simulated.
 constexpr size_t kJudgedOfTrial = 3;
+// How many times as far as those of the best plan's ops other estimates may be too long, and what
+// share of a plan's time they may be for it to count as measured.
+constexpr double kFarther = 1.5, kLittle = 0.05;
 // Seconds above which a search says what makes it shorter.
 constexpr double kSlow = 10;
 
@@ -114,6 +117,41 @@ search::Found AutoPlanner::find(const json& pins, const lua::Defined& defined) {
         search::seconds_text(found.lower_bound));
   }
   return found;
+}
+
+std::optional<json> AutoPlanner::runner_up(const search::Found& found,
+                                           const std::function<bool(const json&)>& skip) {
+  known_.forget();
+  const auto simulate = [&](const json& strategy, cost::Measurements& times) {
+    plan::Plan plan;
+    const auto programs = compile(strategy, {}, plan, known_.traces());
+    search::OpCosts costs(cluster_, times);
+    return search::simulate(programs, plan.mesh, costs, {.stage_axis = plan.pipeline.axis});
+  };
+  const double best = found.best.seconds;
+  const double estimated = simulate(found.best.strategy, estimates_).ranks.front().compute;
+  const double measured = found.simulation.ranks.front().compute;
+  const double longer = kFarther * std::max(1.0, estimated / measured);
+  std::vector<search::Choice> seen;
+  for (const auto& other : found.others) {
+    const double expected = other.judged ? other.seconds : other.estimate.seconds;
+    if (!other.refused.empty() || expected > longer * best || skip(other.strategy)) continue;
+    const auto alike = [&](const auto& choice) { return search::same_ops(choice, other.choice); };
+    if (std::ranges::any_of(seen, alike)) continue;
+    seen.push_back(other.choice);
+    try {
+      const auto simulation = simulate(other.strategy, known_.times());
+      const double open = 1 - simulation.measured_share;
+      const double least = simulation.step_seconds * (1 - open + open / longer);
+      log::debug("auto: {} takes {}, {:.0f}% estimated; at least {}, and the best plan {}",
+                 search::to_string(other.choice), search::seconds_text(simulation.step_seconds),
+                 100 * open, search::seconds_text(least), search::seconds_text(best));
+      if (open > kLittle && least < best) return other.strategy;
+    } catch (const Error& error) {
+      log::debug("auto: {}: {}", search::to_string(other.choice), error.what());
+    }
+  }
+  return std::nullopt;
 }
 
 json AutoPlanner::plan(const json& pins, const lua::Defined& defined) {
@@ -340,8 +378,8 @@ json AutoPlanner::measure(const json& strategy, double seconds, const lua::Defin
       profile_ops(programs, plan.mesh, job_, device, data.training.get(), times, seconds);
   known_.forget();
   auto result = describe(programs, plan);
-  result["ops"] = done.ops;
-  result["measured"] = done.measured + done.known;
+  result["ops"] = done.ops.size();
+  result["measured"] = done.measured.size() + done.known.size();
   return result;
 }
 

@@ -2,8 +2,10 @@
 // model.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "job/job.h"
@@ -24,6 +26,12 @@ class AutoPlanner : public lua::Planner {
   // Returns the best plan under the pins, of which methods may be `defined`. Throws Error as
   // search::find.
   search::Found find(const nlohmann::json& pins, const lua::Defined& defined = {});
+
+  // Returns the strategy of one of the found plan's others that should be measured: it would be
+  // faster if the estimates in its time were about as much too long as those of the best plan's
+  // ops, which were measured. Nothing where there is none. Those that are to `skip` are left aside.
+  std::optional<nlohmann::json> runner_up(const search::Found& found,
+                                          const std::function<bool(const nlohmann::json&)>& skip);
 
   nlohmann::json plan(const nlohmann::json& pins, const lua::Defined& defined) override;
   nlohmann::json candidates(const nlohmann::json& pins, int64_t most,

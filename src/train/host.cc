@@ -31,11 +31,11 @@
 #include "train/loop.h"
 #include "train/machine.h"
 #include "train/planning.h"
-#include "train/profiling.h"
+#include "train/profile_job.h"
 #include "train/rank_trainer.h"
-#include "train/repeats.h"
 #include "train/run_folder.h"
 #include "train/sample.h"
+#include "train/session.h"
 #include "train/step_spec.h"
 #include "train/storage.h"
 #include "train/summary.h"
@@ -46,81 +46,6 @@
 
 namespace perigee::train {
 namespace {
-
-// What one rank of any command has open.
-struct Session {
-  Session(const Task& task, Connection met)
-      : job(completed(task)),
-        connection(std::move(met)),
-        communicator(connection.communicator.get()),
-        database(profile_of(job)),
-        traces(database, static_cast<int>(job.cluster.threads), connection.device) {
-    exec::install_allocator();
-    at::set_num_threads(static_cast<int>(job.cluster.threads));
-  }
-
-  job::Job job;
-  Connection connection;
-  exec::Communicator* communicator;  // the connection's
-  profile::Database database;
-  profile::TraceDatabase traces;
-  Blueprint blueprint;
-  std::optional<Forecast> forecast;  // on rank 0
-  std::unique_ptr<RankTrainer> trainer;
-};
-
-// Runs `body` on a rank's session. What a rank has open when it fails stays so until its process
-// ends: transfers that hang may still write to its memory, and waiting for them takes another
-// time-out. `failed` is called with the exception current, before the other ranks hear of it.
-template <class Body>
-auto run_rank(const Task& task, Connection connection, const Body& body,
-              const std::function<void()>& failed = {}) {
-  const auto communicator = connection.communicator;
-  std::unique_ptr<Session> session;
-  try {
-    session = std::make_unique<Session>(task, std::move(connection));
-    return body(*session);
-  } catch (const std::exception& error) {
-    if (failed) failed();
-    communicator->abort(error.what());
-    [[maybe_unused]] const auto* open = session.release();
-    throw;
-  }
-}
-
-// The same for the rank of that place, or for all ranks as threads of this process
-// (cluster.in_process); then returns what rank 0 does. Rethrows the first error.
-template <class Body>
-auto run_session(const Task& task, const job::RankPlace& place, const Body& body) {
-  const auto job = completed(task);
-  if (!job.cluster.in_process || place.world == 1) {
-    return run_rank(task, connect(job, place), body);
-  }
-  auto connections = connect_threads(job, place.world);
-  std::exception_ptr first;
-  std::mutex mutex;
-  // What fails on other ranks once they hear of the first error is not the cause.
-  const auto failed = [&] {
-    std::lock_guard lock(mutex);
-    if (!first) first = std::current_exception();
-  };
-  const auto guarded = [&](size_t rank, const auto& use) {
-    try {
-      use(run_rank(task, connections[rank], body, failed));
-    } catch (...) {
-      failed();
-    }
-  };
-  std::vector<std::thread> others;
-  for (size_t rank = 1; rank < connections.size(); ++rank) {
-    others.emplace_back([&, rank] { guarded(rank, [](auto&&) {}); });
-  }
-  decltype(run_rank(task, connections[0], body)) result;
-  guarded(0, [&](auto&& mine) { result = std::move(mine); });
-  for (auto& thread : others) thread.join();
-  if (first) std::rethrow_exception(first);
-  return result;
-}
 
 class TorchHost : public Host {
  public:
@@ -160,35 +85,9 @@ class TorchHost : public Host {
   }
 
   std::string profile(const Task& task, const ProfileOptions& options, const job::RankPlace& place,
-                      const std::function<void(int64_t, int64_t)>& progress) override {
+                      const ProfileProgress& progress) override {
     return run_session(task, place, [&](Session& session) {
-      std::shared_ptr<const Source> source;
-      const auto& shared = plan_session(task, session, "", source);
-      const auto spec = step_spec(session.job, shared.training);
-      const auto programs =
-          compile::compile_all(shared.training, shared.plan, spec, session.traces);
-      // By itself rank 0 runs programs shortened anyway.
-      const auto repeats =
-          session.job.profile.parallel ? find_repeats(programs, shared.plan.mesh) : Repeats();
-      StandsFor stands_for;
-      const auto shorten = [&](compile::Program program) {
-        auto shortened = leave_out(std::move(program), repeats);
-        stands_for = std::move(shortened.stands_for);
-        return std::move(shortened.program);
-      };
-      session.trainer = std::make_unique<RankTrainer>(shared, session.job, session.connection,
-                                                      session.traces, shorten);
-      initialise(*session.trainer, source.get());
-      source.reset();
-      const auto here = session.job.profile.parallel ? place.local_world : 1;
-      auto times = times_of(session.database, *session.connection.device, session.job, here);
-      const bool root = session.communicator->rank() == 0;
-      auto done = profile_programs(programs, *session.trainer, stands_for, shared.plan.mesh,
-                                   session.job, session.connection,
-                                   *open_data(session.job, cut_of(shared.plan)).training, times,
-                                   options, root ? progress : nullptr);
-      done.left_out = repeats.left_out();
-      return root ? describe(done) : std::string();
+      return profile_job(task, session, options, place, progress);
     });
   }
 
@@ -265,48 +164,6 @@ class TorchHost : public Host {
   }
 
  private:
-  // Makes the session's blueprint on rank 0 and shares it.
-  // `begin` is told of the plan on rank 0, before the others go on.
-  const Blueprint& plan_session(const Task& task, Session& session, const std::string& plan_text,
-                                std::shared_ptr<const Source>& source,
-                                const std::function<void(const Planned&)>& begin = nullptr) {
-    auto& blueprint = session.blueprint;
-    const auto make = [&] {
-      auto with_job = task;
-      with_job.job = session.job;
-      auto planned = plan_task(with_job, plan_text);
-      source = planned.source;
-      blueprint.training = planned.captured.graph;
-      blueprint.init = planned.captured.init;
-      blueprint.tied = planned.captured.tied;
-      blueprint.evaluation =
-          planned.source
-              ->at(planned.job.batch.global / planned.plan.microbatches / copies_of(planned.plan),
-                   true)
-              .graph;
-      compile::Programs programs;
-      at_methods(planned, [&](plan::Plan plan) {
-        // Records what is missing.
-        programs = predict(plan, blueprint.training, planned.job, session.traces);
-        blueprint.plan = std::move(plan);
-      });
-      auto times = times_of(session.database, *session.connection.device, session.job,
-                            session.connection.local_ranks);
-      session.forecast =
-          forecast_of(programs, blueprint.plan, planned.job, times, task.runtime_folder);
-      check_memory_here(planned, blueprint.plan, session.connection.local_ranks,
-                        task.runtime_folder);
-      tell_of_coupling(blueprint);
-      if (begin) begin(planned);
-    };
-    const bool root = session.communicator->rank() == 0;
-    run_together(*everyone(*session.communicator), session.job,
-                 root ? std::function<void()>(make) : nullptr);
-    blueprint = share(std::move(blueprint), *session.communicator);
-    session.job = with_fitted_batch(std::move(session.job), blueprint.plan);
-    return blueprint;
-  }
-
   // Throws Error where the first step's gradients are not those of one device.
   void require_gradients(const Task& task, const std::string& plan_text) {
     auto on_cpu = task;
@@ -315,26 +172,6 @@ class TorchHost : public Host {
     const auto check = train::check_gradients(plan_task(on_cpu, plan_text));
     at::set_num_threads(static_cast<int>(task.job.cluster.threads));  // it takes one
     require_passed(check);
-  }
-
-  static void tell_of_coupling(const Blueprint& blueprint) {
-    if (blueprint.plan.microbatches == 1) return;
-    const auto coupling = shard::classify_loss(blueprint.training).coupling;
-    if (coupling.empty()) return;
-    log::info(
-        "samples of a microbatch see each other (first through {}): the loss is that of {} "
-        "microbatches, each by itself, and another number than that of the whole batch",
-        coupling, blueprint.plan.microbatches);
-  }
-
-  static void initialise(RankTrainer& trainer, const Source* source) {
-    std::map<std::string, at::Tensor> values;
-    if (source) {
-      for (const auto& item : source->module().named_parameters())
-        values[item.key()] = item.value().detach();
-      for (const auto& item : source->module().named_buffers()) values[item.key()] = item.value();
-    }
-    trainer.initialise([&](const std::string& name) { return values[name]; });
   }
 
   void train(const Task& task, Session& session, const std::function<bool()>& stop) {

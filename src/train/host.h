@@ -58,6 +58,8 @@ struct ProfileOptions {
   std::string export_to, import_from;  // JSON files ("perigee.profile/1")
 };
 
+using ProfileProgress = std::function<void(int64_t plan, int64_t done, int64_t all)>;
+
 // Of `perigee simulate`.
 struct SimulateResult {
   std::string text;   // for people
@@ -96,11 +98,11 @@ class Host {
   virtual std::string evaluate(const Task& task, const std::string& checkpoint,
                                const job::RankPlace& place) = 0;
   // Measures, as one rank of the job's plan, what its programs run, and keeps it in the profile
-  // database. Rank 0 returns what was done as a sentence, the others "". `progress` is told how
-  // many of how many are done.
+  // database; where the search chose the plan, of others too that might be faster, until the choice
+  // stands. Rank 0 returns what was done as a sentence, the others "". `progress` is told of which
+  // plan, from 1 on, how many of how many are done.
   virtual std::string profile(const Task& task, const ProfileOptions& options,
-                              const job::RankPlace& place,
-                              const std::function<void(int64_t, int64_t)>& progress) = 0;
+                              const job::RankPlace& place, const ProfileProgress& progress) = 0;
   // Exports or imports the profile database, as the options say. Returns what was done.
   virtual std::string move_profile(const ProfileOptions& options) = 0;
   // Makes the plan and simulates a step of it, on cluster.file or from what was measured here.

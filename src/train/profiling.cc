@@ -51,14 +51,12 @@ std::set<std::string> instances_of(const compile::Program& program) {
   return keys;
 }
 
-// Returns the ops that are to be measured, and counts all and those that are known.
+// Returns the ops that are to be measured, and notes all and those that are known.
 std::set<std::string> missing(const compile::Programs& programs, profile::TimeDatabase& times,
                               bool again, Profiled& done) {
+  for (const auto& program : programs.programs) done.ops.merge(instances_of(program));
   std::set<std::string> keys;
-  for (const auto& program : programs.programs) keys.merge(instances_of(program));
-  done.ops = std::ssize(keys);
-  if (!again) std::erase_if(keys, [&](const auto& key) { return times.knows(key); });
-  done.known = done.ops - std::ssize(keys);
+  for (const auto& key : done.ops) (again || !times.knows(key) ? keys : done.known).insert(key);
   return keys;
 }
 
@@ -159,7 +157,7 @@ void keep(const std::map<std::string, profile::Measured>& measured,
   for (const auto& [key, time] : measured) {
     times.put(key, time);
     if (!wanted.contains(key)) continue;
-    ++done.measured;
+    done.measured.insert(key);
     done.widest = std::max(done.widest, time.interval / time.seconds);
   }
 }
@@ -219,16 +217,12 @@ class Profiling {
         known = known && !again_ && times_.knows(kind.first, kind.second, bytes);
       }
     }
-    if (!all_agree(!known && now() < end_)) {
-      done.unmeasured = std::ssize(wanted);
-      return;
-    }
+    if (!all_agree(!known && now() < end_)) return;
     if (!job_.profile.parallel) {
       const auto measure = [&] {
         rehearse(programs, mesh, job_, connection_.device, &data, wanted, times_, end_, done);
       };
       run_together(*group_, job_, root_ ? std::function<void()>(measure) : nullptr);
-      done.unmeasured = std::ssize(wanted) - done.measured;
       return;
     }
     StepTimes times(trainer.executor().program(), mesh, stands_for);
@@ -253,7 +247,6 @@ class Profiling {
         times_.put(kind.first, kind.second, points);
       }
     }
-    done.unmeasured = std::ssize(wanted) - done.measured;
   }
 
   void collective(const Kind& what, double most, Profiled& done) {
@@ -351,20 +344,35 @@ Profiled profile_ops(const compile::Programs& programs, const mesh::Mesh& mesh, 
   Profiled done;
   const auto wanted = missing(programs, times, /*again=*/false, done);
   rehearse(programs, mesh, job, device, data, wanted, times, begin + seconds, done);
-  done.unmeasured = std::ssize(wanted) - done.measured;
   done.seconds = now() - begin;
   return done;
 }
 
+void Profiled::add(const Profiled& next) {
+  for (const auto& key : next.known) {
+    if (!ops.contains(key)) known.insert(key);
+  }
+  ops.insert(next.ops.begin(), next.ops.end());
+  measured.insert(next.measured.begin(), next.measured.end());
+  collectives += next.collectives;
+  seconds += next.seconds;
+  left_out = std::max(left_out, next.left_out);
+  widest = std::max(widest, next.widest);
+}
+
 std::string describe(const Profiled& done) {
+  const auto estimated = std::ranges::count_if(done.ops, [&](const auto& key) {
+    return !done.known.contains(key) && !done.measured.contains(key);
+  });
   auto text = fmt::format(
       "{} distinct ops: {} measured, {} known before, {} estimated; {} kinds of collectives "
       "measured; {:.1f} s",
-      done.ops, done.measured, done.known, done.unmeasured, done.collectives, done.seconds);
+      done.ops.size(), done.measured.size(), done.known.size(), estimated, done.collectives,
+      done.seconds);
   if (done.left_out > 0) {
     text += fmt::format("; {} blocks are like others and were left out", done.left_out);
   }
-  if (done.measured > 0) {
+  if (!done.measured.empty()) {
     text += fmt::format("; the widest 95% interval is {:.1f}% of its time", 100 * done.widest);
   }
   return text + "\n";

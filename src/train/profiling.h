@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,14 +19,16 @@ namespace perigee::train {
 
 // What a profile run did.
 struct Profiled {
-  int64_t ops = 0;          // distinct op instances of all programs
-  int64_t known = 0;        // of them: measured before
-  int64_t measured = 0;     // of them: measured now
-  int64_t unmeasured = 0;   // of them: beyond the budget, or programs cannot be run
-  int64_t collectives = 0;  // kinds and group sizes measured
+  std::set<std::string> ops;       // distinct op instances of all programs (compile::key)
+  std::set<std::string> known;     // of them: measured before
+  std::set<std::string> measured;  // of them: measured now; the others' times stay estimates
+  int64_t collectives = 0;         // kinds and group sizes measured
   double seconds = 0;
-  int64_t left_out = 0;  // blocks that others stand for
+  int64_t left_out = 0;  // blocks that others stand for, of the plan with the most
   double widest = 0;     // the widest interval of an op, as a share of its time
+
+  // Adds what was done behind it.
+  void add(const Profiled& next);
 };
 
 // How many of the instructions of a program, by section, each one stands for (train/repeats.h).

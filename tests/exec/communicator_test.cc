@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "exec/gloo.h"
 #include "exec/threads.h"
 #include "tests/exec/processes.h"
@@ -109,6 +111,15 @@ void all_collectives(Communicator& communicator) {
     works[i]->wait();
     must(tensors[i][0].item<double>() == n * (n - 1) / 2 + i * n, "in flight");
     must(works[i]->ended >= works[i]->began && works[i]->began > 0, "times");
+  }
+  // The same name over other ranks is another group, as another plan's mesh has it.
+  auto fewer = range(n);
+  fewer.erase(fewer.begin());
+  for (const auto& ranks : {fewer, range(n), fewer}) {
+    if (std::ranges::find(ranks, me) == ranks.end()) continue;
+    auto ones = at::ones({3});
+    communicator.group("data", ranks)->run({.input = ones, .output = ones});
+    must(ones[0].item<int64_t>() == std::ssize(ranks), "ranks of a group");
   }
 }
 

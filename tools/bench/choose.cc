@@ -1,7 +1,7 @@
 // The plan that `auto` chooses on two ranks of this machine's CPU against the ten next-best ones of
-// the search's model and ten random ones of its space, all trained. Ops are profiled under the plan
-// that is chosen, until the times change it no more. Leaves with 1 where the chosen plan's median
-// step is longer than the fastest one's and the spread of both (the middle half).
+// the search's model and ten random ones of its space, all trained, behind one `perigee profile`.
+// Leaves with 1 where the chosen plan's median step is longer than the fastest one's and the spread
+// of both (the middle half).
 //
 // Usage: bench_choose [SEED].
 #include <fmt/format.h>
@@ -48,18 +48,10 @@ json carried_out(const std::string& text) {
   return plan;
 }
 
-// Returns the chosen plan, made of what was measured under it.
+// Returns the chosen plan.
 std::string choose(const Command& command, const std::string& job) {
-  auto plan = command.run("plan " + job + " --nproc 2 --strategy auto");
-  for (int round = 0; round < 5; ++round) {
-    const auto file = command.write("plan.json", plan);
-    command.run(fmt::format("profile {} --nproc 2 --plan {}", job, file));
-    auto next = command.run("plan " + job + " --nproc 2 --strategy auto");
-    const bool settled = carried_out(next) == carried_out(plan);
-    plan = std::move(next);
-    if (settled) break;
-  }
-  return plan;
+  fmt::print("{}", command.run("profile " + job + " --nproc 2"));
+  return command.run("plan " + job + " --nproc 2 --strategy auto");
 }
 
 // Returns what planning the K-th candidate, counted from 1, says: its plan, where `status` is 0.

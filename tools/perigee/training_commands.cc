@@ -197,9 +197,10 @@ void add_profile(CLI::App& app, Action& action) {
       const auto task = make_task(options->job, job::place_from_environment());
       const auto measure = [&](const Place& place) {
         bool shown = false;
-        const auto text =
-            torch_host().profile(task, options->profile, place, [&](int64_t done, int64_t all) {
-              shown = log::progress(fmt::format("profile: {} of {} measured", done, all));
+        const auto text = torch_host().profile(
+            task, options->profile, place, [&](auto plan, auto done, auto all) {
+              const auto which = plan > 1 ? fmt::format("plan {}, ", plan) : std::string();
+              shown = log::progress(fmt::format("profile: {}{} of {} measured", which, done, all));
             });
         if (shown) log::progress("");
         if (place.rank == 0) write_result({}, text);
