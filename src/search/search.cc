@@ -4,6 +4,7 @@
 #include <chrono>
 #include <limits>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "base/log.h"
 #include "methods/method.h"
 #include "search/corrections.h"
+#include "search/explain.h"
 #include "search/features.h"
 #include "search/report.h"
 #include "search/space.h"
@@ -28,6 +30,12 @@ constexpr size_t kKept = 512, kKeptOfLarge = 24, kKeptUnlike = 96;
 constexpr size_t kTold = 100000;
 // Seconds by which one is put off that is not expected to fit.
 constexpr double kUnlikely = 1e9;
+// How often combinations are ranked by what programs were found to take, while none fits. The last
+// time: what share of that programs may take, how many are kept, and how many times as many judged
+// as otherwise.
+constexpr int kRounds = 8;
+constexpr double kLess = 0.8;
+constexpr size_t kKeptLast = 4096, kMoreTries = 8;
 // However large the graph, so many plans are judged where the simulator contradicts the model.
 constexpr size_t kContradicted = 5;
 // That is where another is expected to take less than this share of the best one's time.
@@ -56,7 +64,6 @@ class Search {
     tables_ = std::make_unique<LayerTables>(
         folded_, LayerTables::Samples{.most = space_.most_samples(), .captured = space_.captured()},
         spec_, request.pins, request.eight_bits, costs_, traces, request.defined);
-    make_model(limits_);
   }
 
   // Returns the best `most` of the model, best first; of unequal submeshes at most `most_unlike`.
@@ -70,29 +77,33 @@ class Search {
     const bool large = 2 * nodes_ > kNodesJudged;
     const size_t kept = large ? kKeptOfLarge : kKept;
     const size_t kept_unlike = large ? kKeptOfLarge : kKeptUnlike;
-    auto ranked = rank(kept, kept_unlike);
     Found found;
-    found.lower_bound = std::min(lower_bound_, ranked.front().estimate.seconds);
-    log::debug("auto: {} combinations, of which {} were cut, ranked at {:.0f} ms", combinations_,
-               looked_at_, milliseconds());
-    if (judge_best(ranked, found) == 0) {
-      // Others may fit than those that are best where programs take no more than the model says.
-      const double more = most_more(ranked);
-      auto others = more > 1 && combinations_ > ranked.size() ? rank_under(more, kept, kept_unlike)
-                                                              : std::vector<Candidate>{};
-      if (judge_best(others, found) == 0) {
-        throw Error(Status::infeasible, "auto",
-                    fmt::format("no plan fits: the likeliest, {}, is refused: {}",
-                                to_string(ranked.front().choice), ranked.front().refused));
+    std::vector<Candidate> ranked;
+    size_t good = 0;
+    // While programs take more than the model says, others fit than those that are ranked first; in
+    // the end perhaps those that by the model do not.
+    bool stuck = false, last = false;
+    for (int round = 1; good == 0 && !last; ++round) {
+      last = stuck || round == kRounds;
+      slack_ = last ? kLess : 1;
+      ranked = last ? rank_all(kKeptLast, kKeptLast) : rank_all(kept, kept_unlike);
+      if (round == 1) {
+        found.lower_bound =
+            ranked.empty() ? lower_bound_ : std::min(lower_bound_, ranked.front().estimate.seconds);
+        log::debug("auto: {} combinations, of which {} were cut, ranked at {:.0f} ms",
+                   combinations_, looked_at_, milliseconds());
       }
-      ranked = std::move(others);
+      const auto before = refused_.size();
+      good = judge_best(ranked, found, last ? Judge::all : Judge::that_fit);
+      stuck = refused_.size() == before;
     }
+    if (good == 0) none_fits();
     found.others = std::move(ranked);
     found.combinations = combinations_;
     found.looked_at = looked_at_;
     found.all = std::move(all_);
     found.stopped = stopped_;
-    explain(found);
+    explain(found, features_, cluster_.name, request_.pins.time_limit);
     return found;
   }
 
@@ -101,8 +112,8 @@ class Search {
   std::vector<Candidate> rank_all(size_t most, size_t most_unlike) {
     const auto stop = [this] { return out_of_time(); };
     const auto count = std::ssize(folded_.blocks);
-    const auto alike = space_.combinations(*tables_, *model_, count, stop);
-    const auto unlike = space_.unlike(*tables_, *model_, count, stop);
+    const auto alike = space_.combinations(*tables_, model_of(1), count, stop);
+    const auto unlike = space_.unlike(*tables_, model_of(1), count, stop);
     combinations_ = alike.size() + unlike.list.size();
     if (combinations_ == 0) space_.fail_none();
     all_.clear();
@@ -124,26 +135,32 @@ class Search {
   }
 
   // Compiles and simulates the best until the model, so corrected, expects none that is better;
-  // returns how many fit.
-  size_t judge_best(std::vector<Candidate>& ranked, Found& found) {
+  // returns how many fit. With that_fit it ends where none is left that the model, so corrected,
+  // expects to fit.
+  enum class Judge { that_fit, all };
+  size_t judge_best(std::vector<Candidate>& ranked, Found& found, Judge which) {
     const auto judged =
         std::clamp<size_t>(kNodesJudged / std::max<size_t>(1, nodes_), 1, request_.most_judged);
-    Corrections corrections;
     const auto expected = [&](const Candidate& candidate) {
-      const double bytes = candidate.estimate.bytes * corrections.of_bytes(candidate.choice);
-      const double late = bytes > candidate.estimate.limit ? kUnlikely : 0;
-      return late + candidate.estimate.seconds * corrections.of(candidate.choice);
+      const double bytes = candidate.estimate.bytes * corrections_.of_bytes(candidate.choice);
+      const double over = bytes / candidate.estimate.limit;
+      return (over > 1 ? over * kUnlikely : 0) +
+             candidate.estimate.seconds * corrections_.of(candidate.choice);
     };
     std::vector<Candidate*> left;
-    for (auto& candidate : ranked) left.push_back(&candidate);
+    for (auto& candidate : ranked) {
+      if (!refused_.contains(candidate.strategy.dump())) left.push_back(&candidate);
+    }
     size_t good = 0, tries = 0;
     while (!left.empty()) {
       const auto next = std::min_element(
           left.begin(), left.end(), [&](auto* a, auto* b) { return expected(*a) < expected(*b); });
       auto& candidate = **next;
+      if (good == 0 && which == Judge::that_fit && expected(candidate) >= kUnlikely) break;
       const bool better = good > 0 && expected(candidate) < kContradiction * found.best.seconds;
       const auto most = better ? std::max(judged, kContradicted) : judged;
-      if (good >= most || (good > 0 && tries >= 2 * most)) break;
+      const bool more = good == 0 && which == Judge::all;
+      if (good >= most || tries >= (more ? kMoreTries : 2) * most) break;
       if (good > 0 && out_of_time()) break;
       left.erase(next);
       ++tries;
@@ -152,11 +169,14 @@ class Search {
                  milliseconds(), seconds_text(candidate.estimate.seconds),
                  tried ? seconds_text(candidate.seconds) : candidate.refused);
       if (candidate.peak_bytes > 0) {
-        corrections.note_bytes(candidate.choice, candidate.peak_bytes / candidate.estimate.bytes);
+        corrections_.note_bytes(candidate.choice, candidate.peak_bytes / candidate.estimate.bytes);
       }
-      if (!tried) continue;
+      if (!tried) {
+        refused_.insert(candidate.strategy.dump());
+        continue;
+      }
       ++good;
-      corrections.note(candidate.choice, candidate.seconds / candidate.estimate.seconds);
+      corrections_.note(candidate.choice, candidate.seconds / candidate.estimate.seconds);
       if (found.best.judged && candidate.seconds >= found.best.seconds * (1 - 1e-9)) continue;
       found.best = candidate;
       found.plan = std::move(tried->plan);
@@ -165,30 +185,26 @@ class Search {
     return good;
   }
 
-  // Returns by how much most programs of those that were judged take more memory than foretold.
-  static double most_more(const std::vector<Candidate>& judged) {
-    double most = 1;
-    for (const auto& candidate : judged) {
-      most = std::max(most, candidate.peak_bytes / candidate.estimate.bytes);
-    }
-    return most;
-  }
-
-  // Returns the best again, of those that fit if all take so many times the memory; none where the
-  // model has none.
-  std::vector<Candidate> rank_under(double more, size_t most, size_t most_unlike) {
+  // Returns the model of programs that take so many times the memory that it counts.
+  const Model& model_of(double more) {
+    auto& model = models_[more];
+    if (model) return *model;
     auto limits = limits_;
     for (auto& bytes : limits) bytes /= more;
-    make_model(std::move(limits));
-    std::vector<Candidate> ranked = rank_all(most, most_unlike);
-    for (auto& candidate : ranked) candidate.estimate.limit *= more;
-    return ranked;
-  }
-
-  void make_model(std::vector<double> limits) {
-    model_ = std::make_unique<Model>(
+    model = std::make_unique<Model>(
         folded_, *tables_, costs_,
         Limits{std::move(limits), request_.pins.solver.value_or("auto"), pinned_starts()});
+    return *model;
+  }
+
+  // Model::estimate, as far as is known what the choice's programs take.
+  std::optional<Estimate> fit(const Choice& choice, const Layers& layers, double& least,
+                              double worth) {
+    const double more = slack_ * corrections_.of_bytes(choice);
+    auto estimate = model_of(more).estimate(choice, layers, least, worth);
+    if (estimate) estimate->limit *= more;
+    least *= more / slack_;
+    return estimate;
   }
 
   // Cuts combinations into stages, from the lowest bound on, until no bound is below the time of
@@ -231,17 +247,17 @@ class Search {
   // Returns nothing where no cut fits.
   std::optional<Candidate> estimate(Choice choice, const Layers& layers, double worth) {
     double least = kInfinity;
-    auto estimate = model_->estimate(choice, layers, least, worth);
+    auto estimate = fit(choice, layers, least, worth);
     if (!estimate && may_offload(choice, layers, least)) {
       choice.offload = true;
-      estimate = model_->estimate(choice, layers, least, worth);
+      estimate = fit(choice, layers, least, worth);
     }
     if (estimate && !estimate->again.empty() && may_offload(choice, layers, kInfinity)) {
       // Either makes room: running again, or the host.
       auto on_host = choice;
       on_host.offload = true;
       double unused = kInfinity;
-      auto other = model_->estimate(on_host, layers, unused, worth);
+      auto other = fit(on_host, layers, unused, worth);
       if (other && other->seconds < estimate->seconds) {
         choice = std::move(on_host);
         estimate = std::move(other);
@@ -398,57 +414,6 @@ class Search {
                 fmt::format("no plan fits: of {} combinations {}", combinations_, least));
   }
 
-  void explain(Found& found) const {
-    const auto& best = found.best;
-    const auto& parts = best.estimate.parts;
-    const std::vector<std::pair<const char*, double>> shares = {
-        {"compute", parts.compute},
-        {"communication within layers", parts.tensor},
-        {"the pipeline's bubble", parts.bubble},
-        {"the exchange of gradients and weights", parts.data},
-        {"the optimizer", parts.optimizer}};
-    const auto most = std::max_element(shares.begin(), shares.end(),
-                                       [](auto& a, auto& b) { return a.second < b.second; });
-    found.bound_by = most->first;
-    auto& decisions = found.plan.decisions;
-    decisions.push_back(
-        {"auto",
-         fmt::format(
-             "of {} combinations the best is {}: a step takes {} by the simulator ({}) on {}",
-             found.combinations, to_string(best.choice), seconds_text(best.seconds),
-             measured_text(found.simulation.measured_share), cluster_.name)});
-    if (found.stopped) {
-      decisions.push_back(
-          {"auto", fmt::format("the search was stopped after {} s: there may be a better plan; of "
-                               "those that it had come to none can take less than {}",
-                               *request_.pins.time_limit, seconds_text(found.lower_bound))});
-    }
-    std::string split;
-    for (const auto& [name, seconds] : shares) {
-      if (seconds <= 0.005 * parts.total()) continue;
-      split += fmt::format("{}{} {:.0f}%", split.empty() ? "" : ", ", name,
-                           100 * seconds / parts.total());
-    }
-    decisions.push_back(
-        {"auto", fmt::format("it is bound by {}: {}; a rank takes {} of {}", found.bound_by, split,
-                             bytes_text(best.peak_bytes), bytes_text(best.estimate.limit))});
-    for (auto& sentence : features_.sentences(best.choice, best.estimate.seconds)) {
-      decisions.push_back({"auto", std::move(sentence)});
-    }
-    size_t told = 0;
-    for (const auto& other : found.others) {
-      if (other.choice == best.choice || told == 3) continue;
-      ++told;
-      decisions.push_back(
-          {"auto", other.judged ? fmt::format("{} takes {:.1f}% longer", to_string(other.choice),
-                                              100 * (other.seconds / best.seconds - 1))
-                   : !other.refused.empty()
-                       ? fmt::format("{} is refused: {}", to_string(other.choice), other.refused)
-                       : fmt::format("{} takes {}", to_string(other.choice),
-                                     more_text(other.estimate.seconds, best.estimate.seconds))});
-    }
-  }
-
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const Request& request_;
   const cost::Cluster& cluster_;
@@ -461,7 +426,10 @@ class Search {
   Folded folded_;
   compile::StepSpec spec_;
   std::unique_ptr<LayerTables> tables_;
-  std::unique_ptr<Model> model_;
+  std::map<double, std::unique_ptr<Model>> models_;  // by how many times the memory programs take
+  Corrections corrections_;
+  double slack_ = 1;  // the least share of what the model counts that programs may take
+  std::set<std::string> refused_;  // strategies whose programs were
   size_t combinations_ = 0, looked_at_ = 0;
   std::vector<Choice> all_;
   Features features_;
