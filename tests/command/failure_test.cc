@@ -210,6 +210,23 @@ TEST_CASE("a rank that dies ends the job with its number, and the run can be res
   }
 }
 
+TEST_CASE("a rank that crashes says where before the job ends with its number") {
+  const TrainingJob job;
+  Process process(job.words("train", "--nproc 2" + kLong), job.how());
+  process.wait_for("step 3/");
+  const auto ranks = children(process.pid());
+  REQUIRE(ranks.size() == 2);
+  ::kill(ranks[1], SIGSEGV);
+  const auto ran = process.wait();
+  CHECK(ran.status == 1);
+  const std::string crashed = "perigee: rank 1 has crashed by signal 11; where:\n";
+  const auto at = ran.err.find(crashed);
+  REQUIRE(at != ran.err.npos);
+  const auto stack = ran.err.substr(at + crashed.size());
+  CHECK_THAT(stack, Contains("libperigee_torch.so(") && Contains("/perigee(+"));
+  CHECK_THAT(stack, Contains("rank 1 was killed by signal 11"));
+}
+
 TEST_CASE("a rank that stops answering ends the job, which names it and the time-out") {
   for (const int victim : {0, 1}) {  // rank 0 has the store by which ranks find each other
     const TrainingJob job;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "command.h"
+#include "crash.h"
 #include "host.h"
 #include "task.h"
 
@@ -39,6 +40,7 @@ void prepare_rank(const Place& place) {
   std::signal(SIGTERM, ask_to_stop);
   std::signal(SIGINT, ask_to_stop);
   log::set_sink(log::standard_sink(prefix_of(place)));
+  tell_of_crashes(fmt::format("rank {}", place.rank));
 }
 
 // Runs the one rank of this process, which another launcher has started.

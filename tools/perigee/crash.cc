@@ -1,0 +1,50 @@
+#include "crash.h"
+
+#include <execinfo.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace perigee::command {
+namespace {
+
+constexpr int kMostFrames = 64;
+std::array<char, 64> name{};  // of the process
+size_t name_size = 0;
+
+void write_text(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+// Calls nothing that takes a lock, since the thread may have been anywhere.
+void tell(int signal) {
+  std::array<char, 160> line;
+  const auto end =
+      fmt::format_to_n(line.data(), line.size(), "perigee: {} has crashed by signal {}; where:\n",
+                       std::string_view(name.data(), name_size), signal);
+  write_text({line.data(), std::min(end.size, line.size())});
+  void* frames[kMostFrames];
+  ::backtrace_symbols_fd(frames, ::backtrace(frames, kMostFrames), STDERR_FILENO);
+  ::raise(signal);  // SA_RESETHAND: the default now
+}
+
+}  // namespace
+
+void tell_of_crashes(const std::string& who) {
+  name_size = std::min(who.size(), name.size());
+  std::copy_n(who.begin(), name_size, name.begin());
+  void* frame = nullptr;
+  ::backtrace(&frame, 1);  // loads what it needs
+  struct sigaction action {};
+  action.sa_handler = tell;
+  action.sa_flags = SA_RESETHAND | SA_NODEFER;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace perigee::command

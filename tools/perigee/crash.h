@@ -1,0 +1,13 @@
+// What a process says of the signal that ends it.
+#pragma once
+
+#include <string>
+
+namespace perigee::command {
+
+// From now on, a signal that says that the program is broken (SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+// SIGABRT) has the process write the stack of the thread that it came to, before it ends by it as
+// ever. `who` begins the first line: "rank 3".
+void tell_of_crashes(const std::string& who);
+
+}  // namespace perigee::command
