@@ -5,7 +5,8 @@
 // on, each with its best cut of the blocks into stages, until no bound is below the best: the
 // optimum of the model. The best few are then compiled, and the simulator and the programs' own
 // memory decide between them; where it contradicts the model for one kind of plan, others of that
-// kind are expected to be off as much.
+// kind are expected to be off as much. While no program fits, combinations are ranked again by
+// that.
 #pragma once
 
 #include <functional>
