@@ -173,6 +173,10 @@ class Search {
       }
       if (!tried) {
         refused_.insert(candidate.strategy.dump());
+        if (why_refused_.empty()) {
+          why_refused_ =
+              fmt::format("{} is refused: {}", to_string(candidate.choice), candidate.refused);
+        }
         continue;
       }
       ++good;
@@ -401,7 +405,8 @@ class Search {
   }
 
   [[noreturn]] void none_fits() const {
-    std::string least = "no cut into stages exists for any of them";
+    std::string least =
+        why_refused_.empty() ? "no cut into stages exists for any of them" : why_refused_;
     if (least_bytes_ < kInfinity) {
       least = fmt::format(
           "the one that needs the least ({}) takes {} a rank, {} more than the {} "
@@ -430,6 +435,7 @@ class Search {
   Corrections corrections_;
   double slack_ = 1;  // the least share of what the model counts that programs may take
   std::set<std::string> refused_;  // strategies whose programs were
+  std::string why_refused_;        // of the first of them
   size_t combinations_ = 0, looked_at_ = 0;
   std::vector<Choice> all_;
   Features features_;

@@ -67,4 +67,16 @@ TEST_CASE("a plan is found where one fits that is slow, and that the model says 
   }
 }
 
+TEST_CASE("where no plan can be compiled, the error says why") {
+  Asked asked({.blocks = 4}, 2);
+  const auto spec = asked.request.spec;
+  int asks = 0;  // the first is for what the model counts
+  asked.request.spec = [&](const graph::Graph& graph) {
+    if (++asks > 1) fail("compile", "a reason");
+    return spec(graph);
+  };
+  CHECK_THROWS_WITH(asked.find(cluster(2)), Catch::StartsWith("[auto] no plan fits: of ") &&
+                                                Catch::EndsWith("is refused: [compile] a reason"));
+}
+
 }  // namespace perigee
