@@ -12,7 +12,7 @@
 namespace perigee::command {
 namespace {
 
-constexpr int kMostFrames = 64;
+constexpr int kMostFrames = 64, kMostSeconds = 5;
 std::array<char, 64> name{};  // of the process
 size_t name_size = 0;
 
@@ -20,8 +20,10 @@ void write_text(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// Calls nothing that takes a lock, since the thread may have been anywhere.
+// The thread may have been anywhere: the loader's lock, which naming frames takes, may be held for
+// good, and then the alarm ends the process.
 void tell(int signal) {
+  ::alarm(kMostSeconds);
   std::array<char, 160> line;
   const auto end =
       fmt::format_to_n(line.data(), line.size(), "perigee: {} has crashed by signal {}; where:\n",
