@@ -5,21 +5,15 @@
 #include <c10/util/Logging.h>
 #include <torch/nn/module.h>
 
-#include <exception>
-#include <mutex>
-#include <thread>
-
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "exec/allocator.h"
 #include "exec/tensor.h"
 #include "profile/database.h"
-#include "profile/times.h"
 #include "profile/traces.h"
 #include "search/report.h"
 #include "search/simulate.h"
-#include "shard/partition.h"
 #include "train/blueprint.h"
 #include "train/checkpoint.h"
 #include "train/connect.h"
@@ -40,7 +34,6 @@
 #include "train/storage.h"
 #include "train/summary.h"
 #include "train/task_plan.h"
-#include "train/together.h"
 #include "train/tokenizer.h"
 #include "train/trainer.h"
 

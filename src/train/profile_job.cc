@@ -5,7 +5,6 @@
 #include <chrono>
 #include <set>
 
-#include "base/log.h"
 #include "search/report.h"
 #include "train/auto_plan.h"
 #include "train/known.h"
@@ -19,6 +18,7 @@ namespace perigee::train {
 namespace {
 
 using nlohmann::json;
+
 // Of what is left of the budget a plan may take one part in so many, where there may be others.
 constexpr double kShare = 4;
 
@@ -151,7 +151,6 @@ std::string profile_job(const Task& task, Session& session, const ProfileOptions
     };
     run_together(*all_ranks, given, root ? std::function<void()>(ask) : nullptr);
     plan = share_text(std::move(plan), *all_ranks);
-    done.seconds = options.seconds - left();
     if (plan.empty()) return root ? describe(done) + rounds.describe(options.seconds) : "";
     rest.again = given.profile.again = false;
     session.job = given;
