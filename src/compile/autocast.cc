@@ -386,6 +386,14 @@ Graph autocast(const Graph& graph, const plan::Plan& plan) {
   return Autocast(graph, plan).run();
 }
 
+Graph as_computed(Graph graph, const plan::Plan& plan) {
+  const auto rounded = autocast(graph, plan);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    graph.values[v].type.dtype = rounded.values[v].type.dtype;
+  }
+  return graph;
+}
+
 NodeId append(Graph& graph, Node node) {
   const auto id = static_cast<NodeId>(graph.nodes.size());
   for (size_t r = 0; r < node.outputs.size(); ++r) {

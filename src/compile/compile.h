@@ -95,6 +95,9 @@ plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& pla
 plan::Plan fit_recompute(const graph::Graph& graph, plan::Plan plan, const StepSpec& spec,
                          TraceSource& traces);
 
+// Returns the graph with the types that its values have where the plan's precision is carried out.
+graph::Graph as_computed(graph::Graph graph, const plan::Plan& plan);
+
 // Traces of ops that allocate their results and nothing else, contiguous: for planning without a
 // recorded profile (then memory is an estimate) and for tests.
 class NoTraces : public TraceSource {

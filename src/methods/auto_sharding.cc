@@ -19,6 +19,7 @@ namespace perigee::methods {
 namespace {
 
 const std::vector<std::string> kChoices = {"storage", "recompute", "offload"};
+const std::vector<std::string> kPrecisions = {"none", "amp_native", "half"};
 
 // Limits that are tried so that the compiled programs need as much as they may.
 constexpr int kTries = 8;
@@ -30,7 +31,7 @@ struct Wanted {
   std::vector<std::string> axes;
   std::vector<int> positions;  // of them in the mesh
   double memory = 0;           // bytes; 0: any
-  std::vector<std::string> choose;
+  std::vector<std::string> choose, precisions;
   std::string storage;  // axis over which gradients are averaged; "": none
   bool chooses(const std::string& what) const {
     return std::find(choose.begin(), choose.end(), what) != choose.end();
@@ -42,6 +43,7 @@ struct Made {
   shard::Fitted fitted;
   shard::PlannedShardings placed;
   std::optional<double> peak;  // bytes, by the compiled programs
+  std::string precision = {};  // of those that may be chosen
 };
 
 std::string size_text(double bytes) {
@@ -55,8 +57,8 @@ class AutoSharding : public Method {
   std::string_view doc() const override {
     return "Has the exact solver choose, all together, how each op is sharded over axes of the "
            "mesh, and by block whether parameters are stored in parts, the forward pass runs again "
-           "and activations lie on the host, so that a step costs least and no rank needs more "
-           "memory than it may. Stands behind all other methods.";
+           "and activations lie on the host, and if asked to the precision, so that a step costs "
+           "least and no rank needs more memory than it may. Stands behind all other methods.";
   }
   const std::vector<Field>& fields() const override {
     static const std::vector<Field> fields = {
@@ -70,35 +72,32 @@ class AutoSharding : public Method {
          "what may be chosen beside shardings, of storage (parameters, gradients and optimizer "
          "state in parts over zero or data, as zero1, zero2 and fsdp have them), recompute and "
          "offload (of activations); default all of them that no other method of the strategy says"},
+        {"precision", "list",
+         "what may be chosen of `none`, `amp_native` and `half`, in bf16, which change numbers; "
+         "default what the strategy has"},
         {"smallest", "integer", "parameters of fewer bytes are not split; default 0"}};
     return fields;
   }
 
   void apply(plan::Plan& plan, const Config& config, const Request& request) const override {
     const auto wanted = read(plan, config, request);
-    shard::FitOptions options;
-    options.assignment.smallest = config.fields.value("smallest", int64_t{0});
     auto fixed = plan;
     fit_batch(fixed, request);
     const bool settled = request.samples == 0 || graph_batch(fixed, request) == request.samples;
     plan.microbatches = fixed.microbatches;
-    options.microbatches = static_cast<double>(fixed.microbatches);
-    options.state_share = request.state_share;
-    options.parts =
-        wanted.storage.empty() ? 1 : static_cast<double>(plan.mesh.size_of(wanted.storage));
-    if (request.rates) set_prices(options, request.rates(*request.graph, plan), wanted);
-    options.store = wanted.chooses("storage");
-    options.again = wanted.chooses("recompute");
-    options.offload = wanted.chooses("offload");
-    options.trains = [&](const graph::Input& input) {
-      return input.trainable && !matches_any(request.frozen, input.name);
-    };
-    const shard::Fitting fitting(*request.graph, plan, wanted.positions, options);
-    const Context context{fitting, plan, config, wanted, request};
-    // The plan is made again where the graph is of other samples than it asks for.
-    auto made = settled && wanted.memory > 0 ? fit(context) : *edit(context, {});
-    plan = std::move(made.plan);
-    plan.decisions.push_back({std::string(name()), sentence(made, wanted)});
+    std::optional<Made> best;
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& precision : wanted.precisions) {
+      auto start = plan;
+      set_precision(start, precision, config, request);
+      auto made = choose(start, config, wanted, request, settled, least);
+      if (!made || (best && best->fitted.cost <= made->fitted.cost)) continue;
+      best = std::move(made);
+      best->precision = precision;
+    }
+    if (!best) refuse(wanted, least);
+    plan = std::move(best->plan);
+    plan.decisions.push_back({std::string(name()), sentence(*best, wanted)});
   }
 
  private:
@@ -120,6 +119,42 @@ class AutoSharding : public Method {
     const Request& request;
   };
 
+  // "": as the plan has it.
+  static void set_precision(plan::Plan& plan, const std::string& precision, const Config& config,
+                            const Request& request) {
+    if (precision.empty() || precision == "none") return;
+    const auto strategy = from_json(
+        Json::array({Json::array({precision, Json{{"dtype", "bf16"}}})}), "auto_sharding");
+    auto [method, given] = strategy.methods.front();
+    given.place = config.place;
+    method->apply(plan, given, request);
+  }
+
+  // Returns what is cheapest in the plan's precision, nothing where all of it needs more memory.
+  // `least`: the bytes of the plan that needs the least, of this one and those before.
+  std::optional<Made> choose(const plan::Plan& plan, const Config& config, const Wanted& wanted,
+                             const Request& request, bool settled, double& least) const {
+    shard::FitOptions options;
+    options.assignment.smallest = config.fields.value("smallest", int64_t{0});
+    options.microbatches = static_cast<double>(plan.microbatches);
+    options.state_share = request.state_share;
+    options.parts =
+        wanted.storage.empty() ? 1 : static_cast<double>(plan.mesh.size_of(wanted.storage));
+    if (request.rates) set_prices(options, request.rates(*request.graph, plan), wanted);
+    options.store = wanted.chooses("storage");
+    options.again = wanted.chooses("recompute");
+    options.offload = wanted.chooses("offload");
+    options.trains = [&](const graph::Input& input) {
+      return input.trainable && !matches_any(request.frozen, input.name);
+    };
+    const auto graph =
+        request.as_computed ? request.as_computed(*request.graph, plan) : *request.graph;
+    const shard::Fitting fitting(graph, plan, wanted.positions, options);
+    const Context context{fitting, plan, config, wanted, request};
+    // The plan is made again where the graph is of other samples than it asks for.
+    return settled && wanted.memory > 0 ? fit(context, least) : edit(context, {});
+  }
+
   Wanted read(const plan::Plan& plan, const Config& config, const Request& request) const {
     Wanted wanted;
     wanted.axes = axes_of(config, name(), "axis", mesh::axes_of_kind(plan.mesh, "tensor"));
@@ -139,6 +174,7 @@ class AutoSharding : public Method {
     wanted.memory = static_cast<double>(
         memory_of(config.fields.value("memory", Json("device")), plan, request, name()));
     read_choices(wanted, plan, config);
+    read_precisions(wanted, plan, config);
     wanted.storage = plan.mesh.size_of("zero") > 1 ? "zero" : "data";
     if (plan.mesh.size_of(wanted.storage) == 1) wanted.storage.clear();
     return wanted;
@@ -170,6 +206,24 @@ class AutoSharding : public Method {
                              : "blocks run again, or leave activations on the host,",
            what);
     }
+  }
+
+  void read_precisions(Wanted& wanted, const plan::Plan& plan, const Config& config) const {
+    wanted.precisions = {""};
+    if (!config.fields.contains("precision")) return;
+    wanted.precisions = texts(config.fields["precision"], name(), "precision");
+    if (wanted.precisions.empty())
+      fail(name(), "precision has one of {} at least, but got none", fmt::join(kPrecisions, ", "));
+    for (const auto& what : wanted.precisions) {
+      if (std::find(kPrecisions.begin(), kPrecisions.end(), what) != kPrecisions.end()) continue;
+      fail(name(), "precision has any of {}, but got \"{}\"{}", fmt::join(kPrecisions, ", "), what,
+           did_you_mean(what, kPrecisions));
+    }
+    if (!plan.precision.dtype) return;
+    fail(name(),
+         "the precision is chosen here or said by another method, but the plan computes in {}: "
+         "leave that method, or precision, out",
+         graph::name_of(*plan.precision.dtype));
   }
 
   // Returns nothing where no choice is within the limit.
@@ -207,15 +261,15 @@ class AutoSharding : public Method {
     add_units(plan, units, context.request, *this, level);
   }
 
-  // Returns the cheapest plan whose compiled programs keep to the memory. What they need beside
-  // what is counted is learnt from the plans before it; limits of the count at which plans fit, and
-  // at which they do not, come nearer to each other.
-  Made fit(const Context& context) const {
+  // Returns the cheapest plan whose compiled programs keep to the memory, if any. What they need
+  // beside what is counted is learnt from the plans before it; limits of the count at which plans
+  // fit, and at which they do not, come nearer to each other.
+  std::optional<Made> fit(const Context& context, double& least) const {
     const double memory = context.wanted.memory;
     std::optional<Made> best;
-    double least = std::numeric_limits<double>::infinity();  // that a plan needs
-    double fits = 0, breaks = least, limit = memory;
+    double fits = 0, breaks = std::numeric_limits<double>::infinity(), limit = memory;
     bool at_least = false;
+    std::map<std::string, double> peaks;  // by the plan's hash: other limits may come to the same
     for (int tries = 0; tries < kTries && breaks - fits > kNear * memory; ++tries) {
       auto made = edit(context, limit);
       if (!made) {
@@ -226,7 +280,9 @@ class AutoSharding : public Method {
       }
       if (!context.request.peak_bytes) return std::move(*made);
       const double counted = made->fitted.memory;
-      const double peak = context.request.peak_bytes(*context.request.graph, made->plan);
+      const auto [known, added] = peaks.try_emplace(plan::hash(made->plan));
+      if (added) known->second = context.request.peak_bytes(*context.request.graph, made->plan);
+      const double peak = known->second;
       made->peak = peak;
       least = std::min(least, peak);
       if (peak <= memory) {
@@ -241,14 +297,17 @@ class AutoSharding : public Method {
       limit = counted + memory - peak;
       if (limit <= fits || limit >= breaks) limit = (fits + std::min(breaks, 2 * fits)) / 2;
     }
-    if (best) return std::move(*best);
+    if (!std::isfinite(least)) least = context.fitting.least_memory();
+    return best;
+  }
+
+  [[noreturn]] void refuse(const Wanted& wanted, double least) const {
     throw Error(
         Status::infeasible, name(),
         fmt::format("no rank may need more than {}, but the least that was found needs {}: give "
                     "more ranks or smaller microbatches{}",
-                    size_text(memory),
-                    size_text(std::isfinite(least) ? least : context.fitting.least_memory()),
-                    context.wanted.choose.size() < kChoices.size()
+                    size_text(wanted.memory), size_text(least),
+                    wanted.choose.size() < kChoices.size()
                         ? ", or let it choose storage, recompute and offload"
                         : ""));
   }
@@ -277,6 +336,10 @@ class AutoSharding : public Method {
     if (again > 0) parts.push_back(fmt::format("{} of {} run again", again, blocks));
     if (offload > 0) {
       parts.push_back(fmt::format("activations of {} of {} lie on the host", offload, blocks));
+    }
+    if (wanted.precisions.size() > 1) {
+      parts.push_back(
+          fmt::format("of {} it takes {}", fmt::join(wanted.precisions, ", "), made.precision));
     }
     const auto& fitted = made.fitted;
     const double gap = 1 - fitted.bound / fitted.cost;

@@ -63,6 +63,9 @@ struct Request {
   double state_share = 2;  // bytes of optimizer state for a byte of a parameter
   // Returns the rates of a plan's devices; empty: nobody knows. Throws Error.
   std::function<Rates(const graph::Graph& graph, const plan::Plan& plan)> rates = {};
+  // Returns the graph with the types that its values have under the plan's precision; empty: as
+  // they were captured. Throws Error.
+  std::function<graph::Graph(const graph::Graph& graph, const plan::Plan& plan)> as_computed = {};
   // Returns the bytes that the rank of a plan that needs the most takes, by its compiled programs;
   // empty: nobody knows. Throws Error.
   std::function<double(const graph::Graph& graph, const plan::Plan& plan)> peak_bytes = {};

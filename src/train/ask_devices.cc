@@ -40,6 +40,7 @@ void ask_devices(methods::Request& request, const job::Job& job,
                                                  const plan::Plan& plan) {
     return rates_of(cluster(plan.mesh.size()), plan, graph);
   };
+  request.as_computed = compile::as_computed;
   request.peak_bytes = [job, traces = std::move(traces)](const graph::Graph& graph,
                                                          const plan::Plan& plan) {
     const auto spec = step_spec(job, graph);

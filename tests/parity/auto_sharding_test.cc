@@ -212,6 +212,63 @@ TEST_CASE("beside other methods it trains as one device does") {
   }
 }
 
+TEST_CASE("the precision is chosen with all else, by what devices do in it and by memory") {
+  torch::manual_seed(5);
+  constexpr int64_t kMany = 64;  // rows, so that activations are most of the memory
+  const auto given = built_in(kDeep, kMany, 1, "float32");
+  const auto choose = [&](double low_flops, double memory, const std::string& precision,
+                          const std::string& before = "") {
+    auto request = request_of(given, kMany);
+    request.world = 4;
+    request.as_computed = compile::as_computed;
+    request.rates = [&](const graph::Graph&, const plan::Plan& plan) {
+      return methods::Rates{.flops = plan.precision.dtype ? low_flops : 1e9,
+                            .bytes = 1e9,
+                            .host = 1e8,
+                            .links = {{"tensor", 1e8}, {"data", 1e8}}};
+    };
+    const auto strategy = methods::Json::parse(
+        R"([["parallel_mode", [["tensor", 2], ["data", 2]]], )" + before +
+        R"(["auto_sharding", {"choose": ["storage"], )" + precision + R"("memory": )" +
+        std::to_string(static_cast<int64_t>(memory)) + "}]]");
+    return methods::make_plan(methods::from_json(strategy, "a test"), request);
+  };
+  const std::string any = R"("precision": ["none", "amp_native", "half"], )";
+  const auto quick = choose(1e10, 1e12, any), slow = choose(1e7, 1e12, any);
+  CHECK(quick.precision.dtype == graph::DType::bfloat16);
+  CHECK_FALSE(slow.precision.dtype);
+  // Where float32 does not fit, since all that the backward pass reads is kept, another is taken,
+  // however slow.
+  const auto most = peak_of(given.graph, slow);
+  double share = 0.95;
+  const auto fits = [&] {
+    try {
+      choose(1e7, share * most, R"("precision": ["none"], )");
+      return true;
+    } catch (const Error& error) {
+      CHECK(error.status() == Status::infeasible);
+      return false;
+    }
+  };
+  while (fits()) share -= 0.02;
+  const auto small = choose(1e7, share * most, any);
+  CHECK(small.precision.dtype == graph::DType::bfloat16);
+  CHECK(peak_of(given.graph, small) <= share * most);
+  CHECK(compare_memory(given, small, train(given, small)) == "");
+  // The plan is the one that a method of its own leads to.
+  for (const std::string method : {"amp_native", "half"}) {
+    auto chosen = choose(1e10, 1e12, R"("precision": [")" + method + R"("], )");
+    auto said = choose(1e10, 1e12, "", R"([")" + method + R"(", {"dtype": "bf16"}], )");
+    chosen.decisions.clear(), said.decisions.clear();
+    CHECK((chosen == said));
+  }
+  CHECK_THROWS_WITH(choose(1e10, 1e12, any, R"(["half", {"dtype": "bf16"}], )"),
+                    Catch::Contains("the plan computes in bfloat16"));
+  CHECK_THROWS_WITH(choose(1e10, 1e12, R"("precision": ["haf"], )"),
+                    Catch::Contains("did you mean \"half\"?"));
+  CHECK_THROWS_WITH(choose(1e10, 1e5, any), Catch::Contains("but the least that was found needs"));
+}
+
 TEST_CASE("a limit that nothing meets says what is needed at least") {
   const auto given = built_in(kDeep, kRows);
   try {
