@@ -40,7 +40,7 @@ std::vector<int> regions_of(const Graph& graph, const plan::Recompute& plan) {
 // Returns whether an op of a region runs again. The averages over a step's microbatches are known
 // before the first one and never do.
 bool is_repeated(const plan::Recompute& plan, const std::string& op) {
-  if (op == "perigee::step_average" || has(plan.keep, op)) return false;
+  if (op == "perigee::step_average") return false;
   // What other stages send comes once.
   if (op == plan::kCross) return false;
   // Numbers; their histories may have moved on.
@@ -53,6 +53,7 @@ class Recomputed {
   Recomputed(const Graph& graph, const plan::Recompute& plan)
       : graph_(graph), plan_(plan), region_(regions_of(graph, plan)) {
     find_kept();
+    find_named();
   }
 
   Graph run() {
@@ -127,9 +128,26 @@ class Recomputed {
     }
   }
 
+  // Results of the ops that are kept by name; where ranks send them to each other at once, what
+  // comes of that, if it is no more: a sum is kept, not what is summed.
+  void find_named() {
+    named_.assign(graph_.nodes.size(), false);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      if (node.phase != Phase::forward) continue;
+      named_[n] = has(plan_.keep, node.op);
+      if (!graph::is_collective(node.op) || !node.outputs[0].defined()) continue;
+      node.each_operand([&](ValueId v) {
+        const auto producer = graph_.values[root(v).index].producer;
+        const bool more = graph_.type(node.outputs[0]).bytes() > graph_.type(v).bytes();
+        named_[n] = named_[n] || (producer >= 0 && named_[producer] && !more);
+      });
+    }
+  }
+
   bool runs_again(ValueId v) const {
     const auto producer = graph_.values[v.index].producer;
-    return producer >= 0 && region_[producer] >= 0 && !kept_[v.index] &&
+    return producer >= 0 && region_[producer] >= 0 && !kept_[v.index] && !named_[producer] &&
            is_repeated(plan_, graph_.nodes[producer].op);
   }
 
@@ -138,6 +156,7 @@ class Recomputed {
   std::vector<int> region_;   // by node
   std::vector<bool> copied_;  // by node
   std::vector<bool> kept_;    // by value
+  std::vector<bool> named_;   // by node
 };
 
 }  // namespace

@@ -32,6 +32,7 @@ class Accounts {
       : program_(program), plan_(plan), scopes_(scopes), costs_(costs), options_(options) {}
 
   Layers run() {
+    find_late();
     weigh();
     find_reads();
     find_sums();
@@ -74,13 +75,39 @@ class Accounts {
     }
     const double gradients =
         layers.first.gradients + blocks * block.gradients + layers.last.gradients;
-    layers.working = std::max(block.saved, scratch - saved - gradients);
+    layers.working = std::max(block.saved - block.low, scratch - saved - gradients);
     layers.crossing = crossing_;
     layers.entering = entering_;
     return layers;
   }
 
  private:
+  // What stands behind the blocks though its scope begins before them: the loss, of no module.
+  void find_late() {
+    for (const auto& section : program_.sections) {
+      const auto& list = section.instructions;
+      const auto in_block = [&](Phase phase) {
+        return [this, phase](const Instruction& i) {
+          return i.phase == phase && scopes_.of_scope(i.scope).place == kBlock;
+        };
+      };
+      const auto forward = std::find_if(list.rbegin(), list.rend(), in_block(Phase::forward));
+      const auto backward = std::find_if(list.begin(), list.end(), in_block(Phase::backward));
+      const auto note = [&](auto begin, auto end, Phase phase) {
+        for (auto at = begin; at != end; ++at) {
+          if (at->phase == phase) late_.insert(&*at);
+        }
+      };
+      if (forward != list.rend()) note(forward.base(), list.end(), Phase::forward);
+      if (backward != list.end()) note(list.begin(), backward, Phase::backward);
+    }
+  }
+
+  const Where& where(const Instruction& instruction) const {
+    static const Where last{kLast, ""};
+    return late_.contains(&instruction) ? last : scopes_.of_scope(instruction.scope);
+  }
+
   void visit(const compile::Section& section, const Instruction& instruction) {
     if (instruction.kind == Instruction::Kind::wait) return;
     const bool collective = instruction.kind == Instruction::Kind::collective;
@@ -103,7 +130,7 @@ class Accounts {
       if (instruction.op == "perigee::clip_scale" && !plan_.overlap.step) norm_ = step_;
       return;
     }
-    const auto& [place, block] = scopes_.of_scope(instruction.scope);
+    const auto& [place, block] = where(instruction);
     auto& layer = places_[place];
     const bool forward = instruction.phase == Phase::forward;
     (forward ? layer.forward : layer.backward) += time.seconds;
@@ -171,7 +198,7 @@ class Accounts {
           auto& held = held_[static_cast<size_t>(read)];
           auto& of = places_[held.place].flats[held.flat];
           (instruction.phase == Phase::forward ? of.in_forward : of.in_backward) = true;
-          const bool behind = scopes_.of_scope(instruction.scope).place == kLast;
+          const bool behind = where(instruction).place == kLast;
           if (held.place != kFirst || !behind || held.late) return;
           held.late = tied_ = true;
           of.read_late += held.read;
@@ -228,7 +255,7 @@ class Accounts {
       };
       for (const auto& instruction : section.instructions) {
         if (instruction.phase != Phase::backward) continue;
-        const auto& here = scopes_.of_scope(instruction.scope);
+        const auto& here = where(instruction);
         each_operand(instruction, [&](ValueId v) {
           const auto found = made.find(root(v).index);
           if (found != made.end() && *found->second != here) wanted.insert(found->first);
@@ -259,11 +286,11 @@ class Accounts {
   // Values that forward ops make and backward ops read.
   void save() {
     std::unordered_map<int32_t, const Where*> made;
-    std::set<int32_t> saved, crossed, entered;
+    std::set<int32_t> saved, low, crossed, entered;
     for (const auto& section : program_.sections) {
       if (section.name == "step") break;
       for (const auto& instruction : section.instructions) {
-        const auto& here = scopes_.of_scope(instruction.scope);
+        const auto& here = where(instruction);
         const graph::Node node{.op = instruction.op, .args = instruction.args};
         node.each_operand([&](ValueId v) {
           const auto base = root(v);
@@ -272,7 +299,10 @@ class Accounts {
           const auto& [place, block] = *found->second;
           const bool crosses = place == kBlock && block != here.block;
           if (instruction.phase == Phase::backward) {
-            if (saved.insert(base.index).second) places_[place].saved += bytes_of(program_, base);
+            if (saved.insert(base.index).second) {
+              places_[place].saved += bytes_of(program_, base);
+              if (low.contains(base.index)) places_[place].low += bytes_of(program_, base);
+            }
             if (crosses && entered.insert(base.index).second) {
               entering_ += bytes_of(program_, base);
             }
@@ -284,6 +314,7 @@ class Accounts {
         for (auto v : instruction.outputs) {
           if (!v.defined() || persistent(v)) continue;
           made.try_emplace(root(v).index, &here);
+          if (casts_weight(instruction)) low.insert(root(v).index);
         }
       }
     }
@@ -298,7 +329,7 @@ class Accounts {
     for (const auto& section : program_.sections) {
       if (section.name == "step") break;
       for (const auto& instruction : section.instructions) {
-        const auto place = scopes_.of_scope(instruction.scope).place;
+        const auto place = where(instruction).place;
         const bool gradient = gradients_.contains(&instruction);
         const graph::Node node{.op = instruction.op, .args = instruction.args};
         node.each_operand([&](ValueId v) {
@@ -421,7 +452,7 @@ class Accounts {
   // By frame and offset: bytes, index into held_.
   std::map<std::pair<int32_t, int64_t>, std::pair<int64_t, int>> parameters_;
   std::vector<std::pair<double, size_t>> ordered_[kPlaces];  // whole bytes, flat
-  std::set<const Instruction*> gradients_;
+  std::set<const Instruction*> gradients_, late_;
   std::map<std::string, double> behind_;  // by block, so far
   bool tied_ = false;
   double step_ = 0, norm_ = 0, crossing_ = 0, entering_ = 0;

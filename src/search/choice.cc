@@ -100,6 +100,18 @@ std::vector<std::string> names_in(const Json& value, const std::string& name) {
   return value.get<std::vector<std::string>>();
 }
 
+// true: all of a block runs again, or, as Megatron's `selective`, what costs little; either may be
+// asked for by name.
+void set_checkpoint(Pins& pins, const Json& value) {
+  pins.checkpoint = !value.is_boolean() || value.get<bool>();
+  if (value.is_boolean()) return;
+  if (!value.is_string()) {
+    fail("search", "checkpoint must be true, false, \"full\" or \"selective\", but got {}",
+         value.dump());
+  }
+  pins.selective = name_of(value, "checkpoint", {"full", "selective"}) == "selective";
+}
+
 // Submeshes that are given say how many stages there are, and the sizes of axes.
 void fix_axes(Pins& pins) {
   if (pins.submeshes.empty()) return;
@@ -191,7 +203,7 @@ Pins parse_pins(const Json& table) {
     else if (key == "sequence")
       pins.sequence = flag(value, key);
     else if (key == "checkpoint")
-      pins.checkpoint = flag(value, key);
+      set_checkpoint(pins, value);
     else if (key == "offload")
       pins.offload = flag(value, key);
     else if (key == "memory")
@@ -268,7 +280,7 @@ void add_pinned(Json& methods, const Json& method) {
 
 }  // namespace
 
-Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row) {
+Json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row) {
   Json methods = Json::array();
   auto axes = mesh_of(choice);
   if (!pins.forbid.empty() && axes.is_object()) {
@@ -307,8 +319,9 @@ Json strategy_of(const Choice& choice, const Pins& pins, const std::string& row)
   if (choice.checkpoint && choice.every == 0) {
     if (!choice.again.empty()) methods.push_back(Json::array({"checkpoint", choice.again}));
   } else if (choice.checkpoint) {
-    Json fields{{"1", row}};  // an item beside a field
+    Json fields{{"1", row.pattern}};  // an item beside a field
     if (choice.every > 1) fields["every"] = choice.every;
+    if (choice.selective) fields["keep"] = row.keep;
     methods.push_back(Json::array({"checkpoint", std::move(fields)}));
   }
   if (choice.zero > 0 && choice.parts() > 1) {
@@ -350,8 +363,8 @@ std::string to_string(const Choice& choice) {
   if (choice.checkpoint && choice.every == 0) {
     if (!choice.again.empty()) add(fmt::format("checkpoint of {} blocks", choice.again.size()));
   } else if (choice.checkpoint) {
-    add(choice.every > 1 ? fmt::format("checkpoint of one block in {}", choice.every)
-                         : std::string("checkpoint"));
+    add(fmt::format("{}checkpoint{}", choice.selective ? "selective " : "",
+                    choice.every > 1 ? fmt::format(" of one block in {}", choice.every) : ""));
   }
   if (choice.precision != "none") add("bfloat16 by " + choice.precision);
   if (choice.offload) add("optimizer state on the host");

@@ -30,6 +30,7 @@ struct Choice {
   std::string attention = "all_gather";  // how context ranks see all keys (context_parallel)
   bool checkpoint = false;               // blocks run again in the backward pass
   int64_t every = 1;                     // of so many blocks one does; 0: those of `again`
+  bool selective = false;                // all but their products and attention does
   int zero = 0;                          // level: 0, 1, 2, 3
   bool offload = false;                  // optimizer state lies in the host's memory
   std::string precision = "none";        // or amp_native or half, in bfloat16
@@ -54,7 +55,7 @@ bool same_ops(const Choice& a, const Choice& b);
 // What a user fixes; the rest is searched.
 struct Pins {
   std::optional<int64_t> tensor, expert, context, data, pipe, micro, chunks, every;
-  std::optional<bool> sequence, checkpoint, offload;
+  std::optional<bool> sequence, checkpoint, selective, offload;
   std::optional<int> zero;
   std::optional<std::string> schedule, attention;
   // How many ranks a stage may have (stage_sizes() in search/submeshes.h); "none": all stages are
@@ -79,9 +80,14 @@ struct Pins {
 // and for a wrong type.
 Pins parse_pins(const nlohmann::json& table);
 
-// Returns the strategy as plain data (methods::from_json). `row` is the pattern of the blocks
-// ("blocks.*"), for checkpoint.
-nlohmann::json strategy_of(const Choice& choice, const Pins& pins, const std::string& row);
+// The blocks as `checkpoint` names them.
+struct BlockRow {
+  std::string pattern;            // "blocks.*"
+  std::vector<std::string> keep;  // the ops of their forward passes that are worth keeping
+};
+
+// Returns the strategy as plain data (methods::from_json).
+nlohmann::json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row);
 
 // Returns "tensor 8, pipe 16, data 8, 192 microbatches of 1, 1f1b, zero 1, checkpoint".
 std::string to_string(const Choice& choice);

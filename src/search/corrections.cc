@@ -12,7 +12,8 @@ int64_t samples(const Choice& c) { return c.tensor > 1 ? c.micro : c.microbatche
 }  // namespace
 
 double Corrections::of(const Choice& choice) const {
-  for (const auto& key : {of_row(choice), of_schedule(choice), of_kind(choice)}) {
+  for (const auto& key :
+       {of_row(choice), of_schedule(choice), of_kind(choice), of_layers(choice)}) {
     const auto known = ratios_.find(key);
     if (known != ratios_.end()) return known->second;
   }
@@ -20,7 +21,8 @@ double Corrections::of(const Choice& choice) const {
 }
 
 void Corrections::note(const Choice& choice, double ratio) {
-  for (const auto& key : {of_row(choice), of_schedule(choice), of_kind(choice)}) {
+  for (const auto& key :
+       {of_row(choice), of_schedule(choice), of_kind(choice), of_layers(choice)}) {
     ratios_[key] = ratio;
   }
 }
@@ -48,6 +50,12 @@ Corrections::Key Corrections::of_schedule(const Choice& c) {
 Corrections::Key Corrections::of_kind(const Choice& c) {
   const auto* kind = c.pipe == 1 ? "none" : splits_backward(c.schedule) ? "split" : "whole";
   return {"", !c.submeshes.empty(), c.zero >= 2, c.tensor > 1, samples(c), c.precision, kind};
+}
+
+Corrections::Key Corrections::of_layers(const Choice& c) {
+  auto key = of_kind(c);
+  std::get<6>(key) = "";
+  return key;
 }
 
 Corrections::Memory Corrections::of_memory(const Choice& c) {

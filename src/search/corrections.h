@@ -13,8 +13,9 @@ namespace perigee::search {
 class Corrections {
  public:
   // Returns what a plan's time is by the simulator, in times the model's: as last noted for plans
-  // of its row of submeshes and schedule; where none of those was judged, of its schedule, and then
-  // of schedules that split backward passes, or do not. 1 where nothing is known.
+  // of its row of submeshes and schedule; where none of those was judged, of its schedule, then of
+  // schedules that split backward passes, or do not, then of layers like these. 1 where nothing is
+  // known.
   double of(const Choice& choice) const;
   void note(const Choice& choice, double ratio);
 
@@ -28,6 +29,7 @@ class Corrections {
   static Key of_row(const Choice& choice);
   static Key of_schedule(const Choice& choice);
   static Key of_kind(const Choice& choice);
+  static Key of_layers(const Choice& choice);
   static Memory of_memory(const Choice& choice);
 
   std::map<Key, double> ratios_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "graph/ops.h"
 #include "methods/method.h"
 #include "plan/plan.h"
 #include "search/accounts.h"
@@ -35,6 +36,7 @@ Layers between(const Layers& a, const Layers& b, double share) {
   made.block = between(a.block, b.block, share);
   made.last = between(a.last, b.last, share);
   made.working = a.working + (b.working - a.working) * share;
+  made.repeated = a.repeated + (b.repeated - a.repeated) * share;
   made.crossing = a.crossing + (b.crossing - a.crossing) * share;
   made.entering = a.entering + (b.entering - a.entering) * share;
   made.tied = a.tied;
@@ -44,17 +46,30 @@ Layers between(const Layers& a, const Layers& b, double share) {
   return made;
 }
 
-std::string pattern_of(const std::vector<std::string>& blocks) {
-  if (blocks.empty()) return "";
-  const auto dot = blocks.front().rfind('.');
-  return dot == std::string::npos ? "*" : blocks.front().substr(0, dot) + ".*";
+BlockRow LayerTables::row_of(const Folded& folded) {
+  BlockRow row;
+  if (folded.blocks.empty()) return row;
+  const auto dot = folded.blocks.front().rfind('.');
+  row.pattern = dot == std::string::npos ? "*" : folded.blocks.front().substr(0, dot) + ".*";
+  // Products of activations with each other make more than they read, and take less than those with
+  // weights (Korthikanti et al. 2022, section 5). What experts' ranks send each other is kept, too.
+  for (const auto& node : folded.graph.nodes) {
+    if (node.phase != graph::Phase::forward) continue;
+    const bool worth = (graph::is_product(node.op) && !node.op.ends_with("bmm")) ||
+                       node.op == "perigee::dispatch" || node.op == "perigee::combine";
+    const bool known = std::ranges::count(row.keep, node.op) > 0;
+    const bool within = std::ranges::any_of(
+        folded.blocks, [&](const auto& block) { return graph::contains_scope(block, node.scope); });
+    if (worth && !known && within) row.keep.push_back(node.op);
+  }
+  return row;
 }
 
 const Layers* LayerTables::find(const Choice& choice, std::string& why, int kind) {
   const auto key =
-      fmt::format("{} {} {} {} {} {} {} {}", choice.precision, choice.tensor, choice.sequence,
+      fmt::format("{} {} {} {} {} {} {} {} {}", choice.precision, choice.tensor, choice.sequence,
                   choice.expert, choice.context, choice.context > 1 ? choice.attention : "",
-                  choice.checkpoint ? choice.every : -1, choice.micro);
+                  choice.checkpoint ? choice.every : -1, choice.selective, choice.micro);
   auto found = tables_.find(key);
   if (found == tables_.end()) found = tables_.emplace(key, look(choice)).first;
   why = found->second.why;
@@ -84,7 +99,7 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
   if (choice.checkpoint && choice.every != 1) {
     auto all = choice, none = choice;
     all.every = 1;
-    none.checkpoint = false;
+    none.checkpoint = none.selective = false;
     const auto *a = find(none, entry.why), *b = a ? find(all, entry.why) : nullptr;
     if (!b) return entry;
     for (int kind = 0; kind < std::ssize(costs_.cluster().devices); ++kind) {
@@ -92,6 +107,7 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
       if (choice.every == 0) {
         entry.layers.push_back(without);
         entry.layers.back().again = &with;
+        entry.layers.back().repeated = with.repeated;
         continue;
       }
       entry.layers.push_back(between(without, with, 1 / static_cast<double>(choice.every)));
@@ -116,10 +132,26 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
   }
   try {
     entry.layers = make(choice);
+    if (choice.checkpoint) compare_with_none(choice, entry);
   } catch (const Error& error) {
     entry.why = error.what();
   }
   return entry;
+}
+
+void LayerTables::compare_with_none(const Choice& choice, Entry& entry) {
+  auto none = choice;
+  none.checkpoint = none.selective = false;
+  for (auto& layers : entry.layers) {
+    layers.repeated = layers.block.forward;
+    if (!choice.selective) continue;
+    std::string why;
+    const auto* whole = find(none, why, layers.kind);
+    if (!whole) continue;
+    layers.repeated = std::max(0.0, layers.block.backward - whole->block.backward);
+    if (layers.block.saved < whole->block.saved) continue;
+    entry.why = "[auto] a selective checkpoint keeps all that the backward pass reads";
+  }
 }
 
 std::vector<Layers> LayerTables::make(const Choice& choice) const {
@@ -132,6 +164,7 @@ std::vector<Layers> LayerTables::make(const Choice& choice) const {
   alone.attention = choice.attention;
   alone.precision = choice.precision;
   alone.checkpoint = choice.checkpoint;
+  alone.selective = choice.selective;
   alone.data = samples_.captured / (choice.micro * choice.expert);
   methods::Request request;
   request.graph = &folded_.graph;
@@ -143,8 +176,7 @@ std::vector<Layers> LayerTables::make(const Choice& choice) const {
   // ZeRO, which is not here, decides that; ranks of data are not those of the plan.
   std::erase(row.forbid, "replicated_parameters");
   std::erase(row.forbid, "nd_shardings");
-  const auto strategy =
-      methods::from_json(strategy_of(alone, row, pattern_of(folded_.blocks)), "auto", defined_);
+  const auto strategy = methods::from_json(strategy_of(alone, row, row_), "auto", defined_);
   const auto plan = methods::make_plan(strategy, request);
   plan::verify(plan, folded_.graph);
   auto spec = spec_;

@@ -46,7 +46,8 @@ struct Layer {
   double states = 0;                           // of the optimizer, and masters
   double transient = 0;                        // what their step takes beside that
   double saved = 0;                            // what the forward pass leaves to the backward pass
-  // What gradients of weights read of that, and of what the backward pass makes: where they come
+  double low = 0;  // of `saved`: weights in the low precision, where each microbatch casts them
+  // What gradients of weights read of `saved`, and of what the backward pass makes: where they come
   // later, it stays for them.
   double operands = 0;
   double step = 0;          // once a step: the optimizer, and what it waits for
@@ -59,7 +60,7 @@ inline constexpr double Layer::*kSums[] = {
     &Layer::forward,  &Layer::backward,  &Layer::communication, &Layer::forward_communication,
     &Layer::gradient, &Layer::behind,    &Layer::forward_cast,  &Layer::backward_cast,
     &Layer::weights,  &Layer::gradients, &Layer::states,        &Layer::transient,
-    &Layer::saved,    &Layer::operands};
+    &Layer::saved,    &Layer::low,       &Layer::operands};
 
 struct Layers {
   Layer first, block, last;  // before, one of, and behind the blocks
@@ -69,14 +70,16 @@ struct Layers {
   bool tied = false;         // what stands behind the blocks reads parameters of what is before
   bool masters = false;      // parameters are float32 masters of what ops read (half)
   bool measured = false;     // all times were
+  double repeated = 0;       // seconds of a block's backward pass: what runs again
   int kind = 0;              // of the cluster's devices, whose times these are
   // Where a solver chooses which blocks run again: this is the table of none, `again` that of all.
   const Layers* again = nullptr;
 };
 
 // Tables by what decides them: precision, ranks of the axes within a layer, sequence, attention,
-// checkpoint, samples of a microbatch, the kind of device. Programs are compiled for one sample and
-// for the most, and with all blocks or none run again; costs between are taken to be linear.
+// checkpoint (of all ops or some), samples of a microbatch, the kind of device. Programs are
+// compiled for one sample and for the most, and with all blocks or none run again; costs between
+// are taken to be linear.
 class LayerTables {
  public:
   // All kept by reference. The most samples of a microbatch, and what the folded graph was captured
@@ -95,7 +98,8 @@ class LayerTables {
         eight_bits_(eight_bits),
         costs_(costs),
         traces_(traces),
-        defined_(defined) {}
+        defined_(defined),
+        row_(row_of(folded)) {}
 
   // Returns the table for the choice on a kind of the cluster's devices, or nullptr where the
   // methods or the graph do not allow it; `why` then says it.
@@ -103,6 +107,9 @@ class LayerTables {
 
   // The same on the slowest kind that `count` ranks from `first` on have.
   const Layers* on_ranks(const Choice& choice, int64_t first, int64_t count, std::string& why);
+
+  // Returns the blocks as `checkpoint` names them.
+  const BlockRow& row() const { return row_; }
 
   // How many programs were compiled.
   size_t compiled() const { return tables_.size(); }
@@ -112,7 +119,10 @@ class LayerTables {
     std::vector<Layers> layers;  // by kind of device
     std::string why;             // "" where there is a table
   };
+  static BlockRow row_of(const Folded& folded);
   Entry look(const Choice& choice);
+  // Says what runs again; leaves out what saves nothing.
+  void compare_with_none(const Choice& choice, Entry& entry);
   std::vector<Layers> make(const Choice& choice) const;
 
   const Folded& folded_;
@@ -123,13 +133,11 @@ class LayerTables {
   OpCosts& costs_;
   compile::TraceSource& traces_;
   std::span<const std::shared_ptr<const methods::Method>> defined_;
+  BlockRow row_;
   std::map<std::string, Entry> tables_;
 };
 
 // Returns the table where that share of the blocks is as in `b`, the others as in `a`.
 Layers between(const Layers& a, const Layers& b, double share);
-
-// Returns the pattern of the row ("blocks.*"), or "" for none.
-std::string pattern_of(const std::vector<std::string>& blocks);
 
 }  // namespace perigee::search

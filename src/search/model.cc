@@ -33,11 +33,6 @@ void end_with_bucket(std::vector<Passing>& layers, double buckets) {
 
 }  // namespace
 
-double share_again(const Choice& choice) {
-  if (!choice.checkpoint) return 0;
-  return choice.every == 0 ? 1 : 1 / static_cast<double>(choice.every);
-}
-
 int Model::blocks() const { return static_cast<int>(std::max<size_t>(1, folded_.blocks.size())); }
 
 const Exchanges& Model::exchanges(const Choice& choice, const Layers& layers,
@@ -62,8 +57,16 @@ std::pair<double, double> Model::passes(const Choice& choice, const Layer& layer
       later * kAccumulated * added / (device.bandwidth * device.memory_efficiency);
   // What is gathered was cast before, each rank its part; masters in parts once a step.
   const double cast = choice.zero == 3 ? 1 - 1 / parts : choice.zero > 0 && layers.masters ? 1 : 0;
+  // In a pipeline both passes cast (compile::cast_again).
+  const double back =
+      choice.pipe > 1 ? std::max(layer.forward_cast, layer.backward_cast) : layer.backward_cast;
   return {layer.forward - cast * layer.forward_cast,
-          layer.backward - cast * layer.backward_cast + accumulate};
+          layer.backward - layer.backward_cast + (1 - cast) * back + accumulate};
+}
+
+double Model::saved(const Choice& choice, const Layer& layer, const Layers& layers) {
+  const bool in_parts = choice.zero == 3 || (choice.zero > 0 && layers.masters);
+  return layer.saved - (choice.pipe > 1 || in_parts ? layer.low : 0);
 }
 
 StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int end) const {
@@ -92,7 +95,7 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
     stage.gradient += times * layer.gradient;
     stage.tensor += times * layer.communication;
     stage.forward_tensor += times * layer.forward_communication;
-    saved += times * layer.saved;
+    saved += times * this->saved(choice, layer, layers);
     operands += times * layer.operands;
     weights += times * layer.weights;
     gradients += times * layer.gradients;
@@ -208,7 +211,7 @@ Model::Whole Model::whole(const Choice& choice, const Layers& layers) const {
   add(layers.first, 1);
   add(layers.block, count);
   add(layers.last, 1);
-  all.again = count * layers.block.forward * share_again(choice);
+  all.again = count * layers.repeated;
   all.transfer = transfer(choice, layers);
   if (choice.zero >= 2 && choice.parts() > 1) {
     const auto& of = exchanges(choice, layers, {});
@@ -236,13 +239,14 @@ double Model::lower_bound(const Choice& choice, const Whole& whole) const {
 std::optional<int> Model::least_again(const Place& place) const {
   const auto& layers = *place.layers;
   const auto whole = stage(place, layers, 0, blocks());
-  const auto option = [](const Layers& of, const Layer& layer) {
+  const auto kept = [&](const Layer& layer) { return saved(place.choice, layer, layers); };
+  const auto option = [&](const Layers& of, const Layer& layer) {
     return solve::AssignOption{
-        .time = layer.forward + layer.backward, .saved = layer.saved, .transient = of.working};
+        .time = layer.forward + layer.backward, .saved = kept(layer), .transient = of.working};
   };
   solve::AssignProblem problem{.memory_limit = place.limit, .transient_count = 1};
   solve::AssignOption rest{.resident = whole.fixed() - layers.working,
-                           .saved = layers.first.saved + layers.last.saved};
+                           .saved = kept(layers.first) + kept(layers.last)};
   rest.optimizer = std::max(0.0, whole.step - rest.resident);
   problem.ops.push_back({.name = "rest", .options = {rest}});
   for (const auto& block : folded_.blocks) {
@@ -437,7 +441,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   if (layers.again && !unlike) {
     // What a solver has chosen; until then all blocks might run again.
     const auto again = static_cast<double>(result.again.size());
-    passes.again = again * layers.block.forward;
+    passes.again = again * layers.repeated;
     passes.backward += again * (layers.again->block.backward - layers.block.backward);
   }
   result.parts.tensor = longest->tensor * microbatches;

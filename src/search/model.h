@@ -41,9 +41,6 @@ struct Estimate {
   std::vector<int> again;     // where a solver chooses them: the blocks that run again
 };
 
-// Returns the share of the blocks that run again; of what a solver has not chosen yet, all.
-double share_again(const Choice& choice);
-
 // What a model is held to.
 struct Limits {
   std::vector<double> bytes;    // of a rank, by kind of the cluster's devices
@@ -142,6 +139,8 @@ class Model {
   // What a microbatch's passes through a layer compute: forward, backward.
   std::pair<double, double> passes(const Choice& choice, const Layer& layer,
                                    const Layers& layers) const;
+  // The bytes that a microbatch's forward pass through a layer leaves to its backward pass.
+  static double saved(const Choice& choice, const Layer& layer, const Layers& layers);
   double transfer(const Choice& choice, const Layers& layers) const;
   // What a stage takes with so many stages behind it.
   double bytes_of(const Choice& choice, const StageCosts& stage, int64_t successors) const;

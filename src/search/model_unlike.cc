@@ -83,7 +83,7 @@ std::optional<Model::Places> Model::places(const Choice& choice, const Layers& l
 
 Model::Rates Model::rates(const Choice& own, const Layers& layers, int64_t first) const {
   Rates rates;
-  rates.again = layers.block.forward * share_again(own);
+  rates.again = layers.repeated;
   const bool in_parts = own.zero >= 2 && own.parts() > 1;
   const auto* exchanged =
       in_parts ? &exchanges(own, layers, {aligned(first), costs_.cluster().ranks() - 1}) : nullptr;
@@ -224,8 +224,7 @@ Passes Model::passes_of(const Choice& choice, const Places& places,
   for (size_t k = 0; k < parts.size(); ++k) {
     const auto& [begin, end, again] = parts[k];
     const auto& layers = *places.at(stage_of_part[k]).layers;
-    const double share = layers.again ? again : (end - begin) * share_again(choice);
-    passes.again += share * layers.block.forward;
+    passes.again += (layers.again ? again : end - begin) * layers.repeated;
   }
   passes.transfer =
       all_transfers(choice, places) / (2 * std::max(1.0, static_cast<double>(choice.pipe - 1)));
@@ -247,10 +246,10 @@ Model::RowStep Model::step_of_row(const Choice& choice, const Places& places,
     const auto& one = made[static_cast<size_t>(stage)];
     const auto& [begin, end, again] = parts[static_cast<size_t>(stage)];
     const auto& place = places.at(stage);
-    const double blocks = place.layers->again ? again : (end - begin) * share_again(choice);
+    const double blocks = place.layers->again ? again : end - begin;
     auto& timed = row.emplace_back(RowStage{.forward = one.forward,
                                             .backward = one.backward,
-                                            .again = blocks * place.layers->block.forward,
+                                            .again = blocks * place.layers->repeated,
                                             .tail = one.tail});
     const auto ranks = place.choice.tensor * place.choice.expert * place.choice.parts();
     if (stage + 1 < choice.pipe) {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cost/schedule.h"
 #include "methods/method.h"
 #include "search/corrections.h"
 #include "search/explain.h"
@@ -163,6 +164,8 @@ class Search {
       if (good >= most || tries >= (more ? kMoreTries : 2) * most) break;
       if (good > 0 && out_of_time()) break;
       left.erase(next);
+      if (judged > kContradicted && !programs_.insert(program_of(candidate.choice)).second)
+        continue;
       ++tries;
       auto tried = judge(candidate);
       log::debug("auto: judged {} at {:.0f} ms: {} by the model, {}", to_string(candidate.choice),
@@ -187,6 +190,34 @@ class Search {
       found.simulation = std::move(tried->simulation);
     }
     return good;
+  }
+
+  // Returns what tells the choice's program from others: of the schedule its orders, which several
+  // have of few microbatches.
+  std::string program_of(Choice choice) const {
+    std::string orders;
+    if (choice.pipe > 1) {
+      ScheduleOptions options{.name = choice.schedule,
+                              .stages = static_cast<int>(choice.pipe),
+                              .microbatches = static_cast<int>(choice.microbatches),
+                              .chunks = static_cast<int>(choice.chunks)};
+      if (!choice.costs.empty()) {
+        options.forward = choice.costs[0], options.backward = choice.costs[1];
+        options.wgrad = choice.costs[2], options.transfer = choice.costs[3];
+      }
+      const auto schedule = make_schedule(options);
+      for (const auto& order : schedule.orders) {
+        for (const auto& op : order) orders += to_text(op);
+        orders += '\n';
+      }
+      for (int stage : stage_of_parts(choice.schedule, schedule.stages, schedule.chunks)) {
+        orders += fmt::format("{} ", stage);
+      }
+      orders += splits_backward(choice.schedule) ? "split" : "whole";
+      choice.schedule = "";
+      choice.costs.clear();
+    }
+    return strategy_of(choice, request_.pins, tables_->row()).dump() + orders;
   }
 
   // Returns the model of programs that take so many times the memory that it counts.
@@ -283,7 +314,7 @@ class Search {
       candidate.choice.again.push_back(folded_.blocks[static_cast<size_t>(block)]);
     }
     candidate.choice.costs = candidate.estimate.costs;
-    candidate.strategy = strategy_of(candidate.choice, request_.pins, pattern_of(folded_.blocks));
+    candidate.strategy = strategy_of(candidate.choice, request_.pins, tables_->row());
     return candidate;
   }
 
@@ -434,8 +465,9 @@ class Search {
   std::map<double, std::unique_ptr<Model>> models_;  // by how many times the memory programs take
   Corrections corrections_;
   double slack_ = 1;  // the least share of what the model counts that programs may take
-  std::set<std::string> refused_;  // strategies whose programs were
-  std::string why_refused_;        // of the first of them
+  std::set<std::string> refused_;   // strategies whose programs were
+  std::set<std::string> programs_;  // of those that were judged, or left out as alike
+  std::string why_refused_;         // of the first of them
   size_t combinations_ = 0, looked_at_ = 0;
   std::vector<Choice> all_;
   Features features_;

@@ -67,7 +67,6 @@ struct Space::Made {
   LayerTables& tables;
   const Model& model;
   int64_t blocks;
-  bool row;  // there is a row of blocks
   std::vector<Bounded> list;
   std::string& why_not;  // the last refusal
 };
@@ -117,7 +116,6 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
   Made made{.tables = tables,
             .model = model,
             .blocks = std::max<int64_t>(1, blocks),
-            .row = blocks > 0,
             .list = {},
             .why_not = why_not_};
   if (!request_.pins.submeshes.empty()) return {};
@@ -173,8 +171,39 @@ std::vector<int> Space::levels() const {
   return options<int>(pins.zero, all_cut ? std::vector<int>{3} : std::vector<int>{0, 1, 2, 3});
 }
 
-std::vector<bool> Space::checkpoints(bool row) const {
-  return row ? options<bool>(request_.pins.checkpoint, {false, true}) : std::vector<bool>{false};
+void Space::Again::set(Choice& choice) const {
+  choice.checkpoint = checkpoint;
+  choice.selective = selective;
+  choice.every = every;
+}
+
+// Of all blocks, each second and each fourth: stages should have as many of them as others.
+std::vector<Space::Again> Space::agains(int64_t blocks, const BlockRow& row, bool solved) const {
+  if (row.pattern.empty()) return {{}};
+  const auto& pins = request_.pins;
+  std::vector<Again> list;
+  if (solved) {
+    list.push_back({.checkpoint = true, .every = 0});
+    if (pins.selective.value_or(true) && !row.keep.empty()) {
+      list.push_back({.checkpoint = true, .selective = true});
+    }
+    return list;
+  }
+  for (const bool checkpoint : options<bool>(pins.checkpoint, {false, true})) {
+    if (!checkpoint) {
+      list.push_back({});
+      continue;
+    }
+    for (const bool selective : options<bool>(pins.selective, {false, true})) {
+      if (selective && row.keep.empty()) continue;
+      for (const auto every : options<int64_t>(pins.every, {1, 2, 4})) {
+        const bool many = every > 1 && (selective || every > blocks);
+        if (many && !pins.every) continue;
+        list.push_back({.checkpoint = true, .selective = selective, .every = every});
+      }
+    }
+  }
+  return list;
 }
 
 void Space::add(Made& made, Choice choice) const {
@@ -192,9 +221,8 @@ void Space::add(Made& made, Choice choice) const {
   const auto sequences =
       choice.tensor > 1 ? options<bool>(pins.sequence, {false, true}) : std::vector<bool>{false};
   const auto attentions = options<std::string>(pins.attention, {"all_gather", "all_to_all"});
-  const bool solved = made.row && solver_chooses();  // from none of the blocks to all of them
-  const auto checkpoints = solved ? std::vector<bool>{true} : this->checkpoints(made.row);
-  const auto every = solved ? std::vector<int64_t>{0} : everies(made.blocks);
+  const auto agains = this->agains(made.blocks, made.tables.row(), solver_chooses());
+  if (agains.empty()) made.why_not = "[auto] blocks have no products that are worth keeping";
   for (const auto micro : divisors(samples_)) {
     if (share % micro != 0 || (pins.micro && *pins.micro != micro)) continue;
     choice.micro = micro;
@@ -206,13 +234,9 @@ void Space::add(Made& made, Choice choice) const {
       for (const auto& attention : attentions) {
         if (choice.context == 1 && attention != attentions.front()) continue;
         choice.attention = choice.context > 1 ? attention : Choice().attention;
-        for (const bool checkpoint : checkpoints) {
-          choice.checkpoint = checkpoint;
-          for (const auto one : every) {
-            if (!checkpoint && one != every.front()) continue;
-            choice.every = checkpoint ? one : 1;
-            add_levels(made, choice, zeros);
-          }
+        for (const auto& again : agains) {
+          again.set(choice);
+          add_levels(made, choice, zeros);
         }
       }
     }
@@ -238,14 +262,6 @@ bool Space::solver_chooses() const {
   const bool whole =
       pins.chunks.value_or(1) == 1 && (!pins.schedule || default_chunks(*pins.schedule) == 1);
   return pins.solver && whole && !pins.checkpoint && !pins.every;
-}
-
-// Which share of the blocks may run again: stages should have as many of them as others.
-std::vector<int64_t> Space::everies(int64_t blocks) const {
-  auto list = options<int64_t>(request_.pins.every, {1, 2, 4});
-  std::erase_if(list,
-                [&](int64_t every) { return every > 1 && every > blocks && !request_.pins.every; });
-  return list;
 }
 
 void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const {

@@ -6,10 +6,11 @@
 // least kLeastPart; `pipe` up to a block a stage; `data` has the rest. A pin lifts those limits.
 // Then samples of a microbatch, sequence sharding between tensor ranks, how context ranks attend
 // (all_gather or all_to_all; a ring where it is pinned), recomputation of all blocks, each second
-// or each fourth (by a solver that is pinned: of any), the ZeRO level, the precision where pins
-// leave a choice, and the schedule: all that exist for so many stages and microbatches, of 2 to 4
-// chunks where a schedule may have any number; but looped_bfs only where there are no groups for
-// interleaved, which holds less, and gpipe, to which eager_1f1b never loses, where it is pinned.
+// or each fourth (by a solver that is pinned: of any), or of what costs little in all, the ZeRO
+// level, the precision where pins leave a choice, and the schedule: all that exist for so many
+// stages and microbatches, of 2 to 4 chunks where a schedule may have any number; but looped_bfs
+// only where there are no groups for interleaved, which holds less, and gpipe, to which eager_1f1b
+// never loses, where it is pinned.
 //
 // Beside these rectangles, rows of unequal submeshes (search/submeshes.h) of tensor and data ranks,
 // by 1f1b and eager_1f1b, and gpipe where it is pinned. A microbatch has the same samples on all
@@ -77,18 +78,22 @@ class Space {
 
  private:
   struct Made;
+  struct Again {  // as in Choice
+    bool checkpoint = false, selective = false;
+    int64_t every = 1;
+    void set(Choice& choice) const;
+  };
   void add(Made& made, Choice choice) const;
   void add_levels(Made& made, Choice choice, const std::vector<int>& zeros) const;
   void add_schedules(Made& made, Choice choice, const Layers& layers) const;
-  std::vector<int64_t> everies(int64_t blocks) const;
   bool solver_chooses() const;
-  // What ranges over combinations for a choice whose mesh is known: ZeRO levels, whether the
-  // sequence is sharded, whether blocks run again and how many.
+  // What ranges over combinations for a choice whose mesh is known: ZeRO levels, and whether blocks
+  // run again, how many and what of them (`solved`: a solver says how many).
   std::vector<int> levels() const;
-  std::vector<bool> checkpoints(bool row) const;
+  std::vector<Again> agains(int64_t blocks, const BlockRow& row, bool solved = false) const;
   bool may_be_unlike() const;
   std::vector<std::vector<Submesh>> rows(int64_t blocks) const;
-  std::vector<Choice> settings(int64_t blocks) const;
+  std::vector<Choice> settings(int64_t blocks, const BlockRow& row) const;
   bool suits(const Choice& setting, const std::vector<Submesh>& row) const;
 
   const Request& request_;

@@ -125,7 +125,7 @@ std::vector<std::vector<Submesh>> Space::rows(int64_t blocks) const {
 }
 
 // All but the mesh and the schedule.
-std::vector<Choice> Space::settings(int64_t blocks) const {
+std::vector<Choice> Space::settings(int64_t blocks, const BlockRow& row) const {
   const auto& pins = request_.pins;
   std::vector<Choice> made;
   const auto precisions =
@@ -138,18 +138,15 @@ std::vector<Choice> Space::settings(int64_t blocks) const {
     if (!splits_ && microbatches > 1 && !pins.micro) continue;
     for (const auto& precision : precisions) {
       for (const bool sequence : sequences) {
-        for (const bool checkpoint : checkpoints(true)) {
-          for (const auto every : checkpoint ? everies(blocks) : std::vector<int64_t>{1}) {
-            for (const int zero : levels()) {
-              made.push_back({.micro = samples,
-                              .microbatches = microbatches,
-                              .sequence = sequence,
-                              .checkpoint = checkpoint,
-                              .every = every,
-                              .zero = zero,
-                              .offload = pins.offload.value_or(false),
-                              .precision = precision});
-            }
+        for (const auto& again : agains(blocks, row)) {
+          for (const int zero : levels()) {
+            made.push_back({.micro = samples,
+                            .microbatches = microbatches,
+                            .sequence = sequence,
+                            .zero = zero,
+                            .offload = pins.offload.value_or(false),
+                            .precision = precision});
+            again.set(made.back());
           }
         }
       }
@@ -184,7 +181,7 @@ UnlikeSpace Space::unlike(LayerTables& tables, const Model& model, int64_t block
   std::vector<double> transfers(spots.edges.size());
   std::vector<const Layers*> layers(spots.list.size());
   std::vector<const Model::Rates*> stages;
-  for (const auto& base : settings(blocks)) {
+  for (const auto& base : settings(blocks, tables.row())) {
     if (!space.list.empty() && stop()) break;
     for (size_t k = 0; k < spots.list.size(); ++k) {
       const auto& [submesh, first] = spots.list[k];

@@ -197,6 +197,7 @@ json AutoPlanner::candidates(const json& pins, int64_t most, const lua::Defined&
          {"sequence", choice.sequence},
          {"checkpoint", choice.checkpoint && (choice.every > 0 || !choice.again.empty())},
          {"every", choice.every},
+         {"selective", choice.selective},
          {"zero", choice.zero},
          {"precision", choice.precision},
          {"offload", choice.offload},

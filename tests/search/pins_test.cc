@@ -158,7 +158,8 @@ TEST_CASE("memory is counted by the factors that the pins give") {
 TEST_CASE("weights below a size are not split over tensor ranks") {
   const search::Choice choice{.tensor = 2};
   auto pins = search::parse_pins({{"smallest", 4096}});
-  const auto text = search::strategy_of(choice, pins, "blocks.*").dump();
+  const auto text = search::strategy_of(choice, pins, {.pattern = "blocks.*"}).dump();
   CHECK_THAT(text, Catch::Contains(R"(["tensor_parallel",{"smallest":4096}])"));
-  CHECK_THAT(search::strategy_of(choice, {}, "blocks.*").dump(), !Catch::Contains("smallest"));
+  CHECK_THAT(search::strategy_of(choice, {}, {.pattern = "blocks.*"}).dump(),
+             !Catch::Contains("smallest"));
 }

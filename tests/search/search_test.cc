@@ -68,7 +68,7 @@ TEST_CASE("two blocks tell the time and memory of any number") {
     asked.request.pins.every = 1;
     const auto on = cluster(1);
     const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 100);
-    REQUIRE(all.size() == 2);  // with and without checkpoint
+    REQUIRE(all.size() == 2);  // with and without checkpoint; a selective one would save nothing
     for (const auto& candidate : all) {
       CAPTURE(blocks, search::to_string(candidate.choice));
       double peak = 0;
@@ -81,7 +81,7 @@ TEST_CASE("two blocks tell the time and memory of any number") {
 
 TEST_CASE("each second block run again costs and saves what lies between none and all") {
   Asked asked({.blocks = 8, .batch = 16}, 1);
-  asked.request.pins = search::parse_pins({{"micro", 16}, {"checkpoint", true}, {"every", 2}});
+  asked.request.pins = search::parse_pins({{"micro", 16}, {"checkpoint", "full"}, {"every", 2}});
   const auto on = cluster(1);
   const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 100);
   REQUIRE(all.size() == 1);
@@ -101,6 +101,7 @@ TEST_CASE("a solver chooses the blocks of a stage that run again, as few as memo
     Asked asked({.blocks = 8, .batch = 32, .width = 32}, pipe);
     asked.request.pins =
         search::parse_pins({{"micro", 16}, {"pipe", pipe}, {"every", 1}, {"offload", false}});
+    asked.request.pins.selective = false;
     if (pipe > 1) asked.request.pins.schedule = "1f1b";
     const auto ends = search::candidates(asked.request, on, asked.none, asked.traces, 100);
     REQUIRE(ends.size() == 2);  // none, and all
