@@ -1,9 +1,11 @@
 // Which ranks run one program, told without making each.
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "base/parallel.h"
 #include "compile/rank.h"
 #include "compile/signatures.h"
 
@@ -66,20 +68,27 @@ struct View {
         plan(plan),
         ranks(std::move(stage)),
         signatures(plan, common.sharding, common.graph) {
+    std::shared_ptr<WholeGraphs> first;
     signatures.find_places([&](int64_t rank) {
-      return shape_hash(WholeGraphs(common, plan, rank).get(true).graph, {});
+      const auto made = std::make_shared<WholeGraphs>(common, plan, rank);
+      if (rank == ranks.front()) first = made;
+      return shape_hash(made->get(true).graph, {});
     });
+    if (first) graphs.emplace(signatures.without_stage(ranks.front()), first);
   }
   // Returns the graphs of all stages of one of `ranks`.
   WholeGraphs& whole(int64_t rank) {
-    return graphs.try_emplace(signatures.without_stage(rank), common, plan, rank).first->second;
+    auto& whole = graphs[signatures.without_stage(rank)];
+    if (!whole) whole = std::make_shared<WholeGraphs>(common, plan, rank);
+    return *whole;
   }
 
   const Common& common;
   const plan::Plan& plan;
   const std::vector<int64_t> ranks;
   Signatures signatures;
-  std::map<std::string, WholeGraphs> graphs;  // by what decides them: not the stage
+  // By what decides them: not the stage.
+  std::map<std::string, std::shared_ptr<WholeGraphs>> graphs;
 };
 
 class Likeness {
@@ -108,25 +117,45 @@ class Likeness {
     const auto& common = views_.common(ranks.front());
     auto& view =
         seen_.try_emplace(&common, common, views_.plan(ranks.front()), ranks).first->second;
-    std::map<std::string, int64_t> by_signature, by_hash;  // the first rank
+    std::map<std::string, size_t> by_signature;  // index into `differ`
+    std::vector<size_t> like;
+    std::vector<One> differ;
     for (size_t place = 0; place < ranks.size(); ++place) {
       const auto rank = ranks[place], twin = view.ranks[place];
       const auto [known, added] = by_signature.try_emplace(
           (ragged ? view.signatures.without_stage(twin) : view.signatures.with_stage(twin)) +
               messages_[rank].text + duties_[rank],
-          rank);
-      if (added) {
-        auto local = localize(common, views_.plan(rank), view.whole(twin), rank);
-        const auto hash = shape_hash(local.graph.graph, messages_[rank].streams) + duties_[rank];
-        const auto [same, other] = by_hash.try_emplace(hash, rank);
-        if (other) result_.locals.emplace(rank, std::move(local));
-        known->second = same->second;
-      }
-      result_.ranks.push_back(rank);
-      result_.like.push_back(known->second);
-      if (ragged) result_.streams.push_back(messages_[rank].streams);
+          differ.size());
+      if (added) differ.push_back({rank, &view.whole(twin)});
+      like.push_back(known->second);
+    }
+    in_parallel(differ.size(), [&](size_t k) {
+      auto& one = differ[k];
+      one.local = localize(common, views_.plan(one.rank), *one.whole, one.rank);
+      one.hash =
+          shape_hash(one.local.graph.graph, messages_.at(one.rank).streams) + duties_.at(one.rank);
+    });
+    std::map<std::string, int64_t> by_hash;  // the first rank
+    for (auto& one : differ) {
+      const auto [same, other] = by_hash.try_emplace(one.hash, one.rank);
+      if (other) result_.locals.emplace(one.rank, std::move(one.local));
+      one.first = same->second;
+    }
+    for (size_t place = 0; place < ranks.size(); ++place) {
+      result_.ranks.push_back(ranks[place]);
+      result_.like.push_back(differ[like[place]].first);
+      if (ragged) result_.streams.push_back(messages_[ranks[place]].streams);
     }
   }
+
+  // A rank that may differ from others.
+  struct One {
+    int64_t rank;
+    WholeGraphs* whole;
+    Local local = {};
+    std::string hash = {};
+    int64_t first = 0;  // of the ranks that are like it
+  };
 
   const Views& views_;
   std::map<int64_t, RankMessages> messages_;  // by rank

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "compile/rank.h"
 
 namespace perigee::compile {
@@ -30,25 +31,27 @@ Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const St
                      TraceSource& traces) {
   const Views views(graph, plan, spec);
   auto found = alike(views);
+  SharedTraces shared(traces);
   Programs all;
   std::map<int64_t, int32_t> known;
   std::vector<size_t> first;  // by program: the position of the rank that it was compiled for
   for (size_t r = 0; r < found.ranks.size(); ++r) {
     const auto [entry, added] =
-        known.try_emplace(found.like[r], static_cast<int32_t>(all.programs.size()));
-    if (added) {
-      auto local = std::move(found.locals.at(found.like[r]));
-      const auto rank = found.ranks[r];
-      all.programs.push_back(
-          lower(views.common(rank), std::move(local), views.plan(rank), spec, rank, traces));
-      first.push_back(r);
-    }
+        known.try_emplace(found.like[r], static_cast<int32_t>(first.size()));
+    if (added) first.push_back(r);
     all.program.push_back(entry->second);
     if (found.streams.empty()) continue;
     const auto &there = found.streams[first[entry->second]], &here = found.streams[r];
     auto& renamed = all.renamed.emplace_back();
     for (size_t s = 0; s < there.size(); ++s) renamed[there[s]] = here[s];
   }
+  all.programs.resize(first.size());
+  in_parallel(first.size(), [&](size_t k) {
+    const auto rank = found.ranks[first[k]];
+    auto local = std::move(found.locals.at(found.like[first[k]]));
+    all.programs[k] =
+        lower(views.common(rank), std::move(local), views.plan(rank), spec, rank, shared);
+  });
   all.ranks = std::move(found.ranks);
   return all;
 }

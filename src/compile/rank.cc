@@ -192,12 +192,14 @@ shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int6
 }  // namespace
 
 const shard::LocalGraph& WholeGraphs::get(bool again) {
+  const std::lock_guard lock(making_);
   auto& graph = graphs_[again];
   if (!graph) graph = local_graph(common_, plan_, rank_, again);
   return *graph;
 }
 
 const PoolsOfFrames& WholeGraphs::pools() {
+  const std::lock_guard lock(making_);
   if (pools_) return *pools_;
   const auto find = [&](graph::Graph graph) {
     return pool_frames(graph, plan_, *common_.schedule);

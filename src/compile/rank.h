@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,7 +66,8 @@ struct Local {
   std::shared_ptr<const Local> kept;
 };
 
-// A rank's graphs of all stages, made where they are wanted. Common and plan are kept by reference.
+// A rank's graphs of all stages, made where they are wanted, by any thread. Common and plan are
+// kept by reference.
 class WholeGraphs {
  public:
   WholeGraphs(const Common& common, const plan::Plan& plan, int64_t rank)
@@ -79,6 +81,7 @@ class WholeGraphs {
   const Common& common_;
   const plan::Plan& plan_;
   int64_t rank_;
+  std::mutex making_;
   std::array<std::optional<shard::LocalGraph>, 2> graphs_;
   std::optional<PoolsOfFrames> pools_;
 };

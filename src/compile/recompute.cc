@@ -136,7 +136,9 @@ class Recomputed {
       const auto& node = graph_.nodes[n];
       if (node.phase != Phase::forward) continue;
       named_[n] = has(plan_.keep, node.op);
-      if (!graph::is_collective(node.op) || !node.outputs[0].defined()) continue;
+      if (!graph::is_collective(node.op) || node.outputs.empty() || !node.outputs[0].defined()) {
+        continue;
+      }
       node.each_operand([&](ValueId v) {
         const auto producer = graph_.values[root(v).index].producer;
         const bool more = graph_.type(node.outputs[0]).bytes() > graph_.type(v).bytes();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/parallel.h"
+
 namespace perigee::compile {
 
 Signatures::Signatures(const plan::Plan& plan, const shard::Sharding& sharding,
@@ -42,25 +44,31 @@ void Signatures::add(const std::vector<int64_t>& shape, const mesh::Placements& 
 
 void Signatures::find_places(const std::function<std::string(int64_t)>& local) {
   const auto& mesh = plan_.mesh;
-  std::string first;
+  const auto at = [&](int64_t position) {
+    return local(mesh.order.empty() ? position : mesh.order[position]);
+  };
+  std::vector<size_t> axes;
+  std::vector<int64_t> strides, positions{0};  // of the first rank, and of the last on each axis
   int64_t stride = 1;
   for (size_t a = 0; a < mesh.axes.size(); ++a) {
     const auto& axis = mesh.axes[a];
-    const auto at = [&](int64_t place) {
-      const auto position = stride * place;
-      return local(mesh.order.empty() ? position : mesh.order[position]);
-    };
     if (axis.size > 1 && axis.name != plan_.pipeline.axis) {
-      if (first.empty()) first = at(0);
-      // Parts of uneven cuts are the shortest on the last rank, which counts as a difference; that
-      // tells ranks apart that need not be, and never the other way round.
-      const auto last = at(axis.size - 1);
-      if (last != first) {
-        const bool differ = axis.size > 2 && at(1) != last;
-        matters_[a] = differ ? Matters::each : Matters::first;
-      }
+      axes.push_back(a);
+      strides.push_back(stride);
+      positions.push_back(stride * (axis.size - 1));
     }
     stride *= axis.size;
+  }
+  if (axes.empty()) return;
+  std::vector<std::string> found(positions.size());
+  in_parallel(positions.size(), [&](size_t k) { found[k] = at(positions[k]); });
+  for (size_t k = 0; k < axes.size(); ++k) {
+    // Parts of uneven cuts are the shortest on the last rank, which counts as a difference; that
+    // tells ranks apart that need not be, and never the other way round.
+    const auto& last = found[k + 1];
+    if (last == found.front()) continue;
+    const bool differ = mesh.axes[axes[k]].size > 2 && at(strides[k]) != last;
+    matters_[axes[k]] = differ ? Matters::each : Matters::first;
   }
 }
 

@@ -19,7 +19,7 @@ class Signatures {
 
   // Finds the axes on which the first rank does more than the others, or every rank something else
   // (attention to the keys before its queries): `local` returns a hash of a rank's graph, and is
-  // asked at most twice for each axis of several ranks.
+  // asked at most twice for each axis of several ranks, by several threads.
   void find_places(const std::function<std::string(int64_t rank)>& local);
 
   // Returns a text that is equal for ranks whose graphs of all stages are; and for ranks whose

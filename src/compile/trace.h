@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,6 +45,21 @@ class TraceSource {
   // Returns the trace, or nothing where the instance has not been recorded (then memory is an
   // estimate).
   virtual std::optional<OpTrace> find(const OpInstance& instance) = 0;
+};
+
+// Another source, asked by several threads.
+class SharedTraces : public TraceSource {
+ public:
+  // Kept by reference.
+  explicit SharedTraces(TraceSource& traces) : traces_(traces) {}
+  std::optional<OpTrace> find(const OpInstance& instance) override {
+    const std::lock_guard lock(asking_);
+    return traces_.find(instance);
+  }
+
+ private:
+  TraceSource& traces_;
+  std::mutex asking_;
 };
 
 }  // namespace perigee::compile

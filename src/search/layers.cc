@@ -1,8 +1,11 @@
 #include "search/layers.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "graph/ops.h"
 #include "methods/method.h"
 #include "plan/plan.h"
@@ -65,11 +68,50 @@ BlockRow LayerTables::row_of(const Folded& folded) {
   return row;
 }
 
+std::string LayerTables::key_of(const Choice& choice) {
+  return fmt::format("{} {} {} {} {} {} {} {} {}", choice.precision, choice.tensor, choice.sequence,
+                     choice.expert, choice.context, choice.context > 1 ? choice.attention : "",
+                     choice.checkpoint ? choice.every : -1, choice.selective, choice.micro);
+}
+
+std::vector<Choice> LayerTables::programs_of(const Choice& choice) const {
+  std::vector<Choice> others;
+  auto none = choice, all = choice, least = choice, most = choice;
+  none.checkpoint = none.selective = false;
+  all.every = 1;
+  least.micro = 1;
+  most.micro = samples_.most;
+  if (choice.checkpoint && choice.every != 1) {
+    others = {none, all};
+  } else if (choice.micro != 1 && choice.micro != samples_.most) {
+    others = {least, most};
+  } else if (choice.selective) {
+    others = {none};
+  }
+  std::vector<Choice> list;
+  if (others.empty() || (choice.selective && others.size() == 1)) list.push_back(choice);
+  for (const auto& other : others) std::ranges::move(programs_of(other), std::back_inserter(list));
+  return list;
+}
+
+void LayerTables::prepare(const std::vector<Choice>& choices) {
+  if (!defined_.empty()) return;  // a script runs on one thread
+  std::vector<Choice> list;
+  std::set<std::string> known;
+  for (const auto& choice : choices) {
+    if (!known.insert("all " + key_of(choice)).second) continue;
+    for (auto& program : programs_of(choice)) {
+      const auto key = key_of(program);
+      if (!tables_.contains(key) && known.insert(key).second) list.push_back(std::move(program));
+    }
+  }
+  std::vector<Entry> made(list.size());
+  in_parallel(list.size(), [&](size_t k) { made[k] = make(list[k]); });
+  for (size_t k = 0; k < list.size(); ++k) ready_[key_of(list[k])] = std::move(made[k]);
+}
+
 const Layers* LayerTables::find(const Choice& choice, std::string& why, int kind) {
-  const auto key =
-      fmt::format("{} {} {} {} {} {} {} {} {}", choice.precision, choice.tensor, choice.sequence,
-                  choice.expert, choice.context, choice.context > 1 ? choice.attention : "",
-                  choice.checkpoint ? choice.every : -1, choice.selective, choice.micro);
+  const auto key = key_of(choice);
   auto found = tables_.find(key);
   if (found == tables_.end()) found = tables_.emplace(key, look(choice)).first;
   why = found->second.why;
@@ -130,12 +172,9 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
     }
     return entry;
   }
-  try {
-    entry.layers = make(choice);
-    if (choice.checkpoint) compare_with_none(choice, entry);
-  } catch (const Error& error) {
-    entry.why = error.what();
-  }
+  const auto ready = ready_.find(key_of(choice));
+  entry = ready == ready_.end() ? make(choice) : std::move(ready->second);
+  if (choice.checkpoint && entry.why.empty()) compare_with_none(choice, entry);
   return entry;
 }
 
@@ -154,7 +193,7 @@ void LayerTables::compare_with_none(const Choice& choice, Entry& entry) {
   }
 }
 
-std::vector<Layers> LayerTables::make(const Choice& choice) const {
+LayerTables::Entry LayerTables::make(const Choice& choice) try {
   // As many data ranks as make the graph's samples those of the microbatch.
   Choice alone;
   alone.tensor = choice.tensor;
@@ -185,16 +224,18 @@ std::vector<Layers> LayerTables::make(const Choice& choice) const {
   std::erase_if(spec.frozen, gone);
   for (auto& group : spec.groups) std::erase_if(group.parameters, gone);
   const auto program = compile::compile(folded_.graph, plan, spec, 0, traces_);
-  std::vector<Layers> tables;
+  Entry entry;
   int64_t rank = 0;  // that has a device of the kind
   for (const auto& device : costs_.cluster().devices) {
-    auto& layers = tables.emplace_back(
+    auto& layers = entry.layers.emplace_back(
         account(program, plan, folded_, costs_, {.trains = !spec.evaluation, .rank = rank}));
-    layers.kind = static_cast<int>(std::ssize(tables)) - 1;
+    layers.kind = static_cast<int>(std::ssize(entry.layers)) - 1;
     count_by(pins_.model, program, layers);
     rank += device.count;
   }
-  return tables;
+  return entry;
+} catch (const Error& error) {
+  return {.layers = {}, .why = error.what()};
 }
 
 }  // namespace perigee::search

@@ -105,6 +105,9 @@ class LayerTables {
   // methods or the graph do not allow it; `why` then says it.
   const Layers* find(const Choice& choice, std::string& why, int kind = 0);
 
+  // Makes the tables of all these at once, on all cores.
+  void prepare(const std::vector<Choice>& choices);
+
   // The same on the slowest kind that `count` ranks from `first` on have.
   const Layers* on_ranks(const Choice& choice, int64_t first, int64_t count, std::string& why);
 
@@ -120,10 +123,14 @@ class LayerTables {
     std::string why;             // "" where there is a table
   };
   static BlockRow row_of(const Folded& folded);
+  static std::string key_of(const Choice& choice);
+  // Returns the choices whose programs the choice's table is made from.
+  std::vector<Choice> programs_of(const Choice& choice) const;
   Entry look(const Choice& choice);
   // Says what runs again; leaves out what saves nothing.
   void compare_with_none(const Choice& choice, Entry& entry);
-  std::vector<Layers> make(const Choice& choice) const;
+  // From a program of its own; by any thread, unless scripts define methods.
+  Entry make(const Choice& choice);
 
   const Folded& folded_;
   Samples samples_;
@@ -131,10 +138,11 @@ class LayerTables {
   const Pins& pins_;
   bool eight_bits_;
   OpCosts& costs_;
-  compile::TraceSource& traces_;
+  compile::SharedTraces traces_;
   std::span<const std::shared_ptr<const methods::Method>> defined_;
   BlockRow row_;
   std::map<std::string, Entry> tables_;
+  std::map<std::string, Entry> ready_;  // by prepare()
 };
 
 // Returns the table where that share of the blocks is as in `b`, the others as in `a`.

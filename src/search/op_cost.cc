@@ -81,6 +81,7 @@ cost::Time OpCosts::op(const compile::Program& program, const Instruction& instr
   if (instruction.kind != Instruction::Kind::op) return {};
   const auto instance = instance_of(program, instruction);
   const auto key = compile::key(instance);
+  const std::lock_guard lock(asking_);
   const auto [entry, added] = ops_.try_emplace(device.name + " " + key);
   if (!added) return entry->second;
   if (const auto seconds = measurements_.op(key)) {
@@ -96,6 +97,7 @@ cost::Time OpCosts::collective(const Exchange& exchange) {
     return {exchange.bytes / cluster_.device(exchange.ranks.front()).host, false};
   }
   // All messages of a shift are under way at once.
+  const std::lock_guard lock(asking_);
   const bool message = exchange.kind == cost::CollectiveKind::message;
   const auto ranks = message ? 2 : static_cast<int64_t>(exchange.ranks.size());
   if (const auto seconds = measurements_.collective(exchange.kind, ranks, exchange.bytes)) {

@@ -1,6 +1,7 @@
 // What the instructions of programs cost on a cluster.
 #pragma once
 
+#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -30,7 +31,7 @@ struct Exchange {
 Exchange exchange_of(const compile::Program& program, const compile::Instruction& instruction,
                      const mesh::Mesh& mesh, int64_t rank);
 
-// Times of instructions, each distinct one found once.
+// Times of instructions, each distinct one found once. Asked by any thread.
 class OpCosts {
  public:
   // Both are kept by reference.
@@ -47,6 +48,7 @@ class OpCosts {
  private:
   const cost::Cluster& cluster_;
   cost::Measurements& measurements_;
+  std::mutex asking_;
   // By device name and instance.
   std::unordered_map<std::string, cost::Time> ops_;
 };

@@ -67,6 +67,7 @@ struct Space::Made {
   LayerTables& tables;
   const Model& model;
   int64_t blocks;
+  std::vector<Choice> choices;  // but for ZeRO levels and schedules
   std::vector<Bounded> list;
   std::string& why_not;  // the last refusal
 };
@@ -116,6 +117,7 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
   Made made{.tables = tables,
             .model = model,
             .blocks = std::max<int64_t>(1, blocks),
+            .choices = {},
             .list = {},
             .why_not = why_not_};
   if (!request_.pins.submeshes.empty()) return {};
@@ -136,7 +138,6 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
           const auto data = request_.world / inner / pipe;
           if (pipe > made.blocks || !fits(pipe, pins.pipe) || !fits(data, pins.data)) continue;
           if (!has_size(pins.sizes.value_or("none"), inner * data)) continue;
-          if (!made.list.empty() && stop()) return std::move(made.list);
           if (request_.global_batch % (expert * data) != 0) continue;
           Choice choice{.tensor = tensor,
                         .expert = expert,
@@ -151,6 +152,11 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
         }
       }
     }
+  }
+  if (!pins.time_limit) tables.prepare(made.choices);
+  for (const auto& choice : made.choices) {
+    if (!made.list.empty() && stop()) break;
+    add_levels(made, choice);
   }
   return std::move(made.list);
 }
@@ -217,7 +223,6 @@ void Space::add(Made& made, Choice choice) const {
   }
   const bool all_cut = std::ranges::count(pins.forbid, "replicated_parameters") > 0;
   if (all_cut && choice.parts() == 1 && choice.tensor > 1) return;  // norms are not
-  const auto zeros = choice.parts() > 1 ? levels() : std::vector<int>{0};
   const auto sequences =
       choice.tensor > 1 ? options<bool>(pins.sequence, {false, true}) : std::vector<bool>{false};
   const auto attentions = options<std::string>(pins.attention, {"all_gather", "all_to_all"});
@@ -236,21 +241,21 @@ void Space::add(Made& made, Choice choice) const {
         choice.attention = choice.context > 1 ? attention : Choice().attention;
         for (const auto& again : agains) {
           again.set(choice);
-          add_levels(made, choice, zeros);
+          made.choices.push_back(choice);
         }
       }
     }
   }
 }
 
-void Space::add_levels(Made& made, Choice choice, const std::vector<int>& zeros) const {
+void Space::add_levels(Made& made, Choice choice) const {
   std::string why;
   const auto* layers = made.tables.on_ranks(choice, 0, request_.world, why);
   if (!layers) {
     made.why_not = why;
     return;
   }
-  for (const int zero : zeros) {
+  for (const int zero : choice.parts() > 1 ? levels() : std::vector<int>{0}) {
     choice.zero = zero;
     add_schedules(made, choice, *layers);
   }

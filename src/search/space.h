@@ -84,7 +84,7 @@ class Space {
     void set(Choice& choice) const;
   };
   void add(Made& made, Choice choice) const;
-  void add_levels(Made& made, Choice choice, const std::vector<int>& zeros) const;
+  void add_levels(Made& made, Choice choice) const;
   void add_schedules(Made& made, Choice choice, const Layers& layers) const;
   bool solver_chooses() const;
   // What ranges over combinations for a choice whose mesh is known: ZeRO levels, and whether blocks

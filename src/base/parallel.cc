@@ -1,0 +1,47 @@
+#include "base/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+namespace perigee {
+namespace {
+
+thread_local bool within = false;
+
+}  // namespace
+
+void in_parallel(size_t count, const std::function<void(size_t)>& work) {
+  std::vector<std::exception_ptr> thrown(count);
+  std::atomic<size_t> next = 0;
+  const auto run = [&] {
+    const bool outer = within;
+    within = true;
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        work(i);
+      } catch (...) {
+        thrown[i] = std::current_exception();
+      }
+    }
+    within = outer;
+  };
+  const size_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const size_t threads = within ? 1 : std::min(cores, count);
+  std::vector<std::thread> others;
+  try {
+    while (others.size() + 1 < threads) others.emplace_back(run);
+  } catch (const std::system_error&) {
+    // The system has no more threads: those that there are do all.
+  }
+  run();
+  for (auto& thread : others) thread.join();
+  for (const auto& one : thrown) {
+    if (one) std::rethrow_exception(one);
+  }
+}
+
+}  // namespace perigee
