@@ -105,4 +105,8 @@ double collective_seconds(const Cluster& cluster, CollectiveKind kind, double by
 // group of one.
 int level_of(const Cluster& cluster, const std::vector<int64_t>& group);
 
+// Returns how the group lies: its level, and from there inwards how many of its ranks each block
+// has (0: not as many each). Collectives take groups that lie alike equally long.
+std::vector<int64_t> shape_of(const Cluster& cluster, const std::vector<int64_t>& group);
+
 }  // namespace perigee::cost

@@ -115,6 +115,19 @@ int level_of(const Cluster& cluster, const std::vector<int64_t>& group) {
   return outer;
 }
 
+std::vector<int64_t> shape_of(const Cluster& cluster, const std::vector<int64_t>& group) {
+  const int outer = level_of(cluster, group);
+  std::vector<int64_t> shape{outer};
+  auto inner = group;
+  for (int level = outer - 1; level >= 0; --level) {
+    const auto ranks = cluster.links[level].ranks;
+    shape.push_back(per_block(inner, ranks));
+    const auto block = inner.front() / ranks;
+    std::erase_if(inner, [&](int64_t rank) { return rank / ranks != block; });
+  }
+  return shape;
+}
+
 double collective_seconds(const Cluster& cluster, CollectiveKind kind, double bytes,
                           const std::vector<int64_t>& group) {
   const int outer = level_of(cluster, group);

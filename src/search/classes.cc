@@ -34,6 +34,7 @@ Classes classes_of(const compile::Programs& programs, const mesh::Mesh& mesh,
   Numbers<std::pair<int32_t, std::string>> first;
   struct Group {
     std::string stream;
+    std::vector<int64_t> shape;                      // cost::shape_of
     std::vector<std::pair<size_t, size_t>> members;  // positions, and which of their streams
   };
   std::vector<Group> groups;
@@ -47,7 +48,9 @@ Classes classes_of(const compile::Programs& programs, const mesh::Mesh& mesh,
       if (streams[s] == compile::kToHost || streams[s] == compile::kFromHost) continue;
       const auto ranks = compile::ranks_of(mesh, streams[s], rank);
       const auto group = static_cast<size_t>(by_first({streams[s], ranks.front()}));
-      if (group == groups.size()) groups.push_back({streams[s], {}});
+      if (group == groups.size()) {
+        groups.push_back({streams[s], cost::shape_of(cluster, ranks), {}});
+      }
       groups_of[i].push_back(static_cast<int32_t>(group));
       groups[group].members.emplace_back(i, s);
     }
@@ -59,9 +62,9 @@ Classes classes_of(const compile::Programs& programs, const mesh::Mesh& mesh,
     return met;
   };
   for (size_t known = first.size();;) {
-    Numbers<Met> meetings;
+    Numbers<std::pair<Met, std::vector<int64_t>>> meetings;
     std::vector<int32_t> met;
-    for (const auto& group : groups) met.push_back(meetings(met_in(group)));
+    for (const auto& group : groups) met.push_back(meetings({met_in(group), group.shape}));
     Numbers<std::pair<int32_t, std::vector<int32_t>>> finer;
     std::vector<int32_t> refined(count);
     for (size_t i = 0; i < count; ++i) {

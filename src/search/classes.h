@@ -13,7 +13,8 @@
 namespace perigee::search {
 
 // Ranks that are alike: those with one program on one kind of device, in whose every group the same
-// ones stand, at the same places in their programs. What two of them meet is then alike too.
+// ones stand, at the same places in their programs and as far apart. What two of them meet is then
+// alike too.
 struct Classes {
   std::vector<int32_t> of;  // by position
   // With stages of unequal submeshes: for the stream of each message that of the first one between

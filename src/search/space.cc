@@ -92,13 +92,17 @@ Space::Space(const Request& request, const cost::Cluster& cluster)
   }
   for (const auto size : divisors(request.world)) {
     if (size == 1) continue;
-    if (experts > 0 && experts % size == 0 && size <= node_) experts_.push_back(size);
+    if (experts > 0 && experts % size == 0 && within_node(size)) experts_.push_back(size);
     if (sequence >= kLongSequence && sequence % size == 0 && sequence / size >= kLeastPart) {
       contexts_.push_back(size);
     }
   }
   if (pins.expert) experts_ = {*pins.expert};
   if (pins.context) contexts_ = {*pins.context};
+}
+
+bool Space::within_node(int64_t ranks) const {
+  return request_.world <= node_ ? ranks <= node_ : node_ % ranks == 0;
 }
 
 int64_t Space::captured() const {
@@ -128,9 +132,9 @@ std::vector<Bounded> Space::combinations(LayerTables& tables, const Model& model
   const auto precisions =
       pins.precision.empty() ? std::vector<std::string>{"none"} : pins.precision;
   for (const auto tensor : divisors(request_.world)) {
-    if (!fits(tensor, pins.tensor) || (!pins.tensor && tensor > node_)) continue;
+    if (!fits(tensor, pins.tensor) || (!pins.tensor && !within_node(tensor))) continue;
     for (const auto expert : experts_) {
-      if (tensor > 1 && expert > 1 && !pins.expert && tensor * expert > node_) continue;
+      if (tensor > 1 && expert > 1 && !pins.expert && !within_node(tensor * expert)) continue;
       for (const auto context : contexts_) {
         const auto inner = tensor * expert * context;
         if (request_.world % inner != 0) continue;

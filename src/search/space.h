@@ -87,6 +87,8 @@ class Space {
   void add_levels(Made& made, Choice choice) const;
   void add_schedules(Made& made, Choice choice, const Layers& layers) const;
   bool solver_chooses() const;
+  // Whether a node has all of so many ranks next to each other, wherever they begin a group.
+  bool within_node(int64_t ranks) const;
   // What ranges over combinations for a choice whose mesh is known: ZeRO levels, and whether blocks
   // run again, how many and what of them (`solved`: a solver says how many).
   std::vector<int> levels() const;

@@ -1,0 +1,72 @@
+// Ranks that lie on several nodes, and on unequal devices.
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/search/support_search.h"
+
+using namespace perigee;
+using search::Asked;
+using search::Candidate;
+using search::cluster;
+using Json = nlohmann::json;
+
+namespace {
+
+// Nodes between which a message takes ten thousand times as long as within one.
+cost::Cluster nodes(int64_t count, int64_t each) {
+  auto on = cluster(count * each);
+  on.links = {{"node", each, 1e-6, 1e9, ""}, {"fabric", count * each, 1e-2, 1e9, ""}};
+  return on;
+}
+
+std::vector<Candidate> candidates(Asked& asked, const cost::Cluster& on, const Json& pins) {
+  asked.request.pins = search::parse_pins(pins);
+  return search::candidates(asked.request, on, asked.none, asked.traces, 100000);
+}
+
+}  // namespace
+
+TEST_CASE("ranks whose groups lie on other levels are not alike in a simulation") {
+  // Of three tensor ranks each, the second and the third group have ranks on two nodes.
+  Asked asked({.blocks = 4, .batch = 12, .width = 96}, 12);
+  const Json pins{{"tensor", 3}, {"data", 4},        {"micro", 1},
+                  {"zero", 0},   {"offload", false}, {"checkpoint", false}};
+  const auto seconds = [&](const cost::Cluster& on) {
+    double peak = 0;
+    return asked.judge(candidates(asked, on, pins).front(), on, peak).step_seconds;
+  };
+  const double within = seconds(nodes(2, 6)), across = seconds(nodes(3, 4));
+  CHECK(within < 0.2);  // gradients alone cross
+  CHECK(across > 2 * within);
+}
+
+TEST_CASE("tensor ranks are looked for where all their groups lie within nodes") {
+  const auto sizes = [](const cost::Cluster& on) {
+    Asked asked({.blocks = 2, .batch = 12, .width = 96}, 12);
+    std::set<int64_t> sizes;
+    for (const auto& candidate : candidates(asked, on, {{"micro", 1}, {"submeshes", false}})) {
+      sizes.insert(candidate.choice.tensor);
+    }
+    return sizes;
+  };
+  CHECK(sizes(nodes(3, 4)) == std::set<int64_t>{1, 2, 4});
+  CHECK(sizes(nodes(2, 6)) == std::set<int64_t>{1, 2, 3, 6});
+  CHECK(sizes(nodes(1, 12)) == std::set<int64_t>{1, 2, 3, 4, 6, 12});
+}
+
+TEST_CASE("a model without blocks is timed on the slowest of its devices") {
+  Asked asked({.blocks = 0, .batch = 8, .width = 512}, 2);
+  auto on = cluster(2);
+  on.devices.front().count = 1;
+  auto slow = on.devices.front();
+  slow.name = "slow";
+  slow.bandwidth /= 10;
+  slow.vector /= 10;
+  for (auto& [dtype, peak] : slow.peak) peak /= 10;
+  on.devices.push_back(slow);
+  const auto one =
+      candidates(asked, on, {{"data", 2}, {"zero", 0}, {"submeshes", false}, {"micro", 4}}).front();
+  double peak = 0;
+  const auto simulated = asked.judge(one, on, peak);
+  CHECK(one.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.05));
+}
