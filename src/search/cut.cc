@@ -15,7 +15,10 @@ struct Lengths {
 
 class Cutting {
  public:
-  explicit Cutting(const Row& row) : row_(row), stages_(static_cast<int>(row.stages)) {
+  explicit Cutting(const Row& row)
+      : row_(row),
+        rounds_(row.rounds.value_or(row.microbatches - 1)),
+        stages_(static_cast<int>(row.stages)) {
     for (auto& parts : parts_) parts.resize(static_cast<size_t>(row.blocks) + 1);
   }
 
@@ -24,7 +27,7 @@ class Cutting {
     bound_lengths();
     solve::StagesProblem problem{.layers = row_.blocks,
                                  .devices = row_.stages,
-                                 .microbatches = row_.microbatches,
+                                 .microbatches = rounds_ + 1,
                                  .submeshes = {{1, 1}}};
     for (int begin = 0; begin < row_.blocks; ++begin) {
       if (!reachable(begin)) continue;
@@ -77,7 +80,7 @@ class Cutting {
       sum += seconds;
       longest = std::max(longest, seconds);
     }
-    return sum + static_cast<double>(row_.microbatches - 1) * longest;
+    return sum + static_cast<double>(rounds_) * longest;
   }
 
   void bound_lengths() {
@@ -88,11 +91,11 @@ class Cutting {
       const auto kind = kind_of(s);
       auto& lengths = of(kind);
       if (kind != StageKind::middle || s == 1) {
-        // Every microbatch passes it: the objective is no less than all of them.
+        // It counts in the sum and each round: the objective is no less than that.
         lengths.most = last_that(longest, [&](int length) {
           const auto& ways = parts(kind, length);
           return ways.back().most > 0 &&
-                 ways.front().seconds * static_cast<double>(row_.microbatches) <= known;
+                 ways.front().seconds * static_cast<double>(rounds_ + 1) <= known;
         });
       }
       all += lengths.most;
@@ -151,6 +154,7 @@ class Cutting {
   }
 
   const Row& row_;
+  const int64_t rounds_;
   const int stages_;
   std::vector<std::vector<StagePart>> parts_[3];  // by kind and length
   std::vector<int> again_;                        // by candidate

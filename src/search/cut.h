@@ -24,6 +24,8 @@ struct Row {
   int blocks = 0;
   int64_t stages = 2;  // at least 2
   int64_t microbatches = 1;
+  // How often the longest stage counts beside the sum of all; nothing: microbatches - 1.
+  std::optional<int64_t> rounds;
   // The ways to run a stage of so many blocks, at least 1: one or more, each slower than the one
   // before and with memory for more.
   std::function<std::vector<StagePart>(StageKind kind, int length)> parts;
@@ -35,8 +37,8 @@ struct Cut {
   std::vector<int> again;   // of each stage: StagePart's
 };
 
-// Returns the cut and the ways for which the sum of the stages' seconds and (microbatches - 1)
-// times the longest's is least, and a stage with k successors has memory for k + 1 microbatches, or
+// Returns the cut and the ways for which the sum of the stages' seconds and `rounds` times the
+// longest's is least, and a stage with k successors has memory for k + 1 microbatches, or
 // for all; nothing where no cut fits. Exact (solve::solve): lengths and places are left out that no
 // cut as good as an even one has.
 std::optional<Cut> cut(const Row& row);

@@ -175,14 +175,13 @@ class Cutting {
 
 std::optional<std::vector<int>> cut_unlike(const UnlikeRow& row) { return Cutting(row).run(); }
 
-namespace {
-
-// Returns how many cuts there are, or any number above kFewCuts.
-int64_t count_cuts(const UnlikeRow& row) {
+bool has_few_cuts(int blocks, int stages) {
   int64_t count = 1;
-  for (int k = 1; k < row.stages && count <= kFewCuts; ++k) count = count * (row.blocks - k) / k;
-  return count;
+  for (int k = 1; k < stages && count <= kFewCuts; ++k) count = count * (blocks - k) / k;
+  return count <= kFewCuts;
 }
+
+namespace {
 
 // Calls `visit` with all lengths that begin with those that there are.
 void each_cut(const UnlikeRow& row, std::vector<int>& lengths, int left,
@@ -208,7 +207,7 @@ std::vector<int> refine_cut(const UnlikeRow& row, std::vector<int> lengths,
     best = seconds;
     lengths = other;
   };
-  if (count_cuts(row) <= kFewCuts) {
+  if (has_few_cuts(row.blocks, row.stages)) {
     std::vector<int> made;
     each_cut(row, made, row.blocks, look);
     return lengths;
@@ -216,8 +215,15 @@ std::vector<int> refine_cut(const UnlikeRow& row, std::vector<int> lengths,
   for (double before = kInfinity; best < before * (1 - 1e-9);) {
     before = best;
     const auto from = lengths;
+    const auto within = [&](int stage) {
+      const auto s = static_cast<size_t>(stage);
+      return row.alike && stage > 1 && stage + 2 < row.stages && from[s - 1] == from[s] &&
+             from[s + 1] == from[s];
+    };
     for (int give = 0; give < row.stages; ++give) {
+      if (within(give)) continue;
       for (int take = 0; take < row.stages; ++take) {
+        if (within(take)) continue;
         auto other = from;
         --other[static_cast<size_t>(give)];
         ++other[static_cast<size_t>(take)];

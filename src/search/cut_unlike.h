@@ -21,7 +21,8 @@ struct UnlikeRow {
   int blocks = 0;
   int stages = 1;
   int64_t microbatches = 1;
-  double once = 0;                                          // of any stage, at least
+  double once = 0;     // of any stage, at least
+  bool alike = false;  // stages between the first and the last are
   std::function<UnlikeTimes(int stage, int length)> times;  // of so many blocks, at least 1
 };
 
@@ -35,10 +36,14 @@ std::optional<std::vector<int>> cut_unlike(const UnlikeRow& row);
 inline constexpr int64_t kMostCuts = 20000;
 
 // Returns the lengths of the least price: of all where there are few cuts; else of those that one
-// comes to from `lengths` where moving a block from a stage to another helps.
+// comes to from `lengths` where moving a block from a stage to another helps. Of stages that are
+// alike and as long only the first and the last give or take one.
 std::vector<int> refine_cut(const UnlikeRow& row, std::vector<int> lengths,
                             const std::function<double(const std::vector<int>&)>& price);
 
 inline constexpr int64_t kFewCuts = 64;
+
+// Returns whether there are so few cuts that all are looked at.
+bool has_few_cuts(int blocks, int stages);
 
 }  // namespace perigee::search

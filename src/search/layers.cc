@@ -46,6 +46,7 @@ Layers between(const Layers& a, const Layers& b, double share) {
   made.masters = a.masters;
   made.measured = a.measured && b.measured;
   made.kind = a.kind;
+  made.parameters = a.parameters;
   return made;
 }
 
@@ -130,7 +131,10 @@ const Layers* LayerTables::on_ranks(const Choice& choice, int64_t first, int64_t
     if (!there) continue;
     const auto* layers = find(choice, why, static_cast<int>(kind));
     if (!layers) return nullptr;
-    const auto seconds = [](const Layers& of) { return of.block.forward + of.block.backward; };
+    const auto seconds = [&](const Layers& of) {
+      return of.first.forward + of.first.backward + of.last.forward + of.last.backward +
+             static_cast<double>(folded_.blocks.size()) * (of.block.forward + of.block.backward);
+    };
     if (!slowest || seconds(*layers) > seconds(*slowest)) slowest = layers;
   }
   return slowest;
@@ -174,6 +178,7 @@ LayerTables::Entry LayerTables::look(const Choice& choice) {
   }
   const auto ready = ready_.find(key_of(choice));
   entry = ready == ready_.end() ? make(choice) : std::move(ready->second);
+  for (auto& layers : entry.layers) layers.parameters = number(layers);
   if (choice.checkpoint && entry.why.empty()) compare_with_none(choice, entry);
   return entry;
 }
@@ -191,6 +196,18 @@ void LayerTables::compare_with_none(const Choice& choice, Entry& entry) {
     if (layers.block.saved < whole->block.saved) continue;
     entry.why = "[auto] a selective checkpoint keeps all that the backward pass reads";
   }
+}
+
+int LayerTables::number(const Layers& layers) {
+  const auto same = [&](const Layers& known) {
+    return known.tied == layers.tied && known.masters == layers.masters &&
+           known.first.flats == layers.first.flats && known.block.flats == layers.block.flats &&
+           known.last.flats == layers.last.flats;
+  };
+  const auto found = std::ranges::find_if(numbered_, same);
+  const auto number = static_cast<int>(found - numbered_.begin());
+  if (found == numbered_.end()) numbered_.push_back(layers);
+  return number;
 }
 
 LayerTables::Entry LayerTables::make(const Choice& choice) try {

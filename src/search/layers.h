@@ -31,6 +31,7 @@ struct Flat {
   double summed = 0;     // of `gradients`: sums over tensor ranks, too
   double read_late = 0;  // of `gathered`: what layers behind the blocks read (tied)
   bool in_forward = false, in_backward = false;  // which pass reads one of them
+  bool operator==(const Flat&) const = default;
 };
 
 // Of one microbatch on one rank, unless said otherwise. Seconds, bytes.
@@ -72,6 +73,7 @@ struct Layers {
   bool measured = false;     // all times were
   double repeated = 0;       // seconds of a block's backward pass: what runs again
   int kind = 0;              // of the cluster's devices, whose times these are
+  int parameters = 0;        // equal where flats, `tied` and `masters` are
   // Where a solver chooses which blocks run again: this is the table of none, `again` that of all.
   const Layers* again = nullptr;
 };
@@ -129,8 +131,11 @@ class LayerTables {
   Entry look(const Choice& choice);
   // Says what runs again; leaves out what saves nothing.
   void compare_with_none(const Choice& choice, Entry& entry);
-  // From a program of its own; by any thread, unless scripts define methods.
+  // From a program of its own, without Layers::parameters; by any thread, unless scripts define
+  // methods.
   Entry make(const Choice& choice);
+  // Returns Layers::parameters of layers that were just made.
+  int number(const Layers& layers);
 
   const Folded& folded_;
   Samples samples_;
@@ -143,6 +148,7 @@ class LayerTables {
   BlockRow row_;
   std::map<std::string, Entry> tables_;
   std::map<std::string, Entry> ready_;  // by prepare()
+  std::vector<Layers> numbered_;        // the first of each number
 };
 
 // Returns the table where that share of the blocks is as in `b`, the others as in `a`.

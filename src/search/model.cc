@@ -8,9 +8,6 @@
 
 #include "base/error.h"
 #include "cost/schedule.h"
-#include "search/cut.h"
-#include "search/deal.h"
-#include "solve/solve.h"
 
 namespace perigee::search {
 namespace {
@@ -37,9 +34,9 @@ int Model::blocks() const { return static_cast<int>(std::max<size_t>(1, folded_.
 
 const Exchanges& Model::exchanges(const Choice& choice, const Layers& layers,
                                   const Ground& ground) const {
-  const std::tuple key{choice.precision, choice.tensor, choice.expert,
-                       choice.context,   choice.data,   choice.sequence,
-                       choice.pipe,      choice.zero,   ground.other < 0 ? -1 : ground.first};
+  const std::tuple key{
+      layers.parameters, choice.tensor, choice.expert, choice.context,
+      choice.data,       choice.pipe,   choice.zero,   ground.other < 0 ? -1 : ground.first};
   const auto known = known_.find(key);
   if (known != known_.end()) return known->second;
   auto made = exchanges_of(choice, layers, costs_, ground);
@@ -236,128 +233,12 @@ double Model::lower_bound(const Choice& choice, const Whole& whole) const {
   return longest * static_cast<double>(choice.microbatches) + lost(choice, all, pass, longest);
 }
 
-std::optional<int> Model::least_again(const Place& place) const {
-  const auto& layers = *place.layers;
-  const auto whole = stage(place, layers, 0, blocks());
-  const auto kept = [&](const Layer& layer) { return saved(place.choice, layer, layers); };
-  const auto option = [&](const Layers& of, const Layer& layer) {
-    return solve::AssignOption{
-        .time = layer.forward + layer.backward, .saved = kept(layer), .transient = of.working};
-  };
-  solve::AssignProblem problem{.memory_limit = place.limit, .transient_count = 1};
-  solve::AssignOption rest{.resident = whole.fixed() - layers.working,
-                           .saved = kept(layers.first) + kept(layers.last)};
-  rest.optimizer = std::max(0.0, whole.step - rest.resident);
-  problem.ops.push_back({.name = "rest", .options = {rest}});
-  for (const auto& block : folded_.blocks) {
-    problem.ops.push_back(
-        {.name = block,
-         .options = {option(layers, layers.block), option(*layers.again, layers.again->block)}});
-  }
-  const auto solved = solve::solve(problem, {.solver = limits_.solver});
-  if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
-  return static_cast<int>(std::count(solved.choice.begin() + 1, solved.choice.end(), 1));
-}
-
-Model::Blocks Model::blocks_of(int part, int parts, int length, int again) const {
-  const int begin = part == 0 ? 0 : part == parts - 1 ? blocks() - length : 1;
-  return {begin, begin + length, again};
-}
-
-std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Place& place,
-                                             const StageOf& stage_of, double& least_bytes) const {
-  const auto blocks = this->blocks();
-  const auto& layers = *place.layers;
-  // With so many stages behind it, a stage of 1f1b has one microbatch more in flight than that, of
-  // eager_1f1b twice as many and one; others have as many on all stages.
-  const bool eager = choice.schedule == "eager_1f1b";
-  const bool falls = eager || choice.schedule == "1f1b";
-  const auto all = static_cast<int64_t>(std::ceil(in_flight(choice, choice.pipe - 1)));
-  const auto most_of = [&](const StageCosts& one) -> int64_t {
-    auto empty = one;
-    empty.flight = 0;
-    const double room = place.limit - bytes_of(choice, empty, 0);
-    if (room < 0) return 0;
-    const auto most = one.flight > 0 ? static_cast<int64_t>(std::min(1e9, room / one.flight)) : all;
-    if (most >= all) return std::numeric_limits<int64_t>::max();
-    return eager ? (most + 1) / 2 : falls ? most : 0;
-  };
-  const auto parts = [&](StageKind kind, int length) {
-    const int part = kind == StageKind::first ? 0 : kind == StageKind::last ? 2 : 1;
-    std::vector<StagePart> ways;
-    for (int again = 0; again <= (layers.again ? length : 0); ++again) {
-      const auto& one = stage_of(0, blocks_of(part, 3, length, again));
-      const auto most = most_of(one);
-      if (ways.empty() || most > ways.back().most) ways.push_back({one.pass(), most, again});
-      if (most == std::numeric_limits<int64_t>::max()) break;
-    }
-    return ways;
-  };
-  const auto cut = search::cut({.blocks = blocks,
-                                .stages = choice.pipe,
-                                .microbatches = choice.microbatches,
-                                .parts = parts,
-                                .solver = limits_.solver});
-  if (!cut) {
-    const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
-    const int again = layers.again ? even : 0, begin = even < blocks - 1 ? 1 : 0;
-    least_bytes = std::min(bytes_of(choice, stage_of(0, {blocks - even, blocks, again}), 0),
-                           bytes_of(choice, stage_of(0, {begin, begin + even, again}), 0));
-    return {};
-  }
-  std::vector<Blocks> stages;
-  const auto& begins = cut->begins;
-  for (size_t k = 0; k <= begins.size(); ++k) {
-    stages.push_back(
-        {k == 0 ? 0 : begins[k - 1], k == begins.size() ? blocks : begins[k], cut->again[k]});
-  }
-  return stages;
-}
-
-std::vector<Model::Blocks> Model::deal_parts(const Choice& choice, const Places& places,
-                                             const StageOf& stage_of, double& least_bytes) const {
-  Deal row{.blocks = blocks(),
-           .stages = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
-                                    static_cast<int>(choice.chunks))};
-  const int count = static_cast<int>(row.stages.size());
-  const auto part_of = [&](int part, int length) -> const StageCosts& {
-    return stage_of(row.stages[part], blocks_of(part, count, length));
-  };
-  row.seconds = [&](int part, int length) { return part_of(part, length).pass(); };
-  row.held = [&](int part, int length) { return part_of(part, length).flight; };
-  double most_bytes = 0;
-  bool limited = true;
-  row.fits = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
-    StageCosts whole;
-    for (int part : own) whole.join(part_of(part, lengths[part]), choice.chunks);
-    const double bytes = bytes_of(choice, whole, choice.pipe - 1 - stage);
-    most_bytes = std::max(most_bytes, bytes);
-    return !limited || bytes <= places.at(stage).limit;
-  };
-  auto lengths = deal(row);
-  if (!lengths) {
-    limited = false;
-    most_bytes = 0;
-    if (deal(row)) least_bytes = most_bytes;
-    return {};
-  }
-  std::vector<Blocks> parts;
-  int begin = 0;
-  for (int length : *lengths) {
-    parts.push_back({begin, begin + length});
-    begin += length;
-  }
-  return parts;
-}
-
 std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& layers,
                                         double& least_bytes, double worth) const {
   const auto blocks = this->blocks();
-  const auto microbatches = static_cast<double>(choice.microbatches);
   const auto placed = places(choice, layers);
   if (!placed) return std::nullopt;
   const auto& places = *placed;
-  Estimate result;
   // Blocks are alike: only a part's place and length count, how many of them run again, and whether
   // it has the first or the last.
   std::map<std::tuple<int, bool, bool, int, int>, StageCosts> known;
@@ -375,7 +256,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     return entry->second = stage(place, mixed, begin, end);
   };
   std::vector<Blocks> parts;
-  const bool unlike = is_unlike(choice);
+  const bool pinned = !limits_.starts.empty(), unlike = is_unlike(choice);
   if (choice.pipe == 1) {
     const auto again = layers.again ? least_again(places.at(0)) : 0;
     parts = {{0, blocks, again.value_or(blocks)}};
@@ -384,15 +265,30 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
       return std::nullopt;
     }
   } else if (choice.chunks > 1) {
-    parts =
-        limits_.starts.empty() ? deal_parts(choice, places, stage_of, least_bytes) : pinned_parts();
-  } else if (unlike || !limits_.starts.empty()) {
+    parts = pinned ? pinned_parts() : deal_parts(choice, places, stage_of, least_bytes);
+  } else if (unlike || pinned) {
     parts = cut_unlike_stages(choice, places, stage_of, least_bytes, worth);
   } else {
     parts = cut_stages(choice, places.at(0), stage_of, least_bytes);
   }
   if (parts.empty()) return std::nullopt;
+  auto result = timed(choice, layers, places, stage_of, parts, worth);
+  if (pinned || sees_all_cuts(choice, result.seconds, worth)) {
+    result.lower_bound = result.seconds;
+  } else if (!unlike) {
+    settle(choice, layers, places, stage_of, parts, worth, result);
+  }
+  least_bytes = result.bytes;
+  if (result.bytes > result.limit) return std::nullopt;
+  return result;
+}
 
+Estimate Model::timed(const Choice& choice, const Layers& layers, const Places& places,
+                      const StageOf& stage_of, const std::vector<Blocks>& parts,
+                      double worth) const {
+  const auto microbatches = static_cast<double>(choice.microbatches);
+  const bool unlike = is_unlike(choice);
+  Estimate result;
   std::vector<StageCosts> made(static_cast<size_t>(choice.pipe));
   const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                             static_cast<int>(choice.chunks));
@@ -427,8 +323,6 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
     result.limit = limit;
   }
   optimizer += norm + meeting - once;
-  least_bytes = result.bytes;
-  if (result.bytes > result.limit) return std::nullopt;
   Passes passes;
   if (unlike) {
     passes = passes_of(choice, places, made, parts, stage_of_part);
@@ -455,6 +349,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   }
   result.parts.data = once + longest->exchange * microbatches;
   result.parts.optimizer = optimizer;
+  result.behind = once + optimizer;
   if (choice.pipe > 1 && splits_backward(choice.schedule)) {
     // Tens of the average: a search by them takes long where they are all but equal.
     const double average = sum / 3;

@@ -32,6 +32,7 @@ struct Parts {
 struct Estimate {
   double seconds = 0;
   double lower_bound = 0;  // no cut of the blocks into stages is faster
+  double behind = 0;       // of `seconds`: once a step, behind the last backward pass
   double bytes = 0;        // of the stage that takes the most of what it may
   double limit = 0;        // what that stage may take
   Parts parts;
@@ -102,10 +103,13 @@ class Model {
   Hop transfer(const Choice& choice, const Submesh& from, const Submesh& to, int64_t rank,
                const Layers& layers) const;
 
-  // Returns the best cut of the blocks into the choice's stages under the memory limit (solve/,
-  // exact for this model), or nothing where no cut fits; `least_bytes` then is what the choice
-  // needs at least. `layers` are those of the choice, of unlike stages any. What takes longer than
-  // `worth` may be said to take less than it does.
+  // Returns the best cut of the blocks into the choice's stages under the memory limit, or nothing
+  // where no cut fits; `least_bytes` then is what the choice needs at least. Of stages that are
+  // alike it is the one whose microbatches take the least (solve/, exact), or, where what comes
+  // once a step weighs more than kOnce, one that others lead to by moving blocks. `layers` are
+  // those of the choice, of unlike stages any. What takes longer than `worth` may be said to take
+  // less than it does.
+  static constexpr double kOnce = 1e-3;
   std::optional<Estimate> estimate(const Choice& choice, const Layers& layers, double& least_bytes,
                                    double worth = std::numeric_limits<double>::infinity()) const;
 
@@ -174,9 +178,23 @@ class Model {
   std::vector<Blocks> deal_parts(const Choice& choice, const Places& places,
                                  const StageOf& stage_of, double& least_bytes) const;
   std::vector<Blocks> pinned_parts() const;
+  // What a step of a choice takes whose parts are these.
+  Estimate timed(const Choice& choice, const Layers& layers, const Places& places,
+                 const StageOf& stage_of, const std::vector<Blocks>& parts, double worth) const;
+  // Bounds other cuts into stages that are alike by `parts`, the best one for microbatches, and
+  // replaces its estimate by a better one's.
+  void settle(const Choice& choice, const Layers& layers, const Places& places,
+              const StageOf& stage_of, const std::vector<Blocks>& parts, double worth,
+              Estimate& result) const;
+  // Returns how few blocks of a stage that is so long run again so that it fits into memory;
+  // nothing where it does not.
+  std::optional<int> again_to_fit(const Choice& choice, const Places& places,
+                                  const StageOf& stage_of, int stage, int length) const;
   // Whether stages differ and have one part each, by a schedule that does not split backward
   // passes: their sections are then timed one by one (search/row_time.h).
   bool runs_as_row(const Choice& choice) const;
+  // Whether all cuts of such a row were timed, where the best takes so long.
+  bool sees_all_cuts(const Choice& choice, double seconds, double worth) const;
   // A step of such a row.
   struct RowStep {
     double passes = 0;     // of all microbatches through all stages
@@ -197,10 +215,9 @@ class Model {
   LayerTables& tables_;
   OpCosts& costs_;
   const Limits limits_;
-  // By precision, tensor, expert, context, data, sequence, pipe, zero, where: parameters lie alike.
-  mutable std::map<
-      std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, bool, int64_t, int, int64_t>,
-      Exchanges>
+  // By Layers::parameters, tensor, expert, context, data, pipe, zero, and where.
+  mutable std::map<std::tuple<int, int64_t, int64_t, int64_t, int64_t, int64_t, int, int64_t>,
+                   Exchanges>
       known_;
   // By the first one's layers, submeshes, the first's first rank, and sequence.
   mutable std::map<std::tuple<const Layers*, int64_t, int64_t, int64_t, int64_t, int64_t, bool>,

@@ -236,6 +236,11 @@ bool Model::runs_as_row(const Choice& choice) const {
          is_unlike(choice);
 }
 
+bool Model::sees_all_cuts(const Choice& choice, double seconds, double worth) const {
+  const auto stages = static_cast<int>(choice.pipe);
+  return runs_as_row(choice) && has_few_cuts(blocks(), stages) && seconds < kHopeless * worth;
+}
+
 Model::RowStep Model::step_of_row(const Choice& choice, const Places& places,
                                   const std::vector<StageCosts>& made,
                                   const std::vector<Blocks>& parts) const {
@@ -307,15 +312,12 @@ std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const 
       const auto& [begin, end, again] = pinned[static_cast<size_t>(stage)];
       if (length != end - begin) return {};
     }
-    const auto& place = places.at(stage);
-    for (int again = 0; again <= (place.layers->again ? length : 0); ++again) {
-      const auto& one = stage_of(stage, blocks_of(stage, stages, length, again));
-      if (bytes_of(choice, one, stages - 1 - stage) > place.limit) continue;
-      again_of[{stage, length}] = again;
-      const double back = stage + 1 < stages ? hop(choice, places, stage).back : 0;
-      return {true, one.pass(), one.backward + back, one.ready(), one.optimizer};
-    }
-    return {};
+    const auto again = again_to_fit(choice, places, stage_of, stage, length);
+    if (!again) return {};
+    again_of[{stage, length}] = *again;
+    const auto& one = stage_of(stage, blocks_of(stage, stages, length, *again));
+    const double back = stage + 1 < stages ? hop(choice, places, stage).back : 0;
+    return {true, one.pass(), one.backward + back, one.ready(), one.optimizer};
   };
   const UnlikeRow row{.blocks = blocks(),
                       .stages = stages,

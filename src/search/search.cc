@@ -89,8 +89,6 @@ class Search {
       slack_ = last ? kLess : 1;
       ranked = last ? rank_all(kKeptLast, kKeptLast) : rank_all(kept, kept_unlike);
       if (round == 1) {
-        found.lower_bound =
-            ranked.empty() ? lower_bound_ : std::min(lower_bound_, ranked.front().estimate.seconds);
         log::debug("auto: {} combinations, of which {} were cut, ranked at {:.0f} ms",
                    combinations_, looked_at_, milliseconds());
       }
@@ -99,6 +97,7 @@ class Search {
       stuck = refused_.size() == before;
     }
     if (good == 0) none_fits();
+    found.lower_bound = lower_bound_;
     found.others = std::move(ranked);
     found.combinations = combinations_;
     found.looked_at = looked_at_;
@@ -254,7 +253,7 @@ class Search {
       const bool full = best.size() >= most;
       const bool late = !best.empty() && out_of_time();
       if ((full && order[i]->bound >= best[most - 1].estimate.seconds) || late) {
-        if (late) lower_bound_ = std::min(lower_bound_, order[i]->bound);
+        lower_bound_ = std::min(lower_bound_, order[i]->bound);
         const auto told = std::min(order.size(), i + kTold);
         for (; i < told; ++i) features_.count(choice_of(*order[i]).first, order[i]->bound, true);
         break;
@@ -264,6 +263,7 @@ class Search {
       const double worth = full ? best[most - 1].estimate.seconds : kInfinity;
       auto candidate = estimate(std::move(choice), *layers, worth);
       if (!candidate) continue;
+      lower_bound_ = std::min(lower_bound_, candidate->estimate.lower_bound);
       const auto place = std::upper_bound(best.begin(), best.end(), *candidate,
                                           [](const Candidate& a, const Candidate& b) {
                                             return a.estimate.seconds < b.estimate.seconds;
@@ -294,6 +294,7 @@ class Search {
       double unused = kInfinity;
       auto other = fit(on_host, layers, unused, worth);
       if (other && other->seconds < estimate->seconds) {
+        other->lower_bound = std::min(other->lower_bound, estimate->lower_bound);
         choice = std::move(on_host);
         estimate = std::move(other);
       }
@@ -472,7 +473,7 @@ class Search {
   std::vector<Choice> all_;
   Features features_;
   bool stopped_ = false;
-  double lower_bound_ = kInfinity;  // of what a stopped search has not looked at
+  double lower_bound_ = kInfinity;  // of all combinations
   double least_bytes_ = kInfinity;
   Choice least_choice_;
 };

@@ -3,7 +3,8 @@
 //
 // Every combination has a lower bound from its layers' tables; they are looked at from the lowest
 // on, each with its best cut of the blocks into stages, until no bound is below the best: the
-// optimum of the model. The best few are then compiled, and the simulator and the programs' own
+// optimum of the model, as far as cuts are (Model::estimate); Found::lower_bound holds for all
+// cuts. The best few are then compiled, and the simulator and the programs' own
 // memory decide between them; where it contradicts the model for one kind of plan, others of that
 // kind are expected to be off as much. While no program fits, combinations are ranked again by
 // that.
@@ -55,7 +56,7 @@ struct Found {
   plan::Plan plan;  // with its prediction, and why as decisions
   Candidate best;
   std::vector<Candidate> others;  // in the model's order, at least those that were judged
-  double lower_bound = 0;         // of the model: no combination takes less
+  double lower_bound = 0;         // of the model: no combination takes less, however it is cut
   size_t combinations = 0;        // how many there are
   size_t looked_at = 0;           // of them: cut into stages
   std::vector<Choice> all;        // the combinations

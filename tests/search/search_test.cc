@@ -293,7 +293,7 @@ TEST_CASE("optimizer state lies on the host where it does not fit otherwise") {
 
 TEST_CASE("the precision is chosen with all else where pins leave a choice") {
   const auto find = [](nlohmann::json precision, double low_peak, double memory) {
-    Asked asked({.blocks = 6, .batch = 16, .width = 512}, 4);
+    Asked asked({.blocks = 6, .batch = 64, .width = 512}, 4);
     asked.request.pins = search::parse_pins(
         {{"precision", std::move(precision)}, {"offload", false}, {"submeshes", false}});
     asked.request.memory_limit = memory;

@@ -1,0 +1,196 @@
+// How blocks are cut into stages that are alike.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cost/schedule.h"
+#include "search/cut.h"
+#include "search/cut_unlike.h"
+#include "search/deal.h"
+#include "search/model.h"
+#include "solve/solve.h"
+
+namespace perigee::search {
+
+std::optional<int> Model::least_again(const Place& place) const {
+  const auto& layers = *place.layers;
+  const auto whole = stage(place, layers, 0, blocks());
+  const auto kept = [&](const Layer& layer) { return saved(place.choice, layer, layers); };
+  const auto option = [&](const Layers& of, const Layer& layer) {
+    return solve::AssignOption{
+        .time = layer.forward + layer.backward, .saved = kept(layer), .transient = of.working};
+  };
+  solve::AssignProblem problem{.memory_limit = place.limit, .transient_count = 1};
+  if (whole.step > place.limit) return std::nullopt;  // whatever runs again
+  const solve::AssignOption rest{.resident = whole.fixed() - layers.working,
+                                 .saved = kept(layers.first) + kept(layers.last)};
+  problem.ops.push_back({.name = "rest", .options = {rest}});
+  for (const auto& block : folded_.blocks) {
+    problem.ops.push_back(
+        {.name = block,
+         .options = {option(layers, layers.block), option(*layers.again, layers.again->block)}});
+  }
+  const auto solved = solve::solve(problem, {.solver = limits_.solver});
+  if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
+  return static_cast<int>(std::count(solved.choice.begin() + 1, solved.choice.end(), 1));
+}
+
+Model::Blocks Model::blocks_of(int part, int parts, int length, int again) const {
+  const int begin = part == 0 ? 0 : part == parts - 1 ? blocks() - length : 1;
+  return {begin, begin + length, again};
+}
+
+std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Place& place,
+                                             const StageOf& stage_of, double& least_bytes) const {
+  const auto blocks = this->blocks();
+  const auto& layers = *place.layers;
+  // With so many stages behind it, a stage of 1f1b has one microbatch more in flight than that, of
+  // eager_1f1b twice as many and one; others have as many on all stages.
+  const bool eager = choice.schedule == "eager_1f1b";
+  const bool falls = eager || choice.schedule == "1f1b";
+  const auto all = static_cast<int64_t>(std::ceil(in_flight(choice, choice.pipe - 1)));
+  const auto most_of = [&](const StageCosts& one) -> int64_t {
+    const double room = place.limit - one.fixed() - one.landed;
+    if (room < 0 || one.step > place.limit) return 0;
+    const auto most = one.flight > 0 ? static_cast<int64_t>(std::min(1e9, room / one.flight)) : all;
+    if (most >= all) return std::numeric_limits<int64_t>::max();
+    return eager ? (most + 1) / 2 : falls ? most : 0;
+  };
+  const auto parts = [&](StageKind kind, int length) {
+    const int part = kind == StageKind::first ? 0 : kind == StageKind::last ? 2 : 1;
+    std::vector<StagePart> ways;
+    for (int again = 0; again <= (layers.again ? length : 0); ++again) {
+      const auto& one = stage_of(0, blocks_of(part, 3, length, again));
+      const auto most = most_of(one);
+      if (ways.empty() || most > ways.back().most) ways.push_back({one.pass(), most, again});
+      if (most == std::numeric_limits<int64_t>::max()) break;
+    }
+    return ways;
+  };
+  // Of what splits backward passes the longest stage alone counts; of one microbatch all cuts would
+  // be as good.
+  const bool split = splits_backward(choice.schedule);
+  const auto rounds = split ? choice.microbatches : std::max<int64_t>(1, choice.microbatches - 1);
+  const auto cut = search::cut({.blocks = blocks,
+                                .stages = choice.pipe,
+                                .microbatches = choice.microbatches,
+                                .rounds = rounds,
+                                .parts = parts,
+                                .solver = limits_.solver});
+  if (!cut) {
+    const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
+    const int again = layers.again ? even : 0, begin = even < blocks - 1 ? 1 : 0;
+    least_bytes = std::min(bytes_of(choice, stage_of(0, {blocks - even, blocks, again}), 0),
+                           bytes_of(choice, stage_of(0, {begin, begin + even, again}), 0));
+    return {};
+  }
+  std::vector<Blocks> stages;
+  const auto& begins = cut->begins;
+  for (size_t k = 0; k <= begins.size(); ++k) {
+    stages.push_back(
+        {k == 0 ? 0 : begins[k - 1], k == begins.size() ? blocks : begins[k], cut->again[k]});
+  }
+  return stages;
+}
+
+std::vector<Model::Blocks> Model::deal_parts(const Choice& choice, const Places& places,
+                                             const StageOf& stage_of, double& least_bytes) const {
+  Deal row{.blocks = blocks(),
+           .stages = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                    static_cast<int>(choice.chunks))};
+  const int count = static_cast<int>(row.stages.size());
+  const auto part_of = [&](int part, int length) -> const StageCosts& {
+    return stage_of(row.stages[part], blocks_of(part, count, length));
+  };
+  row.seconds = [&](int part, int length) { return part_of(part, length).pass(); };
+  row.held = [&](int part, int length) { return part_of(part, length).flight; };
+  double most_bytes = 0;
+  bool limited = true;
+  row.fits = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
+    StageCosts whole;
+    for (int part : own) whole.join(part_of(part, lengths[part]), choice.chunks);
+    const double bytes = bytes_of(choice, whole, choice.pipe - 1 - stage);
+    most_bytes = std::max(most_bytes, bytes);
+    return !limited || bytes <= places.at(stage).limit;
+  };
+  auto lengths = deal(row);
+  if (!lengths) {
+    limited = false;
+    most_bytes = 0;
+    if (deal(row)) least_bytes = most_bytes;
+    return {};
+  }
+  std::vector<Blocks> parts;
+  int begin = 0;
+  for (int length : *lengths) {
+    parts.push_back({begin, begin + length});
+    begin += length;
+  }
+  return parts;
+}
+
+std::optional<int> Model::again_to_fit(const Choice& choice, const Places& places,
+                                       const StageOf& stage_of, int stage, int length) const {
+  const auto stages = static_cast<int>(choice.pipe);
+  const auto& place = places.at(stage);
+  for (int again = 0; again <= (place.layers->again ? length : 0); ++again) {
+    const auto& one = stage_of(stage, blocks_of(stage, stages, length, again));
+    if (bytes_of(choice, one, stages - 1 - stage) <= place.limit) return again;
+  }
+  return std::nullopt;
+}
+
+void Model::settle(const Choice& choice, const Layers& layers, const Places& places,
+                   const StageOf& stage_of, const std::vector<Blocks>& parts, double worth,
+                   Estimate& result) const {
+  // What comes behind the passes is no less than of a first stage whose parts have a block each.
+  double least = result.behind;
+  if (choice.pipe > 1) {
+    const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                              static_cast<int>(choice.chunks));
+    const auto count = static_cast<int>(stage_of_part.size());
+    StageCosts first;
+    for (int part = 0; part < count; ++part) {
+      if (stage_of_part[static_cast<size_t>(part)] != 0) continue;
+      first.join(stage_of(0, blocks_of(part, count, 1)), choice.chunks);
+    }
+    const double meeting = this->meeting(choice);
+    least = meeting + std::max(meeting, first.ready()) + first.optimizer;
+  }
+  const double gain = result.behind - least;
+  // Passes that no exchange lengthens take as long together whatever the cut.
+  const bool plain =
+      choice.pipe == 1 || (!layers.again && (choice.zero < 2 || choice.parts() == 1));
+  result.lower_bound = plain ? result.seconds - gain : result.lower_bound + least;
+  if (choice.pipe == 1 || choice.chunks > 1 || gain <= kOnce * result.seconds ||
+      result.lower_bound >= worth)
+    return;
+  std::vector<int> lengths;
+  for (const auto& [begin, end, again] : parts) lengths.push_back(end - begin);
+  const UnlikeRow row{.blocks = blocks(),
+                      .stages = static_cast<int>(choice.pipe),
+                      .microbatches = choice.microbatches,
+                      .alike = true,
+                      .times = [&](int stage, int length) -> UnlikeTimes {
+                        return {again_to_fit(choice, places, stage_of, stage, length).has_value()};
+                      }};
+  const double bound = result.lower_bound;
+  const auto price = [&](const std::vector<int>& lengths) {
+    std::vector<Blocks> made;
+    int begin = 0;
+    for (int stage = 0; stage < row.stages; ++stage) {
+      const int length = lengths[static_cast<size_t>(stage)];
+      const auto again = again_to_fit(choice, places, stage_of, stage, length);
+      made.push_back({begin, begin + length, again.value_or(0)});
+      begin += length;
+    }
+    auto other = timed(choice, layers, places, stage_of, made, worth);
+    const double seconds = other.seconds;
+    if (seconds < result.seconds) result = std::move(other);
+    return seconds;
+  };
+  refine_cut(row, lengths, price);
+  result.lower_bound = bound;
+}
+
+}  // namespace perigee::search
