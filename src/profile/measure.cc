@@ -5,6 +5,8 @@
 
 namespace perigee::profile {
 
+constexpr double kRounding = 1e-12;
+
 Measured median_of(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   const auto count = std::ssize(samples);
@@ -51,7 +53,8 @@ Line fit(const Points& points) {
   }
   if (w == 0) return line;
   const double determinant = w * wxx - wx * wx;
-  line.per_byte = determinant > 0 ? (w * wxt - wx * wt) / determinant : 0;
+  // Of points of one size it is what rounding leaves.
+  line.per_byte = determinant > kRounding * w * wxx ? (w * wxt - wx * wt) / determinant : 0;
   line.per_byte = std::max(0.0, line.per_byte);
   line.latency = (wt - line.per_byte * wx) / w;
   if (line.latency < 0) {

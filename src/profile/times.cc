@@ -13,6 +13,10 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int64_t kMostTogether = 64;  // ranks whose times others may have
+// Points hold for so many times the bytes of the largest, and of the least the other way round;
+// farther up where bytes make that share of the latency at least, farther down where the largest
+// has so many times the bytes of the least.
+constexpr double kBeyond = 2, kShown = 0.2, kSpan = 4;
 
 std::string content_of(cost::CollectiveKind kind, int64_t ranks) {
   return fmt::format("{} ranks={}", cost::name_of(kind), ranks);
@@ -24,6 +28,14 @@ std::optional<double> number(const Json& json, const char* field) {
   if (found == json.end() || !found->is_number()) return std::nullopt;
   const double value = found->get<double>();
   return std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
+}
+
+// Whether the line through the points, of which there is one at least, tells of so many bytes.
+bool tells(const Points& points, const Line& line, double bytes) {
+  const double least = points.begin()->first, most = points.rbegin()->first;
+  const bool up = bytes <= kBeyond * most || line.per_byte * most >= kShown * line.latency;
+  const bool down = kBeyond * bytes >= least || most >= kSpan * least;
+  return up && down;
 }
 
 // Returns the point of bytes that differ by 5% at most, or nullptr.
@@ -83,7 +95,7 @@ std::optional<double> TimeDatabase::collective(cost::CollectiveKind kind, int64_
                                                double bytes) {
   const auto& [points, line] = find(kind, ranks);
   if (const auto* near = nearest(points, bytes)) return near->seconds;
-  if (line == Line{}) return std::nullopt;
+  if (line == Line{} || (!points.empty() && !tells(points, line, bytes))) return std::nullopt;
   return line.latency + bytes * line.per_byte;
 }
 

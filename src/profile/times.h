@@ -24,7 +24,8 @@ class TimeDatabase : public cost::Measurements {
 
   // As measured with as many ranks at once, else with half as many, and so on, else with more.
   std::optional<double> op(const std::string& instance) override;
-  // As a collective of nearly so many bytes was measured, else by the line through all.
+  // As a collective of nearly so many bytes was measured, else by the line through all; nothing
+  // where these are of too few sizes to say what so many bytes take.
   std::optional<double> collective(cost::CollectiveKind kind, int64_t ranks, double bytes) override;
 
   // Forgets what was found, so that the file is asked again.

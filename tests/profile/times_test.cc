@@ -69,6 +69,31 @@ TEST_CASE("a collective's line is fitted to what is near 0 as to what is large")
   CHECK(odd.latency > 0);
 }
 
+TEST_CASE("collectives of one size say nothing of others") {
+  for (const double bytes : {8.0, 3e5, 1234567.0, 7e8}) {
+    for (const double seconds : {3.1e-5, 7.3e-4, 0.0123}) {
+      CHECK(fit({{bytes, {seconds, 0.01 * seconds, 9}}}).per_byte == 0);
+    }
+  }
+  Folder folder;
+  Database database((folder.path / "profile.sqlite").string());
+  TimeDatabase times(database, "this");
+  const auto all_reduce = cost::CollectiveKind::all_reduce;
+  const auto all_gather = cost::CollectiveKind::all_gather;
+  times.put(all_reduce, 2, {{8, {2e-4, 0, 9}}});  // a norm: nothing of gradients
+  CHECK(times.collective(all_reduce, 2, 8) == 2e-4);
+  CHECK(times.collective(all_reduce, 2, 12) == Approx(2e-4));
+  CHECK_FALSE(times.collective(all_reduce, 2, 1e8));
+  times.put(all_reduce, 2, {{64, {2.01e-4, 0, 9}}});  // nor do two of next to nothing
+  CHECK(times.collective(all_reduce, 2, 24));
+  CHECK_FALSE(times.collective(all_reduce, 2, 1e8));
+  times.put(all_reduce, 2, {{1e7, {0.0102, 0, 9}}});
+  CHECK(times.collective(all_reduce, 2, 1e8) == Approx(0.1).epsilon(0.05));
+  times.put(all_gather, 2, {{1e8, {0.1, 0, 9}}});
+  CHECK_FALSE(times.collective(all_gather, 2, 8));
+  CHECK(times.collective(all_gather, 2, 1.5e8));
+}
+
 TEST_CASE("times are kept by device, exported and imported") {
   Folder folder;
   Database database((folder.path / "profile.sqlite").string());
