@@ -14,9 +14,12 @@ namespace perigee::solve {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// CBC stops improving by less than about 1e-7: costs near this make that small beside the
-// tolerance.
+// CBC's tolerances are about 1e-7 of what it is given. An answer should cost about kCostScale, as
+// its costs are scaled; one that costs less than kPreciseCost is not known to 1e-9 of it.
 constexpr double kCostScale = 1e5;
+constexpr double kPreciseCost = 1e3;
+constexpr double kCostError = 1e-6;
+constexpr double kCostSpread = 1e3;  // the largest cost over kCostScale, at most
 
 using Clock = std::chrono::steady_clock;
 
@@ -53,19 +56,56 @@ IlpOutcome minimise(IntegerProgram& program, const Problem& problem, double scal
   }
 }
 
+// What costs are multiplied by, and the time of a known solution: what costs more by itself is left
+// out.
+struct Pricing {
+  double scale = 1;
+  double cutoff = kInfinity;
+  bool leaves_out(double time) const { return time > cutoff * (1 + kTolerance); }
+};
+
+// Solves with costs scaled by a guess of the answer's time, and again by what that gave where it
+// was too little for CBC to tell answers apart. Options that cost more than the answer are then
+// left out, so that no cost is large beside it.
+template <class Problem>
+IlpOutcome solve_scaled(
+    const Problem& problem, double guess, double seconds,
+    const std::function<IlpOutcome(const Pricing& pricing, double seconds)>& solve) {
+  const auto start = Clock::now();
+  Pricing pricing{.scale = kCostScale / guess};
+  IlpOutcome best;
+  for (;;) {
+    const std::chrono::duration<double> taken = Clock::now() - start;
+    auto outcome = solve(pricing, seconds - taken.count());
+    if (outcome.choice) {
+      const double time = evaluate(problem, *outcome.choice).time;
+      if (time < pricing.cutoff) {
+        pricing.cutoff = time;
+        best.choice = std::move(outcome.choice);
+      }
+    }
+    if (!best.choice) return outcome;
+    const double cost = pricing.cutoff * pricing.scale;
+    const bool precise = cost == 0 || cost >= kPreciseCost;
+    // What was left out costs more than the best.
+    double bound = std::min(outcome.lower_bound, pricing.cutoff);
+    if (!precise) bound = std::max(0.0, bound - kCostError / pricing.scale);
+    best.lower_bound = std::max(best.lower_bound, bound);
+    best.finished = outcome.finished && precise;
+    if (!outcome.finished || precise) return best;
+    pricing.scale = kCostScale / pricing.cutoff;
+  }
+}
+
 // The columns of an assign problem: one per option of each op that follows none; followers share
 // their leader's.
 class AssignProgram {
  public:
-  explicit AssignProgram(const AssignProblem& problem)
-      : problem_(problem), leader_(problem.ops.size()), first_(problem.ops.size()) {
-    double least_total = 0;
-    for (const auto& op : problem.ops) {
-      double least = kInfinity;
-      for (const auto& option : op.options) least = std::min(least, option.time);
-      least_total += least;
-    }
-    scale_ = kCostScale / std::max(least_total, 1e-9);
+  AssignProgram(const AssignProblem& problem, const Pricing& pricing)
+      : problem_(problem),
+        pricing_(pricing),
+        leader_(problem.ops.size()),
+        first_(problem.ops.size()) {
     for (size_t i = 0; i < problem.ops.size(); ++i) {
       const auto& op = problem.ops[i];
       leader_[i] = op.follows < 0 ? static_cast<int>(i) : leader_[op.follows];
@@ -81,16 +121,16 @@ class AssignProgram {
         program_.add_row(one, {1, 1});
       }
       for (size_t j = 0; j < op.options.size(); ++j) {
-        program_.add_cost(first_[i] + static_cast<int>(j), op.options[j].time * scale_);
+        add_time(first_[i] + static_cast<int>(j), op.options[j].time);
       }
     }
     for (const auto& edge : problem.edges) add_edge(edge);
-    if (problem.memory_limit) add_memory();
+    if (problem.memory_limit) add_memory(*problem.memory_limit);
   }
 
   IlpOutcome solve(double seconds) {
     return minimise<AssignProblem>(
-        program_, problem_, scale_, seconds,
+        program_, problem_, pricing_.scale, seconds,
         [&](const std::vector<double>& values) {
           std::vector<int> choice;
           for (size_t i = 0; i < problem_.ops.size(); ++i) {
@@ -110,12 +150,27 @@ class AssignProgram {
   }
 
  private:
-  // Adds value(option) of op i for each of its options to the terms.
-  void add_terms(IntegerProgram::Terms& terms, int i, double AssignOption::*value,
-                 double factor) const {
+  // Adds the time of what the column chooses; infinity forbids it.
+  void add_time(int column, double time) {
+    if (time == kInfinity || pricing_.leaves_out(time)) {
+      program_.forbid(column);
+    } else {
+      program_.add_cost(column, time * pricing_.scale);
+    }
+  }
+
+  // Adds value(option) of op i for each of its options to the terms, in units of the limit. No
+  // choice has an option that takes more than the limit by itself.
+  void add_terms(IntegerProgram::Terms& terms, int i, double AssignOption::*value) {
+    const double limit = *problem_.memory_limit;
     for (size_t j = 0; j < problem_.ops[i].options.size(); ++j) {
       const double each = problem_.ops[i].options[j].*value;
-      if (each != 0) terms.emplace_back(first_[i] + static_cast<int>(j), each * factor);
+      const int column = first_[i] + static_cast<int>(j);
+      if (each > limit * (1 + kTolerance)) {
+        program_.forbid(column);
+      } else if (each != 0) {
+        terms.emplace_back(column, each / limit);
+      }
     }
   }
 
@@ -123,14 +178,7 @@ class AssignProgram {
     const int height = static_cast<int>(problem_.ops[edge.from].options.size());
     const int width = static_cast<int>(problem_.ops[edge.to].options.size());
     if (leader_[edge.from] == leader_[edge.to]) {
-      for (int j = 0; j < height; ++j) {
-        const double time = edge.time[j * width + j];
-        if (time == kInfinity) {
-          program_.forbid(first_[edge.from] + j);
-        } else {
-          program_.add_cost(first_[edge.from] + j, time * scale_);
-        }
-      }
+      for (int j = 0; j < height; ++j) add_time(first_[edge.from] + j, edge.time[j * width + j]);
       return;
     }
     // One column per allowed pair, whose sums are the two ops' choices.
@@ -139,9 +187,9 @@ class AssignProgram {
     for (int j = 0; j < width; ++j) to[j].emplace_back(first_[edge.to] + j, -1.0);
     for (int i = 0; i < height; ++i) {
       for (int j = 0; j < width; ++j) {
-        if (edge.time[i * width + j] == kInfinity) continue;
-        const int column =
-            program_.add_column({.cost = edge.time[i * width + j] * scale_, .most = 1});
+        const double time = edge.time[i * width + j];
+        if (time == kInfinity || pricing_.leaves_out(time)) continue;
+        const int column = program_.add_column({.cost = time * pricing_.scale, .most = 1});
         from[i].emplace_back(column, 1.0);
         to[j].emplace_back(column, 1.0);
       }
@@ -150,9 +198,7 @@ class AssignProgram {
     for (const auto& terms : to) program_.add_row(terms, {0, 0});
   }
 
-  void add_memory() {
-    const double limit = *problem_.memory_limit;
-    const double unit = limit > 0 ? 1 / limit : 1;
+  void add_memory(double limit) {
     const double most = limit > 0 ? 1 + kTolerance : 0;
     const int either = program_.add_column({.most = kInfinity});
     IntegerProgram::Terms peak = {{either, 1.0}}, saved = {{either, -1.0}},
@@ -166,18 +212,18 @@ class AssignProgram {
     }
     for (int i = 0; i < static_cast<int>(problem_.ops.size()); ++i) {
       const auto& op = problem_.ops[i];
-      add_terms(peak, i, &AssignOption::resident, unit);
-      add_terms(optimizer, i, &AssignOption::optimizer, unit);
+      add_terms(peak, i, &AssignOption::resident);
+      add_terms(optimizer, i, &AssignOption::optimizer);
       if (op.group.empty()) {
-        add_terms(saved, i, &AssignOption::saved, unit);
+        add_terms(saved, i, &AssignOption::saved);
       } else {
-        add_terms(groups[op.group], i, &AssignOption::saved, unit);
-        if (op.group_input) add_terms(saved, i, &AssignOption::input, unit);
+        add_terms(groups[op.group], i, &AssignOption::saved);
+        if (op.group_input) add_terms(saved, i, &AssignOption::input);
       }
       if (threshold >= 0) {
         const int over = program_.add_column({.most = kInfinity});
         IntegerProgram::Terms transient = {{over, -1.0}, {threshold, -1.0}};
-        add_terms(transient, i, &AssignOption::transient, unit);
+        add_terms(transient, i, &AssignOption::transient);
         program_.add_row(transient, {-kInfinity, 0});
         peak.emplace_back(over, 1.0);
       }
@@ -195,49 +241,65 @@ class AssignProgram {
     program_.add_row(peak, {-kInfinity, most});
     for (const auto& moment : problem_.moments) {
       IntegerProgram::Terms live;
-      for (int i : moment) add_terms(live, i, &AssignOption::live, unit);
+      for (int i : moment) add_terms(live, i, &AssignOption::live);
       if (!live.empty()) program_.add_row(live, {-kInfinity, most});
     }
   }
 
   const AssignProblem& problem_;
+  const Pricing pricing_;
   IntegerProgram program_;
   std::vector<int> leader_, first_;
   int columns_ = 0;
-  double scale_ = 1;
 };
 
-}  // namespace
-
-IlpOutcome solve_ilp(const AssignProblem& problem, double seconds) {
-  if (problem.ops.empty()) return {.choice = std::vector<int>{}, .finished = true};
-  return AssignProgram(problem).solve(seconds);
+// Returns a time like that of an answer: at least what the fastest options take together, and
+// enough for no cost to be large when it is scaled.
+double guess_time(const AssignProblem& problem) {
+  double least_total = 0, largest = 0;
+  for (const auto& op : problem.ops) {
+    double least = kInfinity;
+    for (const auto& option : op.options) {
+      least = std::min(least, option.time);
+      largest = std::max(largest, option.time);
+    }
+    least_total += least;
+  }
+  for (const auto& edge : problem.edges) {
+    for (double time : edge.time) {
+      if (time != kInfinity) largest = std::max(largest, time);
+    }
+  }
+  const double guess = std::max(least_total, largest / kCostSpread);
+  return guess > 0 ? guess : 1;
 }
 
-IlpOutcome solve_ilp(const StagesProblem& problem, double seconds) {
+IlpOutcome solve_stages(const StagesProblem& problem, const Pricing& pricing, double seconds) {
   IntegerProgram program;
-  double largest = 0;
-  for (const auto& c : problem.candidates) largest = std::max(largest, c.time);
-  const double scale =
-      kCostScale / std::max(largest, 1e-9) / static_cast<double>(problem.microbatches);
+  // The longest stage is counted in a unit in which times are at most about 1000.
+  const double count = static_cast<double>(problem.microbatches), scale = pricing.scale;
+  const double unit = 100 / (count * scale);
   std::vector<IntegerProgram::Terms> covers(problem.layers), starts(problem.layers + 1);
   IntegerProgram::Terms devices;
   for (size_t i = 0; i < problem.candidates.size(); ++i) {
     const auto& c = problem.candidates[i];
     const auto& mesh = problem.submeshes[c.submesh];
-    const int column = program.add_column({.cost = c.time * scale, .most = 1, .integer = true});
+    const bool possible = !pricing.leaves_out(c.time * count);
+    const int column = program.add_column(
+        {.cost = possible ? c.time * scale : 0, .most = possible ? 1.0 : 0.0, .integer = true});
     for (int l = c.first; l <= c.last; ++l) covers[l].emplace_back(column, 1.0);
     starts[c.first].emplace_back(column, 1.0);
     devices.emplace_back(column, static_cast<double>(mesh.hosts * mesh.devices_per_host));
   }
-  const int longest = program.add_column(
-      {.cost = static_cast<double>(problem.microbatches - 1) * scale, .most = kInfinity});
+  const int longest = program.add_column({.cost = (count - 1) * unit * scale, .most = kInfinity});
   for (const auto& terms : covers) program.add_row(terms, {1, 1});
   program.add_row(devices,
                   {static_cast<double>(problem.devices), static_cast<double>(problem.devices)});
   for (size_t i = 0; i < problem.candidates.size(); ++i) {
     const auto& c = problem.candidates[i];
-    program.add_row({{static_cast<int>(i), c.time}, {longest, -1.0}}, {-kInfinity, 0});
+    if (!pricing.leaves_out(c.time * count)) {
+      program.add_row({{static_cast<int>(i), c.time / unit}, {longest, -1.0}}, {-kInfinity, 0});
+    }
     const int after = problem.layers - 1 - c.last;  // most stages that could follow
     if (!c.max_successors || *c.max_successors >= after) continue;
     // Stages that start later, at most max_successors where this candidate is chosen.
@@ -260,6 +322,25 @@ IlpOutcome solve_ilp(const StagesProblem& problem, double seconds) {
         return choice;
       },
       [](const std::vector<int>& choice) { return choice; });
+}
+
+}  // namespace
+
+IlpOutcome solve_ilp(const AssignProblem& problem, double seconds) {
+  if (problem.ops.empty()) return {.choice = std::vector<int>{}, .finished = true};
+  return solve_scaled(problem, guess_time(problem), seconds,
+                      [&](const Pricing& pricing, double left) {
+                        return AssignProgram(problem, pricing).solve(left);
+                      });
+}
+
+IlpOutcome solve_ilp(const StagesProblem& problem, double seconds) {
+  double largest = 0;
+  for (const auto& c : problem.candidates) largest = std::max(largest, c.time);
+  const double guess = largest > 0 ? largest * static_cast<double>(problem.microbatches) : 1;
+  return solve_scaled(problem, guess, seconds, [&](const Pricing& pricing, double left) {
+    return solve_stages(problem, pricing, left);
+  });
 }
 
 }  // namespace perigee::solve

@@ -42,7 +42,8 @@ int64_t integer_at(const Json& value, const std::string& path, int64_t least, in
     fail("solve", "{} must be an integer, but got {}", path, shown(value));
   }
   if (number < least || number > most) {
-    if (most >= INT32_MAX) fail("solve", "{} must be >= {}, but got {}", path, least, shown(value));
+    if (number < least && most >= INT32_MAX)
+      fail("solve", "{} must be >= {}, but got {}", path, least, shown(value));
     fail("solve", "{} must be between {} and {}, but got {}", path, least, most, shown(value));
   }
   return number;

@@ -13,6 +13,10 @@ void check_number(double value, const std::string& path) {
   if (!std::isfinite(value) || value < 0) {
     fail("solve", "{} must be a finite number >= 0, but got {}", path, value);
   }
+  if (value > kLargestNumber) {
+    fail("solve", "{} must be at most {}, but got {}; count in a larger unit", path, kLargestNumber,
+         value);
+  }
 }
 
 void check_index(int64_t value, size_t count, const std::string& path) {
@@ -24,7 +28,7 @@ void check_index(int64_t value, size_t count, const std::string& path) {
 
 void check_option(const AssignOption& option, size_t op, size_t index) {
   auto check = [&](double value, const char* key) {
-    if (!(value >= 0) || !std::isfinite(value)) {
+    if (!(value >= 0 && value <= kLargestNumber)) {
       check_number(value, fmt::format("ops[{}].options[{}].{}", op, index, key));
     }
   };
@@ -51,10 +55,10 @@ void check_edge(const AssignProblem& problem, size_t e) {
     fail("solve", "{}.time must have {} values, but got {}", path, size, edge.time.size());
   }
   for (size_t k = 0; k < size; ++k) {
-    if (!(edge.time[k] >= 0)) {
-      fail("solve", "{}.time[{}][{}] must be >= 0, but got {}", path, k / width, k % width,
-           edge.time[k]);
-    }
+    const double time = edge.time[k];
+    if (time == std::numeric_limits<double>::infinity()) continue;
+    if (!(time >= 0 && time <= kLargestNumber))
+      check_number(time, fmt::format("{}.time[{}][{}]", path, k / width, k % width));
   }
 }
 

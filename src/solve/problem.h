@@ -1,6 +1,5 @@
 // Solver problems and results as data: runtime/README.md section 4 ("perigee.problem/1",
-// "perigee.result/1"). Times and memory are in the file's own units; all of them are finite and >=
-// 0.
+// "perigee.result/1"). Times and memory are in the file's own units, and >= 0.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +10,9 @@
 #include <vector>
 
 namespace perigee::solve {
+
+// The largest time or memory, so that no sum of them overflows.
+inline constexpr double kLargestNumber = 1e100;
 
 // One way to execute an op.
 struct AssignOption {

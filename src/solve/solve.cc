@@ -91,7 +91,8 @@ Result solve_kind(const Kind& problem, const Options& options) {
       fail_run("solve", "the answer of {} must be allowed, but {}", result.solver, evaluation.why);
     result.time = evaluation.time;
     result.memory = evaluation.memory;
-    result.lower_bound = std::min(found.lower_bound, evaluation.time);
+    // No time is below 0; bounds may be, by what sums of prices round off.
+    result.lower_bound = std::clamp(found.lower_bound, 0.0, evaluation.time);
     result.choice = std::move(*found.choice);
     const bool tight = evaluation.time - result.lower_bound <= kTolerance * evaluation.time;
     result.verdict = tight ? Verdict::optimal : Verdict::feasible;

@@ -21,38 +21,6 @@ std::string op_name(const AssignProblem& problem, int i) {
   return name.empty() ? fmt::format("ops[{}]", i) : fmt::format("\"{}\"", name);
 }
 
-// Forbidden pairs alone rule every choice out: names the fewest that a choice has to take.
-std::string why_forbidden(const AssignProblem& problem, Deadline deadline) {
-  AssignProblem counted = problem;
-  counted.memory_limit.reset();
-  for (auto& op : counted.ops) {
-    for (auto& option : op.options) option.time = 0;
-  }
-  for (auto& edge : counted.edges) {
-    for (auto& time : edge.time) time = time == kForbiddenPair ? 1 : 0;
-  }
-  const auto outcome = assign_by_labels(counted, {.deadline = deadline});
-  std::string reason = "every choice takes a pair of options that an edge forbids (null)";
-  if (!outcome.choice) return reason;
-  const auto& choice = *outcome.choice;
-  std::string edges;
-  int taken = 0;
-  for (size_t e = 0; e < problem.edges.size(); ++e) {
-    const auto& edge = problem.edges[e];
-    const size_t width = problem.ops[edge.to].options.size();
-    if (problem.edges[e].time[choice[edge.from] * width + choice[edge.to]] != kForbiddenPair)
-      continue;
-    if (++taken <= 3) {
-      edges += fmt::format("{}edges[{}] ({} to {}) would have to allow [{}][{}]",
-                           taken > 1 ? ", " : "", e, op_name(problem, edge.from),
-                           op_name(problem, edge.to), choice[edge.from], choice[edge.to]);
-    }
-  }
-  return fmt::format("{}: {} {}; allow one choice and {}{}", reason,
-                     outcome.finished ? "at least" : "up to", taken, edges,
-                     taken > 3 ? ", ..." : "");
-}
-
 std::string describe(const AssignProblem& problem, const Peak& peak) {
   if (peak.moment >= peak.total())
     return fmt::format("moments[{}] alone holds {}", peak.moment_index, peak.moment);
@@ -96,6 +64,45 @@ std::string why_memory(const AssignProblem& problem, std::vector<int> choice, De
       limit, exact ? "" : "at most ", peak.total(), peak.total() - limit, describe(problem, peak));
 }
 
+// Forbidden pairs rule every choice out: names the fewest that a choice has to take, within the
+// memory limit where one is, and what memory lacks besides.
+std::string why_forbidden(const AssignProblem& problem, Deadline deadline) {
+  AssignProblem counted = problem;
+  for (auto& op : counted.ops) {
+    for (auto& option : op.options) option.time = 0;
+  }
+  for (auto& edge : counted.edges) {
+    for (auto& time : edge.time) time = time == kForbiddenPair ? 1 : 0;
+  }
+  auto outcome = assign_by_labels(counted, {.deadline = deadline});
+  const bool fits = outcome.choice.has_value();
+  if (!fits) {
+    counted.memory_limit.reset();
+    outcome = assign_by_labels(counted, {.deadline = deadline});
+  }
+  std::string reason = "every choice takes a pair of options that an edge forbids (null)";
+  if (!outcome.choice) return reason;
+  const auto& choice = *outcome.choice;
+  AssignProblem allowed = problem;
+  std::string edges;
+  int taken = 0;
+  for (size_t e = 0; e < problem.edges.size(); ++e) {
+    const auto& edge = problem.edges[e];
+    const size_t pair = choice[edge.from] * problem.ops[edge.to].options.size() + choice[edge.to];
+    if (edge.time[pair] != kForbiddenPair) continue;
+    allowed.edges[e].time[pair] = 0;
+    if (++taken <= 3) {
+      edges += fmt::format("{}edges[{}] ({} to {}) would have to allow [{}][{}]",
+                           taken > 1 ? ", " : "", e, op_name(problem, edge.from),
+                           op_name(problem, edge.to), choice[edge.from], choice[edge.to]);
+    }
+  }
+  reason =
+      fmt::format("{}: {} {}; allow one choice and {}{}", reason,
+                  outcome.finished ? "at least" : "up to", taken, edges, taken > 3 ? ", ..." : "");
+  return fits ? reason : fmt::format("{}; then {}", reason, why_memory(allowed, choice, deadline));
+}
+
 // Returns the device totals of sequences that cover all layers, successors ignored, up to the
 // smallest above the wanted one.
 std::set<int64_t> device_totals(const StagesProblem& problem) {
@@ -122,6 +129,37 @@ std::set<int64_t> device_totals(const StagesProblem& problem) {
   return totals[problem.layers];
 }
 
+// Returns whether a sequence uses exactly so many devices, and its stages have no more after them
+// than they allow.
+bool possible(StagesProblem problem, int64_t devices, Deadline deadline) {
+  problem.devices = devices;
+  return stages_by_search(problem, deadline).choice.has_value();
+}
+
+// No sequence uses exactly the devices that there are: names the nearest numbers that one uses.
+std::string why_devices(const StagesProblem& problem, const std::set<int64_t>& totals,
+                        Deadline deadline) {
+  const auto above = totals.upper_bound(problem.devices);
+  std::vector<std::string> near;
+  for (auto below = above; below != totals.begin();) {
+    if (!possible(problem, *--below, deadline)) continue;
+    near.push_back(fmt::format("{} ({} fewer)", *below, problem.devices - *below));
+    break;
+  }
+  if (above != totals.end() && possible(problem, *above, deadline))
+    near.push_back(fmt::format("{} ({} more)", *above, *above - problem.devices));
+  if (near.empty()) {
+    const int64_t nearest = above != totals.begin() ? *std::prev(above) : *above;
+    return fmt::format(
+        "devices {}: no sequence of candidates uses exactly that many; those of {} or another "
+        "number have a stage with more stages after it than its max_successors",
+        problem.devices, nearest);
+  }
+  return fmt::format(
+      "devices {}: no sequence of candidates uses exactly that many; the nearest use {}",
+      problem.devices, fmt::join(near, " or "));
+}
+
 }  // namespace
 
 std::string why_infeasible(const AssignProblem& problem, Deadline deadline) {
@@ -145,27 +183,14 @@ std::string why_infeasible(const StagesProblem& problem, Deadline deadline) {
   if (!reached[problem.layers]) {
     int covered = problem.layers;
     while (!reached[covered]) --covered;
-    return fmt::format(
-        "candidates: no sequence covers all {} layers; layers 0..{} can be covered in order, the "
-        "last {} not",
-        problem.layers, covered - 1, problem.layers - covered);
+    const std::string most =
+        covered > 0 ? fmt::format("layers 0..{} can be covered in order, the last {} not",
+                                  covered - 1, problem.layers - covered)
+                    : "none begins at layer 0";
+    return fmt::format("candidates: no sequence covers all {} layers; {}", problem.layers, most);
   }
   const auto totals = device_totals(problem);
-  if (totals.count(problem.devices) == 0) {
-    const auto above = totals.upper_bound(problem.devices);
-    std::string near;
-    if (above != totals.begin()) {
-      const int64_t below = *std::prev(above);
-      near = fmt::format("{} ({} fewer)", below, problem.devices - below);
-    }
-    if (above != totals.end()) {
-      near += fmt::format("{}{} ({} more)", near.empty() ? "" : " or ", *above,
-                          *above - problem.devices);
-    }
-    return fmt::format(
-        "devices {}: no sequence of candidates uses exactly that many; the nearest use {}",
-        problem.devices, near);
-  }
+  if (totals.count(problem.devices) == 0) return why_devices(problem, totals, deadline);
   StagesProblem relaxed = problem;
   for (int64_t more = 1; more <= problem.layers; ++more) {
     for (size_t i = 0; i < problem.candidates.size(); ++i) {

@@ -1,5 +1,6 @@
 // The solvers against known answers, exhaustive enumeration and each other.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -128,6 +129,36 @@ TEST_CASE("labels and CBC agree on 200 middle-sized problems") {
     const auto other = solve(problem, {.solver = "ilp"});
     INFO("seed " << kSeed << ", stages problem " << i);
     REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
+  }
+}
+
+TEST_CASE("problems are solved whatever the unit of their times, and with times far apart") {
+  Random random(kSeed + 9);
+  const auto draw = [&](int below) { return std::uniform_int_distribution(0, below - 1)(random); };
+  // Of ten times five are 0, and one is a million times what it was.
+  const auto spread = [&](double& time, double unit) {
+    const int kind = draw(10);
+    time *= kind < 5 ? 0 : kind == 5 ? 1e6 * unit : unit;
+  };
+  for (int i = 0; i < 300; ++i) {
+    const double unit = std::pow(10.0, draw(60) - 30);
+    auto assign = random_small_assign(random);
+    for (auto& op : assign.ops) {
+      for (auto& option : op.options) spread(option.time, unit);
+    }
+    for (auto& edge : assign.edges) {
+      for (auto& time : edge.time) {
+        if (std::isfinite(time)) spread(time, unit);
+      }
+    }
+    auto stages = random_small_stages(random);
+    for (auto& candidate : stages.candidates) spread(candidate.time, unit);
+    const auto assign_time = exhaustive(assign), stages_time = exhaustive(stages);
+    for (const char* solver : {"labels", "ilp"}) {
+      INFO("problem " << i << " by " << solver << ", unit " << unit);
+      REQUIRE(complaint(assign, solve(assign, {.solver = solver}), assign_time) == "");
+      REQUIRE(complaint(stages, solve(stages, {.solver = solver}), stages_time) == "");
+    }
   }
 }
 

@@ -87,6 +87,8 @@ TEST_CASE("a wrong number is an error that names its place") {
   CHECK(error_at(stages(), "/submeshes/0", {1}) ==
         "[solve] submeshes[0] must be [hosts, devices per host], but got [1]");
   CHECK(error_at(stages(), "/layers", 0) == "[solve] layers must be >= 1, but got 0");
+  CHECK(error_at(stages(), "/devices", 1e12) ==
+        "[solve] devices must be between 1 and 2147483647, but got 1000000000000.0");
   CHECK(
       error_of(
           R"({"format": "perigee.problem/1", "kind": "assign", "ops": [{"options": [{"time": 1e999}]}]})") !=
@@ -134,6 +136,21 @@ TEST_CASE("a problem built in code is checked like one that is read") {
                     Catch::Contains("time limit must be positive"));
 }
 
+TEST_CASE("numbers whose sums could overflow are refused") {
+  auto problem = assign();
+  problem["ops"][0]["options"][0]["time"] = 1e308;
+  CHECK_THROWS_WITH(solved(problem),
+                    Catch::Contains("ops[0].options[0].time must be at most 1e+100"));
+  problem = assign();
+  problem["edges"][0]["time"][0][0] = 1e101;
+  CHECK_THROWS_WITH(solved(problem), Catch::Contains("edges[0].time[0][0] must be at most"));
+  problem = assign();
+  for (auto& op : problem["ops"]) {
+    for (auto& option : op["options"]) option["time"] = 1e100;
+  }
+  for (const char* solver : {"labels", "ilp"}) CHECK(solved(problem, solver).time == 2e100);
+}
+
 TEST_CASE("a problem without ops takes no time") {
   for (const char* solver : {"labels", "ilp"}) {
     const auto result = solve::solve(AssignProblem{}, {.solver = solver});
@@ -167,6 +184,33 @@ TEST_CASE("forbidden pairs that leave no choice are reported with the pair to al
   CHECK_THAT(solved(problem).reason,
              Catch::Contains("every choice takes a pair of options that an edge forbids") &&
                  Catch::Contains("at least 1") && Catch::Contains("edges[0] (\"fc1\" to \"fc2\")"));
+}
+
+TEST_CASE("of forbidden pairs those that fit in memory are named, or what memory then lacks") {
+  auto problem = assign();
+  problem["edges"][0]["time"] = {{nullptr, nullptr}, {nullptr, nullptr}};
+  problem["memory_limit"] = 1;
+  CHECK_THAT(solved(problem).reason, Catch::Contains("allow [1][1]") && !Catch::Contains("then"));
+  problem["memory_limit"] = 0.5;
+  const auto reason = solved(problem).reason;
+  CHECK_THAT(reason, Catch::Contains("then memory_limit 0.5 is too small"));
+}
+
+TEST_CASE("the numbers of devices that a reason names have a solution") {
+  auto problem = nlohmann::json::parse(
+      R"({"format": "perigee.problem/1", "kind": "stages", "layers": 2, "devices": 6,
+    "microbatches": 4, "submeshes": [[1, 1], [1, 3], [1, 4]],
+    "candidates": [{"first": 0, "last": 0, "submesh": 2, "time": 1, "max_successors": 0},
+                   {"first": 1, "last": 1, "submesh": 0, "time": 2},
+                   {"first": 0, "last": 1, "submesh": 1, "time": 2}]})");
+  CHECK(solved(problem).reason ==
+        "devices 6: no sequence of candidates uses exactly that many; the nearest use 3 (3 fewer)");
+  problem["candidates"].erase(2);
+  CHECK_THAT(solved(problem).reason,
+             Catch::Contains("those of 5") && Catch::Contains("max_successors"));
+  problem["candidates"].erase(0);
+  CHECK(solved(problem).reason ==
+        "candidates: no sequence covers all 2 layers; none begins at layer 0");
 }
 
 TEST_CASE("stages that do not fit are reported by constraint and amount") {
