@@ -26,13 +26,13 @@ using Clock = std::chrono::steady_clock;
 // Solves, and solves again without the answers that `read` refuses (they break a limit by less than
 // CBC's tolerance). `read` returns the choice; `chosen` the columns that are one in it.
 template <class Problem>
-IlpOutcome minimise(IntegerProgram& program, const Problem& problem, double scale, double seconds,
+IlpOutcome minimise(IntegerProgram& program, const Problem& problem, double scale,
+                    Clock::time_point deadline,
                     const std::function<std::vector<int>(const std::vector<double>&)>& read,
                     const std::function<std::vector<int>(const std::vector<int>&)>& chosen) {
-  const auto start = Clock::now();
   IlpOutcome outcome;
   for (;;) {
-    const double left = seconds - std::chrono::duration<double>(Clock::now() - start).count();
+    const double left = std::chrono::duration<double>(deadline - Clock::now()).count();
     if (left <= 0) return outcome;
     const auto answer = program.minimise(left);
     if (answer.ending == IntegerProgram::Ending::infeasible) {
@@ -68,15 +68,12 @@ struct Pricing {
 // was too little for CBC to tell answers apart. Options that cost more than the answer are then
 // left out, so that no cost is large beside it.
 template <class Problem>
-IlpOutcome solve_scaled(
-    const Problem& problem, double guess, double seconds,
-    const std::function<IlpOutcome(const Pricing& pricing, double seconds)>& solve) {
-  const auto start = Clock::now();
+IlpOutcome solve_scaled(const Problem& problem, double guess,
+                        const std::function<IlpOutcome(const Pricing&)>& solve) {
   Pricing pricing{.scale = kCostScale / guess};
   IlpOutcome best;
   for (;;) {
-    const std::chrono::duration<double> taken = Clock::now() - start;
-    auto outcome = solve(pricing, seconds - taken.count());
+    auto outcome = solve(pricing);
     if (outcome.choice) {
       const double time = evaluate(problem, *outcome.choice).time;
       if (time < pricing.cutoff) {
@@ -128,9 +125,9 @@ class AssignProgram {
     if (problem.memory_limit) add_memory(*problem.memory_limit);
   }
 
-  IlpOutcome solve(double seconds) {
+  IlpOutcome solve(Clock::time_point deadline) {
     return minimise<AssignProblem>(
-        program_, problem_, pricing_.scale, seconds,
+        program_, problem_, pricing_.scale, deadline,
         [&](const std::vector<double>& values) {
           std::vector<int> choice;
           for (size_t i = 0; i < problem_.ops.size(); ++i) {
@@ -274,7 +271,8 @@ double guess_time(const AssignProblem& problem) {
   return guess > 0 ? guess : 1;
 }
 
-IlpOutcome solve_stages(const StagesProblem& problem, const Pricing& pricing, double seconds) {
+IlpOutcome solve_stages(const StagesProblem& problem, const Pricing& pricing,
+                        Clock::time_point deadline) {
   IntegerProgram program;
   // The longest stage is counted in a unit in which times are at most about 1000.
   const double count = static_cast<double>(problem.microbatches), scale = pricing.scale;
@@ -310,7 +308,7 @@ IlpOutcome solve_stages(const StagesProblem& problem, const Pricing& pricing, do
     program.add_row(later, {-kInfinity, static_cast<double>(after)});
   }
   return minimise<StagesProblem>(
-      program, problem, scale, seconds,
+      program, problem, scale, deadline,
       [&](const std::vector<double>& values) {
         std::vector<int> choice;
         for (size_t i = 0; i < problem.candidates.size(); ++i) {
@@ -324,22 +322,28 @@ IlpOutcome solve_stages(const StagesProblem& problem, const Pricing& pricing, do
       [](const std::vector<int>& choice) { return choice; });
 }
 
+Clock::time_point after(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                            std::chrono::duration<double>(std::min(seconds, 1e8)));
+}
+
 }  // namespace
 
 IlpOutcome solve_ilp(const AssignProblem& problem, double seconds) {
   if (problem.ops.empty()) return {.choice = std::vector<int>{}, .finished = true};
-  return solve_scaled(problem, guess_time(problem), seconds,
-                      [&](const Pricing& pricing, double left) {
-                        return AssignProgram(problem, pricing).solve(left);
-                      });
+  const auto deadline = after(seconds);
+  return solve_scaled(problem, guess_time(problem), [&](const Pricing& pricing) {
+    return AssignProgram(problem, pricing).solve(deadline);
+  });
 }
 
 IlpOutcome solve_ilp(const StagesProblem& problem, double seconds) {
+  const auto deadline = after(seconds);
   double largest = 0;
   for (const auto& c : problem.candidates) largest = std::max(largest, c.time);
   const double guess = largest > 0 ? largest * static_cast<double>(problem.microbatches) : 1;
-  return solve_scaled(problem, guess, seconds, [&](const Pricing& pricing, double left) {
-    return solve_stages(problem, pricing, left);
+  return solve_scaled(problem, guess, [&](const Pricing& pricing) {
+    return solve_stages(problem, pricing, deadline);
   });
 }
 

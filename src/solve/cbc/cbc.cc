@@ -54,7 +54,7 @@ void minimise(const IntegerProgram& program, double seconds, IntegerProgram::Ans
     relaxation.setLogLevel(0);
     relaxation.loadProblem(columns, rows, start.data(), index.data(), value.data(), least.data(),
                            most.data(), cost.data(), row_least.data(), row_most.data());
-    relaxation.setMaximumSeconds(seconds);
+    relaxation.setMaximumWallSeconds(seconds);
     relaxation.dual();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     if (relaxation.isProvenOptimal()) answer.bound = relaxation.objectiveValue();
