@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "search/choice.h"
 #include "solve/bayesian.h"
 
 namespace perigee::search {
@@ -194,6 +195,7 @@ TrialOptions parse_trials(const json& table, Variables& variables) {
             fail("search", "an option is a table of pins, but got {}", option.dump());
           }
           list.push_back(option.is_object() ? option : json::object());
+          parse_pins(list.back());  // a pin that does not exist is told before any trial
         }
       }
     } else {

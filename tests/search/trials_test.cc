@@ -85,6 +85,8 @@ TEST_CASE("options of a search by trials are checked") {
   CHECK(options.time_limit == 2.5);
   REQUIRE(variables.size() == 1);
   CHECK(variables[0][1] == json::object());
+  CHECK_THROWS_WITH(parse({{"variables", {{{{"zreo", 1}}}}}}),
+                    Catch::Contains("did you mean \"zero\"?"));
   CHECK_THROWS_WITH(parse({{"trails", 3}}), Catch::Contains("did you mean \"trials\"?"));
   CHECK_THROWS_WITH(parse({{"time_limit", 0}}), Catch::Contains("time_limit = 0"));
   CHECK_THROWS_WITH(parse({{"trials", 0}}), Catch::Contains("at least 1, but got 0"));
