@@ -1,6 +1,5 @@
 #include "profile/times.h"
 
-#include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -22,12 +21,14 @@ std::string content_of(cost::CollectiveKind kind, int64_t ranks) {
   return fmt::format("{} ranks={}", cost::name_of(kind), ranks);
 }
 
-// Returns the field, a finite number of at least 0, or nothing.
+constexpr double kLargest = 1e18;  // no time, and no number of bytes, is longer
+
+// Returns the field, a number of at least 0, or nothing.
 std::optional<double> number(const Json& json, const char* field) {
   const auto found = json.is_object() ? json.find(field) : json.end();
   if (found == json.end() || !found->is_number()) return std::nullopt;
   const double value = found->get<double>();
-  return std::isfinite(value) && value >= 0 ? std::optional(value) : std::nullopt;
+  return value >= 0 && value <= kLargest ? std::optional(value) : std::nullopt;
 }
 
 // Whether the line through the points, of which there is one at least, tells of so many bytes.
@@ -175,8 +176,8 @@ Entries read_export(const std::string& text, const std::string& file) {
                           : key.kind == "trace";
     if (!fits) {
       fail("profile",
-           "{}: entries[{}] must be a trace, or times that are finite and at least 0, but is a {} "
-           "of {}",
+           "{}: entries[{}] must be a trace, or times that are finite (up to 1e18) and at least 0, "
+           "but is a {} of {}",
            file, place, key.kind, value.dump().substr(0, 60));
     }
     entries.emplace_back(std::move(key), value.dump());

@@ -242,9 +242,9 @@ void export_checkpoint(const Checkpoint& checkpoint, const std::string& file) {
     checkpoint.read(whole, buffer);
     return buffer;
   };
-  const auto beside = file + ".partial";
-  write_safetensors(beside, weights, read, {{"format", "pt"}});
-  rename_durably(beside, file);
+  const Destination to(file);
+  write_safetensors(to.written(), weights, read, {{"format", "pt"}});
+  to.rename();
 }
 
 }  // namespace perigee::train

@@ -25,7 +25,8 @@ int write_all(int fd, std::string_view text) {
     if (written < 0) return errno;
     text.remove_prefix(static_cast<size_t>(written));
   }
-  return ::fsync(fd) == 0 ? 0 : errno;
+  // Devices and pipes cannot be synced and say so by EINVAL.
+  return ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
 }
 
 std::string folder_of(const std::string& path) {
@@ -44,17 +45,36 @@ void make_folders(const std::string& path) {
   }
 }
 
+Destination::Destination(const std::string& path) : path_(path), written_(path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  const auto target = fs::weakly_canonical(path, ignored);
+  if (!target.empty()) path_ = target.string();
+  const bool replaced = !fs::exists(path_, ignored) || fs::is_regular_file(path_, ignored) ||
+                        fs::is_directory(path_, ignored);
+  written_ = replaced ? path_ + ".partial" : path_;
+}
+
+void Destination::rename() const {
+  if (written_ != path_) rename_durably(written_, path_);
+}
+
+void Destination::discard() const {
+  if (written_ != path_) ::unlink(written_.c_str());
+}
+
 void write_durably(const std::string& path, std::string_view text) {
-  const auto beside = path + ".partial";
-  const int fd = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const Destination to(path);
+  const auto& file = to.written();
+  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) refuse(path, errno);
   int why = write_all(fd, text);
   if (::close(fd) != 0 && why == 0) why = errno;
   if (why != 0) {
-    ::unlink(beside.c_str());
+    to.discard();
     refuse(path, why);
   }
-  rename_durably(beside, path);
+  to.rename();
 }
 
 void rename_durably(const std::string& from, const std::string& to) {

@@ -11,7 +11,19 @@ namespace perigee::train {
 // Makes a folder and those above it.
 void make_folders(const std::string& path);
 
-// Writes a file beside (`path`.partial) and renames it; a crash leaves the old file or the new one.
+// Where a file is written: beside (`path`.partial), and then renamed; a crash leaves the old file
+// or the new one. Of a link, the target is replaced. A device or a pipe is written to in place.
+class Destination {
+ public:
+  explicit Destination(const std::string& path);
+  const std::string& written() const { return written_; }
+  void rename() const;   // once all is written
+  void discard() const;  // where that failed
+
+ private:
+  std::string path_, written_;
+};
+
 void write_durably(const std::string& path, std::string_view text);
 
 // Renames a file or folder within one folder.

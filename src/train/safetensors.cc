@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -55,7 +56,7 @@ class Writer {
     XXH3_freeState(state_);
     if (fd_ >= 0) {  // not finished
       ::close(fd_);
-      ::unlink(path_.c_str());
+      discard();
     }
   }
 
@@ -74,7 +75,7 @@ class Writer {
   std::string finish() {
     if (::fsync(fd_) != 0 && errno != EINVAL) refuse();
     if (::close(std::exchange(fd_, -1)) != 0) {
-      ::unlink(path_.c_str());
+      discard();
       refuse();
     }
     const auto digest = XXH3_128bits_digest(state_);
@@ -82,6 +83,11 @@ class Writer {
   }
 
  private:
+  // A device or a pipe stays.
+  void discard() const {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(path_, ignored)) ::unlink(path_.c_str());
+  }
   [[noreturn]] void refuse() {
     fail_run("file", "{} must be written, but: {}", path_, std::strerror(errno));
   }

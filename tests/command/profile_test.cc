@@ -1,6 +1,7 @@
 // Profiles as a user meets them: measured, moved, and of another device.
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/command/planned_job.h"
@@ -30,6 +31,12 @@ TEST_CASE("a profile is measured once, moves between machines and makes predicti
   CHECK(after["step_seconds"].get<double>() > 0);
 
   REQUIRE(run("profile --export " + (folder / "profile.json"), alone(folder)).status == 0);
+  // A device is written to, and stays one.
+  CHECK(run("profile --export /dev/full", alone(folder)).status == 1);
+  CHECK(std::filesystem::is_character_file("/dev/full"));
+  const auto shown = run("profile --export /dev/stdout", alone(folder)).out;
+  CHECK_THAT(shown,
+             Catch::Contains("\"perigee.profile/1\"") && Catch::Contains("is in /dev/stdout"));
   Folder other;
   const auto imported = run("profile --import " + (folder / "profile.json"), alone(other));
   REQUIRE(imported.status == 0);
@@ -38,10 +45,15 @@ TEST_CASE("a profile is measured once, moves between machines and makes predicti
   const auto broken = folder.write(
       "broken.json",
       R"({"format":"perigee.profile/1","entries":[{"kind":"time","device":"d","content":"c",)"
-      R"("value":{"seconds":-1}}]})");
-  const auto refused = run("profile --import " + broken, alone(other));
-  CHECK(refused.status == 2);
-  CHECK_THAT(refused.err, Catch::Contains("entries[0] must be a trace, or times that are finite"));
+      R"("value":{"seconds":SECONDS}}]})");
+  for (const std::string seconds : {"-1", "1e300"}) {
+    auto text = read(broken);
+    text.replace(text.find("SECONDS"), 7, seconds);
+    const auto refused = run("profile --import " + folder.write("one.json", text), alone(other));
+    CHECK(refused.status == 2);
+    CHECK_THAT(refused.err,
+               Catch::Contains("entries[0] must be a trace, or times that are finite"));
+  }
 }
 
 TEST_CASE("a profile of many layers measures what one of few does, and foretells all") {
