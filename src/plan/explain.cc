@@ -38,7 +38,11 @@ std::string explain(const Plan& plan) {
         bytes_text(*std::max_element(prediction.host_bytes.begin(), prediction.host_bytes.end())));
   }
   if (prediction.step_seconds > 0) {
-    text += fmt::format("predicted step time: {:.4g} s\n", prediction.step_seconds);
+    const double share = prediction.measured_share;
+    text += fmt::format("predicted step time: {:.4g} s{}\n", prediction.step_seconds,
+                        share <= 0    ? " (estimate)"
+                        : share < 0.9 ? fmt::format(" ({:.0f}% of it measured)", 100 * share)
+                                      : "");
   }
   return text;
 }

@@ -110,6 +110,9 @@ std::string print(const Plan& plan) {
         {"exact_memory", plan.prediction.exact_memory}}},
       {"decisions", decisions},
   };
+  if (plan.prediction.measured_share > 0) {
+    document["prediction"]["measured_share"] = plan.prediction.measured_share;
+  }
   if (plan.precision != Precision()) document["precision"] = to_json(plan.precision);
   if (plan.fp8) document["fp8"] = to_json(*plan.fp8);
   for (const auto& rewrite : plan.rewrites) {

@@ -364,7 +364,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
   plan.communication = parse_communication(root.at("communication"));
 
   const auto prediction = root.at("prediction");
-  prediction.allow({"peak_bytes", "host_bytes", "step_seconds", "exact_memory"});
+  prediction.allow({"peak_bytes", "host_bytes", "step_seconds", "measured_share", "exact_memory"});
   for (const auto& bytes : prediction.at("peak_bytes").items()) {
     plan.prediction.peak_bytes.push_back(bytes.integer());
   }
@@ -374,6 +374,9 @@ Plan parse(std::string_view text, std::string_view file_name) {
     }
   }
   plan.prediction.step_seconds = prediction.at("step_seconds").number();
+  if (prediction.has("measured_share")) {
+    plan.prediction.measured_share = prediction.at("measured_share").number();
+  }
   plan.prediction.exact_memory = prediction.at("exact_memory").boolean();
 
   for (const auto& decision : root.at("decisions").items()) {

@@ -168,6 +168,7 @@ struct Prediction {
   std::vector<int64_t> peak_bytes;  // per rank in mesh order
   std::vector<int64_t> host_bytes;  // the same of Offload's memory; empty: none has any
   double step_seconds = 0;          // 0: no estimate
+  double measured_share = 0;        // of step_seconds; 0: all of it is an estimate from peaks
   bool exact_memory = false;        // every op instance had a recorded allocation trace
   bool operator==(const Prediction&) const = default;
 };

@@ -88,10 +88,11 @@ class Page {
                                   cluster.name));
     text += paragraph(fmt::format(
         "a step takes {} by the simulator ({}), "
-        "{} FLOPs, model FLOPs utilisation {}; bubble ratio {:.3f}; a rank takes up to {}{}",
+        "{} FLOPs, model FLOPs utilisation {}{}; bubble ratio {:.3f}; a rank takes up to {}{}",
         seconds_text(c_.simulation.step_seconds), measured_text(c_.simulation.measured_share),
-        count_text(used.flops), percent(used.mfu), c_.simulation.bubble_ratio, bytes_text(most),
-        exact ? "" : " (estimate)"));
+        count_text(used.flops), percent(used.mfu),
+        cluster.assumed ? " of peaks that are assumed" : "", c_.simulation.bubble_ratio,
+        bytes_text(most), exact ? "" : " (estimate)"));
     if (c_.found) text += paragraph("bound by " + c_.found->bound_by);
     return text;
   }

@@ -56,9 +56,10 @@ std::string to_text(const Simulation& simulation, const compile::Programs& progr
                     const cost::Cluster& cluster, const Utilisation& utilisation) {
   const auto found = by_rank(programs);
   auto text =
-      fmt::format("a step on {} takes {} ({}), MFU {:.1f}%, bubble ratio {:.3f}\n", cluster.name,
+      fmt::format("a step on {} takes {} ({}), MFU {:.1f}%{}, bubble ratio {:.3f}\n", cluster.name,
                   seconds_text(simulation.step_seconds), measured_text(simulation.measured_share),
-                  100 * utilisation.mfu, simulation.bubble_ratio);
+                  100 * utilisation.mfu, cluster.assumed ? " of peaks that are assumed" : "",
+                  simulation.bubble_ratio);
   for (const auto& rank : simulation.ranks) {
     const auto& program = *found.at(rank.rank);
     text += fmt::format("rank {}{}: computes {}, waits {}", rank.rank,

@@ -16,6 +16,7 @@
 #include "search/explain.h"
 #include "search/features.h"
 #include "search/report.h"
+#include "search/shortage.h"
 #include "search/space.h"
 
 namespace perigee::search {
@@ -54,7 +55,7 @@ class Search {
     for (const auto& device : cluster.devices) {
       const double most =
           request.memory_limit > 0 ? request.memory_limit : (1 - kReserve) * device.memory;
-      limits_.push_back(std::min(most, request.pins.memory.value_or(most)));
+      limits_.push_back(std::min(most, request.pins.memory.value_or(most)) + request.more_memory);
     }
     limit_ = *std::ranges::min_element(limits_);
     const auto& graph = request.graph(space_.captured());
@@ -70,11 +71,12 @@ class Search {
   // Returns the best `most` of the model, best first; of unequal submeshes at most `most_unlike`.
   std::vector<Candidate> rank(size_t most, size_t most_unlike) {
     auto best = rank_all(most, most_unlike);
-    if (best.empty()) none_fits();
+    if (best.empty()) none_fits(std::nullopt);
     return best;
   }
 
-  Found find() {
+  // Returns nothing where none fits.
+  std::optional<Found> find() {
     const bool large = 2 * nodes_ > kNodesJudged;
     const size_t kept = large ? kKeptOfLarge : kKept;
     const size_t kept_unlike = large ? kKeptOfLarge : kKeptUnlike;
@@ -96,7 +98,7 @@ class Search {
       good = judge_best(ranked, found, last ? Judge::all : Judge::that_fit);
       stuck = refused_.size() == before;
     }
-    if (good == 0) none_fits();
+    if (good == 0) return std::nullopt;
     found.lower_bound = lower_bound_;
     found.others = std::move(ranked);
     found.combinations = combinations_;
@@ -105,6 +107,28 @@ class Search {
     found.stopped = stopped_;
     explain(found, features_, cluster_.name, request_.pins.time_limit);
     return found;
+  }
+
+  // Returns the bytes of a rank, and about how many a plan lacks.
+  Missing missing() const {
+    return {limit_, least_bytes_ < kInfinity ? least_bytes_ - limit_ : limit_};
+  }
+
+  [[noreturn]] void none_fits(const std::optional<Fitting>& fitting) const {
+    std::string least =
+        why_refused_.empty() ? "no cut into stages exists for any of them" : why_refused_;
+    if (fitting || least_bytes_ < kInfinity) {
+      const double more = fitting ? fitting->more : least_bytes_ - limit_;
+      least = fmt::format(
+          "the one that {} the least ({}) takes {} a rank, {}{} more than the {} there are: use "
+          "more ranks, a smaller batch.micro, or zero and checkpoint where they are pinned",
+          fitting ? "is found to need" : "needs",
+          to_string(fitting ? fitting->choice : least_choice_),
+          bytes_text(fitting ? fitting->bytes : least_bytes_), fitting ? "and fits with " : "",
+          bytes_text(more), bytes_text(limit_));
+    }
+    throw Error(Status::infeasible, "auto",
+                fmt::format("no plan fits: of {} combinations {}", combinations_, least));
   }
 
  private:
@@ -377,6 +401,7 @@ class Search {
       judged.simulation =
           simulate(programs, judged.plan.mesh, costs_, {.stage_axis = judged.plan.pipeline.axis});
       judged.plan.prediction.step_seconds = judged.simulation.step_seconds;
+      judged.plan.prediction.measured_share = judged.simulation.measured_share;
       candidate.seconds = judged.simulation.step_seconds;
       candidate.judged = true;
       return judged;
@@ -436,21 +461,6 @@ class Search {
     least_choice_ = candidate.choice;
   }
 
-  [[noreturn]] void none_fits() const {
-    std::string least =
-        why_refused_.empty() ? "no cut into stages exists for any of them" : why_refused_;
-    if (least_bytes_ < kInfinity) {
-      least = fmt::format(
-          "the one that needs the least ({}) takes {} a rank, {} more than the {} "
-          "there are: use more ranks, a smaller batch.micro, or zero and checkpoint "
-          "where they are pinned",
-          to_string(least_choice_), bytes_text(least_bytes_), bytes_text(least_bytes_ - limit_),
-          bytes_text(limit_));
-    }
-    throw Error(Status::infeasible, "auto",
-                fmt::format("no plan fits: of {} combinations {}", combinations_, least));
-  }
-
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const Request& request_;
   const cost::Cluster& cluster_;
@@ -482,7 +492,17 @@ class Search {
 
 Found find(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
            compile::TraceSource& traces) {
-  return Search(request, cluster, measurements, traces).find();
+  Search search(request, cluster, measurements, traces);
+  if (auto found = search.find()) return std::move(*found);
+  if (request.seconds_for_more <= 0) search.none_fits(std::nullopt);
+  search.none_fits(least_more(
+      search.missing(), request.seconds_for_more, [&](double more) -> std::optional<Fitting> {
+        auto asked = request;
+        asked.more_memory = more;
+        const auto found = Search(asked, cluster, measurements, traces).find();
+        if (!found) return std::nullopt;
+        return Fitting{more, found->best.peak_bytes, found->best.choice};
+      }));
 }
 
 std::vector<Candidate> candidates(const Request& request, const cost::Cluster& cluster,

@@ -30,6 +30,8 @@ constexpr size_t kJudgedOfTrial = 3;
 constexpr double kFarther = 1.5, kLittle = 0.05;
 // Seconds above which a search says what makes it shorter.
 constexpr double kSlow = 10;
+// Seconds for which memory is looked for that a plan would fit in, where none does.
+constexpr double kMissingSeconds = 4;
 
 AutoPlanner::AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
                          std::string runtime_folder, bool eight_bits)
@@ -93,7 +95,9 @@ std::string AutoPlanner::without_pins(const json& pins, const lua::Defined& defi
 
 search::Found AutoPlanner::find(const json& pins, const lua::Defined& defined) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto asked = request(pins, defined);
+  auto asked = request(pins, defined);
+  asked.seconds_for_more =
+      std::min(kMissingSeconds, asked.pins.time_limit.value_or(kMissingSeconds));
   search::Found found;
   try {
     found = search::find(asked, cluster_, times(asked.pins), known_.traces());

@@ -258,12 +258,13 @@ std::string read_own_plan(const std::string& file) {
 
 compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
                           compile::TraceSource& traces) {
-  const double seconds = plan.prediction.step_seconds;
+  const auto told = plan.prediction;
   const auto spec = step_spec(job, graph);
   plan = compile::fit_recompute(graph, std::move(plan), spec, traces);
   auto programs = compile::compile_all(graph, plan, spec, traces);
   plan.prediction = compile::predict_memory(programs);
-  plan.prediction.step_seconds = seconds;
+  plan.prediction.step_seconds = told.step_seconds;
+  plan.prediction.measured_share = told.measured_share;
   return programs;
 }
 

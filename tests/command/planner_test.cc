@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/command/planned_job.h"
 
@@ -102,15 +103,17 @@ end
 TEST_CASE("no plan fits too little memory: exit status 3, and how much is missing") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
-  const auto cluster = folder.write("tiny.toml", R"(format = "perigee.cluster/1"
+  const auto with_memory = [&](double bytes) {
+    return folder.write("tiny.toml", R"(format = "perigee.cluster/1"
 name = "tiny"
 [[device]]
 name = "d"
 count = 2
-memory = 1e5
 bandwidth = 1e9
 peak = { float32 = 1e9 }
 source = "a test"
+memory = )" + std::to_string(bytes) +
+                                         R"(
 [[link]]
 level = "host"
 ranks = 2
@@ -118,10 +121,21 @@ latency = 1e-6
 bandwidth = 1e9
 source = "a test"
 )");
+  };
+  auto cluster = with_memory(1e5);
   const auto refused = run("plan " + job + " --cluster " + cluster, alone(folder));
   CHECK(refused.status == 3);
   CHECK_THAT(refused.err, Catch::Contains("no plan fits"));
   CHECK_THAT(refused.err, Catch::Contains("more than the 89.8 KiB there are"));
+  // With as much as it says a plan fits, and with a tenth less none does.
+  std::smatch said;
+  REQUIRE(std::regex_search(refused.err, said,
+                            std::regex("and fits with ([0-9.]+) (KiB|MiB) more than")));
+  const double more = std::stod(said[1]) * (said[2] == "KiB" ? 1 << 10 : 1 << 20);
+  const double needed = 1e5 + more / 0.92;
+  CHECK(run("plan " + job + " --cluster " + with_memory(needed), alone(folder)).status == 0);
+  CHECK(run("plan " + job + " --cluster " + with_memory(0.9 * needed), alone(folder)).status == 3);
+  cluster = with_memory(1e5);
   // So is a plan that a strategy gives.
   for (const std::string strategy : {"fsdp", "pipeline_parallel"}) {
     const auto given =
@@ -155,6 +169,23 @@ return {
                          alone(folder));
     CHECK(ran.status == 2);
     CHECK_THAT(ran.err, Catch::Contains("sliced.lua:4: [overlap] slices cut matrix products"));
+  }
+}
+
+TEST_CASE("a plan's file says what is estimated, and without microbatches it is refused") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kPlannedJob);
+  const auto told = run("plan " + job + " --cluster 8xh100 --explain", alone(folder));
+  CHECK_THAT(told.out,
+             Catch::Contains("predicted step time: ") && Catch::EndsWith(" s (estimate)\n"));
+  const auto made = run("plan " + job + " --nproc 2 --strategy ddp --json", alone(folder));
+  for (const int count : {0, -1}) {
+    auto plan = json::parse(made.out);
+    plan["microbatches"] = count;
+    const auto file = folder.write("plan.json", plan.dump());
+    const auto refused = run("plan " + job + " --plan " + file, alone(folder));
+    CHECK(refused.status == 2);
+    CHECK_THAT(refused.err, Catch::Contains("microbatches are at least 1"));
   }
 }
 

@@ -66,7 +66,7 @@ TEST_CASE("a plan is explained by its decisions and its prediction") {
         "parallel_mode: the mesh has tensor=2, data=2 on 4 ranks\n"
         "tensor_parallel: head.weight is split by columns over tensor\n"
         "predicted peak memory of a rank: 1.0 MiB to 1.5 MiB (estimate)\n"
-        "predicted step time: 0.0125 s\n");
+        "predicted step time: 0.0125 s (estimate)\n");
   CHECK(explain(Plan{}) == "");
 }
 
