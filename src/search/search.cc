@@ -111,7 +111,8 @@ class Search {
 
   // Returns the bytes of a rank, and about how many a plan lacks.
   Missing missing() const {
-    return {limit_, least_bytes_ < kInfinity ? least_bytes_ - limit_ : limit_};
+    const double guess = least_bytes_ < kInfinity ? least_bytes_ - limit_ : limit_;
+    return {limit_, guess, milliseconds() / 1e3};
   }
 
   [[noreturn]] void none_fits(const std::optional<Fitting>& fitting) const {

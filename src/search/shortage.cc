@@ -37,7 +37,7 @@ std::optional<Fitting> least_more(
       failed = more;
     }
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    if (passed.count() > seconds) return best;
+    if (passed.count() + (best ? missing.attempt_seconds : 0) > seconds) return best;
     if (best && best->more - failed <= kNear * (missing.limit + best->more)) return best;
     more = round_up(best ? (failed + best->more) / 2 : failed + kGrowth * (missing.limit + failed));
     if (best && more >= best->more) return best;

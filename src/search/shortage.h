@@ -20,9 +20,10 @@ double round_up(double bytes);
 
 // Returns the least memory with which `attempt` finds a plan, to 2% of what a rank may then use:
 // with as much it did. Looks for so many seconds, from a guess of what is missing on; returns
-// nothing where none was found. `limit`: the bytes that there are.
+// nothing where none was found. `limit`: the bytes that there are; `attempt_seconds`: about what an
+// attempt takes that finds none.
 struct Missing {
-  double limit = 0, guess = 0;
+  double limit = 0, guess = 0, attempt_seconds = 0;
 };
 std::optional<Fitting> least_more(
     const Missing& missing, double seconds,
