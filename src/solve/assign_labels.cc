@@ -410,8 +410,9 @@ AssignOutcome assign_by_labels(const AssignProblem& problem, const AssignOptions
     const double time = evaluate(problem, choice).time;
     outcome.choice = std::move(choice);
     const bool precise = model.exact_time || rounding <= kImprovement * time;
-    outcome.lower_bound = found.finished && options.gap == 0 ? (precise ? time : bound - rounding)
-                                                             : std::min(time, bound);
+    outcome.lower_bound = found.finished && options.gap == 0
+                              ? (precise ? time : std::max(0.0, bound - rounding))
+                              : std::min(time, bound);
     if (precise || !found.finished || options.any || time == 0) break;
     scale = time * (1 + 1e-6);
   }

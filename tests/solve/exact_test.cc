@@ -66,6 +66,21 @@ TEST_CASE(
   CHECK(limited > 500);
 }
 
+TEST_CASE("a choice that takes no time is proven to be the best, whatever others take") {
+  AssignProblem problem;
+  for (const double time : {1.0 / 3e9, 1.0 / 7e10}) {
+    problem.ops.push_back({.name = "op", .options = {{.time = time}, {.time = 0}}});
+  }
+  problem.edges.push_back({0, 1, {0, 1.0 / 9e9, 1.0 / 1.1e9, 0}});
+  for (const bool limited : {false, true}) {
+    if (limited) problem.memory_limit = 1;
+    const auto result = solve(problem, {.solver = "labels"});
+    CHECK(result.verdict == Verdict::optimal);
+    CHECK(result.choice == std::vector<int>{1, 1});
+    CHECK(result.lower_bound == 0);
+  }
+}
+
 TEST_CASE(
     "2,000 random small stages problems are solved to the best of all sequences, with a tight "
     "bound") {
