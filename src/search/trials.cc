@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "search/choice.h"
@@ -15,6 +16,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr int64_t kMostCombinations = int64_t{1} << 62;
 const std::vector<std::string> kAlgorithms = {"bo", "combination", "random"};
 const std::vector<std::string> kNames = {"algorithm", "trials", "patience", "time_limit",
                                          "measure",   "seed",   "variables"};
@@ -45,23 +47,35 @@ class All : public Order {
   bool done_ = false;
 };
 
+// Shuffles no more of the combinations than are asked for.
 class Shuffled : public Order {
  public:
-  Shuffled(std::vector<int> options, uint64_t seed) : random_(seed) {
-    All all(std::move(options));
-    while (auto point = all.next()) left_.push_back(std::move(*point));
-  }
+  Shuffled(std::vector<int> options, uint64_t left, uint64_t seed)
+      : options_(std::move(options)), random_(seed), left_(left) {}
   std::optional<solve::Point> next() override {
-    if (left_.empty()) return std::nullopt;
-    std::swap(left_[random_() % left_.size()], left_.back());
-    auto point = std::move(left_.back());
-    left_.pop_back();
+    if (left_ == 0) return std::nullopt;
+    const auto place = random_() % left_;
+    auto number = at(place);
+    moved_[place] = at(--left_);
+    solve::Point point;
+    for (const int count : options_) {
+      point.push_back(static_cast<int>(number % static_cast<uint64_t>(count)));
+      number /= static_cast<uint64_t>(count);
+    }
     return point;
   }
 
  private:
+  // The combination at a place of those that are left.
+  uint64_t at(uint64_t place) const {
+    const auto found = moved_.find(place);
+    return found == moved_.end() ? place : found->second;
+  }
+
+  std::vector<int> options_;
   std::mt19937_64 random_;
-  std::vector<solve::Point> left_;
+  uint64_t left_;
+  std::unordered_map<uint64_t, uint64_t> moved_;  // where it is not the place's own
 };
 
 class ByBelief : public Order {
@@ -74,10 +88,11 @@ class ByBelief : public Order {
   solve::Bayesian bayesian_;
 };
 
-std::unique_ptr<Order> order_of(const TrialOptions& options, std::vector<int> counts) {
+std::unique_ptr<Order> order_of(const TrialOptions& options, std::vector<int> counts,
+                                int64_t combinations) {
   if (options.algorithm == "combination") return std::make_unique<All>(std::move(counts));
   if (options.algorithm == "random")
-    return std::make_unique<Shuffled>(std::move(counts), options.seed);
+    return std::make_unique<Shuffled>(std::move(counts), combinations, options.seed);
   if (options.algorithm == "bo") return std::make_unique<ByBelief>(std::move(counts), options.seed);
   fail("search", "algorithm must be {}, but got \"{}\"{}", fmt::join(kAlgorithms, ", "),
        options.algorithm, did_you_mean(options.algorithm, kAlgorithms));
@@ -108,10 +123,13 @@ Trials run_trials(const json& common, const Variables& variables, const TrialOpt
   trials.combinations = 1;
   for (const auto& variable : variables) {
     counts.push_back(static_cast<int>(variable.size()));
-    trials.combinations *= counts.back();
     if (variable.empty()) fail("search", "a variable has at least one option, but one has none");
+    if (trials.combinations > kMostCombinations / counts.back()) {
+      fail("search", "variables must have at most 2^62 combinations, but these have more");
+    }
+    trials.combinations *= counts.back();
   }
-  const auto order = order_of(options, counts);
+  const auto order = order_of(options, counts, trials.combinations);
   const double begin = clock();
   const auto old = [&] {  // how many trials ago the best was found
     return trials.best < 0 ? 0 : std::ssize(trials.list) - 1 - trials.best;

@@ -55,6 +55,23 @@ TEST_CASE("combination tries every legal combination, and tells which have no pl
   for (const auto& trial : some.list) CHECK(trial.pins["methods"][0] == "half");
 }
 
+TEST_CASE("a random search of very many combinations tries some of them, each once") {
+  search::Variables variables;
+  for (int v = 0; v < 30; ++v)
+    variables.push_back({json::object(), {{"n" + std::to_string(v), 1}}});
+  const auto attempt = [](Trial& trial, double) { trial.seconds = 1; };
+  const auto run = [&](const TrialOptions& options) {
+    return search::run_trials({}, variables, options, attempt, [] { return 0.0; });
+  };
+  const auto random = run({.algorithm = "random", .trials = 50});
+  CHECK(random.combinations == int64_t{1} << 30);
+  std::set<std::vector<int>> seen;
+  for (const auto& trial : random.list) seen.insert(trial.options);
+  CHECK(seen.size() == 50);
+  variables.resize(64, variables.front());
+  CHECK_THROWS_WITH(run({.algorithm = "random"}), Catch::Contains("at most 2^62 combinations"));
+}
+
 TEST_CASE("searches by trials end by trials, patience or time") {
   const auto random = run({.algorithm = "random", .trials = 5});
   CHECK(random.ended == "trials");
