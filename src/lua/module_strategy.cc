@@ -61,7 +61,11 @@ int save(lua_State* L, const Function&) {
   file << text;
   file.close();
   if (!file) fail("strategy", "a strategy must be written, but {} cannot be", path.string());
-  std::filesystem::rename(partial, path);
+  std::filesystem::rename(partial, path, ignored);
+  if (ignored) {
+    std::filesystem::remove(partial, ignored);
+    fail("strategy", "a strategy must be written, but {} cannot be replaced", path.string());
+  }
   return 0;
 }
 
@@ -78,7 +82,8 @@ int load(lua_State* L, const Function&) {
          path.string());
   }
   const auto value = nlohmann::json::parse(file, nullptr, false);
-  const auto format = value.is_object() ? value.value("format", "") : "";
+  const auto told = value.is_object() ? value.value("format", nlohmann::json()) : nlohmann::json();
+  const auto format = told.is_string() ? told.get<std::string>() : "";
   if (format.empty() && value.is_object() && value.contains("desc")) {
     fail("strategy",
          "{} is a plan of nnScaler's, which cannot be tied to a graph: it numbers ops as its "
@@ -86,8 +91,10 @@ int load(lua_State* L, const Function&) {
          "counted them, and has no hash of the graph. Search again, and save that plan",
          path.string());
   }
-  if (format != "perigee.strategy/1" && format != plan::kFormat) {
-    fail("strategy", "{} must hold \"format\": \"perigee.strategy/1\" or a plan, but it does not",
+  const bool holds_strategy = format == "perigee.strategy/1" && value.contains("strategy");
+  if (!holds_strategy && format != plan::kFormat) {
+    fail("strategy",
+         "{} must hold \"format\": \"perigee.strategy/1\" and a strategy, or a plan, but does not",
          path.string());
   }
   push_json(L, format == plan::kFormat ? value : value["strategy"]);
@@ -115,9 +122,25 @@ int constraints(lua_State* L, const Function&) {
   return 1;
 }
 
+// Returns the strategy with each method as {name, fields}: "fsdp", {"fsdp"} and {"fsdp", {}} are
+// the same, and an empty table is an empty list in Lua.
+nlohmann::json in_full(nlohmann::json strategy) {
+  if (strategy.is_object() && strategy.contains("methods")) {
+    strategy["methods"] = in_full(strategy["methods"]);
+  }
+  if (!strategy.is_array()) return strategy;
+  for (auto& method : strategy) {
+    if (method.is_string()) method = nlohmann::json::array({method});
+    if (!method.is_array() || method.empty()) continue;
+    if (method.size() == 1) method.push_back(nlohmann::json::object());
+    if (method[1].empty()) method[1] = nlohmann::json::object();
+  }
+  return strategy;
+}
+
 int compare(lua_State* L, const Function&) {
-  const auto a = strategy_at(L, 1, "the first strategy");
-  const auto b = strategy_at(L, 2, "the second strategy");
+  const auto a = in_full(strategy_at(L, 1, "the first strategy"));
+  const auto b = in_full(strategy_at(L, 2, "the second strategy"));
   if (a == b) {
     lua_pushboolean(L, 1);
     return 1;

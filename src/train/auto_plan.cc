@@ -85,7 +85,7 @@ std::string AutoPlanner::without_pins(const json& pins, const lua::Defined& defi
     asked.pins.micro.reset();
     attempt(fmt::format("without batch.micro = {}", job_.batch.micro), std::move(asked));
   }
-  if (!pins.contains("precision")) {
+  if (!pins.contains("precision") && job_.model.dtype.starts_with("float")) {
     auto lower = pins;
     lower["precision"] = {"half"};
     attempt("with precision = { \"half\" }, parameters of 16 bits", request(lower, defined));

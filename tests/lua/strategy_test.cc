@@ -272,20 +272,30 @@ TEST_CASE("a script adds a sharding rule to its plans") {
 
 TEST_CASE("strategies are saved, loaded and compared") {
   Folder folder;
-  const auto path =
-      folder.write("s.lua",
-                   "local s = require 'perigee.strategy'\n"
-                   "local mine = { 'parallel_mode', { 'grad_comm', { overlap = false } } }\n"
-                   "s.save('saved.json', mine)\n"
-                   "local back = s.load('saved.json')\n"
-                   "assert(s.compare(mine, back))\n"
-                   "local same, why = s.compare(mine, { 'parallel_mode' })\n"
-                   "assert(not same and why:find('/1'))\n"
-                   "assert(select(2, s.load('none.json')):find('there is no file'))\n"
-                   "return back");
+  const auto path = folder.write(
+      "s.lua",
+      "local s = require 'perigee.strategy'\n"
+      "local mine = { 'parallel_mode', { 'grad_comm', { overlap = false } } }\n"
+      "s.save('saved.json', mine)\n"
+      "local back = s.load('saved.json')\n"
+      "assert(s.compare(mine, back))\n"
+      "local same, why = s.compare(mine, { 'parallel_mode' })\n"
+      "assert(not same and why:find('/1'))\n"
+      "assert(s.compare({ 'fsdp', { 'zero1', {} } }, { { 'fsdp', {} }, { 'zero1' } }))\n"
+      "assert(s.compare({ methods = { 'fsdp' } }, { methods = { { 'fsdp' } } }))\n"
+      "assert(select(2, s.load('none.json')):find('there is no file'))\n"
+      "return back");
   CHECK(plan_of(path).communication.overlap == false);
   CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').save('../x.json', {})")),
              Catch::Contains("below the script's folder"));
+  for (const auto* text : {R"({"format": "perigee.strategy/1"})", R"({"format": 3})", "[1]", "{"}) {
+    folder.write("broken.json", text);
+    CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').load('broken.json')")),
+               Catch::Contains("broken.json must hold"));
+  }
+  std::filesystem::create_directory(std::filesystem::path(path).parent_path() / "taken.json");
+  CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').save('taken.json', {})")),
+             Catch::Contains("taken.json cannot be replaced"));
   folder.write("pickle.json", "\x80\x04\x95");
   CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').load('pickle.json')")),
              Catch::Contains("t.lua:1: [strategy] ") && Catch::Contains("is a pickle"));
