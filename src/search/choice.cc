@@ -338,6 +338,32 @@ Json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row) {
   return methods;
 }
 
+std::string program_of(Choice choice, const Pins& pins, const BlockRow& row) {
+  std::string orders;
+  if (choice.pipe > 1) {
+    ScheduleOptions options{.name = choice.schedule,
+                            .stages = static_cast<int>(choice.pipe),
+                            .microbatches = static_cast<int>(choice.microbatches),
+                            .chunks = static_cast<int>(choice.chunks)};
+    if (!choice.costs.empty()) {
+      options.forward = choice.costs[0], options.backward = choice.costs[1];
+      options.wgrad = choice.costs[2], options.transfer = choice.costs[3];
+    }
+    const auto schedule = make_schedule(options);
+    for (const auto& order : schedule.orders) {
+      for (const auto& op : order) orders += to_text(op);
+      orders += '\n';
+    }
+    for (int stage : stage_of_parts(choice.schedule, schedule.stages, schedule.chunks)) {
+      orders += fmt::format("{} ", stage);
+    }
+    orders += splits_backward(choice.schedule) ? "split" : "whole";
+    choice.schedule = "";
+    choice.costs.clear();
+  }
+  return strategy_of(choice, pins, row).dump() + orders;
+}
+
 std::string to_string(const Choice& choice) {
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };

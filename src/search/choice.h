@@ -89,6 +89,10 @@ struct BlockRow {
 // Returns the strategy as plain data (methods::from_json).
 nlohmann::json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row);
 
+// Returns what tells the choice's programs from others: of the schedule its orders, which several
+// schedules of few microbatches share.
+std::string program_of(Choice choice, const Pins& pins, const BlockRow& row);
+
 // Returns "tensor 8, pipe 16, data 8, 192 microbatches of 1, 1f1b, zero 1, checkpoint".
 std::string to_string(const Choice& choice);
 

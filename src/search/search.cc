@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "cost/schedule.h"
 #include "methods/method.h"
 #include "search/corrections.h"
 #include "search/explain.h"
@@ -188,7 +187,8 @@ class Search {
       if (good >= most || tries >= (more ? kMoreTries : 2) * most) break;
       if (good > 0 && out_of_time()) break;
       left.erase(next);
-      if (judged > kContradicted && !programs_.insert(program_of(candidate.choice)).second)
+      if (judged > kContradicted &&
+          !programs_.insert(program_of(candidate.choice, request_.pins, tables_->row())).second)
         continue;
       ++tries;
       auto tried = judge(candidate);
@@ -214,34 +214,6 @@ class Search {
       found.simulation = std::move(tried->simulation);
     }
     return good;
-  }
-
-  // Returns what tells the choice's program from others: of the schedule its orders, which several
-  // have of few microbatches.
-  std::string program_of(Choice choice) const {
-    std::string orders;
-    if (choice.pipe > 1) {
-      ScheduleOptions options{.name = choice.schedule,
-                              .stages = static_cast<int>(choice.pipe),
-                              .microbatches = static_cast<int>(choice.microbatches),
-                              .chunks = static_cast<int>(choice.chunks)};
-      if (!choice.costs.empty()) {
-        options.forward = choice.costs[0], options.backward = choice.costs[1];
-        options.wgrad = choice.costs[2], options.transfer = choice.costs[3];
-      }
-      const auto schedule = make_schedule(options);
-      for (const auto& order : schedule.orders) {
-        for (const auto& op : order) orders += to_text(op);
-        orders += '\n';
-      }
-      for (int stage : stage_of_parts(choice.schedule, schedule.stages, schedule.chunks)) {
-        orders += fmt::format("{} ", stage);
-      }
-      orders += splits_backward(choice.schedule) ? "split" : "whole";
-      choice.schedule = "";
-      choice.costs.clear();
-    }
-    return strategy_of(choice, request_.pins, tables_->row()).dump() + orders;
   }
 
   // Returns the model of programs that take so many times the memory that it counts.
