@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -150,6 +151,19 @@ std::vector<T> read_list(Table& root, const char* key, const std::string& file, 
   return list;
 }
 
+// Times are kept by the names of devices.
+void check_kinds(const std::vector<Device>& devices, const std::string& file) {
+  std::map<std::string, Device> known;
+  for (auto device : devices) {
+    device.count = 1;
+    device.source.clear();
+    const auto& first = known.try_emplace(device.name, device).first->second;
+    if (first == device) continue;
+    fail("cluster", "{}: devices of one name are alike, but two that differ are called \"{}\"",
+         file, device.name);
+  }
+}
+
 }  // namespace
 
 double Device::peak_of(graph::DType dtype) const {
@@ -209,6 +223,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   cluster.links = read_list<Link>(root, "link", file, false, read_link);
   root.end();
   if (cluster.devices.empty()) fail("cluster", "{}: at least one [[device]] is needed", file);
+  check_kinds(cluster.devices, file);
   int64_t before = 1;
   for (size_t l = 0; l < cluster.links.size(); ++l) {
     const auto& link = cluster.links[l];

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "cost/op_time.h"
@@ -93,6 +94,19 @@ TEST_CASE("a mistake in a cluster description is told with its place") {
   CHECK(error_of("format = ").starts_with("[cluster] c.toml:1:"));
 }
 
+TEST_CASE("devices of one name are of one kind") {
+  const auto begin = kText.find("[[device]]"), end = kText.find("[[link]]");
+  const auto twice = [&](const std::string& second) {
+    auto text = kText;
+    text.replace(text.find("count = 8"), 9, "count = 4");
+    auto device = text.substr(begin, end - begin);
+    device.replace(device.find("vector = 5e11"), 13, second);
+    return text.insert(begin, device);
+  };
+  CHECK(cost::parse_cluster(twice("vector = 5e11"), "c.toml").devices.size() == 2);
+  CHECK_THAT(error_of(twice("vector = 4e11")), Catch::Contains("two that differ are called \"d\""));
+}
+
 TEST_CASE("ranks are joined by the innermost level that holds both") {
   const auto cluster = cost::parse_cluster(kText, "c.toml");
   CHECK(cluster.ranks() == 8);
@@ -121,6 +135,30 @@ TEST_CASE("a ring takes its latencies and the bytes over the slowest level") {
         Approx(2 * (3e-6 + mb * 0.75 / 1e11) + 2 * (10e-6 + mb / 4 * 0.5 / 1e10)));
   // Small messages take a tree.
   CHECK(time(CollectiveKind::all_reduce, 8, {0, 1, 2, 3}) < 2 * 3e-6);
+}
+
+TEST_CASE("groups that lie alike take equally long") {
+  const auto cluster = cost::parse_cluster(kText, "c.toml");
+  using Group = std::vector<int64_t>;
+  CHECK(cost::shape_of(cluster, {3}) == Group{-1});
+  CHECK(cost::shape_of(cluster, {0, 2}) == cost::shape_of(cluster, {5, 6}));
+  CHECK(cost::shape_of(cluster, {0, 2}) != cost::shape_of(cluster, {3, 4}));
+  CHECK(cost::shape_of(cluster, {0, 1, 4, 5}) != cost::shape_of(cluster, {0, 1, 2, 5}));
+  std::map<Group, double> seconds;
+  int alike = 0;
+  for (int mask = 3; mask < 256; ++mask) {
+    Group group;
+    for (int64_t rank = 0; rank < 8; ++rank) {
+      if (mask >> rank & 1) group.push_back(rank);
+    }
+    auto shape = cost::shape_of(cluster, group);
+    shape.push_back(std::ssize(group));
+    const double own = cost::collective_seconds(cluster, CollectiveKind::all_reduce, 1e6, group);
+    const auto [known, added] = seconds.try_emplace(shape, own);
+    CHECK(known->second == own);
+    alike += !added;
+  }
+  CHECK(alike > 100);
 }
 
 TEST_CASE("more bytes and more ranks never take less time") {
