@@ -186,8 +186,29 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
 
 double Model::transfer(const Choice& choice, const Layers& layers) const {
   if (choice.pipe == 1) return 0;
-  const std::vector<int64_t> ranks{0, choice.tensor * choice.expert * choice.parts()};
-  return costs_.collective({CollectiveKind::message, "pipe", ranks, layers.crossing}).seconds;
+  const auto ranks = choice.tensor * choice.expert * choice.parts();
+  double seconds = 0;
+  for (const auto& [sender, count] : senders(ranks, choice.pipe)) {
+    const std::vector<int64_t> pair{sender, sender + ranks};
+    seconds += static_cast<double>(count) *
+               costs_.collective({CollectiveKind::message, "pipe", pair, layers.crossing}).seconds;
+  }
+  return seconds / static_cast<double>(choice.pipe - 1);
+}
+
+const std::map<int64_t, int64_t>& Model::senders(int64_t ranks, int64_t stages) const {
+  const auto [entry, added] = senders_.try_emplace({ranks, stages});
+  if (!added) return entry->second;
+  std::map<int, int64_t> by_level;
+  for (int64_t stage = 0; stage + 1 < stages; ++stage) {
+    const auto& cluster = costs_.cluster();
+    const auto first = stage * ranks, last = first + ranks - 1;
+    const int of_first = cluster.level(first, first + ranks);
+    const int of_last = cluster.level(last, last + ranks);
+    const auto farther = of_last > of_first ? last : first;
+    ++entry->second[by_level.try_emplace(std::max(of_first, of_last), farther).first->second];
+  }
+  return entry->second;
 }
 
 double Model::bytes_of(const Choice& choice, const StageCosts& stage, int64_t successors) const {

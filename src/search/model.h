@@ -145,7 +145,11 @@ class Model {
                                    const Layers& layers) const;
   // The bytes that a microbatch's forward pass through a layer leaves to its backward pass.
   static double saved(const Choice& choice, const Layer& layer, const Layers& layers);
+  // What a message between two stages that are alike takes on average.
   double transfer(const Choice& choice, const Layers& layers) const;
+  // Returns for each level that messages between stages of so many ranks go over a rank that sends
+  // one, and how many of the stages do.
+  const std::map<int64_t, int64_t>& senders(int64_t ranks, int64_t stages) const;
   // What a stage takes with so many stages behind it.
   double bytes_of(const Choice& choice, const StageCosts& stage, int64_t successors) const;
   // The blocks [begin, end) of a part of the pipeline; the first `again` of them run again.
@@ -223,6 +227,7 @@ class Model {
   mutable std::map<std::tuple<const Layers*, int64_t, int64_t, int64_t, int64_t, int64_t, bool>,
                    Hop>
       transfers_;
+  mutable std::map<std::pair<int64_t, int64_t>, std::map<int64_t, int64_t>> senders_;
   mutable SearchedOrders orders_;
 };
 

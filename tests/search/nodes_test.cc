@@ -54,6 +54,36 @@ TEST_CASE("tensor ranks are looked for where all their groups lie within nodes")
   CHECK(sizes(nodes(1, 12)) == std::set<int64_t>{1, 2, 3, 4, 6, 12});
 }
 
+TEST_CASE("messages between stages take the links that they go over") {
+  // Of two nodes the second stage of four sends to the other one.
+  for (const std::string schedule : {"1f1b", "interleaved"}) {
+    Asked asked({.blocks = 8, .batch = 32, .width = 256}, 8);
+    const auto of = [&](const cost::Cluster& on, double& simulated) {
+      const auto one = candidates(asked, on,
+                                  {{"pipe", 4},
+                                   {"data", 2},
+                                   {"micro", 2},
+                                   {"zero", 0},
+                                   {"checkpoint", false},
+                                   {"schedule", schedule},
+                                   {"submeshes", false}})
+                           .front();
+      double peak = 0;
+      simulated = asked.judge(one, on, peak).step_seconds;
+      return one.estimate.seconds;
+    };
+    auto on = nodes(2, 4);
+    on.links[1].latency = 2e-4;
+    double near = 0, far = 0;
+    const double far_by_model = of(on, far), near_by_model = of(nodes(1, 8), near);
+    CAPTURE(schedule, near, far);
+    CHECK(far > 1.1 * near);
+    // There and back once at least, beside the gradients' norm, which all stages add up.
+    CHECK(far_by_model - near_by_model > 3 * on.links[1].latency);
+    CHECK(far_by_model - near_by_model < far - near);
+  }
+}
+
 TEST_CASE("a model without blocks is timed on the slowest of its devices") {
   Asked asked({.blocks = 0, .batch = 8, .width = 512}, 2);
   auto on = cluster(2);
