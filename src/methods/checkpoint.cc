@@ -136,7 +136,9 @@ class Checkpoint : public Method {
         {"ops", "list",
          "only these ops run again (`attention`; behind module_replace also `swiglu`); default "
          "all"},
-        {"keep", "list", "all but these ops run again (`mm`, `attention`)"},
+        {"keep", "list",
+         "all but these ops run again (`mm`, `attention`); where ranks add up or exchange such a "
+         "result at once, what comes of it is kept"},
         {"kept_microbatches", "integer",
          "with pipeline_parallel: of the microbatches in flight on a stage so many keep their "
          "results, and the others run the scopes again; without offloaded activations "
