@@ -54,6 +54,7 @@ Corrections::Key Corrections::of_kind(const Choice& c) {
 
 Corrections::Key Corrections::of_layers(const Choice& c) {
   auto key = of_kind(c);
+  std::get<4>(key) = 0;  // whatever the samples
   std::get<6>(key) = "";
   return key;
 }
