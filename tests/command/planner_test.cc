@@ -100,6 +100,39 @@ end
   }));
 }
 
+TEST_CASE("auto knows what blocks take that run again in part, also in 16 bits and in stages") {
+  Folder folder;
+  const auto job =
+      made_up(folder, "kind = \"gpt\"\nlayers = 8\nwidth = 512\nheads = 8\nvocab = 512\n",
+              "sequence = 256\n");
+  const auto strategy = folder.write("again.lua", R"(-- Compares programs with the search's model.
+local profiler, solver = require "perigee.profiler", require "perigee.solver"
+return function()
+  for _, axes in ipairs { { 4, 1 }, { 1, 4 }, { 2, 2 } } do
+    for _, methods in ipairs { {}, { { "half", { dtype = "bf16" } } } } do
+      local before
+      for _, how in ipairs { false, "selective", "full" } do
+        local pins = { tensor = axes[1], pipe = axes[2], micro = 1, checkpoint = how,
+          every = 1, sequence = axes[1] > 1, schedule = "1f1b", methods = methods }
+        local found = assert(solver.candidates(pins, 1))[1]
+        local taken = profiler.estimate(found.strategy)
+        local bytes, seconds = found.bytes / taken.peak_bytes, found.seconds / taken.seconds
+        local text = string.format("%s: bytes %.3f and seconds %.3f of its programs'", found.text, bytes, seconds)
+        assert(0.9 < bytes and bytes < 1.1 and 0.8 < seconds and seconds < 1.2, text)
+        assert(not before or (taken.peak_bytes < before.peak_bytes and taken.seconds > before.seconds), text)
+        before = taken
+      end
+    end
+  end
+  return {}
+end
+)");
+  const auto planned =
+      run("plan " + job + " --cluster 8xh100 --nproc 4 --strategy " + strategy, alone(folder));
+  INFO(planned.err);
+  CHECK(planned.status == 0);
+}
+
 TEST_CASE("no plan fits too little memory: exit status 3, and how much is missing") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);

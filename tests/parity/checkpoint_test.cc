@@ -1,5 +1,8 @@
 // Recomputation against one device without it, with a negative control.
 #include "methods/method.h"
+#include "tests/parity/support.h"
+#include "tests/parity/support_built_in.h"
+#include "tests/parity/support_ranks.h"
 #include "tests/parity/support_training.h"
 
 using namespace perigee;
@@ -41,6 +44,44 @@ TEST_CASE("what runs again gives the same numbers, dropout included, in less mem
       train_ranks(shape, {}, {.plan = checkpoint(R"({"1": "blocks.*", "every": 2})")});
   CHECK(all.peak_bytes < grouped.peak_bytes);
   CHECK(all.peak_bytes < 0.6 * static_cast<double>(one.peak_bytes));
+}
+
+TEST_CASE("of results that ranks add up the sums are kept, and they are added up once") {
+  torch::manual_seed(5);
+  constexpr int64_t kRows = 4;
+  const auto given = built_in(kGpt, kRows);
+  const auto plan = [&](const std::string& more) {
+    return plan_of(
+        given,
+        R"([["parallel_mode", [["tensor", 2]]], ["tensor_parallel", {"sequence": true}])" + more +
+            "]",
+        kRows);
+  };
+  compile::NoTraces traces;
+  const auto sums_behind = [&](const plan::Plan& plan) {
+    int count = 0;
+    const auto program = compile::compile(given.graph, plan, {}, 0, traces);
+    for (const auto& section : program.sections) {
+      for (const auto& instruction : section.instructions) {
+        count +=
+            instruction.phase == graph::Phase::backward && instruction.op == "comm::reduce_scatter";
+      }
+    }
+    return count;
+  };
+  const auto peak = [&](const plan::Plan& plan) {
+    return compile::predict_memory(given.graph, plan, {}, traces).peak_bytes[0];
+  };
+  const auto none = plan(""), all = plan(R"(, ["checkpoint", ["blocks.*"]])"),
+             some = plan(R"(, ["checkpoint", {"1": "blocks.*", "keep": ["mm", "attention"]}])");
+  CHECK(sums_behind(some) == sums_behind(none));
+  CHECK(sums_behind(all) > sums_behind(none));
+  CHECK(peak(all) < peak(some));
+  CHECK(peak(some) < peak(none));
+  const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows))[0];
+  const auto ranks = train(given, some);
+  CHECK(compare(one, ranks) == "");
+  CHECK(compare_memory(given, some, ranks) == "");
 }
 
 TEST_CASE("a mask drawn anew when an op runs again is found out") {

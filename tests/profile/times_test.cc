@@ -127,7 +127,8 @@ TEST_CASE("times are kept by device, exported and imported") {
                   R"({"format":"perigee.profile/1","entries":[{"kind":"collective","device":"d",)"
                   R"("content":"c","value":{"latency":null}}]})",
                   "export.json"),
-      Catch::Contains("entries[0] must be a trace, or times that are finite and at least 0"));
+      Catch::Contains(
+          "entries[0] must be a trace, or times that are finite (up to 1e18) and at least 0"));
 }
 
 }  // namespace perigee::profile

@@ -155,6 +155,19 @@ TEST_CASE("memory is counted by the factors that the pins give") {
                     Catch::Contains("reserve must be a number of at least 0"));
 }
 
+TEST_CASE("what runs again of a block may be pinned") {
+  const auto all = search::parse_pins({{"checkpoint", "full"}});
+  CHECK(all.checkpoint == true);
+  CHECK(all.selective == false);
+  CHECK(search::parse_pins({{"checkpoint", "selective"}}).selective == true);
+  CHECK_FALSE(search::parse_pins({{"checkpoint", true}}).selective.has_value());
+  CHECK(search::parse_pins({{"checkpoint", false}}).checkpoint == false);
+  CHECK_THROWS_WITH(search::parse_pins({{"checkpoint", "selectiv"}}),
+                    Catch::Contains("did you mean \"selective\"?"));
+  CHECK_THROWS_WITH(search::parse_pins({{"checkpoint", 2}}),
+                    Catch::Contains("checkpoint must be true, false, \"full\" or \"selective\""));
+}
+
 TEST_CASE("weights below a size are not split over tensor ranks") {
   const search::Choice choice{.tensor = 2};
   auto pins = search::parse_pins({{"smallest", 4096}});
