@@ -24,6 +24,7 @@ class Destination {
   std::string path_, written_;
 };
 
+// Writes a file to its destination; it is on disk when this returns.
 void write_durably(const std::string& path, std::string_view text);
 
 // Renames a file or folder within one folder.

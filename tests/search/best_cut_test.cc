@@ -8,16 +8,10 @@
 
 using namespace perigee;
 using search::Asked;
-using search::Candidate;
 using search::cluster;
 using Json = nlohmann::json;
 
 namespace {
-
-std::vector<Candidate> candidates(Asked& asked, const cost::Cluster& on, const Json& pins) {
-  asked.request.pins = search::parse_pins(pins);
-  return search::candidates(asked.request, on, asked.none, asked.traces, 100000);
-}
 
 // All ways to begin `parts` more parts of a row of so many blocks.
 std::vector<std::vector<std::string>> all_starts(int64_t blocks, int64_t parts, int64_t from = 1) {
@@ -43,11 +37,11 @@ TEST_CASE("no cut into stages is better than the one taken, however few microbat
       const auto on = cluster(pipe * data);
       Json pins{{"submeshes", false}, {"pipe", pipe}, {"data", data},
                 {"offload", false},   {"every", 1},   {"chunks", 1}};
-      const auto taken = candidates(asked, on, pins);
+      const auto taken = asked.candidates(on, pins);
       std::map<std::string, double> least;
       for (const auto& starts : all_starts(kBlocks, pipe - 1)) {
         pins["starts"] = starts;
-        for (const auto& candidate : candidates(asked, on, pins)) {
+        for (const auto& candidate : asked.candidates(on, pins)) {
           auto& seconds =
               least.try_emplace(search::to_string(candidate.choice), candidate.estimate.seconds)
                   .first->second;
@@ -72,7 +66,7 @@ TEST_CASE("no combination takes less than the bound that a search tells") {
     Asked asked({.blocks = 4, .batch = 8, .width = 128}, world);
     const auto on = cluster(world);
     const auto found = asked.find(on);
-    const auto all = candidates(asked, on, Json::object());
+    const auto all = asked.candidates(on, Json::object());
     CHECK(found.lower_bound <= all.front().estimate.seconds * (1 + 1e-9));
     CHECK(found.lower_bound > 0.5 * all.front().estimate.seconds);
     for (const auto& one : all) {
@@ -88,20 +82,20 @@ TEST_CASE("what a step of the optimizer takes leaves no less room for activation
     Asked asked({.blocks = 8, .batch = 32, .width = 256}, 4);
     Json pins{{"submeshes", false}, {"pipe", 4},           {"micro", 2},          {"zero", 0},
               {"offload", false},   {"checkpoint", false}, {"schedule", schedule}};
-    const auto saved = candidates(asked, cluster(4), pins).front().estimate;
+    const auto saved = asked.candidates(cluster(4), pins).front().estimate;
     pins["optimizer_transient"] = 8.0;
-    const auto rich = candidates(asked, cluster(4), pins).front().estimate;
+    const auto rich = asked.candidates(cluster(4), pins).front().estimate;
     CHECK(rich.bytes > 1.5 * saved.bytes);
     pins["memory"] = rich.bytes;
     CAPTURE(schedule);
-    CHECK(candidates(asked, cluster(4), pins).front().estimate.seconds == rich.seconds);
+    CHECK(asked.candidates(cluster(4), pins).front().estimate.seconds == rich.seconds);
     pins["memory"] = 0.999 * rich.bytes;
-    CHECK_THROWS_WITH(candidates(asked, cluster(4), pins), Catch::Contains("no plan fits"));
+    CHECK_THROWS_WITH(asked.candidates(cluster(4), pins), Catch::Contains("no plan fits"));
   }
   Asked asked({.blocks = 8, .batch = 32, .width = 256}, 1);
   Json pins{{"micro", 32}, {"offload", false}, {"optimizer_transient", 8.0}, {"solver", "labels"}};
-  pins["memory"] = candidates(asked, cluster(1), pins).front().estimate.bytes;
-  CHECK(candidates(asked, cluster(1), pins).front().choice.again.empty());
+  pins["memory"] = asked.candidates(cluster(1), pins).front().estimate.bytes;
+  CHECK(asked.candidates(cluster(1), pins).front().choice.again.empty());
   pins["memory"] = 0.999 * pins["memory"].get<double>();
-  CHECK_THROWS_WITH(candidates(asked, cluster(1), pins), Catch::Contains("no plan fits"));
+  CHECK_THROWS_WITH(asked.candidates(cluster(1), pins), Catch::Contains("no plan fits"));
 }

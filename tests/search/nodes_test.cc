@@ -6,7 +6,6 @@
 
 using namespace perigee;
 using search::Asked;
-using search::Candidate;
 using search::cluster;
 using Json = nlohmann::json;
 
@@ -19,11 +18,6 @@ cost::Cluster nodes(int64_t count, int64_t each) {
   return on;
 }
 
-std::vector<Candidate> candidates(Asked& asked, const cost::Cluster& on, const Json& pins) {
-  asked.request.pins = search::parse_pins(pins);
-  return search::candidates(asked.request, on, asked.none, asked.traces, 100000);
-}
-
 }  // namespace
 
 TEST_CASE("ranks whose groups lie on other levels are not alike in a simulation") {
@@ -33,7 +27,7 @@ TEST_CASE("ranks whose groups lie on other levels are not alike in a simulation"
                   {"zero", 0},   {"offload", false}, {"checkpoint", false}};
   const auto seconds = [&](const cost::Cluster& on) {
     double peak = 0;
-    return asked.judge(candidates(asked, on, pins).front(), on, peak).step_seconds;
+    return asked.judge(asked.candidates(on, pins).front(), on, peak).step_seconds;
   };
   const double within = seconds(nodes(2, 6)), across = seconds(nodes(3, 4));
   CHECK(within < 0.2);  // gradients alone cross
@@ -44,7 +38,7 @@ TEST_CASE("tensor ranks are looked for where all their groups lie within nodes")
   const auto sizes = [](const cost::Cluster& on) {
     Asked asked({.blocks = 2, .batch = 12, .width = 96}, 12);
     std::set<int64_t> sizes;
-    for (const auto& candidate : candidates(asked, on, {{"micro", 1}, {"submeshes", false}})) {
+    for (const auto& candidate : asked.candidates(on, {{"micro", 1}, {"submeshes", false}})) {
       sizes.insert(candidate.choice.tensor);
     }
     return sizes;
@@ -59,14 +53,14 @@ TEST_CASE("messages between stages take the links that they go over") {
   for (const std::string schedule : {"1f1b", "interleaved"}) {
     Asked asked({.blocks = 8, .batch = 32, .width = 256}, 8);
     const auto of = [&](const cost::Cluster& on, double& simulated) {
-      const auto one = candidates(asked, on,
-                                  {{"pipe", 4},
-                                   {"data", 2},
-                                   {"micro", 2},
-                                   {"zero", 0},
-                                   {"checkpoint", false},
-                                   {"schedule", schedule},
-                                   {"submeshes", false}})
+      const auto one = asked
+                           .candidates(on, {{"pipe", 4},
+                                            {"data", 2},
+                                            {"micro", 2},
+                                            {"zero", 0},
+                                            {"checkpoint", false},
+                                            {"schedule", schedule},
+                                            {"submeshes", false}})
                            .front();
       double peak = 0;
       simulated = asked.judge(one, on, peak).step_seconds;
@@ -95,7 +89,7 @@ TEST_CASE("a model without blocks is timed on the slowest of its devices") {
   for (auto& [dtype, peak] : slow.peak) peak /= 10;
   on.devices.push_back(slow);
   const auto one =
-      candidates(asked, on, {{"data", 2}, {"zero", 0}, {"submeshes", false}, {"micro", 4}}).front();
+      asked.candidates(on, {{"data", 2}, {"zero", 0}, {"submeshes", false}, {"micro", 4}}).front();
   double peak = 0;
   const auto simulated = asked.judge(one, on, peak);
   CHECK(one.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.05));

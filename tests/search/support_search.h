@@ -40,6 +40,12 @@ struct Asked {
 
   Found find(const cost::Cluster& on) { return search::find(request, on, none, traces); }
 
+  // All that the search has with these pins.
+  std::vector<Candidate> candidates(const cost::Cluster& on, const nlohmann::json& pins) {
+    request.pins = parse_pins(pins);
+    return search::candidates(request, on, none, traces, 100000);
+  }
+
   // Compiles and simulates a choice.
   Simulation judge(const Candidate& candidate, const cost::Cluster& on, double& peak) {
     const auto& graph = request.graph(candidate.choice.micro * candidate.choice.batch());
