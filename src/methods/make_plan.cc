@@ -125,9 +125,6 @@ void fit_batch(plan::Plan& plan, const Request& request) {
 plan::Plan make_plan(const Strategy& strategy, const Request& request) {
   if (strategy.plan) {
     auto plan = *strategy.plan;
-    if (plan.microbatches < 1) {
-      fail("plan", "microbatches are at least 1, but got {}", plan.microbatches);
-    }
     for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
     return plan;
   }

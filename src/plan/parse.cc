@@ -311,6 +311,7 @@ Plan parse(std::string_view text, std::string_view file_name) {
   plan.graph_hash = root.at("graph").text();
   plan.mesh = parse_mesh(root.at("mesh"));
   plan.microbatches = root.at("microbatches").integer();
+  if (plan.microbatches < 1) root.at("microbatches").fail_rule("is at least 1");
   plan.batch_axes = root.at("batch_axes").text();
   for (const auto& [name, field] : root.at("placements").members()) {
     plan.placements[name] = field.placements();

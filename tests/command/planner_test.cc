@@ -218,7 +218,7 @@ TEST_CASE("a plan's file says what is estimated, and without microbatches it is 
     const auto file = folder.write("plan.json", plan.dump());
     const auto refused = run("plan " + job + " --plan " + file, alone(folder));
     CHECK(refused.status == 2);
-    CHECK_THAT(refused.err, Catch::Contains("microbatches are at least 1"));
+    CHECK_THAT(refused.err, Catch::Contains("microbatches is at least 1"));
   }
 }
 

@@ -79,7 +79,7 @@ TEST_CASE("every plan reads back what it prints") {
       plan.mesh.axes.push_back({"axis" + std::to_string(a), *rc::gen::inRange(1, 9)});
     }
     plan.mesh.order = *rc::gen::container<std::vector<int64_t>>(rc::gen::inRange<int64_t>(0, 99));
-    plan.microbatches = *rc::gen::arbitrary<int64_t>();
+    plan.microbatches = *rc::gen::positive<int64_t>();
     plan.placements["a/\"name\"\n"] = mesh::Placements(axes, mesh::Placement::shard(1));
     plan.communication.bucket_bytes = *rc::gen::arbitrary<int64_t>();
     plan.communication.overlap = *rc::gen::arbitrary<bool>();
