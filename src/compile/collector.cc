@@ -36,12 +36,13 @@ Collector::Collector(Draft& draft, const Source& source, const Gradients& gradie
   const auto& graph = source.local.graph;
   for (size_t p = 0; p < gradients.parameters.size(); ++p) {
     const auto& parameter = gradients.parameters[p];
-    origins_.push_back(parameter.gradient);
+    origins_.push_back(parameter.first());
     if (!parameter.gradient.defined()) continue;
+    for (auto v : parameter.earlier) by_value_[v.index].push_back(p);
     by_value_[parameter.gradient.index].push_back(p);
     // The op that makes the gradient writes it in place, through reshapes, when nobody else reads
     // it.
-    auto v = parameter.gradient;
+    auto v = parameter.first();
     const graph::Node* node = nullptr;
     while (lowering.uses(v) == 1 && graph.values[v.index].producer >= 0) {
       node = &graph.nodes[graph.values[v.index].producer];
@@ -51,7 +52,7 @@ Collector::Collector(Draft& draft, const Source& source, const Gradients& gradie
     }
     origins_.back() = v;
     if (!node) continue;
-    const ValueId target = v == parameter.gradient
+    const ValueId target = v == parameter.first()
                                ? parameter.value
                                : draft.add_view(parameter.value, 0, graph.type(v),
                                                 contiguous_strides(graph.type(v).shape),
@@ -90,7 +91,11 @@ void Collector::arrived(graph::ValueId v, Instructions& out) {
   for (size_t p : found->second) {
     const auto& parameter = gradients_.parameters[p];
     const bool direct = lowering_.is_direct(origins_[p]);
-    if (!direct && reduced_each_time(parameter.bucket)) {
+    if (v != parameter.first()) {
+      out.push_back(in_place("perigee::accumulate_",
+                             {{"self", parameter.value}, {"other", lowering_.get(v)}},
+                             {parameter.value}));
+    } else if (!direct && reduced_each_time(parameter.bucket)) {
       out.push_back(in_place("perigee::copy_",
                              {{"self", parameter.value}, {"source", lowering_.get(v)}},
                              {parameter.value}));
@@ -102,6 +107,7 @@ void Collector::arrived(graph::ValueId v, Instructions& out) {
           in_place("perigee::accumulate_", {{"self", parameter.value}, {"other", lowering_.get(v)}},
                    {parameter.value})));
     }
+    if (v != parameter.gradient) continue;
     const int32_t b = parameter.bucket;
     if (--missing_[b] > 0 || !is_reduced(b)) continue;
     if (put_off(b)) {

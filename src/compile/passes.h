@@ -155,12 +155,20 @@ struct Gradients {
   struct Parameter {
     int32_t input = -1;       // of the local graph
     graph::ValueId gradient;  // of the local graph; undefined: of a unit, and not trained
+    std::vector<graph::ValueId> earlier;  // what parts add to it whose backward passes come before
     int32_t bucket = -1;
     int64_t offset = 0;      // elements from the bucket's start
     std::string shard_axes;  // the gradient's norm is to be summed over these
     std::string early_axes;  // of a unit: Partial on these where others of it are not
     ValueId weight, value;   // views of the bucket: the parameter and its gradient
     ValueId row, column;     // adafactor: states that are whole on every rank
+
+    // Takes the graph's next output of this gradient.
+    void add(graph::ValueId v) {
+      if (gradient.defined()) earlier.push_back(gradient);
+      gradient = v;
+    }
+    const graph::ValueId& first() const { return earlier.empty() ? gradient : earlier.front(); }
   };
   std::vector<Parameter> parameters;  // of units, then in the order of the graph's inputs
   std::vector<Bucket> buckets;        // of units first: one for each of `flats`

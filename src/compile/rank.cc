@@ -58,12 +58,13 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   }
 }
 
-// Returns the plan with units of what they cut: not what several stages of a pipeline have.
-plan::Plan without_shared(plan::Plan plan, const graph::Graph& graph) {
+// Returns the plan with units of what they cut.
+plan::Plan without_whole(plan::Plan plan, const graph::Graph& graph) {
   if (!plan.pipeline.cuts() || plan.units.empty()) return plan;
   const StageInputs stages(graph, plan);
   for (auto& unit : plan.units) {
-    std::erase_if(unit.parameters, [&](const std::string& name) { return stages.is_shared(name); });
+    std::erase_if(unit.parameters,
+                  [&](const std::string& name) { return stages.stays_whole(name); });
   }
   return plan;
 }
@@ -97,7 +98,7 @@ Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpe
     if (crossings) common.graph = mark_crossings(common.graph, plan, *crossings);
     common.sharding = shard::propagate(common.graph, plan);
   } else {
-    const auto cut = without_shared(plan, common.graph);
+    const auto cut = without_whole(plan, common.graph);
     auto rounded = round_to_fp8(autocast(scale_loss(common.graph, plan.precision.loss_scale), cut),
                                 plan, spec);
     const auto named = with_fp8_states(with_names_of(plan, common.graph, rounded), rounded);

@@ -172,14 +172,16 @@ Gradients gradients_of(const Source& kept, const Source& source, Gradients gradi
          "inputs, not {}: leave kept_microbatches out",
          source.rank, graph.inputs.size(), other.inputs.size());
   }
-  std::map<std::string, graph::ValueId> made;
-  for (const auto& output : graph.outputs) {
-    if (output.kind == Output::Kind::gradient) made[output.name] = output.value;
-  }
   for (auto& bucket : gradients.buckets) bucket.section = 0;
   for (auto& parameter : gradients.parameters) {
     if (!parameter.gradient.defined()) continue;
-    parameter.gradient = made.at(graph.inputs[parameter.input].name);
+    parameter.gradient = {};
+    parameter.earlier.clear();
+    for (const auto& output : graph.outputs) {
+      const bool own = output.kind == Output::Kind::gradient &&
+                       output.name == graph.inputs[parameter.input].name;
+      if (own) parameter.add(output.value);
+    }
     auto& section = gradients.buckets[parameter.bucket].section;
     section = std::max(section, kept.section_of(parameter.gradient));
   }

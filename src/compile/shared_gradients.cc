@@ -1,6 +1,7 @@
 #include "compile/shared_gradients.h"
 
 #include <set>
+#include <utility>
 
 #include "plan/pipeline.h"
 
@@ -27,23 +28,29 @@ class Search {
     for (size_t o = 0; o < graph_.outputs.size(); ++o) {
       const auto& output = graph_.outputs[o];
       if (output.kind != Output::Kind::gradient || !output.value.defined()) continue;
-      std::map<int64_t, std::vector<ValueId>> leaves;
+      std::map<Maker, std::vector<ValueId>> leaves;
       std::vector<NodeId> added;
       walk(output.value, uses, leaves, added);
       if (leaves.size() < 2) continue;
       for (auto n : added) found.sums[n] = true;
-      found.shares[o] = std::move(leaves);
+      for (auto& [maker, values] : leaves) {
+        found.shares[o][maker.first][maker.second] = std::move(values);
+      }
     }
     return found;
   }
 
  private:
-  // Collects what is added up, by stage; what is made on one stage is one leaf.
-  void walk(ValueId v, const std::vector<int>& uses,
-            std::map<int64_t, std::vector<ValueId>>& leaves, std::vector<NodeId>& added) const {
+  using Maker = std::pair<int64_t, int>;  // stage, part
+
+  Maker maker_of(NodeId node) const { return {stages_[parts_[node]], parts_[node]}; }
+
+  // Collects what is added up, by maker; what one makes is one leaf.
+  void walk(ValueId v, const std::vector<int>& uses, std::map<Maker, std::vector<ValueId>>& leaves,
+            std::vector<NodeId>& added) const {
     const auto producer = graph_.values[v.index].producer;
     if (producer < 0 || parts_[producer] == kEveryPart) {
-      leaves[0].push_back(v);
+      leaves[{0, 0}].push_back(v);
       return;
     }
     const auto& node = graph_.nodes[producer];
@@ -55,26 +62,26 @@ class Search {
         std::holds_alternative<ValueId>(*b)) {
       const auto left = std::get<ValueId>(*a), right = std::get<ValueId>(*b);
       if (graph_.type(left) == graph_.type(v) && graph_.type(right) == graph_.type(v) &&
-          stages_below(v).size() > 1) {
+          makers_below(v).size() > 1) {
         added.push_back(producer);
         walk(left, uses, leaves, added);
         walk(right, uses, leaves, added);
         return;
       }
     }
-    leaves[stages_[parts_[producer]]].push_back(v);
+    leaves[maker_of(producer)].push_back(v);
   }
 
-  // The stages of what a sum adds up.
-  std::set<int64_t> stages_below(ValueId v) const {
-    std::set<int64_t> found;
+  // Of what a sum adds up.
+  std::set<Maker> makers_below(ValueId v) const {
+    std::set<Maker> found;
     const auto producer = graph_.values[v.index].producer;
     if (producer < 0 || parts_[producer] == kEveryPart) return found;
     const auto& node = graph_.nodes[producer];
     if (node.op != "aten::add.Tensor" || node.phase != Phase::backward) {
-      return {stages_[parts_[producer]]};
+      return {maker_of(producer)};
     }
-    node.each_operand([&](ValueId operand) { found.merge(stages_below(operand)); });
+    node.each_operand([&](ValueId operand) { found.merge(makers_below(operand)); });
     return found;
   }
 

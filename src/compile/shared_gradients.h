@@ -1,4 +1,4 @@
-// Gradients of parameters that several stages of a pipeline have: each adds up its own.
+// Gradients of parameters that several parts of a pipeline use: each adds up its own.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 namespace perigee::compile {
 
 struct SharedGradients {
-  std::vector<bool> sums;  // by node: adds up what several stages make, for an output alone
-  // By output and stage: what the stage makes of the gradient, to be added up there. Gradients that
-  // one stage makes alone are left out.
-  std::map<size_t, std::map<int64_t, std::vector<graph::ValueId>>> shares;
+  std::vector<bool> sums;  // by node: adds up what several parts make, for an output alone
+  // By output, stage and part: what the part makes of the gradient, to be added up there. Gradients
+  // that one part makes alone are left out.
+  std::map<size_t, std::map<int64_t, std::map<int, std::vector<graph::ValueId>>>> shares;
 };
 
 // `parts` by node (plan::parts_of), `stages` by part.

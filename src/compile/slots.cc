@@ -35,6 +35,16 @@ void each_root(const Draft& draft, const DraftSection& section, F f) {
   }
 }
 
+// Returns what sections of no part touch: no microbatch's.
+std::set<int32_t> beyond_microbatches(const Draft& draft) {
+  std::set<int32_t> beyond;
+  for (const auto& section : draft.sections) {
+    if (section.part.defined()) continue;
+    each_root(draft, section, [&](int32_t root) { beyond.insert(root); });
+  }
+  return beyond;
+}
+
 }  // namespace
 
 std::vector<DraftRun> runs_of(const Draft& draft) {
@@ -80,11 +90,7 @@ std::vector<DraftRun> runs_of(const Draft& draft) {
 }
 
 std::map<int32_t, PartId> deferred_operands(const Draft& draft) {
-  std::set<int32_t> beyond;  // what sections of no part touch: no microbatch's
-  for (const auto& section : draft.sections) {
-    if (section.part.defined()) continue;
-    each_root(draft, section, [&](int32_t root) { beyond.insert(root); });
-  }
+  const auto beyond = beyond_microbatches(draft);
   std::map<int32_t, PartId> found;
   std::set<int32_t> made;  // by sections before
   for (const auto& section : draft.sections) {
@@ -105,12 +111,14 @@ std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
   // Which parts' frames a section touches: its own, and those of parts whose values it uses.
   std::vector<std::set<PartId>> touched(draft.sections.size());
   const auto deferred = deferred_operands(draft);
+  const auto beyond = beyond_microbatches(draft);
   std::map<int32_t, PartId> made_by;  // root: part
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
     if (!section.part.defined()) continue;
     touched[s].insert(section.part);
     each_root(draft, section, [&](int32_t root) {
+      if (beyond.contains(root)) return;
       if (const auto at = deferred.find(root); at != deferred.end()) {
         touched[s].insert(at->second);
       } else if (!section.part.deferred) {

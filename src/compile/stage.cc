@@ -114,6 +114,7 @@ class Cutting {
     }
     local_.graph = std::move(new_);
     local_.inputs = std::move(placements_);
+    local_.outputs = std::move(outputs_);
     return std::move(stage_);
   }
 
@@ -375,9 +376,13 @@ class Cutting {
   }
 
   void add_output(size_t o) {
-    auto output = old_.outputs[o];
-    output.value = output.kind == Output::Kind::gradient ? gradient(o) : made(output.value);
-    new_.outputs.push_back(std::move(output));
+    const auto& output = old_.outputs[o];
+    const bool gradient = output.kind == Output::Kind::gradient;
+    for (const auto v : gradient ? gradients(o) : std::vector{made(output.value)}) {
+      new_.outputs.push_back(output);
+      new_.outputs.back().value = v;
+      outputs_.push_back(local_.outputs[o]);
+    }
   }
 
   // What this stage makes of a value; undefined where that is nothing.
@@ -387,37 +392,44 @@ class Cutting {
     return known == (is_input_[v.index] ? inputs_ : made_).end() ? ValueId{} : known->second;
   }
 
-  // What this stage adds to a parameter's gradient, where it has the parameter.
-  ValueId gradient(size_t o) {
+  // What parts of this stage add to a parameter's gradient, in the order of the backward pass; one
+  // undefined value where it does not have the parameter.
+  std::vector<ValueId> gradients(size_t o) {
     const auto& output = old_.outputs[o];
     const bool has = std::any_of(new_.inputs.begin(), new_.inputs.end(), [&](const auto& input) {
       return input.kind == Input::Kind::parameter && input.name == output.name;
     });
-    if (!has || !output.value.defined()) return {};
+    if (!has || !output.value.defined()) return {{}};
     const int lowest = stage_.parts.front();
-    const auto add = [&](std::string op, std::vector<std::pair<std::string, graph::Arg>> args) {
-      part_.push_back(lowest);
+    const auto add = [&](int part, std::string op,
+                         std::vector<std::pair<std::string, graph::Arg>> args) {
+      part_.push_back(part);
       return new_.add_node(std::move(op), std::move(args), {old_.type(output.value)}, "",
                            Phase::backward)[0];
     };
-    ValueId sum;
     if (const auto share = shared_.shares.find(o); share != shared_.shares.end()) {
-      if (const auto own = share->second.find(stage_.index); own != share->second.end()) {
-        for (auto v : own->second) {
-          const auto next = value_in(v, lowest);
-          sum = sum.defined() ? add("aten::add.Tensor", {{"self", sum}, {"other", next}}) : next;
+      std::vector<ValueId> sums;
+      const auto own = share->second.find(stage_.index);
+      for (auto part = own->second.rbegin();
+           own != share->second.end() && part != own->second.rend(); ++part) {
+        auto& sum = sums.emplace_back();
+        for (auto v : part->second) {
+          const auto next = value_in(v, part->first);
+          sum = sum.defined()
+                    ? add(part->first, "aten::add.Tensor", {{"self", sum}, {"other", next}})
+                    : next;
         }
       }
+      if (!sums.empty()) return sums;
     } else {
       const auto producer = old_.values[output.value.index].producer;
       const bool everywhere = producer >= 0 && parts_[producer] == kEveryPart;
       if (everywhere && !stage_.shared.contains(output.name)) {
-        sum = value_in(output.value, lowest);
-      } else if (!everywhere) {
-        sum = made(output.value);
+        return {value_in(output.value, lowest)};
       }
+      if (const auto v = everywhere ? ValueId() : made(output.value); v.defined()) return {v};
     }
-    return sum.defined() ? sum : add("perigee::full", {{"value", 0.0}});
+    return {add(lowest, "perigee::full", {{"value", 0.0}})};
   }
 
   shard::LocalGraph& local_;
@@ -432,7 +444,7 @@ class Cutting {
   std::vector<bool> is_input_;  // by old value
   std::vector<NodeId> moved_;   // by old node: where its copy stands, or -1
   Graph new_;
-  std::vector<mesh::Placements> placements_;
+  std::vector<mesh::Placements> placements_, outputs_;
   Stage stage_;
   std::vector<int> part_;  // by new node
   const Schedule& schedule_;

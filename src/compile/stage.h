@@ -61,9 +61,10 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 // Leaves in the local graph what the rank's stage runs: sends and receives stand for what crosses
 // between stages, in the order in which both ends come to it; inputs that no part of the stage uses
 // go, and outputs that it does not make have no value. In training, what no part uses stays on the
-// first stage. `pools`: of graphs in which the plan's recompute regions run again, and do not.
-// `crossings`: of stages of unequal submeshes; a value that crosses is then sent in boxes and put
-// together where it arrives.
+// first stage. Where several parts make a parameter's gradient it has that many outputs, in the
+// order of the backward pass. `pools`: of graphs in which the plan's recompute regions run again,
+// and do not. `crossings`: of stages of unequal submeshes; a value that crosses is then sent in
+// boxes and put together where it arrives.
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
                 int64_t rank, PoolsOfFrames pools, const Crossings* crossings = nullptr);
 

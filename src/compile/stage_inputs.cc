@@ -1,5 +1,7 @@
 #include "compile/stage_inputs.h"
 
+#include <numeric>
+
 #include "cost/schedule_plan.h"
 #include "plan/pipeline.h"
 
@@ -33,11 +35,21 @@ StageInputs::StageInputs(const Graph& graph, const plan::Plan& plan) : plan_(pla
   if (!plan.pipeline.cuts()) return;
   const auto stages = stage_of_parts(plan);
   const auto parts = plan::parts_of(graph, plan.pipeline);
-  auto users = users_of(graph, parts, stages);
+  std::vector<int64_t> each(stages.size());
+  std::iota(each.begin(), each.end(), int64_t{0});
+  const auto users = users_of(graph, parts, {each.begin(), each.end()});
+  std::set<std::string> reduced_each_time;
+  for (const auto& unit : plan.units) {
+    if (unit.level >= 2) reduced_each_time.insert(unit.parameters.begin(), unit.parameters.end());
+  }
   for (const auto& input : graph.inputs) {
-    auto& found = users[input.value.index];
-    if (found.empty()) found.insert(0);
-    stages_[input.name] = std::move(found);
+    const auto& found = users[input.value.index];
+    auto& own = stages_[input.name];
+    for (const auto part : found) own.insert(stages[static_cast<size_t>(part)]);
+    if (found.empty()) own.insert(0);
+    if (own.size() > 1 || (found.size() > 1 && reduced_each_time.contains(input.name))) {
+      whole_.insert(input.name);
+    }
   }
 }
 
@@ -51,11 +63,13 @@ bool StageInputs::is_shared(const std::string& name) const {
   return plan_.pipeline.cuts() && stages_.at(name).size() > 1;
 }
 
+bool StageInputs::stays_whole(const std::string& name) const { return whole_.contains(name); }
+
 Graph StageInputs::own(const Graph& graph, int64_t rank) const {
   Graph result;
   result.values = graph.values;
   for (const auto& input : graph.inputs) {
-    if (!is_shared(input.name) && has(input.name, rank)) result.inputs.push_back(input);
+    if (!stays_whole(input.name) && has(input.name, rank)) result.inputs.push_back(input);
   }
   return result;
 }

@@ -26,13 +26,17 @@ class StageInputs {
   bool has(const std::string& name, int64_t rank) const;
   // Returns whether several stages have it.
   bool is_shared(const std::string& name) const;
-  // Returns the graph without nodes and with those inputs alone that no other stage than the rank's
-  // has: what units may cut. All of them without a pipeline.
+  // Returns whether it is in no unit, whatever the plan says: several stages have it, or several
+  // parts of one make gradients of it that would be reduced for each microbatch.
+  bool stays_whole(const std::string& name) const;
+  // Returns the graph without nodes and with those inputs of the rank's stage alone that units may
+  // cut. All of them without a pipeline.
   graph::Graph own(const graph::Graph& graph, int64_t rank) const;
 
  private:
   const plan::Plan& plan_;
   std::map<std::string, std::set<int64_t>> stages_;  // by name
+  std::set<std::string> whole_;
 };
 
 }  // namespace perigee::compile

@@ -110,9 +110,14 @@ Gradients collect(const Source& source) {
              input.name);
       }
       check_placements(mesh, source.local.inputs[i], source.local.outputs[o], input.name);
+      if (result.parameters.size() > first &&
+          result.parameters.back().input == static_cast<int32_t>(i)) {
+        result.parameters.back().add(output.value);
+        continue;
+      }
       Gradients::Parameter parameter;
       parameter.input = static_cast<int32_t>(i);
-      parameter.gradient = output.value;
+      parameter.add(output.value);
       parameter.shard_axes =
           axes_where(mesh, source.local.outputs[o], mesh::Placement::Kind::shard);
       result.parameters.push_back(std::move(parameter));

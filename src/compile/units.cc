@@ -145,7 +145,7 @@ void collect_units(const Source& source, Gradients& gradients) {
         const auto& output = graph.outputs[o];
         if (output.kind != Output::Kind::gradient || output.name != member.name) continue;
         if (!output.value.defined()) continue;
-        parameter.gradient = output.value;
+        parameter.add(output.value);
         bucket.section = std::max(bucket.section, source.section_of(output.value));
         const auto& placements = source.local.outputs[o];
         rest =

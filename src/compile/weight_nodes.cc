@@ -51,6 +51,13 @@ class WeightNodes {
 
   void leave_what_is_sent() {
     std::vector<bool> wanted(graph_.values.size());
+    // What an earlier part adds more to is there before it does.
+    for (size_t o = 1; o < graph_.outputs.size(); ++o) {
+      const auto &output = graph_.outputs[o - 1], &next = graph_.outputs[o];
+      const bool same = output.kind == graph::Output::Kind::gradient && next.kind == output.kind &&
+                        next.name == output.name;
+      if (same && output.value.defined()) wanted[output.value.index] = true;
+    }
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const auto& node = graph_.nodes[n];
       if (!is_backward(n)) continue;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "search/buckets.h"
 #include "search/scopes.h"
 
 namespace perigee::search {
@@ -27,9 +28,14 @@ double bytes_of(const Program& program, ValueId v) {
 // Sums over one program, by place.
 class Accounts {
  public:
-  Accounts(const Program& program, const plan::Plan& plan, const Scopes& scopes, OpCosts& costs,
-           const AccountOptions& options)
-      : program_(program), plan_(plan), scopes_(scopes), costs_(costs), options_(options) {}
+  Accounts(const Program& program, const plan::Plan& plan, const graph::Graph& graph,
+           const Scopes& scopes, OpCosts& costs, const AccountOptions& options)
+      : program_(program),
+        plan_(plan),
+        graph_(graph),
+        scopes_(scopes),
+        costs_(costs),
+        options_(options) {}
 
   Layers run() {
     find_late();
@@ -42,6 +48,7 @@ class Accounts {
     }
     save();
     keep_operands();
+    cut_by_size();
     Layers layers;
     const double blocks = scopes_.blocks();
     auto& block = places_[kBlock];
@@ -62,9 +69,7 @@ class Accounts {
       layer.step = share * step_;
       layer.norm = share * norm_;
     }
-    layers.first = places_[kFirst];
-    layers.block = block;
-    layers.last = places_[kLast];
+    layers.first = places_[kFirst], layers.block = block, layers.last = places_[kLast];
     layers.measured = all_measured_;
     layers.tied = tied_;
     layers.masters = plan_.precision.parameters == plan::Precision::Parameters::masters &&
@@ -141,6 +146,7 @@ class Accounts {
       (forward ? layer.forward_cast : layer.backward_cast) += time.seconds;
     }
     if (forward) return;
+    note_ready(instruction, time.seconds);
     const bool gradient = gradients_.contains(&instruction);
     if (gradient) layer.gradient += time.seconds;
     if (block.empty()) return;
@@ -148,6 +154,31 @@ class Accounts {
     const bool product = instruction.op.find("mm") != std::string::npos ||
                          instruction.op.find("convolution") != std::string::npos;
     behind = gradient && product ? 0 : behind + time.seconds;
+  }
+
+  // Gradients are ready as soon as what they are made of allows: the order is that of a program
+  // that reduces each.
+  void note_ready(const Instruction& instruction, double seconds) {
+    double ready = places_[where(instruction).place].backward;
+    if (gradients_.contains(&instruction)) {
+      const graph::Node node{.op = instruction.op, .args = instruction.args};
+      double begin = 0;
+      node.each_operand([&](ValueId v) {
+        const auto made = ready_.find(root(v).index);
+        if (made != ready_.end()) begin = std::max(begin, made->second);
+      });
+      ready = std::min(ready, begin + seconds);
+    }
+    for (auto v : instruction.outputs) {
+      if (!v.defined()) continue;
+      ready_[root(v).index] = ready;
+      const auto found = index_.find(is_gradient(v) ? program_.values[v.index].name.substr(9) : "");
+      if (found != index_.end()) held_[found->second].of.ready = ready;
+    }
+  }
+
+  bool is_gradient(ValueId v) const {
+    return program_.values[v.index].name.starts_with("gradient:");
   }
 
   bool moves_gradients(const Instruction& instruction) const {
@@ -196,7 +227,7 @@ class Accounts {
           if (of_this < 0) return;
           read = of_this;
           auto& held = held_[static_cast<size_t>(read)];
-          auto& of = places_[held.place].flats[held.flat];
+          auto& of = places_[held.place].flats[held.of.flat];
           (instruction.phase == Phase::forward ? of.in_forward : of.in_backward) = true;
           const bool behind = where(instruction).place == kLast;
           if (held.place != kFirst || !behind || held.late) return;
@@ -238,7 +269,7 @@ class Accounts {
     }
     for (int index : summed) {
       const auto& held = held_[static_cast<size_t>(index)];
-      places_[held.place].flats[held.flat].summed += held.gradient;
+      places_[held.place].flats[held.of.flat].summed += held.of.gradient;
     }
   }
 
@@ -332,9 +363,13 @@ class Accounts {
         const auto place = where(instruction).place;
         const bool gradient = gradients_.contains(&instruction);
         const graph::Node node{.op = instruction.op, .args = instruction.args};
+        // Parts of a pipeline add up what each makes of a gradient.
+        const bool adds =
+            instruction.op == "aten::add.Tensor" && is_gradient(instruction.outputs.front());
         node.each_operand([&](ValueId v) {
           const auto base = root(v);
-          if (!gradient || !made.contains(base.index) || !kept.insert(base.index).second) return;
+          if (!gradient || adds || !made.contains(base.index) || !kept.insert(base.index).second)
+            return;
           places_[place].operands += bytes_of(program_, base);
         });
         for (auto v : instruction.outputs) {
@@ -364,7 +399,6 @@ class Accounts {
             bytes_of(program_, binding.value);
       }
     }
-    cut_by_size();
   }
 
   void add_to_flat(const Binding& binding, Place place, double bytes) {
@@ -395,65 +429,60 @@ class Accounts {
     const auto& value = program_.values[binding.value.index];
     parameters_[{value.place.frame, value.place.offset}] = {value.type.bytes(),
                                                             static_cast<int>(held_.size())};
-    index_[binding.name] = static_cast<int>(held_.size());
-    held_.push_back({place, index, read, bytes, false});
+    index_[binding.name] = held_.size();
     double whole = static_cast<double>(graph::size_of(dtype));
     for (auto size : binding.shape) whole *= static_cast<double>(size);
-    ordered_[place].emplace_back(whole, index);
+    held_.push_back({place, read, {whole, bytes, index}});
   }
 
-  // Into how many reductions the flats go where units, or buckets, grow to a least size from the
-  // last parameter on: what is left over is in the next layer's first.
+  // Into how many reductions the flats go where units, or buckets, grow to a least size, and when
+  // each is ready.
   void cut_by_size() {
     const auto least = static_cast<double>(plan_.communication.bucket_bytes);
     for (int place = 0; place < kPlaces; ++place) {
-      std::vector<std::set<size_t>> units(1);
-      double size = 0, all = 0;
-      for (auto at = ordered_[place].rbegin(); at != ordered_[place].rend(); ++at) {
-        const auto& [bytes, flat] = *at;
-        if (size >= least) {
-          units.emplace_back();
-          size = 0;
-        }
-        units.back().insert(flat);
-        size += bytes;
-        all += bytes;
+      auto& layer = places_[place];
+      std::vector<Member> members;
+      double all = 0;
+      for (const auto& input : graph_.inputs) {
+        const auto found = index_.find(input.name);
+        if (found == index_.end() || held_[found->second].place != place) continue;
+        members.push_back(held_[found->second].of);
+        all += members.back().whole;
       }
+      const auto buckets = buckets_by_size(members, least);
       const double share = place == kBlock ? std::min(1.0, all / least) : 1;
-      if (units.size() > 1 && size < least) {
-        units.front().insert(units.back().begin(), units.back().end());
-        units.pop_back();
+      for (const auto& bucket : buckets) {
+        std::set<size_t> flats;
+        for (size_t k : bucket) flats.insert(members[k].flat);
+        for (size_t flat : flats) layer.flats[flat].pieces += buckets.size() > 1 ? 1 : share;
       }
-      for (const auto& unit : units) {
-        for (size_t flat : unit) {
-          places_[place].flats[flat].pieces += units.size() > 1 ? 1 : share;
-        }
-      }
+      layer.buckets = buckets_of_block(members, buckets, layer.backward,
+                                       place == kBlock ? static_cast<int>(scopes_.blocks()) : 1);
     }
   }
 
   // A parameter.
   struct Held {
     Place place;
-    size_t flat;      // of the place's
-    double read;      // bytes, as ops read it
-    double gradient;  // bytes
-    bool late;        // the last layers read it, though it stands before the blocks
+    double read;        // bytes, as ops read it
+    Member of;          // the place
+    bool late = false;  // the last layers read it, though it stands before the blocks
   };
 
   const Program& program_;
   const plan::Plan& plan_;
+  const graph::Graph& graph_;
   const Scopes& scopes_;
   OpCosts& costs_;
   const AccountOptions options_;
   Layer places_[kPlaces];
   std::vector<Held> held_;
-  std::unordered_map<std::string, int> index_;  // by name: into held_
+  std::unordered_map<std::string, size_t> index_;  // by name: into held_
   // By frame and offset: bytes, index into held_.
   std::map<std::pair<int32_t, int64_t>, std::pair<int64_t, int>> parameters_;
-  std::vector<std::pair<double, size_t>> ordered_[kPlaces];  // whole bytes, flat
   std::set<const Instruction*> gradients_, late_;
-  std::map<std::string, double> behind_;  // by block, so far
+  std::map<std::string, double> behind_;       // by block, so far
+  std::unordered_map<int32_t, double> ready_;  // by value: seconds into its place's backward pass
   bool tied_ = false;
   double step_ = 0, norm_ = 0, crossing_ = 0, entering_ = 0;
   bool all_measured_ = true;
@@ -464,7 +493,7 @@ class Accounts {
 Layers account(const compile::Program& program, const plan::Plan& plan, const Folded& folded,
                OpCosts& costs, const AccountOptions& options) {
   const Scopes scopes(folded);
-  return Accounts(program, plan, scopes, costs, options).run();
+  return Accounts(program, plan, folded.graph, scopes, costs, options).run();
 }
 
 }  // namespace perigee::search

@@ -31,6 +31,25 @@ double shared(double compute, double communication, double exchange) {
   return std::min({x, communication, exchange});
 }
 
+// How a layer's reductions lie beside its ops.
+struct Reductions {
+  double within;  // ops wait so long for one before the next starts
+  double window;  // of the layer's ops: beside them no reduction of its own begins
+  double behind;  // what the last one takes
+};
+
+Reductions reductions_of(const Passing& layer) {
+  if (!layer.buckets || layer.buckets->size() < 2) return {0, 1, layer.reduce};
+  const auto& buckets = *layer.buckets;
+  Reductions found{0, 1, layer.reduce * buckets.back().reduced};
+  for (size_t k = 1; k < buckets.size(); ++k) {
+    const double beside = layer.compute * buckets[k].compute;
+    found.within += std::max(0.0, layer.reduce * buckets[k - 1].reduced - beside);
+    found.window -= buckets[k].compute;
+  }
+  return found;
+}
+
 // What is cut on the same axes is added up together: one sum after the other.
 double seconds_of_norm(const Choice& choice, const Layers& parameters, OpCosts& costs,
                        int64_t first) {
@@ -142,24 +161,26 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& 
 }
 
 double seconds_of_pass(const std::vector<Passing>& layers, bool contends) {
-  double seconds = 0, reduce = 0;  // reduce: of the layer before `before`
+  double seconds = 0, left = 0;  // left: to reduce, of the layer before `before`
   const Passing* before = nullptr;
   // While a layer computes, the one before it is reduced, and then the next one's weights come.
   const auto beside = [&](double gather) {
-    double compute = before->compute, exchange = reduce + gather;
+    const auto [within, window, behind] = reductions_of(*before);
+    double compute = before->compute, exchange = left + gather;
     if (contends) {
-      const double more = shared(compute, before->communication, exchange);
+      const double moved = exchange + before->reduce - behind;
+      const double more = shared(compute, before->communication, moved);
       compute += more;
       exchange += more;
     }
-    return std::max(compute, exchange);
+    return compute + within + std::max(0.0, exchange - window * compute);
   };
   for (const auto& layer : layers) {
     // From the third on, layers that are alike come behind layers that are alike.
     for (int i = 0; i < std::min(layer.times, 3); ++i) {
       const int times = i == 2 ? layer.times - 2 : 1;
       seconds += before ? times * beside(layer.gather) : layer.gather;
-      reduce = before ? before->reduce : 0;
+      left = before ? reductions_of(*before).behind : 0;
       before = &layer;
     }
   }

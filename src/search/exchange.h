@@ -50,12 +50,16 @@ struct Passing {
   double last = 0;           // of `reduce`, what begins when its gradients are all there
   double behind = 0;         // of compute: behind the last product of a weight's gradient
   int times = 1;             // so many layers that are alike, one behind the other
+  // The parts in which `reduce` comes, in the order of the pass; null: all at once, behind the
+  // layer.
+  const std::vector<Bucket>* buckets = nullptr;
 };
 
 // Returns the seconds of a pass whose layers gather, one ahead of the ops, and reduce, each waited
 // for when the next one starts. What gathers and reduces goes through one stream in the order in
-// which it starts: the gathering for layer k behind the reduction of layer k - 2. With `contends`
-// two collectives at once take as long as one behind the other.
+// which it starts: the gathering for layer k behind the reduction of layer k - 2. A bucket's
+// reduction starts when the one before it has ended; until then ops wait. With `contends` two
+// collectives at once take as long as one behind the other.
 double seconds_of_pass(const std::vector<Passing>& layers, bool contends);
 
 }  // namespace perigee::search

@@ -12,6 +12,7 @@
 
 #include "compile/compile.h"
 #include "methods/method.h"
+#include "search/buckets.h"
 #include "search/choice.h"
 #include "search/fold.h"
 #include "search/op_cost.h"
@@ -54,6 +55,8 @@ struct Layer {
   double step = 0;          // once a step: the optimizer, and what it waits for
   double norm = 0;          // of `step`: up to the gradients' norm, in which all stages meet
   std::vector<Flat> flats;  // of `weights`
+  std::vector<Bucket>
+      buckets;  // of `gradients`, in which they are reduced; empty: no more than one
 };
 
 // What adds up over a layer's instructions and parameters.

@@ -86,7 +86,8 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
                         .reduce = exchange.reduce,
                         .last = exchange.last,
                         .behind = layer.behind,
-                        .times = times});
+                        .times = times,
+                        .buckets = choice.zero < 3 ? &layer.buckets : nullptr});
     stage.forward += times * there;
     stage.backward += times * back;
     stage.gradient += times * layer.gradient;
@@ -180,6 +181,9 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
     // comes later, and reads the gradient that came.
     if (first) stage.flight += layers.crossing;
     stage.flight = std::max(stage.flight, operands);
+    // A unit whose gradients are in parts is whole until all of it is there: norms' gradients come
+    // with those of inputs, weights' later. On the first stage all come at once.
+    if (choice.zero >= 2 && !first) stage.flight += gradients;
   }
   return stage;
 }
@@ -212,8 +216,12 @@ const std::map<int64_t, int64_t>& Model::senders(int64_t ranks, int64_t stages) 
 }
 
 double Model::bytes_of(const Choice& choice, const StageCosts& stage, int64_t successors) const {
-  return std::max(stage.fixed() + stage.landed + in_flight(choice, successors) * stage.flight,
-                  stage.step);
+  double flight = in_flight(choice, successors) * stage.flight;
+  if (choice.chunks > 1 && splits_backward(choice.schedule) && successors == choice.pipe - 1) {
+    const auto [first, second] = in_flight_at_first(choice);
+    flight = std::min(flight, first * stage.first + second * stage.largest);
+  }
+  return std::max(stage.fixed() + stage.landed + flight, stage.step);
 }
 
 Model::Whole Model::whole(const Choice& choice, const Layers& layers) const {

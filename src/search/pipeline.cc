@@ -123,6 +123,13 @@ double in_flight(const Choice& choice, int64_t successors) {
   return std::min(microbatches, choice.schedule == "eager_1f1b" ? 2 * s + 1 : s + 1);
 }
 
+std::pair<double, double> in_flight_at_first(const Choice& choice) {
+  const auto microbatches = static_cast<double>(choice.microbatches);
+  const double all = 2 * memory_cap(choice.schedule, static_cast<int>(choice.pipe));
+  const double next = choice.schedule == "dualpipe_v" ? 3 : 2;
+  return {std::min(microbatches, all), std::min(microbatches, next)};
+}
+
 double lost(const Choice& choice, const Passes& passes, double sum, double longest) {
   if (choice.pipe == 1) return 0;
   const Alike part(choice, passes);

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cost/schedule.h"
@@ -29,6 +30,10 @@ struct Passes {
 // (compile/frame_pools.h): a copy is as large as all parts would be if each held what the largest
 // does.
 double in_flight(const Choice& choice, int64_t successors);
+
+// Returns the same of each of the two parts of a V-shaped pipeline's first stage, were it alone:
+// the second is passed at once.
+std::pair<double, double> in_flight_at_first(const Choice& choice);
 
 // Returns the seconds that a step of the choice's schedule takes beyond `longest`, a microbatch's
 // passes through the slowest stage, times microbatches. `sum` is what they take on all stages.

@@ -21,6 +21,8 @@ struct StageCosts {
   double landed = 0;     // bytes of messages that come before they are wanted
   double step = 0;       // bytes while the optimizer steps
   double flight = 0;     // bytes of one microbatch in flight
+  double first = 0;      // of flight: of the first of several parts
+  double largest = 0;    // the same of the largest behind it
 
   double pass() const { return forward + backward; }
   double ready() const { return once + norm + meets; }  // until all stages meet
@@ -44,6 +46,8 @@ struct StageCosts {
     landed = std::max(landed, part.landed);
     step += part.step;
     flight = std::max(flight, static_cast<double>(chunks) * part.flight);
+    double& own = forward > part.forward ? largest : first;
+    own = std::max(own, part.flight);
   }
 };
 

@@ -133,6 +133,60 @@ end
   CHECK(planned.status == 0);
 }
 
+TEST_CASE(
+    "auto knows what a stage with both ends of a tied model holds, in any V-shaped schedule") {
+  Folder folder;
+  const auto job =
+      made_up(folder, "kind = \"gpt\"\nlayers = 16\nwidth = 256\nheads = 4\nvocab = 4096\n",
+              "sequence = 128\n");
+  const auto strategy = folder.write("ends.lua", R"(-- Compares programs with the search's model.
+local profiler, solver = require "perigee.profiler", require "perigee.solver"
+return function()
+  for _, schedule in ipairs { "zbv", "v_half", "dualpipe_v" } do
+    for zero = 0, 3 do
+      local pins = { data = 2, pipe = 4, micro = 1, zero = zero, schedule = schedule, checkpoint = false }
+      local found = assert(solver.candidates(pins, 1))[1]
+      local taken = profiler.estimate(found.strategy)
+      local bytes = found.bytes / taken.peak_bytes
+      assert(0.8 < bytes and bytes < 1.25, string.format("%s: bytes %.3f of its programs'", found.text, bytes))
+    end
+  end
+  return {}
+end
+)");
+  const auto planned = run(
+      "plan " + job + " --cluster 8xh100 --nproc 8 --set batch.global=32 --strategy " + strategy,
+      alone(folder));
+  INFO(planned.err);
+  CHECK(planned.status == 0);
+}
+
+TEST_CASE("auto knows how long reductions of buckets keep each other waiting") {
+  Folder folder;
+  const auto job =
+      made_up(folder, "kind = \"gpt\"\nlayers = 8\nwidth = 2048\nheads = 16\nvocab = 512\n",
+              "sequence = 2048\n");
+  const auto strategy = folder.write("wait.lua", R"(-- Compares programs with the search's model.
+local profiler, solver = require "perigee.profiler", require "perigee.solver"
+return function()
+  for _, pins in ipairs { { data = 16 }, { data = 8, tensor = 2, sequence = true },
+    { data = 8, pipe = 2, schedule = "interleaved", chunks = 2 } } do
+    pins.micro, pins.zero, pins.checkpoint, pins.methods = 1, 2, false, { { "half", { dtype = "bf16" } } }
+    local found = assert(solver.candidates(pins, 1))[1]
+    local seconds = found.seconds / profiler.estimate(found.strategy).seconds
+    assert(0.93 < seconds and seconds < 1.07, string.format("%s: seconds %.3f of its programs'", found.text, seconds))
+  end
+  return {}
+end
+)");
+  const auto planned =
+      run("plan " + job + " --cluster 32x8xh100 --nproc 16 --set batch.global=64 --strategy " +
+              strategy,
+          alone(folder));
+  INFO(planned.err);
+  CHECK(planned.status == 0);
+}
+
 TEST_CASE("no plan fits too little memory: exit status 3, and how much is missing") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);

@@ -84,7 +84,6 @@ TEST_CASE("pipelines of every schedule train a GPT as one device does") {
   }
 }
 
-// Of tied weights, which both stages have: their gradients are summed over them.
 // Parts of a stage that follow each other read what lies between them, each in its own sections.
 TEST_CASE("parts that follow each other on a stage leave each other what they share") {
   torch::manual_seed(5);

@@ -24,12 +24,36 @@ TEST_CASE("a pass hides what is gathered and reduced, but for its ends") {
   CHECK(seconds_of_pass({reduced}, false) == 1 + 5 * 3);
 }
 
+TEST_CASE("a bucket's reduction starts when the one before has ended, and ops wait for that") {
+  // Behind 2 s of each layer half of it is reduced, behind 5 s more the other half.
+  const std::vector<search::Bucket> buckets{{0.2, 0.5}, {0.5, 0.5}};
+  Passing layer{.compute = 10, .reduce = 8, .last = 4, .buckets = &buckets};
+  // 4 s beside 5 s; the last 4 s show.
+  CHECK(seconds_of_pass({layer}, false) == 10 + 4);
+  layer.times = 3;
+  CHECK(seconds_of_pass({layer}, false) == 3 * 10 + 4);
+  // 6 s beside 5 s within a layer, and beside the 5 s from one layer's last bucket to the next
+  // one's first; together they are as long as the ops, but none is beside the others' slack.
+  layer.reduce = 12;
+  layer.last = 6;
+  CHECK(seconds_of_pass({layer}, false) == Approx(3 * (10 + 1) + 2 * 1 + 6));
+  const std::vector<search::Bucket> one{{1, 1}};
+  auto all = layer;
+  all.buckets = &one;
+  auto none = all;
+  none.buckets = nullptr;
+  CHECK(seconds_of_pass({all}, false) == seconds_of_pass({none}, false));
+  CHECK(seconds_of_pass({layer}, true) == seconds_of_pass({layer}, false));
+}
+
 TEST_CASE("layers in a row are what they are one by one") {
+  const std::vector<search::Bucket> buckets{{0.1, 0.7}, {0.6, 0.2}, {0.2, 0.1}};
   for (const double compute : {0.5, 1.0, 4.0, 9.0}) {
     Passing layer{.compute = compute, .communication = compute / 4, .gather = 2, .reduce = 3};
     layer.last = 1;
     const Passing other{.compute = 5, .gather = 1, .reduce = 2, .last = 2};
     for (const bool contends : {false, true}) {
+      layer.buckets = contends ? &buckets : nullptr;
       for (int times = 1; times < 8; ++times) {
         std::vector<Passing> listed{other};
         listed.insert(listed.end(), static_cast<size_t>(times), layer);
