@@ -43,9 +43,12 @@ class Cutting {
       }
     }
     if (problem.candidates.empty()) return std::nullopt;
-    const auto solved = solve::solve(problem, {.solver = row_.solver});
+    if (row_.time_limit <= 0) return even_cut();
+    const auto solved =
+        solve::solve_in_time(problem, {.solver = row_.solver, .time_limit = row_.time_limit});
     if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
-    Cut cut;
+    if (solved.verdict == solve::Verdict::unknown) return even_cut();
+    Cut cut{.best = solved.verdict == solve::Verdict::optimal};
     for (int index : solved.choice) {
       cut.begins.push_back(problem.candidates[index].first);
       cut.again.push_back(again_[index]);
@@ -68,19 +71,37 @@ class Cutting {
                                   : StageKind::middle;
   }
 
-  // The objective of the cut whose stages have blocks / stages blocks, some one more: the first of
-  // them, or the last, which have fewer microbatches in flight.
+  // How many of the blocks a stage has where each has blocks / stages, and some one more: the first
+  // of them, or the last, which have fewer microbatches in flight.
+  int even_length(int stage, bool early) const {
+    const int rest = row_.blocks % stages_;
+    return row_.blocks / stages_ + (early ? stage < rest : stage >= stages_ - rest);
+  }
+
+  // The objective of such a cut.
   double even(bool early) {
-    const int length = row_.blocks / stages_, rest = row_.blocks % stages_;
     double sum = 0, longest = 0;
     for (int s = 0; s < stages_; ++s) {
-      const bool more = early ? s < rest : s >= stages_ - rest;
-      const auto& [seconds, most, again] = parts(kind_of(s), length + more).back();
+      const auto& [seconds, most, again] = parts(kind_of(s), even_length(s, early)).back();
       if (most < std::min<int64_t>(row_.microbatches, stages_ - s)) return kInfinity;
       sum += seconds;
       longest = std::max(longest, seconds);
     }
     return sum + static_cast<double>(rounds_) * longest;
+  }
+
+  std::optional<Cut> even_cut() {
+    const double early = even(true), late = even(false);
+    if (early == kInfinity && late == kInfinity) return std::nullopt;
+    Cut cut{.best = false};
+    int begin = 0;
+    for (int s = 0; s < stages_; ++s) {
+      if (s > 0) cut.begins.push_back(begin);
+      const int length = even_length(s, early <= late);
+      cut.again.push_back(parts(kind_of(s), length).back().again);
+      begin += length;
+    }
+    return cut;
   }
 
   void bound_lengths() {

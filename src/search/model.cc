@@ -286,8 +286,9 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   };
   std::vector<Blocks> parts;
   const bool pinned = !limits_.starts.empty(), unlike = is_unlike(choice);
+  bool best = true;
   if (choice.pipe == 1) {
-    const auto again = layers.again ? least_again(places.at(0)) : 0;
+    const auto again = layers.again ? least_again(places.at(0), best) : 0;
     parts = {{0, blocks, again.value_or(blocks)}};
     if (!again) {
       least_bytes = bytes_of(choice, stage_of(0, parts.front()), 0);
@@ -298,14 +299,14 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   } else if (unlike || pinned) {
     parts = cut_unlike_stages(choice, places, stage_of, least_bytes, worth);
   } else {
-    parts = cut_stages(choice, places.at(0), stage_of, least_bytes);
+    parts = cut_stages(choice, places.at(0), stage_of, least_bytes, best);
   }
   if (parts.empty()) return std::nullopt;
   auto result = timed(choice, layers, places, stage_of, parts, worth);
   if (pinned || sees_all_cuts(choice, result.seconds, worth)) {
     result.lower_bound = result.seconds;
   } else if (!unlike) {
-    settle(choice, layers, places, stage_of, parts, worth, result);
+    settle(choice, layers, places, stage_of, parts, best, worth, result);
   }
   least_bytes = result.bytes;
   if (result.bytes > result.limit) return std::nullopt;

@@ -47,6 +47,7 @@ struct Limits {
   std::vector<double> bytes;    // of a rank, by kind of the cluster's devices
   std::string solver = "auto";  // solve::Options's
   std::vector<int> starts;      // the first block of each part behind the first; empty: any
+  std::function<double()> seconds_left;  // for what is solved; nothing: any
 };
 
 class Model {
@@ -136,8 +137,9 @@ class Model {
   Submesh submesh_of(const Choice& choice, int stage) const;
 
   // Returns how many blocks run again so that all in one stage take the least time (an option for
-  // each block: solve::AssignProblem); nothing where not even all of them make it fit.
-  std::optional<int> least_again(const Place& place) const;
+  // each block: solve::AssignProblem); nothing where not even all of them make it fit. `best`:
+  // whether there was the time to find the fewest; where there was not, so many may not fit.
+  std::optional<int> least_again(const Place& place, bool& best) const;
   // Blocks [begin, end), by these layers of the place.
   StageCosts stage(const Place& place, const Layers& layers, int begin, int end) const;
   // What a microbatch's passes through a layer compute: forward, backward.
@@ -174,8 +176,9 @@ class Model {
   double meeting(const Choice& choice) const;
   // By part: the best cut of stages that have one part, of unlike ones, and of those that have
   // several; nothing where no cut fits, with the bytes that it would need at least.
+  // `best`: as search::Cut's.
   std::vector<Blocks> cut_stages(const Choice& choice, const Place& place, const StageOf& stage_of,
-                                 double& least_bytes) const;
+                                 double& least_bytes, bool& best) const;
   std::vector<Blocks> cut_unlike_stages(const Choice& choice, const Places& places,
                                         const StageOf& stage_of, double& least_bytes,
                                         double worth) const;
@@ -185,10 +188,10 @@ class Model {
   // What a step of a choice takes whose parts are these.
   Estimate timed(const Choice& choice, const Layers& layers, const Places& places,
                  const StageOf& stage_of, const std::vector<Blocks>& parts, double worth) const;
-  // Bounds other cuts into stages that are alike by `parts`, the best one for microbatches, and
-  // replaces its estimate by a better one's.
+  // Bounds other cuts into stages that are alike by `parts`, with `best` the best one for
+  // microbatches, and replaces its estimate by a better one's.
   void settle(const Choice& choice, const Layers& layers, const Places& places,
-              const StageOf& stage_of, const std::vector<Blocks>& parts, double worth,
+              const StageOf& stage_of, const std::vector<Blocks>& parts, bool best, double worth,
               Estimate& result) const;
   // Returns how few blocks of a stage that is so long run again so that it fits into memory;
   // nothing where it does not.

@@ -11,8 +11,13 @@
 #include "solve/solve.h"
 
 namespace perigee::search {
+namespace {
 
-std::optional<int> Model::least_again(const Place& place) const {
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+std::optional<int> Model::least_again(const Place& place, bool& best) const {
   const auto& layers = *place.layers;
   const auto whole = stage(place, layers, 0, blocks());
   const auto kept = [&](const Layer& layer) { return saved(place.choice, layer, layers); };
@@ -30,8 +35,13 @@ std::optional<int> Model::least_again(const Place& place) const {
         {.name = block,
          .options = {option(layers, layers.block), option(*layers.again, layers.again->block)}});
   }
-  const auto solved = solve::solve(problem, {.solver = limits_.solver});
+  const double left = limits_.seconds_left ? limits_.seconds_left() : kInfinity;
+  const auto solved =
+      left > 0 ? solve::solve_in_time(problem, {.solver = limits_.solver, .time_limit = left})
+               : solve::Result{.verdict = solve::Verdict::unknown};
   if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
+  best = solved.verdict == solve::Verdict::optimal;
+  if (solved.verdict == solve::Verdict::unknown) return blocks();
   return static_cast<int>(std::count(solved.choice.begin() + 1, solved.choice.end(), 1));
 }
 
@@ -41,7 +51,8 @@ Model::Blocks Model::blocks_of(int part, int parts, int length, int again) const
 }
 
 std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Place& place,
-                                             const StageOf& stage_of, double& least_bytes) const {
+                                             const StageOf& stage_of, double& least_bytes,
+                                             bool& best) const {
   const auto blocks = this->blocks();
   const auto& layers = *place.layers;
   // With so many stages behind it, a stage of 1f1b has one microbatch more in flight than that, of
@@ -71,12 +82,14 @@ std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Place& 
   // be as good.
   const bool split = splits_backward(choice.schedule);
   const auto rounds = split ? choice.microbatches : std::max<int64_t>(1, choice.microbatches - 1);
-  const auto cut = search::cut({.blocks = blocks,
-                                .stages = choice.pipe,
-                                .microbatches = choice.microbatches,
-                                .rounds = rounds,
-                                .parts = parts,
-                                .solver = limits_.solver});
+  const auto cut =
+      search::cut({.blocks = blocks,
+                   .stages = choice.pipe,
+                   .microbatches = choice.microbatches,
+                   .rounds = rounds,
+                   .parts = parts,
+                   .solver = limits_.solver,
+                   .time_limit = limits_.seconds_left ? limits_.seconds_left() : kInfinity});
   if (!cut) {
     const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
     const int again = layers.again ? even : 0, begin = even < blocks - 1 ? 1 : 0;
@@ -84,6 +97,7 @@ std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Place& 
                            bytes_of(choice, stage_of(0, {begin, begin + even, again}), 0));
     return {};
   }
+  best = cut->best;
   std::vector<Blocks> stages;
   const auto& begins = cut->begins;
   for (size_t k = 0; k <= begins.size(); ++k) {
@@ -141,8 +155,8 @@ std::optional<int> Model::again_to_fit(const Choice& choice, const Places& place
 }
 
 void Model::settle(const Choice& choice, const Layers& layers, const Places& places,
-                   const StageOf& stage_of, const std::vector<Blocks>& parts, double worth,
-                   Estimate& result) const {
+                   const StageOf& stage_of, const std::vector<Blocks>& parts, bool best,
+                   double worth, Estimate& result) const {
   // What comes behind the passes is no less than of a first stage whose parts have a block each.
   double least = result.behind;
   if (choice.pipe > 1) {
@@ -160,7 +174,7 @@ void Model::settle(const Choice& choice, const Layers& layers, const Places& pla
   const double gain = result.behind - least;
   // Passes that no exchange lengthens take as long together whatever the cut.
   const bool plain =
-      choice.pipe == 1 || (!layers.again && (choice.zero < 2 || choice.parts() == 1));
+      best && (choice.pipe == 1 || (!layers.again && (choice.zero < 2 || choice.parts() == 1)));
   result.lower_bound = plain ? result.seconds - gain : result.lower_bound + least;
   if (choice.pipe == 1 || choice.chunks > 1 || gain <= kOnce * result.seconds ||
       result.lower_bound >= worth)

@@ -85,7 +85,7 @@ class Search {
     // While programs take more than the model says, others fit than those that are ranked first; in
     // the end perhaps those that by the model do not.
     bool stuck = false, last = false;
-    for (int round = 1; good == 0 && !last; ++round) {
+    for (int round = 1; good == 0 && !last && !stopped_; ++round) {
       last = stuck || round == kRounds;
       slack_ = last ? kLess : 1;
       ranked = last ? rank_all(kKeptLast, kKeptLast) : rank_all(kept, kept_unlike);
@@ -127,9 +127,23 @@ class Search {
           bytes_text(fitting ? fitting->bytes : least_bytes_), fitting ? "and fits with " : "",
           bytes_text(more), bytes_text(limit_));
     }
+    if (stopped_) {
+      throw Error(Status::infeasible, "auto",
+                  fmt::format("the time limit of {} s passed before a plan was found that fits: "
+                              "raise time_limit, or pin more; so far, of {} combinations {}",
+                              *request_.pins.time_limit, combinations_, least));
+    }
     throw Error(Status::infeasible, "auto",
                 fmt::format("no plan fits: of {} combinations {}", combinations_, least));
   }
+
+  // Of the time that the pins give.
+  double seconds_left() const {
+    return request_.pins.time_limit.value_or(kInfinity) - milliseconds() / 1e3;
+  }
+
+  // Whether the time limit ended it.
+  bool stopped() const { return stopped_; }
 
  private:
   // The same; none where none fits.
@@ -222,9 +236,9 @@ class Search {
     if (model) return *model;
     auto limits = limits_;
     for (auto& bytes : limits) bytes /= more;
-    model = std::make_unique<Model>(
-        folded_, *tables_, costs_,
-        Limits{std::move(limits), request_.pins.solver.value_or("auto"), pinned_starts()});
+    model = std::make_unique<Model>(folded_, *tables_, costs_,
+                                    Limits{std::move(limits), request_.pins.solver.value_or("auto"),
+                                           pinned_starts(), [this] { return seconds_left(); }});
     return *model;
   }
 
@@ -248,7 +262,7 @@ class Search {
     std::ranges::stable_sort(order, {}, [](const One* one) { return one->bound; });
     for (size_t i = 0; i < order.size(); ++i) {
       const bool full = best.size() >= most;
-      const bool late = !best.empty() && out_of_time();
+      const bool late = out_of_time() && !best.empty();
       if ((full && order[i]->bound >= best[most - 1].estimate.seconds) || late) {
         lower_bound_ = std::min(lower_bound_, order[i]->bound);
         const auto told = std::min(order.size(), i + kTold);
@@ -323,8 +337,7 @@ class Search {
 
   // Whether the time that the pins give is used up.
   bool out_of_time() {
-    const auto limit = request_.pins.time_limit;
-    stopped_ = stopped_ || (limit && milliseconds() > 1e3 * *limit);
+    stopped_ = stopped_ || seconds_left() <= 0;
     return stopped_;
   }
 
@@ -467,15 +480,18 @@ Found find(const Request& request, const cost::Cluster& cluster, cost::Measureme
            compile::TraceSource& traces) {
   Search search(request, cluster, measurements, traces);
   if (auto found = search.find()) return std::move(*found);
-  if (request.seconds_for_more <= 0) search.none_fits(std::nullopt);
-  search.none_fits(least_more(
-      search.missing(), request.seconds_for_more, [&](double more) -> std::optional<Fitting> {
-        auto asked = request;
-        asked.more_memory = more;
-        const auto found = Search(asked, cluster, measurements, traces).find();
-        if (!found) return std::nullopt;
-        return Fitting{more, found->best.peak_bytes, found->best.choice};
-      }));
+  if (request.seconds_for_more <= 0 || search.stopped()) search.none_fits(std::nullopt);
+  search.none_fits(
+      least_more(search.missing(), std::min(request.seconds_for_more, search.seconds_left()),
+                 [&](double more) -> std::optional<Fitting> {
+                   auto asked = request;
+                   asked.more_memory = more;
+                   if (asked.pins.time_limit)
+                     asked.pins.time_limit = std::max(search.seconds_left(), 1e-3);
+                   const auto found = Search(asked, cluster, measurements, traces).find();
+                   if (!found) return std::nullopt;
+                   return Fitting{more, found->best.peak_bytes, found->best.choice};
+                 }));
 }
 
 std::vector<Candidate> candidates(const Request& request, const cost::Cluster& cluster,

@@ -13,6 +13,8 @@ const char* name(Verdict verdict) {
       return "optimal";
     case Verdict::feasible:
       return "feasible";
+    case Verdict::unknown:
+      return "unknown";
     case Verdict::infeasible:
       break;
   }

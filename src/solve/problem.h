@@ -75,7 +75,8 @@ struct StagesProblem {
 
 using Problem = std::variant<AssignProblem, StagesProblem>;
 
-enum class Verdict { optimal, feasible, infeasible };
+// unknown: the time limit passed before a solution was found or ruled out (solve_in_time).
+enum class Verdict { optimal, feasible, infeasible, unknown };
 
 struct Result {
   Verdict verdict = Verdict::infeasible;

@@ -49,8 +49,7 @@ Found by_ilp(const Kind& problem, Clock::time_point deadline) {
 }
 
 template <class Kind>
-Result solve_kind(const Kind& problem, const Options& options) {
-  const auto start = Clock::now();
+Result answer(const Kind& problem, const Options& options, Clock::time_point start) {
   const auto deadline = after(start, options.time_limit);
   Result result;
   Found found;
@@ -75,16 +74,9 @@ Result solve_kind(const Kind& problem, const Options& options) {
     }
     found.lower_bound = bound;
   }
-  if (!found.choice && !found.finished) {
-    fail_run("solve",
-             "the time limit of {} s passed before a solution was found or ruled out; no solution "
-             "is faster than {}",
-             options.time_limit, found.lower_bound);
-  }
   if (!found.choice) {
-    result.verdict = Verdict::infeasible;
-    result.reason = why_infeasible(
-        problem, std::max(Clock::now(), std::min(deadline, after(Clock::now(), kExplainSeconds))));
+    result.verdict = found.finished ? Verdict::infeasible : Verdict::unknown;
+    result.lower_bound = std::max(0.0, found.lower_bound);
   } else {
     const auto evaluation = evaluate(problem, *found.choice);
     if (!evaluation.allowed)
@@ -97,13 +89,14 @@ Result solve_kind(const Kind& problem, const Options& options) {
     const bool tight = evaluation.time - result.lower_bound <= kTolerance * evaluation.time;
     result.verdict = tight ? Verdict::optimal : Verdict::feasible;
   }
-  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;
 }
 
-}  // namespace
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
-Result solve(const Problem& problem, const Options& options) {
+void check(const Problem& problem, const Options& options) {
   const std::vector<std::string> solvers = {"auto", "labels", "ilp"};
   if (std::find(solvers.begin(), solvers.end(), options.solver) == solvers.end()) {
     fail("solve", "the solver must be auto, labels or ilp, but got \"{}\"{}", options.solver,
@@ -112,7 +105,39 @@ Result solve(const Problem& problem, const Options& options) {
   if (!(options.time_limit > 0))
     fail("solve", "the time limit must be positive, but got {} s", options.time_limit);
   check_problem(problem);
-  return std::visit([&](const auto& kind) { return solve_kind(kind, options); }, problem);
+}
+
+}  // namespace
+
+Result solve(const Problem& problem, const Options& options) {
+  check(problem, options);
+  const auto start = Clock::now();
+  const auto solve_kind = [&](const auto& kind) {
+    auto result = answer(kind, options, start);
+    if (result.verdict == Verdict::unknown) {
+      fail_run("solve",
+               "the time limit of {} s passed before a solution was found or ruled out; no "
+               "solution is faster than {}",
+               options.time_limit, result.lower_bound);
+    }
+    if (result.verdict == Verdict::infeasible) {
+      const auto end =
+          std::min(after(start, options.time_limit), after(Clock::now(), kExplainSeconds));
+      result.reason = why_infeasible(kind, std::max(Clock::now(), end));
+      result.lower_bound = 0;
+    }
+    result.seconds = seconds_since(start);
+    return result;
+  };
+  return std::visit(solve_kind, problem);
+}
+
+Result solve_in_time(const Problem& problem, const Options& options) {
+  check(problem, options);
+  const auto start = Clock::now();
+  auto result = std::visit([&](const auto& kind) { return answer(kind, options, start); }, problem);
+  result.seconds = seconds_since(start);
+  return result;
 }
 
 }  // namespace perigee::solve

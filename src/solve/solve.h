@@ -32,4 +32,8 @@ struct Options {
 // passed before any solution was found.
 Result solve(const Problem& problem, const Options& options = {});
 
+// The same of one problem among many: looks for no reason where there is no solution, and has the
+// verdict `unknown`, with the lower bound, where the time limit passed before any was found.
+Result solve_in_time(const Problem& problem, const Options& options);
+
 }  // namespace perigee::solve

@@ -62,9 +62,14 @@ cost::Measurements& AutoPlanner::times(const search::Pins& pins) {
   return pins.estimated ? estimates_ : known_.times();
 }
 
-std::string AutoPlanner::without_pins(const json& pins, const lua::Defined& defined) {
+std::string AutoPlanner::without_pins(const json& pins, const lua::Defined& defined,
+                                      std::optional<double> seconds) {
   std::string text;
+  const auto begin = std::chrono::steady_clock::now();
   const auto attempt = [&](const std::string& what, search::Request asked) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    if (seconds && passed.count() >= *seconds) return;
+    if (seconds) asked.pins.time_limit = *seconds - passed.count();
     try {
       const auto found = search::find(asked, cluster_, times(asked.pins), known_.traces());
       text += fmt::format(
@@ -102,7 +107,11 @@ search::Found AutoPlanner::find(const json& pins, const lua::Defined& defined) {
   try {
     found = search::find(asked, cluster_, times(asked.pins), known_.traces());
   } catch (const Error& error) {
-    const auto more = error.status() == Status::infeasible ? without_pins(pins, defined) : "";
+    if (error.status() != Status::infeasible) throw;
+    auto left = asked.pins.time_limit;
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    if (left) *left -= passed.count();
+    const auto more = without_pins(pins, defined, left);
     if (more.empty()) throw;
     const std::string area = "[auto] ";
     throw Error(Status::infeasible, "auto", std::string(error.what()).substr(area.size()) + more);

@@ -49,8 +49,9 @@ class AutoPlanner : public lua::Planner {
  private:
   search::Request request(const nlohmann::json& pins, const lua::Defined& defined) const;
   // Returns what a plan takes without each of the pins, with which none fits; "" where none does
-  // without either.
-  std::string without_pins(const nlohmann::json& pins, const lua::Defined& defined);
+  // without either. Looks for so many seconds; nothing: as long as it takes.
+  std::string without_pins(const nlohmann::json& pins, const lua::Defined& defined,
+                           std::optional<double> seconds);
   methods::Request method_request() const;
   // Returns what was measured, or nothing where the pins ask for estimates.
   cost::Measurements& times(const search::Pins& pins);

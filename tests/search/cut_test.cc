@@ -63,6 +63,30 @@ double objective(const search::Row& row, const search::Cut& cut) {
 
 }  // namespace
 
+TEST_CASE("without time for the best cut it is an even one, and said not to be the best") {
+  search::Row row{.blocks = 7, .stages = 3, .microbatches = 4, .time_limit = 0};
+  int64_t room = 8;
+  row.parts = [&](StageKind kind, int length) {
+    const int64_t most = kind == StageKind::first ? room - length : room;
+    return std::vector<search::StagePart>{{double(length), std::max<int64_t>(most, 0), 0}};
+  };
+  auto cut = search::cut(row);
+  REQUIRE(cut);
+  CHECK_FALSE(cut->best);
+  CHECK(cut->begins == std::vector<int>{3, 5});  // 3 + 2 + 2
+  room = 5;                                      // the first has memory for 2 blocks
+  cut = search::cut(row);
+  REQUIRE(cut);
+  CHECK(cut->begins == std::vector<int>{2, 4});
+  room = 4;  // for one
+  CHECK_FALSE(search::cut(row));
+  row.time_limit = 100;
+  cut = search::cut(row);
+  REQUIRE(cut);
+  CHECK(cut->best);
+  CHECK(cut->begins.front() == 1);
+}
+
 TEST_CASE("a cut of alike blocks is the best of all cuts") {
   std::mt19937 random(7);
   const auto draw = [&](int least, int most) {

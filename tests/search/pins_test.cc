@@ -1,5 +1,6 @@
 // What pins fix, and what they say of memory and time.
 #include <catch2/catch.hpp>
+#include <chrono>
 
 #include "base/error.h"
 #include "tests/search/support_search.h"
@@ -98,6 +99,35 @@ TEST_CASE("a search that runs out of time answers with the best so far, and says
   CHECK(patient.best.choice == whole.best.choice);
   CHECK_THROWS_WITH(search::parse_pins({{"time_limit", 0}}),
                     Catch::Contains("time_limit must be a number above 0"));
+}
+
+TEST_CASE("the time limit holds within a cut by a solver, and its best so far is an answer") {
+  // An integer program of 10,000 columns a cut, of which one takes CBC minutes.
+  Asked asked({.blocks = 96, .batch = 96, .width = 32}, 12);
+  nlohmann::json pins{{"pipe", 12}, {"schedule", "1f1b"}, {"micro", 1}, {"offload", false}};
+  asked.request.pins = search::parse_pins(pins);
+  const double enough = asked.find(cluster(12)).best.peak_bytes;
+  pins.update({{"solver", "ilp"}, {"time_limit", 0.3}, {"memory", 0.97 * enough}});
+  asked.request.pins = search::parse_pins(pins);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto found = asked.find(cluster(12));
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  CHECK(passed.count() < 20);
+  CHECK(found.stopped);
+  CHECK(found.best.judged);
+  CHECK(found.best.peak_bytes <= 0.97 * enough);
+  CHECK(found.lower_bound < found.best.estimate.seconds);
+  pins["memory"] = 0.1 * enough;
+  asked.request.pins = search::parse_pins(pins);
+  CHECK_THROWS_WITH(asked.find(cluster(12)),
+                    Catch::StartsWith("[auto] ") && Catch::Contains("fits"));
+  // Nothing is proven where time ended it.
+  pins["memory"] = 0.97 * enough;
+  pins["time_limit"] = 1e-9;
+  asked.request.pins = search::parse_pins(pins);
+  CHECK_THROWS_WITH(asked.find(cluster(12)),
+                    Catch::StartsWith("[auto] the time limit of 1e-09 s passed before a plan was "
+                                      "found that fits: raise time_limit"));
 }
 
 TEST_CASE("a pinned limit of memory holds below the device's") {

@@ -14,8 +14,9 @@
 namespace perigee::solve {
 namespace {
 
-// Columns above which the relaxation is solved by itself first.
+// Columns, and coefficients in all rows, above which the relaxation is solved by itself first.
 constexpr int kLarge = 20000;
+constexpr CoinBigIndex kMany = 100000;
 
 struct Delete {
   void operator()(Cbc_Model* model) const { Cbc_deleteModel(model); }
@@ -47,7 +48,7 @@ void minimise(const IntegerProgram& program, double seconds, IntegerProgram::Ans
     row_least.push_back(range.least);
     row_most.push_back(range.most);
   }
-  if (columns > kLarge && std::isfinite(seconds)) {
+  if ((columns > kLarge || start[columns] > kMany) && std::isfinite(seconds)) {
     // CBC looks at the clock behind the first relaxation only, which then takes long.
     const auto begin = std::chrono::steady_clock::now();
     ClpSimplex relaxation;
