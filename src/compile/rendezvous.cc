@@ -1,17 +1,18 @@
 #include "compile/rendezvous.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 namespace perigee::compile {
 namespace {
 
-// What part `from` sends to part `to` of a microbatch; activations where from < to.
-struct Message {
-  int from = 0, to = 0, microbatch = 0;
-  auto operator<=>(const Message&) const = default;
-};
+// What a part sends to another of a microbatch: the edge's place among all edges, times the
+// microbatches, and the microbatch.
+using Message = size_t;
 
 struct Step {
   enum class Kind : uint8_t { send, receive, wait } kind;
@@ -26,10 +27,12 @@ class Stages {
   Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges, const Turns& turns,
          int64_t kept, const PoolsOfFrames& pools)
       : schedule_(schedule),
-        edges_(edges),
+        microbatches_(static_cast<size_t>(schedule.microbatches)),
+        messages_(edges.size() * microbatches_),
         turns_(turns),
         pools_(pools),
-        place_(schedule.stages * schedule.chunks) {
+        place_(schedule.stages * schedule.chunks),
+        ends_(place_.size()) {
     for (auto* list : {&pools_.again, &pools_.kept}) {
       if (!list->empty()) continue;
       list->resize(place_.size());
@@ -45,6 +48,7 @@ class Stages {
     for (int s = 0; s < schedule.stages; ++s) {
       for (int c = 0; c < schedule.chunks; ++c) place_[schedule.parts[s][c]] = s;
     }
+    find_ends(edges);
     find_spans();
   }
 
@@ -90,16 +94,16 @@ class Stages {
     std::vector<std::vector<Step>> steps;
     for (int s = 0; s < schedule_.stages; ++s) steps.push_back(steps_of(s, counts));
     std::vector<size_t> at(steps.size());
-    std::set<Message> sent, wanted;
+    std::vector<bool> sent(messages_), wanted(messages_);
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t s = 0; s < steps.size(); ++s) {
         for (; at[s] < steps[s].size(); ++at[s], moved = true) {
           const auto& [kind, message, position] = steps[s][at[s]];
-          if (kind == Step::Kind::send) sent.insert(message);
-          if (kind == Step::Kind::receive) moved = wanted.insert(message).second || moved;
-          if (kind == Step::Kind::receive && !sent.contains(message)) break;
-          if (kind == Step::Kind::wait && !wanted.contains(message)) break;
+          if (kind == Step::Kind::send) sent[message] = true;
+          if (kind == Step::Kind::receive && !wanted[message]) wanted[message] = moved = true;
+          if (kind == Step::Kind::receive && !sent[message]) break;
+          if (kind == Step::Kind::wait && !wanted[message]) break;
         }
       }
     }
@@ -124,22 +128,43 @@ class Stages {
     return result;
   }
 
+  void find_ends(const std::set<std::pair<int, int>>& edges) {
+    for (size_t part = 0; part < ends_.size(); ++part) {
+      ends_[part].uses = {static_cast<int>(part)};
+    }
+    Message first = 0;
+    for (const auto& [from, to] : edges) {
+      const bool forward = from < to;
+      if (place_[from] == place_[to]) {
+        if (from != to) ends_[to].uses.push_back(from);
+      } else {
+        ends_[from].sends[forward].push_back(first);
+        ends_[to].receives[forward].push_back(first);
+      }
+      first += microbatches_;
+    }
+  }
+
   void find_spans() {
     uses_.resize(2 * place_.size());
     for (int s = 0; s < schedule_.stages; ++s) {
       const auto& order = schedule_.orders[s];
-      std::map<std::pair<int, int>, Span> spans;  // by part and microbatch
+      std::map<int, std::vector<std::optional<Span>>> spans;  // by part and microbatch
       for (size_t r = 0; r < order.size(); ++r) {
         const int part = schedule_.parts[s][order[r].chunk];
-        for (int other : schedule_.parts[s]) {
-          // A part's ops also use what others of its stage have made.
-          if (other != part && !edges_.contains({other, part})) continue;
-          const auto [at, added] = spans.try_emplace({other, order[r].microbatch}, turns_[s][r]);
-          at->second.last = std::max(at->second.last, turns_[s][r].last);
+        for (int other : ends_[part].uses) {
+          auto& of_part = spans[other];
+          of_part.resize(microbatches_);
+          auto& span = of_part[order[r].microbatch];
+          if (!span) span = turns_[s][r];
+          span->last = std::max(span->last, turns_[s][r].last);
         }
       }
-      for (const auto& [key, span] : spans) {
-        uses_[frame_of(key.first, kept_[s][key.second])].push_back({span, key.first, key.second});
+      for (const auto& [part, of_part] : spans) {
+        for (size_t m = 0; m < of_part.size(); ++m) {
+          if (!of_part[m]) continue;
+          uses_[frame_of(part, kept_[s][m])].push_back({*of_part[m], part, static_cast<int>(m)});
+        }
       }
     }
     for (auto& uses : uses_) {
@@ -150,22 +175,20 @@ class Stages {
 
   std::vector<Step> steps_of(int stage, const std::vector<int64_t>& counts) const {
     const auto& order = schedule_.orders[stage];
-    // Which microbatch of which part had a microbatch's copy before, by part and microbatch.
-    std::map<std::pair<int, int>, std::pair<int, int>> before;
+    // The use of a microbatch's copy before its own, by part and microbatch.
+    std::map<int, std::vector<const Use*>> before;
     std::set<size_t> frames;
     for (int part : schedule_.parts[stage]) {
+      before[part].resize(microbatches_);
       for (const bool kept : {false, true}) frames.insert(frame_of(part, kept));
     }
     for (const size_t frame : frames) {
       const auto& uses = uses_[frame];
       const auto copies = assign_copies(spans(uses), counts[frame]);
-      std::map<int32_t, std::pair<int, int>> had;
+      std::map<int32_t, const Use*> had;
       for (size_t k = 0; k < copies.size(); ++k) {
-        const std::pair now{uses[k].part, uses[k].microbatch};
-        if (const auto known = had.find(copies[k]); known != had.end()) {
-          before[now] = known->second;
-        }
-        had[copies[k]] = now;
+        auto& last = had[copies[k]];
+        before[uses[k].part][uses[k].microbatch] = std::exchange(last, &uses[k]);
       }
     }
     std::vector<Step> steps, sends;  // sends: of the ops that run in turns, at their end
@@ -173,24 +196,17 @@ class Stages {
       const auto& op = order[r];
       const int part = schedule_.parts[stage][op.chunk];
       const bool forward = op.kind == PipelineKind::forward;
-      const auto add = [&](std::vector<Step>& to, Step::Kind kind, Message m, int microbatch) {
-        m.microbatch = microbatch;
-        to.push_back({kind, m, r});
+      const auto add = [&](std::vector<Step>& to, Step::Kind kind, int microbatch,
+                           const std::vector<Message>& firsts) {
+        for (const auto first : firsts) to.push_back({kind, first + microbatch, r});
       };
       if (op.kind != PipelineKind::weight_grad) {
-        if (const auto known = before.find({part, op.microbatch});
-            forward && known != before.end()) {
-          const auto [other, microbatch] = known->second;
-          each(other, false, [&](Message m) { add(steps, Step::Kind::wait, m, microbatch); });
+        if (const auto* use = before[part][op.microbatch]; forward && use) {
+          add(steps, Step::Kind::wait, use->microbatch, ends_[use->part].sends[false]);
         }
-        if (!forward) {
-          each(part, true, [&](Message m) { add(steps, Step::Kind::wait, m, op.microbatch); });
-        }
-        for (const auto& [from, to] : edges_) {
-          if (to != part || place_[from] == stage || (from < to) != forward) continue;
-          add(steps, Step::Kind::receive, {from, to, 0}, op.microbatch);
-        }
-        each(part, forward, [&](Message m) { add(sends, Step::Kind::send, m, op.microbatch); });
+        if (!forward) add(steps, Step::Kind::wait, op.microbatch, ends_[part].sends[true]);
+        add(steps, Step::Kind::receive, op.microbatch, ends_[part].receives[forward]);
+        add(sends, Step::Kind::send, op.microbatch, ends_[part].sends[forward]);
       }
       if (turns_[stage][r].last == r) {
         steps.insert(steps.end(), sends.begin(), sends.end());
@@ -200,20 +216,19 @@ class Stages {
     return steps;
   }
 
-  // Calls f for what the part sends to other stages, activations or gradients.
-  void each(int part, bool forward, auto f) const {
-    for (const auto& [from, to] : edges_) {
-      if (from == part && place_[to] != place_[from] && (from < to) == forward) {
-        f(Message{from, to, 0});
-      }
-    }
-  }
+  // Of a part: its messages of the first microbatch with other stages, gradients and activations,
+  // and the parts of its stage that its ops use, which have made what it needs.
+  struct Ends {
+    std::array<std::vector<Message>, 2> sends, receives;  // [0] gradients
+    std::vector<int> uses;
+  };
 
   const Schedule& schedule_;
-  const std::set<std::pair<int, int>>& edges_;
+  const size_t microbatches_, messages_;  // messages: how many there are
   const Turns& turns_;
   PoolsOfFrames pools_;
   std::vector<int> place_;               // stage, by part
+  std::vector<Ends> ends_;               // by part
   std::vector<std::vector<bool>> kept_;  // by stage and microbatch; nothing where all are
   std::vector<std::vector<Use>> uses_;   // by frame
 };

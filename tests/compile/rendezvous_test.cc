@@ -2,6 +2,7 @@
 #include "compile/rendezvous.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <map>
 
 namespace perigee::compile {
@@ -35,6 +36,20 @@ TEST_CASE("a part holds as many microbatches as its stage has in flight") {
   CHECK(copies("1f1b", 4, 8) == std::vector<int64_t>{4, 3, 2, 1});
   CHECK(copies("gpipe", 3, 5) == std::vector<int64_t>{5, 5, 5});
   CHECK(copies("1f1b", 2, 1) == std::vector<int64_t>{1, 1});
+}
+
+TEST_CASE("stages meet in pipelines of many stages and microbatches, soon enough for each stage") {
+  // Each of the stages asks.
+  const auto schedule = make_schedule({.name = "1f1b", .stages = 64, .microbatches = 1536});
+  const auto edges = chain(64);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int stage = 0; stage < 64; ++stage) {
+    const auto parts = copies_of_parts(schedule, edges, find_turns(schedule, edges, {}));
+    CHECK(parts.front().again == 64);
+    CHECK(parts.back().again == 1);
+  }
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+  CHECK(passed.count() < 20);
 }
 
 TEST_CASE("of the microbatches in flight on a stage so many keep, if not all do") {
