@@ -215,7 +215,11 @@ plan::Plan fit_recompute(const graph::Graph& graph, plan::Plan plan, const StepS
   auto& regions = plan.recompute.regions;
   std::vector<std::vector<std::string>> chosen;
   for (size_t r = 0; r < regions.size(); ++r) {
-    if (taken[r]) chosen.push_back(std::move(regions[r]));
+    if (taken[r]) {
+      chosen.push_back(std::move(regions[r]));
+    } else if (!regions[r].empty()) {
+      plan.recompute.keep_in.erase(regions[r].front());
+    }
   }
   if (chosen.empty()) {
     plan.recompute = {};

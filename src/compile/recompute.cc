@@ -128,6 +128,14 @@ class Recomputed {
     }
   }
 
+  // Returns the ops of a region whose results are kept by name.
+  const std::vector<std::string>& keep_of(int region) const {
+    if (plan_.keep_in.empty() || region < 0) return plan_.keep;
+    const auto& scopes = plan_.regions[static_cast<size_t>(region)];
+    const auto own = scopes.empty() ? plan_.keep_in.end() : plan_.keep_in.find(scopes.front());
+    return own == plan_.keep_in.end() ? plan_.keep : own->second;
+  }
+
   // Results of the ops that are kept by name; where ranks send them to each other at once, what
   // comes of that, if it is no more: a sum is kept, not what is summed.
   void find_named() {
@@ -135,10 +143,10 @@ class Recomputed {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& node = graph_.nodes[n];
       if (node.phase != Phase::forward) continue;
-      named_[n] = has(plan_.keep, node.op);
-      if (!graph::is_collective(node.op) || node.outputs.empty() || !node.outputs[0].defined()) {
-        continue;
-      }
+      const auto& keep = keep_of(region_[n]);
+      named_[n] = has(keep, node.op);
+      const bool sends = graph::is_collective(node.op) && !keep.empty();
+      if (!sends || node.outputs.empty() || !node.outputs[0].defined()) continue;
       node.each_operand([&](ValueId v) {
         const auto producer = graph_.values[root(v).index].producer;
         const bool more = graph_.type(node.outputs[0]).bytes() > graph_.type(v).bytes();

@@ -139,6 +139,10 @@ class Checkpoint : public Method {
         {"keep", "list",
          "all but these ops run again (`mm`, `attention`); where ranks add up or exchange such a "
          "result at once, what comes of it is kept"},
+        {"full", "list",
+         "beside keep: scopes of which all runs again; of what runs again together, one stands for "
+         "all"},
+        {"full_every", "integer", "beside keep: all of each n-th of what runs again does"},
         {"kept_microbatches", "integer",
          "with pipeline_parallel: of the microbatches in flight on a stage so many keep their "
          "results, and the others run the scopes again; without offloaded activations "
@@ -163,6 +167,7 @@ class Checkpoint : public Method {
     if (!recompute.only.empty() && !recompute.keep.empty()) {
       fail("checkpoint", "either ops or keep says what runs again, but got both");
     }
+    for (const auto& scope : full_of(recompute, config, graph)) recompute.keep_in[scope] = {};
     if (config.fields.contains("memory")) {
       recompute.budget_bytes = memory_of(config.fields["memory"], plan, request, "checkpoint");
     }
@@ -232,18 +237,70 @@ class Checkpoint : public Method {
     return regions;
   }
 
+  // Returns the first scopes of the regions of which all runs again, whatever others keep.
+  static std::vector<std::string> full_of(const plan::Recompute& recompute, const Config& config,
+                                          const graph::Graph& graph) {
+    const auto& fields = config.fields;
+    const bool named = fields.contains("full"), counted = fields.contains("full_every");
+    if (!named && !counted) return {};
+    const auto* field = named ? "full" : "full_every";
+    if (named && counted) {
+      fail("checkpoint", "either full or full_every says where all runs again, but got both");
+    }
+    if (recompute.keep.empty()) {
+      fail("checkpoint",
+           "{} says where all runs again although others keep ops: name these by keep, or leave {} "
+           "out, since without keep all runs again everywhere",
+           field, field);
+    }
+    std::vector<std::string> full, scopes;
+    if (counted) {
+      const auto every = static_cast<size_t>(count_of(config, field, 2));
+      for (size_t r = 0; r < recompute.regions.size(); r += every) {
+        full.push_back(recompute.regions[r].front());
+      }
+      return full;
+    }
+    for (const auto& region : recompute.regions) {
+      scopes.insert(scopes.end(), region.begin(), region.end());
+    }
+    for (const auto& scope :
+         matching_scopes(graph, texts(fields["full"], "checkpoint", field), "checkpoint")) {
+      const auto region = std::ranges::find_if(recompute.regions, [&](const auto& own) {
+        return std::ranges::find(own, scope) != own.end();
+      });
+      if (region == recompute.regions.end()) {
+        fail("checkpoint", "full names scopes that run again ({} to {}), but got \"{}\"{}",
+             scopes.front(), scopes.back(), scope, did_you_mean(scope, scopes));
+      }
+      full.push_back(region->front());
+    }
+    return full;
+  }
+
+  // "blocks.0 to blocks.3"
+  static std::string range_of(const std::vector<std::string>& scopes) {
+    if (scopes.size() == 1) return scopes.front();
+    return scopes.front() + (scopes.size() == 2 ? ", " : " to ") + scopes.back();
+  }
+
   static std::string sentence_of(const plan::Recompute& recompute, const Config& config) {
-    std::vector<std::string> taken;
+    std::vector<std::string> taken, full;
     for (const auto& region : recompute.regions) {
       taken.insert(taken.end(), region.begin(), region.end());
+      const bool whole = recompute.keep_in.contains(region.front());
+      if (whole) full.insert(full.end(), region.begin(), region.end());
     }
     const bool budget = recompute.budget_bytes > 0, one = taken.size() == 1;
-    const auto named = fmt::format("{} scope{} ({}{})", taken.size(), one ? "" : "s", taken.front(),
-                                   one ? "" : (taken.size() == 2 ? ", " : " to ") + taken.back());
+    const auto named =
+        fmt::format("{} scope{} ({})", taken.size(), one ? "" : "s", range_of(taken));
     auto sentence = fmt::format("{}{}{} {} again in the backward pass", budget ? "as few of " : "",
                                 named, budget ? " as memory allows" : "", one ? "runs" : "run");
     if (!recompute.only.empty()) sentence += ", of them the ops " + join(recompute.only);
     if (!recompute.keep.empty()) sentence += ", but for the ops " + join(recompute.keep);
+    if (!full.empty()) {
+      sentence += fmt::format("; {} of them ({}) as a whole", full.size(), range_of(full));
+    }
     if (config.fields.contains("kept")) {
       sentence += fmt::format("; what {} of them result in is kept", recompute.regions.size());
     }

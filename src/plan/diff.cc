@@ -63,6 +63,11 @@ Values values_of(const Plan& plan) {
   auto document = json::parse(print(plan));
   document["mesh"]["axes"] = by_name(document["mesh"]["axes"], "name", "size");
   if (document.contains("units")) document["units"] = by_name(document["units"], "name", nullptr);
+  if (document["recompute"].contains("keep_in")) {
+    for (auto& kept : document["recompute"]["keep_in"]) {
+      if (kept.empty()) kept = json::array({"nothing"});
+    }
+  }
   auto& prediction = document["prediction"];
   for (const char* key : {"peak_bytes", "host_bytes"}) {
     if (!prediction.contains(key) || prediction[key].empty()) continue;

@@ -140,6 +140,9 @@ std::string print(const Plan& plan) {
     if (p.transfer != 0) document["pipeline"]["transfer"] = p.transfer;
     if (p.dtype) document["pipeline"]["dtype"] = graph::name_of(*p.dtype);
   }
+  if (!plan.recompute.keep_in.empty()) {
+    document["recompute"]["keep_in"] = plan.recompute.keep_in;
+  }
   if (plan.recompute.kept_microbatches != 0) {
     document["recompute"]["kept_microbatches"] = plan.recompute.kept_microbatches;
   }

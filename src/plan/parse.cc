@@ -331,13 +331,17 @@ Plan parse(std::string_view text, std::string_view file_name) {
   for (const auto& [op, text] : root.at("rules").members()) plan.rules[op] = text.text();
 
   const auto recompute = root.at("recompute");
-  recompute.allow({"regions", "only", "keep", "kept_microbatches", "budget_bytes"});
+  recompute.allow({"regions", "only", "keep", "keep_in", "kept_microbatches", "budget_bytes"});
   for (const auto& region : recompute.at("regions").items()) {
     plan.recompute.regions.push_back(region.texts());
   }
   plan.recompute.only = recompute.at("only").texts();
   plan.recompute.keep = recompute.at("keep").texts();
-
+  if (recompute.has("keep_in")) {
+    for (const auto& [scope, ops] : recompute.at("keep_in").members()) {
+      plan.recompute.keep_in[scope] = ops.texts();
+    }
+  }
   if (recompute.has("kept_microbatches")) {
     plan.recompute.kept_microbatches = recompute.at("kept_microbatches").integer();
   }

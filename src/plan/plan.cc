@@ -125,10 +125,11 @@ void verify_deferred(const Plan& plan, const graph::Graph& graph) {
 
 void verify_recompute(const Plan& plan, const graph::Graph& graph) {
   const auto& recompute = plan.recompute;
-  std::vector<std::string> scopes, ops;
+  std::vector<std::string> scopes, ops, firsts;
   for (const auto& scope : graph.scopes) scopes.push_back(scope.path);
   for (const auto& node : graph.nodes) ops.push_back(node.op);
-  if (!plan.rewrites.empty() && !(recompute.only.empty() && recompute.keep.empty())) {
+  const bool keeps = !recompute.keep.empty() || !recompute.keep_in.empty();
+  if (!plan.rewrites.empty() && (keeps || !recompute.only.empty())) {
     for (const auto& node : apply(plan.rewrites, graph).nodes) ops.push_back(node.op);
   }
   const auto check = [](const std::string& name, const std::vector<std::string>& known,
@@ -138,6 +139,7 @@ void verify_recompute(const Plan& plan, const graph::Graph& graph) {
   };
   std::vector<std::string> seen;
   for (const auto& region : recompute.regions) {
+    if (!region.empty()) firsts.push_back(region.front());
     for (const auto& scope : region) {
       check(scope, scopes, "names scopes of the graph");
       for (const auto& other : seen) {
@@ -149,7 +151,11 @@ void verify_recompute(const Plan& plan, const graph::Graph& graph) {
   }
   for (const auto& op : recompute.only) check(op, ops, "names ops of the graph");
   for (const auto& op : recompute.keep) check(op, ops, "names ops of the graph");
-  if (!recompute.only.empty() && !recompute.keep.empty()) {
+  for (const auto& [scope, kept] : recompute.keep_in) {
+    check(scope, firsts, "names in keep_in the first scope of a region");
+    for (const auto& op : kept) check(op, ops, "names ops of the graph");
+  }
+  if (!recompute.only.empty() && keeps) {
     fail("plan", "recompute has ops to run again or ops to keep, but got both");
   }
 }

@@ -51,6 +51,9 @@ struct Recompute {
   std::vector<std::vector<std::string>> regions;  // scopes of each; no scope is in two of them
   std::vector<std::string> only;  // ops that run again; empty: all but those of `keep`
   std::vector<std::string> keep;  // ops whose results are kept all the same
+  // The same of single regions, in the place of `keep`: by a region's first scope. Empty: all of it
+  // runs again.
+  std::map<std::string, std::vector<std::string>> keep_in;
   // With a pipeline: of the microbatches in flight on a stage so many keep all their results; the
   // others run their regions again.
   int64_t kept_microbatches = 0;

@@ -63,6 +63,34 @@ TEST_CASE("ops that are kept, or not asked for, run once") {
   CHECK(recompute(graph, {}) == graph);
 }
 
+TEST_CASE("a region keeps what it names itself, in the place of what the plan names") {
+  const auto graph = mlp({.layers = 4});
+  const auto behind = [&](const plan::Recompute& plan, const std::string& op) {
+    const auto again = recompute(graph, plan);
+    graph::verify(again);
+    return count(again, op, graph::Phase::backward) - count(graph, op, graph::Phase::backward);
+  };
+  // One product of each layer but the last, whose results the loss reads; of the first layer of a
+  // region of two the next reads what gelu makes, which runs again with it.
+  plan::Recompute plan{.regions = {{"layer.0", "layer.1"}, {"layer.2"}}};
+  const auto all = behind(plan, "aten::mm");
+  CHECK(all == 3);
+  plan.keep = {"aten::mm"};
+  CHECK(behind(plan, "aten::mm") == 0);
+  CHECK(behind(plan, "aten::gelu") == 1);
+  plan.keep_in = {{"layer.0", {}}};
+  CHECK(behind(plan, "aten::mm") == 2);
+  CHECK(behind(plan, "aten::gelu") == 1);
+  plan.keep_in = {{"layer.2", {}}};
+  CHECK(behind(plan, "aten::mm") == 1);
+  plan.keep_in = {{"layer.0", {"aten::gelu"}}};
+  CHECK(behind(plan, "aten::mm") == 2);
+  CHECK(behind(plan, "aten::gelu") == 0);
+  plan.keep = {};
+  plan.keep_in = {{"layer.2", {"aten::mm"}}};
+  CHECK(behind(plan, "aten::mm") == 2);
+}
+
 TEST_CASE("parameters are cast again for the backward pass") {
   const auto graph = graph::parse(R"(perigee.graph/1
 scope "" Net

@@ -119,6 +119,40 @@ TEST_CASE("checkpoint's memory is a number of bytes, or what a device has") {
   CHECK_THROWS_WITH(budget("\"much\"", share), Contains("or \"device\", but got \"much\""));
 }
 
+TEST_CASE("checkpoint runs all of some scopes again where others keep ops") {
+  const auto g = model();
+  const auto plan_of = [&](const std::string& config) {
+    const auto strategy = from_json(Json::parse("[[\"checkpoint\", " + config + "]]"), "test");
+    return make_plan(strategy, {.graph = &g, .global_batch = 8});
+  };
+  using Kept = std::map<std::string, std::vector<std::string>>;
+  const auto plan = plan_of(R"({"1": "blocks.*", "keep": ["relu"], "full_every": 2})");
+  CHECK(plan.recompute.keep_in == Kept{{"blocks.0", {}}, {"blocks.2", {}}});
+  CHECK(plan.recompute.keep == std::vector<std::string>{"aten::relu"});
+  CHECK_THAT(plan::explain(plan),
+             Contains("4 scopes (blocks.0 to blocks.3) run again in the backward pass, but for the "
+                      "ops aten::relu; 2 of them (blocks.0, blocks.2) as a whole"));
+  const auto kept = [&](const std::string& config) { return plan_of(config).recompute.keep_in; };
+  CHECK(kept(R"({"1": "blocks.*", "keep": ["relu"], "full_every": 4})") == Kept{{"blocks.0", {}}});
+  CHECK(kept(R"({"1": "auto", "keep": ["relu"], "full": ["blocks.1", "blocks.3"]})") ==
+        Kept{{"blocks.1", {}}, {"blocks.3", {}}});
+  // One scope stands for what runs again with it.
+  CHECK(kept(R"({"1": "auto", "group": 2, "keep": ["relu"], "full": ["blocks.3"]})") ==
+        Kept{{"blocks.2", {}}});
+  CHECK_THROWS_WITH(plan_of(R"({"1": "auto", "full_every": 2})"),
+                    Contains("name these by keep, or leave full_every out"));
+  CHECK_THROWS_WITH(plan_of(R"({"1": "auto", "ops": ["relu"], "full": ["blocks.1"]})"),
+                    Contains("name these by keep, or leave full out"));
+  CHECK_THROWS_WITH(plan_of(R"({"1": "auto", "keep": ["relu"], "full_every": 1})"),
+                    Contains("full_every must be at least 2, but got 1"));
+  CHECK_THROWS_WITH(
+      plan_of(R"({"1": "auto", "keep": ["relu"], "full_every": 2, "full": ["blocks.1"]})"),
+      Contains("either full or full_every"));
+  CHECK_THROWS_WITH(plan_of(R"({"1": "auto", "keep": ["relu"], "full": ["embed"]})"),
+                    Contains("full names scopes that run again (blocks.0 to blocks.3), but got "
+                             "\"embed\""));
+}
+
 TEST_CASE("checkpoint refuses what is in no row, and scopes beside kept ones") {
   CHECK_THROWS_WITH(regions_of(R"({"kept": ["block.1"]})"),
                     Contains("kept names modules of the row blocks.0 to blocks.3, but got "

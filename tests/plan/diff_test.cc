@@ -29,6 +29,7 @@ TEST_CASE("what differs is named, and blocks that differ alike are one line") {
   b.mesh.axes[1] = {"pipe", 2};
   b.units = {{"all", {"blocks.0.weight"}, "data", 2, true}};
   b.recompute.regions = {{"blocks.0"}, {"blocks.1", "blocks.2"}};
+  b.recompute.keep_in = {{"blocks.0", {}}, {"blocks.1", {"aten::mm"}}};
   b.prediction.peak_bytes = {5, 6, 7, 6};
   b.prediction.step_seconds = 1.5;
   b.decisions.push_back({"zero2", "2 of 3"});
@@ -39,6 +40,8 @@ TEST_CASE("what differs is named, and blocks that differ alike are one line") {
         "  + mesh.axes.pipe = 2\n"
         "  placements.blocks.*.weight: \"S0,R\" -> \"S1,R\" (3 times)\n"
         "  prediction.step_seconds: 2.0 -> 1.5\n"
+        "  + recompute.keep_in.blocks.0.nothing\n"
+        "  + recompute.keep_in.blocks.1.aten::mm\n"
         "  + recompute.regions.blocks.0\n"
         "  + recompute.regions.blocks.1 + blocks.2\n"
         "  + units.all.axes = \"data\"\n"

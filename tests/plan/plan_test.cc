@@ -100,6 +100,10 @@ TEST_CASE("every plan reads back what it prints") {
     plan.prediction.exact_memory = *rc::gen::arbitrary<bool>();
     plan.prediction.host_bytes = *rc::gen::arbitrary<std::vector<int64_t>>();
     plan.recompute.budget_bytes = *rc::gen::arbitrary<int64_t>();
+    for (int n = *rc::gen::inRange(0, 3); n > 0; --n) {
+      plan.recompute.keep_in["blocks." + std::to_string(n)] =
+          std::vector<std::string>(static_cast<size_t>(n - 1), "aten::mm");
+    }
     if (*rc::gen::arbitrary<bool>()) plan.offload.activations = {"blocks.0", "blocks.1"};
     plan.offload.parameters = *rc::gen::arbitrary<bool>();
     plan.offload.optimizer = *rc::gen::arbitrary<bool>();
@@ -128,8 +132,8 @@ TEST_CASE("every plan reads back what it prints") {
 TEST_CASE("a plan of before units reads, and prints and hashes as it did") {
   const auto text = print(fitting_plan(linear_graph()));
   CHECK(text.find("units") == std::string::npos);
-  for (const char* later : {"prefetch", "offload", "\"overlap\": {", "budget_bytes", "host_bytes",
-                            "communicators", "reduce", "copy_axes", "averages"}) {
+  for (const char* later : {"keep_in", "prefetch", "offload", "\"overlap\": {", "budget_bytes",
+                            "host_bytes", "communicators", "reduce", "copy_axes", "averages"}) {
     CHECK(text.find(later) == std::string::npos);
   }
   CHECK(parse(text) == fitting_plan(linear_graph()));
@@ -207,6 +211,23 @@ TEST_CASE("a plan that does not fit its graph is refused") {
              Catch::Contains("recompute names a scope once"));
   CHECK_THAT(refused([](Plan& p) { p.recompute.keep = {"aten::nm"}; }),
              Catch::Contains("did you mean \"aten::mm\"?"));
+  CHECK_THAT(refused([](Plan& p) {
+               p.recompute.regions = {{"head"}};
+               p.recompute.keep_in = {{"haed", {}}};
+             }),
+             Catch::Contains("names in keep_in the first scope of a region, but got \"haed\", did "
+                             "you mean \"head\"?"));
+  CHECK_THAT(refused([](Plan& p) {
+               p.recompute.regions = {{"head"}};
+               p.recompute.keep_in = {{"head", {"aten::nm"}}};
+             }),
+             Catch::Contains("did you mean \"aten::mm\"?"));
+  CHECK_THAT(refused([](Plan& p) {
+               p.recompute.regions = {{"head"}};
+               p.recompute.only = {"aten::mm"};
+               p.recompute.keep_in = {{"head", {"aten::mm"}}};
+             }),
+             Catch::Contains("ops to run again or ops to keep, but got both"));
   CHECK_THAT(refused([](Plan& p) { p.microbatches = 0; }), Catch::Contains("but got 0"));
   CHECK_THAT(refused([](Plan& p) {
                p.placements["tail.weight"] = mesh::parse_placements("R");
