@@ -280,6 +280,22 @@ void add_pinned(Json& methods, const Json& method) {
 
 }  // namespace
 
+std::vector<std::string> whole_blocks(const Choice& choice, const std::vector<std::string>& blocks,
+                                      const std::vector<int>& cuts) {
+  std::vector<std::string> whole;
+  if (!choice.checkpoint || !choice.selective || choice.every < 2 || choice.pipe == 1) return whole;
+  const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                            static_cast<int>(choice.chunks));
+  std::vector<int64_t> seen(static_cast<size_t>(choice.pipe));
+  size_t part = 0;
+  for (size_t block = 0; block < blocks.size(); ++block) {
+    if (part < cuts.size() && static_cast<int>(block) == cuts[part]) ++part;
+    auto& count = seen[static_cast<size_t>(stage_of_part[part])];
+    if (count++ % choice.every == 0) whole.push_back(blocks[block]);
+  }
+  return whole;
+}
+
 Json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row) {
   Json methods = Json::array();
   auto axes = mesh_of(choice);
@@ -320,8 +336,12 @@ Json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row) {
     if (!choice.again.empty()) methods.push_back(Json::array({"checkpoint", choice.again}));
   } else if (choice.checkpoint) {
     Json fields{{"1", row.pattern}};  // an item beside a field
-    if (choice.every > 1) fields["every"] = choice.every;
     if (choice.selective) fields["keep"] = row.keep;
+    if (!choice.again.empty()) {
+      fields["full"] = choice.again;
+    } else if (choice.every > 1) {
+      fields[choice.selective ? "full_every" : "every"] = choice.every;
+    }
     methods.push_back(Json::array({"checkpoint", std::move(fields)}));
   }
   if (choice.zero > 0 && choice.parts() > 1) {
@@ -389,8 +409,9 @@ std::string to_string(const Choice& choice) {
   if (choice.checkpoint && choice.every == 0) {
     if (!choice.again.empty()) add(fmt::format("checkpoint of {} blocks", choice.again.size()));
   } else if (choice.checkpoint) {
+    const auto* of = choice.selective ? ", full of" : " of";
     add(fmt::format("{}checkpoint{}", choice.selective ? "selective " : "",
-                    choice.every > 1 ? fmt::format(" of one block in {}", choice.every) : ""));
+                    choice.every > 1 ? fmt::format("{} one block in {}", of, choice.every) : ""));
   }
   if (choice.precision != "none") add("bfloat16 by " + choice.precision);
   if (choice.offload) add("optimizer state on the host");

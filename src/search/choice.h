@@ -30,16 +30,20 @@ struct Choice {
   std::string attention = "all_gather";  // how context ranks see all keys (context_parallel)
   bool checkpoint = false;               // blocks run again in the backward pass
   int64_t every = 1;                     // of so many blocks one does; 0: those of `again`
-  bool selective = false;                // all but their products and attention does
-  int zero = 0;                          // level: 0, 1, 2, 3
-  bool offload = false;                  // optimizer state lies in the host's memory
-  std::string precision = "none";        // or amp_native or half, in bfloat16
+  // All but their products and attention does, in all blocks; `every` then says of which all does,
+  // 1: of none.
+  bool selective = false;
+  int zero = 0;                    // level: 0, 1, 2, 3
+  bool offload = false;            // optimizer state lies in the host's memory
+  std::string precision = "none";  // or amp_native or half, in bfloat16
   std::string schedule = "1f1b";
   int64_t chunks = 1;
   std::vector<double> costs;        // of a schedule that splits gradients: their relative
                                     // times, and a message's
   std::vector<std::string> starts;  // of the pipeline's parts behind the first
-  std::vector<std::string> again;   // the blocks that run again, where a solver chooses them
+  // The blocks that run again, where a solver chooses them, or as a whole, where they are those of
+  // a stage.
+  std::vector<std::string> again;
 
   // Ranks that have samples of their own (of submeshes the least number that the data ranks of
   // each divide: a stage then has micro * batch() / data samples on a rank); ranks over which units
@@ -85,6 +89,12 @@ struct BlockRow {
   std::string pattern;            // "blocks.*"
   std::vector<std::string> keep;  // the ops of their forward passes that are worth keeping
 };
+
+// Returns of each stage's blocks each n-th, where the choice has such run again as a whole: all
+// stages then need as much time and memory, whatever their parts. `cuts`: the first block of each
+// part behind the first. Empty where the row's own order serves.
+std::vector<std::string> whole_blocks(const Choice& choice, const std::vector<std::string>& blocks,
+                                      const std::vector<int>& cuts);
 
 // Returns the strategy as plain data (methods::from_json).
 nlohmann::json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row);

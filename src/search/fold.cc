@@ -203,4 +203,23 @@ Folded fold(const Graph& graph) {
   return folded;
 }
 
+std::vector<int> places_of(const Folded& folded, const std::vector<std::string>& starts) {
+  std::vector<int> places;
+  const auto& blocks = folded.blocks;
+  for (const auto& name : starts) {
+    const auto place = std::ranges::find(blocks, name);
+    const int index = static_cast<int>(place - blocks.begin());
+    if (place == blocks.end() || index <= (places.empty() ? 0 : places.back())) {
+      fail("auto",
+           "starts names blocks behind the first, in the order in which the forward pass comes "
+           "to them{}, but got \"{}\"",
+           blocks.size() < 2 ? " (the model has no row of them)"
+                             : fmt::format(" ({} to {})", blocks[1], blocks.back()),
+           name);
+    }
+    places.push_back(index);
+  }
+  return places;
+}
+
 }  // namespace perigee::search

@@ -25,4 +25,8 @@ struct Folded {
 // are fewer than three, the graph stays as it is.
 Folded fold(const graph::Graph& graph);
 
+// Returns the places in the row of the blocks at which parts are to begin. Throws Error for names
+// that are not blocks behind the first, in their order.
+std::vector<int> places_of(const Folded& folded, const std::vector<std::string>& starts);
+
 }  // namespace perigee::search

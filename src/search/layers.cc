@@ -75,15 +75,23 @@ std::string LayerTables::key_of(const Choice& choice) {
                      choice.checkpoint ? choice.every : -1, choice.selective, choice.micro);
 }
 
+std::pair<Choice, Choice> LayerTables::ends_of(const Choice& choice) {
+  auto rest = choice, all = choice;
+  rest.checkpoint = choice.selective;
+  all.selective = false;
+  rest.every = all.every = 1;
+  return {rest, all};
+}
+
 std::vector<Choice> LayerTables::programs_of(const Choice& choice) const {
   std::vector<Choice> others;
-  auto none = choice, all = choice, least = choice, most = choice;
+  auto none = choice, least = choice, most = choice;
   none.checkpoint = none.selective = false;
-  all.every = 1;
   least.micro = 1;
   most.micro = samples_.most;
   if (choice.checkpoint && choice.every != 1) {
-    others = {none, all};
+    const auto [rest, all] = ends_of(choice);
+    others = {rest, all};
   } else if (choice.micro != 1 && choice.micro != samples_.most) {
     others = {least, most};
   } else if (choice.selective) {
@@ -143,13 +151,11 @@ const Layers* LayerTables::on_ranks(const Choice& choice, int64_t first, int64_t
 LayerTables::Entry LayerTables::look(const Choice& choice) {
   Entry entry;
   if (choice.checkpoint && choice.every != 1) {
-    auto all = choice, none = choice;
-    all.every = 1;
-    none.checkpoint = none.selective = false;
-    const auto *a = find(none, entry.why), *b = a ? find(all, entry.why) : nullptr;
+    const auto [rest, all] = ends_of(choice);
+    const auto *a = find(rest, entry.why), *b = a ? find(all, entry.why) : nullptr;
     if (!b) return entry;
     for (int kind = 0; kind < std::ssize(costs_.cluster().devices); ++kind) {
-      const auto &without = *find(none, entry.why, kind), &with = *find(all, entry.why, kind);
+      const auto &without = *find(rest, entry.why, kind), &with = *find(all, entry.why, kind);
       if (choice.every == 0) {
         entry.layers.push_back(without);
         entry.layers.back().again = &with;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compile/compile.h"
@@ -83,8 +84,8 @@ struct Layers {
 
 // Tables by what decides them: precision, ranks of the axes within a layer, sequence, attention,
 // checkpoint (of all ops or some), samples of a microbatch, the kind of device. Programs are
-// compiled for one sample and for the most, and with all blocks or none run again; costs between
-// are taken to be linear.
+// compiled for one sample and for the most, and with all blocks or none run again, or all but for
+// what is kept of them; costs between are taken to be linear.
 class LayerTables {
  public:
   // All kept by reference. The most samples of a microbatch, and what the folded graph was captured
@@ -129,6 +130,8 @@ class LayerTables {
   };
   static BlockRow row_of(const Folded& folded);
   static std::string key_of(const Choice& choice);
+  // Returns the choice without what each n-th block has of its own, and with that in all blocks.
+  static std::pair<Choice, Choice> ends_of(const Choice& choice);
   // Returns the choices whose programs the choice's table is made from.
   std::vector<Choice> programs_of(const Choice& choice) const;
   Entry look(const Choice& choice);

@@ -39,6 +39,8 @@ constexpr double kLess = 0.8;
 constexpr size_t kKeptLast = 4096, kMoreTries = 8;
 // However large the graph, so many plans are judged where the simulator contradicts the model.
 constexpr size_t kContradicted = 5;
+// What takes more than this share of a rank's memory by the model may take too much by programs.
+constexpr double kNear = 0.9;
 // That is where another is expected to take less than this share of the best one's time.
 constexpr double kContradiction = 0.95;
 
@@ -236,9 +238,10 @@ class Search {
     if (model) return *model;
     auto limits = limits_;
     for (auto& bytes : limits) bytes /= more;
-    model = std::make_unique<Model>(folded_, *tables_, costs_,
-                                    Limits{std::move(limits), request_.pins.solver.value_or("auto"),
-                                           pinned_starts(), [this] { return seconds_left(); }});
+    model = std::make_unique<Model>(
+        folded_, *tables_, costs_,
+        Limits{std::move(limits), request_.pins.solver.value_or("auto"),
+               places_of(folded_, request_.pins.starts), [this] { return seconds_left(); }});
     return *model;
   }
 
@@ -272,14 +275,13 @@ class Search {
       ++looked_at_;
       auto [choice, layers] = choice_of(*order[i]);
       const double worth = full ? best[most - 1].estimate.seconds : kInfinity;
-      auto candidate = estimate(std::move(choice), *layers, worth);
-      if (!candidate) continue;
-      lower_bound_ = std::min(lower_bound_, candidate->estimate.lower_bound);
-      const auto place = std::upper_bound(best.begin(), best.end(), *candidate,
-                                          [](const Candidate& a, const Candidate& b) {
-                                            return a.estimate.seconds < b.estimate.seconds;
-                                          });
-      best.insert(place, std::move(*candidate));
+      for (auto& candidate : candidates_of(choice, *layers, worth)) {
+        lower_bound_ = std::min(lower_bound_, candidate.estimate.lower_bound);
+        const auto place =
+            std::ranges::upper_bound(best, candidate.estimate.seconds, {},
+                                     [](const Candidate& other) { return other.estimate.seconds; });
+        best.insert(place, std::move(candidate));
+      }
       if (best.size() > most) best.resize(most);
     }
   }
@@ -288,6 +290,35 @@ class Search {
     std::string why;
     const auto own = Model::of_stage(choice, choice.submeshes.front());
     return tables_->find(own, why);
+  }
+
+  // The combination where it fits; and where all of its blocks keep much, and there is hardly room,
+  // with more and more that keep nothing.
+  std::vector<Candidate> candidates_of(const Choice& choice, const Layers& layers, double worth) {
+    std::vector<Candidate> list;
+    const auto add = [&](const Choice& one, const Layers& tables) {
+      auto candidate = estimate(one, tables, worth);
+      const bool tight = !candidate || candidate->choice.offload ||
+                         candidate->estimate.bytes > kNear * candidate->estimate.limit;
+      if (candidate) list.push_back(std::move(*candidate));
+      return tight;
+    };
+    bool tight = add(choice, layers) && choice.selective && choice.every == 1;
+    for (const int64_t every : {4, 2}) {
+      auto mixed = choice;
+      mixed.every = every;
+      if (!tight || request_.pins.every || every > std::ssize(folded_.blocks)) continue;
+      std::string why;
+      const auto* tables = choice.submeshes.empty()
+                               ? tables_->on_ranks(mixed, 0, request_.world, why)
+                               : tables_of_first(mixed);
+      if (!tables) break;
+      const auto& model = model_of(1);
+      const bool alike = !model.is_unlike(mixed);
+      if (alike && model.lower_bound(mixed, model.whole(mixed, *tables)) >= worth) break;
+      tight = add(mixed, *tables);
+    }
+    return list;
   }
 
   // Returns nothing where no cut fits.
@@ -322,6 +353,7 @@ class Search {
     for (int cut : candidate.estimate.cuts) {
       candidate.choice.starts.push_back(folded_.blocks[static_cast<size_t>(cut)]);
     }
+    candidate.choice.again = whole_blocks(choice, folded_.blocks, candidate.estimate.cuts);
     for (int block : candidate.estimate.again) {
       candidate.choice.again.push_back(folded_.blocks[static_cast<size_t>(block)]);
     }
@@ -378,7 +410,7 @@ class Search {
       judged.plan.prediction = compile::predict_memory(programs);
       candidate.peak_bytes =
           peak_bytes(request_.pins.model, programs, judged.plan, judged.plan.prediction);
-      const auto over = over_limit(programs, judged.plan);
+      const auto over = over_limit(request_.pins.model, programs, judged.plan, cluster_, limits_);
       if (!over.empty()) {
         candidate.refused = over;
         note_least(candidate);
@@ -395,50 +427,6 @@ class Search {
       candidate.refused = error.what();
       return std::nullopt;
     }
-  }
-
-  // Returns which rank's programs take more than its device has; "" where none do.
-  std::string over_limit(const compile::Programs& programs, const plan::Plan& plan) const {
-    const auto& own = plan.prediction.peak_bytes;
-    const auto ranks = mesh::ranks(plan.mesh);
-    for (size_t i = 0; i < own.size(); ++i) {
-      const double peak =
-          peak_bytes(request_.pins.model, programs.of(i), plan, static_cast<double>(own[i]));
-      const double limit = limit_of(ranks[i]);
-      if (peak <= limit) continue;
-      return fmt::format("its programs take {}, the limit is {}", bytes_text(peak),
-                         bytes_text(limit));
-    }
-    return "";
-  }
-
-  // Bytes that a rank may use.
-  double limit_of(int64_t rank) const {
-    const auto* device = &cluster_.device(rank);
-    for (size_t kind = 0; kind < limits_.size(); ++kind) {
-      if (&cluster_.devices[kind] == device) return limits_[kind];
-    }
-    return limit_;
-  }
-
-  // The blocks at which parts are to begin, by their places in the row.
-  std::vector<int> pinned_starts() const {
-    std::vector<int> starts;
-    const auto& blocks = folded_.blocks;
-    for (const auto& name : request_.pins.starts) {
-      const auto place = std::ranges::find(blocks, name);
-      const int index = static_cast<int>(place - blocks.begin());
-      if (place == blocks.end() || index <= (starts.empty() ? 0 : starts.back())) {
-        fail("auto",
-             "starts names blocks behind the first, in the order in which the forward pass comes "
-             "to them{}, but got \"{}\"",
-             blocks.size() < 2 ? " (the model has no row of them)"
-                               : fmt::format(" ({} to {})", blocks[1], blocks.back()),
-             name);
-      }
-      starts.push_back(index);
-    }
-    return starts;
   }
 
   void note_least(const Candidate& candidate) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -16,6 +18,7 @@ using search::Asked;
 using search::chain;
 using search::Choice;
 using search::cluster;
+using Json = nlohmann::json;
 
 TEST_CASE("a row of blocks folds to its first and last, which make a shorter row") {
   const auto folded = search::fold(chain({.blocks = 7}));
@@ -93,6 +96,81 @@ TEST_CASE("each second block run again costs and saves what lies between none an
   asked.request.pins.checkpoint = false;
   const auto none = search::candidates(asked.request, on, asked.none, asked.traces, 100);
   CHECK(none[0].estimate.seconds < all[0].estimate.seconds);
+}
+
+TEST_CASE("blocks of which some run again as a whole cost and save what lies between") {
+  for (const int64_t pipe : {1, 2}) {
+    Asked asked({.blocks = 8, .batch = 32, .width = 32, .gelus = 4}, pipe);
+    const auto on = cluster(pipe);
+    Json pins{{"micro", 16}, {"pipe", pipe}, {"offload", false}, {"schedule", "1f1b"}};
+    double seconds = 0, bytes = 1e300;
+    for (const auto& [how, every] : std::vector<std::pair<std::string, int64_t>>{
+             {"selective", 1}, {"selective", 4}, {"selective", 2}, {"full", 1}}) {
+      pins["checkpoint"] = how;
+      pins["every"] = every;
+      const auto all = asked.candidates(on, pins);
+      REQUIRE(all.size() == 1);
+      const auto& one = all.front();
+      CAPTURE(search::to_string(one.choice));
+      double peak = 0;
+      const auto simulated = asked.judge(one, on, peak);
+      CHECK(one.estimate.seconds == Approx(simulated.step_seconds).epsilon(pipe > 1 ? 0.1 : 0.02));
+      CHECK(one.estimate.bytes == Approx(peak).epsilon(pipe > 1 ? 0.15 : 0.1));
+      CHECK(simulated.step_seconds > seconds);
+      CHECK(peak < bytes);
+      seconds = simulated.step_seconds;
+      bytes = peak;
+      if (every == 1) continue;
+      CHECK_THAT(
+          search::to_string(one.choice),
+          Catch::Contains(fmt::format("selective checkpoint, full of one block in {}", every)));
+      // Of each stage as many.
+      const std::map<int64_t, std::string> whole = {{4, R"("full":["blocks.0","blocks.4"])"},
+                                                    {2, R"("full":["blocks.0","blocks.2",)"}};
+      CHECK_THAT(
+          one.strategy.dump(),
+          Catch::Contains(pipe == 1 ? fmt::format("\"full_every\":{}", every) : whole.at(every)));
+    }
+  }
+}
+
+TEST_CASE("some blocks run again as a whole where memory lacks for a selective checkpoint") {
+  for (const int64_t pipe : {1, 2}) {
+    Asked asked({.blocks = 8, .batch = 32, .width = 32, .gelus = 4}, 2);
+    const auto on = cluster(2);
+    Json pins{{"pipe", pipe}, {"checkpoint", true}, {"offload", false}, {"submeshes", false}};
+    // Returns the best of all that have these; none where none fits.
+    const auto best = [&](const Json& more, double memory) -> std::optional<search::Candidate> {
+      auto asks = pins;
+      asks.update(more);
+      asks["memory"] = memory;
+      try {
+        return asked.candidates(on, asks).front();
+      } catch (const Error&) {
+        return std::nullopt;
+      }
+    };
+    const std::vector<Json> ways = {
+        {{"checkpoint", "selective"}, {"every", 1}}, {{"checkpoint", "selective"}, {"every", 4}},
+        {{"checkpoint", "selective"}, {"every", 2}}, {{"checkpoint", "full"}, {"every", 1}},
+        {{"checkpoint", "full"}, {"every", 2}},      {{"checkpoint", "full"}, {"every", 4}}};
+    const double most = best(ways[0], 1e9)->estimate.bytes;
+    int mixed = 0;
+    for (double memory = 1.2 * most; memory > 0.4 * most; memory *= 0.9) {
+      CAPTURE(pipe, memory);
+      double least = 1e300;
+      for (const auto& way : ways) {
+        if (const auto one = best(way, memory)) least = std::min(least, one->estimate.seconds);
+      }
+      const auto free = best(Json::object(), memory);
+      REQUIRE(free.has_value() == (least < 1e300));
+      if (!free) continue;
+      CHECK(free->estimate.seconds == Approx(least).epsilon(1e-9));
+      CHECK(free->estimate.lower_bound <= least * (1 + 1e-9));
+      mixed += free->choice.selective && free->choice.every > 1;
+    }
+    CHECK(mixed > 0);
+  }
 }
 
 TEST_CASE("a solver chooses the blocks of a stage that run again, as few as memory asks for") {
@@ -231,24 +309,29 @@ TEST_CASE("the plan found is within 2% of the best of all legal ones by the simu
 }
 
 TEST_CASE("the memory of pipelines is foretold, whatever runs again and by any schedule") {
-  double errors = 0;
-  int count = 0;
-  for (const int64_t pipe : {2, 4}) {
-    Asked asked({.blocks = 16, .batch = 64, .width = 32}, pipe);
-    asked.request.pins = search::parse_pins({{"micro", 4}, {"pipe", pipe}, {"offload", false}});
-    const auto on = cluster(pipe);
-    for (const auto& candidate :
-         search::candidates(asked.request, on, asked.none, asked.traces, 1000)) {
-      double peak = 0;
-      asked.judge(candidate, on, peak);
-      CAPTURE(search::to_string(candidate.choice));
-      CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.15));
-      errors += std::abs(candidate.estimate.bytes / peak - 1);
-      ++count;
+  // All that a row of products may have; and what lies between a selective and a full checkpoint.
+  for (const bool mixed : {false, true}) {
+    double errors = 0;
+    int count = 0;
+    for (const int64_t pipe : {2, 4}) {
+      Asked asked({.blocks = 16, .batch = 64, .width = 32, .gelus = mixed ? 4 : 1}, pipe);
+      const auto on = cluster(pipe);
+      for (const int64_t every : mixed ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{0}) {
+        Json pins{{"micro", 4}, {"pipe", pipe}, {"offload", false}};
+        if (mixed) pins.update({{"checkpoint", "selective"}, {"every", every}});
+        for (const auto& candidate : asked.candidates(on, pins)) {
+          double peak = 0;
+          asked.judge(candidate, on, peak);
+          CAPTURE(search::to_string(candidate.choice));
+          CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.15));
+          errors += std::abs(candidate.estimate.bytes / peak - 1);
+          ++count;
+        }
+      }
     }
+    CHECK(count > (mixed ? 40 : 60));
+    CHECK(errors / count < 0.06);
   }
-  CHECK(count > 60);
-  CHECK(errors / count < 0.06);
 }
 
 TEST_CASE("the model foretells what the simulator says of units and their exchange") {

@@ -14,9 +14,10 @@ struct Chain {
   int64_t blocks = 6;
   int64_t batch = 8;
   int64_t width = 64;
+  int64_t gelus = 1;  // behind each product
 };
 
-// x -> embed -> (product, gelu) x blocks -> mean squared error against `target`. Parameters
+// x -> embed -> (product, gelus) x blocks -> mean squared error against `target`. Parameters
 // "embed.weight" and "blocks.K.weight".
 inline graph::Graph chain(Chain shape) {
   using namespace graph;
@@ -29,7 +30,8 @@ inline graph::Graph chain(Chain shape) {
   g.scopes = {{"", "Chain"}, {"embed", "Linear"}, {"blocks", "ModuleList"}};
   std::vector<std::string> scopes{"embed"};
   for (int64_t k = 0; k < shape.blocks; ++k) scopes.push_back("blocks." + std::to_string(k));
-  std::vector<ValueId> weights, inputs{x}, products;
+  std::vector<ValueId> weights, inputs{x};
+  std::vector<std::vector<ValueId>> read;  // by the gelus of each block
   for (const auto& name : scopes) {
     weights.push_back(g.add_input(Input::Kind::parameter, name + ".weight", weight));
     if (name != "embed") g.scopes.push_back({name, "Linear"});
@@ -44,12 +46,18 @@ inline graph::Graph chain(Chain shape) {
     return value[0];
   };
   std::vector<NodeId> product_nodes;
+  const auto last = [&] { return static_cast<NodeId>(g.nodes.size()) - 1; };
   for (size_t k = 0; k < scopes.size(); ++k) {
     scope = scopes[k];
     const auto t = one("aten::t", {{"self", weights[k]}}, weight);
-    products.push_back(one("aten::mm", {{"self", inputs[k]}, {"mat2", t}}, activation));
-    product_nodes.push_back(static_cast<NodeId>(g.nodes.size()) - 1);
-    inputs.push_back(one("aten::gelu", {{"self", products[k]}}, activation));
+    auto y = one("aten::mm", {{"self", inputs[k]}, {"mat2", t}}, activation);
+    product_nodes.push_back(last());
+    read.emplace_back();
+    for (int64_t n = 0; n < shape.gelus; ++n) {
+      read.back().push_back(y);
+      y = one("aten::gelu", {{"self", y}}, activation);
+    }
+    inputs.push_back(y);
   }
   scope = "";
   const auto difference =
@@ -58,7 +66,7 @@ inline graph::Graph chain(Chain shape) {
       one("aten::mul.Tensor", {{"self", difference}, {"other", difference}}, activation);
   g.outputs.push_back({Output::Kind::loss, "loss", one("aten::mean", {{"self", square}}, scalar)});
   phase = Phase::backward;
-  made_by = static_cast<NodeId>(g.nodes.size()) - 1;
+  made_by = last();
   const auto seed = one("perigee::full", {{"value", 1.0}}, scalar);
   const auto wide = one("perigee::expand", {{"self", seed}}, activation);
   const auto scaled =
@@ -67,9 +75,12 @@ inline graph::Graph chain(Chain shape) {
   auto gradient = one("aten::mul.Tensor", {{"self", scaled}, {"other", difference}}, activation);
   for (size_t k = scopes.size(); k-- > 0;) {
     scope = scopes[k];
-    made_by = product_nodes[k] + 1;  // gelu
-    const auto inner =
-        one("aten::gelu_backward", {{"grad_output", gradient}, {"self", products[k]}}, activation);
+    auto inner = gradient;
+    for (int64_t n = shape.gelus; n-- > 0;) {
+      made_by = product_nodes[k] + 1 + static_cast<NodeId>(n);
+      const auto self = read[k][static_cast<size_t>(n)];
+      inner = one("aten::gelu_backward", {{"grad_output", inner}, {"self", self}}, activation);
+    }
     made_by = product_nodes[k];
     const auto t = one("aten::t", {{"self", inner}}, {DType::float32, {shape.width, shape.batch}});
     const auto product = one("aten::mm", {{"self", t}, {"mat2", inputs[k]}}, weight);
