@@ -123,6 +123,26 @@ TEST_CASE("the stages of a pipeline have a budget each, and fit it where one nee
                     Catch::Contains("stage"));
 }
 
+TEST_CASE("of regions that a budget leaves out nothing is said of what they keep") {
+  at::set_num_threads(1);
+  torch::manual_seed(3);
+  const auto given = built_in(kFour, kRows);
+  DryRuns traces;
+  const std::string config = R"("1": "blocks.*", "keep": ["mm", "attention"], "full_every": 2)";
+  const auto all = plan_of(given, strategy(R"(["data", 1])", fmt::format("{{{}}}", config)), kRows);
+  const auto budget =
+      (peak_of(given, all, traces) + peak_of(given, with_regions(all, 0), traces)) / 2;
+  const auto asked = plan_of(
+      given, strategy(R"(["data", 1])", fmt::format(R"({{{}, "memory": {}}})", config, budget)),
+      kRows);
+  const auto plan = compile::fit_recompute(given.graph, asked, kSpec, traces);
+  REQUIRE(plan.recompute.regions.size() < 4);
+  CHECK(plan.recompute.keep_in.size() < asked.recompute.keep_in.size());
+  CHECK(plan.recompute.keep == asked.recompute.keep);
+  CHECK_NOTHROW(plan::verify(plan, given.graph));
+  CHECK(peak_of(given, plan, traces) <= budget);
+}
+
 TEST_CASE("a budget that is no size is refused") {
   torch::manual_seed(3);
   const auto given = built_in(kMlp, kRows);

@@ -1,4 +1,6 @@
 // Recomputation against one device without it, with a negative control.
+#include <fmt/format.h>
+
 #include "methods/method.h"
 #include "tests/parity/support.h"
 #include "tests/parity/support_built_in.h"
@@ -11,7 +13,7 @@ using namespace perigee::parity;
 namespace {
 
 // Applies checkpoint with the config to a plan.
-auto checkpoint(const char* config) {
+auto checkpoint(std::string config) {
   return [=](plan::Plan& plan, const graph::Graph& graph) {
     const auto strategy = methods::from_json(
         methods::Json::array({methods::Json::array({"checkpoint", methods::Json::parse(config)})}),
@@ -28,7 +30,9 @@ TEST_CASE("what runs again gives the same numbers, dropout included, in less mem
   for (const char* config :
        {R"(["blocks.*"])", R"(["Block"])", R"({"1": "blocks.*", "every": 2})",
         R"({"1": "blocks.*", "group": 2})", R"({"1": "**", "ops": ["gelu", "dropout"]})",
-        R"({"1": "blocks.*", "keep": ["mm", "attention"]})", R"({"wrap_class": "blocks.1"})"}) {
+        R"({"1": "blocks.*", "keep": ["mm", "attention"]})",
+        R"({"1": "blocks.*", "keep": ["mm", "attention"], "full_every": 2})",
+        R"({"wrap_class": "blocks.1"})"}) {
     INFO(config);
     const auto again = train_ranks(shape, {}, {.plan = checkpoint(config)});
     // The same ops on the same operands: not a bit differs.
@@ -43,6 +47,13 @@ TEST_CASE("what runs again gives the same numbers, dropout included, in less mem
   const auto grouped =
       train_ranks(shape, {}, {.plan = checkpoint(R"({"1": "blocks.*", "every": 2})")});
   CHECK(all.peak_bytes < grouped.peak_bytes);
+  const auto kept = [&](const char* more) {
+    const auto config = fmt::format(R"({{"1": "blocks.*", "keep": ["mm", "attention"]{}}})", more);
+    return train_ranks(shape, {}, {.plan = checkpoint(config)}).peak_bytes;
+  };
+  const auto some = kept(""), mixed = kept(R"(, "full_every": 2)");
+  CHECK(all.peak_bytes < mixed);
+  CHECK(mixed < some);
   CHECK(all.peak_bytes < 0.6 * static_cast<double>(one.peak_bytes));
 }
 
@@ -72,16 +83,24 @@ TEST_CASE("of results that ranks add up the sums are kept, and they are added up
   const auto peak = [&](const plan::Plan& plan) {
     return compile::predict_memory(given.graph, plan, {}, traces).peak_bytes[0];
   };
-  const auto none = plan(""), all = plan(R"(, ["checkpoint", ["blocks.*"]])"),
-             some = plan(R"(, ["checkpoint", {"1": "blocks.*", "keep": ["mm", "attention"]}])");
+  const auto
+      none = plan(""),
+      all = plan(R"(, ["checkpoint", ["blocks.*"]])"),
+      some = plan(R"(, ["checkpoint", {"1": "blocks.*", "keep": ["mm", "attention"]}])"),
+      mixed = plan(
+          R"(, ["checkpoint", {"1": "blocks.*", "keep": ["mm", "attention"], "full_every": 2}])");
   CHECK(sums_behind(some) == sums_behind(none));
   CHECK(sums_behind(all) > sums_behind(none));
-  CHECK(peak(all) < peak(some));
+  CHECK(sums_behind(mixed) > sums_behind(some));
+  CHECK(sums_behind(mixed) < sums_behind(all));
+  CHECK(peak(mixed) < peak(some));
   CHECK(peak(some) < peak(none));
   const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows))[0];
-  const auto ranks = train(given, some);
-  CHECK(compare(one, ranks) == "");
-  CHECK(compare_memory(given, some, ranks) == "");
+  for (const auto& kept : {some, mixed}) {
+    const auto ranks = train(given, kept);
+    CHECK(compare(one, ranks) == "");
+    CHECK(compare_memory(given, kept, ranks) == "");
+  }
 }
 
 TEST_CASE("a mask drawn anew when an op runs again is found out") {
@@ -98,6 +117,10 @@ TEST_CASE("a mask drawn anew when an op runs again is found out") {
     }
   };
   const auto one = train_ranks(shape, {}, {});
-  CHECK(compare(train_ranks(shape, {}, {.edit = other_mask, .plan = checkpoint(R"(["blocks.*"])")}),
-                one) != "");
+  for (const char* config :
+       {R"(["blocks.*"])", R"({"1": "blocks.*", "keep": ["mm", "attention"], "full_every": 2})"}) {
+    INFO(config);
+    CHECK(compare(train_ranks(shape, {}, {.edit = other_mask, .plan = checkpoint(config)}), one) !=
+          "");
+  }
 }
