@@ -156,7 +156,7 @@ TEST_CASE("some blocks run again as a whole where memory lacks for a selective c
         {{"checkpoint", "full"}, {"every", 2}},      {{"checkpoint", "full"}, {"every", 4}}};
     const double most = best(ways[0], 1e9)->estimate.bytes;
     int mixed = 0;
-    for (double memory = 1.2 * most; memory > 0.4 * most; memory *= 0.9) {
+    for (double memory = 1.2 * most; memory > 0.4 * most; memory *= 0.95) {
       CAPTURE(pipe, memory);
       double least = 1e300;
       for (const auto& way : ways) {
