@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "compile/collective.h"
+#include "compile/stage_inputs.h"
 #include "cost/schedule.h"
 #include "mesh/report.h"
 #include "plan/pipeline.h"
@@ -258,8 +259,11 @@ class Page {
 
   std::string layers() const {
     std::map<std::string, const plan::Unit*> unit_of;
+    const compile::StageInputs held(c_.graph, c_.plan);
     for (const auto& unit : c_.plan.units) {
-      for (const auto& name : unit.parameters) unit_of[name] = &unit;
+      for (const auto& name : unit.parameters) {
+        if (!held.stays_whole(name)) unit_of[name] = &unit;
+      }
     }
     const auto stages = stages_of_inputs();
     struct Row {

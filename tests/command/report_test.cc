@@ -81,6 +81,25 @@ size_t count(const std::string& text, const std::string& what) {
 
 }  // namespace
 
+TEST_CASE("a report says what lies in parts, and not of what several stages have whole") {
+  Folder folder;
+  const auto job = folder.write("job.toml", kJob);
+  const auto strategy = folder.write("parts.lua", R"(return {
+  { "parallel_mode", { { "data", 2 }, { "pipe", 2 } } }, { "pipeline_parallel", {} }, { "zero2", {} } }
+)");
+  REQUIRE(run("plan " + job + " --nproc 4 --strategy " + strategy + " --report " +
+                  (folder / "page.html"),
+              alone(folder))
+              .status == 0);
+  const auto page = read(folder / "page.html");
+  const auto row_of = [&](const std::string& name) {
+    const auto begin = page.find("<td>" + name);
+    return page.substr(begin, page.find("</tr>", begin) - begin);
+  };
+  CHECK_THAT(row_of("blocks.*.attn.qkv.weight"), Contains("optimizer state and gradients over data"));
+  CHECK_THAT(row_of("embed.weight"), Contains("0, 1") && !Contains("over data"));
+}
+
 TEST_CASE("a report is one page that a browser shows, with every part of the plan") {
   Folder folder;
   const auto job = folder.write("job.toml", kJob);
