@@ -166,7 +166,7 @@ class Search {
     std::vector<Candidate> others;
     look(unlike.list, std::min(most, most_unlike), others, [&](const UnlikeSpace::One& one) {
       auto choice = unlike.choice(one);
-      return std::pair(choice, tables_of_first(choice));
+      return std::pair(choice, tables_of(choice));
     });
     std::ranges::move(others, std::back_inserter(best));
     std::ranges::stable_sort(best, {}, [](const Candidate& c) { return c.estimate.seconds; });
@@ -286,37 +286,38 @@ class Search {
     }
   }
 
-  const Layers* tables_of_first(const Choice& choice) {
+  // The choice's tables; of unequal submeshes those of the first stage.
+  const Layers* tables_of(const Choice& choice) {
     std::string why;
-    const auto own = Model::of_stage(choice, choice.submeshes.front());
-    return tables_->find(own, why);
+    if (choice.submeshes.empty()) return tables_->on_ranks(choice, 0, request_.world, why);
+    return tables_->find(Model::of_stage(choice, choice.submeshes.front()), why);
   }
 
-  // The combination where it fits; and where all of its blocks keep much, and there is hardly room,
-  // with more and more that keep nothing.
+  // The combination where it fits; and of one whose blocks all keep much, with more and more that
+  // keep nothing, where it has hardly room or could take less with them (by a better cut).
   std::vector<Candidate> candidates_of(const Choice& choice, const Layers& layers, double worth) {
     std::vector<Candidate> list;
+    double best = kInfinity;  // where there is room enough
     const auto add = [&](const Choice& one, const Layers& tables) {
       auto candidate = estimate(one, tables, worth);
-      const bool tight = !candidate || candidate->choice.offload ||
-                         candidate->estimate.bytes > kNear * candidate->estimate.limit;
-      if (candidate) list.push_back(std::move(*candidate));
-      return tight;
+      if (!candidate) return;
+      const auto& estimate = candidate->estimate;
+      const bool room = !candidate->choice.offload && estimate.bytes < kNear * estimate.limit;
+      if (room) best = std::min(best, estimate.seconds);
+      list.push_back(std::move(*candidate));
     };
-    bool tight = add(choice, layers) && choice.selective && choice.every == 1;
-    for (const int64_t every : {4, 2}) {
-      auto mixed = choice;
+    add(choice, layers);
+    if (!choice.selective || choice.every != 1 || request_.pins.every) return list;
+    const auto& model = model_of(1);
+    for (auto mixed = choice; const int64_t every : {4, 2}) {
       mixed.every = every;
-      if (!tight || request_.pins.every || every > std::ssize(folded_.blocks)) continue;
-      std::string why;
-      const auto* tables = choice.submeshes.empty()
-                               ? tables_->on_ranks(mixed, 0, request_.world, why)
-                               : tables_of_first(mixed);
-      if (!tables) break;
-      const auto& model = model_of(1);
-      const bool alike = !model.is_unlike(mixed);
-      if (alike && model.lower_bound(mixed, model.whole(mixed, *tables)) >= worth) break;
-      tight = add(mixed, *tables);
+      const auto* tables = every <= std::ssize(folded_.blocks) ? tables_of(mixed) : nullptr;
+      if (!tables) continue;
+      const double bound = model.is_unlike(mixed)
+                               ? model.lower_bound(mixed, *tables).value_or(0)
+                               : model.lower_bound(mixed, model.whole(mixed, *tables));
+      if (bound >= std::min(best, worth)) break;
+      add(mixed, *tables);
     }
     return list;
   }

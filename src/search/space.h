@@ -6,8 +6,8 @@
 // least kLeastPart; `pipe` up to a block a stage; `data` has the rest. A pin lifts those limits.
 // Then samples of a microbatch, sequence sharding between tensor ranks, how context ranks attend
 // (all_gather or all_to_all; a ring where it is pinned), recomputation of all blocks, each second
-// or each fourth (by a solver that is pinned: of any), or of what costs little in all (where that
-// takes nearly all memory or more, also with all of each fourth or second block), the ZeRO level,
+// or each fourth (by a solver that is pinned: of any), or of what costs little in all (where
+// memory is short for that, also with all of each fourth or second block), the ZeRO level,
 // the precision where pins leave a choice, and the schedule: all that exist for so many stages and
 // microbatches, of 2 to 4 chunks where a schedule may have any number; but looped_bfs only where
 // there are no groups for interleaved, which holds less, and gpipe, to which eager_1f1b never
