@@ -250,8 +250,8 @@ Local localize(const Common& common, const plan::Plan& plan, WholeGraphs& whole,
   const auto kept = kept_on_stage(plan, *common.schedule, rank);
   const auto make = [&](bool again) {
     Local local{whole.get(again), {}, {}};
-    local.stage =
-        cut_stage(local.graph, plan, *common.schedule, rank, whole.pools(), common.crossings.get());
+    local.stage = cut_stage(local.graph, plan, *common.schedule, rank, whole.pools(),
+                            *common.rendezvous, common.crossings.get());
     return local;
   };
   auto local = make(kept != Kept::all);

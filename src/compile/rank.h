@@ -26,6 +26,7 @@ struct Common {
   shard::LossKind loss = shard::LossKind::mean;
   // Of a pipeline.
   std::optional<Schedule> schedule;
+  std::shared_ptr<Rendezvous> rendezvous = std::make_shared<Rendezvous>();  // of its stages
   std::optional<StageInputs> inputs;
   // Where its stages have unequal submeshes.
   std::shared_ptr<const Crossings> crossings;

@@ -291,6 +291,21 @@ std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
   return copies;
 }
 
+const std::vector<PartCopies>& Rendezvous::copies(const Schedule& schedule,
+                                                  const std::set<std::pair<int, int>>& edges,
+                                                  const Turns& turns, int64_t kept,
+                                                  const PoolsOfFrames& pools) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& asked : known_) {
+    const bool alike = asked.kept == kept && asked.edges == edges && asked.turns == turns &&
+                       asked.pools.again == pools.again && asked.pools.kept == pools.kept;
+    if (alike) return asked.copies;
+  }
+  known_.push_back(
+      {edges, turns, kept, pools, copies_of_parts(schedule, edges, turns, kept, pools)});
+  return known_.back().copies;
+}
+
 Turns find_turns(const Schedule& schedule, const std::set<std::pair<int, int>>& edges,
                  const std::set<int>& exchanging) {
   Turns turns;

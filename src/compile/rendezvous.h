@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
+#include <mutex>
 #include <set>
 #include <utility>
 #include <vector>
@@ -55,5 +57,25 @@ std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
                                         const std::set<std::pair<int, int>>& edges,
                                         const Turns& turns, int64_t kept = 0,
                                         const PoolsOfFrames& pools = {});
+
+// The same for many stages of one schedule, which ask alike: found once. Of any threads.
+class Rendezvous {
+ public:
+  const std::vector<PartCopies>& copies(const Schedule& schedule,
+                                        const std::set<std::pair<int, int>>& edges,
+                                        const Turns& turns, int64_t kept,
+                                        const PoolsOfFrames& pools);
+
+ private:
+  struct Asked {
+    std::set<std::pair<int, int>> edges;
+    Turns turns;
+    int64_t kept = 0;
+    PoolsOfFrames pools;
+    std::vector<PartCopies> copies;
+  };
+  std::mutex mutex_;
+  std::list<Asked> known_;
+};
 
 }  // namespace perigee::compile

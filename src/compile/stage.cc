@@ -35,8 +35,9 @@ int64_t stage_of(const plan::Plan& plan, int64_t rank) {
 class Cutting {
  public:
   Cutting(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule, int64_t rank,
-          PoolsOfFrames pools, const Crossings* crossings)
+          PoolsOfFrames pools, Rendezvous& rendezvous, const Crossings* crossings)
       : local_(local),
+        rendezvous_(rendezvous),
         crossings_(crossings),
         rank_(rank),
         old_(local.graph),
@@ -93,7 +94,7 @@ class Cutting {
     stage_.turns = turns[stage_.index];
     separate_users(pools_.again, edges_);
     separate_users(pools_.kept, edges_);
-    const auto copies = copies_of_parts(schedule_, edges_, turns, kept_, pools_);
+    const auto& copies = rendezvous_.copies(schedule_, edges_, turns, kept_, pools_);
     const auto add = [&](const PartId& part, int owner, int64_t count) {
       auto frame = part;
       frame.part = owner;
@@ -433,6 +434,7 @@ class Cutting {
   }
 
   shard::LocalGraph& local_;
+  Rendezvous& rendezvous_;
   const Crossings* crossings_;
   const int64_t rank_;
   const Graph old_;
@@ -482,8 +484,9 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 }
 
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
-                int64_t rank, PoolsOfFrames pools, const Crossings* crossings) {
-  return Cutting(local, plan, schedule, rank, std::move(pools), crossings).run();
+                int64_t rank, PoolsOfFrames pools, Rendezvous& rendezvous,
+                const Crossings* crossings) {
+  return Cutting(local, plan, schedule, rank, std::move(pools), rendezvous, crossings).run();
 }
 
 }  // namespace perigee::compile

@@ -64,8 +64,9 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 // first stage. Where several parts make a parameter's gradient it has that many outputs, in the
 // order of the backward pass. `pools`: of graphs in which the plan's recompute regions run again,
 // and do not. `crossings`: of stages of unequal submeshes; a value that crosses is then sent in
-// boxes and put together where it arrives.
+// boxes and put together where it arrives. `rendezvous`: of all stages of the schedule.
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
-                int64_t rank, PoolsOfFrames pools, const Crossings* crossings = nullptr);
+                int64_t rank, PoolsOfFrames pools, Rendezvous& rendezvous,
+                const Crossings* crossings = nullptr);
 
 }  // namespace perigee::compile

@@ -1,7 +1,5 @@
 #include "search/memory_model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,7 +7,6 @@
 #include <string>
 
 #include "search/memory_kinds.h"
-#include "search/report.h"
 
 namespace perigee::search {
 namespace {
@@ -91,22 +88,6 @@ double peak_bytes(const MemoryModel& model, const compile::Programs& programs,
         most, peak_bytes(model, programs.of(i), plan, static_cast<double>(own.peak_bytes[i])));
   }
   return most;
-}
-
-std::string over_limit(const MemoryModel& model, const compile::Programs& programs,
-                       const plan::Plan& plan, const cost::Cluster& cluster,
-                       const std::vector<double>& limits) {
-  const auto& own = plan.prediction.peak_bytes;
-  const auto ranks = mesh::ranks(plan.mesh);
-  for (size_t i = 0; i < own.size(); ++i) {
-    const double peak = peak_bytes(model, programs.of(i), plan, static_cast<double>(own[i]));
-    const auto kind = &cluster.device(ranks[i]) - cluster.devices.data();
-    const double limit = limits[static_cast<size_t>(kind)];
-    if (peak <= limit) continue;
-    return fmt::format("its programs take {}, the limit is {}", bytes_text(peak),
-                       bytes_text(limit));
-  }
-  return "";
 }
 
 }  // namespace perigee::search

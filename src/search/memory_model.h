@@ -3,11 +3,8 @@
 #pragma once
 
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "compile/compile.h"
-#include "cost/cluster.h"
 #include "plan/plan.h"
 
 namespace perigee::search {
@@ -35,11 +32,5 @@ double peak_bytes(const MemoryModel& model, const compile::Program& program, con
 // Returns the largest of all programs; `own` is by rank, in mesh order.
 double peak_bytes(const MemoryModel& model, const compile::Programs& programs,
                   const plan::Plan& plan, const plan::Prediction& own);
-
-// Returns what the first rank's programs take that take more than its device has, by the plan's
-// prediction; "" where none do. `limits`: bytes of a rank, by kind of the cluster's devices.
-std::string over_limit(const MemoryModel& model, const compile::Programs& programs,
-                       const plan::Plan& plan, const cost::Cluster& cluster,
-                       const std::vector<double>& limits);
 
 }  // namespace perigee::search

@@ -34,7 +34,6 @@ struct Request {
   std::vector<std::shared_ptr<const methods::Method>> defined;  // that the pins' methods may name
   double memory_limit = 0;  // bytes a rank may use; 0: the least memory of the cluster, less what
                             // libraries take (kReserve). Pins may lower it
-  double more_memory = 0;   // bytes a rank may use beside that and the pins' memory
   double seconds_for_more = 0;  // where none fits: how long to look with more memory, to say how
                                 // much is missing; 0: by what was looked at
   size_t most_judged = 32;  // plans that are compiled and simulated; fewer where the graph is large

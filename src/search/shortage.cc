@@ -4,6 +4,9 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/error.h"
+#include "search/report.h"
+
 namespace perigee::search {
 namespace {
 
@@ -25,23 +28,48 @@ double round_up(double bytes) {
 std::optional<Fitting> least_more(
     const Missing& missing, double seconds,
     const std::function<std::optional<Fitting>(double more)>& attempt) {
-  const auto begin = std::chrono::steady_clock::now();
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  const auto begin = Clock::now();
   std::optional<Fitting> best;
   double failed = 0, more = round_up(std::max(missing.guess, 1.0));
   for (;;) {
+    const auto started = Clock::now();
     auto fitting = attempt(more);
-    if (fitting) {
-      best = std::move(fitting);
-      best->more = more;
-    } else {
-      failed = more;
-    }
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-    if (passed.count() + (best ? missing.attempt_seconds : 0) > seconds) return best;
+    if (!fitting || fitting->more > more) failed = more;
+    if (fitting && (!best || fitting->more < best->more)) best = std::move(fitting);
+    // Another would take as long.
+    if (since(begin) + (best ? since(started) : 0) > seconds) return best;
     if (best && best->more - failed <= kNear * (missing.limit + best->more)) return best;
     more = round_up(best ? (failed + best->more) / 2 : failed + kGrowth * (missing.limit + failed));
     if (best && more >= best->more) return best;
   }
+}
+
+void fail_none_fits(const Shortage& shortage, const std::optional<Fitting>& fitting) {
+  std::string least =
+      shortage.refused.empty() ? "no cut into stages exists for any of them" : shortage.refused;
+  if (fitting || std::isfinite(shortage.bytes)) {
+    const double more = fitting ? fitting->more : shortage.bytes - shortage.limit;
+    least = fmt::format(
+        "the one that {} the least ({}) takes {} a rank, {}{} more than the {} there are: use "
+        "more ranks, a smaller batch.micro, or zero and checkpoint where they are pinned",
+        fitting ? "is found to need" : "needs",
+        to_string(fitting ? fitting->choice : shortage.choice),
+        bytes_text(fitting ? fitting->bytes : shortage.bytes), fitting ? "and fits with " : "",
+        bytes_text(more), bytes_text(shortage.limit));
+  }
+  std::string what = "no plan fits:";
+  if (std::isfinite(shortage.time_limit)) {
+    what = fmt::format(
+        "the time limit of {} s passed before a plan was found that fits: raise time_limit, or pin "
+        "more; so far,",
+        shortage.time_limit);
+  }
+  throw Error(Status::infeasible, "auto",
+              fmt::format("{} of {} combinations {}", what, shortage.combinations, least));
 }
 
 }  // namespace perigee::search

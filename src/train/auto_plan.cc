@@ -31,7 +31,7 @@ constexpr double kFarther = 1.5, kLittle = 0.05;
 // Seconds above which a search says what makes it shorter.
 constexpr double kSlow = 10;
 // Seconds for which memory is looked for that a plan would fit in, where none does.
-constexpr double kMissingSeconds = 4;
+constexpr double kMissingSeconds = 2;
 
 AutoPlanner::AutoPlanner(std::shared_ptr<const Source> source, const job::Job& job, int64_t world,
                          std::string runtime_folder, bool eight_bits)

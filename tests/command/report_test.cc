@@ -96,7 +96,8 @@ TEST_CASE("a report says what lies in parts, and not of what several stages have
     const auto begin = page.find("<td>" + name);
     return page.substr(begin, page.find("</tr>", begin) - begin);
   };
-  CHECK_THAT(row_of("blocks.*.attn.qkv.weight"), Contains("optimizer state and gradients over data"));
+  CHECK_THAT(row_of("blocks.*.attn.qkv.weight"),
+             Contains("optimizer state and gradients over data"));
   CHECK_THAT(row_of("embed.weight"), Contains("0, 1") && !Contains("over data"));
 }
 

@@ -2,9 +2,12 @@
 #include "search/shortage.h"
 
 #include <catch2/catch.hpp>
+#include <regex>
 #include <vector>
 
+#include "base/error.h"
 #include "search/report.h"
+#include "tests/search/support_search.h"
 
 using namespace perigee::search;
 
@@ -15,7 +18,7 @@ TEST_CASE("the memory that is missing is enough, and little more than that") {
                                   [&](double more) -> std::optional<Fitting> {
                                     tried.push_back(more);
                                     if (more < 777) return std::nullopt;
-                                    return Fitting{.bytes = 1700};
+                                    return Fitting{.more = more, .bytes = 1700};
                                   });
     REQUIRE(found);
     CHECK(found->bytes == 1700);
@@ -28,13 +31,58 @@ TEST_CASE("the memory that is missing is enough, and little more than that") {
 TEST_CASE("a search for the memory that is missing ends by its time, with what it found") {
   const auto fits = [](double more) -> std::optional<Fitting> {
     if (more < 5) return std::nullopt;
-    return Fitting{};
+    return Fitting{.more = more};
   };
   CHECK_FALSE(least_more({.limit = 10, .guess = 1}, 0, fits));
-  // Attempts that find none would take too long.
-  const auto found = least_more({.limit = 10, .guess = 9, .attempt_seconds = 2}, 1, fits);
+  // Another attempt would take too long.
+  const auto found = least_more({.limit = 10, .guess = 9}, 1e-9, fits);
   REQUIRE(found);
   CHECK(found->more == 9);
+}
+
+TEST_CASE("a plan that takes more than was tried tells what is missing, too") {
+  std::vector<double> tried;
+  const auto found =
+      least_more({.limit = 1000, .guess = 100}, 1e9, [&](double more) -> std::optional<Fitting> {
+        tried.push_back(more);
+        if (more < 300) return Fitting{.more = 900, .bytes = 1900};
+        return Fitting{.more = 310, .bytes = 1310};
+      });
+  REQUIRE(found);
+  CHECK(found->more == 310);
+  CHECK(found->bytes == 1310);
+  CHECK(tried.size() < 8);
+  CHECK(tried.back() < 310);
+}
+
+TEST_CASE("where no plan fits it is said with how much memory one does, from few graphs") {
+  using namespace perigee;
+  Asked asked({.blocks = 8, .batch = 64, .width = 32}, 4);
+  int64_t graphs = 0;
+  const auto graph = asked.request.graph;
+  asked.request.graph = [&](int64_t samples) -> const graph::Graph& {
+    ++graphs;
+    return graph(samples);
+  };
+  asked.request.seconds_for_more = 100;
+  asked.request.pins = parse_pins({{"memory", 1000}});
+  try {
+    asked.find(cluster(4));
+    FAIL("a plan fits");
+  } catch (const Error& error) {
+    CHECK(error.status() == Status::infeasible);
+    std::smatch said;
+    const std::string text = error.what();
+    CAPTURE(text);
+    REQUIRE(std::regex_search(text, said, std::regex("fits with ([0-9.]+) KiB more")));
+    CHECK(graphs < 30);
+    // With as much there is a plan, and with a tenth less none.
+    const double more = 1024 * std::stod(said[1]);
+    asked.request.pins = parse_pins({{"memory", 1000 + more}});
+    CHECK(asked.find(cluster(4)).best.peak_bytes <= 1000 + more);
+    asked.request.pins = parse_pins({{"memory", 0.9 * (1000 + more)}});
+    CHECK_THROWS_WITH(asked.find(cluster(4)), Catch::Contains("no plan fits"));
+  }
 }
 
 TEST_CASE("bytes are rounded up to what is written of them") {

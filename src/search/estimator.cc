@@ -1,0 +1,166 @@
+#include "search/estimator.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace perigee::search {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// What takes more than this share of a rank's memory by the model may take too much by programs.
+constexpr double kNear = 0.9;
+
+}  // namespace
+
+void Estimator::allow(double more, double slack) {
+  if (more != more_) models_.clear();
+  more_ = more;
+  slack_ = slack;
+}
+
+// Of several parts what is known is the need of the fastest cut alone, which will do to say what is
+// missing.
+bool Estimator::is_beyond(const Choice& choice, double need) const {
+  return (choice.chunks == 1 || more_ > 0) && need * least_share(choice) > limits_.most() + more_;
+}
+
+// Returns the model of programs that take so many times the memory that it counts.
+const Model& Estimator::model_of(double more) {
+  auto& model = models_[more];
+  if (model) return *model;
+  auto limits = limits_.by_kind();
+  for (auto& bytes : limits) bytes = (bytes + more_) / more;
+  model = std::make_unique<Model>(folded_, tables_, costs_,
+                                  Limits{std::move(limits), request_.pins.solver.value_or("auto"),
+                                         places_of(folded_, request_.pins.starts), seconds_left_});
+  return *model;
+}
+
+// The choice's tables; of unequal submeshes those of the first stage.
+const Layers* Estimator::tables_of(const Choice& choice) {
+  std::string why;
+  if (choice.submeshes.empty()) return tables_.on_ranks(choice, 0, request_.world, why);
+  return tables_.find(Model::of_stage(choice, choice.submeshes.front()), why);
+}
+
+// The combination where it fits; and of one whose blocks all keep much, with more and more that
+// keep nothing, where it has hardly room or could take less with them (by a better cut). Where
+// none of these fits, `need` are the bytes of the one that needs the least.
+std::vector<Candidate> Estimator::candidates_of(const Choice& choice, const Layers& layers,
+                                                double worth, double& need) {
+  std::vector<Candidate> list;
+  double best = kInfinity;  // where there is room enough
+  double least = kInfinity;
+  const auto add = [&](const Choice& one, const Layers& tables) {
+    double own = 0;
+    auto candidate = estimate(one, tables, worth, own);
+    least = std::min(least, own);
+    if (!candidate) return;
+    const auto& estimate = candidate->estimate;
+    const bool room = !candidate->choice.offload && estimate.bytes < kNear * estimate.limit;
+    if (room) best = std::min(best, estimate.seconds);
+    list.push_back(std::move(*candidate));
+  };
+  add(choice, layers);
+  if (!choice.selective || choice.every != 1 || request_.pins.every) {
+    need = least;
+    return list;
+  }
+  const auto& model = model_of(1);
+  for (auto mixed = choice; const int64_t every : {4, 2}) {
+    mixed.every = every;
+    const auto* tables = every <= std::ssize(folded_.blocks) ? tables_of(mixed) : nullptr;
+    if (!tables) continue;
+    const double bound = model.is_unlike(mixed)
+                             ? model.lower_bound(mixed, *tables).value_or(0)
+                             : model.lower_bound(mixed, model.whole(mixed, *tables));
+    if (bound >= std::min(best, worth)) return list;
+    add(mixed, *tables);
+  }
+  need = least;
+  return list;
+}
+
+// Returns nothing where no cut fits, with the bytes that the choice then needs.
+std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers, double worth,
+                                             double& need) {
+  double least = kInfinity;
+  auto estimate = fit(choice, layers, least, worth);
+  if (!estimate && may_offload(choice, layers, least)) {
+    choice.offload = true;
+    estimate = fit(choice, layers, least, worth);
+  }
+  if (estimate && !estimate->again.empty() && may_offload(choice, layers, kInfinity)) {
+    // Either makes room: running again, or the host.
+    auto on_host = choice;
+    on_host.offload = true;
+    double unused = kInfinity;
+    auto other = fit(on_host, layers, unused, worth);
+    if (other && other->seconds < estimate->seconds) {
+      other->lower_bound = std::min(other->lower_bound, estimate->lower_bound);
+      choice = std::move(on_host);
+      estimate = std::move(other);
+    }
+  }
+  if (!estimate) {
+    if (least > limits_.least() && least < learnt_.shortage.bytes) {
+      learnt_.shortage.bytes = least;
+      learnt_.shortage.choice = choice;
+    }
+    if (least < kInfinity) {
+      need =
+          std::max(0.0, least - states_of(choice, layers)) / learnt_.corrections.of_bytes(choice);
+    }
+    return std::nullopt;
+  }
+  learnt_.features.count(choice, estimate->seconds, false);
+  Candidate candidate{.choice = choice, .strategy = {}, .estimate = std::move(*estimate)};
+  for (int cut : candidate.estimate.cuts) {
+    candidate.choice.starts.push_back(folded_.blocks[static_cast<size_t>(cut)]);
+  }
+  candidate.choice.again = whole_blocks(choice, folded_.blocks, candidate.estimate.cuts);
+  for (int block : candidate.estimate.again) {
+    candidate.choice.again.push_back(folded_.blocks[static_cast<size_t>(block)]);
+  }
+  candidate.choice.costs = candidate.estimate.costs;
+  candidate.strategy = strategy_of(candidate.choice, request_.pins, tables_.row());
+  return candidate;
+}
+
+// Returns the least that programs of the choice, or of it with the optimizer's state on the host,
+// are expected to take of what the model counts.
+double Estimator::least_share(Choice choice) const {
+  const double here = learnt_.corrections.of_bytes(choice);
+  choice.offload = true;
+  return slack_ * std::min(here, learnt_.corrections.of_bytes(choice));
+}
+
+// Model::estimate, as far as is known what the choice's programs take.
+std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layers, double& least,
+                                       double worth) {
+  const double more = slack_ * learnt_.corrections.of_bytes(choice);
+  auto estimate = model_of(more).estimate(choice, layers, least, worth);
+  if (estimate) estimate->limit *= more;
+  least *= more / slack_;
+  return estimate;
+}
+
+// Whether the choice may fit with its optimizer's state on the host, which takes longer: so it is
+// looked at only where the choice does not fit without.
+bool Estimator::may_offload(const Choice& choice, const Layers& layers, double least) const {
+  const double states = states_of(choice, layers);
+  return states > 0 && (least >= kInfinity || least - states <= limits_.least() + more_);
+}
+
+// Returns the bytes of a rank that the host can have.
+double Estimator::states_of(const Choice& choice, const Layers& layers) const {
+  if (choice.offload || request_.pins.offload) return 0;
+  const double states = layers.first.states + layers.last.states +
+                        layers.block.states * static_cast<double>(folded_.blocks.size());
+  // Of unequal submeshes one has what it has whole.
+  const bool parts = choice.zero > 0 && choice.submeshes.empty();
+  return parts ? states / static_cast<double>(choice.parts()) : states;
+}
+
+}  // namespace perigee::search
