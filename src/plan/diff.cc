@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -98,6 +99,21 @@ std::string pattern_of(const std::string& path) {
   return pattern;
 }
 
+// Returns how early the path comes: what a plan takes, then what it is, then why.
+int weight_of(const std::string& path) {
+  const char* const order[] = {"prediction.step_seconds",
+                               "prediction.peak_bytes",
+                               "prediction.",
+                               "mesh.",
+                               "pipeline.",
+                               "microbatches",
+                               "placements."};
+  if (path.starts_with("decisions.")) return static_cast<int>(std::size(order)) + 1;
+  const auto found = std::find_if(std::begin(order), std::end(order),
+                                  [&](const char* begin) { return path.starts_with(begin); });
+  return static_cast<int>(found - std::begin(order));
+}
+
 }  // namespace
 
 std::vector<Difference> difference(const Plan& a, const Plan& b) {
@@ -122,6 +138,7 @@ std::vector<Difference> difference(const Plan& a, const Plan& b) {
       ++one.count;
     }
   }
+  std::ranges::stable_sort(list, {}, [](const Difference& one) { return weight_of(one.path); });
   return list;
 }
 

@@ -18,8 +18,10 @@ struct Difference {
   bool operator==(const Difference&) const = default;
 };
 
-// Returns what differs, by path. Axes and units go by their names, lists of scopes by their
-// members, and of peak memory the largest counts.
+// Returns what differs, what weighs most first: what is predicted of step and memory, then the
+// mesh, the pipeline and its microbatches, and placements; sentences on decisions come last. Of
+// each of these by path. Axes and units go by their names, lists of scopes by their members, and of
+// peak memory the largest counts.
 std::vector<Difference> difference(const Plan& a, const Plan& b);
 
 // Returns the differences as lines for people, which name the plans; one line where there is none.

@@ -35,19 +35,43 @@ TEST_CASE("what differs is named, and blocks that differ alike are one line") {
   b.decisions.push_back({"zero2", "2 of 3"});
   CHECK(to_text(difference(a, b), "a.json", "b.json") ==
         "from a.json to b.json:\n"
-        "  + decisions.zero2: 2 of 3\n"
+        "  prediction.step_seconds: 2.0 -> 1.5\n"
         "  - mesh.axes.data = 2\n"
         "  + mesh.axes.pipe = 2\n"
         "  placements.blocks.*.weight: \"S0,R\" -> \"S1,R\" (3 times)\n"
-        "  prediction.step_seconds: 2.0 -> 1.5\n"
-        "  + recompute.keep_in.blocks.0.nothing\n"
-        "  + recompute.keep_in.blocks.1.aten::mm\n"
+        "  + recompute.keep_in.blocks.0.nothing
+        "
+        "  + recompute.keep_in.blocks.1.aten::mm
+        "
         "  + recompute.regions.blocks.0\n"
         "  + recompute.regions.blocks.1 + blocks.2\n"
         "  + units.all.axes = \"data\"\n"
         "  + units.all.level = 2\n"
         "  + units.all.parameters.blocks.0.weight\n"
-        "  + units.all.reshard_after_forward\n");
+        "  + units.all.reshard_after_forward\n"
+        "  + decisions.zero2: 2 of 3\n");
+}
+
+TEST_CASE("what differs comes by its weight: step, memory, mesh, schedule, placements, reasons") {
+  const auto a = plan_of_blocks(1, "S0,R");
+  auto b = plan_of_blocks(1, "S1,R");
+  b.prediction = {.peak_bytes = {5, 8, 6, 6}, .step_seconds = 1, .measured_share = 0.5};
+  b.mesh.axes[0].size = 4;
+  b.microbatches = 4;
+  b.pipeline.axis = "data";
+  b.overlap.weights = true;
+  b.decisions = {{"a", "reason"}};
+  std::vector<std::string> parts;
+  for (const auto& one : difference(a, b)) {
+    const auto part = one.path.substr(0, one.path.find('.'));
+    if (parts.empty() || parts.back() != part) parts.push_back(part);
+    if (parts.size() == 1 && one.path == "prediction.peak_bytes") {
+      CHECK(one.from == "7");
+      CHECK(one.to == "8");
+    }
+  }
+  CHECK(parts == std::vector<std::string>{"prediction", "mesh", "pipeline", "microbatches",
+                                          "placements", "overlap", "decisions"});
 }
 
 TEST_CASE("differences are JSON too, with null where a plan has no such thing") {
