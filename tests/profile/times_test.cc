@@ -1,5 +1,6 @@
 #include "profile/times.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -122,13 +123,58 @@ TEST_CASE("times are kept by device, exported and imported") {
   CHECK(TimeDatabase(copy, "this").op("mm") == 0.5);
   CHECK_THROWS_WITH(import_json(copy, "[]", "export.json"),
                     Catch::Contains("export.json must hold \"format\": \"perigee.profile/1\""));
+}
+
+TEST_CASE("what an import does not know, or is no cost, is an error that names it") {
+  Folder folder;
+  Database database((folder.path / "profile.sqlite").string());
+  const auto why = [&](const std::string& kind, const std::string& value) -> std::string {
+    const auto text = fmt::format(
+        R"({{"format": "perigee.profile/1", "entries": [{{"kind": "{}", "device": "d", )"
+        R"("content": "mm x", "value": {}}}]}})",
+        kind, value);
+    try {
+      import_json(database, text, "e.json");
+    } catch (const Error& error) {
+      CHECK(database.all().empty());
+      return error.what();
+    }
+    return "";
+  };
+  const std::string at = "[profile] e.json: entries[0].value";
+  const std::string number = " must be a finite number (up to 1e18) of at least 0, but is ";
+  CHECK(why("time", R"({"second": 1, "seconds": 1})") ==
+        at + ".second is unknown: a time (mm x) has seconds, interval, samples, did you mean "
+             "\"seconds\"?");
+  CHECK(why("time", R"({"samples": 1})") == at + " needs seconds, but a time (mm x) has none");
+  CHECK(why("time", R"({"seconds": -1})") == at + ".seconds" + number + "-1");
+  CHECK(why("time", R"({"seconds": null})") == at + ".seconds" + number + "null");
+  CHECK(why("time", R"({"seconds": 1, "interval": -1})") == at + ".interval" + number + "-1");
+  CHECK(why("time", "3").starts_with(at + " must be an object"));
+  const std::string line = R"("latency": 1, "per_byte": 0)";
+  CHECK(why("collective", "{" + line + R"(, "bandwidth": 3})") ==
+        at + ".bandwidth is unknown: a collective (mm x) has latency, per_byte, interval, points");
+  CHECK(why("collective", R"({"latency": -1, "per_byte": 0})") == at + ".latency" + number + "-1");
+  CHECK(why("collective", R"({"latency": 1, "per_byte": -2})") == at + ".per_byte" + number + "-2");
+  CHECK(why("collective", "{" + line + R"(, "points": 3})") == at + ".points must be a list");
+  CHECK(why("collective", "{" + line + R"(, "points": [{"bytes": 1, "seconds": -1}]})") ==
+        at + ".points[0].seconds" + number + "-1");
+  CHECK_THAT(why("collective", "{" + line + R"(, "points": [{"bytes": 1, "time": 1}]})"),
+             Catch::StartsWith(at + ".points[0].time is unknown: a point of a collective"));
+  const std::string trace =
+      R"("freed_before": [[]], "output_allocation": [0], "output_strides": [[1]])";
+  CHECK_THAT(why("trace", R"({"allocations": [-8], )" + trace + "}"),
+             Catch::StartsWith(at + " must be a trace"));
+  CHECK_THAT(why("trace", R"({"allocations": [8], "stream": 1, )" + trace + "}"),
+             Catch::StartsWith(at + ".stream is unknown"));
+  CHECK_THAT(why("tme", R"({"seconds": 1})"), Catch::Contains("but is of kind \"tme\""));
+  CHECK(database.all().empty());
+  CHECK(why("trace", R"({"allocations": [8], )" + trace + "}") == "");
+  CHECK(database.all().size() == 1);
   CHECK_THROWS_WITH(
-      import_json(copy,
-                  R"({"format":"perigee.profile/1","entries":[{"kind":"collective","device":"d",)"
-                  R"("content":"c","value":{"latency":null}}]})",
-                  "export.json"),
-      Catch::Contains(
-          "entries[0] must be a trace, or times that are finite (up to 1e18) and at least 0"));
+      import_json(database, R"({"format": "perigee.profile/1", "entries": [], "entry": 1})",
+                  "e.json"),
+      Catch::Contains("e.json.entry is unknown: an export has format, entries"));
 }
 
 }  // namespace perigee::profile
