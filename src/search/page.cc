@@ -154,18 +154,9 @@ class Page {
       for (size_t k = 0; k < pipeline.starts.size(); ++k) {
         if (k + 1 < owner.size() && owner[k + 1] == stage) starts.push_back(pipeline.starts[k]);
       }
-      // A pipeline has a stream for each pair of parts: "pipe:0>1/0>1".
-      std::map<std::string, double> busy;
-      for (size_t s = 1; s < rank.streams.size(); ++s) {
-        busy[program.streams[s].substr(0, program.streams[s].find(':'))] += rank.streams[s];
-      }
-      std::string streams;
-      for (const auto& [name, seconds] : busy) {
-        streams += fmt::format("{}{} {}", streams.empty() ? "" : ", ", name, seconds_text(seconds));
-      }
       table.rows.push_back({std::to_string(stage), std::to_string(rank.alike),
                             fmt::format("{}", fmt::join(starts, ", ")), seconds_text(rank.compute),
-                            seconds_text(rank.waiting), streams,
+                            seconds_text(rank.waiting), busy_text(rank, program),
                             bytes_text(static_cast<double>(program.peak_bytes))});
     }
     std::string note;

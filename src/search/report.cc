@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +17,26 @@ std::map<int64_t, const compile::Program*> by_rank(const compile::Programs& prog
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, double>> busy_by_kind(const RankTime& rank,
+                                                         const compile::Program& program) {
+  std::map<std::string, double> busy;
+  for (size_t s = 1; s < rank.streams.size(); ++s) {
+    const auto& stream = program.streams[s];
+    busy[stream.substr(0, stream.find(':'))] += rank.streams[s];
+  }
+  std::vector<std::pair<std::string, double>> list(busy.begin(), busy.end());
+  std::ranges::stable_sort(list, std::greater(), [](const auto& one) { return one.second; });
+  return list;
+}
+
+std::string busy_text(const RankTime& rank, const compile::Program& program) {
+  std::string text;
+  for (const auto& [kind, seconds] : busy_by_kind(rank, program)) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", kind, seconds_text(seconds));
+  }
+  return text;
+}
 
 std::string seconds_text(double seconds) {
   if (seconds >= 999.5) return fmt::format("{:.0f} s", seconds);
@@ -65,9 +87,8 @@ std::string to_text(const Simulation& simulation, const compile::Programs& progr
     text += fmt::format("rank {}{}: computes {}, waits {}", rank.rank,
                         rank.alike > 1 ? fmt::format(" and {} alike", rank.alike - 1) : "",
                         seconds_text(rank.compute), seconds_text(rank.waiting));
-    for (size_t s = 1; s < rank.streams.size(); ++s) {
-      text += fmt::format(", {} {}", program.streams[s], seconds_text(rank.streams[s]));
-    }
+    const auto busy = busy_text(rank, program);
+    if (!busy.empty()) text += fmt::format("; streams: {}", busy);
     text += fmt::format("; {}{}\n", bytes_text(static_cast<double>(program.peak_bytes)),
                         program.exact_memory ? "" : " (estimate)");
   }

@@ -2,20 +2,29 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "search/simulate.h"
 #include "search/utilisation.h"
 
 namespace perigee::search {
 
-// Returns step time, MFU, bubbles, and per distinct program how long each stream was busy and what
-// memory it takes. Says which share of the time was measured.
+// Returns step time, MFU, bubbles, and per distinct program how long streams of each kind were busy
+// and what memory it takes. Says which share of the time was measured.
 std::string to_text(const Simulation& simulation, const compile::Programs& programs,
                     const cost::Cluster& cluster, const Utilisation& utilisation);
 
 // The same as JSON ("perigee.simulation/1"), ending in a newline.
 std::string to_json(const Simulation& simulation, const compile::Programs& programs,
                     const cost::Cluster& cluster, const Utilisation& utilisation);
+
+// Returns the busy seconds of a rank's streams of each kind beside compute, the longest first:
+// those of one axis are one, of which a pipeline has one for each pair of parts ("pipe:0>1/24>25").
+std::vector<std::pair<std::string, double>> busy_by_kind(const RankTime& rank,
+                                                         const compile::Program& program);
+// Returns them as "tensor 4.76 s, pipe 227 ms"; "" for none.
+std::string busy_text(const RankTime& rank, const compile::Program& program);
 
 // Returns "12.3 ms", "4.56 s".
 std::string seconds_text(double seconds);

@@ -161,15 +161,11 @@ std::string bound_by(const search::Simulation& simulation, const compile::Progra
   if (share < kWaits) return fmt::format("compute, {:.0f}% of a step", 100 * (1 - share));
   const auto found = std::ranges::find(programs.ranks, rank.rank);
   const auto& program = programs.of(static_cast<size_t>(found - programs.ranks.begin()));
-  size_t longest = 0;
-  for (size_t s = 1; s < rank.streams.size(); ++s) {
-    if (longest == 0 || rank.streams[s] > rank.streams[longest]) longest = s;
-  }
+  const auto busy = search::busy_by_kind(rank, program);
   return fmt::format("waits, {:.0f}% of a step on rank {}{}", 100 * share, rank.rank,
-                     longest == 0
-                         ? ""
-                         : fmt::format(", in which {} moves data for {}", program.streams[longest],
-                                       search::seconds_text(rank.streams[longest])));
+                     busy.empty() ? ""
+                                  : fmt::format(", in which {} moves data for {}", busy[0].first,
+                                                search::seconds_text(busy[0].second)));
 }
 
 // Makes plans of the job's model.

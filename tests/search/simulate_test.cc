@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "search/report.h"
 
 using namespace perigee;
 using compile::Instruction;
@@ -186,6 +187,21 @@ TEST_CASE("ranks that wait for each other for ever are told") {
   search::OpCosts costs(description, given);
   CHECK_THROWS_WITH(search::simulate(all, {{{"pipe", 2}}}, costs),
                     Catch::Contains("wait for each other for ever: rank 0 in section micro"));
+}
+
+TEST_CASE("the text sums streams of a kind, and the JSON has each") {
+  Maker m({"pipe:0>1/0>1", "tensor", "pipe:1>0/1>2", "pipe:0>1/24>25"});
+  const compile::Programs programs{.programs = {m.program}, .ranks = {0}, .program = {0}};
+  search::Simulation simulation;
+  simulation.step_seconds = 2;
+  search::RankTime rank{.alike = 64, .compute = 1.5, .waiting = 0.5};
+  rank.streams = {1.5, 0.1, 0.25, 0.02, 0.003};
+  simulation.ranks = {rank};
+  const auto text = search::to_text(simulation, programs, cluster(1), {});
+  CHECK_THAT(text, Catch::Contains("rank 0 and 63 alike: computes 1.5 s, waits 500 ms; streams: "
+                                   "tensor 250 ms, pipe 123 ms; 0 B"));
+  const auto json = search::to_json(simulation, programs, cluster(1), {});
+  CHECK_THAT(json, Catch::Contains("\"pipe:0>1/24>25\": 0.003"));
 }
 
 TEST_CASE("the trace has an event for every op and collective of every program") {
