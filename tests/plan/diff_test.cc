@@ -39,10 +39,8 @@ TEST_CASE("what differs is named, and blocks that differ alike are one line") {
         "  - mesh.axes.data = 2\n"
         "  + mesh.axes.pipe = 2\n"
         "  placements.blocks.*.weight: \"S0,R\" -> \"S1,R\" (3 times)\n"
-        "  + recompute.keep_in.blocks.0.nothing
-        "
-        "  + recompute.keep_in.blocks.1.aten::mm
-        "
+        "  + recompute.keep_in.blocks.0.nothing\n"
+        "  + recompute.keep_in.blocks.1.aten::mm\n"
         "  + recompute.regions.blocks.0\n"
         "  + recompute.regions.blocks.1 + blocks.2\n"
         "  + units.all.axes = \"data\"\n"
