@@ -96,4 +96,37 @@ std::vector<int32_t> stages_of(const compile::Programs& programs, const mesh::Me
   return result;
 }
 
+std::vector<std::map<std::string, int64_t>> slowest_groups(const compile::Programs& programs,
+                                                           const mesh::Mesh& mesh,
+                                                           const cost::Cluster& cluster,
+                                                           const std::vector<int32_t>& classes) {
+  constexpr double kBytes = 1 << 20;             // that are compared
+  std::map<std::vector<int64_t>, double> known;  // by shape
+  std::map<std::pair<int32_t, std::string>, double> longest;
+  std::map<int64_t, int32_t> class_of;
+  for (size_t i = 0; i < classes.size(); ++i) class_of[programs.ranks[i]] = classes[i];
+  std::vector<std::map<std::string, int64_t>> result;
+  for (size_t i = 0; i < programs.ranks.size(); ++i) {
+    const auto rank = programs.ranks[i];
+    const auto& streams = programs.of(i).streams;
+    if (static_cast<size_t>(classes[i]) >= result.size()) result.resize(classes[i] + 1);
+    for (size_t s = 1; s < streams.size(); ++s) {
+      if (streams[s] == compile::kToHost || streams[s] == compile::kFromHost) continue;
+      const auto ranks = compile::ranks_of(mesh, streams[s], rank);
+      if (ranks.front() != rank && class_of.at(ranks.front()) == classes[i]) continue;  // known
+      const auto [time, added] = known.try_emplace(cost::shape_of(cluster, ranks));
+      if (added) {
+        time->second =
+            cost::collective_seconds(cluster, cost::CollectiveKind::all_gather, kBytes, ranks);
+      }
+      const auto [most, first] =
+          longest.try_emplace(std::pair(classes[i], streams[s]), time->second);
+      if (first || time->second <= most->second) continue;
+      most->second = time->second;
+      result[classes[i]][streams[s]] = rank;
+    }
+  }
+  return result;
+}
+
 }  // namespace perigee::search

@@ -29,4 +29,11 @@ Classes classes_of(const compile::Programs& programs, const mesh::Mesh& mesh,
 std::vector<int32_t> stages_of(const compile::Programs& programs, const mesh::Mesh& mesh,
                                const std::string& axis, const cost::Cluster& cluster);
 
+// Returns for each class of ranks, by stream, a rank of the group that takes the longest, where
+// that is another than the group of the first of them: groups that straddle nodes.
+std::vector<std::map<std::string, int64_t>> slowest_groups(const compile::Programs& programs,
+                                                           const mesh::Mesh& mesh,
+                                                           const cost::Cluster& cluster,
+                                                           const std::vector<int32_t>& classes);
+
 }  // namespace perigee::search

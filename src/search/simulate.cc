@@ -337,8 +337,10 @@ Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, O
                     const SimulateOptions& options) {
   // Stages of unequal submeshes have messages between some of their ranks.
   Classes found;
+  std::vector<std::map<std::string, int64_t>> slowest;
   if (std::ssize(programs.ranks) > options.most_ranks && !mesh.is_ragged()) {
     found.of = stages_of(programs, mesh, options.stage_axis, costs.cluster());
+    slowest = slowest_groups(programs, mesh, costs.cluster(), found.of);
   } else {
     found = classes_of(programs, mesh, costs.cluster());
   }
@@ -360,6 +362,7 @@ Simulation simulate(const compile::Programs& programs, const mesh::Mesh& mesh, O
         program = &own;
       }
       actors.push_back({.program = program, .rank = programs.ranks[i]});
+      if (!slowest.empty()) actors.back().slowest = slowest[actor];
     }
     ++actors[actor].alike;
     actor_of[programs.ranks[i]] = classes[i];

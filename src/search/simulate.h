@@ -52,7 +52,8 @@ struct SimulateOptions {
   bool intervals = false;
   bool runs = false;
   // On meshes of more ranks than this, those of one stage are taken for alike: the first, whose
-  // parts of unevenly cut tensors are the longest, stands for all.
+  // parts of unevenly cut tensors are the longest, stands for all, with the slowest group of each
+  // stream.
   int64_t most_ranks = 64;
   std::string stage_axis;  // of a pipeline (plan::Pipeline::axis); "": there is one stage
 };

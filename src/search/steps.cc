@@ -111,7 +111,9 @@ Steps steps_of(const Actor& actor, const std::map<int64_t, int32_t>& actor_of,
           step.seconds = step.busy = count(costs.op(program, instruction, actor.rank));
           break;
         case Instruction::Kind::collective: {
-          const auto exchange = exchange_of(program, instruction, mesh, actor.rank);
+          const auto slowest = actor.slowest.find(program.streams[instruction.stream]);
+          const auto rank = slowest == actor.slowest.end() ? actor.rank : slowest->second;
+          const auto exchange = exchange_of(program, instruction, mesh, rank);
           Link link{.stream = instruction.stream};
           std::set<int32_t> actors;
           for (int64_t rank : exchange.ranks) actors.insert(actor_of.at(rank));

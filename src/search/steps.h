@@ -17,6 +17,7 @@ struct Actor {
   const compile::Program* program = nullptr;
   int64_t rank = 0;  // the first of them
   int64_t alike = 0;
+  std::map<std::string, int64_t> slowest = {};  // slowest_groups
 };
 
 // A collective of an actor's program.

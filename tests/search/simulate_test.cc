@@ -189,6 +189,26 @@ TEST_CASE("ranks that wait for each other for ever are told") {
                     Catch::Contains("wait for each other for ever: rank 0 in section micro"));
 }
 
+TEST_CASE("where one rank stands for many, the slowest of their groups counts") {
+  // Groups of 3 on nodes of 8: the first lies in a node, the third straddles two.
+  Maker m({"tensor"});
+  m.wait(m.start(1, 6));
+  const mesh::Mesh mesh{{{"tensor", 3}, {"data", 8}}};
+  compile::Programs all{.programs = {m.program}, .ranks = {}, .program = {}};
+  for (int64_t r = 0; r < 24; ++r) all.ranks.push_back(r);
+  all.program.resize(24);
+  Given given;
+  auto on = cluster(24);
+  on.links = {{"node", 8, 0, 100, ""}, {"net", 24, 0, 1, ""}};
+  search::OpCosts costs(on, given);
+  const auto each = search::simulate(all, mesh, costs, {});
+  const auto one = search::simulate(all, mesh, costs, {.most_ranks = 4});
+  CHECK(one.ranks.size() == 1);
+  CHECK(one.step_seconds == Approx(each.step_seconds));
+  on.links.back().bandwidth = 100;
+  CHECK(one.step_seconds > 10 * search::simulate(all, mesh, costs, {}).step_seconds);
+}
+
 TEST_CASE("the text sums streams of a kind, and the JSON has each") {
   Maker m({"pipe:0>1/0>1", "tensor", "pipe:1>0/1>2", "pipe:0>1/24>25"});
   const compile::Programs programs{.programs = {m.program}, .ranks = {0}, .program = {0}};
