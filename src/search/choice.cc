@@ -278,6 +278,16 @@ void add_pinned(Json& methods, const Json& method) {
   }
 }
 
+// Returns a pinned method without what stages of a pipeline alone have; null where that is all.
+Json without_stages(Json method) {
+  const bool overlaps =
+      method.is_array() && method.size() == 2 && method[0] == "overlap" && method[1].is_object();
+  for (const char* key : {"receives", "deferred_head", "head"}) {
+    if (overlaps) method[1].erase(key);
+  }
+  return overlaps && method[1].empty() ? Json() : method;
+}
+
 }  // namespace
 
 std::vector<std::string> whole_blocks(const Choice& choice, const std::vector<std::string>& blocks,
@@ -354,7 +364,10 @@ Json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row) {
     methods.push_back(Json::array({choice.precision, Json{{"dtype", "bf16"}}}));
   }
   if (choice.offload) methods.push_back(Json::array({"offload", Json{{"optimizer", true}}}));
-  for (const auto& method : pins.methods) add_pinned(methods, method);
+  for (const auto& method : pins.methods) {
+    const auto own = choice.pipe > 1 ? method : without_stages(method);
+    if (!own.is_null()) add_pinned(methods, own);
+  }
   return methods;
 }
 

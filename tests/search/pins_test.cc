@@ -1,6 +1,7 @@
 // What pins fix, and what they say of memory and time.
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <set>
 
 #include "base/error.h"
 #include "tests/search/support_search.h"
@@ -31,6 +32,25 @@ TEST_CASE("a pinned schedule that splits gradients is faster where the bubble is
   CHECK_THROWS_WITH(
       asked.find(on),
       Catch::Contains("there is no v_min of 2 parts for 2 stages and 4 microbatches"));
+}
+
+TEST_CASE("what a pinned overlap says of stages holds where there are some") {
+  Asked asked({.blocks = 4, .batch = 8}, 2);
+  const auto on = cluster(2);
+  for (const nlohmann::json& fields : {nlohmann::json{{"receives", true}},
+                                       nlohmann::json{{"receives", true}, {"accumulate", true}}}) {
+    const auto overlap = nlohmann::json::array({"overlap", fields});
+    std::set<int64_t> pipes;
+    for (const auto& one :
+         asked.candidates(on, {{"methods", nlohmann::json::array({overlap})}, {"micro", 1}})) {
+      const auto strategy = one.strategy.dump();
+      CAPTURE(strategy);
+      pipes.insert(one.choice.pipe);
+      CHECK((strategy.find("receives") != std::string::npos) == (one.choice.pipe > 1));
+      CHECK((strategy.find("accumulate\"") != std::string::npos) == fields.contains("accumulate"));
+    }
+    CHECK(pipes == std::set<int64_t>{1, 2});
+  }
 }
 
 TEST_CASE("what is pinned stays, and the rest is searched around it") {
