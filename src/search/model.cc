@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -270,19 +271,23 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   const auto& places = *placed;
   // Blocks are alike: only a part's place and length count, how many of them run again, and whether
   // it has the first or the last.
-  std::map<std::tuple<int, bool, bool, int, int>, StageCosts> known;
+  std::deque<StageCosts> made;
+  std::vector<const StageCosts*> known(places.list.size() * 4 * static_cast<size_t>(blocks + 1));
+  std::map<std::pair<size_t, int>, const StageCosts*> known_again;
   const auto stage_of = [&](int at, const Blocks& part) -> const StageCosts& {
     const auto& [begin, end, again] = part;
+    const int ends = (begin == 0 ? 1 : 0) + (end == blocks ? 2 : 0);
+    const auto index = static_cast<size_t>(
+        (places.of[static_cast<size_t>(at)] * 4 + ends) * (blocks + 1) + end - begin);
+    auto& entry = again == 0 ? known[index] : known_again[{index, again}];
+    if (entry) return *entry;
     const auto& place = places.at(at);
-    const auto [entry, added] = known.try_emplace(
-        {places.of[static_cast<size_t>(at)], begin == 0, end == blocks, end - begin, again});
-    if (!added) return entry->second;
     const auto& own = *place.layers;
-    if (again == 0) return entry->second = stage(place, own, begin, end);
+    if (again == 0) return *(entry = &made.emplace_back(stage(place, own, begin, end)));
     auto mixed = between(own, *own.again, static_cast<double>(again) / (end - begin));
     mixed.working = own.again->working;
     if (again < end - begin) mixed.working = std::max(mixed.working, own.working);
-    return entry->second = stage(place, mixed, begin, end);
+    return *(entry = &made.emplace_back(stage(place, mixed, begin, end)));
   };
   std::vector<Blocks> parts;
   const bool pinned = !limits_.starts.empty(), unlike = is_unlike(choice);
