@@ -22,7 +22,8 @@ namespace perigee::search {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Nodes of a graph for which one plan is judged; a smaller graph has more of them judged.
+// Nodes of a graph for which one plan is judged, and the best one on another mesh or of another
+// schedule; a smaller graph has more of them judged.
 constexpr size_t kNodesJudged = 8000;
 // Candidates that are kept in case programs turn out to take more time or memory than the model
 // says; of a small graph, and of one for which one plan is judged.
@@ -46,6 +47,14 @@ constexpr int kTries = 2;
 constexpr size_t kContradicted = 5;
 // That is where another is expected to take less than this share of the best one's time.
 constexpr double kContradiction = 0.95;
+
+// Whether they have other axes or schedules: the model may be wrong about one of them alone.
+bool is_another(const Choice& a, const Choice& b) {
+  const auto key = [](const Choice& c) {
+    return std::tie(c.tensor, c.expert, c.context, c.data, c.pipe, c.schedule);
+  };
+  return key(a) != key(b);
+}
 
 class Search {
  public:
@@ -202,12 +211,15 @@ class Search {
       auto& candidate = **next;
       if (good == 0 && which == Judge::that_fit && expected(candidate) >= kUnlikely) break;
       const bool better = good > 0 && expected(candidate) < kContradiction * found.best.seconds;
-      const auto most = better ? std::max(judged, kContradicted) : judged;
+      const bool second = judged == 1 && request_.most_judged > 1 && good == 1 &&
+                          kContradiction * expected(candidate) < found.best.seconds;
+      const auto most = better ? std::max(judged, kContradicted) : judged + second;
       const bool more = good == 0 && which == Judge::all;
       if (good >= most || tries >= (more ? kMoreTries : 2) * most) break;
       if (more && judged == 1 && in_vain > 1) break;
       if (good > 0 && out_of_time()) break;
       left.erase(next);
+      if (second && !better && !is_another(candidate.choice, found.best.choice)) continue;
       if (judged > kContradicted &&
           !programs_.insert(program_of(candidate.choice, request_.pins, tables_->row())).second)
         continue;

@@ -443,6 +443,21 @@ TEST_CASE("a slower collective in the profile changes the plan") {
   CHECK_FALSE(after.best.choice == before.best.choice);
 }
 
+TEST_CASE("of a large model plans on two meshes, or of two schedules, are judged") {
+  Asked asked({.blocks = 600, .batch = 64, .width = 32}, 2);
+  REQUIRE(asked.graphs.empty());
+  const auto found = asked.find(cluster(2));
+  REQUIRE(asked.graphs.begin()->second.nodes.size() > 4000);
+  std::vector<Choice> judged;
+  for (const auto& other : found.others) {
+    if (other.judged) judged.push_back(other.choice);
+  }
+  REQUIRE(judged.size() == 2);
+  CAPTURE(search::to_string(judged[0]), search::to_string(judged[1]));
+  CHECK((judged[0].pipe != judged[1].pipe || judged[0].tensor != judged[1].tensor ||
+         judged[0].schedule != judged[1].schedule));
+}
+
 TEST_CASE("the same search gives the same plan, with its reasons") {
   Asked asked({.blocks = 4, .batch = 8}, 4);
   const auto a = asked.find(cluster(4)), b = asked.find(cluster(4));
