@@ -358,8 +358,11 @@ class Memory {
         }
       }
     }
-    for (const auto& [frame, part] : part_frames_) {
-      program.frames[frame].copies = copies_of(draft_, part);
+    if (!part_frames_.empty()) {
+      const auto copies = copies_of_frames(draft_);
+      for (const auto& [frame, part] : part_frames_) {
+        program.frames[frame].copies = copies.at(part);
+      }
     }
     for (const auto& frame : program.frames) {
       if (frame.borrowed) continue;

@@ -377,13 +377,13 @@ void cut_exchanges(Draft& draft);
 
 // With a pipeline: the runs of Draft::order, where pieces of sections that run in turns alternate;
 // which copy of each frame each of them has, by the part whose frame it is; and how many there are
-// of a frame. A microbatch has one from a part's forward pass to the last section that touches it.
+// of each. A microbatch has one from a part's forward pass to the last section that touches it.
 struct DraftRun {
   int32_t section = 0, microbatch = 0;
   size_t position = 0;  // of its op in Draft::order; behind them all, where it is deferred
 };
 std::vector<DraftRun> runs_of(const Draft& draft);
-int64_t copies_of(const Draft& draft, const PartId& frame);
+std::map<PartId, int64_t> copies_of_frames(const Draft& draft);
 std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft);
 
 // Returns whose frame has what deferred weight gradients read and other sections of their stage

@@ -172,11 +172,13 @@ std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
   return copies;
 }
 
-int64_t copies_of(const Draft& draft, const PartId& frame) {
-  int64_t most = draft.copies.at(frame);
+std::map<PartId, int64_t> copies_of_frames(const Draft& draft) {
+  auto most = draft.copies;
   for (const auto& copies : copies_by_run(draft)) {
-    const auto found = copies.find(frame);
-    if (found != copies.end()) most = std::max(most, int64_t{found->second} + 1);
+    for (const auto& [frame, copy] : copies) {
+      const auto found = most.find(frame);
+      if (found != most.end()) found->second = std::max(found->second, int64_t{copy} + 1);
+    }
   }
   return most;
 }

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "compile/draft.h"
@@ -202,10 +204,12 @@ class Cutting {
 
   void add_inputs() {
     auto users = users_of(old_, parts_, stages_, shared_.sums);
+    std::unordered_map<std::string_view, ValueId> inputs;  // by name
+    for (const auto& input : old_.inputs) inputs.emplace(input.name, input.value);
     for (size_t o = 0; o < old_.outputs.size(); ++o) {
       const auto& output = old_.outputs[o];
       if (output.kind != Output::Kind::gradient || !output.value.defined()) continue;
-      auto& stages = users[old_.find_input(output.name)->value.index];
+      auto& stages = users[inputs.at(output.name).index];
       const auto producer = old_.values[output.value.index].producer;
       if (const auto share = shared_.shares.find(o); share != shared_.shares.end()) {
         for (const auto& [stage, leaves] : share->second) stages.insert(stage);
