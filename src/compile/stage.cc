@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -413,19 +414,18 @@ class Cutting {
                            Phase::backward)[0];
     };
     if (const auto share = shared_.shares.find(o); share != shared_.shares.end()) {
-      std::vector<ValueId> sums;
-      const auto own = share->second.find(stage_.index);
-      for (auto part = own->second.rbegin();
-           own != share->second.end() && part != own->second.rend(); ++part) {
-        auto& sum = sums.emplace_back();
-        for (auto v : part->second) {
-          const auto next = value_in(v, part->first);
-          sum = sum.defined()
-                    ? add(part->first, "aten::add.Tensor", {{"self", sum}, {"other", next}})
-                    : next;
+      if (const auto own = share->second.find(stage_.index); own != share->second.end()) {
+        std::vector<ValueId> sums;
+        for (const auto& [part, leaves] : std::views::reverse(own->second)) {
+          auto& sum = sums.emplace_back();
+          for (auto v : leaves) {
+            const auto next = value_in(v, part);
+            sum = sum.defined() ? add(part, "aten::add.Tensor", {{"self", sum}, {"other", next}})
+                                : next;
+          }
         }
+        return sums;
       }
-      if (!sums.empty()) return sums;
     } else {
       const auto producer = old_.values[output.value.index].producer;
       const bool everywhere = producer >= 0 && parts_[producer] == kEveryPart;
