@@ -69,7 +69,9 @@ class Accounts {
       layer.step = share * step_;
       layer.norm = share * norm_;
     }
-    layers.first = places_[kFirst], layers.block = block, layers.last = places_[kLast];
+    layers.first = places_[kFirst];
+    layers.block = block;
+    layers.last = places_[kLast];
     layers.measured = all_measured_;
     layers.tied = tied_;
     layers.masters = plan_.precision.parameters == plan::Precision::Parameters::masters &&
@@ -156,8 +158,7 @@ class Accounts {
     behind = gradient && product ? 0 : behind + time.seconds;
   }
 
-  // Gradients are ready as soon as what they are made of allows: the order is that of a program
-  // that reduces each.
+  // A gradient is ready as soon as what it is made of is, as in a program that reduces each.
   void note_ready(const Instruction& instruction, double seconds) {
     double ready = places_[where(instruction).place].backward;
     if (gradients_.contains(&instruction)) {
@@ -172,7 +173,8 @@ class Accounts {
     for (auto v : instruction.outputs) {
       if (!v.defined()) continue;
       ready_[root(v).index] = ready;
-      const auto found = index_.find(is_gradient(v) ? program_.values[v.index].name.substr(9) : "");
+      if (!is_gradient(v)) continue;
+      const auto found = index_.find(program_.values[v.index].name.substr(9));
       if (found != index_.end()) held_[found->second].of.ready = ready;
     }
   }
@@ -368,8 +370,8 @@ class Accounts {
             instruction.op == "aten::add.Tensor" && is_gradient(instruction.outputs.front());
         node.each_operand([&](ValueId v) {
           const auto base = root(v);
-          if (!gradient || adds || !made.contains(base.index) || !kept.insert(base.index).second)
-            return;
+          const bool read = gradient && !adds && made.contains(base.index);
+          if (!read || !kept.insert(base.index).second) return;
           places_[place].operands += bytes_of(program_, base);
         });
         for (auto v : instruction.outputs) {
@@ -435,8 +437,7 @@ class Accounts {
     held_.push_back({place, read, {whole, bytes, index}});
   }
 
-  // Into how many reductions the flats go where units, or buckets, grow to a least size, and when
-  // each is ready.
+  // Into how many reductions flats go that grow to a least size, and when each is ready.
   void cut_by_size() {
     const auto least = static_cast<double>(plan_.communication.bucket_bytes);
     for (int place = 0; place < kPlaces; ++place) {
@@ -465,7 +466,7 @@ class Accounts {
   struct Held {
     Place place;
     double read;        // bytes, as ops read it
-    Member of;          // the place
+    Member of;          // among those of its place
     bool late = false;  // the last layers read it, though it stands before the blocks
   };
 

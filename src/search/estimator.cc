@@ -25,28 +25,23 @@ bool Estimator::is_beyond(const Choice& choice, double need) const {
   return (choice.chunks == 1 || more_ > 0) && need * least_share(choice) > limits_.most() + more_;
 }
 
-// Returns the model of programs that take so many times the memory that it counts.
-const Model& Estimator::model_of(double more) {
-  auto& model = models_[more];
+const Model& Estimator::model_of(double times) {
+  auto& model = models_[times];
   if (model) return *model;
   auto limits = limits_.by_kind();
-  for (auto& bytes : limits) bytes = (bytes + more_) / more;
+  for (auto& bytes : limits) bytes = (bytes + more_) / times;
   model = std::make_unique<Model>(folded_, tables_, costs_,
                                   Limits{std::move(limits), request_.pins.solver.value_or("auto"),
                                          places_of(folded_, request_.pins.starts), seconds_left_});
   return *model;
 }
 
-// The choice's tables; of unequal submeshes those of the first stage.
 const Layers* Estimator::tables_of(const Choice& choice) {
   std::string why;
   if (choice.submeshes.empty()) return tables_.on_ranks(choice, 0, request_.world, why);
   return tables_.find(Model::of_stage(choice, choice.submeshes.front()), why);
 }
 
-// The combination where it fits; and of one whose blocks all keep much, with more and more that
-// keep nothing, where it has hardly room or could take less with them (by a better cut). Where
-// none of these fits, `need` are the bytes of the one that needs the least.
 std::vector<Candidate> Estimator::candidates_of(const Choice& choice, const Layers& layers,
                                                 double worth, double& need) {
   std::vector<Candidate> list;

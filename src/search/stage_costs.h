@@ -21,8 +21,9 @@ struct StageCosts {
   double landed = 0;     // bytes of messages that come before they are wanted
   double step = 0;       // bytes while the optimizer steps
   double flight = 0;     // bytes of one microbatch in flight
-  double first = 0;      // of flight: of the first of several parts
-  double largest = 0;    // the same of the largest behind it
+  double first = 0;      // of several parts: the same of the first
+  double largest = 0;    // and of the largest behind it
+  int parts = 0;         // so many have joined
 
   double pass() const { return forward + backward; }
   double ready() const { return once + norm + meets; }  // until all stages meet
@@ -46,7 +47,7 @@ struct StageCosts {
     landed = std::max(landed, part.landed);
     step += part.step;
     flight = std::max(flight, static_cast<double>(chunks) * part.flight);
-    double& own = forward > part.forward ? largest : first;
+    double& own = parts++ == 0 ? first : largest;
     own = std::max(own, part.flight);
   }
 };
