@@ -100,15 +100,32 @@ end
   }));
 }
 
-TEST_CASE("auto knows what blocks take that run again in part, also in 16 bits and in stages") {
+namespace {
+
+// Runs the body of a strategy function, which asks the search and the programs and asserts.
+void compare_with_model(const std::string& model, const std::string& data,
+                        const std::string& arguments, const std::string& body) {
   Folder folder;
-  const auto job =
-      made_up(folder, "kind = \"gpt\"\nlayers = 8\nwidth = 512\nheads = 8\nvocab = 512\n",
-              "sequence = 256\n");
-  const auto strategy = folder.write("again.lua", R"(-- Compares programs with the search's model.
-local profiler, solver = require "perigee.profiler", require "perigee.solver"
+  const auto job = made_up(folder, model, data);
+  const auto strategy =
+      folder.write("compare.lua",
+                   R"(local profiler, solver = require "perigee.profiler", require "perigee.solver"
 return function()
-  for _, axes in ipairs { { 4, 1 }, { 1, 4 }, { 2, 2 } } do
+)" + body + R"(  return {}
+end
+)");
+  const auto planned =
+      run("plan " + job + " " + arguments + " --strategy " + strategy, alone(folder));
+  INFO(planned.err);
+  CHECK(planned.status == 0);
+}
+
+}  // namespace
+
+TEST_CASE("auto knows what blocks take that run again in part, also in 16 bits and in stages") {
+  compare_with_model("kind = \"gpt\"\nlayers = 8\nwidth = 512\nheads = 8\nvocab = 512\n",
+                     "sequence = 256\n", "--cluster 8xh100 --nproc 4",
+                     R"(  for _, axes in ipairs { { 4, 1 }, { 1, 4 }, { 2, 2 } } do
     for _, methods in ipairs { {}, { { "half", { dtype = "bf16" } } } } do
       local before
       for _, how in ipairs { { false, 1 }, { "selective", 1 }, { "selective", 2 }, { "full", 1 } } do
@@ -124,25 +141,14 @@ return function()
       end
     end
   end
-  return {}
-end
 )");
-  const auto planned =
-      run("plan " + job + " --cluster 8xh100 --nproc 4 --strategy " + strategy, alone(folder));
-  INFO(planned.err);
-  CHECK(planned.status == 0);
 }
 
 TEST_CASE(
     "auto knows what a stage with both ends of a tied model holds, in any V-shaped schedule") {
-  Folder folder;
-  const auto job =
-      made_up(folder, "kind = \"gpt\"\nlayers = 16\nwidth = 256\nheads = 4\nvocab = 4096\n",
-              "sequence = 128\n");
-  const auto strategy = folder.write("ends.lua", R"(-- Compares programs with the search's model.
-local profiler, solver = require "perigee.profiler", require "perigee.solver"
-return function()
-  for _, schedule in ipairs { "zbv", "v_half", "dualpipe_v" } do
+  compare_with_model("kind = \"gpt\"\nlayers = 16\nwidth = 256\nheads = 4\nvocab = 4096\n",
+                     "sequence = 128\n", "--cluster 8xh100 --nproc 8 --set batch.global=32",
+                     R"(  for _, schedule in ipairs { "zbv", "v_half", "dualpipe_v" } do
     for zero = 0, 3 do
       local pins = { data = 2, pipe = 4, micro = 1, zero = zero, schedule = schedule, checkpoint = false }
       local found = assert(solver.candidates(pins, 1))[1]
@@ -151,40 +157,21 @@ return function()
       assert(0.8 < bytes and bytes < 1.25, string.format("%s: bytes %.3f of its programs'", found.text, bytes))
     end
   end
-  return {}
-end
 )");
-  const auto planned = run(
-      "plan " + job + " --cluster 8xh100 --nproc 8 --set batch.global=32 --strategy " + strategy,
-      alone(folder));
-  INFO(planned.err);
-  CHECK(planned.status == 0);
 }
 
 TEST_CASE("auto knows how long reductions of buckets keep each other waiting") {
-  Folder folder;
-  const auto job =
-      made_up(folder, "kind = \"gpt\"\nlayers = 8\nwidth = 2048\nheads = 16\nvocab = 512\n",
-              "sequence = 2048\n");
-  const auto strategy = folder.write("wait.lua", R"(-- Compares programs with the search's model.
-local profiler, solver = require "perigee.profiler", require "perigee.solver"
-return function()
-  for _, pins in ipairs { { data = 16 }, { data = 8, tensor = 2, sequence = true },
+  compare_with_model(
+      "kind = \"gpt\"\nlayers = 8\nwidth = 2048\nheads = 16\nvocab = 512\n", "sequence = 2048\n",
+      "--cluster 32x8xh100 --nproc 16 --set batch.global=64",
+      R"(  for _, pins in ipairs { { data = 16 }, { data = 8, tensor = 2, sequence = true },
     { data = 8, pipe = 2, schedule = "interleaved", chunks = 2 } } do
     pins.micro, pins.zero, pins.checkpoint, pins.methods = 1, 2, false, { { "half", { dtype = "bf16" } } }
     local found = assert(solver.candidates(pins, 1))[1]
     local seconds = found.seconds / profiler.estimate(found.strategy).seconds
     assert(0.93 < seconds and seconds < 1.07, string.format("%s: seconds %.3f of its programs'", found.text, seconds))
   end
-  return {}
-end
 )");
-  const auto planned =
-      run("plan " + job + " --cluster 32x8xh100 --nproc 16 --set batch.global=64 --strategy " +
-              strategy,
-          alone(folder));
-  INFO(planned.err);
-  CHECK(planned.status == 0);
 }
 
 TEST_CASE("no plan fits too little memory: exit status 3, and how much is missing") {
