@@ -12,6 +12,10 @@
 
 namespace perigee::compile {
 
+// Bytes of a unit up to which a sum takes about as long for all of it as for a rank's part: it is
+// made before the unit is reduced.
+inline constexpr int64_t kSmallSum = int64_t{4} << 20;
+
 // Returns the ranks of a stream of a program: of axes ("data,context"), of a channel from stage S
 // to stage T of an axis ("pipe:S>T/A>B": what part A sends to part B), sender first, or of some of
 // an axis's stages ("pipe:S,T"). "data#1" is another stream over the ranks of "data".

@@ -124,8 +124,9 @@ struct Bucket {
 
   // Of a unit (plan::Unit; units.cc): all flat, the whole padded to parts * part elements. `axes`
   // are those beside the unit's own on which every gradient is Partial.
-  int32_t flat = -1;  // index into Gradients::flats
-  int level = 0;      // the unit's; 0: of no unit
+  int32_t flat = -1;       // index into Gradients::flats
+  int level = 0;           // the unit's; 0: of no unit
+  std::string early_axes;  // instead of `axes`: reduced as a whole, before the unit's own reduction
   // Of what is stored in parts: the whole weights while they are used; then `weights` is the part.
   ValueId gathered;
   ValueId own;   // this rank's part of the weights

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "compile/collective.h"
@@ -167,6 +168,11 @@ void collect_units(const Source& source, Gradients& gradients) {
     for (size_t k = 0; k < rests.size(); ++k) {
       gradients.parameters[bucket.parameters[k]].early_axes = without(rests[k], bucket.axes);
     }
+    // Behind the unit's own reduction a small one would wait for all that are under way over its
+    // axes, and what ops ask for over the other axes would wait for it.
+    if (bucket.elements * item_bytes(bucket.dtype) <= kSmallSum) {
+      bucket.early_axes = std::exchange(bucket.axes, "");
+    }
     gradients.buckets.push_back(std::move(bucket));
   }
 }
@@ -304,6 +310,11 @@ int32_t scatter_unit(Draft& draft, const Source& source, const Gradients& gradie
     out.push_back(std::move(reduce));
   }
   zero(filled, bucket.elements);
+  if (!bucket.early_axes.empty()) {
+    auto reduce = all_reduce(draft, bucket.gradients, bucket.early_axes, bucket.reduce);
+    reduce.when = when;
+    out.push_back(std::move(reduce));
+  }
   const auto axes = flat.unit->axes + bucket.channel;
   auto whole = bucket.gradients;
   if (const auto low = reduced_type(source, bucket.dtype)) {

@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "compile/collective.h"
+
 namespace perigee::search {
 namespace {
 
@@ -127,8 +129,9 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, OpCosts& 
         const double moved = parameters.masters ? kept * flat.gathered : weights;
         exchange.gather += time(CollectiveKind::all_gather, units, moved, pieces);
       }
-      // Where all of a unit are, its parts are reduced behind it.
-      if (choice.zero > 0 && flat.summed < 0.999 * flat.gradients) {
+      // Where all of a unit are, and they are not small, its parts are reduced behind it.
+      const bool small = gradients <= std::max(1.0, pieces) * compile::kSmallSum;
+      if (choice.zero > 0 && (small || flat.summed < 0.999 * flat.gradients)) {
         exchange.early += time(CollectiveKind::all_reduce, tensor, kept * flat.summed);
       } else if (choice.zero > 0 && flat.summed > 0) {
         exchange.reduce += time(CollectiveKind::all_reduce, tensor,

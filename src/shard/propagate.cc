@@ -139,12 +139,7 @@ class Propagation {
     }
     const auto placed = place_inputs(graph_, plan_);
     for (size_t i = 0; i < placed.size(); ++i) set(graph_.inputs[i].value, placed[i]);
-    goals_.assign(graph_.values.size(), -1);
-    for (const auto& output : graph_.outputs) {
-      const auto* owner =
-          output.kind == Output::Kind::gradient ? graph_.find_input(output.name) : nullptr;
-      if (owner) goals_[output.value.index] = owner->value.index;
-    }
+    find_goals();
     find_waiting();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) node(n);
     return std::move(sharding_);
@@ -161,6 +156,25 @@ class Propagation {
       if (found == plan_.placements.end()) continue;
       pins_[v] = &found->second;
       pin_numbers_[v] = number_of(found->second);
+    }
+  }
+
+  // A gradient is to lie as its parameter does, also before it is cast to the parameter's type.
+  void find_goals() {
+    goals_.assign(graph_.values.size(), -1);
+    for (const auto& output : graph_.outputs) {
+      const auto* owner =
+          output.kind == Output::Kind::gradient ? graph_.find_input(output.name) : nullptr;
+      if (owner) goals_[output.value.index] = owner->value.index;
+    }
+    std::vector<int> uses(graph_.values.size());
+    for (const auto& node : graph_.nodes) {
+      node.each_operand([&](ValueId v) { ++uses[v.index]; });
+    }
+    for (const auto& node : graph_.nodes) {
+      if (node.op != "perigee::cast") continue;
+      const auto from = node.get<ValueId>("self", {}), to = node.outputs[0];
+      if (goals_[to.index] >= 0 && uses[from.index] == 1) goals_[from.index] = goals_[to.index];
     }
   }
 

@@ -1,4 +1,6 @@
 // The method tensor_parallel: the built-in models train as on one device, with negative controls.
+#include <fmt/format.h>
+
 #include <set>
 
 #include "base/error.h"
@@ -165,6 +167,65 @@ TEST_CASE("with sequence sharding ranks keep their pieces and gather them again"
                       });
                     }
                   })) != "");
+  }
+}
+
+TEST_CASE("small sums over tensor ranks do not wait for what units reduce") {
+  const auto given = built_in(kGpt, kRows);
+  const auto plan =
+      plan_of(given, parallel(kOuter, kSequence) + R"(, ["zero1", {"match": "blocks.*"}]])");
+  DryRuns traces;
+  const auto program = compile::compile(given.graph, plan, {}, 0, traces);
+  const auto base = [&](const graph::Node& node) {
+    const auto v = node.get<compile::ValueId>("self", {});
+    const auto whole = program.values[v.index].view_of;
+    return (whole.defined() ? whole : v).index;
+  };
+  int sums = 0;
+  for (const auto& section : program.sections) {
+    if (section.name == "step") continue;
+    std::set<int32_t> reduced;  // by units
+    for (const auto& instruction : section.instructions) {
+      const graph::Node node{.op = instruction.op, .args = instruction.args};
+      const auto axis = node.get<std::string>("axis", "");
+      if (node.op == "comm::reduce_scatter" && axis == "data") reduced.insert(base(node));
+      if (node.op != "comm::all_reduce" || axis != "tensor") continue;
+      CHECK_FALSE(reduced.contains(base(node)));
+      ++sums;
+    }
+  }
+  // What is whole on tensor ranks: one for each block, however many parameters that are, and two
+  // for the rest.
+  CHECK(sums >= 4);
+  CHECK(sums <= 6);
+}
+
+TEST_CASE("a split vocabulary's gradient has the rank's rows alone, in any precision") {
+  // More rows than tokens: their sum over ranks would be the dearer way.
+  constexpr int64_t kVocabulary = 1000;
+  for (const std::string tied : {"", "tied = false\n"}) {
+    auto keys = kGpt + tied;
+    keys.replace(keys.find("vocab = 11"), 10, fmt::format("vocab = {}", kVocabulary));
+    const auto given = built_in(keys, kRows);
+    for (const std::string precision :
+         {"", R"(, ["half", {"dtype": "bf16"}])", R"(, ["amp_native", {"dtype": "bf16"}])"}) {
+      INFO(tied << precision);
+      const auto plan = plan_of(given, parallel(kTwo, kSequence) + precision + "]");
+      DryRuns traces;
+      const auto program = compile::compile(given.graph, plan, {}, 1, traces);
+      int seen = 0;
+      for (const auto& section : program.sections) {
+        for (const auto& instruction : section.instructions) {
+          if (instruction.op != "aten::embedding_dense_backward" || instruction.scope != "embed") {
+            continue;
+          }
+          const auto& made = program.values[instruction.outputs.front().index].type;
+          CHECK(made.shape[0] == kVocabulary / 2);
+          ++seen;
+        }
+      }
+      CHECK(seen == 1);
+    }
   }
 }
 
