@@ -13,7 +13,7 @@ train::Host& torch_host() {
     // Where a rank dies or does not come, c10d's store would print pages of frames beside our one
     // message.
     ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
-    void* library = ::dlopen("libperigee_torch.so", RTLD_NOW | RTLD_LOCAL);
+    void* library = ::dlopen("libperigee_torch.so", RTLD_LAZY | RTLD_LOCAL);
     if (!library)
       fail_run("command", "this needs libperigee_torch and LibTorch, but: {}", ::dlerror());
     auto* make = reinterpret_cast<train::Host* (*)()>(::dlsym(library, "perigee_host"));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 
@@ -149,14 +150,10 @@ int run(int argc, char** argv) {
   return flushed(action());
 }
 
-}  // namespace
-}  // namespace perigee::command
-
-int main(int argc, char** argv) {
-  perigee::command::keep_standard_streams();
+int run_guarded(int argc, char** argv) {
   try {
-    return perigee::command::run(argc, argv);
-  } catch (const perigee::Error& error) {
+    return run(argc, argv);
+  } catch (const Error& error) {
     std::fprintf(stderr, "perigee: %s\n", error.what());
     return static_cast<int>(error.status());
   } catch (const std::bad_alloc&) {
@@ -166,4 +163,15 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "perigee: [internal] %s\n", error.what());
     return 1;
   }
+}
+
+}  // namespace
+}  // namespace perigee::command
+
+int main(int argc, char** argv) {
+  perigee::command::keep_standard_streams();
+  const int status = perigee::command::run_guarded(argc, argv);
+  // Nothing is left but what the process has; LibTorch would take its registries apart first.
+  std::fflush(nullptr);
+  std::_Exit(status);
 }
