@@ -293,7 +293,7 @@ Json without_stages(Json method) {
 std::vector<std::string> whole_blocks(const Choice& choice, const std::vector<std::string>& blocks,
                                       const std::vector<int>& cuts) {
   std::vector<std::string> whole;
-  if (!choice.checkpoint || !choice.selective || choice.every < 2 || choice.pipe == 1) return whole;
+  if (!choice.checkpoint || choice.every < 2 || choice.pipe == 1) return whole;
   const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                             static_cast<int>(choice.chunks));
   std::vector<int64_t> seen(static_cast<size_t>(choice.pipe));
@@ -342,9 +342,9 @@ Json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row) {
     methods.push_back(
         Json::array({"gradient_accumulation", Json{{"microbatches", choice.microbatches}}}));
   }
-  if (choice.checkpoint && choice.every == 0) {
-    if (!choice.again.empty()) methods.push_back(Json::array({"checkpoint", choice.again}));
-  } else if (choice.checkpoint) {
+  if (choice.checkpoint && !choice.selective && !choice.again.empty()) {
+    methods.push_back(Json::array({"checkpoint", choice.again}));
+  } else if (choice.checkpoint && choice.every > 0) {
     Json fields{{"1", row.pattern}};  // an item beside a field
     if (choice.selective) fields["keep"] = row.keep;
     if (!choice.again.empty()) {

@@ -5,10 +5,12 @@
 
 namespace perigee::search {
 
-Compiled compile_candidate(Candidate& candidate, const Request& request,
+const graph::Graph& graph_of(const Choice& choice, const Request& request) {
+  return request.graph(choice.micro * choice.batch());
+}
+
+Compiled compile_candidate(Candidate& candidate, const Request& request, const graph::Graph& graph,
                            compile::TraceSource& traces) {
-  const auto& choice = candidate.choice;
-  const auto& graph = request.graph(choice.micro * choice.batch());
   methods::Request asked;
   asked.graph = &graph;
   asked.global_batch = request.global_batch;

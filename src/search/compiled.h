@@ -11,9 +11,13 @@ struct Compiled {
   compile::Programs programs;
 };
 
-// Returns the plan of the candidate's strategy, and its programs; fills its peak_bytes. Throws
-// Error where it cannot be compiled.
-Compiled compile_candidate(Candidate& candidate, const Request& request,
+// Returns the request's graph as the choice's microbatches need it; lives until the next is asked
+// for.
+const graph::Graph& graph_of(const Choice& choice, const Request& request);
+
+// Returns the plan of the candidate's strategy for that graph, and its programs; fills its
+// peak_bytes. Throws Error where it cannot be compiled.
+Compiled compile_candidate(Candidate& candidate, const Request& request, const graph::Graph& graph,
                            compile::TraceSource& traces);
 
 }  // namespace perigee::search

@@ -112,7 +112,7 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
   learnt_.features.count(choice, estimate->seconds, false);
   Candidate candidate{.choice = choice, .strategy = {}, .estimate = std::move(*estimate)};
   for (int cut : candidate.estimate.cuts) {
-    candidate.choice.starts.push_back(folded_.blocks[static_cast<size_t>(cut)]);
+    candidate.choice.starts.push_back(start_at(folded_, cut));
   }
   candidate.choice.again = whole_blocks(choice, folded_.blocks, candidate.estimate.cuts);
   for (int block : candidate.estimate.again) {

@@ -155,6 +155,20 @@ class Folding {
   std::vector<ValueId> map_;
 };
 
+// Returns the scope of the first op behind the blocks; "" where that is one around them: a pipeline
+// cannot be cut there by name.
+std::string scope_behind(const Graph& graph, const std::vector<std::string>& blocks) {
+  if (blocks.empty()) return "";
+  bool seen = false;
+  for (const auto& node : graph.nodes) {
+    if (node.phase != Phase::forward) continue;
+    const bool within = graph::contains_scope(blocks.back(), node.scope);
+    if (seen && !within) return graph::contains_scope(node.scope, blocks.back()) ? "" : node.scope;
+    seen = seen || within;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::vector<std::string> row_of_blocks(const Graph& graph) {
@@ -187,6 +201,7 @@ std::vector<std::string> row_of_blocks(const Graph& graph) {
 Folded fold(const Graph& graph) {
   Folded folded;
   folded.blocks = row_of_blocks(graph);
+  folded.behind = scope_behind(graph, folded.blocks);
   folded.kept = folded.blocks;
   folded.graph = graph;
   if (folded.blocks.size() < 3) return folded;
@@ -205,21 +220,27 @@ Folded fold(const Graph& graph) {
 
 std::vector<int> places_of(const Folded& folded, const std::vector<std::string>& starts) {
   std::vector<int> places;
-  const auto& blocks = folded.blocks;
+  auto known = folded.blocks;
+  if (!folded.behind.empty()) known.push_back(folded.behind);
   for (const auto& name : starts) {
-    const auto place = std::ranges::find(blocks, name);
-    const int index = static_cast<int>(place - blocks.begin());
-    if (place == blocks.end() || index <= (places.empty() ? 0 : places.back())) {
+    const auto place = std::ranges::find(known, name);
+    const int index = static_cast<int>(place - known.begin());
+    if (place == known.end() || index <= (places.empty() ? -1 : places.back())) {
       fail("auto",
-           "starts names blocks behind the first, in the order in which the forward pass comes "
-           "to them{}, but got \"{}\"",
-           blocks.size() < 2 ? " (the model has no row of them)"
-                             : fmt::format(" ({} to {})", blocks[1], blocks.back()),
-           name);
+           "starts names blocks, or what stands behind them, in the order in which the forward "
+           "pass comes to them{}, but got \"{}\"{}",
+           folded.blocks.size() < 2 ? " (the model has no row of them)"
+                                    : fmt::format(" ({} to {})", known.front(), known.back()),
+           name, did_you_mean(name, known));
     }
     places.push_back(index);
   }
   return places;
+}
+
+const std::string& start_at(const Folded& folded, int place) {
+  const auto index = static_cast<size_t>(place);
+  return index < folded.blocks.size() ? folded.blocks[index] : folded.behind;
 }
 
 }  // namespace perigee::search

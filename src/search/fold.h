@@ -17,6 +17,7 @@ struct Folded {
   graph::Graph graph;
   std::vector<std::string> blocks;  // of the whole graph
   std::vector<std::string> kept;    // two of them, or all where they differ in ops or shapes
+  std::string behind;  // the module that the forward pass comes to behind them; "": none
 };
 
 // Leaves all blocks out but the first and the last: what these read of a neighbour that went, they
@@ -25,8 +26,12 @@ struct Folded {
 // are fewer than three, the graph stays as it is.
 Folded fold(const graph::Graph& graph);
 
-// Returns the places in the row of the blocks at which parts are to begin. Throws Error for names
-// that are not blocks behind the first, in their order.
+// Returns the places in the row of the blocks at which parts are to begin: 0 is the first block,
+// which what stands before it is then without, and the number of blocks the module behind them.
+// Throws Error for other names, and where they are not in their order.
 std::vector<int> places_of(const Folded& folded, const std::vector<std::string>& starts);
+
+// Returns the name at such a place.
+const std::string& start_at(const Folded& folded, int place);
 
 }  // namespace perigee::search

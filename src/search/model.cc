@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -67,7 +68,7 @@ double Model::saved(const Choice& choice, const Layer& layer, const Layers& laye
   return layer.saved - (choice.pipe > 1 || in_parts ? layer.low : 0);
 }
 
-StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int end) const {
+StageCosts Model::stage(const Place& place, const Layers& layers, const Blocks& part) const {
   const auto& choice = place.choice;
   const auto parts = static_cast<double>(choice.parts());
   const auto& exchanged = exchanges(choice, layers, place.ground);
@@ -110,9 +111,11 @@ StageCosts Model::stage(const Place& place, const Layers& layers, int begin, int
     gather += times * exchange.gather;
     buckets += times * exchange.buckets;
   };
-  const bool first = begin == 0, last = end == blocks();
+  const bool first = part.first, last = part.last;
   if (first) add(layers.first, exchanged.first, 1);
-  if (!folded_.blocks.empty() && end > begin) add(layers.block, exchanged.block, end - begin);
+  if (!folded_.blocks.empty() && part.length() > 0) {
+    add(layers.block, exchanged.block, part.length());
+  }
   if (last) add(layers.last, exchanged.last, 1);
   const double share = choice.zero > 0 ? 1 / parts : 1;
   stage.optimizer = share * (step - norm);
@@ -218,9 +221,20 @@ const std::map<int64_t, int64_t>& Model::senders(int64_t ranks, int64_t stages) 
 
 double Model::bytes_of(const Choice& choice, const StageCosts& stage, int64_t successors) const {
   double flight = in_flight(choice, successors) * stage.flight;
-  if (choice.chunks > 1 && splits_backward(choice.schedule) && successors == choice.pipe - 1) {
-    const auto [first, second] = in_flight_at_first(choice);
-    flight = std::min(flight, first * stage.first + second * stage.largest);
+  // A part that is unlike the others need not share with them.
+  if (choice.chunks > 1 && splits_backward(choice.schedule)) {
+    if (successors == choice.pipe - 1) {
+      const auto [first, second] = in_flight_at_first(choice);
+      flight = std::min(flight, first * stage.first + second * stage.last);
+    }
+  } else if (choice.chunks > 1 && successors == choice.pipe - 1) {
+    const auto [first, others] = rounds_.in_flight(choice, true);
+    const double rest = std::max(stage.middle, stage.last);
+    flight = std::min(flight, first * stage.first + others * rest);
+  } else if (choice.chunks > 1 && successors == 0) {
+    const auto [last, others] = rounds_.in_flight(choice, false);
+    const double rest = std::max(stage.first, stage.middle);
+    flight = std::min(flight, last * stage.last + others * rest);
   }
   return std::max(stage.fixed() + stage.landed + flight, stage.step);
 }
@@ -260,7 +274,7 @@ double Model::lower_bound(const Choice& choice, const Whole& whole) const {
   const double pass = std::max(all.forward, whole.gathers) +
                       std::max(all.backward + all.weights, whole.exchanges + reductions);
   const double longest = pass / stages;
-  return longest * static_cast<double>(choice.microbatches) + lost(choice, all, pass, longest);
+  return longest * static_cast<double>(choice.microbatches) + lost(choice, all, pass, {longest});
 }
 
 std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& layers,
@@ -275,32 +289,31 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   std::vector<const StageCosts*> known(places.list.size() * 4 * static_cast<size_t>(blocks + 1));
   std::map<std::pair<size_t, int>, const StageCosts*> known_again;
   const auto stage_of = [&](int at, const Blocks& part) -> const StageCosts& {
-    const auto& [begin, end, again] = part;
-    const int ends = (begin == 0 ? 1 : 0) + (end == blocks ? 2 : 0);
+    const int ends = (part.first ? 1 : 0) + (part.last ? 2 : 0), length = part.length();
     const auto index = static_cast<size_t>(
-        (places.of[static_cast<size_t>(at)] * 4 + ends) * (blocks + 1) + end - begin);
-    auto& entry = again == 0 ? known[index] : known_again[{index, again}];
+        (places.of[static_cast<size_t>(at)] * 4 + ends) * (blocks + 1) + length);
+    auto& entry = part.again == 0 ? known[index] : known_again[{index, part.again}];
     if (entry) return *entry;
     const auto& place = places.at(at);
     const auto& own = *place.layers;
-    if (again == 0) return *(entry = &made.emplace_back(stage(place, own, begin, end)));
-    auto mixed = between(own, *own.again, static_cast<double>(again) / (end - begin));
+    if (part.again == 0) return *(entry = &made.emplace_back(stage(place, own, part)));
+    auto mixed = between(own, *own.again, static_cast<double>(part.again) / length);
     mixed.working = own.again->working;
-    if (again < end - begin) mixed.working = std::max(mixed.working, own.working);
-    return *(entry = &made.emplace_back(stage(place, mixed, begin, end)));
+    if (part.again < length) mixed.working = std::max(mixed.working, own.working);
+    return *(entry = &made.emplace_back(stage(place, mixed, part)));
   };
   std::vector<Blocks> parts;
   const bool pinned = !limits_.starts.empty(), unlike = is_unlike(choice);
   bool best = true;
   if (choice.pipe == 1) {
     const auto again = layers.again ? least_again(places.at(0), best) : 0;
-    parts = {{0, blocks, again.value_or(blocks)}};
+    parts = {blocks_of(again.value_or(blocks))};
     if (!again) {
       least_bytes = bytes_of(choice, stage_of(0, parts.front()), 0);
       return std::nullopt;
     }
   } else if (choice.chunks > 1) {
-    parts = pinned ? pinned_parts() : deal_parts(choice, places, stage_of, least_bytes);
+    parts = pinned ? pinned_parts() : deal_parts(choice, layers, places, stage_of, least_bytes);
   } else if (unlike || pinned) {
     parts = cut_unlike_stages(choice, places, stage_of, least_bytes, worth);
   } else {
@@ -318,6 +331,21 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   return result;
 }
 
+double Model::lost_in_rounds(const Choice& choice, const Places& places, const StageOf& stage_of,
+                             const std::vector<Blocks>& parts, double transfer,
+                             double longest) const {
+  std::vector<PartTimes> times;
+  for (size_t k = 0; k < parts.size(); ++k) {
+    const auto stage = static_cast<int>(k % static_cast<size_t>(choice.pipe));
+    const auto& part = stage_of(stage, parts[k]);
+    times.push_back({.forward = part.forward,
+                     .backward = part.backward,
+                     .again = parts[k].length() * places.at(stage).layers->repeated});
+  }
+  const bool alike = std::ranges::adjacent_find(times, std::not_equal_to<>()) == times.end();
+  return alike ? 0 : rounds_.seconds(choice, times, transfer) - longest;
+}
+
 Estimate Model::timed(const Choice& choice, const Layers& layers, const Places& places,
                       const StageOf& stage_of, const std::vector<Blocks>& parts,
                       double worth) const {
@@ -328,8 +356,8 @@ Estimate Model::timed(const Choice& choice, const Layers& layers, const Places& 
   const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                             static_cast<int>(choice.chunks));
   for (size_t k = 0; k < parts.size(); ++k) {
-    const auto& [begin, end, again] = parts[k];
-    for (int block = begin; block < begin + again; ++block) result.again.push_back(block);
+    const int begin = parts[k].begin;
+    for (int k_th = 0; k_th < parts[k].again; ++k_th) result.again.push_back(begin + k_th);
     made[static_cast<size_t>(stage_of_part[k])].join(stage_of(stage_of_part[k], parts[k]),
                                                      choice.chunks);
     if (k > 0) result.cuts.push_back(begin);
@@ -375,7 +403,8 @@ Estimate Model::timed(const Choice& choice, const Layers& layers, const Places& 
   }
   result.parts.tensor = longest->tensor * microbatches;
   result.parts.compute = (longest->pass() - longest->tensor - longest->exchange) * microbatches;
-  result.parts.bubble = lost(choice, passes, sum, longest->pass());
+  const Longest slowest{longest->pass(), longest - made.data()};
+  result.parts.bubble = lost(choice, passes, sum, slowest);
   if (runs_as_row(choice)) {
     const auto row = step_of_row(choice, places, made, parts);
     result.parts.bubble = row.passes - longest->pass() * microbatches;
@@ -395,8 +424,13 @@ Estimate Model::timed(const Choice& choice, const Layers& layers, const Places& 
     result.costs = {share(forward), share(sum - forward - gradient), share(gradient),
                     std::round(10 * message / average) / 10};
     if (result.parts.total() < worth) {
-      result.parts.bubble += orders_.excess(choice, passes, result.costs);
+      const double excess = orders_.excess(choice, passes, result.costs);
+      if (excess > 0) result.parts.bubble = lost(choice, passes, sum, slowest, excess);
     }
+  } else if (runs_in_rounds(choice.schedule) && result.parts.total() < worth) {
+    const double lost = lost_in_rounds(choice, places, stage_of, parts, passes.transfer,
+                                       microbatches * longest->pass());
+    result.parts.bubble = std::max(result.parts.bubble, lost);
   }
   result.seconds = result.parts.total();
   return result;

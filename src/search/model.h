@@ -15,6 +15,7 @@
 #include "search/exchange.h"
 #include "search/layers.h"
 #include "search/pipeline.h"
+#include "search/rounds.h"
 #include "search/stage_costs.h"
 
 namespace perigee::search {
@@ -114,6 +115,12 @@ class Model {
   std::optional<Estimate> estimate(const Choice& choice, const Layers& layers, double& least_bytes,
                                    double worth = std::numeric_limits<double>::infinity()) const;
 
+  // Returns how many parts there can be where stages have several: one a block, and one for what
+  // stands before the blocks, and behind them, where that has parameters.
+  int most_parts(const Layers& layers) const;
+  // Whether Limits::starts leaves the first or the last part without a block.
+  bool has_bare_ends() const;
+
   // Returns the least that a rank of the choice may use; of all ranks together.
   double limit() const { return *std::min_element(limits_.bytes.begin(), limits_.bytes.end()); }
 
@@ -140,8 +147,9 @@ class Model {
   // each block: solve::AssignProblem); nothing where not even all of them make it fit. `best`:
   // whether there was the time to find the fewest; where there was not, so many may not fit.
   std::optional<int> least_again(const Place& place, bool& best) const;
-  // Blocks [begin, end), by these layers of the place.
-  StageCosts stage(const Place& place, const Layers& layers, int begin, int end) const;
+  // A part of the pipeline, by these layers of the place.
+  struct Blocks;
+  StageCosts stage(const Place& place, const Layers& layers, const Blocks& part) const;
   // What a microbatch's passes through a layer compute: forward, backward.
   std::pair<double, double> passes(const Choice& choice, const Layer& layer,
                                    const Layers& layers) const;
@@ -154,14 +162,25 @@ class Model {
   const std::map<int64_t, int64_t>& senders(int64_t ranks, int64_t stages) const;
   // What a stage takes with so many stages behind it.
   double bytes_of(const Choice& choice, const StageCosts& stage, int64_t successors) const;
-  // The blocks [begin, end) of a part of the pipeline; the first `again` of them run again.
+  // The blocks [begin, end) of a part of the pipeline, of which the first `again` run again;
+  // whether what stands before all blocks, and behind them, is there, too.
   struct Blocks {
     int begin, end;
     int again = 0;
+    bool first = false, last = false;
+    int length() const { return end - begin; }
   };
   using StageOf = std::function<const StageCosts&(int stage, const Blocks&)>;
   // Of a part in a stage of a row, the blocks, were it so long.
   Blocks blocks_of(int part, int parts, int length, int again = 0) const;
+  // Of a stage that has all.
+  Blocks blocks_of(int again = 0) const { return {0, blocks(), again, true, true}; }
+  // Parts that follow each other, from the lengths of all of them; `again`: of each, or none.
+  std::vector<Blocks> in_a_row(const std::vector<int>& lengths,
+                               const std::vector<int>& again = {}) const;
+  // The least blocks that the first or the last of several parts of a stage may have: none, where
+  // it has parameters of its own.
+  int least_blocks(const Layers& layers, bool last) const;
   // What a block of a submesh hands on.
   struct HandedOn {
     double bytes = 0;     // of a data rank's samples, the whole
@@ -182,7 +201,7 @@ class Model {
   std::vector<Blocks> cut_unlike_stages(const Choice& choice, const Places& places,
                                         const StageOf& stage_of, double& least_bytes,
                                         double worth) const;
-  std::vector<Blocks> deal_parts(const Choice& choice, const Places& places,
+  std::vector<Blocks> deal_parts(const Choice& choice, const Layers& layers, const Places& places,
                                  const StageOf& stage_of, double& least_bytes) const;
   std::vector<Blocks> pinned_parts() const;
   // What a step of a choice takes whose parts are these.
@@ -211,6 +230,10 @@ class Model {
   };
   RowStep step_of_row(const Choice& choice, const Places& places,
                       const std::vector<StageCosts>& made, const std::vector<Blocks>& parts) const;
+  // Returns the seconds that a schedule which runs in rounds takes beyond the passes of the longest
+  // stage, where parts are not alike; else 0.
+  double lost_in_rounds(const Choice& choice, const Places& places, const StageOf& stage_of,
+                        const std::vector<Blocks>& parts, double transfer, double longest) const;
   // What stages take of the time that they lose to each other, as they are cut.
   Passes passes_of(const Choice& choice, const Places& places, const std::vector<StageCosts>& made,
                    const std::vector<Blocks>& parts, const std::vector<int>& stage_of_part) const;
@@ -232,6 +255,7 @@ class Model {
       transfers_;
   mutable std::map<std::pair<int64_t, int64_t>, std::map<int64_t, int64_t>> senders_;
   mutable SearchedOrders orders_;
+  mutable Rounds rounds_;
 };
 
 }  // namespace perigee::search

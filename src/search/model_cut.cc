@@ -19,7 +19,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::optional<int> Model::least_again(const Place& place, bool& best) const {
   const auto& layers = *place.layers;
-  const auto whole = stage(place, layers, 0, blocks());
+  const auto whole = stage(place, layers, blocks_of());
   const auto kept = [&](const Layer& layer) { return saved(place.choice, layer, layers); };
   const auto option = [&](const Layers& of, const Layer& layer) {
     return solve::AssignOption{
@@ -46,8 +46,35 @@ std::optional<int> Model::least_again(const Place& place, bool& best) const {
 }
 
 Model::Blocks Model::blocks_of(int part, int parts, int length, int again) const {
-  const int begin = part == 0 ? 0 : part == parts - 1 ? blocks() - length : 1;
-  return {begin, begin + length, again};
+  const bool first = part == 0, last = part == parts - 1;
+  const int begin = first ? 0 : last ? blocks() - length : 1;
+  return {begin, begin + length, again, first, last};
+}
+
+std::vector<Model::Blocks> Model::in_a_row(const std::vector<int>& lengths,
+                                           const std::vector<int>& again) const {
+  std::vector<Blocks> parts;
+  int begin = 0;
+  for (size_t k = 0; k < lengths.size(); ++k) {
+    const int end = begin + lengths[k];
+    parts.push_back({begin, end, again.empty() ? 0 : again[k], k == 0, k + 1 == lengths.size()});
+    begin = end;
+  }
+  return parts;
+}
+
+int Model::least_blocks(const Layers& layers, bool last) const {
+  const auto& end = last ? layers.last : layers.first;
+  return end.weights > 0 && !(last && folded_.behind.empty()) ? 0 : 1;
+}
+
+bool Model::has_bare_ends() const {
+  return !limits_.starts.empty() &&
+         (limits_.starts.front() == 0 || limits_.starts.back() == blocks());
+}
+
+int Model::most_parts(const Layers& layers) const {
+  return blocks() + 2 - least_blocks(layers, false) - least_blocks(layers, true);
 }
 
 std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Place& place,
@@ -92,55 +119,62 @@ std::vector<Model::Blocks> Model::cut_stages(const Choice& choice, const Place& 
                    .time_limit = limits_.seconds_left ? limits_.seconds_left() : kInfinity});
   if (!cut) {
     const int even = static_cast<int>((blocks + choice.pipe - 1) / choice.pipe);
-    const int again = layers.again ? even : 0, begin = even < blocks - 1 ? 1 : 0;
-    least_bytes = std::min(bytes_of(choice, stage_of(0, {blocks - even, blocks, again}), 0),
-                           bytes_of(choice, stage_of(0, {begin, begin + even, again}), 0));
+    const int again = layers.again ? even : 0, kind = even < blocks - 1 ? 1 : 0;
+    least_bytes = std::min(bytes_of(choice, stage_of(0, blocks_of(2, 3, even, again)), 0),
+                           bytes_of(choice, stage_of(0, blocks_of(kind, 3, even, again)), 0));
     return {};
   }
   best = cut->best;
-  std::vector<Blocks> stages;
-  const auto& begins = cut->begins;
-  for (size_t k = 0; k <= begins.size(); ++k) {
-    stages.push_back(
-        {k == 0 ? 0 : begins[k - 1], k == begins.size() ? blocks : begins[k], cut->again[k]});
+  std::vector<int> lengths;
+  for (int begin = 0; const int end : cut->begins) {
+    lengths.push_back(end - begin);
+    begin = end;
   }
-  return stages;
+  lengths.push_back(blocks - cut->begins.back());
+  return in_a_row(lengths, cut->again);
 }
 
-std::vector<Model::Blocks> Model::deal_parts(const Choice& choice, const Places& places,
-                                             const StageOf& stage_of, double& least_bytes) const {
+std::vector<Model::Blocks> Model::deal_parts(const Choice& choice, const Layers& layers,
+                                             const Places& places, const StageOf& stage_of,
+                                             double& least_bytes) const {
   Deal row{.blocks = blocks(),
            .stages = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
-                                    static_cast<int>(choice.chunks))};
+                                    static_cast<int>(choice.chunks)),
+           .first = least_blocks(layers, false),
+           .last = least_blocks(layers, true),
+           .in_rounds = runs_in_rounds(choice.schedule)};
   const int count = static_cast<int>(row.stages.size());
   const auto part_of = [&](int part, int length) -> const StageCosts& {
     return stage_of(row.stages[part], blocks_of(part, count, length));
   };
   row.seconds = [&](int part, int length) { return part_of(part, length).pass(); };
   row.held = [&](int part, int length) { return part_of(part, length).flight; };
-  double most_bytes = 0;
-  bool limited = true;
-  row.fits = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
+  const auto bytes = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
     StageCosts whole;
     for (int part : own) whole.join(part_of(part, lengths[part]), choice.chunks);
-    const double bytes = bytes_of(choice, whole, choice.pipe - 1 - stage);
-    most_bytes = std::max(most_bytes, bytes);
-    return !limited || bytes <= places.at(stage).limit;
+    return bytes_of(choice, whole, choice.pipe - 1 - stage);
   };
+  // Most fit as they are fastest.
   auto lengths = deal(row);
-  if (!lengths) {
-    limited = false;
-    most_bytes = 0;
-    if (deal(row)) least_bytes = most_bytes;
-    return {};
+  if (!lengths) return {};
+  bool fit = true;
+  least_bytes = 0;
+  for (int stage = 0; stage < choice.pipe; ++stage) {
+    std::vector<int> own;
+    for (int part = 0; part < count; ++part) {
+      if (row.stages[part] == stage) own.push_back(part);
+    }
+    const double needed = bytes(stage, own, *lengths);
+    least_bytes = std::max(least_bytes, needed);
+    fit = fit && needed <= places.at(stage).limit;
   }
-  std::vector<Blocks> parts;
-  int begin = 0;
-  for (int length : *lengths) {
-    parts.push_back({begin, begin + length});
-    begin += length;
+  if (!fit) {
+    row.fits = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
+      return bytes(stage, own, lengths) <= places.at(stage).limit;
+    };
+    lengths = deal(row);
   }
-  return parts;
+  return lengths ? in_a_row(*lengths) : std::vector<Blocks>{};
 }
 
 std::optional<int> Model::again_to_fit(const Choice& choice, const Places& places,
@@ -157,7 +191,8 @@ std::optional<int> Model::again_to_fit(const Choice& choice, const Places& place
 void Model::settle(const Choice& choice, const Layers& layers, const Places& places,
                    const StageOf& stage_of, const std::vector<Blocks>& parts, bool best,
                    double worth, Estimate& result) const {
-  // What comes behind the passes is no less than of a first stage whose parts have a block each.
+  // What comes behind the passes is no less than of a first stage whose parts have as few blocks as
+  // they may.
   double least = result.behind;
   if (choice.pipe > 1) {
     const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
@@ -166,7 +201,9 @@ void Model::settle(const Choice& choice, const Layers& layers, const Places& pla
     StageCosts first;
     for (int part = 0; part < count; ++part) {
       if (stage_of_part[static_cast<size_t>(part)] != 0) continue;
-      first.join(stage_of(0, blocks_of(part, count, 1)), choice.chunks);
+      const bool last = part == count - 1, end = choice.chunks > 1 && (part == 0 || last);
+      const int length = end ? least_blocks(layers, last) : 1;
+      first.join(stage_of(0, blocks_of(part, count, length)), choice.chunks);
     }
     const double meeting = this->meeting(choice);
     least = meeting + std::max(meeting, first.ready()) + first.optimizer;
@@ -180,7 +217,7 @@ void Model::settle(const Choice& choice, const Layers& layers, const Places& pla
       result.lower_bound >= worth)
     return;
   std::vector<int> lengths;
-  for (const auto& [begin, end, again] : parts) lengths.push_back(end - begin);
+  for (const auto& part : parts) lengths.push_back(part.length());
   const UnlikeRow row{.blocks = blocks(),
                       .stages = static_cast<int>(choice.pipe),
                       .microbatches = choice.microbatches,
@@ -190,15 +227,12 @@ void Model::settle(const Choice& choice, const Layers& layers, const Places& pla
                       }};
   const double bound = result.lower_bound;
   const auto price = [&](const std::vector<int>& lengths) {
-    std::vector<Blocks> made;
-    int begin = 0;
+    std::vector<int> again;
     for (int stage = 0; stage < row.stages; ++stage) {
       const int length = lengths[static_cast<size_t>(stage)];
-      const auto again = again_to_fit(choice, places, stage_of, stage, length);
-      made.push_back({begin, begin + length, again.value_or(0)});
-      begin += length;
+      again.push_back(again_to_fit(choice, places, stage_of, stage, length).value_or(0));
     }
-    auto other = timed(choice, layers, places, stage_of, made, worth);
+    auto other = timed(choice, layers, places, stage_of, in_a_row(lengths, again), worth);
     const double seconds = other.seconds;
     if (seconds < result.seconds) result = std::move(other);
     return seconds;

@@ -119,7 +119,7 @@ double Model::lower_bound(const Choice& choice, const std::vector<const Rates*>&
       const double block = stages[stage]->block[way], more = extra(stage, way);
       work += more / block;
       speed += 1 / block;
-      longest = std::max(longest, block + more);
+      longest = std::max(longest, more + (choice.chunks > 1 ? 0 : block));
     }
     if (speed < kInfinity) longest = std::max(longest, work / speed);
   }
@@ -222,9 +222,8 @@ Passes Model::passes_of(const Choice& choice, const Places& places,
     passes.backward += stage.backward - stage.gradient;
   }
   for (size_t k = 0; k < parts.size(); ++k) {
-    const auto& [begin, end, again] = parts[k];
     const auto& layers = *places.at(stage_of_part[k]).layers;
-    passes.again += (layers.again ? again : end - begin) * layers.repeated;
+    passes.again += (layers.again ? parts[k].again : parts[k].length()) * layers.repeated;
   }
   passes.transfer =
       all_transfers(choice, places) / (2 * std::max(1.0, static_cast<double>(choice.pipe - 1)));
@@ -249,9 +248,9 @@ Model::RowStep Model::step_of_row(const Choice& choice, const Places& places,
   int64_t first = 0;
   for (int stage = 0; stage < choice.pipe; ++stage) {
     const auto& one = made[static_cast<size_t>(stage)];
-    const auto& [begin, end, again] = parts[static_cast<size_t>(stage)];
+    const auto& part = parts[static_cast<size_t>(stage)];
     const auto& place = places.at(stage);
-    const double blocks = place.layers->again ? again : end - begin;
+    const double blocks = place.layers->again ? part.again : part.length();
     auto& timed = row.emplace_back(RowStage{.forward = one.forward,
                                             .backward = one.backward,
                                             .again = blocks * place.layers->repeated,
@@ -285,14 +284,14 @@ Model::RowStep Model::step_of_row(const Choice& choice, const Places& places,
 }
 
 std::vector<Model::Blocks> Model::pinned_parts() const {
-  std::vector<Blocks> parts;
+  std::vector<int> lengths;
   int begin = 0;
   for (const int start : limits_.starts) {
-    parts.push_back({begin, start});
+    lengths.push_back(start - begin);
     begin = start;
   }
-  parts.push_back({begin, blocks()});
-  return parts;
+  lengths.push_back(blocks() - begin);
+  return in_a_row(lengths);
 }
 
 std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const Places& places,
@@ -309,8 +308,7 @@ std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const 
   };
   const auto times = [&](int stage, int length) -> UnlikeTimes {
     if (!pinned.empty()) {
-      const auto& [begin, end, again] = pinned[static_cast<size_t>(stage)];
-      if (length != end - begin) return {};
+      if (length != pinned[static_cast<size_t>(stage)].length()) return {};
     }
     const auto again = again_to_fit(choice, places, stage_of, stage, length);
     if (!again) return {};
@@ -324,22 +322,24 @@ std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const 
                       .microbatches = choice.microbatches,
                       .once = meeting(choice),
                       .times = times};
+  const auto parts_of = [&](const std::vector<int>& lengths) {
+    std::vector<int> again;
+    for (int stage = 0; const int length : lengths) again.push_back(again_of[{stage++, length}]);
+    return in_a_row(lengths, again);
+  };
   auto lengths = cut_unlike(row);
   if (lengths && pinned.empty() && runs_as_row(choice)) {
     double best = kInfinity;
     const auto price = [&](const std::vector<int>& cut) {
       std::vector<StageCosts> made;
-      std::vector<Blocks> parts;
-      int begin = 0;
+      const auto parts = parts_of(cut);
       double before = 0;  // the first microbatch comes to a stage, and the last one leaves it
       for (int stage = 0; stage < stages; ++stage) {
-        const int length = cut[static_cast<size_t>(stage)];
-        parts.push_back({begin, begin + length, again_of[{stage, length}]});
-        made.push_back(stage_of(stage, parts.back()));
-        begin += length;
+        const auto& part = parts[static_cast<size_t>(stage)];
+        made.push_back(stage_of(stage, part));
         const double pass = made.back().pass();
         if (before + static_cast<double>(choice.microbatches) * pass >= best) return kInfinity;
-        before += pass - made.back().tail - length * places.at(stage).layers->block.forward;
+        before += pass - made.back().tail - part.length() * places.at(stage).layers->block.forward;
       }
       const double seconds = step_of_row(choice, places, made, parts).total();
       best = std::min(best, seconds);
@@ -347,21 +347,13 @@ std::vector<Model::Blocks> Model::cut_unlike_stages(const Choice& choice, const 
     };
     if (price(*lengths) < kHopeless * worth) lengths = refine_cut(row, *lengths, price);
   }
-  std::vector<Blocks> parts;
-  int begin = 0;
+  if (lengths) return parts_of(*lengths);
   for (int stage = 0; stage < stages; ++stage) {
-    if (!lengths) {
-      const int even = std::max(1, blocks() / stages);
-      const auto length = pinned.empty() ? even : pinned[stage].end - pinned[stage].begin;
-      const double bytes = least(stage, length);
-      least_bytes = stage == 0 ? bytes : std::max(least_bytes, bytes);
-      continue;
-    }
-    const int length = (*lengths)[static_cast<size_t>(stage)];
-    parts.push_back({begin, begin + length, again_of[{stage, length}]});
-    begin += length;
+    const int even = std::max(1, blocks() / stages);
+    const double bytes = least(stage, pinned.empty() ? even : pinned[stage].length());
+    least_bytes = stage == 0 ? bytes : std::max(least_bytes, bytes);
   }
-  return parts;
+  return {};
 }
 
 }  // namespace perigee::search

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/parallel.h"
 #include "cost/schedule_shape.h"
 
 namespace perigee::search {
@@ -71,38 +72,39 @@ double lost_by_breadth(const Alike& part) {
   return lost;
 }
 
-// What no order of split backward passes is below: a stage cannot begin before its first microbatch
-// comes, nor run more forward passes than `cap` parts in flight before its first gradient does, nor
-// put off more weight gradients than that behind its last one, which goes on to the stages before;
-// and it holds no more than `cap` for as long as microbatches are on their way through it and back.
-double lost_by_split(const Choice& choice, const Alike& part) {
+// What no order of split backward passes is below on a stage that takes so much longer than the
+// average: it cannot begin before its first microbatch comes, nor run more forward passes than
+// `cap` parts in flight before its first gradient does, nor put off more weight gradients than that
+// behind its last one, which goes on to the stages before; and it holds no more than `cap` for as
+// long as microbatches are on their way through it and back.
+double lost_on_stage(const Choice& choice, const Alike& part, double s, double longer) {
   const bool v_shape = part.chunks > 1;
   const double p = part.stages, count = part.chunks * part.microbatches;
   const double cap =
       std::floor(memory_cap(choice.schedule, static_cast<int>(choice.pipe)) * part.chunks + 1e-9);
   const double busy = count * part.pass();
   const double both = part.forward + part.backward - part.again;
-  double most = busy;
-  // None of this is largest on a stage between the ends.
-  for (const double s : {0.0, p - 1}) {
-    const double first = s * part.forward_hop();
-    const double behind = p - 1 - s;
-    const double wait =
-        v_shape
-            ? (2 * p - s) * part.forward + (2 * p - 2 - s) * part.transfer + s * part.backward_hop()
-            : part.forward + behind * (part.forward_hop() + part.backward_hop());
-    const double head = std::max(0.0, wait - std::min(cap, count) * part.forward);
-    const double tail = std::max(0.0, count - cap) * part.weights + part.weights;
-    const double held = v_shape
-                            ? (2 * p + 1) * both + 4 * (p - 1) * part.transfer + 2 * part.weights
-                            : (behind + 1) * both + 2 * behind * part.transfer + part.weights;
-    const double run = count * (part.forward + part.backward) + tail;
-    most = std::max({most, first + busy + head, first + run + s * part.backward_hop(),
-                     first + part.microbatches * held / cap});
-  }
+  const double first = s * part.forward_hop();
+  const double behind = p - 1 - s;
+  const double wait = v_shape ? (2 * p - s) * part.forward + (2 * p - 2 - s) * part.transfer +
+                                    s * part.backward_hop()
+                              : part.forward + behind * (part.forward_hop() + part.backward_hop());
+  const double head = std::max(0.0, wait - std::min(cap, count) * part.forward);
+  const double tail = std::max(0.0, count - cap) * part.weights + part.weights;
+  const double held = v_shape ? (2 * p + 1) * both + 4 * (p - 1) * part.transfer + 2 * part.weights
+                              : (behind + 1) * both + 2 * behind * part.transfer + part.weights;
+  const double run = count * (part.forward + part.backward) + tail;
   // At the cap a stage waits once for its messages, as 1f1b does in each round.
   const bool waits = choice.schedule == "zb1p" && part.microbatches > p;
-  return most - busy + (waits ? 2 * (p - 1) * part.transfer : 0);
+  return std::max({0.0, first + head, first + run + s * part.backward_hop() - busy,
+                   first + part.microbatches * held / cap - busy - longer}) +
+         (waits ? 2 * (p - 1) * part.transfer : 0);
+}
+
+// Of stages that are alike. None of this is largest on a stage between the ends.
+double lost_by_split(const Choice& choice, const Alike& part) {
+  return std::max(lost_on_stage(choice, part, 0, 0),
+                  lost_on_stage(choice, part, part.stages - 1, 0));
 }
 
 }  // namespace
@@ -130,37 +132,55 @@ std::pair<double, double> in_flight_at_first(const Choice& choice) {
   return {std::min(microbatches, all), std::min(microbatches, next)};
 }
 
-double lost(const Choice& choice, const Passes& passes, double sum, double longest) {
+double lost(const Choice& choice, const Passes& passes, double sum, const Longest& longest,
+            double excess) {
   if (choice.pipe == 1) return 0;
   const Alike part(choice, passes);
-  if (splits_backward(choice.schedule)) return lost_by_split(choice, part);
+  const double slack = std::max(0.0, longest.seconds - part.chunks * part.pass());
+  if (splits_backward(choice.schedule)) {
+    const double alike = lost_by_split(choice, part) + excess;
+    if (choice.chunks == 1) return alike;
+    // With several parts, what the others wait for ends while the longest still computes.
+    const double longer = part.microbatches * slack;
+    const auto own = [&](double s) { return lost_on_stage(choice, part, s, longer); };
+    const double least = longest.stage ? own(static_cast<double>(*longest.stage))
+                                       : std::min(own(0), own(part.stages - 1));
+    return std::max(least, alike - longer);
+  }
   if (choice.schedule == "looped_bfs") return lost_by_breadth(part);
   const double ends =
-      std::max(0.0, (sum - longest) / part.chunks - (part.stages - 1) * part.again) +
+      std::max(0.0, (sum - longest.seconds) / part.chunks - (part.stages - 1) * part.again) +
       2 * (part.stages * part.chunks - 1) * part.transfer;
   if (choice.schedule == "gpipe") return ends;
-  const double slack = std::max(0.0, longest - part.chunks * part.pass());
   return ends + (choice.schedule == "interleaved" ? waits_of_groups(part, slack)
                                                   : waits_of_rounds(choice, part, slack));
 }
 
-double SearchedOrders::excess_of(const Choice& choice, const Passes& passes,
-                                 const std::vector<double>& costs) {
-  const auto stages = static_cast<int>(choice.pipe);
-  const auto microbatches = static_cast<int>(choice.microbatches);
-  auto& orders = known_[{choice.schedule, choice.pipe, choice.microbatches, costs}];
-  if (orders.orders.empty()) {
-    ScheduleOptions options{
-        .name = choice.schedule, .stages = stages, .microbatches = microbatches};
+void SearchedOrders::find(const Choice& choice, const std::vector<double>& costs,
+                          const std::vector<int64_t>& microbatches) {
+  std::vector<std::pair<ScheduleOptions, Schedule*>> missing;
+  for (const auto count : microbatches) {
+    auto& orders = known_[{choice.schedule, choice.pipe, count, costs}];
+    if (!orders.orders.empty()) continue;
+    ScheduleOptions options{.name = choice.schedule,
+                            .stages = static_cast<int>(choice.pipe),
+                            .microbatches = static_cast<int>(count)};
     options.forward = costs[0];
     options.backward = costs[1];
     options.wgrad = costs[2];
     options.transfer = costs[3];
-    orders = make_schedule(options);
+    missing.emplace_back(options, &orders);
   }
+  in_parallel(missing.size(),
+              [&](size_t k) { *missing[k].second = make_schedule(missing[k].first); });
+}
+
+double SearchedOrders::excess_of(const Choice& choice, const Passes& passes,
+                                 const std::vector<double>& costs) const {
+  const auto& orders = known_.at({choice.schedule, choice.pipe, choice.microbatches, costs});
   const Alike part(choice, passes);
-  const schedule::Shape shape{.stages = stages,
-                              .microbatches = microbatches,
+  const schedule::Shape shape{.stages = static_cast<int>(choice.pipe),
+                              .microbatches = static_cast<int>(choice.microbatches),
                               .chunks = orders.chunks,
                               .v_shape = true,
                               .forward = part.forward,
@@ -187,6 +207,7 @@ double SearchedOrders::excess(const Choice& choice, const Passes& passes,
     return excess_of(fewer, part, costs);
   };
   const auto most = kRoundsSearched * fewer.pipe;
+  find(fewer, costs, wanted <= most ? std::vector{wanted} : std::vector{most / 2, most});
   if (wanted <= most) return with(wanted) / share;
   const double few = with(most / 2), many = with(most);
   const double each = std::max(0.0, many - few) / static_cast<double>(most - most / 2);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -35,26 +36,38 @@ double in_flight(const Choice& choice, int64_t successors);
 // the second is passed at once.
 std::pair<double, double> in_flight_at_first(const Choice& choice);
 
-// Returns the seconds that a step of the choice's schedule takes beyond `longest`, a microbatch's
-// passes through the slowest stage, times microbatches. `sum` is what they take on all stages.
-// Where stages are alike that is exact for schedules that are given by a formula, and no schedule
-// loses less for those that a search finds. Grows with `sum`; together with `longest` times
-// microbatches it grows with `longest`, so that it bounds what is not known yet from below.
-double lost(const Choice& choice, const Passes& passes, double sum, double longest);
+// A microbatch's passes through the slowest stage, and which it is, where that is known.
+struct Longest {
+  double seconds = 0;
+  std::optional<int64_t> stage;
+};
+
+// Returns the seconds that a step of the choice's schedule takes beyond `longest` times
+// microbatches. `sum` is what a microbatch's passes take on all stages. Where stages are alike that
+// is exact for schedules that are given by a formula, and no schedule loses less for those that a
+// search finds: `excess` is what they then lose more. Grows with `sum`; together with `longest`
+// times microbatches it grows with `longest`, so that it bounds what is not known yet from below.
+double lost(const Choice& choice, const Passes& passes, double sum, const Longest& longest,
+            double excess = 0);
 
 // Orders that are found by a search, each once, and what they lose.
 class SearchedOrders {
  public:
-  // Returns the seconds that a step of zbv, v_half or v_min takes beyond lost(), by its orders for
+  // Returns the seconds that a step of zbv, v_half or v_min takes beyond that, by its orders for
   // those costs (Choice::costs, all four), where stages are alike: with room for few in flight, or
   // unequal costs, their searches stay above that bound. 0 for others, which come near to it. Of
   // more than 16 stages, or many microbatches, it is found from those for fewer.
   double excess(const Choice& choice, const Passes& passes, const std::vector<double>& costs);
 
  private:
-  double excess_of(const Choice& choice, const Passes& passes, const std::vector<double>& costs);
+  using Key = std::tuple<std::string, int64_t, int64_t, std::vector<double>>;
+  // Finds the orders of these that are not known yet, at once.
+  void find(const Choice& choice, const std::vector<double>& costs,
+            const std::vector<int64_t>& microbatches);
+  double excess_of(const Choice& choice, const Passes& passes,
+                   const std::vector<double>& costs) const;
 
-  std::map<std::tuple<std::string, int64_t, int64_t, std::vector<double>>, Schedule> known_;
+  std::map<Key, Schedule> known_;  // by schedule, stages, microbatches, costs
 };
 
 }  // namespace perigee::search

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <limits>
 #include <map>
 #include <set>
@@ -223,32 +224,65 @@ class Search {
       if (judged > kContradicted &&
           !programs_.insert(program_of(candidate.choice, request_.pins, tables_->row())).second)
         continue;
-      ++tries;
-      auto tried = judge(candidate);
-      log::debug("auto: judged {} at {:.0f} ms: {} by the model, {}", to_string(candidate.choice),
-                 milliseconds(), seconds_text(candidate.estimate.seconds),
-                 tried ? seconds_text(candidate.seconds) : candidate.refused);
-      if (candidate.peak_bytes > 0) {
-        const double ratio = candidate.peak_bytes / candidate.estimate.bytes;
-        learnt_.corrections.note_bytes(candidate.choice, ratio);
-        if (ratio > kInVain) ++in_vain;
-      }
-      if (!tried) {
-        refused_.insert(candidate.strategy.dump());
-        if (learnt_.shortage.refused.empty()) {
-          learnt_.shortage.refused =
-              fmt::format("{} is refused: {}", to_string(candidate.choice), candidate.refused);
+      std::vector<Candidate*> both{&candidate};
+      if (judged == 1 && request_.most_judged > 1 && good == 0 && !out_of_time()) {
+        if (auto* other = another(left, candidate)) {
+          std::erase(left, other);
+          both.push_back(other);
         }
-        continue;
       }
-      ++good;
-      learnt_.corrections.note(candidate.choice, candidate.seconds / candidate.estimate.seconds);
-      if (found.best.judged && candidate.seconds >= found.best.seconds * (1 - 1e-9)) continue;
-      found.best = candidate;
-      found.plan = std::move(tried->plan);
-      found.simulation = std::move(tried->simulation);
+      tries += both.size();
+      auto tried = judge(both);
+      for (size_t k = 0; k < both.size(); ++k) {
+        in_vain += note(*both[k]);
+        if (!tried[k]) continue;
+        ++good;
+        if (found.best.judged && both[k]->seconds >= found.best.seconds * (1 - 1e-9)) continue;
+        found.best = *both[k];
+        found.plan = std::move(tried[k]->plan);
+        found.simulation = std::move(tried[k]->simulation);
+      }
     }
     return good;
+  }
+
+  // Of a large graph: the one beside the first that is to be judged, on another mesh or of another
+  // schedule; nullptr where none is expected to be about as fast.
+  Candidate* another(const std::vector<Candidate*>& left, const Candidate& first) const {
+    Candidate* best = nullptr;
+    double least = std::min(kUnlikely, expected(first) / kContradiction);
+    for (auto* one : left) {
+      const double seconds = expected(*one);
+      if (seconds >= least || !is_another(one->choice, first.choice)) continue;
+      best = one;
+      least = seconds;
+    }
+    return best;
+  }
+
+  // Notes what was found out about one that was judged; returns whether its programs take so much
+  // that others of its kind would be in vain.
+  bool note(const Candidate& candidate) {
+    log::debug("auto: judged {} at {:.0f} ms: {} by the model, {}", to_string(candidate.choice),
+               milliseconds(), seconds_text(candidate.estimate.seconds),
+               candidate.judged ? seconds_text(candidate.seconds) : candidate.refused);
+    auto& shortage = learnt_.shortage;
+    const double ratio = candidate.peak_bytes / candidate.estimate.bytes;
+    if (ratio > 0) learnt_.corrections.note_bytes(candidate.choice, ratio);
+    if (candidate.judged) {
+      learnt_.corrections.note(candidate.choice, candidate.seconds / candidate.estimate.seconds);
+      return ratio > kInVain;
+    }
+    refused_.insert(candidate.strategy.dump());
+    if (candidate.lacks && candidate.peak_bytes < shortage.bytes) {
+      shortage.bytes = candidate.peak_bytes;
+      shortage.choice = candidate.choice;
+    }
+    if (shortage.refused.empty()) {
+      shortage.refused =
+          fmt::format("{} is refused: {}", to_string(candidate.choice), candidate.refused);
+    }
+    return ratio > kInVain;
   }
 
   // Returns the seconds of a candidate, as far as is known what programs take; many where it is not
@@ -315,16 +349,34 @@ class Search {
     Simulation simulation;
   };
 
-  std::optional<Judged> judge(Candidate& candidate) {
+  // Judges them beside each other, but for captures, and what scripts define. Nothing for those
+  // that are refused.
+  std::vector<std::optional<Judged>> judge(const std::vector<Candidate*>& candidates) {
+    std::vector<std::future<std::optional<Judged>>> trials;
+    for (auto* candidate : candidates) {
+      const bool here = !request_.defined.empty() || candidate == candidates.back();
+      try {
+        trials.push_back(std::async(
+            here ? std::launch::deferred : std::launch::async | std::launch::deferred,
+            [this, candidate](const graph::Graph& graph) { return judge(*candidate, graph); },
+            graph_of(candidate->choice, request_)));
+      } catch (const Error& error) {
+        candidate->refused = error.what();
+        trials.emplace_back();
+      }
+    }
+    std::vector<std::optional<Judged>> judged;
+    for (auto& trial : trials) judged.push_back(trial.valid() ? trial.get() : std::nullopt);
+    return judged;
+  }
+
+  std::optional<Judged> judge(Candidate& candidate, const graph::Graph& graph) {
     try {
-      auto compiled = compile_candidate(candidate, request_, traces_);
+      auto compiled = compile_candidate(candidate, request_, graph, traces_);
       if (const auto lack = limits_.lack(compiled); lack.more > 0) {
         candidate.refused = fmt::format("its programs take {}, the limit is {}",
                                         bytes_text(lack.peak), bytes_text(lack.limit));
-        if (candidate.peak_bytes < learnt_.shortage.bytes) {
-          learnt_.shortage.bytes = candidate.peak_bytes;
-          learnt_.shortage.choice = candidate.choice;
-        }
+        candidate.lacks = true;
         return std::nullopt;
       }
       Judged judged{std::move(compiled.plan), {}};
@@ -348,7 +400,8 @@ class Search {
     auto& [lacks, bytes] = known->second;
     if (added) {
       try {
-        const auto compiled = compile_candidate(candidate, request_, traces_);
+        const auto& graph = graph_of(candidate.choice, request_);
+        const auto compiled = compile_candidate(candidate, request_, graph, traces_);
         learnt_.corrections.note_bytes(candidate.choice,
                                        candidate.peak_bytes / candidate.estimate.bytes);
         bytes = candidate.peak_bytes;
@@ -366,7 +419,7 @@ class Search {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const Request& request_;
   const cost::Cluster& cluster_;
-  compile::TraceSource& traces_;
+  compile::SharedTraces traces_;
   OpCosts costs_;
   Space space_;
   RankLimits limits_;

@@ -52,6 +52,7 @@ struct Candidate {
   double seconds = 0;     // by the simulator
   double peak_bytes = 0;  // of its programs
   std::string refused;    // why it could not be compiled, or does not fit after all
+  bool lacks = false;     // refused, because it does not fit
 };
 
 struct Found {

@@ -13,6 +13,8 @@
 namespace perigee::search {
 namespace {
 
+constexpr int64_t kMostChunks = 8;
+
 // The samples whose divisors are the microbatches looked at: all of a small batch, else at most 8.
 int64_t largest_micro(const Request& request) {
   if (request.pins.micro) return *request.pins.micro;
@@ -22,6 +24,17 @@ int64_t largest_micro(const Request& request) {
     if (request.global_batch % d == 0) largest = d;
   }
   return largest;
+}
+
+// Numbers of parts of a stage that are looked at, beside one: few, and as many as give each a block
+// at most.
+std::vector<int64_t> chunks_of(int64_t stages, int64_t blocks, int64_t most_parts) {
+  std::vector<int64_t> counts{2, 3, 4};
+  const auto most = most_parts / stages;
+  if (most > counts.back() && most <= kMostChunks && most * stages >= blocks) {
+    counts.push_back(most);
+  }
+  return counts;
 }
 
 template <class T>
@@ -280,6 +293,12 @@ void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const
   if (!pins.starts.empty() && choice.pipe == 1) return;
   const auto put = [&](const std::string& schedule, int64_t chunks) {
     if (!pins.starts.empty() && parts != choice.pipe * chunks) return;
+    if (chunks == 1 && made.model.has_bare_ends()) {
+      made.why_not =
+          "[auto] starts leaves the first or the last part without a block, but a stage of one "
+          "part has one at least: pin chunks = 2 or more";
+      return;
+    }
     choice.schedule = schedule;
     choice.chunks = chunks;
     const double bound = made.model.is_unlike(choice)
@@ -294,6 +313,14 @@ void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const
   };
   if (pins.schedule) {
     const int64_t chunks = pins.chunks.value_or(default_chunks(*pins.schedule));
+    const int64_t most = chunks == 1 ? made.blocks : made.model.most_parts(layers);
+    if (choice.pipe * chunks > most && pins.starts.empty()) {
+      made.why_not = fmt::format(
+          "[auto] {} stages of {} part{} need as many blocks, or parameters before or behind them, "
+          "but the model has {} block{}",
+          choice.pipe, chunks, chunks == 1 ? "" : "s", made.blocks, made.blocks == 1 ? "" : "s");
+      return;
+    }
     if (exists(*pins.schedule, chunks)) return put(*pins.schedule, chunks);
     made.why_not = fmt::format(
         "[schedule] there is no {} of {} part{} for {} stages and {} microbatches", *pins.schedule,
@@ -303,13 +330,16 @@ void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const
   for (const auto& name : schedule_names()) {
     if (name == "gpipe") continue;  // eager_1f1b takes no longer and no more memory
     std::vector<int64_t> counts{1};
-    if (default_chunks(name) > 1) counts = {2, 3, 4};
+    if (default_chunks(name) > 1) {
+      counts = chunks_of(choice.pipe, made.blocks, made.model.most_parts(layers));
+    }
     for (const auto chunks : options<int64_t>(pins.chunks, counts)) {
       const bool several = default_chunks(name) > 1;
       if (several != (chunks > 1) || !exists(name, chunks)) continue;
       if (name == "looped_bfs" && exists("interleaved", chunks)) continue;  // which holds less
       // A solver that chooses which blocks run again does so for stages of one part.
-      const bool fits = choice.pipe * chunks <= made.blocks && (chunks == 1 || choice.every != 0);
+      const int64_t most = chunks == 1 ? made.blocks : made.model.most_parts(layers);
+      const bool fits = choice.pipe * chunks <= most && (chunks == 1 || choice.every != 0);
       if (fits) put(name, chunks);
     }
   }

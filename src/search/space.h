@@ -9,9 +9,10 @@
 // or each fourth (by a solver that is pinned: of any), or of what costs little in all (where
 // memory is short for that, also with all of each fourth or second block), the ZeRO level,
 // the precision where pins leave a choice, and the schedule: all that exist for so many stages and
-// microbatches, of 2 to 4 chunks where a schedule may have any number; but looped_bfs only where
-// there are no groups for interleaved, which holds less, and gpipe, to which eager_1f1b never
-// loses, where it is pinned.
+// microbatches, of 2 to 4 chunks where a schedule may have any number, and of as many (up to 8) as
+// leave no part more than a block; but looped_bfs only where there are no groups for interleaved,
+// which holds less, and gpipe, to which eager_1f1b never loses, where it is pinned. Of several
+// chunks the first part and the last need no block.
 //
 // Beside these rectangles, rows of unequal submeshes (search/submeshes.h) of tensor and data ranks,
 // by 1f1b and eager_1f1b, and gpipe where it is pinned. A microbatch has the same samples on all

@@ -171,7 +171,7 @@ UnlikeSpace Space::unlike(LayerTables& tables, const Model& model, int64_t block
   UnlikeSpace space;
   if (std::ranges::count(pins.forbid, "replicated_parameters") > 0) return space;
   space.rows = rows(blocks);
-  if (space.rows.empty()) return space;
+  if (space.rows.empty() || model.has_bare_ends()) return space;
   const Spots spots(space.rows, cluster_, model);
   // Tables are linear in samples: behind those that they were made for, too.
   const auto most = most_samples() == 1 ? 1 : kBeyond * most_samples();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace perigee::search {
 
@@ -21,9 +22,9 @@ struct StageCosts {
   double landed = 0;     // bytes of messages that come before they are wanted
   double step = 0;       // bytes while the optimizer steps
   double flight = 0;     // bytes of one microbatch in flight
-  double first = 0;      // of several parts: the same of the first
-  double largest = 0;    // and of the largest behind it
-  int parts = 0;         // so many have joined
+  // Of several parts: the same of the first, of the last, and of the largest between them.
+  double first = 0, last = 0, middle = 0;
+  int parts = 0;  // so many have joined
 
   double pass() const { return forward + backward; }
   double ready() const { return once + norm + meets; }  // until all stages meet
@@ -47,8 +48,11 @@ struct StageCosts {
     landed = std::max(landed, part.landed);
     step += part.step;
     flight = std::max(flight, static_cast<double>(chunks) * part.flight);
-    double& own = parts++ == 0 ? first : largest;
-    own = std::max(own, part.flight);
+    if (parts++ == 0) {
+      first = part.flight;
+    } else {
+      middle = std::max(middle, std::exchange(last, part.flight));
+    }
   }
 };
 

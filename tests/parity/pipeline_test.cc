@@ -58,6 +58,8 @@ TEST_CASE("pipelines of every schedule train a GPT as one device does") {
   const auto given = built_in(kDeep, kRows, kMicrobatches);
   const auto one = train_alone(given);
   const std::vector<std::string> two = {"blocks.2"}, four = {"blocks.1", "blocks.2", "blocks.3"};
+  // The first part has the embedding alone, the last one the head.
+  const std::vector<std::string> bare = {"blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm"};
   const std::vector<Case> cases = {{"gpipe", two},
                                    {"1f1b", two},
                                    {"eager_1f1b", two},
@@ -66,6 +68,9 @@ TEST_CASE("pipelines of every schedule train a GPT as one device does") {
                                    {"1f1b", four},
                                    {"interleaved", four, 2},
                                    {"looped_bfs", four, 2},
+                                   {"interleaved", bare, 3},
+                                   {"looped_bfs", bare, 3},
+                                   {"zbv", bare, 2},
                                    {"zbv", four, 2},
                                    {"v_half", four, 2},
                                    {"dualpipe_v", four, 2},

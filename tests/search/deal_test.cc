@@ -39,12 +39,12 @@ double by_all(const search::Deal& row, std::vector<int>& lengths, int left) {
   const auto parts = row.stages.size();
   if (lengths.size() + 1 == parts) {
     lengths.push_back(left);
-    const double seconds = left > 0 ? longest(row, lengths) : kInfinity;
+    const double seconds = left >= row.last ? longest(row, lengths) : kInfinity;
     lengths.pop_back();
     return seconds;
   }
   double best = kInfinity;
-  for (int length = 1; length < left; ++length) {
+  for (int length = lengths.empty() ? row.first : 1; length <= left; ++length) {
     lengths.push_back(length);
     best = std::min(best, by_all(row, lengths, left - length));
     lengths.pop_back();
@@ -59,12 +59,15 @@ TEST_CASE("blocks are dealt so that no other lengths have a shorter longest stag
   const auto draw = [&](int least, int most) {
     return std::uniform_int_distribution<int>(least, most)(random);
   };
-  int fit = 0, none = 0, uneven = 0;
+  int fit = 0, none = 0, uneven = 0, bare = 0;
   for (int i = 0; i < 400; ++i) {
     const int stages = draw(2, 3), chunks = draw(2, 3);
     const bool v_shape = chunks == 2 && draw(0, 1) == 1;
-    search::Deal row{.blocks = draw(stages * chunks, 11),
-                     .stages = stage_of_parts(v_shape ? "zbv" : "interleaved", stages, chunks)};
+    search::Deal row{.blocks = draw(stages * chunks - 2, stages * chunks < 5 ? 20 : 11),
+                     .stages = stage_of_parts(v_shape ? "zbv" : "interleaved", stages, chunks),
+                     .first = draw(0, 1),
+                     .last = draw(0, 1),
+                     .in_rounds = !v_shape && draw(0, 1) == 1};
     const int parts = stages * chunks;
     const double block = draw(3, 9), first = draw(0, 12), last = draw(0, 30);
     const double size = draw(1, 5), head = draw(0, 5), tail = draw(0, 10), room = draw(8, 60);
@@ -98,10 +101,32 @@ TEST_CASE("blocks are dealt so that no other lengths have a shorter longest stag
     for (int length : *dealt) sum += length;
     CHECK(sum == row.blocks);
     CHECK(longest(row, *dealt) == Approx(best));
+    bare += dealt->front() == 0 || dealt->back() == 0;
     uneven += *std::max_element(dealt->begin(), dealt->end()) >
               *std::min_element(dealt->begin(), dealt->end()) + 1;
   }
   CHECK(fit > 100);
   CHECK(none > 50);
   CHECK(uneven > 20);
+  CHECK(bare > 50);
+}
+
+TEST_CASE("parts of a stage that runs in rounds are as long as each other") {
+  // The last part takes as long as two blocks more than others.
+  search::Deal row{.blocks = 30,
+                   .stages = stage_of_parts("interleaved", 4, 4),
+                   .first = 0,
+                   .last = 0,
+                   .in_rounds = true};
+  row.seconds = [](int part, int length) { return length + (part == 15 ? 2.0 : 0.0); };
+  row.held = [](int part, int length) { return length + (part == 15 ? 9.0 : 0.0); };
+  const auto lengths = search::deal(row);
+  REQUIRE(lengths);
+  CHECK(*lengths == std::vector<int>{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0});
+  // By what they hold alone the last one's stage would have three in one of its others.
+  row.in_rounds = false;
+  row.blocks = 31;
+  const auto by_memory = search::deal(row);
+  REQUIRE(by_memory);
+  CHECK(std::ranges::max(*by_memory) == 3);
 }

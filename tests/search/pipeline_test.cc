@@ -35,7 +35,7 @@ Passes passes_of(Costs costs, int64_t stages, double transfer) {
 double expected(const Choice& choice, const Passes& passes) {
   const double one = passes.total() / static_cast<double>(choice.pipe);
   return one * static_cast<double>(choice.microbatches) +
-         search::lost(choice, passes, passes.total(), one);
+         search::lost(choice, passes, passes.total(), {one});
 }
 
 Schedule schedule_of(const Choice& choice, Costs costs, double transfer = 0) {
@@ -176,7 +176,7 @@ TEST_CASE("a bound without the cut is below the estimate of any cut") {
       double before = 0;
       for (const double longest : {1.0, 1.01, 1.2, 2.0}) {
         const double step = even * longest * static_cast<double>(choice.microbatches) +
-                            search::lost(choice, passes, passes.total(), even * longest);
+                            search::lost(choice, passes, passes.total(), {even * longest});
         CAPTURE(name, choice.pipe, choice.microbatches, longest);
         CHECK(step >= before * (1 - 1e-12));
         before = step;

@@ -398,7 +398,7 @@ TEST_CASE("what is pinned of submeshes and cuts stays, or is refused") {
   CHECK_THAT(refusal(Json::parse(R"({"submeshes": [[["tensor", 3]], []], "schedule": "zb1p"})")),
              Catch::Contains("searched with the schedules 1f1b, eager_1f1b and gpipe"));
   CHECK_THAT(refusal({{"starts", {"blocks.9"}}}),
-             Catch::Contains("starts names blocks behind the first"));
+             Catch::Contains("starts names blocks, or what stands behind them, in the order"));
   CHECK_THAT(refusal({{"starts", {"blocks.3", "blocks.2"}}}),
              Catch::Contains("but got \"blocks.2\""));
 }

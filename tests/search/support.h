@@ -15,10 +15,11 @@ struct Chain {
   int64_t batch = 8;
   int64_t width = 64;
   int64_t gelus = 1;  // behind each product
+  bool head = false;  // one more product behind the blocks
 };
 
-// x -> embed -> (product, gelus) x blocks -> mean squared error against `target`. Parameters
-// "embed.weight" and "blocks.K.weight".
+// x -> embed -> (product, gelus) x blocks -> head -> mean squared error against `target`.
+// Parameters "embed.weight", "blocks.K.weight" and "head.weight".
 inline graph::Graph chain(Chain shape) {
   using namespace graph;
   Graph g;
@@ -30,6 +31,7 @@ inline graph::Graph chain(Chain shape) {
   g.scopes = {{"", "Chain"}, {"embed", "Linear"}, {"blocks", "ModuleList"}};
   std::vector<std::string> scopes{"embed"};
   for (int64_t k = 0; k < shape.blocks; ++k) scopes.push_back("blocks." + std::to_string(k));
+  if (shape.head) scopes.emplace_back("head");
   std::vector<ValueId> weights, inputs{x};
   std::vector<std::vector<ValueId>> read;  // by the gelus of each block
   for (const auto& name : scopes) {
