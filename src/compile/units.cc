@@ -169,8 +169,10 @@ void collect_units(const Source& source, Gradients& gradients) {
       gradients.parameters[bucket.parameters[k]].early_axes = without(rests[k], bucket.axes);
     }
     // Behind the unit's own reduction a small one would wait for all that are under way over its
-    // axes, and what ops ask for over the other axes would wait for it.
-    if (bucket.elements * item_bytes(bucket.dtype) <= kSmallSum) {
+    // axes, and what ops ask for over the other axes would wait for it. What is reduced in a lower
+    // precision is rounded there.
+    const bool small = bucket.elements * item_bytes(bucket.dtype) <= kSmallSum;
+    if (small && !reduced_type(source, bucket.dtype)) {
       bucket.early_axes = std::exchange(bucket.axes, "");
     }
     gradients.buckets.push_back(std::move(bucket));

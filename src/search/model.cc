@@ -307,7 +307,7 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   bool best = true;
   if (choice.pipe == 1) {
     const auto again = layers.again ? least_again(places.at(0), best) : 0;
-    parts = {blocks_of(again.value_or(blocks))};
+    parts = {all_blocks(again.value_or(blocks))};
     if (!again) {
       least_bytes = bytes_of(choice, stage_of(0, parts.front()), 0);
       return std::nullopt;
@@ -357,7 +357,7 @@ Estimate Model::timed(const Choice& choice, const Layers& layers, const Places& 
                                             static_cast<int>(choice.chunks));
   for (size_t k = 0; k < parts.size(); ++k) {
     const int begin = parts[k].begin;
-    for (int k_th = 0; k_th < parts[k].again; ++k_th) result.again.push_back(begin + k_th);
+    for (int n = 0; n < parts[k].again; ++n) result.again.push_back(begin + n);
     made[static_cast<size_t>(stage_of_part[k])].join(stage_of(stage_of_part[k], parts[k]),
                                                      choice.chunks);
     if (k > 0) result.cuts.push_back(begin);

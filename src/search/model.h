@@ -174,7 +174,7 @@ class Model {
   // Of a part in a stage of a row, the blocks, were it so long.
   Blocks blocks_of(int part, int parts, int length, int again = 0) const;
   // Of a stage that has all.
-  Blocks blocks_of(int again = 0) const { return {0, blocks(), again, true, true}; }
+  Blocks all_blocks(int again = 0) const { return {0, blocks(), again, true, true}; }
   // Parts that follow each other, from the lengths of all of them; `again`: of each, or none.
   std::vector<Blocks> in_a_row(const std::vector<int>& lengths,
                                const std::vector<int>& again = {}) const;

@@ -19,7 +19,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::optional<int> Model::least_again(const Place& place, bool& best) const {
   const auto& layers = *place.layers;
-  const auto whole = stage(place, layers, blocks_of());
+  const auto whole = stage(place, layers, all_blocks());
   const auto kept = [&](const Layer& layer) { return saved(place.choice, layer, layers); };
   const auto option = [&](const Layers& of, const Layer& layer) {
     return solve::AssignOption{
