@@ -3,5 +3,6 @@
 local solver = require "perigee.solver"
 
 return function()
-  return assert(solver.plan { methods = { { "half", { dtype = "bf16" } }, { "module_replace", { "swiglu", "rotary" } } } })
+  local fused = { "module_replace", { "swiglu", "rotary" } }
+  return assert(solver.plan { methods = { { "half", { dtype = "bf16" } }, fused } })
 end
