@@ -1,5 +1,6 @@
 -- The plan of llama-405b.lua with as much recomputation as makes it fit in 80 GB here: all blocks run
--- again but for their products with weights and attention, and two of a stage's eight as a whole.
+-- again but for their products with weights and attention, and two of a stage's eight as a whole:
+-- those two that leave every stage below the limit.
 -- When to use it: as the plan of experts that a search has to match.
 local m = require "perigee.methods"
 
