@@ -38,7 +38,7 @@ endforeach()
 add_library(torch::cuda INTERFACE IMPORTED)
 target_include_directories(torch::cuda SYSTEM INTERFACE ${toolkit}/include ${nccl_INCLUDE})
 target_compile_definitions(torch::cuda INTERFACE USE_C10D_NCCL)
-# Kernels register themselves when libtorch_cuda is loaded, so it must stay even where no symbol of it is used. What it needs
+# Kernels register themselves when libtorch_cuda is loaded, so it must stay even where no symbol of it is used. Its dependencies
 # lies in the toolkit and beside LibTorch: the old kind of rpath serves the libraries of a library too.
 target_link_libraries(torch::cuda INTERFACE torch::cpu
   -Wl,--push-state,--no-as-needed ${PERIGEE_TORCH}/lib/libtorch_cuda.so ${PERIGEE_TORCH}/lib/libc10_cuda.so -Wl,--pop-state

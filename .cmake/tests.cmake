@@ -16,6 +16,13 @@ target_include_directories(core_tests INTERFACE ${PROJECT_SOURCE_DIR})
 target_sources(core_tests INTERFACE ${PROJECT_SOURCE_DIR}/tests/support/own_cache.cc)
 target_link_libraries(core_tests INTERFACE perigee_core Catch2::Catch2WithMain dep::rapidcheck)
 
+# Compiled once for all tests without LibTorch.
+file(WRITE ${PROJECT_BINARY_DIR}/core_test_pch.cc "")
+add_library(core_test_pch OBJECT ${PROJECT_BINARY_DIR}/core_test_pch.cc)
+target_link_libraries(core_test_pch PRIVATE core_tests)
+target_precompile_headers(core_test_pch PRIVATE <algorithm> <map> <string> <vector> <fmt/format.h> <nlohmann/json.hpp>
+  <catch2/catch.hpp>)
+
 if(TARGET perigee_torch)
   add_library(torch_tests INTERFACE)
   target_link_libraries(torch_tests INTERFACE core_tests perigee_torch)
@@ -26,11 +33,10 @@ if(TARGET perigee_torch)
   target_precompile_headers(torch_test_pch PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/torch_test.h)
 endif()
 
-file(GLOB test_sources CONFIGURE_DEPENDS tests/*/*_test.cc)
+file(GLOB_RECURSE test_sources RELATIVE ${PROJECT_SOURCE_DIR}/tests CONFIGURE_DEPENDS tests/*_test.cc)
 set(test_folders)
 foreach(source IN LISTS test_sources)
-  get_filename_component(folder ${source} DIRECTORY)
-  get_filename_component(folder ${folder} NAME)
+  string(REGEX REPLACE "/.*" "" folder ${source})
   list(APPEND test_folders ${folder})
 endforeach()
 list(REMOVE_DUPLICATES test_folders)
@@ -42,13 +48,17 @@ foreach(folder IN LISTS test_folders)
   elseif(NOT TARGET perigee_torch OR (folder STREQUAL cuda AND NOT TARGET perigee_cuda))
     continue()
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS tests/${folder}/*_test.cc tests/${folder}/support*.cc)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS tests/${folder}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/(plugin|make)_[a-z]+\\.cc$")  # libraries and programs that tests use
   if(folder STREQUAL command)  # the launcher is tested in processes of its own
     list(APPEND sources tools/perigee/launch.cc)
+  elseif(folder STREQUAL train)  # runs are resumed from checkpoints that the test writes
+    list(APPEND sources tests/checkpoint/support.cc)
   endif()
   add_executable(tests_${folder} ${sources})
   if(core_test)
     target_link_libraries(tests_${folder} PRIVATE core_tests)
+    target_precompile_headers(tests_${folder} REUSE_FROM core_test_pch)
   else()
     target_link_libraries(tests_${folder} PRIVATE torch_tests)
     target_precompile_headers(tests_${folder} REUSE_FROM torch_test_pch)
@@ -85,8 +95,8 @@ if(TARGET tests_capture)
 endif()
 
 # A sampler's library (data.sampler), as a user builds one.
-add_library(plugin_sampler MODULE tests/train/plugin_sampler.cc)
-foreach(tests tests_train tests_command)
+add_library(plugin_sampler MODULE tests/data/plugin_sampler.cc)
+foreach(tests tests_data tests_command)
   if(TARGET ${tests})
     add_dependencies(${tests} plugin_sampler)
   endif()
@@ -94,10 +104,10 @@ endforeach()
 
 # Trains the SentencePiece model of the tokenizer's test, in a process of its own (CMakeLists.txt says why).
 find_library(sentencepiece_train sentencepiece_train NO_CACHE)
-if(TARGET tests_train AND sentencepiece_train)
-  add_executable(make_sentencepiece tests/train/make_sentencepiece.cc)
+if(TARGET tests_data AND sentencepiece_train)
+  add_executable(make_sentencepiece tests/data/make_sentencepiece.cc)
   target_link_libraries(make_sentencepiece PRIVATE ${sentencepiece_train} dep::sentencepiece)
-  add_dependencies(tests_train make_sentencepiece)
+  add_dependencies(tests_data make_sentencepiece)
 endif()
 
 # What `perigee new` copies builds against the build folder, and the command captures the plugin.

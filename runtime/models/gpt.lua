@@ -10,7 +10,7 @@ function Attention:init(o)
 end
 function Attention:forward(x) -- [b, s, w] -> [b, s, w]
   local b, s, w = unpack(x.shape)
-  -- Query, key and value stand beside each other for each head, so that heads can be sharded.
+  -- Query, key and value of a head are adjacent, so that heads can be sharded.
   local parts = self.qkv(x):view(b, s, self.heads, 3, w / self.heads):permute(3, 0, 2, 1, 4)
   local dropout = self.training and self.dropout or 0
   local value, key, query = parts[2], parts[1], parts[0]
@@ -68,7 +68,7 @@ function Gpt:forward(tokens) -- [b, s] -> logits [b, s, v]
   return self.head(x)
 end
 
--- Options that follow from others are 0: vocab from the tokenizer, positions from data.sequence, hidden is 4 width.
+-- Options of 0 follow from others: vocab from the tokenizer, positions from data.sequence, hidden is 4 width.
 local function complete(o, job)
   if o.vocab == 0 then o.vocab = job.data.vocab end
   if o.positions == 0 then o.positions = job.data.sequence end
@@ -94,7 +94,7 @@ return {
 
   forward = function(net, batch)
     local logits = net(batch.tokens)
-    local loss -- none where there are no labels: `perigee sample`
+    local loss -- nil without labels (`perigee sample`)
     if batch.labels then
       loss = torch.cross_entropy_loss(logits:flatten(0, 1), batch.labels:flatten())
     end

@@ -1,6 +1,6 @@
--- GPT as Megatron-LM wrote it until 2023: attention out of products, softmax and dropout, a scope of its own
--- (`attn.core`), which its selective recomputation runs again (Korthikanti et al. 2022, section 5). The mask is added
--- in the product, since its kernel masks and scales in the softmax. Dropout as its GPT-3 runs have it.
+-- GPT in the ops of Megatron-LM until 2023: attention of products, softmax and dropout in a scope of its own
+-- (`attn.core`), which selective recomputation recomputes (Korthikanti et al. 2022, section 5). The mask is added in
+-- the product, since Megatron-LM's kernel masks and scales in the softmax. Dropout as in its GPT-3 runs.
 local nn, torch = require "perigee.nn", require "perigee.torch"
 
 local Core = nn.Module "Core"

@@ -1,5 +1,5 @@
--- Llama as torchtitan ran it in 2024 without torch.compile: the built-in llama, but for its norms, which are out of
--- single ops, each of which reads and writes all of its tensor.
+-- Llama in the ops of torchtitan in 2024 without torch.compile: the built-in llama with norms of single ops, each of
+-- which reads and writes its whole tensor.
 local nn, torch = require "perigee.nn", require "perigee.torch"
 
 local RmsNorm = nn.Module "RmsNorm"
@@ -10,7 +10,7 @@ end
 
 local function linear(inputs, outputs) return nn.Linear(inputs, outputs, { bias = false }) end
 
--- Turns pairs (x[i], x[i + d/2]) of x [b, h, s, d] by the angles whose cos and sin [s, d] are given.
+-- Rotates pairs (x[i], x[i + d/2]) of x [b, h, s, d] by the angles with the given cos and sin [s, d].
 local function rotate(x, cos, sin)
   local half = x:size(-1) / 2
   local turned = torch.cat({ -x:narrow(-1, half, half), x:narrow(-1, 0, half) }, -1)

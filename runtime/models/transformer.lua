@@ -1,5 +1,5 @@
 -- The encoder-decoder of "Attention is all you need" (Vaswani et al. 2017), pre-norm: the encoder reads `source`, the
--- decoder `target` up to each place and, by cross attention, all of the encoder's output. Its scopes are
+-- decoder `target` up to each position and, by cross attention, the whole output of the encoder. Its scopes are
 -- encoder.blocks.N and decoder.blocks.N.
 local nn, torch = require "perigee.nn", require "perigee.torch"
 
@@ -11,7 +11,7 @@ function Attention:init(o, causal)
   self.value = nn.Linear(o.width, o.width)
   self.out = nn.Linear(o.width, o.width)
 end
--- x [b, s, w] looks at `from` [b, t, w].
+-- x [b, s, w] attends to `from` [b, t, w].
 function Attention:forward(x, from)
   local function heads(y) return y:unflatten(2, { self.heads, -1 }):transpose(1, 2) end
   local y = torch.scaled_dot_product_attention(heads(self.query(x)), heads(self.key(from)),

@@ -1,8 +1,8 @@
-// A model of your own: guesses the next byte from the last one, by a small MLP. Build it with
+// A model of your own: predicts the next byte from the last one with a small MLP. Build it with
 //     cmake -S . -B build -DCMAKE_PREFIX_PATH=PERIGEE && cmake --build build
-// where PERIGEE is the folder Perigee is installed in, or its build folder, and name build/model.so
-// in job.toml. Perigee loads the plugin, runs `forward` once on tensors without memory and trains
-// what that recorded.
+// where PERIGEE is Perigee's installation or build folder, and name build/model.so in job.toml.
+// Perigee loads the plugin, captures one run of `forward` on tensors without memory, and trains the
+// captured graph.
 #include <perigee/capture/capture.h>
 #include <torch/nn/functional.h>
 #include <torch/nn/modules.h>
@@ -33,14 +33,14 @@ struct Net : nn::Module {
   nn::Linear head;
 };
 
-// `config` is the job's [model] table as JSON, with what [model.options] holds under "options".
+// `config` is the job's [model] table as JSON, with the keys of [model.options] under "options".
 perigee::Model make(const std::string& config) {
   const auto options = nlohmann::json::parse(config).value("options", nlohmann::json::object());
   const auto net = perigee::deferred<Net>(options.value("width", 64));
   return {net, [net](const perigee::Batch& batch) {
             const auto logits = net->forward(batch.at("tokens"));
             perigee::Result result{{}, {{"logits", logits}}};
-            const auto labels = batch.find("labels");  // `perigee sample` has none
+            const auto labels = batch.find("labels");  // `perigee sample` passes none
             if (labels != batch.end()) {
               result.loss =
                   nn::functional::cross_entropy(logits.flatten(0, 1), labels->second.flatten());

@@ -8,7 +8,7 @@ local saved = require "perigee.strategy"
 
 local fail = dialect.fail
 
--- Which sections are methods, and which fields of theirs hold another section.
+-- The sections that are methods, and the fields of theirs that hold another section.
 local tops = { "PipeshardParallel", "ShardParallel", "DataParallel", "Zero2Parallel", "Zero3Parallel",
   "get_3d_parallel_method", "LocalPipelineParallel" }
 local holders = {
@@ -97,7 +97,7 @@ local builders = {
   end,
 }
 
--- Returns which methods take each section: by name, and the first as [1].
+-- Returns the methods that accept each section: by name, and the first as [1].
 local function owners_of()
   local owners = {}
   for _, top in ipairs(tops) do
@@ -176,7 +176,7 @@ local alpa = dialect.new {
 
 local module = { from_job = alpa.from_job, rows = alpa.rows, util = {}, ray = {}, random = {} }
 
--- Functions stand in the table of options, too.
+-- The table of options has the functions, too.
 local function row(name, verdict, says)
   table.insert(module.rows, { section = "alpa", name = name, type = "function", verdict = verdict, says = says })
 end
@@ -195,9 +195,9 @@ end
 row("ray.init", "no effect", "ranks are the launcher's, which joins them")
 
 local cluster, boundaries, seed, joined, made
-local more_keys = {}  -- of the job, by functions that belong to no section
+local more_keys = {}  -- keys of the job, set by functions that belong to no section
 
--- Sets a key of the job, also of the strategy that was made last.
+-- Sets a key of the job, also of the latest strategy.
 local function set_key(key, value)
   more_keys[key] = value
   if made then
@@ -206,7 +206,7 @@ local function set_key(key, value)
   end
 end
 
--- The ranks that there are; a second call changes nothing, as there.
+-- The ranks of the run; a second call has no effect, as in Alpa.
 module.init = dialect.at_user(function(given)
   cluster = cluster or alpa.init(type(given) == "string" and { cluster = given } or given or {})
 end)
@@ -216,14 +216,14 @@ module.shutdown = dialect.at_user(function()
   cluster = nil
 end)
 
--- Ranks are the launcher's; parallelize says so once.
+-- The launcher determines the ranks; parallelize warns once.
 module.ray.init = dialect.at_user(function(given)
   joined = alpa.init { address = type(given) == "table" and (given.address or given[1]) or given or "auto" }
 end)
 
 function module.util.disable_tqdm_globally() set_key("train.progress", false) end
 
--- The first step is compared with one device's before training begins; what is to be equal needs no name.
+-- Compares the first step with one device's before training begins; its arguments are not needed.
 function module.assert_allclose() set_key("train.check_gradients", true) end
 
 -- The job's seed, of first values and dropout.
@@ -232,7 +232,7 @@ module.random.PRNGKey = dialect.at_user(function(number)
   return number
 end)
 
--- A layer begins at the scope, or one at each of a list.
+-- A layer begins at the scope, or at each scope of a list.
 module.mark_pipeline_boundary = dialect.at_user(function(scopes)
   if type(scopes) ~= "string" and type(scopes) ~= "table" then
     fail("[alpa] mark_pipeline_boundary names the scope at which a layer begins, \"blocks.2\", but got %s",
@@ -242,12 +242,11 @@ module.mark_pipeline_boundary = dialect.at_user(function(scopes)
   for _, scope in ipairs(type(scopes) == "table" and scopes or { scopes }) do boundaries[#boundaries + 1] = scope end
 end)
 
--- First values are made where they lie, and an evaluation takes the plan of the training step: theirs is that of the
--- step that is given.
+-- First values are made in place, and an evaluation uses the plan of training: both return the given step's strategy.
 local function same_step(name)
   module[name] = dialect.at_user(function(step)
     if type(step) ~= "table" or not (step.origin or step.methods) then
-      fail("[alpa] %s takes what parallelize returned for the train step, but got %s", name, dialect.show(step))
+      fail("[alpa] %s takes the result of parallelize for the train step, but got %s", name, dialect.show(step))
     end
     return step
   end)
@@ -255,10 +254,10 @@ end
 same_step "CreateStateParallel"
 same_step "FollowParallel"
 
--- The joint graph has the gradients' and the step's sections apart already.
+-- The joint graph already separates the gradients' and the step's sections.
 function module.grad(f) return f end
 
--- Returns a plan or a strategy that was saved as the method of a step.
+-- Returns a saved plan or strategy as the method of a step.
 module.plan_to_method = dialect.at_user(function(file)
   local plan, why = saved.load(file)
   if not plan then fail("[alpa] %s", why) end
@@ -291,7 +290,7 @@ module.parallelize = dialect.at_user(function(given)
   return strategy
 end)
 
--- What stays with the host, and what is not here.
+-- Functions of the host, and libraries that are refused.
 local function elsewhere(name, why)
   return dialect.at_user(function() fail("[alpa] %s is refused: %s", name, why) end)
 end

@@ -1,4 +1,4 @@
--- The tables of options of perigee.alpa: a row says what becomes of an option (perigee.dialect has its fields).
+-- The tables of options of perigee.alpa: a row gives the effect of an option (perigee.dialect documents its fields).
 
 local function check_ranks(value)
   for _, rank in ipairs(value) do
@@ -6,7 +6,7 @@ local function check_ranks(value)
   end
 end
 
--- Of the train step: 0 is its state, those behind it are the model's inputs.
+-- Arguments of the train step: 0 is its state, the following ones are the model's inputs.
 local function check_arguments(value)
   local seen = {}
   if #value == 0 then return "names one argument at least" end
@@ -14,7 +14,7 @@ local function check_arguments(value)
     if type(argument) ~= "number" or argument ~= math.floor(argument) or seen[argument] then
       return "is a list of different arguments"
     end
-    if argument < 1 then return "lists arguments behind the state, which is argument 0" end
+    if argument < 1 then return "lists arguments after the state, which is argument 0" end
     seen[argument] = true
   end
 end
@@ -32,18 +32,18 @@ end
 local function check_inputs(value)
   for i, axes in ipairs(value) do
     if type(axes) ~= "table" then
-      return 'has a table for each stage, of how its inputs lie, { {}, { data = "S0" } }'
+      return 'has a table for each stage, of the placements of its inputs, { {}, { data = "S0" } }'
     end
     for axis, placement in pairs(axes) do
       if i == 1 then return "says nothing of the first stage, {}: its inputs are the batch" end
       if type(axis) ~= "string" or type(placement) ~= "string" then
-        return 'has a table for each stage, of how its inputs lie, { {}, { data = "S0" } }'
+        return 'has a table for each stage, of the placements of its inputs, { {}, { data = "S0" } }'
       end
     end
   end
 end
 
--- What Alpa saves is Python's; a profile is a file of Perigee's.
+-- Alpa's saved files are Python's; a profile is a file of Perigee's.
 local function check_profile(file)
   if not file:find("%.sqlite$") then
     return 'names a file of "perigee profile", NAME.sqlite (pickled and .npy tables are Python\'s: profile anew)'

@@ -1,4 +1,4 @@
--- Sharding, layers and stages of perigee.alpa: what its options make of a draft, and of what is found.
+-- Sharding, layers and stages of perigee.alpa: the effects of its options on a draft and on found plans.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local methods = require "perigee.methods"
@@ -6,7 +6,7 @@ local rows = require "perigee.alpa_options"
 
 local fail = dialect.fail
 
--- Options that a stage has of its own: an AutoShardingOption, or its table. Returns all, these before the others.
+-- Options of a single stage: an AutoShardingOption, or its table. Returns all options, the stage's own first.
 local function sharding_of(draft, own, options)
   local all = {}
   for key, value in pairs(options) do all[key] = value end
@@ -21,13 +21,13 @@ end
 
 -- Sharding within a stage ---------------------------------------------------------------------------------------
 
--- What the plan may not come to where an option is false (parallel_mode's forbid).
+-- The properties that a plan must not have if an option is false (parallel_mode's forbid).
 local forbidden = {
   allow_all_gather = "all_gather", allow_all_to_all = "all_to_all", allow_mixed_mesh_shape = "nd_shardings",
   allow_recompute_heavy_op = "replicated_products", allow_replicated_parameters = "replicated_parameters",
 }
 
--- `staged`: there are gradients, of several microbatches, as a pipeline has them.
+-- `staged`: a pipeline's gradients of several microbatches.
 local function shard(draft, o, staged)
   local threshold = o.force_zero_stage_3_all_gather_threshold
   for option, name in pairs(forbidden) do
@@ -43,11 +43,11 @@ local function shard(draft, o, staged)
   end
 end
 
--- Returns whether the ranks of a stage may be split over tensor.
+-- Returns whether the ranks of a stage may be an axis tensor.
 local function may_split(o) return o.enable_auto_sharding and not o.force_data_parallel end
 
--- Returns the ranks over the batch and over tensor of a logical mesh of these sizes, of which the batch is over the
--- first, or over that which the option says.
+-- Returns the ranks over the batch and over tensor of a logical mesh of these sizes; the batch is over the first dim,
+-- or over the dim of the option.
 local function axes_of(first, second, o)
   local data, tensor = first, second
   if o.force_batch_dim_to_mesh_dim == 1 then data, tensor = second, first end
@@ -60,7 +60,7 @@ end
 local function fix(draft, first, second, o)
   local data, tensor = axes_of(first, second, o)
   if o.force_batch_dim_to_mesh_dim == 1 then
-    draft.order = { "data", "tensor", "pipe" }  -- the last varies fastest there
+    draft.order = { "data", "tensor", "pipe" }  -- in Alpa the last one varies fastest
   end
   draft.exact = true
   draft:axis("data", data)
@@ -78,7 +78,7 @@ local function trains(given) return given.PipeshardParallel.pipeline_schedule ~=
 
 local function product(shape) return shape[1] * (shape[2] or 1) end
 
--- Returns the starts of stages of these layers, for layers that begin at marks.
+-- Returns the starts of the stages that consist of these layers, for layers that begin at marks.
 local function starts_of(ids, boundaries)
   local starts = {}
   for i = 2, #ids do starts[#starts + 1] = boundaries[ids[i][1]] end
@@ -103,7 +103,7 @@ local function check_ids(ids, count)
   return next_id
 end
 
--- Returns whether a list of one item for each stage has several kinds of them.
+-- Returns whether a list of one item for each stage has different items.
 local function varies(list, what, count)
   if not list then return false end
   if #list ~= count then fail("%s has one item for each of the %d stages, but got %d", what, count, #list) end
@@ -126,10 +126,10 @@ local function shapes(draft, physical, logical, options)
   if shape then fix(draft, shape[1], shape[2] or 1, options) end
 end
 
--- What a stage may have of its own: how its submesh is seen.
+-- The options that a single stage may set: the logical view of its submesh.
 local of_a_stage = { force_batch_dim_to_mesh_dim = true, force_data_parallel = true, enable_auto_sharding = true }
 
--- Returns the sharding options of the stages, of which the first says what holds for all.
+-- Returns the sharding options of the stages; those of the first hold for all.
 local function options_of_stages(draft, dicts, given, count)
   local all = {}
   for i = 1, count do
@@ -150,7 +150,7 @@ local function submeshes(draft, o, options, count)
   for i = 1, count do
     local shape = shape_of((o.submesh_physical_shapes or {})[i], (o.submesh_logical_shapes or {})[i])
     if not shape then
-      fail("submesh_autosharding_option_dicts that differ stand beside submesh_physical_shapes, but there are none")
+      fail("submesh_autosharding_option_dicts that differ require submesh_physical_shapes, but there are none")
     end
     local data, tensor = axes_of(shape[1], shape[2] or 1, options[i])
     local axes = { { "tensor", tensor }, { "data", data } }
@@ -210,7 +210,7 @@ local spaces = {
   small_power_of_two = function(n) return n == 1 or n == 2 or n == 4 end,
 }
 
--- Returns whether a candidate's stages are submeshes that the option lets the search try.
+-- Returns whether the option allows the submeshes of a candidate's stages.
 local function in_space(o, per_node)
   local function allowed(stage)
     local devices, tensor = stage.tensor * stage.data, stage.tensor
@@ -245,7 +245,7 @@ local function within(starts, boundaries)
   return true
 end
 
--- Returns whether no stage has a larger share of the work, over its share of the devices, than the tolerance allows.
+-- Returns whether the tolerance allows each stage's share of the work, divided by its share of the devices.
 local function balanced(candidate, graph, tolerance)
   local shares, all = candidates.shares(candidate, graph), 0
   for _, stage in ipairs(candidate.submeshes or {}) do all = all + stage.tensor * stage.data end
@@ -257,7 +257,7 @@ local function balanced(candidate, graph, tolerance)
   return true
 end
 
--- The search, around what is given: `count` microbatches, and fits(candidate, graph).
+-- The search under the given options: `count` microbatches, and fits(candidate, graph).
 local function search(draft, options, count, fits)
   draft.search = true
   draft.swapped = options.force_batch_dim_to_mesh_dim == 1
@@ -269,8 +269,8 @@ local function search(draft, options, count, fits)
   end
 end
 
--- Returns into how many layers the blocks are shared out of which each keeps its input alone and runs again: a number,
--- "blocks" (each is one), or nil.
+-- Returns the number of layers of blocks that keep only their input and are recomputed, "blocks" (each block is a
+-- layer), or nil.
 local function remat(given, by_marks, layers)
   if by_marks then return given.ManualLayerOption.remat_layer and "blocks" or nil end
   local o = given.AutoLayerOption
@@ -304,7 +304,7 @@ methods.define {
 
 methods.define {
   name = "alpa_stage_inputs",
-  doc = "Places what stages of a pipeline get from those before them.",
+  doc = "Places the values that stages of a pipeline receive from earlier ones.",
   fields = { stages = { type = "table", required = true } },
   apply = function(plan, given)
     for stage, axes in pairs(given.stages) do
@@ -316,7 +316,7 @@ methods.define {
   end,
 }
 
--- Returns the use of that method, nil where the list of tables says nothing.
+-- Returns the config of the method, nil if the list of tables is empty.
 local function stage_inputs(list)
   local stages = {}
   for i, axes in ipairs(list or {}) do
@@ -354,7 +354,9 @@ local function pipeshard_strategy(draft, given)
   local schedule = schedules[o.pipeline_schedule] or o.pipeline_schedule
   draft.remat = remat(given, by_marks, layers)
   if not trains(given) then
-    if draft.remat then fail('layers run again in the backward pass, but pipeline_schedule = "inference" has none') end
+    if draft.remat then
+      fail('layers are recomputed in the backward pass, but pipeline_schedule = "inference" has none')
+    end
     draft:job("train.forward_only", true)
   end
   local stages, starts
@@ -414,7 +416,7 @@ local function check_layers(count, graph)
   end
 end
 
--- Returns where stages of unequal numbers of automatic layers begin: layers are equal shares of the row of blocks.
+-- Returns the starts of stages of unequal numbers of automatic layers: layers are equal shares of the blocks.
 local function starts_by_layers(draft, graph)
   local row, count = candidates.row_of(graph)
   if not row or count < draft.layers then
@@ -429,7 +431,7 @@ local function starts_by_layers(draft, graph)
   return starts_of(draft.cut, boundaries)
 end
 
--- Returns the methods of a fixed plan, with what takes the model to know.
+-- Returns the methods of a fixed plan, including those that depend on the model.
 local function completed(draft, fixed, graph)
   if draft.layers then check_layers(draft.layers, graph) end
   local list = {}
@@ -443,7 +445,7 @@ local function completed(draft, fixed, graph)
   return list
 end
 
--- Has the batch's axis vary fastest.
+-- Makes the batch's axis vary fastest.
 local data_first
 function data_first(axes)
   for _, submesh in ipairs(axes.submeshes or {}) do data_first(submesh) end

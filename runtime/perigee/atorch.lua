@@ -15,7 +15,7 @@ local is_graph = of_arguments.is_graph
 
 local methods = of_methods.sections
 
--- Names that stand for others.
+-- Aliases.
 local aliases = { fsdp2 = "fsdp", deepspeed_3d_parallel = "ds_3d_parallel", auto_ddp = "parallel_mode" }
 local idle = { native_dynamo = "programs are compiled anyway" }
 local groups = { amp = { "amp_native", "fp8" }, zero = { "zero1", "zero2", "fsdp" } }
@@ -51,7 +51,7 @@ local function config_of(section, config)
   return config
 end
 
--- Adds the list's methods to the values of sections; the first of two equal names stands.
+-- Adds the list's methods to the values of sections; of two equal names the first is kept.
 local function take(values, list, check, warnings)
   for i, item in ipairs(list) do
     local name, config = item, nil
@@ -71,7 +71,7 @@ local function take(values, list, check, warnings)
   end
 end
 
--- Returns a strategy as a list, or nil and why there is none. Text is JSON or a file's name.
+-- Returns a strategy as a list, or nil and the reason. Text is JSON or a file's name.
 local function read(given)
   if type(given) ~= "string" then return given end
   if given:find("^%s*[{%[]") then return host.parse_json(given) end
@@ -95,7 +95,7 @@ local function expand(values, check, warnings)
   end
 end
 
--- Rules between methods, as ATorch has them where they make sense here.
+-- Rules between methods, those of ATorch that apply here.
 local function combine(draft)
   local found
   for _, name in ipairs(groups.zero) do
@@ -127,7 +127,7 @@ local function members(names)
   return all
 end
 
--- Returns a variable of a search by trials: its options that nothing excludes, each { METHOD, PINS }.
+-- Returns a variable of a search by trials: its options that are not excluded, each { METHOD, PINS }.
 local function variable(out, list)
   local options = {}
   for _, option in ipairs(list) do
@@ -160,7 +160,7 @@ local function by_trials(draft, o, out)
   draft.trials = { algorithm = o.sg_algo, variables = variables, time_limit = o.time_limit }
 end
 
--- Makes a search of it: what is fixed becomes pins, precision stays, the rest is found.
+-- Makes a search of the draft: fixed methods become pins, the precision is kept, the rest is searched.
 local function search(draft, o)
   local out, wanted = members(o.excluded), {}
   for name in pairs(draft.uses) do
@@ -205,7 +205,7 @@ end
 
 local function build(draft, options)
   local o = options.auto_accelerate
-  draft.whole = draft:uses_method("ds_3d_parallel")  -- which wants all three axes
+  draft.whole = draft:uses_method("ds_3d_parallel")  -- it requires all three axes
   local given = draft.given.auto_accelerate or {}
   if given.failed then
     draft.unfinished = "[atorch] load_strategy: " .. given.failed
@@ -222,7 +222,7 @@ local function build(draft, options)
   draft.origin.options.auto_accelerate = nil
 end
 
--- Returns the strategy of load_strategy as it was saved, with the keys that the arguments set.
+-- Returns the saved strategy of load_strategy, with the keys that the arguments set.
 local function ready(strategy, saved)
   if saved.format then return saved end
   strategy.methods = saved.methods
@@ -237,7 +237,7 @@ local sections = { { name = "auto_accelerate", options = of_arguments.options, r
   hidden = true, always = true } }
 for _, section in ipairs(methods) do sections[#sections + 1] = section end
 
-local unread = false  -- load_strategy of the strategy that was made last could not be read
+local unread = false  -- load_strategy of the latest strategy could not be read
 
 local atorch = dialect.new {
   name = "atorch",
@@ -261,8 +261,8 @@ local atorch = dialect.new {
 
 local module = { from_job = atorch.from_job, rows = atorch.rows }
 
--- Makes a pair of graphs in text form, { pattern, replacement }, known to module_replace by a name. A pair holds for
--- every floating dtype; `supported_dtypes` may only list some.
+-- Registers a pair of graphs in text form, { pattern, replacement }, under a name for module_replace. A pair holds for
+-- every floating dtype; `supported_dtypes` is only checked.
 module.register_replace_pair = dialect.at_user(function(name, supported_dtypes, pair)
   if type(name) ~= "string" or of_methods.pairs_by_name[name] then
     fail("[atorch] register_replace_pair takes a new name, but got %s", show(name))
@@ -288,8 +288,8 @@ local function result_of(strategy, given)
   }
 end
 
--- Returns true, the result and the strategy, which the script returns; or false, nil, nil and why there is none. With
--- model = the graph that a strategy function gets, a search runs at once; else when the model is known.
+-- Returns true, the result and the strategy, which the script returns; or false, nil, nil and the reason. With the
+-- graph of a strategy function as model, a search runs at once; else once the model is known.
 module.auto_accelerate = dialect.at_user(function(given)
   if type(given) ~= "table" or given.model == nil then
     fail("[atorch] auto_accelerate needs model: a job's file, keys of [model], or a strategy function's graph")
@@ -307,7 +307,7 @@ module.auto_accelerate = dialect.at_user(function(given)
     for _, item in ipairs(strategy.methods) do print(show(item)) end
   end
   local result = result_of(strategy, given)
-  if about then  -- of a search that gave a bound
+  if about then  -- a search that returned a bound
     result.search = { seconds = about.seconds, lower_bound = about.lower_bound, stopped = about.stopped,
       gap = 1 - about.lower_bound / about.seconds }
   end
@@ -320,8 +320,8 @@ module.auto_accelerate = dialect.at_user(function(given)
   end
   if given.save_strategy_to_file then
     if type(strategy.methods) ~= "table" then
-      fail("[atorch] save_strategy_to_file needs what the search finds: call auto_accelerate in a strategy function, "
-        .. "with model = its graph")
+      fail("[atorch] save_strategy_to_file requires the result of the search: call auto_accelerate in a strategy "
+        .. "function, with model = its graph")
     end
     strategies.save(given.save_strategy_to_file, { methods = strategy.methods, set = strategy.set })
     if strategy.plan then

@@ -1,4 +1,4 @@
--- The arguments of ATorch's auto_accelerate, beside its methods: the model, the optimizer, the data and the search.
+-- The arguments of ATorch's auto_accelerate other than methods: the model, the optimizer, the data and the search.
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"
 
@@ -15,7 +15,7 @@ local function is_graph(model)
   return type(model) == "table" and model.ops ~= nil and model.scopes ~= nil
 end
 
--- A job's file, the graph that a strategy function gets, or keys of [model].
+-- A job's file, the graph of a strategy function, or keys of [model].
 local function set_model(draft, model)
   if type(model) == "string" then
     draft.file = model
@@ -106,7 +106,7 @@ local function set_sample(draft, batch)
   if batch.tokens and batch.tokens[2] then draft:job("data.sequence", batch.tokens[2]) end
 end
 
--- A built-in order of samples, or a library with one.
+-- A built-in order of samples, or a library that defines one.
 local function check_sampler(name)
   local samplers = host.samplers()
   for _, known in ipairs(samplers) do

@@ -1,5 +1,5 @@
--- ATorch's methods and the keys of their configs, for perigee.atorch: the methods are Perigee's own, which have
--- ATorch's names; a section a method.
+-- ATorch's methods and the keys of their configs, for perigee.atorch: Perigee's own methods under ATorch's names, one
+-- section for each method.
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"
 
@@ -14,8 +14,8 @@ end
 local axes = { data = "data", zero = "zero", tensor = "tensor", sequence = "sequence", expert = "expert",
   pipeline = "pipe", pipe = "pipe", context = "context" }
 
--- What may stand behind the axes: the order of ranks, whether there may be several instances of the mesh, and whether
--- it is a device mesh.
+-- The items after the axes: the order of ranks, whether there may be several instances of the mesh, and whether it is
+-- a device mesh.
 local function set_mesh(draft, items)
   local order, instances, device_mesh = items[2], items[3], items[4]
   if order and (type(order) ~= "table" or (#order == 0 and not dialect.is_empty(order))) then
@@ -39,7 +39,7 @@ local function set_mesh(draft, items)
   draft.instances, draft.device_mesh = instances or nil, device_mesh or nil
 end
 
--- ({ {name, size}, ... }, order, several instances, device mesh), or the list of axes alone.
+-- ({ {name, size}, ... }, order, several instances, device mesh), or only the list of axes.
 local function set_axes(draft, items)
   local list, first = items, items[1]
   if type(first) == "table" and (type(first[1]) == "table" or #first == 0) then list = first end
@@ -70,7 +70,7 @@ local function fsdp_rows(method)
     pass(method, "atorch_ignored_cls", "string|list"),
     { "wrap_trainable_outmost", "boolean", nil, sets = method .. ".trainable_outmost" },
     { "fsdp_wrap_params_outmost", "boolean", nil, sets = method .. ".trainable_outmost" },
-    { "sync_module_states", "boolean", nil, no_effect = "weights begin alike on all ranks" },
+    { "sync_module_states", "boolean", nil, no_effect = "all ranks have the same first weights" },
     { "use_orig_params", "boolean", nil, no_effect = "parameters always keep their names and shapes" },
     { "mixed_precision", "table", nil, sets = function(draft, given)
       local dtype = dialect.dtype(given.param_dtype)
@@ -118,7 +118,7 @@ local function zero_rows(method)
   return rows
 end
 
--- Layers by substrings of their scopes; exclude wins.
+-- Layers by substrings of their scopes; exclude has precedence.
 local function select_layers(draft, options)
   draft:afterwards(function(list, graph)
     local function has(path, names)
@@ -178,7 +178,7 @@ local function use(name, options, more)
   return section
 end
 
-local pairs_by_name = {}  -- of register_replace_pair
+local pairs_by_name = {}  -- pairs of register_replace_pair
 
 local function set_replacements(draft, items)
   local config = draft:use("module_replace")

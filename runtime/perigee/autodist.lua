@@ -15,7 +15,7 @@ local function ratio(value)
   if value <= 0 or value >= 1 then return "must be above 0 and below 1" end
 end
 
--- A file of constraints beside the script, or the same list.
+-- A file of constraints relative to the script, or the list itself.
 local function constrain(draft, constraints)
   if type(constraints) == "string" then
     local list, why = saved.constraints(constraints)
@@ -25,7 +25,7 @@ local function constrain(draft, constraints)
   draft:use("partition_constraints", constraints)
 end
 
--- What memory is counted by, where a user says so.
+-- The user's coefficients of memory.
 local factors = {
   transient_mem_coef = "reserve", opt_resident_coef = "optimizer_resident", opt_transient_coef = "optimizer_transient",
 }
@@ -88,7 +88,7 @@ local rules = {
     "pipeline_nstages = %s needs as many devices: mesh_row x mesh_col is less" },
 }
 
--- With groups, parts are cut over an axis zero of the ranks of a group.
+-- With groups, parts are sharded over an axis zero of the ranks of a group.
 local function grouped(strategy, groups)
   local axes = candidates.fields_of(strategy, "parallel_mode")
   for i, axis in ipairs(axes) do
@@ -158,7 +158,7 @@ local function known_names(graph)
   return names
 end
 
--- Returns those of the scopes that are within no other.
+-- Returns the scopes that are within no other scope of the list.
 local function outermost(scopes)
   local list = {}
   for _, scope in ipairs(scopes) do
@@ -169,13 +169,13 @@ local function outermost(scopes)
   return list
 end
 
--- Returns the outermost scopes that the names match. A name that matches none is an error.
+-- Returns the outermost scopes that match the names. A name that matches none is an error.
 local function scopes_of(names, graph, option)
   local found, seen = {}, {}
   for _, name in ipairs(names) do
     local any = false
     for _, scope in ipairs(graph.scopes) do
-      -- blocks.3 and blocks are both named by "blocks": the repeated one is meant where there is one
+      -- "blocks" matches both blocks.3 and blocks: prefers the repeated one
       local repeated = scope.path:find("%.%d+$") or scope.type ~= "ModuleList"
       if scope.path ~= "" and repeated and names_scope(name, scope) then
         any = true
@@ -198,8 +198,8 @@ local function pattern_of(path)
   return table.concat(parts, ".")
 end
 
--- Returns the checkpoint method's list; ROOT is everything that repeats. It has patterns, since the search looks at
--- models of fewer blocks, too; types where a pattern has scopes of others.
+-- Returns the checkpoint method's list; ROOT is all repeated modules. It has patterns, since the search also uses
+-- models of fewer blocks, and types where a pattern matches other scopes, too.
 local function recomputed(text, graph)
   for _, name in ipairs(names_of(text)) do
     if name == "ROOT" then return { "auto" } end
@@ -222,7 +222,7 @@ end
 
 -- The search -----------------------------------------------------------------------------------------------------
 
--- Returns whether all starts of a candidate's stages lie where a pivot allows them.
+-- Returns whether pivots allow all starts of a candidate's stages.
 local function at_pivots(starts, allowed)
   if not allowed or not starts then return true end
   for _, start in ipairs(starts) do
@@ -266,7 +266,7 @@ end
 local limits = { "micro_batch_size", "update_freq", "pipeline_pivots", "max_pipeline_bubble_ratio",
   "max_pipeline_unbalance_ratio", "min_pipeline_balance", "zero_ngroups", "world_size", "memory_constraint" }
 
--- Returns what a user may change where no plan is what the options ask for.
+-- Returns the options that a user may change if no plan meets them.
 local function limits_of(asked, o)
   local given = {}
   for _, option in ipairs(limits) do
@@ -276,7 +276,7 @@ local function limits_of(asked, o)
   return string.format(": change %s, or look at more than topk = %d", table.concat(given, ", "), o.topk)
 end
 
--- Returns how many stages a saved strategy, or a plan, has.
+-- Returns the number of stages of a saved strategy or a plan.
 local function stages_of(plan)
   local axes = plan.format and plan.mesh.axes or candidates.fields_of(plan, "parallel_mode") or {}
   for _, axis in ipairs(axes) do
@@ -285,7 +285,7 @@ local function stages_of(plan)
   return 1
 end
 
--- The options may say how many ranks there are, and so may who starts the run.
+-- Both the options and the launcher may set the number of ranks.
 local function check_ranks(asked, o, job)
   local ranks, given = (job.cluster or {}).ranks or 0, nil
   for _, option in ipairs { "world_size", "mesh_row", "mesh_col" } do
@@ -299,7 +299,7 @@ local function check_ranks(asked, o, job)
     wanted, ranks)
 end
 
--- Calls f, whose errors are of the option.
+-- Calls f, whose errors are reported at the option.
 local function of_option(option, f, ...)
   local ok, a, b = pcall(f, ...)
   if not ok then dialect.fail_of(option, "%s: %s", option, (tostring(a):gsub("^.-%[%a+%] ", ""))) end

@@ -1,20 +1,20 @@
--- Chooses among the search's best plans by what cannot be pinned: for the dialects alpa and autodist.
+-- Chooses among the search's best plans by properties that cannot be pinned: for the dialects alpa and autodist.
 local profiler = require "perigee.profiler"
 local solver = require "perigee.solver"
 
 local M = {}
 
--- Returns the methods that a draft uses, as every candidate has them.
+-- Returns the methods of a draft, which every candidate has.
 function M.methods_of(draft)
   local list = {}
   for _, name in ipairs(draft.names) do list[#list + 1] = { name, draft.uses[name] } end
   return list
 end
 
--- Stages are alike unless `submeshes` is pinned.
--- Returns the strategy of the fastest among the `most` best candidates under the pins for which fits(candidate) holds;
--- nil and why there is none. With allowed(estimate), each of those is simulated, and the simulator says which is the
--- fastest. tell(candidate, estimate) hears of each that fits.
+-- Stages are homogeneous unless `submeshes` is pinned.
+-- Returns the strategy of the best candidate for which fits(candidate) holds, among the search's `most` best under the
+-- pins; nil and the reason if there is none. With `allowed`, all that fit are simulated, tell(candidate, estimate) is
+-- called for each, and the best is the one with the shortest simulated step for which allowed(estimate) holds.
 function M.best(pins, most, fits, allowed, tell)
   if pins.submeshes == nil then pins.submeshes = false end
   local list, why = solver.candidates(pins, most)
@@ -36,7 +36,7 @@ function M.best(pins, most, fits, allowed, tell)
                             seen)
 end
 
--- Returns the fields of a method of the strategy, nil where it has no such method.
+-- Returns the fields of a method of the strategy, nil if it has no such method.
 function M.fields_of(strategy, method)
   for _, use in ipairs(strategy) do
     if use[1] == method then return use[2] or {} end
@@ -44,18 +44,18 @@ function M.fields_of(strategy, method)
   return nil
 end
 
--- Returns where the pipeline's parts of a strategy begin, nil where it has none or leaves that to the method.
+-- Returns the starts of a strategy's pipeline parts, nil if it has none or the method chooses them.
 function M.starts_of(strategy)
   local fields = M.fields_of(strategy, "pipeline_parallel")
   return fields and fields.starts
 end
 
--- Returns whether a scope is another, or within it.
+-- Returns whether a scope equals another one or is within it.
 function M.inside(scope, outer)
   return scope == outer or scope:sub(1, #outer + 1) == outer .. "."
 end
 
--- Returns the longest row of numbered modules: its name ("blocks") and how many they are.
+-- Returns the longest sequence of numbered modules: its name ("blocks") and its length.
 function M.row_of(graph)
   local counts, longest = {}, nil
   for _, scope in ipairs(graph.scopes) do
@@ -68,7 +68,7 @@ function M.row_of(graph)
   return longest, longest and counts[longest] or 0
 end
 
--- Returns the share of the forward pass's arithmetic that each of a candidate's stages has.
+-- Returns the share of each of a candidate's stages in the forward pass's arithmetic.
 function M.shares(candidate, graph)
   local starts, stages = M.starts_of(candidate.strategy), {}
   for stage = 1, candidate.pipe do stages[stage] = 0 end

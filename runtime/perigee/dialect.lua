@@ -1,7 +1,7 @@
--- The engine of all dialects: other systems' names for what Perigee does. A dialect is a file beside this one whose
--- tables of options hold one row per name; what a user gives is checked against the rows (dialect_values.lua), and a
--- strategy is made of it (dialect_draft.lua). A dialect has no logic that belongs in src/: rows name methods, axes,
--- keys of the job and pins of the search.
+-- The engine of all dialects: other systems' names for Perigee's options. A dialect is a file beside this one whose
+-- tables of options have one row per name; the rows check the user's values (dialect_values.lua) and turn them into a
+-- strategy (dialect_draft.lua). A dialect has no logic that belongs in src/: rows name methods, axes, keys of the job
+-- and pins of the search.
 --
 --     local dialect = require "perigee.dialect"
 --     return dialect.new {
@@ -9,50 +9,50 @@
 --       sections = { {
 --         name = "ModelParallelConfig",     -- the function that a script calls; the first section's keys stand in
 --         options = { ... },                -- [megatron] itself, another's in [megatron.NAME]
---         rules = { ... },                  -- what must hold between options
---         uses = "METHOD",                  -- which is used where the section is given
---         items = function(draft, list) end,  -- takes what has no name; without it that is an error
---         hidden = true,                    -- no function of the module
---         environment = "EPL_",             -- options that are not given are read from EPL_CATEGORY_ATTRIBUTE
+--         rules = { ... },                  -- constraints between options
+--         uses = "METHOD",                  -- the method that the section uses
+--         items = function(draft, list) end,  -- accepts items without a name, else an error
+--         hidden = true,                    -- the module has no such function
+--         environment = "EPL_",             -- prefix of the variables of missing options
 --       } },
 --       axes = { "tensor", "data", ... },   -- of the mesh, the first varies fastest; build may set draft.order
 --       flat = true,                        -- keys have dots ("pipeline.strategy"), in a job [epl.pipeline] strategy
 --       expand = function(values, check, warnings) end,  -- makes further sections' values: check(SECTION, table)
 --       build = function(draft, given) end, -- completes the draft; given[SECTION][NAME] is a value or its default
---       blame = "NAME",                     -- the key of a job at which its errors stand that are no option's
+--       blame = "NAME",                     -- the key of a job for errors of no option
 --       finish = function(draft, strategy) end,  -- returns the strategy, changed
 --     }
 --
 -- A row is { NAME, TYPE, DEFAULT, field = ... }. Types: boolean, integer, number, string, list, table, function, dtype
 -- ("fp16", "bf16", "float32", "float64" and other spellings of these), any; several with "|". DEFAULT nil: not given.
--- What becomes of an option (its verdict) is one of
---   sets = "METHOD.FIELD"          the field of a method, which is then used; or "axis.NAME", "job.KEY", "pin.NAME"
+-- The effect of an option (its verdict) is one of
+--   sets = "METHOD.FIELD"          a field, whose method is then used; or "axis.NAME", "job.KEY", "pin.NAME"
 --   sets = function(draft, value, options) end
---   with = "what reads it"         `build` does, or the row of another option
+--   with = "reader"                `build` reads it, or the row of another option
 --   no_effect = "why"              one warning, only where a user gave it
---   refused = "what to use"        an error for every value but the default
---   missing = "what there is"      the same, for what Perigee is to have and does not have yet
+--   refused = "replacement"        an error for every value but the default
+--   missing = "alternative"        the same, for options that are not available yet
 -- and limits its values: least, most, one_of (a list), lower (compared in lower case), of (type of a list's items),
 -- check = function(value) return WRONG end, but = { [VALUE] = { refused|missing|no_effect = ... } } for single values.
 -- A row is applied where its value is not the default, or always with always = true.
 --
--- A rule is { function(options) return BROKEN end, "NAME", "text" }: the error stands at the option's line in a job, at
--- the user's line in a script. A text with %s gets the option's value. With across = true it is not checked before
--- sections are joined; its function gets all of them second, with what was given in `given`.
+-- A rule is { function(options) return BROKEN end, "NAME", "text" }: the error has the option's line in a job, the
+-- user's line in a script. %s in the text is the option's value. With across = true it is checked after sections are
+-- joined; its function receives all of them second, with the user's values in `given`.
 --
--- A draft (dialect_draft.lua) collects what rows say, and where they stand: an error of a method is one of the option
--- that uses it. Its fields beside those that its functions make:
---   alone        of one section, which may be joined with another; where that needs the other, unfinished = "why"
---   search       also with pins: the strategy is searched around what is fixed (perigee.solver.plan); else it is the
---                list of methods. accept(methods) may refuse what is found
---   instead      function(graph), which returns methods where nothing is to be searched, else nil
---   trials       options of perigee.solver.search, by which it is then searched
---   later        functions of (methods, graph), which change them when the model is known (draft:afterwards)
+-- A draft (dialect_draft.lua) collects the effects of rows and their places: an error of a method is reported at the
+-- option that uses it. Its fields beside those that its functions set:
+--   alone        of one section, which may be joined with another; if it requires one, unfinished = "reason"
+--   search       as with pins: the strategy is searched under the fixed choices (perigee.solver.plan); else it is the
+--                list of methods. accept(methods) may refuse a found plan
+--   instead      function(graph), which returns methods if nothing is to be searched, else nil
+--   trials       options of perigee.solver.search, which then replaces the search
+--   later        functions of (methods, graph), which change them once the model is known (draft:afterwards)
 --   events       functions that observe the training, { step = function(report) end }
---   whole        axes of one rank stay where they are given
+--   whole        given axes of one rank are kept
 --   ranks, rest, instances, device_mesh, forbid, exact: fields of parallel_mode (its order, ...)
---   submeshes    the axes of each stage, { { "data", 2 } }, ..., where they are not alike: instead of axes
---   given        what the user gave, by section; order: the axes of the mesh
+--   submeshes    the axes of each stage, { { "data", 2 } }, ..., instead of axes if stages are heterogeneous
+--   given        the user's values, by section; order: the axes of the mesh
 --
 -- `new` returns the module: a function per section, which takes a table and returns a strategy; `make`, that of the
 -- first; `strategy`, which joins several such results and { job = "FILE" }; `from_job` for the host; and `rows`, the
@@ -66,12 +66,12 @@ for name, f in pairs(values_of) do M[name] = f end
 
 local check_section, normal, same, show = M.check_section, M.normal, M.same, M.show
 
--- Returns a text without the place in a module of Perigee's.
+-- Returns a text without a place in Perigee's modules.
 local function unplaced(text)
   return (text:gsub("^[^\n]-/perigee/[%w_]+%.lua:%d+: (%[)", "%1"))
 end
 
--- Returns the function with its errors at the line that calls it, whatever they came from.
+-- Returns the function with all its errors reported at the line that calls it.
 local function at_user(f)
   return function(...)
     local ok, a, b, c, d = pcall(f, ...)
@@ -86,7 +86,7 @@ M.at_user = at_user
 
 -- Dialects -----------------------------------------------------------------------------------------
 
--- Plain data of what a user gave, for the plan's decisions; functions have no text.
+-- The user's values as plain data, for the plan's decisions; functions have no text.
 local function plain(value)
   if type(value) == "function" then return nil end
   if type(value) ~= "table" then return value end
@@ -95,14 +95,14 @@ local function plain(value)
   return copy
 end
 
--- Raises what a dialect's function raised, with its name before it.
+-- Raises an error of a dialect's function, with the dialect's name before it.
 local function raise(spec, why, place)
   local bare = type(why) == "string" and not why:find("%.lua:%d+: ") and why:sub(1, 1) ~= "["
   error(bare and place .. "[" .. spec.name .. "] " .. why or why, 0)
 end
 
--- Returns where an option of the dialect stands ("NAME", of another section than the first "SECTION.NAME"), and whether
--- the user gave it; without one, where the dialect is used. `at(section, name)` knows the place.
+-- Returns the place of an option of the dialect ("NAME", of another section than the first "SECTION.NAME"), and whether
+-- the user gave it; without one, the place of the dialect. `at(section, name)` returns places.
 local function finder(spec, values, at)
   return function(option)
     local section, name = spec.sections[1], option or ""
@@ -112,14 +112,13 @@ local function finder(spec, values, at)
         break
       end
     end
-    local item = name:gsub("%.%d+$", "")  -- of a list
+    local item = name:gsub("%.%d+$", "")  -- an item of a list
     return at(section, name), (values[section.name] or {})[item] ~= nil
   end
 end
 
--- Makes a strategy of the values of all sections that a user gave ({ SECTION = { NAME = VALUE } }). `place` is what
--- stands before errors that it raises, `at` where methods stand. `alone`: of one section, which may be joined with
--- another.
+-- Makes a strategy of the user's values of all sections ({ SECTION = { NAME = VALUE } }). `place` precedes its errors,
+-- `at` returns the places of methods. `alone`: of one section, which may be joined with another.
 local function build(spec, values, warnings, place, at, alone)
   local draft = drafts.new(spec.axes, finder(spec, values, at))
   local options, shown = {}, {}
@@ -172,8 +171,7 @@ end
 
 local function nowhere() return "" end
 
--- What a strategy raises once the model is known stands at the place of its option, or where the dialect is used:
--- place_of(option).
+-- Errors that a strategy raises once the model is known are reported at place_of(option), or where the dialect is used.
 local function raise_at(spec, strategy, place_of)
   local made = strategy.methods
   if type(made) ~= "function" then return strategy end
@@ -190,8 +188,8 @@ local function raise_at(spec, strategy, place_of)
   return strategy
 end
 
--- Keeps what a user gave beside the strategy that was made of it, so that several can be joined; `lines` has where
--- each section was called.
+-- Keeps the user's values beside their strategy, so that several can be joined; `lines` has the places of the calls
+-- of sections.
 local function remember(spec, kept, strategy, values, warnings, lines)
   local place = host.place()
   raise_at(spec, strategy, function() return place end)
@@ -199,13 +197,13 @@ local function remember(spec, kept, strategy, values, warnings, lines)
   return strategy
 end
 
--- Returns where methods of a script's options stand.
+-- Returns the places of methods of a script's options.
 local function at_lines(lines)
   local here = host.place()
   return function(section) return lines[section.name] or here end
 end
 
--- Adds the sections that others stand for.
+-- Adds the sections that other sections imply.
 local function expand(spec, values, warnings, place)
   if not spec.expand then return end
   local ok, why = pcall(spec.expand, values, function(name, given)
@@ -243,7 +241,7 @@ local function join_function(spec, kept)
       if key == "job" then
         job = part
       elseif not known then
-        M.fail("[%s] strategy joins what functions of perigee.%s return, and job = FILE, but %s is %s", spec.name,
+        M.fail("[%s] strategy joins results of perigee.%s's functions and job = FILE, but %s is %s", spec.name,
           spec.name, type(key) == "number" and "item " .. key or key, show(part))
       else
         for section, options in pairs(known.values) do
@@ -324,7 +322,7 @@ local function rows_of(spec)
   return rows
 end
 
--- Each row says what becomes of its option, once.
+-- Each row states the effect of its option once.
 local function check_spec(spec)
   for _, section in ipairs(spec.sections) do
     local seen = {}
@@ -334,7 +332,7 @@ local function check_spec(spec)
         if row[way] then ways = ways + 1 end
       end
       if ways ~= 1 or seen[row[1]] then
-        error(string.format("the row %s of %s.%s must say once what becomes of it", row[1], spec.name, section.name))
+        error(string.format("the row %s of %s.%s must state its effect once", row[1], spec.name, section.name))
       end
       seen[row[1]] = true
     end

@@ -1,12 +1,12 @@
--- The draft of a strategy, which a dialect's rows and its `build` fill; perigee.dialect says what they use of it.
+-- The draft of a strategy, which a dialect's rows and its `build` fill; perigee.dialect documents its fields.
 local host = require "perigee.host"
 local solver = require "perigee.solver"
 local values = require "perigee.dialect_values"
 
 local M, Draft = {}, {}
 
--- Returns an empty one. place_of(OPTION) is where an option stands, "FILE:LINE: ", and whether the user gave it;
--- place_of() where the dialect is used.
+-- Returns an empty draft. place_of(OPTION) is the place of an option, "FILE:LINE: ", and whether the user gave it;
+-- place_of() that of the dialect.
 function M.new(order, place_of)
   local draft = { axes = {}, order = order, uses = {}, names = {}, keys = {}, pins = {}, warnings = {}, search = false,
     later = {}, places = {}, place_of = place_of }
@@ -15,12 +15,12 @@ function M.new(order, place_of)
   return draft
 end
 
--- Has what is used from now on stand at this place.
+-- Sets the place of all methods used from now on.
 function Draft.stand(draft, place, given)
   draft.here = { place = place, given = given }
 end
 
--- Says where a method stands: at the first option that the user gave for it. Returns where this one does.
+-- Records a method's place: that of the first option that the user gave for it. Returns the place of this one.
 local function place(draft, method, option)
   local here, known = draft.here, draft.places[method]
   for i, name in ipairs(type(option) == "table" and option or { option }) do
@@ -32,12 +32,12 @@ local function place(draft, method, option)
   return here
 end
 
--- Says where a word of a method's config, a field or a value, was written: an error that names it stands there.
+-- Records the place of a word of a method's config, a field or a value: errors that name it are reported there.
 function Draft.word(draft, method, word, at)
   draft.places[method .. "." .. word] = at or draft.here
 end
 
--- An axis of the mesh, for an option where it is not that of the row. `data` takes the ranks that are left.
+-- Adds an axis of the mesh, for `option` if it is not that of the row. `data` takes the remaining ranks.
 function Draft.axis(draft, name, size, option)
   draft.axes[name] = size
   place(draft, "parallel_mode", option)
@@ -47,8 +47,8 @@ function Draft.size(draft, name)
   return draft.axes[name] or 1
 end
 
--- Uses a method, with these fields beside what it has already, for an option ("NAME" or "SECTION.NAME", or a list: the
--- first that is given) where it is not that of the row. Returns its config, to add to.
+-- Uses a method and adds these fields, for an option ("NAME" or "SECTION.NAME", or a list: the first that is given) if
+-- it is not that of the row. Returns its config, to add to.
 function Draft.use(draft, name, fields, option)
   local here = place(draft, name, option)
   if not draft.uses[name] then
@@ -73,21 +73,20 @@ function Draft.remove(draft, name)
   end
 end
 
--- A key of the job ("optimizer.lr").
+-- Sets a key of the job ("optimizer.lr").
 function Draft.job(draft, key, value)
   local wrong = value ~= nil and host.check_key(key, value)
   if wrong then values.fail("%s%s", wrong:sub(1, 1) == "[" and "the job's " or "", wrong) end
   draft.keys[key] = value
 end
 
--- Fixes what the search would choose (perigee.solver.plan); the strategy is then searched.
+-- Pins a choice of the search (perigee.solver.plan); the strategy is then searched.
 function Draft.pin(draft, name, value)
   draft.pins[name] = value
   draft.search = true
 end
 
--- Fixes the level of ZeRO that is used, where the search would choose it. What the user says of the method is said of
--- the one that is found.
+-- Pins the level of ZeRO in a search. The user's fields of the method apply to the method that the search finds.
 function Draft.pin_zero(draft)
   for level, method in ipairs { "zero1", "zero2", "fsdp" } do
     if draft:uses_method(method) then
@@ -98,7 +97,7 @@ function Draft.pin_zero(draft)
   end
 end
 
--- Adds fields to a method of the strategy that a search finds, where it has that.
+-- Adds fields to a method of the found strategy, if it has that method.
 function Draft.complete(draft, method, fields)
   draft:afterwards(function(list)
     for i, use in ipairs(list) do
@@ -112,7 +111,7 @@ function Draft.complete(draft, method, fields)
   end)
 end
 
--- Has f(methods, graph) change the methods when the model is known, and those that a search finds are.
+-- Lets f(methods, graph) change the methods once the model, and in a search the plan, is known.
 function Draft.afterwards(draft, f)
   draft.later[#draft.later + 1] = f
 end
@@ -121,7 +120,7 @@ function Draft.warn(draft, text, ...)
   draft.warnings[#draft.warnings + 1] = string.format(text, ...)
 end
 
--- Carries out a row's `sets`.
+-- Applies a row's `sets`.
 function M.apply(draft, row, value, options)
   local sets = row.sets
   if type(sets) == "function" then return sets(draft, value, options) end
@@ -141,7 +140,7 @@ local function methods_of(draft)
   local list = {}
   local axes = {}
   for _, name in ipairs(draft.order) do
-    local stays = name == "data" or name == draft.rest or draft.whole and draft.axes[name]  -- whatever its size
+    local stays = name == "data" or name == draft.rest or draft.whole and draft.axes[name]  -- kept at any size
     if stays or draft:size(name) > 1 then axes[#axes + 1] = { name, draft:size(name) } end
   end
   axes.order, axes.rest, axes.forbid, axes.exact = draft.ranks, draft.rest, draft.forbid, draft.exact
@@ -157,7 +156,7 @@ local function methods_of(draft)
   return list
 end
 
--- Returns the methods of the best trial that is accepted.
+-- Returns the methods of the best accepted trial.
 local function search_by_trials(draft, pins)
   local found, why = solver.search(pins, draft.trials)
   local best
@@ -166,17 +165,17 @@ local function search_by_trials(draft, pins)
     if good and (not best or trial.seconds < best.seconds) then best = trial end
   end
   if not best then
-    error("[" .. draft.origin.dialect .. "] " .. (why or "no plan that was tried has what is asked for"), 0)
+    error("[" .. draft.origin.dialect .. "] " .. (why or "no tried plan meets the options"), 0)
   end
   return best.strategy
 end
 
--- Returns the methods of the best plan that is accepted, and what is known of it.
+-- Returns the methods of the best accepted plan, and facts about it.
 local function search(draft, pins)
-  local found, why = solver.plan(pins)  -- why: also what is known of the plan
+  local found, why = solver.plan(pins)  -- why: the reason, or facts about the plan
   if found and draft.accept and not draft.accept(found) then
     local bound = why.lower_bound
-    found, why = nil, "no plan has what is asked for"
+    found, why = nil, "no plan meets the options"
     for _, candidate in ipairs(solver.candidates(pins, 200) or {}) do
       if draft.accept(candidate.strategy) then
         found, why = candidate.strategy, { seconds = candidate.seconds, lower_bound = bound, stopped = false }
@@ -188,7 +187,7 @@ local function search(draft, pins)
   return found, why
 end
 
--- Returns where the methods stand, by name, and words of their configs, by METHOD.WORD.
+-- Returns the places of the methods, by name, and of words of their configs, by METHOD.WORD.
 local function places_of(draft)
   local places = {}
   for method, at in pairs(draft.places) do
@@ -197,7 +196,7 @@ local function places_of(draft)
   return places
 end
 
--- Returns the strategy of a draft: plain data, but for `methods`, which is a function where a plan is searched.
+-- Returns the strategy of a draft: plain data, except `methods`, which is a function if a plan is searched.
 function M.strategy(draft)
   local methods = methods_of(draft)
   if draft.unfinished then

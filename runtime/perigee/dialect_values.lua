@@ -1,4 +1,4 @@
--- What all dialects check: names, types and limits of options, as perigee.dialect's rows say them.
+-- The checks of all dialects: names, types and limits of options, given by perigee.dialect's rows.
 local host = require "perigee.host"
 
 local M = {}
@@ -17,18 +17,18 @@ local function show(value)
 end
 M.show = show
 
--- Raises an error that a user can act on; the place in front is put there by the dialect.
+-- Raises an error for the user; the dialect adds the place before it.
 function M.fail(text, ...)
   error(select("#", ...) > 0 and string.format(text, ...) or text, 0)
 end
 
--- The same for what is found wrong with an option ("NAME", of another section than the first "SECTION.NAME") when the
--- draft is built or the model is known: it stands there in a job.
+-- The same for an error of an option ("NAME", of another section than the first "SECTION.NAME") that is found when the
+-- draft is built or the model is known: a job's error has the option's place.
 function M.fail_of(option, text, ...)
   error({ option = option, text = select("#", ...) > 0 and string.format(text, ...) or text }, 0)
 end
 
--- The same for what stands at a place that the dialect knows, "FILE:LINE: ".
+-- The same for an error at a place that the dialect knows, "FILE:LINE: ".
 function M.fail_at(place, text, ...)
   error({ place = place, text = string.format(text, ...) }, 0)
 end
@@ -40,7 +40,7 @@ local dtypes = {
   float32 = { "float32", "fp32", "float" }, float64 = { "float64", "fp64", "double" },
 }
 
--- Returns "fp16", "bf16", "float32" or "float64"; nil for what names no dtype.
+-- Returns "fp16", "bf16", "float32" or "float64"; nil if the text names no dtype.
 function M.dtype(value)
   if type(value) ~= "string" then return nil end
   local bare = value:gsub("^torch%.", "")
@@ -89,14 +89,14 @@ function M.same(a, b)
   return show(a) == show(b)
 end
 
--- Returns the value as the rest sees it: dtypes by one name, strings in lower case where their row says so.
+-- Returns the normalised value: dtypes by one name, strings in lower case if their row says so.
 function M.normal(row, value)
   if row[2]:find("dtype", 1, true) and M.dtype(value) then return M.dtype(value) end
   if row.lower and type(value) == "string" then return value:lower() end
   return value
 end
 
--- Returns "a number or " where the option may also be one, and the like.
+-- Returns the option's other types: "a number or ", and so on.
 local function other_types(row, value)
   local text = ""
   for wanted in row[2]:gmatch("[^|]+") do
@@ -133,7 +133,7 @@ local function check_limits(row, value, fail)
   if wrong then fail("%s %s, but got %s", row[1], wrong, show(value)) end
 end
 
--- Returns what becomes of the option: "works", "no effect", "refused" or "missing".
+-- Returns the effect of the option: "works", "no effect", "refused" or "missing".
 function M.verdict(row)
   if row.no_effect then return "no effect" end
   if row.refused then return "refused" end
@@ -150,7 +150,7 @@ function M.row_of(section, name)
   return nil
 end
 
--- `more`: other names that may stand there.
+-- `more`: other allowed names.
 local function check_name(section, name, fail, more)
   if M.row_of(section, name) then return end
   local names = {}
@@ -171,8 +171,7 @@ local function check_verdict(row, value, fail, warnings)
   end
 end
 
--- Checks one option of a table that stands within another option's value. Returns its row; warns where that has no
--- effect.
+-- Checks one option of a table within another option's value. Returns its row; warns if it has no effect.
 function M.check(draft, name, options, key, value)
   local section, warnings = { name = name, options = options }, {}
   check_name(section, key, M.fail)
@@ -184,14 +183,14 @@ function M.check(draft, name, options, key, value)
   return row
 end
 
--- Raises what the first of the rules says that does not hold between the options of such a table.
+-- Raises the error of the first rule that does not hold between the options of such a table.
 function M.check_rules(rules, options)
   for _, rule in ipairs(rules) do
     if rule[1](options, {}) then M.fail((rule[3]:gsub("%%s", function() return show(options[rule[2]]) end))) end
   end
 end
 
--- Warns of variables that are no option's; another program may have them.
+-- Warns of variables of no option; they may be another program's.
 local function check_variables(section, variables, warnings)
   local names = {}
   for i, row in ipairs(section.options) do
@@ -207,7 +206,7 @@ local function check_variables(section, variables, warnings)
   end
 end
 
--- Adds what the environment says of options that were not given; `from` says so in errors.
+-- Adds the environment's values of options that were not given; `from` marks them in errors.
 local function with_environment(section, given, from, warnings)
   local variables = host.environment(section.environment)
   check_variables(section, variables, warnings)
@@ -231,14 +230,14 @@ local function with_environment(section, given, from, warnings)
   return all
 end
 
--- Returns the names of the sections behind the first, which stand in its table in a job.
+-- Returns the names of the sections after the first, which a job has within the first one's table.
 local function titles(spec)
   local names = {}
   for i = 2, #spec.sections do names[#names + 1] = spec.sections[i].name end
   return names
 end
 
--- Checks one table of a user's against a section. `place(name)` stands before an error. Returns the values and
+-- Checks one table of a user's against a section. `place(name)` precedes an error. Returns the values and
 -- the warnings.
 function M.check_section(spec, section, given, place)
   local values, warnings, from = {}, {}, {}

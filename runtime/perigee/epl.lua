@@ -1,6 +1,6 @@
 -- EPL's names: init(Config { ["pipeline.num_micro_batch"] = 4 }), the scopes replicate and split, set_default_strategy,
 -- and the collection of checkpoints. In a job: [epl.pipeline] num_micro_batch = 4, [[epl.scopes.taskgraphs]], ...
--- What a user leaves out is read from EPL_PIPELINE_NUM_MICRO_BATCH, ... runtime/from_epl.md compares.
+-- Missing options are read from EPL_PIPELINE_NUM_MICRO_BATCH, ... runtime/from_epl.md compares.
 local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"
@@ -42,7 +42,7 @@ local function devices(text)
   end
 end
 
--- Whether some ranks have a file more than others, where their number does not divide the files.
+-- Whether some ranks have one file more than others if their number does not divide the files.
 local function left_over(files)
   return function(draft, _, options)
     if files == "drop" and options["io.unbalanced_io_slicing"] then return end
@@ -107,7 +107,7 @@ local rules = {
 local fields = { kind = "string", name = "string", device_count = "number", match = "table", default = "boolean",
   experts = "boolean" }
 
--- Returns what is wrong with a taskgraph.
+-- Returns the error of a taskgraph.
 local function wrong(graph)
   for key, value in pairs(graph) do
     if type(value) ~= fields[key] then return "has kind, name, device_count, match, default and experts" end
@@ -133,15 +133,15 @@ local scopes = {
   { "checkpoints", "list", nil, of = "string", with = "build" },
 }
 
--- Where taskgraphs of a script were written, by their tables.
+-- The places of a script's taskgraphs, by their tables.
 local written = {}
 
--- Returns where the taskgraph of that number is.
+-- Returns the place of the taskgraph of that number.
 local function place_of(draft, graph)
   return written[graph] or (draft.place_of("scopes.taskgraphs." .. draft.numbers[graph]))
 end
 
--- Has what is used for a taskgraph from now on stand where that is, and errors that name its scopes.
+-- Sets the place of a taskgraph for all methods used from now on, and for errors that name its scopes.
 local function stand_at(draft, method, graph)
   draft:stand(place_of(draft, graph), true)
   for _, scope in ipairs(graph.match or {}) do
@@ -154,7 +154,7 @@ local function title(graph, i)
   return graph.kind .. " " .. (graph.name and dialect.show(graph.name) or "number " .. i)
 end
 
--- The taskgraphs that are no default, in order.
+-- The taskgraphs except the default, in order.
 local function listed(options)
   local graphs = {}
   for _, graph in ipairs(options.scopes.taskgraphs or {}) do
@@ -163,7 +163,7 @@ local function listed(options)
   return graphs
 end
 
--- tensor_parallel wants an axis that does not split the batch; a split beside replicas shares theirs.
+-- tensor_parallel requires an axis that does not shard the batch; a split beside replicas uses their axis.
 methods.define {
   name = "epl_split",
   doc = "Splits dense layers by their outputs over an axis that the batch is split over, too.",
@@ -180,7 +180,7 @@ methods.define {
   end,
 }
 
--- The scopes of all these splits but those of experts, which expert_parallel has.
+-- The scopes of all these splits except those of experts, which expert_parallel shards.
 local function split_scopes(draft, splits, axis)
   local match = {}
   for _, graph in ipairs(splits) do
@@ -192,7 +192,7 @@ local function split_scopes(draft, splits, axis)
   return match
 end
 
--- Splits over the ranks that the batch is split over, too.
+-- Splits over the ranks that also shard the batch.
 local function split_beside(draft, splits)
   for i, graph in ipairs(splits) do
     if not graph.experts and #(graph.match or {}) == 0 then
@@ -203,7 +203,7 @@ local function split_beside(draft, splits)
   if #match > 0 then draft:use("epl_split", { match = match, axis = "data" }) end
 end
 
--- Splits over an axis of their own; one without scopes is of all layers, one over one device of none.
+-- Splits over an axis of their own; one without scopes shards all layers, one over one device none.
 local function split_alone(draft, given)
   local splits = {}
   for _, graph in ipairs(given) do
@@ -211,7 +211,7 @@ local function split_alone(draft, given)
   end
   local match, all = split_scopes(draft, splits, "tensor"), false
   for _, graph in ipairs(splits) do all = all or not graph.experts and #(graph.match or {}) == 0 end
-  for i, scope in ipairs(match) do match[i] = scope .. ".**" end  -- all that is in it
+  for i, scope in ipairs(match) do match[i] = scope .. ".**" end  -- all modules within it
   if all or #match > 0 then draft:use("tensor_parallel", { axis = "tensor", column = not all and match or nil }) end
 end
 
@@ -233,7 +233,7 @@ local function pipeline(draft, graphs, strategy)
   draft:use("pipeline_parallel", schedules[strategy], "pipeline.strategy")
 end
 
--- Returns whether the taskgraphs have different numbers of devices.
+-- Returns whether taskgraphs have different numbers of devices.
 local function unequal(graphs)
   for _, graph in ipairs(graphs) do
     if graph.device_count ~= graphs[1].device_count then return true end
@@ -241,7 +241,7 @@ local function unequal(graphs)
   return false
 end
 
--- Stages with devices of their own: replicas split the batch over theirs, a split its weights.
+-- Stages with devices of their own: replicas shard the batch over theirs, a split its weights.
 local function place_unequal(draft, graphs, splits, options)
   if #splits > 0 and options.Config["cluster.colocate_split_and_replicate"] then
     dialect.fail_of("cluster.colocate_split_and_replicate", "cluster.colocate_split_and_replicate has taskgraphs "
@@ -256,8 +256,8 @@ local function place_unequal(draft, graphs, splits, options)
   pipeline(draft, graphs, options.Config["pipeline.strategy"])
 end
 
--- From scopes to axes: stages in order, which one group of devices shares where they are colocated; replicas over data,
--- a split over an axis of its own, or over that of the replicas where there are any.
+-- From scopes to axes: stages in order, or one group of devices for all if they are colocated; replicas over data, a
+-- split over an axis of its own, or over that of the replicas if there are any.
 local function place(draft, options)
   local graphs, splits = listed(options), {}
   draft.numbers = {}
@@ -309,14 +309,14 @@ local function checkpoint(draft, options)
   end
 end
 
--- Returns how many microbatches a found strategy has.
+-- Returns the number of microbatches of a found strategy.
 local function microbatches_of(list)
   for _, use in ipairs(list) do
     if use[1] == "gradient_accumulation" then return use[2].microbatches end
   end
 end
 
--- Ranks that follow each other are replicas.
+-- Adjacent ranks are replicas.
 local function data_first(list)
   for i, use in ipairs(list) do
     if use[1] == "parallel_mode" then
@@ -330,7 +330,7 @@ local function data_first(list)
   end
 end
 
--- The search cuts a model between blocks that repeat. One that has none is cut into so many stages of alike many ops.
+-- The search cuts a model between repeated blocks. A model without them is cut into stages of equal numbers of ops.
 local function stages_by_count(draft, options, given)
   local count, again, zero = options["pipeline.num_stages"], draft.uses.checkpoint, nil
   if count < 2 then return end
@@ -352,7 +352,7 @@ local function stages_by_count(draft, options, given)
   end
 end
 
--- What the search chooses is pinned, not used: which blocks run again it chooses where the type is "auto".
+-- Choices of the search are pinned, not used: with type "auto" it chooses the recomputed blocks.
 local function pin_found(draft, options, given)
   stages_by_count(draft, options, given)
   draft:pin_zero()
@@ -374,7 +374,7 @@ local function pin_found(draft, options, given)
   if not options["cluster.device_place_prefer_intra_node"] then draft:afterwards(data_first) end
 end
 
--- The step goes from bucket to bucket of gradients: as many of them, of similar size.
+-- The step updates one bucket of gradients after another: this number of buckets, of similar size.
 local function apply_in_groups(draft, count)
   draft:afterwards(function(list, graph)
     local bytes = 0
@@ -463,25 +463,25 @@ module.init = dialect.at_user(function(given)
   started, graphs = given or epl.Config {}, {}
 end)
 
--- replicate { device_count = 1, name = "first", "embed", "blocks.0" }: a taskgraph of these scopes; the first is where
--- it begins. split { ... }: their weights are split; with experts = true the experts of a mixture are.
+-- replicate { device_count = 1, name = "first", "embed", "blocks.0" }: a taskgraph of these scopes, which begins at the
+-- first. split { ... }: shards their weights; with experts = true the experts of a mixture.
 module.replicate = scope "replicate"
 module.split = scope "split"
 
--- The strategy of all that no scope names.
+-- The strategy of all modules that no scope names.
 module.set_default_strategy = dialect.at_user(function(graph)
   need_init "set_default_strategy"
   graph.default = true
 end)
 
--- Adds scopes whose results are kept, for gradient_checkpoint.type = "collection".
+-- Adds scopes that keep their results, for gradient_checkpoint.type = "collection".
 module.checkpoints = dialect.at_user(function(names)
   need_init "checkpoints"
   kept = kept or {}
   for _, name in ipairs(type(names) == "table" and names or { names }) do kept[#kept + 1] = name end
 end)
 
--- Returns the strategy of what was said since init; { job = FILE } may stand beside it.
+-- Returns the strategy of all calls since init; accepts { job = FILE }.
 module.strategy = dialect.at_user(function(more)
   need_init "strategy"
   local said = epl.scopes { taskgraphs = graphs, checkpoints = kept }

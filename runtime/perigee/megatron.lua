@@ -1,11 +1,11 @@
--- Megatron-Core's names: ModelParallelConfig { ... }, and the parts beside it that its users set
+-- Megatron-Core's names: ModelParallelConfig { ... }, and the other objects that its users configure
 -- (DistributedOptimizer, LRSchedule, LossScaler). In a job: [megatron], [megatron.LossScaler], ...
--- runtime/from_megatron.md shows a configuration there and here.
+-- runtime/from_megatron.md compares the configurations.
 local dialect = require "perigee.dialect"
 local layouts = require "perigee.megatron_layout"
 local methods = require "perigee.methods"
 
--- Which collectives go beside whole products, and which products are cut beside theirs.
+-- The collectives that overlap with whole products, and the products that are sliced to overlap with theirs.
 local function sliced(draft, _, options)
   local kinds, whole, bulk = {}, {}, {}
   if options.tp_comm_bulk_wgrad then bulk[#bulk + 1] = "gathers" end
@@ -25,13 +25,13 @@ local function sliced(draft, _, options)
   if #whole > 0 then draft:use("overlap", { whole = whole }) end
 end
 
--- What the weights of a step are computed in: fp16 and bf16 keep float32 masters.
+-- The dtype of a step's weights: fp16 and bf16 keep float32 masters.
 local function half(dtype)
   return function(draft) draft:use("half", { dtype = dtype }) end
 end
 
 local function params_dtype(draft, dtype, options)
-  if options.fp16 or options.bf16 or dtype == "float32" then return end  -- half has the dtype
+  if options.fp16 or options.bf16 or dtype == "float32" then return end  -- half sets the dtype
   draft:job("model.dtype", dtype == "bf16" and "bfloat16" or dtype)
 end
 
@@ -41,7 +41,7 @@ local function accumulate_in_float32(draft, _, options)
   return options
 end
 
--- The backends are those of the devices.
+-- The devices determine the backends.
 local function backend(draft, name)
   draft:job("cluster.device", name == "nccl" and "cuda" or "cpu")
 end
@@ -57,7 +57,7 @@ local function offload(draft, _, options)
     if not use.layers then use[1] = "blocks.*" end
   end
   if options.cpu_offloading_weights then
-    draft:use("fsdp")  -- weights lie there in the parts that it makes
+    draft:use("fsdp")  -- the host holds its parts of the weights
     use.parameters = true
   end
   if options.cpu_offloading_double_buffering then use.prefetch = 2 end
@@ -72,7 +72,7 @@ methods.define {
   end,
 }
 
--- A function that takes the loss and returns it scaled gives the scale for a loss of 1.
+-- A function that returns a scaled loss returns the scale for a loss of 1.
 local function scale_loss(draft, o)
   if not o.grad_scale_func then return end
   draft.events = draft.events or {}
@@ -86,7 +86,7 @@ local function scale_loss(draft, o)
   end
 end
 
--- Functions that observe the training. Each is called behind a step, with the times of what it is about.
+-- Functions that observe the training. Each is called after a step, with the times of its sections or buckets.
 local function observe(draft, o)
   if not (o.timers or o.finalize_model_grads_func or o.no_sync_func or o.grad_sync_func or o.param_sync_func) then
     return
@@ -114,7 +114,7 @@ local function observe(draft, o)
   end }
 end
 
--- The schedules that are found for it have one part a stage, or two; others keep their order.
+-- Its schedules exist for one or two parts a stage; with more parts the order is kept.
 local function delay_weights(draft, _, o)
   local virtual = o.virtual_pipeline_model_parallel_size or 1
   if o.pipeline_model_parallel_size == 1 or virtual > 2 or o.microbatch_group_size_per_vp_stage then
@@ -145,7 +145,7 @@ local model_parallel = {
       for _, size in ipairs(sizes) do
         if size < 1 then return "lists ranks of levels, from the inside out, each at least 1" end
       end
-      if #sizes == 0 then return "has at least one level, an all-to-all; those behind it are a ring" end
+      if #sizes == 0 then return "has at least one level, an all-to-all; the following ones are a ring" end
     end },
   { "expert_model_parallel_size", "integer", 1, least = 1, with = "build" },
   { "expert_tensor_parallel_size", "integer", nil, least = 1, with = "build" },
@@ -197,7 +197,7 @@ local model_parallel = {
   { "batch_p2p_comm", "boolean", true, with = "a rule: not beside overlap_p2p_comm" },
   { "batch_p2p_sync", "boolean", true, no_effect = "events order the streams" },
   { "use_ring_exchange_p2p", "boolean", false, refused = "it needs a patched library: leave it out" },
-  { "deallocate_pipeline_outputs", "boolean", false, no_effect = "what is sent is always freed at its last use" },
+  { "deallocate_pipeline_outputs", "boolean", false, no_effect = "sent values are always freed at their last use" },
   { "defer_embedding_wgrad_compute", "boolean", false, sets = function(draft, _, options)
     local limit = options.wgrad_deferral_limit
     draft:use("overlap", { deferred_head = limit == 0 or limit })
@@ -214,7 +214,7 @@ local model_parallel = {
   { "barrier_with_L1_time", "boolean", true, with = "training, whose timers have no barrier; perigee profile has" },
 }
 
--- The dtype in which stages compute, and send, where pipeline_dtype is no other.
+-- The dtype in which stages compute, and send unless pipeline_dtype is another.
 local function computed_dtype(o)
   if o.fp16 then return "fp16" end
   if o.bf16 then return "bf16" end
@@ -234,7 +234,7 @@ local rules = {
   { function(o) return o.sequence_parallel and o.tensor_model_parallel_size == 1 end, "sequence_parallel",
     "sequence_parallel needs tensor_model_parallel_size above 1, but that is 1" },
   { function(o) return o.pipeline_model_parallel_size > 1 and not o.pipeline_dtype end, "pipeline_model_parallel_size",
-    "pipeline_model_parallel_size = %s needs pipeline_dtype, the dtype of what stages send (as params_dtype), "
+    "pipeline_model_parallel_size = %s needs pipeline_dtype, the dtype of values between stages (as params_dtype), "
       .. "but it is not given" },
   { function(o) return (o.virtual_pipeline_model_parallel_size or 1) > 1 and o.pipeline_model_parallel_size == 1 end,
     "virtual_pipeline_model_parallel_size",
@@ -249,7 +249,7 @@ local rules = {
   { function(o) return o.overlap_p2p_comm and o.batch_p2p_comm end, "overlap_p2p_comm",
     "overlap_p2p_comm and batch_p2p_comm exclude each other, but both are true: set batch_p2p_comm = false" },
   { function(o) return o.overlap_p2p_comm and o.pipeline_model_parallel_size == 1 end, "overlap_p2p_comm",
-    "overlap_p2p_comm overlaps what stages send, but pipeline_model_parallel_size is 1" },
+    "overlap_p2p_comm overlaps the messages between stages, but pipeline_model_parallel_size is 1" },
   { function(o) return o.overlap_p2p_comm_warmup_flush and (not o.overlap_p2p_comm or o.batch_p2p_comm) end,
     "overlap_p2p_comm_warmup_flush",
     "overlap_p2p_comm_warmup_flush needs overlap_p2p_comm = true and batch_p2p_comm = false" },
@@ -350,8 +350,7 @@ local scaler_rules = {
     "min_scale = %s is above initial_scale, from which the scale falls" },
 }
 
--- The ranks of a stage, and what is over which of them. Experts that are split as other layers are leave that to
--- tensor_parallel.
+-- The ranks of a stage, and the axes over them. tensor_parallel shards experts with the same axes as other layers.
 local function place_layers(draft, o, layout)
   local order = {}
   for i, axis in ipairs(layout.axes) do
@@ -361,16 +360,16 @@ local function place_layers(draft, o, layout)
   for _, name in ipairs { "zero", "data", "pipe" } do order[#order + 1] = name end
   draft.order = order
   if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel", {}, "tensor_model_parallel_size") end
-  if o.expert_model_parallel_size == 1 and layout.alike then return end
+  if o.expert_model_parallel_size == 1 and layout.same_axes then return end
   local use = draft:use("expert_parallel", {}, { "expert_model_parallel_size", "expert_tensor_parallel_size" })
   if #layout.shared ~= 1 or layout.shared[1] ~= "expert" then use.axis = layout.shared end
-  if layout.alike then return end
+  if layout.same_axes then return end
   if #layout.split > 0 then use.tensor = layout.split end
   if o.tensor_model_parallel_size > 1 then draft:use("tensor_parallel", { experts = false }) end
 end
 
--- A ring, in which each rank has two slices. With levels neighbours exchange heads, and those beyond are one ring: the
--- ranks of an inner level follow each other, so that it crosses an outer one as seldom as rings within rings would.
+-- A ring, in which each rank has two slices. With levels neighbours exchange heads, and the outer levels are one ring:
+-- the ranks of an inner level are adjacent, so that the ring crosses outer levels as rarely as nested rings would.
 local function place_context(draft, o, heads)
   local ring = o.context_parallel_size / heads
   local option = o.hierarchical_context_parallel_sizes and "hierarchical_context_parallel_sizes"
@@ -380,8 +379,8 @@ local function place_context(draft, o, heads)
   end
 end
 
--- The ranks that train the same weights keep the optimizer's state in parts: those of data and context, where experts
--- are not over these. With instances data ranks side by side do, as many of them as there are beside the instances.
+-- The ranks that train the same weights shard the optimizer's state: those of data and context, unless experts are
+-- over these. With instances, the adjacent data ranks of one instance do.
 local function place_optimizer(draft, layout, instances)
   local axes, option = {}, "DistributedOptimizer."
   for _, axis in ipairs(layout.axes) do

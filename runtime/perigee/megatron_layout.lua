@@ -1,11 +1,11 @@
--- Megatron's two layouts of a stage's ranks as axes of one mesh: attention and MLPs see tensor x context x data ranks,
--- experts tensor x expert x data ranks of their own numbers, the first fastest in both.
+-- Megatron's two layouts of a stage's ranks as axes of one mesh: attention and MLPs have tensor x context x data ranks,
+-- experts tensor x expert x data ranks of other sizes; the first varies fastest in both.
 local dialect = require "perigee.dialect"
 
 local M = {}
 
--- Cuts the tensor ranks where they are more than an expert's: those that split experts, those that share them out, and
--- the others. Returns how many of the ranks that share experts out are still to be found.
+-- Splits the tensor axis if it is larger than an expert's: the ranks that shard each expert, those that distribute
+-- experts, and the others. Returns the number of further ranks that must distribute experts.
 local function cut_tensor(layout, tensor, of_expert, experts)
   local outer = tensor / of_expert
   local shared = math.min(outer, experts)
@@ -26,9 +26,9 @@ local function cut_tensor(layout, tensor, of_expert, experts)
   return experts / shared
 end
 
--- Returns { axes = { { NAME, SIZE, OPTION }, ... }, tensor, split, shared, alike }: names of axes over which layers are
--- split, over which each expert is, and over which experts are shared out; whether experts are split as layers are.
--- `heads` of the context ranks are neighbours.
+-- Returns { axes = { { NAME, SIZE, OPTION }, ... }, tensor, split, shared, same_axes }: axes that shard layers,
+-- that shard each expert, and that distribute experts; whether experts are sharded over the axes of layers. `heads` of
+-- the context ranks are neighbours.
 function M.of(o, heads)
   local tensor, context, experts = o.tensor_model_parallel_size, o.context_parallel_size, o.expert_model_parallel_size
   local of_expert = o.expert_tensor_parallel_size or tensor
@@ -48,12 +48,12 @@ function M.of(o, heads)
     add("tensor", tensor, layout.tensor, "tensor_model_parallel_size")
     if tensor > 1 then layout.split[1] = "tensor" end
   end
-  local over_context = experts % context == 0  -- else they are shared out beyond it
+  local over_context = experts % context == 0  -- else they are distributed outside of it
   add("sequence", heads, over_context and layout.shared, "context_parallel_size")
   add("context", context / heads, over_context and layout.shared, "context_parallel_size")
   add("expert2", math.max(of_expert / tensor, 1), layout.split, "expert_tensor_parallel_size")
   add("expert", over_context and experts / context or experts, layout.shared, "expert_model_parallel_size")
-  layout.alike = of_expert == tensor
+  layout.same_axes = of_expert == tensor
   return layout
 end
 

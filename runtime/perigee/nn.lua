@@ -1,5 +1,5 @@
--- perigee.nn: layers for models written in Lua (runtime/README.md section 11), over perigee.torch.
--- Shapes, defaults and first values are those of torch.nn.
+-- perigee.nn: layers for models written in Lua (runtime/lua_models.md), over perigee.torch.
+-- Shapes, defaults and first values equal torch.nn's.
 local host = require "perigee.host"
 local torch = require "perigee.torch"
 
@@ -57,9 +57,9 @@ function init.constant_(tensor, value) return tensor:fill_(value) end
 function init.zeros_(tensor) return tensor:zero_() end
 function init.ones_(tensor) return tensor:fill_(1) end
 
--- Returns how many numbers each output sums, and each input goes to.
+-- Returns the fans: the inputs of each output, and the outputs of each input.
 local function fans(tensor)
-  torch.check(tensor:dim() >= 2, "fans are those of a tensor of two dims or more")
+  torch.check(tensor:dim() >= 2, "fans require a tensor of two dims or more")
   local field = 1
   for i = 2, tensor:dim() - 1 do field = field * tensor:size(i) end
   return tensor:size(1) * field, tensor:size(0) * field
@@ -247,7 +247,7 @@ function nn.ModuleList:each()
   return ipairs(modules)
 end
 
--- Sequential { a, b, ... }: each gets what the one before it gave.
+-- Sequential { a, b, ... }: each receives the previous one's result.
 nn.Sequential = nn.Module("Sequential", nn.ModuleList)
 function nn.Sequential:forward(x)
   for _, module in self:each() do x = module(x) end

@@ -1,12 +1,12 @@
 // Errors that are Perigee's own.
 #pragma once
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee {
 
-// Throws an Error with Status::failed: what Perigee made of it is wrong, whatever was asked for.
-// The text names what is wrong; behind it stands what to report.
+// Throws an Error with Status::failed for a defect of Perigee, which no input may cause. The text
+// names the violated condition; a request to report it follows.
 template <class... Args>
 [[noreturn]] void fail_defect(std::string_view area, fmt::format_string<Args...> format,
                               Args&&... args) {

@@ -1,10 +1,15 @@
 #include "base/error.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
 namespace perigee {
+
+Error::Error(Status status, std::string_view area, std::string_view text)
+    : status_(status), text_(fmt::format("[{}] {}", area, text)) {}
 namespace {
 
 // Optimal string alignment distance: insert, delete, replace and swap of neighbours cost one each.

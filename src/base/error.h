@@ -1,25 +1,21 @@
 // The one exception type of Perigee and the way messages are written.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <exception>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace perigee {
 
-// Why a job ended, as the command's exit status (runtime/README.md section 1).
+// Why a job ended, as the command's exit status (runtime/command_line.md).
 enum class Status { done = 0, failed = 1, invalid = 2, infeasible = 3 };
 
-// An error a user can act on. The text is `[area] rule, but got value`; it names what the user can
-// change.
+// An error a user can act on. The text is `[area] rule, but got value`; it names what the
+// user can change.
 class Error : public std::exception {
  public:
-  Error(Status status, std::string_view area, std::string_view text)
-      : status_(status), text_(fmt::format("[{}] {}", area, text)) {}
+  Error(Status status, std::string_view area, std::string_view text);
   const char* what() const noexcept override { return text_.c_str(); }
   Status status() const noexcept { return status_; }
 
@@ -27,19 +23,6 @@ class Error : public std::exception {
   Status status_;
   std::string text_;
 };
-
-// Throws an Error with Status::invalid: the command, job, strategy, model or file is wrong.
-template <class... Args>
-[[noreturn]] void fail(std::string_view area, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(Status::invalid, area, fmt::format(format, std::forward<Args>(args)...));
-}
-
-// Throws an Error with Status::failed: something broke while the job ran.
-template <class... Args>
-[[noreturn]] void fail_run(std::string_view area, fmt::format_string<Args...> format,
-                           Args&&... args) {
-  throw Error(Status::failed, area, fmt::format(format, std::forward<Args>(args)...));
-}
 
 // Returns the candidate nearest to `name` by edit distance, or "" where none is near enough to be a
 // likely typing error.

@@ -11,7 +11,7 @@
 #include <memory>
 #include <mutex>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::log {
 namespace {

@@ -2,11 +2,8 @@
 // dropped. Free of torch and of spdlog's headers, so that any translation unit may include it.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace perigee::log {
 
@@ -37,18 +34,5 @@ void write(Level level, std::string_view text);
 // Shows progress (Sink::progress). Returns false where there is no terminal for it, so that the
 // caller may log instead.
 bool progress(std::string_view text);
-
-template <class... Args>
-void info(fmt::format_string<Args...> format, Args&&... args) {
-  write(Level::info, fmt::format(format, std::forward<Args>(args)...));
-}
-template <class... Args>
-void warn(fmt::format_string<Args...> format, Args&&... args) {
-  write(Level::warn, fmt::format(format, std::forward<Args>(args)...));
-}
-template <class... Args>
-void debug(fmt::format_string<Args...> format, Args&&... args) {
-  write(Level::debug, fmt::format(format, std::forward<Args>(args)...));
-}
 
 }  // namespace perigee::log

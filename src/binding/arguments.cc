@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "base/error.h"
-#include "capture/dtype.h"
+#include "base/fail.h"
+#include "capture/device/dtype.h"
 
 namespace perigee::binding {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <memory>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "binding/context.h"
-#include "capture/dtype.h"
+#include "capture/device/dtype.h"
 
 namespace perigee::binding {
 namespace {

@@ -15,7 +15,7 @@ namespace perigee::binding {
 //                        field_name(0), ...
 //   loss(batch, output)  returns the loss, a scalar, or a list that begins with it; `output` is the
 //                        model's result, or a table of its results by name where it has several
-// `fields` are those of a whole batch: where one is missing (`perigee sample` has no labels) no
+// `fields`: all fields of a batch. Where one is missing (`perigee sample` has no labels) no
 // loss is computed. Throws Error at the script's line.
 Forward around(Forward forward, std::set<std::string> fields, const LuaModelSettings& settings);
 

@@ -4,10 +4,10 @@
 
 #include <map>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "binding/context.h"
 #include "binding/modules.h"
-#include "capture/dtype.h"
+#include "capture/device/dtype.h"
 #include "lua/convert.h"
 
 namespace perigee::binding {
@@ -135,8 +135,8 @@ class Script {
     lua_pop(L(), 1);
   }
 
-  // Returns the script's defaults with what [model.options] changes. Without defaults, anything
-  // goes.
+  // Returns the script's defaults with what [model.options] changes. Without
+  // defaults, anything goes.
   json options(const json& job) const {
     const auto given = job["model"].value("options", json::object());
     lua_getfield(L(), kTable, "options");
@@ -182,8 +182,8 @@ class Script {
     for (const auto& size : field.value("shape", json::array())) out.shape.push_back(integer(size));
     out.classes = integer(field.value("classes", json(0)));
     out.shift = integer(field.value("shift", json(0)));
-    const auto fallback =
-        out.classes > 0 ? "int64" : std::string(graph::name_of(tracing::dtype_of(type_)));
+    const auto fallback = out.classes > 0 ? "int64"
+                                          : std::string(graph::name_of(tracing::dtype_of(type_)));
     const auto dtype = graph::dtype_of(field.value("dtype", fallback));
     if (!dtype)
       wrong(fmt::format("batch.{}.dtype is no dtype, but {}", name, field["dtype"].dump()));

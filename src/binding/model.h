@@ -1,11 +1,11 @@
-// `kind = "lua"`: a script that builds the model (runtime/README.md section 11).
+// `kind = "lua"`: a script that builds the model (runtime/lua_models.md).
 #pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "capture/models.h"
+#include "capture/models/models.h"
 #include "lua/state.h"
 
 namespace perigee::binding {
@@ -17,10 +17,10 @@ struct LuaModelSettings {
 };
 
 // Runs the script and builds its model without memory for its parameters. `batch` is empty where
-// the script does not say what a batch holds. Throws Error at the script's line.
+// the script does not declare the batch. Throws Error at the script's line.
 BuiltInModel load_lua(const LuaModelSettings& settings);
 
-// Runs the script as far as to know what its batch holds.
+// Runs the script up to its declaration of the batch.
 std::vector<BatchField> lua_batch(const LuaModelSettings& settings);
 
 }  // namespace perigee::binding

@@ -1,6 +1,6 @@
 #include "binding/modules.h"
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "binding/entry.h"
 
 namespace perigee::binding {
@@ -124,7 +124,7 @@ int set_field(lua_State* L, Context& context) {
   if (name.empty() || name.find('.') != std::string::npos) {
     if (tensor || module_at(context, L, 3)) {
       fail("model",
-           "what a module keeps has a name without dots, which stand between modules, but got "
+           "a name in a module must have no dots, which separate modules, but got "
            "\"{}\"",
            name);
     }

@@ -4,18 +4,18 @@
 #include <map>
 #include <tuple>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "binding/arguments.h"
 #include "binding/entry.h"
-#include "capture/session.h"
+#include "capture/record/session.h"
 
 namespace perigee::binding {
 namespace {
 
 using c10::FunctionSchema;
 
-// Overloads that write to a tensor of the caller's (out=), and those for dims with names, are left
-// out.
+// Overloads that write to a tensor of the caller's (out=), and those for dims with names,
+// are left out.
 bool callable(const FunctionSchema& schema) {
   const auto& overload = schema.overload_name();
   if (overload.find("ame") != overload.npos) return false;  // Dimname, names_dim, ...
@@ -37,8 +37,8 @@ const Table& table() {
     for (const auto& name : names) {
       const auto handle = dispatcher.findSchema(name);
       if (!handle || !callable(handle->schema())) continue;
-      const auto short_name =
-          name.name.starts_with("aten::") ? name.name.substr(6) : std::string(name.name);
+      const auto short_name = name.name.starts_with("aten::") ? name.name.substr(6)
+                                                              : std::string(name.name);
       auto& op = table[short_name];
       op.name = short_name;
       op.handles.push_back(*handle);
@@ -87,8 +87,8 @@ class Matcher {
       }
     }
     if (next_ < call_.count) {
-      attempt_.mismatch =
-          fmt::format("takes at most {} arguments by position, but got {}", next_, call_.count);
+      attempt_.mismatch = fmt::format("takes at most {} arguments by position, but got {}", next_,
+                                      call_.count);
     } else if (call_.keywords) {
       check_names();
     }
@@ -137,8 +137,8 @@ class Matcher {
       attempt_.values.push_back(*argument.default_value());
       return true;
     }
-    attempt_.mismatch =
-        fmt::format("argument {} must be {}, but got nothing", argument.name(), expected(argument));
+    attempt_.mismatch = fmt::format("argument {} must be {}, but got nothing", argument.name(),
+                                    expected(argument));
     return false;
   }
 
@@ -157,12 +157,12 @@ class Matcher {
     lua_pushnil(call_.L);
     while (lua_next(call_.L, call_.keywords)) {
       lua_pop(call_.L, 1);
-      const std::string name =
-          lua_type(call_.L, -1) == LUA_TSTRING ? lua_tostring(call_.L, -1) : "1";
+      const std::string name = lua_type(call_.L, -1) == LUA_TSTRING ? lua_tostring(call_.L, -1)
+                                                                    : "1";
       if (std::find(names_.begin(), names_.end(), name) != names_.end()) continue;
       lua_pop(call_.L, 1);
-      attempt_.mismatch =
-          fmt::format("has no argument {} to name here{}", name, did_you_mean(name, names_));
+      attempt_.mismatch = fmt::format("has no argument {} to name here{}", name,
+                                      did_you_mean(name, names_));
       return;
     }
   }

@@ -2,10 +2,10 @@
 
 #include <fmt/ranges.h>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "binding/entry.h"
 #include "binding/ops.h"
-#include "capture/dtype.h"
+#include "capture/device/dtype.h"
 
 namespace perigee::binding {
 namespace {
@@ -63,8 +63,8 @@ int refuse_field(lua_State*, Context&) {
 int to_string(lua_State* L) {
   const auto* handle = static_cast<const Handle*>(lua_touserdata(L, 1));
   const auto& tensors = Context::of(L).tensors;
-  const auto text =
-      tensors.is_void(handle->pass) ? "a tensor of an earlier pass" : describe(*tensors.get(L, 1));
+  const auto text = tensors.is_void(handle->pass) ? "a tensor of an earlier pass"
+                                                  : describe(*tensors.get(L, 1));
   lua_pushlstring(L, text.data(), text.size());
   return 1;
 }

@@ -2,13 +2,13 @@
 
 #include <ATen/ATen.h>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "binding/entry.h"
 #include "binding/modules.h"
 #include "binding/ops.h"
 #include "capture/capture.h"
-#include "capture/dtype.h"
-#include "lua/sandbox.h"
+#include "capture/device/dtype.h"
+#include "lua/sandbox/sandbox.h"
 
 namespace perigee::binding {
 namespace {
@@ -83,8 +83,8 @@ at::ScalarType literal_type(lua_State* L, bool whole) {
     return whole ? at::kLong : c10::typeMetaToScalarType(c10::get_default_dtype());
   }
   if (lua_istable(L, 2)) lua_getfield(L, 2, "dtype");
-  const auto type =
-      lua_type(L, -1) == LUA_TSTRING ? graph::dtype_of(lua_tostring(L, -1)) : std::nullopt;
+  const auto type = lua_type(L, -1) == LUA_TSTRING ? graph::dtype_of(lua_tostring(L, -1))
+                                                   : std::nullopt;
   if (!type) fail("model", "torch.tensor takes {{ dtype = \"float32\" }} after the numbers");
   return tracing::scalar_type(*type);
 }

@@ -4,13 +4,13 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "base/error.h"
-#include "capture/active.h"
-#include "capture/canonical.h"
+#include "base/fail.h"
 #include "capture/deferred.h"
-#include "capture/device.h"
-#include "capture/dtype.h"
-#include "capture/lock.h"
+#include "capture/device/device.h"
+#include "capture/device/dtype.h"
+#include "capture/record/active.h"
+#include "capture/record/canonical.h"
+#include "capture/record/lock.h"
 
 namespace perigee {
 namespace {

@@ -9,9 +9,9 @@
 //     return perigee::Result{torch::nn::functional::cross_entropy(logits, batch.at("labels"))};
 //   });
 //
-// Every function here may be called from any thread (one capture runs at a time), and leaves the
-// process able to capture again when it throws. Errors are perigee::Error and name the op and its
-// scope.
+// Every function here may be called from any thread (one capture runs at a time), and leaves
+// the process able to capture again when it throws. Errors are perigee::Error and name the op
+// and its scope.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -67,9 +67,9 @@ Captured capture_evaluation(torch::nn::Module& module, const Batch& example,
 // A model that is not linked into the program.
 struct Model {
   std::shared_ptr<torch::nn::Module> module;
-  Forward forward;  // with the loss where the batch has what it needs
-  // What `forward` reads of a batch, in order, so that fields can be bound by their order; empty:
-  // by name alone.
+  Forward forward;  // with the loss where the batch has the loss's fields
+  // The fields of a batch that `forward` reads, in order, so that fields can be bound by order;
+  // empty: by name alone.
   std::vector<std::string> inputs = {};
 };
 

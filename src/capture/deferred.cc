@@ -7,13 +7,13 @@
 
 #include <map>
 
-#include "base/error.h"
-#include "capture/active.h"
+#include "base/fail.h"
 #include "capture/capture.h"
-#include "capture/device.h"
-#include "capture/lock.h"
-#include "capture/op.h"
-#include "capture/tensor.h"
+#include "capture/device/device.h"
+#include "capture/device/tensor.h"
+#include "capture/record/active.h"
+#include "capture/record/lock.h"
+#include "capture/record/op.h"
 #include "graph/ops.h"
 
 namespace perigee::tracing {

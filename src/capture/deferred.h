@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "capture/session.h"
+#include "capture/record/session.h"
 
 namespace perigee::tracing {
 

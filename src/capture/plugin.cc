@@ -1,6 +1,6 @@
 #include <dlfcn.h>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "capture/capture.h"
 
 namespace perigee {

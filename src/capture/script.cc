@@ -3,7 +3,7 @@
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "capture/capture.h"
 
 namespace perigee {

@@ -1,6 +1,8 @@
 #include "compile/bucket_names.h"
 
 #include <algorithm>
+#include <compare>
+#include <optional>
 #include <string_view>
 
 #include "graph/ops.h"
@@ -8,12 +10,26 @@
 namespace perigee::compile {
 namespace {
 
-constexpr std::string_view kGradients = "gradients.", kParameters = "parameters.",
-                           kGradient = "gradient:";
+// A bucket by its name, apart for its gradients and its weights.
+struct BucketKey {
+  bool gradients;
+  std::string_view bucket;
+  auto operator<=>(const BucketKey&) const = default;
+};
 
-// "gradients.blocks.0 part low" -> "gradients.blocks.0": state.cc and units.cc name what belongs to
-// a bucket after it.
-std::string_view bucket_of(std::string_view name) { return name.substr(0, name.find(' ')); }
+// Returns the bucket whose gradients or weights a value is.
+std::optional<BucketKey> bucket_of(const ValueName& name) {
+  switch (name.role) {
+    case ValueRole::flat_gradients:
+      return BucketKey{true, name.subject};
+    case ValueRole::flat_parameters:
+    case ValueRole::whole_parameters:
+    case ValueRole::gathered_parameters:
+      return BucketKey{false, name.subject};
+    default:
+      return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -22,16 +38,14 @@ std::map<ValueId, BucketNames> bucket_names(const Program& program) {
     const auto& value = program.values[v.index];
     return value.view_of.defined() ? program.values[value.view_of.index] : value;
   };
-  std::map<std::string_view, std::vector<std::string>> members;
+  std::map<BucketKey, std::vector<std::string>> members;
   for (const auto& value : program.values) {
     if (!value.view_of.defined()) continue;
-    const auto& base = program.values[value.view_of.index];
-    const bool bucket = base.name.starts_with(kGradients) || base.name.starts_with(kParameters);
-    if (!bucket || value.name == base.name) continue;
-    const auto skipped = value.name.starts_with(kGradient) ? kGradient.size() : 0;
-    auto& names = members[bucket_of(base.name)];
-    const auto name = value.name.substr(skipped);
-    if (name.find('/') != name.npos) continue;  // a view that the graph makes (graph::value_names)
+    const auto bucket = bucket_of(program.values[value.view_of.index].name);
+    const auto role = value.name.role;
+    if (!bucket || (role != ValueRole::parameter && role != ValueRole::gradient)) continue;
+    auto& names = members[*bucket];
+    const auto& name = value.name.subject;
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   std::map<ValueId, BucketNames> result;
@@ -42,9 +56,9 @@ std::map<ValueId, BucketNames> bucket_names(const Program& program) {
       const auto sent = operand_of(instruction);
       if (!sent.defined() || instruction.outputs.empty()) continue;
       const bool gathers = instruction.op == "comm::all_gather";
-      const auto& name = root(gathers ? instruction.outputs.front() : sent).name;
-      if (!name.starts_with(gathers ? kParameters : kGradients)) continue;
-      const auto found = members.find(bucket_of(name));
+      const auto bucket = bucket_of(root(gathers ? instruction.outputs.front() : sent).name);
+      if (!bucket || bucket->gradients == gathers) continue;
+      const auto found = members.find(*bucket);
       if (found != members.end()) result[sent] = {!gathers, found->second};
     }
   }

@@ -17,7 +17,7 @@ Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpe
   return lower(common, localize(common, own, rank), own, spec, rank, traces);
 }
 
-std::vector<std::string> Programs::streams_of(size_t position) const {
+std::vector<Stream> Programs::streams_of(size_t position) const {
   auto streams = of(position).streams;
   if (renamed.empty()) return streams;
   for (auto& stream : streams) {
@@ -30,27 +30,27 @@ std::vector<std::string> Programs::streams_of(size_t position) const {
 Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                      TraceSource& traces) {
   const Views views(graph, plan, spec);
-  auto found = alike(views);
+  auto found = find_equivalent_ranks(views);
   SharedTraces shared(traces);
   Programs all;
   std::map<int64_t, int32_t> known;
   std::vector<size_t> first;  // by program: the position of the rank that it was compiled for
   for (size_t r = 0; r < found.ranks.size(); ++r) {
-    const auto [entry, added] =
-        known.try_emplace(found.like[r], static_cast<int32_t>(first.size()));
+    const auto [entry, added] = known.try_emplace(found.representative[r],
+                                                  static_cast<int32_t>(first.size()));
     if (added) first.push_back(r);
     all.program.push_back(entry->second);
     if (found.streams.empty()) continue;
-    const auto &there = found.streams[first[entry->second]], &here = found.streams[r];
+    const auto &original = found.streams[first[entry->second]], &own = found.streams[r];
     auto& renamed = all.renamed.emplace_back();
-    for (size_t s = 0; s < there.size(); ++s) renamed[there[s]] = here[s];
+    for (size_t s = 0; s < original.size(); ++s) renamed[original[s]] = own[s];
   }
   all.programs.resize(first.size());
   in_parallel(first.size(), [&](size_t k) {
     const auto rank = found.ranks[first[k]];
-    auto local = std::move(found.locals.at(found.like[first[k]]));
-    all.programs[k] =
-        lower(views.common(rank), std::move(local), views.plan(rank), spec, rank, shared);
+    auto local = std::move(found.locals.at(found.representative[first[k]]));
+    all.programs[k] = lower(views.common(rank), std::move(local), views.plan(rank), spec, rank,
+                            shared);
   });
   all.ranks = std::move(found.ranks);
   return all;

@@ -10,6 +10,7 @@
 #include "compile/program.h"
 #include "compile/trace.h"
 #include "graph/graph.h"
+#include "optim/optimizers.h"
 #include "plan/plan.h"
 
 namespace perigee::compile {
@@ -19,24 +20,18 @@ namespace perigee::compile {
 struct OptimizerGroup {
   std::vector<std::string> parameters;
   std::optional<double> weight_decay;
-  // muon: whether it steps these; nothing: matrices that are neither looked up (embeddings) nor
-  // make the scores of the classes (heads). What it does not step, adamw does.
-  std::optional<bool> muon;
+  // Of an optimizer that leaves some parameters to another (optim::Description::others): whether
+  // the other one updates these. Nothing: it updates embeddings, heads and all that is no matrix.
+  std::optional<bool> others;
 };
 
-// What a step does with the gradients.
+inline constexpr const char* kNoOptimizer = "none";
+
+// The use of the gradients in a step.
 struct StepSpec {
-  std::string optimizer = "adamw";  // sgd, adam, adamw, adafactor, lion, muon; "none": gradients
-                                    // are results, named "gradient:PARAM"
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double momentum = 0;        // sgd, muon
-  double dampening = 0;       // sgd
-  bool nesterov = false;      // sgd, muon
-  double beta2_decay = -0.8;  // adafactor
-  double clip_threshold = 1;  // adafactor
-  int64_t ns_steps = 5;       // muon
+  // A name of optim/all.h, or kNoOptimizer: gradients are results, named "gradient:PARAM".
+  std::string optimizer = "adamw";
+  optim::Options options;  // attributes of the optimizer, where they are not its fallbacks
   double weight_decay = 0;
   bool weight_decay_varies = false;    // the host writes it before each step
   std::vector<OptimizerGroup> groups;  // a parameter in none of them is in the default group 0
@@ -49,9 +44,12 @@ struct StepSpec {
       results;  // named results to keep; with several microbatches there may be none
 };
 
-// Returns what the optimizer keeps for each parameter it trains, of the parameter's shape and type:
-// "exp_avg" and "exp_avg_sq", or "momentum_buffer", or nothing. Bindings are named "STATE:PARAM".
-// Those of adafactor and muon differ by parameter (compile/matrix_step.h), and are not listed here.
+// Returns the description of the optimizer, or nullptr for kNoOptimizer and unknown names.
+const optim::Description* optimizer_of(const StepSpec& spec);
+
+// Returns the names of the states that an elementwise optimizer keeps for each parameter it trains,
+// of the parameter's shape. Bindings are named "STATE:PARAM". States of other optimizers differ by
+// parameter (compile/gradients/tensor_step.h) and are not listed here.
 std::vector<std::string> optimizer_states(const StepSpec& spec);
 
 // Returns the program of `rank`, from a plan that fits the graph (plan::verify). Throws Error when
@@ -66,12 +64,12 @@ struct Programs {
   std::vector<Program> programs;  // each of the first rank that runs it
   std::vector<int64_t> ranks;     // in mesh order
   std::vector<int32_t> program;   // of each of them: index into `programs`
-  // With stages of unequal submeshes, by position: what the rank has for streams of its program, by
-  // their names there. Empty: all ranks have their programs' own.
-  std::vector<std::map<std::string, std::string>> renamed;
+  // With stages of unequal submeshes, by position: the rank's streams, by those of its program.
+  // Empty: all ranks have their programs' own.
+  std::vector<std::map<Stream, Stream>> renamed;
   const Program& of(size_t position) const { return programs[program[position]]; }
   // Returns the streams as the rank at that position has them.
-  std::vector<std::string> streams_of(size_t position) const;
+  std::vector<Stream> streams_of(size_t position) const;
 };
 
 // Compiles each distinct program. Ranks are told apart without looking at each: by their stage, by

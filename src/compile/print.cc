@@ -4,8 +4,9 @@
 #include <map>
 #include <type_traits>
 
-#include "compile/draft.h"
-#include "compile/layout.h"
+#include "base/text/bytes.h"
+#include "compile/draft/draft.h"
+#include "compile/draft/layout.h"
 #include "compile/program.h"
 
 namespace perigee::compile {
@@ -15,12 +16,6 @@ namespace {
 constexpr const char* kFrames[] = {"persistent", "microbatch", "scratch", "communication"};
 constexpr const char* kBindings[] = {"parameter", "buffer", "state", "data",
                                      "constant",  "scalar", "result"};
-
-std::string size_text(int64_t bytes) {
-  if (bytes >= 1 << 20) return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
-  if (bytes >= 1 << 10) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / (1 << 10));
-  return fmt::format("{} B", bytes);
-}
 
 std::string list(const std::vector<int64_t>& numbers) {
   return fmt::format("[{}]", fmt::join(numbers, ", "));
@@ -103,7 +98,7 @@ class Text {
       }
     }
     if (instruction.kind == Instruction::Kind::collective) {
-      fmt::format_to(out, " on {} event {}", program_.streams[instruction.stream],
+      fmt::format_to(out, " on {} event {}", program_.streams[instruction.stream].name(),
                      instruction.event);
     }
     std::string temporaries;
@@ -158,14 +153,14 @@ std::string print(const Program& program) {
                    binding.value.defined() ? text.declaration(binding.value) : "unused");
   }
   for (const auto& section : program.sections) {
-    fmt::format_to(to, "section {}\n", section.name);
+    fmt::format_to(to, "section {}\n", section.name());
     for (const auto& instruction : section.instructions) {
       fmt::format_to(to, "  {}\n", text.instruction(instruction));
     }
   }
   out += "order";
   for (const auto& run : program.order) {
-    fmt::format_to(to, " {}({})", program.sections[run.section].name, run.microbatch);
+    fmt::format_to(to, " {}({})", program.sections[run.section].name(), run.microbatch);
     if (run.every > 1) fmt::format_to(to, " every {} steps", run.every);
   }
   return out + '\n';
@@ -180,7 +175,7 @@ std::string summary(const Program& program) {
     const std::string kind = named ? frame.name : kFrames[static_cast<int>(frame.kind)];
     fmt::format_to(to, "{}{}: {}\n", kind,
                    frame.kind == Frame::Kind::communication ? " over " + frame.name : "",
-                   size_text(frame.bytes * frame.copies));
+                   bytes_text(static_cast<double>(frame.bytes * frame.copies)));
   }
   for (size_t s = 0; s < program.sections.size(); ++s) {
     const auto& section = program.sections[s];
@@ -198,16 +193,17 @@ std::string summary(const Program& program) {
       if (instruction.kind == Instruction::Kind::op) ++ops;
       if (instruction.kind != Instruction::Kind::collective) continue;
       auto& count = collectives[instruction.op.substr(instruction.op.find("::") + 2) + " over " +
-                                program.streams[instruction.stream]];
+                                program.streams[instruction.stream].name()];
       ++count.times;
       ValueId first = instruction.outputs.empty() ? ValueId{} : instruction.outputs.front();
       if (!first.defined()) each_operand(instruction, [&](ValueId v) { first = v; });
       if (first.defined()) count.bytes += program.values[first.index].type.bytes();
     }
     const auto seldom = every > 1 ? fmt::format(" every {} steps", every) : "";
-    fmt::format_to(to, "{} x {}{}: {} ops", section.name, runs, seldom, ops);
+    fmt::format_to(to, "{} x {}{}: {} ops", section.name(), runs, seldom, ops);
     for (const auto& [name, count] : collectives) {
-      fmt::format_to(to, ", {} {} ({})", count.times, name, size_text(count.bytes));
+      fmt::format_to(to, ", {} {} ({})", count.times, name,
+                     bytes_text(static_cast<double>(count.bytes)));
     }
     out += '\n';
   }

@@ -1,6 +1,6 @@
-// A program: everything one rank does in one optimizer step, with every address known before the
-// first step. compile/ makes it from the graph and the plan; exec/ runs it and has no strategy
-// logic.
+// A program: everything one rank does in one optimizer step, with every address known
+// before the first step. compile/ makes it from the graph and the plan; exec/ runs it and
+// has no strategy logic.
 //
 // What an executor relies on. Every value that is not empty has an address that never changes,
 // views too, so its tensor (address, shape, strides) can be made once, when the program is loaded;
@@ -16,6 +16,9 @@
 #include <utility>
 #include <vector>
 
+#include "compile/section_role.h"
+#include "compile/stream.h"
+#include "compile/value_name.h"
 #include "graph/graph.h"
 #include "mesh/placement.h"
 
@@ -23,24 +26,28 @@ namespace perigee::compile {
 
 // A contiguous piece of device memory, allocated once, 64-byte aligned.
 struct Frame {
+  // clang-format off
   enum class Kind : uint8_t {
-    persistent,  // what outlives a step: parameters, optimizer state, buffers, constants, scalars,
-                 // results
-    microbatch,  // of parts of a pipeline, a copy for each of their microbatches in flight: what
-                 // one of their sections makes and another section uses
-    scratch,     // everything else: within one section's run, or from one section to a later one of
-                 // the step
-    communication,  // operands, results and workspace of one axis group's collectives, but for
-                    // parameters: same size and offsets on all its ranks, as large as the largest
-                    // of uneven parts needs. What two groups reduce lies in the first one's
+    // Values that outlive a step: parameters, optimizer state, buffers, constants, scalars, results.
+    persistent,
+    // Of parts of a pipeline, a copy for each of their microbatches in flight: values that one
+    // section of a part makes and another section uses.
+    microbatch,
+    // Everything else: within one section's run, or from one section to a later one of the step.
+    scratch,
+    // Operands, results and workspace of one axis group's collectives, but for parameters: the same
+    // size and offsets on all its ranks, as large as the largest of uneven parts needs. A value that
+    // two groups reduce lies in the first one's.
+    communication,
   };
+  // clang-format on
   Kind kind = Kind::scratch;
   std::string name;
   int64_t bytes = 0;
-  int64_t copies = 1;     // microbatch: in flight at once
-  bool borrowed = false;  // persistent: what another program of the process has; offsets, and no
-                          // memory of its own
-  bool host = false;      // lies in the host's memory, which only copies (host::...) touch
+  int64_t copies = 1;  // microbatch: in flight at once
+  // persistent: memory of another program of the process; offsets alone.
+  bool borrowed = false;
+  bool host = false;  // in the host's memory, which only copies (host::...) touch
 
   bool operator==(const Frame&) const = default;
 };
@@ -60,53 +67,62 @@ struct ProgramValue {
   graph::TensorType type;
   std::vector<int64_t> strides;  // in elements; declared layout, checked by the executor
   Place place;                   // of its first element; a view's lies within its base
-  ValueId view_of;   // the value (itself no view) whose memory this one shares, or undefined
-  std::string name;  // graph::value_names' name, or "gradient:PARAM", "exp_avg:PARAM", ...
+  ValueId view_of;  // the value (itself no view) whose memory this one shares, or undefined
+  ValueName name;   // graph::value_names' name, or one of value_name.h
 };
 
 // One allocation that the op makes inside LibTorch, in order, and where it is served.
 struct Allocation {
   int64_t bytes = 0;
   Place place;
-  int32_t until =
-      -1;  // freed before the call's allocation of that number; -1: not before the call ends
+  // Freed before the call's allocation of that number; -1: not before the call ends.
+  int32_t until = -1;
 };
 
 struct Instruction {
+  // clang-format off
   enum class Kind : uint8_t {
-    op,    // run `op` with `args`
-    load,  // copy this rank's part of the running microbatch's data tensor `op` (its binding's
-           // name) to outputs[0]
-    collective,  // start a collective (comm::...) or a copy (host::store to the host's memory,
-                 // host::fetch from it) on `stream`, from operand to outputs[0], working in
-                 // outputs[1] where there is one; completes `event`. It sees what earlier
-                 // instructions of the compute stream and of `stream` wrote
-    wait,  // the compute stream waits for `event`, where it is open. In sections of a part of a
-           // pipeline each copy of its frame has events of its own: a backward pass waits for
-           // what its microbatch's forward pass sent, and a forward pass for what the backward
-           // pass sent that had the copy before. What is open at the step's end is waited for
-           // there
+    // Run `op` with `args`.
+    op,
+    // Copy this rank's part of the running microbatch's data tensor `op` (its binding's
+    // name) to outputs[0].
+    load,
+    // Start a collective (comm::...) or a copy (host::store to the host's memory, host::fetch from
+    // it) on `stream`, from its operand to outputs[0], with outputs[1] as workspace where there is
+    // one; completes `event`. It sees what earlier instructions of the compute stream and of
+    // `stream` wrote.
+    collective,
+    // The compute stream waits for `event`, where it is open. In sections of a part of a pipeline
+    // each copy of its frame has events of its own: a backward pass waits for what its microbatch's
+    // forward pass sent, and a forward pass for what the backward pass sent that had the copy
+    // before. Events that are open at the step's end are waited for there.
+    wait,
   };
+  // clang-format on
   Kind kind = Kind::op;
   std::string op;
   std::vector<std::pair<std::string, graph::Arg>> args;
-  std::vector<ValueId> outputs;         // index -1: a result that nobody uses; its memory is one of
-                                        // `allocations` all the same
-  std::vector<Allocation> allocations;  // all that the call allocates, results included, in order
-  bool traced = false;  // false: `allocations` is an estimate; the call allocates freely, its
-                        // results are copied to their places
-  bool in_place =
-      false;  // `outputs` name operands (or views that cover them) that the op writes in place
+  // Index -1: a result that nobody uses; its memory is one of `allocations` all the same.
+  std::vector<ValueId> outputs;
+  // All that the call allocates, results included, in order.
+  std::vector<Allocation> allocations;
+  // Not 0: the first of `allocations` is memory of the op's workers (OpTrace::worker_bytes).
+  int64_t worker_bytes = 0;
+  // False: `allocations` is an estimate; the call allocates freely, its results are copied
+  // to their places.
+  bool traced = false;
+  // `outputs` name operands (or views that cover them) that the op writes in place.
+  bool in_place = false;
   int32_t stream = 0;  // 0: compute; k > 0: communication stream Program::streams[k]
   int32_t event = -1;  // collective: completes it; wait: waits for it
-  std::vector<ValueId>
-      releases;  // no views; read or written for the last time here: their memory may be reused
-                 // from here on. For the verifier; an executor may ignore it
+  // Values, no views, that are read or written for the last time here: their memory may be reused
+  // from here on. For the verifier; an executor may ignore it.
+  std::vector<ValueId> releases;
   std::string scope;
   graph::Phase phase = graph::Phase::forward;
 };
 
-// Returns what a collective sends: its first operand.
+// Returns the value that a collective sends: its first operand.
 inline ValueId operand_of(const Instruction& instruction) {
   for (const auto& [name, arg] : instruction.args) {
     if (const auto* value = std::get_if<ValueId>(&arg)) return *value;
@@ -114,20 +130,16 @@ inline ValueId operand_of(const Instruction& instruction) {
   return {};
 }
 
-// A straight list of instructions that runs as a whole for one microbatch (or once per step).
-//   prologue_first, prologue, prologue_last   count labels, microbatch by microbatch, and average
-//   (only where needed) micro_first, micro, micro_last            first: gradients are written,
-//   later ones add; last: gradients are reduced.
-//                                             With one microbatch there is only "micro"; with two
-//                                             no "micro"
-//   step                                      clipping and the optimizer
-//   average.K                                 behind every K-th step: copies of the model meet
-// With a pipeline "forward.P", "backward.P" and "weights.P" of each part P of the rank's stage take
-// the place of micro, and runs of several microbatches alternate as its schedule says.
+// A straight list of instructions that runs as a whole for one microbatch, or once per step.
+// A step of one microbatch has the section "micro", a step of two "micro_first" and "micro_last", a
+// longer one all three. In a pipeline, sections of different microbatches alternate in the
+// schedule's order.
 struct Section {
-  std::string name;
+  SectionRole role;
   std::vector<Instruction> instructions;
   int32_t frame = -1;  // of a part of a pipeline: its microbatch frame
+
+  std::string name() const { return role.name(); }
 };
 
 // One entry of the step's order: run that section for that microbatch, with the copies of frames
@@ -141,14 +153,22 @@ struct Run {
 
 // A named tensor the host reads or writes between steps.
 struct Binding {
-  // parameter, buffer: full names; state: "exp_avg:PARAM", "exp_avg_sq:PARAM",
-  // "momentum_buffer:PARAM", compile/loss_scale.h's; at the start zeros, or the bytes given. data:
-  // named by the batch's tensor, read by `load`.
-  // constant: bytes given. scalar: float64, written by the host before each step: "lr.G" (G: 0 for
-  // the default group, k + 1 for StepSpec::groups[k]), "weight_decay.G" where it varies, and "step"
-  // (1 in the first step). result: read after the step: "loss", "grad_norm", the graph's results by
-  // name.
-  enum class Kind : uint8_t { parameter, buffer, state, data, constant, scalar, result };
+  // clang-format off
+  enum class Kind : uint8_t {
+    parameter,  // named in full
+    buffer,     // named in full
+    // "exp_avg:PARAM", "exp_avg_sq:PARAM", "momentum_buffer:PARAM", or of
+    // compile/gradients/loss_scale.h; zeros at the start, or the bytes given.
+    state,
+    data,       // named by the batch's tensor, read by `load`
+    constant,   // bytes given
+    // float64, written by the host before each step: "lr.G" (G: 0 for the default group, k + 1 for
+    // StepSpec::groups[k]), "weight_decay.G" where it varies, and "step" (1 in the first step).
+    scalar,
+    // Read after the step: "loss", "grad_norm", the graph's results by name, "gradient:PARAM".
+    result,
+  };
+  // clang-format on
   Kind kind = Kind::data;
   std::string name;
   ValueId value;
@@ -157,15 +177,16 @@ struct Binding {
 
   // Which piece of the whole tensor this rank holds: one range per dim of `shape`. data: of one
   // global microbatch. A parameter or state that is kept in parts (plan::Unit) has a binding for
-  // each box of it that this rank holds, one behind the other, and none where it holds nothing.
+  // each box of it that this rank holds, one after the other, and none where it holds nothing.
   std::vector<int64_t> shape;
   std::vector<mesh::Range> ranges;
+
+  std::string parameter;  // of a state or a gradient: the parameter's name
 };
 
-// The streams of copies between the device and its host; they are no axes.
-inline constexpr const char* kToHost = "to host";
-inline constexpr const char* kFromHost = "from host";
-inline bool is_copy(const std::string& op) { return op.starts_with("host::"); }
+// Copies between the device and its host, in place of collectives.
+inline constexpr std::string_view kStore = "host::store", kFetch = "host::fetch";
+inline bool is_copy(std::string_view op) { return op == kStore || op == kFetch; }
 
 struct Program {
   int64_t rank = 0;
@@ -178,13 +199,13 @@ struct Program {
   std::vector<ProgramValue> values;
   std::vector<Section> sections;
   std::vector<Run> order;  // one optimizer step
-  std::vector<std::vector<int32_t>>
-      slots;  // by slot: which copy of each frame; empty: the first of each, in slot 0
-  std::vector<std::string> streams;  // [0] "compute", then one per communicating group
-                                     // (compile::ranks_of), and kToHost and kFromHost
-  int32_t events = 0;                // event numbers are below this
+  // By slot: which copy of each frame; empty: the first of each, in slot 0.
+  std::vector<std::vector<int32_t>> slots;
+  // [0] computes; then one for each communicating group (compile::ranks_of), and those of copies.
+  std::vector<Stream> streams;
+  int32_t events = 0;  // event numbers are below this
   std::vector<Binding> bindings;
-  int64_t peak_bytes = 0;    // sum of frames over copies, but for what is borrowed or the host's
+  int64_t peak_bytes = 0;    // sum of frames over copies, without borrowed ones and the host's
   int64_t host_bytes = 0;    // the same of the host's
   bool exact_memory = true;  // every op has a recorded allocation trace
 

@@ -1,29 +1,29 @@
 #include "compile/rank.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <array>
 #include <map>
 
-#include "base/error.h"
-#include "compile/fp8.h"
-#include "compile/passes.h"
-#include "compile/tensor_step.h"
+#include "base/fail.h"
+#include "compile/gradients/tensor_step.h"
+#include "compile/graph/recompute.h"
+#include "compile/pipeline.h"
 #include "graph/ops.h"
 #include "plan/pipeline.h"
-#include "plan/rewrites.h"
 
 namespace perigee::compile {
 
 namespace {
 
 void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& graph) {
-  constexpr std::array known{"sgd", "adam", "adamw", "adafactor", "lion", "muon", "none"};
-  if (std::find(known.begin(), known.end(), spec.optimizer) == known.end()) {
-    const std::vector<std::string> names(known.begin(), known.end());
-    fail("compile",
-         "the optimizer must be sgd, adam, adamw, adafactor, lion, muon or none, but got '{}'{}",
+  if (!optimizer_of(spec) && spec.optimizer != kNoOptimizer) {
+    auto names = optim::optimizer_names();
+    names.emplace_back(kNoOptimizer);
+    fail("compile", "the optimizer must be one of {}, but got '{}'{}", fmt::join(names, ", "),
          spec.optimizer, did_you_mean(spec.optimizer, names));
   }
+  optim::check_options(spec.options);
   if (plan.microbatches < 1) {
     fail("compile", "a step has at least one microbatch, but the plan has {}", plan.microbatches);
   }
@@ -58,57 +58,24 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   }
 }
 
-// Returns the plan with units of what they cut.
-plan::Plan without_whole(plan::Plan plan, const graph::Graph& graph) {
-  if (!plan.pipeline.cuts() || plan.units.empty()) return plan;
-  const StageInputs stages(graph, plan);
-  for (auto& unit : plan.units) {
-    std::erase_if(unit.parameters,
-                  [&](const std::string& name) { return stages.stays_whole(name); });
-  }
-  return plan;
-}
-
-}  // namespace
-
-namespace {
-
-// `crossings`: of stages of unequal submeshes, of which `given` is one's view.
+// `transfers`: of stages of unequal submeshes, of which `given` is one's view.
 Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpec& spec,
-               Crossings* crossings) {
+               StageTransfers* transfers) {
   check(spec, given, graph);
-  std::optional<plan::Plan> renamed;
-  Common common{.captured = graph};
-  common.graph = select_outputs(graph, spec);
-  if (!given.rewrites.empty()) {
-    auto rewritten = plan::apply(given.rewrites, common.graph);
-    renamed = with_names_of(given, common.graph, rewritten);
-    common.graph = std::move(rewritten);
-  }
-  const auto& plan = renamed ? *renamed : given;
-  const auto& communication = plan.communication;
-  const bool scales = !spec.evaluation && (communication.sum || communication.clip_first);
-  if (plan.microbatches > 1 || scales) common.loss = shard::classify_loss(common.graph).kind;
-  if (scales && common.loss == shard::LossKind::mixed) {
-    fail("compile",
-         "gradients of a rank's own are those of a loss that is a mean or a sum over samples, but "
-         "this one is neither: leave grad_comm's reduce and clip as they are");
-  }
-  if (plan.precision == plan::Precision() && !plan.fp8) {
-    if (crossings) common.graph = mark_crossings(common.graph, plan, *crossings);
-    common.sharding = shard::propagate(common.graph, plan);
-  } else {
-    const auto cut = without_whole(plan, common.graph);
-    auto rounded = round_to_fp8(autocast(scale_loss(common.graph, plan.precision.loss_scale), cut),
-                                plan, spec);
-    const auto named = with_fp8_states(with_names_of(plan, common.graph, rounded), rounded);
-    if (crossings) rounded = mark_crossings(rounded, plan, *crossings);
-    common.sharding = shard::propagate(rounded, named);
-    common.graph = std::move(rounded);
-  }
+  GraphState state{.spec = spec,
+                   .graph = graph,
+                   .plan = given,
+                   .transfers = transfers,
+                   .lowers_precision = given.precision != plan::Precision() || given.fp8};
+  run_passes(graph_passes(), state);
+  Common common{.captured = graph,
+                .graph = std::move(state.graph),
+                .sharding = std::move(state.sharding),
+                .loss = state.loss};
+  const auto& plan = given;
   if (has_stages(plan, spec.evaluation)) common.schedule = schedule_of(plan, spec.evaluation);
-  if (common.schedule && !spec.evaluation) check_turns(plan, *common.schedule);
-  if (plan.pipeline.cuts() && !crossings) common.inputs.emplace(common.graph, given);
+  if (common.schedule && !spec.evaluation) check_interleaving(plan, *common.schedule);
+  if (plan.pipeline.cuts() && !transfers) common.inputs.emplace(common.graph, given);
   return common;
 }
 
@@ -125,9 +92,9 @@ Views::Views(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& 
 
 void Views::see_stages(const graph::Graph& graph, const StepSpec& spec) {
   const auto& mesh = plan_.mesh;
-  auto crossings = std::make_shared<Crossings>();
+  auto transfers = std::make_shared<StageTransfers>();
   std::map<std::vector<int64_t>, std::shared_ptr<Common>> by_sizes;
-  std::map<std::vector<int64_t>, Crossings> named;  // as each of their graphs has them
+  std::map<std::vector<int64_t>, StageTransfers> named;  // as each of their graphs has them
   for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
     View view{plan::of_stage(plan_, stage), nullptr};
     auto& common = by_sizes[mesh.stages[stage]];
@@ -137,16 +104,16 @@ void Views::see_stages(const graph::Graph& graph, const StepSpec& spec) {
       common->inputs.emplace(common->graph, plan_);
     }
     if (stage == 0) {
-      *crossings = found;
-      crossings->mesh = mesh;
+      *transfers = found;
+      transfers->mesh = mesh;
     }
-    place_ends(*crossings, found, common->graph, common->sharding, stage);
+    place_ends(*transfers, found, common->graph, common->sharding, stage);
     view.common = common;
     views_.push_back(std::move(view));
   }
-  find_pieces(*crossings);
+  find_pieces(*transfers);
   for (auto& [sizes, common] : by_sizes) {
-    common->crossings = crossings;
+    common->transfers = transfers;
     common->slices_elsewhere = plan::splits_more_than_batch(plan_);
   }
 }
@@ -168,34 +135,32 @@ plan::Plan Views::plan(const plan::Plan& other, int64_t rank) const {
 
 namespace {
 
-// The rank's graph of all stages; `again`: with what the plan recomputes.
+// Returns the rank's graph of all stages.
 shard::LocalGraph local_graph(const Common& common, const plan::Plan& plan, int64_t rank,
-                              bool again) {
-  auto local = shard::partition(common.graph, common.sharding, plan, rank);
-  // Unused constants go; what is known about the inputs goes with them.
+                              bool recomputes) {
+  RankState state{.common = common, .plan = plan, .rank = rank, .recomputes = recomputes};
+  const auto& passes = rank_passes();
+  passes.front().run(state);  // partition
+  auto& local = state.local;
+  // Later passes remove unused constants, and these lose their placements.
   std::map<std::pair<graph::Input::Kind, std::string>, mesh::Placements> placements;
   for (size_t i = 0; i < local.inputs.size(); ++i) {
     placements[{local.graph.inputs[i].kind, local.graph.inputs[i].name}] = local.inputs[i];
   }
-  local.graph =
-      graph::eliminate_common_subexpressions(graph::eliminate_dead_code(std::move(local.graph)));
-  local.graph = simplify_views(std::move(local.graph));
-  if (plan.microbatches * plan::copies_of(plan) > 1) set_batch_dims(local.graph, common.graph);
-  if (again) local.graph = recompute(local.graph, plan.recompute);
-  if (plan.pipeline.cuts()) local.graph = cast_again(std::move(local.graph));
+  for (size_t p = 1; p < passes.size(); ++p) passes[p].run(state);
   local.inputs.clear();
   for (const auto& input : local.graph.inputs) {
     local.inputs.push_back(placements.at({input.kind, input.name}));
   }
-  return local;
+  return std::move(local);
 }
 
 }  // namespace
 
-const shard::LocalGraph& WholeGraphs::get(bool again) {
+const shard::LocalGraph& WholeGraphs::get(bool recomputes) {
   const std::lock_guard lock(making_);
-  auto& graph = graphs_[again];
-  if (!graph) graph = local_graph(common_, plan_, rank_, again);
+  auto& graph = graphs_[recomputes];
+  if (!graph) graph = local_graph(common_, plan_, rank_, recomputes);
   return *graph;
 }
 
@@ -207,7 +172,7 @@ const PoolsOfFrames& WholeGraphs::pools() {
   };
   pools_.emplace();
   if (plan_.pipeline.cuts() && plan_.pipeline.chunks > 1) {
-    pools_->again = find(recompute(common_.graph, plan_.recompute));
+    pools_->recomputed = find(recompute(common_.graph, plan_.recompute));
     if (plan_.recompute.kept_microbatches > 0) pools_->kept = find(common_.graph);
   }
   return *pools_;
@@ -216,20 +181,20 @@ const PoolsOfFrames& WholeGraphs::pools() {
 namespace {
 
 // Microbatches that keep their results send and receive what the others do.
-void check_messages(const Stage& again, const Stage& kept) {
+void check_messages(const Stage& recomputed, const Stage& kept) {
   const auto same = [](const graph::Node& a, const graph::Node& b) {
     return a.op == b.op && a.args == b.args;
   };
-  if (std::equal(again.messages.begin(), again.messages.end(), kept.messages.begin(),
+  if (std::equal(recomputed.messages.begin(), recomputed.messages.end(), kept.messages.begin(),
                  kept.messages.end(), same)) {
     return;
   }
-  fail(
-      "compile",
-      "microbatches that keep their results send what others do, but where checkpoint's scopes run "
-      "again stage {} has {} messages, not {}: choose scopes that end with a stage, or leave "
-      "kept_microbatches out",
-      again.index, again.messages.size(), kept.messages.size());
+  fail("compile",
+       "microbatches that keep their results must send the same messages as the others, but where "
+       "checkpoint's scopes are recomputed stage {} has {} messages, not {}: choose scopes that "
+       "end with a stage, or leave "
+       "kept_microbatches out",
+       recomputed.index, recomputed.messages.size(), kept.messages.size());
 }
 
 void check_exchanges(const graph::Graph& graph) {
@@ -248,10 +213,10 @@ Local localize(const Common& common, const plan::Plan& plan, WholeGraphs& whole,
   if (!common.schedule) return {whole.get(true), {}, {}};
   if (plan.overlap.experts) check_exchanges(whole.get(true).graph);
   const auto kept = kept_on_stage(plan, *common.schedule, rank);
-  const auto make = [&](bool again) {
-    Local local{whole.get(again), {}, {}};
+  const auto make = [&](bool recomputes) {
+    Local local{whole.get(recomputes), {}, {}};
     local.stage = cut_stage(local.graph, plan, *common.schedule, rank, whole.pools(),
-                            *common.rendezvous, common.crossings.get());
+                            *common.rendezvous, common.transfers.get());
     return local;
   };
   auto local = make(kept != Kept::all);
@@ -269,76 +234,14 @@ Local localize(const Common& common, const plan::Plan& plan, int64_t rank) {
 
 Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
               int64_t rank, TraceSource& traces) {
-  auto& local = given.graph;
-  const Stage* stage = given.stage ? &*given.stage : nullptr;
-  const auto flats = plan.pipeline.cuts()
-                         ? plan::flats(plan, common.inputs->own(common.captured, rank), rank)
-                         : plan::flats(plan, common.captured, rank);
-  const auto gathers = place_gathers(local.graph, plan, flats, stage);
-  const auto microbatches = cut_microbatches(local.graph, plan.microbatches, common.loss);
-  const Schedule* schedule = common.schedule ? &*common.schedule : nullptr;
-  const auto sections = make_micro_sections(microbatches.micro, stage, false);
-  const Source source{common.graph, local,    plan,  spec,        flats,
-                      rank,         sections, stage, common.loss, common.crossings.get()};
-  Draft draft;
-  draft.program.rank = rank;
-  draft.program.microbatches = plan.microbatches;
-  draft.program.model_copies = plan::copies_of(plan);
-  if (draft.program.model_copies > 1) {
-    const auto copies = mesh::group_of(plan.mesh, mesh::split_axes(plan.copy_axes), rank);
-    draft.program.model_copy = std::find(copies.begin(), copies.end(), rank) - copies.begin();
-  }
-  draft.program.streams = {"compute"};
-  std::vector<ValueId> inputs;
-  const auto gradients = make_state(draft, source, inputs);
-  Accumulated accumulated;
-  make_microbatch_sections(draft, source, microbatches, gradients, gathers, inputs, accumulated,
-                           traces);
-  if (given.kept) {
-    auto kept = given.kept->graph;
-    const auto kept_gathers = place_gathers(kept.graph, plan, flats, &*given.kept->stage);
-    const auto micro = cut_microbatches(kept.graph, plan.microbatches, common.loss);
-    const auto kept_sections = make_micro_sections(micro.micro, &*given.kept->stage, true);
-    const Source keeping{common.graph,  kept,
-                         plan,          spec,
-                         flats,         rank,
-                         kept_sections, &*given.kept->stage,
-                         common.loss,   common.crossings.get()};
-    make_microbatch_sections(draft, keeping, micro, gradients_of(keeping, source, gradients),
-                             kept_gathers, inputs, accumulated, traces);
-    draft.kept = stage->kept;
-  }
-  make_step_section(draft, source, gradients, microbatches.factor);
-  make_average_sections(draft, source, gradients);
-  if (plan.overlap.receives) receive_ahead(draft);
-  if (plan.overlap.accumulate) accumulate_products(draft, traces);
-  accumulate_casts(draft);
-  const auto waited = find_waited(draft, plan.overlap.bulk);
-  if (!common.slices_elsewhere || plan::splits_more_than_batch(plan)) {
-    slice_products(draft, plan.mesh, plan.overlap, traces);
-  }
-  offload_activations(draft, plan.offload);
-  stage_host_state(draft, plan.offload);
-  separate_gathers(draft, gradients);
-  separate_kept(draft);
-  if (plan.communication.overlap) {
-    put_products_beside(draft);
-    order_collectives(draft);
-  }
-  wait_at_once(draft, waited);
-  insert_waits(draft);
-  if (stage) {
-    draft.order = schedule->orders[stage->index];
-    draft.turns = stage->turns;
-    draft.frames = stage->frames;
-    draft.copies = stage->copies;
-    share_landings(draft);
-    draft.deferred = stage->deferred;
-    wait_for_sends(draft);
-    if (plan.overlap.experts) cut_exchanges(draft);
-  }
-  assign_memory(draft);
-  return finish(std::move(draft));
+  DraftState state{.common = common,
+                   .plan = plan,
+                   .spec = spec,
+                   .rank = rank,
+                   .traces = traces,
+                   .local = std::move(given)};
+  run_passes(draft_passes(), state);
+  return std::move(state.program);
 }
 
 }  // namespace perigee::compile

@@ -1,4 +1,4 @@
-// Compiling in three moves: what all ranks have in common, one rank's graph, its program.
+// Compilation in three steps: data common to all ranks, one rank's graph, its program.
 #pragma once
 
 #include <array>
@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "compile/compile.h"
-#include "compile/crossings.h"
-#include "compile/stage.h"
-#include "compile/stage_inputs.h"
+#include "compile/stages/stage.h"
+#include "compile/stages/stage_inputs.h"
+#include "compile/stages/stage_transfers.h"
 #include "shard/partition.h"
 
 namespace perigee::compile {
 
-// What every rank's program is made from.
+// The input of every rank's program.
 struct Common {
   const graph::Graph& captured;  // parameters in the types that they are stored in
   graph::Graph graph;
@@ -29,14 +29,14 @@ struct Common {
   std::shared_ptr<Rendezvous> rendezvous = std::make_shared<Rendezvous>();  // of its stages
   std::optional<StageInputs> inputs;
   // Where its stages have unequal submeshes.
-  std::shared_ptr<const Crossings> crossings;
-  bool slices_elsewhere = false;  // some of them have products whose sums are reduced
+  std::shared_ptr<const StageTransfers> transfers;
+  bool slices_elsewhere = false;  // some stages have products whose sums are reduced
 };
 
-// What ranks have in common, for each of them: the same for all, or where stages have unequal
-// submeshes for those of a stage, as if all stages had theirs (plan::of_stage). Throws Error as
-// compile() does. Recompute decides nothing here: plans that differ in it alone have the same.
-// Keeps references to `graph` and `plan`.
+// The Common of each rank: one for all ranks, or, where stages have unequal submeshes, one per class
+// of stages, as if all stages had that submesh (plan::of_stage). Throws Error as compile() does. It
+// does not depend on recompute: plans that differ only in recompute have the same Commons. Keeps
+// references to `graph` and `plan`.
 class Views {
  public:
   Views(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec);
@@ -63,19 +63,18 @@ class Views {
 struct Local {
   shard::LocalGraph graph;
   std::optional<Stage> stage;
-  // Where some microbatches keep what others compute again (Stage::kept): the same of those.
+  // Where some microbatches keep results that others recompute (Stage::kept): the same of those.
   std::shared_ptr<const Local> kept;
 };
 
-// A rank's graphs of all stages, made where they are wanted, by any thread. Common and plan are
-// kept by reference.
+// A rank's graphs of all stages, made on demand. Thread-safe. Keeps common and plan by reference.
 class WholeGraphs {
  public:
   WholeGraphs(const Common& common, const plan::Plan& plan, int64_t rank)
       : common_(common), plan_(plan), rank_(rank) {}
-  // `again`: with what the plan recomputes.
-  const shard::LocalGraph& get(bool again);
-  // Which parts of stages share frames: alike on all ranks.
+  // `recomputes`: with the plan's recompute regions in the backward pass.
+  const shard::LocalGraph& get(bool recomputes);
+  // Returns the parts of stages that share frames, identical on all ranks.
   const PoolsOfFrames& pools();
 
  private:
@@ -94,19 +93,19 @@ Local localize(const Common& common, const plan::Plan& plan, WholeGraphs& whole,
 Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
               int64_t rank, TraceSource& traces);
 
-// The ranks of the mesh, in its order, and for each the first of those whose local graphs are
-// alike: where a rank's random block begins decides no memory. They are told apart without looking
-// at each: by their stage, by the lengths of what is cut unevenly, and by whether they are the
-// first on an axis where first ranks do more; with stages of unequal submeshes also by the boxes
-// that they send and receive, and by whether they speak for others of their stage.
-struct Alike {
+// The ranks of the mesh, in its order, and for each the first rank with an equivalent local graph
+// (the offset of a rank's random block does not count). Ranks are compared without making each
+// graph: by their stage, by the lengths of unevenly cut tensors, and by whether they are the first on
+// an axis where first ranks do more; with stages of unequal submeshes also by the boxes that they
+// send and receive, and by whether they contribute to sums for their stage.
+struct EquivalentRanks {
   std::vector<int64_t> ranks;
-  std::vector<int64_t> like;
-  std::map<int64_t, Local> locals;  // of the first ones
-  // With stages of unequal submeshes: the streams of each rank's messages, those of ranks that are
-  // alike in one order.
-  std::vector<std::vector<std::string>> streams;
+  std::vector<int64_t> representative;
+  std::map<int64_t, Local> locals;  // of the representatives
+  // With stages of unequal submeshes: the streams of each rank's messages, in the same order for
+  // equivalent ranks.
+  std::vector<std::vector<Stream>> streams;
 };
-Alike alike(const Views& views);
+EquivalentRanks find_equivalent_ranks(const Views& views);
 
 }  // namespace perigee::compile

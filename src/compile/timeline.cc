@@ -38,22 +38,22 @@ int64_t overlap(const std::vector<Interval>& intervals) {
 }
 
 std::string chrome_trace(const std::vector<Interval>& intervals, int64_t rank,
-                         const std::vector<std::string>& streams, int64_t origin) {
+                         const std::vector<Stream>& streams, int64_t origin) {
   if (origin == 0) {
     for (const auto& i : intervals) origin = origin == 0 ? i.begin : std::min(origin, i.begin);
   }
   std::string text(kBegin);
   for (size_t stream = 0; stream < streams.size(); ++stream) {
-    text +=
-        fmt::format(R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}},)",
-                    rank, stream, quoted(streams[stream]));
+    text += fmt::format(
+        R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":{}}}}},)", rank,
+        stream, quoted(streams[stream].name()));
     text += '\n';
   }
   for (const auto& i : intervals) {
-    text +=
-        fmt::format(R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{)",
-                    quoted(i.name), rank, i.stream, static_cast<double>(i.begin - origin) / 1e3,
-                    static_cast<double>(i.end - i.begin) / 1e3);
+    text += fmt::format(
+        R"({{"ph":"X","name":{},"pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},"args":{{)",
+        quoted(i.name), rank, i.stream, static_cast<double>(i.begin - origin) / 1e3,
+        static_cast<double>(i.end - i.begin) / 1e3);
     text += fmt::format(R"("scope":{},"section":{},"phase":"{}","microbatch":{})", quoted(i.scope),
                         quoted(i.section),
                         i.phase == graph::Phase::forward ? "forward" : "backward", i.microbatch);
@@ -69,8 +69,8 @@ std::string join_traces(const std::vector<std::string>& traces) {
   std::string all(kBegin);
   for (const auto& trace : traces) {
     if (all.size() > kBegin.size()) all += ",\n";
-    all +=
-        std::string_view(trace).substr(kBegin.size(), trace.size() - kBegin.size() - kEnd.size());
+    all += std::string_view(trace).substr(kBegin.size(),
+                                          trace.size() - kBegin.size() - kEnd.size());
   }
   return all.append(kEnd);
 }

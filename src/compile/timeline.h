@@ -1,10 +1,11 @@
-// What streams did when: recorded by the executor, or foretold by the simulator.
+// Intervals of streams: recorded by the executor, or predicted by the simulator.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "compile/stream.h"
 #include "graph/graph.h"
 
 namespace perigee::compile {
@@ -19,7 +20,7 @@ struct Interval {
   graph::Phase phase = graph::Phase::forward;
   int64_t bytes = 0;  // a collective's operand on this rank
   int64_t begin = 0, end = 0;
-  graph::ValueId operand;  // recorded: what a collective sends, a value of the program
+  graph::ValueId operand;  // recorded: a collective's operand, a value of the program
 };
 
 // Returns the nanoseconds in which a communication stream and the compute stream were both busy.
@@ -29,7 +30,7 @@ int64_t overlap(const std::vector<Interval>& intervals);
 // rank, one thread a stream. `streams` are the program's. Times count from `origin`, or from the
 // first interval where it is 0.
 std::string chrome_trace(const std::vector<Interval>& intervals, int64_t rank,
-                         const std::vector<std::string>& streams, int64_t origin = 0);
+                         const std::vector<Stream>& streams, int64_t origin = 0);
 // Returns the traces of several ranks as one.
 std::string join_traces(const std::vector<std::string>& traces);
 

@@ -1,4 +1,4 @@
-// Allocation traces: what an op instance allocates inside LibTorch and how its results lie.
+// Allocation traces: an op instance's allocations inside LibTorch and the strides of its results.
 // Recorded once per distinct instance by a dry run (profile/), kept in the profile database;
 // compile/ places memory by them.
 #pragma once
@@ -36,14 +36,17 @@ struct OpTrace {
   // Whether these are all its allocations. Where not, the op allocates freely, its results are
   // copied to their places, and memory is an estimate.
   bool complete = true;
+  // Not 0: LibTorch's other threads (the op's workers, exec/memory/workers.h) allocate too, and the
+  // first of `allocations` has this many bytes for each of them.
+  int64_t worker_bytes = 0;
 };
 
 // Where compile/ asks for traces.
 class TraceSource {
  public:
   virtual ~TraceSource() = default;
-  // Returns the trace, or nothing where the instance has not been recorded (then memory is an
-  // estimate).
+  // Returns the trace, or nothing where the instance has not been recorded (then memory
+  // is an estimate).
   virtual std::optional<OpTrace> find(const OpInstance& instance) = 0;
 };
 

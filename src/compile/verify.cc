@@ -1,14 +1,14 @@
-// A replay of the step that knows nothing of how addresses were chosen: every byte has an owner,
-// and every instruction must find what it reads.
+// A replay of the step, independent of the passes that chose the addresses: every byte has an owner,
+// and every operand must be written before it is read.
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "base/defect.h"
-#include "compile/draft.h"
+#include "compile/draft/draft.h"
+#include "compile/draft/layout.h"
 #include "compile/events.h"
-#include "compile/layout.h"
-#include "compile/pack.h"
+#include "compile/memory/pack.h"
 #include "compile/program.h"
 #include "graph/ops.h"
 
@@ -106,7 +106,7 @@ class Replay {
         if (!read) {
           fail_defect("compile",
                       "a section must release what nothing reads later, but '{}' leaves '{}'",
-                      section_->name, program_.values[v].name);
+                      section_->name(), program_.values[v].name.text);
         }
       }
     }
@@ -150,7 +150,7 @@ class Replay {
   Bytes& written(int32_t root) { return written_[root][copy(root)]; }
 
   [[noreturn]] void wrong(const Instruction& instruction, const std::string& what) const {
-    fail_defect("compile", "{}, in '{}' at instruction {} ({}{}{})", what, section_->name, index_,
+    fail_defect("compile", "{}, in '{}' at instruction {} ({}{}{})", what, section_->name(), index_,
                 instruction.op.empty() ? "wait" : instruction.op,
                 instruction.scope.empty() ? "" : ", scope ", instruction.scope);
   }
@@ -209,10 +209,11 @@ class Replay {
         const auto outer = piece(base.place, bytes_of(base)), inner = piece(value.place, bytes);
         if (!inner.empty() &&
             (inner.frame != outer.frame || inner.begin < outer.begin || inner.end > outer.end)) {
-          fail_defect("compile", "a view must lie within its base, but '{}' does not", value.name);
+          fail_defect("compile", "a view must lie within its base, but '{}' does not",
+                      value.name.text);
         }
       } else if (used) {
-        check_place(value.place, bytes, true, value.name);
+        check_place(value.place, bytes, true, value.name.text);
         if (!persistent(static_cast<int32_t>(v)) || bytes == 0) continue;
         kept[{value.place.frame, value.place.offset}] = {value.place.offset + bytes,
                                                          static_cast<int32_t>(v)};
@@ -222,7 +223,8 @@ class Replay {
       const auto& [place, rest] = *std::next(at);
       if (place.first == at->first.first && place.second < at->second.first) {
         fail_defect("compile", "persistent values must not overlap, but '{}' and '{}' do",
-                    program_.values[at->second.second].name, program_.values[rest.second].name);
+                    program_.values[at->second.second].name.text,
+                    program_.values[rest.second].name.text);
       }
     }
   }
@@ -247,7 +249,7 @@ class Replay {
     if (piece.empty() || persistent(r)) return in_flight(instruction, v, false);
     if (!live(r).has_value() || !written(r).has(piece.begin, piece.end)) {
       wrong(instruction, fmt::format("a value must be written before it is read, but '{}' is not",
-                                     program_.values[v.index].name));
+                                     program_.values[v.index].name.text));
     }
     in_flight(instruction, v, false);
   }
@@ -266,7 +268,7 @@ class Replay {
             instruction,
             fmt::format("a collective must be waited for before its tensors are used, but '{}' is "
                         "used while event {} is open",
-                        program_.values[r].name, event.first));
+                        program_.values[r].name.text, event.first));
       }
     }
   }
@@ -275,7 +277,7 @@ class Replay {
     if (!live(r).has_value()) {
       if (piece(ValueId{r}).empty()) return;
       wrong(instruction, fmt::format("only a live value can be released, but '{}' is not",
-                                     program_.values[r].name));
+                                     program_.values[r].name.text));
     }
     for (const auto& [event, flight] : flights_) {
       for (const auto* list : {&flight.reads, &flight.writes}) {
@@ -283,7 +285,7 @@ class Replay {
           wrong(instruction,
                 fmt::format("a collective's tensors are in use until it is waited for, "
                             "but '{}' is released while event {} is open",
-                            program_.values[r].name, event.first));
+                            program_.values[r].name.text, event.first));
         }
       }
     }
@@ -296,9 +298,10 @@ class Replay {
 
   void claim(const Instruction& instruction, int32_t r, const Piece& whole) {
     if (const int32_t other = overlapping(whole); other >= 0) {
-      wrong(instruction, fmt::format("memory must be free before it is written, but '{}' is to lie "
-                                     "where '{}' is still in use",
-                                     program_.values[r].name, program_.values[other].name));
+      wrong(instruction,
+            fmt::format("memory must be free before it is written, but '{}' is to lie "
+                        "where '{}' is still in use",
+                        program_.values[r].name.text, program_.values[other].name.text));
     }
     live(r) = whole;
     claims(whole)[whole.begin] = r;
@@ -317,8 +320,8 @@ class Replay {
   // Returns the operand whose place the result may take because the op reads each element before it
   // writes it.
   int32_t taken(const Instruction& instruction, ValueId out) const {
-    const bool elementwise =
-        graph::is_pointwise(instruction.op) || instruction.op == "comm::all_reduce";
+    const bool elementwise = graph::is_pointwise(instruction.op) ||
+                             instruction.op == "comm::all_reduce";
     if (!elementwise || instruction.outputs.size() != 1) return -1;
     const auto& result = program_.values[out.index];
     int32_t found = -1;
@@ -404,14 +407,13 @@ class Replay {
       if (!v.defined() || piece(v).empty() || on_host(v) == wanted) return;
       wrong(instruction,
             fmt::format("only copies touch the host's memory, but '{}' lies {}",
-                        program_.values[v.index].name, wanted ? "beside it" : "there"));
+                        program_.values[v.index].name.text, wanted ? "beside it" : "there"));
     };
     each_operand(instruction, [&](ValueId v) { check(v, fetch); });
     for (auto v : instruction.outputs) check(v, store);
   }
 
-  // What a call allocates beside its results overlaps nothing that lives, and among themselves only
-  // what is freed.
+  // The temporaries of a call overlap no live value, and one another only where freed.
   void check_temporaries(const Instruction& instruction) {
     std::vector<std::pair<Piece, size_t>> pieces;
     for (size_t a = 0; a < instruction.allocations.size(); ++a) {
@@ -446,7 +448,7 @@ class Replay {
       if (live >= 0) {
         wrong(instruction,
               fmt::format("an op's temporary memory must be free, but '{}' is in use there",
-                          program_.values[live].name));
+                          program_.values[live].name.text));
       }
     }
   }

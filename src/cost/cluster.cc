@@ -9,8 +9,8 @@
 #include <map>
 #include <numeric>
 
-#include "base/error.h"
-#include "base/file.h"
+#include "base/fail.h"
+#include "base/files/file.h"
 
 namespace perigee::cost {
 namespace {
@@ -19,7 +19,7 @@ std::string at(const toml::source_region& region, const std::string& file) {
   return fmt::format("{}:{}:{}: ", file, region.begin.line, region.begin.column);
 }
 
-// Reads one table; tells of every key that nobody asked for.
+// Reads one table; unknown keys are errors.
 class Table {
  public:
   Table(const toml::table& table, std::string what, const std::string& file)
@@ -84,9 +84,9 @@ class Table {
   std::vector<std::string> known_;
 };
 
-Device read_device(const toml::table& table, const std::string& file) {
+DeviceSpec read_device(const toml::table& table, const std::string& file) {
   Table t(table, "device", file);
-  Device device;
+  DeviceSpec device;
   device.name = t.text("name", true);
   device.count = t.count("count", false, 1);
   device.memory = t.number("memory", true, 0);
@@ -144,39 +144,40 @@ std::vector<T> read_list(Table& root, const char* key, const std::string& file, 
   const auto* node = root.take(key, required);
   if (!node) return list;
   const auto* array = node->as_array();
-  const bool tables =
-      array && std::all_of(array->begin(), array->end(), [](auto& n) { return n.is_table(); });
+  const bool tables = array && std::all_of(array->begin(), array->end(),
+                                           [](auto& n) { return n.is_table(); });
   if (!tables) fail("cluster", "{}[[{}]] is a list of tables", at(node->source(), file), key);
   for (const auto& item : *array) list.push_back(read(*item.as_table(), file));
   return list;
 }
 
-// Times are kept by the names of devices.
-void check_kinds(const std::vector<Device>& devices, const std::string& file) {
-  std::map<std::string, Device> known;
+// Measured times are kept by device name.
+void check_kinds(const std::vector<DeviceSpec>& devices, const std::string& file) {
+  std::map<std::string, DeviceSpec> known;
   for (auto device : devices) {
     device.count = 1;
     device.source.clear();
     const auto& first = known.try_emplace(device.name, device).first->second;
     if (first == device) continue;
-    fail("cluster", "{}: devices of one name are alike, but two that differ are called \"{}\"",
-         file, device.name);
+    fail("cluster",
+         "{}: devices of one name must be equal, but two different ones are called \"{}\"", file,
+         device.name);
   }
 }
 
 }  // namespace
 
-double Device::peak_of(graph::DType dtype) const {
+double DeviceSpec::peak_of(graph::DType dtype) const {
   const auto own = peak.find(dtype);
   return own != peak.end() ? own->second : peak.at(graph::DType::float32);
 }
 
 int64_t Cluster::ranks() const {
   return std::accumulate(devices.begin(), devices.end(), int64_t{0},
-                         [](int64_t sum, const Device& device) { return sum + device.count; });
+                         [](int64_t sum, const DeviceSpec& device) { return sum + device.count; });
 }
 
-const Device& Cluster::device(int64_t rank) const {
+const DeviceSpec& Cluster::device(int64_t rank) const {
   int64_t end = 0;
   for (const auto& device : devices) {
     end += device.count;
@@ -200,7 +201,7 @@ double Cluster::least_memory() const {
 }
 
 bool multiplies_eight_bits(const Cluster& cluster) {
-  return std::all_of(cluster.devices.begin(), cluster.devices.end(), [](const Device& device) {
+  return std::all_of(cluster.devices.begin(), cluster.devices.end(), [](const DeviceSpec& device) {
     return device.peak.contains(graph::DType::float8_e4m3);
   });
 }
@@ -219,7 +220,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   }
   Cluster cluster;
   cluster.name = root.text("name", true);
-  cluster.devices = read_list<Device>(root, "device", file, true, read_device);
+  cluster.devices = read_list<DeviceSpec>(root, "device", file, true, read_device);
   cluster.links = read_list<Link>(root, "link", file, false, read_link);
   root.end();
   if (cluster.devices.empty()) fail("cluster", "{}: at least one [[device]] is needed", file);
@@ -233,7 +234,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
     }
     fail("cluster",
          "{}levels go from the inside out, and each joins whole blocks of the one before, but {} "
-         "ranks of {} come behind {}",
+         "ranks of {} follow {}",
          at(parsed["link"][l].node()->source(), file), link.ranks, link.level, before);
   }
   if (before < cluster.ranks()) {
@@ -273,7 +274,7 @@ std::string find_cluster(const std::string& name, const std::string& runtime_fol
 }
 
 Cluster cpu_cluster(int64_t ranks, double memory) {
-  Device core;
+  DeviceSpec core;
   core.name = "CPU core";
   core.count = ranks;
   core.memory = memory / static_cast<double>(ranks);
@@ -287,7 +288,7 @@ Cluster cpu_cluster(int64_t ranks, double memory) {
   core.source = "common figures of one core";
   Cluster cluster{.name = "this machine's CPU", .devices = {core}, .assumed = true};
   if (ranks > 1) {
-    // An all-reduce of few bytes between two processes takes 0.24 ms, of 1 MiB 0.75 ms.
+    // Measured between two processes: an all-reduce of few bytes 0.24 ms, of 1 MiB 0.75 ms.
     cluster.links.push_back({"host", ranks, 120e-6, 2e9, "processes of one host over Gloo"});
   }
   return cluster;

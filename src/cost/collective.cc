@@ -1,11 +1,11 @@
-// How long collectives take on a cluster.
+// Times of collectives on a cluster.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <map>
 #include <string>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "cost/cluster.h"
 
 namespace perigee::cost {
@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<std::string_view, 6> kNames{"all_reduce", "all_gather", "reduce_scatter",
                                                  "all_to_all", "broadcast",  "message"};
 
-// Over n ranks that all meet on one level. `bytes` as in collective_seconds.
+// Over n ranks connected by one level. `bytes` as in collective_seconds.
 double flat(CollectiveKind kind, double bytes, int64_t ranks, const Link& link) {
   if (ranks <= 1) return 0;
   const auto n = static_cast<double>(ranks);
@@ -22,13 +22,13 @@ double flat(CollectiveKind kind, double bytes, int64_t ranks, const Link& link) 
   const double ring = (n - 1) * link.latency + bytes * (n - 1) / n / link.bandwidth;
   switch (kind) {
     case CollectiveKind::all_reduce:
-      // The tree sends pieces up and down at once: twice the bytes, few steps.
+      // The tree sends pieces up and down at once: twice the bytes in few steps.
       return std::min(2 * ring, 2 * steps * link.latency + 2 * bytes / link.bandwidth);
     case CollectiveKind::all_gather:
     case CollectiveKind::reduce_scatter:
       return ring;
     case CollectiveKind::all_to_all:
-      // All messages are under way at once.
+      // All messages are sent at once.
       return steps * link.latency + bytes * (n - 1) / n / link.bandwidth;
     case CollectiveKind::broadcast:
       return std::min(ring + (n - 1) * link.latency, steps * link.latency) + bytes / link.bandwidth;
@@ -38,7 +38,7 @@ double flat(CollectiveKind kind, double bytes, int64_t ranks, const Link& link) 
   return 0;
 }
 
-// How many ranks of the group each block of `ranks` consecutive ones has; 0 where they differ.
+// Returns the ranks of the group in each block of `ranks` consecutive ranks; 0 where they differ.
 int64_t per_block(const std::vector<int64_t>& group, int64_t ranks) {
   std::map<int64_t, int64_t> blocks;
   for (int64_t rank : group) ++blocks[rank / ranks];
@@ -48,7 +48,7 @@ int64_t per_block(const std::vector<int64_t>& group, int64_t ranks) {
   return even ? first : 0;
 }
 
-// Levels 0..outer, from the outside in; `group` lies in one block of `outer`.
+// Over the levels outer..0; `group` is within one block of `outer`.
 double hierarchical(const Cluster& cluster, CollectiveKind kind, double bytes,
                     const std::vector<int64_t>& group, int outer) {
   const auto n = static_cast<int64_t>(group.size());
@@ -59,7 +59,7 @@ double hierarchical(const Cluster& cluster, CollectiveKind kind, double bytes,
   if (inside <= 1 || inside == n) return all;
   const int64_t blocks = n / inside;
   const auto share = bytes / static_cast<double>(inside);
-  // The ranks of one block: others do the same at the same time.
+  // The ranks of one block; other blocks do the same at the same time.
   const auto block = group.front() / cluster.links[outer - 1].ranks;
   std::vector<int64_t> inner;
   for (int64_t rank : group) {
@@ -101,7 +101,7 @@ CollectiveKind collective_kind(std::string_view op) {
   if (op == "exchange") return CollectiveKind::all_to_all;
   if (op == "send" || op == "receive" || op == "shift") return CollectiveKind::message;
   const auto found = std::find(kNames.begin(), kNames.end(), op);
-  if (found == kNames.end()) fail("cluster", "{} is no collective", op);
+  if (found == kNames.end()) fail("cluster", "{} is not a collective", op);
   return static_cast<CollectiveKind>(found - kNames.begin());
 }
 

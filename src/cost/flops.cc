@@ -6,6 +6,7 @@
 
 #include "graph/flops.h"
 #include "graph/ops.h"
+#include "optim/optimizers.h"
 
 namespace perigee::cost {
 namespace {
@@ -29,7 +30,7 @@ bool on_matrix_units(std::string_view op) {
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 
-// The operand of which an op reads no more than its result, or nullptr.
+// Returns the operand of which an op reads at most as many bytes as it writes, or nullptr.
 const char* read_in_part(std::string_view op) {
   if (op == "aten::embedding") return "weight";
   if (op == "aten::index_select" || op == "aten::gather" || op == "aten::index.Tensor") {
@@ -42,19 +43,21 @@ double bytes_of(const Graph& graph, ValueId v) {
   return v.defined() ? static_cast<double>(graph.type(v).bytes()) : 0;
 }
 
-// How many of the operands an op in place writes, by name.
-size_t written_in_place(std::string_view op) {
-  if (op == "perigee::adamw_" || op == "perigee::adam_") return 3;
-  if (op == "perigee::lion_" || op == "perigee::sgd_") return 2;
-  return 1;
+// Returns the number of leading operands that an in-place op writes: its first one and, of an
+// elementwise optimizer, the states.
+size_t written_in_place(const Node& node) {
+  const auto* optimizer = optim::find_elementwise(node.op);
+  if (!optimizer) return 1;
+  const auto is_operand = [&](const optim::State& state) { return node.find(state.name); };
+  return 1 + static_cast<size_t>(std::ranges::count_if(optimizer->states, is_operand));
 }
 
 }  // namespace
 
-Work work_of(const Graph& graph, const Node& node) {
-  Work work;
-  const auto result =
-      std::find_if(node.outputs.begin(), node.outputs.end(), [](ValueId v) { return v.defined(); });
+OpWork work_of(const Graph& graph, const Node& node) {
+  OpWork work;
+  const auto result = std::find_if(node.outputs.begin(), node.outputs.end(),
+                                   [](ValueId v) { return v.defined(); });
   if (result != node.outputs.end()) work.dtype = graph.type(*result).dtype;
   bool found = false;
   node.each_operand([&](ValueId v) {
@@ -71,6 +74,7 @@ Work work_of(const Graph& graph, const Node& node) {
   double results = 0;
   for (auto v : node.outputs) results += bytes_of(graph, v);
   const auto* part = read_in_part(node.op);
+  const size_t written = in_place ? written_in_place(node) : 0;
   size_t position = 0;
   for (const auto& [name, arg] : node.args) {
     const auto add = [&](ValueId v) {
@@ -78,8 +82,8 @@ Work work_of(const Graph& graph, const Node& node) {
       double bytes = bytes_of(graph, v);
       if (part && name == part) bytes = std::min(bytes, results);
       work.bytes += bytes;
-      if (in_place && position < written_in_place(node.op)) {
-        // copy_ overwrites what it names, all others read it too.
+      if (position < written) {
+        // copy_ only overwrites its operand, other ops also read it.
         if (node.op != "perigee::copy_") work.bytes += bytes;
       }
       ++position;

@@ -4,7 +4,7 @@
 
 namespace perigee::cost {
 
-Time estimate(const Work& work, const Device& device) {
+Time estimate(const OpWork& work, const DeviceSpec& device) {
   if (work.flops == 0 && work.bytes == 0) return {};
   const double reached = work.attention ? device.attention_efficiency : device.matrix_efficiency;
   const double rate = work.matrix ? device.peak_of(work.dtype) * reached : device.vector;

@@ -1,5 +1,4 @@
-// How long an op takes on a device: as measured, else an estimate from the device's peaks, and
-// always known which.
+// The time of an op on a device: measured, else estimated from the device's peaks.
 #pragma once
 
 #include <optional>
@@ -16,22 +15,22 @@ struct Time {
   bool operator==(const Time&) const = default;
 };
 
-// Returns the roofline's estimate: the longer of arithmetic and memory traffic, each at the share
-// of its peak that the device reaches, and the launch. 0 for work of nothing (views).
-Time estimate(const Work& work, const Device& device);
+// Returns the roofline estimate: max(arithmetic, traffic) + launch, each at the share of its peak
+// that the device reaches. 0 without work (views).
+Time estimate(const OpWork& work, const DeviceSpec& device);
 
-// What was measured on the devices that a plan is made for (profile/). Cluster descriptions of
-// other machines have none.
+// Measured times of the devices that a plan is made for (profile/). Descriptions of other machines
+// have none.
 class Measurements {
  public:
   virtual ~Measurements() = default;
   // Returns the seconds of one run of the op instance (compile::key), or nothing.
   virtual std::optional<double> op(const std::string& instance) = 0;
-  // Returns the seconds of a collective over so many ranks, or nothing.
+  // Returns the seconds of a collective over `ranks` ranks, or nothing.
   virtual std::optional<double> collective(CollectiveKind kind, int64_t ranks, double bytes) = 0;
 };
 
-// Knows nothing: everything is an estimate.
+// Has no measurements: every time is an estimate.
 class NoMeasurements : public Measurements {
  public:
   std::optional<double> op(const std::string&) override { return std::nullopt; }

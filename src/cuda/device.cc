@@ -9,13 +9,13 @@
 #include <chrono>
 #include <thread>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "cuda/check.h"
 #include "cuda/dry_run.h"
 #include "cuda/host_copies.h"
-#include "cuda/ops.h"
+#include "cuda/ops/ops.h"
 #include "cuda/staging.h"
-#include "exec/deterministic.h"
+#include "exec/ops/deterministic.h"
 
 namespace perigee::cuda {
 namespace {
@@ -77,8 +77,8 @@ class GpuDevice : public CudaDevice {
   const Clock& clock() const override { return clock_; }
 
   exec::Kernel kernel(const exec::Op& op) override {
-    auto kernel =
-        cuda_kernel(op, {.place = place_, .fault = fault_, .deterministic = deterministic_});
+    auto kernel = cuda_kernel(op,
+                              {.place = place_, .fault = fault_, .deterministic = deterministic_});
     return deterministic_ ? exec::deterministic_only(std::move(kernel), op.name) : kernel;
   }
 

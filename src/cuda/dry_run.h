@@ -1,4 +1,4 @@
-// What an op gives back on a GPU.
+// The types of an op's results on a GPU.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 #include "cuda/check.h"
 #include "cuda/device.h"
-#include "exec/communicator.h"
+#include "exec/comm/communicator.h"
 
 namespace perigee::cuda {
 

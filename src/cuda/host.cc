@@ -1,11 +1,11 @@
 // What the plugin exports.
 #include <nccl.h>
 
-#include "base/error.h"
-#include "cuda/by_host.h"
+#include "base/fail.h"
 #include "cuda/check.h"
 #include "cuda/device.h"
-#include "cuda/nccl.h"
+#include "cuda/nccl/by_host.h"
+#include "cuda/nccl/nccl.h"
 #include "exec/cuda.h"
 
 namespace perigee::cuda {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "cuda/check.h"
 
 namespace perigee::cuda {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "cuda/device.h"
-#include "exec/communicator.h"
+#include "exec/comm/communicator.h"
 
 namespace perigee::cuda {
 

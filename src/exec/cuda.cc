@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::exec {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "exec/communicator.h"
+#include "exec/comm/communicator.h"
+#include "exec/comm/rendezvous.h"
 #include "exec/device.h"
-#include "exec/rendezvous.h"
 
 namespace perigee::exec {
 

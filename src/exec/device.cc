@@ -4,11 +4,11 @@
 #include <ATen/Version.h>
 #include <fmt/format.h>
 
-#include "exec/allocator.h"
-#include "exec/communicator.h"
-#include "exec/dry_run.h"
-#include "exec/host_copies.h"
+#include "exec/comm/communicator.h"
 #include "exec/kernels/kernels.h"
+#include "exec/memory/allocator.h"
+#include "exec/memory/dry_run.h"
+#include "exec/memory/host_copies.h"
 
 namespace perigee::exec {
 namespace {

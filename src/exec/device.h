@@ -12,7 +12,7 @@
 #include <string>
 
 #include "compile/trace.h"
-#include "exec/op.h"
+#include "exec/ops/op.h"
 
 namespace perigee::exec {
 
@@ -36,11 +36,11 @@ class Device {
   // `communicates`: collectives read and write it. Throws Error when there is not enough.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) = 0;
 
-  // The same in the host's memory, as copies to and from the device want it.
+  // Allocates host memory that suits copies to and from the device (pinned memory on a GPU).
   virtual std::shared_ptr<std::byte> allocate_host(int64_t bytes) = 0;
 
   // Starts a copy of bytes between the device and its host, two contiguous tensors of one size. It
-  // sees what was given to the device before it and runs beside what is given behind it; copies the
+  // waits for the work that the device was given before and runs concurrently with work that is given after it; copies the
   // same way run one after the other.
   virtual std::shared_ptr<Work> copy(const at::Tensor& to, const at::Tensor& from,
                                      bool to_host) = 0;

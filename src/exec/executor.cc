@@ -10,11 +10,11 @@
 #include <optional>
 #include <set>
 
-#include "base/error.h"
-#include "compile/collective.h"
+#include "base/fail.h"
+#include "compile/draft/collective.h"
 #include "compile/events.h"
-#include "exec/allocator.h"
-#include "exec/arena.h"
+#include "exec/memory/allocator.h"
+#include "exec/memory/arena.h"
 #include "exec/prepared.h"
 #include "exec/tensor.h"
 
@@ -82,13 +82,13 @@ struct Executor::Impl {
     return fmt::format("rank {}: {} in scope \"{}\" ({}, section {})", program.rank, instruction.op,
                        instruction.scope,
                        instruction.phase == graph::Phase::forward ? "forward" : "backward",
-                       section.name);
+                       section.name());
   }
 
   at::Tensor tensor_of(ValueId v, const std::vector<std::byte*>& bases) const {
     const auto& value = program.values[v.index];
-    auto* address =
-        value.place.frame < 0 ? bases[0] : bases[value.place.frame] + value.place.offset;
+    auto* address = value.place.frame < 0 ? bases[0]
+                                          : bases[value.place.frame] + value.place.offset;
     const auto root = value.view_of.defined() ? value.view_of : v;
     if (const auto lent = borrowed.find(root.index); lent != borrowed.end()) {
       // Frames of borrowed values have offsets and no memory.
@@ -220,7 +220,7 @@ void Executor::Impl::run_op(Prepared& prepared, const std::vector<std::byte*>& b
                             const Draw& draw) {
   const auto& instruction = *prepared.source;
   if (instruction.traced && device.plans_memory()) {
-    PlannedAllocations planned(instruction.allocations, bases);
+    PlannedAllocations planned(instruction.allocations, bases, instruction.worker_bytes);
     (*prepared.kernel)(prepared.operands, prepared.results, draw);
     planned.check_all_made();
     for (const auto& [result, value] : prepared.expected) {
@@ -257,8 +257,8 @@ void Executor::Impl::load(const Prepared& prepared, const StepInputs& inputs, in
     fail("exec", "the step needs the data tensor \"{}\", but got none", binding.name);
   if (given.sizes() != prepared.target.sizes() && given.sizes().vec() == binding.shape) {
     for (size_t d = 0; d < binding.ranges.size(); ++d) {
-      given =
-          given.narrow(static_cast<int64_t>(d), binding.ranges[d].begin, binding.ranges[d].length);
+      given = given.narrow(static_cast<int64_t>(d), binding.ranges[d].begin,
+                           binding.ranges[d].length);
     }
   }
   if (given.sizes() != prepared.target.sizes() ||
@@ -297,7 +297,7 @@ void Executor::Impl::settle() {
 void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inputs,
                                  const Draw& draw) {
   auto& section = prepare(run.section, run.slot);
-  const auto& name = program.sections[run.section].name;
+  const auto name = program.sections[run.section].name();
   for (auto& prepared : section.instructions) {
     const auto& instruction = *prepared.source;
     const int64_t begin = recording ? device.mark() : 0;
@@ -324,8 +324,9 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
           auto transfer = prepared.rows
                               ? prepared.rows->of(prepared.transfer, prepared.group->index())
                               : prepared.transfer;
-          const auto bytes =
-              transfer.input.defined() ? static_cast<int64_t>(transfer.input.nbytes()) : 0;
+          const auto bytes = transfer.input.defined()
+                                 ? static_cast<int64_t>(transfer.input.nbytes())
+                                 : 0;
           event.first = prepared.group ? prepared.group->start_flat(std::move(transfer))
                                        : device.copy(transfer.output, transfer.input,
                                                      instruction.op == "host::store");
@@ -348,8 +349,8 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
       fail_run("exec", "{}, microbatch {} must run, but got: {}",
                where(program.sections[run.section], instruction), run.microbatch, text_of(error));
     }
-    const bool computes =
-        instruction.kind == Instruction::Kind::op || instruction.kind == Instruction::Kind::load;
+    const bool computes = instruction.kind == Instruction::Kind::op ||
+                          instruction.kind == Instruction::Kind::load;
     if (recording && computes) {
       intervals.push_back({instruction.op, instruction.scope, name, 0, run.microbatch,
                            instruction.phase, 0, begin, device.mark()});
@@ -402,12 +403,13 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   impl_->prepare_bindings();
   // Groups first and in one order, so that all ranks connect alike; and what does not fit is found
   // before the first step.
-  // Streams stand in the order in which a rank's stage comes to them, which is its own.
-  std::set<std::string> streams(p.streams.begin() + 1, p.streams.end());
-  streams.erase(compile::kToHost);
-  streams.erase(compile::kFromHost);
-  for (const auto& stream : streams) {
-    communicator.group(stream, compile::ranks_of(mesh, stream, p.rank));
+  // Stages list the same streams in different orders; sorted by name they are equal.
+  std::map<std::string, const compile::Stream*> streams;
+  for (const auto& stream : p.streams) {
+    if (stream.communicates()) streams.emplace(stream.name(), &stream);
+  }
+  for (const auto& [name, stream] : streams) {
+    communicator.group(name, compile::ranks_of(mesh, *stream, p.rank));
   }
   for (const auto& run : p.order) impl_->prepare(run.section, run.slot);
   impl_->device.synchronize([&] { communicator.check(); });

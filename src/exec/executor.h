@@ -13,7 +13,7 @@
 
 #include "compile/program.h"
 #include "compile/timeline.h"
-#include "exec/communicator.h"
+#include "exec/comm/communicator.h"
 #include "exec/device.h"
 #include "mesh/mesh.h"
 

@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
-#include "base/error.h"
-#include "compile/collective.h"
-#include "exec/collective_op.h"
+#include "base/fail.h"
+#include "compile/draft/collective.h"
+#include "exec/comm/collective_op.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec {
@@ -33,7 +33,8 @@ void prepare(Prepared& prepared, const Instruction& instruction, const Surroundi
       if (!compile::is_copy(instruction.op)) {
         prepared.transfer = transfer_of(instruction);
         const auto axis = axis_of(instruction);
-        prepared.group = communicator.group(axis, compile::ranks_of(mesh, axis, program.rank));
+        const auto ranks = compile::ranks_of(mesh, compile::Stream::parse(axis), program.rank);
+        prepared.group = communicator.group(axis, ranks);
       }
       const graph::Node node{.op = instruction.op, .args = instruction.args};
       const auto flat = [&](ValueId v) { return tensor_of(v).view({-1}); };

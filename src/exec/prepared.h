@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "compile/program.h"
-#include "exec/collective_op.h"
-#include "exec/communicator.h"
-#include "exec/op.h"
+#include "exec/comm/collective_op.h"
+#include "exec/comm/communicator.h"
+#include "exec/ops/op.h"
 #include "mesh/mesh.h"
 
 namespace perigee::exec {
@@ -61,8 +61,8 @@ void prepare(Prepared& prepared, const compile::Instruction& instruction,
 const compile::Binding* find_binding(const compile::Program& program, compile::Binding::Kind kind,
                                      const std::string& name);
 
-// Whether two tensors have sizes, type and strides alike; of dims with one element strides say
-// nothing.
+// Whether two tensors have sizes, type and strides alike; of dims with one element
+// strides say nothing.
 bool same_layout(const at::Tensor& a, const at::Tensor& b);
 std::string layout_of(const at::Tensor& t);
 

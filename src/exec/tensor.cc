@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::exec {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "capture/dtype.h"
+#include "capture/device/dtype.h"
 #include "graph/graph.h"
 
 namespace perigee::exec {

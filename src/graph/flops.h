@@ -1,4 +1,4 @@
-// What an op costs in arithmetic, for reports, MFU and first estimates.
+// Floating-point operations and bytes of an op, for reports, MFU and estimates without measured times.
 #pragma once
 
 #include "graph/graph.h"

@@ -1,6 +1,6 @@
 #include "graph/graph.h"
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::graph {
 namespace {

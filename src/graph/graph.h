@@ -8,8 +8,8 @@
 // them with their meaning).
 //
 // Sizes are types, not attributes: an op whose attributes would only repeat its result's shape
-// (`perigee::reshape`, `perigee::expand`, `perigee::full`, ...) has none; the shape stands in the
-// value's type, and making a graph local changes types alone.
+// (`perigee::reshape`, `perigee::expand`, `perigee::full`, ...) has none; the value's type has the
+// shape, and making a graph local changes only types.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct ValueId {
 
 using NodeId = int32_t;
 
-// An argument of a node. std::monostate is None. Memory formats and reductions keep LibTorch's
-// numbers.
+// An argument of a node; std::monostate is None. A memory format or a reduction is an int64_t, the
+// number of LibTorch's enum.
 using Arg =
     std::variant<std::monostate, ValueId, std::vector<ValueId>, bool, int64_t, double, std::string,
                  DType, std::vector<int64_t>, std::vector<double>, std::vector<bool>>;
@@ -96,7 +96,7 @@ struct Input {
   bool operator==(const Input&) const = default;
 };
 
-// What the step leaves behind.
+// A value that the step returns.
 struct Output {
   // gradient: of the parameter `name`, shaped like it; loss: scalar; buffer: the new value of the
   // buffer `name`; result: a tensor that evaluation or an embedder asks for, by name ("logits").
@@ -144,10 +144,10 @@ struct Graph {
 std::string_view name_of(Input::Kind kind);
 std::string_view name_of(Output::Kind kind);
 
-// Throws Error naming the node and its scope when something does not hold: every value has one
-// producer and a type, SSA order, operand and output indices, a forward node before its backward
-// node, arguments and names unique, gradients and new buffers shaped like what they belong to,
-// constants of the right length, scopes unique, parents first and listed.
+// Throws Error naming the node and its scope unless: every value has one producer and a type; nodes are in SSA order; operand
+// and output indices are in range; a forward node precedes its backward nodes; arguments and names are unique; gradients and
+// new buffers have the shapes of their parameters and buffers; constants have the right length; scopes are unique and follow
+// their parents.
 void verify(const Graph& graph);
 
 // Returns the text form (perigee.graph/1), one line a scope, input, node and output:
@@ -160,13 +160,11 @@ std::string print(const Graph& graph);
 // Returns one node's line of that text, without its end of line.
 std::string print(const Graph& graph, const Node& node);
 
-// Parses what `print` wrote. Throws Error with the line. parse(print(g)) equals g; it does not
-// verify.
+// Parses what `print` wrote. Throws Error with the line. parse(print(g)) equals g; it does not verify.
 Graph parse(std::string_view text);
 
-// Returns 32 hexadecimal digits: equal for graphs that are the same but for the numbering of their
-// values and values that nothing makes (XXH3-128 over the canonical form). Everything else counts,
-// the order of inputs and nodes too, since value_names depend on it.
+// Returns 32 hexadecimal digits (XXH3-128 over the canonical form). The numbering of values and values without a producer do
+// not count; everything else does, also the order of inputs and nodes, since value_names depend on it.
 std::string structural_hash(const Graph& graph);
 
 // Returns up to ten lines that say how two graphs differ (scopes, inputs, the first differing node,
@@ -176,12 +174,12 @@ std::string difference(const Graph& a, const Graph& b);
 // Returns a name for every value that is stable under renumbering: an input's own name, else
 // `scope/op.k` with the op's name without namespace and overload and k counted within (scope, that
 // name, phase), `'` before it in the backward phase (blocks.0.attn/mm.1, blocks.0.attn/'mm.0), and
-// `:r` behind it for a result r > 0. Values that nothing makes have the name "".
+// the suffix `:r` for a result r > 0. Values without a producer have the name "".
 std::vector<std::string> value_names(const Graph& graph);
 
 // Passes. Each returns the changed graph, its values numbered in the order of inputs and nodes.
 
-// Removes values that nothing makes; the numbering is then canonical.
+// Removes values without a producer and numbers the others canonically.
 Graph renumber(Graph graph);
 // Removes nodes that no output needs, and constants that no node uses. Parameters, buffers, data,
 // sends and receives stay.

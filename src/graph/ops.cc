@@ -7,8 +7,7 @@ namespace perigee::graph {
 namespace {
 
 // Sorted, for binary search. LibTorch 2.11's `pointwise` tag, without those that draw random
-// numbers, have several results or reduce (equal), and with the element-wise ops that it forgot to
-// tag.
+// numbers, have several results or reduce (equal), and with the element-wise ops that it forgot to tag.
 constexpr std::string_view pointwise[] = {
     "aten::__lshift__.Scalar",
     "aten::__lshift__.Tensor",
@@ -306,6 +305,7 @@ bool is_product(std::string_view op) {
                                                   "aten::convolution_backward",
                                                   "aten::convolution_overrideable",
                                                   "aten::convolution_backward_overrideable",
+                                                  "perigee::addmm_",
                                                   "perigee::attention",
                                                   "perigee::attention_backward",
                                                   "perigee::grouped_mm",

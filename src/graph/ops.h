@@ -8,7 +8,7 @@
 //   perigee::full(value)                       every factory with one value (zeros, ones, full, empty as 0); type
 //   perigee::cast(self)                        dtype conversion (aten::_to_copy); type
 //   perigee::random(kind, key, low, high | mean, std | p)   type; kind: uniform normal bernoulli integer exponential.
-//                                              Philox4x32-10, exec/random.h; key numbers the random ops of the graph.
+//                                              Philox4x32-10, exec/ops/random.h; key numbers the random ops of the graph.
 //                                              uniform and integer draw from [low, high), exponential has rate 1
 //
 // -- Composites that stay one node, forward and backward
@@ -39,10 +39,10 @@
 //   perigee::step_average(self []) -> []       identity within one microbatch; compile/ replaces it by the average of
 //                                              `self` over all microbatches of the step, known before the first backward
 //
-// -- A mixture of experts (capture/experts.h): groups g of tokens t with k choices each, e experts with c places for a group
+// -- A mixture of experts (capture/composites/experts.h): groups g of tokens t with k choices each, e experts with c places for a group
 //   perigee::expert_slots(expert [g,t,k], experts, places, dropless) -> (slot [g,t,k], counts [g,e])   int64; slot is
 //       expert * places + place, in the order of tokens, or -1: no place left, an error where dropless. counts: places
-//       taken. shard/ adds `before` [n,g,e], what the ranks of a group chose, and `index`, this rank's place among them
+//       taken. shard/ adds `before` [n,g,e], the counts of each rank of a group, and `index`, this rank's place among them
 //   perigee::dispatch(source [g,t,k,w], slot, experts, places) -> queue [e,g,c,w]   rows to their slots, 0 elsewhere
 //   perigee::combine(queue [e,g,c,w], slot) -> [g,t,k,w]     rows from their slots, 0 where there is none. Both: shard/
 //                                              adds `first`, the first expert whose places the queue has
@@ -53,12 +53,12 @@
 //   perigee::route(slot, places, owners, held, group, groups) -> (order [r], target [r], counts [n])   int64, r = g t k:
 //       the rows with a place, sorted by the rank that holds the expert (rank i: `held` of them from owners[i] on); where
 //       each goes in that rank's [held, groups, c], of which this rank's tokens are groups `group` and following; and how
-//       many go to each rank. What order and target hold behind their sum says nothing
+//       many go to each rank. Elements of order and target after the sum of counts are undefined
 //   perigee::take_rows(self [*,w], index [r], counts [n,n], position, back) -> [r,w]    rows of self; index as far as
 //       counts say: all that this rank (`position`) sends (counts[position]), or gets (back: counts[:, position])
 //   perigee::put_rows(rows [r,w], index [r], counts, position, back) -> type            the reverse, 0 elsewhere
 //
-// -- Eight-bit floats; format is e4m3 (largest 448) or e5m2 (57344). compile/fp8.cc adds them
+// -- Eight-bit floats; format is e4m3 (largest 448) or e5m2 (57344). compile/graph/fp8.cc adds them
 // A number of each rank's part of a tensor, in the place of one of the whole, is a tensor with a dim for each axis of
 // the mesh ([ranks]), of which a rank has one element
 //   perigee::fp8(self, scale [] or [ranks], format)    self * scale in float32, saturated, rounded to the format to nearest even,
@@ -86,7 +86,7 @@
 //   comm::send(self, axis, peer), comm::receive(axis, peer)
 // In programs operands and results of these are flat, the ranks' parts one after the other; what packs and unpacks is
 // perigee::copy_. compile/ adds `counts`, the parts' elements (all_to_all, shift: `sent` and `received`), and a second result
-// where a collective works in memory of its own (compile/collective.h).
+// where a collective works in memory of its own (compile/draft/collective.h).
 //
 // -- In programs only (compile/ adds them). A name ending in _ writes its first operand(s) in place and makes no result;
 //    lr, step, scale and squared_norm are float64 scalars in memory.
@@ -109,6 +109,8 @@
 //   perigee::lion_(self, exp_avg, gradient, lr, step, scale, beta1, beta2, weight_decay)
 //       self = self * (1 - lr weight_decay) - lr sign(beta1 exp_avg + (1 - beta1) gradient); exp_avg decays by beta2
 //   perigee::sgd_(self, momentum_buffer?, gradient, lr, step, scale, momentum, dampening, nesterov, weight_decay)
+//   perigee::rmsprop_, adagrad_, adamax_, nadam_, radam_(self, states, gradient, lr, step, scale, attributes, weight_decay)
+//       states and attributes as src/optim/NAME.h lists them
 //       torch.optim's formulas on flat buffers [n] with gradient * scale for the gradient; the momentum buffer is the
 //       gradient itself where step is 1. With `guarded` and a scale that is NaN nothing changes. Types: all self's, or
 //       self and states float32 and gradient bfloat16 or float16, or self bfloat16, states float32, gradient float32
@@ -135,7 +137,7 @@
 //    microbatch) and `begin` (the block's first index in it, per dim); left out: the local tensor is all of it. compile/
 //    adds `batch_dim`, along which the step's microbatches follow each other; default 0; -1: every microbatch draws alike.
 //
-// src/capture/ops.cc has the schemas (order, types, defaults) of those that run as dispatcher ops.
+// src/capture/composites/ops.cc has the schemas (order, types, defaults) of those that run as dispatcher ops.
 // clang-format on
 #pragma once
 
@@ -144,16 +146,16 @@
 
 namespace perigee::graph {
 
-// What aten::_scaled_mm, the product of eight-bit matrices, sums over and the columns of its result
-// are multiples of: rows of its factors, as a device reads them, are whole 16 bytes.
+// The inner dim and the result's columns of aten::_scaled_mm (a product of eight-bit matrices) must be multiples of this:
+// devices read rows of 16 bytes.
 inline constexpr int64_t kEightBitMultiple = 16;
 
 // Returns true for ops whose result shares its operand's memory (transpose, slice, expand, ...);
 // `perigee::reshape` is decided by compile/, which knows strides.
 bool is_view(std::string_view op);
 
-// Returns true for matrix products, convolutions and attention, forward and backward: the ops whose
-// arithmetic is more than some for each element.
+// Returns true for matrix products, convolutions and attention, forward and backward: the ops with more than a constant number
+// of operations per element.
 bool is_product(std::string_view op);
 
 // Returns true for comm:: ops.
@@ -163,12 +165,12 @@ bool is_collective(std::string_view op);
 bool is_random(std::string_view op);
 
 // Returns true for ops that compute each element of their one result from the same (broadcast)
-// element of their operands: what LibTorch tags `pointwise` or should (leaky_relu, ...), and
-// perigee::cast, dropout and full.
+// element of their operands: ops that LibTorch tags `pointwise`, untagged ones of that kind
+// (leaky_relu, ...), and perigee::cast, dropout and full.
 bool is_pointwise(std::string_view op);
 
 // Returns the name of the argument of an ATen op that could only repeat its first result's shape
-// (`input_sizes` of slice_backward), or "". Nodes leave it out; who runs the op fills it from the
+// (`input_sizes` of slice_backward), or "". Nodes leave it out; the executor fills it from the
 // result's type.
 std::string_view size_argument(std::string_view op);
 

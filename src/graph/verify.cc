@@ -3,7 +3,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "graph/graph.h"
 
 namespace perigee::graph {
@@ -48,7 +48,7 @@ class Verifier {
       const auto dot = path.rfind('.');
       const auto parent = dot == std::string::npos ? "" : path.substr(0, dot);
       if (!paths_.contains(parent)) {
-        fail("graph", "a scope stands behind its parent, but \"{}\" has none before it", path);
+        fail("graph", "a scope follows its parent, but \"{}\" has none before it", path);
       }
     }
   }

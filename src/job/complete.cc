@@ -1,4 +1,4 @@
-// What follows from other keys, and what must hold between keys.
+// Defaults that follow from other keys, and checks of combinations of keys.
 #include "job/complete.h"
 
 #include <fmt/ranges.h>
@@ -7,9 +7,10 @@
 #include <charconv>
 #include <filesystem>
 
-#include "base/error.h"
-#include "base/glob.h"
+#include "base/fail.h"
+#include "base/files/glob.h"
 #include "job/keys.h"
+#include "job/optimizer_options.h"
 
 namespace perigee::job {
 namespace {
@@ -47,24 +48,26 @@ class Completer {
 
   void check_kind() {
     const auto& kind = job_.model.kind;
-    if (kind.empty()) {
-      wrong("model", "model.kind is needed (one of {}), but got none", fmt::join(kinds(), ", "));
+    if (!kind.empty()) {
+      ParameterGroup unused;
+      const JobKey& key = *find_key("model", "kind", "");
+      check(key, ref(key, job_, unused), where_("model.kind"));
     }
-    Group unused;
-    const Key& key = *find_key("model", "kind", "");
-    check(key, ref(key, job_, unused), where_("model.kind"));
     for (const auto& [name, value] : job_.model.values) {
-      const Key* own = find_key("model", name, kind);
-      if (!own || own->kinds.empty()) wrong("model", "{} has no key \"{}\"", kind, name);
+      const JobKey* own = find_key("model", name, kind);
+      if (own && !own->kinds.empty()) continue;
+      if (kind.empty()) wrong("model", "model.{} needs a model.kind, but got none", name);
+      wrong("model", "{} has no key \"{}\"", kind, name);
     }
     if (kind != "plugin" && kind != "lua" && !job_.model.options.empty()) {
       wrong("model.options",
-            "model.options belongs to the kinds plugin and lua, but the kind is {}", kind);
+            "model.options belongs to the kinds plugin and lua, but the kind is {}",
+            kind.empty() ? "not given" : kind);
     }
   }
 
   void check_keys() {
-    Group unused;
+    ParameterGroup unused;
     for (const auto& key : keys()) {
       if (key.table == "optimizer.group") continue;
       if (!key.kinds.empty() && find_key("model", key.name, job_.model.kind) != &key) continue;
@@ -108,7 +111,7 @@ class Completer {
     } catch (const Error& error) {
       wrong("cluster.devices", "{}", std::string_view(error.what()).substr(6));
     }
-    const auto& profile = job.cluster.profile;  // what is no profile would be written over
+    const auto& profile = job.cluster.profile;  // a file that is no profile would be overwritten
     if (!profile.empty() && !profile.ends_with(".sqlite")) {
       wrong("cluster.profile", "cluster.profile names a file NAME.sqlite, but got \"{}\"", profile);
     }
@@ -245,19 +248,28 @@ class Completer {
   }
 
   void optimizer() {
-    const auto& o = job_.optimizer;
-    if (o.nesterov && o.name == "sgd" && (o.momentum == 0 || o.dampening != 0)) {
-      wrong("optimizer.nesterov",
-            "optimizer.nesterov needs momentum and no dampening, but got momentum {} and "
-            "dampening {}",
-            o.momentum, o.dampening);
+    auto& o = job_.optimizer;
+    for (const auto& key : keys()) {
+      if (key.table != "optimizer" || key.field || !is_initial(key, job_, {})) continue;
+      o.options[key.name] = option_default(o.name, key.name);
+    }
+    const auto attributes = attributes_of(o);
+    const auto& optimizer = *optim::find_optimizer(o.name);
+    for (const auto& a : optimizer.attributes) {
+      if (!a.needs || attributes.at(a.name) == 0) continue;
+      if (attributes.at(a.needs) != 0 && attributes.at(a.excludes) == 0) continue;
+      wrong(fmt::format("optimizer.{}", a.name),
+            "optimizer.{} needs {} and no {}, but got {} {} and {} {}", a.name, a.needs, a.excludes,
+            a.needs, attributes.at(a.needs), a.excludes, attributes.at(a.excludes));
     }
     for (const auto& group : o.groups) {
-      if (group.name.empty() || o.name == "muon") continue;
+      if (group.name.empty() || !optimizer.others.empty()) continue;
+      const auto& split = *std::ranges::find_if(optim::optimizers(),
+                                                [](const auto& d) { return !d.others.empty(); });
       wrong("optimizer.group",
-            "optimizer.group.name chooses between muon and adamw where optimizer.name is muon, but "
-            "that is {}",
-            o.name);
+            "optimizer.group.name chooses between {} and {} where optimizer.name is {}, but that "
+            "is {}",
+            split.name, split.others, split.name, o.name);
     }
   }
 
@@ -293,7 +305,7 @@ class Completer {
 };
 
 template <class T>
-const T& own_value(const Model& model, std::string_view key) {
+const T& own_value(const ModelConfig& model, std::string_view key) {
   const auto found = model.values.find(std::string(key));
   if (found == model.values.end() || !std::holds_alternative<T>(found->second)) {
     fail("job", "the model kind \"{}\" has no such key, but got \"{}\"", model.kind, key);
@@ -303,19 +315,24 @@ const T& own_value(const Model& model, std::string_view key) {
 
 }  // namespace
 
-bool Data::is_batched(std::string_view input) const {
+bool DataConfig::is_batched(std::string_view input) const {
   const auto& names = batched_names.empty() ? batched : batched_names;
   return names.empty() || std::ranges::find(names, input) != names.end();
 }
 
-bool Model::flag(std::string_view key) const { return own_value<bool>(*this, key); }
-int64_t Model::integer(std::string_view key) const { return own_value<int64_t>(*this, key); }
-double Model::number(std::string_view key) const { return own_value<double>(*this, key); }
-const std::string& Model::text(std::string_view key) const {
+void Job::require_model(const std::string& file) const {
+  if (!model.kind.empty()) return;
+  fail("job", "{}: model.kind is needed (one of {}), but got none", file, fmt::join(kinds(), ", "));
+}
+
+bool ModelConfig::flag(std::string_view key) const { return own_value<bool>(*this, key); }
+int64_t ModelConfig::integer(std::string_view key) const { return own_value<int64_t>(*this, key); }
+double ModelConfig::number(std::string_view key) const { return own_value<double>(*this, key); }
+const std::string& ModelConfig::text(std::string_view key) const {
   return own_value<std::string>(*this, key);
 }
 
-std::vector<int64_t> devices_of(const Cluster& cluster) {
+std::vector<int64_t> devices_of(const ClusterConfig& cluster) {
   std::vector<int64_t> devices;
   const auto refuse = [&] {
     fail("job", "cluster.devices lists different GPUs by their numbers, \"0,2\", but got \"{}\"",

@@ -7,7 +7,7 @@
 
 namespace perigee::job {
 
-// Returns what stands before an error about the key or table: "gpt.toml:7:9: ".
+// Returns the prefix of an error about the key or table: "gpt.toml:7:9: ".
 using Where = std::function<std::string(std::string_view key)>;
 
 // Job::complete with the places of the keys.

@@ -1,4 +1,4 @@
-// The job: what to train, on what, and how long (runtime/README.md section 2; runtime/job.md lists
+// The job: what to train, on what, and how long (runtime/jobs.md; runtime/job.md lists
 // every key). How the work is spread over devices is the strategy's business.
 //
 // A key's type, default, limits and description stand in one table (job/keys.h). A field's initial
@@ -21,21 +21,22 @@ namespace perigee::job {
 using Value =
     std::variant<bool, int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
 
-// One tensor of a batch, as the script of a model describes it; dim 0, the samples, is not in
-// `shape`.
-struct Field {
+// One tensor of a batch, as the script of a model describes it; dim 0, the samples, is not in `shape`.
+struct BatchField {
   std::string name;
   std::string dtype;
   std::vector<int64_t> shape;
   int64_t classes = 0;  // integers: values are in [0, classes)
   int64_t shift = 0;    // made-up integers: the sample's sequence from that place on
-  bool operator==(const Field&) const = default;
+  bool operator==(const BatchField&) const = default;
 };
 
-struct Model {
-  std::string kind;                 // gpt, llama, moe, mlp, resnet, torchscript, plugin, lua
-  std::string dtype = "float32";    // of the parameters: float64, float32, bfloat16
-  std::vector<std::string> frozen;  // patterns of parameters that are not trained (base/match.h)
+struct ModelConfig {
+  // gpt, llama, moe, mlp, resnet, torchscript, plugin, lua; "": the application's own module
+  std::string kind;
+  std::string dtype = "float32";  // of the parameters: float64, float32, bfloat16
+  std::vector<std::string>
+      frozen;  // patterns of parameters that are not trained (base/text/match.h)
   // The kind's own keys, every one of them after complete(). An integer that is not given and does
   // not follow from the job is 0: `vocab` with a SentencePiece tokenizer, which train/ loads.
   std::map<std::string, Value> values;
@@ -43,18 +44,19 @@ struct Model {
   std::map<std::string, Value> options;
   std::string around;           // script of functions around the model; "": none
   std::string unpack = "dict";  // how a batch's fields reach the model: dict (by name), sequence
-  std::vector<Field> fields;    // kind "lua": what its script says of a batch, which train/ asks
+  std::vector<BatchField>
+      fields;  // kind "lua": the fields of a batch, which train/ reads from the script
 
   // Returns one of the kind's own keys. Throws Error when the kind has no such key of that type.
   bool flag(std::string_view key) const;
   int64_t integer(std::string_view key) const;
   double number(std::string_view key) const;
   const std::string& text(std::string_view key) const;
-  bool operator==(const Model&) const = default;
+  bool operator==(const ModelConfig&) const = default;
 };
 
-struct Data {
-  // Exactly one of these four; without any, synthetic. Files are patterns (base/glob.h).
+struct DataConfig {
+  // Exactly one of these four; without any, synthetic. Files are patterns (base/files/glob.h).
   std::vector<std::string> text;
   std::vector<std::string> tokens;
   std::vector<std::string> tensors;
@@ -80,46 +82,41 @@ struct Data {
 
   // Returns whether the input of that name is a batch.
   bool is_batched(std::string_view input) const;
-  bool operator==(const Data&) const = default;
+  bool operator==(const DataConfig&) const = default;
 };
 
-// Returns the orders of samples that there are: shuffle, sequential, random.
+// Returns the built-in orders of samples: shuffle, sequential, random.
 const std::vector<std::string>& sampler_names();
 
-struct Batch {
+struct BatchConfig {
   int64_t global = 32;  // samples per optimizer step, over all ranks
   int64_t micro = 0;    // samples per microbatch on one data rank; 0: the planner chooses
   // Whether a step has fewer samples than `global` where that does not divide over microbatches and
   // data ranks (but at least one on each), instead of none.
   bool round = false;
-  bool operator==(const Batch&) const = default;
+  bool operator==(const BatchConfig&) const = default;
 };
 
 // Options of some parameters.
-struct Group {
-  std::vector<std::string> match;  // patterns of parameter names (base/match.h)
+struct ParameterGroup {
+  std::vector<std::string> match;  // patterns of parameter names (base/text/match.h)
   std::optional<double> lr;        // peak learning rate; absent: the optimizer's
   std::optional<double> weight_decay;
-  std::string name;  // muon: "muon" or "adamw", which steps them; "": as muon sees fit
-  bool operator==(const Group&) const = default;
+  std::string name;  // muon: "muon" or "adamw", which updates them; "": muon decides
+  bool operator==(const ParameterGroup&) const = default;
 };
 
-struct Optimizer {
-  std::string name = "adamw";  // sgd, adam, adamw, adafactor, lion, muon
+struct OptimizerConfig {
+  std::string name = "adamw";  // one of optim::optimizer_names()
   double lr = 3e-4;            // peak
-  std::vector<double> betas = {0.9, 0.95};
-  double eps = 1e-8;
   double weight_decay = 0.1;
-  double momentum = 0.9;        // sgd, muon
-  double dampening = 0;         // sgd
-  bool nesterov = false;        // sgd, muon
-  double beta2_decay = -0.8;    // adafactor
-  double clip_threshold = 1.0;  // adafactor
-  int64_t ns_steps = 5;         // muon
-  double clip_norm = 1.0;       // of the global gradient norm; 0: no clipping
-  std::vector<Group> groups;    // a parameter is in the first that matches
-  bool apart = false;           // one that several groups match is an error
-  bool operator==(const Optimizer&) const = default;
+  // Keys that are attributes of optimizers (optim/description.h), "betas", "eps", ...: every one of
+  // them after complete().
+  std::map<std::string, Value> options;
+  double clip_norm = 1.0;              // limit of the global gradient norm; 0: no clipping
+  std::vector<ParameterGroup> groups;  // a parameter is in the first that matches
+  bool apart = false;                  // whether a parameter that several groups match is an error
+  bool operator==(const OptimizerConfig&) const = default;
 };
 
 struct LrSchedule {
@@ -127,22 +124,21 @@ struct LrSchedule {
   int64_t warmup = -1;           // steps; -1: min(20, steps / 10)
   double min_lr = -1;            // -1: optimizer.lr / 10
   int64_t decay = 0;             // wsd: steps of the last phase; 0: max(1, steps / 10)
-  double init_lr = 0;            // where it rises from
-  int64_t steps = 0;             // in which it falls to min_lr, warm-up included; 0: train.steps
+  double init_lr = 0;            // learning rate at the start of the warm-up
+  int64_t steps = 0;             // steps until min_lr is reached, warm-up included; 0: train.steps
   std::string shape = "linear";  // wsd: of the last phase; linear, cosine, exponential, minus_sqrt
   bool operator==(const LrSchedule&) const = default;
 };
 
-// How the weight decay comes from `start` to optimizer.weight_decay; that of a group in the same
-// proportion.
+// The weight decay is annealed from `start` to optimizer.weight_decay; a group's own weight decay in the same proportion.
 struct WeightDecaySchedule {
-  std::optional<double> start;   // absent: it stays
-  int64_t steps = 0;             // in which it does; 0: train.steps
+  std::optional<double> start;   // absent: the weight decay is constant
+  int64_t steps = 0;             // length of the schedule; 0: train.steps
   std::string shape = "linear";  // linear, cosine
   bool operator==(const WeightDecaySchedule&) const = default;
 };
 
-struct Train {
+struct TrainConfig {
   int64_t steps = 200;
   int64_t log_every = 10;
   int64_t validate_every = 100;    // 0: never
@@ -154,15 +150,16 @@ struct Train {
   bool forward_only = false;             // steps are forward passes: no gradients, no optimizer
   bool check_gradients = false;          // first compare a step's gradients with one device's
   std::string weights;                   // safetensors file of first values; "": the model's own
-  bool initialise = true;  // what `weights` has not begins as the model says; else that is an error
-  bool progress = true;    // a terminal shows a line of progress
-  std::string output;      // relative to the working directory; "": runs/NAME
-  bool operator==(const Train&) const = default;
+  bool initialise =
+      true;  // parameters that `weights` lacks are initialised by the model; else they are an error
+  bool progress = true;  // a terminal shows a line of progress
+  std::string output;    // relative to the working directory; "": runs/NAME
+  bool operator==(const TrainConfig&) const = default;
 };
 
-struct Cluster {
+struct ClusterConfig {
   std::string device;          // cpu, cuda; "": cuda when present
-  int64_t ranks = 0;           // 0: the command's rules (runtime/README.md section 1)
+  int64_t ranks = 0;           // 0: the command's rules (runtime/command_line.md)
   int64_t threads = 1;         // of one rank's CPU work
   bool deterministic = false;  // on a GPU: kernels that are bit-equal from run to run; a CPU's are
   double timeout = 60;         // seconds after which a rank that does not answer ends the job
@@ -170,18 +167,18 @@ struct Cluster {
   bool in_process = false;     // ranks are threads of one process
   std::string file;            // cluster description, for planning only; "": this machine
   std::string profile;         // profile database; "": the user's, in the cache folder
-  bool operator==(const Cluster&) const = default;
+  bool operator==(const ClusterConfig&) const = default;
 };
 
 // How `perigee profile` measures.
-struct Profile {
+struct ProfileConfig {
   bool parallel = true;  // ops on all ranks at once, as they run in training; else on rank 0 alone
-  bool again = false;    // what is known, too
-  bool operator==(const Profile&) const = default;
+  bool again = false;    // measure also ops whose times the profile has
+  bool operator==(const ProfileConfig&) const = default;
 };
 
-// A table of another system's names ([megatron], [epl.pipeline]), which says what a strategy would.
-// runtime/perigee/NAME.lua knows its keys.
+// A table with the options of another system ([megatron], [epl.pipeline]), which replaces a strategy.
+// runtime/perigee/NAME.lua defines its keys.
 struct Dialect {
   std::string name;  // megatron, epl, ...; "": there is none
   std::string text;  // the table as TOML, with its head
@@ -195,15 +192,15 @@ struct Job {
   std::string name;  // "": the file's name without its ending, or "job"
   int64_t seed = 1234;
   std::string strategy = "auto";  // "auto", a shipped strategy's name, or a script's path
-  Model model;
-  Data data;
-  Batch batch;
-  Optimizer optimizer;
+  ModelConfig model;
+  DataConfig data;
+  BatchConfig batch;
+  OptimizerConfig optimizer;
   LrSchedule lr_schedule;
   WeightDecaySchedule weight_decay_schedule;
-  Train train;
-  Cluster cluster;
-  Profile profile;
+  TrainConfig train;
+  ClusterConfig cluster;
+  ProfileConfig profile;
   Dialect dialect;
 
   // Reads a job file, changes it by `overrides` ("a.b=VALUE", as --set) and completes it. Paths
@@ -221,13 +218,15 @@ struct Job {
   // Fills what follows from other keys (model values, files, output, ...) where it is not given and
   // checks keys and their combinations. For jobs built in code, and after set. Throws Error.
   void complete();
+  // Throws Error where the job has no model.kind, which only an application with a model of its own
+  // may leave out. `file`: the job's, for the message.
+  void require_model(const std::string& file) const;
 
   bool operator==(const Job&) const = default;
 };
 
-// Returns the GPUs that cluster.devices lists, in its order; none: all. Throws Error for what is no
-// list of different numbers.
-std::vector<int64_t> devices_of(const Cluster& cluster);
+// Returns the GPUs that cluster.devices lists, in its order; an empty list: all. Throws Error unless it is a list of distinct numbers.
+std::vector<int64_t> devices_of(const ClusterConfig& cluster);
 
 // Returns the dialect's table as JSON text.
 std::string to_json(const Dialect& dialect);

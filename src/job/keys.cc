@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::job {
 namespace {
@@ -47,7 +47,7 @@ std::string toml_list(const std::vector<T>& items, F text) {
   return fmt::format("[{}]", fmt::join(parts, ", "));
 }
 
-void check_number(const Key& key, double number, const std::string& at) {
+void check_number(const JobKey& key, double number, const std::string& at) {
   const bool good = std::isfinite(number) && number >= key.least && number > key.more_than &&
                     number <= key.most && number < key.less_than;
   if (good) return;
@@ -55,7 +55,7 @@ void check_number(const Key& key, double number, const std::string& at) {
   fail("job", "{}{} is {}, but got {}", at, key.path(), limits, fmt::format("{}", number));
 }
 
-void check_string(const Key& key, const std::string& text, const std::string& at) {
+void check_string(const JobKey& key, const std::string& text, const std::string& at) {
   if (key.allowed.empty() || contains(key.allowed, text)) return;
   fail("job", "{}{} is {}, but got \"{}\"{}", at, key.path(), limits_of(key), text,
        did_you_mean(text, key.allowed));
@@ -79,7 +79,7 @@ const std::vector<std::string>& tables() {
   return list;
 }
 
-const Key* find_key(std::string_view table, std::string_view name, std::string_view kind) {
+const JobKey* find_key(std::string_view table, std::string_view name, std::string_view kind) {
   for (const auto& key : keys()) {
     if (key.table != table || key.name != name) continue;
     if (key.kinds.empty() || contains(key.kinds, kind)) return &key;
@@ -87,34 +87,36 @@ const Key* find_key(std::string_view table, std::string_view name, std::string_v
   return nullptr;
 }
 
-Ref ref(const Key& key, Job& job, Group& group) {
+Ref ref(const JobKey& key, Job& job, ParameterGroup& group) {
   if (key.field) return key.field(job, group);
-  auto& value = job.model.values.try_emplace(key.name, key.fallback).first->second;
+  auto& values = key.kinds.empty() ? job.optimizer.options : job.model.values;
+  auto& value = values.try_emplace(key.name, key.fallback).first->second;
   // A job built in code may hold a value of another type.
   if (value.index() != key.fallback.index()) {
-    fail("job", "model.{} is {}, but got another type", key.name, type_of(key));
+    fail("job", "{} is {}, but got another type", key.path(), type_of(key));
   }
   return std::visit([](auto& v) -> Ref { return &v; }, value);
 }
 
-bool is_initial(const Key& key, const Job& job, const Group& group) {
+bool is_initial(const JobKey& key, const Job& job, const ParameterGroup& group) {
   static const Job initial_job;
-  static const Group initial_group;
-  const auto text = [&](const Job& j, const Group& g) {
-    return toml_of(key.field(const_cast<Job&>(j), const_cast<Group&>(g)));
+  static const ParameterGroup initial_group;
+  const auto text = [&](const Job& j, const ParameterGroup& g) {
+    return toml_of(key.field(const_cast<Job&>(j), const_cast<ParameterGroup&>(g)));
   };
   if (key.field) return text(job, group) == text(initial_job, initial_group);
-  const auto found = job.model.values.find(key.name);
-  return found == job.model.values.end() || found->second == key.fallback;
+  const auto& values = key.kinds.empty() ? job.optimizer.options : job.model.values;
+  const auto found = values.find(key.name);
+  return found == values.end() || found->second == key.fallback;
 }
 
-bool names_no_file(const Key& key, std::string_view text) {
+bool names_no_file(const JobKey& key, std::string_view text) {
   return text.empty() || (key.name == "tokenizer" && text == "bytes") ||
          (key.name == "strategy" && !text.ends_with(".lua")) ||
          (key.name == "sampler" && !text.ends_with(".so"));
 }
 
-std::string type_of(const Key& key) {
+std::string type_of(const JobKey& key) {
   if (!key.field) {
     constexpr std::string_view names[] = {"true or false",     "an integer",
                                           "a number",          "a string",
@@ -125,11 +127,11 @@ std::string type_of(const Key& key) {
                                         "a string",      "a list of numbers", "a list of strings",
                                         "a number"};
   Job job;
-  Group group;
+  ParameterGroup group;
   return std::string(names[key.field(job, group).index()]);
 }
 
-std::string limits_of(const Key& key) {
+std::string limits_of(const JobKey& key) {
   if (!key.allowed.empty()) return fmt::format("one of {}", fmt::join(key.allowed, ", "));
   std::vector<std::string> parts;
   if (key.least > -no_limit) parts.push_back(fmt::format("at least {}", key.least));
@@ -139,7 +141,7 @@ std::string limits_of(const Key& key) {
   return fmt::format("{}", fmt::join(parts, " and "));
 }
 
-void check(const Key& key, const Ref& value, const std::string& at) {
+void check(const JobKey& key, const Ref& value, const std::string& at) {
   if (auto* const* integer = std::get_if<int64_t*>(&value)) {
     // Integers of a short list are checked by their digits.
     if (!key.allowed.empty()) {

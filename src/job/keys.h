@@ -16,14 +16,15 @@ using Ref = std::variant<bool*, int64_t*, double*, std::string*, std::vector<dou
 
 inline constexpr double no_limit = std::numeric_limits<double>::infinity();
 
-struct Key {
+struct JobKey {
   std::string table;  // "" at the top, "model", "optimizer.group", ...
   std::string name;
-  // A key of some model kinds: which, and its default.
+  // A key of some model kinds, which is in Model::values: which, and its default.
   std::vector<std::string> kinds;
   Value fallback;
-  // Any other key: its field. The default is the field's initial value.
-  Ref (*field)(Job&, Group&) = nullptr;
+  // Any other key: its field; nullptr: an attribute of optimizers, which is in Optimizer::options.
+  // The default is the field's initial value.
+  Ref (*field)(Job&, ParameterGroup&) = nullptr;
 
   // Limits of a number, or of each number of a list.
   double least = -no_limit;
@@ -33,7 +34,7 @@ struct Key {
   size_t count = 0;                  // of a list's items; 0: any
   std::vector<std::string> allowed;  // strings; empty: any
   bool is_path = false;              // but see names_no_file
-  // What holds where the key is not given, in words; "": the default is a constant.
+  // Description of a default that is not a constant; "": the default is a constant.
   std::string otherwise;
   std::string about;
 
@@ -41,7 +42,7 @@ struct Key {
 };
 
 // All keys in the order of the reference page; a table's keys stand together.
-const std::vector<Key>& keys();
+const std::vector<JobKey>& keys();
 
 // The tables' names, in that order; "" first.
 const std::vector<std::string>& tables();
@@ -50,28 +51,26 @@ const std::vector<std::string>& tables();
 const std::vector<std::string>& kinds();
 
 // Returns the key, or nullptr. `kind` is the model's; it matters for the keys of a kind only.
-const Key* find_key(std::string_view table, std::string_view name, std::string_view kind);
+const JobKey* find_key(std::string_view table, std::string_view name, std::string_view kind);
 
-// Returns where the key's value lies; makes it with its default in Model::values where it is
-// missing.
-Ref ref(const Key& key, Job& job, Group& group);
+// Returns where the key's value lies; makes it with its default in Model::values where it is missing.
+Ref ref(const JobKey& key, Job& job, ParameterGroup& group);
 
-// Returns whether the key has its initial value, which for a key with `otherwise` means "not
-// given".
-bool is_initial(const Key& key, const Job& job, const Group& group);
+// Returns whether the key has its initial value, which for a key with `otherwise` means "not given".
+bool is_initial(const JobKey& key, const Job& job, const ParameterGroup& group);
 
 // Returns whether the text is no path although its key is one: the tokenizer "bytes", a strategy
 // that is not a script's path, a sampler's name, and "".
-bool names_no_file(const Key& key, std::string_view text);
+bool names_no_file(const JobKey& key, std::string_view text);
 
 // Returns "an integer", "a list of strings", ...
-std::string type_of(const Key& key);
+std::string type_of(const JobKey& key);
 
 // Returns "at least 1", "one of sgd, adam", ... or "".
-std::string limits_of(const Key& key);
+std::string limits_of(const JobKey& key);
 
-// Throws Error where the value is out of the key's limits. `at` stands before the message.
-void check(const Key& key, const Ref& value, const std::string& at);
+// Throws Error if the value is out of the key's limits. `at`: prefix of the message.
+void check(const JobKey& key, const Ref& value, const std::string& at);
 
 // Returns the value as TOML.
 std::string toml_of(const Ref& value);

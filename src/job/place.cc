@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::job {
 namespace {
@@ -81,8 +81,8 @@ std::optional<RankPlace> place_from_environment() {
     place.rank = number("SLURM_PROCID");
     place.world = number("SLURM_STEP_NUM_TASKS");
     place.local_rank = number("SLURM_LOCALID");
-    place.local_world =
-        std::atoll(variable("SLURM_STEP_TASKS_PER_NODE").value_or("1").c_str());  // "4(x2)"
+    place.local_world = std::atoll(
+        variable("SLURM_STEP_TASKS_PER_NODE").value_or("1").c_str());  // "4(x2)"
     const auto hosts = variable("SLURM_STEP_NODELIST");
     set_rendezvous(place, hosts ? std::optional(first_host(*hosts)) : std::nullopt,
                    port_of_job(number("SLURM_JOB_ID", 0)));

@@ -1,4 +1,4 @@
-// Where one rank stands and how the ranks find each other.
+// A rank's position in its job, and the address of the rendezvous.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ std::string relative_to(const fs::path& folder, const std::string& path) {
 // Calls `change` with each path of the job.
 template <class F>
 void each_path(Job& job, F change) {
-  Group unused;
+  ParameterGroup unused;
   for (const auto& key : keys()) {
     if (!key.is_path) continue;
     if (!key.kinds.empty() && !job.model.values.contains(key.name)) continue;
@@ -37,10 +37,10 @@ void each_path(Job& job, F change) {
 }
 
 // Returns the keys of the job that are given or have a constant default, with their values as TOML.
-std::vector<std::pair<const Key*, std::string>> values_of(const Job& original) {
+std::vector<std::pair<const JobKey*, std::string>> values_of(const Job& original) {
   Job job = original;
-  Group unused;
-  std::vector<std::pair<const Key*, std::string>> out;
+  ParameterGroup unused;
+  std::vector<std::pair<const JobKey*, std::string>> out;
   for (const auto& key : keys()) {
     if (key.table == "optimizer.group") continue;
     if (!key.kinds.empty() && find_key("model", key.name, job.model.kind) != &key) continue;
@@ -50,8 +50,8 @@ std::vector<std::pair<const Key*, std::string>> values_of(const Job& original) {
   return out;
 }
 
-std::string group_text(const Group& original) {
-  Group group = original;
+std::string group_text(const ParameterGroup& original) {
+  ParameterGroup group = original;
   Job unused;
   std::string out;
   for (const auto& key : keys()) {
@@ -73,7 +73,7 @@ std::string options_text(const Job& job) {
   return out;
 }
 
-// What may stand in a row of a Markdown table.
+// Escapes a text for a row of a Markdown table.
 std::string cell(const std::string& text) {
   std::string out;
   for (char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
@@ -88,7 +88,7 @@ void reference_rows(std::string& out, const std::string& table, const std::strin
                             : !key.kinds.empty() && find_key("model", key.name, kind) == &key;
     if (key.table != table || !is_own) continue;
     Job job;
-    Group group;
+    ParameterGroup group;
     const auto initial = fmt::format("`{}`", toml_of(ref(key, job, group)));
     auto value = type_of(key);
     if (const auto limits = limits_of(key); !limits.empty()) value += ", " + limits;

@@ -7,8 +7,8 @@
 #include <map>
 #include <sstream>
 
-#include "base/error.h"
-#include "base/file.h"
+#include "base/fail.h"
+#include "base/files/file.h"
 #include "job/complete.h"
 #include "job/keys.h"
 
@@ -82,13 +82,13 @@ bool is_assigned(const toml::node& node) {
   return !node.source().path || *node.source().path == assignment_name;
 }
 
-// Reads tables into a job and notes where each key stands. `folder` is that of the file's paths.
+// Reads tables into a job and records each key's place. Paths in the file are relative to `folder`.
 class Reader {
  public:
   Reader(Job& job, std::string file, fs::path folder)
       : job_(job), file_(std::move(file)), folder_(std::move(folder)) {}
 
-  // The kind comes first: it says which keys [model] has.
+  // The kind is read first: it determines the keys of [model].
   void root(const toml::table& table) {
     const auto* model = table["model"].as_table();
     if (const auto* kind = model ? model->get("kind") : nullptr) {
@@ -98,12 +98,6 @@ class Reader {
         job_.model.values.clear();
         job_.model.options.clear();
       }
-    }
-    if (job_.model.kind.empty()) {
-      std::string names;
-      for (const auto& kind : kinds()) names += (names.empty() ? "" : ", ") + kind;
-      fail("job", "{}model.kind is needed (one of {}), but got none",
-           model ? at(model->source()) : file_ + ": ", names);
     }
     read_table("", table);
   }
@@ -117,7 +111,7 @@ class Reader {
   }
 
  private:
-  // A table is sorted by name, but the first error in the file is the one to tell.
+  // Tables are sorted by name, but the error reported is the first in the file.
   static std::vector<std::pair<const toml::key*, const toml::node*>> in_file_order(
       const toml::table& table) {
     std::vector<std::pair<const toml::key*, const toml::node*>> items;
@@ -156,7 +150,7 @@ class Reader {
   }
 
   void key(const std::string& table, const std::string& name, const toml::node& node) {
-    const Key& key = *find_key(table, name, job_.model.kind);
+    const JobKey& key = *find_key(table, name, job_.model.kind);
     const Ref value = ref(key, job_, group_);
     const auto place = at(node.source());
     places_[key.path()] = place;
@@ -178,8 +172,9 @@ class Reader {
       for (const auto& kind : key.kinds) other_kinds += (other_kinds.empty() ? "" : ", ") + kind;
     }
     if (!other_kinds.empty()) {
+      const auto& kind = job_.model.kind;
       fail("job", "{}model.{} is a key of {}, but the kind is {}{}", place, name, other_kinds,
-           job_.model.kind, did_you_mean(name, names));
+           kind.empty() ? "not given" : kind, did_you_mean(name, names));
     }
     for (const auto& t : tables()) {
       if (table.empty() && !t.empty()) names.push_back(t);
@@ -189,7 +184,7 @@ class Reader {
   }
 
   // Makes a path relative to the working directory.
-  void relocate(const Key& key, const Ref& value) const {
+  void relocate(const JobKey& key, const Ref& value) const {
     const auto move = [&](std::string& path) {
       if (!names_no_file(key, path)) path = (folder_ / path).lexically_normal().string();
     };
@@ -200,7 +195,7 @@ class Reader {
     }
   }
 
-  // What the keys mean is the dialect's business.
+  // The dialect's script interprets the keys.
   void dialect(const std::string& name, const toml::node& node, const std::string& place) {
     const auto* table = node.as_table();
     if (!table) fail("job", "{}{} is a table, but got {}", place, name, describe(node));
@@ -210,9 +205,9 @@ class Reader {
     }
     places_[name] = place;
     std::ostringstream text;
-    constexpr auto flags =
-        toml::toml_formatter::default_flags &
-        ~(toml::format_flags::indentation | toml::format_flags::allow_literal_strings);
+    constexpr auto flags = toml::toml_formatter::default_flags &
+                           ~(toml::format_flags::indentation |
+                             toml::format_flags::allow_literal_strings);
     text << toml::toml_formatter(toml::table{{name, *table}}, flags) << '\n';
     job_.dialect = {name, text.str(), file_, {{"", place}}};
     dialect_places("", *table);
@@ -286,7 +281,7 @@ class Reader {
   const std::string file_;
   const fs::path folder_;
   std::map<std::string, std::string> places_;
-  Group group_;  // the one that is being read
+  ParameterGroup group_;  // the one that is being read
 };
 
 toml::table parse_toml(std::string_view text, const std::string& file) {
@@ -321,7 +316,7 @@ toml::table parse_assignment(std::string_view assignment) {
   return parse_toml(fmt::format("{} = {}", key, value), std::string(assignment_name));
 }
 
-// Moves what `from` has into `into`, in the place of what is there.
+// Moves the keys of `from` into `into`, where they replace existing ones.
 void merge(toml::table& into, toml::table&& from) {
   for (auto&& [key, node] : from) {
     auto* inner = into.get_as<toml::table>(key);

@@ -1,10 +1,16 @@
-// The rows of the table of keys, but those of [model]. A key's row is all there is to say about it.
+// The rows of the table of keys, except those of [model]. A row defines its key completely.
 #include "job/table.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "optim/optimizers.h"
 
 namespace perigee::job {
 namespace {
 
-std::vector<Key> top_keys() {
+std::vector<JobKey> top_keys() {
   return {{.table = "",
            .name = "name",
            .field = FIELD(j.name),
@@ -24,7 +30,22 @@ std::vector<Key> top_keys() {
                "of a shipped one."}};
 }
 
-std::vector<Key> other_keys() {
+// The optimizer that updates only some parameters and leaves the others to a second optimizer.
+const optim::Description& split_optimizer() {
+  return *std::ranges::find_if(optim::optimizers(),
+                               [](const auto& optimizer) { return !optimizer.others.empty(); });
+}
+
+std::vector<std::string_view> decoupled_optimizers() {
+  std::vector<std::string_view> names;
+  for (const auto& optimizer : optim::optimizers()) {
+    if (optimizer.decoupled_decay) names.push_back(optimizer.name);
+  }
+  return names;
+}
+
+std::vector<JobKey> other_keys() {
+  const auto& split = split_optimizer();
   return {
       {.table = "data",
        .name = "text",
@@ -121,64 +142,22 @@ std::vector<Key> other_keys() {
       {.table = "optimizer",
        .name = "name",
        .field = FIELD(j.optimizer.name),
-       .allowed = {"sgd", "adam", "adamw", "adafactor", "lion", "muon"},
-       .about = "The optimizer, by torch.optim's formulas; lion and muon by their papers'. muon "
-                "steps the matrices of hidden layers, and adamw embeddings, heads and the rest."},
+       .allowed = optim::optimizer_names(),
+       .about = fmt::format("The optimizer, by torch.optim's formulas; lion and muon by their "
+                            "papers'. {} updates the matrices of hidden layers, and {} embeddings, "
+                            "heads and all other parameters.",
+                            split.name, split.others)},
       {.table = "optimizer",
        .name = "lr",
        .field = FIELD(j.optimizer.lr),
        .least = 0,
        .about = "Peak learning rate."},
       {.table = "optimizer",
-       .name = "betas",
-       .field = FIELD(j.optimizer.betas),
-       .least = 0,
-       .less_than = 1,
-       .count = 2,
-       .about =
-           "adam, adamw: decay of the two averages. lion: of what its step and its average take."},
-      {.table = "optimizer",
-       .name = "eps",
-       .field = FIELD(j.optimizer.eps),
-       .more_than = 0,
-       .about = "adam, adamw: added to the denominator."},
-      {.table = "optimizer",
        .name = "weight_decay",
        .field = FIELD(j.optimizer.weight_decay),
        .least = 0,
-       .about = "Weight decay; adamw's and lion's is decoupled from the gradient."},
-      {.table = "optimizer",
-       .name = "momentum",
-       .field = FIELD(j.optimizer.momentum),
-       .least = 0,
-       .less_than = 1,
-       .about = "sgd, muon: momentum (muon's paper: 0.95)."},
-      {.table = "optimizer",
-       .name = "dampening",
-       .field = FIELD(j.optimizer.dampening),
-       .least = 0,
-       .most = 1,
-       .about = "sgd: dampening of the momentum."},
-      {.table = "optimizer",
-       .name = "nesterov",
-       .field = FIELD(j.optimizer.nesterov),
-       .about = "sgd, muon: Nesterov's momentum (muon's paper: true)."},
-      {.table = "optimizer",
-       .name = "beta2_decay",
-       .field = FIELD(j.optimizer.beta2_decay),
-       .least = -10,
-       .most = 0,
-       .about = "adafactor: the second moments take step ^ beta2_decay of what is new."},
-      {.table = "optimizer",
-       .name = "clip_threshold",
-       .field = FIELD(j.optimizer.clip_threshold),
-       .more_than = 0,
-       .about = "adafactor: largest root mean square of an update."},
-      {.table = "optimizer",
-       .name = "ns_steps",
-       .field = FIELD(j.optimizer.ns_steps),
-       .least = 1,
-       .about = "muon: steps of Newton and Schulz' iteration."},
+       .about = fmt::format("Weight decay; decoupled from the gradient by {}.",
+                            fmt::join(decoupled_optimizers(), ", "))},
       {.table = "optimizer",
        .name = "clip_norm",
        .field = FIELD(j.optimizer.clip_norm),
@@ -211,9 +190,11 @@ std::vector<Key> other_keys() {
       {.table = "optimizer.group",
        .name = "name",
        .field = FIELD(g.name),
-       .allowed = {"", "muon", "adamw"},
-       .otherwise = "adamw for embeddings, heads and what is no matrix, else muon",
-       .about = "muon: which of the two steps these parameters."},
+       .allowed = {"", std::string(split.name), std::string(split.others)},
+       .otherwise = fmt::format("{} for embeddings, heads and parameters that are no matrices, "
+                                "else {}",
+                                split.others, split.name),
+       .about = fmt::format("{}: which of the two updates these parameters.", split.name)},
 
       {.table = "lr_schedule",
        .name = "kind",
@@ -260,7 +241,7 @@ std::vector<Key> other_keys() {
        .field = FIELD(j.weight_decay_schedule.start),
        .least = 0,
        .otherwise = "`optimizer.weight_decay`: it stays",
-       .about = "Weight decay of the first step, from which it comes to `optimizer.weight_decay`; "
+       .about = "Weight decay of the first step, annealed to `optimizer.weight_decay`; "
                 "that of a group in the same proportion."},
       {.table = "weight_decay_schedule",
        .name = "steps",
@@ -322,7 +303,8 @@ std::vector<Key> other_keys() {
        .field = FIELD(j.train.check_gradients),
        .about =
            "Whether the first step's gradients are compared before training begins, on the CPU: "
-           "with one device's, to rounding, and where scopes run again with those of the same plan "
+           "with one device's, to rounding, and where scopes are recomputed with those of the same "
+           "plan "
            "without that, to the bit; a difference ends the job."},
       {.table = "train",
        .name = "weights",
@@ -413,11 +395,15 @@ std::vector<Key> other_keys() {
 
 }  // namespace
 
-const std::vector<Key>& keys() {
-  static const std::vector<Key> table = [] {
+const std::vector<JobKey>& keys() {
+  static const std::vector<JobKey> table = [] {
     auto all = top_keys();
     for (auto&& more : {model_keys(), other_keys()})
       all.insert(all.end(), more.begin(), more.end());
+    const auto options = optimizer_option_keys();
+    const auto clip = std::ranges::find_if(
+        all, [](const JobKey& key) { return key.table == "optimizer" && key.name == "clip_norm"; });
+    all.insert(clip, options.begin(), options.end());
     return all;
   }();
   return table;

@@ -1,4 +1,4 @@
-// The rows of the table of keys of [model]: those of all kinds, then those of some.
+// The rows of [model] in the table of keys: first the keys of all kinds, then the keys of some.
 #include "job/table.h"
 
 namespace perigee::job {
@@ -9,7 +9,7 @@ const std::vector<std::string>& kinds() {
   return list;
 }
 
-std::vector<Key> model_keys() {
+std::vector<JobKey> model_keys() {
   using Names = std::vector<std::string>;
   const Names language = {"gpt", "llama", "moe"};
   const Names absolute = {"gpt", "moe"};
@@ -36,13 +36,13 @@ std::vector<Key> model_keys() {
        .is_path = true,
        .otherwise = "none",
        .about = "Script (.lua) of functions that are captured with the model: `prepare(batch)` "
-                "before it, `loss(batch, output)` behind it."},
+                "before it, `loss(batch, output)` after it."},
       {.table = "model",
        .name = "unpack",
        .field = FIELD(j.model.unpack),
        .allowed = {"dict", "sequence"},
        .about = "How the fields of a batch reach the model: `dict`, by their names; `sequence`, by "
-                "their order (runtime/README.md section 11)."},
+                "their order (runtime/lua_models.md)."},
 
       {.table = "model",
        .name = "layers",

@@ -1,8 +1,8 @@
 #include "lua/api.h"
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "lua/guard.h"
-#include "lua/sandbox.h"
+#include "lua/sandbox/sandbox.h"
 #include "methods/method.h"
 
 namespace perigee::lua {
@@ -96,8 +96,8 @@ std::string editor_types() {
       std::string names;
       for (const auto& parameter : function.parameters) {
         const bool optional = parameter.type.ends_with('?');
-        const auto type =
-            optional ? parameter.type.substr(0, parameter.type.size() - 1) : parameter.type;
+        const auto type = optional ? parameter.type.substr(0, parameter.type.size() - 1)
+                                   : parameter.type;
         text += fmt::format("---@param {}{} {} {}\n", parameter.name, optional ? "?" : "", type,
                             parameter.doc);
         names += (names.empty() ? "" : ", ") + parameter.name;

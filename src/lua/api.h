@@ -9,8 +9,8 @@
 
 namespace perigee::lua {
 
-// Types: string, number, integer, boolean, table, function, any; a trailing "?" makes the parameter
-// optional.
+// Types: string, number, integer, boolean, table, function, any; a trailing "?" makes
+// the parameter optional.
 struct Parameter {
   std::string name;
   std::string type;

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <vector>
 
-#include "base/error.h"
-#include "lua/sandbox.h"
+#include "base/fail.h"
+#include "lua/sandbox/sandbox.h"
 
 namespace perigee::lua {
 namespace {

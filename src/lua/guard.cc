@@ -3,8 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "lua/sandbox/tail_call.h"
 #include "lua/state.h"
-#include "lua/tail_call.h"
 
 namespace perigee::lua {
 namespace {
@@ -16,9 +16,9 @@ void push_line(lua_State* L, std::string_view source, int line) {
 
 }  // namespace
 
-// Goes outwards over the running functions. Where the one that the host called is gone, since it
-// ended with a tail call, the line of that call stands for it, or its first one where it makes
-// several.
+// Goes outwards over the running functions. Where the one that the host called is gone,
+// since it ended with a tail call, the line of that call stands for it, or its first one
+// where it makes several.
 void push_user_line(lua_State* L) {
   const auto& state = State::of(L);
   const auto ours = "@" + state.options().runtime_folder + "/perigee/";

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "lua/guard.h"
-#include "lua/tail_call.h"
+#include "lua/sandbox/tail_call.h"
 
 namespace perigee::lua {
 namespace {

@@ -18,10 +18,10 @@ class Planner {
  public:
   virtual ~Planner() = default;
 
-  // Returns the best strategy under the pins (search/choice.h) as plain data: {strategy, seconds,
-  // lower_bound (no plan takes less, by the model that seconds are of), stopped (by a time limit)}.
-  // Throws Error, with Status::infeasible where none fits. Methods that are pinned may be
-  // `defined`.
+  // Returns the best strategy under the pins (search/space/choice.h) as plain data: {strategy,
+  // seconds, lower_bound (no plan takes less, by the model that seconds are of), stopped (by a
+  // time limit)}. Throws Error, with Status::infeasible where none fits. Methods that are pinned
+  // may be `defined`.
   virtual nlohmann::json plan(const nlohmann::json& pins, const Defined& defined) = 0;
 
   // Returns the best `most` of the model, best first: {strategy, seconds, bytes, text, tensor,
@@ -38,13 +38,13 @@ class Planner {
 
   // Returns {seconds, bubble_ratio, measured_share, peak_bytes} of a strategy's plan, by the
   // simulator: from what was measured here, the rest estimated. Of `pins` counts by what memory is
-  // counted (search/memory_model.h).
+  // counted (search/space/memory_model.h).
   virtual nlohmann::json estimate(const nlohmann::json& strategy, const nlohmann::json& pins,
                                   const Defined& defined) = 0;
 
-  // Returns what methods of a strategy cost (search/method_costs.h), a list of {method, seconds,
-  // bytes}, with `own` where the method said so itself, or {method, refused}; of `method` alone
-  // where it is not empty.
+  // Returns what methods of a strategy cost (search/explain/method_costs.h), a list of {method,
+  // seconds, bytes}, with `own` where the method said so itself, or {method, refused}; of `method`
+  // alone where it is not empty.
   virtual nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
                                const Defined& defined) = 0;
 

@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
-#include "base/error.h"
-#include "base/match.h"
+#include "base/fail.h"
+#include "base/text/match.h"
 #include "lua/convert.h"
 #include "lua/guard.h"
 #include "lua/state.h"
@@ -16,15 +16,15 @@ namespace perigee::lua {
 namespace {
 
 using methods::Config;
-using methods::Field;
+using methods::ConfigField;
 using methods::Json;
-using methods::Request;
-using methods::Taken;
+using methods::PlanCost;
+using methods::PlanRequest;
 
-// What `apply` holds while it runs; the handle is void once apply has returned.
+// State of the plan handle during `apply`; the handle is void once apply has returned.
 struct Edit {
   plan::Plan* plan = nullptr;
-  const Request* request = nullptr;
+  const PlanRequest* request = nullptr;
   std::string method;
 };
 
@@ -41,8 +41,8 @@ std::string check_text(lua_State* L, int index, const char* what) {
   return lua_tostring(L, index);
 }
 
-// plan:place(match, axis, placement): parameters and values whose names match lie so on the axis.
-// Returns how many.
+// plan:place(match, axis, placement): places the matching parameters and inputs on the axis.
+// Returns their number.
 int place(lua_State* L) {
   return guarded(L, [&] {
     auto& edit = edit_of(L);
@@ -76,8 +76,8 @@ int place(lua_State* L) {
   });
 }
 
-// plan:place_sent(part, axis, placement): what the part of the pipeline (from 0) reads of earlier
-// parts' activations lies so on the axis. Returns how many values that are.
+// plan:place_sent(part, axis, placement): places the activations of earlier parts that this part of
+// the pipeline (from 0) reads. Returns the number of values.
 int place_sent(lua_State* L) {
   return guarded(L, [&] {
     auto& edit = edit_of(L);
@@ -91,7 +91,7 @@ int place_sent(lua_State* L) {
     const auto parts = std::ssize(plan.pipeline.starts) + 1;
     if (lua_type(L, 2) != LUA_TNUMBER || part < 1 || part >= parts) {
       fail("lua",
-           "plan:place_sent takes a part of the pipeline behind the first, below {}, but got {}",
+           "plan:place_sent takes a part of the pipeline after the first, below {}, but got {}",
            parts, lua_type(L, 2) == LUA_TNUMBER ? std::to_string(part) : luaL_typename(L, 2));
     }
     if (at < 0 || placement.size() != 1 || placement[0].is_partial()) {
@@ -138,39 +138,34 @@ int set_microbatches(lua_State* L) {
   });
 }
 
-// plan:copies(axes): the ranks of these axes train copies of the model; the batch of each is its
-// own.
+// plan:copies(axes): the ranks of these axes train copies of the model; the batch of each
+// is its own.
 int copies(lua_State* L) {
   return guarded(L, [&] {
     auto& plan = *edit_of(L).plan;
-    const auto axes = mesh::split_axes(check_text(L, 2, "plan:copies' axes"));
+    const auto axes = mesh::AxisSet::parse(check_text(L, 2, "plan:copies' axes"));
     std::vector<std::string> known;
     for (const auto& axis : plan.mesh.axes) known.push_back(axis.name);
-    std::string batch;
     for (const auto& axis : axes) {
       if (plan.mesh.find(axis) < 0) {
         fail("lua", "plan:copies takes axes of the mesh, but got \"{}\"{}", axis,
              did_you_mean(axis, known));
       }
     }
-    for (const auto& axis : mesh::split_axes(plan.batch_axes)) {
-      if (std::find(axes.begin(), axes.end(), axis) != axes.end()) continue;
-      batch += (batch.empty() ? "" : ",") + axis;
-    }
-    plan.batch_axes = batch;
-    plan.copy_axes = lua_tostring(L, 2);
+    plan.batch_axes = plan.batch_axes.without(axes);
+    plan.copy_axes = axes;
     lua_pushinteger(L, plan::copies_of(plan));
     return 1;
   });
 }
 
-// plan:average(match, axes, every, states): what matches is averaged over these axes of copies
-// behind every so many steps. Returns how many parameters that are.
+// plan:average(match, axes, every, states): matching parameters are averaged over these axes of
+// copies every so many steps. Returns their number.
 int average(lua_State* L) {
   return guarded(L, [&] {
     auto& edit = edit_of(L);
     const auto pattern = check_text(L, 2, "plan:average's match");
-    plan::Average average{check_text(L, 3, "plan:average's axes")};
+    plan::Average average{mesh::AxisSet::parse(check_text(L, 3, "plan:average's axes"))};
     if (lua_type(L, 4) != LUA_TNUMBER || lua_tonumber(L, 4) != lua_tointeger(L, 4)) {
       fail("lua", "plan:average's every must be a number of steps, but got {}",
            luaL_typename(L, 4));
@@ -194,7 +189,7 @@ int average(lua_State* L) {
   });
 }
 
-// plan:scale_loss(scale): the loss is multiplied by the scale, or by what is "given" for each step,
+// plan:scale_loss(scale): the loss is multiplied by the scale, or by the "given" scale of each step,
 // for the backward pass.
 int scale_loss(lua_State* L) {
   return guarded(L, [&] {
@@ -251,7 +246,7 @@ Edit* push_handle(lua_State* L) {
   return edit;
 }
 
-Json describe_request(const plan::Plan& plan, const Request& request) {
+Json describe_request(const plan::Plan& plan, const PlanRequest& request) {
   Json mesh = Json::array();
   for (const auto& axis : plan.mesh.axes) mesh.push_back({axis.name, axis.size});
   return {{"global_batch", request.global_batch}, {"world", request.world}, {"mesh", mesh}};
@@ -262,14 +257,14 @@ void make_room(lua_State* L) {
   if (lua_checkstack(L, LUA_MINSTACK) == 0) fail("lua", "the script's calls are nested too deep");
 }
 
-Json describe_taken(const Taken& taken) {
+Json describe_taken(const PlanCost& taken) {
   return {{"seconds", taken.seconds}, {"bytes", taken.peak_bytes}};
 }
 
 class ScriptMethod : public methods::Method {
  public:
   // Takes the definition table on top of the stack.
-  ScriptMethod(State& state, std::string name, std::string doc, std::vector<Field> fields,
+  ScriptMethod(State& state, std::string name, std::string doc, std::vector<ConfigField> fields,
                Json defaults)
       : state_(state),
         name_(std::move(name)),
@@ -281,10 +276,11 @@ class ScriptMethod : public methods::Method {
 
   std::string_view name() const override { return name_; }
   std::string_view doc() const override { return doc_; }
-  const std::vector<Field>& fields() const override { return fields_; }
+  const std::vector<ConfigField>& fields() const override { return fields_; }
 
-  std::optional<Taken> cost(const plan::Plan& plan, const Config& given, const Request& request,
-                            const Taken& with, const std::optional<Taken>& without) const override {
+  std::optional<PlanCost> cost(const plan::Plan& plan, const Config& given,
+                               const PlanRequest& request, const PlanCost& with,
+                               const std::optional<PlanCost>& without) const override {
     lua_State* L = state_.raw();
     const int top = lua_gettop(L);
     make_room(L);
@@ -304,7 +300,7 @@ class ScriptMethod : public methods::Method {
     return read_cost(said, with, without);
   }
 
-  void apply(plan::Plan& plan, const Config& given, const Request& request) const override {
+  void apply(plan::Plan& plan, const Config& given, const PlanRequest& request) const override {
     struct Lent {
       State& state;
       std::string outer;
@@ -320,7 +316,7 @@ class ScriptMethod : public methods::Method {
   }
 
  private:
-  void apply_at(plan::Plan& plan, const Config& given, const Request& request) const {
+  void apply_at(plan::Plan& plan, const Config& given, const PlanRequest& request) const {
     const auto config = config_of(given);
     const auto about = describe_request(plan, request);
     lua_State* L = state_.raw();
@@ -359,7 +355,8 @@ class ScriptMethod : public methods::Method {
     return config;
   }
 
-  Taken read_cost(const Json& said, const Taken& with, const std::optional<Taken>& without) const {
+  PlanCost read_cost(const Json& said, const PlanCost& with,
+                     const std::optional<PlanCost>& without) const {
     if (!said.is_object()) {
       fail("lua", "{}'s cost must return a table of seconds and bytes, but got {}", name_,
            said.dump());
@@ -371,7 +368,7 @@ class ScriptMethod : public methods::Method {
              key, value.dump(), did_you_mean(key, keys));
       }
     }
-    const auto read = [&](const std::string& key, double Taken::*part) {
+    const auto read = [&](const std::string& key, double PlanCost::*part) {
       if (said.contains(key)) return said[key].get<double>();
       if (without) return with.*part - (*without).*part;
       fail("lua",
@@ -379,36 +376,42 @@ class ScriptMethod : public methods::Method {
            "missing",
            name_, key);
     };
-    return {read("seconds", &Taken::seconds), read("bytes", &Taken::peak_bytes)};
+    return {read("seconds", &PlanCost::seconds), read("bytes", &PlanCost::peak_bytes)};
   }
 
   State& state_;
   std::string name_, doc_;
-  std::vector<Field> fields_;
+  std::vector<ConfigField> fields_;
   Json defaults_;
   bool shipped_;
   int table_;
 };
 
 // Reads `fields`: name = type, or name = {type = ..., doc = ..., required = ..., default = ...}.
-std::vector<Field> read_fields(const Json& value, Json& defaults) {
-  static const std::vector<std::string> types = {"boolean", "integer", "number", "string",
-                                                 "list",    "table",   "any"};
-  std::vector<Field> fields;
+std::vector<ConfigField> read_fields(const Json& value, Json& defaults) {
+  using methods::FieldType;
+  constexpr FieldType kTypes[] = {FieldType::boolean, FieldType::integer, FieldType::number,
+                                  FieldType::string,  FieldType::list,    FieldType::table,
+                                  FieldType::any};
+  std::vector<std::string> types;
+  for (const auto type : kTypes) types.emplace_back(methods::name_of(type));
+  std::vector<ConfigField> fields;
   for (const auto& [name, item] : value.items()) {
-    Field field{name, "any", ""};
+    ConfigField field{.name = name};
+    std::string type = "any";
     if (item.is_string()) {
-      field.type = item;
+      type = item;
     } else {
       for (const auto& [key, part] : item.items()) {
         if (key == "type") {
-          field.type = part.get<std::string>();
+          type = part.get<std::string>();
         } else if (key == "doc") {
           field.doc = part.get<std::string>();
         } else if (key == "required") {
           field.required = part.get<bool>();
         } else if (key == "default") {
           defaults[name] = part;
+          field.default_text = part.is_string() ? '`' + part.get<std::string>() + '`' : part.dump();
         } else {
           const std::vector<std::string> keys = {"type", "doc", "required", "default"};
           fail("lua", "define: field {} has type, doc, required and default, but got \"{}\"{}",
@@ -416,10 +419,12 @@ std::vector<Field> read_fields(const Json& value, Json& defaults) {
         }
       }
     }
-    if (std::find(types.begin(), types.end(), field.type) == types.end()) {
-      fail("lua", "define: field {} has an unknown type \"{}\"{}", name, field.type,
-           did_you_mean(field.type, types));
+    const auto known = std::find(types.begin(), types.end(), type);
+    if (known == types.end()) {
+      fail("lua", "define: field {} has an unknown type \"{}\"{}", name, type,
+           did_you_mean(type, types));
     }
+    field.type = kTypes[known - types.begin()];
     fields.push_back(std::move(field));
   }
   return fields;
@@ -468,7 +473,7 @@ const methods::Method* define_method(lua_State* L, int index) {
   Json defaults = Json::object();
   lua_getfield(L, index, "fields");
   const auto fields = lua_isnil(L, -1)
-                          ? std::vector<Field>()
+                          ? std::vector<ConfigField>()
                           : read_fields(to_json(L, lua_gettop(L), "define: fields"), defaults);
   lua_pop(L, 1);
   const auto doc = text("doc");

@@ -5,10 +5,10 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/error.h"
-#include "base/log.h"
+#include "base/fail.h"
+#include "base/log_format.h"
 #include "lua/places.h"
-#include "lua/sandbox.h"
+#include "lua/sandbox/sandbox.h"
 
 namespace perigee::lua {
 namespace {

@@ -1,5 +1,5 @@
 // The one owner of a lua_State: limits, protected calls, and the sandbox that scripts see
-// (runtime/README.md section 7). The sandbox protects from mistakes and nondeterminism; it does not
+// (runtime/strategies.md). The sandbox protects from mistakes and nondeterminism; it does not
 // claim to hold a hostile script.
 #pragma once
 
@@ -46,8 +46,8 @@ class State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // Runs a script and leaves its one result on the stack (nil for none). Scripts beside it can be
-  // required.
+  // Runs a script and leaves its one result on the stack (nil for none). Scripts beside it
+  // can be required.
   void run_file(const std::string& path);
   void run_text(std::string_view text, std::string_view name);
 
@@ -85,9 +85,9 @@ class State {
   // Where the table that the script returned last begins, or ""; of chunks the host itself runs.
   std::string result_place;
 
-  // What a tail call leaves of the function that made it: the functions that the host runs,
-  // innermost last, each put there by Entered. `caller` is the C function that runs all but the
-  // first.
+  // What a tail call leaves of the function that made it: the functions that the host
+  // runs, innermost last, each put there by Entered. `caller` is the C function that runs
+  // all but the first.
   struct Begin {
     std::string source;  // "@file"
     int line = 0;        // its first; 0: it is the whole file

@@ -4,11 +4,11 @@
 #include <cctype>
 #include <filesystem>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "graph/flops.h"
 #include "lua/convert.h"
 #include "lua/places.h"
-#include "lua/sandbox.h"
+#include "lua/sandbox/sandbox.h"
 
 namespace perigee::lua {
 
@@ -232,12 +232,24 @@ methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph
   return strategy;
 }
 
+std::map<std::string, std::string> scripts_in(const std::string& folder) {
+  std::map<std::string, std::string> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, ignored)) {
+    const auto& path = entry.path();
+    const bool published = path.parent_path().filename() == "published";
+    if (path.extension() == ".lua" && !published) found[path.stem().string()] = path.string();
+  }
+  return found;
+}
+
 void define_shipped(State& state, const nlohmann::json& strategy) {
-  const auto folder =
-      std::filesystem::path(state.options().runtime_folder).parent_path() / "strategies";
-  const auto* list =
-      strategy.is_object() && strategy.contains("methods") ? &strategy["methods"] : &strategy;
+  const auto folder = std::filesystem::path(state.options().runtime_folder).parent_path() /
+                      "strategies";
+  const auto* list = strategy.is_object() && strategy.contains("methods") ? &strategy["methods"]
+                                                                          : &strategy;
   if (state.options().runtime_folder.empty() || !list->is_array()) return;
+  const auto shipped = scripts_in(folder.string());
   const auto known = [](const auto& methods, const std::string& name) {
     return std::any_of(methods.begin(), methods.end(),
                        [&](const auto& method) { return method->name() == name; });
@@ -249,11 +261,11 @@ void define_shipped(State& state, const nlohmann::json& strategy) {
     const bool plain = std::all_of(name.begin(), name.end(),
                                    [](unsigned char c) { return std::isalnum(c) || c == '_'; });
     if (!plain || known(methods::all(), name) || known(state.methods, name)) continue;
-    const auto file = folder / (name + ".lua");
-    if (!std::filesystem::exists(file)) continue;
+    const auto file = shipped.find(name);
+    if (file == shipped.end()) continue;
     const int top = lua_gettop(state.raw());
     state.defines_shipped = true;
-    state.run_file(file.string());
+    state.run_file(file->second);
     state.defines_shipped = false;
     lua_settop(state.raw(), top);
   }

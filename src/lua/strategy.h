@@ -66,6 +66,10 @@ class StrategyScript {
   std::map<std::string, int> events_;  // functions, in the state's registry
 };
 
+// Returns the shipped strategies below `folder` by their bare names: NAME.lua in any subfolder but
+// published/, which holds what others published of one model each.
+std::map<std::string, std::string> scripts_in(const std::string& folder);
+
 // Runs the shipped strategies that define what a strategy, as data, names and no one has defined.
 void define_shipped(State& state, const nlohmann::json& strategy);
 

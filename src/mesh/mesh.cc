@@ -7,7 +7,7 @@
 #include <numeric>
 #include <unordered_set>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::mesh {
 namespace {
@@ -391,18 +391,16 @@ int64_t group_size(const Mesh& mesh, std::span<const std::string> axes) {
   return ranks;
 }
 
-int64_t group_size(const Mesh& mesh, std::string_view axes) {
-  return group_size(mesh, split_axes(axes));
+std::vector<std::vector<int64_t>> groups(const Mesh& mesh, const AxisSet& axes) {
+  return groups(mesh, std::span(axes.names()));
 }
 
-std::vector<std::string> split_axes(std::string_view text) {
-  std::vector<std::string> names;
-  if (text.empty()) return names;
-  for (auto part : split_commas(text)) {
-    if (part.empty()) fail("mesh", "axes are written like data,context, but got \"{}\"", text);
-    names.emplace_back(part);
-  }
-  return names;
+std::vector<int64_t> group_of(const Mesh& mesh, const AxisSet& axes, int64_t rank) {
+  return group_of(mesh, std::span(axes.names()), rank);
+}
+
+int64_t group_size(const Mesh& mesh, const AxisSet& axes) {
+  return group_size(mesh, std::span(axes.names()));
 }
 
 }  // namespace perigee::mesh

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "mesh/axis_set.h"
+
 namespace perigee::mesh {
 
 struct Axis {
@@ -15,8 +17,8 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-// Axes of size 1 are kept. `order` lists the ranks to use, as many as there are; empty is 0, 1, 2,
-// ...
+// Axes of size 1 are kept. `order` lists the ranks to use, as many as there are; empty is 0,
+// 1, 2, ...
 struct Mesh {
   std::vector<Axis> axes;
   std::vector<int64_t> order;
@@ -39,9 +41,9 @@ struct Mesh {
 // submeshes are not one for each position of the last axis, not those of `axes`, or all alike.
 void verify(const Mesh& mesh);
 
-// Returns the mesh of these submeshes, each a list of axes, behind each other on the axis `outer`.
-// Axes stand in the order in which submeshes first name them; what one leaves out has one rank
-// there. A rectangle where they are alike. Throws Error; the result is verified.
+// Returns the mesh of these submeshes, each a list of axes, one after the other on the axis `outer`.
+// Axes stand in the order in which submeshes first name them; an axis that a submesh leaves
+// out has one rank there. A rectangle where all submeshes are identical. Throws Error; the result is verified.
 Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer);
 
 // Returns all ranks in mesh order.
@@ -76,8 +78,8 @@ std::vector<int64_t> coordinates(const Mesh& mesh, int64_t rank);
 // axis that the mesh lacks, and for others of a ragged mesh.
 std::vector<std::vector<int64_t>> groups(const Mesh& mesh, std::span<const std::string> axes);
 
-// Returns the one group over `axes` that holds the rank. Throws Error when the mesh does not use
-// it.
+// Returns the one group over `axes` that holds the rank. Throws Error when the mesh does
+// not use it.
 std::vector<int64_t> group_of(const Mesh& mesh, std::span<const std::string> axes, int64_t rank);
 
 // Returns what an axis is for: its name, without the number that tells axes of one kind apart
@@ -87,12 +89,13 @@ std::string_view kind_of(std::string_view axis);
 // Returns the axes of a kind, in the mesh's order; where it has none the kind itself.
 std::vector<std::string> axes_of_kind(const Mesh& mesh, std::string_view kind);
 
-// Returns how many ranks a group over these axes ("data,context") has: of a ragged mesh the most.
-// An axis that the mesh lacks counts as one.
+// Returns how many ranks a group over these axes has: of a ragged mesh the most. An axis that the
+// mesh lacks counts as one.
 int64_t group_size(const Mesh& mesh, std::span<const std::string> axes);
-int64_t group_size(const Mesh& mesh, std::string_view axes);
 
-// Splits "data,context" into names, "" into none. Throws Error for an empty name among others.
-std::vector<std::string> split_axes(std::string_view text);
+// The same by sets of axes.
+std::vector<std::vector<int64_t>> groups(const Mesh& mesh, const AxisSet& axes);
+std::vector<int64_t> group_of(const Mesh& mesh, const AxisSet& axes, int64_t rank);
+int64_t group_size(const Mesh& mesh, const AxisSet& axes);
 
 }  // namespace perigee::mesh

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::mesh {
 namespace {

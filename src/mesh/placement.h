@@ -75,9 +75,9 @@ std::vector<Range> zigzag_pieces(int64_t size, int64_t ranks, Range range);
 std::vector<Range> local_pieces(const std::vector<int64_t>& shape, const Placements& placements,
                                 const Mesh& mesh, int64_t rank, int dim);
 
-// Returns true when runs and zigzags can be cut so: each dim has runs of one length that make it up
-// and at most one zigzag, all parts are equal, and the axes that cut the dim itself cut it between
-// runs.
+// Returns true when runs and zigzags can be cut so: each dim has runs of one length that make
+// it up and at most one zigzag, all parts are equal, and the axes that cut the dim itself cut
+// it between runs.
 bool runs_divide(const std::vector<int64_t>& shape, const Placements& placements, const Mesh& mesh);
 
 // Returns the rank's local shape. Throws Error where runs do not divide.

@@ -23,7 +23,7 @@ std::vector<Entry> entries(const Mesh& mesh, std::span<const std::string> extra)
   std::vector<Entry> out;
   for (const auto& key : keys) {
     Entry entry{key, {}};
-    for (const auto& group : groups(mesh, split_axes(key))) {
+    for (const auto& group : groups(mesh, AxisSet::parse(key))) {
       entry.groups.push_back(fmt::format("[{}]", fmt::join(group, ",")));
     }
     out.push_back(std::move(entry));

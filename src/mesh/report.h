@@ -1,4 +1,4 @@
-// What `perigee mesh` prints (runtime/README.md section 6).
+// What `perigee mesh` prints (runtime/meshes.md).
 #pragma once
 
 #include <span>

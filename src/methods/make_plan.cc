@@ -4,14 +4,14 @@
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
-#include "cost/schedule_plan.h"
-#include "cost/schedule_turns.h"
+#include "base/fail.h"
 #include "methods/method.h"
 #include "methods/order.h"
 #include "methods/placed.h"
 #include "plan/pipeline.h"
 #include "plan/plan.h"
+#include "schedule/interleave.h"
+#include "schedule/of_plan.h"
 
 namespace perigee::methods {
 
@@ -21,16 +21,16 @@ namespace {
 
 // Axes whose ranks repeat each other's work.
 void say_idle_axes(plan::Plan& plan) {
-  const auto batch_axes = mesh::split_axes(plan.batch_axes);
-  const auto copy_axes = mesh::split_axes(plan.copy_axes);
+  const auto batch_axes = plan.batch_axes;
+  const auto copy_axes = plan.copy_axes;
   for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
     const auto& axis = plan.mesh.axes[a];
-    const bool splits_batch =
-        std::find(batch_axes.begin(), batch_axes.end(), axis.name) != batch_axes.end();
+    const bool splits_batch = std::find(batch_axes.begin(), batch_axes.end(), axis.name) !=
+                              batch_axes.end();
     const bool used = std::any_of(plan.placements.begin(), plan.placements.end(),
                                   [&](const auto& pin) { return pin.second[a].is_shard(); }) ||
                       std::any_of(plan.units.begin(), plan.units.end(), [&](const auto& unit) {
-                        const auto axes = mesh::split_axes(unit.axes);
+                        const auto axes = unit.axes;
                         return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
                       });
     const bool staged = axis.name == plan.pipeline.axis;
@@ -52,13 +52,13 @@ std::string batch_sentence(const plan::Plan& plan, int64_t global) {
                                  plan.microbatches, plan.microbatches == 1 ? "" : "es");
   if (plan.mesh.is_ragged()) {
     return fmt::format("{} {}, which each stage splits over its ranks of {}", start,
-                       global / plan.microbatches, plan.batch_axes);
+                       global / plan.microbatches, plan.batch_axes.text());
   }
   return fmt::format("{} {} on each of {} data rank{}", start, global / plan.microbatches / data,
                      data, data == 1 ? "" : "s");
 }
 
-int64_t step_samples(const plan::Plan& plan, const Request& request) {
+int64_t step_samples(const plan::Plan& plan, const PlanRequest& request) {
   return request.round ? fitted_batch(plan, request.global_batch, request.micro_batch)
                        : request.global_batch;
 }
@@ -68,8 +68,8 @@ int64_t step_samples(const plan::Plan& plan, const Request& request) {
 namespace {
 
 // Returns the plan as the first so many methods make it.
-plan::Plan apply_methods(const Strategy& strategy, const std::vector<Use>& uses, size_t count,
-                         const Request& request) {
+plan::Plan apply_methods(const Strategy& strategy, const std::vector<MethodUse>& uses, size_t count,
+                         const PlanRequest& request) {
   plan::Plan plan;
   for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
   plan.graph_hash = graph::structural_hash(*request.graph);
@@ -95,7 +95,7 @@ plan::Plan apply_methods(const Strategy& strategy, const std::vector<Use>& uses,
 
 }  // namespace
 
-void fit_batch(plan::Plan& plan, const Request& request) {
+void fit_batch(plan::Plan& plan, const PlanRequest& request) {
   const auto data = data_ranks(plan);
   if (request.micro_batch > 0) {
     const auto per_microbatch = request.micro_batch * data;
@@ -119,10 +119,10 @@ void fit_batch(plan::Plan& plan, const Request& request) {
     fail("plan", "batch.global must divide over microbatches x data ranks, but got {} for {} x {}",
          global, plan.microbatches, data);
   }
-  if (plan.pipeline.cuts() || plan.overlap.experts) check_turns(plan, schedule_of(plan));
+  if (plan.pipeline.cuts() || plan.overlap.experts) check_interleaving(plan, schedule_of(plan));
 }
 
-plan::Plan make_plan(const Strategy& strategy, const Request& request) {
+plan::Plan make_plan(const Strategy& strategy, const PlanRequest& request) {
   if (strategy.plan) {
     auto plan = *strategy.plan;
     for (const auto& [op, rule] : strategy.rules) plan.rules.insert_or_assign(op, rule);
@@ -176,7 +176,7 @@ std::string place_of(const Config& config, std::string_view error) {
 PlacedError::PlacedError(const std::string& place, const Error& error)
     : Error(error.status(), "strategy", place + error.what()) {}
 
-void check_methods(const Strategy& strategy, const Request& request, const plan::Plan& plan,
+void check_methods(const Strategy& strategy, const PlanRequest& request, const plan::Plan& plan,
                    const std::function<void(const plan::Plan&)>& check) {
   const auto fails = [&](const plan::Plan& other) {
     try {
@@ -208,7 +208,7 @@ int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro) {
   return std::max<int64_t>(1, global / block) * block;
 }
 
-int64_t graph_batch(const plan::Plan& plan, const Request& request) {
+int64_t graph_batch(const plan::Plan& plan, const PlanRequest& request) {
   return step_samples(plan, request) / plan.microbatches / copies_of(plan);
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "methods/method.h"
 #include "methods/placed.h"
 
@@ -33,17 +33,6 @@ std::shared_ptr<const Method> partition_constraints();
 std::shared_ptr<const Method> auto_sharding();
 
 namespace {
-
-bool has_type(const Json& value, std::string_view type) {
-  if (type == "any") return true;
-  if (type == "boolean") return value.is_boolean();
-  if (type == "integer") return value.is_number_integer();
-  if (type == "number") return value.is_number();
-  if (type == "string") return value.is_string();
-  // an empty Lua table is an object
-  if (type == "list") return value.is_array() || (value.is_object() && value.empty());
-  return value.is_object() || value.is_array();
-}
 
 bool is_position(std::string_view key) {
   return !key.empty() && key.front() != '0' &&
@@ -132,11 +121,7 @@ Config check_config(const Method& method, const Json& config) {
     if (field == static_cast<ptrdiff_t>(names.size())) {
       fail("strategy", "{} has no field \"{}\"{}", method.name(), key, did_you_mean(key, names));
     }
-    const auto& type = method.fields()[field].type;
-    if (!has_type(value, type)) {
-      fail("strategy", "{}.{} must be of type {}, but got {}", method.name(), key, type,
-           value.dump());
-    }
+    check_value(method.fields()[field], value, method.name());
   }
   for (const auto& field : method.fields()) {
     if (field.required && !parts.fields.contains(field.name)) {
@@ -159,9 +144,9 @@ std::string toml_of(const Json& value) {
   return value.is_object() ? "{" + text + "}" : "[" + text + "]";
 }
 
-// What a strategy says beside its methods.
+// Reads the fields of a strategy besides its methods.
 void read_fields(const Json& value, Strategy& strategy) {
-  // `plan`, what the methods have come to, is for who reads the strategy.
+  // `plan`, the result of the methods, is for readers of the strategy alone.
   const std::vector<std::string> keys = {"job",    "set",     "warnings", "origin",
                                          "places", "methods", "plan"};
   for (const auto& [key, part] : value.items()) {
@@ -200,15 +185,15 @@ void read_fields(const Json& value, Strategy& strategy) {
     fail("strategy", "places are a table by method, but got {}", value["places"].dump());
 }
 
-Use read_item(const Json& item, size_t number,
-              std::span<const std::shared_ptr<const Method>> more) {
+MethodUse read_item(const Json& item, size_t number,
+                    std::span<const std::shared_ptr<const Method>> more) {
   const bool pair = item.is_array() && !item.empty() && item.size() <= 2 && item[0].is_string();
   if (!item.is_string() && !pair) {
     fail("strategy", "a method is a name or {{name, config}}, but item {} is {}", number,
          item.dump());
   }
-  const auto method =
-      find(item.is_string() ? item.get<std::string>() : item[0].get<std::string>(), more);
+  const auto method = find(item.is_string() ? item.get<std::string>() : item[0].get<std::string>(),
+                           more);
   return {method, check_config(*method, pair && item.size() == 2 ? item[1] : Json())};
 }
 

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
-#include "base/match.h"
-#include "methods/texts.h"
+#include "base/fail.h"
+#include "base/text/match.h"
 
 namespace perigee::methods {
 
@@ -48,8 +47,7 @@ std::vector<std::string> matching_scopes(const graph::Graph& graph,
 
 namespace {
 
-// Returns the pattern of the row that a module is in ("blocks.*" of blocks.3); "" where it has no
-// number.
+// Returns the pattern of the row of a numbered module ("blocks.*" for blocks.3); "" for others.
 std::string row_pattern(const std::string& path) {
   const auto dot = path.rfind('.');
   const auto last = path.substr(dot == std::string::npos ? 0 : dot + 1);
@@ -72,7 +70,7 @@ std::vector<std::string> repeated_rows(const graph::Graph& graph) {
              return scope->type == row.front()->type;
            });
   };
-  std::vector<std::string> rows, within;  // scopes of rows that are taken: outer ones come first
+  std::vector<std::string> rows, within;  // scopes of `rows`, outer ones first
   for (const auto& scope : graph.scopes) {
     const auto pattern = row_pattern(scope.path);
     if (pattern.empty() || !repeats(members[pattern])) continue;
@@ -118,9 +116,8 @@ std::vector<std::string> innermost_modules(const graph::Graph& graph) {
   return found;
 }
 
-std::vector<std::string> named_ops(const graph::Graph& graph, const Config& config,
-                                   const char* field, std::string_view method) {
-  if (!config.fields.contains(field)) return {};
+std::vector<std::string> named_ops(const graph::Graph& graph, const std::vector<std::string>& given,
+                                   std::string_view field, std::string_view method) {
   std::vector<std::string> known;
   for (const auto& node : graph.nodes) {
     if (node.phase != graph::Phase::forward) continue;
@@ -130,7 +127,7 @@ std::vector<std::string> named_ops(const graph::Graph& graph, const Config& conf
     }
   }
   std::vector<std::string> ops;
-  for (const auto& name : texts(config.fields[field], method, field)) {
+  for (const auto& name : given) {
     const auto before = ops.size();
     for (const auto& node : graph.nodes) {
       // "attention" is perigee::attention, "mm" aten::mm, "add" aten::add.Tensor too.

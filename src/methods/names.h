@@ -1,4 +1,4 @@
-// Names that a method's config gives, against those that the graph has.
+// Names in a method's config, looked up in the graph.
 #pragma once
 
 #include <string>
@@ -16,23 +16,22 @@ std::vector<std::string> matching_scopes(const graph::Graph& graph,
                                          const std::vector<std::string>& patterns,
                                          std::string_view method);
 
-// Returns the longest row of modules that differ in a number alone, as a pattern ("blocks.*"); ""
-// where there is none.
+// A row: modules whose paths differ in one number, as a pattern ("blocks.*").
+
+// Returns the longest row, "" where there is none.
 std::string longest_row(const graph::Graph& graph);
 
-// Returns all rows of two or more modules of one type that differ in a number alone and lie in no
-// other such row, as patterns in the graph's order; the longest row where there are none.
+// Returns all rows of two or more modules of one type that are not within another such row, in the
+// graph's order; the longest row where there are none.
 std::vector<std::string> repeated_rows(const graph::Graph& graph);
 
-// Returns the modules with ops of their own that hold no other such module, in the order in which
-// the forward pass comes to them.
+// Returns the modules with ops of their own that contain no other such module, in forward order.
 std::vector<std::string> innermost_modules(const graph::Graph& graph);
 
-// Returns the ops of the forward pass that a field of the config names, by full or bare name
-// ("mm", "add" for aten::add.Tensor too); none where the field is left out. Throws Error for a name
-// that is none's.
-std::vector<std::string> named_ops(const graph::Graph& graph, const Config& config,
-                                   const char* field, std::string_view method);
+// Returns the ops of the forward pass that a field names, by full or bare name ("mm", "add" for
+// aten::add.Tensor too). Throws Error for a name of no op.
+std::vector<std::string> named_ops(const graph::Graph& graph, const std::vector<std::string>& given,
+                                   std::string_view field, std::string_view method);
 
 // Returns "a, b, c".
 std::string join(const std::vector<std::string>& list);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "methods/placed.h"
 
 namespace perigee::methods {
@@ -60,10 +60,10 @@ size_t position(std::string_view name) {
 
 }  // namespace
 
-std::vector<Use> in_order(std::vector<Use> uses) {
+std::vector<MethodUse> in_order(std::vector<MethodUse> uses) {
   const auto find = [&](std::string_view name) {
     return std::find_if(uses.begin(), uses.end(),
-                        [&](const Use& use) { return use.method->name() == name; });
+                        [&](const MethodUse& use) { return use.method->name() == name; });
   };
   for (const auto& conflict : kConflicts) {
     const auto a = find(conflict.a), b = find(conflict.b);
@@ -73,7 +73,7 @@ std::vector<Use> in_order(std::vector<Use> uses) {
            conflict.b, conflict.reason);
     });
   }
-  std::stable_sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) {
+  std::stable_sort(uses.begin(), uses.end(), [](const MethodUse& a, const MethodUse& b) {
     return position(a.method->name()) < position(b.method->name());
   });
   return uses;

@@ -49,10 +49,10 @@ auto at_place(const Config& config, F f) {
   }
 }
 
-// Runs check(plan) for a plan that the strategy made. What it throws stands where the user wrote
-// the method that brought it about: the first in order with which, and with all behind it, the
-// check fails, where it passes without; nowhere where it fails without any.
-void check_methods(const Strategy& strategy, const Request& request, const plan::Plan& plan,
+// Runs check(plan) for a plan that the strategy made. An error has the place of the method that
+// causes it: the first method without which, and without all later ones, the check passes. It has
+// no place where the check fails without any method.
+void check_methods(const Strategy& strategy, const PlanRequest& request, const plan::Plan& plan,
                    const std::function<void(const plan::Plan&)>& check);
 
 }  // namespace perigee::methods

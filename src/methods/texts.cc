@@ -4,8 +4,8 @@
 #include <exception>
 #include <utility>
 
-#include "base/error.h"
-#include "mesh/mesh.h"
+#include "base/fail.h"
+#include "methods/field_table.h"
 
 namespace perigee::methods {
 
@@ -23,22 +23,21 @@ std::vector<std::string> texts(const Json& value, std::string_view method, std::
   return list;
 }
 
-std::vector<std::string> axes_of(const Config& config, std::string_view method, const char* field,
-                                 std::vector<std::string> otherwise) {
-  if (!config.fields.contains(field)) return otherwise;
-  std::vector<std::string> axes;
-  for (const auto& text : texts(config.fields[field], method, field)) {
-    for (auto& axis : mesh::split_axes(text)) {
-      if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
-        fail(method, "{} names an axis once, but got {} twice", field, axis);
-      }
-      axes.push_back(std::move(axis));
+mesh::AxisSet FieldTraits<mesh::AxisSet>::read(const Json& value, const ConfigField& field,
+                                               std::string_view method) {
+  try {
+    std::vector<std::string> axes;
+    for (const auto& text : strings_of(value)) {
+      for (const auto& axis : mesh::AxisSet::parse(text)) axes.push_back(axis);
     }
+    return mesh::AxisSet(std::move(axes));
+  } catch (const Error&) {
+    fail(method, "{} must name axes such as \"data,context\" or a list, each once, but got {}",
+         field.name, value.dump());
   }
-  return axes;
 }
 
-int64_t memory_of(const Json& value, const plan::Plan& plan, const Request& request,
+int64_t memory_of(const Json& value, const plan::Plan& plan, const PlanRequest& request,
                   std::string_view method) {
   if (value == "device") {
     return request.device_bytes ? static_cast<int64_t>(request.device_bytes(plan.mesh.size())) : 0;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::plan {
 namespace {
@@ -13,17 +13,16 @@ bool has(const std::vector<std::string>& list, const std::string& name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-void verify_axes(const Plan& plan, const std::vector<std::string>& axes) {
+void verify_axes(const Plan& plan) {
   std::vector<std::string> known;
   for (const auto& axis : plan.mesh.axes) known.push_back(axis.name);
-  const auto batch = mesh::split_axes(plan.batch_axes);
-  for (const auto& axis : axes) {
+  for (const auto& axis : plan.copy_axes) {
     const int at = plan.mesh.find(axis);
     if (at < 0) {
       fail("plan", "copies are over axes of the mesh, but got \"{}\"{}", axis,
            did_you_mean(axis, known));
     }
-    if (has(batch, axis)) {
+    if (plan.batch_axes.contains(axis)) {
       fail("plan", "ranks that train copies have batches of their own, but the batch is over {}",
            axis);
     }
@@ -32,7 +31,7 @@ void verify_axes(const Plan& plan, const std::vector<std::string>& axes) {
            axis);
     }
     for (const auto& unit : plan.units) {
-      if (!has(mesh::split_axes(unit.axes), axis)) continue;
+      if (!unit.axes.contains(axis)) continue;
       fail("plan",
            "ranks that train copies step whole weights of their own, but {} is cut over {} by "
            "zero1, zero2 or fsdp: give it another axis (zero)",
@@ -47,17 +46,16 @@ void verify_axes(const Plan& plan, const std::vector<std::string>& axes) {
   }
 }
 
-void verify_average(const Average& average, const std::vector<std::string>& axes,
+void verify_average(const Average& average, const mesh::AxisSet& axes,
                     const std::vector<std::string>& parameters) {
   if (average.every < 1) {
     fail("plan", "copies are averaged every step or more seldom, but every is {}", average.every);
   }
-  const auto over = mesh::split_axes(average.axes);
-  if (over.empty()) fail("plan", "copies are averaged over some axis, but axes is empty");
-  for (const auto& axis : over) {
-    if (has(axes, axis)) continue;
+  if (average.axes.empty()) fail("plan", "copies are averaged over some axis, but axes is empty");
+  for (const auto& axis : average.axes) {
+    if (axes.contains(axis)) continue;
     fail("plan", "averages are over axes of copies, but got \"{}\"{}", axis,
-         did_you_mean(axis, axes));
+         did_you_mean(axis, axes.names()));
   }
   std::set<std::string> seen;
   for (const auto& name : average.parameters) {
@@ -75,18 +73,17 @@ void verify_average(const Average& average, const std::vector<std::string>& axes
 
 int64_t copies_of(const Plan& plan) {
   int64_t copies = 1;
-  for (const auto& axis : mesh::split_axes(plan.copy_axes)) copies *= plan.mesh.size_of(axis);
+  for (const auto& axis : plan.copy_axes) copies *= plan.mesh.size_of(axis);
   return copies;
 }
 
 void verify_copies(const Plan& plan, const graph::Graph& graph) {
-  const auto axes = mesh::split_axes(plan.copy_axes);
-  verify_axes(plan, axes);
+  verify_axes(plan);
   std::vector<std::string> parameters;
   for (const auto& input : graph.inputs) {
     if (input.kind == graph::Input::Kind::parameter) parameters.push_back(input.name);
   }
-  for (const auto& average : plan.averages) verify_average(average, axes, parameters);
+  for (const auto& average : plan.averages) verify_average(average, plan.copy_axes, parameters);
   if (copies_of(plan) == 1) return;
   for (const auto& average : plan.averages) {
     if (!plan.offload.parameters && !(plan.offload.optimizer && average.states)) continue;
@@ -99,7 +96,7 @@ void verify_copies(const Plan& plan, const graph::Graph& graph) {
     fail("plan",
          "all ranks skip a step or none does, but copies overflow by themselves: use bfloat16, "
          "without a loss scale, where ranks train copies over {}",
-         plan.copy_axes);
+         plan.copy_axes.text());
   }
   if (plan.communication.clip_first) {
     fail("plan", "a copy clips its own gradient, but communication.clip_first says so of others");

@@ -99,7 +99,7 @@ std::string pattern_of(const std::string& path) {
   return pattern;
 }
 
-// Returns how early the path comes: what a plan takes, then what it is, then why.
+// Returns the path's rank in the order of differences: predicted costs, then the plan itself, then decisions.
 int weight_of(const std::string& path) {
   const char* const order[] = {"prediction.step_seconds",
                                "prediction.peak_bytes",
@@ -126,7 +126,7 @@ std::vector<Difference> difference(const Plan& a, const Plan& b) {
   for (const auto& [path, values] : changed) {
     const auto& [from, to] = values;
     if (from == to) continue;
-    // Sentences have numbers that are not those of blocks.
+    // Numbers in sentences are not block numbers.
     const bool sentence = path.starts_with("decisions.");
     const auto pattern = sentence ? path : pattern_of(path);
     const auto [found, added] = known.try_emplace({pattern, from, to}, list.size());

@@ -1,4 +1,4 @@
-// What two plans do differently.
+// Differences between two plans.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,25 @@
 
 namespace perigee::plan {
 
-// One thing that differs, by its path in the file. Paths that differ in the numbers of blocks
-// alone, and in the same values, are one: "placements.blocks.*.attn.qkv.weight".
+// One difference, by its path in the plan file. Paths that differ only in block numbers and have
+// the same values are merged: "placements.blocks.*.attn.qkv.weight".
 struct Difference {
   std::string path;
-  std::string from, to;    // as JSON text; "": that plan has no such thing
-  std::int64_t count = 1;  // how many paths it stands for
+  std::string from, to;    // values in the two plans as JSON text; "": the plan has no such path
+  std::int64_t count = 1;  // number of paths merged into this one
   bool operator==(const Difference&) const = default;
 };
 
-// Returns what differs, what weighs most first: what is predicted of step and memory, then the
-// mesh, the pipeline and its microbatches, and placements; sentences on decisions come last. Of
-// each of these by path. Axes and units go by their names, lists of scopes by their members, and of
-// peak memory the largest counts.
+// Returns the differences in order of importance: predicted step time and memory, mesh, pipeline and microbatches,
+// placements, ..., decisions; within each, sorted by path. Axes and units are matched by name, lists of scopes by member;
+// of the ranks' peak memory the largest is compared.
 std::vector<Difference> difference(const Plan& a, const Plan& b);
 
-// Returns the differences as lines for people, which name the plans; one line where there is none.
+// Returns the differences as human-readable lines that name the plans `a` and `b`; one line if the plans are equal.
 std::string to_text(const std::vector<Difference>& list, const std::string& a,
                     const std::string& b);
 
-// Returns them as JSON ("perigee.difference/1"), ending in a newline.
+// Returns the differences as JSON ("perigee.difference/1"), ending in a newline.
 std::string to_json(const std::vector<Difference>& list);
 
 }  // namespace perigee::plan

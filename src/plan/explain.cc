@@ -1,23 +1,12 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text/bytes.h"
 #include "plan/plan.h"
 
 namespace perigee::plan {
-namespace {
-
-std::string bytes_text(int64_t bytes) {
-  const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024 && unit < 4) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, units[unit]);
-}
-
-}  // namespace
 
 std::string explain(const Plan& plan) {
   std::string text;
@@ -26,16 +15,16 @@ std::string explain(const Plan& plan) {
   }
   const auto& prediction = plan.prediction;
   if (!prediction.peak_bytes.empty()) {
-    const auto [least, most] =
-        std::minmax_element(prediction.peak_bytes.begin(), prediction.peak_bytes.end());
+    const auto [least, most] = std::minmax_element(prediction.peak_bytes.begin(),
+                                                   prediction.peak_bytes.end());
     text += fmt::format("predicted peak memory of a rank: {}{}{}\n",
-                        *least == *most ? "" : bytes_text(*least) + " to ", bytes_text(*most),
-                        prediction.exact_memory ? "" : " (estimate)");
+                        *least == *most ? "" : bytes_text(double(*least)) + " to ",
+                        bytes_text(double(*most)), prediction.exact_memory ? "" : " (estimate)");
   }
   if (!prediction.host_bytes.empty()) {
-    text += fmt::format(
-        "predicted memory of a rank on its host: {}\n",
-        bytes_text(*std::max_element(prediction.host_bytes.begin(), prediction.host_bytes.end())));
+    text += fmt::format("predicted memory of a rank on its host: {}\n",
+                        bytes_text(double(*std::max_element(prediction.host_bytes.begin(),
+                                                            prediction.host_bytes.end()))));
   }
   if (prediction.step_seconds > 0) {
     const double share = prediction.measured_share;

@@ -1,5 +1,5 @@
-// Linear layers whose operands are rounded to eight bits (Micikevicius et al. 2022). Methods write
-// it, compile/fp8.cc carries it out. Words and defaults are Megatron's.
+// Linear layers whose operands are rounded to FP8 (Micikevicius et al. 2022). Methods write these settings,
+// compile/graph/fp8.cc applies them. Names and defaults are Megatron's.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,28 @@ struct Fp8 {
   // Where an operand's scale comes from. It maps the largest magnitude, times 2^margin, to the
   // format's largest number.
   enum class Recipe : uint8_t {
-    delayed,     // one for each tensor, of the magnitudes of earlier microbatches
-    tensorwise,  // one for each tensor, of its own magnitude
-    blockwise,   // one for every `block` elements in a row along the dim that is summed over
+    delayed,     // one scale per tensor, from the magnitudes of earlier microbatches
+    tensorwise,  // one scale per tensor, from its current magnitude
+    blockwise,  // one scale for each `block` consecutive elements along the dim that is summed over
   };
   enum class Amax : uint8_t { most_recent, max };
   // How two eight-bit factors are multiplied.
   enum class Product : uint8_t {
-    emulated,  // they are widened again and multiplied in the type that they had
+    emulated,  // cast back to their original type and multiplied in it
     native,    // by the device (aten::_scaled_mm) where the sizes allow it, else emulated
   };
 
   Format format = Format::e4m3;
   Recipe recipe = Recipe::delayed;
   int64_t margin = 0;
-  int64_t amax_history_len = 1;                // delayed: microbatches
-  int64_t interval = 1;                        // delayed: microbatches that a scale serves
-  Amax amax_compute_algo = Amax::most_recent;  // delayed: which of the history counts
-  int64_t block = 128;                         // blockwise
-  // Whether a scale is that of the whole tensor; else each rank goes by the piece that it has.
+  int64_t amax_history_len = 1;  // delayed: microbatches
+  int64_t interval = 1;          // delayed: microbatches that a scale serves
+  Amax amax_compute_algo =
+      Amax::most_recent;  // delayed: the most recent entry of the history, or its maximum
+  int64_t block = 128;    // blockwise
+  // Whether the ranks of a sharded tensor share one scale; else each rank's scale is that of its shard.
   bool reduce_amax = true;
-  bool wgrad = true;                // whether products for weight gradients are rounded, too
+  bool wgrad = true;                // whether operands of weight-gradient products are rounded, too
   std::vector<std::string> scopes;  // of the linear layers; empty: all
   Product product = Product::emulated;
   bool operator==(const Fp8&) const = default;
@@ -51,8 +52,8 @@ std::string_view name_of(Fp8::Recipe recipe);
 std::string_view name_of(Fp8::Amax amax);
 std::string_view name_of(Fp8::Product product);
 
-// Throws Error for a number out of range, blocks that are to go by ranks, a native product of
-// either, or a scope that stands twice or that the graph lacks.
+// Throws Error for a number out of range, blockwise scales per rank, native products with blockwise scales or with scales per
+// rank, or a scope that is listed twice or missing in the graph.
 void verify(const Fp8& fp8, const graph::Graph& graph);
 
 }  // namespace perigee::plan

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "plan/format.h"
 #include "plan/plan.h"
 
@@ -34,7 +34,7 @@ json to_json(const Precision& precision) {
           {"loss_scale", loss_scale}};
 }
 
-// Where a key says nothing new it is left out.
+// Leaves out keys with their default value.
 json to_json(const Communication& communication) {
   const Communication usual;
   json result = {{"bucket_bytes", communication.bucket_bytes}, {"overlap", communication.overlap}};
@@ -80,7 +80,7 @@ std::string print(const Plan& plan) {
   for (const auto& unit : plan.units) {
     units.push_back({{"name", unit.name},
                      {"parameters", unit.parameters},
-                     {"axes", unit.axes},
+                     {"axes", unit.axes.text()},
                      {"level", unit.level},
                      {"reshard_after_forward", unit.reshard_after_forward}});
   }
@@ -97,7 +97,7 @@ std::string print(const Plan& plan) {
       {"graph", plan.graph_hash},
       {"mesh", {{"axes", axes}, {"order", plan.mesh.order}}},
       {"microbatches", plan.microbatches},
-      {"batch_axes", plan.batch_axes},
+      {"batch_axes", plan.batch_axes.text()},
       {"placements", placements},
       {"rules", plan.rules},
       {"recompute",
@@ -123,7 +123,7 @@ std::string print(const Plan& plan) {
     }
     document["rewrites"].push_back(std::move(item));
   }
-  // Where they say nothing new they are left out: a plan without them prints, and hashes, as ever.
+  // Fields with their default value are left out, so that plans without them keep their text and hash.
   for (const auto& sizes : plan.mesh.stages) {
     json submesh = json::object();
     for (size_t a = 0; a < sizes.size(); ++a) {
@@ -173,10 +173,10 @@ std::string print(const Plan& plan) {
   if (!plan.prediction.host_bytes.empty()) {
     document["prediction"]["host_bytes"] = plan.prediction.host_bytes;
   }
-  if (!plan.copy_axes.empty()) document["copy_axes"] = plan.copy_axes;
+  if (!plan.copy_axes.empty()) document["copy_axes"] = plan.copy_axes.text();
   if (!plan.forbidden.empty()) document["forbidden"] = plan.forbidden;
   for (const auto& average : plan.averages) {
-    document["averages"].push_back({{"axes", average.axes},
+    document["averages"].push_back({{"axes", average.axes.text()},
                                     {"every", average.every},
                                     {"parameters", average.parameters},
                                     {"states", average.states}});

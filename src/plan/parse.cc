@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "plan/format.h"
 #include "plan/plan.h"
 
@@ -48,7 +48,7 @@ class Field {
   bool has(const std::string& key) const { return value_.is_object() && value_.contains(key); }
   bool is_null() const { return value_.is_null(); }
 
-  // An empty object is an empty list, too: a table of Lua does not tell.
+  // An empty object is an empty list, too: Lua tables do not distinguish them.
   std::vector<Field> items() const {
     if (!value_.is_array() && !(value_.is_object() && value_.empty())) fail_rule("is an array");
     std::vector<Field> fields;
@@ -123,7 +123,7 @@ Unit parse_unit(const Field& field) {
   for (const auto& parameter : field.at("parameters").items()) {
     unit.parameters.push_back(parameter.text());
   }
-  unit.axes = field.at("axes").text();
+  unit.axes = mesh::AxisSet::parse(field.at("axes").text());
   const auto level = field.at("level");
   if (level.integer() < 1 || level.integer() > 3) level.fail_rule("is 1, 2 or 3");
   unit.level = static_cast<int>(level.integer());
@@ -133,8 +133,8 @@ Unit parse_unit(const Field& field) {
 
 Average parse_average(const Field& field) {
   field.allow({"axes", "every", "parameters", "states"});
-  return {field.at("axes").text(), field.at("every").integer(), field.at("parameters").texts(),
-          field.at("states").boolean()};
+  return {mesh::AxisSet::parse(field.at("axes").text()), field.at("every").integer(),
+          field.at("parameters").texts(), field.at("states").boolean()};
 }
 
 std::optional<graph::DType> parse_dtype(const Field& field) {
@@ -187,7 +187,7 @@ Overlap parse_overlap(const Field& field) {
   return overlap;
 }
 
-// Keys that are missing say nothing new.
+// Missing keys have their default values.
 Communication parse_communication(const Field& field) {
   field.allow({"bucket_bytes", "overlap", "buckets", "communicators", "reduce_dtype",
                "reduce_scale", "sum", "clip_first", "prefetch_forward", "prefetch_backward",
@@ -243,13 +243,13 @@ Fp8 parse_fp8(const Field& field) {
   using Recipe = Fp8::Recipe;
   using Product = Fp8::Product;
   return {.format = one_of(field.at("format"), {Fp8::Format::e4m3, Fp8::Format::hybrid}),
-          .recipe =
-              one_of(field.at("recipe"), {Recipe::delayed, Recipe::tensorwise, Recipe::blockwise}),
+          .recipe = one_of(field.at("recipe"),
+                           {Recipe::delayed, Recipe::tensorwise, Recipe::blockwise}),
           .margin = field.at("margin").integer(),
           .amax_history_len = field.at("amax_history_len").integer(),
           .interval = field.has("interval") ? field.at("interval").integer() : 1,
-          .amax_compute_algo =
-              one_of(field.at("amax_compute_algo"), {Fp8::Amax::most_recent, Fp8::Amax::max}),
+          .amax_compute_algo = one_of(field.at("amax_compute_algo"),
+                                      {Fp8::Amax::most_recent, Fp8::Amax::max}),
           .block = field.at("block").integer(),
           .reduce_amax = !field.has("reduce_amax") || field.at("reduce_amax").boolean(),
           .wgrad = field.at("wgrad").boolean(),
@@ -312,13 +312,13 @@ Plan parse(std::string_view text, std::string_view file_name) {
   plan.mesh = parse_mesh(root.at("mesh"));
   plan.microbatches = root.at("microbatches").integer();
   if (plan.microbatches < 1) root.at("microbatches").fail_rule("is at least 1");
-  plan.batch_axes = root.at("batch_axes").text();
+  plan.batch_axes = mesh::AxisSet::parse(root.at("batch_axes").text());
   for (const auto& [name, field] : root.at("placements").members()) {
     plan.placements[name] = field.placements();
   }
 
   if (root.has("forbidden")) plan.forbidden = root.at("forbidden").texts();
-  if (root.has("copy_axes")) plan.copy_axes = root.at("copy_axes").text();
+  if (root.has("copy_axes")) plan.copy_axes = mesh::AxisSet::parse(root.at("copy_axes").text());
   if (root.has("averages")) {
     for (const auto& item : root.at("averages").items()) {
       plan.averages.push_back(parse_average(item));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "graph/ops.h"
 
 namespace perigee::plan {
@@ -14,7 +14,7 @@ using graph::Input;
 using graph::Node;
 using graph::Phase;
 
-// What a value depends on, as bits.
+// The kinds of inputs that a value depends on, as bits.
 enum Depends : unsigned { kParameters = 1, kData = 2, kRandom = 4 };
 
 class Parts {
@@ -62,21 +62,20 @@ class Parts {
   }
 
  private:
-  // Gathers, or shows a value in another way: no fewer bytes than it is made of.
+  // Whether the op is an all-gather or a view whose result has at least as many bytes as its operands.
   bool brings_together(const Node& node) const {
-    const bool moves =
-        node.op == "comm::all_gather" || graph::is_view(node.op) || node.op == "perigee::reshape";
+    const bool moves = node.op == "comm::all_gather" || graph::is_view(node.op) ||
+                       node.op == "perigee::reshape";
     if (!moves || node.outputs.size() != 1 || !node.outputs[0].defined()) return false;
     int64_t bytes = 0;
     node.each_operand([&](graph::ValueId v) { bytes += graph_.type(v).bytes(); });
     return graph_.type(node.outputs[0]).bytes() >= bytes;
   }
 
-  // What only brings gradients together for an earlier part runs there: less is sent. A neighbour's
-  // op has wanted them whole, and the part that makes them has not.
+  // Moves ops that only gather gradients for an earlier part into that part, so that the shards are sent instead of whole gradients.
   void gather_where_used() {
-    std::vector<int> last(graph_.values.size(), kEveryPart);  // of the parts that use a value
-    std::vector<bool> left(graph_.values.size());             // the step leaves it behind
+    std::vector<int> last(graph_.values.size(), kEveryPart);  // last part that uses each value
+    std::vector<bool> left(graph_.values.size());             // the value is an output of the step
     for (const auto& output : graph_.outputs) {
       if (output.value.defined()) left[output.value.index] = true;
     }
@@ -96,7 +95,7 @@ class Parts {
     }
   }
 
-  // Returns whether every part can run it for itself; notes what its results depend on.
+  // Returns whether every part can compute the op for itself; records the dependencies of its results.
   bool of_every_part(const Node& node) {
     unsigned depends = 0;
     if (graph::is_random(node.op)) depends = kRandom;
@@ -119,8 +118,8 @@ class Parts {
     return static_cast<int>(next_);
   }
 
-  // That of the forward op that made it; for what adds up, or belongs to an op of every part, where
-  // the last of its gradients comes to.
+  // Returns the part of a backward op: that of its forward op; for sums of gradients, and backward ops of an op of every part,
+  // the part in which the last of its operands is computed.
   int backward(const Node& node) {
     if (node.forward_node >= 0 && parts_[node.forward_node] != kEveryPart) {
       return parts_[node.forward_node];
@@ -143,7 +142,7 @@ class Parts {
   const Pipeline& pipeline_;
   std::vector<int> parts_;         // by node
   std::vector<unsigned> depends_;  // by value
-  std::vector<bool> kept_;         // by value: the step leaves it behind
+  std::vector<bool> kept_;         // by value: it is an output of the step
   size_t next_ = 0;                // start that has not been reached
 };
 

@@ -7,7 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "plan/copies.h"
 #include "plan/pipeline.h"
 #include "plan/rewrites.h"
@@ -22,7 +22,7 @@ std::string some(const std::vector<std::string>& names) {
   return names.size() > 3 ? text + ", ..." : text;
 }
 
-// What can be said of a graph that a plan was not made for: names that it lacks.
+// Describes how a graph differs from the plan's: names that the graph lacks.
 std::string missing_names(const Plan& plan, const std::map<std::string, graph::ValueId>& values) {
   std::vector<std::string> missing;
   for (const auto& [name, placements] : plan.placements) {
@@ -50,15 +50,16 @@ void verify_placements(const Plan& plan, const std::string& name,
   }
 }
 
-// Stages have two sets of sections for that, which share what outlives a microbatch and no more.
+// Stages then have two sets of sections, which share only values that outlive a microbatch.
 void verify_kept_microbatches(const Plan& plan) {
   const auto kept = plan.recompute.kept_microbatches;
   if (kept < 0) fail("plan", "recompute.kept_microbatches is at least 0, but got {}", kept);
   if (kept == 0) return;
   if (!plan.pipeline.cuts()) {
     fail("plan",
-         "microbatches in flight are those of a pipeline, of which {} are to be kept, but the plan "
-         "has one stage: leave kept_microbatches out, or use pipeline_parallel",
+         "kept_microbatches requires a pipeline, but is {} and the plan has one stage: leave it "
+         "out, or "
+         "use pipeline_parallel",
          kept);
   }
   if (plan.recompute.regions.empty()) {
@@ -74,8 +75,9 @@ void verify_kept_microbatches(const Plan& plan) {
   }
   if (plan.overlap.experts) {
     fail("plan",
-         "of the microbatches in flight {} are to be kept, but with overlap's experts one begins "
-         "before the one in front of it ends: leave kept_microbatches out, or experts",
+         "kept_microbatches is {}, but with overlap's experts a microbatch begins before the "
+         "preceding "
+         "one ends: leave kept_microbatches out, or experts",
          kept);
   }
 }
@@ -194,7 +196,7 @@ void verify_units(const Plan& plan, const graph::Graph& graph) {
     if (unit.level < 1 || unit.level > 3) {
       fail("plan", "a unit has level 1, 2 or 3, but {} has {}", unit.name, unit.level);
     }
-    const auto cut = mesh::split_axes(unit.axes);
+    const auto& cut = unit.axes;
     for (const auto& axis : cut) {
       if (plan.mesh.find(axis) < 0) {
         fail("plan", "a unit is cut over axes of the mesh, but {} over \"{}\"{}", unit.name, axis,
@@ -245,8 +247,7 @@ void verify_pipeline(const Plan& plan, const graph::Graph& graph) {
     fail("plan", "a pipeline runs over an axis of the mesh, but over \"{}\"{}", pipeline.axis,
          did_you_mean(pipeline.axis, axes));
   }
-  const auto batch_axes = mesh::split_axes(plan.batch_axes);
-  if (std::find(batch_axes.begin(), batch_axes.end(), pipeline.axis) != batch_axes.end()) {
+  if (plan.batch_axes.contains(pipeline.axis)) {
     fail("plan", "nothing is sharded over a pipeline's axis, but the batch is over {}",
          pipeline.axis);
   }
@@ -268,9 +269,8 @@ void verify_pipeline(const Plan& plan, const graph::Graph& graph) {
 }
 
 // Returns whether the axes have several ranks.
-bool cuts(const mesh::Mesh& mesh, const std::string& axes) {
-  const auto names = mesh::split_axes(axes);
-  return std::any_of(names.begin(), names.end(),
+bool cuts(const mesh::Mesh& mesh, const mesh::AxisSet& axes) {
+  return std::any_of(axes.begin(), axes.end(),
                      [&](const auto& axis) { return mesh.size_of(axis) > 1; });
 }
 
@@ -312,8 +312,9 @@ void verify_forbidden(const Plan& plan, const graph::Graph& graph) {
     }
     if (cut) continue;
     fail("plan",
-         "no parameter may lie whole on several ranks (replicated_parameters is forbidden), but {} "
-         "does: use fsdp over an axis of several ranks",
+         "no parameter may be replicated on several ranks (replicated_parameters is forbidden), "
+         "but {} "
+         "is: use fsdp over an axis of several ranks",
          input.name);
   }
 }
@@ -330,10 +331,9 @@ void verify(const Plan& plan, const graph::Graph& graph) {
   verify_submeshes(plan);
   if (plan.microbatches < 1)
     fail("plan", "microbatches are at least 1, but got {}", plan.microbatches);
-  for (const auto& axis : mesh::split_axes(plan.batch_axes)) {
-    // An axis that the mesh lacks has one rank; only the default may do so without being a typing
-    // error.
-    if (plan.mesh.find(axis) < 0 && axis != Plan{}.batch_axes) {
+  for (const auto& axis : plan.batch_axes) {
+    // An axis that the mesh lacks has one rank; only the default may do so without being a typing error.
+    if (plan.mesh.find(axis) < 0 && !Plan{}.batch_axes.contains(axis)) {
       std::vector<std::string> names;
       for (const auto& a : plan.mesh.axes) names.push_back(a.name);
       fail("plan", "batch_axes names axes of the mesh, but got \"{}\"{}", axis,

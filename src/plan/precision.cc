@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::plan {
 namespace {
@@ -22,8 +22,8 @@ constexpr std::string_view low_ops[] = {
     "prelu",
 };
 
-// AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE and the norms of
-// AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE.
+// AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE and the
+// norms of AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE.
 constexpr std::string_view full_ops[] = {
     "_cdist_forward",
     "_log_softmax",

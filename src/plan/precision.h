@@ -1,6 +1,5 @@
-// What a step rounds: the ops that compute in a low precision, what parameters are read as, and how
-// the loss is scaled. Methods write it, compile/ carries it out (compile/autocast.cc,
-// compile/loss_scale.h).
+// Mixed precision: the ops that compute in a low precision, the type in which ops read parameters, and the scale of the
+// loss. Methods write these settings, compile/ applies them (compile/graph/autocast.cc, compile/gradients/loss_scale.h).
 #pragma once
 
 #include <cstdint>
@@ -20,47 +19,47 @@ namespace perigee::plan {
 struct LossScale {
   enum class Kind : uint8_t {
     none,
-    fixed,    // init_scale for good
-    dynamic,  // times backoff_factor after a step with a gradient that is not finite, times
-              // growth_factor after growth_interval steps in a row without
-    given,    // what the host writes before a step, init_scale at first
+    fixed,    // init_scale in every step
+    dynamic,  // multiplied by backoff_factor after a step with a non-finite gradient, and by
+              // growth_factor after growth_interval consecutive finite steps
+    given,    // the value that the host writes before a step; initially init_scale
   };
   Kind kind = Kind::none;
   double init_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
   int64_t growth_interval = 2000;
-  double min_scale = 0;  // dynamic: it does not fall below
-  // dynamic: it falls from so many steps on that were not finite since it last grew (or began),
-  // whatever the steps between them were, and after every further one.
+  double min_scale = 0;  // dynamic: lower limit of the scale
+  // dynamic: number of non-finite steps, consecutive or not, since the scale last grew (or began) from which on each such step
+  // reduces the scale.
   int64_t hysteresis = 1;
   bool operator==(const LossScale&) const = default;
 };
 
 struct Precision {
-  // What parameters are to the ops that read them.
+  // The type in which parameters are stored and read.
   enum class Parameters : uint8_t {
     as_captured,
-    masters,  // ops read them rounded to `dtype` (norms as they are), gradients come out in
-              // `gradients`; what is stored and stepped stays float32
-    low,      // they are stored in `dtype`, the optimizer's state in float32; new values are
-              // rounded up or down at random, right on average
+    masters,  // stored and updated in float32; ops read them cast to `dtype` (norms uncast), and
+              // their gradients have the type `gradients`
+    low,      // stored in `dtype` with optimizer state in float32; updates use unbiased
+              // stochastic rounding
   };
 
   // float16 or bfloat16: the low precision. Nothing: every op computes as captured.
   std::optional<graph::DType> dtype;
   Parameters parameters = Parameters::as_captured;
-  // Of gradient buffers where parameters are not as captured: `dtype` or float32. Nothing: `dtype`
-  // with one microbatch, float32 with several, which add up there. Those of units are float32.
+  // Type of gradient buffers where parameters are not as_captured: `dtype` or float32. Nothing: `dtype` with one microbatch,
+  // float32 with several, whose gradients are accumulated. Buffers of units are float32.
   std::optional<graph::DType> gradients;
 
-  // Ops ("aten::mm") that depart from the built-in lists (below): they compute in the low
-  // precision, in float32, or in the widest of their operands. An op is in one of them.
+  // Ops ("aten::mm") that deviate from the built-in lists (below): they compute in the low precision (allow), in float32
+  // (deny), or in the widest type of their operands (promote). An op is in at most one list.
   std::vector<std::string> allow, deny, promote;
-  // What is outside of these scopes computes as captured. Empty: nothing is outside.
+  // Ops outside these scopes compute as captured. Empty: all ops are inside.
   std::vector<std::string> scopes;
 
-  // A step whose gradients are not all finite, on any rank, changes nothing.
+  // Skip the update of a step with a non-finite gradient on any rank.
   bool skip_nonfinite = false;
   LossScale loss_scale;
 
@@ -71,24 +70,22 @@ struct Precision {
 
 enum class Rounding : uint8_t {
   low,     // floating operands are cast to the low precision
-  full,    // to float32
-  widest,  // to the widest among them
-  follow,  // the same, where a scalar (no dims) counts only among scalars: LibTorch's promotion
+  full,    // floating operands are cast to float32
+  widest,  // floating operands are cast to the widest of their types
+  follow,  // like widest, but scalars (no dims) count only among scalars: LibTorch's promotion
 };
 
-// Returns how an op rounds where no list of the plan names it: LibTorch's autocast lists of CUDA
-// (ATen/autocast_mode.h), whatever the device, in terms of the ops that a graph has (attention for
-// scaled_dot_product_attention, _softmax for softmax, ...). With parameters that are not as
-// captured everything follows its operands but norms and losses, which compute in float32.
+// Returns the rounding of an op that no list of the plan names: LibTorch's autocast lists for CUDA (ATen/autocast_mode.h) on
+// every device, in terms of the ops that a graph has (attention for scaled_dot_product_attention, _softmax for softmax,
+// ...). With parameters that are not as_captured, all ops follow their operands except norms and losses, which compute in float32.
 Rounding built_in_rounding(std::string_view op, Precision::Parameters parameters);
 
-// Returns whether the op is a norm whose result, where parameters are not as captured, is read in
-// the low precision though it computes in float32.
+// Returns whether the op is a norm that computes in float32 and whose result is cast to the low precision where parameters
+// are not as_captured.
 bool is_norm(std::string_view op);
 
-// Throws Error when the dtype is not a low precision, or is missing where something needs it, a
-// factor or interval is out of range, or a list names an op or scope twice or one that the graph
-// lacks.
+// Throws Error when the dtype is not a low precision or is missing where another setting requires it, a factor or interval is
+// out of range, or a list names an op or scope twice or one that the graph lacks.
 void verify(const Precision& precision, const graph::Graph& graph);
 
 // Returns "none", "fixed", "dynamic" or "given"; "as_captured", "masters" or "low".

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/error.h"
-#include "graph/fusions.h"
+#include "base/fail.h"
+#include "graph/rewrite/fusions.h"
 
 namespace perigee::plan {
 

@@ -1,18 +1,18 @@
-// A plan's rewrites, carried out.
+// Applies a plan's rewrites to a graph.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "graph/graph.h"
-#include "graph/rewrite.h"
+#include "graph/rewrite/rewrite.h"
 #include "plan/plan.h"
 
 namespace perigee::plan {
 
-// Applies the rewrites in order. Values keep their numbers (graph/rewrite.h). `done`, where given,
-// receives what became of each. Throws Error for a rewrite without texts that no built-in one has
-// the name of, and what graph::parse_rewrite throws.
+// Applies the rewrites in order and returns the new graph. Values keep their numbers (graph/rewrite/rewrite.h). `done`, if
+// given, receives each rewrite's outcome. Throws Error for a rewrite without texts whose name is not a built-in one's, and
+// the errors of graph::parse_rewrite.
 graph::Graph apply(const std::vector<Rewrite>& rewrites, graph::Graph graph,
                    std::vector<graph::Rewritten>* done = nullptr);
 

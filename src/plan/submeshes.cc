@@ -2,7 +2,7 @@
 #include <numeric>
 #include <string>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "plan/pipeline.h"
 
 namespace perigee::plan {
@@ -51,7 +51,7 @@ void verify_submeshes(const Plan& plan) {
          outer);
   }
   if (!plan.copy_axes.empty()) {
-    refuse("ranks train copies over " + plan.copy_axes, "leave local_sgd out");
+    refuse("ranks train copies over " + plan.copy_axes.text(), "leave local_sgd out");
   }
   if (plan.communication.clip_first) {
     refuse("each data rank clips its own gradient", "clip behind the reduction");
@@ -65,7 +65,7 @@ void verify_submeshes(const Plan& plan) {
            "leave grad_comm's reduce = \"sum\" out");
   }
   if (plan.overlap.experts) {
-    refuse("exchanges of experts are to run in turns", "leave overlap's experts out");
+    refuse("expert exchanges are to be interleaved", "leave overlap's experts out");
   }
   if (plan.fp8 && !plan.fp8->reduce_amax) {
     refuse("each rank is to have eight-bit histories of its own",

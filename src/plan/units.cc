@@ -14,18 +14,18 @@ int64_t count(const std::vector<int64_t>& shape) {
 }
 
 // The rank's position among the ranks of the axes, as collectives count it.
-int64_t index_in_group(const mesh::Mesh& mesh, const std::string& axes, int64_t rank) {
-  const auto group = mesh::group_of(mesh, mesh::split_axes(axes), rank);
+int64_t index_in_group(const mesh::Mesh& mesh, const mesh::AxisSet& axes, int64_t rank) {
+  const auto group = mesh::group_of(mesh, axes, rank);
   return std::find(group.begin(), group.end(), rank) - group.begin();
 }
 
-std::string sharded_on(const mesh::Mesh& mesh, const mesh::Placements& placements) {
-  std::string names;
+mesh::AxisSet sharded_on(const mesh::Mesh& mesh, const mesh::Placements& placements) {
+  mesh::AxisSet axes;
   for (size_t a = 0; a < placements.size(); ++a) {
     if (mesh.axes[a].size < 2 || !placements[a].is_shard()) continue;
-    names += (names.empty() ? "" : ",") + mesh.axes[a].name;
+    axes.insert(mesh.axes[a].name);
   }
-  return names;
+  return axes;
 }
 
 // Appends the boxes of [begin, end) below the dims that `fixed` holds one position of each.
@@ -91,7 +91,7 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
   const auto mesh = mesh::of_rank(plan.mesh, rank);
   for (const auto& unit : plan.units) {
     int64_t parts = 1;
-    for (const auto& axis : mesh::split_axes(unit.axes)) parts *= mesh.size_of(axis);
+    for (const auto& axis : unit.axes) parts *= mesh.size_of(axis);
     if (parts == 1) continue;
     const size_t first = result.size();
     for (const auto& name : unit.parameters) {
@@ -99,8 +99,8 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
       if (!input) continue;
       const auto& type = graph.type(input->value);
       const auto placed = plan.placements.find(name);
-      const auto placements =
-          placed == plan.placements.end() ? mesh::Placements(mesh.axes.size()) : placed->second;
+      const auto placements = placed == plan.placements.end() ? mesh::Placements(mesh.axes.size())
+                                                              : placed->second;
       const auto shard_axes = sharded_on(mesh, placements);
       size_t f = first;
       while (f < result.size() &&
@@ -115,8 +115,8 @@ std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t ran
         flat.dtype = type.dtype;
         flat.shard_axes = shard_axes;
         flat.parts = parts;
-        flat.gathered_once =
-            unit.level < 3 && flat.dtype == graph::DType::float32 && stores_parts(plan, unit);
+        flat.gathered_once = unit.level < 3 && flat.dtype == graph::DType::float32 &&
+                             stores_parts(plan, unit);
         flat.in_parts = unit.level == 3 || flat.gathered_once;
         result.push_back(std::move(flat));
       }

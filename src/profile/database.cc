@@ -7,8 +7,8 @@
 #include <mutex>
 #include <thread>
 
-#include "base/error.h"
-#include "base/log.h"
+#include "base/fail.h"
+#include "base/log_format.h"
 
 namespace perigee::profile {
 namespace {
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr int kVersion = 1;
 constexpr int kBusyMilliseconds = 20000;
 
-// A statement that ends with its scope.
+// A statement, finalized with its scope.
 class Statement {
  public:
   Statement(sqlite3* db, const char* sql) {
@@ -43,7 +43,7 @@ class Statement {
   int status_;
 };
 
-// No room, or a limit on a file's size.
+// The disk is full, or the file's size limit is reached.
 bool full(int status) { return status == SQLITE_FULL || (status & 0xff) == SQLITE_IOERR; }
 
 bool damaged(int status) {
@@ -58,7 +58,7 @@ struct Database::Impl {
   sqlite3* db = nullptr;
   std::mutex mutex;
   bool told_full = false;
-  bool in_memory = false;  // the file has no room for what comes with opening it
+  bool in_memory = false;  // there is no room to open the file
 
   ~Impl() { sqlite3_close_v2(db); }
 
@@ -80,9 +80,9 @@ struct Database::Impl {
                                  nullptr);
     if (status != SQLITE_OK) return status;
     sqlite3_busy_timeout(db, kBusyMilliseconds);
-    // The change to WAL does not wait for another process that does the same.
-    const auto limit =
-        std::chrono::steady_clock::now() + std::chrono::milliseconds(kBusyMilliseconds);
+    // The change to WAL does not wait for another process that makes it, too.
+    const auto limit = std::chrono::steady_clock::now() +
+                       std::chrono::milliseconds(kBusyMilliseconds);
     while ((status = execute("PRAGMA journal_mode=WAL")) == SQLITE_BUSY &&
            std::chrono::steady_clock::now() < limit) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -100,7 +100,7 @@ struct Database::Impl {
   }
 
   void rebuild() {
-    log::warn("profile: {} is damaged or of another version and is made anew", path);
+    log::warn("profile: {} is damaged or of another version and is replaced", path);
     sqlite3_close_v2(db);
     db = nullptr;
     for (const char* suffix : {"", "-wal", "-shm", "-journal"}) {
@@ -112,13 +112,13 @@ struct Database::Impl {
 
   void warn_full(int status) {
     if (std::exchange(told_full, true)) return;
-    log::warn("profile: {} cannot grow ({}); what is measured now is not kept", path,
+    log::warn("profile: {} cannot grow ({}); new measurements are not kept", path,
               sqlite3_errstr(status));
   }
 
   void check(int status) {
     if (status == SQLITE_OK || status == SQLITE_DONE || status == SQLITE_ROW) return;
-    fail("profile", "{} must be a file that can be written, but got: {}", path,
+    fail("profile", "{} must be a writable file, but got: {}", path,
          db ? sqlite3_errmsg(db) : sqlite3_errstr(status));
   }
 };
@@ -129,7 +129,8 @@ Database::Database(const std::string& path) : impl_(std::make_unique<Impl>()) {
     std::error_code error;
     fs::create_directories(folder, error);
     if (error)
-      fail("profile", "the folder {} must exist or be made, but got: {}; XDG_CACHE_HOME moves it",
+      fail("profile",
+           "the folder {} must exist or be created, but got: {}; XDG_CACHE_HOME moves it",
            folder.string(), error.message());
   }
   int status = impl_->open();

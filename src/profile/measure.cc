@@ -41,7 +41,7 @@ Line fit(const Points& points) {
   for (const auto& [x, measured] : points) {
     const double t = measured.seconds;
     if (t <= 0) continue;
-    // A point counts by how well it is known, and to 5% at best.
+    // Weighted by its interval, which counts as 5% at least.
     const double error = std::max(measured.interval, 0.05 * t);
     const double weight = 1 / (error * error);
     w += weight;
@@ -53,7 +53,7 @@ Line fit(const Points& points) {
   }
   if (w == 0) return line;
   const double determinant = w * wxx - wx * wx;
-  // Of points of one size it is what rounding leaves.
+  // With points of one size the determinant is a rounding error.
   line.per_byte = determinant > kRounding * w * wxx ? (w * wxt - wx * wt) / determinant : 0;
   line.per_byte = std::max(0.0, line.per_byte);
   line.latency = (wt - line.per_byte * wx) / w;

@@ -16,8 +16,8 @@ struct Measured {
 
 // Returns the median of at least one sample.
 Measured median_of(std::vector<double> samples);
-// Returns the mean of at least one sample: what parts of a whole are measured by, since only means
-// add up where a part is now and then much slower.
+// Returns the mean of at least one sample. Parts of a whole are measured by means, since only means
+// add up where a part is occasionally much slower.
 Measured mean_of(const std::vector<double>& samples);
 
 // A collective's times by the bytes that it moves.
@@ -31,8 +31,8 @@ struct Line {
   bool operator==(const Line&) const = default;
 };
 
-// Returns the line nearest to the points, each weighted by one over its interval, or over 5% of its
-// time where that is more; never one that falls or begins below 0.
+// Returns the line fitted to the points by least squares, each weighted by 1 / max(interval, 5% of
+// its time); latency and per_byte are at least 0.
 Line fit(const Points& points);
 
 }  // namespace perigee::profile

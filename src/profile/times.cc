@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "profile/traces.h"
 
 namespace perigee::profile {
@@ -13,17 +13,17 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMostTogether = 64;  // ranks whose times others may have
-// Points hold for so many times the bytes of the largest, and of the least the other way round;
-// farther up where bytes make that share of the latency at least, farther down where the largest
-// has so many times the bytes of the least.
+constexpr int64_t kMostTogether = 64;  // most ranks at once whose times are used for fewer
+// The line through points is used up to kBeyond times the bytes of the largest, and down to 1/kBeyond
+// of the smallest; further up where the largest takes kShown times the latency for its bytes, further
+// down where the largest has kSpan times the bytes of the smallest.
 constexpr double kBeyond = 2, kShown = 0.2, kSpan = 4;
 
 std::string content_of(cost::CollectiveKind kind, int64_t ranks) {
   return fmt::format("{} ranks={}", cost::name_of(kind), ranks);
 }
 
-constexpr double kLargest = 1e18;  // no time, and no number of bytes, is longer
+constexpr double kLargest = 1e18;  // upper limit of times and bytes
 
 // Returns the field, a number of at least 0, or nothing.
 std::optional<double> number(const Json& json, const char* field) {
@@ -33,7 +33,7 @@ std::optional<double> number(const Json& json, const char* field) {
   return value >= 0 && value <= kLargest ? std::optional(value) : std::nullopt;
 }
 
-// Whether the line through the points, of which there is one at least, tells of so many bytes.
+// Whether the line through the points (at least one) is used for that many bytes.
 bool tells(const Points& points, const Line& line, double bytes) {
   const double least = points.begin()->first, most = points.rbegin()->first;
   const bool up = bytes <= kBeyond * most || line.per_byte * most >= kShown * line.latency;
@@ -41,7 +41,7 @@ bool tells(const Points& points, const Line& line, double bytes) {
   return up && down;
 }
 
-// Returns the point of bytes that differ by 5% at most, or nullptr.
+// Returns a point whose bytes differ by 5% at most, or nullptr.
 const Measured* nearest(const Points& points, double bytes) {
   const auto above = points.lower_bound(bytes);
   if (above != points.end() && above->first <= 1.05 * bytes) return &above->second;
@@ -151,15 +151,15 @@ namespace {
 
 using Entries = std::vector<std::pair<Database::Key, std::string>>;
 
-// What an object of an export may have.
+// A field of an object in an export.
 struct Field {
   std::string name;
   bool required = false;
   bool number = true;  // of at least 0, finite
 };
 
-// Throws Error where the value has other fields, lacks one, or has a number that is none. `what`
-// says what it is of, `place` where it stands.
+// Throws Error where the value has an unknown field, lacks one, or has an invalid number. `what`: the
+// kind of object, `place`: its path.
 void check_fields(const Json& value, const std::vector<Field>& fields, const std::string& what,
                   const std::string& place) {
   if (!value.is_object()) {
@@ -183,7 +183,7 @@ void check_fields(const Json& value, const std::vector<Field>& fields, const std
   }
 }
 
-// Throws Error where the value is not one of the key's kind.
+// Throws Error where the value does not suit the key's kind.
 void check_value(const Database::Key& key, const Json& value, const std::string& place) {
   const auto what = fmt::format("a {} ({})", key.kind, key.content.substr(0, 60));
   if (key.kind == "time") {
@@ -205,7 +205,8 @@ void check_value(const Database::Key& key, const Json& value, const std::string&
                   {"freed_before", true, false},
                   {"output_allocation", true, false},
                   {"output_strides", true, false},
-                  {"complete", false, false}},
+                  {"complete", false, false},
+                  {"worker_bytes", false, false}},
                  what, place);
     const auto trace = parse_trace(value.dump());
     if (!trace || !*trace ||

@@ -13,30 +13,29 @@
 
 namespace perigee::profile {
 
-// Times of one kind of device (profile::device_kind). Finds and keeps them; a plan that asks for
-// the same op again asks the file no more.
+// Times of one kind of device (profile::device_kind), each read from the file once.
 class TimeDatabase : public cost::Measurements {
  public:
-  // `database` is kept by reference. `together`: of how many ranks' ops at once the times are,
-  // which share a CPU's memory and caches; 1 where each rank has a device of its own.
+  // Keeps `database` by reference. `together`: ranks that run ops at the same time and share a CPU's
+  // memory and caches; 1 where each rank has a device of its own.
   TimeDatabase(Database& database, std::string device, int64_t together = 1)
       : database_(database), device_(std::move(device)), together_(together) {}
 
-  // As measured with as many ranks at once, else with half as many, and so on, else with more.
+  // As measured with `together` ranks at once, else with half as many, and so on, else with more.
   std::optional<double> op(const std::string& instance) override;
-  // As a collective of nearly so many bytes was measured, else by the line through all; nothing
-  // where these are of too few sizes to say what so many bytes take.
+  // As measured for nearly as many bytes, else by the line through all points; nothing where the
+  // measured sizes are too few or too far from `bytes`.
   std::optional<double> collective(cost::CollectiveKind kind, int64_t ranks, double bytes) override;
 
-  // Forgets what was found, so that the file is asked again.
+  // Drops the times read so far, so that they are read from the file again.
   void forget();
 
   void put(const std::string& instance, const Measured& measured);
-  // Whether the op was measured with as many ranks at once.
+  // Whether the op was measured with `together` ranks at once.
   bool knows(const std::string& instance);
-  // Adds points to those that are known of the kind, in the place of those of as many bytes.
+  // Adds points to the known ones of the kind; replaces points of equal bytes.
   void put(cost::CollectiveKind kind, int64_t ranks, const Points& points);
-  // Whether a collective of so many bytes, or nearly so many, was measured.
+  // Whether a collective of nearly as many bytes was measured.
   bool knows(cost::CollectiveKind kind, int64_t ranks, double bytes);
 
  private:
@@ -55,16 +54,15 @@ class TimeDatabase : public cost::Measurements {
   std::map<std::pair<cost::CollectiveKind, int64_t>, Collective> collectives_;
 };
 
-// Returns the kinds of device (device_kind) of which there are times of ops or collectives.
+// Returns the kinds of device (device_kind) with times of ops or collectives.
 std::set<std::string> measured_devices(Database& database);
-// Returns the kinds of device that the entries of what export_json wrote are of. Throws Error for
-// what it did not write.
+// Returns the kinds of device in the output of export_json. Throws Error for any other text.
 std::set<std::string> devices_of(const std::string& json, const std::string& file);
 
 // Returns the whole database as JSON ("perigee.profile/1"), sorted.
 std::string export_json(Database& database);
-// Adds what export_json wrote; what is there of the same kind, device and content is replaced.
-// Returns how many entries. Throws Error naming the entry that is none.
+// Adds the entries of export_json's output; replaces those of the same kind, device and content.
+// Returns their number. Throws Error naming an invalid entry.
 int64_t import_json(Database& database, const std::string& json, const std::string& file);
 
 }  // namespace perigee::profile

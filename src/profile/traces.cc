@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/log.h"
+#include "base/log_format.h"
 #include "base/version.h"
 
 namespace perigee::profile {
@@ -14,8 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Counts changes of what Perigee's own kernels allocate.
-constexpr int kKernels = 2;
+// Version of the allocations of Perigee's own kernels.
+constexpr int kKernels = 3;
 
 // Restores the number of threads that LibTorch's ops use.
 class Threads {
@@ -45,6 +45,7 @@ std::string print(const std::optional<compile::OpTrace>& trace) {
             {"freed_before", trace->freed_before},
             {"output_allocation", trace->output_allocation},
             {"output_strides", trace->output_strides}};
+  if (trace->worker_bytes > 0) json["worker_bytes"] = trace->worker_bytes;
   if (!trace->complete) json["complete"] = false;
   return json.dump();
 }
@@ -59,6 +60,7 @@ std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& te
     json.at("output_allocation").get_to(trace.output_allocation);
     json.at("output_strides").get_to(trace.output_strides);
     trace.complete = json.value("complete", true);
+    trace.worker_bytes = json.value("worker_bytes", int64_t{0});
     return trace;
   } catch (const Json::exception&) {
     return std::nullopt;
@@ -92,7 +94,7 @@ std::optional<compile::OpTrace> TraceDatabase::find(const compile::OpInstance& i
     database_.put(key, print(trace));
     return trace;
   } catch (const std::exception& error) {
-    log::warn("profile: {} cannot be run to see its memory, which is estimated: {}", instance.op,
+    log::warn("profile: {} cannot run on zeros, so its memory is estimated: {}", instance.op,
               std::string_view(error.what()).substr(0, 200));
     return std::nullopt;
   }

@@ -1,4 +1,4 @@
-// Allocation traces from the profile database; what it lacks is recorded by a dry run and kept.
+// Allocation traces from the profile database; missing ones are recorded by a dry run and kept.
 #pragma once
 
 #include <memory>
@@ -12,25 +12,23 @@
 
 namespace perigee::profile {
 
-// Returns what a rank's measurements depend on: its device, threads, LibTorch's and Perigee's
-// version.
+// Returns the key of a rank's measurements: its device, threads, LibTorch's and Perigee's version.
 std::string device_kind(const exec::Device& device, int threads);
 
 class TraceDatabase : public compile::TraceSource {
  public:
-  // `database` is kept by reference. Dry runs are the device's (nullptr: the CPU's) and use that
-  // many LibTorch threads.
+  // Keeps `database` by reference. Dry runs use the device (nullptr: the CPU) and
+  // `threads` LibTorch threads.
   TraceDatabase(Database& database, int threads = 1,
                 std::shared_ptr<exec::Device> device = nullptr);
 
-  // Returns nothing, with a warning, where the op cannot be run on zeros; its memory is then an
-  // estimate.
+  // Returns nothing, with a warning, where the op cannot run on zeros; its memory is then estimated.
   std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override;
 
-  // Returns what is kept; records nothing.
+  // Returns the kept trace, if any; records nothing.
   std::optional<compile::OpTrace> known(const compile::OpInstance& instance);
 
-  // How many traces were recorded since the start and not found.
+  // Traces that were recorded, not found, so far.
   int64_t recorded() const { return recorded_; }
 
  private:
@@ -44,8 +42,7 @@ class TraceDatabase : public compile::TraceSource {
   std::mutex mutex_;
 };
 
-// JSON text of a trace; "null" for one that cannot be told. Parsing returns nothing for text that
-// is no trace.
+// JSON text of a trace; "null" where there is none. Parsing returns nothing for invalid text.
 std::string print(const std::optional<compile::OpTrace>& trace);
 std::optional<std::optional<compile::OpTrace>> parse_trace(const std::string& text);
 

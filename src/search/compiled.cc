@@ -1,7 +1,7 @@
 #include "search/compiled.h"
 
 #include "methods/method.h"
-#include "search/memory_model.h"
+#include "search/space/memory_model.h"
 
 namespace perigee::search {
 
@@ -11,7 +11,7 @@ const graph::Graph& graph_of(const Choice& choice, const Request& request) {
 
 Compiled compile_candidate(Candidate& candidate, const Request& request, const graph::Graph& graph,
                            compile::TraceSource& traces) {
-  methods::Request asked;
+  methods::PlanRequest asked;
   asked.graph = &graph;
   asked.global_batch = request.global_batch;
   asked.world = request.world;
@@ -25,8 +25,8 @@ Compiled compile_candidate(Candidate& candidate, const Request& request, const g
   made.plan = compile::fit_recompute(graph, std::move(made.plan), spec, traces);
   made.programs = compile::compile_all(graph, made.plan, spec, traces);
   made.plan.prediction = compile::predict_memory(made.programs);
-  candidate.peak_bytes =
-      peak_bytes(request.pins.model, made.programs, made.plan, made.plan.prediction);
+  candidate.peak_bytes = peak_bytes(request.pins.model, made.programs, made.plan,
+                                    made.plan.prediction);
   return made;
 }
 

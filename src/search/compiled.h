@@ -1,4 +1,4 @@
-// A candidate of the search as programs.
+// Compiles a candidate of the search.
 #pragma once
 
 #include "compile/compile.h"
@@ -11,8 +11,7 @@ struct Compiled {
   compile::Programs programs;
 };
 
-// Returns the request's graph as the choice's microbatches need it; lives until the next is asked
-// for.
+// Returns the request's graph for the choice's microbatches; valid until the next call.
 const graph::Graph& graph_of(const Choice& choice, const Request& request);
 
 // Returns the plan of the candidate's strategy for that graph, and its programs; fills its

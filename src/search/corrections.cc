@@ -1,7 +1,7 @@
 #include "search/corrections.h"
 
-#include "cost/schedule.h"
-#include "search/submeshes.h"
+#include "schedule/schedule.h"
+#include "search/space/submeshes.h"
 
 namespace perigee::search {
 namespace {

@@ -1,4 +1,4 @@
-// By how much the simulator differs from the model, as a search learns it.
+// Correction factors of the cost model, simulated / modelled, as a search learns them.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,19 @@
 #include <string>
 #include <tuple>
 
-#include "search/choice.h"
+#include "search/space/choice.h"
 
 namespace perigee::search {
 
 class Corrections {
  public:
-  // Returns what a plan's time is by the simulator, in times the model's: as last noted for plans
-  // of its row of submeshes and schedule; where none of those was judged, of its schedule, then of
-  // schedules that split backward passes, or do not, then of layers like these. 1 where nothing is
-  // known.
+  // Returns the factor of a plan's seconds: the last one noted for plans of its row of submeshes and
+  // schedule; where none was judged, of its schedule, then of schedules that split backward passes
+  // (or do not), then of the same axes within layers. 1 where none is known.
   double of(const Choice& choice) const;
   void note(const Choice& choice, double ratio);
 
-  // The same of memory, of which other rows of submeshes tell nothing.
+  // The factor of memory. Other rows of submeshes are not used for it.
   double of_bytes(const Choice& choice) const;
   void note_bytes(const Choice& choice, double ratio);
 

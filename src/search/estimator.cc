@@ -8,7 +8,7 @@ namespace perigee::search {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// What takes more than this share of a rank's memory by the model may take too much by programs.
+// Above this share of a rank's memory by the model, programs may not fit.
 constexpr double kNear = 0.9;
 
 }  // namespace
@@ -19,8 +19,8 @@ void Estimator::allow(double more, double slack) {
   slack_ = slack;
 }
 
-// Of several parts what is known is the need of the fastest cut alone, which will do to say what is
-// missing.
+// For several parts only the need of the fastest cut is known, which suffices to report
+// the missing memory.
 bool Estimator::is_beyond(const Choice& choice, double need) const {
   return (choice.chunks == 1 || more_ > 0) && need * least_share(choice) > limits_.most() + more_;
 }
@@ -67,7 +67,7 @@ std::vector<Candidate> Estimator::candidates_of(const Choice& choice, const Laye
     mixed.every = every;
     const auto* tables = every <= std::ssize(folded_.blocks) ? tables_of(mixed) : nullptr;
     if (!tables) continue;
-    const double bound = model.is_unlike(mixed)
+    const double bound = model.is_heterogeneous(mixed)
                              ? model.lower_bound(mixed, *tables).value_or(0)
                              : model.lower_bound(mixed, model.whole(mixed, *tables));
     if (bound >= std::min(best, worth)) return list;
@@ -86,8 +86,8 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
     choice.offload = true;
     estimate = fit(choice, layers, least, worth);
   }
-  if (estimate && !estimate->again.empty() && may_offload(choice, layers, kInfinity)) {
-    // Either makes room: running again, or the host.
+  if (estimate && !estimate->recomputed_blocks.empty() && may_offload(choice, layers, kInfinity)) {
+    // Recomputation or the host makes room.
     auto on_host = choice;
     on_host.offload = true;
     double unused = kInfinity;
@@ -104,8 +104,8 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
       learnt_.shortage.choice = choice;
     }
     if (least < kInfinity) {
-      need =
-          std::max(0.0, least - states_of(choice, layers)) / learnt_.corrections.of_bytes(choice);
+      need = std::max(0.0, least - states_of(choice, layers)) /
+             learnt_.corrections.of_bytes(choice);
     }
     return std::nullopt;
   }
@@ -114,24 +114,25 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
   for (int cut : candidate.estimate.cuts) {
     candidate.choice.starts.push_back(start_at(folded_, cut));
   }
-  candidate.choice.again = whole_blocks(choice, folded_.blocks, candidate.estimate.cuts);
-  for (int block : candidate.estimate.again) {
-    candidate.choice.again.push_back(folded_.blocks[static_cast<size_t>(block)]);
+  candidate.choice.recomputed_blocks = whole_blocks(choice, folded_.blocks,
+                                                    candidate.estimate.cuts);
+  for (int block : candidate.estimate.recomputed_blocks) {
+    candidate.choice.recomputed_blocks.push_back(folded_.blocks[static_cast<size_t>(block)]);
   }
   candidate.choice.costs = candidate.estimate.costs;
   candidate.strategy = strategy_of(candidate.choice, request_.pins, tables_.row());
   return candidate;
 }
 
-// Returns the least that programs of the choice, or of it with the optimizer's state on the host,
-// are expected to take of what the model counts.
+// Returns the least expected share of the modelled memory that programs of the choice take, with the
+// optimizer's state on the device or on the host.
 double Estimator::least_share(Choice choice) const {
   const double here = learnt_.corrections.of_bytes(choice);
   choice.offload = true;
   return slack_ * std::min(here, learnt_.corrections.of_bytes(choice));
 }
 
-// Model::estimate, as far as is known what the choice's programs take.
+// Returns Model::estimate with the memory correction of the choice.
 std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layers, double& least,
                                        double worth) {
   const double more = slack_ * learnt_.corrections.of_bytes(choice);
@@ -141,8 +142,8 @@ std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layer
   return estimate;
 }
 
-// Whether the choice may fit with its optimizer's state on the host, which takes longer: so it is
-// looked at only where the choice does not fit without.
+// Whether the choice may fit with its optimizer's state on the host. That is slower, so it is priced
+// only where the choice does not fit without.
 bool Estimator::may_offload(const Choice& choice, const Layers& layers, double least) const {
   const double states = states_of(choice, layers);
   return states > 0 && (least >= kInfinity || least - states <= limits_.least() + more_);
@@ -153,7 +154,7 @@ double Estimator::states_of(const Choice& choice, const Layers& layers) const {
   if (choice.offload || request_.pins.offload) return 0;
   const double states = layers.first.states + layers.last.states +
                         layers.block.states * static_cast<double>(folded_.blocks.size());
-  // Of unequal submeshes one has what it has whole.
+  // With unequal submeshes some stage may store all of its parameters unsharded.
   const bool parts = choice.zero > 0 && choice.submeshes.empty();
   return parts ? states / static_cast<double>(choice.parts()) : states;
 }

@@ -1,5 +1,5 @@
-// Combinations as candidates: cut into stages as far as memory allows, by the model and by what is
-// known of programs.
+// Turns combinations into candidates: cuts them into stages within the memory limit, by the model and
+// its correction factors.
 #pragma once
 
 #include <functional>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "search/corrections.h"
-#include "search/features.h"
-#include "search/model.h"
+#include "search/explain/features.h"
+#include "search/model/model.h"
 #include "search/rank_limits.h"
 #include "search/search.h"
 #include "search/shortage.h"
@@ -18,15 +18,16 @@ namespace perigee::search {
 
 class Estimator {
  public:
-  // What is learnt on the way.
+  // Results of judged programs and priced combinations.
   struct Learnt {
-    Corrections corrections;  // what programs take of what the model says
+    Corrections corrections;  // simulated / modelled
     Features features;
     Shortage shortage;
   };
-  // All kept by reference.
-  Estimator(const Request& request, const Folded& folded, LayerTables& tables, OpCosts& costs,
-            const RankLimits& limits, Learnt& learnt, std::function<double()> seconds_left)
+  // Keeps all by reference.
+  Estimator(const Request& request, const Folded& folded, LayerTables& tables,
+            simulate::OpCosts& costs, const RankLimits& limits, Learnt& learnt,
+            std::function<double()> seconds_left)
       : request_(request),
         folded_(folded),
         tables_(tables),
@@ -35,23 +36,23 @@ class Estimator {
         learnt_(learnt),
         seconds_left_(std::move(seconds_left)) {}
 
-  // Looks from now on with so many bytes a rank beside what there are, and at what programs of
-  // which are this share of what is expected may fit.
+  // From now on adds `more` bytes to a rank's limit, and keeps candidates that fit if their programs
+  // take `slack` times the expected memory.
   void allow(double more, double slack);
 
-  // Returns the model of programs that take so many times the memory that it counts.
+  // Returns the model for programs that take `times` the memory that it counts.
   const Model& model_of(double times);
 
-  // The choice's tables; of unequal submeshes those of the first stage.
+  // Returns the choice's tables; for unequal submeshes those of the first stage.
   const Layers* tables_of(const Choice& choice);
 
-  // Whether a combination is known not to fit that needs so many bytes by the model.
+  // Returns whether a combination that needs so many bytes by the model is known not to fit.
   bool is_beyond(const Choice& choice, double need) const;
 
-  // The combination where it fits; and of one whose blocks all keep much, with more and more that
-  // keep nothing, where it has hardly room or could take less with them (by a better cut). Where
-  // none of these fits, `need` are the bytes of the one that needs the least; 0 where they are not
-  // known. What takes longer than `worth` may be said to take less than it does.
+  // Returns the combination where it fits; and variants of one with a selective checkpoint that
+  // recompute more and more blocks as a whole, where memory is short or a better cut may be faster.
+  // Where none fits, `need` is set to the bytes of the one that needs the least; 0 where unknown.
+  // Estimates above `worth` may be too low.
   std::vector<Candidate> candidates_of(const Choice& choice, const Layers& layers, double worth,
                                        double& need);
 
@@ -67,13 +68,13 @@ class Estimator {
   const Request& request_;
   const Folded& folded_;
   LayerTables& tables_;
-  OpCosts& costs_;
+  simulate::OpCosts& costs_;
   const RankLimits& limits_;
   Learnt& learnt_;
   std::function<double()> seconds_left_;
-  std::map<double, std::unique_ptr<Model>> models_;  // by how many times the memory programs take
-  double slack_ = 1;  // the least share of what the model counts that programs may take
-  double more_ = 0;   // bytes a rank beside what there are
+  std::map<double, std::unique_ptr<Model>> models_;  // by factor of memory
+  double slack_ = 1;  // least share of the modelled memory that programs may take
+  double more_ = 0;   // bytes a rank above the limit
 };
 
 }  // namespace perigee::search

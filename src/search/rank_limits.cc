@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <limits>
 
-#include "search/memory_model.h"
+#include "search/space/memory_model.h"
 
 namespace perigee::search {
 
 RankLimits::RankLimits(const Request& request, const cost::Cluster& cluster)
     : request_(request), cluster_(cluster) {
   for (const auto& device : cluster.devices) {
-    const double most =
-        request.memory_limit > 0 ? request.memory_limit : (1 - kReserve) * device.memory;
+    const double most = request.memory_limit > 0 ? request.memory_limit
+                                                 : (1 - kReserve) * device.memory;
     bytes_.push_back(std::min(most, request.pins.memory.value_or(most)));
   }
 }

@@ -1,4 +1,4 @@
-// What ranks may use of their devices' memory.
+// Memory limits of ranks.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class RankLimits {
   double least() const;
   double most() const;
 
-  // Of the rank that lacks the most for its program: `more` is what its program takes beside its
-  // limit, at most 0 where all fit.
+  // Of the rank whose program exceeds its limit the most: `more` is peak - limit, at most 0
+  // where all fit.
   struct Lack {
     double more = 0, peak = 0, limit = 0;
   };

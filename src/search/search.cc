@@ -10,14 +10,15 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
+#include "base/log_format.h"
+#include "base/text/bytes.h"
 #include "methods/method.h"
 #include "search/compiled.h"
 #include "search/estimator.h"
-#include "search/explain.h"
+#include "search/explain/explain.h"
 #include "search/rank_limits.h"
-#include "search/report.h"
-#include "search/space.h"
+#include "search/space/space.h"
+#include "simulate/report.h"
 
 namespace perigee::search {
 namespace {
@@ -26,30 +27,27 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Nodes of a graph for which one plan is judged, and the best one on another mesh or of another
 // schedule; a smaller graph has more of them judged.
 constexpr size_t kNodesJudged = 8000;
-// Candidates that are kept in case programs turn out to take more time or memory than the model
-// says; of a small graph, and of one for which one plan is judged.
-constexpr size_t kKept = 512, kKeptOfLarge = 24, kKeptUnlike = 96;
-// Of combinations that are not looked at so many tell what features would cost.
-constexpr size_t kTold = 100000;
-// Seconds by which one is put off that is not expected to fit.
+// Candidates that are kept because programs may take more time or memory than modelled; of a small
+// graph, and of one for which one plan is judged.
+constexpr size_t kKept = 512, kKeptOfLarge = 24, kKeptHeterogeneous = 96;
+// Seconds added to a candidate that is not expected to fit, which ranks it last.
 constexpr double kUnlikely = 1e9;
-// How often combinations are ranked by what programs were found to take, while none fits. The last
-// time: what share of that programs may take, how many are kept, and how many times as many judged
-// as otherwise.
+// Most rankings with new correction factors while no program fits. For the last one: the share of the
+// expected memory that programs may take, candidates kept, and the factor of judged plans.
 constexpr int kRounds = 8;
 constexpr double kLess = 0.8;
 constexpr size_t kKeptLast = 4096, kMoreTries = 8;
-// Programs that take more than this share of what the model says are in vain where others would
-// have to take less than kLess of it.
+// Where programs take more than this share of the modelled memory, plans that would have to take less
+// than kLess of it are not judged.
 constexpr double kInVain = 0.95;
-// Of plans that by the model fit with more memory so many are compiled.
+// Plans that are compiled of those that fit by the model with more memory.
 constexpr int kTries = 2;
-// However large the graph, so many plans are judged where the simulator contradicts the model.
+// Plans that are judged, for any size of graph, where the simulator contradicts the model.
 constexpr size_t kContradicted = 5;
-// That is where another is expected to take less than this share of the best one's time.
+// It does where another plan is expected to take less than this share of the best one's time.
 constexpr double kContradiction = 0.95;
 
-// Whether they have other axes or schedules: the model may be wrong about one of them alone.
+// Whether a and b have different axes or schedules: the model may be wrong about only one of them.
 bool is_another(const Choice& a, const Choice& b) {
   const auto key = [](const Choice& c) {
     return std::tie(c.tensor, c.expert, c.context, c.data, c.pipe, c.schedule);
@@ -79,9 +77,10 @@ class Search {
                                              [this] { return seconds_left(); });
   }
 
-  // Returns the best `most` of the model, best first; of unequal submeshes at most `most_unlike`.
-  std::vector<Candidate> rank(size_t most, size_t most_unlike) {
-    auto best = rank_all(most, most_unlike);
+  // Returns the best `most` of the model, best first; of unequal submeshes
+  // at most `most_heterogeneous`.
+  std::vector<Candidate> rank(size_t most, size_t most_heterogeneous) {
+    auto best = rank_all(most, most_heterogeneous);
     if (best.empty()) none_fits(std::nullopt);
     return best;
   }
@@ -90,17 +89,17 @@ class Search {
   std::optional<Found> find() {
     const bool large = 2 * nodes_ > kNodesJudged;
     const size_t kept = large ? kKeptOfLarge : kKept;
-    const size_t kept_unlike = large ? kKeptOfLarge : kKeptUnlike;
+    const size_t kept_heterogeneous = large ? kKeptOfLarge : kKeptHeterogeneous;
     Found found;
     std::vector<Candidate> ranked;
     size_t good = 0;
-    // While programs take more than the model says, others fit than those that are ranked first; in
-    // the end perhaps those that by the model do not.
+    // While programs take more memory than modelled, other candidates fit than the first ranked ones;
+    // in the last round even candidates that do not fit by the model are judged.
     bool stuck = false, last = false;
     for (int round = 1; good == 0 && !last && !stopped_; ++round) {
       last = stuck || round == kRounds;
       estimator_->allow(0, last ? kLess : 1);
-      ranked = last ? rank_all(kKeptLast, kKeptLast) : rank_all(kept, kept_unlike);
+      ranked = last ? rank_all(kKeptLast, kKeptLast) : rank_all(kept, kept_heterogeneous);
       if (round == 1) {
         log::debug("auto: {} combinations, of which {} were cut, ranked at {:.0f} ms",
                    combinations_, looked_at_, milliseconds());
@@ -120,15 +119,15 @@ class Search {
     return found;
   }
 
-  // Returns what a plan takes that needs about the least memory, where none fits: by the model it
-  // fits with so much more than there is.
+  // Returns the memory of a plan that needs about the least, where none fits; by the model it fits
+  // with `more` bytes above the limit.
   std::optional<Fitting> attempt(double more) {
     estimator_->allow(more, 1);
     std::optional<Fitting> best;
     auto ranked = rank_all(kKeptOfLarge, kKeptOfLarge);
     for (int tries = 0; tries < kTries && !ranked.empty(); ++tries) {
-      const auto next =
-          std::ranges::min_element(ranked, {}, [&](const Candidate& c) { return over(c); });
+      const auto next = std::ranges::min_element(ranked, {},
+                                                 [&](const Candidate& c) { return over(c); });
       if (over(*next) > 1) break;
       if (const auto lacks = lacking(*next); lacks && (!best || *lacks < best->more)) {
         best = {*lacks, next->peak_bytes, next->choice};
@@ -154,38 +153,38 @@ class Search {
     fail_none_fits(learnt_.shortage, fitting);
   }
 
-  // Of the time that the pins give.
+  // Returns the seconds left of the pins' time limit.
   double seconds_left() const {
     return request_.pins.time_limit.value_or(kInfinity) - milliseconds() / 1e3;
   }
 
-  // Whether the time limit ended it.
+  // Whether the time limit ended the search.
   bool stopped() const { return stopped_; }
 
  private:
-  // The same; none where none fits.
-  std::vector<Candidate> rank_all(size_t most, size_t most_unlike) {
+  // As rank(); empty where none fits.
+  std::vector<Candidate> rank_all(size_t most, size_t most_heterogeneous) {
     const auto stop = [this] { return out_of_time(); };
     const auto count = std::ssize(folded_.blocks);
-    const auto alike = space_.combinations(*tables_, estimator_->model_of(1), count, stop);
-    const auto unlike = space_.unlike(*tables_, estimator_->model_of(1), count, stop);
-    combinations_ = alike.size() + unlike.list.size();
+    const auto homogeneous = space_.combinations(*tables_, estimator_->model_of(1), count, stop);
+    const auto heterogeneous = space_.heterogeneous(*tables_, estimator_->model_of(1), count, stop);
+    combinations_ = homogeneous.size() + heterogeneous.list.size();
     if (combinations_ == 0) space_.fail_none();
     learnt_.shortage.combinations = std::max(learnt_.shortage.combinations, combinations_);
     needs_.resize(combinations_);
-    needs_unlike_.resize(combinations_);
+    heterogeneous_needs_.resize(combinations_);
     all_.clear();
-    for (const auto& one : alike) all_.push_back(one.choice);
-    for (const auto& one : unlike.list) all_.push_back(unlike.choice(one));
+    for (const auto& one : homogeneous) all_.push_back(one.choice);
+    for (const auto& one : heterogeneous.list) all_.push_back(heterogeneous.choice(one));
     log::debug("auto: {} tables at {:.0f} ms, {} combinations and {} of unequal submeshes",
-               tables_->compiled(), milliseconds(), alike.size(), unlike.list.size());
+               tables_->compiled(), milliseconds(), homogeneous.size(), heterogeneous.list.size());
     std::vector<Candidate> best;
-    look(alike, needs_, most, best,
+    look(homogeneous, needs_, most, best,
          [](const Bounded& one) { return std::pair(one.choice, one.layers); });
     std::vector<Candidate> others;
-    look(unlike.list, needs_unlike_, std::min(most, most_unlike), others,
-         [&](const UnlikeSpace::One& one) {
-           auto choice = unlike.choice(one);
+    look(heterogeneous.list, heterogeneous_needs_, std::min(most, most_heterogeneous), others,
+         [&](const HeterogeneousSpace::One& one) {
+           auto choice = heterogeneous.choice(one);
            return std::pair(choice, estimator_->tables_of(choice));
          });
     std::ranges::move(others, std::back_inserter(best));
@@ -199,8 +198,8 @@ class Search {
   // expects to fit.
   enum class Judge { that_fit, all };
   size_t judge_best(std::vector<Candidate>& ranked, Found& found, Judge which) {
-    const auto judged =
-        std::clamp<size_t>(kNodesJudged / std::max<size_t>(1, nodes_), 1, request_.most_judged);
+    const auto judged = std::clamp<size_t>(kNodesJudged / std::max<size_t>(1, nodes_), 1,
+                                           request_.most_judged);
     std::vector<Candidate*> left;
     for (auto& candidate : ranked) {
       if (!refused_.contains(candidate.strategy.dump())) left.push_back(&candidate);
@@ -246,8 +245,8 @@ class Search {
     return good;
   }
 
-  // Of a large graph: the one beside the first that is to be judged, on another mesh or of another
-  // schedule; nullptr where none is expected to be about as fast.
+  // Returns the candidate to judge beside the first one for a large graph, on another mesh or of
+  // another schedule; nullptr where none is expected to be about as fast.
   Candidate* another(const std::vector<Candidate*>& left, const Candidate& first) const {
     Candidate* best = nullptr;
     double least = std::min(kUnlikely, expected(first) / kContradiction);
@@ -260,12 +259,12 @@ class Search {
     return best;
   }
 
-  // Notes what was found out about one that was judged; returns whether its programs take so much
-  // that others of its kind would be in vain.
+  // Notes the results of a judged candidate; returns whether its programs take so much memory that
+  // others of its kind need not be judged.
   bool note(const Candidate& candidate) {
     log::debug("auto: judged {} at {:.0f} ms: {} by the model, {}", to_string(candidate.choice),
-               milliseconds(), seconds_text(candidate.estimate.seconds),
-               candidate.judged ? seconds_text(candidate.seconds) : candidate.refused);
+               milliseconds(), simulate::seconds_text(candidate.estimate.seconds),
+               candidate.judged ? simulate::seconds_text(candidate.seconds) : candidate.refused);
     auto& shortage = learnt_.shortage;
     const double ratio = candidate.peak_bytes / candidate.estimate.bytes;
     if (ratio > 0) learnt_.corrections.note_bytes(candidate.choice, ratio);
@@ -279,13 +278,13 @@ class Search {
       shortage.choice = candidate.choice;
     }
     if (shortage.refused.empty()) {
-      shortage.refused =
-          fmt::format("{} is refused: {}", to_string(candidate.choice), candidate.refused);
+      shortage.refused = fmt::format("{} is refused: {}", to_string(candidate.choice),
+                                     candidate.refused);
     }
     return ratio > kInVain;
   }
 
-  // Returns the seconds of a candidate, as far as is known what programs take; many where it is not
+  // Returns the seconds of a candidate with its correction factor; kUnlikely more where it is not
   // expected to fit.
   double expected(const Candidate& candidate) const {
     const double over = this->over(candidate);
@@ -293,7 +292,7 @@ class Search {
            candidate.estimate.seconds * learnt_.corrections.of(candidate.choice);
   }
 
-  // Returns the share of what it may take that the candidate is expected to.
+  // Returns the expected memory of the candidate, relative to its limit.
   double over(const Candidate& candidate) const {
     return candidate.estimate.bytes * learnt_.corrections.of_bytes(candidate.choice) /
            candidate.estimate.limit;
@@ -312,9 +311,10 @@ class Search {
       const bool late = out_of_time() && !best.empty();
       if ((full && order[i]->bound >= best[most - 1].estimate.seconds) || late) {
         lower_bound_ = std::min(lower_bound_, order[i]->bound);
-        const auto told = std::min(order.size(), i + kTold);
-        for (; i < told; ++i)
+        const auto end = std::min(order.size(), i + kMostBounds);
+        for (; i < end; ++i) {
           learnt_.features.count(choice_of(*order[i]).first, order[i]->bound, true);
+        }
         break;
       }
       ++looked_at_;
@@ -324,9 +324,9 @@ class Search {
       if (estimator_->is_beyond(choice, need)) continue;
       for (auto& candidate : estimator_->candidates_of(choice, *layers, worth, need)) {
         lower_bound_ = std::min(lower_bound_, candidate.estimate.lower_bound);
-        const auto place =
-            std::ranges::upper_bound(best, candidate.estimate.seconds, {},
-                                     [](const Candidate& other) { return other.estimate.seconds; });
+        const auto place = std::ranges::upper_bound(
+            best, candidate.estimate.seconds, {},
+            [](const Candidate& other) { return other.estimate.seconds; });
         best.insert(place, std::move(candidate));
       }
       if (best.size() > most) best.resize(most);
@@ -338,7 +338,7 @@ class Search {
     return std::chrono::duration<double, std::milli>(passed).count();
   }
 
-  // Whether the time that the pins give is used up.
+  // Whether the pins' time limit is reached.
   bool out_of_time() {
     stopped_ = stopped_ || seconds_left() <= 0;
     return stopped_;
@@ -346,11 +346,11 @@ class Search {
 
   struct Judged {
     plan::Plan plan;
-    Simulation simulation;
+    simulate::Simulation simulation;
   };
 
-  // Judges them beside each other, but for captures, and what scripts define. Nothing for those
-  // that are refused.
+  // Judges candidates in parallel, except captures and methods that scripts define. Nothing for
+  // refused ones.
   std::vector<std::optional<Judged>> judge(const std::vector<Candidate*>& candidates) {
     std::vector<std::future<std::optional<Judged>>> trials;
     for (auto* candidate : candidates) {
@@ -380,8 +380,8 @@ class Search {
         return std::nullopt;
       }
       Judged judged{std::move(compiled.plan), {}};
-      judged.simulation = simulate(compiled.programs, judged.plan.mesh, costs_,
-                                   {.stage_axis = judged.plan.pipeline.axis});
+      judged.simulation = simulate::simulate(compiled.programs, judged.plan.mesh, costs_,
+                                             {.stage_axis = judged.plan.pipeline.axis});
       judged.plan.prediction.step_seconds = judged.simulation.step_seconds;
       judged.plan.prediction.measured_share = judged.simulation.measured_share;
       candidate.seconds = judged.simulation.step_seconds;
@@ -393,8 +393,8 @@ class Search {
     }
   }
 
-  // Returns the bytes a rank with which the candidate's programs fit, beside what there are;
-  // nothing where it cannot be compiled.
+  // Returns the bytes a rank above the limit with which the candidate's programs fit; nothing where it
+  // cannot be compiled.
   std::optional<double> lacking(Candidate& candidate) {
     const auto [known, added] = lacking_.try_emplace(candidate.strategy.dump());
     auto& [lacks, bytes] = known->second;
@@ -420,7 +420,7 @@ class Search {
   const Request& request_;
   const cost::Cluster& cluster_;
   compile::SharedTraces traces_;
-  OpCosts costs_;
+  simulate::OpCosts costs_;
   Space space_;
   RankLimits limits_;
   size_t nodes_ = 0;
@@ -429,12 +429,12 @@ class Search {
   std::unique_ptr<LayerTables> tables_;
   Estimator::Learnt learnt_;
   std::unique_ptr<Estimator> estimator_;
-  std::set<std::string> refused_;   // strategies whose programs were
-  std::set<std::string> programs_;  // of those that were judged, or left out as alike
-  // By strategy: what programs take more than there is, and their bytes.
+  std::set<std::string> refused_;   // strategies whose programs were refused
+  std::set<std::string> programs_;  // of those that were judged, or left out as identical
+  // By strategy: bytes of its programs above the limit, and all their bytes.
   std::map<std::string, std::pair<std::optional<double>, double>> lacking_;
-  // By combination: the bytes that it is known to need at least, where it did not fit.
-  std::vector<double> needs_, needs_unlike_;
+  // By combination: lower bound of its bytes, where it did not fit.
+  std::vector<double> needs_, heterogeneous_needs_;
   size_t combinations_ = 0, looked_at_ = 0;
   std::vector<Choice> all_;
   bool stopped_ = false;

@@ -1,11 +1,14 @@
 #include "search/shortage.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "base/error.h"
-#include "search/report.h"
+#include "base/text/bytes.h"
+#include "simulate/report.h"
 
 namespace perigee::search {
 namespace {
@@ -21,7 +24,7 @@ double round_up(double bytes) {
   const double shown = bytes / unit;
   if (shown <= 0) return bytes;
   const double step = std::pow(10.0, std::floor(std::log10(shown)) - 2);
-  // What is written already stays as it is.
+  // A value that is printed exactly is not changed.
   return std::ceil(shown / step - 1e-9) * step * unit;
 }
 
@@ -49,8 +52,8 @@ std::optional<Fitting> least_more(
 }
 
 void fail_none_fits(const Shortage& shortage, const std::optional<Fitting>& fitting) {
-  std::string least =
-      shortage.refused.empty() ? "no cut into stages exists for any of them" : shortage.refused;
+  std::string least = shortage.refused.empty() ? "no cut into stages exists for any of them"
+                                               : shortage.refused;
   if (fitting || std::isfinite(shortage.bytes)) {
     const double more = fitting ? fitting->more : shortage.bytes - shortage.limit;
     least = fmt::format(

@@ -6,9 +6,9 @@
 #include <random>
 #include <unordered_map>
 
-#include "base/error.h"
-#include "search/choice.h"
-#include "solve/bayesian.h"
+#include "base/fail.h"
+#include "search/space/choice.h"
+#include "solve/bayesian/bayesian.h"
 
 namespace perigee::search {
 namespace {
@@ -21,7 +21,7 @@ const std::vector<std::string> kAlgorithms = {"bo", "combination", "random"};
 const std::vector<std::string> kNames = {"algorithm", "trials", "patience", "time_limit",
                                          "measure",   "seed",   "variables"};
 
-// Says which combination is next.
+// Returns the next combination.
 class Order {
  public:
   virtual ~Order() = default;
@@ -172,9 +172,9 @@ Trials run_trials(const json& common, const Variables& variables, const TrialOpt
       trial.seconds = kInfinity;
     }
     order->tell(*point, trial.seconds);
-    const bool better =
-        trial.refused.empty() &&
-        (trials.best < 0 || trial.seconds < trials.list[static_cast<size_t>(trials.best)].seconds);
+    const bool better = trial.refused.empty() &&
+                        (trials.best < 0 ||
+                         trial.seconds < trials.list[static_cast<size_t>(trials.best)].seconds);
     if (better) trials.best = static_cast<int>(tried);
     trials.list.push_back(std::move(trial));
   }
@@ -213,7 +213,7 @@ TrialOptions parse_trials(const json& table, Variables& variables) {
             fail("search", "an option is a table of pins, but got {}", option.dump());
           }
           list.push_back(option.is_object() ? option : json::object());
-          parse_pins(list.back());  // a pin that does not exist is told before any trial
+          parse_pins(list.back());  // an unknown pin is an error before any trial
         }
       }
     } else {

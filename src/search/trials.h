@@ -1,6 +1,6 @@
-// Searches by trials: combinations of what a plan may have are tried one by one, the rest of each
-// plan follows from a search of its own. ATorch's names: `combination` tries all, `bo` those that
-// Bayesian optimisation expects most of.
+// Searches by trials: combinations of pins are tried one by one; a search of its own finds the rest
+// of each plan. ATorch's names: `combination` tries all, `bo` those that
+// Bayesian optimisation expects to be best.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ struct TrialOptions {
   std::string algorithm = "bo";  // bo, combination or random
   int64_t trials = 30;           // at most; `combination` tries all, whatever this is
   int64_t patience = 8;          // bo: ends where the best is older than so many trials; 0: never
-  double time_limit = 0;         // seconds: no trial begins behind them; 0: any
-  double measure = 0;  // seconds: so long a plan's ops may be measured first; 0: not at all
+  double time_limit = 0;         // seconds after which no trial begins; 0: unlimited
+  double measure = 0;            // seconds for measuring a plan's ops first; 0: not measured
   uint64_t seed = 0;
 };
 
 // One combination.
 struct Trial {
   std::vector<int> options;  // of each variable
-  nlohmann::json pins;       // the combination's (search/choice.h)
+  nlohmann::json pins;       // the combination's (search/space/choice.h)
   nlohmann::json strategy;
   double seconds = std::numeric_limits<double>::infinity();  // of a step
   double bytes = 0;
@@ -33,12 +33,12 @@ struct Trial {
 
 struct Trials {
   std::vector<Trial> list;  // in the order in which they were tried
-  int best = -1;            // index; -1: there is no plan
+  int best = -1;            // index; -1: no plan
   std::string ended;        // "all", "trials", "patience", "time"
   int64_t combinations = 0;
 };
 
-// Of each variable its options: tables of pins.
+// The options of each variable: tables of pins.
 using Variables = std::vector<std::vector<nlohmann::json>>;
 
 // Completes a trial that has options and pins; `left` are the seconds that the limit leaves

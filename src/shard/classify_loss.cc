@@ -1,11 +1,13 @@
-// How the loss changes with the batch: followed through the forward pass by the ops' patterns, as
-// placements are, but past ops that need the samples' dim whole.
+// Finds how the loss depends on the batch: follows the samples' dim through the forward pass by the
+// ops' patterns, also past ops that need this dim whole.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
 #include "base/error.h"
 #include "shard/partition.h"
-#include "shard/sites.h"
+#include "shard/propagate/matched_rules.h"
 
 namespace perigee::shard {
 
@@ -16,24 +18,24 @@ using graph::ValueId;
 
 enum class Degree {
   none,    // does not depend on samples
-  mean,    // the same for twice the samples
-  sum,     // twice as much for twice the samples
+  mean,    // unchanged when the samples are doubled
+  sum,     // doubled when the samples are doubled
   sample,  // has a dim over samples
-  pool,    // samples put together in places of their own: an expert's queue
-  mixed,   // another way
+  pool,    // samples gathered in other positions: an expert's queue
+  mixed,   // neither
 };
 
 struct State {
   Degree degree = Degree::none;
   int dim = -1;          // sample: the dim
-  std::string coupling;  // the op and scope through which samples first saw each other; "": none
+  std::string coupling;  // op and scope that first couple samples; "": none
 
   bool is(Degree d) const { return degree == d; }
 };
 
 bool is_mean(const Node& node) { return node.op == "aten::mean" || node.op == "aten::mean.dim"; }
 
-// Ops that put rows to places that an index names, or count them.
+// Ops that scatter rows to indexed positions, or count them.
 bool dispatches(const Node& node) {
   return node.op == "perigee::dispatch" || node.op == "perigee::expert_slots" ||
          node.op == "aten::index_add" || node.op.starts_with("aten::index_put") ||
@@ -86,7 +88,7 @@ class Classifier {
     return 1;
   }
 
-  // A sum over all samples divided by a multiple of how many there are is a mean.
+  // A sum over all samples divided by a multiple of their number is a mean.
   bool divides_by_batch(double number) const {
     const auto count = static_cast<int64_t>(number);
     return batch_ > 1 && static_cast<double>(count) == number && count > 0 && count % batch_ == 0;
@@ -120,14 +122,14 @@ class Classifier {
     return out;
   }
 
-  // Some operand has a dim over samples.
+  // Handles a node with an operand that has a dim over samples.
   void of_samples(size_t n, size_t r, const std::vector<const State*>& operands, State& out) const {
     const auto& node = graph_.nodes[n];
     const auto& pattern = sites_.at(n).pattern;
     out.degree = Degree::mixed;
     if (!pattern || r >= pattern->results.size()) return;
     const auto& letters = pattern->results[r];
-    bool others = false;  // an operand tells of all samples
+    bool others = false;  // an operand depends on all samples
     std::optional<State> found;
     for (size_t i = 0; i < operands.size(); ++i) {
       if (!operands[i]->is(Degree::sample)) {
@@ -145,14 +147,14 @@ class Classifier {
     if (out.coupling.empty() && others) out.coupling = here(node);
   }
 
-  // What becomes of operand i's dim over samples.
+  // Follows operand i's dim over samples to the result.
   State of_dim(size_t n, size_t r, size_t i, int dim, const std::vector<int>& letters) const {
     const auto& node = graph_.nodes[n];
     const auto& pattern = *sites_.at(n).pattern;
     if (batch_ == 1 && node.op == "perigee::reshape") return of_one_sample(node, dim);
     const int letter = pattern.operands[i][dim];
     if (letter < 0) {
-      // The op works along the samples. What keeps the shape has a result for each.
+      // The op works along the samples. A result of the same shape has an element for each.
       std::vector<ValueId> values;
       node.each_operand([&](ValueId o) { values.push_back(o); });
       const auto& from = graph_.type(values[i]).shape;
@@ -182,8 +184,8 @@ class Classifier {
     }
   }
 
-  // Where the only sample's dim is after a reshape. Patterns lose dims of size 1: the outermost
-  // that may be it stands for it.
+  // Finds the dim of a single sample after a reshape. Patterns lose dims of size 1, so the
+  // outermost candidate is taken.
   State of_one_sample(const Node& node, int dim) const {
     const auto& from = graph_.type(std::get<ValueId>(*node.find("self"))).shape;
     const auto& to = graph_.type(node.outputs[0]).shape;
@@ -196,7 +198,7 @@ class Classifier {
     return {Degree::mixed, -1, ""};
   }
 
-  // Operands are means and sums over samples, or know nothing of them.
+  // Handles a node whose operands are means and sums over samples, or independent of them.
   void of_statistics(size_t n, const std::vector<const State*>& operands, State& out) const {
     const auto& node = graph_.nodes[n];
     const bool sums = std::any_of(operands.begin(), operands.end(),
@@ -217,14 +219,13 @@ class Classifier {
     }
     out.degree = is_linear(n, operands) ? (sums ? Degree::sum : Degree::mean) : Degree::mixed;
     if (sums || out.degree == Degree::mean) return;
-    // Any function of means is the same for twice the samples. Where it is more than a mean plus
-    // what is the same for all microbatches, it is not the mean of its values for parts of them.
+    // Any function of means is unchanged when the samples are doubled. Where it is more than a mean
+    // plus what is the same for all microbatches, it is not the mean of its values for parts of them.
     out.degree = Degree::mean;
     if (!is_affine(node) && out.coupling.empty()) out.coupling = here(node);
   }
 
-  // Whether the operands that depend on samples have one degree and are all that the op is linear
-  // in.
+  // Whether the operands that depend on samples share one degree and are a linear set of the op.
   bool is_linear(size_t n, const std::vector<const State*>& operands) const {
     const auto& node = graph_.nodes[n];
     if (node.op == "perigee::reshape" || node.op == "perigee::expand" ||
@@ -245,7 +246,7 @@ class Classifier {
     return false;
   }
 
-  // Divided by a count that is known for the whole step.
+  // Whether it is divided by a count known for the whole step.
   bool averaged(const Node& node) const {
     auto v = std::get<ValueId>(*node.find("other"));
     while (graph_.values[v.index].producer >= 0) {
@@ -258,7 +259,7 @@ class Classifier {
   }
 
   const graph::Graph& graph_;
-  SiteTable sites_;
+  MatchedRules sites_;
   std::vector<State> states_;
   int64_t batch_ = 0;
 };

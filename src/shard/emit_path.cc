@@ -1,4 +1,4 @@
-// The nodes that carry out a path.
+// Emits the nodes of a redistribute path.
 #include <algorithm>
 
 #include "shard/redistribute.h"
@@ -30,12 +30,12 @@ std::string name_of(mesh::Reduce reduce) {
   }
 }
 
-// True when a slice of the dim leaves a contiguous tensor contiguous.
+// Whether a slice of the dim of a contiguous tensor is contiguous.
 bool leading(const std::vector<int64_t>& shape, int dim) {
   return std::all_of(shape.begin(), shape.begin() + dim, [](int64_t size) { return size == 1; });
 }
 
-// True when this rank is the first of its group over the axes.
+// Whether this rank is the first of its group over the axes.
 bool is_first(const mesh::Mesh& mesh, int64_t rank, const std::vector<int>& axes) {
   const auto position = mesh::coordinates(mesh, rank);
   return std::all_of(axes.begin(), axes.end(), [&](int a) { return position[a] == 0; });
@@ -52,15 +52,15 @@ class Emission {
         rank_(rank),
         consumer_(consumer) {}
 
-  ValueId run(const Path& path, const Shape& shape) {
+  ValueId run(const RedistributePath& path, const Shape& shape) {
     for (size_t s = 0; s < path.steps.size(); ++s) {
       const auto& step = path.steps[s];
-      const bool orders = step.kind == Step::Kind::zigzag,
-                 restores = step.kind == Step::Kind::restore;
+      const bool orders = step.kind == RedistributeStep::Kind::zigzag,
+                 restores = step.kind == RedistributeStep::Kind::restore;
       if ((orders || restores ? step.ranks : ranks_of(step)) == 1) continue;  // this rank alone
       view(shape_before(step));
       const auto* next = s + 1 < path.steps.size() ? &path.steps[s + 1] : nullptr;
-      if (orders && next && next->kind == Step::Kind::slice && next->dim == step.dim) {
+      if (orders && next && next->kind == RedistributeStep::Kind::slice && next->dim == step.dim) {
         take(*next, step.ranks);
         ++s;
       } else {
@@ -72,13 +72,13 @@ class Emission {
   }
 
  private:
-  Shape shape_before(const Step& step) const {
+  Shape shape_before(const RedistributeStep& step) const {
     return mesh::local_shape(step.shape, step.before, mesh_, rank_);
   }
-  graph::TensorType type_after(const Step& step) const {
+  graph::TensorType type_after(const RedistributeStep& step) const {
     return {dtype_, mesh::local_shape(step.shape, step.after, mesh_, rank_)};
   }
-  int64_t ranks_of(const Step& step) const {
+  int64_t ranks_of(const RedistributeStep& step) const {
     int64_t ranks = 1;
     for (int a : step.axes) ranks *= mesh_.axes[a].size;
     return ranks;
@@ -88,7 +88,7 @@ class Emission {
     return local_.add_node(std::move(op), std::move(args), {type}, consumer_.scope,
                            consumer_.phase)[0];
   }
-  // Puts the result in the value's place.
+  // Emits a node and makes its result the current value.
   void emit(std::string op, Args args, const graph::TensorType& type) {
     value_ = make(std::move(op), std::move(args), type);
   }
@@ -109,10 +109,10 @@ class Emission {
                 type);
   }
 
-  // Puts the chunks of a dim [2n, c] in the order of zigzag shards, or back: every other one is of
-  // the first half, the others of the second from its end.
-  void reorder(const Step& step) {
-    const bool back = step.kind == Step::Kind::restore;
+  // Reorders the chunks of a dim [2n, c] into zigzag order, or back: chunks of the first half
+  // alternate with those of the second half from its end.
+  void reorder(const RedistributeStep& step) {
+    const bool back = step.kind == RedistributeStep::Kind::restore;
     const auto whole = shape_before(step);
     const int64_t n = step.ranks, dim = step.dim;
     const auto split = [&](Shape counts) {
@@ -136,8 +136,8 @@ class Emission {
     view(whole);
   }
 
-  // What a slice leaves of a dim that is put in order is two pieces of it as it was.
-  void take(const Step& slice, int64_t ranks) {
+  // A slice of a dim in zigzag order is two pieces of the original dim.
+  void take(const RedistributeStep& slice, int64_t ranks) {
     const auto range = mesh::local_ranges(slice.shape, slice.after, mesh_, rank_)[slice.dim];
     std::vector<ValueId> parts;
     for (const auto& part : mesh::zigzag_pieces(slice.shape[slice.dim], ranks, range)) {
@@ -147,47 +147,47 @@ class Emission {
          type_after(slice));
   }
 
-  void carry_out(const Step& step) {
+  void carry_out(const RedistributeStep& step) {
     const auto type = type_after(step);
     const auto axis = names_of(mesh_, step.axes);
     const auto dim = static_cast<int64_t>(step.dim);
     const auto reduce = name_of(step.reduce);
     switch (step.kind) {
-      case Step::Kind::all_reduce:
+      case RedistributeStep::Kind::all_reduce:
         return emit("comm::all_reduce", {{"self", value_}, {"axis", axis}, {"op", reduce}}, type);
-      case Step::Kind::reduce_scatter:
+      case RedistributeStep::Kind::reduce_scatter:
         return emit("comm::reduce_scatter",
                     {{"self", value_}, {"axis", axis}, {"dim", dim}, {"op", reduce}}, type);
-      case Step::Kind::all_gather:
+      case RedistributeStep::Kind::all_gather:
         return emit("comm::all_gather", {{"self", value_}, {"axis", axis}, {"dim", dim}}, type);
-      case Step::Kind::all_to_all:
+      case RedistributeStep::Kind::all_to_all:
         return emit("comm::all_to_all",
                     {{"self", value_},
                      {"axis", axis},
                      {"split_dim", dim},
                      {"cat_dim", static_cast<int64_t>(step.from_dim)}},
                     type);
-      case Step::Kind::slice: {
+      case RedistributeStep::Kind::slice: {
         const auto before = mesh::local_ranges(step.shape, step.before, mesh_, rank_)[step.dim];
         const auto after = mesh::local_ranges(step.shape, step.after, mesh_, rank_)[step.dim];
         value_ = piece(dim, {after.begin - before.begin, after.length});
-        // Some kernels read their operands as if they were contiguous (layer norm's backward its
-        // statistics). Decided by the first rank's piece, the largest, so that all ranks do alike.
+        // Some kernels assume contiguous operands (layer norm's backward, for its statistics). The
+        // first rank's piece, the largest, decides, so that all ranks emit the same nodes.
         const auto first = mesh_.order.empty() ? 0 : mesh_.order.front();
         if (!leading(mesh::local_shape(step.shape, step.after, mesh_, first), step.dim)) {
           emit("aten::clone", {{"self", value_}, {"memory_format", int64_t{0}}}, type);
         }
         return;
       }
-      case Step::Kind::part:
-        // Replicas of a maximum, minimum or average are parts as they are.
+      case RedistributeStep::Kind::part:
+        // Replicas of a maximum, minimum or average are already valid partial values.
         if (step.reduce != mesh::Reduce::sum) return;
         if (is_first(mesh_, rank_, step.axes)) {
           return emit("perigee::reshape", {{"self", value_}, {"part", int64_t{0}}}, type);
         }
         return emit("perigee::full", {{"value", 0.0}, {"part", value_}}, type);
-      case Step::Kind::zigzag:
-      case Step::Kind::restore:
+      case RedistributeStep::Kind::zigzag:
+      case RedistributeStep::Kind::restore:
         return reorder(step);
     }
   }
@@ -202,7 +202,7 @@ class Emission {
 
 }  // namespace
 
-graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& path,
+graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const RedistributePath& path,
                          const graph::TensorType& global, const Placements& to,
                          const mesh::Mesh& mesh, int64_t rank, const graph::Node& consumer) {
   return Emission(local, value, global.dtype, mesh, rank, consumer)

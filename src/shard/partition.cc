@@ -6,11 +6,11 @@
 #include <limits>
 #include <map>
 
-#include "base/error.h"
-#include "shard/choose.h"
-#include "shard/lower.h"
+#include "base/fail.h"
+#include "shard/propagate/matched_rules.h"
+#include "shard/propagate/node_sharding.h"
 #include "shard/redistribute.h"
-#include "shard/sites.h"
+#include "shard/rules/rule_lowering.h"
 
 namespace perigee::shard {
 namespace {
@@ -22,23 +22,24 @@ using graph::ValueId;
 using mesh::Placement;
 using mesh::Placements;
 
-// A global value as it lies on this rank, once or in several ways.
+// A global value on this rank, with one of the placements in which it exists.
 struct Version {
   Placements placements;
   ValueId local;
   graph::Phase phase;
   bool original = false;
-  bool gathered = false;  // from pieces that are there as well
-  bool piece = false;     // such a piece: for the backward pass of what is pinned whole
+  bool gathered = false;  // gathered from pieces that also exist
+  bool piece = false;     // a piece kept for the backward pass of a value pinned whole
 };
 
-// Whether the path brings pieces together, and does nothing else.
-bool gathers(const Path& path) {
+// Whether the path consists of all-gathers only.
+bool gathers(const RedistributePath& path) {
   bool any = false;
   for (const auto& step : path.steps) {
-    any = any || step.kind == Step::Kind::all_gather;
-    if (step.kind != Step::Kind::all_gather && step.kind != Step::Kind::zigzag &&
-        step.kind != Step::Kind::restore) {
+    any = any || step.kind == RedistributeStep::Kind::all_gather;
+    if (step.kind != RedistributeStep::Kind::all_gather &&
+        step.kind != RedistributeStep::Kind::zigzag &&
+        step.kind != RedistributeStep::Kind::restore) {
       return false;
     }
   }
@@ -65,8 +66,8 @@ class Partition {
     for (const auto& input : graph_.inputs) add_input(input);
     local_.graph.outputs.resize(graph_.outputs.size());
     local_.outputs.resize(graph_.outputs.size());
-    // By the node that makes them, and first those that are inputs: what is still to do for an
-    // output belongs to where the value is made, for a pipeline is cut by the order of nodes.
+    // Outputs by producer, inputs first: an output's remaining redistributes follow its producer,
+    // because a pipeline is cut by the order of nodes.
     std::vector<std::vector<size_t>> outputs(graph_.nodes.size());
     for (size_t o = 0; o < graph_.outputs.size(); ++o) {
       const auto producer = graph_.values[graph_.outputs[o].value.index].producer;
@@ -95,7 +96,7 @@ class Partition {
     auto placements = wanted;
     for (const auto& zigzag : wanted) {
       for (auto& p : placements) {
-        // The dim comes whole, and is cut here.
+        // The dim is loaded whole and cut here.
         if (zigzag.zigzag && p.is_shard() && p.dim == zigzag.dim) p = Placement::replicate();
       }
     }
@@ -114,12 +115,12 @@ class Partition {
     versions_[input.value.index] = {{wanted, cut, graph::Phase::forward, true}};
   }
 
-  // Returns the value lying as `wanted`, from the version that is cheapest to bring there. What is
-  // gathered in the forward pass is gathered again in the backward pass: it is not kept between
-  // them, its pieces are (Korthikanti et al. 2022).
+  // Returns the value with the placements `wanted`, redistributed from the cheapest version. Values
+  // gathered in the forward pass are re-gathered in the backward pass: only their pieces are saved
+  // (Korthikanti et al. 2022).
   ValueId bring(ValueId v, const Placements& wanted, const graph::Node& consumer) {
     auto& versions = versions_[v.index];
-    const Path* best = nullptr;
+    const RedistributePath* best = nullptr;
     const Version* from = nullptr;
     for (const auto& version : versions) {
       if (version.piece && version.phase == consumer.phase && versions.size() > 1) continue;
@@ -134,11 +135,12 @@ class Partition {
     }
     if (!std::isfinite(best->cost)) {
       fail("shard",
-           "a value must come from {} to {} for {} in scope \"{}\", which takes what the plan "
+           "a value must be redistributed from {} to {} for {} in scope \"{}\", which takes what "
+           "the plan "
            "forbids "
            "({}): allow it, or place values otherwise",
            mesh::to_string(from->placements), mesh::to_string(wanted),
-           consumer.op.empty() ? "what the step leaves behind" : consumer.op, consumer.scope,
+           consumer.op.empty() ? "an output of the step" : consumer.op, consumer.scope,
            fmt::join(plan_.forbidden, ", "));
     }
     const auto local = emit_path(local_.graph, from->local, *best, graph_.type(v), wanted,
@@ -148,8 +150,8 @@ class Partition {
     return local;
   }
 
-  // Returns the local node that makes the first result that anything needs, or, where that shows
-  // what was there, the last one. Nodes behind it may bring the result to where nobody wants it.
+  // Returns the local node of the first needed result, or the last local node if that result
+  // existed already. Later nodes may redistribute the result.
   graph::NodeId node(size_t n) {
     const auto& node = graph_.nodes[n];
     const auto first = static_cast<graph::NodeId>(local_.graph.nodes.size());
@@ -161,15 +163,15 @@ class Partition {
         [&](ValueId v) { operands.push_back(bring(v, sharding_.operands[n][i++], node)); });
     const auto& site = sites_.at(n);
     static const Pattern none;
-    Lowering lowering{call,
-                      site.pattern ? *site.pattern : none,
-                      plan_.mesh,
-                      rank_,
-                      sharding_.operands[n],
-                      sharding_.results[n],
-                      std::move(operands),
-                      local_.graph,
-                      shared_};
+    RuleLowering lowering{call,
+                          site.pattern ? *site.pattern : none,
+                          plan_.mesh,
+                          rank_,
+                          sharding_.operands[n],
+                          sharding_.results[n],
+                          std::move(operands),
+                          local_.graph,
+                          shared_};
     const bool lowered = site.lower && !runs_replicated(n);
     const auto results = lowered ? site.lower(lowering) : lowering.emit(lowering.local_args());
     for (size_t r = 0; r < node.outputs.size(); ++r) {
@@ -179,7 +181,7 @@ class Partition {
       if (maker < 0 && needed_[v.index]) maker = local_.graph.values[results[r].index].producer;
       versions_[v.index].push_back({placements, results[r], node.phase, true});
       if (sharding_.values[v.index] != placements) {
-        // Pinned elsewhere: from here on it lies only there, unless it can be gathered again.
+        // Pinned to other placements: only that version is used from here on, unless it can be re-gathered.
         const auto moved = bring(v, sharding_.values[v.index], node);
         auto& versions = versions_[v.index];
         if (versions.back().gathered && node.phase == graph::Phase::forward) {
@@ -192,7 +194,7 @@ class Partition {
     return maker >= first ? maker : static_cast<graph::NodeId>(local_.graph.nodes.size()) - 1;
   }
 
-  // Marks the values that lead to an output.
+  // Marks the values that an output depends on.
   void find_needed() {
     for (const auto& output : graph_.outputs) {
       if (output.value.defined()) needed_[output.value.index] = true;
@@ -216,12 +218,12 @@ class Partition {
     return true;
   }
 
-  // Finds the axes of several ranks over which each parameter's unit is cut: its gradient is
-  // reduced there with the unit's others, and so must be a sum.
+  // Finds the axes of several ranks that shard each parameter's unit: its gradient is reduced there
+  // in the unit's buckets, and so must be a sum.
   void find_cuts() {
     for (const auto& unit : plan_.units) {
       std::vector<size_t> axes;
-      for (const auto& name : mesh::split_axes(unit.axes)) {
+      for (const auto& name : unit.axes) {
         const int axis = plan_.mesh.find(name);
         if (axis >= 0 && plan_.mesh.axes[axis].size > 1) axes.push_back(static_cast<size_t>(axis));
       }
@@ -263,7 +265,7 @@ class Partition {
   const Sharding& sharding_;
   const plan::Plan& plan_;
   const int64_t rank_;
-  const SiteTable sites_;
+  const MatchedRules sites_;
   Redistributor redistributor_;
   LocalGraph local_;
   std::map<std::string, ValueId> shared_;

@@ -10,7 +10,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::shard {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 using mesh::Placement;
 using mesh::Placements;
 
-// Axis sets are tried as bit masks; meshes have few axes.
+// Axis sets are enumerated as bit masks; meshes have few axes.
 std::vector<int> axes_of(unsigned mask) {
   std::vector<int> axes;
   for (int a = 0; mask >> a; ++a) {
@@ -27,8 +27,8 @@ std::vector<int> axes_of(unsigned mask) {
   return axes;
 }
 
-// Shards on a dim nest, the last axis outermost. Axes may start or stop sharding a dim only where
-// no axis before the last of them, other than they themselves, shards it.
+// Shards of a dim nest, the last axis outermost. A set of axes may start or stop sharding a dim
+// only if no other axis before its last one shards it.
 bool innermost(const Placements& placements, unsigned mask, int dim) {
   bool below = true;
   for (int a = static_cast<int>(placements.size()) - 1; a >= 0; --a) {
@@ -46,16 +46,16 @@ bool combines_alone(const Placements& placements, unsigned mask, mesh::Reduce re
   return true;
 }
 
-// A tensor whose dims that are cut in runs are seen as two, so that no placement has runs, and
-// those that are cut zigzag in another order, so that no placement is.
+// A view of a tensor in which no placement has runs or zigzags: dims cut in runs are two dims, dims
+// cut zigzag are reordered.
 struct RunView {
   graph::TensorType type;
   Placements from, to;
   std::vector<std::pair<int, int64_t>> zigzags, restored;  // dims of type, ranks
 };
 
-// Returns nothing where the ends cut a dim in different runs, or in runs that do not make it up, or
-// one cuts it not between runs, or they cut it in different orders.
+// Returns nothing if the two ends cut a dim in different runs or orders, in runs that do not divide
+// it, or one cuts it inside runs.
 std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placements& from,
                                     const Placements& to, const mesh::Mesh& mesh) {
   std::vector<int64_t> runs(type.shape.size(), 0);
@@ -67,7 +67,7 @@ std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placeme
     }
   }
   RunView view{{type.dtype, {}}, from, to};
-  std::vector<int> first;  // per dim: where it stands in the view
+  std::vector<int> first;  // per dim: its position in the view
   for (size_t d = 0; d < runs.size(); ++d) {
     first.push_back(static_cast<int>(view.type.shape.size()));
     if (runs[d] == 0) {
@@ -76,7 +76,7 @@ std::optional<RunView> view_of_runs(const graph::TensorType& type, const Placeme
       view.type.shape.insert(view.type.shape.end(), {type.shape[d] / runs[d], runs[d]});
     }
   }
-  // Per end and dim of the view: the ranks of its zigzag, and whether it is cut at all.
+  // Per end and dim of the view: the ranks of its zigzag, and whether it is cut.
   std::vector<int64_t> zigzag[2];
   std::vector<bool> cut[2];
   for (int side : {0, 1}) {
@@ -120,8 +120,8 @@ Redistributor::Redistributor(const mesh::Mesh& mesh, std::string_view whole,
   }
 }
 
-bool Redistributor::allows(Step::Kind kind, const std::vector<int>& axes) const {
-  if (kind == Step::Kind::all_gather ? gathers_ : exchanges_) return true;
+bool Redistributor::allows(RedistributeStep::Kind kind, const std::vector<int>& axes) const {
+  if (kind == RedistributeStep::Kind::all_gather ? gathers_ : exchanges_) return true;
   return std::all_of(axes.begin(), axes.end(), [&](int a) { return mesh_.axes[a].size == 1; });
 }
 
@@ -131,8 +131,8 @@ double Redistributor::group_size(const std::vector<int>& axes) const {
   return size;
 }
 
-const Path& Redistributor::path(const graph::TensorType& type, const Placements& from,
-                                const Placements& to) {
+const RedistributePath& Redistributor::path(const graph::TensorType& type, const Placements& from,
+                                            const Placements& to) {
   std::string key;
   key.reserve(64);
   const auto put = [&](int64_t n) { key.append(reinterpret_cast<const char*>(&n), sizeof n); };
@@ -151,32 +151,37 @@ const Path& Redistributor::path(const graph::TensorType& type, const Placements&
   return paths_.emplace(std::move(key), whole_path(type, from, to)).first->second;
 }
 
-Path Redistributor::whole_path(const graph::TensorType& type, const Placements& from,
-                               const Placements& to) const {
+RedistributePath Redistributor::whole_path(const graph::TensorType& type, const Placements& from,
+                                           const Placements& to) const {
   if (from == to) return {};
   if (const auto view = view_of_runs(type, from, to, mesh_)) {
     auto path = search(view->type, view->from, view->to);
-    const auto reorder = [&](Step::Kind kind, int dim, int64_t ranks, const Placements& there) {
+    const auto reorder = [&](RedistributeStep::Kind kind, int dim, int64_t ranks,
+                             const Placements& there) {
       path.cost += kLocal * bytes_of(type);
-      Step step{.kind = kind, .dim = dim, .after = there, .before = there};
+      RedistributeStep step{.kind = kind, .dim = dim, .after = there, .before = there};
       step.shape = view->type.shape;
       step.ranks = ranks;
-      path.steps.insert(kind == Step::Kind::zigzag ? path.steps.begin() : path.steps.end(), step);
+      path.steps.insert(
+          kind == RedistributeStep::Kind::zigzag ? path.steps.begin() : path.steps.end(), step);
     };
-    for (const auto& [d, n] : view->zigzags) reorder(Step::Kind::zigzag, d, n, view->from);
-    for (const auto& [d, n] : view->restored) reorder(Step::Kind::restore, d, n, view->to);
+    for (const auto& [d, n] : view->zigzags)
+      reorder(RedistributeStep::Kind::zigzag, d, n, view->from);
+    for (const auto& [d, n] : view->restored)
+      reorder(RedistributeStep::Kind::restore, d, n, view->to);
     return path;
   }
-  // The runs of both ends do not nest, or their orders differ: over whole dims.
+  // The runs of both ends do not nest, or their orders differ: gather the dims first.
   Placements whole = from;
   for (auto& p : whole) {
     if (p.is_shard()) p = Placement::replicate();
   }
   if (whole == from || whole == to) {
-    fail("shard",
-         "a dim is cut into equal runs that make it up, each evenly, zigzag into twice as many "
-         "pieces as ranks, but [{}] goes from {} to {}",
-         fmt::join(type.shape, ", "), mesh::to_string(from), mesh::to_string(to));
+    fail(
+        "shard",
+        "a dim must be cut into equal runs that make it up, each evenly, zigzag into twice as many "
+        "pieces as ranks, but [{}] goes from {} to {}",
+        fmt::join(type.shape, ", "), mesh::to_string(from), mesh::to_string(to));
   }
   auto path = whole_path(type, from, whole);
   const auto rest = whole_path(type, whole, to);
@@ -187,7 +192,7 @@ Path Redistributor::whole_path(const graph::TensorType& type, const Placements& 
 
 namespace {
 
-// Placements as numbers: a digit for each axis, the first the highest, in the order of their names.
+// Encodes placements as numbers with a digit for each axis, the first axis the highest.
 class Coding {
  public:
   Coding(const Placements& from, const Placements& to, const std::set<int>& dims) {
@@ -229,9 +234,9 @@ class Coding {
   std::vector<uint64_t> weights_;  // per axis
 };
 
-// A step, but for what it leads to.
+// A step without its resulting placements.
 struct Move {
-  Step::Kind kind = Step::Kind::all_reduce;
+  RedistributeStep::Kind kind = RedistributeStep::Kind::all_reduce;
   unsigned mask = 0;
   int dim = -1, from_dim = -1;
   mesh::Reduce reduce = mesh::Reduce::sum;
@@ -246,9 +251,9 @@ struct Reached {
 
 }  // namespace
 
-// Dijkstra over placements. Dims come from the two ends only, so there are few states.
-Path Redistributor::search(const graph::TensorType& type, const Placements& from,
-                           const Placements& to) const {
+// Dijkstra over placements. Dims are those of the two ends only, so there are few states.
+RedistributePath Redistributor::search(const graph::TensorType& type, const Placements& from,
+                                       const Placements& to) const {
   std::set<int> dims;
   for (const auto* end : {&from, &to}) {
     for (const auto& p : *end) {
@@ -273,8 +278,8 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
   std::vector<std::vector<int>> axes_by(all);
   for (unsigned mask = 1; mask < all; ++mask) axes_by[mask] = axes_of(mask);
   Placements here(from.size());
-  // Uneven shards over several axes are uneven shards of uneven shards: one collective over the
-  // joint group would cut otherwise, so such a dim is changed axis by axis.
+  // Uneven shards over several axes are uneven shards of uneven shards. One collective over the
+  // joint group would cut differently, so such a dim is changed axis by axis.
   const auto one_cut = [&](unsigned mask, int dim) {
     if (std::has_single_bit(mask)) return true;
     int64_t parts = 1;
@@ -309,34 +314,35 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
       const double moved = (n - 1) / n * bytes;
       if (p.is_partial()) {
         if (!combines_alone(here, mask, p.reduce)) continue;
-        try_step({Step::Kind::all_reduce, mask, -1, -1, p.reduce}, Placement::replicate(),
-                 kLatency + 2 * moved);
+        try_step({RedistributeStep::Kind::all_reduce, mask, -1, -1, p.reduce},
+                 Placement::replicate(), kLatency + 2 * moved);
         for (int dim : dims) {
           if (!innermost(here, mask, dim) || !one_cut(mask, dim)) continue;
-          try_step({Step::Kind::reduce_scatter, mask, dim, -1, p.reduce}, Placement::shard(dim),
-                   kLatency + moved);
+          try_step({RedistributeStep::Kind::reduce_scatter, mask, dim, -1, p.reduce},
+                   Placement::shard(dim), kLatency + moved);
         }
       } else if (p.is_shard()) {
         if (!innermost(here, mask, p.dim) || !one_cut(mask, p.dim)) continue;
-        if (allows(Step::Kind::all_gather, axes)) {
-          try_step({Step::Kind::all_gather, mask, p.dim}, Placement::replicate(),
+        if (allows(RedistributeStep::Kind::all_gather, axes)) {
+          try_step({RedistributeStep::Kind::all_gather, mask, p.dim}, Placement::replicate(),
                    kLatency + (n - 1) * bytes);
         }
         for (int dim : dims) {
           if (dim == p.dim || !innermost(here, mask, dim) || !one_cut(mask, dim)) continue;
-          if (!allows(Step::Kind::all_to_all, axes)) continue;
-          try_step({Step::Kind::all_to_all, mask, dim, p.dim}, Placement::shard(dim),
+          if (!allows(RedistributeStep::Kind::all_to_all, axes)) continue;
+          try_step({RedistributeStep::Kind::all_to_all, mask, dim, p.dim}, Placement::shard(dim),
                    kLatency + moved);
         }
       } else if (whole_ < 0 || (mask >> whole_ & 1) == 0) {
         for (int dim : dims) {
           if (!innermost(here, mask, dim)) continue;
-          try_step({Step::Kind::slice, mask, dim}, Placement::shard(dim), kLocal * bytes / n);
+          try_step({RedistributeStep::Kind::slice, mask, dim}, Placement::shard(dim),
+                   kLocal * bytes / n);
         }
         for (int a : axes) {
           if (!to[a].is_partial() || !combines_alone(here, mask, to[a].reduce)) continue;
-          try_step({Step::Kind::part, mask, -1, -1, to[a].reduce}, Placement::partial(to[a].reduce),
-                   kLocal * bytes);
+          try_step({RedistributeStep::Kind::part, mask, -1, -1, to[a].reduce},
+                   Placement::partial(to[a].reduce), kLocal * bytes);
         }
       }
     }
@@ -349,11 +355,12 @@ Path Redistributor::search(const graph::TensorType& type, const Placements& from
     }
     return {.steps = {}, .cost = std::numeric_limits<double>::infinity()};
   }
-  Path path;
+  RedistributePath path;
   path.cost = end->second.cost;
   for (auto at = goal; at != start; at = states[at].before) {
     const auto& move = states[at].move;
-    Step step{move.kind, axes_by[move.mask], move.dim, move.from_dim, move.reduce, from, from};
+    RedistributeStep step{move.kind, axes_by[move.mask], move.dim, move.from_dim, move.reduce, from,
+                          from};
     coding.read(at, step.after);
     coding.read(states[at].before, step.before);
     step.shape = type.shape;

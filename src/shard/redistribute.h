@@ -1,5 +1,5 @@
-// Changing a tensor's placements: the cheapest sequence of collectives between any two, over
-// several mesh axes.
+// Changes a tensor's placements: finds the cheapest sequence of collectives between two placements
+// over several mesh axes.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,18 @@
 
 namespace perigee::shard {
 
-// One step: the placements on `axes` change from one kind to another, together.
-struct Step {
+// One collective or local op: changes the placements on `axes` together from one kind to another.
+struct RedistributeStep {
   enum class Kind : uint8_t {
     all_reduce,      // Partial -> Replicate
     reduce_scatter,  // Partial -> Shard(dim)
     all_gather,      // Shard(dim) -> Replicate
     all_to_all,      // Shard(from_dim) -> Shard(dim)
     slice,           // Replicate -> Shard(dim), local
-    zigzag,          // a dim that is whole is put into the order of zigzag shards, local
-    restore,         // and back
-    part,  // Replicate -> Partial, local: a sum's value stays on the first rank of the group
+    zigzag,          // reorders a whole dim into zigzag order, local
+    restore,         // reorders it back, local
+    // Replicate -> Partial, local: the first rank of the group keeps the value, others have zeros
+    part,
   };
   Kind kind;
   std::vector<int> axes;  // ascending
@@ -32,66 +33,66 @@ struct Step {
   int from_dim = -1;
   mesh::Reduce reduce = mesh::Reduce::sum;
   mesh::Placements after;
-  // The global shape that the step sees: a dim cut in runs as two dims, [size / run, run], and one
-  // cut zigzag in the order of its shards. Placements and dims of the step are of it.
+  // The global shape that the step works on, to which its dims and placements refer: a dim cut in
+  // runs appears as two dims [size / run, run], one cut zigzag in the order of its shards.
   mesh::Placements before = {};
   std::vector<int64_t> shape = {};
-  int64_t ranks = 0;  // zigzag, restore: of the axis
+  int64_t ranks = 0;  // zigzag, restore: ranks of the axis
 };
 
-struct Path {
-  std::vector<Step> steps;
-  // Bytes that a rank moves, plus a fixed charge for each collective; infinite, without steps,
-  // where what is forbidden leaves no way.
+struct RedistributePath {
+  std::vector<RedistributeStep> steps;
+  // Bytes that a rank moves plus kLatency for each collective; infinite, without steps, if the plan
+  // forbids every path.
   double cost = 0;
 };
 
-// Finds and remembers paths on one mesh.
+// Finds and caches paths on one mesh.
 class Redistributor {
  public:
-  // What a collective costs beside its bytes, in bytes.
+  // Fixed cost of a collective, in bytes moved.
   static constexpr double kLatency = 1024;
-  // What a local byte costs, in bytes moved.
+  // Cost of a byte read or written locally, in bytes moved.
   static constexpr double kLocal = 1e-4;
 
-  // Returns the bytes of a tensor that count. An eight-bit float counts as what it was rounded
-  // from, float32: products are shared out among ranks as they would be without it, since factors
-  // that are cheap to gather would have all ranks multiply the same.
+  // Returns the tensor's bytes for the cost. An eight-bit float counts as the float32 it was
+  // rounded from: otherwise its factors would be so cheap to gather that every rank computed the
+  // same product.
   static double bytes_of(const graph::TensorType& type) {
     const bool narrow = graph::is_floating(type.dtype) && graph::size_of(type.dtype) == 1;
     return static_cast<double>(narrow ? 4 * type.bytes() : type.bytes());
   }
 
-  // On `whole`, an axis of a pipeline, nothing is ever sharded, not on the way either: "" for none.
-  // `forbidden`: plan::Plan::forbidden, of which steps over several ranks are not taken.
+  // `whole`: the pipeline axis, on which no path shards anything; "" for none. `forbidden`:
+  // plan::Plan::forbidden; paths take no forbidden step over several ranks.
   explicit Redistributor(const mesh::Mesh& mesh, std::string_view whole = "",
                          const std::vector<std::string>& forbidden = {});
 
-  // Returns the cheapest path for a tensor of that type. Axes of size 1 count as size 2 in costs,
-  // so that a plan chooses alike for any size. Throws Error for runs and zigzags that the tensor
-  // cannot be cut in (mesh::runs_divide).
-  const Path& path(const graph::TensorType& type, const mesh::Placements& from,
-                   const mesh::Placements& to);
+  // Returns the cheapest path for a tensor of that type. Axes of size 1 cost as size 2, so that the
+  // choice does not depend on the size. Throws Error for runs and zigzags that do not divide the
+  // tensor (mesh::runs_divide).
+  const RedistributePath& path(const graph::TensorType& type, const mesh::Placements& from,
+                               const mesh::Placements& to);
 
   double group_size(const std::vector<int>& axes) const;
 
  private:
-  Path whole_path(const graph::TensorType& type, const mesh::Placements& from,
-                  const mesh::Placements& to) const;
-  Path search(const graph::TensorType& type, const mesh::Placements& from,
-              const mesh::Placements& to) const;
+  RedistributePath whole_path(const graph::TensorType& type, const mesh::Placements& from,
+                              const mesh::Placements& to) const;
+  RedistributePath search(const graph::TensorType& type, const mesh::Placements& from,
+                          const mesh::Placements& to) const;
 
-  bool allows(Step::Kind kind, const std::vector<int>& axes) const;
+  bool allows(RedistributeStep::Kind kind, const std::vector<int>& axes) const;
 
   const mesh::Mesh& mesh_;
   int whole_ = -1;
-  bool gathers_ = true, exchanges_ = true;  // steps that are allowed
-  std::unordered_map<std::string, Path> paths_;
+  bool gathers_ = true, exchanges_ = true;  // whether all-gather and all-to-all are allowed
+  std::unordered_map<std::string, RedistributePath> paths_;
 };
 
-// Emits the steps of `path`, which leads to `to`, on `rank` behind the local value. Returns the
-// value that lies so.
-graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const Path& path,
+// Emits the steps of `path` on `rank` after the local value. Returns the value with placements
+// `to`. `consumer`: the node that reads it; gives scope and phase.
+graph::ValueId emit_path(graph::Graph& local, graph::ValueId value, const RedistributePath& path,
                          const graph::TensorType& global, const mesh::Placements& to,
                          const mesh::Mesh& mesh, int64_t rank, const graph::Node& consumer);
 

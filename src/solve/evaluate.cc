@@ -5,7 +5,7 @@
 #include <map>
 #include <vector>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::solve {
 

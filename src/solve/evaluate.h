@@ -10,7 +10,7 @@
 
 namespace perigee::solve {
 
-// What limits are checked to, relative.
+// Relative tolerance of checked limits.
 inline constexpr double kTolerance = 1e-9;
 
 struct Peak {

@@ -1,11 +1,10 @@
-// JSON to problem. One `Reader` per object: it names the path of every error and refuses unknown
-// keys.
+// JSON to problem. One `Reader` per object: it names the path of every error and refuses unknown keys.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "solve/problem.h"
 
 namespace perigee::solve {
@@ -228,8 +227,8 @@ StagesProblem parse_stages(const Json& json) {
     StageCandidate candidate;
     candidate.first = static_cast<int>(each.integer("first", 0, problem.layers - 1));
     candidate.last = static_cast<int>(each.integer("last", candidate.first, problem.layers - 1));
-    candidate.submesh =
-        static_cast<int>(each.integer("submesh", 0, static_cast<int64_t>(submeshes.size()) - 1));
+    candidate.submesh = static_cast<int>(
+        each.integer("submesh", 0, static_cast<int64_t>(submeshes.size()) - 1));
     candidate.time = each.number("time");
     if (each.has("max_successors"))
       candidate.max_successors = each.integer("max_successors", 0, INT64_MAX);

@@ -1,4 +1,6 @@
 // Results as JSON and as text.
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"

@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::solve {
 namespace {

@@ -1,5 +1,5 @@
-// Solver problems and results as data: runtime/README.md section 4 ("perigee.problem/1",
-// "perigee.result/1"). Times and memory are in the file's own units, and >= 0.
+// Solver problems and results as data: runtime/problems.md ("perigee.problem/1", "perigee.result/1"). Times and memory have
+// the units of the file and are >= 0.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ inline constexpr double kLargestNumber = 1e100;
 // One way to execute an op.
 struct AssignOption {
   double time = 0;
-  double resident = 0;   // held for the whole step
-  double saved = 0;      // saved activations
+  double resident = 0;   // memory held for the whole step
+  double saved = 0;      // memory of saved activations
   double optimizer = 0;  // working memory of the optimizer; does not coexist with saved activations
-  double transient = 0;  // only while this op runs
-  double input = 0;      // kept instead of `saved` where the op's group is recomputed
-  double live = 0;       // counted by moments
+  double transient = 0;  // memory held only while this op runs
+  double input = 0;      // memory kept instead of `saved` where the op's group is recomputed
+  double live = 0;       // memory counted by moments
 };
 
 struct AssignOp {
@@ -84,13 +84,13 @@ struct Result {
   double lower_bound = 0;   // no solution is faster
   double memory = 0;        // peak; 0 for stages, which count none
   std::vector<int> choice;  // assign: option per op; stages: indices of candidates, in order
-  std::string reason;       // infeasible: which constraint, by how much
+  std::string reason;       // infeasible: the violated constraint and its excess
   std::string solver;       // the solver that answered: "labels" or "ilp"
   double seconds = 0;
 };
 
-// Returns the problem in a JSON text. Throws Error (invalid) that names the place,
-// `ops[3].options[1].time`.
+// Returns the problem in a JSON text. Throws Error (invalid) that names
+// the place, `ops[3].options[1].time`.
 Problem parse_problem(std::string_view json);
 
 // Throws Error (invalid) where a problem built in code breaks what parse_problem guarantees.

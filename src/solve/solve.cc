@@ -4,10 +4,10 @@
 #include <chrono>
 #include <cmath>
 
-#include "base/error.h"
-#include "solve/assign_labels.h"
+#include "base/fail.h"
+#include "solve/assign/assign.h"
 #include "solve/evaluate.h"
-#include "solve/ilp.h"
+#include "solve/ilp/ilp.h"
 #include "solve/stages_search.h"
 #include "solve/why_not.h"
 
@@ -17,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kLabelsShare = 0.5;   // of the time limit, before ilp has its turn
-constexpr double kExplainSeconds = 2;  // at most, to say by how much a constraint is broken
+constexpr double kExplainSeconds = 2;  // time limit of the explanation of an infeasible problem
 constexpr double kForever = 1e8;
 
 struct Found {
@@ -83,7 +83,7 @@ Result answer(const Kind& problem, const Options& options, Clock::time_point sta
       fail_run("solve", "the answer of {} must be allowed, but {}", result.solver, evaluation.why);
     result.time = evaluation.time;
     result.memory = evaluation.memory;
-    // No time is below 0; bounds may be, by what sums of prices round off.
+    // Times are >= 0; bounds may be below by rounding of sums of prices.
     result.lower_bound = std::clamp(found.lower_bound, 0.0, evaluation.time);
     result.choice = std::move(*found.choice);
     const bool tight = evaluation.time - result.lower_bound <= kTolerance * evaluation.time;
@@ -121,8 +121,8 @@ Result solve(const Problem& problem, const Options& options) {
                options.time_limit, result.lower_bound);
     }
     if (result.verdict == Verdict::infeasible) {
-      const auto end =
-          std::min(after(start, options.time_limit), after(Clock::now(), kExplainSeconds));
+      const auto end = std::min(after(start, options.time_limit),
+                                after(Clock::now(), kExplainSeconds));
       result.reason = why_infeasible(kind, std::max(Clock::now(), end));
       result.lower_bound = 0;
     }

@@ -1,5 +1,5 @@
-// The exact solvers. Every answer carries a lower bound that is valid whether or not the search
-// finished.
+// The exact solvers. Every answer carries a lower bound that is valid whether or not
+// the search finished.
 //
 //   auto problem = solve::parse_problem(text);
 //   auto result = solve::solve(problem, {.solver = "auto", .time_limit = 10});
@@ -16,13 +16,12 @@ namespace perigee::solve {
 
 struct Options {
   // "labels": label dynamic programming under Lagrangian bounds. "ilp": integer programming by CBC.
-  // "auto": labels, and ilp only where labels could not close the gap within its share of the time
-  // limit.
+  // "auto": labels, and ilp only where labels could not close the gap within its share of the time limit.
   std::string solver = "auto";
-  double time_limit =
-      std::numeric_limits<double>::infinity();  // seconds; then the best found, with its bound
-  // Assign problems by labels: what is not better than the best found by more than this share of
-  // its time is not looked for.
+  // In seconds; when it has passed, the best solution found is returned with its bound.
+  double time_limit = std::numeric_limits<double>::infinity();
+  // Relative gap of assign problems solved by labels: the search stops when no solution can be faster by more than this share
+  // of the best time.
   double gap = 0;
 };
 
@@ -32,8 +31,8 @@ struct Options {
 // passed before any solution was found.
 Result solve(const Problem& problem, const Options& options = {});
 
-// The same of one problem among many: looks for no reason where there is no solution, and has the
-// verdict `unknown`, with the lower bound, where the time limit passed before any was found.
+// Like solve(), for one problem among many: gives no reason for an infeasible problem, and returns the verdict `unknown` with
+// the lower bound, instead of throwing, if the time limit passes before any solution is found.
 Result solve_in_time(const Problem& problem, const Options& options);
 
 }  // namespace perigee::solve

@@ -8,7 +8,7 @@
 #include <queue>
 #include <tuple>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::solve {
 namespace {
@@ -27,8 +27,7 @@ struct Candidate {
   int index;
 };
 
-// Returns the largest number that divides the devices of every candidate: what devices are counted
-// in.
+// Returns the greatest common divisor of the candidates' devices, the unit in which devices are counted.
 int64_t device_unit(const StagesProblem& problem) {
   int64_t unit = 0;
   for (const auto& candidate : problem.candidates) {
@@ -133,7 +132,7 @@ class StagesSearch {
 void StagesSearch::least_prefix(double longest) {
   prefix_.assign((problem_.layers + 1) * width_, kInfinity);
   prefix_[0] = 0;
-  for (const auto& c : candidates_) {  // ascending ends: what they build on is complete
+  for (const auto& c : candidates_) {  // ascending ends: preceding stages are complete
     if (c.time > longest) continue;
     const double* from = &prefix_[c.first * width_];
     double* to = &prefix_[c.end * width_ + c.devices];
@@ -206,8 +205,7 @@ void StagesSearch::take(const std::vector<int>& sequence) {
   best_ = sequence;
 }
 
-// Finds the least sum for the range's longest time and cuts off the top that it settles. Returns
-// whether anything is left.
+// Finds the least sum for the range's longest time and removes the solved top of the range. Returns whether the range is not empty.
 bool StagesSearch::settle(Node& node) {
   const double longest = time_limit(node);
   least_prefix(longest);
@@ -262,8 +260,8 @@ StagesOutcome stages_by_search(const StagesProblem& problem,
                                std::chrono::steady_clock::time_point deadline) {
   const int64_t unit = device_unit(problem);
   if (problem.devices % unit != 0) return {.choice = std::nullopt, .lower_bound = kInfinity};
-  const auto states =
-      static_cast<double>(problem.layers + 1) * static_cast<double>(problem.devices / unit + 1);
+  const auto states = static_cast<double>(problem.layers + 1) *
+                      static_cast<double>(problem.devices / unit + 1);
   if (states > kMostStates) {
     fail("solve",
          "layers x devices must be at most {:.0f}, but got {:.0f}; count devices in larger units",

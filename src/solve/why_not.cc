@@ -1,5 +1,7 @@
 #include "solve/why_not.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "solve/assign_labels.h"
+#include "solve/assign/assign.h"
 #include "solve/evaluate.h"
 #include "solve/stages_search.h"
 
@@ -33,7 +35,7 @@ std::string describe(const AssignProblem& problem, const Peak& peak) {
   return terms;
 }
 
-// The limit rules every choice out: finds the least peak by bisection, each half decided exactly.
+// The memory limit excludes every choice: finds the least peak by bisection with exact decisions.
 std::string why_memory(const AssignProblem& problem, std::vector<int> choice, Deadline deadline) {
   double most = peak_memory(problem, choice).total();
   double least = *problem.memory_limit;
@@ -64,8 +66,8 @@ std::string why_memory(const AssignProblem& problem, std::vector<int> choice, De
       limit, exact ? "" : "at most ", peak.total(), peak.total() - limit, describe(problem, peak));
 }
 
-// Forbidden pairs rule every choice out: names the fewest that a choice has to take, within the
-// memory limit where one is, and what memory lacks besides.
+// Forbidden pairs exclude every choice: names a smallest set of forbidden pairs that a choice needs, within the memory limit if
+// there is one, and the missing memory.
 std::string why_forbidden(const AssignProblem& problem, Deadline deadline) {
   AssignProblem counted = problem;
   for (auto& op : counted.ops) {
@@ -97,9 +99,9 @@ std::string why_forbidden(const AssignProblem& problem, Deadline deadline) {
                            op_name(problem, edge.to), choice[edge.from], choice[edge.to]);
     }
   }
-  reason =
-      fmt::format("{}: {} {}; allow one choice and {}{}", reason,
-                  outcome.finished ? "at least" : "up to", taken, edges, taken > 3 ? ", ..." : "");
+  reason = fmt::format("{}: {} {}; allow one choice and {}{}", reason,
+                       outcome.finished ? "at least" : "up to", taken, edges,
+                       taken > 3 ? ", ..." : "");
   return fits ? reason : fmt::format("{}; then {}", reason, why_memory(allowed, choice, deadline));
 }
 
@@ -114,8 +116,7 @@ std::set<int64_t> device_totals(const StagesProblem& problem) {
   for (const auto& c : candidates) {
     const auto& mesh = problem.submeshes[c.submesh];
     for (const int64_t total : totals[c.first]) {
-      // Of what is above the wanted total only the least matters, and it comes from the least
-      // before.
+      // Of totals above the wanted one only the least matters; it extends the least preceding one.
       auto& to = totals[c.last + 1];
       const int64_t sum = total + mesh.hosts * mesh.devices_per_host;
       if (sum <= problem.devices || to.empty() || *to.rbegin() <= problem.devices) {
@@ -136,7 +137,7 @@ bool possible(StagesProblem problem, int64_t devices, Deadline deadline) {
   return stages_by_search(problem, deadline).choice.has_value();
 }
 
-// No sequence uses exactly the devices that there are: names the nearest numbers that one uses.
+// No sequence uses exactly the given number of devices: names the nearest numbers for which one exists.
 std::string why_devices(const StagesProblem& problem, const std::set<int64_t>& totals,
                         Deadline deadline) {
   const auto above = totals.upper_bound(problem.devices);
@@ -183,10 +184,11 @@ std::string why_infeasible(const StagesProblem& problem, Deadline deadline) {
   if (!reached[problem.layers]) {
     int covered = problem.layers;
     while (!reached[covered]) --covered;
-    const std::string most =
-        covered > 0 ? fmt::format("layers 0..{} can be covered in order, the last {} not",
-                                  covered - 1, problem.layers - covered)
-                    : "none begins at layer 0";
+    const std::string most = covered > 0
+                                 ? fmt::format(
+                                       "layers 0..{} can be covered in order, the last {} not",
+                                       covered - 1, problem.layers - covered)
+                                 : "none begins at layer 0";
     return fmt::format("candidates: no sequence covers all {} layers; {}", problem.layers, most);
   }
   const auto totals = device_totals(problem);

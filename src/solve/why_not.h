@@ -1,4 +1,4 @@
-// Why a problem has no solution: which constraint to relax, and by how much.
+// Explains why a problem has no solution: the constraint to relax, and the amount.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,7 @@
 
 namespace perigee::solve {
 
-// Returns one sentence. Requires that no solution exists; by the deadline it settles for bounds on
-// the amount.
+// Returns one sentence. Requires that no solution exists. Past the deadline the sentence has bounds on the amount.
 std::string why_infeasible(const AssignProblem& problem,
                            std::chrono::steady_clock::time_point deadline);
 std::string why_infeasible(const StagesProblem& problem,

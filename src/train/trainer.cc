@@ -9,29 +9,23 @@
 #include <mutex>
 #include <thread>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "capture/deferred.h"
-#include "exec/allocator.h"
+#include "exec/memory/allocator.h"
 #include "profile/database.h"
 #include "profile/traces.h"
-#include "train/blueprint.h"
-#include "train/cache_folder.h"
-#include "train/connect.h"
-#include "train/rank_trainer.h"
-#include "train/step_spec.h"
-#include "train/storage.h"
+#include "train/output/save_checkpoint.h"
+#include "train/ranks/blueprint.h"
+#include "train/ranks/connect.h"
+#include "train/ranks/share.h"
+#include "train/step/rank_trainer.h"
+#include "train/step/step_spec.h"
 
 namespace perigee {
 
 using train::Blueprint;
 using train::RankTrainer;
 using BindingKind = compile::Binding::Kind;
-
-std::string default_profile() { return train::cache_folder() + "/profile.sqlite"; }
-
-std::string profile_of(const Job& job) {
-  return job.cluster.profile.empty() ? default_profile() : job.cluster.profile;
-}
 
 Ranks Ranks::threads(int64_t count) {
   if (count < 1) fail("ranks", "there must be at least 1 rank, but got {}", count);
@@ -54,28 +48,28 @@ Ranks Ranks::from_environment() {
 
 namespace {
 
-// One global batch as every step's data.
-class Fixed : public DataSource {
+// A data source that returns the same global batch in every step.
+class FixedBatch : public DataSource {
  public:
-  Fixed(const Batch& batch, const Job& job) : batch_(batch), data_(job.data) {}
+  FixedBatch(const Batch& batch, const Job& job) : batch_(batch), data_(job.data) {}
   Batch at(int64_t, Range samples) override {
     Batch part;
     for (const auto& [name, tensor] : batch_) {
-      part[name] =
-          data_.is_batched(name) ? tensor.narrow(0, samples.begin, samples.length) : tensor;
+      part[name] = data_.is_batched(name) ? tensor.narrow(0, samples.begin, samples.length)
+                                          : tensor;
     }
     return part;
   }
 
  private:
   const Batch& batch_;
-  const job::Data& data_;
+  const job::DataConfig& data_;
 };
 
-// Ranks of one process share a source; it is asked by one at a time.
-class OneAtATime : public DataSource {
+// A data source that the ranks of one process share; one rank reads at a time.
+class SharedSource : public DataSource {
  public:
-  explicit OneAtATime(DataSource& source) : source_(source) {}
+  explicit SharedSource(DataSource& source) : source_(source) {}
   Batch at(int64_t step, Range samples) override {
     std::lock_guard lock(mutex_);
     return source_.at(step, samples);
@@ -101,14 +95,14 @@ void check_batch(const Batch& batch, const Job& job) {
 struct Trainer::Impl {
   Job job;
   std::unique_ptr<DataSource> data;
-  std::vector<train::Connection> connections;  // of the ranks here
+  std::vector<train::Connection> connections;  // of the ranks of this process
   profile::Database database;
   profile::TraceDatabase traces;
   std::vector<Blueprint> blueprints;
   std::vector<std::unique_ptr<RankTrainer>> ranks;
-  std::function<Verdict(const Report&)> on_step;
+  std::function<Control(const Report&)> on_step;
   int64_t last_step = 0;
-  bool has_values = false;  // weights have their first values, or were loaded
+  bool has_values = false;  // weights are initialised or loaded
 
   Impl(const Job& job, std::unique_ptr<DataSource> data, const std::string& profile,
        std::vector<train::Connection> connected)
@@ -121,8 +115,8 @@ struct Trainer::Impl {
   exec::Communicator& communicator(size_t i) const { return *connections[i].communicator; }
   bool has_root() const { return communicator(0).rank() == 0; }
 
-  // Runs `body` for every rank here at once. When one throws, the others' waits end; rethrows the
-  // first error.
+  // Runs `body` for all ranks of this process concurrently. When one throws, the waits of the
+  // others end; rethrows the first error.
   void each(const std::function<void(size_t)>& body) {
     std::exception_ptr first;
     std::mutex mutex;
@@ -159,7 +153,7 @@ struct Trainer::Impl {
   Report step(int64_t step, DataSource& source) {
     require_values();
     const auto begin = std::chrono::steady_clock::now();
-    OneAtATime shared(source);
+    SharedSource shared(source);
     Report report;
     each([&](size_t i) {
       const auto result = ranks[i]->step(step, shared);
@@ -179,14 +173,13 @@ struct Trainer::Impl {
   }
 };
 
-Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& given, Ranks ranks,
+Trainer::Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& given, Ranks ranks,
                  std::unique_ptr<DataSource> data, const std::string& profile) {
   const auto world = ranks.process_ ? ranks.place_.world : ranks.threads_;
   if (plan.plan.mesh.size() != world) {
     fail("trainer",
          "the plan's mesh must have as many ranks as there are, but it has {} and there are {}: "
-         "pass "
-         "{{{}}} to make_plan, or make other ranks",
+         "pass {{{}}} to make_plan, or make other ranks",
          plan.plan.mesh.size(), world, world);
   }
   exec::install_allocator();
@@ -207,10 +200,10 @@ Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& given, 
   std::map<std::string, at::Tensor> values;
   for (const auto& item : net.named_parameters()) values[item.key()] = item.value().detach();
   for (const auto& item : net.named_buffers()) values[item.key()] = item.value();
-  // The first rank records the traces that are missing; the others find them.
+  // Records the missing traces once, before the ranks compile.
   const auto spec = train::step_spec(job, blueprint.training);
-  blueprint.plan =
-      compile::fit_recompute(blueprint.training, std::move(blueprint.plan), spec, impl.traces);
+  blueprint.plan = compile::fit_recompute(blueprint.training, std::move(blueprint.plan), spec,
+                                          impl.traces);
   compile::predict_memory(blueprint.training, blueprint.plan, spec, impl.traces);
   const bool begins = job.train.initialise || !job.train.weights.empty();
   impl.blueprints.resize(impl.connections.size());
@@ -231,7 +224,7 @@ Trainer::Trainer(torch::nn::Module& net, const Planned& plan, const Job& given, 
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
 
-void Trainer::on_step(std::function<Verdict(const Report&)> callback) {
+void Trainer::on_step(std::function<Control(const Report&)> callback) {
   impl_->on_step = std::move(callback);
 }
 
@@ -241,7 +234,7 @@ void Trainer::run() {
   bool stop = false;
   while (!stop && impl_->last_step < impl_->job.train.steps) {
     const auto report = impl_->step(impl_->last_step + 1, *impl_->data);
-    stop = impl_->has_root() && impl_->on_step && impl_->on_step(report) == Stop;
+    stop = impl_->has_root() && impl_->on_step && impl_->on_step(report) == Control::stop;
     auto& mine = impl_->communicator(0);
     const bool others = mine.world() > static_cast<int64_t>(impl_->connections.size());
     if (others) stop = train::share_text(stop ? "stop" : "", *train::everyone(mine)) == "stop";
@@ -250,7 +243,7 @@ void Trainer::run() {
 
 Report Trainer::step(const Batch& batch) {
   check_batch(batch, impl_->job);
-  Fixed source(batch, impl_->job);
+  FixedBatch source(batch, impl_->job);
   return impl_->step(impl_->last_step + 1, source);
 }
 
@@ -259,8 +252,8 @@ int64_t Trainer::last_step() const { return impl_->last_step; }
 std::map<std::string, double> Trainer::evaluate(const Batch& batch) {
   impl_->require_values();
   check_batch(batch, impl_->job);
-  Fixed source(batch, impl_->job);
-  OneAtATime shared(source);
+  FixedBatch source(batch, impl_->job);
+  SharedSource shared(source);
   std::map<std::string, double> metrics;
   impl_->each([&](size_t i) {
     const auto result = impl_->ranks[i]->evaluate(1, shared);
@@ -288,10 +281,10 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
     fail("trainer",
          "forward gives the results of one model, but ranks train {} copies of it over {}: load a "
          "checkpoint into a trainer with another plan",
-         copies_of(plan), plan.copy_axes);
+         copies_of(plan), plan.copy_axes.text());
   }
-  Fixed source(batch, impl_->job);
-  OneAtATime shared(source);
+  FixedBatch source(batch, impl_->job);
+  SharedSource shared(source);
   std::map<std::string, at::Tensor> results;
   impl_->each([&](size_t i) {
     impl_->ranks[i]->evaluate(1, shared);
@@ -311,9 +304,9 @@ void Trainer::save(const std::string& folder) {
 }
 
 void Trainer::load(const std::string& folder) {
-  const auto path = train::find_checkpoint(folder);
+  const auto path = checkpoint::find_checkpoint(folder);
   impl_->each([&](size_t i) {
-    const train::Checkpoint checkpoint(path);
+    const checkpoint::Checkpoint checkpoint(path);
     impl_->ranks[i]->load(checkpoint);
     if (i == 0) impl_->last_step = checkpoint.info().step;
   });
@@ -337,7 +330,7 @@ void Trainer::copy_to(torch::nn::Module& net) {
   const auto copy = [&](const std::string& name, at::Tensor target) {
     const auto other = tied.find(name);
     const auto found = values.find(other == tied.end() ? name : other->second);
-    if (found == values.end()) return;  // nothing of the graph depends on it
+    if (found == values.end()) return;  // the graph does not use it
     if (tracing::is_deferred(target)) {
       target.set_data(found->second.to(target.scalar_type()));
     } else {

@@ -1,9 +1,9 @@
-// Training from C++: what an application embeds (runtime/README.md section 9).
+// Training from C++: the interface for applications that embed Perigee (runtime/embedding.md).
 //
 //   auto net    = perigee::deferred<Net>(args);              // or an existing module
 //   auto source = perigee::source(net, example, loss);
 //   auto job    = perigee::Job::load("job.toml");            // or built in code
-//   auto plan   = perigee::make_plan(source, perigee::Strategy::file("s.lua"), job);
+//   auto plan   = perigee::make_plan(source, perigee::Strategy::file("s.lua"), job, {4});
 //   perigee::Trainer trainer{*net, plan, job, perigee::Ranks::threads(4),
 //   std::make_unique<Mine>()}; trainer.run(); trainer.copy_to(*net);
 //
@@ -16,20 +16,13 @@
 #include <optional>
 #include <string>
 
+#include "data/data.h"
 #include "job/place.h"
-#include "train/data.h"
-#include "train/planning.h"
+#include "train/measure/profile_path.h"
+#include "train/plan/make_plan.h"
+#include "train/task/source.h"
 
 namespace perigee {
-
-// Returns the model with how it is called; `example` may have any number of samples. `batched`: the
-// job's data.batched, by name.
-inline std::shared_ptr<const Source> source(std::shared_ptr<torch::nn::Module> module,
-                                            Batch example, Forward forward,
-                                            std::vector<std::string> batched = {}) {
-  return std::make_shared<Source>(std::move(module), std::move(example), std::move(forward),
-                                  std::move(batched));
-}
 
 // The ranks that this process runs.
 class Ranks {
@@ -56,25 +49,27 @@ struct Report {
   double grad_norm = 0;  // before clipping
   double lr = 0;
   double seconds = 0;
-  std::optional<double> loss_scale;  // that the step had, where the plan scales the loss
-  bool skipped = false;              // the step changed nothing: its gradients were not finite
+  std::optional<double> loss_scale;  // of this step, where the plan scales the loss
+  bool skipped = false;              // the gradients were not finite: nothing changed
 };
 
-enum Verdict { Go, Stop };
+// What Trainer::run does after a step.
+enum class Control { go, stop };
 
 class Trainer {
  public:
-  // Compiles the plan for every rank here and sets the first values: from job.train.weights, from
-  // `net`'s tensors, or for a deferred module from its recipe. `profile` is the database of
-  // allocation traces, shared by runs
-  // ("": in the user's cache folder). With several processes all construct their Trainer alike.
-  Trainer(torch::nn::Module& net, const Planned& plan, const Job& job, Ranks ranks,
+  // Compiles the plan for every rank of this process and sets the first values: from
+  // job.train.weights, from `net`'s tensors, or, for a deferred module, as recorded at its
+  // construction. `profile`: the database of allocation traces, shared by runs ("": that of the
+  // job, or the user's). All processes construct their Trainer with the same arguments.
+  Trainer(torch::nn::Module& net, const PlannedJob& plan, const Job& job, Ranks ranks,
           std::unique_ptr<DataSource> data, const std::string& profile = "");
   ~Trainer();
   Trainer(Trainer&&) noexcept;
 
-  // Called after every step of run(), on the rank 0 side; Stop ends the run on all ranks.
-  void on_step(std::function<Verdict(const Report&)> callback);
+  // Sets the function that run() calls after every step, in the process of rank 0.
+  // Control::stop ends the run on all ranks.
+  void on_step(std::function<Control(const Report&)> callback);
   // Runs the steps after the last one up to job.train.steps.
   void run();
   // Runs one step on a global batch (job.batch.global samples).
@@ -84,7 +79,7 @@ class Trainer {
 
   // Returns the loss of a global batch in eval mode, and means of scalar results.
   std::map<std::string, double> evaluate(const Batch& batch);
-  // Returns the named results of a global batch in eval mode, whole, on the CPU. The plan must have
+  // Returns the full named results of a global batch in eval mode, on the CPU. The plan must have
   // one microbatch.
   std::map<std::string, at::Tensor> forward(const Batch& batch);
 
@@ -99,10 +94,5 @@ class Trainer {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-// Returns where this user's profile is kept.
-std::string default_profile();
-// Returns the path of the job's: cluster.profile, else the default.
-std::string profile_of(const Job& job);
 
 }  // namespace perigee

@@ -1,8 +1,8 @@
-#include "base/error.h"
-
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
+
+#include "base/fail.h"
 
 using perigee::Error;
 using perigee::Status;

@@ -1,9 +1,11 @@
-#include "base/file.h"
+#include "base/files/file.h"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "base/error.h"
-#include "base/glob.h"
+#include "base/files/durable.h"
+#include "base/files/glob.h"
 
 TEST_CASE("a file is read whole, one that cannot be read is an error with the reason") {
   CHECK(perigee::read_file("LICENSE", "test").size() > 10000);
@@ -16,8 +18,28 @@ TEST_CASE("a file is read whole, one that cannot be read is an error with the re
 
 TEST_CASE("a pattern finds files, sorted, and no folders") {
   using Strings = std::vector<std::string>;
-  CHECK(perigee::glob_files("src/base/glob.*") == Strings{"src/base/glob.cc", "src/base/glob.h"});
+  CHECK(perigee::glob_files("src/base/files/glob.*") ==
+        Strings{"src/base/files/glob.cc", "src/base/files/glob.h"});
   CHECK(perigee::glob_files("LICENSE") == Strings{"LICENSE"});
   CHECK(perigee::glob_files("sr?") == Strings{});
   CHECK(perigee::glob_files("no/such*") == Strings{});
+}
+
+TEST_CASE("a link planted in place of a temporary file is not followed") {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / "perigee_planted_link";
+  fs::remove_all(folder);
+  fs::create_directory(folder);
+  const auto victim = (folder / "victim").string(), path = (folder / "file").string();
+  perigee::write_durably(victim, "kept");
+  fs::create_symlink(victim, path + ".partial");
+  perigee::write_durably(path, "written");
+  CHECK(perigee::read_file(victim, "test") == "kept");
+  CHECK(perigee::read_file(path, "test") == "written");
+  CHECK(!fs::exists(fs::symlink_status(path + ".partial")));
+  fs::create_symlink(victim, folder / "link");  // a destination that is a link is followed
+  perigee::write_durably((folder / "link").string(), "new");
+  CHECK(perigee::read_file(victim, "test") == "new");
+  CHECK(fs::is_symlink(folder / "link"));
+  fs::remove_all(folder);
 }

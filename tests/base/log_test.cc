@@ -1,5 +1,3 @@
-#include "base/log.h"
-
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log_format.h"
 
 namespace perigee {
 namespace {
@@ -67,8 +66,8 @@ TEST_CASE("a sink gets one call at a time from many threads") {
 }
 
 TEST_CASE("the standard sink writes prefixed lines to its file") {
-  const auto path =
-      std::filesystem::temp_directory_path() / fmt::format("perigee-log-{}", getpid());
+  const auto path = std::filesystem::temp_directory_path() /
+                    fmt::format("perigee-log-{}", getpid());
   auto* sink = log::standard_sink("rank 2", path.string());
   sink->write(log::Level::info, "step 1 {}");
   sink->write(log::Level::warn, "slow");

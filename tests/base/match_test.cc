@@ -1,4 +1,4 @@
-#include "base/match.h"
+#include "base/text/match.h"
 
 #include <catch2/catch.hpp>
 #include <string>

@@ -18,7 +18,7 @@ TEST_CASE("work is done once each, however much there is, also within other work
   }
 }
 
-TEST_CASE("what is thrown by the first of the work that throws comes out, behind all work") {
+TEST_CASE("the first task that throws has its exception rethrown after all tasks have ended") {
   std::vector<int> done(100);
   CHECK_THROWS_WITH(perigee::in_parallel(100,
                                          [&](size_t i) {

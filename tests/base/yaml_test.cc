@@ -1,4 +1,4 @@
-#include "base/yaml.h"
+#include "base/text/yaml.h"
 
 #include <catch2/catch.hpp>
 
@@ -24,7 +24,7 @@ TEST_CASE("YAML is read as its writer means it, with the lines") {
   CHECK(parse_yaml(text, "a.json").value == json::parse(text));
 }
 
-TEST_CASE("what is no YAML is refused at its place") {
+TEST_CASE("invalid YAML is refused with its line") {
   const auto error = [](const std::string& text) -> std::string {
     try {
       parse_yaml(text, "a.yaml");

@@ -1,10 +1,12 @@
 // Models that ship as Lua against those in C++, and against themselves run eagerly.
-#include "capture/models.h"
+#include "capture/models/models.h"
+
+#include <fmt/format.h>
 
 #include <set>
 
 #include "base/error.h"
-#include "exec/reference.h"
+#include "exec/reference/reference.h"
 #include "tests/binding/support.h"
 
 namespace perigee::test {
@@ -68,7 +70,8 @@ TEST_CASE("another model has another hash") {
   CHECK(hash(small + "}") != hash(small + R"(, "eps": 1e-6})"));
 }
 
-TEST_CASE("the encoder-decoder gives what its decoder may see") {
+TEST_CASE(
+    "the encoder-decoder's output depends on all source tokens and on earlier target tokens") {
   const LuaFile file("runtime/models/transformer.lua");
   const auto lua = binding::load_lua(
       file.settings(R"({"layers": 1, "width": 8, "heads": 2, "hidden": 12, "vocab": 11})"));

@@ -1,6 +1,8 @@
 // The one binding of ops: arguments, overloads, results and errors.
+#include <fmt/format.h>
+
 #include "base/error.h"
-#include "exec/reference.h"
+#include "exec/reference/reference.h"
 #include "tests/binding/support.h"
 
 namespace perigee::test {
@@ -26,7 +28,7 @@ struct Case {
 
 }  // namespace
 
-TEST_CASE("ops take what their schemas say") {
+TEST_CASE("ops take the arguments of their schemas") {
   torch::manual_seed(5);
   const auto x = torch::randn({2, 3}, torch::kDouble);
   const auto rows = torch::tensor({1, 0});

@@ -1,9 +1,9 @@
-// What a model's script may be: its table, options, batch, modules, and the life of what it holds.
+// A model's script: its table, options, batch and modules, and the lifetime of its objects.
 #include <fstream>
 #include <iterator>
 
 #include "base/error.h"
-#include "exec/reference.h"
+#include "exec/reference/reference.h"
 #include "lua/api.h"
 #include "lua/state.h"
 #include "tests/binding/support.h"
@@ -46,7 +46,7 @@ TEST_CASE("options have defaults, and unknown ones are errors") {
              Contains("model.options.width of") && Contains("is a number, but got \"5\""));
 }
 
-TEST_CASE("modules keep what they are given under its name") {
+TEST_CASE("modules keep tensors and modules under the given names") {
   const LuaFile file(head + R"(
 function Net:init()
   self.first = nn.Linear(3, 4)
@@ -106,7 +106,7 @@ TEST_CASE("mistakes with modules are errors at the script's line") {
   for (const std::string name : {"a.b", ""}) {
     for (const std::string what : {"nn.Parameter(torch.ones { 2 })", "nn.Linear(2, 2)"}) {
       const auto error = in_init("self['" + name + "'] = " + what);
-      CHECK_THAT(error, Contains(":4: [model] what a module keeps has a name without dots"));
+      CHECK_THAT(error, Contains(":4: [model] a name in a module must have no dots"));
       CHECK(error.find('\n') == error.npos);
     }
   }
@@ -185,7 +185,7 @@ TEST_CASE("first values follow the model's dtype") {
   CHECK(lua.model.module->named_parameters()["w"].scalar_type() == torch::kBFloat16);
 }
 
-TEST_CASE("what is documented of perigee.nn is what it has") {
+TEST_CASE("the documentation of perigee.nn lists exactly its functions") {
   const LuaFile file(
       "local nn, torch = require 'perigee.nn', require 'perigee.torch'\n"
       "return { model = function(o)\n"

@@ -1,12 +1,13 @@
 #include "tests/binding/support.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
-#include "capture/dtype.h"
+#include "capture/device/dtype.h"
 
 namespace perigee::test {
 

@@ -2,7 +2,7 @@
 // module with memory and eager autograd.
 #include <cstdlib>
 
-#include "capture/models.h"
+#include "capture/models/models.h"
 #include "tests/capture/support.h"
 
 namespace perigee::test {

@@ -1,4 +1,4 @@
-// What the capture of a large model costs, measured in a process of its own.
+// Memory and time of the capture of a large model, measured in a process of its own.
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "capture/models.h"
+#include "capture/models/models.h"
 #include "tests/capture/support.h"
 
 namespace perigee::test {
@@ -48,7 +48,7 @@ struct Cost {
   double parameters = 0;
   double nodes = 0;
   double gradients = 0;
-  double deferred_bytes = 0;   // what the module takes
+  double deferred_bytes = 0;   // memory of the module
   double capture_bytes = 0;    // peak over what the process took before the module
   double capture_seconds = 0;  // of processor time
 };
@@ -83,8 +83,8 @@ TEST_CASE("measure: capture of GPT-3", "[.]") {
   for (const auto& p : built.model.module->parameters()) parameters += double(p.numel());
   Batch batch;
   for (const auto& field : built.batch) {
-    batch[field.name] =
-        torch::empty({8, field.shape.at(0)}, at::device(at::kMeta).dtype(at::kLong));
+    batch[field.name] = torch::empty({8, field.shape.at(0)},
+                                     at::device(at::kMeta).dtype(at::kLong));
   }
   const double start = processor_time();
   const auto captured = capture(*built.model.module, batch, built.model.forward);

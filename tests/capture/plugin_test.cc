@@ -21,8 +21,8 @@ TEST_CASE("a plugin's model is captured, deferred or not") {
   auto inputs = exec::evaluate(captured.init, {}, {.seed = 3});
   inputs.insert(batch.begin(), batch.end());
   const auto got = exec::evaluate(captured.graph, inputs);
-  const auto hidden =
-      torch::relu(torch::linear(batch.at("x"), inputs.at("in.weight"), inputs.at("in.bias")));
+  const auto hidden = torch::relu(
+      torch::linear(batch.at("x"), inputs.at("in.weight"), inputs.at("in.bias")));
   const auto y = torch::linear(hidden, inputs.at("out.weight"), inputs.at("out.bias"));
   CHECK(torch::allclose(got.at("y"), y));
   CHECK(got.at("loss").item<float>() == Approx(y.square().mean().item<float>()));

@@ -86,7 +86,7 @@ double share(const at::Tensor& mask) { return mask.to(torch::kFloat64).mean().it
 
 }  // namespace
 
-TEST_CASE("dropout scales what it keeps, and its gradient has the same mask") {
+TEST_CASE("dropout scales the values that it keeps, and its gradient has the same mask") {
   const auto drawn = draw(layer<1>("Dropout", nn::Dropout(0.25), {normal({40, 50})}));
   const auto kept = (drawn.y != 0).to(torch::kFloat64);
   CHECK(share(kept) == Approx(0.75).margin(0.05));
@@ -108,7 +108,7 @@ TEST_CASE("channel dropout drops whole channels") {
   }
 }
 
-TEST_CASE("alpha dropout sets what it drops to one value") {
+TEST_CASE("alpha dropout sets dropped elements to one value") {
   for (const auto& layer :
        {layer<1>("AlphaDropout", nn::AlphaDropout(0.5), {normal({8, 9, 6})}),
         layer<1>("FeatureAlphaDropout", nn::FeatureAlphaDropout(0.5), {normal({8, 9, 6})})}) {

@@ -127,7 +127,7 @@ TEST_CASE("a loss must be one number that depends on a parameter") {
                     Catch::Contains("depends on a parameter"));
 }
 
-TEST_CASE("writes to what is no buffer are refused") {
+TEST_CASE("writes to tensors that are not buffers are refused") {
   struct Net : nn::Module {
     nn::Linear linear{4, 4};
     at::Tensor seen = torch::zeros({4});
@@ -181,7 +181,7 @@ TEST_CASE("an exception of the model is reported with its text") {
                     Catch::Contains("my own"));
 }
 
-TEST_CASE("captures nest, repeat and come from several threads") {
+TEST_CASE("captures nest, repeat and run from several threads") {
   const auto once = [](nn::Linear net) {
     const Batch batch{{"x", torch::zeros({3, net->options.in_features()}, torch::kFloat64)}};
     const auto loss = [&](const Batch& b) { return Result{net(b.at("x")).square().sum()}; };
@@ -198,12 +198,12 @@ TEST_CASE("captures nest, repeat and come from several threads") {
 
   std::string nested;
   auto net = outer;
-  const auto captured =
-      capture(*net, {{"x", torch::zeros({3, 4}, torch::kFloat64)}}, [&](const Batch& b) {
-        const auto y = net(b.at("x"));
-        nested = once(inner);
-        return Result{y.square().sum()};
-      });
+  const auto captured = capture(*net, {{"x", torch::zeros({3, 4}, torch::kFloat64)}},
+                                [&](const Batch& b) {
+                                  const auto y = net(b.at("x"));
+                                  nested = once(inner);
+                                  return Result{y.square().sum()};
+                                });
   CHECK(nested == five);
   CHECK(graph::structural_hash(captured.graph) == four);
 

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/safetensors.h"
 #include "tests/capture/support.h"
-#include "train/safetensors.h"
 
 namespace fs = std::filesystem;
 
@@ -65,21 +65,21 @@ class Example {
     const auto bytes = [](const at::Tensor& t) {
       return std::span(static_cast<const std::byte*>(t.data_ptr()), t.nbytes());
     };
-    const std::vector<train::TensorBytes> tensors = {
+    const std::vector<checkpoint::TensorBytes> tensors = {
         {input, graph::DType::float64, x.sizes().vec(), bytes(x)},
         {"y", graph::DType::float64, y.sizes().vec(), bytes(y)}};
-    train::write_safetensors((folder_ / "samples.safetensors").string(), tensors);
+    checkpoint::write_safetensors((folder_ / "samples.safetensors").string(), tensors);
   }
 
   // Gives the samples' other input another name.
   void rename_input(const std::string& name) const {
     const auto path = (folder_ / "samples.safetensors").string(), renamed = path + ".renamed";
-    const train::SafetensorsFile file(path);
+    const checkpoint::SafetensorsFile file(path);
     auto tensors = file.tensors();
     for (auto& tensor : tensors) {
       if (tensor.name != "y") tensor.name = name;
     }
-    train::write_safetensors(renamed, tensors);
+    checkpoint::write_safetensors(renamed, tensors);
     fs::rename(renamed, path);
   }
 
@@ -87,8 +87,8 @@ class Example {
   std::pair<int, std::string> run(const std::string& arguments) const {
     const char* command = std::getenv("PERIGEE_COMMAND");
     const char* build = std::getenv("PERIGEE_BUILD");
-    const auto path =
-        command ? std::string(command) : std::string(build ? build : "build") + "/perigee";
+    const auto path = command ? std::string(command)
+                              : std::string(build ? build : "build") + "/perigee";
     const auto line = "cd " + folder_.string() + " && timeout 60 " + fs::absolute(path).string() +
                       " " + arguments + " 2>&1";
     std::unique_ptr<FILE, int (*)(FILE*)> out(popen(line.c_str(), "r"), [](FILE*) { return 0; });
@@ -145,8 +145,8 @@ TEST_CASE("a TorchScript file is shown, planned and trained by the command") {
 TEST_CASE("a TorchScript file gets the fields of a batch by their order") {
   const Example example;
   const auto losses = [&](const std::string& more) {
-    const auto [status, text] =
-        example.run("train job.toml --overwrite --set train.output=one" + more);
+    const auto [status,
+                text] = example.run("train job.toml --overwrite --set train.output=one" + more);
     INFO(text);
     CHECK(status == 0);
     return example.losses("one");

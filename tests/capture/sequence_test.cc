@@ -14,8 +14,8 @@ Layer recurrent(std::string name, Holder holder, Tensors inputs) {
   holder->to(torch::kFloat64);
   return {std::move(name), holder.ptr(), std::move(inputs),
           [holder](const Tensors& in) mutable -> Tensors {
-            auto [output, state] =
-                in.size() > 1 ? holder->forward(in[0], in[1]) : holder->forward(in[0]);
+            auto [output, state] = in.size() > 1 ? holder->forward(in[0], in[1])
+                                                 : holder->forward(in[0]);
             return {output, state};
           }};
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "capture/capture.h"
-#include "exec/reference.h"
+#include "exec/reference/reference.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::test {

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "exec/random_op.h"
+#include "exec/ops/random_op.h"
 #include "graph/ops.h"
 #include "tests/support/torch_test.h"
 

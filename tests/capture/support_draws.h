@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "exec/op.h"
+#include "exec/ops/op.h"
 #include "graph/graph.h"
 
 namespace perigee::test {

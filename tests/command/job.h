@@ -13,7 +13,7 @@
 
 namespace perigee::test {
 
-// A job in a folder of its own, and runs of it. Its losses do not depend on how long it trains.
+// A job in a folder of its own, and runs of it. Its losses do not depend on the number of steps.
 class TrainingJob {
  public:
   explicit TrainingJob(
@@ -40,14 +40,14 @@ class TrainingJob {
   Ran operator()(const std::string& command, const std::string& more = "") const {
     return run(command + " " + file_ + " " + more, how());
   }
-  // The same for what must succeed.
+  // The same for a command that must succeed.
   Ran good(const std::string& command, const std::string& more = "") const {
     auto ran = (*this)(command, more);
     INFO(command << " " << more << "\n" << ran.err);
     REQUIRE(ran.status == 0);
     return ran;
   }
-  // The same for what must be refused: returns the one short error.
+  // The same for a command that must be refused: returns the one short error.
   std::string refused(const std::string& command, const std::string& more = "",
                       int status = 2) const {
     const auto ran = (*this)(command, more);
@@ -59,7 +59,8 @@ class TrainingJob {
 
   std::vector<nlohmann::json> metrics() const {
     const auto text = read(output() + "/metrics.jsonl");
-    std::istringstream lines(text.substr(0, text.rfind('\n') + 1));  // a killed run's last is torn
+    std::istringstream lines(
+        text.substr(0, text.rfind('\n') + 1));  // a killed run's last is incomplete
     std::vector<nlohmann::json> result;
     for (std::string line; std::getline(lines, line);)
       result.push_back(nlohmann::json::parse(line));

@@ -28,7 +28,7 @@ double now() {
 
 namespace {
 
-// Opens a terminal: what is written to ends[1] is read at ends[0].
+// Opens a terminal: bytes written to ends[1] are read at ends[0].
 bool open_terminal(int (&ends)[2], int columns) {
   ends[0] = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   char name[128];
@@ -66,7 +66,7 @@ Process::Process(const std::vector<std::string>& command, const How& how)
     if (how.closed_errors) ::close(2);
     if (how.file_bytes > 0) {
       const rlimit limit{static_cast<rlim_t>(how.file_bytes), static_cast<rlim_t>(how.file_bytes)};
-      ::signal(SIGXFSZ, SIG_IGN);  // then writing beyond it is an error, as on a full disk
+      ::signal(SIGXFSZ, SIG_IGN);  // then a write beyond it fails as on a full disk
       ::setrlimit(RLIMIT_FSIZE, &limit);
     }
     for (const auto& [name, value] : how.environment) ::setenv(name.c_str(), value.c_str(), 1);
@@ -93,7 +93,7 @@ Process::~Process() {
 
 void Process::signal(int number) const { ::kill(pid_, number); }
 
-// Returns false when both streams have ended.
+// Returns false if both streams have ended.
 bool Process::read_some() {
   pollfd streams[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};
   const double left = deadline_ - now();

@@ -32,14 +32,14 @@ struct How {
 class Process {
  public:
   explicit Process(const std::vector<std::string>& command, const How& how = {});
-  ~Process();  // kills what still runs
+  ~Process();  // kills the processes that still run
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
   void signal(int number) const;
   // Reads both streams until standard error or standard output holds the text. Throws
-  // std::runtime_error when it ends, or the time is over, before that.
+  // std::runtime_error if the process ends or the time is over before.
   void wait_for(std::string_view text);
   // Reads both streams until all processes that hold them have ended. Throws std::runtime_error at
   // the time-out.
@@ -55,12 +55,12 @@ class Process {
   Ran ran_;
 };
 
-// Runs build/perigee (or what PERIGEE_COMMAND names) with the arguments, written as in a shell
-// without quotes: words at blanks. For arguments with blanks there is the other form.
+// Runs build/perigee (or the program that PERIGEE_COMMAND names) with arguments separated by
+// blanks, without quotes. The other form is for arguments with blanks.
 Ran run(std::string_view arguments, const How& how = {});
 Ran run(const std::vector<std::string>& arguments, const How& how = {});
 
-// Returns the command's path with the arguments behind it.
+// Returns the command's path followed by the arguments.
 std::vector<std::string> perigee_command(std::string_view arguments);
 std::string command_path();
 

@@ -1,8 +1,10 @@
 // Precision in graphs and programs made by hand.
+#include "compile/graph/autocast.h"
+
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "compile/passes.h"
+#include "compile/gradients/loss_scale.h"
 #include "tests/compile/support.h"
 
 using namespace perigee;
@@ -60,10 +62,10 @@ TEST_CASE("products compute low, sums in float32, and each parameter is cast onc
   CHECK(cast(before, {}) == before);
 }
 
-TEST_CASE("lists and scopes of the plan come first") {
+TEST_CASE("lists and scopes of the plan take precedence") {
   const auto graph = mlp({});
-  const auto denied =
-      cast(graph, {.dtype = DType::float16, .allow = {"aten::gelu"}, .deny = {"aten::mm"}});
+  const auto denied = cast(
+      graph, {.dtype = DType::float16, .allow = {"aten::gelu"}, .deny = {"aten::mm"}});
   CHECK(count_ops(denied, "aten::mm", DType::float16) == 0);
   CHECK(count_ops(denied, "aten::gelu", DType::float16) == 2);
   const auto promoted = cast(graph, {.dtype = DType::float16, .promote = {"aten::mm"}});

@@ -1,4 +1,4 @@
-#include "compile/layout.h"
+#include "compile/draft/layout.h"
 
 #include <catch2/catch.hpp>
 
@@ -6,7 +6,7 @@ using namespace perigee;
 using namespace perigee::compile;
 using Sizes = std::vector<int64_t>;
 
-TEST_CASE("a reshape is a view where the dims it merges lie one behind the other") {
+TEST_CASE("a reshape is a view where the merged dims are contiguous") {
   CHECK(reshape_strides({2, 3, 4}, {12, 4, 1}, {6, 4}) == Sizes{4, 1});
   CHECK(reshape_strides({2, 3, 4}, {12, 4, 1}, {2, 3, 2, 2}) == Sizes{12, 4, 2, 1});
   CHECK(reshape_strides({4, 3}, {1, 4}, {12}) == std::nullopt);

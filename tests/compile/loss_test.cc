@@ -55,8 +55,8 @@ TEST_CASE("a mean, a sum and a mixture of both are told apart") {
   const auto penalized = [](std::string reduce) {
     return kind([&](G g, V, V s) {
       const auto loss = scalar(g, reduce, {{"self", s}});
-      const auto penalty =
-          scalar(g, "aten::sum", {{"self", g.find_input("layer.0.weight")->value}});
+      const auto penalty = scalar(g, "aten::sum",
+                                  {{"self", g.find_input("layer.0.weight")->value}});
       return scalar(g, "aten::add.Tensor", {{"self", loss}, {"other", penalty}});
     });
   };

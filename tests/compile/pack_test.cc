@@ -1,4 +1,4 @@
-#include "compile/pack.h"
+#include "compile/memory/pack.h"
 
 #include <catch2/catch.hpp>
 #include <random>

@@ -19,7 +19,7 @@ Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spe
 
 std::vector<std::string> names(const Program& program) {
   std::vector<std::string> list;
-  for (const auto& section : program.sections) list.push_back(section.name);
+  for (const auto& section : program.sections) list.push_back(section.name());
   return list;
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("one rank and one microbatch make one section and a step") {
   int64_t sum = 0;
   for (const auto& frame : program.frames) sum += frame.bytes * frame.copies;
   CHECK(sum == program.peak_bytes);
-  CHECK(test::golden_difference("tests/compile/one_rank.txt", print(program)) == "");
+  CHECK(test::golden_difference("tests/compile/golden/one_rank.txt", print(program)) == "");
 }
 
 TEST_CASE("data parallel makes exactly one set of bucketed all-reduces, in the last microbatch") {
@@ -74,7 +74,7 @@ TEST_CASE("data parallel makes exactly one set of bucketed all-reduces, in the l
   CHECK(count(section(program, "micro_last"), "comm::all_reduce") == 2 + 1);
   CHECK(count(section(program, "micro_first"), "perigee::accumulate_") == 0);
   CHECK(count(section(program, "micro"), "perigee::accumulate_") == 12 + 1);
-  CHECK(test::golden_difference("tests/compile/data_parallel.txt", summary(program)) == "");
+  CHECK(test::golden_difference("tests/compile/golden/data_parallel.txt", summary(program)) == "");
 
   // Each starts as soon as its last gradient is there, and nobody waits before the step.
   const auto& last = section(program, "micro_last").instructions;
@@ -102,7 +102,7 @@ TEST_CASE("programs hold for any number of layers, ranks and microbatches") {
           INFO(layers << " layers, " << microbatches << " microbatches, " << ranks << " ranks, "
                       << optimizer);
           const auto graph = mlp({.layers = layers, .batch = 6, .width = 10});
-          StepSpec spec{.optimizer = optimizer, .momentum = 0.9, .clip_norm = 0.5};
+          StepSpec spec{.optimizer = optimizer, .options = {{"momentum", 0.9}}, .clip_norm = 0.5};
           spec.groups = {{{"layer.0.bias"}, 0.0}};
           const auto program = compiled(graph, data_parallel(graph, ranks, microbatches), spec);
           CHECK(program.order.size() == static_cast<size_t>(microbatches) + 1);
@@ -114,9 +114,9 @@ TEST_CASE("programs hold for any number of layers, ranks and microbatches") {
 
 TEST_CASE("frozen parameters and evaluations do no work that nobody needs") {
   const auto graph = mlp({.layers = 3});
-  const auto frozen =
-      compiled(graph, data_parallel(graph, 1),
-               {.frozen = {"layer.0.weight", "layer.0.bias", "layer.1.weight", "layer.1.bias"}});
+  const auto frozen = compiled(
+      graph, data_parallel(graph, 1),
+      {.frozen = {"layer.0.weight", "layer.0.bias", "layer.1.weight", "layer.1.bias"}});
   CHECK(count(section(frozen, "micro"), "aten::gelu_backward") == 1);
   CHECK(frozen.find(Binding::Kind::parameter, "layer.0.weight"));
   CHECK_FALSE(frozen.find(Binding::Kind::state, "exp_avg:layer.0.weight"));
@@ -136,8 +136,8 @@ TEST_CASE("named results are kept where they are asked for, with the piece that 
   }
   const auto plain = compiled(graph, data_parallel(graph, 3), {.evaluation = true});
   CHECK_FALSE(plain.find(Binding::Kind::result, "y"));
-  const auto program =
-      compiled(graph, data_parallel(graph, 3), {.evaluation = true, .results = {"y"}});
+  const auto program = compiled(graph, data_parallel(graph, 3),
+                                {.evaluation = true, .results = {"y"}});
   const auto* result = program.find(Binding::Kind::result, "y");
   REQUIRE(result);
   CHECK(result->shape == std::vector<int64_t>{6, 10});
@@ -211,8 +211,8 @@ TEST_CASE("a step average is computed over all microbatches before the first of 
     if (node.op == "aten::mul.Tensor" && node.phase == Phase::forward) squares = node.outputs[0];
   }
   const auto sum = graph.add_node("aten::sum", {{"self", squares}}, {scalar})[0];
-  graph.outputs[0].value =
-      graph.add_node("aten::div.Tensor", {{"self", sum}, {"other", average}}, {scalar})[0];
+  graph.outputs[0].value = graph.add_node("aten::div.Tensor", {{"self", sum}, {"other", average}},
+                                          {scalar})[0];
   graph::verify(graph);
 
   using Names = std::vector<std::string>;
@@ -239,13 +239,13 @@ TEST_CASE("a step average is computed over all microbatches before the first of 
                     Contains("data inputs only") && Contains("layer.0.weight"));
 }
 
-TEST_CASE("what does not fit is an error that says so") {
+TEST_CASE("unknown optimizers, parameters and results are refused with the known names") {
   const auto graph = mlp({});
   MadeUpTraces traces;
   const auto plan = data_parallel(graph, 1);
   CHECK_THROWS_WITH(compile::compile(graph, plan, {.optimizer = "adamx"}, 0, traces),
-                    Contains("must be sgd, adam, adamw, adafactor, lion, muon or none, but got "
-                             "'adamx', did you mean \"adam"));
+                    Contains("the optimizer must be one of sgd, ") &&
+                        Contains(", none, but got 'adamx', did you mean \"adam"));
   CHECK_THROWS_WITH(compile::compile(graph, plan, {.frozen = {"layer.0.wieght"}}, 0, traces),
                     Contains("did you mean \"layer.0.weight"));
   CHECK_THROWS_WITH(compile::compile(graph, plan, {.results = {"logits"}}, 0, traces),

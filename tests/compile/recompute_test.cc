@@ -1,7 +1,9 @@
 // Which ops run again, and where.
+#include "compile/graph/recompute.h"
+
 #include <catch2/catch.hpp>
 
-#include "compile/passes.h"
+#include "compile/graph/cast_again.h"
 #include "tests/compile/support.h"
 
 using namespace perigee;
@@ -71,7 +73,7 @@ TEST_CASE("a region keeps what it names itself, in the place of what the plan na
     return count(again, op, graph::Phase::backward) - count(graph, op, graph::Phase::backward);
   };
   // One product of each layer but the last, whose results the loss reads; of the first layer of a
-  // region of two the next reads what gelu makes, which runs again with it.
+  // region of two the next reads what gelu makes, which is recomputed with it.
   plan::Recompute plan{.regions = {{"layer.0", "layer.1"}, {"layer.2"}}};
   const auto all = behind(plan, "aten::mm");
   CHECK(all == 3);
@@ -91,7 +93,7 @@ TEST_CASE("a region keeps what it names itself, in the place of what the plan na
   CHECK(behind(plan, "aten::mm") == 2);
 }
 
-TEST_CASE("parameters are cast again for the backward pass") {
+TEST_CASE("parameters are recast for the backward pass") {
   const auto graph = graph::parse(R"(perigee.graph/1
 scope "" Net
 input parameter %0: float32[4, 4] = weight

@@ -1,5 +1,5 @@
 // How many microbatches a part of a pipeline has memory for.
-#include "compile/rendezvous.h"
+#include "compile/stages/rendezvous.h"
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -20,13 +20,13 @@ Edges chain(int parts) {
 }
 
 std::vector<int64_t> copies(const char* name, int stages, int microbatches) {
-  const auto schedule =
-      make_schedule({.name = name, .stages = stages, .microbatches = microbatches});
+  const auto schedule = make_schedule(
+      {.name = name, .stages = stages, .microbatches = microbatches});
   std::vector<int64_t> counts;
   const auto edges = chain(stages * schedule.chunks);
   for (const auto& part : copies_of_parts(schedule, edges, find_turns(schedule, edges, {}))) {
     CHECK(part.kept == 0);
-    counts.push_back(part.again);
+    counts.push_back(part.recomputed);
   }
   return counts;
 }
@@ -37,14 +37,14 @@ TEST_CASE("a part holds as many microbatches as its stage has in flight") {
   CHECK(copies("1f1b", 2, 1) == std::vector<int64_t>{1, 1});
 }
 
-TEST_CASE("how stages of a schedule meet is found once for all that ask alike") {
+TEST_CASE("the rendezvous of a schedule are computed once") {
   const auto schedule = make_schedule({.name = "1f1b", .stages = 64, .microbatches = 1536});
   const auto edges = chain(64);
   const auto turns = find_turns(schedule, edges, {});
   Rendezvous rendezvous;
   const auto& parts = rendezvous.copies(schedule, edges, turns, 0, {});
-  CHECK(parts.front().again == 64);
-  CHECK(parts.back().again == 1);
+  CHECK(parts.front().recomputed == 64);
+  CHECK(parts.back().recomputed == 1);
   for (int stage = 0; stage < 64; ++stage) {
     CHECK(&rendezvous.copies(schedule, edges, turns, 0, {}) == &parts);
   }
@@ -63,27 +63,27 @@ TEST_CASE("of the microbatches in flight on a stage so many keep, if not all do"
   std::vector<std::pair<int64_t, int64_t>> counts;
   const auto alone = find_turns(schedule, chain(4), {});
   for (const auto& part : copies_of_parts(schedule, chain(4), alone, 2)) {
-    counts.emplace_back(part.again, part.kept);
+    counts.emplace_back(part.recomputed, part.kept);
   }
   CHECK(counts == std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {1, 2}, {2, 0}, {1, 0}});
 }
 
 TEST_CASE("parts that share a frame have room for all that is in flight, and one more") {
-  const auto schedule =
-      make_schedule({.name = "interleaved", .stages = 4, .microbatches = 16, .chunks = 4});
+  const auto schedule = make_schedule(
+      {.name = "interleaved", .stages = 4, .microbatches = 16, .chunks = 4});
   const auto edges = chain(16);
   const auto alone = find_turns(schedule, edges, {});
   PoolsOfFrames pools;
-  for (int p = 0; p < 16; ++p) pools.again.push_back(p % 4);
+  for (int p = 0; p < 16; ++p) pools.recomputed.push_back(p % 4);
   const auto shared = copies_of_parts(schedule, edges, alone, 0, pools),
              apart = copies_of_parts(schedule, edges, alone);
   for (int s = 0; s < 4; ++s) {
     int64_t sum = 0;
     for (int p = s; p < 16; p += 4) {
-      CHECK(shared[p].again == 3 * 4 + 2 * (3 - s) + 1 + 1);
-      sum += apart[p].again;
+      CHECK(shared[p].recomputed == 3 * 4 + 2 * (3 - s) + 1 + 1);
+      sum += apart[p].recomputed;
     }
-    CHECK(shared[s].again < sum);
+    CHECK(shared[s].recomputed < sum);
   }
 }
 
@@ -101,7 +101,7 @@ TEST_CASE("a span takes the copy that has been free for the longest") {
   CHECK(assign_copies({{0, 3}, {4, 6}, {7, 8}}, 2) == std::vector<int32_t>{0, 1, 0});
 }
 
-TEST_CASE("parts get more copies where their stages would wait for each other for ever") {
+TEST_CASE("parts get more copies where their stages would deadlock") {
   // In flight at once, from a microbatch's forward pass to its last use of the part's frame.
   const auto schedule = make_schedule({.name = "dualpipe_v", .stages = 4, .microbatches = 8});
   std::vector<int64_t> least(8);
@@ -126,7 +126,7 @@ TEST_CASE("parts get more copies where their stages would wait for each other fo
   }
 }
 
-// Text of the ops of a stage that run in turns: "B0 F2".
+// Text of the ops of a stage that alternate: "B0 F2".
 std::vector<std::string> in_turns(const Schedule& schedule, const Turns& turns, int stage) {
   std::vector<std::string> found;
   const auto& order = schedule.orders[stage];
@@ -139,42 +139,42 @@ std::vector<std::string> in_turns(const Schedule& schedule, const Turns& turns, 
   return found;
 }
 
-TEST_CASE("a backward pass runs in turns with the forward pass behind it") {
+TEST_CASE("a backward pass alternates with the next forward pass") {
   using Texts = std::vector<std::string>;
   const auto one = make_schedule({.name = "1f1b", .stages = 1, .microbatches = 3});
   CHECK(in_turns(one, find_turns(one, {}, {0}), 0) == Texts{"B0.0 F1.0", "B1.0 F2.0"});
-  CHECK(copies_of_parts(one, {}, find_turns(one, {}, {0}))[0].again == 2);
-  CHECK(copies_of_parts(one, {}, find_turns(one, {}, {}))[0].again == 1);
+  CHECK(copies_of_parts(one, {}, find_turns(one, {}, {0}))[0].recomputed == 2);
+  CHECK(copies_of_parts(one, {}, find_turns(one, {}, {}))[0].recomputed == 1);
   const auto two = make_schedule({.name = "1f1b", .stages = 2, .microbatches = 4});
   CHECK(in_turns(two, find_turns(two, chain(2), {0, 1}), 0) == Texts{"B0.0 F2.0", "B1.0 F3.0"});
   CHECK(in_turns(two, find_turns(two, chain(2), {1}), 0).empty());
   // Gradients of weights go along with the backward pass that they follow.
   using Kind = PipelineKind;
-  CHECK(turns_of({{Kind::forward, 0},
-                  {Kind::input_grad, 0},
-                  {Kind::weight_grad, 0},
-                  {Kind::forward, 1},
-                  {Kind::weight_grad, 1},
-                  {Kind::forward, 2}}) ==
-        std::vector<Span>{{0, 0}, {1, 3}, {1, 3}, {1, 3}, {4, 4}, {5, 5}});
+  CHECK(interleaved_ranges({{Kind::forward, 0},
+                            {Kind::input_grad, 0},
+                            {Kind::weight_grad, 0},
+                            {Kind::forward, 1},
+                            {Kind::weight_grad, 1},
+                            {Kind::forward, 2}}) ==
+        std::vector<InterleavedRange>{{0, 0}, {1, 3}, {1, 3}, {1, 3}, {4, 4}, {5, 5}});
   // Chunks of one microbatch depend on each other.
-  CHECK(turns_of({{Kind::backward, 0, 1}, {Kind::forward, 0, 0}}) ==
-        std::vector<Span>{{0, 0}, {1, 1}});
+  CHECK(interleaved_ranges({{Kind::backward, 0, 1}, {Kind::forward, 0, 0}}) ==
+        std::vector<InterleavedRange>{{0, 0}, {1, 1}});
 }
 
-TEST_CASE("by every schedule stages run in turns what does not make them wait for each other") {
+TEST_CASE("interleaved microbatches never deadlock stages, whichever the schedule") {
   constexpr int kStages = 4, kMicrobatches = 8;
   std::map<std::string, size_t> found;
   for (const auto& name : schedule_names()) {
-    const auto schedule =
-        make_schedule({.name = name, .stages = kStages, .microbatches = kMicrobatches});
+    const auto schedule = make_schedule(
+        {.name = name, .stages = kStages, .microbatches = kMicrobatches});
     const int parts = kStages * schedule.chunks;
     std::set<int> all;
     for (int p = 0; p < parts; ++p) all.insert(p);
     const auto turns = find_turns(schedule, chain(parts), all);
     for (int s = 0; s < kStages; ++s) found[name] += in_turns(schedule, turns, s).size();
     for (const auto& part : copies_of_parts(schedule, chain(parts), turns)) {
-      CHECK(part.again <= kMicrobatches);
+      CHECK(part.recomputed <= kMicrobatches);
     }
   }
   CHECK(found["gpipe"] == 0);
@@ -183,12 +183,12 @@ TEST_CASE("by every schedule stages run in turns what does not make them wait fo
   CHECK(found["eager_1f1b"] == 1 + 3 + 5 + 7);
   CHECK(found["interleaved"] == 32);
   CHECK(found["dualpipe_v"] > 0);
-  // One more microbatch is under way than by itself.
+  // One more microbatch is in flight than without alternation.
   const auto schedule = make_schedule({.name = "1f1b", .stages = 4, .microbatches = 8});
   std::vector<int64_t> counts;
   for (const auto& part :
        copies_of_parts(schedule, chain(4), find_turns(schedule, chain(4), {0, 1, 2, 3}))) {
-    counts.push_back(part.again);
+    counts.push_back(part.recomputed);
   }
   CHECK(counts == std::vector<int64_t>{5, 4, 3, 2});
 }

@@ -1,4 +1,4 @@
-#include "compile/slice_rows.h"
+#include "compile/overlap/slice_rows.h"
 
 #include <rapidcheck/catch.h>
 

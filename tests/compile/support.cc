@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "base/error.h"
-#include "compile/layout.h"
+#include "base/fail.h"
+#include "compile/draft/layout.h"
 
 namespace perigee::compile {
 
@@ -38,10 +38,10 @@ Graph mlp(MlpShape shape) {
     inputs.push_back(one("aten::gelu", {{"self", sums[k]}}, activation));
   }
   scope = "";
-  const auto difference =
-      one("aten::sub.Tensor", {{"self", inputs.back()}, {"other", target}}, activation);
-  const auto square =
-      one("aten::mul.Tensor", {{"self", difference}, {"other", difference}}, activation);
+  const auto difference = one("aten::sub.Tensor", {{"self", inputs.back()}, {"other", target}},
+                              activation);
+  const auto square = one("aten::mul.Tensor", {{"self", difference}, {"other", difference}},
+                          activation);
   g.outputs.push_back({Output::Kind::loss, "loss", one("aten::mean", {{"self", square}}, scalar)});
 
   phase = Phase::backward;
@@ -52,8 +52,8 @@ Graph mlp(MlpShape shape) {
   auto gradient = one("aten::mul.Tensor", {{"self", scaled}, {"other", difference}}, activation);
   for (int64_t k = shape.layers; k-- > 0;) {
     scope = "layer." + std::to_string(k);
-    const auto inner =
-        one("aten::gelu_backward", {{"grad_output", gradient}, {"self", sums[k]}}, activation);
+    const auto inner = one("aten::gelu_backward", {{"grad_output", gradient}, {"self", sums[k]}},
+                           activation);
     const auto row = one("aten::sum.dim_IntList",
                          {{"self", inner}, {"dim", std::vector<int64_t>{0}}, {"keepdim", true}},
                          {DType::float32, {1, shape.width}});
@@ -102,7 +102,7 @@ std::optional<OpTrace> MadeUpTraces::find(const OpInstance& instance) {
 
 const Section& section(const Program& program, const std::string& name) {
   for (const auto& section : program.sections) {
-    if (section.name == name) return section;
+    if (section.name() == name) return section;
   }
   fail("test", "the program has no section '{}'", name);
 }

@@ -24,7 +24,7 @@ graph::Graph mlp(MlpShape shape);
 // A plan for the graph over `data` ranks.
 plan::Plan data_parallel(const graph::Graph& graph, int64_t ranks, int64_t microbatches = 1);
 
-// Traces in which every op allocates its results, and some a temporary before or behind them.
+// Traces in which every op allocates its results, and some a temporary before or after them.
 class MadeUpTraces : public TraceSource {
  public:
   std::optional<OpTrace> find(const OpInstance& instance) override;

@@ -50,7 +50,7 @@ TEST_CASE("programs in parts hold for any level, ranks and microbatches") {
           for (int64_t rank : {int64_t{0}, ranks - 1}) {
             INFO("level " << level << ", " << microbatches << " microbatches, rank " << rank
                           << " of " << ranks << ", " << optimizer);
-            StepSpec spec{.optimizer = optimizer, .momentum = 0.9, .clip_norm = 0.5};
+            StepSpec spec{.optimizer = optimizer, .options = {{"momentum", 0.9}}, .clip_norm = 0.5};
             spec.groups = {{{"layer.0.bias", "layer.2.bias"}, 0.0}};
             compiled(graph, in_parts(graph, ranks, microbatches, level), spec, rank);
             spec.evaluation = true;
@@ -126,7 +126,7 @@ TEST_CASE("each level's summary is the golden text") {
   auto kept = in_parts(graph, 4, 1, 3);
   for (auto& unit : kept.units) unit.reshard_after_forward = false;
   text += "level 3, not resharded after the forward pass\n" + summary(compiled(graph, kept));
-  CHECK(test::golden_difference("tests/compile/units.txt", text) == "");
+  CHECK(test::golden_difference("tests/compile/golden/units.txt", text) == "");
 }
 
 TEST_CASE("a unit is gathered as far ahead as the plan says") {
@@ -154,7 +154,7 @@ TEST_CASE("a unit is gathered as far ahead as the plan says") {
   CHECK(ahead(1, 1, 1) == ahead(0, 0, 0));
 }
 
-TEST_CASE("what lasts over steps shrinks as theory says") {
+TEST_CASE("persistent memory shrinks as theory predicts") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
   // Bytes of a layer, and of a part of it where frames place it.
   const int64_t layer = (kWidth * kWidth + kWidth) * 4, part = (layer / 4 + 63) / 64 * 64;

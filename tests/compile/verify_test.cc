@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
-#include "compile/draft.h"
+#include "compile/draft/draft.h"
 #include "tests/compile/support.h"
 
 using namespace perigee;

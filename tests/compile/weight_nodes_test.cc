@@ -1,4 +1,4 @@
-#include "compile/weight_nodes.h"
+#include "compile/graph/weight_nodes.h"
 
 #include <catch2/catch.hpp>
 

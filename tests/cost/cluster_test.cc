@@ -74,7 +74,7 @@ TEST_CASE("every shipped cluster reads, joins its ranks and names its sources") 
   CHECK(count >= 8);
 }
 
-TEST_CASE("a mistake in a cluster description is told with its place") {
+TEST_CASE("an error in a cluster description names its place") {
   CHECK(error_of(replaced("bandwidth = 1e12", "bandwith = 1e12")) ==
         "[cluster] c.toml:3:1: device needs the key bandwidth, but it is missing");
   CHECK(error_of(replaced("vector = 5e11", "vektor = 5e11")) ==
@@ -87,7 +87,7 @@ TEST_CASE("a mistake in a cluster description is told with its place") {
         "[cluster] c.toml:9:8: device.peak needs float32, which types without a peak fall back to");
   CHECK(error_of(replaced("ranks = 8", "ranks = 6")) ==
         "[cluster] c.toml:21:1: levels go from the inside out, and each joins whole blocks of the "
-        "one before, but 6 ranks of fabric come behind 4");
+        "one before, but 6 ranks of fabric follow 4");
   CHECK(error_of(replaced("count = 8", "count = 16")) ==
         "[cluster] c.toml: all ranks must be joined, but rank 8 has no link with rank 0: add a "
         "[[link]] with ranks = 16");
@@ -104,7 +104,8 @@ TEST_CASE("devices of one name are of one kind") {
     return text.insert(begin, device);
   };
   CHECK(cost::parse_cluster(twice("vector = 5e11"), "c.toml").devices.size() == 2);
-  CHECK_THAT(error_of(twice("vector = 4e11")), Catch::Contains("two that differ are called \"d\""));
+  CHECK_THAT(error_of(twice("vector = 4e11")),
+             Catch::Contains("two different ones are called \"d\""));
 }
 
 TEST_CASE("ranks are joined by the innermost level that holds both") {
@@ -137,7 +138,7 @@ TEST_CASE("a ring takes its latencies and the bytes over the slowest level") {
   CHECK(time(CollectiveKind::all_reduce, 8, {0, 1, 2, 3}) < 2 * 3e-6);
 }
 
-TEST_CASE("groups that lie alike take equally long") {
+TEST_CASE("groups that span the same levels take the same time") {
   const auto cluster = cost::parse_cluster(kText, "c.toml");
   using Group = std::vector<int64_t>;
   CHECK(cost::shape_of(cluster, {3}) == Group{-1});
@@ -182,7 +183,7 @@ TEST_CASE("more bytes and more ranks never take less time") {
 
 TEST_CASE("an op takes the longer of arithmetic and traffic, and at least its launch") {
   const auto device = cost::parse_cluster(kText, "c.toml").devices.front();
-  const auto seconds = [&](cost::Work work) {
+  const auto seconds = [&](cost::OpWork work) {
     const auto time = cost::estimate(work, device);
     CHECK_FALSE(time.measured);
     return time.seconds;
@@ -195,7 +196,7 @@ TEST_CASE("an op takes the longer of arithmetic and traffic, and at least its la
   CHECK(seconds({1e9, 10, true, DType::float32, true}) == Approx(1e-6 + 1e9 / 2.5e11));
 }
 
-TEST_CASE("attention reaches what products do where nothing else is said") {
+TEST_CASE("attention has the efficiency of products by default") {
   const auto cluster = cost::parse_cluster(replaced("attention_efficiency = 0.25\n", ""), "c.toml");
   CHECK(cluster.devices.front().attention_efficiency == 0.5);
 }

@@ -9,7 +9,7 @@ using graph::Input;
 
 namespace {
 
-cost::Work work(const Graph& g) { return cost::work_of(g, g.nodes.back()); }
+cost::OpWork work(const Graph& g) { return cost::work_of(g, g.nodes.back()); }
 
 }  // namespace
 
@@ -18,7 +18,7 @@ TEST_CASE("a matrix product asks for two operations a multiplication and moves e
   const auto a = g.add_input(Input::Kind::data, "a", {DType::bfloat16, {8, 16}});
   const auto b = g.add_input(Input::Kind::parameter, "b", {DType::bfloat16, {16, 4}});
   g.add_node("aten::mm", {{"self", a}, {"mat2", b}}, {{DType::bfloat16, {8, 4}}});
-  CHECK(work(g) == cost::Work{2.0 * 8 * 16 * 4, 2.0 * (128 + 64 + 32), true, DType::bfloat16});
+  CHECK(work(g) == cost::OpWork{2.0 * 8 * 16 * 4, 2.0 * (128 + 64 + 32), true, DType::bfloat16});
 }
 
 TEST_CASE("an embedding reads the rows it looks up and not the whole table") {

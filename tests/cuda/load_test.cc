@@ -19,7 +19,7 @@ TEST_CASE("the CUDA part opens on any machine and brings LibTorch's CUDA kernels
   CHECK(&cuda_host() == &host);
 }
 
-TEST_CASE("a machine says which GPUs it has, or why it has none and what to do") {
+TEST_CASE("the report of a machine lists its GPUs, or the reason for none and the remedy") {
   const auto gpus = cuda_host().gpus();
   if (gpus.found.empty()) {
     CHECK_THAT(gpus.why_none, Contains("device = \"cpu\""));

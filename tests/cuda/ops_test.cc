@@ -308,7 +308,7 @@ TEST_CASE("rotary positions are the same on every device") {
   }
 }
 
-TEST_CASE("attention to some keys and to others is put together alike on every device") {
+TEST_CASE("attention to parts of the keys merges to the same result on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto sum = wide(type);
   at::manual_seed(13);

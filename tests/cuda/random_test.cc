@@ -1,4 +1,4 @@
-#include "cuda/random_place.h"
+#include "cuda/ops/random_place.h"
 #include "exec/tensor.h"
 #include "tests/support/torch_test.h"
 

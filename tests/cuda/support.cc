@@ -3,7 +3,7 @@
 #include <map>
 
 #include "exec/kernels/kernels.h"
-#include "exec/reference_ops.h"
+#include "exec/reference/ops.h"
 
 namespace perigee::exec {
 

@@ -23,7 +23,7 @@ std::shared_ptr<Device> reference_device();
 std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Named& tensors,
                                const Args& args, const Types& types, const Draw& draw);
 
-// Checks that the op does on every device what it does by the reference.
+// Checks that the op gives the reference's results on every device.
 void same_everywhere(const std::string& name, const Named& tensors, const Args& args,
                      const Types& types, double tolerance, const Draw& draw = {});
 

@@ -1,5 +1,5 @@
+#include "exec/comm/threads.h"
 #include "exec/cuda.h"
-#include "exec/threads.h"
 #include "tests/support/torch_test.h"
 
 namespace perigee::exec {
@@ -14,12 +14,12 @@ at::Device tensors_on() {
 }
 
 // Each collective through the host and directly, on the same operands.
-TEST_CASE("collectives by way of the host give what the communicator under them gives") {
+TEST_CASE("collectives through the host equal those of the communicator that carries them") {
   const int64_t n = GENERATE(1, 2, 3);
   const auto device = tensors_on();
   run_ranks(n, [&](Communicator& direct) {
-    const auto through =
-        cuda_host().by_host(std::shared_ptr<Communicator>(std::shared_ptr<void>(), &direct));
+    const auto through = cuda_host().by_host(
+        std::shared_ptr<Communicator>(std::shared_ptr<void>(), &direct));
     std::vector<int64_t> ranks(n);
     for (int64_t i = 0; i < n; ++i) ranks[i] = i;
     const auto plain = direct.group("plain", ranks);
@@ -76,17 +76,17 @@ TEST_CASE("collectives by way of the host give what the communicator under them 
 }
 
 TEST_CASE("a rank's failure reaches those that wait by way of the host") {
-  CHECK_THROWS_WITH(run_ranks(2,
-                              [](Communicator& direct) {
-                                const auto through =
-                                    cuda_host().by_host(std::shared_ptr<Communicator>(
-                                        std::shared_ptr<void>(), &direct));
-                                if (direct.rank() == 1) throw std::runtime_error("out of coffee");
-                                auto t = at::ones({3});
-                                through->group("data", {0, 1})
-                                    ->run({.kind = Kind::all_reduce, .input = t, .output = t});
-                              }),
-                    Catch::Contains("out of coffee"));
+  CHECK_THROWS_WITH(
+      run_ranks(2,
+                [](Communicator& direct) {
+                  const auto through = cuda_host().by_host(
+                      std::shared_ptr<Communicator>(std::shared_ptr<void>(), &direct));
+                  if (direct.rank() == 1) throw std::runtime_error("out of coffee");
+                  auto t = at::ones({3});
+                  through->group("data", {0, 1})
+                      ->run({.kind = Kind::all_reduce, .input = t, .output = t});
+                }),
+      Catch::Contains("out of coffee"));
 }
 
 }  // namespace

@@ -1,12 +1,12 @@
-#include "exec/allocator.h"
+#include "exec/memory/allocator.h"
 
 #include <thread>
 
-#include "exec/arena.h"
-#include "exec/dry_run.h"
+#include "exec/comm/threads.h"
 #include "exec/kernels/kernels.h"
+#include "exec/memory/arena.h"
+#include "exec/memory/dry_run.h"
 #include "exec/tensor.h"
-#include "exec/threads.h"
 #include "tests/exec/processes.h"
 #include "tests/support/torch_test.h"
 
@@ -166,7 +166,7 @@ TEST_CASE(
   REQUIRE(trace.output_strides == std::vector<std::vector<int64_t>>{{1, 4}});
 }
 
-TEST_CASE("a dry run of a large op leaves no memory behind") {
+TEST_CASE("a dry run of a large op frees all memory") {
   const compile::OpInstance large{"aten::mm",
                                   {{"self", ValueId{0}}, {"mat2", ValueId{1}}},
                                   {f32({64, 1 << 20}), f32({1 << 20, 64})},

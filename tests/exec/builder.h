@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "compile/program.h"
-#include "exec/dry_run.h"
+#include "exec/memory/dry_run.h"
 #include "exec/tensor.h"
 #include "tests/exec/support.h"
 
@@ -15,6 +15,7 @@ namespace perigee::exec {
 struct Builder {
   using Binding = compile::Binding;
   using Instruction = compile::Instruction;
+  using SectionKind = compile::SectionKind;
 
   compile::Program program;
   std::string scope = "block";
@@ -24,11 +25,11 @@ struct Builder {
                       {compile::Frame::Kind::scratch, "scratch"},
                       {compile::Frame::Kind::communication, "data"},
                       {compile::Frame::Kind::microbatch, "microbatch"}};
-    program.streams = {"compute", "data"};
-    section("micro");
+    program.streams = {compile::Stream::compute(), compile::Stream::over("data")};
+    section(SectionKind::micro);
   }
 
-  void section(const std::string& name) { program.sections.push_back({name, {}}); }
+  void section(SectionKind kind) { program.sections.push_back({.role = {.kind = kind}}); }
 
   compile::Place place(int32_t frame, int64_t bytes) {
     auto& size = program.frames[frame].bytes;
@@ -121,18 +122,18 @@ struct Builder {
 
   void wait(int32_t event) { add({.kind = Instruction::Kind::wait, .event = event}); }
 
-  // Sections in their order for each microbatch; those named "step" once, at the end.
+  // Sections in their order for each microbatch; those of the kind step once, at the end.
   compile::Program finish(int64_t rank = 0, int64_t microbatches = 1) {
     program.rank = rank;
     program.microbatches = microbatches;
     for (int32_t m = 0; m < microbatches; ++m) {
       for (size_t s = 0; s < program.sections.size(); ++s) {
-        if (program.sections[s].name != "step")
+        if (program.sections[s].role.kind != SectionKind::step)
           program.order.push_back({static_cast<int32_t>(s), m, 0});
       }
     }
     for (size_t s = 0; s < program.sections.size(); ++s) {
-      if (program.sections[s].name == "step")
+      if (program.sections[s].role.kind == SectionKind::step)
         program.order.push_back({static_cast<int32_t>(s), 0, 0});
     }
     for (const auto& frame : program.frames) program.peak_bytes += frame.bytes * frame.copies;

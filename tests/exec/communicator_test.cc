@@ -1,11 +1,11 @@
-#include "exec/communicator.h"
+#include "exec/comm/communicator.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "exec/gloo.h"
-#include "exec/threads.h"
+#include "exec/comm/gloo.h"
+#include "exec/comm/threads.h"
 #include "tests/exec/processes.h"
 #include "tests/support/torch_test.h"
 
@@ -88,8 +88,8 @@ void all_collectives(Communicator& communicator) {
   auto received = at::empty({3000});
   const auto sent = brought(me, {3000}, at::kFloat);
   const auto sending = group->start({.kind = Kind::send, .input = sent, .peer = (me + 1) % n});
-  const auto receiving =
-      group->start({.kind = Kind::receive, .output = received, .peer = (me + n - 1) % n});
+  const auto receiving = group->start(
+      {.kind = Kind::receive, .output = received, .peer = (me + n - 1) % n});
   sending->wait();
   receiving->wait();
   must(at::equal(received, brought((me + n - 1) % n, {3000}, at::kFloat)), "message");
@@ -123,7 +123,7 @@ void all_collectives(Communicator& communicator) {
   }
 }
 
-TEST_CASE("every collective of threads gives what ATen makes of all operands") {
+TEST_CASE("every collective between threads equals ATen's op on all operands") {
   run_ranks(GENERATE(1, 2, 3, 4),
             [](Communicator& c) {
               if (c.world() > 1) all_collectives(c);
@@ -131,7 +131,7 @@ TEST_CASE("every collective of threads gives what ATen makes of all operands") {
             {.timeout = 30s});
 }
 
-TEST_CASE("every collective of Gloo processes gives what ATen makes of all operands") {
+TEST_CASE("every collective between Gloo processes equals ATen's op on all operands") {
   for (const auto& error : fork_ranks(GENERATE(2, 3), all_collectives)) REQUIRE(error == "");
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("a rank that throws ends the waits of the others") {
   REQUIRE_THROWS_WITH(run_ranks(3, body, {.timeout = 30s}), Catch::Contains("the disk is full"));
 }
 
-TEST_CASE("a rank that does not come in time is named with its group") {
+TEST_CASE("a rank that misses the time-out is named with its group") {
   const auto body = [](Communicator& c) {
     if (c.rank() == 1) return;
     auto x = at::ones({10});
@@ -228,7 +228,7 @@ TEST_CASE(
   REQUIRE_THAT(silent[0], Catch::Contains("rank 0: all_reduce over data (ranks 0,1)"));
 }
 
-TEST_CASE("a Gloo job whose ranks do not all come names the missing one") {
+TEST_CASE("a Gloo job names the rank that does not join") {
   const auto listener = listen_on_free_port();
   REQUIRE_THROWS_WITH(gloo_communicator({.port = listener.port,
                                          .rank = 0,
@@ -240,7 +240,7 @@ TEST_CASE("a Gloo job whose ranks do not all come names the missing one") {
 }
 
 }  // namespace
-TEST_CASE("an echo brings what the rank itself gave, and waits for nobody") {
+TEST_CASE("an echo returns the rank's own operand and waits for no other rank") {
   const auto echo = echo_communicator(1, 3);
   const auto group = echo->group("data", {0, 1, 2});
   const auto of = [](std::vector<float> numbers) { return at::tensor(numbers); };

@@ -4,10 +4,10 @@
 
 #include "capture/capture.h"
 #include "compile/compile.h"
-#include "exec/allocator.h"
+#include "exec/comm/threads.h"
 #include "exec/executor.h"
-#include "exec/reference.h"
-#include "exec/threads.h"
+#include "exec/memory/allocator.h"
+#include "exec/reference/reference.h"
 #include "profile/traces.h"
 #include "tests/exec/processes.h"
 #include "tests/support/database_file.h"
@@ -199,8 +199,8 @@ TEST_CASE(
     "[device]") {
   const Job job;
   Profile profile;
-  const auto expected =
-      run_steps(job, job.graph(1), 1, *single_communicator(), profile.traces, kAdamW);
+  const auto expected = run_steps(job, job.graph(1), 1, *single_communicator(), profile.traces,
+                                  kAdamW);
   for (int64_t microbatches : {1, 2, 4}) {
     const auto graph = job.graph(microbatches);
     for (int64_t ranks : {1, 2, 4}) {
@@ -209,8 +209,8 @@ TEST_CASE(
         std::vector<Outcome> outcomes(ranks);
         run_ranks(ranks,
                   [&](Communicator& c) {
-                    outcomes[c.rank()] =
-                        run_steps(job, graph, microbatches, c, profile.traces, kAdamW);
+                    outcomes[c.rank()] = run_steps(job, graph, microbatches, c, profile.traces,
+                                                   kAdamW);
                   },
                   {.timeout = std::chrono::seconds(60)});
         INFO(ranks << " ranks, " << microbatches << " microbatches");
@@ -231,8 +231,8 @@ TEST_CASE(
   const Job job;
   Profile profile;
   const auto graph = job.graph(2);
-  const auto expected =
-      run_steps(job, job.graph(1), 1, *single_communicator(), profile.traces, kAdamW);
+  const auto expected = run_steps(job, job.graph(1), 1, *single_communicator(), profile.traces,
+                                  kAdamW);
   const auto errors = fork_ranks(2, [&](Communicator& c) {
     // A connection of its own: SQLite's do not survive a fork.
     profile::Database database(profile.file.path);

@@ -1,4 +1,4 @@
-#include "exec/deterministic.h"
+#include "exec/ops/deterministic.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Context.h>

@@ -1,8 +1,8 @@
 #include "exec/executor.h"
 
-#include "exec/allocator.h"
+#include "exec/comm/threads.h"
 #include "exec/kernels/kernels.h"
-#include "exec/threads.h"
+#include "exec/memory/allocator.h"
 #include "tests/exec/builder.h"
 #include "tests/exec/processes.h"
 #include "tests/support/test_device.h"
@@ -38,10 +38,10 @@ compile::Program training(int64_t rank, int64_t ranks, int64_t microbatches, int
   const auto x = b.load("x", f64({rows, 8}), 3);
   b.program.bindings.back().shape = {rows * ranks, 8};
   b.program.bindings.back().ranges = {{rank * rows, rows}, {0, 8}};
-  const auto normed =
-      b.op("aten::native_layer_norm",
-           {{"input", x}, {"normalized_shape", std::vector<int64_t>{8}}, {"eps", 1e-5}},
-           {f64({rows, 8}), f64({rows, 1}), f64({rows, 1})}, 3)[0];
+  const auto normed = b.op(
+      "aten::native_layer_norm",
+      {{"input", x}, {"normalized_shape", std::vector<int64_t>{8}}, {"eps", 1e-5}},
+      {f64({rows, 8}), f64({rows, 1}), f64({rows, 1})}, 3)[0];
   const auto dropped = b.op("perigee::dropout",
                             {{"self", normed},
                              {"p", 0.25},
@@ -54,8 +54,8 @@ compile::Program training(int64_t rank, int64_t ranks, int64_t microbatches, int
   const auto z = b.op("aten::gelu", {{"self", y}}, {f64({rows, 6})})[0];
   const auto loss = b.op("aten::sum", {{"self", z}}, {f64({})}, 2)[0];
   const auto ones = b.op("perigee::full", {{"value", 1.0}}, {f64({rows, 6})})[0];
-  const auto dy =
-      b.op("aten::gelu_backward", {{"grad_output", ones}, {"self", y}}, {f64({rows, 6})})[0];
+  const auto dy = b.op("aten::gelu_backward", {{"grad_output", ones}, {"self", y}},
+                       {f64({rows, 6})})[0];
   // x^T is a view: an address and strides.
   b.program.values.push_back(
       {f64({8, rows}), {1, 8}, b.program.values[dropped.index].place, dropped, "x^T"});
@@ -68,7 +68,7 @@ compile::Program training(int64_t rank, int64_t ranks, int64_t microbatches, int
   b.in_place("perigee::accumulate_", {{"self", gradient}, {"other", reduced}}, {gradient});
   b.wait(loss_event);
   b.in_place("perigee::accumulate_", {{"self", total}, {"other", loss}}, {total});
-  b.section("step");
+  b.section(compile::SectionKind::step);
   b.scope = "";
   b.in_place("perigee::sgd_", {{"self", w}, {"gradient", gradient}, {"lr", lr}, {"step", step}},
              {w});
@@ -188,9 +188,9 @@ TEST_CASE(
   REQUIRE(after.peak == before.arenas + before.others);
 
   const auto normed = std::get<0>(at::native_layer_norm(x, {8}, {}, {}, 1e-5));
-  const auto dropped =
-      call(cpu_kernel, "perigee::dropout", {{"self", normed}}, {{"p", 0.25}, {"key", int64_t{3}}},
-           {f64({4, 8})}, {.seed = 7, .step = 1})[0];
+  const auto dropped = call(cpu_kernel, "perigee::dropout", {{"self", normed}},
+                            {{"p", 0.25}, {"key", int64_t{3}}}, {f64({4, 8})},
+                            {.seed = 7, .step = 1})[0];
   const auto y = dropped.mm(start);
   const auto dw = dropped.t().mm(at::gelu_backward(at::ones({4, 6}, at::kDouble), y));
   REQUIRE(at::equal(executor.tensor(Kind::result, "loss"), at::gelu(y).sum()));
@@ -198,7 +198,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "ranks as threads and microbatches give what one rank gives, and without the reduction they do "
+    "ranks as threads and microbatches equal one rank, and without the reduction they do "
     "not",
     "[device]") {
   const auto [loss, weights] = train(*single_communicator(), kOne, 1, 16);
@@ -206,8 +206,8 @@ TEST_CASE(
     for (int64_t microbatches : {1, 2, 4}) {
       run_ranks(ranks,
                 [&, loss = loss, weights = weights](Communicator& c) {
-                  const auto [l, w] =
-                      train(c, {.axes = {{"data", c.world()}}}, microbatches, 16 / microbatches);
+                  const auto [l, w] = train(c, {.axes = {{"data", c.world()}}}, microbatches,
+                                            16 / microbatches);
                   must(std::abs(l - loss) < 1e-10, "loss");
                   must(at::allclose(w, weights, 1e-12, 1e-12), "weights");
                 },
@@ -345,8 +345,8 @@ TEST_CASE("over Gloo, collectives run while ops compute, and the result is that 
     executor.run({});
     must(executor.tensor(Kind::result, "out").eq(3).all().item<bool>(), "sum");
     must(overlap(executor.intervals()) > 0, "overlap");
-    const auto trace =
-        compile::chrome_trace(executor.intervals(), c.rank(), executor.program().streams);
+    const auto trace = compile::chrome_trace(executor.intervals(), c.rank(),
+                                             executor.program().streams);
     must(trace.find("\"comm::all_reduce\"") != std::string::npos &&
              trace.find("\"aten::mm\"") != std::string::npos,
          "trace");

@@ -1,6 +1,6 @@
 #include "exec/kernels/kernels.h"
 
-#include "exec/reference.h"
+#include "exec/reference/reference.h"
 #include "exec/tensor.h"
 #include "tests/exec/support.h"
 #include "tests/support/torch_test.h"
@@ -45,8 +45,8 @@ TEST_CASE("attention's kernels equal the reference in every type, grouped and ca
   const auto wide = type == at::kDouble ? DType::float64 : DType::float32;
   const Args args = {{"causal", causal}, {"scale", 0.3}};
   const Named in = {{"query", q}, {"key", k}, {"value", v}};
-  const auto [fast, slow] =
-      both("perigee::attention", in, args, {{dtype, {2, 4, 5, value_size}}, {wide, {2, 4, 5}}});
+  const auto [fast, slow] = both("perigee::attention", in, args,
+                                 {{dtype, {2, 4, 5, value_size}}, {wide, {2, 4, 5}}});
   require_close(fast, slow, tolerance(type));
   const auto grad = at::randn({2, 5, 4, value_size}, type).transpose(1, 2);
   const auto [d_fast, d_slow] = both("perigee::attention_backward",
@@ -94,9 +94,9 @@ TEST_CASE("attention over many rows equals the reference") {
   const auto q = part(queries, 2), k = part(keys, groups), v = part(keys, groups);
   const Args args = {{"causal", causal}, {"scale", 0.2}};
   const auto float32 = DType::float32;
-  const auto [fast, slow] =
-      both("perigee::attention", {{"query", q}, {"key", k}, {"value", v}}, args,
-           {{float32, {2, 2, queries, 40}}, {float32, {2, 2, queries}}});
+  const auto [fast, slow] = both("perigee::attention", {{"query", q}, {"key", k}, {"value", v}},
+                                 args,
+                                 {{float32, {2, 2, queries, 40}}, {float32, {2, 2, queries}}});
   require_close(fast, slow, 3e-5);
   const auto [d_fast, d_slow] = both("perigee::attention_backward",
                                      {{"grad", part(queries, 2)},
@@ -119,8 +119,8 @@ TEST_CASE("gelu's kernels equal LibTorch's in float64, exact and by tanh") {
   const Args args = {{"approximate", form}};
   const std::vector<graph::TensorType> types = {{dtype_of(type), {2001}}};
   const auto y = call(cpu_kernel, "aten::gelu", {{"self", x}}, args, types);
-  const auto d =
-      call(cpu_kernel, "aten::gelu_backward", {{"grad_output", grad}, {"self", x}}, args, types);
+  const auto d = call(cpu_kernel, "aten::gelu_backward", {{"grad_output", grad}, {"self", x}}, args,
+                      types);
   const auto wide = x.to(at::kDouble);
   require_close(y, {at::gelu(wide, form).to(type)}, type == at::kFloat ? 1e-5 : 1e-2);
   require_close(d, {at::gelu_backward(grad.to(at::kDouble), wide, form).to(type)},
@@ -140,8 +140,8 @@ TEST_CASE("rms norm's kernels equal the reference") {
   const auto wide = type == at::kDouble ? DType::float64 : DType::float32;
   Named in = {{"self", x}};
   if (weighted) in.emplace_back("weight", w);
-  const auto [fast, slow] =
-      both("perigee::rms_norm", in, {{"eps", 1e-5}}, {{dtype, {3, 5, n}}, {wide, {3, 5, 1}}});
+  const auto [fast, slow] = both("perigee::rms_norm", in, {{"eps", 1e-5}},
+                                 {{dtype, {3, 5, n}}, {wide, {3, 5, 1}}});
   require_close(fast, slow, tolerance(type));
   in.insert(in.begin(), {"grad", g});
   in.emplace_back("rstd", slow[1]);
@@ -184,8 +184,8 @@ TEST_CASE("cross entropy's kernels equal the reference, ignored labels and smoot
   require_close(fast, slow, tolerance(type));
   in.insert(in.begin(), {"grad", at::randn({9}, type)});
   in.emplace_back("logsumexp", slow[1]);
-  const auto [d_fast, d_slow] =
-      both("perigee::cross_entropy_backward", in, args, {{dtype, {9, n}}});
+  const auto [d_fast, d_slow] = both("perigee::cross_entropy_backward", in, args,
+                                     {{dtype, {9, n}}});
   require_close(d_fast, d_slow, tolerance(type));
 }
 
@@ -214,12 +214,12 @@ TEST_CASE("the fused optimizers follow torch.optim") {
         torch::optim::AdamOptions(0.01).betas({0.8, 0.95}).eps(1e-7).weight_decay(0.1));
   } else {
     const bool plain = name == "sgd plain";
-    eager =
-        std::make_unique<torch::optim::SGD>(std::vector{parameter}, torch::optim::SGDOptions(0.01)
-                                                                        .momentum(plain ? 0 : 0.9)
-                                                                        .dampening(0)
-                                                                        .nesterov(!plain)
-                                                                        .weight_decay(0.1));
+    eager = std::make_unique<torch::optim::SGD>(std::vector{parameter},
+                                                torch::optim::SGDOptions(0.01)
+                                                    .momentum(plain ? 0 : 0.9)
+                                                    .dampening(0)
+                                                    .nesterov(!plain)
+                                                    .weight_decay(0.1));
   }
   const auto lr = at::full({}, 0.01, at::kDouble), scale = at::full({}, 0.5, at::kDouble);
   for (int step = 1; step <= 4; ++step) {
@@ -465,8 +465,8 @@ TEST_CASE("copies, sums and norms work on any layout") {
   call(cpu_kernel, "perigee::scale_", {{"self", target}, {"scale", half}}, {}, {});
   REQUIRE(at::equal(target, strided * 0.5));
 
-  const auto contiguous =
-      call(cpu_kernel, "perigee::reshape", {{"self", strided}}, {}, {{DType::float32, {4, 3}}})[0];
+  const auto contiguous = call(cpu_kernel, "perigee::reshape", {{"self", strided}}, {},
+                               {{DType::float32, {4, 3}}})[0];
   REQUIRE(contiguous.is_contiguous());
   REQUIRE(at::equal(contiguous, strided));
   auto sum = at::ones({5}), half_term = at::full({5}, 3.0, at::kBFloat16);
@@ -480,9 +480,9 @@ TEST_CASE("copies, sums and norms work on any layout") {
   const std::vector<at::Tensor> operands = {at::full({100}, 2.0), at::full({3}, 3.0, at::kDouble)};
   cpu_kernel(op)(operands, out, {});
   REQUIRE(out[0].item<double>() == 427);
-  const auto clipped =
-      call(cpu_kernel, "perigee::clip_scale", {{"squared_norm", at::full({}, 16.0, at::kDouble)}},
-           {{"max_norm", 1.0}, {"factor", 0.5}}, {{DType::float64, {}}, {DType::float64, {}}});
+  const auto clipped = call(
+      cpu_kernel, "perigee::clip_scale", {{"squared_norm", at::full({}, 16.0, at::kDouble)}},
+      {{"max_norm", 1.0}, {"factor", 0.5}}, {{DType::float64, {}}, {DType::float64, {}}});
   REQUIRE(clipped[0].item<double>() == 2);
   REQUIRE(clipped[1].item<double>() == Approx(0.25).epsilon(1e-5));
 }

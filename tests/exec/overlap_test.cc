@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <map>
 
-#include "capture/models.h"
+#include "capture/models/models.h"
 #include "compile/compile.h"
-#include "compile/draft.h"
-#include "exec/dry_run.h"
+#include "compile/draft/draft.h"
+#include "exec/comm/threads.h"
 #include "exec/executor.h"
-#include "exec/threads.h"
+#include "exec/memory/dry_run.h"
 #include "tests/exec/processes.h"
 #include "tests/support/torch_test.h"
 
@@ -60,8 +60,8 @@ std::vector<int64_t> ops_behind(const compile::Program& program) {
   for (const auto& section : program.sections) {
     for (const auto& instruction : section.instructions) {
       using Kind = compile::Instruction::Kind;
-      const bool computes =
-          instruction.kind == Kind::op && instruction.phase == graph::Phase::backward;
+      const bool computes = instruction.kind == Kind::op &&
+                            instruction.phase == graph::Phase::backward;
       if (computes) {
         for (auto& [event, count] : open) ++count;
       }

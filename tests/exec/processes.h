@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/gloo.h"
+#include "exec/comm/gloo.h"
 
 namespace perigee::exec {
 
@@ -41,13 +41,13 @@ inline std::vector<std::string> fork_ranks(
       std::string error;
       try {
         at::set_num_threads(1);
-        const auto communicator =
-            gloo_communicator({.port = listener.port,
-                               .rank = rank,
-                               .world = world,
-                               .serve = rank == 0,
-                               .listen_socket = rank == 0 ? listener.socket : -1,
-                               .timeout = timeout});
+        const auto communicator = gloo_communicator(
+            {.port = listener.port,
+             .rank = rank,
+             .world = world,
+             .serve = rank == 0,
+             .listen_socket = rank == 0 ? listener.socket : -1,
+             .timeout = timeout});
         try {
           body(*communicator);
           std::vector<int64_t> all(world);

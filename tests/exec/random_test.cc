@@ -1,4 +1,4 @@
-#include "exec/random.h"
+#include "exec/ops/random.h"
 
 #include "tests/support/torch_test.h"
 
@@ -21,14 +21,14 @@ TEST_CASE("words of any range are those of their blocks, across the 32-bit borde
   stream.words(begin, words);
   for (size_t i = 0; i < words.size(); ++i) {
     const uint64_t index = begin + i, block = index / 4;
-    const auto expected =
-        philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 3, 0x12345678},
-               {0x9abcdef0, 7})[index % 4];
+    const auto expected = philox(
+        {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 3, 0x12345678},
+        {0x9abcdef0, 7})[index % 4];
     REQUIRE(words[i] == expected);
   }
 }
 
-TEST_CASE("every sharding and every number of microbatches draws what the whole draws") {
+TEST_CASE("random numbers are the same for every sharding and number of microbatches") {
   const RandomStream stream{.seed = 42, .key = 1, .step = 9};
   const auto kind = GENERATE(Distribution::Kind::uniform, Distribution::Kind::normal,
                              Distribution::Kind::bernoulli);
@@ -56,7 +56,7 @@ TEST_CASE("every sharding and every number of microbatches draws what the whole 
   }
 }
 
-TEST_CASE("microbatches follow each other along any dim, or draw alike") {
+TEST_CASE("microbatches split random numbers along any dim, or draw identical ones") {
   const RandomStream stream{.seed = 1, .key = 1, .step = 1};
   const auto draw = [&](std::vector<int64_t> shape, int64_t batch_dim, Draw draw) {
     auto t = at::empty(shape, at::kDouble);

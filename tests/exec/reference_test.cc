@@ -1,4 +1,4 @@
-#include "exec/reference.h"
+#include "exec/reference/reference.h"
 
 #include "tests/exec/support.h"
 #include "tests/support/torch_test.h"
@@ -28,9 +28,9 @@ TEST_CASE("a graph's loss, gradients and buffers are those of eager autograd") {
   const auto z = g.add_node("aten::relu", {{"self", y}}, {f64({4, 2})})[0];
   const auto loss = g.add_node("aten::sum", {{"self", z}}, {f64({})})[0];
   const auto one = g.add_node("perigee::full", {{"value", 1.0}}, {f64({4, 2})})[0];
-  const auto d =
-      g.add_node("aten::threshold_backward",
-                 {{"grad_output", one}, {"self", z}, {"threshold", int64_t{0}}}, {f64({4, 2})})[0];
+  const auto d = g.add_node("aten::threshold_backward",
+                            {{"grad_output", one}, {"self", z}, {"threshold", int64_t{0}}},
+                            {f64({4, 2})})[0];
   const auto xt = g.add_node("aten::t", {{"self", x}}, {f64({3, 4})})[0];
   const auto dw = g.add_node("aten::mm", {{"self", xt}, {"mat2", d}}, {f64({3, 2})})[0];
   g.outputs = {{Output::Kind::loss, "", loss}, {Output::Kind::gradient, "w", dw}};
@@ -47,8 +47,8 @@ TEST_CASE("a graph's loss, gradients and buffers are those of eager autograd") {
 TEST_CASE("errors of the reference name op, scope and input") {
   Graph g;
   const auto x = g.add_input(Input::Kind::data, "x", f64({4, 3}));
-  const auto y =
-      g.add_node("aten::mm", {{"self", x}, {"mat2", x}}, {f64({4, 3})}, "blocks.1.mlp")[0];
+  const auto y = g.add_node("aten::mm", {{"self", x}, {"mat2", x}}, {f64({4, 3})},
+                            "blocks.1.mlp")[0];
   g.outputs = {{Output::Kind::result, "y", y}};
   REQUIRE_THROWS_WITH(evaluate(g, {}), Catch::Contains("\"x\""));
   REQUIRE_THROWS_WITH(evaluate(g, {{"x", at::ones({4, 3})}}), Catch::Contains("Double[4, 3]"));
@@ -70,9 +70,9 @@ TEST_CASE("the boxed call fills defaults and converts constants") {
       at::equal(call("aten::mean.dim", {{"self", x}},
                      {{"dim", std::vector<int64_t>{1}}, {"keepdim", true}}, {f64({2, 1, 4})})[0],
                 x.mean(1, true)));
-  const auto splits =
-      call("aten::split.Tensor", {{"self", x}}, {{"split_size", int64_t{2}}, {"dim", int64_t{1}}},
-           {f64({2, 2, 4}), f64({2, 1, 4})});
+  const auto splits = call("aten::split.Tensor", {{"self", x}},
+                           {{"split_size", int64_t{2}}, {"dim", int64_t{1}}},
+                           {f64({2, 2, 4}), f64({2, 1, 4})});
   REQUIRE(at::equal(splits[1], x.narrow(1, 2, 1)));
 }
 
@@ -117,20 +117,20 @@ TEST_CASE("cross entropy and its backward equal eager autograd") {
   auto target = at::randint(0, 5, {6}, at::kLong);
   target[2] = -100;
   const auto w = at::rand({5}, at::kDouble);
-  const auto eager =
-      at::cross_entropy_loss(x, target, weighted ? w : at::Tensor(), 0, -100, smoothing);
+  const auto eager = at::cross_entropy_loss(x, target, weighted ? w : at::Tensor(), 0, -100,
+                                            smoothing);
   const auto grad = at::randn({6}, at::kDouble);
   eager.backward(grad);
   at::NoGradGuard no_grad;
   Named in = {{"logits", x}, {"target", target}};
   if (weighted) in.emplace_back("weight", w);
-  const auto out =
-      call("perigee::cross_entropy", in, {{"label_smoothing", smoothing}}, {f64({6}), f64({6})});
+  const auto out = call("perigee::cross_entropy", in, {{"label_smoothing", smoothing}},
+                        {f64({6}), f64({6})});
   REQUIRE(at::allclose(out[0], eager, 1e-13, 1e-13));
   in.insert(in.begin(), {"grad", grad});
   in.emplace_back("logsumexp", out[1]);
-  const auto d =
-      call("perigee::cross_entropy_backward", in, {{"label_smoothing", smoothing}}, {f64({6, 5})});
+  const auto d = call("perigee::cross_entropy_backward", in, {{"label_smoothing", smoothing}},
+                      {f64({6, 5})});
   REQUIRE(at::allclose(d[0], x.grad(), 1e-13, 1e-13));
 
   Named labels = {{"target", target}};

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "exec/op.h"
+#include "exec/ops/op.h"
 
 namespace perigee::exec {
 

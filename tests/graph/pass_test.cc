@@ -219,7 +219,7 @@ TEST_CASE("operations of matrix products, convolutions and attention are exact")
   CHECK(flops("aten::transpose.int", {{"self", x}}, {1, 8, 4, 8}) == 0);
 }
 
-TEST_CASE("ops know what they are") {
+TEST_CASE("ops are classified") {
   CHECK(is_view("aten::transpose.int"));
   CHECK(!is_view("perigee::reshape"));
   CHECK(is_collective("comm::all_reduce"));

@@ -33,9 +33,9 @@ Graph two_layers() {
   const auto one_t = call("aten::t", {{"self", one}}, {4, 2}, "fc2", 4);
   const auto dw2 = call("aten::mm", {{"self", one_t}, {"mat2", a}}, {4, 16}, "fc2", 4);
   const auto da = call("aten::mm", {{"self", one}, {"mat2", w2}}, {2, 16}, "fc2", 4);
-  const auto dh =
-      call("aten::threshold_backward",
-           {{"grad_output", da}, {"self", a}, {"threshold", int64_t{0}}}, {2, 16}, "", 2);
+  const auto dh = call("aten::threshold_backward",
+                       {{"grad_output", da}, {"self", a}, {"threshold", int64_t{0}}}, {2, 16}, "",
+                       2);
   const auto dh_t = call("aten::t", {{"self", dh}}, {16, 2}, "fc1", 1);
   const auto dw1 = call("aten::mm", {{"self", dh_t}, {"mat2", x}}, {16, 8}, "fc1", 1);
   g.outputs = {{Output::Kind::loss, "loss", loss},
@@ -132,9 +132,9 @@ class Random {
     std::vector<TensorType> types;
     for (auto n = 1 + below(3); n > 0; --n) types.push_back(type());
     const auto count = static_cast<NodeId>(g_.nodes.size());
-    const auto outputs =
-        g_.add_node(ops[below(4)], std::move(args), std::move(types), g_.scopes[below(4)].path,
-                    below(2) ? Phase::forward : Phase::backward);
+    const auto outputs = g_.add_node(ops[below(4)], std::move(args), std::move(types),
+                                     g_.scopes[below(4)].path,
+                                     below(2) ? Phase::forward : Phase::backward);
     if (g_.nodes.back().phase == Phase::backward && count > 0 && below(2)) {
       g_.nodes.back().forward_node = static_cast<NodeId>(below(count));
     }

@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "base/base64.h"
 #include "base/error.h"
-#include "graph/json.h"
+#include "base/text/base64.h"
+#include "graph/text/json.h"
 #include "tests/graph/support.h"
 
 using namespace perigee;
@@ -153,7 +153,7 @@ TEST_CASE("every truncation of a text is an error or a shorter graph, never a cr
   }
 }
 
-TEST_CASE("base64 round trips and refuses what is not base64") {
+TEST_CASE("base64 round trips and refuses other text") {
   CHECK(base64_encode("") == "");
   CHECK(base64_encode("f") == "Zg==");
   CHECK(base64_encode("fo") == "Zm8=");

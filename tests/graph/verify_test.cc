@@ -10,7 +10,7 @@ using namespace perigee::graph;
 
 namespace {
 
-// Returns what the verifier says of two_layers() after the change.
+// Returns the verifier's message for two_layers() after the change; "" if it accepts the graph.
 std::string after(const std::function<void(Graph&)>& change) {
   Graph g = two_layers();
   change(g);
@@ -29,7 +29,7 @@ TEST_CASE("a sound graph verifies") {
   verify(Graph{});
 }
 
-TEST_CASE("the verifier names what does not hold") {
+TEST_CASE("the verifier names the broken invariant") {
   using G = Graph&;
   CHECK(after([](G g) { g.values[4].type.shape[0] = -2; }) ==
         "[graph] sizes are at least 0, but %4 has a size of -2");
@@ -38,7 +38,7 @@ TEST_CASE("the verifier names what does not hold") {
         }) == "[graph] scopes are listed once, but \"fc1\" is there twice");
   CHECK(after([](G g) {
           g.scopes.push_back({"a.b", "Linear"});
-        }) == "[graph] a scope stands behind its parent, but \"a.b\" has none before it");
+        }) == "[graph] a scope follows its parent, but \"a.b\" has none before it");
   CHECK(after([](G g) { g.inputs[0].value = {}; }) ==
         "[graph] inputs have values, but parameter \"fc1.weight\" has value %-1 of 16");
   CHECK(after([](G g) { g.inputs[1].name = "x"; }) ==

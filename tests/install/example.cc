@@ -1,4 +1,4 @@
-// The example of runtime/README.md section 9, with what it takes from an application.
+// The example of runtime/embedding.md, with the module and the data of an application.
 #include <perigee/perigee.h>
 #include <torch/torch.h>
 

@@ -1,5 +1,7 @@
-// What a wrong job file says.
+// Errors of invalid job files.
 #include "base/error.h"
+
+#include <fmt/format.h>
 
 #include <catch2/catch.hpp>
 
@@ -28,14 +30,27 @@ std::string gpt(const std::string& lines) { return error_of("model.kind = \"gpt\
 
 }  // namespace
 
-TEST_CASE("a file that is not there or no TOML is an error") {
+TEST_CASE("a missing file or invalid TOML is an error") {
   CHECK_THROWS_WITH(Job::load("no/such.toml"),
                     "[job] cannot read \"no/such.toml\": No such file or directory");
   CHECK_THROWS_WITH(Job::load("tests"), "[job] cannot read \"tests\": Is a directory");
   CHECK(error_of("a = \n").substr(0, 17) == "[job] a.toml:1:5:");
-  CHECK(error_of("") ==
-        "[job] a.toml: model.kind is needed (one of gpt, llama, moe, mlp, resnet, torchscript, "
-        "plugin, lua), but got none");
+  CHECK_THROWS_WITH(
+      Job::parse("", "a.toml").require_model("a.toml"),
+      "[job] a.toml: model.kind is needed (one of gpt, llama, moe, mlp, resnet, torchscript, "
+      "plugin, lua), but got none");
+}
+
+TEST_CASE("a job for an application's own module has no [model]") {
+  auto job = Job::parse("seed = 7\n[model]\nfrozen = [\"head.**\"]", "a.toml");
+  CHECK(job.model.kind.empty());
+  CHECK(Job::parse(to_toml(job), "a.toml") == job);
+  CHECK_NOTHROW(job.complete());
+  CHECK(error_of("[model]\nwidth = 8").starts_with("[job] a.toml:2:1: model.width is a key of "));
+  CHECK_THAT(
+      error_of("[model]\noptions.a = 1"),
+      Catch::Contains("model.options belongs to the kinds plugin and lua, but the kind is not "
+                      "given"));
 }
 
 TEST_CASE("an unknown key is an error with its place and the nearest name") {
@@ -83,10 +98,9 @@ TEST_CASE("a value out of its limits is an error with its place") {
         "[job] a.toml:3:9: optimizer.betas has 2 numbers, but got 1");
   CHECK(gpt("[optimizer]\nlr = nan") == "[job] a.toml:3:6: optimizer.lr is finite, but got nan");
   CHECK(gpt("[optimizer]\neps = 0") == "[job] a.toml:3:7: optimizer.eps is more than 0, but got 0");
-  CHECK(gpt("[optimizer]\nname = \"adamax\"") ==
-        "[job] a.toml:3:8: optimizer.name is one of sgd, adam, adamw, adafactor, lion, muon, but "
-        "got \"adamax\", "
-        "did you mean \"adam\"?");
+  CHECK(gpt("[optimizer]\nname = \"adamx\"") ==
+        "[job] a.toml:3:8: optimizer.name is one of sgd, adam, adamw, lion, rmsprop, adagrad, "
+        "adamax, nadam, radam, adafactor, muon, but got \"adamx\", did you mean \"adam\"?");
   CHECK(gpt("[[optimizer.group]]\nmatch = [\"a\"]\nname = \"muon\"")
             .find("where optimizer.name is muon, but that is adamw") != std::string::npos);
   CHECK(gpt("[lr_schedule]\nkind = \"step\"") ==
@@ -106,7 +120,7 @@ TEST_CASE("a value out of its limits is an error with its place") {
         "[job] a.toml:3:9: model.depth is one of 18, 34, 50, 101, 152, but got 19");
 }
 
-TEST_CASE("keys that do not go together are an error") {
+TEST_CASE("an invalid combination of keys is an error") {
   CHECK(gpt("batch = { global = 32, micro = 5 }") ==
         "[job] a.toml:2:32: batch.micro divides batch.global (32), but got 5");
   CHECK(gpt("[batch]\nglobal = 30\nmicro = 4") ==

@@ -6,7 +6,7 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("Alpa's options are all there, and do what they say") {
+TEST_CASE("all options of Alpa exist and have their documented effect") {
   check_table("alpa", "PipeshardParallel", /*all=*/true);
   check_effects("alpa");
 }

@@ -5,7 +5,7 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("ATorch's options are all there, and do what they say") {
+TEST_CASE("all options of ATorch exist and have their documented effect") {
   check_table("atorch", "auto_accelerate", /*all=*/true);
   check_effects("atorch");
 }
@@ -107,9 +107,10 @@ TEST_CASE("ATorch's functions around the model are the script's") {
   CHECK_THAT(with("graph"), Catch::Contains("s.lua:3: [atorch] loss_func and prepare_input are "
                                             "captured with the model, which is so already"));
   CHECK_THAT(with("'a.toml'"), Catch::Contains("functions around the model are captured with it"));
-  const auto set =
-      run(folder, "return { { 'half' }, around = { loss = function(b, o) return o end } }", "gpt")
-          .strategy.set;
+  const auto set = run(folder,
+                       "return { { 'half' }, around = { loss = function(b, o) return o end } }",
+                       "gpt")
+                       .strategy.set;
   REQUIRE(set.size() == 1);
   CHECK(set[0] == "model.around=\"" + (folder.path / "s.lua").string() + "\"");
   CHECK_THAT(run(folder, "return { around = { los = print } }", "gpt").error,

@@ -7,7 +7,7 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("AutoDist's options are all there, and do what they say") {
+TEST_CASE("all options of AutoDist exist and have their documented effect") {
   check_table("autodist", "AutoDistConfig");
   check_effects("autodist");
 }
@@ -53,9 +53,9 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
 TEST_CASE("a run has the ranks of AutoDist's mesh") {
   const Folder folder;
   const auto on = [&](const std::string& options, int64_t ranks) -> std::string {
-    const auto file =
-        folder.write("s.lua", "local c = require('perigee.autodist').AutoDistConfig {\n" + options +
-                                  " }\nreturn c");
+    const auto file = folder.write(
+        "s.lua",
+        "local c = require('perigee.autodist').AutoDistConfig {\n" + options + " }\nreturn c");
     try {
       lua::StrategyScript script(file, perigee::test::options());
       script.resolve({{"cluster", {{"ranks", ranks}}}}, {});

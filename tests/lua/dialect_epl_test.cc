@@ -8,12 +8,12 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("EPL's options are all there, and do what they say") {
+TEST_CASE("all options of EPL exist and have their documented effect") {
   check_table("epl", "Config");
   check_effects("epl");
 }
 
-TEST_CASE("EPL's options come from the environment where none are given") {
+TEST_CASE("EPL's options default to the environment") {
   const Folder folder;
   const auto communicators = [&](const std::string& given) {
     return run(folder, "local c = require('perigee.epl').Config { " + given + " }\nreturn c",
@@ -64,8 +64,8 @@ TEST_CASE("EPL's automatic pipeline cuts a model without blocks by its ops") {
       options());
   std::map<std::string, json> uses;
   for (const auto& use : script.resolve({}, graph).methods) {
-    uses[std::string(use.method->name())] =
-        use.config.fields.empty() ? use.config.items : use.config.fields;
+    uses[std::string(use.method->name())] = use.config.fields.empty() ? use.config.items
+                                                                      : use.config.fields;
   }
   CHECK(uses["parallel_mode"] == json::parse(R"([["pipe", 2], ["data", 1]])"));
   CHECK(uses["pipeline_parallel"] ==
@@ -97,7 +97,7 @@ TEST_CASE("EPL's scopes make stages and splits") {
                   "epl.replicate { device_count = 2, 'embed', 'blocks.3' }\n"
                   "epl.replicate { device_count = 2, 'blocks.1' }")
                  .error,
-             Catch::Contains("part 0 is to hold \"blocks.3\", but that begins in part 1"));
+             Catch::Contains("part 0 must hold \"blocks.3\", but that begins in part 1"));
   CHECK_THAT(with("['pipeline.num_micro_batch'] = 4",
                   "epl.replicate { device_count = 2, 'embed', 'nothere' }\n"
                   "epl.replicate { device_count = 2, 'blocks.1' }")

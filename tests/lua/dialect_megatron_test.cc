@@ -7,7 +7,7 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("Megatron's options are all there, and do what they say") {
+TEST_CASE("all options of Megatron exist and have their documented effect") {
   check_table("megatron", "ModelParallelConfig");
   check_effects("megatron");
 }

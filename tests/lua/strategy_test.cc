@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "lua/api.h"
 #include "methods/placed.h"
 
@@ -31,15 +31,15 @@ graph::Graph small_graph() {
   graph::Graph g;
   g.scopes = {{"", "Net"}, {"fc", "Linear"}};
   const auto x = g.add_input(graph::Input::Kind::data, "x", {graph::DType::float32, {8, 4}});
-  const auto w =
-      g.add_input(graph::Input::Kind::parameter, "fc.weight", {graph::DType::float32, {4, 4}});
-  const auto y =
-      g.add_node("aten::mm", {{"self", x}, {"mat2", w}}, {{graph::DType::float32, {8, 4}}}, "fc");
+  const auto w = g.add_input(graph::Input::Kind::parameter, "fc.weight",
+                             {graph::DType::float32, {4, 4}});
+  const auto y = g.add_node("aten::mm", {{"self", x}, {"mat2", w}},
+                            {{graph::DType::float32, {8, 4}}}, "fc");
   g.outputs.push_back({graph::Output::Kind::result, "y", y[0]});
   return g;
 }
 
-plan::Plan plan_of(const std::string& script, methods::Request request = {.global_batch = 8}) {
+plan::Plan plan_of(const std::string& script, methods::PlanRequest request = {.global_batch = 8}) {
   const auto graph = small_graph();
   request.graph = &graph;
   lua::StrategyScript strategy(script);
@@ -91,8 +91,8 @@ TEST_CASE("a script can define a method and require a file beside it") {
       "return m.define { name = 'mine', fields = { count = { type = 'integer', default = 2 } },\n"
       "  apply = function(plan, config) plan:microbatches(config.count) plan:note('mine did it') "
       "end }");
-  const auto plan =
-      plan_of(folder.write("s.lua", "local mine = require 'mine'\nreturn { mine { count = 4 }, }"));
+  const auto plan = plan_of(
+      folder.write("s.lua", "local mine = require 'mine'\nreturn { mine { count = 4 }, }"));
   CHECK(plan.microbatches == 4);
   CHECK(plan.decisions[1].by == "mine");
   CHECK(plan.decisions[1].sentence == "mine did it");
@@ -106,8 +106,8 @@ TEST_CASE("the job that a script names is relative to the script") {
 
 TEST_CASE("the data axis adjusts only to a world that was given") {
   Folder folder;
-  const auto script =
-      folder.write("s.lua", "return { { 'parallel_mode', { { 'tensor', 2 }, { 'data', 2 } } } }");
+  const auto script = folder.write(
+      "s.lua", "return { { 'parallel_mode', { { 'tensor', 2 }, { 'data', 2 } } } }");
   CHECK(plan_of(script, {.global_batch = 8, .world = 1}).mesh.size() == 4);
   const auto eight = plan_of(script, {.global_batch = 8, .world = 8, .world_given = true});
   CHECK(eight.mesh.axes == std::vector<mesh::Axis>{{"tensor", 2}, {"data", 4}});
@@ -119,10 +119,10 @@ TEST_CASE("the data axis adjusts only to a world that was given") {
           "ranks (--nproc, cluster.ranks)"));
 }
 
-TEST_CASE("microbatches come from the strategy or from the job, not from both") {
+TEST_CASE("the strategy or the job sets microbatches, not both") {
   Folder folder;
-  const auto script =
-      folder.write("s.lua", "return { { 'gradient_accumulation', { microbatches = 2 } } }");
+  const auto script = folder.write("s.lua",
+                                   "return { { 'gradient_accumulation', { microbatches = 2 } } }");
   CHECK(plan_of(script, {.global_batch = 8}).microbatches == 2);
   CHECK(plan_of(script, {.global_batch = 8, .micro_batch = 4}).microbatches == 2);
   CHECK_THROWS_WITH(plan_of(script, {.global_batch = 8, .micro_batch = 2}),
@@ -164,21 +164,24 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
 
 TEST_CASE("an error of a method stands at the line that uses it") {
   Folder folder;
-  const auto check = [&](const std::string& text, const std::string& wanted) {
+  const auto check = [&](const std::string& text, const std::string& wanted,
+                         const std::string& area = "[strategy] ") {
     const auto error = error_of(folder.write(
         "s.lua",
         "local m = require 'perigee.methods'\nlocal list = { m.parallel_mode {} }\n" + text));
     INFO(error);
-    CHECK(error.starts_with("[strategy] " + (folder.path / "s.lua:").string() + wanted));
+    CHECK(error.starts_with(area + (folder.path / "s.lua:").string() + wanted));
   };
   const std::string bad = "[gradient_accumulation] microbatches must be at least 1";
-  check("list[2] =\n  m.gradient_accumulation { microbatches = 0 }\nreturn list", "4: " + bad);
+  // A value that the method's table of fields forbids is an error of the call.
+  check("list[2] =\n  m.gradient_accumulation { microbatches = 0 }\nreturn list", "4: " + bad,
+        "[lua] ");
   check("return {\n  m.grad_comm {},\n  m.gradient_accumulation { microbatches = 0 },\n}",
-        "5: " + bad);
+        "5: " + bad, "[lua] ");
   check(
       "return function()\n  list[2] = m.gradient_accumulation { microbatches = 0 }\n"
       "  return list\nend",
-      "4: " + bad);
+      "4: " + bad, "[lua] ");
   // Plain data has the line of its table.
   check("list = nil\nreturn {\n  { 'gradient_accumulation', { microbatches = 0 } },\n}",
         "4: " + bad);
@@ -213,10 +216,10 @@ TEST_CASE("a method of the user's own fails where it does, or where it is used")
              Catch::StartsWith("[lua] " + file + "3: [lua] plan:place needs a match"));
 }
 
-TEST_CASE("what a plan's check finds stands at the method that brought it about") {
+TEST_CASE("an error found by a plan's check names the line of the method that caused it") {
   Folder folder;
   const auto graph = small_graph();
-  const methods::Request request{.graph = &graph, .global_batch = 8};
+  const methods::PlanRequest request{.graph = &graph, .global_batch = 8};
   const auto verify = [&](const std::string& text) -> std::string {
     lua::StrategyScript script(folder.write("s.lua", text));
     const auto strategy = script.resolve({{"name", "test"}}, graph);
@@ -295,7 +298,7 @@ TEST_CASE("strategies are saved, loaded and compared") {
   }
   std::filesystem::create_directory(std::filesystem::path(path).parent_path() / "taken.json");
   CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').save('taken.json', {})")),
-             Catch::Contains("taken.json cannot be replaced"));
+             Catch::Contains("taken.json must be written, but: Is a directory"));
   folder.write("pickle.json", "\x80\x04\x95");
   CHECK_THAT(error_of(folder.write("t.lua", "require('perigee.strategy').load('pickle.json')")),
              Catch::Contains("t.lua:1: [strategy] ") && Catch::Contains("is a pickle"));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "base/files/file.h"
 #include "job/job.h"
 #include "lua/convert.h"
 #include "lua/planner.h"
@@ -217,7 +217,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 namespace {
 
-// Checks what a case says: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE" and
+// Checks the expectation of a case: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE" and
 // "job KEY=*", "warning TEXT", "says TEXT" (a decision), "event NAME" (it has a function for it),
 // "error TEXT" (at the user's line), or "fails TEXT" (when the plan is made).
 void check_case(const std::string& expected, const Outcome& without, const Outcome& with) {

@@ -51,10 +51,10 @@ bool contains(const std::string& text, const std::string& part);
 // verdict, and no other is. `all`: in every section of the table.
 void check_table(const std::string& dialect, const std::string& section, bool all = false);
 
-// Checks that every row of the table changes what its cases say. A line of the file: option | what
-// both scripts give | what the second gives beside | what differs. Lines "@ EXPRESSION" say what
-// the scripts return, with % for the options, "@model NAME" for which model, "@world N" for how
-// many ranks.
+// Checks that every row of the table has the effects that its cases list. A line of the file:
+// option | config of both scripts | further config of the second | expected difference. A line
+// "@ EXPRESSION" sets the scripts' return value, with % for the options, "@model NAME" the model,
+// "@world N" the number of ranks.
 void check_effects(const std::string& dialect);
 
 }  // namespace perigee::test

@@ -29,7 +29,7 @@ TEST_CASE("a group over several axes lists its ranks in mesh order, however they
   CHECK(of(m, "data,pipe,tensor") == Groups{{0, 1, 2, 3, 4, 5, 6, 7}});
 }
 
-TEST_CASE("an order says which rank stands where") {
+TEST_CASE("an order assigns ranks to positions") {
   Mesh m = parse_axes("tensor=2,pipe=2,data=2");
   m.order = parse_order("0,4,1,5,2,6,3,7");
   verify(m);
@@ -58,7 +58,7 @@ TEST_CASE("groups partition the ranks and group_of finds each one's") {
       for (const auto& group : of(m, axes)) {
         for (auto rank : group) {
           CHECK(seen.insert(rank).second);
-          CHECK(group_of(m, split_axes(axes), rank) == group);
+          CHECK(group_of(m, AxisSet::parse(axes), rank) == group);
         }
       }
       CHECK(static_cast<int64_t>(seen.size()) == m.size());
@@ -66,7 +66,7 @@ TEST_CASE("groups partition the ranks and group_of finds each one's") {
   }
 }
 
-TEST_CASE("a wrong mesh is an error that says what is wrong") {
+TEST_CASE("an invalid mesh is an error that names the reason") {
   const auto with_order = [](std::vector<int64_t> order) {
     return Mesh{{{"a", 2}, {"b", 4}}, std::move(order)};
   };
@@ -97,7 +97,7 @@ TEST_CASE("a wrong mesh is an error that says what is wrong") {
                     "did you mean \"tensor\"?");
   CHECK_THROWS_WITH(of(m, "data,data"),
                     "[mesh] a group names an axis once, but got \"data\" twice");
-  CHECK_THROWS_WITH(split_axes("data,"),
+  CHECK_THROWS_WITH(AxisSet::parse("data,"),
                     "[mesh] axes are written like data,context, but got \"data,\"");
 }
 

@@ -34,7 +34,7 @@ TEST_CASE("placements print as R, S<dim> and P") {
   CHECK(to_string(Placements{}) == "");
 }
 
-TEST_CASE("placements read back what they print") {
+TEST_CASE("printed placements parse to the same placements") {
   CHECK(rc::check("parse(to_string(p)) == p", [] {
     Placements placements;
     const int axes = *rc::gen::inRange(0, 4);
@@ -91,7 +91,7 @@ TEST_CASE("the first parts of an uneven split hold one element more") {
   CHECK(split(2, 3, 2) == Range{2, 0});
 }
 
-TEST_CASE("the shards of a group lie one behind the other in group order") {
+TEST_CASE("the shards of a group are consecutive in group order") {
   CHECK(rc::check("shards tile the dim", [] {
     Mesh mesh;
     const int axes = *rc::gen::inRange(1, 4);

@@ -1,4 +1,4 @@
-// Submeshes of unequal sizes behind each other on the last axis.
+// Submeshes of unequal sizes, one after the other on the last axis.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@
 using namespace perigee;
 using namespace perigee::mesh;
 
-TEST_CASE("submeshes of unequal sizes have their ranks one behind the other") {
+TEST_CASE("submeshes of unequal sizes have consecutive ranks") {
   const Mesh m = parse_axes("data=2|tensor=3|data=1");
   CHECK(m.is_ragged());
   CHECK(m.size() == 6);
@@ -25,7 +25,7 @@ TEST_CASE("submeshes of unequal sizes have their ranks one behind the other") {
   CHECK(coordinates(m, 5) == std::vector<int64_t>{0, 0, 2});
 }
 
-TEST_CASE("submeshes that are alike are a rectangle") {
+TEST_CASE("identical submeshes are a rectangle") {
   const Mesh m = parse_axes("tensor=2,data=2|tensor=2,data=2");
   CHECK(m == parse_axes("tensor=2,data=2,pipe=2"));
   CHECK(ranks_of_stage(m, 1) == std::vector<int64_t>{4, 5, 6, 7});
@@ -71,7 +71,7 @@ TEST_CASE("a rank sees all stages as its own") {
   CHECK_THROWS_AS(coordinates(own, 0), Error);
 }
 
-TEST_CASE("submeshes say what is wrong with them") {
+TEST_CASE("invalid submeshes are errors that name the reason") {
   const auto message = [](Mesh m) -> std::string {
     try {
       verify(m);

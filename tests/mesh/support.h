@@ -1,4 +1,4 @@
-// What the tests of this folder share.
+// Helpers of the tests in this folder.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ using Groups = std::vector<std::vector<int64_t>>;
 
 // Returns the groups over axes as they are typed.
 inline Groups of(const Mesh& mesh, const std::string& axes) {
-  return groups(mesh, split_axes(axes));
+  return groups(mesh, AxisSet::parse(axes));
 }
 
 }  // namespace perigee::mesh

@@ -1,4 +1,4 @@
-// Which scopes checkpoint has run again, by the row of blocks or by what is kept.
+// Which scopes checkpoint recomputes, by the row of blocks or by what is kept.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -36,18 +36,19 @@ Regions regions_of(const std::string& config) {
 
 }  // namespace
 
-TEST_CASE("checkpoint takes the row of blocks, the first of them, or what lies between kept ones") {
+TEST_CASE(
+    "checkpoint takes the row of blocks, the first of them, or the modules between kept ones") {
   CHECK(regions_of(R"(["auto"])") ==
         Regions{{"blocks.0"}, {"blocks.1"}, {"blocks.2"}, {"blocks.3"}});
   CHECK(regions_of(R"({"1": "blocks.*", "most": 2})") == Regions{{"blocks.0"}, {"blocks.1"}});
   CHECK(regions_of(R"({"1": "blocks.*", "most": 9, "group": 2})").size() == 2);
-  // What lies behind the last one that is kept is not run again.
+  // Modules after the last kept one are not recomputed.
   CHECK(regions_of(R"({"kept": ["blocks.1"]})") == Regions{{"blocks.0", "blocks.1"}});
   CHECK(regions_of(R"({"kept": ["blocks.3", "blocks.0"]})") ==
         Regions{{"blocks.0"}, {"blocks.1", "blocks.2", "blocks.3"}});
 }
 
-// Nine modules of which none repeats; the sixth makes as much as all others.
+// Nine different modules; the result of the sixth is as large as those of all others together.
 graph::Graph uneven() {
   graph::Graph g;
   g.scopes = {{"", "Net"}, {"body", "Body"}};
@@ -62,7 +63,7 @@ graph::Graph uneven() {
   return g;
 }
 
-TEST_CASE("where no modules repeat, checkpoint's auto takes the root of their number of runs") {
+TEST_CASE("without repeated modules, checkpoint's auto recomputes sqrt(n) runs of n modules") {
   const auto g = uneven();
   const auto made = [&](const std::string& config) {
     const auto strategy = from_json(Json::parse("[[\"checkpoint\", " + config + "]]"), "test");
@@ -101,7 +102,7 @@ TEST_CASE("checkpoint's auto takes all rows of one type, and none within another
         Regions{{"encoder.0"}, {"encoder.1"}, {"decoder.0"}, {"decoder.1"}});
 }
 
-TEST_CASE("checkpoint's memory is a number of bytes, or what a device has") {
+TEST_CASE("checkpoint's memory is a number of bytes, or that of the device") {
   const auto g = model();
   const auto budget = [&](const std::string& memory, std::function<double(int64_t)> bytes) {
     const auto strategy = from_json(
@@ -114,7 +115,7 @@ TEST_CASE("checkpoint's memory is a number of bytes, or what a device has") {
   };
   const auto share = [](int64_t ranks) { return 1000.0 / static_cast<double>(ranks); };
   CHECK(budget("\"device\"", share) == 500);
-  CHECK(budget("\"device\"", nullptr) == 0);  // nobody knows: all run again
+  CHECK(budget("\"device\"", nullptr) == 0);  // unknown: all scopes are recomputed
   CHECK(budget("\"2KB\"", share) == 2000);
   CHECK_THROWS_WITH(budget("\"much\"", share), Contains("or \"device\", but got \"much\""));
 }
@@ -130,13 +131,13 @@ TEST_CASE("checkpoint runs all of some scopes again where others keep ops") {
   CHECK(plan.recompute.keep_in == Kept{{"blocks.0", {}}, {"blocks.2", {}}});
   CHECK(plan.recompute.keep == std::vector<std::string>{"aten::relu"});
   CHECK_THAT(plan::explain(plan),
-             Contains("4 scopes (blocks.0 to blocks.3) run again in the backward pass, but for the "
-                      "ops aten::relu; 2 of them (blocks.0, blocks.2) as a whole"));
+             Contains("4 scopes (blocks.0 to blocks.3) are recomputed in the backward pass, except "
+                      "the ops aten::relu; 2 of them (blocks.0, blocks.2) whole"));
   const auto kept = [&](const std::string& config) { return plan_of(config).recompute.keep_in; };
   CHECK(kept(R"({"1": "blocks.*", "keep": ["relu"], "full_every": 4})") == Kept{{"blocks.0", {}}});
   CHECK(kept(R"({"1": "auto", "keep": ["relu"], "full": ["blocks.1", "blocks.3"]})") ==
         Kept{{"blocks.1", {}}, {"blocks.3", {}}});
-  // One scope stands for what runs again with it.
+  // One scope names its whole group.
   CHECK(kept(R"({"1": "auto", "group": 2, "keep": ["relu"], "full": ["blocks.3"]})") ==
         Kept{{"blocks.2", {}}});
   CHECK_THROWS_WITH(plan_of(R"({"1": "auto", "full_every": 2})"),
@@ -149,13 +150,13 @@ TEST_CASE("checkpoint runs all of some scopes again where others keep ops") {
       plan_of(R"({"1": "auto", "keep": ["relu"], "full_every": 2, "full": ["blocks.1"]})"),
       Contains("either full or full_every"));
   CHECK_THROWS_WITH(plan_of(R"({"1": "auto", "keep": ["relu"], "full": ["embed"]})"),
-                    Contains("full names scopes that run again (blocks.0 to blocks.3), but got "
+                    Contains("full must name recomputed scopes (blocks.0 to blocks.3), but got "
                              "\"embed\""));
 }
 
-TEST_CASE("checkpoint refuses what is in no row, and scopes beside kept ones") {
+TEST_CASE("checkpoint refuses modules outside the row, and scopes together with kept") {
   CHECK_THROWS_WITH(regions_of(R"({"kept": ["block.1"]})"),
-                    Contains("kept names modules of the row blocks.0 to blocks.3, but got "
+                    Contains("kept must name modules of the row blocks.0 to blocks.3, but got "
                              "\"block.1\", did you mean \"blocks.1\"?"));
   CHECK_THROWS_WITH(regions_of(R"({"kept": []})"), Contains("at least one scope"));
   CHECK_THROWS_WITH(regions_of(R"({"1": "blocks.*", "kept": ["blocks.1"]})"),

@@ -11,14 +11,14 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-plan::Plan plan_of(const std::string& strategy, const Request& request = {}) {
+plan::Plan plan_of(const std::string& strategy, const PlanRequest& request = {}) {
   static const graph::Graph graph;
   auto given = request;
   given.graph = &graph;
   return make_plan(from_json(Json::parse(strategy), "test"), given);
 }
 
-std::string refusal(const std::string& strategy, const Request& request = {}) {
+std::string refusal(const std::string& strategy, const PlanRequest& request = {}) {
   try {
     plan_of(strategy, request);
   } catch (const Error& e) {
@@ -50,7 +50,7 @@ TEST_CASE("the samples of a microbatch divide over the data ranks of every stage
       Contains("batch.global must divide over microbatches x data ranks, but got 4 for 1 x 6"));
 }
 
-TEST_CASE("submeshes say what does not go with them") {
+TEST_CASE("submeshes refuse axes, instances and fixed sizes beside them") {
   const auto with = [](const std::string& fields) {
     return refusal(R"([["parallel_mode", {"submeshes": [[["data", 2]], []], )" + fields + "}]]",
                    {.global_batch = 4, .world = 4, .world_given = true});
@@ -58,7 +58,7 @@ TEST_CASE("submeshes say what does not go with them") {
   CHECK_THAT(with(R"("1": ["data", 2])"),
              Contains("the mesh has axes, or submeshes with axes of their own, but got both"));
   CHECK_THAT(with(R"("instances": true)"), Contains("leave instances out"));
-  CHECK_THAT(with(R"("exact": true)"), Contains("submeshes are as they are given"));
+  CHECK_THAT(with(R"("exact": true)"), Contains("submeshes have fixed sizes"));
   CHECK_THAT(refusal(R"([["parallel_mode", {"submeshes": [[["pipe", 2]], []]}]])"),
              Contains("a submesh names an axis once, and not the axis pipe"));
 }

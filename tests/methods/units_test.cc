@@ -65,7 +65,7 @@ std::string why(const std::string& methods) {
 
 }  // namespace
 
-TEST_CASE("a unit of fsdp is a block, and what stands between blocks; matrices come first") {
+TEST_CASE("a unit of fsdp is a block or the modules between blocks, and lists matrices first") {
   CHECK(units_of(plan_of(R"(["fsdp"])")) ==
         "rest.0: embed.weight\n"
         "blocks.0: blocks.0.weight blocks.0.bias\n"
@@ -125,7 +125,7 @@ TEST_CASE("prefetch is one unit ahead unless the config says otherwise") {
   CHECK(prefetch(R"({"limit_all_gathers": false, "prefetch_mb": 0.5})") == Numbers{2, 2, 1 << 19});
 }
 
-TEST_CASE("what does not fit is refused, naming what can be changed") {
+TEST_CASE("invalid units are refused with the known names") {
   CHECK(why(R"(["zero1", "fsdp"])") ==
         "[strategy] zero1 and fsdp exclude each other, but both are there: fsdp keeps all in parts "
         "that zero1 does, and gradients and parameters too");
@@ -134,7 +134,7 @@ TEST_CASE("what does not fit is refused, naming what can be changed") {
              Contains("axis \"zero\" must be in parallel_mode, but the mesh has data"));
   CHECK_THAT(why(R"([["zero1", {"axis": "dta"}]])"), Contains("did you mean \"data\""));
   CHECK_THAT(why(R"([["fsdp", {"match": "block.*"}]])"),
-             Contains("\"block.*\" picks none") && Contains("blocks."));
+             Contains("\"block.*\" matches none") && Contains("blocks."));
   CHECK_THAT(why(R"([["fsdp", {"atorch_wrap_cls": "Blok"}]])"), Contains("did you mean \"Block\""));
   CHECK_THAT(why(R"([["fsdp", {"match": "embed", "atorch_size_based_min_num_params": 5}]])"),
              Contains("by scope or by size"));
@@ -145,7 +145,7 @@ TEST_CASE("what does not fit is refused, naming what can be changed") {
   CHECK_THAT(why(R"([["fsdp", {"sharding_strategy": "FULL_SHARD",
                                "reshard_after_forward": false}]])"),
              Contains("leave one of them out"));
-  CHECK_THAT(why(R"([["fsdp", {"cpu_offload": "yes"}]])"), Contains("of type boolean"));
+  CHECK_THAT(why(R"([["fsdp", {"cpu_offload": "yes"}]])"), Contains("must be true or false"));
   CHECK_THAT(why(R"([["fsdp", {"prefetch_mb": 0}]])"), Contains("prefetch_mb must be above 0"));
   CHECK_THAT(why(R"([["fsdp", {"backward_prefetch": "BACKWARD"}]])"), Contains("BACKWARD_PRE"));
 }

@@ -23,7 +23,7 @@ TEST_CASE("a plan does not differ from itself") {
   CHECK(to_text({}, "a", "b") == "a and b are the same plan\n");
 }
 
-TEST_CASE("what differs is named, and blocks that differ alike are one line") {
+TEST_CASE("differences are named, and equal differences of blocks are one line") {
   const auto a = plan_of_blocks(3, "S0,R");
   auto b = plan_of_blocks(3, "S1,R");
   b.mesh.axes[1] = {"pipe", 2};
@@ -50,7 +50,7 @@ TEST_CASE("what differs is named, and blocks that differ alike are one line") {
         "  + decisions.zero2: 2 of 3\n");
 }
 
-TEST_CASE("what differs comes by its weight: step, memory, mesh, schedule, placements, reasons") {
+TEST_CASE("differences are sorted: step time, memory, mesh, schedule, placements, decisions") {
   const auto a = plan_of_blocks(1, "S0,R");
   auto b = plan_of_blocks(1, "S1,R");
   b.prediction = {.peak_bytes = {5, 8, 6, 6}, .step_seconds = 1, .measured_share = 0.5};
@@ -72,7 +72,7 @@ TEST_CASE("what differs comes by its weight: step, memory, mesh, schedule, place
                                           "placements", "overlap", "decisions"});
 }
 
-TEST_CASE("differences are JSON too, with null where a plan has no such thing") {
+TEST_CASE("differences are JSON too, with null for a missing path") {
   const auto a = plan_of_blocks(1, "S0,R");
   auto b = a;
   b.microbatches = 4;

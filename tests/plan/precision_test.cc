@@ -14,11 +14,11 @@ using graph::DType;
 graph::Graph two_ops() {
   graph::Graph g;
   const auto x = g.add_input(graph::Input::Kind::data, "x", {DType::float32, {8, 4}});
-  const auto w =
-      g.add_input(graph::Input::Kind::parameter, "head.weight", {DType::float32, {4, 3}});
+  const auto w = g.add_input(graph::Input::Kind::parameter, "head.weight",
+                             {DType::float32, {4, 3}});
   g.scopes = {{"", "Net"}, {"head", "Linear"}};
-  const auto y =
-      g.add_node("aten::mm", {{"self", x}, {"mat2", w}}, {{DType::float32, {8, 3}}}, "head");
+  const auto y = g.add_node("aten::mm", {{"self", x}, {"mat2", w}}, {{DType::float32, {8, 3}}},
+                            "head");
   const auto loss = g.add_node("aten::sum", {{"self", y[0]}}, {{DType::float32, {}}});
   g.outputs.push_back({graph::Output::Kind::loss, "loss", loss[0]});
   return g;
@@ -69,7 +69,7 @@ TEST_CASE("a precision is in a plan's file only where it is not the default, and
                     Contains("no key \"promotes\", did you mean \"promote\"?"));
 }
 
-TEST_CASE("a precision that cannot be is refused") {
+TEST_CASE("an invalid precision is refused") {
   CHECK(refusal({}) == "");
   CHECK(refusal(example()) == "");
   CHECK(refusal({.dtype = DType::float32}) ==
@@ -106,7 +106,7 @@ TEST_CASE("a precision that cannot be is refused") {
   CHECK_THAT(refusal(precision), Contains("hysteresis is at least 1, but got 0"));
 }
 
-TEST_CASE("what a loss scale has more than others is printed and read back") {
+TEST_CASE("the fields of each kind of loss scale are printed and read back") {
   Plan plan;
   plan.mesh.axes = {{"data", 1}};
   plan.precision = example();

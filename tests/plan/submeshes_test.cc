@@ -10,7 +10,7 @@ using namespace perigee;
 using namespace perigee::plan;
 using nlohmann::json;
 
-TEST_CASE("a plan says the sizes of its submeshes where they are not alike") {
+TEST_CASE("a plan file has the sizes of heterogeneous submeshes") {
   Plan plan;
   plan.mesh = mesh::parse_axes("data=2|tensor=3|data=1");
   const auto text = print(plan);

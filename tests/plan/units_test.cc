@@ -28,7 +28,7 @@ TEST_CASE("boxes are whole rows between two broken ones") {
   CHECK(boxes({5}, 2, 2).empty());
 }
 
-TEST_CASE("a plan that forbids parameters on several ranks has none") {
+TEST_CASE("a plan that forbids replicated parameters has none") {
   const auto g = parameters({{4, 4}, {4}});
   Plan plan;
   plan.graph_hash = graph::structural_hash(g);
@@ -36,12 +36,12 @@ TEST_CASE("a plan that forbids parameters on several ranks has none") {
   plan.forbidden = {"replicated_parameters"};
   CHECK(parse(print(plan)) == plan);
   CHECK_THROWS_WITH(verify(plan, g),
-                    Catch::Contains("no parameter may lie whole on several ranks") &&
-                        Catch::Contains("but p0 does: use fsdp"));
+                    Catch::Contains("no parameter may be replicated on several ranks") &&
+                        Catch::Contains("but p0 is: use fsdp"));
   plan.placements["p0"] = mesh::parse_placements("S0");
-  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 does"));
+  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 is"));
   plan.units = {{.name = "u", .parameters = {"p1"}, .axes = "data", .level = 2}};
-  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 does"));  // its weights stay whole
+  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 is"));  // its weights stay whole
   plan.units[0].level = 3;
   CHECK_NOTHROW(verify(plan, g));
   plan.units.clear();
@@ -123,7 +123,7 @@ TEST_CASE("a unit splits where its parameters differ in type or in sharding") {
   CHECK(flats(plan, g, 1).empty());
 }
 
-TEST_CASE("units that overlap, or cut what is cut already, are refused") {
+TEST_CASE("units that overlap, or shard a sharded parameter, are refused") {
   const auto g = parameters({{4, 4}, {4}});
   Plan plan;
   plan.graph_hash = graph::structural_hash(g);

@@ -67,7 +67,7 @@ TEST_CASE("a damaged database is made anew with one warning") {
 
 TEST_CASE("a place that cannot hold a file is an error that names it") {
   REQUIRE_THROWS_WITH(Database("/proc/nowhere/profile.sqlite"), Catch::Contains("/proc/nowhere"));
-  REQUIRE_THROWS_WITH(Database("/"), Catch::Contains("/ must be a file"));
+  REQUIRE_THROWS_WITH(Database("/"), Catch::Contains("/ must be a writable file"));
 }
 
 TEST_CASE("four processes write and read one new file at once") {
@@ -84,8 +84,8 @@ TEST_CASE("four processes write and read one new file at once") {
           database.put({"trace", "cpu", std::to_string(process * 100 + i)}, std::to_string(i));
           database.put({"trace", "cpu", "shared"}, std::to_string(process));
         }
-        status =
-            database.find({"trace", "cpu", std::to_string(process * 100 + 49)}) == "49" ? 0 : 2;
+        status = database.find({"trace", "cpu", std::to_string(process * 100 + 49)}) == "49" ? 0
+                                                                                             : 2;
       } catch (const std::exception&) {
       }
       _exit(status);

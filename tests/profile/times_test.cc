@@ -28,7 +28,7 @@ TEST_CASE("a median's interval is narrow where samples agree") {
   CHECK(median_of({5, 1}) == Measured{3, 2, 2});
 }
 
-TEST_CASE("a mean counts what is now and then slow") {
+TEST_CASE("a mean counts occasional slow samples") {
   const auto mean = mean_of({1, 1, 1, 5});
   CHECK(mean.seconds == 2);
   CHECK(mean.interval == Approx(1.96 * 2 / 2));
@@ -53,7 +53,7 @@ TEST_CASE("an op's time is that of as many ranks at once, else of the nearest th
   CHECK_FALSE(TimeDatabase(database, "other", 2).op("mm"));
 }
 
-TEST_CASE("a collective's line is fitted to what is near 0 as to what is large") {
+TEST_CASE("a collective's line is fitted to small sizes as well as large ones") {
   Points points;
   for (const double bytes : {256.0, 4096.0, 1e6, 6.4e7}) {
     points[bytes] = {5e-5 + bytes * 1e-9, 1e-6, 10};
@@ -125,7 +125,7 @@ TEST_CASE("times are kept by device, exported and imported") {
                     Catch::Contains("export.json must hold \"format\": \"perigee.profile/1\""));
 }
 
-TEST_CASE("what an import does not know, or is no cost, is an error that names it") {
+TEST_CASE("an unknown field or a value that is no cost is an error that names it") {
   Folder folder;
   Database database((folder.path / "profile.sqlite").string());
   const auto why = [&](const std::string& kind, const std::string& value) -> std::string {

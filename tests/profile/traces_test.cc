@@ -48,13 +48,14 @@ TEST_CASE("an op that cannot run on zeros has no trace") {
 
 TEST_CASE("traces read as they were written") {
   const bool complete = GENERATE(true, false);
-  const compile::OpTrace trace{{10, 20}, {{}, {0}}, {1, -1}, {{2, 1}, {}}, complete};
+  const compile::OpTrace trace{{10, 20}, {{}, {0}}, {1, -1}, {{2, 1}, {}}, complete, 64};
   const auto back = parse_trace(print(trace)).value().value();
   REQUIRE(back.allocations == trace.allocations);
   REQUIRE(back.freed_before == trace.freed_before);
   REQUIRE(back.output_allocation == trace.output_allocation);
   REQUIRE(back.output_strides == trace.output_strides);
   REQUIRE(back.complete == complete);
+  REQUIRE(back.worker_bytes == 64);
   REQUIRE(parse_trace("null")->has_value() == false);
   REQUIRE_FALSE(parse_trace("{\"allocations\":[1]}"));
   REQUIRE_FALSE(parse_trace("garbage"));

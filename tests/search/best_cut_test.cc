@@ -1,4 +1,4 @@
-// The cut of blocks into stages that are alike, and what is known of all cuts.
+// The cut of blocks into homogeneous stages, and the lower bound of all cuts.
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
@@ -42,9 +42,10 @@ TEST_CASE("no cut into stages is better than the one taken, however few microbat
       for (const auto& starts : all_starts(kBlocks, pipe - 1)) {
         pins["starts"] = starts;
         for (const auto& candidate : asked.candidates(on, pins)) {
-          auto& seconds =
-              least.try_emplace(search::to_string(candidate.choice), candidate.estimate.seconds)
-                  .first->second;
+          auto& seconds = least
+                              .try_emplace(search::to_string(candidate.choice),
+                                           candidate.estimate.seconds)
+                              .first->second;
           seconds = std::min(seconds, candidate.estimate.seconds);
         }
       }
@@ -76,7 +77,7 @@ TEST_CASE("no combination takes less than the bound that a search tells") {
   }
 }
 
-TEST_CASE("what a step of the optimizer takes leaves no less room for activations") {
+TEST_CASE("temporary memory of the optimizer does not reduce the room for activations") {
   // While the optimizer steps there are none: what fits by both fits.
   for (const std::string schedule : {"1f1b", "eager_1f1b", "gpipe", "zb1p"}) {
     Asked asked({.blocks = 8, .batch = 32, .width = 256}, 4);
@@ -95,7 +96,7 @@ TEST_CASE("what a step of the optimizer takes leaves no less room for activation
   Asked asked({.blocks = 8, .batch = 32, .width = 256}, 1);
   Json pins{{"micro", 32}, {"offload", false}, {"optimizer_transient", 8.0}, {"solver", "labels"}};
   pins["memory"] = asked.candidates(cluster(1), pins).front().estimate.bytes;
-  CHECK(asked.candidates(cluster(1), pins).front().choice.again.empty());
+  CHECK(asked.candidates(cluster(1), pins).front().choice.recomputed_blocks.empty());
   pins["memory"] = 0.999 * pins["memory"].get<double>();
   CHECK_THROWS_WITH(asked.candidates(cluster(1), pins), Catch::Contains("no plan fits"));
 }

@@ -1,5 +1,5 @@
 // How gradients go into reductions, and when each may begin.
-#include "search/buckets.h"
+#include "search/layers/buckets.h"
 
 #include <catch2/catch.hpp>
 

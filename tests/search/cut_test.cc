@@ -1,5 +1,5 @@
-// Cuts of blocks that are alike into stages.
-#include "search/cut.h"
+// Cuts of identical blocks into stages.
+#include "search/cut/cut.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -42,7 +42,7 @@ double by_all(const search::Row& row) {
 double objective(const search::Row& row, const search::Cut& cut) {
   const auto& begins = cut.begins;
   double sum = 0, longest = 0;
-  CHECK(cut.again.size() == begins.size() + 1);
+  CHECK(cut.recomputed_blocks.size() == begins.size() + 1);
   for (size_t s = 0; s <= begins.size(); ++s) {
     const int begin = s == 0 ? 0 : begins[s - 1];
     const int end = s == begins.size() ? row.blocks : begins[s];
@@ -50,8 +50,9 @@ double objective(const search::Row& row, const search::Cut& cut) {
                       : s == begins.size() ? StageKind::last
                                            : StageKind::middle;
     const auto parts = row.parts(kind, end - begin);
-    const auto way = std::find_if(parts.begin(), parts.end(),
-                                  [&](const auto& part) { return part.again == cut.again[s]; });
+    const auto way = std::find_if(parts.begin(), parts.end(), [&](const auto& part) {
+      return part.recomputed_blocks == cut.recomputed_blocks[s];
+    });
     REQUIRE(way != parts.end());
     const auto& part = *way;
     CHECK(part.most >= std::min<int64_t>(row.microbatches, int64_t(begins.size() - s) + 1));
@@ -87,7 +88,7 @@ TEST_CASE("without time for the best cut it is an even one, and said not to be t
   CHECK(cut->begins.front() == 1);
 }
 
-TEST_CASE("a cut of alike blocks is the best of all cuts") {
+TEST_CASE("a cut of identical blocks is the best of all cuts") {
   std::mt19937 random(7);
   const auto draw = [&](int least, int most) {
     return std::uniform_int_distribution<int>(least, most)(random);
@@ -103,10 +104,12 @@ TEST_CASE("a cut of alike blocks is the best of all cuts") {
     row.parts = [=](StageKind kind, int length) {
       const double more = kind == StageKind::first ? first : kind == StageKind::last ? last : 0;
       std::vector<search::StagePart> parts;
-      for (int again = 0; again <= std::min(ways, length); ++again) {  // each slower and smaller
-        const int held = size * length - again;
-        parts.push_back({std::max(floor, block * length) + more + again,
-                         std::max(0, (40 * room / 10 - length) / std::max(1, held)), again});
+      for (int recomputed_blocks = 0; recomputed_blocks <= std::min(ways, length);
+           ++recomputed_blocks) {  // each slower and smaller
+        const int held = size * length - recomputed_blocks;
+        parts.push_back({std::max(floor, block * length) + more + recomputed_blocks,
+                         std::max(0, (40 * room / 10 - length) / std::max(1, held)),
+                         recomputed_blocks});
       }
       return parts;
     };

@@ -1,12 +1,12 @@
 // Blocks that are dealt to stages of several parts.
-#include "search/deal.h"
+#include "search/cut/deal.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
 #include <random>
 
-#include "cost/schedule.h"
+#include "schedule/schedule.h"
 
 using namespace perigee;
 
@@ -123,7 +123,7 @@ TEST_CASE("parts of a stage that runs in rounds are as long as each other") {
   const auto lengths = search::deal(row);
   REQUIRE(lengths);
   CHECK(*lengths == std::vector<int>{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0});
-  // By what they hold alone the last one's stage would have three in one of its others.
+  // Balanced by memory only, the last one's stage would have three in one of its other parts.
   row.in_rounds = false;
   row.blocks = 31;
   const auto by_memory = search::deal(row);

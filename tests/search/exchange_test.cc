@@ -1,5 +1,5 @@
 // How much of units' exchange shows beside a pass.
-#include "search/exchange.h"
+#include "search/layers/exchange.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,12 +7,12 @@ using namespace perigee;
 using search::Passing;
 using search::seconds_of_pass;
 
-TEST_CASE("a pass hides what is gathered and reduced, but for its ends") {
+TEST_CASE("a pass hides gathering and reducing, except at its ends") {
   CHECK(seconds_of_pass({}, false) == 0);
-  // One layer: gathered before, reduced behind; behind its last product 1 s is left.
+  // One layer: gathered before, reduced after; 1 s of compute after its last product.
   CHECK(seconds_of_pass({{.compute = 3, .gather = 2, .reduce = 4, .last = 4}}, false) == 9);
-  CHECK(seconds_of_pass({{.compute = 3, .gather = 2, .reduce = 4, .last = 4, .behind = 1}},
-                        false) == 8);
+  CHECK(seconds_of_pass({{.compute = 3, .gather = 2, .reduce = 4, .last = 4, .tail = 1}}, false) ==
+        8);
   // Ops take longer: the first is gathered, the last reduced.
   const Passing busy{.compute = 10, .gather = 2, .reduce = 3, .last = 3, .times = 3};
   CHECK(seconds_of_pass({busy}, false) == 2 + 3 * 10 + 3);
@@ -46,7 +46,7 @@ TEST_CASE("a bucket's reduction starts when the one before has ended, and ops wa
   CHECK(seconds_of_pass({layer}, true) == seconds_of_pass({layer}, false));
 }
 
-TEST_CASE("layers in a row are what they are one by one") {
+TEST_CASE("a count of identical layers equals the layers listed one by one") {
   const std::vector<search::Bucket> buckets{{0.1, 0.7}, {0.6, 0.2}, {0.2, 0.1}};
   for (const double compute : {0.5, 1.0, 4.0, 9.0}) {
     Passing layer{.compute = compute, .communication = compute / 4, .gather = 2, .reduce = 3};
@@ -67,7 +67,7 @@ TEST_CASE("layers in a row are what they are one by one") {
   }
 }
 
-TEST_CASE("collectives that share a link take as long as one behind the other") {
+TEST_CASE("collectives that share a link take as long as one after the other") {
   // Nothing but communication beside the exchange.
   const Passing all{.compute = 10, .communication = 10, .reduce = 5};
   const Passing before{.compute = 0, .reduce = 5};

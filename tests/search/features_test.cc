@@ -1,17 +1,17 @@
-// What a search tells beside its plan.
-#include "search/features.h"
+// The sentences about features that a search adds to its plan.
+#include "search/explain/features.h"
 
 #include <catch2/catch.hpp>
 
 using namespace perigee::search;
 
-TEST_CASE("what a plan takes more is told as more or less, never as a negative number") {
+TEST_CASE("an excess is printed as longer or less, never as a negative number") {
   CHECK(more_text(1.1, 1) == "10.0% longer by the model");
   CHECK(more_text(1, 1) == "0.0% longer by the model");
   CHECK(more_text(0.9, 1) == "10.0% less by the model, but not by its programs");
 }
 
-TEST_CASE("a slow search is told how many combinations each pin would leave") {
+TEST_CASE("a slow search reports the number of combinations that each pin leaves") {
   std::vector<Choice> all;
   for (const int64_t tensor : {1, 2, 4}) {
     for (const int64_t pipe : {1, 2}) {

@@ -1,8 +1,8 @@
 // The search at the least memory that a plan needs.
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
-#include "search/report.h"
+#include "base/fail.h"
+#include "simulate/report.h"
 #include "tests/search/support_search.h"
 
 namespace perigee {

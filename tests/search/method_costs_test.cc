@@ -1,17 +1,17 @@
-#include "search/method_costs.h"
+#include "search/explain/method_costs.h"
 
 #include <catch2/catch.hpp>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::search {
 
 using nlohmann::json;
 
-TEST_CASE("a method costs what the plan takes more with it than without it") {
+TEST_CASE("a method's cost is the excess of the plan with it over the plan without it") {
   // A second for each method, less where "fast" is there; without "base" there is no plan.
   const auto judge = [](const json& methods) {
-    Taken taken;
+    PlanCost taken;
     bool base = false;
     for (const auto& use : methods) {
       const auto name = use.is_string() ? use.get<std::string>() : use[0].get<std::string>();
@@ -32,8 +32,9 @@ TEST_CASE("a method costs what the plan takes more with it than without it") {
   CHECK(costs[1].bytes == 100);
   CHECK(method_costs({{"methods", strategy}}, judge, "fast").size() == 1);
   // A method that says itself what it costs is believed, even where there is no plan without it.
-  const auto own = [](const json& use, const Taken& with, const std::optional<Taken>& without) {
-    std::optional<Taken> said;
+  const auto own = [](const json& use, const PlanCost& with,
+                      const std::optional<PlanCost>& without) {
+    std::optional<PlanCost> said;
     if (use == "base") said = {with.seconds, without ? 1.0 : 0.0};
     return said;
   };

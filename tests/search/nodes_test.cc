@@ -20,7 +20,7 @@ cost::Cluster nodes(int64_t count, int64_t each) {
 
 }  // namespace
 
-TEST_CASE("ranks whose groups lie on other levels are not alike in a simulation") {
+TEST_CASE("ranks whose groups span different levels are not equivalent in a simulation") {
   // Of three tensor ranks each, the second and the third group have ranks on two nodes.
   Asked asked({.blocks = 4, .batch = 12, .width = 96}, 12);
   const Json pins{{"tensor", 3}, {"data", 4},        {"micro", 1},

@@ -1,12 +1,13 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "base/text/bytes.h"
 #include "methods/method.h"
-#include "search/html.h"
-#include "search/memory_kinds.h"
-#include "search/op_table.h"
-#include "search/report.h"
-#include "search/utilisation.h"
+#include "search/explain/html.h"
+#include "simulate/memory_kinds.h"
+#include "simulate/op_table.h"
+#include "simulate/report.h"
+#include "simulate/utilisation.h"
 #include "tests/search/support.h"
 
 using namespace perigee;
@@ -15,14 +16,14 @@ namespace {
 
 compile::Programs compiled(const graph::Graph& graph, const nlohmann::json& strategy, int64_t world,
                            plan::Plan& plan) {
-  methods::Request request{
+  methods::PlanRequest request{
       .graph = &graph, .global_batch = 16, .world = world, .world_given = true};
   plan = methods::make_plan(methods::from_json(strategy, "test"), request);
   compile::NoTraces traces;
   return compile::compile_all(graph, plan, {}, traces);
 }
 
-double of(const std::vector<search::MemoryKind>& kinds, const std::string& name) {
+double of(const std::vector<simulate::MemoryKind>& kinds, const std::string& name) {
   for (const auto& kind : kinds) {
     if (kind.name == name) return kind.bytes;
   }
@@ -31,7 +32,7 @@ double of(const std::vector<search::MemoryKind>& kinds, const std::string& name)
 
 }  // namespace
 
-TEST_CASE("kinds of memory add up to the peak, whatever the plan") {
+TEST_CASE("kinds of memory add up to the peak for any plan") {
   using nlohmann::json;
   const auto mode = [](const char* axis) {
     return json::array({"parallel_mode", json::array({json::array({axis, 4})})});
@@ -50,7 +51,7 @@ TEST_CASE("kinds of memory add up to the peak, whatever the plan") {
     const auto graph = search::chain({.blocks = 6, .batch = pipeline ? 4 : 16});
     const auto programs = compiled(graph, strategy, 4, plan);
     for (const auto& program : programs.programs) {
-      const auto kinds = search::memory_by_kind(program);
+      const auto kinds = simulate::memory_by_kind(program);
       double sum = 0;
       for (const auto& kind : kinds) {
         CHECK(kind.bytes >= 0);
@@ -63,12 +64,12 @@ TEST_CASE("kinds of memory add up to the peak, whatever the plan") {
   }
 }
 
-TEST_CASE("parameters, gradients and states are what the model has of them") {
+TEST_CASE("the memory of parameters, gradients and states equals the model's sizes") {
   plan::Plan plan;
   const auto graph = search::chain({.blocks = 3, .batch = 16, .width = 64});
-  const auto programs =
-      compiled(graph, nlohmann::json::parse(R"([["parallel_mode", [["data", 1]]]])"), 1, plan);
-  const auto kinds = search::memory_by_kind(programs.programs.front());
+  const auto programs = compiled(
+      graph, nlohmann::json::parse(R"([["parallel_mode", [["data", 1]]]])"), 1, plan);
+  const auto kinds = simulate::memory_by_kind(programs.programs.front());
   const double weights = 4 * 64 * 64 * 4;
   CHECK(of(kinds, "parameters") == weights);
   CHECK(of(kinds, "gradients") == weights);
@@ -76,7 +77,7 @@ TEST_CASE("parameters, gradients and states are what the model has of them") {
   CHECK(of(kinds, "buffers") == 0);
 }
 
-TEST_CASE("costs by op are those of all runs of a step") {
+TEST_CASE("costs by op sum all runs of a step") {
   plan::Plan plan;
   const auto graph = search::chain({.blocks = 3, .batch = 4});
   const auto programs = compiled(
@@ -84,13 +85,13 @@ TEST_CASE("costs by op are those of all runs of a step") {
       nlohmann::json::parse(
           R"([["parallel_mode", [["data", 1]]], ["gradient_accumulation", {"microbatches": 4}]])"),
       1, plan);
-  cost::Device device{.name = "d", .count = 1, .memory = 1e9, .bandwidth = 1e10};
+  cost::DeviceSpec device{.name = "d", .count = 1, .memory = 1e9, .bandwidth = 1e10};
   device.peak = {{graph::DType::float32, 1e12}};
   device.vector = 1e11;
   const cost::Cluster cluster{"test", {device}, {}};
   cost::NoMeasurements none;
-  search::OpCosts costs(cluster, none);
-  const auto rows = search::op_table(programs.programs.front(), plan.mesh, costs);
+  simulate::OpCosts costs(cluster, none);
+  const auto rows = simulate::op_table(programs.programs.front(), plan.mesh, costs);
   const auto mm = std::find_if(rows.begin(), rows.end(),
                                [](const auto& row) { return row.name == "aten::mm"; });
   REQUIRE(mm != rows.end());
@@ -100,7 +101,7 @@ TEST_CASE("costs by op are those of all runs of a step") {
   CHECK(mm->measured == 0);
   CHECK(std::is_sorted(rows.begin(), rows.end(),
                        [](const auto& a, const auto& b) { return a.seconds > b.seconds; }));
-  const auto used = search::utilisation(graph, plan, cluster, 1e-3);
+  const auto used = simulate::utilisation(graph, plan, cluster, 1e-3);
   CHECK(used.flops == mm->flops);
   CHECK(used.mfu == Approx(mm->flops / 1e12 / 1e-3));
 }
@@ -110,11 +111,11 @@ TEST_CASE("text in pages is escaped, and numbers have units that suit them") {
   CHECK(search::html::to_html({{"a"}, {true}, {{"<td>"}}}) ==
         "<table>\n<thead><tr><th class=\"n\">a</th></tr>\n</thead>\n<tbody>\n"
         "<tr><td class=\"n\">&lt;td&gt;</td></tr>\n</tbody>\n</table>\n");
-  CHECK(search::bytes_text(0) == "0 B");
-  CHECK(search::bytes_text(512) == "512 B");
-  CHECK(search::bytes_text(999.6) == "0.976 KiB");
-  CHECK(search::bytes_text(7.68e4 * (1 << 30)) == "75 TiB");
-  CHECK(search::bytes_text(68.5 * (1 << 30)) == "68.5 GiB");
-  CHECK(search::count_text(1.75e11) == "175 G");
-  CHECK(search::seconds_text(1234.5) == "1234 s");
+  CHECK(bytes_text(0) == "0 B");
+  CHECK(bytes_text(512) == "512 B");
+  CHECK(bytes_text(999.6) == "0.976 KiB");
+  CHECK(bytes_text(7.68e4 * (1 << 30)) == "75 TiB");
+  CHECK(bytes_text(68.5 * (1 << 30)) == "68.5 GiB");
+  CHECK(simulate::count_text(1.75e11) == "175 G");
+  CHECK(simulate::seconds_text(1234.5) == "1234 s");
 }

@@ -13,8 +13,8 @@ using search::cluster;
 
 TEST_CASE("a pinned schedule that splits gradients is faster where the bubble is large") {
   Asked asked({.blocks = 8, .batch = 8, .width = 512}, 4);
-  asked.request.pins =
-      search::parse_pins({{"pipe", 4}, {"micro", 1}, {"checkpoint", false}, {"chunks", 1}});
+  asked.request.pins = search::parse_pins(
+      {{"pipe", 4}, {"micro", 1}, {"checkpoint", false}, {"chunks", 1}});
   asked.request.pins.schedule = "zb1p";
   const auto on = cluster(4);
   const auto found = asked.find(on);
@@ -34,7 +34,7 @@ TEST_CASE("a pinned schedule that splits gradients is faster where the bubble is
       Catch::Contains("there is no v_min of 2 parts for 2 stages and 4 microbatches"));
 }
 
-TEST_CASE("what a pinned overlap says of stages holds where there are some") {
+TEST_CASE("the stage fields of a pinned overlap apply to plans with stages") {
   Asked asked({.blocks = 4, .batch = 8}, 2);
   const auto on = cluster(2);
   for (const nlohmann::json& fields : {nlohmann::json{{"receives", true}},
@@ -53,7 +53,7 @@ TEST_CASE("what a pinned overlap says of stages holds where there are some") {
   }
 }
 
-TEST_CASE("what is pinned stays, and the rest is searched around it") {
+TEST_CASE("pinned values stay, and the rest is searched") {
   Asked asked({.blocks = 4, .batch = 8}, 4);
   asked.request.pins = search::parse_pins({{"pipe", 2}, {"zero", 1}, {"micro", 1}});
   const auto found = asked.find(cluster(4));
@@ -85,10 +85,10 @@ TEST_CASE("cuts and how an axis splits weights are pinned by the methods' fields
   const auto pinned = [](const char* method, const nlohmann::json& fields) {
     return nlohmann::json::array({nlohmann::json::array({method, fields})});
   };
-  asked.request.pins =
-      search::parse_pins({{"pipe", 2},
-                          {"chunks", 1},
-                          {"methods", pinned("pipeline_parallel", {{"starts", {"blocks.1"}}})}});
+  asked.request.pins = search::parse_pins(
+      {{"pipe", 2},
+       {"chunks", 1},
+       {"methods", pinned("pipeline_parallel", {{"starts", {"blocks.1"}}})}});
   CHECK(asked.find(cluster(4)).plan.pipeline.starts == std::vector<std::string>{"blocks.1"});
   asked.request.pins.pipe = 1;  // there are no cuts to pin
   CHECK_FALSE(asked.find(cluster(4)).plan.pipeline.cuts());
@@ -205,7 +205,7 @@ TEST_CASE("memory is counted by the factors that the pins give") {
                     Catch::Contains("reserve must be a number of at least 0"));
 }
 
-TEST_CASE("what runs again of a block may be pinned") {
+TEST_CASE("the recomputed ops of a block may be pinned") {
   const auto all = search::parse_pins({{"checkpoint", "full"}});
   CHECK(all.checkpoint == true);
   CHECK(all.selective == false);

@@ -1,11 +1,11 @@
-// What the search expects of pipeline schedules, against the schedules themselves.
-#include "search/pipeline.h"
+// The predicted in-flight microbatches and bubbles of pipeline schedules, against built schedules.
+#include "search/model/pipeline.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 
-#include "cost/schedule.h"
-#include "cost/schedule_shape.h"
+#include "schedule/schedule.h"
+#include "schedule/shape.h"
 
 using namespace perigee;
 using search::Choice;
@@ -31,11 +31,11 @@ Passes passes_of(Costs costs, int64_t stages, double transfer) {
           .transfer = transfer};
 }
 
-// Of a step on stages that are alike.
+// Seconds of a step on homogeneous stages.
 double expected(const Choice& choice, const Passes& passes) {
   const double one = passes.total() / static_cast<double>(choice.pipe);
   return one * static_cast<double>(choice.microbatches) +
-         search::lost(choice, passes, passes.total(), {one});
+         search::bubble_seconds(choice, passes, passes.total(), {one});
 }
 
 Schedule schedule_of(const Choice& choice, Costs costs, double transfer = 0) {
@@ -50,7 +50,7 @@ Schedule schedule_of(const Choice& choice, Costs costs, double transfer = 0) {
   return make_schedule(options);
 }
 
-// Calls f for all there are of some counts.
+// Calls f for all counts for which the schedule exists.
 template <class F>
 void each(const std::string& name, F f) {
   for (const int64_t stages : {2, 3, 4, 8, 16}) {
@@ -66,7 +66,7 @@ void each(const std::string& name, F f) {
 
 }  // namespace
 
-TEST_CASE("steps of schedules that are given by a formula are foretold where stages are alike") {
+TEST_CASE("predicted steps of schedules with fixed orders are exact for homogeneous stages") {
   for (const auto& costs : kCosts) {
     for (const double transfer : {0.0, 0.05, 0.3}) {
       for (const char* name : {"gpipe", "1f1b", "eager_1f1b", "interleaved", "looped_bfs"}) {
@@ -80,7 +80,7 @@ TEST_CASE("steps of schedules that are given by a formula are foretold where sta
   }
 }
 
-TEST_CASE("messages that take longer than ops are foretold to a tenth") {
+TEST_CASE("predicted steps are within 12% where messages take longer than ops") {
   for (const char* name : {"1f1b", "eager_1f1b", "interleaved", "looped_bfs", "zb1p", "zb2p"}) {
     each(name, [&](const Choice& choice) {
       const Costs costs{1, 1, 1};
@@ -91,10 +91,10 @@ TEST_CASE("messages that take longer than ops are foretold to a tenth") {
   }
 }
 
-TEST_CASE("no schedule with split backward passes that is found takes less than is foretold") {
+TEST_CASE("the predicted step is a lower bound of searched schedules with split backward passes") {
   struct Near {
     const char* name;
-    double most;  // the step that is found over the one that is foretold
+    double most;  // found step / predicted step
   };
   for (const auto& [name, most] :
        {Near{"zb1p", 1.001}, Near{"zb2p", 1.001}, Near{"dualpipe_v", 1.05}, Near{"zbv", 1.2},
@@ -120,7 +120,7 @@ TEST_CASE("no schedule with split backward passes that is found takes less than 
   }
 }
 
-TEST_CASE("orders that a search finds are foretold by themselves") {
+TEST_CASE("searched orders that exceed the bound are predicted by a search") {
   search::SearchedOrders orders;
   for (const char* name : {"zbv", "v_half", "v_min"}) {
     for (const auto& costs : kCosts) {
@@ -149,7 +149,7 @@ TEST_CASE("orders that a search finds are foretold by themselves") {
   CHECK(orders.excess(choice, passes_of({1, 1, 1}, 4, 0), {1, 1, 1, 0}) == 0);
 }
 
-TEST_CASE("no schedule has more in flight than the search counts") {
+TEST_CASE("no schedule has more microbatches in flight than the model counts") {
   for (const auto& name : schedule_names()) {
     each(name, [&](const Choice& choice) {
       const auto schedule = schedule_of(choice, {1, 1.25, 0.75});
@@ -176,7 +176,8 @@ TEST_CASE("a bound without the cut is below the estimate of any cut") {
       double before = 0;
       for (const double longest : {1.0, 1.01, 1.2, 2.0}) {
         const double step = even * longest * static_cast<double>(choice.microbatches) +
-                            search::lost(choice, passes, passes.total(), {even * longest});
+                            search::bubble_seconds(choice, passes, passes.total(),
+                                                   {even * longest});
         CAPTURE(name, choice.pipe, choice.microbatches, longest);
         CHECK(step >= before * (1 - 1e-12));
         before = step;

@@ -1,5 +1,5 @@
 // Steps of pipelines whose stages run in rounds, and parts that have no block.
-#include "search/rounds.h"
+#include "search/model/rounds.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -21,12 +21,12 @@ Choice pipeline(const std::string& schedule, int64_t stages, int64_t chunks, int
 
 }  // namespace
 
-TEST_CASE("parts that are alike take as long as their schedule") {
+TEST_CASE("identical parts take as long as their schedule") {
   search::Rounds rounds;
   for (const char* name : {"interleaved", "looped_bfs"}) {
     for (const int64_t stages : {2, 3, 4}) {
       for (const int64_t chunks : {2, 3}) {
-        // Few microbatches, and so many that what they take is found from fewer.
+        // Few microbatches, and so many that their time is extrapolated.
         for (const int64_t microbatches : {stages, 2 * stages, 6 * stages}) {
           for (const double transfer : {0.0, 0.2}) {
             const auto choice = pipeline(name, stages, chunks, microbatches);
@@ -47,7 +47,7 @@ TEST_CASE("parts that are alike take as long as their schedule") {
   }
 }
 
-TEST_CASE("a part that is longer keeps other stages waiting, and what runs again is hidden") {
+TEST_CASE("a longer part delays other stages, and recomputation is hidden") {
   search::Rounds rounds;
   const auto choice = pipeline("interleaved", 4, 4, 16);
   std::vector<PartTimes> parts(16, {1, 2, 0});
@@ -63,9 +63,9 @@ TEST_CASE("a part that is longer keeps other stages waiting, and what runs again
   for (int part = 4; part < 8; ++part) uneven[part] = {2, 4, 0};
   for (int part = 8; part < 12; ++part) uneven[part] = {0.1, 0.2, 0};
   CHECK(rounds.seconds(choice, uneven, 0) > 1.05 * alike);
-  auto again = parts;
-  for (auto& part : again) part.again = 0.5;
-  CHECK(rounds.seconds(choice, again, 0) < alike - 1);
+  auto recomputing = parts;
+  for (auto& part : recomputing) part.recomputed = 0.5;
+  CHECK(rounds.seconds(choice, recomputing, 0) < alike - 1);
 }
 
 TEST_CASE("parts at the ends are counted by themselves") {
@@ -97,7 +97,7 @@ TEST_CASE("the first part and the last need no block where they have parameters"
   const auto simulated = asked.judge(list[0], on, peak);
   CHECK(list[0].estimate.seconds == Approx(simulated.step_seconds).epsilon(0.1));
   CHECK(list[0].estimate.bytes == Approx(peak).epsilon(0.15));
-  // What stands behind the blocks of the other chain is the loss alone.
+  // The epilogue of the other chain is the loss only.
   Asked without({.blocks = 6, .batch = 8}, 2);
   CHECK_THROWS_WITH(without.candidates(on, pins),
                     Catch::Contains("2 stages of 4 parts need as many blocks"));

@@ -1,12 +1,12 @@
-// Rows of unlike stages, timed section by section.
-#include "search/row_time.h"
+// Heterogeneous pipelines, timed section by section.
+#include "search/model/row_time.h"
 
 #include <catch2/catch.hpp>
 
 using perigee::search::RowStage;
 using perigee::search::time_row;
 
-TEST_CASE("stages that are alike take as long as their schedules' formula says") {
+TEST_CASE("identical stages take as long as their schedule's closed form") {
   for (const auto* schedule : {"1f1b", "eager_1f1b", "gpipe"}) {
     for (const int64_t stages : {1, 2, 3, 5}) {
       for (const int64_t microbatches : {1, 2, 6, 100, 1000}) {
@@ -23,7 +23,7 @@ TEST_CASE("stages that are alike take as long as their schedules' formula says")
   }
 }
 
-TEST_CASE("a fast stage is hidden by a slow one before it, and not behind it") {
+TEST_CASE("a fast stage is hidden by an earlier slow one, not by a later one") {
   const RowStage slow{.forward = 1, .backward = 2}, fast{.forward = 0.1, .backward = 0.2};
   CHECK(time_row("1f1b", std::vector{slow, fast}, 10).seconds == Approx(30));
   CHECK(time_row("1f1b", std::vector{fast, slow}, 10).seconds == Approx(30.3));
@@ -32,14 +32,14 @@ TEST_CASE("a fast stage is hidden by a slow one before it, and not behind it") {
   CHECK(time_row("1f1b", std::vector{slow, fast}, 10).ends[1] < 28);
 }
 
-TEST_CASE("what runs again is hidden while a gradient is on its way") {
-  const RowStage stage{.forward = 1, .backward = 3, .again = 1};
-  // The first stage waits for the second's passes, and runs again meanwhile.
+TEST_CASE("recomputation is hidden while a gradient is sent") {
+  const RowStage stage{.forward = 1, .backward = 3, .recomputed = 1};
+  // The first stage recomputes while it waits for the second's passes.
   CHECK(time_row("1f1b", std::vector{stage, stage}, 1).seconds == Approx(7));
 }
 
-TEST_CASE("messages and what else goes over their links take turns") {
-  const RowStage first{.forward = 1, .backward = 1, .there = 3, .back = 2},
+TEST_CASE("messages and other transfers on their links run one after the other") {
+  const RowStage first{.forward = 1, .backward = 1, .send_seconds = 3, .return_seconds = 2},
       last{.forward = 1, .backward = 1};
   CHECK(time_row("1f1b", std::vector{first, last}, 1).seconds == Approx(9));
   // The links are the slowest of all: five seconds a microbatch.

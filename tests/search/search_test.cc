@@ -1,5 +1,7 @@
 #include "search/search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
@@ -8,9 +10,9 @@
 #include <set>
 
 #include "base/error.h"
-#include "cost/schedule.h"
 #include "methods/method.h"
-#include "search/submeshes.h"
+#include "schedule/schedule.h"
+#include "search/space/submeshes.h"
 #include "tests/search/support_search.h"
 
 using namespace perigee;
@@ -64,7 +66,7 @@ TEST_CASE("where tensors are split over one axis, meshes have one") {
   CHECK(mixed() == 0);
 }
 
-TEST_CASE("two blocks tell the time and memory of any number") {
+TEST_CASE("time and memory extrapolate from two blocks") {
   for (const int64_t blocks : {3, 8, 20}) {
     Asked asked({.blocks = blocks, .batch = 16}, 1);
     asked.request.pins.micro = 16;
@@ -82,7 +84,7 @@ TEST_CASE("two blocks tell the time and memory of any number") {
   }
 }
 
-TEST_CASE("each second block run again costs and saves what lies between none and all") {
+TEST_CASE("recomputing each second block costs and saves a value between none and all") {
   Asked asked({.blocks = 8, .batch = 16}, 1);
   asked.request.pins = search::parse_pins({{"micro", 16}, {"checkpoint", "full"}, {"every", 2}});
   const auto on = cluster(1);
@@ -98,7 +100,7 @@ TEST_CASE("each second block run again costs and saves what lies between none an
   CHECK(none[0].estimate.seconds < all[0].estimate.seconds);
 }
 
-TEST_CASE("blocks of which some run again as a whole cost and save what lies between") {
+TEST_CASE("recomputing some blocks as a whole costs and saves a value in between") {
   for (const int64_t pipe : {1, 2}) {
     Asked asked({.blocks = 8, .batch = 32, .width = 32, .gelus = 4}, pipe);
     const auto on = cluster(pipe);
@@ -134,7 +136,8 @@ TEST_CASE("blocks of which some run again as a whole cost and save what lies bet
   }
 }
 
-TEST_CASE("some blocks run again as a whole where memory lacks for a selective checkpoint") {
+TEST_CASE(
+    "some blocks are recomputed as a whole where memory is short for a selective checkpoint") {
   for (const int64_t pipe : {1, 2}) {
     Asked asked({.blocks = 8, .batch = 32, .width = 32, .gelus = 4}, 2);
     const auto on = cluster(2);
@@ -173,12 +176,12 @@ TEST_CASE("some blocks run again as a whole where memory lacks for a selective c
   }
 }
 
-TEST_CASE("a solver chooses the blocks of a stage that run again, as few as memory asks for") {
+TEST_CASE("a solver recomputes as few blocks of a stage as memory requires") {
   const auto on = cluster(2);
   for (const int64_t pipe : {1, 2}) {
     Asked asked({.blocks = 8, .batch = 32, .width = 32}, pipe);
-    asked.request.pins =
-        search::parse_pins({{"micro", 16}, {"pipe", pipe}, {"every", 1}, {"offload", false}});
+    asked.request.pins = search::parse_pins(
+        {{"micro", 16}, {"pipe", pipe}, {"every", 1}, {"offload", false}});
     asked.request.pins.selective = false;
     if (pipe > 1) asked.request.pins.schedule = "1f1b";
     const auto ends = search::candidates(asked.request, on, asked.none, asked.traces, 100);
@@ -202,11 +205,11 @@ TEST_CASE("a solver chooses the blocks of a stage that run again, as few as memo
       CHECK(labels.estimate.seconds == Approx(ilp.estimate.seconds));
       CHECK(labels.estimate.seconds <= by_shares.estimate.seconds * (1 + 1e-9));
       CHECK(labels.estimate.bytes <= *asked.request.pins.memory);
-      if (share > 1) CHECK(labels.choice.again.empty());
+      if (share > 1) CHECK(labels.choice.recomputed_blocks.empty());
       if (pipe == 1) {  // stages of a pipeline may also make room by their lengths
         CHECK(labels.estimate.seconds >= before);
-        CHECK(labels.choice.again.empty() == (share > 1));
-        if (share == 0.7) CHECK(labels.choice.again.size() < 8);
+        CHECK(labels.choice.recomputed_blocks.empty() == (share > 1));
+        if (share == 0.7) CHECK(labels.choice.recomputed_blocks.size() < 8);
         before = labels.estimate.seconds;
       }
       double peak = 0;
@@ -308,7 +311,7 @@ TEST_CASE("the plan found is within 2% of the best of all legal ones by the simu
   CHECK(judged.size() == schedule_names().size() - 1);
 }
 
-TEST_CASE("the memory of pipelines is foretold, whatever runs again and by any schedule") {
+TEST_CASE("the memory of pipelines is predicted for any recomputation and schedule") {
   // All that a row of products may have; and what lies between a selective and a full checkpoint.
   for (const bool mixed : {false, true}) {
     double errors = 0;
@@ -334,7 +337,7 @@ TEST_CASE("the memory of pipelines is foretold, whatever runs again and by any s
   }
 }
 
-TEST_CASE("the model foretells what the simulator says of units and their exchange") {
+TEST_CASE("the model predicts the simulated time of units and their exchange") {
   // Links as fast as ops, and ten times slower and faster; with a microbatch, and with several.
   for (const double bandwidth : {1e8, 1e9, 1e10}) {
     for (const int zero : {0, 1, 2, 3}) {
@@ -374,7 +377,7 @@ TEST_CASE("optimizer state lies on the host where it does not fit otherwise") {
   CHECK(asked.find(on).plan.offload.optimizer);
 }
 
-TEST_CASE("the precision is chosen with all else where pins leave a choice") {
+TEST_CASE("the precision is searched where pins allow several") {
   const auto find = [](nlohmann::json precision, double low_peak, double memory) {
     Asked asked({.blocks = 6, .batch = 64, .width = 512}, 4);
     asked.request.pins = search::parse_pins(
@@ -406,7 +409,7 @@ TEST_CASE("the precision is chosen with all else where pins leave a choice") {
   CHECK_THROWS_WITH(search::parse_pins({{"precision", "half"}}), Catch::Contains("must be a list"));
 }
 
-TEST_CASE("less memory gives another plan, and too little a proof that there is none") {
+TEST_CASE("less memory gives another plan, and too little gives a proof that none fits") {
   Asked asked({.blocks = 8, .batch = 64, .width = 32}, 4);
   const auto rich = asked.find(cluster(4));
   const auto enough = rich.best.peak_bytes;
@@ -443,7 +446,7 @@ TEST_CASE("a slower collective in the profile changes the plan") {
   CHECK_FALSE(after.best.choice == before.best.choice);
 }
 
-TEST_CASE("of a large model plans on two meshes, or of two schedules, are judged") {
+TEST_CASE("for a large model two plans are judged, on two meshes or of two schedules") {
   Asked asked({.blocks = 600, .batch = 64, .width = 32}, 2);
   REQUIRE(asked.graphs.empty());
   const auto found = asked.find(cluster(2));

@@ -1,4 +1,4 @@
-// How much memory is missing, where what a plan needs is known.
+// The missing memory, for plans of known needs.
 #include "search/shortage.h"
 
 #include <catch2/catch.hpp>
@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "search/report.h"
+#include "base/text/bytes.h"
+#include "simulate/report.h"
 #include "tests/search/support_search.h"
 
 using namespace perigee::search;
@@ -28,7 +29,7 @@ TEST_CASE("the memory that is missing is enough, and little more than that") {
   }
 }
 
-TEST_CASE("a search for the memory that is missing ends by its time, with what it found") {
+TEST_CASE("a search for the missing memory ends at its time limit with the best plan found") {
   const auto fits = [](double more) -> std::optional<Fitting> {
     if (more < 5) return std::nullopt;
     return Fitting{.more = more};
@@ -40,14 +41,14 @@ TEST_CASE("a search for the memory that is missing ends by its time, with what i
   CHECK(found->more == 9);
 }
 
-TEST_CASE("a plan that takes more than was tried tells what is missing, too") {
+TEST_CASE("a plan that needs more than the tried memory reports the missing memory, too") {
   std::vector<double> tried;
-  const auto found =
-      least_more({.limit = 1000, .guess = 100}, 1e9, [&](double more) -> std::optional<Fitting> {
-        tried.push_back(more);
-        if (more < 300) return Fitting{.more = 900, .bytes = 1900};
-        return Fitting{.more = 310, .bytes = 1310};
-      });
+  const auto found = least_more({.limit = 1000, .guess = 100}, 1e9,
+                                [&](double more) -> std::optional<Fitting> {
+                                  tried.push_back(more);
+                                  if (more < 300) return Fitting{.more = 900, .bytes = 1900};
+                                  return Fitting{.more = 310, .bytes = 1310};
+                                });
   REQUIRE(found);
   CHECK(found->more == 310);
   CHECK(found->bytes == 1310);
@@ -85,15 +86,15 @@ TEST_CASE("where no plan fits it is said with how much memory one does, from few
   }
 }
 
-TEST_CASE("bytes are rounded up to what is written of them") {
+TEST_CASE("bytes are rounded up to the printed value") {
   CHECK(round_up(0) == 0);
   CHECK(round_up(999) == 999);
   CHECK(round_up(1000) == 0.977 * 1024);
-  CHECK(bytes_text(round_up(123456)) == "121 KiB");
+  CHECK(perigee::bytes_text(round_up(123456)) == "121 KiB");
   for (const double bytes : {1.0, 999.7, 1024.0, 15432.1, 98765432.0, 3.3e12}) {
     const double up = round_up(bytes);
     CHECK(up >= bytes * (1 - 1e-9));
     CHECK(up <= bytes * 1.01);
-    CHECK(bytes_text(up) == bytes_text(round_up(up)));
+    CHECK(perigee::bytes_text(up) == perigee::bytes_text(round_up(up)));
   }
 }

@@ -1,5 +1,5 @@
 // The search among stages of unequal submeshes.
-#include "search/submeshes.h"
+#include "search/space/submeshes.h"
 
 #include <catch2/catch.hpp>
 #include <random>
@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "cost/cluster.h"
-#include "search/cut_unlike.h"
-#include "search/transfer.h"
+#include "search/cut/heterogeneous_cut.h"
+#include "search/model/transfer.h"
 #include "tests/search/support_search.h"
 
 using namespace perigee;
@@ -72,7 +72,7 @@ TEST_CASE("rows of submeshes are all there are of few ranks, and of two runs of 
   few.batch = 9;  // does not divide by two
   CHECK(count(few) == 2);
   // Compositions of n in which k ranks stand in as many ways as k has divisors, less those that
-  // are alike: of one stage tau(n), of more one for each way of each divisor below n.
+  // are identical: of one stage tau(n), of more one for each way of each divisor below n.
   few.batch = 12 * 5 * 7;
   for (const auto& [ranks, rows] : std::map<int64_t, size_t>{{4, 18 - 3 - 3}, {6, 108 - 4 - 5}}) {
     few.ranks = ranks;
@@ -103,7 +103,7 @@ TEST_CASE("rows of submeshes are all there are of few ranks, and of two runs of 
   CHECK_FALSE(search::is_row({{3, 1}, {2, 1}, {1, 7}}, many));  // ranks 3 and 4 lie on two nodes
 }
 
-TEST_CASE("a cut into unlike stages is the best of all cuts") {
+TEST_CASE("a cut into heterogeneous stages is the best of all cuts") {
   std::mt19937 random(11);
   const auto draw = [&](int least, int most) {
     return std::uniform_int_distribution<int>(least, most)(random);
@@ -111,7 +111,7 @@ TEST_CASE("a cut into unlike stages is the best of all cuts") {
   int fit = 0;
   for (int i = 0; i < 300; ++i) {
     const int stages = draw(1, 4), blocks = draw(stages, 10);
-    std::vector<std::vector<search::UnlikeTimes>> times;
+    std::vector<std::vector<search::CutStageTimes>> times;
     for (int s = 0; s < stages; ++s) {
       const double block = draw(1, 9), more = draw(0, 9), once = draw(0, 20);
       const int room = draw(1, 10);
@@ -121,13 +121,13 @@ TEST_CASE("a cut into unlike stages is the best of all cuts") {
                         once + length, double(draw(0, 9))});
       }
     }
-    const search::UnlikeRow row{.blocks = blocks,
-                                .stages = stages,
-                                .microbatches = draw(1, 8),
-                                .once = double(draw(0, 12)),
-                                .times = [&](int s, int n) { return times[s][n]; }};
+    const search::HeterogeneousRow row{.blocks = blocks,
+                                       .stages = stages,
+                                       .microbatches = draw(1, 8),
+                                       .once = double(draw(0, 12)),
+                                       .times = [&](int s, int n) { return times[s][n]; }};
     const auto price = [&](const std::vector<int>& lengths) {
-      double sum = 0, longest = 0, once = row.once, early = 0, behind = 0;
+      double sum = 0, longest = 0, once = row.once, early = 0, optimizer = 0;
       for (int s = 0; s < stages; ++s) {
         const auto& one = times[s][lengths[s]];
         if (!one.fits) return std::numeric_limits<double>::infinity();
@@ -135,26 +135,26 @@ TEST_CASE("a cut into unlike stages is the best of all cuts") {
         longest = std::max(longest, one.seconds);
         once = std::max(once, one.once - early);
         early += one.backward;
-        behind = std::max(behind, one.behind);
+        optimizer = std::max(optimizer, one.optimizer);
       }
-      return sum + double(row.microbatches - 1) * longest + once + behind;
+      return sum + double(row.microbatches - 1) * longest + once + optimizer;
     };
     double least = std::numeric_limits<double>::infinity();
     std::vector<int> lengths;
     const std::function<void(int)> all = [&](int left) {
-      const int behind = stages - int(lengths.size());
-      if (behind == 0) {
+      const int later_stages = stages - int(lengths.size());
+      if (later_stages == 0) {
         if (left == 0) least = std::min(least, price(lengths));
         return;
       }
-      for (int length = 1; length <= left - behind + 1; ++length) {
+      for (int length = 1; length <= left - later_stages + 1; ++length) {
         lengths.push_back(length);
         all(left - length);
         lengths.pop_back();
       }
     };
     all(blocks);
-    const auto found = search::cut_unlike(row);
+    const auto found = search::cut_heterogeneous(row);
     CAPTURE(i, stages, blocks, row.microbatches);
     CHECK(found.has_value() == std::isfinite(least));
     if (!found) continue;
@@ -168,12 +168,14 @@ TEST_CASE("a cut into unlike stages is the best of all cuts") {
 TEST_CASE("a transfer takes as long as its busiest rank") {
   const auto on = cluster(8);
   cost::NoMeasurements none;
-  search::OpCosts costs(on, none);
+  simulate::OpCosts costs(on, none);
   const auto seconds = [&](Submesh from, Submesh to, bool split = false) {
     return search::transfer_seconds({from, 0}, {to, from.ranks()}, 1e6, split, costs);
   };
   const auto message = [&](double bytes) {
-    return costs.collective({cost::CollectiveKind::message, "pipe", {0, 1}, bytes}).seconds;
+    return costs
+        .collective({cost::CollectiveKind::message, compile::Stream::over("pipe"), {0, 1}, bytes})
+        .seconds;
   };
   CHECK(seconds({1, 1}, {1, 1}) == Approx(message(1e6)));
   CHECK(seconds({1, 2}, {1, 2}) == Approx(message(5e5)));
@@ -228,7 +230,7 @@ TEST_CASE("the best of the model is the best of all rows, cuts and rectangles") 
   }
 }
 
-TEST_CASE("the model foretells what plans of unequal submeshes take") {
+TEST_CASE("the model predicts the time of plans with unequal submeshes") {
   for (const int64_t world : {3, 4, 6}) {
     Asked asked({.blocks = 6, .batch = 24, .width = 256}, world);
     const auto on = cluster(world);
@@ -241,7 +243,7 @@ TEST_CASE("the model foretells what plans of unequal submeshes take") {
       double peak = 0;
       const auto simulated = asked.judge(candidate, on, peak);
       CAPTURE(world, search::to_string(candidate.choice));
-      // Blocks of this chain are not alike where tensor ranks split them: each second one by rows.
+      // Blocks of this chain differ where tensor ranks split them: each second one by rows.
       CHECK(candidate.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.23));
       CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.13));
       late += std::abs(candidate.estimate.seconds / simulated.step_seconds - 1);
@@ -356,7 +358,7 @@ TEST_CASE("others are looked for where those that the model has first do not fit
   CHECK_THROWS_WITH(asked.find(on), Catch::Contains("no plan fits"));
 }
 
-TEST_CASE("what is pinned of submeshes and cuts stays, or is refused") {
+TEST_CASE("pinned submeshes and cuts stay, or are refused") {
   const auto on = cluster(4);
   Asked asked({.blocks = 6, .batch = 8}, 4);
   const auto find = [&](const Json& pins) {
@@ -396,9 +398,9 @@ TEST_CASE("what is pinned of submeshes and cuts stays, or is refused") {
   CHECK_THAT(refusal(Json::parse(R"({"submeshes": [[["data", 3]], []], "tensor": 1})")),
              Catch::Contains("submeshes have axes of their own, but tensor is pinned"));
   CHECK_THAT(refusal(Json::parse(R"({"submeshes": [[["tensor", 3]], []], "schedule": "zb1p"})")),
-             Catch::Contains("searched with the schedules 1f1b, eager_1f1b and gpipe"));
+             Catch::Contains("searched with the schedules gpipe, 1f1b and eager_1f1b"));
   CHECK_THAT(refusal({{"starts", {"blocks.9"}}}),
-             Catch::Contains("starts names blocks, or what stands behind them, in the order"));
+             Catch::Contains("starts names blocks, or the module after them, in the order"));
   CHECK_THAT(refusal({{"starts", {"blocks.3", "blocks.2"}}}),
              Catch::Contains("but got \"blocks.2\""));
 }

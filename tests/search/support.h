@@ -1,4 +1,4 @@
-// A model for the tests of this folder: an embedding-like product, a row of blocks that are alike,
+// A model for the tests of this folder: an embedding-like product, a row of identical blocks,
 // and a loss, with its backward pass.
 #pragma once
 
@@ -14,8 +14,8 @@ struct Chain {
   int64_t blocks = 6;
   int64_t batch = 8;
   int64_t width = 64;
-  int64_t gelus = 1;  // behind each product
-  bool head = false;  // one more product behind the blocks
+  int64_t gelus = 1;  // after each product
+  bool head = false;  // one more product after the blocks
 };
 
 // x -> embed -> (product, gelus) x blocks -> head -> mean squared error against `target`.
@@ -62,18 +62,18 @@ inline graph::Graph chain(Chain shape) {
     inputs.push_back(y);
   }
   scope = "";
-  const auto difference =
-      one("aten::sub.Tensor", {{"self", inputs.back()}, {"other", target}}, activation);
-  const auto square =
-      one("aten::mul.Tensor", {{"self", difference}, {"other", difference}}, activation);
+  const auto difference = one("aten::sub.Tensor", {{"self", inputs.back()}, {"other", target}},
+                              activation);
+  const auto square = one("aten::mul.Tensor", {{"self", difference}, {"other", difference}},
+                          activation);
   g.outputs.push_back({Output::Kind::loss, "loss", one("aten::mean", {{"self", square}}, scalar)});
   phase = Phase::backward;
   made_by = last();
   const auto seed = one("perigee::full", {{"value", 1.0}}, scalar);
   const auto wide = one("perigee::expand", {{"self", seed}}, activation);
-  const auto scaled =
-      one("aten::div.Scalar", {{"self", wide}, {"other", double(shape.batch * shape.width) / 2}},
-          activation);
+  const auto scaled = one("aten::div.Scalar",
+                          {{"self", wide}, {"other", double(shape.batch * shape.width) / 2}},
+                          activation);
   auto gradient = one("aten::mul.Tensor", {{"self", scaled}, {"other", difference}}, activation);
   for (size_t k = scopes.size(); k-- > 0;) {
     scope = scopes[k];

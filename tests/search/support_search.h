@@ -11,7 +11,7 @@
 namespace perigee::search {
 
 inline cost::Cluster cluster(int64_t ranks, double memory = 1e9) {
-  cost::Device device{.name = "d", .count = ranks, .memory = memory, .bandwidth = 1e10};
+  cost::DeviceSpec device{.name = "d", .count = ranks, .memory = memory, .bandwidth = 1e10};
   device.peak = {{graph::DType::float32, 1e12}};
   device.vector = 1e11;
   device.launch = 1e-7;
@@ -47,18 +47,18 @@ struct Asked {
   }
 
   // Compiles and simulates a choice.
-  Simulation judge(const Candidate& candidate, const cost::Cluster& on, double& peak) {
+  simulate::Simulation judge(const Candidate& candidate, const cost::Cluster& on, double& peak) {
     const auto& graph = request.graph(candidate.choice.micro * candidate.choice.batch());
-    methods::Request asked{.graph = &graph,
-                           .global_batch = request.global_batch,
-                           .world = request.world,
-                           .world_given = true};
+    methods::PlanRequest asked{.graph = &graph,
+                               .global_batch = request.global_batch,
+                               .world = request.world,
+                               .world_given = true};
     const auto plan = methods::make_plan(methods::from_json(candidate.strategy, "test"), asked);
     const auto programs = compile::compile_all(graph, plan, {}, traces);
     const auto peaks = compile::predict_memory(programs).peak_bytes;
     peak = double(*std::max_element(peaks.begin(), peaks.end()));
-    OpCosts costs(on, none);
-    return simulate(programs, plan.mesh, costs);
+    simulate::OpCosts costs(on, none);
+    return simulate::simulate(programs, plan.mesh, costs);
   }
 };
 

@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 using namespace perigee;
 using nlohmann::json;

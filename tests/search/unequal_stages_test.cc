@@ -4,7 +4,7 @@
 #include <random>
 
 #include "methods/method.h"
-#include "search/simulate.h"
+#include "simulate/simulate.h"
 #include "tests/search/support_search.h"
 
 using namespace perigee;
@@ -27,12 +27,12 @@ json strategy_of(const std::vector<std::vector<mesh::Axis>>& submeshes,
 struct Compiled {
   graph::Graph graph = search::chain({.blocks = 16, .batch = 48});
   plan::Plan plan;
-  compile::Programs alike;  // one for ranks that are alike
+  compile::Programs alike;  // one for equivalent ranks
   compile::Programs each;   // one for each rank
   Compiled(const std::vector<std::vector<mesh::Axis>>& submeshes, const std::string& schedule) {
-    methods::Request request{.graph = &graph, .global_batch = 288};
-    plan =
-        methods::make_plan(methods::from_json(strategy_of(submeshes, schedule), "test"), request);
+    methods::PlanRequest request{.graph = &graph, .global_batch = 288};
+    plan = methods::make_plan(methods::from_json(strategy_of(submeshes, schedule), "test"),
+                              request);
     compile::NoTraces traces;
     const compile::StepSpec spec{.clip_norm = 1};
     alike = compile::compile_all(graph, plan, spec, traces);
@@ -51,11 +51,11 @@ std::string compare(const compile::Program& a, const compile::Program& b) {
   if (a.sections.size() != b.sections.size() || a.order.size() != b.order.size()) return "sections";
   for (size_t s = 0; s < a.sections.size(); ++s) {
     const auto &x = a.sections[s].instructions, &y = b.sections[s].instructions;
-    if (x.size() != y.size()) return a.sections[s].name;
+    if (x.size() != y.size()) return a.sections[s].name();
     for (size_t i = 0; i < x.size(); ++i) {
       if (x[i].op != y[i].op || x[i].stream != y[i].stream || x[i].event != y[i].event ||
           x[i].outputs != y[i].outputs) {
-        return a.sections[s].name + " " + x[i].op;
+        return a.sections[s].name() + " " + x[i].op;
       }
     }
   }
@@ -65,8 +65,8 @@ std::string compare(const compile::Program& a, const compile::Program& b) {
 double seconds_of(const compile::Programs& programs, const plan::Plan& plan) {
   const auto on = search::cluster(plan.mesh.size());
   cost::NoMeasurements none;
-  search::OpCosts costs(on, none);
-  return search::simulate(programs, plan.mesh, costs).step_seconds;
+  simulate::OpCosts costs(on, none);
+  return simulate::simulate(programs, plan.mesh, costs).step_seconds;
 }
 
 void check(const Compiled& compiled) {
@@ -81,10 +81,10 @@ void check(const Compiled& compiled) {
 
 }  // namespace
 
-TEST_CASE("ranks of unequal stages that are alike have one program, with messages of their own") {
+TEST_CASE("equivalent ranks of unequal stages have one program, with messages of their own") {
   const Compiled compiled({{{"data", 8}}, {{"data", 4}}}, "1f1b");
   // Of each stage the rank that speaks for it, and the others; senders of a rank's first and second
-  // half are alike.
+  // half are equivalent.
   CHECK(compiled.alike.programs.size() == 4);
   check(compiled);
   // Messages that are another rank's are found out.

@@ -5,7 +5,7 @@
 namespace perigee::shard {
 namespace {
 
-TEST_CASE("a loss over an odd number of samples is classified as over an even one") {
+TEST_CASE("a loss over an odd number of samples is classified like one over an even number") {
   for (const char* batch : {"1", "3", "4"}) {
     std::string text = R"(perigee.graph/1
 scope "" Net

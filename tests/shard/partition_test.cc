@@ -1,5 +1,7 @@
 #include "shard/partition.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -17,7 +19,7 @@ TEST_CASE("data parallel needs no collective: gradients and loss stay Partial") 
   CHECK(placement(g, sharding, "fc1/addmm.0") == "S0");
   CHECK(placement(g, sharding, "fc2/'mm.0") == "P");
   CHECK(placement(g, sharding, "/mean.0") == "P");
-  // The gradient that the loss starts with is made on the shard, not cut from the whole.
+  // The initial gradient of the loss is computed on the shard, not sliced.
   CHECK(placement(g, sharding, "/'expand.0") == "S0");
   CHECK(sharding.replicated_ops.empty());
   const auto local = local_graph(g, plan, 3);
@@ -48,7 +50,7 @@ TEST_CASE("column and row weights keep the activations between them sharded") {
   CHECK(local.graph.type(local.graph.outputs[1].value).shape == std::vector<int64_t>{4, 3});
 }
 
-TEST_CASE("what is still to do for an output stands where its value is made") {
+TEST_CASE("an output's redistributes directly follow its producer") {
   auto g = mlp();
   const auto names = graph::value_names(g);
   const auto at_relu = std::find(names.begin(), names.end(), "fc1/relu.0") - names.begin();
@@ -67,7 +69,7 @@ TEST_CASE("what is still to do for an output stands where its value is made") {
   CHECK(local.outputs.back().value == local.nodes[at("comm::all_gather")].outputs[0]);
 }
 
-TEST_CASE("a plan that forbids gathering finds another way, or says where there is none") {
+TEST_CASE("a plan that forbids gathering takes another path, or reports that there is none") {
   const auto g = mlp();
   auto plan = plan_for(g, "tensor=2", {{"fc1/addmm.0", "S0"}, {"fc1/relu.0", "S1"}});
   const auto all = [&] { return collectives(local_graph(g, plan, 1).graph); };
@@ -78,7 +80,7 @@ TEST_CASE("a plan that forbids gathering finds another way, or says where there 
   CHECK_THROWS_WITH(all(), Catch::Contains("where all_gather, all_to_all is forbidden"));
 }
 
-TEST_CASE("where tensors may not be split over several axes, each is split over one") {
+TEST_CASE("if tensors may not be split over several axes, each is split over one") {
   const auto g = mlp();
   auto plan = plan_for(g, "tensor=2,data=2",
                        {{"fc1.weight", "S1,R"}, {"fc1.bias", "S0,R"}, {"fc2.weight", "S0,R"}});
@@ -102,7 +104,7 @@ TEST_CASE("where tensors may not be split over several axes, each is split over 
                     Catch::Contains("(nd_shardings is forbidden), but fc1/relu.0 is placed as"));
 }
 
-TEST_CASE("where all ranks may not compute the same product, each is shared out") {
+TEST_CASE("if replicated products are forbidden, every product is sharded") {
   const auto g = mlp();
   auto plan = plan_for(g, "tensor=2");
   const auto repeated = [&] {
@@ -127,8 +129,8 @@ TEST_CASE("where all ranks may not compute the same product, each is shared out"
 
 TEST_CASE("a bias inside a product with its inner dim sharded is added once") {
   const auto g = mlp();
-  const auto plan =
-      plan_for(g, "tensor=2", {{"x", "S1"}, {"fc1.weight", "S0"}, {"fc1/addmm.0", "P"}});
+  const auto plan = plan_for(g, "tensor=2",
+                             {{"x", "S1"}, {"fc1.weight", "S0"}, {"fc1/addmm.0", "P"}});
   const auto first = local_graph(g, plan, 0), second = local_graph(g, plan, 1);
   const auto fulls = [](const graph::Graph& graph) {
     int64_t count = 0;
@@ -144,8 +146,8 @@ TEST_CASE("a bias inside a product with its inner dim sharded is added once") {
 
 TEST_CASE("a sharded parameter is gathered in each pass and its gradient scattered") {
   const auto g = mlp();
-  const auto plan =
-      plan_for(g, "data=2", {{"fc2.weight", "S0"}, {"fc2/mm.0", "S0"}, {"fc2/'t.1", "R"}});
+  const auto plan = plan_for(g, "data=2",
+                             {{"fc2.weight", "S0"}, {"fc2/mm.0", "S0"}, {"fc2/'t.1", "R"}});
   CHECK(collectives(local_graph(g, plan).graph) ==
         "all_gather(data) reduce_scatter(data) all_gather(data)");
 }
@@ -160,7 +162,7 @@ TEST_CASE("an op without a rule runs replicated and is listed once") {
   CHECK(placement(g, sharding, "fc1/relu.0") == "R");
 }
 
-TEST_CASE("a rule of the user's in the plan covers an op") {
+TEST_CASE("a rule in the plan covers an op") {
   auto g = mlp();
   for (auto& node : g.nodes) {
     if (node.op == "aten::relu") node.op = "my::relu";
@@ -172,7 +174,7 @@ TEST_CASE("a rule of the user's in the plan covers an op") {
   CHECK(placement(g, sharding, "fc1/relu.0") == "S0");
 }
 
-TEST_CASE("what is open in a pin is left to propagation") {
+TEST_CASE("propagation fills the open axes of a pin") {
   const auto g = mlp();
   const auto plan = plan_for(g, "tensor=2,data=2",
                              {{"fc1.weight", "S1,R"}, {"fc2.weight", "S0,R"}, {"fc2/mm.0", "R,-"}});
@@ -181,7 +183,7 @@ TEST_CASE("what is open in a pin is left to propagation") {
                     Catch::Contains("a parameter is placed on every axis, but fc1.weight"));
 }
 
-TEST_CASE("a shard in runs draws its numbers where they stand in the whole") {
+TEST_CASE("a shard in runs draws the random numbers of its global indices") {
   const auto g = graph::parse(R"(perigee.graph/1
 scope "" Net
 input data %0: float64[4, 6, 5] = x
@@ -200,7 +202,7 @@ output result %3 = y
   CHECK(drawn->get<std::vector<int64_t>>("begin", {}) == std::vector<int64_t>{0, 3, 0});
 }
 
-TEST_CASE("a product that is shared out is not computed by all to move a little less") {
+TEST_CASE("a sharded product is not replicated to save a little communication") {
   // Its operands take 75 + 100 MB to gather, its sum 201 MB to reduce.
   const auto text = [](int64_t inner) {
     return fmt::format(R"(perigee.graph/1
@@ -220,7 +222,7 @@ output result %3 = y
   }
 }
 
-TEST_CASE("an axis of one rank is planned as a larger one and communicates nothing") {
+TEST_CASE("an axis of one rank is planned like a larger one and communicates nothing") {
   const auto g = mlp();
   const auto plan = plan_for(g, "data=1", {{"fc2.weight", "S0"}, {"fc2/mm.0", "S0"}});
   CHECK(collectives(local_graph(g, plan).graph) == "");

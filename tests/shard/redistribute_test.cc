@@ -39,7 +39,7 @@ TEST_CASE("one collective leads from one placement to another") {
   CHECK(steps("R,R", "P,R") == "part(tensor)");
 }
 
-TEST_CASE("what is forbidden is not on the way, and where nothing else leads there is no way") {
+TEST_CASE("forbidden steps are avoided, and without another path the cost is infinite") {
   const graph::TensorType type{graph::DType::float32, {16, 8}};
   const auto cost = [&](const std::string& from, const std::string& to,
                         const std::vector<std::string>& forbidden, const mesh::Mesh& mesh = kMesh) {
@@ -49,7 +49,7 @@ TEST_CASE("what is forbidden is not on the way, and where nothing else leads the
   CHECK(std::isfinite(cost("S0,R", "R,R", {"all_to_all"})));
   CHECK(std::isinf(cost("S0,R", "R,R", {"all_gather"})));
   CHECK(std::isinf(cost("S0,R", "S1,R", {"all_gather", "all_to_all"})));
-  // Gathered and cut anew, at a higher price.
+  // Gathered and sliced, at a higher cost.
   CHECK(std::isfinite(cost("S0,R", "S1,R", {"all_to_all"})));
   CHECK(cost("S0,R", "S1,R", {"all_to_all"}) > cost("S0,R", "S1,R", {}));
   CHECK(cost("P,R", "R,R", {"all_gather", "all_to_all"}) == cost("P,R", "R,R", {}));
@@ -57,7 +57,7 @@ TEST_CASE("what is forbidden is not on the way, and where nothing else leads the
   CHECK(std::isfinite(cost("S0,R", "R,R", {"all_gather"}, {{{"tensor", 1}, {"data", 4}}, {}})));
 }
 
-TEST_CASE("axes that change alike share one collective") {
+TEST_CASE("axes that change in the same way share one collective") {
   CHECK(steps("P,P", "R,R") == "all_reduce(tensor,data)");
   CHECK(steps("S0,S0", "R,R") == "all_gather(tensor,data)");
   CHECK(steps("P,P", "S0,S0") == "reduce_scatter(tensor,data)");
@@ -70,15 +70,15 @@ TEST_CASE("uneven shards over several axes change axis by axis") {
 
 TEST_CASE("the outer axis of a dim cannot change under the inner one") {
   CHECK(steps("S0,S0", "R,S0") == "all_gather(tensor)");
-  // data is outermost: what remains must be cut anew.
+  // data is outermost: the rest must be gathered and sliced.
   CHECK(steps("S0,S0", "S0,R") == "all_gather(tensor,data) slice(tensor)");
 }
 
-TEST_CASE("what another axis cuts is cut before it is reduced") {
+TEST_CASE("a dim is sliced for another axis before it is reduced") {
   CHECK(steps("P,R", "S0,S0") == "slice(data) reduce_scatter(tensor)");
 }
 
-TEST_CASE("runs and zigzags that do not make up a dim lead nowhere") {
+TEST_CASE("runs and zigzags that do not divide a dim are refused") {
   const auto why = [](const std::string& from, const std::string& to) -> std::string {
     try {
       return steps(from, to, {10, 8});
@@ -86,7 +86,7 @@ TEST_CASE("runs and zigzags that do not make up a dim lead nowhere") {
       return error.what();
     }
   };
-  const std::string rule = "[shard] a dim is cut into equal runs that make it up";
+  const std::string rule = "[shard] a dim must be cut into equal runs that make it up";
   using Catch::StartsWith;
   // 10 elements have no runs of 4, two runs of 5 are not shared out among four ranks, and 10 / 2
   // are not cut zigzag.
@@ -102,7 +102,7 @@ TEST_CASE("runs and zigzags that do not make up a dim lead nowhere") {
   CHECK(why("S0/2,R", "R,R") == "all_gather(tensor)");
 }
 
-TEST_CASE("runs are gathered, scattered and cut as the dim that they stand for") {
+TEST_CASE("a dim cut in runs is gathered, scattered and sliced as the dim of its view") {
   CHECK(steps("S0/4,R", "R,R") == "all_gather(tensor)");
   CHECK(steps("P,R", "S0/4,R") == "reduce_scatter(tensor)");
   CHECK(steps("R,R", "S0/4,R") == "slice(tensor)");
@@ -113,7 +113,7 @@ TEST_CASE("runs are gathered, scattered and cut as the dim that they stand for")
   CHECK(steps("S0/4,R", "S0/6,R", {24, 8}) == "all_gather(tensor) slice(tensor)");
 }
 
-TEST_CASE("zigzag shards move as plain ones of a dim put into another order") {
+TEST_CASE("zigzag shards move as plain shards of a reordered dim") {
   CHECK(steps("S0z,R", "R,R") == "all_gather(tensor) restore()");
   CHECK(steps("P,R", "S0z,R") == "zigzag() reduce_scatter(tensor)");
   CHECK(steps("R,R", "S0z,R") == "zigzag() slice(tensor)");

@@ -1,4 +1,4 @@
-#include "shard/rule.h"
+#include "shard/rules/rule.h"
 
 #include <catch2/catch.hpp>
 
@@ -60,7 +60,7 @@ TEST_CASE("dims that must be whole are never sharded") {
   CHECK(named->results[0][0] >= 0);
 }
 
-TEST_CASE("an attribute that a rule does not mention, or another value, is not covered") {
+TEST_CASE("a rule does not cover an attribute or value that it does not mention") {
   const std::vector<std::vector<int64_t>> one = {{4}};
   CHECK(pattern_of("d* -> d*; eps", one, {{"eps", 0.5}}, one));
   CHECK_FALSE(pattern_of("d* -> d*; eps", one, {{"eps", 0.5}, {"other", int64_t{1}}}, one));
@@ -85,7 +85,7 @@ TEST_CASE("optional operands and lists are matched by name") {
   CHECK_FALSE(pattern_of("a: d*, c: d* -> d*", {{4}, {4}}, {}, {{4}}));
 }
 
-TEST_CASE("text that is no rule is refused with what is wrong") {
+TEST_CASE("invalid rule text is refused with the reason") {
   const auto error = [](const std::string& text) {
     try {
       parse_rule("my::op", text);
@@ -106,7 +106,7 @@ TEST_CASE("text that is no rule is refused with what is wrong") {
   CHECK(error("m -> m; size=@0") == "");
 }
 
-TEST_CASE("a rule of the user's replaces a built-in one") {
+TEST_CASE("an added rule replaces a built-in one") {
   auto rules = Rules::built_in();
   rules.add_rule("aten::relu", "a^ -> a");
   CHECK(rules.find("aten::relu") != Rules::built_in().find("aten::relu"));

@@ -1,6 +1,6 @@
 #include "tests/shard/support.h"
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "graph/ops.h"
 
 namespace perigee::shard {

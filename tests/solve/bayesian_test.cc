@@ -1,5 +1,5 @@
-// Bayesian optimisation: it finds more than chance does, and asks nothing twice.
-#include "solve/bayesian.h"
+// Bayesian optimisation: it finds better points than random search, and evaluates none twice.
+#include "solve/bayesian/bayesian.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "solve/gaussian_process.h"
+#include "solve/bayesian/gaussian_process.h"
 
 using namespace perigee;
 using solve::Point;
@@ -18,9 +18,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Step times of plans by what ATorch's groups and a mesh may be, a fixed table: precision (3),
-// ZeRO (4), tensor ranks (4), checkpoint (2), microbatches (5). Choices weigh differently, some go
-// together, and what needs the most memory fails.
+// A fixed table of step times of plans, by the options of ATorch's groups and of a mesh: precision (3), ZeRO (4), tensor ranks
+// (4), checkpoint (2), microbatches (5). Choices have different weights, some interact, and the points that need the most
+// memory fail.
 const std::vector<int> kOptions{3, 4, 4, 2, 5};
 
 double table(const Point& p) {
@@ -98,7 +98,9 @@ TEST_CASE("the Bayesian search beats random search at equal trials on a fixed ta
   }
 }
 
-TEST_CASE("the Bayesian search asks every point once, whatever fails, and the same for one seed") {
+TEST_CASE(
+    "the Bayesian search evaluates each point once, also if some fail, in the same order for one "
+    "seed") {
   for (const uint64_t seed : {0, 1}) {
     solve::Bayesian search({2, 1, 3}, seed), again({2, 1, 3}, seed);
     std::set<Point> seen;
@@ -116,7 +118,7 @@ TEST_CASE("the Bayesian search asks every point once, whatever fails, and the sa
   CHECK_THROWS_WITH(solve::Bayesian({2, 0}, 0), Catch::Contains("at least one option"));
 }
 
-TEST_CASE("the Bayesian search works where points are too many to look at each") {
+TEST_CASE("the Bayesian search works with more points than it can compare") {
   solve::Bayesian search(std::vector<int>(12, 5), 3);
   double best = kInfinity;
   for (int k = 0; k < 40; ++k) {
@@ -129,7 +131,7 @@ TEST_CASE("the Bayesian search works where points are too many to look at each")
   CHECK(best <= 13);  // of 1 to 49, 25 on average
 }
 
-TEST_CASE("a Gaussian process knows what it was told and doubts what is far from it") {
+TEST_CASE("a Gaussian process is certain at known points and uncertain far from them") {
   const solve::GaussianProcess process({{0, 0}, {1, 0}, {0, 1}}, {-1, 0.2, 0.8});
   CHECK(process.at({0, 0}).mean == Approx(-1).margin(0.05));
   CHECK(process.at({0, 1}).mean == Approx(0.8).margin(0.05));

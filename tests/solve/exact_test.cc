@@ -23,7 +23,7 @@ std::optional<double> time_of(const Result& result) {
 
 TEST_CASE("every example with a known answer is solved to it by each solver") {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("tests/solve/examples")) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator("tests/solve/examples")) {
     const auto path = entry.path().string();
     const auto at = path.rfind(".expected.json");
     if (at == std::string::npos) continue;
@@ -60,7 +60,7 @@ TEST_CASE(
     REQUIRE(said == "");
     REQUIRE(complaint(unlimited, solve(unlimited, {.solver = "labels"}), free_time) == "");
   }
-  // What is drawn must be worth drawing.
+  // The random problems must cover enough feasible and infeasible cases.
   CHECK(infeasible > 100);
   CHECK(infeasible < 800);
   CHECK(limited > 500);
@@ -101,7 +101,7 @@ TEST_CASE(
   CHECK(limited > 50);
 }
 
-TEST_CASE("an answer within a gap is as near to the best as that, and so is its bound") {
+TEST_CASE("with a gap, the answer and its bound are within the gap of the optimum") {
   Random random(kSeed);
   int worse = 0, solved = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -135,7 +135,7 @@ TEST_CASE("labels and CBC agree on 200 middle-sized problems") {
     const Problem problem = random_assign(random, shape);
     const auto other = solve(problem, {.solver = "ilp"});
     INFO("seed " << kSeed << ", assign problem " << i);
-    // CBC's own tolerance is what separates them.
+    // They differ by CBC's own tolerance.
     REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
   }
   for (int i = 0; i < 60; ++i) {
@@ -150,7 +150,7 @@ TEST_CASE("labels and CBC agree on 200 middle-sized problems") {
 TEST_CASE("problems are solved whatever the unit of their times, and with times far apart") {
   Random random(kSeed + 9);
   const auto draw = [&](int below) { return std::uniform_int_distribution(0, below - 1)(random); };
-  // Of ten times five are 0, and one is a million times what it was.
+  // Five of ten times become 0, and one is multiplied by a million.
   const auto spread = [&](double& time, double unit) {
     const int kind = draw(10);
     time *= kind < 5 ? 0 : kind == 5 ? 1e6 * unit : unit;
@@ -189,7 +189,7 @@ TEST_CASE("without a limit, the answer does not depend on memory") {
   }
 }
 
-TEST_CASE("without a limit, problems whose ops all see others far away are solved as CBC does") {
+TEST_CASE("without a limit, problems with long-range edges have the answers of CBC") {
   Random random(kSeed);
   for (int i = 0; i < 20; ++i) {
     const Problem problem = random_assign(random, {.ops = 40,
@@ -204,7 +204,7 @@ TEST_CASE("without a limit, problems whose ops all see others far away are solve
   }
 }
 
-TEST_CASE("ops that see others far away are settled where memory does not bind, and bounded else") {
+TEST_CASE("problems with long-range edges are solved where memory does not bind, else bounded") {
   Random random(kSeed);
   int bound = 0;
   for (int i = 0; i < 10; ++i) {
@@ -229,7 +229,7 @@ TEST_CASE("ops that see others far away are settled where memory does not bind, 
   CHECK(bound > 4);
 }
 
-TEST_CASE("a limit that binds nothing leaves the answer as it is") {
+TEST_CASE("a limit that does not bind leaves the answer unchanged") {
   // Without a limit variables are eliminated; with one, where that takes too long, ranges of
   // thresholds are searched in spaces that are narrowed to what is near to the best, whose bounds
   // hold no further than that.
@@ -258,8 +258,8 @@ TEST_CASE("a limit that binds nothing leaves the answer as it is") {
 TEST_CASE("a larger limit never makes the answer slower, and the limit found for it is enough") {
   Random random(kSeed);
   for (int i = 0; i < 20; ++i) {
-    auto problem =
-        random_assign(random, {.ops = 14, .options = 6, .groups = i % 2 == 0, .tightness = 0.3});
+    auto problem = random_assign(random,
+                                 {.ops = 14, .options = 6, .groups = i % 2 == 0, .tightness = 0.3});
     double last = std::numeric_limits<double>::infinity();
     for (int k = 0; k < 5; ++k) {
       const auto result = solve(problem, {.solver = "labels"});

@@ -1,4 +1,4 @@
-// What is wrong with a problem is said where it is, and results read as the format says.
+// Errors of invalid problems name their place, and results have the documented format.
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -186,7 +186,9 @@ TEST_CASE("forbidden pairs that leave no choice are reported with the pair to al
                  Catch::Contains("at least 1") && Catch::Contains("edges[0] (\"fc1\" to \"fc2\")"));
 }
 
-TEST_CASE("of forbidden pairs those that fit in memory are named, or what memory then lacks") {
+TEST_CASE(
+    "an infeasible problem names the forbidden pairs that would fit in memory, or the missing "
+    "bytes") {
   auto problem = assign();
   problem["edges"][0]["time"] = {{nullptr, nullptr}, {nullptr, nullptr}};
   problem["memory_limit"] = 1;
@@ -271,8 +273,8 @@ TEST_CASE("a time limit gives the best found so far with a valid bound") {
 TEST_CASE("a time limit holds for CBC's first relaxation, too") {
   // 110,000 columns, whose relaxation takes CBC twenty seconds.
   Random random(3);
-  const auto problem =
-      random_assign(random, {.ops = 96, .options = 24, .edge_share = 0.021, .same = false});
+  const auto problem = random_assign(
+      random, {.ops = 96, .options = 24, .edge_share = 0.021, .same = false});
   const auto start = std::chrono::steady_clock::now();
   const auto result = solve::solve(problem, {.solver = "auto", .time_limit = 1});
   CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < 10);

@@ -59,8 +59,8 @@ AssignProblem random_assign(Random& random, const AssignShape& shape) {
     op.name = fmt::format("op{}", i);
     op.group.clear();
     if (shape.groups && chance(random, 0.7)) {
-      op.group =
-          fmt::format("g{}", chance(random, 0.8) ? i * 3 / shape.ops : integer(random, 0, 2));
+      op.group = fmt::format("g{}",
+                             chance(random, 0.8) ? i * 3 / shape.ops : integer(random, 0, 2));
       op.group_input = chance(random, 0.5);
     }
     if (shape.follows && i > 0 && chance(random, 0.3)) {
@@ -102,9 +102,9 @@ AssignProblem random_assign(Random& random, const AssignShape& shape) {
     std::vector<int> fastest, smallest;
     for (const auto& op : problem.ops) {
       auto pick = [&](auto value) {
-        const auto found =
-            std::min_element(op.options.begin(), op.options.end(),
-                             [&](const auto& a, const auto& b) { return value(a) < value(b); });
+        const auto found = std::min_element(
+            op.options.begin(), op.options.end(),
+            [&](const auto& a, const auto& b) { return value(a) < value(b); });
         return static_cast<int>(found - op.options.begin());
       };
       fastest.push_back(pick([](const AssignOption& o) { return o.time; }));

@@ -17,10 +17,11 @@ struct AssignShape {
   double edge_share = 0.2;  // of the pairs of ops beside the chain
   bool chain = true;
   bool memory = true, groups = false, follows = false, moments = false;
-  double forbidden = 0;    // share of edge entries
-  bool whole = false;      // whole numbers, with many ties
-  bool same = false;       // all ops alike
-  double tightness = 0.5;  // 0: the least of each term; 1: what the fastest choice takes
+  double forbidden = 0;  // share of edge entries
+  bool whole = false;    // whole numbers, with many ties
+  bool same = false;     // all ops are identical
+  double tightness =
+      0.5;  // memory limit; 0: the least of each term; 1: the memory of the fastest choice
 };
 
 struct StagesShape {
@@ -43,8 +44,7 @@ StagesProblem random_small_stages(Random& random);
 std::optional<double> exhaustive(const AssignProblem& problem);
 std::optional<double> exhaustive(const StagesProblem& problem);
 
-// Returns "" where the result is what the format promises for a problem whose least time is
-// `expected`, else what is wrong.
+// Checks a result for a problem whose least time is `expected` against the documented format. Returns the first error, or "".
 std::string complaint(const Problem& problem, const Result& result, std::optional<double> expected,
                       double tolerance = 1e-9);
 

@@ -1,13 +1,13 @@
-// What every option costs at least: against all choices of small problems, and against the solvers
-// without it in large ones.
-#include "solve/tighten.h"
+// Lower bounds through each option, compared with exhaustive search on small problems and with the solvers without bounds on
+// large ones.
+#include "solve/assign/tighten.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
-#include "solve/eliminate.h"
+#include "solve/assign/eliminate.h"
 #include "tests/solve/support.h"
 
 using namespace perigee::solve;
@@ -44,7 +44,7 @@ AssignProblem grid(Random& random, int side, int options, double forbidden, bool
 
 }  // namespace
 
-TEST_CASE("what a bound drops is in no better solution, and what it says is best is") {
+TEST_CASE("dropped options are in no better solution, and a solution marked optimal is") {
   constexpr uint64_t kSeed = 7;
   Random random(kSeed);
   int dropped = 0, proven = 0;
@@ -71,7 +71,7 @@ TEST_CASE("what a bound drops is in no better solution, and what it says is best
   CHECK(proven > 100);
 }
 
-TEST_CASE("large tables are eliminated to what their elimination without bounds gives") {
+TEST_CASE("elimination with bounds gives the result of elimination without bounds") {
   Random random(11);
   for (int i = 0; i < 4; ++i) {
     const auto model = make_model(grid(random, 5, 10, 0.2, i % 2 == 0));

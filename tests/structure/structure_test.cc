@@ -50,6 +50,16 @@ TEST_CASE("a folder includes only from folders above it") {
               "src/misc/c.h:1: src/misc is not a known folder"});
 }
 
+TEST_CASE("subfolders of train include only those that a task passes through before") {
+  CHECK(perigee::structure::train_order(kSource) == Lines{});
+  Planted tree;
+  tree.add("src/train/README.md", "`task/`, `plan/`\n");
+  tree.add("src/train/task/a.h", "#include \"train/plan/b.h\"\n#include \"plan/plan.h\"\n");
+  tree.add("src/train/plan/b.h", "#include \"train/task/a.h\"\n#include \"train/host.h\"\n");
+  CHECK(perigee::structure::train_order(tree.root()) ==
+        Lines{"src/train/task/a.h:1: task stands before plan"});
+}
+
 TEST_CASE("headers of LibTorch, spdlog, Lua and CUDA stay where they belong") {
   CHECK(perigee::structure::foreign_headers(kSource) == Lines{});
   Planted tree;
@@ -63,21 +73,84 @@ TEST_CASE("headers of LibTorch, spdlog, Lua and CUDA stay where they belong") {
               "src/plan/a.cc:3: plan may not include <spdlog/spdlog.h>"});
 }
 
-TEST_CASE("a shipped strategy is short, says what it is, and is trained by a test") {
-  CHECK(perigee::structure::strategies(kSource) == Lines{});
+TEST_CASE("headers that applications include do not include fmt") {
+  CHECK(perigee::structure::public_headers_with_fmt(kSource) == Lines{});
   Planted tree;
-  tree.add("strategies/a.lua", "return {}\n");
-  std::string text = "-- Long.\n";
-  for (int i = 0; i < 40; ++i) text += "local x\n";
-  tree.add("strategies/b.lua", text);
-  tree.add("tests/command/a_test.cc", "good(\"--strategy b\"); good(\"--strategy ab\");\n");
-  CHECK(perigee::structure::strategies(tree.root()) ==
-        Lines{"strategies/a.lua: must start with a comment",
-              "strategies/a.lua: must be trained by a test in tests/command",
-              "strategies/b.lua: has 41 lines, at most 40"});
+  tree.add("src/perigee.h", "#include \"plan/plan.h\"\n");
+  tree.add("src/plan/plan.h", "#include \"base/fail.h\"\n#include <vector>\n");
+  tree.add("src/base/fail.h", "#include <fmt/format.h>\n");
+  tree.add("src/base/text.h", "#include <fmt/format.h>\n");
+  CHECK(perigee::structure::public_headers_with_fmt(tree.root()) ==
+        Lines{"src/base/fail.h:1: a public header may not include <fmt/format.h>"});
 }
 
-TEST_CASE("the top level holds what the README lists and nothing else") {
+TEST_CASE("no folder lists more than 25 files") {
+  CHECK(perigee::structure::crowded_folders(kSource) == Lines{});
+  Planted tree;
+  for (int i = 0; i < 26; ++i) tree.add(fmt::format("src/plan/{}.cc", i), "");
+  for (int i = 0; i < 25; ++i) tree.add(fmt::format("tests/plan/{}.cc", i), "");
+  CHECK(perigee::structure::crowded_folders(tree.root()) ==
+        Lines{"src/plan: lists 26 files, at most 25"});
+}
+
+TEST_CASE("a folder of src/ with more than five files has a README of at most ten lines") {
+  CHECK(perigee::structure::folder_pages(kSource) == Lines{});
+  Planted tree;
+  for (int i = 0; i < 6; ++i) tree.add(fmt::format("src/plan/{}.cc", i), "");
+  tree.add("src/mesh/README.md", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n");
+  tree.add("src/base/a.cc", "");
+  CHECK(perigee::structure::folder_pages(tree.root()) ==
+        Lines{"src/mesh/README.md: has 11 lines, at most 10",
+              "src/plan: has 6 files and no README.md"});
+}
+
+TEST_CASE("a page that no command prints has at most 250 lines") {
+  CHECK(perigee::structure::long_pages(kSource) == Lines{});
+  Planted tree;
+  std::string text;
+  for (int i = 0; i < 251; ++i) text += "line\n";
+  tree.add("runtime/a.md", text);
+  tree.add("runtime/b.md", "Made by `perigee lua --reference`.\n" + text);
+  CHECK(perigee::structure::long_pages(tree.root()) ==
+        Lines{"runtime/a.md: has 251 lines, at most 250"});
+}
+
+TEST_CASE("no comment of several lines ends in a line of one word") {
+  CHECK(perigee::structure::one_word_lines(kSource) == Lines{});
+  Planted tree;
+  const std::string begin = "// " + std::string(75, 'a') + "\n";
+  tree.add("src/base/a.h", begin + "// word\n" + begin + "// two words\n// word\n");
+  CHECK(perigee::structure::one_word_lines(tree.root()) ==
+        Lines{"src/base/a.h:2: one word on the last line of a comment"});
+}
+
+TEST_CASE("a shipped strategy is short, has a header comment, and is trained by a test") {
+  CHECK(perigee::structure::strategies(kSource) == Lines{});
+  Planted tree;
+  tree.add("strategies/parallel/a.lua", "return {}\n");
+  std::string text = "-- Long.\n";
+  for (int i = 0; i < 40; ++i) text += "local x\n";
+  tree.add("strategies/parallel/b.lua", text);
+  tree.add("tests/command/a_test.cc", "good(\"--strategy b\"); good(\"--strategy ab\");\n");
+  CHECK(perigee::structure::strategies(tree.root()) ==
+        Lines{"strategies/parallel/a.lua: must start with a comment",
+              "strategies/parallel/a.lua: must be trained by a test in tests/command",
+              "strategies/parallel/b.lua: has 41 lines, at most 40"});
+}
+
+TEST_CASE("the index of strategies names each strategy and job") {
+  CHECK(perigee::structure::strategy_index(kSource) == Lines{});
+  Planted tree;
+  tree.add("strategies/a.toml", "");
+  tree.add("strategies/parallel/b.lua", "");
+  tree.add("strategies/parallel/c.lua", "");
+  tree.add("strategies/README.md", "- `b`: one\n");
+  CHECK(perigee::structure::strategy_index(tree.root()) ==
+        Lines{"strategies/README.md: does not name a.toml",
+              "strategies/README.md: does not name `c`"});
+}
+
+TEST_CASE("the top level holds exactly the entries that the README lists") {
   CHECK(perigee::structure::top_level(kSource) == Lines{});
   Planted tree;
   for (const auto* name : {"README.md", "LICENSE", "Makefile", "src/a", "scripts/a", "strategies/a",

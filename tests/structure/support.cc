@@ -17,8 +17,9 @@ namespace fs = std::filesystem;
 
 // A folder may include itself and what stands before it.
 const std::vector<std::string> kFolders{
-    "base",    "graph",  "mesh", "job",     "plan",    "solve", "shard",   "cost",  "methods",
-    "compile", "search", "lua",  "capture", "binding", "exec",  "profile", "train", "cuda"};
+    "base",    "graph",    "mesh",    "optim",      "job",      "plan",   "solve", "shard",
+    "cost",    "schedule", "methods", "compile",    "simulate", "search", "lua",   "capture",
+    "binding", "exec",     "profile", "checkpoint", "data",     "train",  "cuda"};
 
 // Headers that a pattern matches may be included in these folders only.
 struct Home {
@@ -29,7 +30,7 @@ struct Home {
 const std::vector<Home>& homes() {
   static const std::vector<Home> homes{
       {std::regex("^(torch|ATen|c10)/"),
-       {"capture", "binding", "exec", "profile", "train", "cuda"}},
+       {"capture", "binding", "exec", "profile", "data", "checkpoint", "train", "cuda"}},
       {std::regex("^spdlog/"), {"base"}},
       {std::regex("^(lua|lualib|lauxlib|luajit|lua\\.hpp)"), {"lua", "binding"}},
       {std::regex("^(cuda|nccl|cublas)"), {"cuda"}},
@@ -116,6 +117,30 @@ std::vector<std::string> folder_order(const fs::path& root) {
   return broken;
 }
 
+std::vector<std::string> public_headers_with_fmt(const fs::path& root) {
+  static const std::regex directive("^\\s*#\\s*include\\s*([<\"])([^>\"]+)[>\"].*");
+  std::vector<std::string> broken, unread{"perigee.h"};
+  std::set<std::string> known{"perigee.h"};
+  while (!unread.empty()) {
+    const auto header = unread.back();
+    unread.pop_back();
+    std::ifstream in(root / "src" / header);
+    std::string line;
+    for (int number = 1; std::getline(in, line); ++number) {
+      std::smatch match;
+      if (!std::regex_match(line, match, directive)) continue;
+      const std::string target = match[2];
+      if (target.starts_with("fmt/")) {
+        broken.push_back(
+            fmt::format("src/{}:{}: a public header may not include <{}>", header, number, target));
+      } else if (match[1] == "\"" && known.insert(target).second) {
+        unread.push_back(target);
+      }
+    }
+  }
+  return broken;
+}
+
 std::vector<std::string> foreign_headers(const fs::path& root) {
   std::vector<std::string> broken;
   each_include(root, [&](const Include& include) {
@@ -148,7 +173,7 @@ std::vector<std::string> strategies(const fs::path& root) {
       }
     }
     if (count > 40) broken.push_back(fmt::format("{}: has {} lines, at most 40", name, count));
-    if (path.parent_path() != root / "strategies") continue;
+    if (path.parent_path().filename() == "published") continue;  // plans of large models
     const std::regex trained("(strategy |\")" + path.stem().string() + "[\" ]");
     if (!std::regex_search(tests, trained)) {
       broken.push_back(name + ": must be trained by a test in tests/command");
@@ -173,6 +198,144 @@ std::vector<std::string> top_level(const fs::path& root) {
     }
   }
   std::sort(broken.begin(), broken.end());
+  return broken;
+}
+
+namespace {
+
+// Calls visit(folder, names of its files) for every folder of the tree's own files.
+void each_folder(
+    const fs::path& root,
+    const std::function<void(const fs::path&, const std::vector<std::string>&)>& visit) {
+  for (const auto* top : {"src", "tests", "tools", "runtime", "strategies", "scripts"}) {
+    if (!fs::exists(root / top)) continue;
+    std::vector<fs::path> folders{root / top};
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      if (entry.is_directory()) folders.push_back(entry.path());
+    }
+    std::sort(folders.begin(), folders.end());
+    for (const auto& folder : folders) {
+      std::vector<std::string> files;
+      for (const auto& entry : fs::directory_iterator(folder)) {
+        if (entry.is_regular_file()) files.push_back(entry.path().filename().string());
+      }
+      visit(folder.lexically_relative(root), files);
+    }
+  }
+}
+
+size_t lines_of(const fs::path& path) {
+  std::ifstream in(path);
+  return static_cast<size_t>(
+      std::count(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>(), '\n'));
+}
+
+// Pages that a command prints; they are as long as their tables.
+bool is_generated(const fs::path& path) {
+  std::ifstream in(path);
+  std::string line, head;
+  for (int i = 0; i < 5 && std::getline(in, line); ++i) head += line + "\n";
+  return head.find("Made by `") != std::string::npos ||
+         head.find("made from the table") != std::string::npos;
+}
+
+}  // namespace
+
+std::vector<std::string> crowded_folders(const fs::path& root) {
+  std::vector<std::string> broken;
+  each_folder(root, [&](const fs::path& folder, const std::vector<std::string>& files) {
+    if (files.size() > 25) {
+      broken.push_back(
+          fmt::format("{}: lists {} files, at most 25", folder.string(), files.size()));
+    }
+  });
+  return broken;
+}
+
+std::vector<std::string> folder_pages(const fs::path& root) {
+  std::vector<std::string> broken;
+  each_folder(root, [&](const fs::path& folder, const std::vector<std::string>& files) {
+    if (*folder.begin() != "src") return;
+    const auto page = root / folder / "README.md";
+    const auto name = folder.string();
+    if (!fs::exists(page)) {
+      if (files.size() > 5)
+        broken.push_back(fmt::format("{}: has {} files and no README.md", name, files.size()));
+    } else if (folder != "src" && lines_of(page) > 10) {
+      broken.push_back(fmt::format("{}/README.md: has {} lines, at most 10", name, lines_of(page)));
+    }
+  });
+  return broken;
+}
+
+std::vector<std::string> long_pages(const fs::path& root) {
+  std::vector<std::string> broken;
+  for (const auto* top : {"src", "tests", "tools", "runtime", "strategies"}) {
+    for (const auto& path : files_below(root / top, {".md"})) {
+      const auto most = path == root / "src/README.md" ? 300u : 250u;
+      if (is_generated(path) || lines_of(path) <= most) continue;
+      broken.push_back(fmt::format("{}: has {} lines, at most {}",
+                                   path.lexically_relative(root).string(), lines_of(path), most));
+    }
+  }
+  return broken;
+}
+
+std::vector<std::string> strategy_index(const fs::path& root) {
+  std::vector<std::string> broken;
+  const fs::path page = root / "strategies/README.md";
+  std::ifstream in(page);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  for (const auto& path : files_below(root / "strategies", {".lua", ".toml"})) {
+    const bool is_job = path.extension() == ".toml";
+    // The jobs of published plans have their strategies' names.
+    if (is_job && path.parent_path() != root / "strategies") continue;
+    const auto name = is_job ? path.filename().string() : "`" + path.stem().string() + "`";
+    if (text.find(name) == std::string::npos) {
+      broken.push_back("strategies/README.md: does not name " + name);
+    }
+  }
+  if (fs::exists(page) && lines_of(page) > 80) {
+    broken.push_back(fmt::format("strategies/README.md: has {} lines, at most 80", lines_of(page)));
+  }
+  return broken;
+}
+
+std::vector<std::string> train_order(const fs::path& root) {
+  std::ifstream in(root / "src/train/README.md");
+  const std::string page{std::istreambuf_iterator<char>(in), {}};
+  const auto position = [&](const std::string& name) { return page.find("`" + name + "/`"); };
+  std::vector<std::string> broken;
+  each_include(root, [&](const Include& include) {
+    const auto from = fs::path(include.where).lexically_relative("src/train");
+    const auto to = fs::path(include.header).lexically_relative("train");
+    if (include.folder != "train" || *to.begin() == "..") return;
+    if (!from.has_parent_path() || !to.has_parent_path()) return;
+    if (position(*from.begin()) < position(*to.begin())) {
+      broken.push_back(fmt::format("{}: {} stands before {}", include.where, from.begin()->string(),
+                                   to.begin()->string()));
+    }
+  });
+  return broken;
+}
+
+std::vector<std::string> one_word_lines(const fs::path& root) {
+  const std::regex comment(R"(\s*// \S.*)"), one_word(R"(\s*// \S+)");
+  std::vector<std::string> broken;
+  for (const auto* top : {"src", "tests", "tools"}) {
+    for (const auto& path : files_below(root / top, {".h", ".cc", ".cu"})) {
+      std::ifstream in(path);
+      std::string line, before;
+      for (int number = 1; std::getline(in, line); ++number) {
+        const bool long_comment = before.size() > 70 && std::regex_match(before, comment);
+        if (long_comment && std::regex_match(line, one_word)) {
+          broken.push_back(fmt::format("{}:{}: one word on the last line of a comment",
+                                       path.lexically_relative(root).string(), number));
+        }
+        before = line;
+      }
+    }
+  }
   return broken;
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string_view>
 
-#include "exec/communicator.h"
+#include "exec/comm/communicator.h"
 #include "exec/cuda.h"
 
 namespace perigee {

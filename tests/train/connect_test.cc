@@ -1,8 +1,9 @@
-#include "train/connect.h"
+#include "train/ranks/connect.h"
 
 #include "base/error.h"
 #include "exec/cuda.h"
 #include "tests/support/torch_test.h"
+#include "train/ranks/device.h"
 
 using namespace perigee;
 using train::gpu_of_rank;

@@ -1,5 +1,5 @@
 // Bit for bit: what counts as the same gradient.
-#include "train/gradient_check.h"
+#include "train/commands/gradient_check.h"
 
 #include <ATen/ATen.h>
 

@@ -1,4 +1,4 @@
-#include "train/join_times.h"
+#include "train/measure/join_times.h"
 
 #include <catch2/catch.hpp>
 
@@ -15,9 +15,11 @@ constexpr int64_t kAhead = 1'000'000;  // nanoseconds of the second rank's clock
 compile::Program program_of(int64_t rank) {
   compile::Program program;
   program.rank = rank;
-  program.streams = {"compute", "pipe", "pipe:0>1"};
+  for (const char* name : {"compute", "pipe", "pipe:0>1"}) {
+    program.streams.push_back(compile::Stream::parse(name));
+  }
   program.values = {{.type = {graph::DType::float32, {64}}, .strides = {1}}};
-  program.sections = {{.name = "micro"}};
+  program.sections = {{.role = {.kind = compile::SectionKind::micro}}};
   auto& list = program.sections[0].instructions;
   list.push_back({.op = "aten::neg", .args = {{"self", ValueId{0}}}, .outputs = {ValueId{0}}});
   list.push_back({.kind = Instruction::Kind::collective,

@@ -1,9 +1,9 @@
-#include "train/learning_rate.h"
+#include "train/step/learning_rate.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "tests/train/support.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace perigee;
 using train::learning_rate;

@@ -1,4 +1,4 @@
-#include "train/memory_check.h"
+#include "train/plan/memory_check.h"
 
 #include <catch2/catch.hpp>
 #include <functional>
@@ -48,7 +48,7 @@ TEST_CASE("a plan that needs more than a device has is refused with stage, size 
              Catch::Contains("rank 0 (stage 1) needs"));
 }
 
-TEST_CASE("ranks of a host have its memory together, what they keep beside the device too") {
+TEST_CASE("ranks of a host share its memory, for values offloaded from the device too") {
   auto plan = needing({{"data", 4}}, {30, 30, 30, 40});
   const auto host = [&](int64_t ranks, double megabytes) {
     return refusal([&] { check_memory(plan, {.ranks = ranks, .bytes = megabytes * kMiB}); });

@@ -1,4 +1,4 @@
-#include "train/metrics.h"
+#include "train/output/metrics.h"
 
 #include <pty.h>
 #include <sys/resource.h>
@@ -9,9 +9,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "base/log.h"
+#include "base/log_format.h"
 #include "tests/support/golden.h"
-#include "tests/train/support.h"
+#include "tests/support/temporary_folder.h"
+#include "train/output/progress.h"
 
 using namespace perigee;
 using namespace perigee::train;

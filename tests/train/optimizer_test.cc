@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <set>
 
-#include "capture/models.h"
-#include "exec/allocator.h"
+#include "capture/models/models.h"
+#include "checkpoint/safetensors.h"
+#include "exec/memory/allocator.h"
 #include "tests/support/torch_test.h"
-#include "train/safetensors.h"
 #include "train/trainer.h"
 
 using namespace perigee;
@@ -33,7 +33,7 @@ struct Setup {
     auto built = make_model(job.model, 0);
     module = built.model.module;
     forward = built.model.forward;
-    batch = train::open_synthetic(job).training->at(1, {0, job.batch.global});
+    batch = data::open_synthetic(job).training->at(1, {0, job.batch.global});
   }
 
   // Returns the weights before and after `steps` steps on the same batch.
@@ -147,12 +147,12 @@ TEST_CASE("weights begin as a file has them, and where nothing else may say so, 
       shapes.push_back(item.value().sizes().vec());
       numbers.emplace_back(item.value().numel(), 0.5);
     }
-    std::vector<train::TensorBytes> tensors;
+    std::vector<checkpoint::TensorBytes> tensors;
     for (size_t i = 0; i < written.size(); ++i) {
       tensors.push_back(
           {written[i], graph::DType::float64, shapes[i], std::as_bytes(std::span(numbers[i]))});
     }
-    train::write_safetensors(file.string(), tensors);
+    checkpoint::write_safetensors(file.string(), tensors);
   };
   const auto first = [&](bool initialise, int64_t steps = 0) {
     auto from = setup;
@@ -192,7 +192,7 @@ TEST_CASE("a step reads every sample of its global batch once, whatever ranks an
       job.batch.micro = micro;
       auto asked = std::make_unique<Asked>();
       auto* seen = asked.get();
-      asked->inner = train::open_synthetic(job).training;
+      asked->inner = data::open_synthetic(job).training;
       Trainer trainer{*setup.module, make_plan(source, Strategy(), job, {ranks}), job,
                       Ranks::threads(ranks), std::move(asked)};
       trainer.run();

@@ -1,12 +1,13 @@
-#include "train/run_folder.h"
+#include "train/output/run_folder.h"
 
+#include <fmt/format.h>
 #include <sys/wait.h>
 
 #include <catch2/catch.hpp>
 
+#include "tests/checkpoint/support.h"
 #include "tests/support/golden.h"
-#include "tests/train/support.h"
-#include "tests/train/support_checkpoint.h"
+#include "tests/support/temporary_folder.h"
 
 namespace fs = std::filesystem;
 using namespace perigee;
@@ -89,7 +90,7 @@ TEST_CASE("a run that never began leaves nothing, and one without a step is no r
   CHECK(!fs::exists(folder.at("new/runs/a/job.toml")));
 }
 
-TEST_CASE("overwriting removes what a run leaves and nothing else") {
+TEST_CASE("overwriting removes exactly the files of a run") {
   Folder folder;
   train_once(folder);
   folder.add("run/notes.txt", "mine");

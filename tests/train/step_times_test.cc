@@ -1,4 +1,4 @@
-#include "train/step_times.h"
+#include "train/measure/step_times.h"
 
 #include <catch2/catch.hpp>
 
@@ -29,10 +29,11 @@ Instruction all_reduce(int32_t event) {
 // Two microbatches of: a load, an op, two collectives, the op again and another one.
 compile::Program program_of() {
   compile::Program program;
-  program.streams = {"compute", "data"};
+  program.streams = {compile::Stream::compute(), compile::Stream::over("data")};
   program.values = {{.type = kType, .strides = {1}},
                     {.type = {graph::DType::float32, {32}}, .strides = {1}}};
-  program.sections = {{.name = "micro"}, {.name = "average"}};
+  program.sections = {{.role = {.kind = compile::SectionKind::micro}},
+                      {.role = {.kind = compile::SectionKind::average}}};
   program.sections[0].instructions = {
       {.kind = Instruction::Kind::load, .op = "x", .outputs = {ValueId{0}}},
       add(0),
@@ -73,7 +74,7 @@ TEST_CASE("a step's times are those of each op in all its places, and of each co
   }
   CHECK(times.steps() == 3);
   const auto key = [&](size_t i) {
-    return compile::key(search::instance_of(program, program.sections[0].instructions[i]));
+    return compile::key(simulate::instance_of(program, program.sections[0].instructions[i]));
   };
   const auto ops = times.ops();
   REQUIRE(ops.size() == 2);

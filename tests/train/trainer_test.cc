@@ -1,10 +1,12 @@
 #include "train/trainer.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <filesystem>
 
 #include "base/error.h"
-#include "capture/models.h"
+#include "capture/models/models.h"
 #include "tests/support/test_device.h"
 #include "tests/support/torch_test.h"
 
@@ -15,7 +17,7 @@ namespace {
 // A small model of a kind, in float64, with its source and synthetic data.
 struct Setup {
   Job job;
-  std::shared_ptr<const Source> source;
+  std::shared_ptr<const ModelSource> source;
   std::shared_ptr<torch::nn::Module> module;
 
   explicit Setup(const std::string& toml) : job(Job::parse(toml, "test.toml")) {
@@ -31,7 +33,7 @@ struct Setup {
     source = perigee::source(module, example, built.model.forward);
   }
 
-  std::unique_ptr<DataSource> data() const { return train::open_synthetic(job).training; }
+  std::unique_ptr<DataSource> data() const { return data::open_synthetic(job).training; }
 
   // Returns the losses and the final weights of `steps` steps.
   std::pair<std::vector<double>, std::vector<at::Tensor>> run(int64_t ranks, int64_t micro,
@@ -43,7 +45,7 @@ struct Setup {
     std::vector<double> losses;
     trainer.on_step([&](const Report& report) {
       losses.push_back(report.loss);
-      return Go;
+      return Control::go;
     });
     trainer.run();
     Setup other(job::to_toml(job));
@@ -79,8 +81,8 @@ void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& 
 // Ranks that hold parts, by `job` (the setup's, with its own microbatch), and one that holds all
 // save for each other, both ways, and step and evaluate alike.
 void check_exchange(Setup& setup, const Job& job, const Strategy& strategy, int64_t ranks) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("perigee-trainer-" + std::to_string(::getpid()));
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("perigee-trainer-" + std::to_string(::getpid()));
   const auto data = setup.data();
   const auto batch = data->at(1, {0, 8});
   Trainer parts{*setup.module, make_plan(setup.source, strategy, job, {ranks}), job,
@@ -133,7 +135,7 @@ TEST_CASE("models that couple samples equal one rank with the same microbatches"
   }
 }
 
-TEST_CASE("a mixture of experts in microbatches is the mean of what each gives by itself") {
+TEST_CASE("a mixture of experts in microbatches gives the mean of the microbatches' results") {
   const std::string model =
       "kind = 'moe'\nlayers = 2\nwidth = 16\nheads = 2\nvocab = 32\nexperts = 4\nhidden = 16\n"
       "capacity = 0.75\nbalance = 0.1";
@@ -150,7 +152,7 @@ TEST_CASE("a mixture of experts in microbatches is the mean of what each gives b
   half.batch.global = 4;
   half.optimizer.clip_norm = setup.job.optimizer.clip_norm = 0;
   half.optimizer.name = setup.job.optimizer.name = "sgd";
-  half.optimizer.momentum = setup.job.optimizer.momentum = 0;
+  half.optimizer.options["momentum"] = setup.job.optimizer.options["momentum"] = 0.0;
   half.optimizer.weight_decay = setup.job.optimizer.weight_decay = 0;
   half.lr_schedule.kind = setup.job.lr_schedule.kind = "constant";
   half.lr_schedule.warmup = setup.job.lr_schedule.warmup = 0;
@@ -181,11 +183,11 @@ TEST_CASE("a mixture of experts in microbatches is the mean of what each gives b
     CHECK(at::allclose(both[i], (a[i] + b[i]) / 2, 1e-10, 1e-12));
 }
 
-TEST_CASE("what is saved continues bit for bit, on another number of ranks to rounding",
+TEST_CASE("a resumed run continues bit for bit, on another number of ranks to rounding",
           "[device]") {
   Setup setup(toml("kind = 'gpt'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32\ndropout = 0.1"));
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("perigee-trainer-" + std::to_string(::getpid()));
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("perigee-trainer-" + std::to_string(::getpid()));
   const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
   const auto data = setup.data();
   const auto batch = [&](int64_t step) { return data->at(step, {0, 8}); };
@@ -204,12 +206,13 @@ TEST_CASE("what is saved continues bit for bit, on another number of ranks to ro
   std::filesystem::remove_all(folder);
 }
 
-TEST_CASE("a trainer tells the loss scale and what it skips, and saves both", "[device]") {
+TEST_CASE("a trainer reports and saves the loss scale and the number of skipped steps",
+          "[device]") {
   auto text = toml("kind = 'gpt'\nlayers = 1\nwidth = 16\nheads = 2\nvocab = 32");
   text.replace(text.find("float64"), 7, "float32");
   Setup setup(text);
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("perigee-scale-" + std::to_string(::getpid()));
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("perigee-scale-" + std::to_string(::getpid()));
   const auto batch = setup.data()->at(1, {0, 8});
   const auto planned = [&](int64_t ranks) {
     auto plan = make_plan(setup.source, Strategy(), setup.job, {ranks});
@@ -295,7 +298,23 @@ TEST_CASE("stages of a pipeline are saved, loaded, evaluated and put together", 
   check("kind = 'resnet'\ndepth = 18\nwidth = 2\nclasses = 3\nimage = 8", two, 2, "{}]]");
 }
 
-TEST_CASE("a trainer refuses what does not fit") {
+TEST_CASE("a job without [model] trains an application's own module", "[device]") {
+  Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
+  const auto trained = setup.run(2, 0, data_parallel(2));
+  auto job = Job::parse("name = 'test'\n[batch]\nglobal = 8\n[train]\nsteps = 3", "test.toml");
+  job.cluster.device = setup.job.cluster.device;
+  Trainer trainer{*setup.module, make_plan(setup.source, data_parallel(2), job, {2}), job,
+                  Ranks::threads(2), setup.data()};
+  std::vector<double> losses;
+  trainer.on_step([&](const Report& report) {
+    losses.push_back(report.loss);
+    return Control::go;
+  });
+  trainer.run();
+  CHECK(losses == trained.first);
+}
+
+TEST_CASE("a trainer refuses ranks, batches and keys that do not match its plan") {
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 8\nlayers = 2\noutputs = 3"));
   const auto plan = make_plan(setup.source, Strategy(), setup.job, {2});
   CHECK_THROWS_WITH((Trainer{*setup.module, plan, setup.job, Ranks::threads(3), nullptr}),

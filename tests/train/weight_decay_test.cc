@@ -1,4 +1,4 @@
-#include "train/weight_decay.h"
+#include "train/step/weight_decay.h"
 
 #include <catch2/catch.hpp>
 
@@ -17,7 +17,7 @@ job::Job of(std::optional<double> start, double end, const std::string& shape = 
 
 }  // namespace
 
-TEST_CASE("the weight decay comes from its start to the optimizer's, and stays") {
+TEST_CASE("the weight decay is annealed from its start to the optimizer's, and stays") {
   const auto job = of(0.0, 0.5);
   CHECK(train::weight_decay_varies(job));
   CHECK(weight_decay(job, 0.5, 2) == 0.125);

@@ -84,8 +84,8 @@ long peak_megabytes() {
 int main() {
   constexpr int64_t layers = 96, width = 12'288, vocab = 50'304;
   std::shared_ptr<Gpt> net;
-  const double construction =
-      milliseconds([&] { net = perigee::deferred<Gpt>(layers, width, vocab); });
+  const double construction = milliseconds(
+      [&] { net = perigee::deferred<Gpt>(layers, width, vocab); });
   double parameters = 0;
   for (const auto& p : net->parameters()) parameters += static_cast<double>(p.numel());
   const auto tokens = torch::empty({8, 2048}, torch::dtype(torch::kLong).device(torch::kMeta));

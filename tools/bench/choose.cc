@@ -34,7 +34,7 @@ end
 
 struct Plan {
   std::string what, text;  // the plan file
-  double foretold = 0;     // seconds
+  double predicted = 0;    // seconds
   std::vector<double> seconds;
   double quantile(double share) const {
     return seconds[static_cast<size_t>(share * static_cast<double>(seconds.size() - 1))];
@@ -102,13 +102,13 @@ std::vector<Plan> draw(const Command& command, const std::string& job, std::mt19
 int main(int argc, char** argv) {
   std::mt19937_64 random(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1);
   const Command command("choose");
-  const auto job =
-      command.write("job.toml", perigee::bench::job(perigee::bench::kSmallGpt, kSteps));
+  const auto job = command.write("job.toml",
+                                 perigee::bench::job(perigee::bench::kSmallGpt, kSteps));
   auto plans = draw(command, job, random);
   for (auto& plan : plans) {
     const auto file = command.write("plan.json", plan.text);
     const auto about = fmt::format("simulate {} --nproc 2 --plan {} --json", job, file);
-    plan.foretold = json::parse(command.run(about))["step_seconds"];
+    plan.predicted = json::parse(command.run(about))["step_seconds"];
   }
   for (int round = 0; round < kRounds; ++round) {
     for (auto& plan : plans) {
@@ -117,10 +117,10 @@ int main(int argc, char** argv) {
     }
   }
   for (auto& plan : plans) std::sort(plan.seconds.begin(), plan.seconds.end());
-  fmt::print("{:>14} {:>10} {:>10} {:>18}\n", "plan", "foretold", "measured", "middle half");
+  fmt::print("{:>14} {:>10} {:>10} {:>18}\n", "plan", "predicted", "measured", "middle half");
   for (const auto& plan : plans) {
     fmt::print("{:>14} {:>7.1f} ms {:>7.1f} ms {:>7.1f} to {:.1f}\n", plan.what,
-               1e3 * plan.foretold, 1e3 * plan.quantile(0.5), 1e3 * plan.quantile(0.25),
+               1e3 * plan.predicted, 1e3 * plan.quantile(0.5), 1e3 * plan.quantile(0.25),
                1e3 * plan.quantile(0.75));
   }
   const auto& chosen = plans[0];

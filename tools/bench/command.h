@@ -58,7 +58,7 @@ class Command {
     return bench::run(perigee_.string() + " " + arguments, status);
   }
 
-  // Trains; adds the seconds of the steps behind the first `warm` ones.
+  // Trains; adds the seconds of the steps after the first `warm` ones.
   void train(const std::string& arguments, int warm, std::vector<double>& seconds) const {
     const auto output = folder_ / "run";
     run(fmt::format("train {} --overwrite --set train.output={}", arguments, output.string()));

@@ -1,5 +1,5 @@
-// Plans of experts (strategies/expert): what the simulator foretells of steps that others have
-// published, and whether the search finds plans that are no worse by it.
+// Published plans (strategies/published): the predicted against the published step times, and
+// whether the search finds plans that are no worse by it.
 //
 // Usage: bench_experts [MATRIX MEMORY [CLUSTER]]. With numbers, those are the efficiencies instead
 // of those in runtime/clusters (of clusters whose name has CLUSTER), to find the best for the rows
@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const std::string kExperts = "strategies/expert/";
+const std::string kExperts = "strategies/published/";
 
 std::string perigee() {
   return (fs::read_symlink("/proc/self/exe").parent_path() / "perigee").string();
@@ -75,8 +75,8 @@ Simulated simulate(const std::string& about) {
   const auto ran = run(fmt::format("{} simulate {} --json", perigee(), about));
   Simulated result;
   // A search that takes long says so before.
-  const auto begin =
-      ran.out.begin() + static_cast<long>(std::min(ran.out.find('{'), ran.out.size()));
+  const auto begin = ran.out.begin() +
+                     static_cast<long>(std::min(ran.out.find('{'), ran.out.size()));
   const auto value = json::parse(begin, ran.out.end(), nullptr, false);
   if (ran.status != 0 || value.is_discarded()) {
     result.failure = ran.out.substr(0, 160);
@@ -107,8 +107,8 @@ struct Errors {
 bool published(const Efficiencies& other, const fs::path& folder) {
   const auto table = toml::parse_file(kExperts + "published.toml");
   Errors fitted, held;
-  fmt::print("{:<58} {:>9} {:>9} {:>7} {:>6} {:>5}\n", "published", "measured", "foretold", "error",
-             "MFU", "rows");
+  fmt::print("{:<58} {:>9} {:>9} {:>7} {:>6} {:>5}\n", "published", "measured", "predicted",
+             "error", "MFU", "rows");
   for (const auto& node : *table["run"].as_array()) {
     const auto& row = *node.as_table();
     const auto text = [&](const char* key) { return row[key].value_or(std::string()); };
@@ -136,7 +136,7 @@ bool published(const Efficiencies& other, const fs::path& folder) {
       if (!fit) held.worst = 1;
       continue;
     }
-    // Of MFU, which is what is published: as the measured time to the foretold.
+    // Of MFU, the published figure: the ratio of measured to predicted time.
     const double error = seconds / result.seconds - 1;
     (fit ? fitted : held).add(error);
     fmt::print("{:<58} {:>7.2f} s {:>7.2f} s {:>6.1f}% {:>5.1f}% {:>5}\n", text("name"), seconds,
@@ -165,8 +165,8 @@ bool against_search(const Efficiencies& other, const fs::path& folder) {
     const auto cluster = fmt::format(" --cluster {} --nproc {}",
                                      cluster_file(expert.cluster, other, folder), expert.ranks);
     const auto own = simulate(kExperts + expert.name + ".lua" + cluster);
-    const auto found =
-        simulate(kExperts + expert.job + ".toml --strategy " + kExperts + expert.search + cluster);
+    const auto found = simulate(kExperts + expert.job + ".toml --strategy " + kExperts +
+                                expert.search + cluster);
     if (!own.failure.empty() || !found.failure.empty()) {
       fmt::print("{:<15} {}{}\n", expert.name, own.failure, found.failure);
       good = false;

@@ -151,7 +151,7 @@ void rotary() {
       close(back.results[0], written_back()), x.numel());
 }
 
-// What an instruction costs above the op that it calls.
+// The overhead of an instruction over the op that it calls.
 void overhead() {
   const auto x = at::randn({4}), y = at::randn({4});
   Call ours("aten::add.Tensor", {{"self", x}, {"other", y}}, {}, {exec::type_of(x)});

@@ -18,11 +18,11 @@
 #include <string>
 #include <vector>
 
-#include "capture/models.h"
+#include "capture/models/models.h"
 #include "compile/compile.h"
-#include "exec/dry_run.h"
+#include "exec/comm/threads.h"
 #include "exec/executor.h"
-#include "exec/threads.h"
+#include "exec/memory/dry_run.h"
 #include "graph/flops.h"
 #include "methods/method.h"
 #include "tools/bench/gpt.h"
@@ -101,8 +101,8 @@ void compile_ways(std::vector<Way>& ways, const std::string& mesh, const BuiltIn
   int64_t plain_peak = 0, least_peak = 0;
   for (auto& way : ways) {
     way.samples = samples / way.microbatches;
-    const auto captured =
-        capture(*built.model.module, batch_of(built, way.samples), built.model.forward);
+    const auto captured = capture(*built.model.module, batch_of(built, way.samples),
+                                  built.model.forward);
     auto methods = way.methods;
     if (const auto at = methods.find("HALFWAY"); at != std::string::npos) {
       methods.replace(at, 7, std::to_string((plain_peak + least_peak) / 2));

@@ -18,11 +18,11 @@
 #include <memory>
 #include <vector>
 
-#include "capture/models.h"
+#include "capture/models/models.h"
 #include "compile/compile.h"
-#include "exec/dry_run.h"
+#include "exec/comm/gloo.h"
 #include "exec/executor.h"
-#include "exec/gloo.h"
+#include "exec/memory/dry_run.h"
 #include "tools/bench/gpt.h"
 
 namespace {
@@ -68,12 +68,12 @@ void measure(const std::vector<exec::Interval>& intervals, Way& way) {
 
 int run_rank(int64_t rank, const exec::ListeningSocket& listener, int64_t samples) {
   at::set_num_threads(1);
-  const auto communicator =
-      exec::gloo_communicator({.port = listener.port,
-                               .rank = rank,
-                               .world = kWorld,
-                               .serve = rank == 0,
-                               .listen_socket = rank == 0 ? listener.socket : -1});
+  const auto communicator = exec::gloo_communicator(
+      {.port = listener.port,
+       .rank = rank,
+       .world = kWorld,
+       .serve = rank == 0,
+       .listen_socket = rank == 0 ? listener.socket : -1});
   const auto job = job::Job::parse(kJob, "overlap.toml");
   const auto built = make_model(job.model, job.data.sequence);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(1);

@@ -1,6 +1,6 @@
 // How long the search for a plan takes, and of what: GPT-3 of 175 billion parameters on 1,024 H100,
 // over all sizes of tensor, pipe and data axes, microbatches, ZeRO levels, schedules and shares of
-// blocks that run again. "Proof" is what the optimum of the modelled space takes from a captured
+// recomputed blocks. "Proof" is the time to the optimum of the modelled space from a captured
 // graph; the rest of `perigee plan` is capture, and compiling and simulating the best.
 //
 // Usage: bench_plan [RUNS], in the source folder. Leaves with 1 where the proof takes more than
@@ -12,12 +12,12 @@
 #include <cstdlib>
 #include <vector>
 
-#include "capture/models.h"
+#include "capture/models/models.h"
 #include "cost/cluster.h"
 #include "exec/tensor.h"
 #include "search/search.h"
-#include "train/planning.h"
-#include "train/step_spec.h"
+#include "train/plan/make_plan.h"
+#include "train/step/step_spec.h"
 
 using namespace perigee;
 
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
       example[field.name] = at::empty(
           shape, at::TensorOptions().device(at::kMeta).dtype(exec::scalar_type(field.dtype)));
     }
-    const Source source(built.model.module, example, built.model.forward);
+    const ModelSource source(built.model.module, example, built.model.forward);
     const double begin = now();
     search::Request request;
     request.graph = [&](int64_t samples) -> const graph::Graph& {

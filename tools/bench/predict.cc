@@ -1,8 +1,8 @@
-// Foretold against measured step times: random plans of three models on one and two ranks of this
-// machine's CPU. Each plan is trained, its ops are measured (`perigee profile`), it is trained once
-// more, and a step is simulated; the error is that of the median step of both runs, beside the
-// spread of their steps (the middle half). Leaves with 1 where an error is beyond 5% plus that
-// spread.
+// Predicted against measured step times: random plans of three models on one and two ranks of
+// this machine's CPU. Each plan is trained, its ops are measured (`perigee profile`), it is
+// trained once more, and a step is simulated; the error is that of the median step of both runs,
+// beside the spread of their steps (the middle half). Leaves with 1 where an error is beyond 5%
+// plus that spread.
 //
 // Usage: bench_predict [PLANS] [SEED]. Every process is the command's, as a user runs it; the
 // profile is one of its own, in a temporary folder.
@@ -71,8 +71,8 @@ Case draw(std::mt19937_64& random) {
     axes = fmt::format(R"({{"{}", 2}})", axis);
     if (axis == "tensor") more = R"({"tensor_parallel"},)";
     if (axis == "pipe") {
-      more =
-          fmt::format(R"({{"pipeline_parallel", {{schedule = "{}"}}}},)", pick({"1f1b", "gpipe"}));
+      more = fmt::format("{{'pipeline_parallel', {{schedule = {}}}}},",
+                         pick({"'1f1b'", "'gpipe'"}));
     }
     if (axis == "data") more = pick({"", R"({"zero1"},)", R"({"fsdp"},)"});
   }
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   const perigee::bench::Command command("predict");
   double sum = 0, worst = 0;
   int beyond = 0;
-  fmt::print("{:>8} {:>10} {:>10} {:>7} {:>7} {:>9}  plan\n", "model", "foretold", "measured",
+  fmt::print("{:>8} {:>10} {:>10} {:>7} {:>7} {:>9}  plan\n", "model", "predicted", "measured",
              "error", "spread", "measured%");
   for (int i = 0; i < plans; ++i) {
     const auto drawn = draw(random);
@@ -105,17 +105,17 @@ int main(int argc, char** argv) {
     command.run("profile " + about);
     command.train(about, kWarm, seconds);
     std::sort(seconds.begin(), seconds.end());
-    const auto result =
-        nlohmann::json::parse(command.run(fmt::format("simulate {} --json", about)));
+    const auto result = nlohmann::json::parse(
+        command.run(fmt::format("simulate {} --json", about)));
     const double median = seconds[seconds.size() / 2];
     const double spread = (seconds[seconds.size() * 3 / 4] - seconds[seconds.size() / 4]) / median;
-    const double foretold = result["step_seconds"];
-    const double error = foretold / median - 1;
+    const double predicted = result["step_seconds"];
+    const double error = predicted / median - 1;
     sum += std::abs(error);
     worst = std::max(worst, std::abs(error));
     if (std::abs(error) > 0.05 + spread) ++beyond;
     fmt::print("{:>8} {:>7.2f} ms {:>7.2f} ms {:>6.1f}% {:>6.1f}% {:>8.0f}%  {}x {}", drawn.model,
-               1e3 * foretold, 1e3 * median, 100 * error, 100 * spread,
+               1e3 * predicted, 1e3 * median, 100 * error, 100 * spread,
                100 * result["measured_share"].get<double>(), drawn.ranks, drawn.strategy.substr(9));
     std::fflush(stdout);
   }

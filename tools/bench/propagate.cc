@@ -1,6 +1,6 @@
-// Propagation of placements, partition and planned shardings, of one axis and of two together, over
-// a 96-layer transformer, beside the capture of the same graph. Prints nodes, milliseconds and the
-// ratios.
+// Propagation of placements, partition and planned shardings, of one axis and of two together,
+// over a 96-layer transformer, beside the capture of the same graph. Prints nodes, milliseconds
+// and the ratios.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 #include "capture/capture.h"
 #include "shard/partition.h"
-#include "shard/planned.h"
+#include "shard/solver/planned_shardings.h"
 
 namespace {
 
@@ -56,8 +56,8 @@ int main() {
   shard::Sharding sharding;
   const double propagate_ms = milliseconds([&] { sharding = shard::propagate(graph, plan); });
   shard::LocalGraph local;
-  const double partition_ms =
-      milliseconds([&] { local = shard::partition(graph, sharding, plan, 0); });
+  const double partition_ms = milliseconds(
+      [&] { local = shard::partition(graph, sharding, plan, 0); });
   std::printf("%zu nodes: propagate %.1f ms, partition %.1f ms (%zu nodes), capture %.1f ms\n",
               graph.nodes.size(), propagate_ms, partition_ms, local.graph.nodes.size(), capture_ms);
   std::printf("propagate / capture: %.2f\n", propagate_ms / capture_ms);

@@ -65,12 +65,12 @@ AssignProblem make(const Table& table) {
     const auto options = table.same && i > 0 ? problem.ops[0].options : draw_options();
     problem.ops.push_back({.name = fmt::format("op{}", i), .options = options});
     auto peak = [](const AssignOption& o) { return o.resident + std::max(o.saved, o.optimizer); };
-    least +=
-        peak(*std::min_element(options.begin(), options.end(),
-                               [&](const auto& a, const auto& b) { return peak(a) < peak(b); }));
-    fastest +=
-        peak(*std::min_element(options.begin(), options.end(),
-                               [](const auto& a, const auto& b) { return a.time < b.time; }));
+    least += peak(
+        *std::min_element(options.begin(), options.end(),
+                          [&](const auto& a, const auto& b) { return peak(a) < peak(b); }));
+    fastest += peak(
+        *std::min_element(options.begin(), options.end(),
+                          [](const auto& a, const auto& b) { return a.time < b.time; }));
   }
   for (int i = 0; table.edges && i + 1 < table.ops; ++i) {
     problem.edges.push_back(table.same && i > 0 ? problem.edges[0] : draw_edge(i));
@@ -119,9 +119,9 @@ bool report(const std::string& name, const Problem& problem, double goal, bool r
   Result result;
   const double seconds = measure(problem, {.solver = "labels"}, 3, result);
   bool good = result.verdict == Verdict::optimal && seconds <= goal;
-  std::string line =
-      fmt::format("{:<34} {:>9.4f} s (goal {:.2f}) time {:.6g} {}", name, seconds, goal,
-                  result.time, result.verdict == Verdict::optimal ? "proven" : "NOT PROVEN");
+  std::string line = fmt::format("{:<34} {:>9.4f} s (goal {:.2f}) time {:.6g} {}", name, seconds,
+                                 goal, result.time,
+                                 result.verdict == Verdict::optimal ? "proven" : "NOT PROVEN");
   if (rival) {
     Result other;
     const double taken = measure(problem, {.solver = "ilp", .time_limit = rival_limit}, 1, other);

@@ -23,10 +23,10 @@
 
 #include "capture/capture.h"
 #include "compile/compile.h"
-#include "exec/allocator.h"
+#include "exec/comm/threads.h"
 #include "exec/cuda.h"
 #include "exec/executor.h"
-#include "exec/threads.h"
+#include "exec/memory/allocator.h"
 
 namespace {
 
@@ -161,9 +161,9 @@ class Perigee {
       : size_(batch.at("tokens").size(0) / microbatches),
         communicator_(std::move(perigee::exec::thread_communicators(1).at(0))) {
     const auto net = perigee::deferred<Gpt>();
-    const auto captured =
-        perigee::capture(*net, piece(batch, 0, size_),
-                         [&](const perigee::Batch& b) { return perigee::Result{net->loss(b)}; });
+    const auto captured = perigee::capture(
+        *net, piece(batch, 0, size_),
+        [&](const perigee::Batch& b) { return perigee::Result{net->loss(b)}; });
     perigee::plan::Plan plan;
     plan.graph_hash = perigee::graph::structural_hash(captured.graph);
     plan.mesh.axes = {{"data", 1}};
@@ -345,8 +345,8 @@ int main(int argc, char** argv) {
     }
   }
   try {
-    const auto device =
-        on_gpu ? perigee::exec::cuda_host().device({}) : perigee::exec::cpu_device();
+    const auto device = on_gpu ? perigee::exec::cuda_host().device({})
+                               : perigee::exec::cpu_device();
     at::set_num_threads(1);
     perigee::exec::install_allocator();
     bool good = compare(device, 8, 1, with_profile);

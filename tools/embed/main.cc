@@ -19,8 +19,8 @@ struct Net : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
 };
 
-// y = x0 * x1, drawn anew for every sample: a pure function of (step, sample), so that a run can be
-// resumed.
+// y = x0 * x1, drawn anew for every sample: a pure function of (step, sample), so that a run
+// can be resumed.
 struct Products : perigee::DataSource {
   perigee::Batch at(int64_t step, perigee::Range samples) override {
     auto x = torch::empty({samples.length, 2});
@@ -66,10 +66,10 @@ int main() try {
   double first = 0, last = 0;
   trainer.on_step([&](const perigee::Report& report) {
     (report.step == 1 ? first : last) = report.loss;
-    return report.step == 200 ? perigee::Stop : perigee::Go;
+    return report.step == 200 ? perigee::Control::stop : perigee::Control::go;
   });
   trainer.run();
-  check(trainer.last_step() == 200, "Stop must end the run");
+  check(trainer.last_step() == 200, "Control::stop must end the run");
   check(last < 0.2 * first, "the loss must fall");
   std::cout << "loss " << first << " -> " << last << "\n";
 
@@ -85,7 +85,7 @@ int main() try {
   const auto y = trainer.forward(batch).at("prediction");
   trainer.copy_to(*net);
   check(torch::allclose(net->forward(batch.at("x")), y, 1e-5, 1e-6),
-        "the module must give what the trainer gives");
+        "the module's loss must equal the trainer's");
 
   // The same plan on one rank, through the environment that torchrun, Slurm or mpirun would set.
   const auto alone = perigee::make_plan(source, perigee::Strategy(), job, {1});

@@ -14,7 +14,7 @@ namespace perigee::command {
 // What main runs once the arguments are parsed. Returns the exit status.
 using Action = std::function<int()>;
 
-// Options of commands that work on a job (runtime/README.md section 1).
+// Options of commands that work on a job (runtime/command_line.md).
 struct JobOptions {
   std::string file;  // job or strategy script
   std::string strategy, plan, cluster, rendezvous;

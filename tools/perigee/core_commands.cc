@@ -1,14 +1,14 @@
 // Commands that need no model: mesh, schedule, lua.
 #include <memory>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "command.h"
-#include "cost/schedule.h"
 #include "lua/api.h"
 #include "lua/convert.h"
 #include "lua/state.h"
 #include "mesh/mesh.h"
 #include "mesh/report.h"
+#include "schedule/schedule.h"
 
 namespace perigee::command {
 namespace {
@@ -51,13 +51,11 @@ void add_schedule(CLI::App& app, Action& action) {
   };
   auto options = std::make_shared<Options>();
   auto& schedule = options->schedule;
-  auto* sub =
-      add_command(app, "schedule", "print a pipeline schedule",
-                  {"perigee schedule 1f1b --stages 4 --microbatches 8",
-                   "perigee schedule zbv --stages 4 --microbatches 8 --memory-limit 4 --json"});
-  sub->add_option("NAME", schedule.name,
-                  "gpipe, 1f1b, interleaved, eager_1f1b, zb1p, zb2p, zbv, v_half, v_min, "
-                  "dualpipe_v, looped_bfs")
+  auto* sub = add_command(
+      app, "schedule", "print a pipeline schedule",
+      {"perigee schedule 1f1b --stages 4 --microbatches 8",
+       "perigee schedule zbv --stages 4 --microbatches 8 --memory-limit 4 --json"});
+  sub->add_option("NAME", schedule.name, fmt::format("{}", fmt::join(schedule_names(), ", ")))
       ->required();
   sub->add_option("--stages", schedule.stages, "pipeline stages")->required();
   sub->add_option("--microbatches", schedule.microbatches, "microbatches of a step")->required();
@@ -90,9 +88,9 @@ void add_lua(CLI::App& app, Action& action) {
     OutputOptions output;
   };
   auto options = std::make_shared<Options>();
-  auto* sub =
-      add_command(app, "lua", "run a Lua file in the sandbox, print what it returns as JSON",
-                  {"perigee lua strategies/ddp.lua", "perigee lua --types -o perigee.d.lua"});
+  auto* sub = add_command(
+      app, "lua", "run a Lua file in the sandbox, print what it returns as JSON",
+      {"perigee lua strategies/data_parallel/ddp.lua", "perigee lua --types -o perigee.d.lua"});
   sub->add_option("FILE", options->file, "the script");
   sub->add_option("--script-seconds", options->state.limits.seconds,
                   "how long a script may run; default 5");

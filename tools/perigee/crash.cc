@@ -25,9 +25,9 @@ void write_text(std::string_view text) {
 void tell(int signal) {
   ::alarm(kMostSeconds);
   std::array<char, 160> line;
-  const auto end =
-      fmt::format_to_n(line.data(), line.size(), "perigee: {} has crashed by signal {}; where:\n",
-                       std::string_view(name.data(), name_size), signal);
+  const auto end = fmt::format_to_n(line.data(), line.size(),
+                                    "perigee: {} has crashed by signal {}; where:\n",
+                                    std::string_view(name.data(), name_size), signal);
   write_text({line.data(), std::min(end.size, line.size())});
   void* frames[kMostFrames];
   ::backtrace_symbols_fd(frames, ::backtrace(frames, kMostFrames), STDERR_FILENO);
@@ -40,7 +40,7 @@ void tell_of_crashes(const std::string& who) {
   name_size = std::min(who.size(), name.size());
   std::copy_n(who.begin(), name_size, name.begin());
   void* frame = nullptr;
-  ::backtrace(&frame, 1);  // loads what it needs
+  ::backtrace(&frame, 1);  // loads its library before a signal
   struct sigaction action {};
   action.sa_handler = tell;
   action.sa_flags = SA_RESETHAND | SA_NODEFER;

@@ -1,4 +1,4 @@
-// What a process says of the signal that ends it.
+// The message of a process that a signal ends.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // perigee doctor: devices, back ends, versions, and what is missing.
+#include <fmt/format.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "command.h"
 
 namespace perigee::command {

@@ -4,14 +4,14 @@
 
 #include <cstdlib>
 
-#include "base/error.h"
+#include "base/fail.h"
 
 namespace perigee::command {
 
 train::Host& torch_host() {
   static train::Host* host = [] {
-    // Where a rank dies or does not come, c10d's store would print pages of frames beside our one
-    // message.
+    // Where a rank dies or does not come, c10d's store would print pages of frames beside
+    // our one message.
     ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
     void* library = ::dlopen("libperigee_torch.so", RTLD_LAZY | RTLD_LOCAL);
     if (!library)

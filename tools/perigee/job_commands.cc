@@ -3,10 +3,10 @@
 #include <memory>
 #include <utility>
 
-#include "base/error.h"
-#include "base/log.h"
+#include "base/fail.h"
+#include "base/log_format.h"
 #include "command.h"
-#include "graph/json.h"
+#include "graph/text/json.h"
 #include "host.h"
 #include "lua/strategy.h"
 #include "plan/diff.h"
@@ -114,7 +114,7 @@ void add_simulate(CLI::App& app, Action& action) {
   };
   auto options = std::make_shared<SimulateOptions>();
   auto* sub = add_command(
-      app, "simulate", "foretell a step of a plan: time, waits and memory of every rank",
+      app, "simulate", "predict a step of a plan: time, waits and memory of every rank",
       {"perigee simulate job.toml --nproc 2", "perigee simulate job.toml --plan plan.json",
        "perigee simulate gpt3.toml --strategy 3d --cluster 128x8xh100 --trace step.json"});
   sub->add_option("JOB", options->job.file,
@@ -169,9 +169,9 @@ void add_check(CLI::App& app, Action& action) {
     JobOptions job;
   };
   auto options = std::make_shared<CheckOptions>();
-  auto* sub =
-      add_command(app, "check", "parse and validate a strategy, run nothing",
-                  {"perigee check strategy.lua", "perigee check strategy.lua job.toml --nproc 4"});
+  auto* sub = add_command(
+      app, "check", "parse and validate a strategy, run nothing",
+      {"perigee check strategy.lua", "perigee check strategy.lua job.toml --nproc 4"});
   sub->add_option("STRATEGY", options->strategy, "a strategy script")->required();
   sub->add_option("JOB", options->job.file,
                   "also make the plan of this job; default: the job the script names");

@@ -19,7 +19,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "base/log.h"
 
 namespace perigee::command {
@@ -200,8 +200,8 @@ Watch watch_ranks(std::vector<Rank>& ranks, int signals, int reports, Clock::dur
 // Runs `body`; what it throws goes to `reports`.
 int run_rank(const std::function<int(const Place&)>& body, const Place& place, int reports) {
   const auto send = [&](std::string_view what, int status) {
-    const auto text =
-        place.world > 1 ? fmt::format("rank {}: {}", place.rank, what) : std::string(what);
+    const auto text = place.world > 1 ? fmt::format("rank {}: {}", place.rank, what)
+                                      : std::string(what);
     Report report{.status = status,
                   .size = static_cast<uint32_t>(std::min(text.size(), sizeof report.text))};
     report.lost = what.find("[communicator]") != std::string_view::npos;

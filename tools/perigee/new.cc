@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "command.h"
 
 namespace perigee::command {
@@ -37,9 +37,9 @@ int run(const std::string& folder) {
 
 void add_new_command(CLI::App& app, Action& action) {
   auto folder = std::make_shared<std::string>();
-  auto* sub =
-      add_command(app, "new", "a commented job, a strategy and a model plugin to start from",
-                  {"perigee new mine && perigee train mine/job.toml"});
+  auto* sub = add_command(app, "new",
+                          "a commented job, a strategy and a model plugin to start from",
+                          {"perigee new mine && perigee train mine/job.toml"});
   sub->add_option("DIR", *folder, "the folder to make")->required();
   sub->callback([folder, &action] { action = [folder] { return run(*folder); }; });
 }

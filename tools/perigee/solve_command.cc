@@ -1,4 +1,6 @@
 // perigee solve: a solver on a problem file.
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "base/error.h"

@@ -2,9 +2,10 @@
 
 #include <charconv>
 #include <filesystem>
+#include <map>
 #include <memory>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "cost/cluster.h"
 #include "host.h"
 #include "lua/strategy.h"
@@ -14,20 +15,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the path of a strategy: a file, or the bare name of a shipped one.
+// Returns the path of a strategy: a file, or a shipped one, by its bare name or as a file of the
+// shipped folder whichever subfolder it lies in ("ddp", "strategies/ddp.lua").
 std::string find_strategy(const std::string& name) {
   if (name.empty() || name == "auto" || fs::exists(name)) return name.empty() ? "auto" : name;
-  const bool bare = name.find('/') == std::string::npos && !name.ends_with(".lua");
-  if (!bare) fail("strategy", "the strategy must be a file, but there is no {}", name);
   const auto folder = shipped_folder("strategies");
-  std::vector<std::string> names;
-  if (!folder.empty()) {
-    const auto path = fs::path(folder) / (name + ".lua");
-    if (fs::exists(path)) return path.string();
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      if (entry.path().extension() == ".lua") names.push_back(entry.path().stem().string());
-    }
+  const auto shipped = folder.empty() ? std::map<std::string, std::string>()
+                                      : lua::scripts_in(folder);
+  const bool bare = name.find('/') == std::string::npos && !name.ends_with(".lua");
+  std::error_code ignored;
+  if (bare || fs::equivalent(fs::absolute(name).parent_path(), folder, ignored)) {
+    const auto found = shipped.find(fs::path(name).stem().string());
+    if (found != shipped.end()) return found->second;
   }
+  if (!bare) fail("strategy", "the strategy must be a file, but there is no {}", name);
+  std::vector<std::string> names;
+  for (const auto& [known, path] : shipped) names.push_back(known);
   fail("strategy", "a bare name must be that of a shipped strategy, but there is no \"{}\"{}", name,
        did_you_mean(name, names));
 }
@@ -42,8 +45,8 @@ std::unique_ptr<lua::StrategyScript> open_script(const train::Task& task,
   return std::make_unique<lua::StrategyScript>(task.job.dialect, options);
 }
 
-// Returns the size of the mesh that the script asks for, or 0 where it leaves that open or is a
-// function.
+// Returns the size of the mesh that the script asks for, or 0 where it leaves that open or
+// is a function.
 int64_t ranks_of(lua::StrategyScript& script) {
   if (script.is_function()) return 0;
   const auto parsed = script.resolve({}, {});
@@ -84,6 +87,7 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
     file = *strategy.job();
   }
   task.job = job::Job::load(file, options.sets);
+  task.job.require_model(file);
   task.strategy = find_strategy(!options.strategy.empty()  ? options.strategy
                                 : !named_by_script.empty() ? named_by_script
                                                            : task.job.strategy);

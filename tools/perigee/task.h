@@ -8,8 +8,7 @@
 namespace perigee::command {
 
 // Reads job and strategy and settles the number of ranks: the launcher's environment, else --nproc
-// (x --nodes), else cluster.ranks, else the product of parallel_mode, else 1 (runtime/README.md
-// section 1). Throws Error.
+// (x --nodes), else cluster.ranks, else the product of parallel_mode, else 1 (runtime/command_line.md). Throws Error.
 train::Task make_task(const JobOptions& options, const std::optional<Place>& place);
 
 // Returns what launch needs.

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "base/log.h"
 #include "command.h"
 #include "crash.h"
@@ -158,7 +158,7 @@ void add_train(CLI::App& app, Action& action) {
           throw;
         }
       };
-      return run_ranks(options->job, task, train, "what came after the last checkpoint is lost");
+      return run_ranks(options->job, task, train, "steps after the last checkpoint are discarded");
     };
   });
 }
@@ -181,7 +181,7 @@ void add_profile(CLI::App& app, Action& action) {
   sub->add_option("--seconds", profile.seconds,
                   "budget of all measurements; what it leaves out stays an estimate; default 120")
       ->check(positive());
-  sub->add_flag("--again", profile.again, "measure what is known too");
+  sub->add_flag("--again", profile.remeasure, "measure what is known too");
   sub->add_option("--export", profile.export_to, "write the whole profile to this JSON file")
       ->excludes(job);
   sub->add_option("--import", profile.import_from, "add a profile that was exported")
@@ -207,7 +207,7 @@ void add_profile(CLI::App& app, Action& action) {
         if (shown) log::progress("");
         if (place.rank == 0) write_result({}, text);
       };
-      return run_ranks(options->job, task, measure, "what was being measured is lost");
+      return run_ranks(options->job, task, measure, "the measurements of this run are discarded");
     };
   });
 }

@@ -53,7 +53,7 @@ void dispatch_floating(Element element, F f) {
 
 inline constexpr int kThreads = 256;
 
-// Blocks for n elements with `each` of them a thread, within what a grid takes.
+// Blocks for n elements with `each` of them a thread, at most as many as a grid may have.
 inline unsigned blocks_for(int64_t n, int64_t each = 1) {
   const int64_t blocks = (n + kThreads * each - 1) / (kThreads * each);
   return static_cast<unsigned>(blocks < 1 ? 1 : blocks > 1 << 20 ? 1 << 20 : blocks);

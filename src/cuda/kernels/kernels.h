@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "cuda/kernels/random.h"
-#include "exec/loss_scale_step.h"
-#include "exec/optimizer_step.h"
+#include "exec/ops/loss_scale_step.h"
+#include "optim/all.h"
 
 typedef struct CUstream_st* cudaStream_t;
 
@@ -48,36 +48,24 @@ struct StepScalars {
   bool guarded = false;  // a scale that is NaN: nothing changes
 };
 
-using exec::AdamNumbers;
-struct AdamTensors {
-  void* parameter;
-  void* first;   // exp_avg
-  void* second;  // exp_avg_sq
-  const void* gradient;
-  const float* noise = nullptr;  // for bfloat16 parameters
-};
-void adam(const AdamTensors& tensors, int64_t n, const OptimizerTypes& types,
-          const AdamNumbers& numbers, const StepScalars& scalars, cudaStream_t stream);
+inline constexpr int kMostOptimizerStates = 3;
 
-using exec::LionNumbers;
-struct LionTensors {
+struct OptimizerTensors {
+  int64_t elements = 0;
   void* parameter;
-  void* average;  // exp_avg
+  void* states[kMostOptimizerStates];  // in the order of the optimizer's kStates
+  unsigned held = 0;                   // bit k: states[k] exists
   const void* gradient;
   const float* noise = nullptr;  // for bfloat16 parameters
 };
-void lion(const LionTensors& tensors, int64_t n, const OptimizerTypes& types,
-          const LionNumbers& numbers, const StepScalars& scalars, cudaStream_t stream);
 
-using exec::SgdNumbers;
-struct SgdTensors {
-  void* parameter;
-  void* momentum;  // nullptr: none
-  const void* gradient;
-  const float* noise = nullptr;  // for bfloat16 parameters
-};
-void sgd(const SgdTensors& tensors, int64_t n, const OptimizerTypes& types,
-         const SgdNumbers& numbers, const StepScalars& scalars, cudaStream_t stream);
+// One step of an optimizer, which the last argument's type names; its value is not used.
+#define PERIGEE_STEP(O)                                                          \
+  void step_bucket(const OptimizerTensors& tensors, const OptimizerTypes& types, \
+                   const optim::O::Numbers& numbers, const StepScalars& scalars, \
+                   cudaStream_t stream, const optim::O*);
+PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_STEP)
+#undef PERIGEE_STEP
 
 // ---- norm.cu
 

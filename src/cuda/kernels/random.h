@@ -1,10 +1,10 @@
 // What an element of a random tensor is, for the device and, as a twin that tests compare with
-// exec/random.h, for the host.
+// exec/ops/random.h, for the host.
 #pragma once
 
 #include <cstdint>
 
-#include "exec/philox.h"
+#include "exec/ops/philox.h"
 
 namespace perigee::cuda {
 

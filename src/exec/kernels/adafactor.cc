@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
-#include "exec/step_number.h"
+#include "exec/ops/step_number.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -250,8 +250,8 @@ Kernel adafactor(const Arguments& a) {
     if (std::isnan(by)) return;
     const double rate = scalar(in[lr]);
     const double elements = static_cast<double>(std::max<int64_t>(1, boxes.layout.elements));
-    const double size =
-        std::sqrt(in[sums].const_data_ptr<double>()[in[sums].numel() - 1] / elements);
+    const double size = std::sqrt(in[sums].const_data_ptr<double>()[in[sums].numel() - 1] /
+                                  elements);
     const double norm = std::sqrt(scalar(in[squares]) / elements);
     const double alpha = std::max(kLeastScale, size) *
                          std::min(rate, 1 / std::sqrt(scalar(in[step]))) /

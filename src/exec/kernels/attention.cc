@@ -2,8 +2,8 @@
 
 #include "exec/kernels/attention_rows.h"
 #include "exec/kernels/kernels.h"
-#include "exec/random_op.h"
-#include "exec/reference_ops.h"
+#include "exec/ops/random_op.h"
+#include "exec/reference/ops.h"
 
 namespace perigee::exec::kernels {
 namespace {

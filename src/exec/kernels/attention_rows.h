@@ -14,8 +14,8 @@ struct RowAttention {
   double scale = 1;
 };
 
-// Returns whether the functions below take these operands: float32, the elements of a row side by
-// side.
+// Returns whether the functions below take these operands: float32, the elements of a row
+// side by side.
 bool takes_rows(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value);
 
 // query [b,h,s,d], key [b,g,t,d], value [b,g,t,e] -> output [b,h,s,e] lying as [b,s,h,e],

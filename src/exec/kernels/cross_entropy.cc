@@ -4,11 +4,11 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
 #include "exec/kernels/lanes.h"
-#include "exec/reference_ops.h"
+#include "exec/reference/ops.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec::kernels {
@@ -152,8 +152,8 @@ Kernel cross_entropy(const Arguments& a) {
             double value = (w ? load(w, label[i]) : W(1)) * (l - load(row, label[i]));
             if (loss.smoothing > 0) {
               const double smooth = class_weights * l - row_sum(row, w, n);
-              value =
-                  (1 - loss.smoothing) * value + loss.smoothing / static_cast<double>(n) * smooth;
+              value = (1 - loss.smoothing) * value +
+                      loss.smoothing / static_cast<double>(n) * smooth;
             }
             store(losses, i, static_cast<Wide<L>>(value));
           }

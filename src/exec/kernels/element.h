@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "exec/simd.h"
+#include "exec/ops/simd.h"
 
 namespace perigee::exec {
 

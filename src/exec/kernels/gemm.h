@@ -1,18 +1,19 @@
-// Products of matrices where they lie, by the BLAS that LibTorch carries: nothing is allocated.
+// Matrix products in place, by the BLAS in LibTorch; they allocate nothing. LibTorch exports the
+// Fortran functions and no header for them: netlib's header declares them.
 #pragma once
+
+#include <stddef.h>
 
 #include <cstdint>
 #include <type_traits>
 
-// Its headers do not declare them.
+// cblas_f77.h needs cblas_mangling.h and size_t.
+// clang-format off
 extern "C" {
-void sgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k,
-            const float* alpha, const float* a, const int* lda, const float* b, const int* ldb,
-            const float* beta, float* c, const int* ldc);
-void dgemm_(const char* trans_a, const char* trans_b, const int* m, const int* n, const int* k,
-            const double* alpha, const double* a, const int* lda, const double* b, const int* ldb,
-            const double* beta, double* c, const int* ldc);
+#include <cblas_mangling.h>
+#include <cblas_f77.h>
 }
+// clang-format on
 
 namespace perigee::exec::kernels {
 
@@ -35,15 +36,15 @@ void multiply(ProductShape shape, std::type_identity_t<T> alpha,
               std::type_identity_t<Matrix<const T>> a, bool trans_a,
               std::type_identity_t<Matrix<const T>> b, bool trans_b, std::type_identity_t<T> beta,
               Matrix<T> c) {
-  const char fa = trans_a ? 'T' : 'N', fb = trans_b ? 'T' : 'N';
+  char fa = trans_a ? 'T' : 'N', fb = trans_b ? 'T' : 'N';
   const int m = static_cast<int>(shape.m), n = static_cast<int>(shape.n),
             k = static_cast<int>(shape.k);
   const int lda = static_cast<int>(a.row), ldb = static_cast<int>(b.row),
             ldc = static_cast<int>(c.row);
   if constexpr (sizeof(T) == sizeof(float)) {
-    sgemm_(&fb, &fa, &n, &m, &k, &alpha, b.data, &ldb, a.data, &lda, &beta, c.data, &ldc);
+    F77_sgemm(&fb, &fa, &n, &m, &k, &alpha, b.data, &ldb, a.data, &lda, &beta, c.data, &ldc);
   } else {
-    dgemm_(&fb, &fa, &n, &m, &k, &alpha, b.data, &ldb, a.data, &lda, &beta, c.data, &ldc);
+    F77_dgemm(&fb, &fa, &n, &m, &k, &alpha, b.data, &ldb, a.data, &lda, &beta, c.data, &ldc);
   }
 }
 

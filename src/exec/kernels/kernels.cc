@@ -3,7 +3,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "exec/reference_ops.h"
+#include "exec/reference/ops.h"
 
 namespace perigee::exec {
 
@@ -16,8 +16,6 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::adafactor_", kernels::adafactor},
       {"perigee::adafactor_moments_", kernels::adafactor_moments},
       {"perigee::adafactor_sums_", kernels::adafactor_sums},
-      {"perigee::adam_", kernels::adam},
-      {"perigee::adamw_", kernels::adamw},
       {"perigee::attention", kernels::attention},
       {"perigee::attention_backward", kernels::attention_backward},
       {"perigee::clip_scale", kernels::clip_scale},
@@ -25,7 +23,6 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::cross_entropy", kernels::cross_entropy},
       {"perigee::cross_entropy_backward", kernels::cross_entropy_backward},
       {"perigee::dropout", kernels::dropout},
-      {"perigee::lion_", kernels::lion},
       {"perigee::muon_", kernels::muon},
       {"perigee::muon_update_", kernels::muon_update},
       {"perigee::orthogonalize_", kernels::orthogonalize},
@@ -33,7 +30,6 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::rms_norm", kernels::rms_norm},
       {"perigee::rms_norm_backward", kernels::rms_norm_backward},
       {"perigee::scale_", kernels::scale},
-      {"perigee::sgd_", kernels::sgd},
       {"perigee::squared_norm", kernels::squared_norm},
       {"perigee::rotary", kernels::rotary},
       {"perigee::rotary_backward", kernels::rotary_backward},
@@ -44,6 +40,7 @@ Kernel cpu_kernel(const Op& op) {
   if (const auto found = fast.find(op.name); found != fast.end()) {
     if (auto kernel = found->second(Arguments(op))) return kernel;
   }
+  if (auto kernel = kernels::optimizer(Arguments(op))) return kernel;
   if (auto kernel = reference_op(op)) return kernel;
   return dispatcher_kernel(op);
 }

@@ -3,7 +3,7 @@
 // computes the op).
 #pragma once
 
-#include "exec/op.h"
+#include "exec/ops/op.h"
 
 namespace perigee::exec {
 
@@ -52,11 +52,8 @@ Kernel squared_norm(const Arguments& arguments);
 Kernel clip_scale(const Arguments& arguments);
 Kernel update_loss_scale(const Arguments& arguments);
 
-// torch.optim's formulas, one pass over contiguous tensors (graph/ops.h has the types).
-Kernel adamw(const Arguments& arguments);
-Kernel adam(const Arguments& arguments);
-Kernel lion(const Arguments& arguments);
-Kernel sgd(const Arguments& arguments);
+// The step of an elementwise optimizer (optim/all.h) on a flat bucket; nothing for other ops.
+Kernel optimizer(const Arguments& arguments);
 
 // adafactor in three passes, with sums over ranks between them, and muon in as many (graph/ops.h).
 Kernel adafactor_sums(const Arguments& arguments);

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "exec/simd.h"
+#include "exec/ops/simd.h"
 
 // Vectors pass between inlined functions only.
 #pragma GCC diagnostic ignored "-Wpsabi"
@@ -64,8 +64,8 @@ PERIGEE_INLINE void store_lanes(c10::BFloat16* p, Floats v, int64_t count) {
   }
 }
 
-// e^x for x <= 0, within 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2] with Cephes'
-// coefficients.
+// e^x for x <= 0, within 2 ulp: 2^n times a polynomial on [-ln2/2, ln2/2]
+// with Cephes' coefficients.
 PERIGEE_INLINE Floats exp_negative(Floats x) {
   const Floats lowest = splat(-87.0f);
   const Floats clamped = x < lowest ? lowest : x;

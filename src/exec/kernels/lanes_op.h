@@ -1,9 +1,9 @@
-// What kernels of single elements in lanes share: which types they have, and how they are
-// dispatched.
+// What kernels of single elements in lanes share: which types they have, and how
+// they are dispatched.
 #pragma once
 
 #include "exec/kernels/lanes.h"
-#include "exec/op.h"
+#include "exec/ops/op.h"
 
 namespace perigee::exec::kernels {
 

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
-#include "exec/loss_scale_step.h"
+#include "exec/ops/loss_scale_step.h"
 
 namespace perigee::exec::kernels {
 namespace {
@@ -124,8 +124,8 @@ Kernel scale(const Arguments& a) {
     const auto& t = in[self];
     const double f = scalar(in[factor]);
     if (f == 1) return;
-    const bool done =
-        each_pair(t, t, [&](auto* to, const auto* from) { scaled(to, from, t.numel(), f); });
+    const bool done = each_pair(
+        t, t, [&](auto* to, const auto* from) { scaled(to, from, t.numel(), f); });
     if (!done) t.mul_(in[factor]);
   };
 }

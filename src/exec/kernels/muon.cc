@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/error.h"
+#include "base/fail.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
-#include "exec/reference_ops.h"
-#include "exec/step_number.h"
+#include "exec/ops/step_number.h"
+#include "exec/reference/ops.h"
 
 namespace perigee::exec::kernels {
 namespace {

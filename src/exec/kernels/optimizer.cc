@@ -1,106 +1,91 @@
+// The elementwise optimizers (optim/all.h) over flat buckets: one pass over contiguous tensors.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
-#include "base/error.h"
+#include <array>
+
+#include "base/fail.h"
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
-#include "exec/optimizer_step.h"
-#include "exec/step_number.h"
+#include "exec/ops/optimizer_arguments.h"
+#include "optim/elementwise.h"
 
 namespace perigee::exec::kernels {
 namespace {
 
 using at::Tensor;
+using namespace optim;
 
-// A new value, rounded to nearest or, with noise in [0, 1), up where that is below the part that is
-// cut off.
+// Stores a new value, rounded to nearest or, with noise in [0, 1), up where the noise is below the
+// fraction that is cut off.
 template <class T>
-PERIGEE_INLINE void keep(T* p, int64_t i, Wide<T> v, const float*) {
+PERIGEE_INLINE void store_rounded(T* p, int64_t i, Wide<T> v, const float*) {
   store(p, i, v);
 }
-PERIGEE_INLINE void keep(c10::BFloat16* p, int64_t i, float v, const float* noise) {
+PERIGEE_INLINE void store_rounded(c10::BFloat16* p, int64_t i, float v, const float* noise) {
   if (!noise) return store(p, i, v);
   const auto bits = __builtin_bit_cast(uint32_t, v);
-  // The exponent of what is infinite or no number must not carry.
-  const uint32_t add =
-      (bits & 0x7F800000) == 0x7F800000 ? 0 : 0xFFFF - static_cast<uint32_t>(noise[i] * 65536.0f);
+  // A carry must not reach the exponent of an infinity or a NaN.
+  const uint32_t add = (bits & 0x7F800000) == 0x7F800000
+                           ? 0
+                           : 0xFFFF - static_cast<uint32_t>(noise[i] * 65536.0f);
   p[i].x = static_cast<uint16_t>((bits + add) >> 16);
 }
 
 // Parameters T, states S, gradients G.
-template <class T, class S, class G>
-PERIGEE_INLINE void adam_elements(T* __restrict p, S* __restrict m, S* __restrict v,
-                                  const G* __restrict g, const float* __restrict noise, int64_t n,
-                                  const AdamStep<Wide<T>> s) {
+template <class O, unsigned kHeld, class T, class S, class G>
+PERIGEE_INLINE void update_elements(T* __restrict p, S* __restrict s0, S* __restrict s1,
+                                    S* __restrict s2, const G* __restrict g,
+                                    const float* __restrict noise, int64_t n,
+                                    const typename O::template Constants<Wide<T>> c) {
   using W = Wide<T>;
   for (int64_t i = 0; i < n; ++i) {
-    const W old = load(p, i);
-    const W grad = load(g, i) * s.scale + s.decay * old;
-    const W m_new = load(m, i) + (grad - load(m, i)) * s.one_minus_beta1;
-    const W v_new = load(v, i) * s.beta2 + grad * grad * s.one_minus_beta2;
-    store(m, i, m_new);
-    store(v, i, v_new);
-    keep(p, i, old * s.shrink - s.step_size * m_new / (root(v_new) / s.root2 + s.eps), noise);
+    W state[3];
+    if constexpr (kHeld & 1) state[0] = load(s0, i);
+    if constexpr (kHeld & 2) state[1] = load(s1, i);
+    if constexpr (kHeld & 4) state[2] = load(s2, i);
+    const W weight = O::template update<kHeld, W>(load(p, i), load(g, i), state, c);
+    if constexpr (kHeld & 1) store(s0, i, state[0]);
+    if constexpr (kHeld & 2) store(s1, i, state[1]);
+    if constexpr (kHeld & 4) store(s2, i, state[2]);
+    store_rounded(p, i, weight, noise);
   }
 }
 
-template <class T, class S, class G>
-PERIGEE_INLINE void lion_elements(T* __restrict p, S* __restrict m, const G* __restrict g,
-                                  const float* __restrict noise, int64_t n,
-                                  const LionStep<Wide<T>> s) {
-  using W = Wide<T>;
-  for (int64_t i = 0; i < n; ++i) {
-    const W grad = load(g, i) * s.scale;
-    const W average = load(m, i);
-    const W step = average + (grad - average) * s.one_minus_beta1;
-    store(m, i, average + (grad - average) * s.one_minus_beta2);
-    const W sign = step > 0 ? W(1) : step < 0 ? W(-1) : step;  // NaN stays
-    keep(p, i, load(p, i) * s.shrink - s.lr * sign, noise);
-  }
-}
+constexpr size_t kMostStates = 3;
 
-// Without momentum m is nullptr.
+// A range of a bucket. States that do not exist are nullptr.
 template <class T, class S, class G>
-PERIGEE_INLINE void sgd_elements(T* __restrict p, S* __restrict m, const G* __restrict g,
-                                 const float* __restrict noise, int64_t n,
-                                 const SgdStep<Wide<T>> s) {
-  using W = Wide<T>;
-  if (!m) {
-    for (int64_t i = 0; i < n; ++i) {
-      const W grad = load(g, i) * s.scale + s.decay * load(p, i);
-      keep(p, i, load(p, i) - s.lr * grad, noise);
-    }
-    return;
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    const W grad = load(g, i) * s.scale + s.decay * load(p, i);
-    const W sum = s.first ? grad : s.momentum * load(m, i) + s.one_minus_dampening * grad;
-    store(m, i, sum);
-    keep(p, i, load(p, i) - s.lr * (s.nesterov ? grad + s.momentum * sum : sum), noise);
-  }
-}
+struct Elements {
+  T* parameter;
+  std::array<S*, kMostStates> states;
+  const G* gradient;
+  const float* noise;
+  int64_t count;
+};
 
-#define PERIGEE_OPTIMIZER(T, S, G)                                                        \
-  PERIGEE_SIMD void run_adam(T* p, S* m, S* v, const G* g, const float* noise, int64_t n, \
-                             const AdamStep<Wide<T>>& s) {                                \
-    adam_elements<T, S, G>(p, m, v, g, noise, n, s);                                      \
-  }                                                                                       \
-  PERIGEE_SIMD void run_lion(T* p, S* m, const G* g, const float* noise, int64_t n,       \
-                             const LionStep<Wide<T>>& s) {                                \
-    lion_elements<T, S, G>(p, m, g, noise, n, s);                                         \
-  }                                                                                       \
-  PERIGEE_SIMD void run_sgd(T* p, S* m, const G* g, const float* noise, int64_t n,        \
-                            const SgdStep<Wide<T>>& s) {                                  \
-    sgd_elements<T, S, G>(p, m, g, noise, n, s);                                          \
+// Vector loops are compiled for several instruction sets, which works for functions that are no
+// templates: one for each optimizer and set of types.
+#define PERIGEE_UPDATE(O, T, S, G)                                                           \
+  PERIGEE_SIMD void run(const O*, const Elements<T, S, G>& e, unsigned held,                 \
+                        const O::Constants<Wide<T>>& c) {                                    \
+    with_states<O>(held, [&]<unsigned kHeld>() PERIGEE_LAMBDA {                              \
+      update_elements<O, kHeld, T, S, G>(e.parameter, e.states[0], e.states[1], e.states[2], \
+                                         e.gradient, e.noise, e.count, c);                   \
+    });                                                                                      \
   }
-PERIGEE_OPTIMIZER(float, float, float)
-PERIGEE_OPTIMIZER(double, double, double)
-PERIGEE_OPTIMIZER(c10::BFloat16, c10::BFloat16, c10::BFloat16)
-PERIGEE_OPTIMIZER(float, float, c10::BFloat16)
-PERIGEE_OPTIMIZER(float, float, c10::Half)
-PERIGEE_OPTIMIZER(c10::BFloat16, float, c10::BFloat16)
-PERIGEE_OPTIMIZER(c10::BFloat16, float, float)
-#undef PERIGEE_OPTIMIZER
+#define PERIGEE_UPDATES(O)                                       \
+  static_assert(kStateCount<O> <= kMostStates);                  \
+  PERIGEE_UPDATE(O, float, float, float)                         \
+  PERIGEE_UPDATE(O, double, double, double)                      \
+  PERIGEE_UPDATE(O, c10::BFloat16, c10::BFloat16, c10::BFloat16) \
+  PERIGEE_UPDATE(O, float, float, c10::BFloat16)                 \
+  PERIGEE_UPDATE(O, float, float, c10::Half)                     \
+  PERIGEE_UPDATE(O, c10::BFloat16, float, c10::BFloat16)         \
+  PERIGEE_UPDATE(O, c10::BFloat16, float, float)
+PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_UPDATES)
+#undef PERIGEE_UPDATES
+#undef PERIGEE_UPDATE
 
 double scalar(std::span<const Tensor> in, int position, double otherwise) {
   return position < 0 ? otherwise : *in[position].const_data_ptr<double>();
@@ -108,126 +93,72 @@ double scalar(std::span<const Tensor> in, int position, double otherwise) {
 
 constexpr int64_t kGrain = 32768;
 
-// The operands that all optimizers have, and what a guarded step does to them.
-struct Common {
-  explicit Common(const Arguments& a)
-      : name(a.name()),
-        self(a.operand("self")),
-        gradient(a.operand("gradient")),
-        lr(a.operand("lr")),
-        step(a.operand("step")),
-        scale(a.optional_operand("scale")),
-        noise(a.optional_operand("noise")),
-        weight_decay(a, "weight_decay"),
-        guarded(a.flag("guarded", false)) {}
-
-  StepNumbers now(std::span<const Tensor> in) const {
-    return {scalar(in, lr, 0), scalar(in, step, 1), scalar(in, scale, 1), weight_decay.of(in)};
-  }
-  bool skips(const StepNumbers& now) const { return guarded && now.scale != now.scale; }
-
-  // Calls f<T, S, G>(begin, end) over all elements.
-  void run(std::span<const Tensor> in, std::initializer_list<int> states, auto f) const {
-    const auto& p = in[self];
-    auto s = noise < 0 ? p.scalar_type() : at::kFloat;
-    for (const int state : states) {
-      if (state >= 0) s = in[state].scalar_type();
-    }
-    const auto same = [&](int other, at::ScalarType type) {
-      return other < 0 || (in[other].is_contiguous() && in[other].numel() == p.numel() &&
-                           in[other].scalar_type() == type);
-    };
-    const auto g = in[gradient].scalar_type();
-    bool fits = p.is_contiguous() && same(gradient, g) && same(noise, at::kFloat);
-    for (const int state : states) fits = fits && same(state, s);
-    const auto types = [&]<class T, class S, class G>(T*, S*, G*) {
-      at::parallel_for(0, p.numel(), kGrain, [&](int64_t begin, int64_t end) {
-        f.template operator()<T, S, G>(begin, end);
-      });
-    };
-    const auto is = [&](at::ScalarType a, at::ScalarType b, at::ScalarType c) {
-      return fits && p.scalar_type() == a && s == b && g == c;
-    };
-    using enum at::ScalarType;
-    float* full = nullptr;
-    double* wide = nullptr;
-    c10::BFloat16* low = nullptr;
-    c10::Half* half = nullptr;
-    if (is(Float, Float, Float)) return types(full, full, full);
-    if (is(Double, Double, Double)) return types(wide, wide, wide);
-    if (is(BFloat16, BFloat16, BFloat16)) return types(low, low, low);
-    if (is(Float, Float, BFloat16)) return types(full, full, low);
-    if (is(Float, Float, Half)) return types(full, full, half);
-    if (is(BFloat16, Float, BFloat16)) return types(low, full, low);
-    if (is(BFloat16, Float, Float)) return types(low, full, full);
-    fail("exec",
-         "{} needs contiguous tensors of one size, all float32, float64 or bfloat16 or as "
-         "graph/ops.h says, but got {} parameters of {}, states of {}, {} gradients of {}",
-         name, p.numel(), c10::toString(p.scalar_type()), c10::toString(s), in[gradient].numel(),
-         c10::toString(g));
-  }
-
-  std::string name;
-  int self, gradient, lr, step, scale, noise;
-  StepNumber weight_decay;
-  bool guarded;
-};
+// Calls f<T, S, G>(begin, end) over all elements, in the operands' types.
+template <class F>
+void each_range(const OptimizerArguments& a, std::span<const Tensor> in, F f) {
+  const auto [p, s, g] = a.types(in);
+  const auto types = [&]<class T, class S, class G>(T*, S*, G*) {
+    at::parallel_for(0, in[a.self].numel(), kGrain, [&](int64_t begin, int64_t end) {
+      f.template operator()<T, S, G>(begin, end);
+    });
+    return true;
+  };
+  const auto is = [&, p = p, s = s, g = g](at::ScalarType a, at::ScalarType b, at::ScalarType c) {
+    return p == a && s == b && g == c;
+  };
+  using enum at::ScalarType;
+  float* full = nullptr;
+  double* wide = nullptr;
+  c10::BFloat16* low = nullptr;
+  c10::Half* half = nullptr;
+  const bool known = is(Float, Float, Float)            ? types(full, full, full)
+                     : is(Double, Double, Double)       ? types(wide, wide, wide)
+                     : is(BFloat16, BFloat16, BFloat16) ? types(low, low, low)
+                     : is(Float, Float, BFloat16)       ? types(full, full, low)
+                     : is(Float, Float, Half)           ? types(full, full, half)
+                     : is(BFloat16, Float, BFloat16)    ? types(low, full, low)
+                     : is(BFloat16, Float, Float)       ? types(low, full, full)
+                                                        : false;
+  if (!known) a.refuse(in);
+}
 
 template <class T>
 T* data(std::span<const Tensor> in, int position, int64_t begin) {
   return position < 0 ? nullptr : in[position].mutable_data_ptr<T>() + begin;
 }
 
-Kernel make_adam(const Arguments& a, bool decoupled) {
-  const AdamNumbers numbers = {.beta1 = a.number("beta1", 0.9),
-                               .beta2 = a.number("beta2", 0.999),
-                               .eps = a.number("eps", 1e-8),
-                               .decoupled = decoupled};
-  return [c = Common(a), first = a.operand("exp_avg"), second = a.operand("exp_avg_sq"), numbers](
+template <class O>
+Kernel kernel_of(const Arguments& arguments) {
+  return [a = OptimizerArguments::of<O>(arguments), numbers = numbers_of<O>(arguments)](
              std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
-    const auto now = c.now(in);
-    if (c.skips(now)) return;
-    c.run(in, {first, second}, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
-      run_adam(data<T>(in, c.self, begin), data<S>(in, first, begin), data<S>(in, second, begin),
-               data<G>(in, c.gradient, begin), data<float>(in, c.noise, begin), end - begin,
-               adam_step<Wide<T>>(numbers, now));
+    const StepNumbers now = {.lr = scalar(in, a.lr, 0),
+                             .step = scalar(in, a.step, 1),
+                             .scale = scalar(in, a.scale, 1),
+                             .weight_decay = a.weight_decay.of(in)};
+    if (a.guarded && now.scale != now.scale) return;
+    each_range(a, in, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
+      Elements<T, S, G> elements = {.parameter = data<T>(in, a.self, begin),
+                                    .states = {},
+                                    .gradient = data<G>(in, a.gradient, begin),
+                                    .noise = data<float>(in, a.noise, begin),
+                                    .count = end - begin};
+      for (size_t k = 0; k < a.states.size(); ++k) {
+        elements.states[k] = data<S>(in, a.states[k], begin);
+      }
+      run(static_cast<const O*>(nullptr), elements, a.held(),
+          O::template constants<Wide<T>>(numbers, now));
     });
   };
 }
 
 }  // namespace
 
-Kernel adamw(const Arguments& a) { return make_adam(a, true); }
-Kernel adam(const Arguments& a) { return make_adam(a, false); }
-
-Kernel lion(const Arguments& a) {
-  const LionNumbers numbers = {.beta1 = a.number("beta1", 0.9), .beta2 = a.number("beta2", 0.99)};
-  return [c = Common(a), average = a.operand("exp_avg"), numbers](std::span<const Tensor> in,
-                                                                  std::span<Tensor>, const Draw&) {
-    const auto now = c.now(in);
-    if (c.skips(now)) return;
-    c.run(in, {average}, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
-      run_lion(data<T>(in, c.self, begin), data<S>(in, average, begin),
-               data<G>(in, c.gradient, begin), data<float>(in, c.noise, begin), end - begin,
-               lion_step<Wide<T>>(numbers, now));
-    });
-  };
-}
-
-Kernel sgd(const Arguments& a) {
-  const SgdNumbers numbers = {.momentum = a.number("momentum", 0.0),
-                              .dampening = a.number("dampening", 0.0),
-                              .nesterov = a.flag("nesterov", false)};
-  return [c = Common(a), buffer = a.optional_operand("momentum_buffer"), numbers](
-             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
-    const auto now = c.now(in);
-    if (c.skips(now)) return;
-    c.run(in, {buffer}, [&]<class T, class S, class G>(int64_t begin, int64_t end) {
-      run_sgd(data<T>(in, c.self, begin), data<S>(in, buffer, begin),
-              data<G>(in, c.gradient, begin), data<float>(in, c.noise, begin), end - begin,
-              sgd_step<Wide<T>>(numbers, now));
-    });
-  };
+Kernel optimizer(const Arguments& arguments) {
+#define PERIGEE_KERNEL(O) \
+  if (is_step_of<O>(arguments)) return kernel_of<O>(arguments);
+  PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_KERNEL)
+#undef PERIGEE_KERNEL
+  return nullptr;
 }
 
 }  // namespace perigee::exec::kernels

@@ -5,7 +5,7 @@
 
 #include "exec/kernels/element.h"
 #include "exec/kernels/kernels.h"
-#include "exec/reference_ops.h"
+#include "exec/reference/ops.h"
 #include "exec/tensor.h"
 
 namespace perigee::exec::kernels {
@@ -21,8 +21,8 @@ PERIGEE_INLINE void forward_rows(const T* x, const T* weight, T* y, Wide<T>* rst
   for (int64_t row = begin; row < end; ++row) {
     const T* from = x + row * n;
     T* to = y + row * n;
-    const W squares =
-        lane_sum<W>(n, [&](int64_t i) PERIGEE_LAMBDA { return load(from, i) * load(from, i); });
+    const W squares = lane_sum<W>(
+        n, [&](int64_t i) PERIGEE_LAMBDA { return load(from, i) * load(from, i); });
     const W r = 1 / std::sqrt(squares / static_cast<W>(n) + eps);
     rstd[row] = r;
     if (weight) {
@@ -56,8 +56,8 @@ PERIGEE_INLINE void backward_rows(const T* g, const T* x, const T* weight, const
         store(to, i, (load(grad, i) * load(weight, i) - load(from, i) * mean) * r);
       }
     } else {
-      const W dot =
-          lane_sum<W>(n, [&](int64_t i) PERIGEE_LAMBDA { return load(grad, i) * load(from, i); });
+      const W dot = lane_sum<W>(
+          n, [&](int64_t i) PERIGEE_LAMBDA { return load(grad, i) * load(from, i); });
       const W mean = dot * r * r / static_cast<W>(n);
       for (int64_t i = 0; i < n; ++i) store(to, i, (load(grad, i) - load(from, i) * mean) * r);
     }
@@ -126,8 +126,9 @@ Kernel rms_norm_backward(const Arguments& a) {
     const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
     out[0] = at::empty(x.sizes(), x.options());
     // Each thread adds up its rows; the sums are added in order.
-    const int64_t parts =
-        weight >= 0 ? std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(rows, 1)) : 0;
+    const int64_t parts = weight >= 0
+                              ? std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(rows, 1))
+                              : 0;
     auto partial = parts ? at::zeros({parts, n}, wide) : Tensor();
     dispatch_element(x.scalar_type(), [&]<class T>() {
       T* to = out[0].mutable_data_ptr<T>();

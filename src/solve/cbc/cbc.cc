@@ -1,5 +1,4 @@
-// CBC through its C interface, as a plugin: loading its libraries would cost every command
-// milliseconds.
+// CBC through its C interface, as a plugin: loading its libraries would cost every command milliseconds.
 #include <Cbc_C_Interface.h>
 
 #include <ClpSimplex.hpp>
@@ -9,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "solve/integer_program.h"
+#include "solve/ilp/integer_program.h"
 
 namespace perigee::solve {
 namespace {
@@ -49,7 +48,7 @@ void minimise(const IntegerProgram& program, double seconds, IntegerProgram::Ans
     row_most.push_back(range.most);
   }
   if ((columns > kLarge || start[columns] > kMany) && std::isfinite(seconds)) {
-    // CBC looks at the clock behind the first relaxation only, which then takes long.
+    // CBC checks its time limit only after the first relaxation, which takes long for large programs.
     const auto begin = std::chrono::steady_clock::now();
     ClpSimplex relaxation;
     relaxation.setLogLevel(0);
@@ -59,7 +58,7 @@ void minimise(const IntegerProgram& program, double seconds, IntegerProgram::Ans
     relaxation.dual();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
     if (relaxation.isProvenOptimal()) answer.bound = relaxation.objectiveValue();
-    // CBC would take as long again.
+    // CBC would take the same time for its own relaxation.
     if (!relaxation.isProvenPrimalInfeasible() && 2 * taken.count() > seconds) return;
     seconds = std::max(seconds - taken.count(), 0.01);
   }

@@ -1,0 +1,26 @@
+#include "base/files/glob.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace perigee {
+
+std::vector<std::string> glob_files(const std::string& pattern) {
+  glob_t found{};
+  std::vector<std::string> files;
+  if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+    for (size_t i = 0; i < found.gl_pathc; ++i) {
+      std::error_code ignored;
+      if (!std::filesystem::is_directory(found.gl_pathv[i], ignored)) {
+        files.emplace_back(found.gl_pathv[i]);
+      }
+    }
+  }
+  globfree(&found);
+  std::ranges::sort(files);
+  return files;
+}
+
+}  // namespace perigee

@@ -1,0 +1,16 @@
+#include "capture/models/models.h"
+
+#include "capture/models/parts.h"
+
+namespace perigee {
+
+BuiltInModel make_model(const job::ModelConfig& model, int64_t sequence) {
+  if (model.kind == "gpt") return models::make_gpt(model, sequence);
+  if (model.kind == "llama") return models::make_llama(model, sequence);
+  if (model.kind == "moe") return models::make_moe(model, sequence);
+  if (model.kind == "mlp") return models::make_mlp(model);
+  if (model.kind == "resnet") return models::make_resnet(model);
+  fail("model", "built-in kinds are gpt, llama, moe, mlp and resnet, but got \"{}\"", model.kind);
+}
+
+}  // namespace perigee

@@ -1,0 +1,60 @@
+#include "capture/models/parts.h"
+
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/init.h>
+
+namespace perigee::models {
+
+Attention::Attention(const AttentionOptions& options)
+    : options(options),
+      qkv(nn::LinearOptions(options.width, 3 * options.width).bias(options.bias)),
+      out(nn::LinearOptions(options.width, options.width).bias(options.bias)) {
+  register_module("qkv", qkv);
+  register_module("out", out);
+}
+
+Tensor Attention::forward(const Tensor& x) {
+  const auto b = x.size(0), s = x.size(1), w = x.size(2);
+  // Query, key and value stand beside each other for each head, so that heads can be sharded.
+  const auto parts =
+      qkv(x).view({b, s, options.heads, 3, w / options.heads}).permute({3, 0, 2, 1, 4});
+  const auto y = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {},
+                                                  is_training() ? options.dropout : 0.0,
+                                                  /*is_causal=*/true);
+  return out(y.transpose(1, 2).reshape({b, s, w}));
+}
+
+Result language_result(const Tensor& logits, const Batch& batch) {
+  Result result;
+  result.results["logits"] = logits;
+  const auto labels = batch.find("labels");
+  if (labels != batch.end()) {
+    result.loss = torch::nn::functional::cross_entropy(logits.flatten(0, 1),
+                                                       labels->second.flatten());
+  }
+  return result;
+}
+
+std::vector<BatchField> language_batch(const job::ModelConfig& model, int64_t sequence) {
+  const auto vocab = model.integer("vocab");
+  return {{"tokens", graph::DType::int64, {sequence}, vocab},
+          {"labels", graph::DType::int64, {sequence}, vocab}};
+}
+
+void fill_normal(Tensor weight, double deviation) {
+  torch::nn::init::normal_(weight, 0.0, deviation);
+}
+
+ParameterType::ParameterType(const job::ModelConfig& model) : before_(c10::get_default_dtype()) {
+  const auto type = graph::dtype_of(model.dtype);
+  if (!type)
+    fail("model", "dtype must be float64, float32 or bfloat16, but got \"{}\"", model.dtype);
+  c10::set_default_dtype(
+      caffe2::TypeMeta::fromScalarType(*type == graph::DType::float64    ? at::kDouble
+                                       : *type == graph::DType::bfloat16 ? at::kBFloat16
+                                                                         : at::kFloat));
+}
+
+ParameterType::~ParameterType() { c10::set_default_dtype(before_); }
+
+}  // namespace perigee::models

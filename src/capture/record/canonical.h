@@ -1,0 +1,22 @@
+// Pieces of canonical form that several tables use.
+#pragma once
+
+#include "capture/record/op.h"
+#include "capture/record/session.h"
+
+namespace perigee::tracing {
+
+// Returns the value of an operand. A number that LibTorch wrapped as a CPU tensor becomes
+// perigee::full, with the dtype it takes in this call.
+graph::ValueId operand(Session& session, const Recorded& call, const at::Tensor& tensor);
+
+// Returns the number as bool, int64 or double, whichever the dtype calls for.
+graph::Arg number_for(graph::DType dtype, const at::Scalar& number);
+
+// Returns `self` reshaped; a reshape of a reshape is one, and one to the same shape is none.
+graph::ValueId reshaped(Session& session, graph::ValueId self, const std::vector<int64_t>& shape);
+
+// Returns `self` converted and broadcast to the type.
+graph::ValueId converted(Session& session, graph::ValueId self, const graph::TensorType& type);
+
+}  // namespace perigee::tracing

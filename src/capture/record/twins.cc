@@ -1,0 +1,128 @@
+#include "capture/record/twins.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "base/fail.h"
+#include "capture/deferred.h"
+#include "capture/device/tensor.h"
+#include "capture/device/views.h"
+#include "capture/record/session.h"
+
+namespace perigee::tracing {
+namespace {
+
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+bool overlap(const Geometry& a, const Geometry& b) {
+  return a.offset < b.offset + b.span() && b.offset < a.offset + a.span();
+}
+
+}  // namespace
+
+Twins::~Twins() {
+  for (const auto& base : bases_) {
+    if (base.leaf) torch::autograd::impl::set_grad_accumulator(base.original, base.own_leaf);
+  }
+}
+
+void Twins::add(Base base) {
+  base.storage = base.original.storage();
+  by_storage_.emplace(base.storage.unsafeGetStorageImpl(), bases_.size());
+  by_twin_.emplace(base.twin.unsafeGetTensorImpl(), bases_.size());
+  bases_.push_back(std::move(base));
+}
+
+// Parameters come first, so that a buffer that is part of one finds it.
+void Twins::declare(Session& session, graph::Input::Kind kind, const std::string& name,
+                    const at::Tensor& tensor) {
+  const auto geometry = Geometry::of(tensor);
+  const auto [begin, end] = by_storage_.equal_range(storage_of(tensor));
+  for (auto it = begin; it != end; ++it) {
+    const auto& base = bases_[it->second];
+    const auto other = Geometry::of(base.original);
+    if (geometry == other && tensor.dtype() == base.original.dtype()) {
+      tied.emplace_back(name, base.name);
+      return;
+    }
+    if (!overlap(geometry, other)) continue;
+    if (kind == graph::Input::Kind::parameter || !find(tensor).defined()) {
+      fail("capture",
+           "\"{}\" and \"{}\" share memory, which two {} can only do as the same tensor or as a "
+           "buffer that is a view of the other, but got shapes [{}] and [{}]",
+           base.name, name, "parameters or buffers", fmt::join(other.sizes, ", "),
+           fmt::join(geometry.sizes, ", "));
+    }
+    return;
+  }
+  Base base{tensor, session.input(kind, name, tensor), name, kind};
+  base.input = session.value_of(base.twin);
+  if (kind == graph::Input::Kind::parameter) {
+    session.graph.inputs.back().trainable = tensor.requires_grad();
+    base.twin.requires_grad_(tensor.requires_grad());
+  }
+  if (base.twin.requires_grad() && tensor.is_leaf()) {
+    namespace autograd = torch::autograd::impl;
+    base.own_leaf = autograd::try_get_grad_accumulator(tensor);
+    base.leaf = autograd::grad_accumulator(base.twin);
+    autograd::set_grad_accumulator(tensor, base.leaf);
+  }
+  add(std::move(base));
+}
+
+void Twins::bind(const at::Tensor& original, const at::Tensor& twin) { add({original, twin, ""}); }
+
+const Twins::Base* Twins::base_of(const at::Tensor& tensor) const {
+  const auto [begin, end] = by_storage_.equal_range(storage_of(tensor));
+  if (begin == end) return nullptr;
+  if (std::next(begin) == end) return &bases_[begin->second];
+  const auto geometry = Geometry::of(tensor);
+  for (auto it = begin; it != end; ++it) {
+    if (overlap(geometry, Geometry::of(bases_[it->second].original))) return &bases_[it->second];
+  }
+  return nullptr;
+}
+
+at::Tensor Twins::find(const at::Tensor& original) const {
+  const Base* base = base_of(original);
+  if (!base) return {};
+  const bool same_tensor = base->original.is_same(original);
+  if (same_tensor) return base->twin;
+  auto twin = base->twin;
+  if (twin.requires_grad() && !original.requires_grad()) twin = twin.detach();
+  const auto from = Geometry::of(base->original), to = Geometry::of(original);
+  return from == to ? twin : strided_view(twin, from, to);
+}
+
+at::Tensor Twins::get(Session& session, const at::Tensor& original) {
+  if (auto found = find(original); found.defined()) return found;
+  if (base_of(original)) {
+    fail("capture",
+         "a tensor that shares memory with another must be a view of it, but got shape "
+         "[{}] with strides [{}]{}",
+         fmt::join(original.sizes(), ", "), fmt::join(original.strides(), ", "), session.where());
+  }
+  const auto value = is_deferred(original) ? inline_deferred(session, original)
+                                           : session.constant(original);
+  Base base{original, session.wrap(value, meta_tensor(original.sizes(), original.scalar_type())),
+            ""};
+  base.input = value;
+  add(base);
+  return base.twin;
+}
+
+at::Tensor Twins::original_of(const at::Tensor& twin) const {
+  const auto found = by_twin_.find(twin.unsafeGetTensorImpl());
+  return found == by_twin_.end() ? at::Tensor() : bases_[found->second].original;
+}
+
+void Twins::mark_local(const at::Tensor& tensor) {
+  if (const auto* storage = storage_of(tensor)) local_.try_emplace(storage, tensor);
+}
+
+bool Twins::is_local(const at::Tensor& tensor) const { return local_.contains(storage_of(tensor)); }
+
+}  // namespace perigee::tracing

@@ -1,0 +1,99 @@
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+
+#include "capture/device/tensor.h"
+#include "capture/shapes/tables.h"
+
+namespace perigee::tracing {
+namespace {
+
+// Statistics are kept in float for half types.
+at::ScalarType statistics_type(const at::Tensor& tensor) {
+  return at::toOpMathType(tensor.scalar_type());
+}
+
+at::Tensor masked(bool wanted, at::IntArrayRef sizes, const at::Tensor& like) {
+  return wanted ? meta_tensor(sizes, like.scalar_type()) : at::Tensor();
+}
+
+// (input, normalized_shape, weight, bias, eps) -> output, mean, rstd
+std::vector<at::Tensor> layer_norm(const Values& v) {
+  const auto input = v.tensor(0);
+  auto sizes = input.sizes().vec();
+  const auto normalized = static_cast<int64_t>(v.ints(1).size());
+  for (int64_t d = input.dim() - normalized; d < input.dim(); ++d) sizes[d] = 1;
+  const auto type = v.tensor(2).defined() ? v.tensor(2).scalar_type() : input.scalar_type();
+  const auto statistics = at::promote_types(type, input.scalar_type());
+  return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, statistics),
+          meta_tensor(sizes, statistics)};
+}
+
+// (grad, input, normalized_shape, mean, rstd, weight, bias, mask)
+std::vector<at::Tensor> layer_norm_backward(const Values& v) {
+  const auto mask = v[7].toBoolList();
+  return {masked(mask[0], v.tensor(1).sizes(), v.tensor(1)),
+          masked(mask[1] && v.tensor(5).defined(), v.ints(2), v.tensor(5)),
+          masked(mask[2] && v.tensor(6).defined(), v.ints(2), v.tensor(6))};
+}
+
+// (input, weight, bias, N, C, HxW, group, eps) -> output, mean, rstd
+std::vector<at::Tensor> group_norm(const Values& v) {
+  const auto input = v.tensor(0);
+  const std::vector<int64_t> sizes = {v.integer(3), v.integer(6)};
+  return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, input.scalar_type()),
+          meta_tensor(sizes, input.scalar_type())};
+}
+
+// (grad, input, mean, rstd, weight, N, C, HxW, group, mask)
+std::vector<at::Tensor> group_norm_backward(const Values& v) {
+  const auto mask = v[9].toBoolList();
+  const auto weight = v.tensor(4).defined() ? v.tensor(4) : v.tensor(1);
+  const std::vector<int64_t> channels = {v.integer(6)};
+  return {masked(mask[0], v.tensor(1).sizes(), v.tensor(1)), masked(mask[1], channels, weight),
+          masked(mask[2], channels, weight)};
+}
+
+// (input, weight, bias, running_mean, running_var, training, momentum, eps), or without statistics
+// -> output, save_mean, save_invstd (empty where not training)
+std::vector<at::Tensor> batch_norm(const Values& v) {
+  const auto input = v.tensor(0);
+  const bool training = v.boolean(v.size() == 8 ? 5 : 3);
+  const std::vector<int64_t> sizes = {training ? input.size(1) : 0};
+  const auto type = statistics_type(input);
+  return {meta_tensor(input.sizes(), input.scalar_type()), meta_tensor(sizes, type),
+          meta_tensor(sizes, type)};
+}
+
+std::vector<at::Tensor> batch_norm_functional(const Values& v) {
+  auto results = batch_norm(v);
+  results.push_back(at::empty_like(v.tensor(3)));
+  results.push_back(at::empty_like(v.tensor(4)));
+  return results;
+}
+
+// (grad, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, mask)
+std::vector<at::Tensor> batch_norm_backward(const Values& v) {
+  const auto mask = v[9].toBoolList();
+  const auto input = v.tensor(1);
+  const auto weight = v.tensor(2).defined() ? v.tensor(2) : input;
+  const std::vector<int64_t> channels = {input.size(1)};
+  return {masked(mask[0], input.sizes(), input), masked(mask[1], channels, weight),
+          masked(mask[2], channels, weight)};
+}
+
+}  // namespace
+
+ShapeTable norm_shapes() {
+  return {
+      {"aten::native_layer_norm", layer_norm},
+      {"aten::native_layer_norm_backward", layer_norm_backward},
+      {"aten::native_group_norm", group_norm},
+      {"aten::native_group_norm_backward", group_norm_backward},
+      {"aten::native_batch_norm", batch_norm},
+      {"aten::_native_batch_norm_legit_functional", batch_norm_functional},
+      {"aten::_native_batch_norm_legit.no_stats", batch_norm},
+      {"aten::native_batch_norm_backward", batch_norm_backward},
+  };
+}
+
+}  // namespace perigee::tracing

@@ -1,0 +1,158 @@
+// The checkpoint store: sharded tensors below `<run>/checkpoints/step-N/`.
+//
+//   rank-R.safetensors  the pieces that rank R owns; a tensor that is whole goes by its name, a
+//                       piece by "NAME[begin:end,...]"
+//   index.json          perigee.checkpoint/1: step, samples, plan hash, state, files with bytes and
+//                       XXH3-128 checksums, tensors by full name with dtype, shape and pieces
+//   COMPLETE            the index's checksum; written last
+//
+// A checkpoint is written to step-N.partial, renamed and then marked complete, every file and
+// folder on the disk before the next stage; only then are older ones removed. A process that dies
+// at any moment leaves the last complete checkpoint as it was. All ranks must see one file system.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "graph/dtype.h"
+#include "mesh/placement.h"
+
+namespace perigee::checkpoint {
+
+using mesh::Range;
+
+// A part of a named tensor: one range per dim of `shape`.
+struct TensorPart {
+  std::string name;  // a parameter's or buffer's full name, "exp_avg:PARAM", ...
+  graph::DType dtype = graph::DType::float32;
+  std::vector<int64_t> shape;  // of the whole tensor
+  std::vector<Range> ranges;
+  bool operator==(const TensorPart&) const = default;
+};
+
+// ---- who writes what ----
+
+// A part and the ranks that hold a copy of it, ascending.
+struct Holding {
+  TensorPart part;
+  std::vector<int64_t> ranks;
+};
+
+// Returns the parts into which the placements cut a tensor, each with the mesh's ranks that hold
+// it. Empty parts are left out. The placements must not be partial.
+std::vector<Holding> holdings_of(const TensorPart& whole, const mesh::Placements& placements,
+                                 const mesh::Mesh& mesh);
+
+// Returns the rank that writes each holding, so that all ranks write about the same bytes: the
+// largest first, each to its holder with the fewest bytes so far. Every rank that passes the same
+// list gets the same answer.
+std::vector<int64_t> owners(std::span<const Holding> holdings);
+
+// ---- writing ----
+
+// A part in memory, row-major. The bytes belong to the caller.
+struct Piece {
+  TensorPart part;
+  std::span<const std::byte> bytes;
+  bool weight = true;  // a parameter or buffer, which export writes; else the optimizer's state
+};
+
+struct CheckpointInfo {
+  int64_t step = 0;
+  int64_t samples = 0;  // seen in training
+  std::string plan_hash;
+  std::string state = "{}";  // a JSON object of whatever else must come back
+};
+
+// Writes one checkpoint of a run. Every rank makes one; the caller puts a barrier of all ranks
+// between the calls:
+//   rank 0: begin;  every rank: find;  every rank: write_rank;  rank 0: finish
+// All throw Error (failed) naming file and reason when something cannot be written, and
+// leave earlier checkpoints alone; the folder step-N.partial is then removed by `abandon` or
+// by the next `begin`.
+class CheckpointWriter {
+ public:
+  // `run` is the run's output folder.
+  CheckpointWriter(const std::string& run, int64_t step);
+
+  // Makes an empty step-N.partial and removes what earlier writers left unfinished.
+  void begin();
+  // Throws Error where the rank does not see the folder.
+  void find(int64_t rank) const;
+  // Writes the pieces that the rank owns. Pieces without elements are left out. Writes nothing
+  // where the folder is gone: another rank has abandoned it.
+  void write_rank(int64_t rank, std::span<const Piece> pieces);
+  // Checks that the pieces of `world` ranks cover every tensor once, writes the index, publishes
+  // the checkpoint, and removes all but the newest `keep` (and those of later steps, which a
+  // resumed run has left behind).
+  void finish(const CheckpointInfo& info, int64_t world, int64_t keep);
+  // Removes what the rank has written of an unfinished checkpoint, and its folder once no rank's
+  // file is left there; never throws.
+  void abandon(int64_t rank) noexcept;
+
+ private:
+  void publish(const std::string& index_checksum);
+  void prune(int64_t keep);
+
+  std::string run_, partial_, final_;
+  int64_t step_;
+};
+
+// ---- reading ----
+
+struct StoredTensor {
+  std::string name;
+  graph::DType dtype = graph::DType::float32;
+  std::vector<int64_t> shape;
+  bool weight = true;
+};
+
+// A complete checkpoint, opened for reading. Copies share one reader; one thread at a time.
+class Checkpoint {
+ public:
+  // Opens a checkpoint's folder. Throws Error when it is not complete, or its index is damaged.
+  explicit Checkpoint(const std::string& folder);
+
+  const std::string& folder() const;
+  const CheckpointInfo& info() const;
+  const std::vector<StoredTensor>& tensors() const;  // sorted by name
+  // Returns the tensor, or nullptr.
+  const StoredTensor* find(std::string_view name) const;
+
+  // Copies the part, row-major, to `out`, whatever pieces the checkpoint was written in. The first
+  // read of a file checks its checksum. Throws Error naming tensor, file and remedy when the tensor
+  // is missing, has another dtype or shape, or a file is missing, cut short or damaged.
+  void read(const TensorPart& part, std::span<std::byte> out) const;
+
+  // Checks every file's size and checksum. Throws Error for the first that is wrong.
+  void verify() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+// Returns the folder of the newest complete checkpoint of a run, or "" where it has none. Warns
+// once when a newer one is incomplete.
+std::string newest_checkpoint(const std::string& run);
+
+// Returns `path` where it is a checkpoint, or the newest of the run at `path`. Throws Error when
+// there is none.
+std::string find_checkpoint(const std::string& path);
+
+// Returns the run's folder of a checkpoint or run: `path` itself, or what lies two folders
+// above a checkpoint.
+std::string run_of(const std::string& path);
+
+// Writes the full weights under their names to one safetensors file, beside and renamed.
+void export_checkpoint(const Checkpoint& checkpoint, const std::string& file);
+
+// Removes a checkpoint's folder, its COMPLETE mark first; files that no checkpoint has stay, and
+// the folder with them.
+void remove_checkpoint(const std::string& folder);
+
+}  // namespace perigee::checkpoint

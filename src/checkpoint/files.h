@@ -1,0 +1,39 @@
+// Names and format of a checkpoint's files, shared by its writer and its reader.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+
+namespace perigee::checkpoint {
+
+inline constexpr const char* kCheckpointFormat = "perigee.checkpoint/1";
+
+// A folder below `checkpoints` that a checkpoint made: "step-N", or "step-N.old" while another
+// checkpoint of the same step takes its place, or "step-N.partial".
+struct StepFolder {
+  enum class Kind { published, replaced, partial };
+  int64_t step = 0;
+  Kind kind = Kind::published;
+  std::string path;
+  bool complete = false;
+};
+
+std::string store_of(const std::string& run);
+
+// Returns them by step, then kind. Empty where the run has none.
+std::vector<StepFolder> step_folders(const std::string& run);
+
+// Returns the number of elements.
+int64_t count_of(std::span<const Range> ranges);
+
+// Returns "weight" for a whole tensor, "weight[0:4,8:16]" for a piece.
+std::string key_of(const TensorPart& part);
+
+// Returns the XXH3-128 checksum as 32 hexadecimal digits.
+std::string checksum_of(std::string_view bytes);
+
+}  // namespace perigee::checkpoint

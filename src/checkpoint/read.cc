@@ -1,0 +1,253 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/fail.h"
+#include "base/files/durable.h"
+#include "base/files/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/files.h"
+#include "checkpoint/safetensors.h"
+
+namespace perigee::checkpoint {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+struct StoredFile {
+  std::string name;
+  uint64_t bytes = 0;
+  std::string checksum;
+  std::unique_ptr<SafetensorsFile> opened;  // checked
+};
+
+struct StoredPiece {
+  std::string file;
+  std::string key;
+  std::vector<Range> ranges;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+// Returns the elements that two blocks of one tensor share; lengths are 0 where there are none.
+std::vector<Range> shared_ranges(std::span<const Range> a, std::span<const Range> b) {
+  std::vector<Range> shared;
+  for (size_t d = 0; d < a.size(); ++d) {
+    const auto begin = std::max(a[d].begin, b[d].begin);
+    const auto end = std::min(a[d].begin + a[d].length, b[d].begin + b[d].length);
+    shared.push_back({begin, std::max<int64_t>(0, end - begin)});
+  }
+  return shared;
+}
+
+// Copies what two row-major blocks of one tensor share, `shared` (not empty), from one to the
+// other. `size` is one element's bytes.
+void copy_shared(std::span<const Range> shared, std::span<const Range> from,
+                 const std::byte* source, std::span<const Range> to, std::byte* out, size_t size) {
+  const size_t dims = shared.size();
+  const int64_t run = dims == 0 ? 1 : shared[dims - 1].length;
+  const int64_t count = count_of(shared);
+  std::vector<int64_t> at(dims);
+  for (size_t d = 0; d < dims; ++d) at[d] = shared[d].begin;
+  for (int64_t done = 0; done < count; done += run) {
+    int64_t a = 0, b = 0;
+    for (size_t d = 0; d < dims; ++d) {
+      a = a * from[d].length + at[d] - from[d].begin;
+      b = b * to[d].length + at[d] - to[d].begin;
+    }
+    std::memcpy(out + b * size, source + a * size, run * size);
+    for (size_t d = dims - (dims > 0); d-- > 0;) {
+      if (++at[d] < shared[d].begin + shared[d].length) break;
+      at[d] = shared[d].begin;
+    }
+  }
+}
+
+}  // namespace
+
+struct Checkpoint::Impl {
+  std::string folder;
+  CheckpointInfo info;
+  std::vector<StoredTensor> tensors;
+  std::map<std::string, std::vector<StoredPiece>, std::less<>> pieces;
+  std::map<std::string, StoredFile> files;
+
+  // Fails with what to do about it.
+  [[noreturn]] void damaged(const std::string& file, std::string_view tensor,
+                            std::string_view why) const {
+    std::string remedy = "start the run again with --overwrite";
+    for (const auto& other : step_folders(run_of(folder))) {
+      std::error_code ignored;
+      if (other.complete && !fs::equivalent(other.path, folder, ignored)) {
+        remedy = "resume from another checkpoint, --resume " + other.path;
+      }
+    }
+    fail("checkpoint", "{} must be as it was written, but {}{}: copy it again, or {}",
+         (fs::path(folder) / file).string(), why,
+         tensor.empty() ? "" : fmt::format(" (read for {})", tensor), remedy);
+  }
+
+  void load() {
+    std::error_code ignored;
+    const auto mark = fs::path(folder) / "COMPLETE", path = fs::path(folder) / "index.json";
+    if (!fs::is_directory(folder, ignored)) {
+      fail("checkpoint", "a checkpoint is a folder, but there is no folder {}", folder);
+    }
+    if (!fs::exists(mark, ignored)) {
+      fail("checkpoint",
+           "{} must be a complete checkpoint, but it lacks the mark COMPLETE: the run ended while "
+           "it was written; resume from an earlier one",
+           folder);
+    }
+    if (!fs::exists(path, ignored)) damaged("index.json", "", "it is missing");
+    const auto text = read_file(path.string(), "checkpoint");
+    const auto expected = read_file(mark.string(), "checkpoint");
+    if (expected != checksum_of(text) + "\n") damaged("index.json", "", "its checksum differs");
+    try {
+      parse(json::parse(text));
+    } catch (const json::exception& error) {
+      damaged("index.json", "", error.what());
+    }
+  }
+
+  void parse(const json& index) {
+    const std::string format = index.at("format");
+    if (format != kCheckpointFormat) {
+      fail("checkpoint", "{} must have the format {}, but has {}: it is of another version", folder,
+           kCheckpointFormat, format);
+    }
+    info.step = index.at("step");
+    info.samples = index.at("samples");
+    info.plan_hash = index.at("plan");
+    info.state = index.at("state").dump();
+    for (const auto& file : index.at("files")) {
+      const std::string name = file.at("name");
+      if (name.empty() || name == "." || name == ".." || fs::path(name).filename() != name) {
+        damaged("index.json", "", "it names a file outside its folder, \"" + name + "\"");
+      }
+      files[name] = {name, file.at("bytes"), file.at("xxh3_128"), nullptr};
+    }
+    for (const auto& [name, tensor] : index.at("tensors").items()) {
+      const auto dtype = graph::dtype_of(tensor.at("dtype").get<std::string>());
+      if (!dtype) damaged("index.json", name, "its dtype is unknown");
+      tensors.push_back({name, *dtype, tensor.at("shape"), tensor.at("weight")});
+      for (const auto& piece : tensor.at("pieces")) {
+        StoredPiece stored{piece.at("file"), piece.at("key"), {}};
+        for (size_t d = 0; d < tensors.back().shape.size(); ++d) {
+          stored.ranges.push_back({piece.at("begin").at(d), piece.at("shape").at(d)});
+        }
+        pieces[name].push_back(std::move(stored));
+      }
+    }
+  }
+
+  // Returns the file, checked.
+  const SafetensorsFile& open(const std::string& name, std::string_view tensor) {
+    const auto found = files.find(name);
+    if (found == files.end()) damaged("index.json", tensor, "it lacks " + name);
+    auto& file = found->second;
+    if (file.opened) return *file.opened;
+    const auto path = fs::path(folder) / name;
+    std::error_code error;
+    const auto bytes = fs::file_size(path, error);
+    if (error) damaged(name, tensor, "it cannot be read (" + error.message() + ")");
+    if (bytes != file.bytes) {
+      damaged(name, tensor, fmt::format("it has {} bytes instead of {}", bytes, file.bytes));
+    }
+    std::unique_ptr<SafetensorsFile> opened;
+    try {
+      opened = std::make_unique<SafetensorsFile>(path.string());
+    } catch (const Error& why) {
+      damaged(name, tensor, why.what());
+    }
+    if (opened->checksum() != file.checksum) damaged(name, tensor, "its checksum differs");
+    file.opened = std::move(opened);
+    return *file.opened;
+  }
+};
+
+Checkpoint::Checkpoint(const std::string& folder) : impl_(std::make_shared<Impl>()) {
+  impl_->folder = folder;
+  impl_->load();
+}
+
+const std::string& Checkpoint::folder() const { return impl_->folder; }
+const CheckpointInfo& Checkpoint::info() const { return impl_->info; }
+const std::vector<StoredTensor>& Checkpoint::tensors() const { return impl_->tensors; }
+
+const StoredTensor* Checkpoint::find(std::string_view name) const {
+  const auto found = std::lower_bound(
+      impl_->tensors.begin(), impl_->tensors.end(), name,
+      [](const StoredTensor& tensor, std::string_view n) { return tensor.name < n; });
+  return found == impl_->tensors.end() || found->name != name ? nullptr : &*found;
+}
+
+void Checkpoint::read(const TensorPart& part, std::span<std::byte> out) const {
+  if (std::ranges::find(part.shape, 0) != part.shape.end()) return;  // is not stored
+  const auto* tensor = find(part.name);
+  if (!tensor) {
+    std::vector<std::string> names;
+    for (const auto& known : impl_->tensors) names.push_back(known.name);
+    fail("checkpoint",
+         "checkpoint {} must hold {}, but it has no such tensor{}: the model or the optimizer is "
+         "another",
+         impl_->folder, part.name, did_you_mean(part.name, names));
+  }
+  if (tensor->dtype != part.dtype || tensor->shape != part.shape) {
+    fail("checkpoint",
+         "{} of checkpoint {} must be {}{} as in this job, but it is {}{}: the model is another",
+         part.name, impl_->folder, graph::name_of(part.dtype), shape_text(part.shape),
+         graph::name_of(tensor->dtype), shape_text(tensor->shape));
+  }
+  const auto size = graph::size_of(part.dtype);
+  const auto wanted = count_of(part.ranges);
+  if (out.size() != static_cast<size_t>(wanted) * size) {
+    fail_run("checkpoint", "the memory for {} must have {} bytes, but has {}", part.name,
+             wanted * static_cast<int64_t>(size), out.size());
+  }
+  int64_t copied = 0;
+  for (const auto& piece : impl_->pieces[part.name]) {
+    const auto shared = shared_ranges(piece.ranges, part.ranges);
+    if (count_of(shared) == 0) continue;
+    const auto* stored = impl_->open(piece.file, part.name).find(piece.key);
+    const auto bytes = static_cast<size_t>(count_of(piece.ranges)) * size;
+    if (!stored || stored->bytes.size() != bytes) {
+      impl_->damaged(piece.file, part.name, "its contents differ from the index");
+    }
+    copy_shared(shared, piece.ranges, stored->bytes.data(), part.ranges, out.data(), size);
+    copied += count_of(shared);
+  }
+  if (copied != wanted)
+    impl_->damaged("index.json", part.name, "its pieces do not cover the tensor");
+}
+
+void Checkpoint::verify() const {
+  for (const auto& [name, file] : impl_->files) impl_->open(name, "");
+}
+
+void export_checkpoint(const Checkpoint& checkpoint, const std::string& file) {
+  std::vector<TensorBytes> weights;
+  for (const auto& tensor : checkpoint.tensors()) {
+    if (tensor.weight) weights.push_back({tensor.name, tensor.dtype, tensor.shape, {}});
+  }
+  std::vector<std::byte> buffer;
+  const auto read = [&](size_t i) -> std::span<const std::byte> {
+    TensorPart whole{weights[i].name, weights[i].dtype, weights[i].shape, {}};
+    for (const auto size : whole.shape) whole.ranges.push_back({0, size});
+    buffer.resize(static_cast<size_t>(count_of(whole.ranges)) * graph::size_of(whole.dtype));
+    checkpoint.read(whole, buffer);
+    return buffer;
+  };
+  const Destination to(file);
+  write_safetensors(to.written(), weights, read, {{"format", "pt"}});
+  to.rename();
+}
+
+}  // namespace perigee::checkpoint

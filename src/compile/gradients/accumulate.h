@@ -1,0 +1,16 @@
+// Sums of gradients without a pass of their own.
+#pragma once
+
+#include "compile/draft/draft.h"
+#include "compile/trace.h"
+
+namespace perigee::compile {
+
+// Makes matrix products whose result is only added to a gradient add to it (perigee::addmm_): they
+// need no result of their own and no pass over it.
+void accumulate_products(Draft& draft, TraceSource& traces);
+
+// Adds low-precision gradients to a wide sum directly where they are cast only to be added.
+void accumulate_casts(Draft& draft);
+
+}  // namespace perigee::compile

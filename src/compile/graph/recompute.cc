@@ -1,0 +1,188 @@
+#include "compile/graph/recompute.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "compile/draft/lower.h"
+#include "compile/graph/repeat.h"
+#include "graph/flops.h"
+#include "graph/ops.h"
+#include "plan/pipeline.h"
+
+namespace perigee::compile {
+
+using graph::Graph;
+using graph::Node;
+using graph::NodeId;
+using graph::Phase;
+using graph::ValueId;
+
+namespace {
+
+bool has(const std::vector<std::string>& list, std::string_view op) {
+  return std::find(list.begin(), list.end(), op) != list.end();
+}
+
+// Returns the region of every node, -1 where it is in none.
+std::vector<int> regions_of(const Graph& graph, const plan::Recompute& plan) {
+  std::vector<int> regions(graph.nodes.size(), -1);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const auto& node = graph.nodes[n];
+    if (node.phase != Phase::forward) continue;
+    for (size_t r = 0; r < plan.regions.size() && regions[n] < 0; ++r) {
+      for (const auto& scope : plan.regions[r]) {
+        if (graph::contains_scope(scope, node.scope)) regions[n] = static_cast<int>(r);
+      }
+    }
+  }
+  return regions;
+}
+
+// Returns whether an op of a region is recomputed. Averages over a step's microbatches are known
+// before the first one and are not.
+bool is_repeated(const plan::Recompute& plan, const std::string& op) {
+  if (op == "perigee::step_average") return false;
+  // What other stages send comes once.
+  if (op == plan::kCross) return false;
+  // Numbers; their histories may have moved on.
+  if (op == "perigee::fp8_scale" || op == "perigee::fp8_held") return false;
+  return plan.only.empty() || has(plan.only, op) || graph::is_view(op) || op == "perigee::reshape";
+}
+
+class Recomputed {
+ public:
+  Recomputed(const Graph& graph, const plan::Recompute& plan)
+      : graph_(graph), plan_(plan), region_(regions_of(graph, plan)) {
+    find_kept();
+    find_named();
+  }
+
+  Graph run() {
+    std::vector<bool> recomputed(graph_.values.size());
+    for (size_t v = 0; v < recomputed.size(); ++v) {
+      recomputed[v] = is_recomputed({static_cast<int32_t>(v)});
+    }
+    auto repeated = repeat(graph_, recomputed);
+    copied_ = std::move(repeated.copied);
+    return std::move(repeated.graph);
+  }
+
+  // After run().
+  std::vector<RegionCost> costs() const {
+    std::vector<RegionCost> costs(plan_.regions.size());
+    const int both = static_cast<int>(costs.size());
+    std::vector<int> kept(graph_.values.size(), -1);  // by root: the one region whose copies
+                                                      // read it, `both` for several
+    std::vector<bool> read(graph_.values.size());     // by root: by the backward pass
+    std::vector<bool> needed(graph_.values.size());   // by root: as a value that is kept
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      const bool copied = copied_[n];
+      if (copied) costs[region_[n]].flops += graph::flops_of(graph_, node);
+      node.each_operand([&](ValueId v) {
+        const auto root = this->root(v).index;
+        if (node.phase == Phase::backward) {
+          read[root] = true;
+          needed[root] = needed[root] || !is_recomputed(v);
+        } else if (copied && !is_recomputed(v) && graph_.values[root].producer >= 0) {
+          kept[root] = kept[root] < 0 || kept[root] == region_[n] ? region_[n] : both;
+        }
+      });
+    }
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const auto producer = graph_.values[v].producer;
+      const auto bytes = graph_.values[v].type.bytes();
+      if (producer < 0 || graph_.nodes[producer].phase != Phase::forward) continue;
+      if (read[v] && !needed[v] && kept[v] < 0) costs[region_[producer]].bytes += bytes;
+      if (!read[v] && kept[v] >= 0 && kept[v] < both) costs[kept[v]].bytes -= bytes;
+    }
+    return costs;
+  }
+
+ private:
+  // The value whose memory this one shows.
+  ValueId root(ValueId v) const {
+    while (graph_.values[v.index].producer >= 0) {
+      const auto& node = graph_.nodes[graph_.values[v.index].producer];
+      if (!shows_operand(node.op)) break;
+      ValueId first;
+      node.each_operand([&](ValueId operand) {
+        if (!first.defined()) first = operand;
+      });
+      if (!first.defined()) break;
+      v = first;
+    }
+    return v;
+  }
+
+  // Results that are there anyway: what is read outside its region in the
+  // forward pass, and what the step leaves behind.
+  void find_kept() {
+    kept_.assign(graph_.values.size(), false);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (graph_.nodes[n].phase != Phase::forward) continue;
+      graph_.nodes[n].each_operand([&](ValueId v) {
+        const auto producer = graph_.values[v.index].producer;
+        if (producer >= 0 && region_[producer] != region_[n]) kept_[v.index] = true;
+      });
+    }
+    for (const auto& output : graph_.outputs) {
+      if (output.value.defined()) kept_[output.value.index] = true;
+    }
+  }
+
+  // Returns the ops of a region whose results are kept by name.
+  const std::vector<std::string>& keep_of(int region) const {
+    if (plan_.keep_in.empty() || region < 0) return plan_.keep;
+    const auto& scopes = plan_.regions[static_cast<size_t>(region)];
+    const auto own = scopes.empty() ? plan_.keep_in.end() : plan_.keep_in.find(scopes.front());
+    return own == plan_.keep_in.end() ? plan_.keep : own->second;
+  }
+
+  // Results of the ops that are kept by name. Where ranks exchange them at once, the result of the
+  // collective is kept, unless it is larger: a sum is kept, not its terms.
+  void find_named() {
+    named_.assign(graph_.nodes.size(), false);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      if (node.phase != Phase::forward) continue;
+      const auto& keep = keep_of(region_[n]);
+      named_[n] = has(keep, node.op);
+      const bool sends = graph::is_collective(node.op) && !keep.empty();
+      if (!sends || node.outputs.empty() || !node.outputs[0].defined()) continue;
+      node.each_operand([&](ValueId v) {
+        const auto producer = graph_.values[root(v).index].producer;
+        const bool more = graph_.type(node.outputs[0]).bytes() > graph_.type(v).bytes();
+        named_[n] = named_[n] || (producer >= 0 && named_[producer] && !more);
+      });
+    }
+  }
+
+  bool is_recomputed(ValueId v) const {
+    const auto producer = graph_.values[v.index].producer;
+    return producer >= 0 && region_[producer] >= 0 && !kept_[v.index] && !named_[producer] &&
+           is_repeated(plan_, graph_.nodes[producer].op);
+  }
+
+  const Graph& graph_;
+  const plan::Recompute& plan_;
+  std::vector<int> region_;   // by node
+  std::vector<bool> copied_;  // by node
+  std::vector<bool> kept_;    // by value
+  std::vector<bool> named_;   // by node
+};
+
+}  // namespace
+
+Graph recompute(const Graph& local, const plan::Recompute& plan) {
+  if (plan.regions.empty()) return local;
+  return Recomputed(local, plan).run();
+}
+
+std::vector<RegionCost> recompute_costs(const Graph& local, const plan::Recompute& plan) {
+  Recomputed recomputed(local, plan);
+  recomputed.run();
+  return recomputed.costs();
+}
+
+}  // namespace perigee::compile

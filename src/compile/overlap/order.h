@@ -1,0 +1,13 @@
+// Start of collectives and unpacking of their results.
+#pragma once
+
+#include "compile/draft/draft.h"
+
+namespace perigee::compile {
+
+// Starts collectives, and their packing, as soon as their operands are ready, and unpacks results
+// just before they are needed. Collectives keep their order, so that all ranks start them in one.
+// Those that read parameters stay: gathering them early is a matter of memory.
+void order_collectives(Draft& draft);
+
+}  // namespace perigee::compile

@@ -1,0 +1,278 @@
+#include "compile/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/fail.h"
+#include "compile/gradients/accumulate.h"
+#include "compile/gradients/loss_scale.h"
+#include "compile/gradients/state.h"
+#include "compile/gradients/step.h"
+#include "compile/gradients/units.h"
+#include "compile/graph/autocast.h"
+#include "compile/graph/cast_again.h"
+#include "compile/graph/fp8.h"
+#include "compile/graph/prepare.h"
+#include "compile/graph/random.h"
+#include "compile/graph/recompute.h"
+#include "compile/memory/finish.h"
+#include "compile/memory/memory.h"
+#include "compile/overlap/beside.h"
+#include "compile/overlap/offload_activations.h"
+#include "compile/overlap/offload_state.h"
+#include "compile/overlap/order.h"
+#include "compile/overlap/slice_products.h"
+#include "compile/overlap/waits.h"
+#include "compile/stages/cut_exchanges.h"
+#include "compile/stages/parts.h"
+#include "compile/stages/receive_ahead.h"
+#include "compile/stages/separate_kept.h"
+#include "graph/ops.h"
+#include "plan/pipeline.h"
+#include "plan/rewrites.h"
+
+namespace perigee::compile {
+namespace {
+
+// -- Passes of the captured graph
+
+void rewrite(GraphState& state) {
+  if (state.plan.rewrites.empty()) return;
+  auto rewritten = plan::apply(state.plan.rewrites, state.graph);
+  state.plan = with_names_of(std::move(state.plan), state.graph, rewritten);
+  state.graph = std::move(rewritten);
+}
+
+void classify_loss(GraphState& state) {
+  const auto& communication = state.plan.communication;
+  const bool scales = !state.spec.evaluation && (communication.sum || communication.clip_first);
+  if (state.plan.microbatches > 1 || scales) state.loss = shard::classify_loss(state.graph).kind;
+  if (scales && state.loss == shard::LossKind::mixed) {
+    fail("compile",
+         "gradients that are not averaged over ranks require a loss that is a mean or a sum over "
+         "samples, but this one is neither: leave grad_comm's reduce and clip as they are");
+  }
+}
+
+// Returns the plan without the parameters of units that its pipeline leaves whole.
+plan::Plan without_whole(plan::Plan plan, const graph::Graph& graph) {
+  if (!plan.pipeline.cuts() || plan.units.empty()) return plan;
+  const StageInputs stages(graph, plan);
+  for (auto& unit : plan.units) {
+    std::erase_if(unit.parameters,
+                  [&](const std::string& name) { return stages.stays_whole(name); });
+  }
+  return plan;
+}
+
+void scale(GraphState& state) {
+  if (!state.lowers_precision) return;
+  state.before_casts = state.graph;
+  state.graph = scale_loss(std::move(state.graph), state.plan.precision.loss_scale);
+}
+
+void insert_casts(GraphState& state) {
+  if (!state.lowers_precision) return;
+  state.graph = autocast(state.graph, without_whole(state.plan, state.before_casts));
+}
+
+void round_operands(GraphState& state) {
+  if (!state.lowers_precision) return;
+  state.graph = round_to_fp8(state.graph, state.plan, state.spec);
+}
+
+void mark(GraphState& state) {
+  auto marked = state.transfers ? mark_transfers(state.graph, state.plan, *state.transfers)
+                                : std::optional<graph::Graph>();
+  if (state.lowers_precision) {
+    state.plan = with_fp8_states(with_names_of(state.plan, state.before_casts, state.graph),
+                                 state.graph);
+  }
+  if (marked) state.graph = std::move(*marked);
+}
+
+// -- Passes of a rank's graph
+
+void partition(RankState& state) {
+  state.local = shard::partition(state.common.graph, state.common.sharding, state.plan, state.rank);
+}
+
+void eliminate_unused(RankState& state) {
+  auto& graph = state.local.graph;
+  graph = graph::eliminate_common_subexpressions(graph::eliminate_dead_code(std::move(graph)));
+}
+
+void draw_by_sample(RankState& state) {
+  if (state.plan.microbatches * plan::copies_of(state.plan) > 1) {
+    set_batch_dims(state.local.graph, state.common.graph);
+  }
+}
+
+void recompute_regions(RankState& state) {
+  if (state.recomputes) state.local.graph = recompute(state.local.graph, state.plan.recompute);
+}
+
+void repeat_casts(RankState& state) {
+  if (state.plan.pipeline.cuts()) state.local.graph = cast_again(std::move(state.local.graph));
+}
+
+// -- Passes to a draft and of a draft
+
+void find_gathers(DraftState& s) {
+  s.flats = s.plan.pipeline.cuts()
+                ? plan::flats(s.plan, s.common.inputs->own(s.common.captured, s.rank), s.rank)
+                : plan::flats(s.plan, s.common.captured, s.rank);
+  s.gathers = place_gathers(s.local.graph.graph, s.plan, s.flats, s.stage());
+}
+
+void cut_sections(DraftState& s) {
+  s.microbatches = cut_microbatches(s.local.graph.graph, s.plan.microbatches, s.common.loss);
+  s.sections = make_micro_sections(s.microbatches.micro, s.stage(), false);
+  s.source.emplace(Source{s.common.graph, s.local.graph, s.plan, s.spec, s.flats, s.rank,
+                          s.sections, s.stage(), s.common.loss, s.common.transfers.get()});
+}
+
+void begin_draft(DraftState& s) {
+  auto& program = s.draft.program;
+  program.rank = s.rank;
+  program.microbatches = s.plan.microbatches;
+  program.model_copies = plan::copies_of(s.plan);
+  if (program.model_copies > 1) {
+    const auto copies = mesh::group_of(s.plan.mesh, s.plan.copy_axes, s.rank);
+    program.model_copy = std::find(copies.begin(), copies.end(), s.rank) - copies.begin();
+  }
+  program.streams = {Stream::compute()};
+  s.gradients = make_state(s.draft, *s.source, s.inputs);
+}
+
+void add_microbatches(DraftState& s) {
+  make_microbatch_sections(s.draft, *s.source, s.microbatches, s.gradients, s.gathers, s.inputs,
+                           s.accumulated, s.traces);
+}
+
+void add_kept_microbatches(DraftState& s) {
+  if (!s.local.kept) return;
+  auto kept = s.local.kept->graph;
+  const auto* stage = &*s.local.kept->stage;
+  const auto gathers = place_gathers(kept.graph, s.plan, s.flats, stage);
+  const auto micro = cut_microbatches(kept.graph, s.plan.microbatches, s.common.loss);
+  const auto sections = make_micro_sections(micro.micro, stage, true);
+  const Source source{s.common.graph, kept,     s.plan, s.spec,        s.flats,
+                      s.rank,         sections, stage,  s.common.loss, s.common.transfers.get()};
+  make_microbatch_sections(s.draft, source, micro, gradients_of(source, *s.source, s.gradients),
+                           gathers, s.inputs, s.accumulated, s.traces);
+  s.draft.kept = s.stage()->kept;
+}
+
+void slice(DraftState& s) {
+  if (s.common.slices_elsewhere && !plan::splits_more_than_batch(s.plan)) return;
+  slice_products(s.draft, s.plan.mesh, s.plan.overlap, s.traces);
+}
+
+void follow_schedule(DraftState& s) {
+  const auto* stage = s.stage();
+  if (!stage) return;
+  s.draft.order = s.common.schedule->orders[stage->index];
+  s.draft.turns = stage->turns;
+  s.draft.frames = stage->frames;
+  s.draft.copies = stage->copies;
+  share_landings(s.draft);
+  s.draft.deferred = stage->deferred;
+  wait_for_sends(s.draft);
+}
+
+}  // namespace
+
+// clang-format off
+const std::vector<Pass<GraphState>>& graph_passes() {
+  static const std::vector<Pass<GraphState>> passes = {
+      {"select_outputs", "removes the outputs that the step does not want",
+       [](GraphState& s) { s.graph = select_outputs(std::move(s.graph), s.spec); }},
+      {"rewrite", "replaces layers that the plan rewrites by one op each", rewrite},
+      {"classify_loss", "finds whether the loss is a mean or a sum over samples", classify_loss},
+      {"scale_loss", "multiplies the gradient of the loss by the loss scale", scale},
+      {"autocast", "inserts casts for the plan's precision", insert_casts},
+      {"round_to_fp8", "rounds the operands of products to eight bits", round_operands},
+      {"mark_transfers", "marks values that cross between stages of unequal submeshes", mark},
+      {"propagate", "chooses the placements of all values",
+       [](GraphState& s) { s.sharding = shard::propagate(s.graph, s.plan); }},
+  };
+  return passes;
+}
+
+const std::vector<Pass<RankState>>& rank_passes() {
+  static const std::vector<Pass<RankState>> passes = {
+      {"partition", "makes the graph local to the rank, with its collectives", partition},
+      {"eliminate_unused", "removes dead nodes and common subexpressions", eliminate_unused},
+      {"simplify_views", "removes views that undo each other",
+       [](RankState& s) { s.local.graph = simplify_views(std::move(s.local.graph)); }},
+      {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
+      {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
+      {"cast_again", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},
+  };
+  return passes;
+}
+
+const std::vector<Pass<DraftState>>& draft_passes() {
+  static const std::vector<Pass<DraftState>> passes = {
+      {"place_gathers", "chooses when weights that are stored in parts are gathered", find_gathers},
+      {"cut_microbatches", "separates the nodes of a microbatch, by section, from the prologue", cut_sections},
+      {"make_state", "adds weights, gradients and optimizer state, in buckets and units", begin_draft},
+      {"make_microbatch_sections", "lowers the nodes of a microbatch to instructions", add_microbatches},
+      {"make_kept_sections", "does the same for microbatches that keep their activations", add_kept_microbatches},
+      {"make_step_section", "adds the gradients' norm, clipping and the optimizer",
+       [](DraftState& s) { make_step_section(s.draft, *s.source, s.gradients, s.microbatches.factor); }},
+      {"make_average_sections", "adds averages of copies of the model",
+       [](DraftState& s) { make_average_sections(s.draft, *s.source, s.gradients); }},
+      {"receive_ahead", "receives a pipeline's messages one run early",
+       [](DraftState& s) { if (s.plan.overlap.receives) receive_ahead(s.draft); }},
+      {"accumulate_products", "makes products add to gradients themselves",
+       [](DraftState& s) { if (s.plan.overlap.accumulate) accumulate_products(s.draft, s.traces); }},
+      {"accumulate_casts", "adds low-precision gradients to their sums without a cast",
+       [](DraftState& s) { accumulate_casts(s.draft); }},
+      {"find_waited", "finds collectives that Overlap::bulk does not hide",
+       [](DraftState& s) { s.waited = find_waited(s.draft, s.plan.overlap.bulk); }},
+      {"slice_products", "cuts products into slices that overlap with their collectives", slice},
+      {"offload_activations", "copies saved activations to host memory and back",
+       [](DraftState& s) { offload_activations(s.draft, s.plan.offload); }},
+      {"stage_host_state", "copies optimizer state from host memory and back",
+       [](DraftState& s) { stage_host_state(s.draft, s.plan.offload); }},
+      {"separate_gathers", "gives each all-gather of a unit a value of its own",
+       [](DraftState& s) { separate_gathers(s.draft, s.gradients); }},
+      {"separate_kept", "gives kept microbatches values of their own",
+       [](DraftState& s) { separate_kept(s.draft); }},
+      {"put_products_beside", "moves weight gradients to hide collectives",
+       [](DraftState& s) { if (s.plan.communication.overlap) put_products_beside(s.draft); }},
+      {"order_collectives", "starts collectives early and unpacks their results late",
+       [](DraftState& s) { if (s.plan.communication.overlap) order_collectives(s.draft); }},
+      {"wait_at_once", "waits for the collectives that find_waited found",
+       [](DraftState& s) { wait_at_once(s.draft, s.waited); }},
+      {"insert_waits", "waits for every other collective where its result is needed",
+       [](DraftState& s) { insert_waits(s.draft); }},
+      {"follow_schedule", "sets the order of a stage's sections and waits for its sends", follow_schedule},
+      {"cut_exchanges", "cuts sections where interleaved microbatches alternate",
+       [](DraftState& s) { if (s.stage() && s.plan.overlap.experts) cut_exchanges(s.draft); }},
+      {"assign_memory", "assigns an address to every value",
+       [](DraftState& s) { assign_memory(s.draft); }},
+      {"finish", "cuts sections by first, middle and last microbatch",
+       [](DraftState& s) { s.program = finish(std::move(s.draft)); }},
+  };
+  return passes;
+}
+// clang-format on
+
+std::vector<std::string> list_passes() {
+  std::vector<std::string> list;
+  const auto add = [&](const char* level, const auto& passes) {
+    for (const auto& pass : passes) {
+      list.push_back(fmt::format("{}: {}: {}", level, pass.name, pass.purpose));
+    }
+  };
+  add("graph", graph_passes());
+  add("rank", rank_passes());
+  add("draft", draft_passes());
+  return list;
+}
+
+}  // namespace perigee::compile

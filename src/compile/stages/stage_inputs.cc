@@ -1,0 +1,77 @@
+#include "compile/stages/stage_inputs.h"
+
+#include <numeric>
+
+#include "plan/pipeline.h"
+#include "schedule/of_plan.h"
+
+namespace perigee::compile {
+
+using graph::Graph;
+using graph::ValueId;
+using plan::kEveryPart;
+
+std::vector<std::set<int64_t>> users_of(const Graph& graph, const std::vector<int>& parts,
+                                        const std::vector<int>& stages,
+                                        const std::vector<bool>& without) {
+  std::vector<std::set<int64_t>> users(graph.values.size());
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    if (!without.empty() && without[n]) continue;
+    const auto& node = graph.nodes[n];
+    std::set<int64_t> here;
+    if (parts[n] != kEveryPart) {
+      here.insert(stages[parts[n]]);
+    } else {
+      for (auto v : node.outputs) {
+        if (v.defined()) here.insert(users[v.index].begin(), users[v.index].end());
+      }
+    }
+    node.each_operand([&](ValueId v) { users[v.index].insert(here.begin(), here.end()); });
+  }
+  return users;
+}
+
+StageInputs::StageInputs(const Graph& graph, const plan::Plan& plan) : plan_(plan) {
+  if (!plan.pipeline.cuts()) return;
+  const auto stages = stage_of_parts(plan);
+  const auto parts = plan::parts_of(graph, plan.pipeline);
+  std::vector<int64_t> each(stages.size());
+  std::iota(each.begin(), each.end(), int64_t{0});
+  const auto users = users_of(graph, parts, {each.begin(), each.end()});
+  std::set<std::string> reduced_each_time;
+  for (const auto& unit : plan.units) {
+    if (unit.level >= 2) reduced_each_time.insert(unit.parameters.begin(), unit.parameters.end());
+  }
+  for (const auto& input : graph.inputs) {
+    const auto& found = users[input.value.index];
+    auto& own = stages_[input.name];
+    for (const auto part : found) own.insert(stages[static_cast<size_t>(part)]);
+    if (found.empty()) own.insert(0);
+    if (own.size() > 1 || (found.size() > 1 && reduced_each_time.contains(input.name))) {
+      whole_.insert(input.name);
+    }
+  }
+}
+
+bool StageInputs::has(const std::string& name, int64_t rank) const {
+  if (!plan_.pipeline.cuts()) return true;
+  const auto axis = plan_.mesh.find(plan_.pipeline.axis);
+  return stages_.at(name).contains(mesh::coordinates(plan_.mesh, rank)[axis]);
+}
+
+bool StageInputs::is_shared(const std::string& name) const {
+  return plan_.pipeline.cuts() && stages_.at(name).size() > 1;
+}
+
+bool StageInputs::stays_whole(const std::string& name) const { return whole_.contains(name); }
+
+Graph StageInputs::own(const Graph& graph, int64_t rank) const {
+  Graph result;
+  result.values = graph.values;
+  for (const auto& input : graph.inputs) {
+    if (!stays_whole(input.name) && has(input.name, rank)) result.inputs.push_back(input);
+  }
+  return result;
+}
+
+}  // namespace perigee::compile

@@ -1,0 +1,80 @@
+#include "cuda/nccl/nccl.h"
+
+#include <fmt/ranges.h>
+
+#include <map>
+
+#include "base/fail.h"
+#include "cuda/nccl/group.h"
+
+namespace perigee::cuda {
+namespace {
+
+class NcclCommunicator : public exec::Communicator {
+ public:
+  NcclCommunicator(const exec::RendezvousOptions& options, std::shared_ptr<CudaDevice> device)
+      : options_(options), device_(std::move(device)), store_(exec::meet(options)) {}
+
+  int64_t rank() const override { return options_.rank; }
+  int64_t world() const override { return options_.world; }
+
+  std::shared_ptr<exec::Group> group(const std::string& name,
+                                     const std::vector<int64_t>& ranks) override {
+    auto& group = groups_[{name, ranks}];
+    if (!group) {
+      try {
+        group = std::make_shared<NcclGroup>(name, ranks, options_, store_, device_);
+      } catch (const Error&) {
+        throw;
+      } catch (const std::exception& error) {
+        fail_run("communicator",
+                 "rank {} must connect to the group {} (ranks {}) by NCCL on GPU {} within {} s, "
+                 "but got: {}; NCCL_DEBUG=INFO tells more",
+                 options_.rank, name, fmt::join(ranks, ","), device_->index(), options_.seconds(),
+                 exec::failure_or(*store_, exec::first_line(error)));
+      }
+    }
+    return group;
+  }
+
+  void check() override {
+    std::string failure;
+    try {
+      failure = exec::left_failure(*store_);
+    } catch (const std::exception& error) {
+      failure = "rank 0's store is gone: " + exec::first_line(error);
+    }
+    if (!failure.empty()) {
+      end_groups();
+      fail_run("communicator", "rank {} must go on with all ranks, but got: {}", options_.rank,
+               failure);
+    }
+    for (auto& [key, group] : groups_) group->check();
+  }
+
+  void abort(const std::string& reason) override {
+    exec::leave_failure(*store_, options_.rank, reason);
+    end_groups();
+  }
+
+ private:
+  void end_groups() {
+    for (auto& [key, group] : groups_) {
+      if (group) group->abort();
+    }
+  }
+
+  exec::RendezvousOptions options_;
+  std::shared_ptr<CudaDevice> device_;
+  exec::Store store_;
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::shared_ptr<NcclGroup>> groups_;
+};
+
+}  // namespace
+
+std::unique_ptr<exec::Communicator> nccl_communicator(const exec::RendezvousOptions& options,
+                                                      std::shared_ptr<CudaDevice> device) {
+  return std::make_unique<NcclCommunicator>(options, std::move(device));
+}
+
+}  // namespace perigee::cuda

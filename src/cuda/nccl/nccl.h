@@ -1,0 +1,21 @@
+// Ranks with a GPU each, which exchange tensors by c10d's NCCL.
+#pragma once
+
+#include <memory>
+
+#include "cuda/device.h"
+#include "exec/comm/communicator.h"
+#include "exec/comm/rendezvous.h"
+
+namespace perigee::cuda {
+
+// Returns this rank's communicator once all ranks have come. A group's collectives run one after
+// the other on a stream of its own, beside the computation: Work::wait() makes the current stream
+// wait and never the host. Messages run on a stream (and an NCCL communicator) for each pair of
+// ranks and direction, so that two ranks may send to each other at once. Sums are NCCL's: bit-equal
+// on all ranks, and from run to run on the same GPUs and NCCL. Throws Error when the ranks do not
+// meet or NCCL does not start.
+std::unique_ptr<exec::Communicator> nccl_communicator(const exec::RendezvousOptions& options,
+                                                      std::shared_ptr<CudaDevice> device);
+
+}  // namespace perigee::cuda

@@ -1,0 +1,124 @@
+#include <ATen/ATen.h>
+
+#include "cuda/ops/ops.h"
+#include "exec/reference/ops.h"
+
+namespace perigee::cuda {
+namespace {
+
+using at::Tensor;
+using Operands = std::span<const Tensor>;
+using Results = std::span<Tensor>;
+
+enum class Path { math, flash, efficient };
+
+struct Attention {
+  int query, key, value, bias;
+  bool causal, deterministic;
+  double scale;
+
+  Attention(const Arguments& a, const OpContext& context)
+      : query(a.operand("query")),
+        key(a.operand("key")),
+        value(a.operand("value")),
+        bias(a.optional_operand("bias")),
+        causal(a.flag("causal", false)),
+        deterministic(context.deterministic),
+        scale(a.number("scale")) {}
+
+  // By shapes and types alone, so that an op always takes the same path, and forward and backward
+  // agree. The fused backward passes add up in no fixed order.
+  Path path(Operands in) const {
+    const auto& q = in[query];
+    const auto& k = in[key];
+    const auto& v = in[value];
+    const auto type = q.scalar_type();
+    if (deterministic || bias >= 0 || q.numel() == 0 || v.numel() == 0) return Path::math;
+    if (q.size(3) != v.size(3) || q.size(3) % 8 != 0) return Path::math;
+    const bool half = type == at::kBFloat16 || type == at::kHalf;
+    // Flash attention aligns the causal mask of unequal lengths at the other end.
+    if (half && q.size(3) <= 256 && (!causal || q.size(2) == k.size(2))) return Path::flash;
+    return half || type == at::kFloat ? Path::efficient : Path::math;
+  }
+
+  // The kernels walk rows by stride and want their elements side by side.
+  static Tensor rows(const Tensor& t) { return t.stride(3) == 1 ? t : t.contiguous(); }
+
+  // Keys or values with one head for every query head.
+  static Tensor heads(const Tensor& t, int64_t wanted) {
+    return t.size(1) == wanted ? rows(t) : t.repeat_interleave(wanted / t.size(1), 1);
+  }
+
+  // The gradient of grouped heads from that of their copies.
+  static Tensor fold(const Tensor& t, int64_t groups) {
+    if (t.size(1) == groups) return t;
+    return t.unflatten(1, {groups, t.size(1) / groups}).sum(2);
+  }
+};
+
+// The kernel keeps one number a row, in rows of whole warps.
+constexpr int64_t kLogSumExpRows = 32;
+
+}  // namespace
+
+Kernel attention(const Arguments& a, const OpContext& context) {
+  auto math = exec::attention_math(a, drop_elements);
+  if (a.number("p", 0.0) > 0) return math;
+  return [flash = Attention(a, context), math](Operands in, Results out, const Draw& draw) {
+    const auto path = flash.path(in);
+    if (path == Path::math) return math(in, out, draw);
+    const auto q = Attention::rows(in[flash.query]);
+    const auto k = Attention::heads(in[flash.key], q.size(1));
+    const auto v = Attention::heads(in[flash.value], q.size(1));
+    Tensor logsumexp;
+    if (path == Path::flash) {
+      auto result = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, flash.causal, false,
+                                                            flash.scale);
+      out[0] = std::get<0>(result);
+      logsumexp = std::get<1>(result);
+    } else {
+      auto result = at::_scaled_dot_product_efficient_attention(q, k, v, {}, true, 0.0,
+                                                                flash.causal, flash.scale);
+      out[0] = std::get<0>(result);
+      logsumexp = std::get<1>(result).narrow(2, 0, q.size(2));
+    }
+    if (out.size() > 1) out[1] = std::move(logsumexp);
+  };
+}
+
+Kernel attention_backward(const Arguments& a, const OpContext& context) {
+  auto math = exec::attention_backward_math(a, drop_elements);
+  if (a.number("p", 0.0) > 0) return math;
+  return [flash = Attention(a, context), grad = a.operand("grad"), output = a.operand("output"),
+          saved = a.operand("logsumexp"), math](Operands in, Results out, const Draw& draw) {
+    const auto path = flash.path(in);
+    if (path == Path::math) return math(in, out, draw);
+    const auto q = Attention::rows(in[flash.query]);
+    const auto k = Attention::heads(in[flash.key], q.size(1));
+    const auto v = Attention::heads(in[flash.value], q.size(1));
+    const auto g = Attention::rows(in[grad]), o = Attention::rows(in[output]);
+    const auto logsumexp = in[saved].contiguous();
+    Tensor d_query, d_key, d_value;
+    if (path == Path::flash) {
+      // Read with dropout only.
+      const auto no_seed = at::empty({2}, q.options().dtype(at::kUInt64));
+      const auto no_offset = at::empty({}, q.options().dtype(at::kUInt64));
+      std::tie(d_query, d_key, d_value) = at::_scaled_dot_product_flash_attention_backward(
+          g, q, k, v, o, logsumexp, {}, {}, q.size(2), k.size(2), 0.0, flash.causal, no_seed,
+          no_offset, flash.scale);
+    } else {
+      const auto room = (kLogSumExpRows - q.size(2) % kLogSumExpRows) % kLogSumExpRows;
+      const auto no_seed = at::empty({}, q.options().dtype(at::kLong));
+      std::tie(d_query, d_key, d_value, std::ignore) =
+          at::_scaled_dot_product_efficient_attention_backward(
+              g, q, k, v, {}, o, at::constant_pad_nd(logsumexp, {0, room}), no_seed, no_seed, 0.0,
+              {true, true, true, false}, flash.causal, flash.scale);
+    }
+    const auto groups = in[flash.key].size(1);
+    out[0] = std::move(d_query);
+    out[1] = Attention::fold(d_key, groups);
+    out[2] = Attention::fold(d_value, groups);
+  };
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,120 @@
+// Cross entropy and RMS norm: rows, each by one block.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "cuda/ops/ops.h"
+#include "exec/tensor.h"
+
+namespace perigee::cuda {
+namespace {
+
+using at::Tensor;
+using Operands = std::span<const Tensor>;
+using Results = std::span<Tensor>;
+
+Rows rows_of(const Tensor& t) {
+  const int64_t columns = t.size(-1);
+  return {.rows = columns ? t.numel() / columns : 0, .columns = columns};
+}
+
+// What the kernels read, as they want it.
+struct Loss {
+  int logits, target, weight;
+  LossNumbers numbers;
+
+  explicit Loss(const Arguments& a)
+      : logits(a.operand("logits")),
+        target(a.operand("target")),
+        weight(a.optional_operand("weight")),
+        numbers{.ignore_index = a.integer("ignore_index", -100),
+                .smoothing = a.number("label_smoothing", 0.0)} {}
+
+  Tensor labels(Operands in) const { return in[target].to(at::kLong).contiguous(); }
+  Tensor weights(Operands in) const {
+    return weight < 0 ? Tensor() : in[weight].to(in[logits].scalar_type()).contiguous();
+  }
+};
+
+}  // namespace
+
+Kernel cross_entropy(const Arguments& a, const OpContext& context) {
+  const auto type = a.wanted(0) ? std::optional(exec::scalar_type(a.type(0).dtype)) : std::nullopt;
+  return [loss = Loss(a), type, fault = context.fault](Operands in, Results out, const Draw&) {
+    const auto x = in[loss.logits].contiguous();
+    const auto labels = loss.labels(in), weights = loss.weights(in);
+    const auto wide = x.options().dtype(wide_type(x.scalar_type()));
+    const auto losses = at::empty({x.size(0)}, wide);
+    auto logsumexp = at::empty({x.size(0)}, wide);
+    cross_entropy(x.const_data_ptr(), labels.const_data_ptr<int64_t>(), data_or_null(weights),
+                  losses.mutable_data_ptr(), logsumexp.mutable_data_ptr(), rows_of(x), loss.numbers,
+                  element_of(x.scalar_type()), fault, current_stream());
+    check_launch("cross_entropy");
+    out[0] = losses.to(type.value_or(x.scalar_type()));
+    if (out.size() > 1) out[1] = std::move(logsumexp);
+  };
+}
+
+Kernel cross_entropy_backward(const Arguments& a, const OpContext& context) {
+  return [loss = Loss(a), grad = a.operand("grad"), saved = a.operand("logsumexp"),
+          fault = context.fault](Operands in, Results out, const Draw&) {
+    const auto x = in[loss.logits].contiguous();
+    const auto labels = loss.labels(in), weights = loss.weights(in);
+    const auto wide = wide_type(x.scalar_type());
+    const auto upstream = in[grad].to(wide).contiguous();
+    const auto logsumexp = in[saved].to(wide).contiguous();
+    out[0] = at::empty(x.sizes(), x.options());
+    cross_entropy_backward(upstream.const_data_ptr(), x.const_data_ptr(),
+                           labels.const_data_ptr<int64_t>(), logsumexp.const_data_ptr(),
+                           data_or_null(weights), out[0].mutable_data_ptr(), rows_of(x),
+                           loss.numbers, element_of(x.scalar_type()), fault, current_stream());
+    check_launch("cross_entropy_backward");
+  };
+}
+
+Kernel rms_norm(const Arguments& a, const OpContext&) {
+  const auto type = a.wanted(1) ? std::optional(exec::scalar_type(a.type(1).dtype)) : std::nullopt;
+  return [self = a.operand("self"), weight = a.optional_operand("weight"), eps = a.number("eps"),
+          type](Operands in, Results out, const Draw&) {
+    const auto x = in[self].contiguous();
+    const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
+    auto shape = x.sizes().vec();
+    shape.back() = 1;
+    out[0] = at::empty(x.sizes(), x.options());
+    const auto rstd = at::empty(shape, x.options().dtype(wide_type(x.scalar_type())));
+    rms_norm(x.const_data_ptr(), data_or_null(w), out[0].mutable_data_ptr(),
+             rstd.mutable_data_ptr(), rows_of(x), eps, element_of(x.scalar_type()),
+             current_stream());
+    check_launch("rms_norm");
+    if (type) out[1] = rstd.to(*type);
+  };
+}
+
+Kernel rms_norm_backward(const Arguments& a, const OpContext&) {
+  return [grad = a.operand("grad"), self = a.operand("self"), weight = a.optional_operand("weight"),
+          saved = a.operand("rstd"),
+          weight_wanted = a.wanted(1)](Operands in, Results out, const Draw&) {
+    const auto x = in[self].contiguous();
+    const auto g = in[grad].to(x.scalar_type()).contiguous();
+    const auto w = weight < 0 ? Tensor() : in[weight].to(x.scalar_type()).contiguous();
+    const auto wide = x.options().dtype(wide_type(x.scalar_type()));
+    const auto rstd = in[saved].to(wide_type(x.scalar_type())).contiguous();
+    const auto element = element_of(x.scalar_type());
+    const auto shape = rows_of(x);
+    out[0] = at::empty(x.sizes(), x.options());
+    rms_norm_backward(g.const_data_ptr(), x.const_data_ptr(), data_or_null(w),
+                      rstd.const_data_ptr(), out[0].mutable_data_ptr(), shape, element,
+                      current_stream());
+    if (weight >= 0 && weight_wanted) {
+      // The number of parts depends on the shape alone, so that sums are the same on every GPU.
+      const int64_t parts = std::clamp<int64_t>(shape.rows / 64, 1, 64);
+      const auto partials = at::empty({parts, shape.columns}, wide);
+      rms_norm_weight(g.const_data_ptr(), x.const_data_ptr(), rstd.const_data_ptr(),
+                      partials.mutable_data_ptr(), parts, shape, element, current_stream());
+      out[1] = partials.sum(0).to(in[weight].scalar_type());
+    }
+    check_launch("rms_norm_backward");
+  };
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,105 @@
+// Copies, sums and norms over whole buffers.
+#include <ATen/ATen.h>
+
+#include "base/fail.h"
+#include "cuda/ops/ops.h"
+
+namespace perigee::cuda {
+namespace {
+
+using at::Tensor;
+using Operands = std::span<const Tensor>;
+using Results = std::span<Tensor>;
+
+}  // namespace
+
+Kernel reshape(const Arguments& a, const OpContext&) {
+  return [self = a.operand("self"), shape = a.type().shape](Operands in, Results out, const Draw&) {
+    out[0] = at::empty(shape, in[self].options());
+    out[0].view(in[self].sizes()).copy_(in[self]);
+  };
+}
+
+Kernel copy(const Arguments& a, const OpContext&) {
+  return [self = a.operand("self"), source = a.operand("source"), factor = a.number("scale", 1.0)](
+             Operands in, Results, const Draw&) {
+    if (factor != 1 && in[self].element_size() < in[source].element_size()) {
+      auto to = in[self];
+      at::mul_out(to, in[source], at::scalar_tensor(factor));  // rounded after the product
+      return;
+    }
+    in[self].copy_(in[source]);
+    if (factor != 1) in[self].mul_(factor);
+  };
+}
+
+Kernel accumulate(const Arguments& a, const OpContext&) {
+  return [self = a.operand("self"), other = a.operand("other"), factor = a.number("scale", 1.0)](
+             Operands in, Results, const Draw&) { in[self].add_(in[other], factor); };
+}
+
+Kernel scale(const Arguments& a, const OpContext&) {
+  return [self = a.operand("self"), factor = a.operand("scale")](
+             Operands in, Results, const Draw&) { in[self].mul_(in[factor]); };
+}
+
+Kernel squared_norm(const Arguments& a, const OpContext&) {
+  return [tensors = a.operands("tensors")](Operands in, Results out, const Draw&) {
+    const auto options = in[tensors.at(0)].options().dtype(at::kDouble);
+    const auto count = std::ssize(tensors);
+    const auto partials = at::empty({count, kPartials}, options);
+    for (int64_t i = 0; i < count; ++i) {
+      const auto& t = in[tensors[i]];
+      if (!is_computed(t.scalar_type()) || !t.is_contiguous()) {
+        fail("exec", "squared_norm needs contiguous floating point tensors, but got {}",
+             c10::toString(t.scalar_type()));
+      }
+      square_partials(t.const_data_ptr(), t.numel(), element_of(t.scalar_type()),
+                      partials.mutable_data_ptr<double>() + i * kPartials, current_stream());
+    }
+    out[0] = at::empty({}, options);
+    sum_partials(partials.const_data_ptr<double>(), count, out[0].mutable_data_ptr<double>(),
+                 current_stream());
+    check_launch("squared_norm");
+  };
+}
+
+Kernel clip_scale(const Arguments& a, const OpContext&) {
+  const ClipNumbers numbers = {.max_norm = a.number("max_norm"), .factor = a.number("factor", 1.0)};
+  return [numbers, squared = a.operand("squared_norm"),
+          loss_scale = a.optional_operand("loss_scale")](Operands in, Results out, const Draw&) {
+    double* results[2] = {};
+    for (size_t i = 0; i < std::min<size_t>(out.size(), 2); ++i) {
+      out[i] = at::empty({}, in[squared].options());
+      results[i] = out[i].mutable_data_ptr<double>();
+    }
+    clip_scale(in[squared].const_data_ptr<double>(),
+               loss_scale < 0 ? nullptr : in[loss_scale].const_data_ptr<float>(), numbers,
+               results[0], results[1], current_stream());
+    check_launch("clip_scale");
+  };
+}
+
+Kernel update_loss_scale(const Arguments& a, const OpContext&) {
+  const exec::LossScaleNumbers numbers = {.growth_factor = a.number("growth_factor"),
+                                          .backoff_factor = a.number("backoff_factor"),
+                                          .growth_interval = a.integer("growth_interval"),
+                                          .min_scale = a.number("min_scale", 0.0),
+                                          .hysteresis = a.integer("hysteresis", 1)};
+  return [numbers, scale = a.operand("loss_scale"), tracker = a.operand("growth_tracker"),
+          skipped = a.operand("skipped_steps"), applied = a.operand("applied_step"),
+          patience = a.optional_operand("patience"), squared = a.operand("squared_norm"),
+          step = a.operand("step")](Operands in, Results, const Draw&) {
+    update_loss_scale(
+        {.scale = in[scale].mutable_data_ptr<float>(),
+         .growth_tracker = in[tracker].mutable_data_ptr<double>(),
+         .skipped_steps = in[skipped].mutable_data_ptr<double>(),
+         .applied_step = in[applied].mutable_data_ptr<double>(),
+         .patience = patience < 0 ? nullptr : in[patience].mutable_data_ptr<double>()},
+        numbers, in[squared].const_data_ptr<double>(), in[step].const_data_ptr<double>(),
+        current_stream());
+    check_launch("update_loss_scale");
+  };
+}
+
+}  // namespace perigee::cuda

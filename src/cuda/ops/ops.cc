@@ -1,0 +1,86 @@
+#include "cuda/ops/ops.h"
+
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <map>
+#include <string_view>
+
+#include "base/fail.h"
+#include "cuda/check.h"
+#include "exec/reference/ops.h"
+
+namespace perigee::cuda {
+
+Kernel cuda_kernel(const exec::Op& op, const OpContext& context) {
+  using Maker = Kernel (*)(const Arguments&, const OpContext&);
+  static const std::map<std::string_view, Maker> own = {
+      {"perigee::accumulate_", accumulate},
+      {"perigee::attention", attention},
+      {"perigee::attention_backward", attention_backward},
+      {"perigee::clip_scale", clip_scale},
+      {"perigee::copy_", copy},
+      {"perigee::cross_entropy", cross_entropy},
+      {"perigee::cross_entropy_backward", cross_entropy_backward},
+      {"perigee::dropout", dropout},
+      {"perigee::fp8_cast", fp8_cast},
+      {"perigee::full", full},
+      {"perigee::merge_attention", merge_attention},
+      {"perigee::random", random},
+      {"perigee::reshape", reshape},
+      {"perigee::rms_norm", rms_norm},
+      {"perigee::rms_norm_backward", rms_norm_backward},
+      {"perigee::rotary", rotary},
+      {"perigee::rotary_backward", rotary_backward},
+      {"perigee::scale_", scale},
+      {"perigee::squared_norm", squared_norm},
+      {"perigee::update_loss_scale_", update_loss_scale},
+  };
+  if (const auto found = own.find(op.name); found != own.end()) {
+    if (auto kernel = found->second(Arguments(op), context)) return kernel;
+  }
+  if (auto kernel = optimizer(Arguments(op))) return kernel;
+  if (auto kernel = exec::reference_op(op)) return kernel;
+  return exec::dispatcher_kernel(op);
+}
+
+Element element_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return Element::float32;
+    case at::kDouble:
+      return Element::float64;
+    case at::kBFloat16:
+      return Element::bfloat16;
+    case at::kHalf:
+      return Element::float16;
+    case at::kLong:
+      return Element::int64;
+    case at::kInt:
+      return Element::int32;
+    case at::kByte:
+      return Element::uint8;
+    case at::kBool:
+      return Element::boolean;
+    default:
+      fail("exec", "Perigee's CUDA kernels know no elements of {}", c10::toString(type));
+  }
+}
+
+bool is_computed(at::ScalarType type) {
+  return type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
+}
+
+at::ScalarType wide_type(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
+
+const void* data_or_null(const at::Tensor& tensor) {
+  return tensor.defined() ? tensor.const_data_ptr() : nullptr;
+}
+
+}  // namespace perigee::cuda

@@ -1,0 +1,81 @@
+// Which kernel a GPU runs for an op: ours, else the reference's or LibTorch's. One file for each
+// family; each function returns the kernel for the op's types, or nothing where it has none.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "cuda/kernels/kernels.h"
+#include "exec/ops/op.h"
+#include "exec/ops/random.h"
+
+namespace perigee::cuda {
+
+using exec::Arguments;
+using exec::Draw;
+using exec::Kernel;
+
+struct OpContext {
+  at::Device place;
+  Fault* fault = nullptr;  // mapped into the device
+  bool deterministic = false;
+};
+
+Kernel cuda_kernel(const exec::Op& op, const OpContext& context);
+
+Kernel full(const Arguments& arguments, const OpContext& context);
+Kernel random(const Arguments& arguments, const OpContext& context);
+Kernel dropout(const Arguments& arguments, const OpContext& context);
+
+// LibTorch's flash or memory-efficient kernels where they apply, else the reference's.
+Kernel attention(const Arguments& arguments, const OpContext& context);
+Kernel attention_backward(const Arguments& arguments, const OpContext& context);
+
+Kernel rms_norm(const Arguments& arguments, const OpContext& context);
+Kernel rms_norm_backward(const Arguments& arguments, const OpContext& context);
+
+Kernel cross_entropy(const Arguments& arguments, const OpContext& context);
+Kernel cross_entropy_backward(const Arguments& arguments, const OpContext& context);
+
+Kernel rotary(const Arguments& arguments, const OpContext& context);
+Kernel rotary_backward(const Arguments& arguments, const OpContext& context);
+Kernel merge_attention(const Arguments& arguments, const OpContext& context);
+Kernel fp8_cast(const Arguments& arguments, const OpContext& context);
+
+Kernel reshape(const Arguments& arguments, const OpContext& context);
+Kernel copy(const Arguments& arguments, const OpContext& context);
+Kernel accumulate(const Arguments& arguments, const OpContext& context);
+Kernel scale(const Arguments& arguments, const OpContext& context);
+Kernel squared_norm(const Arguments& arguments, const OpContext& context);
+Kernel clip_scale(const Arguments& arguments, const OpContext& context);
+Kernel update_loss_scale(const Arguments& arguments, const OpContext& context);
+
+// The step of an elementwise optimizer (optim/all.h) on a flat bucket; nothing for other ops.
+Kernel optimizer(const Arguments& arguments);
+
+// ---- for these files
+
+// Returns a kernel's name of a type. Throws Error for one that no kernel has.
+Element element_of(at::ScalarType type);
+
+// Whether kernels that compute know the type.
+bool is_computed(at::ScalarType type);
+
+// float64 for float64, else float32: what a kernel computes in.
+at::ScalarType wide_type(at::ScalarType type);
+
+// exec::dropout on the GPU.
+void drop_elements(const at::Tensor& self, at::Tensor& out, double p,
+                   const exec::RandomStream& stream, const exec::RandomBlock& block);
+
+// The stream that this thread's work goes to.
+cudaStream_t current_stream();
+
+// Throws Error when the kernel launched last could not start.
+void check_launch(const char* kernel);
+
+// Returns the tensor's memory, or nullptr for no tensor.
+const void* data_or_null(const at::Tensor& tensor);
+
+}  // namespace perigee::cuda

@@ -1,0 +1,74 @@
+// Where batches come from.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "job/job.h"
+#include "mesh/placement.h"
+#include "plan/plan.h"
+
+namespace perigee {
+
+using Batch = std::map<std::string, at::Tensor>;
+using mesh::Range;
+
+// A source of training samples: a pure function of (step, samples), hence resumable and the same
+// for every number of ranks and microbatches.
+struct DataSource {
+  virtual ~DataSource() = default;
+  // Returns the named tensors of the samples [begin, begin + length) of the step's global batch,
+  // dim 0 the samples, on the CPU; inputs that are no batch (data.batched) whole. May be called
+  // from another thread than the trainer's, one call at a time. Steps count from 1; step 0 asks for
+  // nothing but shapes. Throws Error.
+  virtual Batch at(int64_t step, Range samples) = 0;
+};
+
+namespace data {
+
+// Samples held back from training, in a fixed order.
+struct Validation {
+  std::unique_ptr<DataSource> data;  // step k: the k-th global batch of held-back samples
+  int64_t batches = 0;               // 0: too few samples were held back
+};
+
+struct Data {
+  std::unique_ptr<DataSource> training;
+  std::vector<std::string> fields;  // of a batch, in the order of the data
+  Validation validation;
+  int64_t vocab = 0;  // of the tokenizer; 0: not text
+};
+
+// How a step's samples are cut: into so many microbatches, and each of those into blocks of as many
+// samples, one for each of the ranks that the batch is over (all copies of the model together).
+struct Cut {
+  int64_t microbatches = 1, ranks = 1;
+  bool tell = true;  // warn of files that nobody has for himself
+};
+
+// Returns how the plan cuts them.
+Cut cut_of(const plan::Plan& plan);
+
+// Opens the job's data. `cut` matters for data.slice_files alone. Throws Error naming
+// the file for files that are damaged, too short for one sample, or hold token ids
+// beyond the model's vocabulary.
+Data open_data(const job::Job& job, Cut cut = {});
+
+// Returns the files that each of so many ranks has by data.slice_files and data.left_over; nothing
+// where no file is anyone's own.
+std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>& files,
+                                                 const std::string& left_over, int64_t ranks);
+
+// The sources that open_data picks from.
+Data open_tokens(const job::Job& job);           // data.text, data.tokens
+Data open_tensors(const job::Job& job);          // data.tensors
+Data open_synthetic(const job::Job& job);        // data.synthetic
+Data open_slices(const job::Job& job, Cut cut);  // data.slice_files
+
+}  // namespace data
+}  // namespace perigee

@@ -1,0 +1,45 @@
+// SentencePiece models as tokenizers, in a library of their own: libsentencepiece and LibTorch both
+// define FLAGS_minloglevel, with different sizes, so that in one scope the one's constructor writes
+// over the other's memory.
+#include <sentencepiece_processor.h>
+
+#include "base/fail.h"
+#include "data/tokenizer.h"
+
+namespace perigee::data {
+namespace {
+
+class SentencePiece : public Tokenizer {
+ public:
+  explicit SentencePiece(const std::string& path) {
+    const auto status = processor_.Load(path);
+    if (!status.ok()) {
+      fail("data", "tokenizer must be \"bytes\" or a SentencePiece model, but {}: {}", path,
+           status.ToString());
+    }
+  }
+  int64_t vocab() const override { return processor_.GetPieceSize(); }
+  std::vector<int64_t> encode(std::string_view text) const override {
+    std::vector<int> ids;
+    const auto status = processor_.Encode({text.data(), text.size()}, &ids);
+    if (!status.ok()) fail_run("data", "text must be tokenized, but: {}", status.ToString());
+    return {ids.begin(), ids.end()};
+  }
+  std::string decode(const std::vector<int64_t>& tokens) const override {
+    std::string text;
+    const auto status = processor_.Decode(std::vector<int>(tokens.begin(), tokens.end()), &text);
+    if (!status.ok()) fail_run("data", "tokens must be decoded, but: {}", status.ToString());
+    return text;
+  }
+
+ private:
+  sentencepiece::SentencePieceProcessor processor_;
+};
+
+}  // namespace
+}  // namespace perigee::data
+
+extern "C" void perigee_sentencepiece(const std::string& path,
+                                      std::unique_ptr<perigee::data::Tokenizer>& tokenizer) {
+  tokenizer = std::make_unique<perigee::data::SentencePiece>(path);
+}

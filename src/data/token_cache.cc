@@ -1,0 +1,90 @@
+#include "data/token_cache.h"
+
+#define XXH_INLINE_ALL
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/fail.h"
+#include "base/files/durable.h"
+#include "base/files/mapped_file.h"
+#include "base/log_format.h"
+
+namespace perigee::data {
+namespace {
+
+// The version of the format of token files.
+constexpr int kFormat = 1;
+
+std::string hash_of(std::span<const std::byte> bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+// Holds the folder's lock, so that one process of the host tokenizes and the others wait.
+class Lock {
+ public:
+  explicit Lock(const std::string& path) {
+    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd_ < 0) fail_run("file", "{} must be written, but: {}", path, std::strerror(errno));
+    while (::flock(fd_, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
+      const int why = errno;
+      ::close(fd_);
+      fail_run("file", "{} must be lockable, but: {}", path, std::strerror(why));
+    }
+  }
+  ~Lock() { ::close(fd_); }
+  Lock(const Lock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+std::string ids_of(std::span<const std::byte> text, const Tokenizer& tokenizer, int width) {
+  const auto ids = tokenizer.encode({reinterpret_cast<const char*>(text.data()), text.size()});
+  std::string bytes(ids.size() * static_cast<size_t>(width), '\0');
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const auto id = static_cast<uint32_t>(ids[i]);  // little endian, as this machine
+    std::memcpy(bytes.data() + i * static_cast<size_t>(width), &id, static_cast<size_t>(width));
+  }
+  return bytes;
+}
+
+TokenBytes mapped(const std::string& file, int width) {
+  auto tokens = map_file(file);
+  return {std::move(tokens.owner), tokens.bytes, width};
+}
+
+}  // namespace
+
+TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
+                         const std::string& model, const std::string& cache) {
+  const auto text = map_file(path);
+  const int width = tokenizer.vocab() <= 65536 ? 2 : 4;
+  const auto content = fmt::format("{} {} {}", kFormat, hash_of(text.bytes),
+                                   hash_of(map_file(model).bytes));
+  const auto folder = cache + "/tokens";
+  const auto file = fmt::format("{}/{}.u{}", folder, hash_of(std::as_bytes(std::span(content))),
+                                8 * width);
+  if (std::filesystem::exists(file)) return mapped(file, width);
+  try {
+    make_folders(folder);
+    const Lock lock(folder + "/lock");
+    if (!std::filesystem::exists(file)) write_durably(file, ids_of(text.bytes, tokenizer, width));
+    return mapped(file, width);
+  } catch (const Error& error) {
+    log::warn("data: every rank tokenizes {} for itself: {}", path, error.what());
+  }
+  auto ids = std::make_shared<const std::string>(ids_of(text.bytes, tokenizer, width));
+  const auto bytes = std::as_bytes(std::span(*ids));
+  return {std::move(ids), bytes, width};
+}
+
+}  // namespace perigee::data

@@ -1,0 +1,29 @@
+// Text files tokenized once per host: the token file goes to the cache folder, where all
+// ranks map it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "data/tokenizer.h"
+
+namespace perigee::data {
+
+// Raw little-endian token ids of `width` bytes each, as data.tokens holds them.
+struct TokenBytes {
+  std::shared_ptr<const void> owner;
+  std::span<const std::byte> bytes;
+  int width = 4;
+};
+
+// Returns the tokens of a text file by a SentencePiece model (whose file is `model`). They are in
+// the folder `cache`/tokens under a name that follows from both files' content, as .u16 or (from
+// 65,537 pieces on) .u32; where they are not, the first process to come makes them, written beside
+// and renamed, and others wait for it. Where the folder cannot be written, they are made in memory,
+// with a warning. Throws Error for files that cannot be read.
+TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
+                         const std::string& model, const std::string& cache);
+
+}  // namespace perigee::data

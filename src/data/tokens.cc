@@ -1,0 +1,168 @@
+// Language data: files joined into one sequence of tokens, cut into windows of `sequence` + 1 (the
+// labels are the tokens one later). The last share of the windows is held back for validation.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/fail.h"
+#include "base/files/cache_folder.h"
+#include "base/files/mapped_file.h"
+#include "data/data.h"
+#include "data/sampler.h"
+#include "data/token_cache.h"
+#include "data/tokenizer.h"
+
+namespace perigee::data {
+namespace {
+
+// Tokens in memory or mapped files, joined.
+class Tokens {
+ public:
+  // Appends a file of raw ids (1, 2 or 4 bytes each, little endian).
+  void add_file(const std::string& path, int width) {
+    auto file = map_file(path);
+    if (file.bytes.size() % width != 0) {
+      fail("data",
+           "a file of {}-byte tokens must be a multiple of {} bytes long, but {} has {}: it is cut "
+           "short, or "
+           "data.token_type is wrong",
+           width, width, path, file.bytes.size());
+    }
+    add({path, width, file.bytes, std::move(file.owner)});
+  }
+
+  // Appends the tokens of a text file.
+  void add_tokens(const std::string& path, TokenBytes tokens) {
+    add({path, tokens.width, tokens.bytes, std::move(tokens.owner)});
+  }
+
+  int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
+
+  // Copies tokens [begin, begin + length) to `out`. Throws Error for an id that is
+  // not below `vocab`.
+  void read(int64_t begin, int64_t length, int64_t vocab, int64_t* out) const {
+    auto part = std::upper_bound(ends_.begin(), ends_.end(), begin) - ends_.begin();
+    while (length > 0) {
+      const int64_t first = part == 0 ? 0 : ends_[part - 1];
+      const auto count = std::min(length, ends_[part] - begin);
+      read_part(parts_[part], begin - first, count, vocab, out);
+      begin += count;
+      length -= count;
+      out += count;
+      ++part;
+    }
+  }
+
+ private:
+  struct Part {
+    std::string path;
+    int width;
+    std::span<const std::byte> bytes;
+    std::shared_ptr<const void> owner;
+  };
+
+  void add(Part part) {
+    ends_.push_back(size() + static_cast<int64_t>(part.bytes.size()) / part.width);
+    parts_.push_back(std::move(part));
+  }
+
+  static void read_part(const Part& part, int64_t begin, int64_t count, int64_t vocab,
+                        int64_t* out) {
+    const auto* at = part.bytes.data() + begin * part.width;
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t id = 0;  // little endian, as this machine
+      std::memcpy(&id, at + i * part.width, part.width);
+      if (id >= vocab) {
+        fail("data", "token ids must be below model.vocab = {}, but token {} of {} is {}", vocab,
+             begin + i, part.path, id);
+      }
+      out[i] = id;
+    }
+  }
+
+  std::vector<Part> parts_;
+  std::vector<int64_t> ends_;
+};
+
+// Windows [first, first + count) of the tokens.
+class Windows : public DataSource {
+ public:
+  Windows(std::shared_ptr<const Tokens> tokens, const job::Job& job, int64_t vocab, Range windows,
+          Sampler sampler)
+      : tokens_(std::move(tokens)),
+        sequence_(job.data.sequence),
+        vocab_(vocab),
+        global_(job.batch.global),
+        windows_(windows),
+        sampler_(std::move(sampler)) {}
+
+  Batch at(int64_t step, Range samples) override {
+    auto tokens = at::empty({samples.length, sequence_}, at::kLong);
+    auto labels = at::empty({samples.length, sequence_}, at::kLong);
+    std::vector<int64_t> window(sequence_ + 1);
+    for (int64_t i = 0; i < samples.length && step > 0; ++i) {
+      const auto sample = (step - 1) * global_ + samples.begin + i;
+      const auto index = sampler_(sample, windows_.length);
+      tokens_->read((windows_.begin + index) * sequence_, sequence_ + 1, vocab_, window.data());
+      const auto bytes = sequence_ * sizeof(int64_t);
+      std::memcpy(tokens.data_ptr<int64_t>() + i * sequence_, window.data(), bytes);
+      std::memcpy(labels.data_ptr<int64_t>() + i * sequence_, window.data() + 1, bytes);
+    }
+    return {{"tokens", tokens}, {"labels", labels}};
+  }
+
+ private:
+  std::shared_ptr<const Tokens> tokens_;
+  int64_t sequence_, vocab_, global_;
+  Range windows_;
+  Sampler sampler_;
+};
+
+std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokenizer) {
+  auto tokens = std::make_shared<Tokens>();
+  for (const auto& path : job.data.files) {
+    if (!tokenizer) {
+      tokens->add_file(path, job.data.token_type == "uint16" ? 2 : 4);
+    } else if (job.data.tokenizer == "bytes") {
+      tokens->add_file(path, 1);
+    } else {
+      tokens->add_tokens(path, tokenize_file(path, *tokenizer, job.data.tokenizer, cache_folder()));
+    }
+  }
+  return tokens;
+}
+
+}  // namespace
+
+Data open_tokens(const job::Job& job) {
+  const auto tokenizer = job.data.text.empty() ? nullptr : make_tokenizer(job.data.tokenizer);
+  const auto tokens = load(job, tokenizer.get());
+  const auto windows = (tokens->size() - 1) / job.data.sequence;
+  auto held_back = static_cast<int64_t>(double(windows) * job.data.validation);
+  if (windows - held_back < 1) {
+    fail("data",
+         "data must hold at least one sample of data.sequence + 1 = {} tokens for training, but it "
+         "holds {} tokens",
+         job.data.sequence + 1, tokens->size());
+  }
+  Data data;
+  data.vocab = tokenizer ? tokenizer->vocab() : 0;
+  auto given = job.model.values.contains("vocab") ? job.model.integer("vocab") : 0;
+  for (const auto& field : job.model.fields) {
+    if (field.name == "tokens") given = field.classes;
+  }
+  const auto vocab = given > 0 ? given : data.vocab;
+  const auto trained = windows - held_back;
+  data.fields = {"tokens", "labels"};
+  data.training = std::make_unique<Windows>(tokens, job, vocab, Range{0, trained},
+                                            make_sampler(job));
+  data.validation.batches = held_back / job.batch.global;
+  if (data.validation.batches > 0) {
+    data.validation.data = std::make_unique<Windows>(tokens, job, vocab, Range{trained, held_back},
+                                                     sequential);
+  }
+  return data;
+}
+
+}  // namespace perigee::data

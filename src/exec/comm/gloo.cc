@@ -1,0 +1,357 @@
+#include "exec/comm/gloo.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "base/fail.h"
+#include "exec/comm/reduce.h"
+
+namespace perigee::exec {
+namespace {
+
+using Kind = Collective::Kind;
+using at::Tensor;
+using GlooGroup = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+
+c10d::ReduceOp reduce_op(mesh::Reduce reduce) {
+  switch (reduce) {
+    case mesh::Reduce::max:
+      return c10d::ReduceOp::MAX;
+    case mesh::Reduce::min:
+      return c10d::ReduceOp::MIN;
+    default:
+      return c10d::ReduceOp::SUM;
+  }
+}
+
+// Messages within collectives; those of programs have tag 0.
+constexpr int kTag = 1;
+
+// Sends and receives that run at the same time.
+class Messages {
+ public:
+  Messages(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout)
+      : gloo_(gloo), timeout_(timeout) {}
+
+  void send(const Tensor& tensor, int64_t peer) {
+    std::vector<Tensor> tensors = {tensor};
+    if (tensor.numel() > 0) running_.push_back(gloo_.send(tensors, static_cast<int>(peer), kTag));
+  }
+  void receive(const Tensor& tensor, int64_t peer) {
+    std::vector<Tensor> tensors = {tensor};
+    if (tensor.numel() > 0) running_.push_back(gloo_.recv(tensors, static_cast<int>(peer), kTag));
+  }
+  void wait() {
+    for (const auto& message : running_) message->wait(timeout_);
+    running_.clear();
+  }
+
+ private:
+  c10d::ProcessGroupGloo& gloo_;
+  std::chrono::milliseconds timeout_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> running_;
+};
+
+// The same elements without a share in their memory: c10d's threads let go of a tensor some time
+// after they have said that they are done, when its owner may have freed it.
+Tensor borrowed(const Tensor& tensor) {
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
+}
+
+// Where the ranks' parts begin.
+std::vector<int64_t> offsets(const std::vector<int64_t>& counts) {
+  std::vector<int64_t> begin = {0};
+  for (auto count : counts) begin.push_back(begin.back() + count);
+  return begin;
+}
+
+// Everyone sends its part to everyone, straight to its place: Gloo's own all-gather takes a buffer
+// as large as the result.
+void all_gather(Messages& messages, Transfer& t, int64_t index) {
+  const auto begin = offsets(t.output_counts);
+  const auto part = [&](int64_t i) { return t.output.narrow(0, begin[i], t.output_counts[i]); };
+  for (int64_t i = 0; i < std::ssize(t.output_counts); ++i) {
+    if (i == index) continue;
+    messages.receive(part(i), i);
+    messages.send(t.input, i);
+  }
+  if (t.input.data_ptr() != part(index).data_ptr()) part(index).copy_(t.input);
+  messages.wait();
+}
+
+// Only what there is goes out: most parts of a shift are empty.
+void all_to_all(Messages& messages, Transfer& t, int64_t index) {
+  const auto from = offsets(t.input_counts), to = offsets(t.output_counts);
+  const auto sent = [&](int64_t i) { return t.input.narrow(0, from[i], t.input_counts[i]); };
+  const auto part = [&](int64_t i) { return t.output.narrow(0, to[i], t.output_counts[i]); };
+  for (int64_t i = 0; i < std::ssize(t.input_counts); ++i) {
+    if (i == index) continue;
+    messages.receive(part(i), i);
+    messages.send(sent(i), i);
+  }
+  part(index).copy_(sent(index));
+  messages.wait();
+}
+
+// Every rank gets all contributions to its part, a piece of each at a time, and adds them up in the
+// group's order.
+void reduce_scatter(Messages& messages, Transfer& t, int64_t index) {
+  const auto ranks = std::ssize(t.input_counts);
+  const auto begin = offsets(t.input_counts);
+  const int64_t most = *std::max_element(t.input_counts.begin(), t.input_counts.end());
+  const int64_t piece = std::max<int64_t>(t.workspace.numel() / (ranks - 1), 1);
+  for (int64_t at = 0; at < most; at += piece) {
+    const auto length = [&](int64_t i) {
+      return std::clamp<int64_t>(t.input_counts[i] - at, 0, piece);
+    };
+    const auto of_part = [&](int64_t i) {
+      return t.input.narrow(0, begin[i] + std::min(at, t.input_counts[i]), length(i));
+    };
+    std::vector<Tensor> contributions;
+    for (int64_t i = 0, slot = 0; i < ranks; ++i) {
+      contributions.push_back(i == index ? of_part(i)
+                                         : t.workspace.narrow(0, piece * slot++, length(index)));
+      if (i == index) continue;
+      messages.receive(contributions.back(), i);
+      messages.send(of_part(i), i);
+    }
+    messages.wait();
+    if (length(index) == 0) continue;
+    const auto result = t.output.narrow(0, at, length(index));
+    reduce_elements(contributions, std::span(&result, 1), t.reduce, 0, length(index));
+  }
+}
+
+// Carries out one collective and returns when it is done.
+void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, Transfer& t,
+               int64_t ranks, int64_t index) {
+  Messages messages(gloo, timeout);
+  if (t.pack) t.pack();
+  switch (t.kind) {
+    case Kind::all_reduce: {
+      if (t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
+      std::vector<Tensor> tensors = {borrowed(t.output)};
+      gloo.allreduce(tensors, {.reduceOp = reduce_op(t.reduce)})->wait();
+      if (t.reduce == mesh::Reduce::average) t.output.div_(ranks);
+      break;
+    }
+    case Kind::all_gather:
+      all_gather(messages, t, index);
+      break;
+    case Kind::reduce_scatter:
+      reduce_scatter(messages, t, index);
+      break;
+    case Kind::all_to_all:
+      all_to_all(messages, t, index);
+      break;
+    case Kind::broadcast: {
+      if (t.peer == index && t.input.data_ptr() != t.output.data_ptr()) t.output.copy_(t.input);
+      std::vector<Tensor> tensors = {borrowed(t.output)};
+      gloo.broadcast(tensors, {.rootRank = t.peer, .rootTensor = 0})->wait();
+      break;
+    }
+    case Kind::barrier:
+      gloo.barrier()->wait();
+      break;
+    case Kind::send:
+    case Kind::receive:
+      break;  // messages go past the queue
+  }
+  if (t.unpack) t.unpack();
+}
+
+class GlooEnd;
+
+// A collective in the queue of its group, or a message on its way.
+class GlooWork : public Work {
+ public:
+  GlooWork(GlooEnd& group, Transfer transfer) : group_(group), transfer_(std::move(transfer)) {}
+  void wait() override;
+
+ private:
+  friend class GlooEnd;
+  GlooEnd& group_;
+  Transfer transfer_;
+  c10::intrusive_ptr<c10d::Work> message_;  // send, receive
+  bool done_ = false;
+  std::string error_;
+};
+
+class GlooEnd : public Group {
+ public:
+  GlooEnd(const std::string& name, const std::vector<int64_t>& ranks, const GlooOptions& options,
+          const Store& store)
+      : Group(name, ranks, options.rank), store_(store), timeout_(options.timeout) {
+    if (size() == 1) return;
+    const auto prefix = fmt::format("perigee/{}/{}", name, fmt::join(ranks, ","));
+    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+    const bool local = options.host == "127.0.0.1" || options.host == "localhost";
+    gloo->devices.push_back(local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                                  : c10d::ProcessGroupGloo::createDefaultDevice());
+    gloo->threads = 1;
+    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        c10::make_intrusive<c10d::PrefixStore>(prefix, store), static_cast<int>(index()),
+        static_cast<int>(size()), gloo);
+    worker_ = std::thread([this] { work(); });
+  }
+
+  ~GlooEnd() override {
+    {
+      std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+    if (worker_.joinable()) worker_.join();
+  }
+
+  [[noreturn]] void fail_transfer(const Transfer& t, const std::string& seen) const {
+    fail_run(
+        "communicator",
+        "rank {}: {} over {} (ranks {}) must finish within {} s (cluster.timeout), but got: {}",
+        rank(), name_of(t.kind), name(), fmt::join(ranks(), ","),
+        std::chrono::duration<double>(timeout_).count(),
+        failure_among(*store_, rank(), ranks(), seen));
+  }
+
+ protected:
+  std::shared_ptr<Work> transfer(Transfer transfer) override {
+    const bool sends = transfer.kind == Kind::send;
+    auto work = std::make_shared<GlooWork>(*this, std::move(transfer));
+    if (sends || work->transfer_.kind == Kind::receive) {
+      auto& t = work->transfer_;
+      work->began = now();
+      if (t.pack) t.pack();
+      std::vector<Tensor> tensors = {sends ? t.input : t.output};
+      const auto peer = static_cast<int>(t.peer);
+      try {
+        work->message_ = sends ? gloo_->send(tensors, peer, 0) : gloo_->recv(tensors, peer, 0);
+      } catch (const std::exception& error) {
+        fail_transfer(t, first_line(error));
+      }
+      return work;
+    }
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(work);
+    }
+    changed_.notify_all();
+    return work;
+  }
+
+ private:
+  friend class GlooWork;
+
+  void work() {
+    at::set_num_threads(1);
+    c10::AutoGradMode no_grad(false);
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return stopped_ || !queue_.empty(); });
+      if (stopped_) return;
+      const auto next = queue_.front();
+      queue_.pop_front();
+      lock.unlock();
+      std::string error;
+      next->began = now();
+      try {
+        carry_out(*gloo_, timeout_, next->transfer_, size(), index());
+      } catch (const std::exception& e) {
+        error = first_line(e);
+      }
+      next->ended = now();
+      lock.lock();
+      next->error_ = error;
+      next->done_ = true;
+      changed_.notify_all();
+    }
+  }
+
+  Store store_;
+  std::chrono::milliseconds timeout_;
+  GlooGroup gloo_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<GlooWork>> queue_;
+  bool stopped_ = false;
+  std::thread worker_;
+};
+
+void GlooWork::wait() {
+  if (message_) {
+    try {
+      message_->wait(group_.timeout_);
+    } catch (const std::exception& error) {
+      group_.fail_transfer(transfer_, first_line(error));
+    }
+    if (transfer_.unpack) transfer_.unpack();
+    ended = now();
+    return;
+  }
+  std::unique_lock lock(group_.mutex_);
+  // Gloo's own time-out ends the collective before; twice the time covers one that runs ahead of it
+  // in the queue.
+  if (!group_.changed_.wait_for(lock, 2 * group_.timeout_, [&] { return done_; })) {
+    lock.unlock();
+    group_.fail_transfer(transfer_, "no answer");
+  }
+  lock.unlock();
+  if (!error_.empty()) group_.fail_transfer(transfer_, error_);
+}
+
+class GlooCommunicator : public Communicator {
+ public:
+  explicit GlooCommunicator(const GlooOptions& options)
+      : options_(options), store_(meet(options)) {}
+
+  ~GlooCommunicator() override { groups_.clear(); }
+
+  int64_t rank() const override { return options_.rank; }
+  int64_t world() const override { return options_.world; }
+
+  std::shared_ptr<Group> group(const std::string& name,
+                               const std::vector<int64_t>& ranks) override {
+    auto& group = groups_[{name, ranks}];
+    if (!group) {
+      try {
+        group = std::make_shared<GlooEnd>(name, ranks, options_, store_);
+      } catch (const Error&) {
+        throw;
+      } catch (const std::exception& error) {
+        fail_run("communicator",
+                 "rank {} must connect to the group {} (ranks {}) within {} s, but got: {}",
+                 options_.rank, name, fmt::join(ranks, ","), options_.seconds(), first_line(error));
+      }
+    }
+    return group;
+  }
+
+  void abort(const std::string& reason) override {
+    if (!aborted_) leave_failure(*store_, options_.rank, reason);
+    aborted_ = true;
+  }
+
+ private:
+  GlooOptions options_;
+  Store store_;
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::shared_ptr<GlooEnd>> groups_;
+  bool aborted_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> gloo_communicator(const GlooOptions& options) {
+  return std::make_unique<GlooCommunicator>(options);
+}
+
+}  // namespace perigee::exec

@@ -1,0 +1,62 @@
+#include "exec/memory/arena.h"
+
+#include <ATen/ATen.h>
+
+#include "exec/tensor.h"
+
+namespace perigee::exec {
+
+using Kind = compile::Frame::Kind;
+
+Arena::Arena(const std::vector<compile::Frame>& frames, Device& device)
+    : place_(device.place()), memory_(std::make_shared<Memory>()) {
+  const auto rounded = [](const compile::Frame& frame) { return (frame.bytes + 63) / 64 * 64; };
+  int64_t communication = 0, host = 0;
+  for (const auto& frame : frames) {
+    if (frame.borrowed) continue;
+    if (frame.host) {
+      host += rounded(frame) * frame.copies;
+      continue;
+    }
+    bytes_ += rounded(frame) * frame.copies;
+    if (frame.kind == Kind::communication) communication += rounded(frame) * frame.copies;
+  }
+  memory_->plain = device.allocate(bytes_ - communication, false);
+  if (communication > 0) memory_->communication = device.allocate(communication, true);
+  if (host > 0) memory_->host = device.allocate_host(host);
+  auto* plain = memory_->plain.get();
+  auto* shared = memory_->communication.get();
+  auto* kept = memory_->host.get();
+  for (const auto& frame : frames) {
+    auto& copies = addresses_.emplace_back();
+    if (frame.borrowed) continue;
+    auto*& next = frame.host ? kept : frame.kind == Kind::communication && shared ? shared : plain;
+    for (int64_t copy = 0; copy < frame.copies; ++copy) {
+      copies.push_back(next);
+      next += rounded(frame);
+    }
+  }
+}
+
+std::vector<std::byte*> Arena::bases(const std::vector<int32_t>& slot) const {
+  std::vector<std::byte*> bases;
+  for (size_t frame = 0; frame < addresses_.size(); ++frame) {
+    const auto& copies = addresses_[frame];
+    if (copies.empty()) {
+      bases.push_back(memory_->plain.get());
+    } else {
+      bases.push_back(copies.at(slot.empty() ? 0 : static_cast<size_t>(slot[frame])));
+    }
+  }
+  return bases;
+}
+
+at::Tensor Arena::tensor(std::byte* address, const graph::TensorType& type,
+                         const std::vector<int64_t>& strides, bool host) const {
+  const at::Device place = host ? at::Device(at::kCPU) : place_;
+  return at::from_blob(
+      address, type.shape, strides, [memory = memory_](void*) {},
+      at::TensorOptions().dtype(scalar_type(type.dtype)).device(place), place);
+}
+
+}  // namespace perigee::exec

@@ -1,0 +1,105 @@
+#include "exec/memory/dry_run.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/fail.h"
+#include "exec/kernels/kernels.h"
+#include "exec/memory/allocator.h"
+#include "exec/tensor.h"
+
+namespace perigee::exec {
+namespace {
+
+// A tensor of zeros whose pages exist once they are written: reading takes no memory.
+at::Tensor empty_pages(const graph::TensorType& type, const std::vector<int64_t>& strides) {
+  int64_t elements = type.numel() > 0 ? 1 : 0;
+  for (size_t d = 0; d < strides.size() && elements > 0; ++d)
+    elements += (type.shape[d] - 1) * strides[d];
+  const auto bytes = static_cast<size_t>(std::max<int64_t>(elements, 1)) *
+                     graph::size_of(type.dtype);
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (pages == MAP_FAILED) {
+    fail_run("profile", "a dry run needs {} bytes of address space, but got: {}", bytes,
+             std::strerror(errno));
+  }
+  return at::from_blob(
+      pages, type.shape, strides, [bytes](void* p) { munmap(p, bytes); },
+      at::TensorOptions().dtype(scalar_type(type.dtype)));
+}
+
+// Adds the memory of the op's workers as its first allocation, which lives as long as the op: the
+// workers hold it beside whatever the op's own thread allocates and frees meanwhile.
+void add_workers(const Workers& workers, compile::OpTrace& trace) {
+  trace.worker_bytes = workers.peak();
+  if (trace.worker_bytes == 0) return;
+  trace.allocations.insert(trace.allocations.begin(), workers.count() * trace.worker_bytes);
+  for (auto& freed : trace.freed_before) {
+    for (auto& allocation : freed) ++allocation;
+  }
+  trace.freed_before.insert(trace.freed_before.begin(), std::vector<int32_t>());
+  for (auto& allocation : trace.output_allocation) {
+    if (allocation >= 0) ++allocation;
+  }
+  // Memory that outlives the op must not lie where the op alone has a place.
+  trace.complete = workers.empty();
+}
+
+}  // namespace
+
+std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // LibTorch sets a thread's number of OpenMP threads when the thread first asks for it. oneDNN
+  // reads OpenMP's number and does not ask LibTorch: on a new thread (base/parallel.h) it would
+  // reserve scratch memory for as many threads as there are cores.
+  at::get_num_threads();
+  const Op op = op_of(instance);
+  std::vector<at::Tensor> operands;
+  for (size_t i = 0; i < instance.operands.size(); ++i) {
+    operands.push_back(empty_pages(instance.operands[i], instance.operand_strides[i]));
+  }
+  const auto kernel = cpu_kernel(op);
+  std::vector<at::Tensor> results(instance.outputs.size());
+  // The first call of an op may make what later ones find (oneDNN's caches).
+  kernel(operands, results, {});
+  results.assign(results.size(), {});
+  compile::OpTrace trace;
+  RecordedAllocations recorded;
+  kernel(operands, results, {});
+
+  const auto& entries = recorded.entries();
+  for (size_t k = 0; k < entries.size(); ++k) {
+    trace.allocations.push_back(entries[k].bytes);
+    auto& freed = trace.freed_before.emplace_back();
+    for (size_t j = 0; j < k; ++j) {
+      if (entries[j].freed_at >= 0 && entries[j].freed_at <= static_cast<int64_t>(k)) {
+        freed.push_back(static_cast<int32_t>(j));
+      }
+    }
+  }
+  for (const auto& result : results) {
+    int32_t allocation = -1;
+    std::vector<int64_t> strides;
+    if (result.defined()) {
+      strides = result.strides().vec();
+      for (size_t k = entries.size(); k-- > 0;) {
+        if (entries[k].freed_at >= 0 || entries[k].address != result.storage().data()) continue;
+        if (result.storage_offset() != 0) return std::nullopt;
+        allocation = static_cast<int32_t>(k);
+        break;
+      }
+    }
+    trace.output_allocation.push_back(allocation);
+    trace.output_strides.push_back(std::move(strides));
+  }
+  add_workers(recorded.workers(), trace);
+  return trace;
+}
+
+}  // namespace perigee::exec

@@ -1,0 +1,59 @@
+// The loss scale within a step, for the CPU's and a GPU's kernels alike.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "base/host_device.h"
+
+namespace perigee::exec {
+
+struct LossScaleNumbers {
+  double growth_factor = 2, backoff_factor = 0.5;
+  int64_t growth_interval = 2000;
+  double min_scale = 0;
+  int64_t hysteresis = 1;
+};
+
+// State in the device's memory.
+struct LossScaleScalars {
+  float* scale;
+  double* growth_tracker;
+  double* skipped_steps;
+  double* applied_step;
+  double* patience;  // nullptr: the scale falls after every step that is not finite
+};
+
+PERIGEE_BOTH bool is_finite(double x) { return x - x == 0; }
+
+// torch.amp.GradScaler's update, with the floor and the hysteresis of Megatron's: `patience` counts
+// the steps that were not finite since the scale grew. `step` counts all steps, from 1.
+PERIGEE_BOTH void update_loss_scale(const LossScaleScalars& s, const LossScaleNumbers& numbers,
+                                    double squared_norm, double step) {
+  if (!is_finite(squared_norm)) {
+    if (s.patience) *s.patience += 1;
+    if (!s.patience || *s.patience >= static_cast<double>(numbers.hysteresis)) {
+      const auto fallen = static_cast<float>(*s.scale * numbers.backoff_factor);
+      const auto least = static_cast<float>(numbers.min_scale);
+      *s.scale = fallen > least ? fallen : least;
+    }
+    *s.growth_tracker = 0;
+    *s.skipped_steps += 1;
+  } else if (*s.growth_tracker + 1 >= static_cast<double>(numbers.growth_interval)) {
+    const auto grown = static_cast<float>(*s.scale * numbers.growth_factor);
+    if (is_finite(grown)) *s.scale = grown;
+    if (s.patience) *s.patience = 0;
+    *s.growth_tracker = 0;
+  } else {
+    *s.growth_tracker += 1;
+  }
+  *s.applied_step = step - *s.skipped_steps;
+}
+
+// Returns what the gradients are to be multiplied by, without clipping. loss_scale:
+// nullptr for none.
+PERIGEE_BOTH double gradient_factor(double factor, const float* loss_scale) {
+  return loss_scale ? factor / *loss_scale : factor;
+}
+
+}  // namespace perigee::exec

@@ -1,0 +1,74 @@
+// The arguments of an elementwise optimizer's op (graph/ops.h), for the CPU's and a GPU's kernels.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <bit>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "exec/ops/op.h"
+#include "exec/ops/step_number.h"
+#include "optim/elementwise.h"
+
+namespace perigee::exec {
+
+// Positions of operands; -1: absent.
+struct OptimizerArguments {
+  std::string name;
+  int self, gradient, lr, step, scale, noise;
+  std::vector<int> states;  // in the order of the optimizer's kStates
+  StepNumber weight_decay;
+  bool guarded;  // with a scale that is NaN nothing changes
+
+  template <class O>
+  static OptimizerArguments of(const Arguments& a) {
+    std::vector<int> states;
+    for (const auto& state : O::kStates) {
+      states.push_back(state.needs ? a.optional_operand(state.name) : a.operand(state.name));
+    }
+    return OptimizerArguments(a, std::move(states));
+  }
+
+  // Returns the set of states that exist, as optim::with_states takes it.
+  unsigned held() const;
+
+  struct Types {
+    at::ScalarType parameter, state, gradient;
+  };
+  // Throws Error where operands are not contiguous, of one size and of one type for all states.
+  Types types(std::span<const at::Tensor> in) const;
+  // Throws Error for types that no kernel has.
+  [[noreturn]] void refuse(std::span<const at::Tensor> in) const;
+
+ private:
+  OptimizerArguments(const Arguments& arguments, std::vector<int> states);
+};
+
+// Returns whether the op steps a bucket by O.
+template <class O>
+bool is_step_of(const Arguments& a) {
+  std::string_view op = a.name();
+  constexpr std::string_view kPrefix = "perigee::", kName = O::kName;
+  return op.size() == kPrefix.size() + kName.size() + 1 && op.starts_with(kPrefix) &&
+         op.substr(kPrefix.size(), kName.size()) == kName && op.ends_with('_');
+}
+
+// Returns the values of O's attributes.
+template <class O>
+typename O::Numbers numbers_of(const Arguments& a) {
+  std::array<double, optim::kAttributeCount<O>> values;
+  static_assert(sizeof values == sizeof(typename O::Numbers));
+  for (size_t k = 0; k < values.size(); ++k) {
+    const auto& attribute = O::kAttributes[k];
+    const bool flag = attribute.type == optim::AttributeType::flag;
+    values[k] = flag ? a.flag(attribute.name, attribute.fallback != 0)
+                     : a.number(attribute.name, attribute.fallback);
+  }
+  return std::bit_cast<typename O::Numbers>(values);
+}
+
+}  // namespace perigee::exec

@@ -1,0 +1,34 @@
+// How ops that draw random numbers say which: the arguments `key`, and after sharding `global`,
+// `begin` and `batch_dim`.
+#pragma once
+
+#include "exec/ops/op.h"
+#include "exec/ops/random.h"
+
+namespace perigee::exec {
+
+// The random part of an op, read once.
+struct RandomArguments {
+  int64_t key = 0;
+  std::vector<int64_t> local, global, begin;
+  int64_t batch_dim = 0;
+
+  // `local` is the shape that numbers are drawn for. Throws Error as Arguments does.
+  RandomArguments(const Arguments& arguments, std::vector<int64_t> local,
+                  std::string_view key_name = "key")
+      : key(arguments.integer(key_name, 0)),
+        local(std::move(local)),
+        global(arguments.integers("global")),
+        begin(arguments.integers("begin")),
+        batch_dim(arguments.integer("batch_dim", 0)) {}
+
+  RandomStream stream(const Draw& draw) const {
+    return {draw.seed, static_cast<uint32_t>(key), static_cast<uint32_t>(draw.step)};
+  }
+  RandomBlock block(const Draw& draw) const { return {local, global, begin, batch_dim, draw}; }
+};
+
+// Reads kind and parameters of `perigee::random`. Throws Error for an unknown kind.
+Distribution distribution_of(const Arguments& arguments);
+
+}  // namespace perigee::exec

@@ -1,0 +1,120 @@
+// Eight-bit floats. Emulated, values are rounded to what E4M3 or E5M2 can hold and widened again,
+// so that products are exactly those of eight-bit factors summed in the wide type.
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/fail.h"
+#include "exec/reference/ops.h"
+
+namespace perigee::exec {
+namespace {
+
+using at::Tensor;
+
+struct Format {
+  at::ScalarType type;
+  float largest;
+};
+
+Format format_of(const Arguments& a) {
+  const auto name = a.text("format");
+  if (name == "e4m3") return {at::kFloat8_e4m3fn, 448.0f};
+  if (name == "e5m2") return {at::kFloat8_e5m2, 57344.0f};
+  fail("exec", "{} rounds to e4m3 or e5m2, but got \"{}\"", a.name(), name);
+}
+
+// Round to nearest even, saturating; not-a-number stays.
+Tensor rounded(const Tensor& scaled, const Format& format) {
+  return scaled.clamp(-format.largest, format.largest).to(format.type);
+}
+
+Tensor round_trip(const Tensor& scaled, const Format& format) {
+  return rounded(scaled, format).to(at::kFloat);
+}
+
+// What maps the largest magnitude to the format's largest number; 1 where there is none.
+Tensor scale_for(const Tensor& amax, const Format& format, int64_t margin) {
+  const auto scale = format.largest * std::exp2(-static_cast<double>(margin)) / amax;
+  return at::where(at::isfinite(scale).logical_and(amax > 0), scale, at::ones_like(scale));
+}
+
+Tensor amax_of(const Tensor& t) {
+  if (t.numel() == 0) return at::zeros({}, t.options().dtype(at::kFloat));
+  return t.abs().amax().to(at::kFloat);
+}
+
+}  // namespace
+
+Kernel fp8_amax(const Arguments& a) {
+  return [self = a.operand("self"), shape = a.type(0).shape](std::span<const Tensor> in,
+                                                             std::span<Tensor> out, const Draw&) {
+    out[0] = amax_of(in[self]).expand(shape).contiguous();
+  };
+}
+
+Kernel fp8_scale(const Arguments& a) {
+  return [amax = a.operand("amax"), format = format_of(a), margin = a.integer("margin"),
+          recent = a.flag("most_recent"), rank = std::ssize(a.type(0).shape)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    auto largest = in[amax].to(at::kFloat);
+    if (largest.dim() > rank) largest = recent ? largest.select(-1, 0) : largest.amax(-1);
+    out[0] = scale_for(largest, format, margin);
+  };
+}
+
+Kernel fp8_history(const Arguments& a) {
+  return [self = a.operand("self"), amax = a.operand("amax")](std::span<const Tensor> in,
+                                                              std::span<Tensor> out, const Draw&) {
+    const auto& history = in[self];
+    out[0] = at::cat({in[amax].to(history.scalar_type()).unsqueeze(-1),
+                      history.slice(-1, 0, history.size(-1) - 1)},
+                     -1);
+  };
+}
+
+Kernel fp8_held(const Arguments& a) {
+  return [self = a.operand("self"), scale = a.operand("scale"), interval = a.integer("interval"),
+          counts = a.wanted(1)](std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto held = in[self].select(-1, 0), times = in[self].select(-1, 1);
+    const auto due = (times < 1).logical_or(times >= interval);
+    const auto used = at::where(due, in[scale].to(held.scalar_type()), held);
+    out[0] = used.to(in[scale].scalar_type());
+    if (counts) out[1] = at::stack({used, at::where(due, at::ones_like(times), times + 1)}, -1);
+  };
+}
+
+Kernel fp8(const Arguments& a) {
+  return [self = a.operand("self"), scale = a.operand("scale"), format = format_of(a)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto x = in[self].contiguous();
+    const auto s = in[scale].dim() > 0 ? in[scale].reshape({}) : in[scale];
+    out[0] = (round_trip(x.to(at::kFloat) * s, format) / s).to(x.scalar_type());
+  };
+}
+
+Kernel fp8_cast(const Arguments& a) {
+  return [self = a.operand("self"), scale = a.operand("scale"), format = format_of(a)](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    out[0] = rounded(in[self].contiguous().to(at::kFloat) * in[scale], format);
+  };
+}
+
+Kernel fp8_blocks(const Arguments& a) {
+  return [self = a.operand("self"), format = format_of(a), dim = a.integer("dim"),
+          block = a.integer("block"), margin = a.integer("margin")](
+             std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
+    const auto x = in[self].contiguous();
+    out[0] = at::empty_like(x);
+    for (int64_t begin = 0; begin < x.size(dim); begin += block) {
+      const auto count = std::min(block, x.size(dim) - begin);
+      const auto part = x.narrow(dim, begin, count).to(at::kFloat);
+      if (part.numel() == 0) continue;
+      const auto scale = scale_for(part.abs().amax(dim, /*keepdim=*/true), format, margin);
+      out[0].narrow(dim, begin, count).copy_(round_trip(part * scale, format) / scale);
+    }
+  };
+}
+
+}  // namespace perigee::exec

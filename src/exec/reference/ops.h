@@ -1,0 +1,41 @@
+// Perigee's own ops (graph/ops.h) in their simplest form, out of ATen ops.
+#pragma once
+
+#include "exec/ops/op.h"
+#include "exec/ops/random.h"
+
+namespace perigee::exec {
+
+// Returns the kernel of a `perigee::` op that needs no mesh, or nothing for other ops.
+Kernel reference_op(const Op& op);
+
+// Rounding to eight-bit floats (graph/ops.h), on any device.
+Kernel fp8(const Arguments& arguments);
+Kernel fp8_cast(const Arguments& arguments);
+Kernel fp8_blocks(const Arguments& arguments);
+Kernel fp8_amax(const Arguments& arguments);
+Kernel fp8_scale(const Arguments& arguments);
+Kernel fp8_history(const Arguments& arguments);
+Kernel fp8_held(const Arguments& arguments);
+
+// Steps of adafactor and muon (graph/ops.h), on any device.
+Kernel adafactor_sums(const Arguments& arguments);
+Kernel adafactor_moments(const Arguments& arguments);
+Kernel adafactor(const Arguments& arguments);
+Kernel muon_update(const Arguments& arguments);
+Kernel orthogonalize(const Arguments& arguments);
+Kernel muon(const Arguments& arguments);
+
+// Newton and Schulz' iteration with the quintic of Jordan et al. 2024 on x [r, c]: singular values
+// below one go to about one. `squares` [2, s, s], s = min(r, c), and `next` [r, c] are its memory.
+void newton_schulz(const at::Tensor& x, const at::Tensor& squares, at::Tensor next, int64_t steps);
+
+// exec::dropout, or what does the same where the tensors lie.
+using Dropout = void (*)(const at::Tensor& self, at::Tensor& out, double p,
+                         const RandomStream& stream, const RandomBlock& block);
+
+// Attention out of ATen ops, on any device.
+Kernel attention_math(const Arguments& arguments, Dropout dropout);
+Kernel attention_backward_math(const Arguments& arguments, Dropout dropout);
+
+}  // namespace perigee::exec

@@ -1,0 +1,451 @@
+#include "graph/rewrite/rewrite.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/fail.h"
+#include "graph/rewrite/match.h"
+
+namespace perigee::graph {
+namespace {
+
+constexpr std::string_view kIncoming = "gradient:";
+
+// A sum by which autograd accumulates a gradient from several ops.
+bool is_sum(const Node& node) {
+  return node.phase == Phase::backward && node.op == "aten::add.Tensor" && node.args.size() == 2 &&
+         std::holds_alternative<ValueId>(node.args[0].second) &&
+         std::holds_alternative<ValueId>(node.args[1].second);
+}
+
+ValueId operand(const Node& node, size_t a) { return std::get<ValueId>(node.args[a].second); }
+
+// The values that add up to a gradient of the pattern. `readers` counts those of each value.
+void find_terms(const Graph& pattern, const std::vector<int>& readers, ValueId v, bool root,
+                std::vector<ValueId>& terms) {
+  const auto n = pattern.values[v.index].producer;
+  if (n >= 0 && is_sum(pattern.nodes[n]) && (root || readers[v.index] == 1)) {
+    find_terms(pattern, readers, operand(pattern.nodes[n], 0), false, terms);
+    find_terms(pattern, readers, operand(pattern.nodes[n], 1), false, terms);
+  } else {
+    terms.push_back(v);
+  }
+}
+
+class Rewriter {
+ public:
+  Rewriter(Graph graph, const RewriteRule& rule, Rewritten& done)
+      : graph_(std::move(graph)), rule_(rule), pattern_(rule.pattern), done_(done) {
+    std::vector<int> readers(pattern_.values.size());
+    for (const auto& node : pattern_.nodes) {
+      node.each_operand([&](ValueId v) { ++readers[v.index]; });
+    }
+    for (const auto& output : pattern_.outputs) {
+      if (output.kind == Output::Kind::result) {
+        results_.push_back(output);
+      } else {
+        gradients_.push_back(output);
+        find_terms(pattern_, readers, output.value, true, terms_.emplace_back());
+      }
+    }
+    for (const auto& input : pattern_.inputs) depends_.insert(input.value.index);
+    for (const auto& node : pattern_.nodes) {
+      bool depends = false;
+      node.each_operand([&](ValueId v) { depends = depends || depends_.contains(v.index); });
+      for (const auto v : node.outputs) {
+        if (depends && v.defined()) depends_.insert(v.index);
+      }
+    }
+  }
+
+  Graph run() {
+    const auto& anchor = pattern_.nodes[pattern_.values[results_[0].value.index].producer];
+    const auto original = std::ssize(graph_.values);
+    Readers readers(graph_);
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const auto& node = graph_.nodes[n];
+      if (node.op != anchor.op || node.phase != Phase::forward || !readers.live[n]) continue;
+      // Values made by replacements are not matched, so that rewriting terminates.
+      const auto v = node.outputs[pattern_.values[results_[0].value.index].result];
+      if (!v.defined() || v.index >= original || !seen_.insert(v.index).second) continue;
+      if (!apply(readers, static_cast<NodeId>(n), v)) continue;
+      ++done_.count;
+      readers = Readers(graph_);
+      n = n > pattern_.nodes.size() ? n - pattern_.nodes.size() : 0;  // nodes before it are gone
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  bool apply(const Readers& readers, NodeId at, ValueId made) {
+    const Matcher matcher(graph_, readers, pattern_);
+    Binding binding{.values = std::vector<ValueId>(pattern_.values.size()),
+                    .nodes = std::vector<NodeId>(pattern_.nodes.size(), -1)};
+    if (!matcher.value(binding, results_[0].value, made)) return false;
+    if (!Matcher::sizes_agree(binding)) return false;
+    // Try the sets of the graph's gradients, the full set first.
+    std::string reason;
+    for (size_t without = 0; without < (size_t{1} << gradients_.size()); ++without) {
+      auto tried = binding;
+      std::vector<size_t> wanted;
+      std::vector<ValueId> ends;
+      for (size_t g = 0; g < gradients_.size(); ++g) {
+        if (without >> g & 1) continue;
+        wanted.push_back(g);
+        ends.insert(ends.end(), terms_[g].begin(), terms_[g].end());
+      }
+      if (!matcher.backward(tried, nodes_behind(pattern_, ends, Phase::backward))) continue;
+      const auto why = replace(readers, tried, wanted, at);
+      if (why.empty()) return true;
+      if (reason.empty()) reason = why;
+    }
+    done_.refused.push_back(graph_.nodes[at].scope + ": " + reason);
+    return false;
+  }
+
+  // Returns "" where the pattern has been replaced, else the reason why not.
+  std::string replace(const Readers& readers, const Binding& b, const std::vector<size_t>& wanted,
+                      NodeId at) {
+    std::set<NodeId> inside(b.nodes.begin(), b.nodes.end());
+    inside.erase(-1);
+    std::set<int32_t> given;  // results and terms, which others read
+    for (const auto& result : results_) given.insert(b.values[result.value.index].index);
+    std::map<int32_t, ValueId> instead;             // the replacement of a value of the graph
+    std::set<int32_t> gone;                         // terms without a replacement
+    std::vector<std::pair<size_t, ValueId>> whole;  // gradient, and the term that it replaces
+    for (const auto g : wanted) {
+      std::vector<ValueId> terms;
+      for (const auto t : terms_[g]) {
+        terms.push_back(b.values[t.index]);
+        given.insert(terms.back().index);
+      }
+      if (!one_sum(readers, inside, terms, instead, gone)) {
+        return "the parts of the gradient of \"" + gradients_[g].name + "\" do not add up alone";
+      }
+      whole.emplace_back(g, terms.back());
+    }
+    for (const auto n : inside) {
+      for (const auto v : graph_.nodes[n].outputs) {
+        if (!v.defined() || given.contains(v.index)) continue;
+        const auto reader = std::find_if(readers.by_value[v.index].begin(),
+                                         readers.by_value[v.index].end(),
+                                         [&](NodeId r) { return !inside.contains(r); });
+        const bool read = reader != readers.by_value[v.index].end();
+        if (!read && !readers.is_output[v.index]) continue;
+        if (!depends_on_input(b, v)) continue;
+        return fmt::format(
+            "{} inside it is {}", graph_.nodes[n].op,
+            read ? "read by " + graph_.nodes[*reader].op +
+                       (graph_.nodes[*reader].phase == Phase::backward ? " of the backward pass"
+                                                                       : "")
+                 : "a result");
+      }
+    }
+    return build(b, wanted, whole, instead, gone, at, inside);
+  }
+
+  bool depends_on_input(const Binding& b, ValueId v) const {
+    for (size_t p = 0; p < b.values.size(); ++p) {
+      if (b.values[p] == v) return depends_.contains(static_cast<int32_t>(p));
+    }
+    return true;
+  }
+
+  // Finds the sum of all these terms, each of which nothing else reads, and removes all but the last of them from the sum.
+  // Returns false if there is none.
+  bool one_sum(const Readers& readers, const std::set<NodeId>& inside,
+               const std::vector<ValueId>& terms, std::map<int32_t, ValueId>& instead,
+               std::set<int32_t>& gone) const {
+    if (terms.size() == 1) return true;
+    const auto sum_of = [&](ValueId v) {  // -1 where something else reads it, too
+      auto by = readers.by_value[v.index];
+      std::erase_if(by, [&](NodeId n) { return inside.contains(n); });
+      const bool sums = by.size() == 1 && !readers.is_output[v.index] &&
+                        is_sum(graph_.nodes[by[0]]) &&
+                        operand(graph_.nodes[by[0]], 0) != operand(graph_.nodes[by[0]], 1);
+      return sums ? by[0] : -1;
+    };
+    std::vector<std::vector<int32_t>> chains;
+    for (auto v : terms) {
+      auto& chain = chains.emplace_back();
+      for (;;) {
+        chain.push_back(v.index);
+        const auto sum = sum_of(v);
+        if (sum < 0) break;
+        v = graph_.nodes[sum].outputs[0];
+      }
+    }
+    const auto in_all = [&](int32_t v) {
+      return std::all_of(chains.begin(), chains.end(), [&](const auto& chain) {
+        return std::find(chain.begin() + 1, chain.end(), v) != chain.end();
+      });
+    };
+    if (std::none_of(chains[0].begin() + 1, chains[0].end(), in_all)) return false;
+    std::vector<ValueId> open(terms.begin(), terms.end() - 1);
+    while (!open.empty()) {
+      const auto v = open.back();
+      open.pop_back();
+      gone.insert(v.index);
+      const auto& sum = graph_.nodes[sum_of(v)];
+      const auto made = sum.outputs[0];
+      const auto other = operand(sum, 0) == v ? operand(sum, 1) : operand(sum, 0);
+      if (gone.contains(other.index)) {
+        instead.erase(made.index);
+        open.push_back(made);
+      } else {
+        instead[made.index] = other;
+      }
+    }
+    return true;
+  }
+
+  TensorType type(const Binding& b, const TensorType& of_replacement) const {
+    TensorType made = of_replacement;
+    if (made.dtype == DType::float32) {
+      made.dtype = *b.dtype;
+    } else if (made.dtype == DType::float64) {
+      made.dtype = *b.dtype == DType::float64 ? DType::float64 : DType::float32;
+    }
+    made.shape.clear();
+    for (size_t d = 0; d < of_replacement.shape.size(); ++d) {
+      if (d == 0 && of_replacement.shape[0] == kManyDims) {
+        made.shape = *b.many;
+      } else {
+        made.shape.push_back(*b.size(of_replacement.shape[d]));
+      }
+    }
+    return made;
+  }
+
+  Arg argument(const Binding& b, const Node& node, const std::string& name, const Arg& arg) const {
+    const auto& graph = rule_.replacement;
+    if (names_dims(name) && first_operand(node).defined()) {
+      const auto& shape = graph.type(first_operand(node)).shape;
+      const auto dim = [&](int64_t d) {
+        if (const auto known = b.dim(d, shape)) return *known;
+        fail("rewrite",
+             "{} of a replacement cannot name a dim that stands for several, but that "
+             "of {} does",
+             node.op, rule_.name);
+      };
+      if (const auto* one = std::get_if<int64_t>(&arg)) return dim(*one);
+      if (const auto* list = std::get_if<std::vector<int64_t>>(&arg)) {
+        std::vector<int64_t> made;
+        for (const auto d : *list) made.push_back(dim(d));
+        return made;
+      }
+    }
+    if (const auto* text = std::get_if<std::string>(&arg)) {
+      if (text->starts_with('?')) return b.numbers.at(*text);
+      if (text->starts_with("1/?")) return 1 / b.numbers.at(text->substr(2));
+    } else if (const auto* integer = std::get_if<int64_t>(&arg)) {
+      return *b.size(*integer);
+    } else if (const auto* list = std::get_if<std::vector<int64_t>>(&arg)) {
+      std::vector<int64_t> made;
+      for (const auto size : *list) made.push_back(*b.size(size));
+      return made;
+    } else if (const auto* dtype = std::get_if<DType>(&arg)) {
+      return type(b, {*dtype, {}}).dtype;
+    }
+    return arg;
+  }
+
+  std::string build(const Binding& b, const std::vector<size_t>& wanted,
+                    const std::vector<std::pair<size_t, ValueId>>& whole,
+                    std::map<int32_t, ValueId> instead, const std::set<int32_t>& gone, NodeId at,
+                    const std::set<NodeId>& inside) {
+    const auto& made = rule_.replacement;
+    std::vector<ValueId> values(made.values.size());
+    for (const auto& input : made.inputs) {
+      const auto* known = pattern_.find_input(input.name);
+      values[input.value.index] = b.values[known->value.index];
+    }
+    // The gradients that the graph has decide which backward ops are emitted.
+    std::vector<ValueId> ends;
+    for (const auto g : wanted) {
+      ends.push_back(made.find_output(Output::Kind::gradient, gradients_[g].name)->value);
+    }
+    const auto backward = nodes_behind(made, ends, Phase::backward);
+    const auto forward = [&] {
+      auto all = ends;
+      for (const auto& result : results_) {
+        all.push_back(made.find_output(Output::Kind::result, result.name)->value);
+      }
+      return nodes_behind(made, all, Phase::forward);
+    }();
+    // Their position is that of the first backward op that reads an incoming gradient.
+    NodeId behind = static_cast<NodeId>(graph_.nodes.size());
+    for (size_t n = 0; n < pattern_.nodes.size(); ++n) {
+      if (b.nodes[n] < 0 || pattern_.nodes[n].phase != Phase::backward) continue;
+      pattern_.nodes[n].each_operand([&](ValueId v) {
+        const auto& value = pattern_.values[v.index];
+        if (value.producer >= 0) return;
+        for (const auto& input : pattern_.inputs) {
+          if (input.value == v && input.name.starts_with(kIncoming)) {
+            behind = std::min(behind, b.nodes[n]);
+          }
+        }
+      });
+    }
+    std::vector<Node> front, back;
+    std::map<NodeId, NodeId> forward_of;  // of the replacement: its place in `front`
+    auto next = static_cast<int32_t>(graph_.values.size());
+    std::vector<Value> more;
+    const auto add = [&](NodeId n, std::vector<Node>& to) {
+      Node node = made.nodes[n];
+      for (auto& [name, arg] : node.args) arg = argument(b, made.nodes[n], name, arg);
+      node.each_operand([&](ValueId& v) { v = values[v.index]; });
+      for (auto& v : node.outputs) {
+        if (!v.defined()) continue;
+        more.push_back({type(b, made.type(v)), -1, made.values[v.index].result});
+        values[v.index] = {next};
+        v = {next++};
+      }
+      node.scope = graph_.nodes[at].scope;
+      to.push_back(std::move(node));
+    };
+    for (const auto n : forward) {
+      forward_of[n] = static_cast<NodeId>(front.size());
+      add(n, front);
+    }
+    for (const auto n : backward) add(n, back);
+    for (const auto& result : results_) {
+      const auto* output = made.find_output(Output::Kind::result, result.name);
+      instead[b.values[result.value.index].index] = values[output->value.index];
+    }
+    for (const auto& [g, term] : whole) {
+      const auto* output = made.find_output(Output::Kind::gradient, gradients_[g].name);
+      instead[term.index] = values[output->value.index];
+    }
+    const auto first = first_result(b, at);
+    if (const auto why = out_of_order(front, back, first, behind); !why.empty()) return why;
+    put(std::move(front), std::move(back), std::move(more), forward_of, first, behind, instead,
+        gone, inside);
+    return "";
+  }
+
+  NodeId first_result(const Binding& b, NodeId at) const {
+    for (const auto& result : results_) {
+      at = std::min(at, graph_.values[b.values[result.value.index].index].producer);
+    }
+    return at;
+  }
+
+  // Values that the new nodes read must be computed before the new nodes' position.
+  std::string out_of_order(const std::vector<Node>& front, const std::vector<Node>& back,
+                           NodeId first, NodeId behind) const {
+    std::string why;
+    const auto check = [&](const std::vector<Node>& nodes, NodeId before) {
+      for (const auto& node : nodes) {
+        node.each_operand([&](ValueId v) {
+          if (v.index >= static_cast<int32_t>(graph_.values.size())) return;
+          if (graph_.values[v.index].producer < before) return;
+          why = node.op + " would read a value that is computed after it";
+        });
+      }
+    };
+    check(front, first);
+    check(back, behind);
+    return why;
+  }
+
+  // Changes the graph.
+  void put(std::vector<Node> front, std::vector<Node> back, std::vector<Value> more,
+           const std::map<NodeId, NodeId>& forward_of, NodeId first, NodeId behind,
+           const std::map<int32_t, ValueId>& instead, const std::set<int32_t>& gone,
+           const std::set<NodeId>& inside) {
+    graph_.values.insert(graph_.values.end(), more.begin(), more.end());
+    const auto resolve = [&](ValueId& v) {
+      for (auto found = instead.find(v.index); found != instead.end();
+           found = instead.find(v.index)) {
+        v = found->second;
+      }
+    };
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) graph_.nodes[n].each_operand(resolve);
+    for (auto& node : back) node.each_operand(resolve);  // a gradient that another one makes
+    for (auto& output : graph_.outputs) {
+      if (output.value.defined()) resolve(output.value);
+    }
+    const auto is_gone = [&](const Node& node) {
+      bool found = false;
+      for (const auto v : node.outputs) {
+        found = found || (v.defined() && (instead.contains(v.index) || gone.contains(v.index)));
+      }
+      return found && is_sum(node);
+    };
+    // Of the pattern, masks and the like stay where others read them.
+    std::vector<bool> read(graph_.values.size()), stays(graph_.nodes.size());
+    const auto mark = [&](ValueId v) { read[v.index] = true; };
+    for (const auto& output : graph_.outputs) {
+      if (output.value.defined()) mark(output.value);
+    }
+    for (const auto& node : front) node.each_operand(mark);
+    for (const auto& node : back) node.each_operand(mark);
+    for (size_t n = graph_.nodes.size(); n-- > 0;) {
+      const auto& node = graph_.nodes[n];
+      stays[n] = inside.contains(static_cast<NodeId>(n))
+                     ? std::any_of(node.outputs.begin(), node.outputs.end(),
+                                   [&](ValueId v) { return v.defined() && read[v.index]; })
+                     : !is_gone(node);
+      if (stays[n]) node.each_operand(mark);
+    }
+    std::vector<NodeId> place(graph_.nodes.size(), -1);
+    std::vector<Node> nodes;
+    std::vector<NodeId> new_forward(front.size());
+    const auto insert = [&](size_t n) {
+      if (static_cast<NodeId>(n) == first) {
+        for (size_t k = 0; k < front.size(); ++k) {
+          new_forward[k] = static_cast<NodeId>(nodes.size());
+          nodes.push_back(std::move(front[k]));
+        }
+      }
+      if (static_cast<NodeId>(n) == behind) {
+        for (auto& node : back) {
+          const auto of = forward_of.find(node.forward_node);
+          node.forward_node = of == forward_of.end() ? new_forward.back() : new_forward[of->second];
+          nodes.push_back(std::move(node));
+        }
+      }
+    };
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      insert(n);
+      auto& node = graph_.nodes[n];
+      if (!stays[n]) continue;
+      place[n] = static_cast<NodeId>(nodes.size());
+      if (node.forward_node >= 0) {
+        const auto moved = place[node.forward_node];
+        node.forward_node = moved < 0 && inside.contains(node.forward_node) ? new_forward.back()
+                                                                            : moved;
+      }
+      nodes.push_back(std::move(node));
+    }
+    insert(graph_.nodes.size());
+    graph_.nodes = std::move(nodes);
+    for (auto& value : graph_.values) value.producer = -1;
+    for (size_t n = 0; n < graph_.nodes.size(); ++n) {
+      for (size_t r = 0; r < graph_.nodes[n].outputs.size(); ++r) {
+        const auto v = graph_.nodes[n].outputs[r];
+        if (!v.defined()) continue;
+        graph_.values[v.index].producer = static_cast<NodeId>(n);
+        graph_.values[v.index].result = static_cast<int32_t>(r);
+      }
+    }
+  }
+
+  Graph graph_;
+  const RewriteRule& rule_;
+  const Graph& pattern_;
+  Rewritten& done_;
+  std::vector<Output> results_, gradients_;
+  std::vector<std::vector<ValueId>> terms_;  // by gradient
+  std::set<int32_t> depends_;                // values of the pattern that an input has a part in
+  std::set<int32_t> seen_;                   // first results of the graph that have been tried
+};
+
+}  // namespace
+
+Graph rewrite(Graph graph, const RewriteRule& rule, Rewritten& done) {
+  return Rewriter(std::move(graph), rule, done).run();
+}
+
+}  // namespace perigee::graph

@@ -1,0 +1,49 @@
+// The best cut of a row of blocks into heterogeneous stages.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+namespace perigee::search {
+
+// Seconds of a stage with some blocks: of a microbatch, and per step after its last backward pass:
+// until the all-reduce of the gradients' norm over all stages (`once`), and after it (`optimizer`).
+struct CutStageTimes {
+  bool fits = false;
+  double seconds = 0;   // a microbatch
+  double backward = 0;  // of it: until it sends a gradient, with the message from the next stage
+  double once = 0, optimizer = 0;
+};
+
+struct HeterogeneousRow {
+  int blocks = 0;
+  int stages = 1;
+  int64_t microbatches = 1;
+  double once = 0;               // lower bound, of any stage
+  bool identical_inner = false;  // the stages between the first and the last are identical
+  std::function<CutStageTimes(int stage, int length)> times;  // at least 1 block
+};
+
+// Returns the lengths for which this is least: the sum of the stages' seconds, (microbatches - 1)
+// times the longest's, the longest `once` less the backward passes of the stages before, which end
+// later, and the longest `optimizer`. Nothing where none fits. Exact: dynamic programming over stages
+// and blocks for each longest stage, without per-step times, then branch and bound with them, which
+// stops after kMostCuts tries.
+std::optional<std::vector<int>> cut_heterogeneous(const HeterogeneousRow& row);
+
+inline constexpr int64_t kMostCuts = 20000;
+
+// Returns the lengths of the lowest price: of all cuts where there are few; else a local optimum from
+// `lengths` by moving a block from one stage to another. Of identical stages of the same length only
+// the first and the last give or take one.
+std::vector<int> refine_cut(const HeterogeneousRow& row, std::vector<int> lengths,
+                            const std::function<double(const std::vector<int>&)>& price);
+
+inline constexpr int64_t kFewCuts = 64;
+
+// Returns whether there are at most kFewCuts cuts.
+bool has_few_cuts(int blocks, int stages);
+
+}  // namespace perigee::search

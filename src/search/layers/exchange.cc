@@ -1,0 +1,199 @@
+#include "search/layers/exchange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "compile/draft/collective.h"
+
+namespace perigee::search {
+namespace {
+
+using cost::CollectiveKind;
+
+constexpr double kScalar = 8;  // bytes of a norm
+
+// `count` ranks, `stride` apart: the mesh is tensor, expert, context, data, pipe from
+// the inside out.
+std::vector<int64_t> ranks_apart(int64_t first, int64_t count, int64_t stride) {
+  std::vector<int64_t> ranks;
+  for (int64_t i = 0; i < count; ++i) ranks.push_back(first + i * stride);
+  return ranks;
+}
+
+// Returns the seconds that contention on one link adds, where `compute` has collectives of
+// `communication` seconds and the others take `exchange`: two concurrent transfers get half the
+// bandwidth each.
+double shared(double compute, double communication, double exchange) {
+  if (communication <= 0 || exchange <= 0) return 0;
+  // x of the communication meets the exchange, which then takes exchange + x of compute + x.
+  const double apart = compute - communication;
+  const double x = (std::sqrt(apart * apart + 4 * exchange * communication) - apart) / 2;
+  return std::min({x, communication, exchange});
+}
+
+// A layer's reductions, relative to its ops.
+struct Reductions {
+  double within;  // ops wait so long for one before the next starts
+  double window;  // of the layer's ops: beside them no reduction of its own begins
+  double tail;    // of the last one
+};
+
+Reductions reductions_of(const Passing& layer) {
+  if (!layer.buckets || layer.buckets->size() < 2) return {0, 1, layer.reduce};
+  const auto& buckets = *layer.buckets;
+  Reductions found{0, 1, layer.reduce * buckets.back().reduced};
+  for (size_t k = 1; k < buckets.size(); ++k) {
+    const double beside = layer.compute * buckets[k].compute;
+    found.within += std::max(0.0, layer.reduce * buckets[k - 1].reduced - beside);
+    found.window -= buckets[k].compute;
+  }
+  return found;
+}
+
+// Squared norms of gradients that are sharded on the same axes are added by one all-reduce; these run
+// one after the other.
+double seconds_of_norm(const Choice& choice, const Layers& parameters, simulate::OpCosts& costs,
+                       int64_t first) {
+  std::map<mesh::AxisSet, std::vector<int64_t>, mesh::TextOrder> groups;  // by axes
+  for (const auto* layer : {&parameters.first, &parameters.block, &parameters.last}) {
+    for (const auto& flat : layer->flats) {
+      auto& ranks = groups[flat.axes];
+      ranks = {first};
+      int64_t stride = 1;
+      const auto over = [&](int64_t count, bool cut) {
+        const auto before = ranks;
+        for (int64_t i = 1; cut && i < count; ++i) {
+          for (const auto rank : before) ranks.push_back(rank + i * stride);
+        }
+        stride *= count;
+      };
+      over(choice.tensor, flat.axes.contains("tensor"));
+      over(choice.expert, flat.experts);
+      over(choice.parts(), choice.zero > 0);
+    }
+  }
+  double seconds = 0;
+  for (const auto& [axes, ranks] : groups) {
+    if (ranks.size() < 2) continue;
+    seconds += costs
+                   .collective(
+                       {.kind = CollectiveKind::all_reduce, .ranks = ranks, .bytes = kScalar})
+                   .seconds;
+  }
+  return seconds;
+}
+
+}  // namespace
+
+Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate::OpCosts& costs,
+                       const Ground& ground) {
+  Exchanges made;
+  // Units are sharded over context and data; gradients of other parameters than experts' own are also
+  // summed over the expert ranks.
+  const auto first = ground.first, ranks = choice.tensor * choice.expert * choice.parts();
+  const auto units = ranks_apart(first, choice.parts(), choice.tensor * choice.expert);
+  const auto all = ranks_apart(first, choice.expert * choice.parts(), choice.tensor);
+  const auto experts = ranks_apart(first, choice.expert, choice.tensor);
+  const auto tensor = ranks_apart(first, choice.tensor, 1);
+  const auto wider = ranks_apart(first, ranks, 1);
+  const auto other = ground.other >= 0 ? ground.other : ranks * (choice.pipe - 1);
+  const auto time = [&](CollectiveKind kind, const std::vector<int64_t>& group, double bytes,
+                        double pieces = 1) {
+    if (group.size() < 2 || bytes <= 0 || pieces <= 0) return 0.0;
+    return pieces *
+           costs.collective({.kind = kind, .ranks = group, .bytes = bytes / pieces}).seconds;
+  };
+  const auto reduction = [&](const Flat& flat, double bytes, double pieces) {
+    if (choice.zero == 0) {
+      const double wide = flat.experts || bytes <= 0 ? 0 : flat.summed / flat.gradients;
+      return time(CollectiveKind::all_reduce, flat.experts ? units : all, (1 - wide) * bytes,
+                  pieces) +
+             time(CollectiveKind::all_reduce, wider, wide * bytes, pieces);
+    }
+    return time(CollectiveKind::reduce_scatter, units, bytes, pieces);
+  };
+  const bool apart = parameters.tied && choice.pipe > 1;  // tied parameters are in no unit
+  const auto layer = [&](const Layer& of) {
+    LayerExchange exchange;
+    for (const auto& flat : of.flats) {
+      const double kept = apart && flat.gathered > 0 ? 1 - flat.read_late / flat.gathered : 1;
+      const double weights = kept * flat.weights, gradients = kept * flat.gradients;
+      const double pieces = choice.zero == 3 ? 1 : flat.pieces;
+      const double reduce = reduction(flat, gradients, pieces);
+      exchange.reduce += reduce;
+      exchange.buckets += reduce * flat.pieces;
+      exchange.last = choice.zero == 3 ? exchange.reduce
+                                       : std::max(exchange.last, reduce / std::max(1.0, pieces));
+      if (choice.zero == 3) {
+        const double gather = time(CollectiveKind::all_gather, units, kept * flat.gathered);
+        if (flat.in_forward) exchange.gather_forward += gather;
+        if (flat.in_backward) exchange.gather_backward += gather;
+      } else if (choice.zero > 0) {
+        const double moved = parameters.masters ? kept * flat.gathered : weights;
+        exchange.gather += time(CollectiveKind::all_gather, units, moved, pieces);
+      }
+      // A unit of which all gradients are tensor sums, none of them small, is reduced in parts after it.
+      const bool small = gradients <= std::max(1.0, pieces) * compile::kSmallSum;
+      if (choice.zero > 0 && (small || flat.summed < 0.999 * flat.gradients)) {
+        exchange.early += time(CollectiveKind::all_reduce, tensor, kept * flat.summed);
+      } else if (choice.zero > 0 && flat.summed > 0) {
+        exchange.reduce += time(CollectiveKind::all_reduce, tensor,
+                                gradients / static_cast<double>(choice.parts()), pieces);
+      }
+      if (!apart || flat.read_late <= 0) continue;
+      const double bytes = (1 - kept) * flat.gradients;
+      made.tied += time(CollectiveKind::all_reduce, flat.experts ? units : all, bytes) +
+                   time(CollectiveKind::all_reduce, {first, other}, bytes);
+    }
+    if (exchange.reduce > 0) exchange.buckets /= exchange.reduce;
+    return exchange;
+  };
+  made.first = layer(parameters.first);
+  made.first.last = made.first.reduce;  // the backward pass ends with its gradients
+  made.block = layer(parameters.block);
+  made.last = layer(parameters.last);
+  made.norm = seconds_of_norm(choice, parameters, costs, first);
+  const auto& group = choice.zero == 0 ? all : units;
+  made.least = time(choice.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
+                    group, 1);
+  if (choice.zero > 0 && choice.expert > 1) {
+    made.least += time(CollectiveKind::all_reduce, experts, 1);
+  }
+  if (choice.tensor > 1 && group.size() > 1) {
+    const auto& cluster = costs.cluster();
+    made.contends = cost::level_of(cluster, group) == cost::level_of(cluster, tensor);
+  }
+  return made;
+}
+
+double seconds_of_pass(const std::vector<Passing>& layers, bool contends) {
+  double seconds = 0, left = 0;  // left: to reduce, of the layer before `before`
+  const Passing* before = nullptr;
+  // While a layer computes, the one before it is reduced, and then the next one's weights come.
+  const auto beside = [&](double gather) {
+    const auto [within, window, tail] = reductions_of(*before);
+    double compute = before->compute, exchange = left + gather;
+    if (contends) {
+      const double moved = exchange + before->reduce - tail;
+      const double more = shared(compute, before->communication, moved);
+      compute += more;
+      exchange += more;
+    }
+    return compute + within + std::max(0.0, exchange - window * compute);
+  };
+  for (const auto& layer : layers) {
+    // From the third on, the two previous layers are identical, too.
+    for (int i = 0; i < std::min(layer.times, 3); ++i) {
+      const int times = i == 2 ? layer.times - 2 : 1;
+      seconds += before ? times * beside(layer.gather) : layer.gather;
+      left = before ? reductions_of(*before).tail : 0;
+      before = &layer;
+    }
+  }
+  if (!before) return 0;
+  return seconds + beside(0) + std::max(0.0, before->last - before->tail);
+}
+
+}  // namespace perigee::search

@@ -1,0 +1,65 @@
+// The exchange of parameters between ranks of the batch: gradients are reduced, weights are gathered
+// (plan::Unit, plan::Communication); and its exposed communication, not hidden by a stage's ops.
+// The rules are those of the programs that compile/ makes.
+#pragma once
+
+#include <vector>
+
+#include "search/layers/layers.h"
+#include "simulate/op_cost.h"
+
+namespace perigee::search {
+
+// Collectives of one layer. Seconds, without contention.
+struct LayerExchange {
+  double gather_forward = 0, gather_backward = 0;  // level 3, in each microbatch
+  double reduce = 0;                               // of all of the layer's gradients
+  double last = 0;                                 // of `reduce`: its last reduction
+  double buckets = 0;                              // number of buckets; below 1: a share of one
+  double gather = 0;                               // levels 1 and 2: new weights, after the step
+  double early = 0;  // before a unit is reduced: sums over tensor ranks of some of its gradients;
+                     // ops wait
+};
+
+struct Exchanges {
+  LayerExchange first, block, last;
+  double least = 0;       // of the smallest reduction
+  bool contends = false;  // tensor ranks share its links (contention)
+  double tied = 0;        // once a step: gradients of parameters that two stages have
+  double norm = 0;        // once a step: all-reduce of the gradients' norm over the stage's ranks
+
+  bool none() const { return least + first.reduce + block.reduce + last.reduce <= 0; }
+};
+
+// The ranks of a stage.
+struct Ground {
+  int64_t first = 0;
+  int64_t other = -1;  // a rank of the stage at the pipeline's other end; -1: homogeneous stages
+};
+
+// Returns the seconds of the collectives on the choice's axes and at its ZeRO level. `parameters`:
+// the placements of the layers' weights.
+Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate::OpCosts& costs,
+                       const Ground& ground = {});
+
+// A layer in one pass of a stage, in the order of the pass. Seconds.
+struct Passing {
+  double compute = 0;
+  double communication = 0;  // of compute: collectives of tensor ranks
+  double gather = 0;         // before it; overlaps with the previous layer
+  double reduce = 0;         // of its gradients; overlaps with later layers
+  double last = 0;  // of `reduce`: the part that starts when all its gradients are computed
+  double tail = 0;  // of compute: after the last product of a weight's gradient
+  int times = 1;    // number of identical layers, one after the other
+  // The parts of `reduce`, in the order of the pass; null: one reduction, after the layer.
+  const std::vector<Bucket>* buckets = nullptr;
+};
+
+// Returns the seconds of a pass whose layers gather, one layer ahead of the ops, and reduce; each is
+// waited for when the next one starts. Both use one stream in the order in which they start: layer
+// k is gathered after the reduction of layer k - 2. A bucket's reduction starts when the previous
+// one has ended; until then ops wait. With `contends` two concurrent collectives take as long as
+// one after the other.
+double seconds_of_pass(const std::vector<Passing>& layers, bool contends);
+
+}  // namespace perigee::search

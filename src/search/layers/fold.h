@@ -1,0 +1,37 @@
+// Repeated blocks: a graph is folded to two of them, which stand for all.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace perigee::search {
+
+// Returns the longest row of modules whose names differ in a number only, in forward order
+// ("blocks.0", "blocks.1", ...). Empty where the graph has none with ops.
+std::vector<std::string> row_of_blocks(const graph::Graph& graph);
+
+// A graph with the first and the last of its blocks, which stand for all.
+struct Folded {
+  graph::Graph graph;
+  std::vector<std::string> blocks;  // of the whole graph
+  std::vector<std::string> kept;    // two of them, or all where they differ in ops or shapes
+  std::string epilogue;             // the first module after the blocks; "": none
+};
+
+// Removes all blocks but the first and the last: values that these read of a removed neighbour, they
+// read of each other, forwards and backwards. Blocks are identical where their ops, arguments (keys
+// of random numbers excepted) and shapes are; where they are not, or with fewer than three blocks,
+// the graph is returned unchanged.
+Folded fold(const graph::Graph& graph);
+
+// Returns the positions in the row of blocks at which parts begin: 0 is the first block (the
+// prologue is then a part without a block), the number of blocks is the epilogue. Throws Error for
+// other names, and for another order.
+std::vector<int> places_of(const Folded& folded, const std::vector<std::string>& starts);
+
+// Returns the name at such a position.
+const std::string& start_at(const Folded& folded, int place);
+
+}  // namespace perigee::search

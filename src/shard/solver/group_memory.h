@@ -1,0 +1,35 @@
+// Memory of a rank by groups of nodes, for a model with given placements.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+#include "mesh/placement.h"
+#include "plan/plan.h"
+
+namespace perigee::shard {
+
+// Bytes on the rank that has the most. A value belongs to the group that produces it, a parameter
+// to the group that reads it first.
+struct GroupMemory {
+  double trained = 0, frozen = 0;  // parameters
+  double inner = 0;                // produced here and read by this group's own backward pass
+  double read = 0;                 // produced here and read by other groups
+  double working = 0;              // operands and results of the largest op
+};
+
+// Placements of a graph's values on all axes, and of the shards saved for the backward pass.
+struct ValuePlacements {
+  std::vector<mesh::Placements> values, saved;
+};
+
+// Returns the memory of each group. `groups`: of each node, from 0 to `count` - 1. `trains`:
+// whether a parameter is trained.
+std::vector<GroupMemory> find_group_memory(const graph::Graph& graph, const mesh::Mesh& mesh,
+                                           const std::vector<int>& groups, size_t count,
+                                           const ValuePlacements& placements,
+                                           const std::function<bool(const graph::Input&)>& trains);
+
+}  // namespace perigee::shard

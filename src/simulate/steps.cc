@@ -1,0 +1,150 @@
+#include "simulate/steps.h"
+
+#include <algorithm>
+#include <set>
+
+namespace perigee::simulate {
+namespace {
+
+using compile::Instruction;
+
+// Folds the steps of one section.
+class Folding {
+ public:
+  Folding(const std::vector<SimulatedStep>& steps, const std::vector<SimulatedCollective>& links)
+      : steps_(steps), links_(links) {}
+
+  std::vector<SimulatedStep> run() {
+    std::vector<SimulatedStep> out;
+    for (size_t i = 0; i < steps_.size();) {
+      const auto end = closed_stretch(i);
+      SimulatedStep folded;
+      if (end > i && alone(i, end, folded)) {
+        if (!out.empty() && out.back().kind == SimulatedStep::Kind::compute) {
+          out.back().seconds += folded.seconds;
+          out.back().busy += folded.busy;
+        } else {
+          out.push_back(folded);
+        }
+        i = end;
+      } else {
+        out.push_back(steps_[i++]);
+      }
+    }
+    return out;
+  }
+
+  std::map<int32_t, double> hidden;
+
+ private:
+  // Returns the end of the longest range from `begin` that waits for all that it starts; `begin`
+  // where there is none.
+  size_t closed_stretch(size_t begin) const {
+    std::set<int32_t> open;
+    size_t end = begin;
+    for (size_t i = begin; i < steps_.size(); ++i) {
+      const auto& step = steps_[i];
+      if (step.kind == SimulatedStep::Kind::start) {
+        if (links_[step.link].actors.size() > 1) break;
+        open.insert(step.event);
+      } else if (step.kind == SimulatedStep::Kind::wait) {
+        if (open.erase(step.event) == 0) break;
+      }
+      if (open.empty()) end = i + 1;
+    }
+    return end;
+  }
+
+  // Simulates the range alone. Returns false where its collectives have contention.
+  bool alone(size_t begin, size_t end, SimulatedStep& folded) {
+    std::map<int32_t, double> free, done;  // by stream; by event
+    std::map<int, double> level_free;
+    std::map<int32_t, double> busy;
+    double now = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const auto& step = steps_[i];
+      if (step.kind == SimulatedStep::Kind::compute) {
+        now += step.seconds;
+        folded.busy += step.busy;
+      } else if (step.kind == SimulatedStep::Kind::start) {
+        const auto& link = links_[step.link];
+        const double start = std::max(now, free[link.stream]);
+        auto& level = level_free[link.level];
+        if (start < level) return false;
+        level = free[link.stream] = done[step.event] = start + link.seconds;
+        busy[link.stream] += link.seconds;
+      } else {
+        now = std::max(now, done[step.event]);
+      }
+    }
+    folded.seconds = now;
+    for (const auto& [stream, seconds] : busy) hidden[stream] += seconds;
+    return true;
+  }
+
+  const std::vector<SimulatedStep>& steps_;
+  const std::vector<SimulatedCollective>& links_;
+};
+
+}  // namespace
+
+int32_t Meetings::number(const compile::Stream& stream, const std::vector<int32_t>& actors) {
+  return numbers_.try_emplace({stream, actors}, static_cast<int32_t>(numbers_.size()))
+      .first->second;
+}
+
+RankSteps steps_of(const Actor& actor, const std::map<int64_t, int32_t>& actor_of,
+                   const mesh::Mesh& mesh, OpCosts& costs, Meetings& meetings, bool fold) {
+  const auto& program = *actor.program;
+  RankSteps steps;
+  const auto count = [&](cost::Time time) {
+    steps.seconds += time.seconds;
+    if (time.measured) steps.measured += time.seconds;
+    return time.seconds;
+  };
+  for (const auto& section : program.sections) {
+    std::vector<SimulatedStep> list;
+    for (const auto& instruction : section.instructions) {
+      SimulatedStep step{.source = &instruction};
+      switch (instruction.kind) {
+        case Instruction::Kind::op:
+        case Instruction::Kind::load:
+          step.seconds = step.busy = count(costs.op(program, instruction, actor.rank));
+          break;
+        case Instruction::Kind::collective: {
+          const auto slowest = actor.slowest.find(program.streams[instruction.stream]);
+          const auto rank = slowest == actor.slowest.end() ? actor.rank : slowest->second;
+          const auto exchange = exchange_of(program, instruction, mesh, rank);
+          SimulatedCollective link{.stream = instruction.stream};
+          std::set<int32_t> actors;
+          for (int64_t rank : exchange.ranks) actors.insert(actor_of.at(rank));
+          link.actors.assign(actors.begin(), actors.end());
+          link.meeting = meetings.number(exchange.stream, link.actors);
+          link.level = cost::level_of(costs.cluster(), exchange.ranks);
+          link.seconds = count(costs.collective(exchange));
+          step.kind = SimulatedStep::Kind::start;
+          step.link = static_cast<int32_t>(steps.links.size());
+          step.event = instruction.event;
+          steps.links.push_back(std::move(link));
+          break;
+        }
+        case Instruction::Kind::wait:
+          step.kind = SimulatedStep::Kind::wait;
+          step.event = instruction.event;
+          break;
+      }
+      list.push_back(step);
+    }
+    steps.hidden.emplace_back();
+    if (fold) {
+      Folding folding(list, steps.links);
+      auto folded = folding.run();
+      steps.hidden.back() = std::move(folding.hidden);
+      list = std::move(folded);
+    }
+    steps.sections.push_back(std::move(list));
+  }
+  return steps;
+}
+
+}  // namespace perigee::simulate

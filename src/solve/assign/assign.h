@@ -1,0 +1,27 @@
+// The default exact solver of assign problems: branch over transient thresholds, Lagrangian bounds,
+// label search at the leaves.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "solve/labels/search.h"
+#include "solve/problem.h"
+
+namespace perigee::solve {
+
+struct AssignOutcome {
+  std::optional<std::vector<int>> choice;  // best found, option per op
+  double lower_bound = 0;                  // no choice is faster; infinity where none exists
+  bool finished = true;                    // false: the deadline or the label limit came first
+};
+
+struct AssignOptions {
+  Deadline deadline = Deadline::max();
+  double gap = 0;    // relative: improvements of the time up to this share are not searched for
+  bool any = false;  // ignore times: any choice within the limits is a solution
+};
+
+AssignOutcome assign_by_labels(const AssignProblem& problem, const AssignOptions& options);
+
+}  // namespace perigee::solve

@@ -1,0 +1,319 @@
+#include "train/commands/gradient_check.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/fail.h"
+#include "base/log_format.h"
+#include "data/data.h"
+#include "exec/comm/threads.h"
+#include "exec/executor.h"
+#include "exec/memory/allocator.h"
+#include "profile/database.h"
+#include "profile/traces.h"
+#include "train/measure/profile_path.h"
+#include "train/step/initial_values.h"
+#include "train/step/step_spec.h"
+
+namespace perigee::train {
+namespace {
+
+using Kind = compile::Binding::Kind;
+
+// Differences of gradients that are smaller than this share of the largest gradient are relative to
+// that share: a gradient that is zero up to rounding has no meaningful relative difference.
+constexpr double kSmallest = 1e-4;
+
+double default_tolerance(const plan::Plan& plan, const graph::Graph& graph) {
+  bool low = plan.precision.dtype || plan.communication.reduce_dtype, single = false;
+  for (const auto& input : graph.inputs) {
+    if (input.kind != graph::Input::Kind::parameter) continue;
+    const auto dtype = graph.type(input.value).dtype;
+    low = low || graph::size_of(dtype) < 4;
+    single = single || dtype == graph::DType::float32;
+  }
+  return low ? 0.1 : single ? 1e-3 : 1e-8;
+}
+
+// The inputs of all programs of the check.
+struct CheckedStep {
+  const PlannedJob& planned;
+  const job::Job& job;
+  compile::StepSpec spec;
+  std::map<std::string, at::Tensor> values;  // of parameters and buffers
+  Batch batch;
+};
+
+std::map<std::string, at::Tensor> first_values(const PlannedJob& planned, const job::Job& job) {
+  std::map<std::string, at::Tensor> values;
+  const auto& graph = planned.captured.graph;
+  if (planned.captured.init.outputs.empty()) {
+    for (const auto& item : planned.source->module().named_parameters()) {
+      values[item.key()] = item.value().detach();
+    }
+    for (const auto& item : planned.source->module().named_buffers()) {
+      values[item.key()] = item.value();
+    }
+    return values;
+  }
+  for (const auto& input : graph.inputs) {
+    if (input.kind != graph::Input::Kind::parameter && input.kind != graph::Input::Kind::buffer) {
+      continue;
+    }
+    values[input.name] = initial_value(planned.captured.init, input.name,
+                                       static_cast<uint64_t>(job.seed));
+  }
+  return values;
+}
+
+using Piece = ResultPiece;
+
+// Runs the step on a rank; returns its results.
+std::vector<Piece> run(const CheckedStep& step, const compile::Program& program,
+                       const mesh::Mesh& mesh, exec::Communicator& communicator) {
+  exec::Executor executor(program, communicator, mesh,
+                          {.seed = static_cast<uint64_t>(step.job.seed)});
+  for (const auto& binding : program.bindings) {
+    if (binding.kind != Kind::parameter && binding.kind != Kind::buffer) continue;
+    executor.tensor(binding).copy_(part_of(step.values.at(binding.name), binding.ranges));
+  }
+  executor.run({.step = 1, .data = [&](const std::string& name, int64_t microbatch) {
+                  const auto field = step.batch.find(name);
+                  if (field == step.batch.end()) {
+                    fail("data", "the data must have the model's input \"{}\", but there is none",
+                         name);
+                  }
+                  if (!step.job.data.is_batched(name)) return field->second;
+                  const auto rows = field->second.size(0) / program.microbatches;
+                  return field->second.narrow(0, microbatch * rows, rows);
+                }});
+  std::vector<Piece> results;
+  for (const auto& binding : program.bindings) {
+    if (binding.kind != Kind::result) continue;
+    const auto value = executor.tensor(binding).to(at::kDouble, /*non_blocking=*/false,
+                                                   /*copy=*/true);
+    results.push_back({binding.name, value, binding.ranges});
+  }
+  return results;
+}
+
+double largest_of(const at::Tensor& tensor) {
+  return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>();
+}
+
+const at::Tensor* find(const std::vector<Piece>& results, const std::string& name) {
+  const auto found = std::find_if(results.begin(), results.end(),
+                                  [&](const Piece& piece) { return piece.name == name; });
+  return found == results.end() ? nullptr : &found->value;
+}
+
+// Returns the difference between the ranks' gradients and one device's.
+GradientDifference compare(const std::string& parameter, const at::Tensor& whole,
+                           const std::vector<std::vector<Piece>>& ranks, double largest_of_all) {
+  const auto missing = std::numeric_limits<double>::infinity();
+  GradientDifference difference{parameter};
+  const double scale = std::max(
+      {largest_of(whole), kSmallest * largest_of_all, std::numeric_limits<double>::min()});
+  bool found = false;
+  for (const auto& rank : ranks) {
+    for (const auto& piece : rank) {
+      if (piece.name != "gradient:" + parameter) continue;
+      found = true;
+      const auto apart = largest_of(piece.value - part_of(whole, piece.ranges));
+      difference.largest = std::max(difference.largest, std::isfinite(apart) ? apart : missing);
+    }
+  }
+  if (!found) difference.largest = missing;
+  difference.relative = difference.largest / scale;
+  return difference;
+}
+
+// Runs the step on all ranks of the plan's mesh, as threads of this process.
+std::vector<std::vector<Piece>> run_all(const CheckedStep& step, const plan::Plan& plan,
+                                        compile::TraceSource& traces) {
+  const auto& graph = step.planned.captured.graph;
+  std::vector<compile::Program> programs;
+  for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
+    programs.push_back(compile::compile(graph, plan, step.spec, rank, traces));
+  }
+  std::vector<std::vector<Piece>> ranks(programs.size());
+  exec::run_ranks(std::ssize(programs), [&](exec::Communicator& communicator) {
+    const auto rank = static_cast<size_t>(communicator.rank());
+    ranks[rank] = run(step, programs[rank], plan.mesh, communicator);
+  });
+  return ranks;
+}
+
+}  // namespace
+
+bool differ(const std::vector<std::vector<ResultPiece>>& a,
+            const std::vector<std::vector<ResultPiece>>& b, const std::string& name) {
+  const auto bits = [](const ResultPiece& piece) {
+    return piece.value.contiguous().view(at::kLong);
+  };
+  for (size_t rank = 0; rank < a.size(); ++rank) {
+    std::vector<const ResultPiece*> of[2];
+    for (const auto& piece : a[rank]) {
+      if (piece.name == name) of[0].push_back(&piece);
+    }
+    for (const auto& piece : b[rank]) {
+      if (piece.name == name) of[1].push_back(&piece);
+    }
+    const bool same = std::equal(of[0].begin(), of[0].end(), of[1].begin(), of[1].end(),
+                                 [&](const auto* x, const auto* y) {
+                                   return x->ranges == y->ranges && at::equal(bits(*x), bits(*y));
+                                 });
+    if (!same) return true;
+  }
+  return false;
+}
+
+std::string scope_of(const std::string& parameter) {
+  const auto dot = parameter.rfind('.');
+  return dot == std::string::npos ? "the model" : parameter.substr(0, dot);
+}
+
+bool GradientCheck::passed() const {
+  if (!unequal.empty()) return false;
+  const bool near = std::abs(loss - expected_loss) <=
+                    tolerance * std::max(1e-300, std::abs(expected_loss));
+  return near && std::all_of(parameters.begin(), parameters.end(),
+                             [&](const auto& p) { return p.relative <= tolerance; });
+}
+
+GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
+  const auto& graph = planned.captured.graph;
+  auto plan = planned.plan;
+  if (plan::copies_of(plan) > 1) {
+    fail("train",
+         "gradients are compared with those of one device, but ranks train {} copies of the model "
+         "over {}: check without them (local_sgd)",
+         plan::copies_of(plan), plan.copy_axes.text());
+  }
+  plan.communication.sum = false;
+  plan::Plan alone;
+  alone.graph_hash = plan.graph_hash;
+  alone.mesh.axes = {{"data", 1}};
+  alone.microbatches = plan.microbatches;
+  alone.precision = plan.precision;
+
+  CheckedStep step{planned, planned.job, step_spec(planned.job, graph), {}, {}};
+  step.spec.optimizer = "none";
+  step.spec.clip_norm.reset();
+  step.spec.groups.clear();
+  step.values = first_values(planned, step.job);
+  step.batch =
+      data::open_data(step.job, data::cut_of(plan)).training->at(1, {0, step.job.batch.global});
+
+  exec::install_allocator();
+  at::set_num_threads(1);
+  profile::Database database(profile_of(planned.job));
+  profile::TraceDatabase traces(database, 1, exec::cpu_device());
+  const auto single = exec::single_communicator();
+  const auto one = run(step, compile::compile(graph, alone, step.spec, 0, traces), alone.mesh,
+                       *single);
+  if (plan.recompute.budget_bytes > 0) {  // the regions that training recomputes
+    check_at_methods(planned, [&](plan::Plan candidate) {
+      candidate = compile::fit_recompute(graph, std::move(candidate), step_spec(step.job, graph),
+                                         traces);
+      plan.recompute = std::move(candidate.recompute);
+    });
+  }
+  const auto ranks = run_all(step, plan, traces);
+
+  GradientCheck check;
+  check.tolerance = tolerance > 0 ? tolerance : default_tolerance(plan, graph);
+  check.ranks = plan.mesh.size();
+  check.expected_loss = check.loss = find(one, "loss")->item<double>();
+  for (const auto& rank : ranks) {
+    const auto* loss = find(rank, "loss");
+    const auto apart = loss ? std::abs(loss->item<double>() - check.expected_loss) : 0;
+    if (loss && !(apart <= std::abs(check.loss - check.expected_loss))) {
+      check.loss = loss->item<double>();
+    }
+  }
+  double largest = 0;
+  for (const auto& piece : one) {
+    if (piece.name.starts_with("gradient:")) largest = std::max(largest, largest_of(piece.value));
+  }
+  for (const auto& input : graph.inputs) {
+    const auto* whole = find(one, "gradient:" + input.name);
+    if (whole) check.parameters.push_back(compare(input.name, *whole, ranks, largest));
+  }
+  check.recomputes = !plan.recompute.regions.empty();
+  if (!check.recomputes) return check;
+  plan.recompute = {};
+  const auto kept = run_all(step, plan, traces);
+  for (const auto& parameter : check.parameters) {
+    if (differ(ranks, kept, "gradient:" + parameter.parameter)) {
+      check.unequal.push_back(parameter.parameter);
+    }
+  }
+  return check;
+}
+
+std::string print(const GradientCheck& check) {
+  auto sorted = check.parameters;
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const auto& a, const auto& b) { return a.relative > b.relative; });
+  size_t width = 9;
+  for (const auto& p : sorted) width = std::max(width, p.parameter.size());
+  auto text = fmt::format("{:{}}  {:>10}  {:>10}\n", "parameter", width, "absolute", "relative");
+  int64_t wrong = 0;
+  for (const auto& p : sorted) {
+    const bool apart = !(p.relative <= check.tolerance);
+    wrong += apart;
+    text += fmt::format("{:{}}  {:>10.3g}  {:>10.3g}{}\n", p.parameter, width, p.largest,
+                        p.relative, apart ? "  WRONG" : "");
+  }
+  text += fmt::format("loss {:.10g} on {} rank{}, {:.10g} on one device\n", check.loss, check.ranks,
+                      check.ranks == 1 ? "" : "s", check.expected_loss);
+  if (!check.unequal.empty()) {
+    text += fmt::format(
+        "WRONG: with all results kept {} gradient{} other bits, the first that of {} in {}\n",
+        check.unequal.size(), check.unequal.size() == 1 ? " has" : "s have", check.unequal.front(),
+        scope_of(check.unequal.front()));
+  } else if (check.recomputes) {
+    text += fmt::format("with all results kept all {} gradients are the same to the bit\n",
+                        sorted.size());
+  }
+  if (check.passed()) {
+    text += fmt::format("all {} gradients agree to {:.3g}\n", sorted.size(), check.tolerance);
+  } else if (wrong > 0 || check.unequal.empty()) {
+    text += fmt::format("{} of {} gradients{} differ by more than {:.3g}\n", wrong, sorted.size(),
+                        wrong == 0 ? ", and the loss," : "", check.tolerance);
+  }
+  return text;
+}
+
+void require_passed(const GradientCheck& check) {
+  if (check.passed()) {
+    log::info("gradients: those of {} parameters on {} ranks are one device's, to {:g}{}",
+              check.parameters.size(), check.ranks, check.tolerance,
+              check.recomputes ? ", and to the bit those with all results kept" : "");
+    return;
+  }
+  if (!check.unequal.empty()) {
+    fail_run("train",
+             "the first step's gradients must be, to the bit, those of the same plan with all "
+             "results kept, but that of {} in scope {} is not: take the scopes out of checkpoint "
+             "whose ops are not the same when they run again, or set train.check_gradients = "
+             "false",
+             check.unequal.front(), scope_of(check.unequal.front()));
+  }
+  const auto worst = std::max_element(
+      check.parameters.begin(), check.parameters.end(),
+      [](const auto& a, const auto& b) { return a.relative < b.relative; });
+  fail_run("train",
+           "the first step's gradients must be those of one device to {:g}, but {} is off by {:g} "
+           "(perigee train --check-gradients lists all): take a method out, or set "
+           "train.check_gradients = false",
+           check.tolerance, worst->parameter, worst->relative);
+}
+
+}  // namespace perigee::train

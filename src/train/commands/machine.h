@@ -1,0 +1,14 @@
+// The parts of this build and the devices of this machine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace perigee::train {
+
+// Returns lines for `perigee doctor`: LibTorch, the back ends, the plugins and the GPUs, and what
+// is missing where one cannot be used. Runs a collective on each back end of the CPU. Opens
+// perigee_cuda, so call it before LibTorch is asked for CUDA.
+std::vector<std::string> describe_machine();
+
+}  // namespace perigee::train

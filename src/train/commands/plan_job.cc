@@ -1,0 +1,61 @@
+#include "train/commands/plan_job.h"
+
+#include <utility>
+
+#include "compile/compile.h"
+#include "simulate/report.h"
+#include "simulate/simulate.h"
+#include "simulate/utilisation.h"
+#include "train/measure/recorded_profile.h"
+#include "train/plan/local_cluster.h"
+#include "train/plan/predict_memory.h"
+#include "train/plan/task_plan.h"
+#include "train/step/step_spec.h"
+#include "train/task/open_model.h"
+
+namespace perigee::train {
+namespace {
+
+Task with_completed_job(const Task& task) {
+  auto result = task;
+  result.job = completed(task);
+  check_profile(result.job);
+  return result;
+}
+
+}  // namespace
+
+PlanResult plan_job(const Task& task) {
+  auto planned = plan_task(with_completed_job(task), /*plan_text=*/"",
+                           /*for_described_cluster=*/true);
+  if (!planned.predicted) predict_recorded(planned, planned.job, task.runtime_folder);
+  PlanResult result{planned.captured.graph, planned.plan, ""};
+  if (task.report) result.report = page_of(planned, planned.job, task.runtime_folder);
+  return result;
+}
+
+SimulateResult simulate_job(const Task& task) {
+  const auto completed_task = with_completed_job(task);
+  const auto& job = completed_task.job;
+  auto planned = plan_task(completed_task, /*plan_text=*/"", /*for_described_cluster=*/true);
+  const auto& graph = planned.captured.graph;
+  const auto cluster = cluster_of(job, planned.plan.mesh.size(), task.runtime_folder);
+  RecordedProfile recorded(job, planned.plan.mesh.size());
+  const auto spec = step_spec(planned.job, graph);
+  compile::Programs programs;
+  check_at_methods(planned, [&](plan::Plan plan) {
+    plan = compile::fit_recompute(graph, std::move(plan), spec, recorded.traces());
+    programs = compile::compile_all(graph, plan, spec, recorded.traces());
+    planned.plan = std::move(plan);
+  });
+  simulate::OpCosts costs(cluster, recorded.times());
+  const auto simulation = simulate::simulate(
+      programs, planned.plan.mesh, costs,
+      {.intervals = task.simulate_trace, .stage_axis = planned.plan.pipeline.axis});
+  const auto used = simulate::utilisation(graph, planned.plan, cluster, simulation.step_seconds);
+  return {simulate::to_text(simulation, programs, cluster, used) + advice_of(planned, task),
+          simulate::to_json(simulation, programs, cluster, used),
+          task.simulate_trace ? simulate::chrome_trace(simulation, programs) : std::string()};
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,192 @@
+#include "train/commands/train_job.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/fail.h"
+#include "base/log_format.h"
+#include "checkpoint/checkpoint.h"
+#include "train/commands/gradient_check.h"
+#include "train/measure/recorded_profile.h"
+#include "train/output/metrics.h"
+#include "train/output/progress.h"
+#include "train/output/run_folder.h"
+#include "train/output/save_checkpoint.h"
+#include "train/plan/step_prediction.h"
+#include "train/plan/task_plan.h"
+#include "train/ranks/share.h"
+#include "train/run/loop.h"
+#include "train/run/summary.h"
+#include "train/task/open_model.h"
+
+namespace perigee::train {
+namespace {
+
+// Throws Error where the first step's gradients are not those of one device.
+void require_gradients(const Task& task, const std::string& plan_text) {
+  auto on_cpu = task;
+  on_cpu.job.cluster.device = "cpu";
+  on_cpu.job = completed(on_cpu);
+  const auto check = check_gradients(plan_task(on_cpu, plan_text));
+  // The check sets one thread.
+  at::set_num_threads(static_cast<int>(task.job.cluster.threads));
+  require_passed(check);
+}
+
+// Returns the text of the plan that a resumed run goes on with; "" where a plan is made: for a new
+// run, another strategy, or another number of ranks.
+std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t world) {
+  if (!task.resume || !task.plan_file.empty() || task.strategy_given) return "";
+  const auto file = folder.resumed_plan();
+  if (file.empty()) return "";
+  auto text = read_resumed_plan(file);
+  return plan::parse(text).mesh.size() == world ? text : "";
+}
+
+int64_t count_parameters(const graph::Graph& graph) {
+  int64_t count = 0;
+  for (const auto& input : graph.inputs) {
+    if (input.kind == graph::Input::Kind::parameter) count += graph.type(input.value).numel();
+  }
+  return count;
+}
+
+const char* plural(int64_t count, const char* ending) { return count == 1 ? "" : ending; }
+
+// The files and the terminal's line that rank 0 writes while the job trains.
+struct Output {
+  MetricsFile metrics;
+  Progress progress;
+};
+
+// Opens the run's folder for writing and says in the log what is trained.
+std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const job::Job& given,
+                                     const RankSession& session, int64_t first_step) {
+  const auto& train = session.job.train;
+  const auto& blueprint = session.blueprint;
+  folder.begin();
+  if (task.open_log) task.open_log(folder.file("log.txt"));
+  folder.write_job(given);
+  folder.write_plan(plan::print(blueprint.plan));
+  const auto world = session.communicator->world();
+  const auto microbatches = blueprint.plan.microbatches;
+  auto output = std::unique_ptr<Output>(
+      new Output{MetricsFile(folder.file("metrics.jsonl"), first_step - 1),
+                 Progress(first_step, train.steps, train.log_every, train.progress)});
+  log::info("{}: {} parameters, {} rank{}, {} microbatch{} a step, output in {}", given.name,
+            count_parameters(blueprint.training), world, plural(world, "s"), microbatches,
+            plural(microbatches, "es"), train.output);
+  return output;
+}
+
+// Reads the checkpoint, or sets the first values where there is none. Returns the first step.
+int64_t begin_training(RankTrainer& trainer, const std::string& checkpoint,
+                       const ModelSource* source) {
+  if (checkpoint.empty()) {
+    initialise(trainer, source);
+    return 1;
+  }
+  const checkpoint::Checkpoint from(checkpoint);
+  trainer.load(from);
+  return from.info().step + 1;
+}
+
+}  // namespace
+
+void train_job(const Task& task, RankSession& session, const std::function<bool()>& stop) {
+  auto& communicator = *session.communicator;
+  const auto& job = session.job;
+  const auto given = session.job;  // with its batch.global, which may not fit the plan
+  const bool root = communicator.rank() == 0;
+  if (root) check_profile(job);
+
+  // The folder and the checkpoint to continue from.
+  std::unique_ptr<RunFolder> folder;
+  if (root) {
+    folder = std::make_unique<RunFolder>(job,
+                                         RunOptions{task.resume, task.resume_from, task.overwrite});
+  }
+  const auto checkpoint = share_text(root ? folder->checkpoint() : "", *everyone(communicator));
+  if (!checkpoint.empty() && checkpoint::Checkpoint(checkpoint).info().step >= job.train.steps) {
+    if (root) {
+      log::info("{}: all {} steps are done, in {} (a larger train.steps goes on)", job.name,
+                job.train.steps, checkpoint);
+    }
+    return;
+  }
+
+  // The plan, on every rank.
+  const auto plan_text = root ? resumed_plan(task, *folder, communicator.world()) : std::string();
+  std::shared_ptr<const ModelSource> source;
+  Strategy strategy;  // on rank 0
+  const auto& shared = plan_session(task, session, plan_text, source,
+                                    [&](const PlannedJob& planned) {
+                                      strategy = planned.strategy;
+                                      if (job.train.check_gradients && checkpoint.empty())
+                                        require_gradients(task, plan_text);
+                                    });
+  if (shared.plan.mesh.size() != communicator.world()) {
+    fail("plan", "the plan's mesh must have the {} ranks of this run, but it has {}",
+         communicator.world(), shared.plan.mesh.size());
+  }
+
+  // The rank's program, tensors and data.
+  session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
+  auto& trainer = *session.trainer;
+  auto cut = data::cut_of(shared.plan);
+  cut.tell = root;
+  auto data = data::open_data(job, cut);
+  const auto first = begin_training(trainer, checkpoint, source.get());
+  source.reset();
+  if (task.trace) {
+    trainer.trace(std::min(first + 1, job.train.steps), [&](const std::string& trace) {
+      if (root) task.trace(trace);
+    });
+  }
+
+  // The steps.
+  auto output = root ? begin_output(task, *folder, given, session, first) : nullptr;
+  LoopHooks hooks;
+  hooks.stop = stop;
+  if (shared.plan.precision.loss_scale.kind == plan::LossScale::Kind::given) {
+    hooks.before = [&](int64_t step) {
+      const auto scale = root ? strategy.ask("loss_scale", step) : 0;
+      trainer.set_loss_scale(share_number(scale, *everyone(communicator)));
+    };
+  }
+  const bool observed = strategy.observes("step");
+  const auto buckets = observed ? compile::bucket_names(trainer.executor().program())
+                                : std::map<compile::ValueId, compile::BucketNames>();
+  trainer.executor().record(observed);
+  hooks.report = [&](const StepMetrics& step) {
+    output->metrics.write(step);
+    output->progress.step(step);
+    if (!observed) return;
+    strategy.notify("step", step_report(step, trainer.executor().intervals(), buckets));
+    trainer.executor().record(true);
+  };
+  hooks.checkpoint = [&](int64_t step) {
+    if (output) output->metrics.sync();
+    save_checkpoint(trainer, communicator, job, shared.plan, job.train.output, step);
+  };
+  const auto result = run_loop(trainer, communicator, job, first, *data.training, data.validation,
+                               hooks);
+
+  // The summary.
+  if (!root) return;
+  output->progress.end();
+  auto summary = summarise(result, first, shared.plan, session.step_prediction);
+  summary.mfu = mfu_of(shared.training, shared.plan, job, task.runtime_folder, summary.step_s);
+  output->metrics.write(summary);
+  log_summary(summary, result.stopped);
+  if (result.stopped) {
+    throw Error(Status::failed, "train",
+                fmt::format("stopped by a signal after step {}", result.last_step));
+  }
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,13 @@
+#include "train/measure/profile_path.h"
+
+#include "base/files/cache_folder.h"
+
+namespace perigee {
+
+std::string default_profile() { return cache_folder() + "/profile.sqlite"; }
+
+std::string profile_of(const job::Job& job) {
+  return job.cluster.profile.empty() ? default_profile() : job.cluster.profile;
+}
+
+}  // namespace perigee

@@ -1,0 +1,175 @@
+#include "train/output/metrics.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "base/fail.h"
+#include "base/files/file.h"
+
+namespace perigee::train {
+namespace {
+
+std::string number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.17g}", value) : "null";
+}
+
+std::string list(const std::vector<int64_t>& values) {
+  return fmt::format("[{}]", fmt::join(values, ","));
+}
+
+// Returns the step of a line; -1 for another line.
+int64_t step_of(std::string_view line) {
+  const auto value = nlohmann::json::parse(line, nullptr, false);
+  if (!value.is_object() || !value.contains("step")) return -1;
+  const auto& step = value["step"];
+  return step.is_number_integer() ? step.get<int64_t>() : -1;
+}
+
+// Returns the length of the complete lines at the start of the text whose steps are at most `last`.
+size_t kept_length(std::string_view text, int64_t last) {
+  size_t kept = 0;
+  while (true) {
+    const auto end = text.find('\n', kept);
+    if (end == std::string_view::npos) return kept;
+    const auto step = step_of(text.substr(kept, end - kept));
+    if (step < 0 || step > last) return kept;
+    kept = end + 1;
+  }
+}
+
+}  // namespace
+
+std::string to_json(const StepMetrics& m) {
+  auto line = fmt::format(
+      "{{\"step\":{},\"loss\":{},\"lr\":{},\"grad_norm\":{},\"samples\":{},\"tokens\":{},"
+      "\"step_s\":{},\"tokens_per_s\":{},\"peak_bytes\":{}",
+      m.step, number(m.loss), number(m.lr), number(m.grad_norm), m.samples, m.tokens,
+      number(m.step_s), number(m.tokens_per_s), list(m.peak_bytes));
+  if (m.val_loss) line += ",\"val_loss\":" + number(*m.val_loss);
+  if (m.loss_scale) line += ",\"loss_scale\":" + number(*m.loss_scale);
+  if (m.skipped) line += ",\"skipped\":true";
+  return line + "}";
+}
+
+std::string step_report(const StepMetrics& metrics, const std::vector<compile::Interval>& intervals,
+                        const std::map<compile::ValueId, compile::BucketNames>& buckets) {
+  auto report = nlohmann::json::parse(to_json(metrics));
+  report["sections"] = report["collectives"] = nlohmann::json::array();
+  auto& sections = report["sections"];
+  if (intervals.empty()) return report.dump();
+  struct SectionSpan {
+    std::string name;
+    int64_t begin = 0, end = 0, busy = 0;
+  };
+  std::map<std::pair<std::string, int64_t>, SectionSpan> spans;  // by section and microbatch
+  int64_t origin = intervals.front().begin;
+  for (const auto& interval : intervals) {
+    auto [found, first] = spans.try_emplace(
+        {interval.section, interval.microbatch},
+        SectionSpan{interval.section, interval.begin, interval.end});
+    auto& span = found->second;
+    span.begin = std::min(span.begin, interval.begin);
+    span.end = std::max(span.end, interval.end);
+    if (interval.stream == 0) span.busy += interval.end - interval.begin;
+    origin = std::min(origin, interval.begin);
+  }
+  std::vector<std::pair<SectionSpan, int64_t>> ordered;
+  for (const auto& [key, span] : spans) ordered.emplace_back(span, key.second);
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
+  for (const auto& [span, microbatch] : ordered) {
+    sections.push_back({{"name", span.name},
+                        {"microbatch", microbatch},
+                        {"begin", 1e-9 * double(span.begin - origin)},
+                        {"end", 1e-9 * double(span.end - origin)},
+                        {"busy", 1e-9 * double(span.busy)}});
+  }
+  std::vector<std::pair<const compile::Interval*, const compile::BucketNames*>> sent;
+  for (const auto& interval : intervals) {
+    const auto bucket = buckets.find(interval.operand);
+    if (interval.stream > 0 && bucket != buckets.end()) {
+      sent.emplace_back(&interval, &bucket->second);
+    }
+  }
+  std::stable_sort(sent.begin(), sent.end(),
+                   [](const auto& a, const auto& b) { return a.first->begin < b.first->begin; });
+  for (const auto& [interval, bucket] : sent) {
+    report["collectives"].push_back({{"what", bucket->gradients ? "gradients" : "parameters"},
+                                     {"parameters", bucket->parameters},
+                                     {"op", interval->name},
+                                     {"microbatch", interval->microbatch},
+                                     {"begin", 1e-9 * double(interval->begin - origin)},
+                                     {"end", 1e-9 * double(interval->end - origin)}});
+  }
+  return report.dump();
+}
+
+std::string to_json(const Summary& s) {
+  auto line = fmt::format("{{\"summary\":{{\"steps\":{},\"seconds\":{},\"step_s\":{}", s.steps,
+                          number(s.seconds), number(s.step_s));
+  if (s.predicted_step_s) {
+    line += ",\"predicted_step_s\":" + number(*s.predicted_step_s);
+    line += ",\"predicted_measured\":" + number(s.predicted_measured);
+  }
+  line += ",\"peak_bytes\":" + list(s.peak_bytes);
+  if (!s.predicted_peak_bytes.empty()) {
+    line += ",\"predicted_peak_bytes\":" + list(s.predicted_peak_bytes);
+  }
+  if (!s.library_bytes.empty()) line += ",\"library_bytes\":" + list(s.library_bytes);
+  if (s.mfu) line += ",\"mfu\":" + number(*s.mfu);
+  return line + "}}";
+}
+
+MetricsFile::MetricsFile(const std::string& path, int64_t last_step)
+    : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+  if (fd_ < 0) fail_run("file", "{} must be written, but: {}", path_, std::strerror(errno));
+  try {
+    size_ = static_cast<int64_t>(kept_length(read_file(path, "file"), last_step));
+    if (::ftruncate(fd_, size_) != 0) {
+      fail_run("file", "{} must be written, but: {}", path_, std::strerror(errno));
+    }
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+MetricsFile::~MetricsFile() { ::close(fd_); }
+
+void MetricsFile::write(const StepMetrics& metrics) { append(to_json(metrics)); }
+void MetricsFile::write(const Summary& summary) { append(to_json(summary)); }
+
+void MetricsFile::append(std::string line) {
+  line += '\n';
+  size_t done = 0;
+  while (done < line.size()) {
+    const auto written = ::pwrite(fd_, line.data() + done, line.size() - done,
+                                  size_ + static_cast<int64_t>(done));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const int why = errno;
+      // If this fails too, the incomplete line is removed when the run is resumed.
+      [[maybe_unused]] const int ignored = ::ftruncate(fd_, size_);
+      fail_run("file", "{} must be written, but: {}", path_, std::strerror(why));
+    }
+    done += static_cast<size_t>(written);
+  }
+  size_ += static_cast<int64_t>(line.size());
+}
+
+void MetricsFile::sync() {
+  if (::fsync(fd_) != 0 && errno != EINVAL) {
+    fail_run("file", "{} must be written, but: {}", path_, std::strerror(errno));
+  }
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,85 @@
+// What a run reports: metrics.jsonl (runtime/runs.md), and progress.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "compile/bucket_names.h"
+#include "compile/timeline.h"
+
+namespace perigee::train {
+
+// One optimizer step.
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0;
+  double lr = 0;
+  double grad_norm = 0;  // before clipping
+  int64_t samples = 0;   // of this step
+  int64_t tokens = 0;    // of this step; 0 where samples have none
+  double step_s = 0;
+  double tokens_per_s = 0;
+  std::vector<int64_t> peak_bytes;  // per rank
+  std::optional<double> val_loss;
+  std::optional<double> loss_scale;
+  bool skipped = false;  // the gradients were not finite: the step changed nothing
+};
+
+// Returns the argument of a strategy's function for the event "step", as JSON: the metrics;
+// `sections`, a list of {name, microbatch, begin, end, busy} of the sections that rank 0 ran, in
+// the order in which they began, in seconds since the first one, where `busy` is the time of their
+// ops; and `collectives`, a list of {what, parameters, op, microbatch, begin, end} of the buckets
+// and units that were reduced (`what` is "gradients") or gathered ("parameters"), in the order in
+// which they began.
+std::string step_report(const StepMetrics& metrics, const std::vector<compile::Interval>& intervals,
+                        const std::map<compile::ValueId, compile::BucketNames>& buckets);
+
+// The whole run, measured and predicted.
+struct Summary {
+  int64_t steps = 0;  // of this process, which may have resumed the run
+  double seconds = 0;
+  double step_s = 0;                       // median
+  std::optional<double> predicted_step_s;  // absent: the devices are unknown
+  double predicted_measured = 0;           // share of it that was measured, not estimated
+  double predicted_waiting = 0;            // share of it that the rank with the longest waits waits
+  // Per stage, the largest of its ranks; predicted: empty where the plan has no prediction.
+  std::vector<int64_t> peak_bytes, predicted_peak_bytes;
+  // Memory of libraries outside the peak (exec::library_bytes), per stage; empty: not measured.
+  std::vector<int64_t> library_bytes;
+  std::optional<double> mfu;  // absent: the devices' peak is unknown
+};
+
+// Return one line without its end. Floats have 17 significant digits; NaN and infinity, which JSON
+// lacks, are null.
+std::string to_json(const StepMetrics& metrics);
+std::string to_json(const Summary& summary);
+
+// metrics.jsonl of one run, opened by rank 0. Each line goes to the system at once; a line
+// that cannot be written whole (a full disk) is removed, and Error (failed) names the file
+// and the reason.
+class MetricsFile {
+ public:
+  // Opens or creates the file and keeps its lines up to step `last_step`; later steps, a summary
+  // and an incomplete last line are removed. 0 keeps none.
+  MetricsFile(const std::string& path, int64_t last_step);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  void write(const StepMetrics& metrics);
+  void write(const Summary& summary);
+  // Waits until all lines are on the disk; for use before a checkpoint is finished.
+  void sync();
+
+ private:
+  void append(std::string line);
+
+  std::string path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
+
+}  // namespace perigee::train

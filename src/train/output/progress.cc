@@ -1,0 +1,54 @@
+#include "train/output/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log_format.h"
+
+namespace perigee::train {
+namespace {
+
+// Returns "0:07", "1:14", "2:03:09".
+std::string clock(double seconds) {
+  const auto s = static_cast<int64_t>(std::ceil(std::clamp(seconds, 0.0, 1e9)));
+  if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
+  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+}  // namespace
+
+std::string progress_line(const StepMetrics& m, int64_t last, double seconds_left) {
+  auto line = fmt::format("step {}/{}, loss {:.4f}", m.step, last, m.loss);
+  if (m.val_loss) line += fmt::format(", validation loss {:.4f}", *m.val_loss);
+  if (m.tokens > 0) {
+    line += fmt::format(", {:.0f} tokens/s", m.tokens_per_s);
+  } else if (m.step_s > 0) {
+    line += fmt::format(", {:.0f} samples/s", double(m.samples) / m.step_s);
+  }
+  return line + fmt::format(", {} left", clock(seconds_left));
+}
+
+Progress::Progress(int64_t first, int64_t last, int64_t log_every, bool terminal)
+    : first_(first),
+      last_(last),
+      log_every_(std::max<int64_t>(1, log_every)),
+      terminal_(terminal) {}
+
+void Progress::step(const StepMetrics& metrics) {
+  seconds_ += metrics.step_s;
+  const auto done = metrics.step - first_ + 1;
+  const double left = seconds_ / double(std::max<int64_t>(1, done)) * double(last_ - metrics.step);
+  const auto line = progress_line(metrics, last_, left);
+  // Lines of the log, which also stay on a terminal.
+  const bool kept = metrics.step == first_ || metrics.step == last_ ||
+                    metrics.step % log_every_ == 0;
+  if (terminal_) shown_ = log::progress(kept ? "" : line);
+  if (kept) log::info("{}", line);
+}
+
+void Progress::end() {
+  if (shown_) log::progress("");
+  shown_ = false;
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,182 @@
+#include "train/output/run_folder.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/fail.h"
+#include "base/files/durable.h"
+#include "base/files/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/files.h"
+
+namespace perigee::train {
+namespace fs = std::filesystem;
+namespace {
+
+// The files of a run, besides its checkpoints.
+constexpr const char* kMetrics = "metrics.jsonl";
+constexpr const char* kFiles[] = {"job.toml", "plan.json", "log.txt", kMetrics};
+
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+std::string inside(const std::string& folder, std::string_view name) {
+  return (fs::path(folder) / name).string();
+}
+
+bool same_folder(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return fs::equivalent(a, b, ignored);
+}
+
+bool holds_run(const std::string& folder) {
+  std::error_code error;
+  const auto bytes = fs::file_size(inside(folder, kMetrics), error);
+  if (!error && bytes > 0) return true;
+  for (const auto& step : checkpoint::step_folders(folder)) {
+    if (step.kind != checkpoint::StepFolder::Kind::partial) return true;
+  }
+  return false;
+}
+
+// Returns the topmost folder of a path that does not exist, or "".
+std::string topmost_missing(fs::path path) {
+  std::string missing;
+  path = path.lexically_normal();
+  for (; !path.empty() && !exists(path.string()); path = path.parent_path()) {
+    missing = path.string();
+  }
+  return missing;
+}
+
+// Removes checkpoints first: if the process dies, the rest still counts as a run.
+void empty_folder(const std::string& folder) {
+  std::error_code ignored;
+  for (const auto& step : checkpoint::step_folders(folder))
+    checkpoint::remove_checkpoint(step.path);
+  fs::remove(checkpoint::store_of(folder), ignored);  // stays where it holds other files
+  for (const auto* name : kFiles) {
+    std::error_code error;
+    fs::remove(inside(folder, std::string(name) + ".partial"), ignored);
+    fs::remove(inside(folder, name), error);
+    if (error) {
+      fail("run", "{} must be removed by --overwrite, but: {}", inside(folder, name),
+           error.message());
+    }
+  }
+}
+
+// Locks the folder for this process until the descriptor is closed or the process ends.
+int lock(const std::string& folder) {
+  const auto path = inside(folder, ".lock");
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) {
+    fail("run", "{} must be a folder that can be written, but: {}", folder, std::strerror(errno));
+  }
+  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const int why = errno;
+  ::close(fd);
+  if (why == EWOULDBLOCK) {
+    fail("run",
+         "one run at a time writes a folder, but another process is writing {}: wait for it, end "
+         "it, or choose another train.output",
+         folder);
+  }
+  if (why == ENOLCK || why == ENOSYS || why == EOPNOTSUPP) return -1;  // no locks on this system
+  fail("run", "{} must be locked, but: {}", folder, std::strerror(why));
+}
+
+// Compares the job with that of the resumed run.
+void check_job(const std::string& run, const job::Job& job) {
+  const auto path = inside(run, "job.toml");
+  if (!exists(path)) {
+    fail("run", "a run that is resumed holds job.toml, but there is no {}", path);
+  }
+  const auto changed = job::changed_keys(job::Job::load(path), job);
+  if (changed.empty()) return;
+  const size_t shown = std::min<size_t>(changed.size(), 6);
+  fail("run",
+       "a resumed run keeps its model, data, batch, optimizer and seed, but in {}:\n  {}{}\nSet "
+       "them back, or start anew with another train.output",
+       path, fmt::join(changed.begin(), changed.begin() + shown, "\n  "),
+       shown < changed.size() ? fmt::format("\n  and {} more", changed.size() - shown) : "");
+}
+
+}  // namespace
+
+RunFolder::RunFolder(const job::Job& job, const RunOptions& options) : path_(job.train.output) {
+  const auto& from = options.resume_from.empty() ? path_ : options.resume_from;
+  std::error_code ignored;
+  // Don't create a folder for a run that does not exist.
+  if (options.resume && !fs::is_directory(from, ignored)) checkpoint::find_checkpoint(from);
+  created_ = topmost_missing(path_);
+  try {
+    make_folders(path_);
+    lock_ = lock(path_);
+    prepare(job, options, from);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+void RunFolder::prepare(const job::Job& job, const RunOptions& options, const std::string& from) {
+  if (options.resume) {
+    checkpoint_ = checkpoint::find_checkpoint(from);
+    const auto source = checkpoint::run_of(checkpoint_);
+    resumes_ = same_folder(source, path_);
+    check_job(source, job);
+  }
+  if (resumes_ && options.overwrite) {
+    fail("run", "a run is resumed or overwritten, but got --resume and --overwrite for {}", path_);
+  }
+  if (!resumes_ && holds_run(path_) && !options.overwrite) {
+    fail("run",
+         "{} must be a new folder, but it holds another run: go on with it (--resume), empty it "
+         "(--overwrite), or choose another train.output",
+         path_);
+  }
+}
+
+void RunFolder::begin() {
+  if (!resumes_) empty_folder(path_);
+  began_ = true;
+}
+
+RunFolder::~RunFolder() { close(); }
+
+void RunFolder::close() {
+  if (!began_ && !created_.empty()) {  // folders that are not empty stay
+    std::error_code error;
+    if (lock_ >= 0) fs::remove(inside(path_, ".lock"), error);
+    for (auto folder = fs::path(path_).lexically_normal(); !error; folder = folder.parent_path()) {
+      fs::remove(folder, error);
+      if (folder.string() == created_) break;
+    }
+  }
+  if (lock_ >= 0) ::close(lock_);
+}
+
+std::string RunFolder::file(std::string_view name) const { return inside(path_, name); }
+
+std::string RunFolder::resumed_plan() const {
+  if (checkpoint_.empty()) return "";
+  const auto path = inside(checkpoint::run_of(checkpoint_), "plan.json");
+  return exists(path) ? path : "";
+}
+
+void RunFolder::write_job(const job::Job& job) const {
+  write_durably(file("job.toml"), job::to_toml(job, path_));
+}
+
+void RunFolder::write_plan(std::string_view text) const { write_durably(file("plan.json"), text); }
+
+}  // namespace perigee::train

@@ -1,0 +1,60 @@
+// The folder of a run, `train.output` (runtime/runs.md): job.toml, plan.json,
+// log.txt, metrics.jsonl, checkpoints/.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "job/job.h"
+
+namespace perigee::train {
+
+struct RunOptions {
+  bool resume = false;
+  std::string resume_from;  // a run or a checkpoint; "": the job's own output
+  bool overwrite = false;
+};
+
+// A run's folder, opened by rank 0 for as long as the run writes to it. While it is open, no other
+// process can open it.
+class RunFolder {
+ public:
+  // Makes the folder where it is missing. Throws Error when
+  //   another process has it open,
+  //   it holds a run and the options neither resume that run nor overwrite it,
+  //   there is nothing to resume, or
+  //   the job differs from the resumed run's in keys that may not change.
+  // A folder without a step and a checkpoint holds no run. Resuming from another run's checkpoint
+  // starts a new run here.
+  RunFolder(const job::Job& job, const RunOptions& options);
+  // Without `begin`, removes the folders that were created for it.
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string file(std::string_view name) const;  // `path`/`name`
+  // The checkpoint to continue from, or "".
+  const std::string& checkpoint() const { return checkpoint_; }
+  // Returns the path of the resumed run's plan.json; "" where there is none.
+  std::string resumed_plan() const;
+
+  // Removes the files of an earlier run, and no others, unless that run is resumed. Called once,
+  // after all checks.
+  void begin();
+
+  // Write job.toml and plan.json, atomically. Called after `begin`.
+  void write_job(const job::Job& job) const;
+  void write_plan(std::string_view text) const;
+
+ private:
+  void prepare(const job::Job& job, const RunOptions& options, const std::string& from);
+  void close();
+
+  std::string path_, checkpoint_;
+  std::string created_;  // the topmost folder that was created for it, or ""
+  bool resumes_ = false, began_ = false;
+  int lock_ = -1;
+};
+
+}  // namespace perigee::train

@@ -1,0 +1,35 @@
+#include "train/output/save_checkpoint.h"
+
+#include "checkpoint/checkpoint.h"
+#include "train/ranks/share.h"
+#include "train/ranks/wait_for_work.h"
+
+namespace perigee::train {
+
+void save_checkpoint(RankTrainer& trainer, exec::Communicator& communicator, const job::Job& job,
+                     const plan::Plan& plan, const std::string& run, int64_t step) {
+  const bool root = communicator.rank() == 0;
+  checkpoint::CheckpointWriter writer(run, step);
+  try {
+    if (root) writer.begin();
+    barrier(communicator);
+    const auto all = everyone(communicator);
+    wait_for_work(*all, job, [&] { writer.find(communicator.rank()); });
+    trainer.average_copies(step);
+    wait_for_work(*all, job,
+                  [&] { writer.write_rank(communicator.rank(), trainer.pieces_to_write(step)); });
+    const auto finish = [&] {
+      checkpoint::CheckpointInfo info;
+      info.step = step;
+      info.samples = step * job.batch.global;
+      info.plan_hash = plan::hash(plan);
+      writer.finish(info, communicator.world(), job.train.keep_checkpoints);
+    };
+    wait_for_work(*all, job, root ? std::function<void()>(finish) : nullptr);
+  } catch (...) {
+    writer.abandon(communicator.rank());
+    throw;
+  }
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,16 @@
+// Writes a checkpoint of all ranks.
+#pragma once
+
+#include <string>
+
+#include "train/step/rank_trainer.h"
+
+namespace perigee::train {
+
+// Writes the ranks' tensors as `run`/checkpoints/step-N. All ranks call it; it returns when the
+// checkpoint is complete. Throws Error (failed) on every rank when one of them cannot write;
+// earlier checkpoints then stay as they are.
+void save_checkpoint(RankTrainer& trainer, exec::Communicator& communicator, const job::Job& job,
+                     const plan::Plan& plan, const std::string& run, int64_t step);
+
+}  // namespace perigee::train

@@ -1,0 +1,76 @@
+// The strategy "auto" and the planner of strategy scripts: search/ applied to a job's model.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "job/job.h"
+#include "lua/planner.h"
+#include "search/search.h"
+#include "train/measure/recorded_profile.h"
+#include "train/plan/make_plan.h"
+
+namespace perigee::train {
+
+class AutoPlanner : public lua::Planner {
+ public:
+  // `runtime_folder` has the shipped cluster descriptions; "" for
+  // none. `eight_bits`: methods::PlanRequest::eight_bits.
+  AutoPlanner(std::shared_ptr<const ModelSource> source, const job::Job& job, int64_t world,
+              std::string runtime_folder, bool eight_bits = false);
+
+  // Returns the best plan under the pins, whose methods may include those that a script has
+  // `defined`. Throws Error as search::find.
+  search::Found find(const nlohmann::json& pins, const lua::Defined& defined = {});
+
+  // Returns the strategy of another of the found plans that should be measured next, or nothing:
+  // one that would be faster than the best plan if its estimated times were as much too long as the
+  // estimates of the best plan's ops were. Plans for which `skip` returns true are left out.
+  std::optional<nlohmann::json> runner_up(const search::Found& found,
+                                          const std::function<bool(const nlohmann::json&)>& skip);
+
+  nlohmann::json plan(const nlohmann::json& pins, const lua::Defined& defined) override;
+  nlohmann::json candidates(const nlohmann::json& pins, int64_t most,
+                            const lua::Defined& defined) override;
+  nlohmann::json search(const nlohmann::json& pins, const nlohmann::json& options,
+                        const lua::Defined& defined) override;
+  nlohmann::json estimate(const nlohmann::json& strategy, const nlohmann::json& pins,
+                          const lua::Defined& defined) override;
+  nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
+                       const lua::Defined& defined) override;
+  nlohmann::json plan_of(const nlohmann::json& strategy, const lua::Defined& defined) override;
+  nlohmann::json measure(const nlohmann::json& strategy, double seconds,
+                         const lua::Defined& defined) override;
+
+ private:
+  search::Request request(const nlohmann::json& pins, const lua::Defined& defined) const;
+  // Returns the costs of the best plans with one of the pins removed, where none fits with all; ""
+  // where none fits without one either. `seconds`: time limit; nothing: none.
+  std::string without_pins(const nlohmann::json& pins, const lua::Defined& defined,
+                           std::optional<double> seconds);
+  methods::PlanRequest method_request() const;
+  // Returns the measured times, or none where the pins ask for estimates.
+  cost::Measurements& times(const search::Pins& pins);
+  // Makes the plan and returns its graph.
+  const graph::Graph& make(const nlohmann::json& strategy, const lua::Defined& defined,
+                           compile::TraceSource& traces, plan::Plan& plan) const;
+  compile::Programs compile(const nlohmann::json& strategy, const lua::Defined& defined,
+                            plan::Plan& plan, compile::TraceSource& traces) const;
+  nlohmann::json describe(const compile::Programs& programs, const plan::Plan& plan,
+                          const search::MemoryModel& model = {});
+
+  std::shared_ptr<const ModelSource> source_;
+  const job::Job& job_;
+  int64_t world_;
+  bool eight_bits_;
+  cost::Cluster cluster_;
+  RecordedProfile recorded_;
+  cost::NoMeasurements estimates_;
+  std::map<std::string, nlohmann::json> plans_;     // by pins
+  std::map<std::string, nlohmann::json> searches_;  // by pins and options
+};
+
+}  // namespace perigee::train

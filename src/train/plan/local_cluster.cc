@@ -1,0 +1,102 @@
+#include "train/plan/local_cluster.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/fail.h"
+#include "base/log_format.h"
+#include "exec/cuda.h"
+#include "train/ranks/device.h"
+
+namespace perigee::train {
+namespace {
+
+// The cluster assumed where the machine lacks the GPU or no description of its kind is shipped.
+cost::Cluster common_gpus(int64_t ranks) {
+  cost::DeviceSpec device{.name = "a data centre's GPU",
+                          .count = ranks,
+                          .memory = 80e9,
+                          .bandwidth = 2e12,
+                          .launch = 3e-6};
+  device.peak = {{graph::DType::float32, 20e12},
+                 {graph::DType::float64, 10e12},
+                 {graph::DType::bfloat16, 300e12},
+                 {graph::DType::float16, 300e12}};
+  device.vector = 20e12;
+  device.matrix_efficiency = device.attention_efficiency = 0.75;
+  device.memory_efficiency = 0.85;
+  device.source = "common figures";
+  cost::Cluster cluster{.name = "GPUs of common figures", .devices = {device}, .assumed = true};
+  if (ranks > 1) cluster.links.push_back({"node", ranks, 5e-6, 200e9, "common figures"});
+  return cluster;
+}
+
+// The machine's GPUs as `ranks` devices of the shipped description whose device has the same model
+// name ("H100" of "NVIDIA H100 80GB HBM3").
+cost::Cluster gpu_cluster(int64_t ranks, const std::string& runtime_folder) {
+  std::vector<exec::GpuInfo> found;
+  try {
+    found = exec::cuda_host().gpus().found;
+  } catch (const Error& error) {
+    log::debug("times are those of common GPUs: {}", error.what());
+  }
+  if (found.empty()) return common_gpus(ranks);
+  for (const auto& file : cost::shipped_clusters(runtime_folder)) {
+    auto cluster = cost::load_cluster(file);
+    if (cluster.devices.size() != 1 || cluster.links.size() != 1) continue;
+    auto& device = cluster.devices.front();
+    const auto begin = device.name.find(' ') + 1;
+    const auto model = device.name.substr(begin, device.name.find(' ', begin) - begin);
+    if (found.front().name.find(model) == std::string::npos) continue;
+    device.count = ranks;
+    device.memory = static_cast<double>(found.front().memory);
+    cluster.links.front().ranks = std::max<int64_t>(2, ranks);
+    cluster.name = "this machine";
+    return cluster;
+  }
+  auto cluster = common_gpus(ranks);
+  auto& device = cluster.devices.front();
+  const auto& gpu = found.front();
+  device.memory = static_cast<double>(gpu.memory);
+  if (gpu.major > 8 || (gpu.major == 8 && gpu.minor >= 9)) {
+    device.peak[graph::DType::float8_e4m3] = 2 * device.peak_of(graph::DType::bfloat16);
+  }
+  return cluster;
+}
+
+}  // namespace
+
+cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder) {
+  if (!job.cluster.file.empty()) {
+    auto cluster = cost::load_cluster(cost::find_cluster(job.cluster.file, runtime_folder));
+    if (cluster.ranks() < ranks) {
+      fail("cluster", "{} has {} ranks, but the plan needs {}: --nproc says how many", cluster.name,
+           cluster.ranks(), ranks);
+    }
+    return cluster;
+  }
+  if (uses_gpu(job, /*tell=*/false)) return gpu_cluster(ranks, runtime_folder);
+  return cost::cpu_cluster(ranks, memory_of_host());
+}
+
+double memory_of_host() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+bool multiplies_eight_bits(const job::Job& job, bool for_described_cluster,
+                           const std::string& runtime_folder) {
+  if (for_described_cluster && !job.cluster.file.empty()) {
+    const auto cluster = cost::load_cluster(cost::find_cluster(job.cluster.file, runtime_folder));
+    return cost::multiplies_eight_bits(cluster);
+  }
+  if (!uses_gpu(job, /*tell=*/false)) return false;
+  try {
+    const auto found = exec::cuda_host().gpus().found;
+    return !found.empty() && std::ranges::all_of(found, &exec::GpuInfo::multiplies_eight_bits);
+  } catch (const Error&) {
+    return false;  // the functions that need the GPU report it
+  }
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,26 @@
+// The cluster that a job is planned for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cost/cluster.h"
+#include "job/job.h"
+
+namespace perigee::train {
+
+// Returns the description that cluster.file names; else that of this machine for `ranks` ranks: its
+// CPU, or the description of its kind of GPU that is shipped (below `runtime_folder`), or common
+// figures. Throws Error where a named cluster has too few ranks.
+cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder);
+
+// Returns the bytes of this machine's memory.
+double memory_of_host();
+
+// Returns whether all of the job's devices have native products of eight-bit floats: with
+// `for_described_cluster` those of cluster.file, where it is set (`peak` has float8_e4m3), else
+// this machine's.
+bool multiplies_eight_bits(const job::Job& job, bool for_described_cluster,
+                           const std::string& runtime_folder);
+
+}  // namespace perigee::train

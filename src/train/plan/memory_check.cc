@@ -1,0 +1,78 @@
+#include "train/plan/memory_check.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/fail.h"
+#include "base/text/bytes.h"
+#include "simulate/report.h"
+
+namespace perigee::train {
+namespace {
+
+constexpr const char* kRemedies =
+    "use more ranks or a smaller batch.micro, or add zero1, zero2, fsdp, checkpoint or offload";
+
+int64_t rank_at(const plan::Plan& plan, size_t position) {
+  return plan.mesh.order.empty() ? static_cast<int64_t>(position) : plan.mesh.order[position];
+}
+
+// "rank 3 (stage 1)"
+std::string name_of(const plan::Plan& plan, int64_t rank) {
+  if (!plan.pipeline.cuts()) return fmt::format("rank {}", rank);
+  const auto axis = plan.mesh.find(plan.pipeline.axis);
+  return fmt::format("rank {} (stage {})", rank, mesh::coordinates(plan.mesh, rank)[axis]);
+}
+
+[[noreturn]] void refuse(const std::string& who, double needed, double available,
+                         const std::string& owner, const Remedy& remedy) {
+  const auto changes = remedy ? remedy() : std::string();
+  fail("plan", "a plan fits the memory that there is, but {} {}, {} more than the {} of {}: {}",
+       who, bytes_text(needed), bytes_text(needed - available), bytes_text(available), owner,
+       changes.empty() ? kRemedies : changes);
+}
+
+}  // namespace
+
+void check_memory(const plan::Plan& plan, const cost::Cluster& cluster, const Remedy& remedy) {
+  const auto& peaks = plan.prediction.peak_bytes;
+  double worst = 0;
+  size_t at = 0;
+  const auto memory_of = [&](size_t position) {
+    const auto rank = rank_at(plan, position);
+    return rank < cluster.ranks() ? cluster.device(rank).memory : cluster.least_memory();
+  };
+  for (size_t i = 0; i < peaks.size(); ++i) {
+    const auto missing = static_cast<double>(peaks[i]) - memory_of(i);
+    if (missing <= worst) continue;
+    worst = missing;
+    at = i;
+  }
+  if (worst == 0) return;
+  refuse(name_of(plan, rank_at(plan, at)) + " needs", static_cast<double>(peaks[at]), memory_of(at),
+         "its device", remedy);
+}
+
+void check_memory(const plan::Plan& plan, const HostMemory& host, const Remedy& remedy) {
+  const auto& peaks = plan.prediction.peak_bytes;
+  const auto& on_host = plan.prediction.host_bytes;
+  for (size_t first = 0; first < peaks.size(); first += static_cast<size_t>(host.ranks)) {
+    const auto end = std::min(first + static_cast<size_t>(host.ranks), peaks.size());
+    double needed = 0;
+    size_t largest = first;
+    const auto of = [&](size_t i) { return peaks[i] + (on_host.empty() ? 0 : on_host[i]); };
+    for (size_t i = first; i < end; ++i) {
+      needed += static_cast<double>(of(i));
+      if (of(i) > of(largest)) largest = i;
+    }
+    if (needed <= host.bytes) continue;
+    const auto name = name_of(plan, rank_at(plan, largest));
+    refuse(end - first == 1
+               ? name + " needs"
+               : fmt::format("{} ranks, of which {} needs the most ({}), need together",
+                             end - first, name, bytes_text(static_cast<double>(of(largest)))),
+           needed, host.bytes, "their host", remedy);
+  }
+}
+
+}  // namespace perigee::train

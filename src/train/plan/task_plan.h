@@ -1,0 +1,38 @@
+// From a task to the plan of its job, with the memory check, the advice and the page about it.
+#pragma once
+
+#include <string>
+
+#include "job/job.h"
+#include "train/plan/make_plan.h"
+#include "train/task/task.h"
+
+namespace perigee::train {
+
+// Makes the plan by the task's strategy, or takes the plan in `plan_text` (JSON).
+// `for_described_cluster`: World::for_described_cluster.
+PlannedJob plan_task(const Task& task, const std::string& plan_text = "",
+                     bool for_described_cluster = false);
+
+// Returns the text of the plan file of a resumed run. Throws Error where it holds no plan.
+std::string read_resumed_plan(const std::string& file);
+
+// Predicts the plan's memory from the traces recorded for the job's device. Throws Error where
+// cluster.file describes devices that have less memory than the plan needs.
+void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder);
+
+// Throws Error where this machine has less memory than `local_ranks` ranks of the plan need: by how
+// much, and which changes would make it fit (train/plan/advice.h). `plan` is that of `planned`,
+// with its prediction.
+void check_memory_here(const PlannedJob& planned, const plan::Plan& plan, int64_t local_ranks,
+                       const std::string& runtime_folder);
+
+// Returns which changes would make a step shorter (train/plan/advice.h); "" where the task does not
+// ask for advice.
+std::string advice_of(const PlannedJob& planned, const Task& task);
+
+// Returns the plan, whose recomputed regions are chosen, as an HTML page.
+std::string page_of(const PlannedJob& planned, const job::Job& job,
+                    const std::string& runtime_folder);
+
+}  // namespace perigee::train

@@ -1,0 +1,79 @@
+#include "train/ranks/connect.h"
+
+#include <chrono>
+
+#include "base/log_format.h"
+#include "exec/comm/gloo.h"
+#include "exec/comm/select.h"
+#include "exec/comm/threads.h"
+#include "train/ranks/device.h"
+
+namespace perigee::train {
+namespace {
+
+std::chrono::milliseconds timeout_of(const job::Job& job) {
+  return std::chrono::milliseconds(static_cast<int64_t>(job.cluster.timeout * 1000));
+}
+
+exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& place) {
+  exec::RendezvousOptions options;
+  options.host = place.host;
+  options.port = static_cast<uint16_t>(place.port);
+  options.rank = place.rank;
+  options.world = place.world;
+  options.serve = place.rank == 0;
+  options.listen_socket = place.listen_fd;
+  options.timeout = timeout_of(job);
+  return options;
+}
+
+}  // namespace
+
+Connection connect(const job::Job& job, const job::RankPlace& place) {
+  Connection made;
+  made.local_ranks = place.local_world;
+  const bool gpu = uses_gpu(job, place.rank == 0);
+  const auto open = [&] { made.device = gpu ? open_gpu(job, place) : exec::cpu_device(); };
+  if (place.world == 1) {
+    open();
+    made.communicator = made.tensors = exec::single_communicator();
+    return made;
+  }
+  // Rank 0 opens its device first, the others after the rendezvous: an error that all would have is
+  // reported once.
+  if (place.rank == 0) open();
+  const auto options = rendezvous(job, place);
+  made.communicator = made.tensors = exec::gloo_communicator(options);
+  try {
+    if (place.rank != 0) open();
+    made.tensors = exec::communicator_of(made.device, made.communicator, options);
+  } catch (const std::exception& error) {
+    made.communicator->abort(error.what());
+    throw;
+  }
+  return made;
+}
+
+std::vector<Connection> connect_threads(const job::Job& job, int64_t count) {
+  std::vector<Connection> made;
+  const bool gpu = uses_gpu(job);
+  auto communicators = exec::thread_communicators(count, {timeout_of(job)});
+  for (int64_t rank = 0; rank < count; ++rank) {
+    const job::RankPlace place{
+        .rank = rank, .world = count, .local_rank = rank, .local_world = count};
+    auto& one = made.emplace_back();
+    one.device = gpu ? open_gpu(job, place) : exec::cpu_device();
+    one.local_ranks = count;
+    one.communicator = std::move(communicators[static_cast<size_t>(rank)]);
+    one.tensors = exec::communicator_of_thread(*one.device, one.communicator, count);
+  }
+  if (gpu && count > 1) {
+    log::info(
+        "{} ranks are threads: they exchange tensors through the host; ranks that are processes "
+        "with a GPU each use NCCL",
+        count);
+  }
+  return made;
+}
+
+}  // namespace perigee::train

@@ -1,0 +1,95 @@
+#include "train/run/rank_session.h"
+
+#include <ATen/Parallel.h>
+#include <torch/nn/module.h>
+
+#include <map>
+
+#include "base/log_format.h"
+#include "exec/memory/allocator.h"
+#include "shard/partition.h"
+#include "train/measure/profile_path.h"
+#include "train/measure/recorded_profile.h"
+#include "train/plan/predict_memory.h"
+#include "train/plan/task_plan.h"
+#include "train/ranks/share.h"
+#include "train/ranks/wait_for_work.h"
+#include "train/step/step_spec.h"
+#include "train/task/open_model.h"
+
+namespace perigee::train {
+namespace {
+
+// Says in the log that the samples of a microbatch depend on each other.
+void log_coupling(const Blueprint& blueprint) {
+  if (blueprint.plan.microbatches == 1) return;
+  const auto coupling = shard::classify_loss(blueprint.training).coupling;
+  if (coupling.empty()) return;
+  log::info(
+      "samples of a microbatch see each other (first through {}): the loss is that of {} "
+      "microbatches, each by itself, and another number than that of the whole batch",
+      coupling, blueprint.plan.microbatches);
+}
+
+}  // namespace
+
+RankSession::RankSession(const Task& task, Connection met)
+    : job(completed(task)),
+      connection(std::move(met)),
+      communicator(connection.communicator.get()),
+      database(profile_of(job)),
+      traces(database, static_cast<int>(job.cluster.threads), connection.device) {
+  exec::install_allocator();
+  at::set_num_threads(static_cast<int>(job.cluster.threads));
+}
+
+const Blueprint& plan_session(const Task& task, RankSession& session, const std::string& plan_text,
+                              std::shared_ptr<const ModelSource>& source,
+                              const std::function<void(const PlannedJob&)>& begin) {
+  auto& blueprint = session.blueprint;
+  const auto make = [&] {
+    auto with_job = task;
+    with_job.job = session.job;
+    auto planned = plan_task(with_job, plan_text);
+    source = planned.source;
+    blueprint.training = planned.captured.graph;
+    blueprint.init = planned.captured.init;
+    blueprint.tied = planned.captured.tied;
+    blueprint.evaluation = planned.source
+                               ->at(planned.job.batch.global / planned.plan.microbatches /
+                                        copies_of(planned.plan),
+                                    true)
+                               .graph;
+    compile::Programs programs;
+    check_at_methods(planned, [&](plan::Plan plan) {
+      // Records the traces that are missing.
+      programs = predict(plan, blueprint.training, planned.job, session.traces);
+      blueprint.plan = std::move(plan);
+    });
+    auto times = times_of(session.database, *session.connection.device, session.job,
+                          session.connection.local_ranks);
+    session.step_prediction = predict_step(programs, blueprint.plan, planned.job, times,
+                                           task.runtime_folder);
+    check_memory_here(planned, blueprint.plan, session.connection.local_ranks, task.runtime_folder);
+    log_coupling(blueprint);
+    if (begin) begin(planned);
+  };
+  const bool root = session.communicator->rank() == 0;
+  wait_for_work(*everyone(*session.communicator), session.job,
+                root ? std::function<void()>(make) : nullptr);
+  blueprint = share(std::move(blueprint), *session.communicator);
+  session.job = with_fitted_batch(std::move(session.job), blueprint.plan);
+  return blueprint;
+}
+
+void initialise(RankTrainer& trainer, const ModelSource* source) {
+  std::map<std::string, at::Tensor> values;
+  if (source) {
+    for (const auto& item : source->module().named_parameters())
+      values[item.key()] = item.value().detach();
+    for (const auto& item : source->module().named_buffers()) values[item.key()] = item.value();
+  }
+  trainer.initialise([&](const std::string& name) { return values[name]; });
+}
+
+}  // namespace perigee::train

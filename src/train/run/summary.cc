@@ -1,0 +1,93 @@
+#include "train/run/summary.h"
+
+#include <algorithm>
+
+#include "base/log_format.h"
+#include "simulate/report.h"
+
+namespace perigee::train {
+namespace {
+
+// Limits above which the log says that steps are slow: measured / predicted seconds, the share of
+// the prediction that was measured, and the share of a step that a rank waits.
+constexpr double kSlower = 1.3, kMeasured = 0.9, kWaits = 0.3;
+
+// Returns the largest bytes of any rank of each stage. `bytes`: by rank, or by position in the
+// mesh; an empty list gives an empty result.
+std::vector<int64_t> largest_per_stage(const plan::Plan& plan, const std::vector<int64_t>& bytes,
+                                       bool by_rank) {
+  if (bytes.empty()) return {};
+  const int axis = plan.pipeline.cuts() ? plan.mesh.find(plan.pipeline.axis) : -1;
+  std::vector<int64_t> largest(axis < 0 ? 1 : static_cast<size_t>(plan.mesh.axes[axis].size));
+  const auto ranks = mesh::ranks(plan.mesh);
+  for (size_t position = 0; position < ranks.size(); ++position) {
+    const auto rank = ranks[position];
+    const auto stage = axis < 0 ? 0 : mesh::coordinates(plan.mesh, rank)[axis];
+    auto& of_stage = largest[static_cast<size_t>(stage)];
+    of_stage = std::max(of_stage, bytes.at(by_rank ? static_cast<size_t>(rank) : position));
+  }
+  return largest;
+}
+
+int64_t largest_of(const std::vector<int64_t>& bytes) {
+  return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
+}
+
+// Says why steps are slow and which command tells more.
+void log_slow_steps(const Summary& summary) {
+  const double slower = summary.step_s / *summary.predicted_step_s;
+  if (slower > kSlower && summary.predicted_measured > kMeasured) {
+    log::info(
+        "steps are {:.1f} times as long as predicted: the machine has other work, or had less when "
+        "it was measured (`perigee profile --again`)",
+        slower);
+  }
+  if (summary.predicted_waiting > kWaits) {
+    log::info(
+        "a rank is predicted to wait for others in {:.0f}% of a step: `perigee simulate` says "
+        "which "
+        "changes make it shorter, with the seconds that each saves",
+        100 * summary.predicted_waiting);
+  }
+}
+
+double mebibytes(const std::vector<int64_t>& bytes) {
+  return static_cast<double>(largest_of(bytes)) / (1 << 20);
+}
+
+}  // namespace
+
+Summary summarise(const LoopResult& result, int64_t first, const plan::Plan& plan,
+                  const std::optional<StepPrediction>& prediction) {
+  Summary summary;
+  summary.steps = result.last_step - first + 1;
+  summary.seconds = result.seconds;
+  summary.step_s = result.median_step_s;
+  summary.peak_bytes = largest_per_stage(plan, result.peak_bytes, true);
+  summary.library_bytes = largest_per_stage(plan, result.library_bytes, true);
+  summary.predicted_peak_bytes = largest_per_stage(plan, plan.prediction.peak_bytes, false);
+  if (prediction) {
+    summary.predicted_step_s = prediction->step_seconds;
+    summary.predicted_measured = prediction->measured_share;
+    summary.predicted_waiting = prediction->waiting;
+  }
+  return summary;
+}
+
+void log_summary(const Summary& summary, bool stopped) {
+  log::info(
+      "{} {} steps in {:.1f} s, {:.1f} ms a step; peak memory {:.1f} MiB measured, {:.1f} MiB "
+      "predicted",
+      stopped ? "stopped after" : "done:", summary.steps, summary.seconds, 1e3 * summary.step_s,
+      mebibytes(summary.peak_bytes), mebibytes(summary.predicted_peak_bytes));
+  if (summary.predicted_step_s) {
+    log::info("a step was predicted to take {:.1f} ms, {}", 1e3 * *summary.predicted_step_s,
+              simulate::measured_text(summary.predicted_measured));
+    log_slow_steps(summary);
+  }
+  if (summary.mfu) log::info("model FLOPs utilisation: {:.1f}%", 100 * *summary.mfu);
+  log::info("memory that libraries hold beside: {:.1f} MiB measured",
+            mebibytes(summary.library_bytes));
+}
+
+}  // namespace perigee::train

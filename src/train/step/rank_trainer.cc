@@ -1,0 +1,478 @@
+#include "train/step/rank_trainer.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <set>
+
+#include "base/fail.h"
+#include "checkpoint/files.h"
+#include "checkpoint/holdings.h"
+#include "checkpoint/stored.h"
+#include "exec/cuda.h"
+#include "exec/memory/allocator.h"
+#include "exec/tensor.h"
+#include "plan/units.h"
+#include "train/ranks/share.h"
+#include "train/step/initial_values.h"
+#include "train/step/learning_rate.h"
+#include "train/step/step_data.h"
+#include "train/step/step_spec.h"
+#include "train/step/weight_decay.h"
+
+namespace perigee::train {
+namespace {
+
+using Kind = compile::Binding::Kind;
+using graph::Input;
+
+// Number of first steps after which the memory of libraries is read.
+constexpr int64_t kWatchedSteps = 3;
+
+void check_device(const plan::Plan& plan, const exec::Device& device) {
+  if (!plan.fp8 || plan.fp8->product != plan::Fp8::Product::native) return;
+  const auto place = device.place();
+  if (place.is_cuda() && exec::cuda_host()
+                             .gpus()
+                             .found.at(static_cast<size_t>(place.index()))
+                             .multiplies_eight_bits()) {
+    return;
+  }
+  fail(
+      "fp8",
+      "the plan has the device multiply eight-bit floats itself (GPUs of compute capability 8.9 or "
+      "later do), but this rank computes on {}: plan with fp8's product = \"auto\" or "
+      "\"emulated\"",
+      device.kind());
+}
+
+}  // namespace
+
+std::map<std::string, double> step_scalars(const job::Job& job, int64_t step) {
+  const auto& optimizer = job.optimizer;
+  std::map<std::string, double> scalars;
+  const auto add = [&](size_t group, double lr, double decay) {
+    scalars[fmt::format("lr.{}", group)] = learning_rate(job, lr, step);
+    if (!weight_decay_varies(job)) return;
+    scalars[fmt::format("weight_decay.{}", group)] = weight_decay(job, decay, step);
+  };
+  add(0, optimizer.lr, optimizer.weight_decay);
+  for (size_t g = 0; g < optimizer.groups.size(); ++g) {
+    const auto& group = optimizer.groups[g];
+    add(g + 1, group.lr.value_or(optimizer.lr),
+        group.weight_decay.value_or(optimizer.weight_decay));
+  }
+  return scalars;
+}
+
+RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
+                         compile::TraceSource& traces,
+                         const std::function<compile::Program(compile::Program)>& edit)
+    : blueprint_(blueprint),
+      job_(job),
+      connection_(std::move(connection)),
+      communicator_(*connection_.communicator),
+      traces_(traces),
+      spec_(step_spec(job, blueprint.training)),
+      stages_(blueprint.training, blueprint.plan) {
+  check_device(blueprint.plan, *connection_.device);
+  auto program = compile::compile(blueprint.training, blueprint.plan, spec_, communicator_.rank(),
+                                  traces);
+  compile::verify(program);
+  if (edit) program = edit(std::move(program));
+  executor_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
+                                               blueprint.plan.mesh, executor_options());
+}
+
+RankTrainer::~RankTrainer() = default;
+
+exec::ExecutorOptions RankTrainer::executor_options() const {
+  return {static_cast<int>(job_.cluster.threads), static_cast<uint64_t>(job_.seed),
+          connection_.device};
+}
+
+void RankTrainer::initialise(const std::function<at::Tensor(const std::string&)>& values) {
+  const auto& program = executor_->program();
+  const auto& file = job_.train.weights;
+  if (!file.empty()) weights_ = std::make_unique<const checkpoint::SafetensorsFile>(file);
+  bool found = file.empty();
+  for (const auto& input : blueprint_.training.inputs) {
+    if (input.kind != Input::Kind::parameter && input.kind != Input::Kind::buffer) continue;
+    std::vector<const compile::Binding*> held;  // several where it is kept in pieces
+    for (const auto& binding : program.bindings) {
+      const bool same = binding.name == input.name &&
+                        (binding.kind == Kind::parameter || binding.kind == Kind::buffer);
+      if (same) held.push_back(&binding);
+    }
+    auto whole = from_file(input);
+    found = found || whole.defined();
+    if (!whole.defined()) whole = first_value(input, values, !held.empty());
+    for (const auto* binding : held) {
+      executor_->tensor(*binding).copy_(part_of(whole, binding->ranges));
+    }
+  }
+  weights_.reset();
+  if (!found) {
+    fail("train",
+         "train.weights names values of the model's parameters, but {} has none of them: write it "
+         "by perigee export",
+         file);
+  }
+}
+
+at::Tensor RankTrainer::first_value(const graph::Input& input,
+                                    const std::function<at::Tensor(const std::string&)>& values,
+                                    bool wanted) {
+  if (!job_.train.initialise) {
+    fail("train",
+         "train.initialise = false leaves first values to train.weights or a checkpoint "
+         "(--resume), but {} {}",
+         input.name, weights_ ? "is not in " + job_.train.weights : "comes from neither");
+  }
+  if (!blueprint_.init.outputs.empty()) {
+    if (!wanted) return {};
+    return initial_value(blueprint_.init, input.name, static_cast<uint64_t>(job_.seed));
+  }
+  const bool root = communicator_.rank() == 0;
+  const auto& type = blueprint_.training.type(input.value);
+  auto whole = at::empty(type.shape, exec::scalar_type(type.dtype));
+  if (root) {
+    const auto value = values ? values(input.name) : at::Tensor();
+    if (!value.defined())
+      fail("train", "every parameter needs a first value, but {} has none", input.name);
+    whole.copy_(value);
+  }
+  everyone(communicator_)
+      ->run({.kind = exec::Collective::Kind::broadcast,
+             .input = root ? whole : at::Tensor(),
+             .output = whole});
+  return whole;
+}
+
+at::Tensor RankTrainer::from_file(const graph::Input& input) {
+  const auto* stored = weights_ ? weights_->find(input.name) : nullptr;
+  if (!stored) return {};
+  const auto& type = blueprint_.training.type(input.value);
+  if (stored->shape != type.shape) {
+    fail("train",
+         "train.weights has values of the model's shapes, but {} is [{}] there and [{}] here",
+         input.name, fmt::join(stored->shape, ", "), fmt::join(type.shape, ", "));
+  }
+  return at::from_blob(const_cast<std::byte*>(stored->bytes.data()), stored->shape,
+                       at::dtype(exec::scalar_type(stored->dtype)));
+}
+
+void RankTrainer::set_loss_scale(double scale) {
+  if (!(std::isfinite(scale) && scale > 0)) {
+    fail("train", "the scale of a step's loss is a number above 0, but got {}", scale);
+  }
+  if (!executor_->program().find(Kind::state, "loss_scale:value")) return;
+  executor_->tensor(Kind::state, "loss_scale:value").fill_(scale);
+  loss_scale_.reset();
+}
+
+void RankTrainer::load(const checkpoint::Checkpoint& checkpoint) {
+  const auto& program = executor_->program();
+  for (const auto& binding : program.bindings) {
+    if (!checkpoint::is_kept(binding.kind)) continue;
+    // A checkpoint has no such state where the run only now begins to scale its loss or to use fp8.
+    const bool of_method = binding.name.starts_with("loss_scale:") ||
+                           binding.name.starts_with("fp8:");
+    const auto part = checkpoint::part_of_binding(program, binding);
+    const auto tensor = executor_->tensor(binding);
+    const auto own = checkpoint::part_of_copies(part, program.model_copies, program.model_copy);
+    // Nor where histories have another length, or are per rank and the mesh differs.
+    const auto fits = [&](const auto& wanted) {
+      const auto* stored = checkpoint.find(wanted.name);
+      return stored && stored->shape == wanted.shape;
+    };
+    if (of_method && !fits(part) && !fits(own)) continue;
+    const auto* copies = program.model_copies > 1 ? checkpoint.find(own.name) : nullptr;
+    if (copies && copies->shape == own.shape) {
+      checkpoint::read_stored(checkpoint, own, tensor.unsqueeze(0));
+    } else {
+      checkpoint::read_stored(checkpoint, part, tensor);
+    }
+  }
+}
+
+StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& data,
+                            bool training) {
+  const auto& program = executor.program();
+  // Read all samples of the step first, so that the peak counts only the step's own allocations.
+  const auto parts = step_data(program, job_.batch.global, step, data);
+  exec::StepInputs inputs;
+  inputs.step = step;
+  if (training && !spec_.evaluation) inputs.scalars = step_scalars(job_, step);
+  inputs.data = [&](const std::string& name, int64_t microbatch) {
+    return parts[microbatch].at(name);
+  };
+  const bool guarded = training && blueprint_.plan.precision.guards();
+  if (guarded && !loss_scale_) read_loss_scale();
+  connection_.device->reset_peak();
+  executor.run(inputs);
+  if (training) {
+    step_peak_ = connection_.device->peak();
+    if (++steps_run_ <= kWatchedSteps) {
+      library_bytes_ = std::max(library_bytes_, exec::library_bytes());
+    }
+  }
+  StepResult result;
+  if (guarded && loss_scale_) {
+    const auto scale = *loss_scale_, skipped = skipped_steps_;
+    read_loss_scale();
+    if (blueprint_.plan.precision.loss_scale.kind != plan::LossScale::Kind::none) {
+      result.loss_scale = scale;
+    }
+    result.skipped = skipped_steps_ > skipped;
+  }
+  for (const auto& name : executor.names(Kind::result)) {
+    const auto value = executor.tensor(Kind::result, name);
+    if (name == "loss") {
+      result.loss = value.item<double>();
+    } else if (name == "grad_norm") {
+      result.grad_norm = value.item<double>();
+    } else {
+      result.results[name] = value;
+    }
+  }
+  return result;
+}
+
+void RankTrainer::read_loss_scale() {
+  // A model without parameters has no loss scale.
+  if (!executor_->program().find(Kind::state, "loss_scale:value")) return;
+  const auto number = [&](const char* name) {
+    return executor_->tensor(Kind::state, name).item<double>();
+  };
+  loss_scale_ = number("loss_scale:value");
+  skipped_steps_ = number("loss_scale:skipped_steps");
+}
+
+void RankTrainer::trace(int64_t step, std::function<void(const std::string& trace)> done) {
+  traced_step_ = step;
+  traced_ = std::move(done);
+}
+
+StepResult RankTrainer::step(int64_t step, DataSource& data) {
+  if (step != traced_step_) return run(*executor_, step, data, true);
+  // A barrier gives the clocks of all hosts a common origin.
+  const auto group = everyone(communicator_);
+  group->run({.kind = exec::Collective::Kind::barrier});
+  const auto origin = exec::now();
+  executor_->record(true);
+  auto result = run(*executor_, step, data, true);
+  const auto mine = compile::chrome_trace(executor_->intervals(), communicator_.rank(),
+                                          executor_->program().streams, origin);
+  executor_->record(false);
+  traced_(compile::join_traces(gather_texts(mine, *group)));
+  return result;
+}
+
+StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
+  if (!evaluator_) {
+    auto spec = spec_;
+    spec.evaluation = true;
+    spec.borrow_weights = true;
+    auto plan = blueprint_.plan;
+    auto graph = blueprint_.evaluation;
+    // Units are the same as in training, so they need the parameters that evaluation does not use.
+    for (const auto& input : blueprint_.training.inputs) {
+      if (plan.units.empty() || input.kind != Input::Kind::parameter) continue;
+      if (graph.find_input(input.name)) continue;
+      graph.add_input(input.kind, input.name, blueprint_.training.type(input.value));
+    }
+    plan.graph_hash = graph::structural_hash(graph);
+    if (plan.microbatches == 1 && !plan.pipeline.cuts() && copies_of(plan) == 1) {
+      for (const auto& output : graph.outputs) {
+        if (output.kind == graph::Output::Kind::result) spec.results.push_back(output.name);
+      }
+    }
+    auto program = compile::compile(graph, plan, spec, communicator_.rank(), traces_);
+    auto options = executor_options();
+    options.lender = executor_.get();
+    evaluator_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
+                                                  plan.mesh, options);
+  }
+  return run(*evaluator_, step, data, false);
+}
+
+void RankTrainer::end_evaluation() { evaluator_.reset(); }
+
+at::Tensor RankTrainer::averaged(const at::Tensor& own) {
+  const auto& plan = blueprint_.plan;
+  if (copies_of(plan) == 1) return own;
+  auto mean = own.clone();
+  const auto ranks = mesh::group_of(plan.mesh, plan.copy_axes, communicator_.rank());
+  connection_.tensors->group(plan.copy_axes.text(), ranks)
+      ->run({.input = mean, .output = mean, .reduce = mesh::Reduce::average});
+  return mean;
+}
+
+void RankTrainer::average_copies(int64_t step) {
+  const auto& program = executor_->program();
+  averages_.assign(program.bindings.size(), {});
+  for (size_t b = 0; b < program.bindings.size(); ++b) {
+    const auto& binding = program.bindings[b];
+    if (!checkpoint::is_kept(binding.kind) ||
+        !checkpoint::are_apart(blueprint_.plan, binding.name, step))
+      continue;
+    averages_[b] = averaged(executor_->tensor(binding)).cpu();
+  }
+}
+
+std::vector<checkpoint::Piece> RankTrainer::pieces_to_write(int64_t step) {
+  const auto& program = executor_->program();
+  const auto all = checkpoint::all_holdings(program, blueprint_.training, blueprint_.plan, spec_,
+                                            step);
+  const auto writers = checkpoint::owners(all);
+  std::set<std::string> mine;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (writers[i] == communicator_.rank()) mine.insert(checkpoint::key_of(all[i].part));
+  }
+  std::vector<checkpoint::Piece> pieces;
+  on_host_.clear();
+  const auto add = [&](checkpoint::TensorPart part, at::Tensor tensor, bool weight) {
+    if (!mine.contains(checkpoint::key_of(part))) return;
+    if (!tensor.device().is_cpu()) tensor = on_host_.emplace_back(tensor.cpu());
+    pieces.push_back(
+        {std::move(part),
+         {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())},
+         weight});
+  };
+  for (size_t b = 0; b < program.bindings.size(); ++b) {
+    const auto& binding = program.bindings[b];
+    if (!checkpoint::is_kept(binding.kind)) continue;
+    const auto part = checkpoint::part_of_binding(program, binding);
+    const auto tensor = executor_->tensor(binding);
+    const bool weight = binding.kind != Kind::state;
+    if (b < averages_.size() && averages_[b].defined()) {
+      add(part, averages_[b], weight);
+      add(checkpoint::part_of_copies(part, program.model_copies, program.model_copy), tensor,
+          false);
+    } else {
+      add(part, tensor, weight);
+    }
+  }
+  return pieces;
+}
+
+at::Tensor RankTrainer::joined_parts(const std::string& name) {
+  const auto& plan = blueprint_.plan;
+  const auto rank = communicator_.rank();
+  const auto held = stages_.own(blueprint_.training, rank);
+  for (const auto& flat : plan::flats(plan, held, rank)) {
+    if (!flat.in_parts) continue;
+    for (const auto& member : flat.members) {
+      if (member.name != name) continue;
+      // Each rank's pieces are contiguous, and the ranks' pieces follow each other in rank order.
+      exec::Transfer transfer{.kind = exec::Collective::Kind::all_gather};
+      for (int64_t begin = 0; begin < flat.parts * flat.part; begin += flat.part) {
+        const auto end = std::min(member.offset + member.elements, begin + flat.part);
+        transfer.output_counts.push_back(
+            std::max<int64_t>(0, end - std::max(member.offset, begin)));
+      }
+      const auto& axes = flat.unit->axes;
+      const auto ranks = mesh::group_of(plan.mesh, axes, rank);
+      const auto options =
+          at::TensorOptions(connection_.device->place()).dtype(exec::scalar_type(flat.dtype));
+      std::vector<at::Tensor> pieces{at::empty({0}, options)};
+      for (const auto& binding : executor_->program().bindings) {
+        if (binding.kind != Kind::parameter || binding.name != name) continue;
+        pieces.push_back(executor_->tensor(binding).view({-1}));
+      }
+      transfer.input = at::cat(pieces);
+      transfer.output = at::empty({member.elements}, options);
+      const auto result = transfer.output;
+      connection_.tensors->group(axes.text(), ranks)->start_flat(std::move(transfer))->wait();
+      return result.view(member.shape);
+    }
+  }
+  return {};
+}
+
+at::Tensor RankTrainer::full(Kind kind, const std::string& name) {
+  const auto& plan = blueprint_.plan;
+  if (!plan.pipeline.cuts()) return full_of_stage(kind, name);
+  // Broadcast from the first stage that has it to the others; with unequal submeshes, from that
+  // stage's first rank to all ranks.
+  std::string axes = plan.pipeline.axis;
+  if (plan.mesh.is_ragged()) {
+    for (size_t a = plan.mesh.axes.size() - 1; a-- > 0;) axes = plan.mesh.axes[a].name + "," + axes;
+  }
+  const auto ranks = mesh::group_of(plan.mesh, mesh::AxisSet::parse(axes), communicator_.rank());
+  const auto root = std::find_if(ranks.begin(), ranks.end(),
+                                 [&](int64_t rank) { return stages_.has(name, rank); });
+  at::Tensor whole;
+  if (stages_.has(name, communicator_.rank())) whole = full_of_stage(kind, name);
+  const auto& type = blueprint_.training.type(blueprint_.training.find_input(name)->value);
+  if (!whole.defined()) whole = at::empty(type.shape, exec::scalar_type(type.dtype));
+  communicator_.group(axes, ranks)
+      ->run({.kind = exec::Collective::Kind::broadcast,
+             .input = *root == communicator_.rank() ? whole : at::Tensor(),
+             .output = whole,
+             .peer = root - ranks.begin()});
+  return whole;
+}
+
+at::Tensor RankTrainer::full_of_stage(Kind kind, const std::string& name) {
+  const auto& shape = blueprint_.training.type(blueprint_.training.find_input(name)->value).shape;
+  auto part = kind == Kind::parameter ? joined_parts(name) : at::Tensor();
+  if (!part.defined()) part = executor_->tensor(kind, name);
+  const auto placed = blueprint_.plan.placements.find(name);
+  const auto copy = [&](const at::Tensor& t) {
+    return averaged(t).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
+  };
+  if (placed == blueprint_.plan.placements.end()) return copy(part);
+  // Gather axis by axis, the innermost (first) first, in the order of mesh::local_ranges.
+  const auto mesh = mesh::of_rank(blueprint_.plan.mesh, communicator_.rank());
+  auto placements = placed->second;
+  for (size_t a = 0; a < placements.size(); ++a) {
+    if (!placements[a].is_shard() || mesh.axes[a].size == 1) continue;
+    const auto dim = placements[a].dim;
+    placements[a] = mesh::Placement::replicate();
+    const std::vector<std::string> axes = {mesh.axes[a].name};
+    const auto group = connection_.tensors->group(mesh.axes[a].name,
+                                                  mesh::group_of(mesh, axes, communicator_.rank()));
+    auto joined = at::empty(mesh::local_shape(shape, placements, mesh, communicator_.rank()),
+                            part.options());
+    group->run({.kind = exec::Collective::Kind::all_gather,
+                .input = part.contiguous(),
+                .output = joined,
+                .dim = dim});
+    part = joined;
+  }
+  return copy(part);
+}
+
+std::map<std::string, at::Tensor> RankTrainer::full_results() {
+  const auto group = everyone(communicator_);
+  std::map<std::string, at::Tensor> results;
+  for (const auto& name : evaluator_->names(Kind::result)) {
+    if (name == "loss") continue;
+    const auto* binding = evaluator_->program().find(Kind::result, name);
+    const auto part = evaluator_->tensor(Kind::result, name).cpu();
+    // Ranks exchange the ranges of their pieces; the first rank with a piece adds it to the sum.
+    const auto words = std::max<int64_t>(1, 2 * static_cast<int64_t>(binding->ranges.size()));
+    auto mine = at::zeros({words}, at::kLong);
+    for (size_t d = 0; d < binding->ranges.size(); ++d) {
+      mine.data_ptr<int64_t>()[2 * d] = binding->ranges[d].begin;
+      mine.data_ptr<int64_t>()[2 * d + 1] = binding->ranges[d].length;
+    }
+    auto all = at::empty({words * group->size()}, at::kLong);
+    group->run(
+        {.kind = exec::Collective::Kind::all_gather, .input = mine, .output = all, .dim = 0});
+    const auto rows = all.view({group->size(), words});
+    bool first = true;
+    for (int64_t rank = 0; rank < group->index(); ++rank) first = first && !rows[rank].equal(mine);
+    auto whole = at::zeros(binding->ranges.empty() ? part.sizes().vec() : binding->shape,
+                           part.options());
+    if (first) part_of(whole, binding->ranges).copy_(part);
+    group->run({.input = whole, .output = whole});
+    results[name] = whole;
+  }
+  return results;
+}
+
+}  // namespace perigee::train

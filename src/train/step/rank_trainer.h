@@ -1,0 +1,123 @@
+// One rank of a training job: its programs, its parts of the tensors, and its steps.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "compile/compile.h"
+#include "compile/stages/stage_inputs.h"
+#include "data/data.h"
+#include "exec/executor.h"
+#include "train/ranks/blueprint.h"
+#include "train/ranks/connect.h"
+
+namespace perigee::train {
+
+struct StepResult {
+  double loss = 0;
+  double grad_norm = 0;                       // before clipping; 0 where the job does not clip
+  std::optional<double> loss_scale;           // of this step, where the plan scales the loss
+  bool skipped = false;                       // the gradients were not finite: nothing changed
+  std::map<std::string, at::Tensor> results;  // this rank's part
+};
+
+class RankTrainer {
+ public:
+  // Compiles the training program; `edit` may replace it. Keeps references to blueprint,
+  // job and traces.
+  RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
+              compile::TraceSource& traces,
+              const std::function<compile::Program(compile::Program)>& edit = nullptr);
+  ~RankTrainer();
+
+  // Sets parameters and buffers: from the file train.weights, which every rank reads; those that it
+  // lacks, from the blueprint's init graph, or without one from rank 0's `values`, by name. Throws
+  // Error for one that the file lacks where train.initialise is false.
+  void initialise(const std::function<at::Tensor(const std::string&)>& values);
+  void load(const checkpoint::Checkpoint& checkpoint);
+  // Sets the loss scale of the next steps, for a plan with a given loss scale; all ranks set the
+  // same. Throws Error unless it is above 0.
+  void set_loss_scale(double scale);
+
+  // Records a later step: before step() returns, `done` receives the Chrome trace of all ranks, on
+  // each of them. All ranks call it.
+  void trace(int64_t step, std::function<void(const std::string& trace)> done);
+  // Runs one optimizer step on the samples of `step`; with train.forward_only a forward pass.
+  StepResult step(int64_t step, DataSource& data);
+  // Runs the forward pass on the samples of `step`, in eval mode, with the weights as they are:
+  // loss and results.
+  StepResult evaluate(int64_t step, DataSource& data);
+  // Frees the evaluation program's memory.
+  void end_evaluation();
+
+  // Returns the pieces that this rank writes to a checkpoint (checkpoint::owners). Pieces on a GPU
+  // are copied to the host and kept until the next call. Where ranks train copies of the model they
+  // include each copy's own values and their averages.
+  std::vector<checkpoint::Piece> pieces_to_write(int64_t step);
+  // Computes the averages of the tensors in which copies of the model differ after the step, for
+  // pieces_to_write. All ranks call it first.
+  void average_copies(int64_t step);
+  // Returns the full tensor of a parameter or buffer of the training graph, on the CPU. All ranks
+  // call it in the same order.
+  at::Tensor full(compile::Binding::Kind kind, const std::string& name);
+
+  // Returns the full results of the last evaluate, on the CPU. All ranks call it.
+  std::map<std::string, at::Tensor> full_results();
+
+  exec::Executor& executor() { return *executor_; }
+  // Returns the peak memory of the last step in bytes, counted by the allocator: the program's
+  // frames and the allocations of its ops. Of the whole process, where it runs several ranks.
+  int64_t step_peak() const { return step_peak_; }
+  // Returns the largest exec::library_bytes() after one of the first steps, by which every op and
+  // collective has run.
+  int64_t library_bytes() const { return library_bytes_; }
+
+ private:
+  exec::ExecutorOptions executor_options() const;
+  // Returns the average over copies of the model; the tensor itself where there is one copy.
+  at::Tensor averaged(const at::Tensor& own);
+  // Returns the full tensor from the ranks of this pipeline stage, which has it.
+  at::Tensor full_of_stage(compile::Binding::Kind kind, const std::string& name);
+  // Returns a parameter that is kept in parts, gathered over its unit's axes; else nothing.
+  at::Tensor joined_parts(const std::string& name);
+  StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);
+  void read_loss_scale();
+  // Returns a parameter or buffer of train.weights; nothing where the file lacks it.
+  at::Tensor from_file(const graph::Input& input);
+  // Returns the first value of a parameter or buffer; nothing where it is not `wanted` on this rank
+  // and no other rank needs this one to take part.
+  at::Tensor first_value(const graph::Input& input,
+                         const std::function<at::Tensor(const std::string&)>& values, bool wanted);
+
+  const Blueprint& blueprint_;
+  const job::Job& job_;
+  Connection connection_;
+  exec::Communicator& communicator_;  // of the connection
+  compile::TraceSource& traces_;
+  compile::StepSpec spec_;
+  compile::StageInputs stages_;  // of the training graph
+  std::unique_ptr<exec::Executor> executor_, evaluator_;
+  std::vector<at::Tensor> on_host_;   // of pieces_to_write()
+  std::vector<at::Tensor> averages_;  // by binding of the program; undefined: copies are equal
+  int64_t step_peak_ = 0, library_bytes_ = 0;
+  int64_t steps_run_ = 0;
+  std::unique_ptr<const checkpoint::SafetensorsFile> weights_;  // open during initialise()
+  std::optional<double> loss_scale_;  // of the next step; nothing: not read yet
+  double skipped_steps_ = 0;
+  int64_t traced_step_ = -1;
+  std::function<void(const std::string&)> traced_;
+};
+
+// Returns the scalars that the host writes before a step, for each optimizer group: "lr.0", ...
+// and, where the weight decay varies, "weight_decay.0", ...
+std::map<std::string, double> step_scalars(const job::Job& job, int64_t step);
+
+}  // namespace perigee::train

@@ -1,0 +1,18 @@
+// The optimizer step of a job, as compile/ takes it.
+#pragma once
+
+#include "compile/compile.h"
+#include "graph/graph.h"
+#include "job/job.h"
+
+namespace perigee::train {
+
+// Returns the settings of the job's optimizer for this graph's parameters. Throws Error for
+// patterns that match no parameter.
+compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph);
+
+// Returns the job with batch.global rounded down to what the plan divides, where
+// batch.round allows it.
+job::Job with_fitted_batch(job::Job job, const plan::Plan& plan);
+
+}  // namespace perigee::train

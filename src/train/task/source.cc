@@ -1,0 +1,82 @@
+#include "train/task/source.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+#include "base/fail.h"
+
+namespace perigee {
+
+ModelSource::ModelSource(std::shared_ptr<torch::nn::Module> module, Batch example, Forward forward,
+                         std::vector<std::string> batched)
+    : module_(std::move(module)),
+      example_(std::move(example)),
+      forward_(std::move(forward)),
+      batched_(std::move(batched)) {
+  if (example_.empty()) fail("capture", "a batch needs at least one tensor, but it has none");
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : example_) names.push_back(name);
+  for (const auto& name : batched_) {
+    if (example_.contains(name)) continue;
+    fail("job", "data.batched names inputs of the model ({}), but got \"{}\"{}",
+         fmt::join(names, ", "), name, did_you_mean(name, names));
+  }
+}
+
+bool ModelSource::is_batched(const std::string& name) const {
+  return batched_.empty() || std::find(batched_.begin(), batched_.end(), name) != batched_.end();
+}
+
+void ModelSource::check(const Job& job) const {
+  for (const auto& [name, tensor] : example_) {
+    if (is_batched(name) == job.data.is_batched(name)) continue;
+    fail("job",
+         "the model's source and data.batched must agree, but \"{}\" is a batch for {} alone", name,
+         is_batched(name) ? "the source" : "the job");
+  }
+}
+
+// Returns the example with `samples` as dim 0 of the batched tensors; the result has no memory.
+Batch ModelSource::resized(int64_t samples) const {
+  Batch result;
+  for (const auto& [name, tensor] : example_) {
+    auto sizes = tensor.sizes().vec();
+    if (is_batched(name)) {
+      if (sizes.empty()) {
+        fail("capture",
+             "dim 0 of a batch's tensors is the samples, but {} is a scalar: where it is the same "
+             "for all samples, leave it out of data.batched",
+             name);
+      }
+      sizes[0] = samples;
+    }
+    result[name] = at::empty(sizes, at::TensorOptions().device(at::kMeta).dtype(tensor.dtype()));
+  }
+  return result;
+}
+
+int64_t ModelSource::samples() const {
+  const auto first = std::find_if(example_.begin(), example_.end(),
+                                  [&](const auto& item) { return is_batched(item.first); });
+  return first->second.dim() > 0 ? first->second.size(0) : 1;
+}
+
+const Captured& ModelSource::at(int64_t samples, bool evaluation) const {
+  auto& last = evaluation ? evaluation_ : training_;
+  if (!last.captured || last.samples != samples) {
+    const auto batch = resized(samples);
+    auto captured = evaluation ? capture_evaluation(*module_, batch, forward_)
+                               : capture(*module_, batch, forward_);
+    for (auto& input : captured.graph.inputs) {
+      input.batched = input.kind != graph::Input::Kind::data || is_batched(input.name);
+    }
+    last.captured = std::make_shared<Captured>(std::move(captured));
+    last.samples = samples;
+  }
+  return *last.captured;
+}
+
+}  // namespace perigee

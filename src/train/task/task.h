@@ -1,0 +1,60 @@
+// What the command asks for: a job and the options of the command line. Torch-free.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "job/job.h"
+
+namespace perigee::train {
+
+// A job and what the command line adds to it.
+struct Task {
+  job::Job job;
+  // "auto", or the path of a strategy script.
+  std::string strategy = "auto";
+  // The command line names the strategy: a resumed run then does not use its own plan.
+  bool strategy_given = false;
+  std::string plan_file;       // "": the plan is made by the strategy
+  std::string runtime_folder;  // Lua modules that scripts can require
+  int64_t world = 1;
+  bool world_given = false;  // by a launcher, --nproc or cluster.ranks
+  double script_seconds = 5;
+  int64_t script_megabytes = 256;
+  // Receives, on rank 0, a Chrome trace of all ranks in the second step (or the only one), once
+  // that step has run. Empty: nothing is recorded.
+  std::function<void(const std::string& trace)> trace;
+  bool plain = false;           // "auto" is data parallel over all ranks: nothing is searched
+  bool simulate_trace = false;  // simulate: fill SimulateResult::trace
+  bool report = false;          // plan: fill PlanResult::report
+  bool advice = false;          // simulate: list the changes that would make a step shorter
+  bool resume = false;
+  std::string resume_from;  // a run or a checkpoint; "": train.output
+  bool overwrite = false;
+  // Called on rank 0 with the path of log.txt once the run's folder is open. May be empty.
+  std::function<void(const std::string& path)> open_log;
+};
+
+// Options of `perigee profile`.
+struct ProfileOptions {
+  // Budget of all measurements, in seconds. Ops that it leaves out keep estimated times.
+  double seconds = 120;
+  bool remeasure = false;              // measure ops that have times, too
+  std::string export_to, import_from;  // JSON files ("perigee.profile/1")
+};
+
+// Called with the number of the plan, from 1, and how many of its `all` parts are measured.
+using ProfileProgress = std::function<void(int64_t plan, int64_t done, int64_t all)>;
+
+// Options of `perigee sample`.
+struct SampleOptions {
+  std::string checkpoint;  // "": the newest of train.output
+  std::string prompt;
+  int64_t tokens = 256;
+  double temperature = 1.0;  // 0: the likeliest token
+  int64_t top_k = 0;         // 0: all
+  uint64_t seed = 0;
+};
+
+}  // namespace perigee::train

@@ -1,9 +1,0 @@
--- Stages that never wait (zero bubble), with the optimizer's state in parts over the data ranks.
--- When to use it: many microbatches, and links too slow for tensor parallelism.
-local m = require "perigee.methods"
-
-return {
-  m.parallel_mode { { "pipe", 2 }, { "data", 1 } },  -- data takes the ranks that are left
-  m.pipeline_parallel { schedule = "zb1p" },
-  m.zero1 {},
-}

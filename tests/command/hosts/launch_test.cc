@@ -1,0 +1,311 @@
+// The launcher in a process of its own: its end after failures of ranks, signals and ports.
+#include "tools/perigee/launch.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <new>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "tests/command/support.h"
+
+using namespace perigee;
+using Catch::Matchers::Contains;
+using command::launch;
+using command::LaunchOptions;
+using command::Place;
+
+namespace {
+
+// Messages of the launcher's process and its ranks to the test.
+struct Shared {
+  std::atomic<int> ready{0};
+  std::atomic<int> world[8]{};
+  std::atomic<int> port[8]{};
+  std::atomic<int> listening[8]{};
+};
+
+// A launcher in a forked process. Its standard error, and with it those of the ranks, is a pipe:
+// when that ends, no process of the job is left.
+class Job {
+ public:
+  Job(const LaunchOptions& options, const std::function<int(const Place&, Shared&)>& body) {
+    void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    shared_ = new (memory) Shared;
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    std::fflush(nullptr);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(ends[0]);
+      ::dup2(ends[1], 2);
+      ::close(ends[1]);
+      for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_DFL);  // not Catch2's
+      log::set_sink(log::standard_sink());
+      int status = 99;
+      try {
+        status = launch(options, [&](const Place& place) { return body(place, *shared_); });
+      } catch (const Error& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        status = static_cast<int>(error.status());
+      }
+      ::_exit(status);
+    }
+    ::close(ends[1]);
+    errors_ = ends[0];
+  }
+  ~Job() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    ::close(errors_);
+    ::munmap(shared_, sizeof(Shared));
+  }
+
+  Shared& shared() { return *shared_; }
+  pid_t pid() const { return pid_; }
+
+  // Waits until the ranks report that they run.
+  void wait_ready(int ranks) {
+    const double deadline = test::now() + 10;
+    while (shared_->ready < ranks) {
+      REQUIRE(test::now() < deadline);
+      ::usleep(1000);
+    }
+  }
+
+  // Returns the seconds until the job ended, at most 10, and keeps its output.
+  double seconds_to_end() {
+    const double begin = test::now();
+    for (;;) {
+      pollfd end{errors_, POLLIN, 0};
+      const double left = begin + 10 - test::now();
+      if (left <= 0 || ::poll(&end, 1, static_cast<int>(left * 1000) + 1) == 0) return 10;
+      char buffer[4096];
+      const auto count = ::read(errors_, buffer, sizeof buffer);
+      if (count <= 0) return test::now() - begin;
+      written_.append(buffer, static_cast<size_t>(count));
+    }
+  }
+
+  // Returns the launcher's exit status, or minus its signal, once all has ended.
+  int status() {
+    REQUIRE(seconds_to_end() < 10);
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  const std::string& written() const { return written_; }
+
+ private:
+  Shared* shared_ = nullptr;
+  pid_t pid_ = -1;
+  int errors_ = -1;
+  std::string written_;
+};
+
+// A rank that never ends by itself and ignores requests to stop.
+int hang(const Place&, Shared& shared) {
+  ::signal(SIGTERM, SIG_IGN);
+  ++shared.ready;
+  for (;;) ::pause();
+}
+
+// A rank that ends on request.
+int wait_to_stop(const Place&, Shared& shared) {
+  ++shared.ready;
+  for (;;) ::pause();
+}
+
+// Stopping takes 1.5 s of grace; a longer time shows a rank that was not stopped.
+constexpr double kSoon = 2.0;
+
+}  // namespace
+
+TEST_CASE("each rank knows its place, and rank 0 has a socket that listens") {
+  Job job({.ranks = 3}, [](const Place& place, Shared& shared) {
+    shared.world[place.rank] = static_cast<int>(place.world);
+    shared.port[place.rank] = place.port;
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (place.listen_fd >= 0)
+      ::getsockopt(place.listen_fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size);
+    shared.listening[place.rank] = listens;
+    return place.local_rank == place.rank && place.local_world == 3 && place.host == "127.0.0.1"
+               ? 0
+               : 1;
+  });
+  CHECK(job.status() == 0);
+  for (int rank = 0; rank < 3; ++rank) {
+    CHECK(job.shared().world[rank] == 3);
+    CHECK(job.shared().port[rank] > 0);
+    CHECK(job.shared().port[rank] == job.shared().port[0]);
+    CHECK(job.shared().listening[rank] == (rank == 0 ? 1 : 0));
+  }
+  CHECK(job.written() == "");
+}
+
+TEST_CASE("the first failed rank determines the status, and the launcher stops the others") {
+  Job job({.ranks = 3}, [](const Place& place, Shared& shared) {
+    if (place.rank != 1) return hang(place, shared);
+    while (shared.ready < 2) ::usleep(1000);
+    return 3;
+  });
+  CHECK(job.status() == 3);
+}
+
+TEST_CASE("the launcher reports a rank killed by a signal, and stops the others") {
+  Job job({.ranks = 2}, [](const Place& place, Shared& shared) {
+    if (place.rank != 1) return wait_to_stop(place, shared);
+    while (shared.ready < 1) ::usleep(1000);
+    ::kill(::getpid(), SIGKILL);
+    return 0;
+  });
+  CHECK(job.status() == 1);
+  CHECK_THAT(job.written(), Contains("rank 1 was killed by signal 9") && Contains("memory"));
+}
+
+TEST_CASE("a lost connection is reported only if no rank failed by itself") {
+  const auto lose = [](const Place& place) -> int {
+    throw Error(Status::failed, "communicator", fmt::format("I lost them, says {}", place.rank));
+  };
+  for (const int culprit : {0, 1}) {  // in both orders of their ends
+    Job job({.ranks = 2}, [&](const Place& place, Shared& shared) {
+      if (place.rank != culprit) {
+        ++shared.ready;
+        return lose(place);
+      }
+      while (shared.ready < 1) ::usleep(1000);
+      ::usleep(20'000);
+      return 3;
+    });
+    CHECK(job.status() == 3);
+    CHECK(job.written() == "");
+  }
+  Job nobody({.ranks = 2}, [&](const Place& place, Shared& shared) {
+    return place.rank == 1 ? hang(place, shared) : lose(place);
+  });
+  CHECK(nobody.status() == 1);
+  CHECK(nobody.written() == "perigee: rank 0: [communicator] I lost them, says 0\n");
+}
+
+TEST_CASE("the launcher reports one message and its status if several ranks fail") {
+  Job job({.ranks = 3}, [](const Place& place, Shared& shared) -> int {
+    ++shared.ready;
+    while (shared.ready < 3) ::usleep(1000);
+    if (place.rank == 1) throw Error(Status::failed, "communicator", "lost");
+    throw Error(Status::invalid, "test", "the disk is full");
+  });
+  CHECK(job.status() == 2);
+  CHECK_THAT(job.written(),
+             Catch::Matchers::Matches("perigee: rank [02]: \\[test\\] the disk is full\n"));
+}
+
+TEST_CASE("a killed rank is reported although another rank lost it first") {
+  Job job({.ranks = 2}, [](const Place& place, Shared& shared) -> int {
+    if (place.rank == 0) {
+      ++shared.ready;
+      throw Error(Status::failed, "communicator", "lost");
+    }
+    while (shared.ready < 1) ::usleep(1000);
+    ::usleep(20'000);
+    ::kill(::getpid(), SIGKILL);
+    return 0;
+  });
+  CHECK(job.status() == 1);
+  CHECK_THAT(job.written(), Contains("rank 1 was killed by signal 9") && !Contains("lost"));
+}
+
+TEST_CASE("SIGINT and SIGTERM to the launcher soon end all ranks, also ranks that ignore them") {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    for (const auto body : {hang, wait_to_stop}) {
+      Job job({.ranks = 2}, body);
+      job.wait_ready(2);
+      ::kill(job.pid(), signal);
+      CHECK(job.seconds_to_end() < kSoon);
+      CHECK(job.status() == 1);
+    }
+  }
+}
+
+TEST_CASE("a second signal kills at once") {
+  Job job({.ranks = 2}, hang);
+  job.wait_ready(2);
+  ::kill(job.pid(), SIGINT);
+  ::kill(job.pid(), SIGTERM);  // another number: equal pending signals are one
+  CHECK(job.seconds_to_end() < 1);
+}
+
+TEST_CASE("kill -9 of the launcher ends all ranks") {
+  Job job({.ranks = 3}, hang);
+  job.wait_ready(3);
+  ::kill(job.pid(), SIGKILL);
+  CHECK(job.seconds_to_end() < kSoon);
+  CHECK(job.status() == -SIGKILL);
+}
+
+TEST_CASE("a port in use is an error that names the port and the option to change") {
+  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(taken, reinterpret_cast<sockaddr*>(&address), size) == 0);
+  REQUIRE(::listen(taken, 1) == 0);
+  ::getsockname(taken, reinterpret_cast<sockaddr*>(&address), &size);
+  const int port = ntohs(address.sin_port);
+  for (const int64_t nodes : {1, 2}) {
+    Job job({.nodes = nodes, .rendezvous = "127.0.0.1:" + std::to_string(port)}, hang);
+    CHECK(job.status() == 1);
+    CHECK(job.written() == "[launch] rank 0 must listen on port " + std::to_string(port) +
+                               ", but: Address already in use; free it or take another with "
+                               "--rendezvous\n");
+  }
+  ::close(taken);
+}
+
+TEST_CASE("two launchers on one host form one world") {
+  const auto rendezvous = "127.0.0.1:" + std::to_string(test::free_port());
+  for (const int64_t node : {0, 1}) {
+    Job job({.ranks = 2, .nodes = 2, .node_rank = node, .rendezvous = rendezvous},
+            [node](const Place& place, Shared&) {
+              return place.world == 4 && place.rank == 2 * node + place.local_rank &&
+                             place.local_world == 2 && (place.listen_fd >= 0) == (place.rank == 0)
+                         ? 0
+                         : 1;
+            });
+    CHECK(job.status() == 0);
+  }
+}
+
+TEST_CASE("the launcher checks its options for several nodes") {
+  const auto error = [](const LaunchOptions& options) -> std::string {
+    try {
+      launch(options, [](const Place&) { return 0; });
+    } catch (const Error& error) {
+      CHECK(error.status() == Status::invalid);
+      return error.what();
+    }
+    return "no error";
+  };
+  CHECK(error({.nodes = 2}) ==
+        "[launch] several nodes need --rendezvous HOST:PORT of node 0, but there is none");
+  CHECK(error({.nodes = 2, .node_rank = 2, .rendezvous = "a:1"}) ==
+        "[launch] --node-rank must be from 0 to 1, but got 2");
+  for (const std::string text : {"a", "a:", ":1", "a:0", "a:65536", "a:1x"}) {
+    CHECK(error({.nodes = 2, .rendezvous = text}) ==
+          "[launch] --rendezvous must be HOST:PORT of node 0, but got \"" + text + "\"");
+  }
+}

@@ -1,0 +1,225 @@
+// The code accepts or writes the examples of README.md, the pages of runtime/ and strategies/.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+
+#include "base/error.h"
+#include "graph/graph.h"
+#include "job/job.h"
+#include "lua/strategy.h"
+#include "plan/plan.h"
+#include "tests/command/support.h"
+
+using namespace perigee;
+using Catch::Matchers::Contains;
+
+namespace {
+
+std::string page(const std::string& name) { return test::read("runtime/" + name + ".md"); }
+
+// Returns the fenced block of a document that holds the text.
+std::string block_with(const std::string& text, const std::string& document) {
+  std::istringstream lines(document);
+  std::string block;
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("```")) {
+      if (inside && block.find(text) != std::string::npos) return block;
+      inside = !inside;
+      block.clear();
+    } else if (inside) {
+      block += line + "\n";
+    }
+  }
+  return "";
+}
+
+// Returns the indented lines of a document, without their indentation.
+std::string indented_lines(const std::string& document) {
+  std::istringstream lines(document);
+  std::string result;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("    ")) result += line.substr(4) + "\n";
+  }
+  return result;
+}
+
+// Returns the output that the README shows after a command, up to the next command.
+std::string shown_output(const std::string& command) {
+  const auto shown = block_with("$ " + command, test::read("README.md"));
+  const auto begin = shown.find("$ " + command + "\n") + command.size() + 3;
+  return shown.substr(begin, shown.find("$ ", begin) - begin);
+}
+
+// Returns the text with every number replaced, which differs from machine to machine.
+std::string without_numbers(const std::string& text) {
+  return std::regex_replace(text, std::regex("[0-9]+([.:][0-9]+)?"), "#");
+}
+
+// Returns the loss of a step in a run's log.
+double loss_at(const std::string& log, int step) {
+  std::smatch found;
+  const std::regex line("step " + std::to_string(step) + "/[0-9]+, loss ([0-9.]+)");
+  REQUIRE(std::regex_search(log, found, line));
+  return std::stod(found[1]);
+}
+
+}  // namespace
+
+TEST_CASE("the README shows the sample job's strategy and its commands' output") {
+  const auto readme = test::read("README.md");
+  CHECK(std::ranges::count(readme, '\n') <= 40);
+  CHECK_THAT(test::read("strategies/data_parallel/ddp.lua"),
+             Contains(block_with("perigee.methods", readme)));
+  const auto job = job::Job::load("strategies/gpt.toml");
+  CHECK(job.strategy == "ddp");
+
+  test::Folder folder;
+  const test::How how{.environment = {{"XDG_CACHE_HOME", folder / "cache"}}, .seconds = 100};
+  const std::string brief = " --set train.output=" + (folder / "run") +
+                            " --set train.steps=30 --set lr_schedule.warmup=20";
+  const auto shown = shown_output("build/perigee train strategies/gpt.toml");
+  const auto trained = test::run("train strategies/gpt.toml" + brief, how);
+  INFO(trained.err);
+  REQUIRE(trained.status == 0);
+  // A run as short as this one prints the first and the last three lines of the real one.
+  const auto line = [](const std::string& text, size_t begin, size_t end) {
+    std::istringstream lines(text);
+    std::vector<std::string> all;
+    for (std::string line; std::getline(lines, line);) all.push_back(line + "\n");
+    REQUIRE(all.size() >= end);
+    std::string joined;
+    for (size_t i = begin; i < end; ++i) joined += all[i];
+    return joined;
+  };
+  const auto count = static_cast<size_t>(std::ranges::count(shown, '\n'));
+  CHECK(line(trained.err, 0, 1) ==
+        std::regex_replace(line(shown, 0, 1), std::regex("runs/gpt"), folder / "run"));
+  CHECK(without_numbers(line(trained.err, 1, 6)) ==
+        without_numbers(line(shown, 1, 2) + line(shown, count - 4, count)));
+  CHECK(loss_at(trained.err, 1) == Approx(loss_at(shown, 1)).epsilon(1e-3));
+  CHECK(loss_at(trained.err, 30) < loss_at(trained.err, 1) - 0.8);
+  CHECK_THAT(shown, Contains(fmt::format("step {}/{}, ", job.train.steps, job.train.steps)));
+  CHECK(loss_at(shown, static_cast<int>(job.train.steps)) < 5);
+
+  const auto planned = test::run("plan strategies/gpt.toml --explain", how);
+  CHECK(without_numbers(planned.out) ==
+        without_numbers(shown_output("build/perigee plan strategies/gpt.toml --explain")));
+  const auto sentences = planned.out.substr(0, planned.out.find("predicted peak"));
+  CHECK_THAT(readme, Contains(sentences));
+
+  const auto resumed = test::run("train strategies/gpt.toml --resume" + brief, how);
+  CHECK(resumed.status == 0);
+  CHECK_THAT(resumed.err, Contains("all 30 steps are done"));
+  const auto sampled = test::run({"sample", "strategies/gpt.toml", "--checkpoint", folder / "run",
+                                  "--prompt", ":hacker: n.", "--tokens", "4"},
+                                 how);
+  CHECK(sampled.status == 0);
+  CHECK_THAT(sampled.out, Catch::Matchers::StartsWith(":hacker: n."));
+}
+
+TEST_CASE("the page shows a plan in its printed form") {
+  const auto text = block_with("perigee.plan/1", page("formats/plan"));
+  CHECK(plan::print(plan::parse(text)) == text);
+}
+
+TEST_CASE("the page shows a graph in its printed form") {
+  const auto text = block_with("perigee.graph/1", page("formats/graph"));
+  const auto graph = graph::parse(text);
+  graph::verify(graph);
+  CHECK(graph::print(graph) == text);
+}
+
+TEST_CASE("the page's job and strategy are accepted") {
+  const std::vector<std::string> existing_data = {"data.text=[\"strategies/data/jargon.txt\"]"};
+  const auto job = job::Job::parse(indented_lines(page("jobs")), "page.toml", existing_data);
+  CHECK(job.name == "gpt-small");
+  CHECK(job.model.integer("layers") == 4);
+  test::Folder folder;
+  lua::StrategyScript script(
+      folder.write("s.lua", block_with("perigee.methods", page("strategies"))));
+  CHECK(script.resolve({}, {}).methods.size() == 3);
+}
+
+TEST_CASE("perigee.strategy loads the page's saved strategy") {
+  test::Folder folder;
+  folder.write("saved.json", block_with("perigee.strategy/1", page("formats/plan")));
+  lua::StrategyScript script(
+      folder.write("s.lua", "return assert(require('perigee.strategy').load('saved.json'))"));
+  CHECK(script.resolve({}, {}).methods.size() == 2);
+}
+
+TEST_CASE("a run writes the page's checkpoint index") {
+  test::Folder folder;
+  const auto job = folder.write("tiny.toml",
+                                "model = {kind = 'mlp', inputs = 2, outputs = 3, layers = 1}\n"
+                                "batch.global = 2\n"
+                                "optimizer = {name = 'sgd', momentum = 0.0}\n"
+                                "train = {steps = 1, output = '" +
+                                    (folder / "run") + "'}\ncluster.ranks = 2\n");
+  const auto strategy = folder.write("data.lua",
+                                     "return { { 'parallel_mode', { { 'data', 2 } } } }\n");
+  const auto ran = test::run("train " + job + " --strategy " + strategy);
+  INFO(ran.err);
+  REQUIRE(ran.status == 0);
+  auto index = nlohmann::json::parse(test::read(folder / "run/checkpoints/step-1/index.json"));
+  auto shown = nlohmann::json::parse(
+      block_with("perigee.checkpoint/1", page("formats/checkpoint")));
+  // Checksums of weights and plans are not part of the format.
+  for (auto* each : {&index, &shown}) {
+    CHECK((*each)["plan"].get<std::string>().size() == 32);
+    (*each)["plan"] = "";
+    for (auto& file : (*each)["files"]) {
+      CHECK(file["xxh3_128"].get<std::string>().size() == 32);
+      file["xxh3_128"] = "";
+    }
+  }
+  CHECK(shown == index);
+}
+
+TEST_CASE("the pages list every command and option") {
+  std::string text = page("command_line");
+  for (const auto* other : {"planner", "problems", "schedules", "meshes"}) text += page(other);
+  std::istringstream lines(test::run("--help").out);
+  bool commands = false;
+  int count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (commands && line.starts_with("  ")) {
+      const auto name = line.substr(2, line.find(' ', 2) - 2);
+      INFO(name);
+      CHECK_THAT(text, Contains("\n    perigee " + name + " "));
+      std::istringstream options(test::run(name + " --help").out);
+      for (std::string option; std::getline(options, option);) {
+        if (!option.starts_with("  --")) continue;
+        const auto end = option.find_first_of(" ,{", 2);
+        CHECK_THAT(text, Contains(option.substr(2, end - 2)));
+      }
+      ++count;
+    }
+    if (line.starts_with("Subcommands")) commands = true;
+  }
+  CHECK(count == 15);
+}
+
+TEST_CASE("every shipped job and strategy is accepted") {
+  int jobs = 0, strategies = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator("strategies")) {
+    if (entry.path().parent_path().filename() == "published") continue;  // jobs of large models
+    INFO(entry.path());
+    if (entry.path().extension() == ".toml") {
+      const auto job = job::Job::load(entry.path().string());
+      CHECK(job.train.output == "runs/" + job.name);
+      ++jobs;
+    } else if (entry.path().extension() == ".lua") {
+      CHECK(test::run("check " + entry.path().string()).status == 0);
+      ++strategies;
+    }
+  }
+  CHECK(jobs >= 5);
+  CHECK(strategies >= 3);
+}

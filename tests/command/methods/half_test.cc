@@ -1,0 +1,97 @@
+// half over real processes: the shipped strategy, contents of checkpoints and exports, resuming.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/command/job.h"
+
+using namespace perigee::test;
+using Catch::Contains;
+
+namespace {
+
+std::string strategy(const TrainingJob& job, const std::string& config) {
+  return job.folder().write("half.lua",
+                            "local m = require \"perigee.methods\"\n"
+                            "return { m.parallel_mode {}, m.half " +
+                                config + " }\n");
+}
+
+const std::string kMasters = "{ dtype = \"bf16\" }",
+                  kAlone = "{ dtype = \"bf16\", masters = false }";
+
+}  // namespace
+
+TEST_CASE("the shipped strategy half trains, checks and explains itself") {
+  const TrainingJob job;
+  job.good("train");
+  const auto plain = job.losses();
+  job.good("train", "--strategy half --overwrite --nproc 2");
+  const auto losses = job.losses();
+  REQUIRE(losses.size() == 4);
+  CHECK(losses != plain);
+  for (size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(plain[i]).epsilon(2e-2));
+  const auto summary = job.metrics().back()["summary"];
+  CHECK(summary["peak_bytes"] == summary["predicted_peak_bytes"]);
+  CHECK_THAT(job.good("plan", "--strategy half --explain").out,
+             Contains("are bfloat16, with float32 masters"));
+  CHECK(run("check strategies/execution/half.lua").status == 0);
+}
+
+TEST_CASE("checkpoints and exports of half hold the masters, or without them the low weights") {
+  for (const auto& [config, dtype] : {std::pair(kMasters, "F32"), std::pair(kAlone, "BF16")}) {
+    INFO(config);
+    const TrainingJob job;
+    job.good("train", "--nproc 2 --strategy " + strategy(job, config));
+    const auto header = job.weights().substr(8, 400);
+    CHECK((header.find(std::string("\"dtype\":\"") + dtype + "\"") != header.npos));
+    // A run of another precision reads it.
+    const auto low = nlohmann::json::parse(
+        job.good("evaluate", "--json --strategy " + strategy(job, config)).out);
+    const auto full = nlohmann::json::parse(job.good("evaluate", "--json").out);
+    CHECK(low["val_loss"].get<double>() == Approx(full["val_loss"].get<double>()).epsilon(1e-2));
+    job.good("sample", "--tokens 2");
+  }
+}
+
+TEST_CASE("a half run that stops and resumes is bit-equal, with masters and without") {
+  for (const auto& config : {kMasters, kAlone}) {
+    INFO(config);
+    const TrainingJob whole, parts;
+    const auto more = [&](const TrainingJob& job) {
+      return "--nproc 2 --strategy " + strategy(job, config) + " --set train.steps=";
+    };
+    whole.good("train", more(whole) + "4");
+    parts.good("train", more(parts) + "2");
+    parts.good("train", more(parts) + "4 --resume");
+    CHECK(parts.losses() == whole.losses());
+    CHECK((parts.weights() == whole.weights()));
+  }
+}
+
+TEST_CASE("half and amp_native combine if their types agree") {
+  const TrainingJob job;
+  const auto both = [&](const std::string& first, const std::string& second) {
+    return "--strategy " +
+           job.folder().write("both.lua", "return { " + first + ", " + second + " }\n");
+  };
+  const std::string half = "{ \"half\", \"bf16\" }", amp = "{ \"amp_native\", \"bf16\" }",
+                    other = "{ \"amp_native\", \"fp16\" }";
+  const auto out = job.good("plan", both(half, amp)).out;
+  CHECK_THAT(out, Contains("\"parameters\": \"masters\""));
+  CHECK_THAT(job.good("plan", both(amp, half)).out, Contains("\"parameters\": \"masters\""));
+  for (const auto& options : {both(half, other), both(other, half)}) {
+    CHECK_THAT(job.refused("plan", options), Contains("half and amp_native must name one type"));
+  }
+}
+
+TEST_CASE("mistakes in half's config are errors before the run starts") {
+  const TrainingJob job;
+  const auto refusal = [&](const std::string& config) {
+    return job.refused("plan", "--strategy " + strategy(job, config));
+  };
+  CHECK_THAT(refusal("{ masters = false }"), Contains("must be bf16, but dtype is float16"));
+  CHECK_THAT(refusal("{ dtype = \"bf16\", gradients = \"fp16\" }"),
+             Contains("gradients must be bfloat16 or float32, but got float16"));
+  CHECK_THAT(refusal("{ dtype = \"int8\" }"), Contains("dtype must be one of fp16, bf16"));
+  CHECK_THAT(refusal("{ dtyp = \"bf16\" }"), Contains("did you mean \"dtype\"?"));
+}

@@ -1,0 +1,91 @@
+// train --check-gradients: a step both ways.
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/command/job.h"
+#include "tests/command/support.h"
+
+using namespace perigee::test;
+using Catch::Matchers::Contains;
+
+TEST_CASE("the gradients of a strategy are compared with those of one device") {
+  const TrainingJob job;
+  for (const std::string more :
+       {"--nproc 2", "--nproc 4 --strategy tensor_parallel",
+        "--nproc 4 --strategy pipeline_parallel", "--nproc 2 --strategy fsdp_low_memory",
+        "--nproc 4 --strategy hsdp_context --set model.dropout=0.1",
+        "--nproc 2 --set model.dtype=float64"}) {
+    INFO(more);
+    const auto ran = job.good("train", "--check-gradients " + more);
+    CHECK_THAT(ran.out, Contains("blocks.1.norm2.weight") && Contains("gradients agree to"));
+  }
+  CHECK(!std::filesystem::exists(job.output()));  // nothing was trained
+  CHECK_THAT(job.refused("train", "--check-gradients=0 --nproc 2"), Contains("tolerance"));
+  CHECK_THAT(job.refused("train", "--check-gradients --nproc 2 --strategy local_sgd"),
+             Contains("copies"));
+  // Rounding is more than nothing.
+  const auto strict = job("train", "--check-gradients=1e-30 --nproc 2");
+  CHECK(strict.status == 1);
+  CHECK_THAT(strict.out, Contains("differ by more than 1e-30"));
+}
+
+TEST_CASE("recomputed blocks give bit-equal gradients") {
+  const TrainingJob job;
+  const auto kept = "with all results kept all";
+  for (const std::string more : {"--nproc 2 --strategy checkpoint --set model.dropout=0.1",
+                                 "--nproc 2 --strategy checkpoint_kept",
+                                 "--nproc 2 --set model.dtype=bfloat16 --strategy checkpoint"}) {
+    INFO(more);
+    CHECK_THAT(job.good("train", "--check-gradients " + more).out,
+               Contains(kept) && Contains("are the same to the bit"));
+  }
+  CHECK_THAT(job.good("train", "--check-gradients --nproc 2").out, !Contains(kept));
+  // Everything fits in a device's memory: nothing is recomputed.
+  const auto fits = job.folder().write(
+      "fits.lua", "return { { 'checkpoint', { 'blocks.*', memory = 'device' } } }");
+  CHECK_THAT(job.good("train", "--check-gradients --nproc 2 --strategy " + fits).out,
+             !Contains(kept));
+  const auto tight = job.folder().write(
+      "tight.lua", "\nreturn { { 'checkpoint', { 'blocks.*', memory = 1000 } } }");
+  CHECK_THAT(job.refused("train", "--check-gradients --nproc 2 --strategy " + tight),
+             Contains("tight.lua:2: [checkpoint] no rank may need more than 1000 bytes"));
+  CHECK_THAT(job.good("train",
+                      "--nproc 2 --set train.check_gradients=true --set "
+                      "epl.gradient_checkpoint.type=auto")
+                 .err,
+             Contains("are one device's"));
+}
+
+TEST_CASE("a wrong sharding rule is detected, and its parameters are named") {
+  const TrainingJob job;
+  // The rule treats the activation as linear in the sum of ranks' parts.
+  const std::string strategy = R"lua(
+local m = require "perigee.methods"
+local split = m.define {
+  name = "split",
+  apply = function(plan)
+    plan:place("blocks.0.*", "tensor", "S0")
+    plan:place("blocks.1.weight", "tensor", "S1")
+  end,
+}
+return { m.parallel_mode { { "tensor", 2 } }, split {} }
+)lua";
+  const std::string rule =
+      "require(\"perigee.shard\").rule(\"aten::relu\", \"a* -> a*; linear(0)\")\n";
+  const auto mlp = job.folder().write(
+      "mlp.toml",
+      "[model]\nkind = \"mlp\"\ninputs = 8\nwidth = 16\nlayers = 3\noutputs = 4\n"
+      "[data]\nsynthetic = true\n[batch]\nglobal = 8\n[train]\nsteps = 1\n"
+      "[cluster]\ndevice = \"cpu\"\n");
+  const auto check = [&](const std::string& script) {
+    return run(
+        "train " + mlp + " --check-gradients --strategy " + job.folder().write("split.lua", script),
+        job.how());
+  };
+  const auto wrong = check(rule + strategy);
+  INFO(wrong.out << wrong.err);
+  CHECK(wrong.status == 1);
+  CHECK_THAT(wrong.out,
+             Contains("head.weight") && Contains("WRONG") && Contains("differ by more than"));
+  CHECK(check(strategy).status == 0);
+}

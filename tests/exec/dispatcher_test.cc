@@ -1,0 +1,66 @@
+// Ops that a graph, a plan or a replacement names.
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "base/error.h"
+#include "exec/ops/op.h"
+
+using Catch::Matchers::Contains;
+using perigee::exec::dispatcher_kernel;
+using perigee::exec::Op;
+
+TEST_CASE("ops that read or write files, and overloads with out, are refused") {
+  const std::string file = "/tmp/perigee_dispatcher_test";
+  std::filesystem::remove(file);
+  const Op from_file{.name = "aten::from_file",
+                     .args = {{"filename", file}, {"shared", true}, {"size", int64_t{16}}},
+                     .outputs = {}};
+  CHECK_THROWS_WITH(dispatcher_kernel(from_file), Contains("aten::from_file takes \"filename\""));
+  auto out = from_file;
+  out.name = "aten::from_file.out";
+  CHECK_THROWS_WITH(dispatcher_kernel(out), Contains("aten::from_file.out"));
+  CHECK(!std::filesystem::exists(file));
+  CHECK_THROWS_WITH(dispatcher_kernel({.name = "aten::add.out", .args = {}, .outputs = {}}),
+                    Contains("writes to \"out\""));
+  CHECK_THROWS_WITH(
+      dispatcher_kernel({.name = "profiler::_record_function_enter", .args = {}, .outputs = {}}),
+      Contains("takes \"name\""));
+  // The options of algorithms are texts, too.
+  CHECK_NOTHROW(dispatcher_kernel(
+      {.name = "aten::gelu", .args = {{"self", perigee::graph::ValueId{0}}}, .outputs = {}}));
+}
+
+// LibTorch's ops that take a text which is not the option of an algorithm: a path, a message, the
+// name of a dim. A new version of LibTorch may add some: read what they do before listing them.
+TEST_CASE(
+    "of LibTorch's ops exactly those without texts and out, or with known options, are allowed") {
+  std::set<std::string> refused;
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (!handle || full.find("ame") != full.npos) continue;  // dims with names
+    bool has_name = false, has_out = false;
+    for (const auto& argument : handle->schema().arguments()) {
+      has_out = has_out || argument.is_out();
+      has_name = has_name || argument.type()->str().find("Dimname") != std::string::npos;
+    }
+    if (has_out || has_name) continue;
+    try {
+      dispatcher_kernel({.name = full, .args = {}, .outputs = {}});
+    } catch (const perigee::Error& error) {
+      if (std::string(error.what()).find("ops compute from tensors") != std::string::npos) {
+        refused.insert(full);
+      }
+    }
+  }
+  const std::set<std::string> expected{
+      "aten::_assert_async.msg", "aten::_assert_scalar", "aten::_functional_assert_async.msg",
+      "aten::_functional_assert_scalar", "aten::_print", "aten::_test_ambiguous_defaults.b",
+      "aten::_test_string_default", "aten::from_file"};
+  CHECK(refused == expected);
+}

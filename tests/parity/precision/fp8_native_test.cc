@@ -1,0 +1,255 @@
+// The method fp8 with native products of the device (aten::_scaled_mm, which LibTorch has on the
+// CPU too): they equal the emulation's, sharded or not, and are emulated where the sizes do not
+// allow native ones.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "compile/graph/fp8.h"
+#include "exec/reference/reference.h"
+#include "tests/parity/support/built_in.h"
+#include "tests/parity/support/ranks.h"
+#include "tests/parity/support/support.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using Catch::Matchers::Contains;
+using compile::Instruction;
+using compile::Program;
+using graph::DType;
+
+constexpr int64_t kRows = 4, kSequence = 8;
+constexpr double kFloat32 = 1e-5;
+// All sizes are multiples of 16, and those of a half too.
+const std::string kWide = "layers = 2\nwidth = 32\nheads = 4\nhidden = 64\nvocab = 32\n";
+const std::string kWideGpt = "kind = 'gpt'\ntied = false\n" + kWide;
+const std::string kWideLlama = "kind = 'llama'\nkv_heads = 4\n" + kWide;
+constexpr const char* kOne = R"(["data", 1])";
+constexpr const char* kTensorwise = R"("fp8": "hybrid", "fp8_recipe": "tensorwise")";
+constexpr const char* kDelayed = R"("fp8": "hybrid", "fp8_amax_history_len": 2)";
+
+Given model(const std::string& keys, const std::string& dtype = "float32") {
+  torch::manual_seed(11);
+  return built_in(keys, kRows, 1, dtype, kSequence);
+}
+
+plan::Plan plan_for(const Given& given, const std::string& axes, const std::string& config,
+                    const std::string& product, const std::string& more = "") {
+  const auto fp8 = fmt::format(R"(["fp8", {{{}, "product": "{}"}}]{})", config, product, more);
+  return plan_of(given, strategy_on(axes, fp8), kRows);
+}
+
+Program program_of(const Given& given, const plan::Plan& plan) {
+  compile::NoTraces none;
+  return compile::compile(given.graph, plan, {}, 0, none);
+}
+
+// Steps whose updates equal the gradients.
+compile::StepSpec plain_steps() { return {.optimizer = "sgd", .clip_norm = 0.5}; }
+
+std::vector<Outcome> trained(const Given& given, const plan::Plan& plan,
+                             const std::function<void(Program&)>& edit = {}) {
+  return train(given, plan, edit, plain_steps(), 2);
+}
+
+// Returns "" if the losses and gradients of the rounded graphs differ by no more than the order of
+// sums explains.
+std::string apart(const exec::Tensors& a, const exec::Tensors& b) {
+  for (const auto& [name, value] : a) {
+    const auto other = b.at(name);
+    const double most = std::max(1e-6, value.abs().max().to(at::kDouble).item<double>());
+    const auto wrong = difference(value / most, other / most, 1e-5);
+    if (!wrong.empty()) return name + ": " + wrong;
+  }
+  return "";
+}
+
+// The products of a graph by their result: "forward", "input" or "weight" gradients.
+std::map<std::string, std::vector<size_t>> native_products(const graph::Graph& graph) {
+  std::set<int32_t> gradients;
+  for (const auto& output : graph.outputs) {
+    if (output.kind == graph::Output::Kind::gradient) gradients.insert(output.value.index);
+  }
+  for (bool grew = true; grew;) {  // through views
+    grew = false;
+    for (const auto& node : graph.nodes) {
+      if (node.op != "aten::t" || !gradients.contains(node.outputs[0].index)) continue;
+      grew = gradients.insert(node.get<graph::ValueId>("self", {}).index).second || grew;
+    }
+  }
+  std::map<std::string, std::vector<size_t>> found;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const auto& node = graph.nodes[n];
+    if (node.op != "aten::_scaled_mm") continue;
+    found[node.phase == graph::Phase::forward         ? "forward"
+          : gradients.contains(node.outputs[0].index) ? "weight"
+                                                      : "input"]
+        .push_back(n);
+  }
+  return found;
+}
+
+void set(graph::Node& node, const std::string& name, const graph::Arg& arg) {
+  for (auto& [key, value] : node.args) {
+    if (key == name) value = arg;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a device's eight-bit products equal the emulation's") {
+  for (const auto& keys : {kWideGpt, kWideLlama}) {
+    const auto given = model(keys);
+    for (const char* config : {kTensorwise, kDelayed, R"("fp8": "e4m3")"}) {
+      INFO(keys << config);
+      const auto graph_with = [&](const char* product) {
+        return compile::round_to_fp8(given.graph, plan_for(given, kOne, config, product), {});
+      };
+      auto inputs = given.inputs;
+      const auto native = graph_with("native"), emulated = graph_with("emulated");
+      graph::verify(native);
+      for (const auto& input : native.inputs) {  // histories: scales that are neither 1 nor equal
+        if (input.name.starts_with(compile::kFp8History)) {
+          inputs[input.name] = at::rand(native.type(input.value).shape) + 0.5;
+        }
+      }
+      const auto expected = exec::evaluate(emulated, inputs);
+      CHECK(apart(expected, exec::evaluate(native, inputs)) == "");
+      const auto products = native_products(native);
+      REQUIRE(products.size() == 3);
+      const auto layers = products.at("forward").size();
+      CHECK(layers == (keys == kWideGpt ? 9u : 15u));
+      CHECK(products.at("input").size() == layers);  // embeddings precede all layers
+      CHECK(products.at("weight").size() == layers);
+      for (const auto& [kind, nodes] : products) {
+        INFO(kind);
+        auto wrong = native;  // one product takes a factor's scale for the other's
+        auto& node = wrong.nodes[nodes.back()];
+        set(node, "scale_a", *node.find("scale_b"));
+        CHECK(apart(expected, exec::evaluate(wrong, inputs)) != "");
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks that multiply eight-bit floats train as one device does") {
+  for (const auto& keys : {kWideGpt, kWideLlama}) {
+    const auto given = model(keys);
+    for (const char* config : {kTensorwise, kDelayed}) {
+      INFO(keys << config);
+      const auto emulated = trained(given, plan_for(given, kOne, config, "emulated"))[0];
+      const auto alone = plan_for(given, kOne, config, "native");
+      CHECK((plan::parse(plan::print(alone)) == alone));
+      const auto one = trained(given, alone);
+      CHECK(compare(emulated, one, kFloat32) == "");
+      CHECK(compare_memory(given, alone, train(given, alone)) == "");
+      const auto products = count(program_of(given, alone), "aten::_scaled_mm");
+      CHECK(products == (keys == kWideGpt ? 27 : 45));
+      for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
+               {R"(["data", 2])", ""},
+               {R"(["tensor", 2])", R"(, ["tensor_parallel", {}], ["overlap", {"slices": 2}])"},
+               {R"(["tensor", 2], ["data", 2])", R"(, ["tensor_parallel", {"sequence": true}])"},
+               {R"(["data", 2])", R"(, ["fsdp", {}], ["checkpoint", ["blocks.*"]])"}}) {
+        INFO(axes << more);
+        const auto plan = plan_for(given, axes, config, "native", more);
+        const auto program = program_of(given, plan);
+        CHECK(count(program, "aten::_scaled_mm") >= products);
+        CHECK(compare(emulated, trained(given, plan), kFloat32) == "");
+        const auto wrong = [](Program& edited) {
+          for (auto& section : edited.sections) {
+            for (auto& i : section.instructions) {
+              if (i.op != "aten::_scaled_mm" || i.phase != graph::Phase::backward) continue;
+              for (auto& [name, arg] : i.args) {
+                if (name == "scale_b") arg = i.args[2].second;
+              }
+              return;
+            }
+          }
+        };
+        CHECK(compare(emulated, trained(given, plan, wrong), kFloat32) != "");
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks gather the factors of products in eight bits") {
+  torch::manual_seed(11);
+  const auto given = built_in(kWideLlama, kRows, 1, "float32", 32);  // weights are cheap to gather
+  const auto plan_of_product = [&](const char* product) {
+    return plan_for(given, R"(["tensor", 2])", kTensorwise, product,
+                    R"(, ["tensor_parallel", {}])");
+  };
+  const auto gathered = [&](const plan::Plan& plan) {
+    const auto program = program_of(given, plan);
+    std::pair<int64_t, int64_t> found;  // elements, and bytes
+    for (const auto& section : program.sections) {
+      for (const auto& i : section.instructions) {
+        if (i.op != "comm::all_gather") continue;
+        const auto& type = program.values[i.outputs[0].index].type;
+        found.first += type.numel();
+        found.second += type.bytes();
+      }
+    }
+    return found;
+  };
+  const auto wide = gathered(plan_of_product("emulated")),
+             narrow = gathered(plan_of_product("native"));
+  CHECK(narrow.first == wide.first);  // the same sharding of products
+  CHECK(narrow.second < wide.second / 2);
+  const auto emulated = trained(given, plan_for(given, kOne, kTensorwise, "emulated"))[0];
+  CHECK(compare(emulated, trained(given, plan_of_product("native")), 1e-3) == "");
+}
+
+TEST_CASE("products of unsupported sizes are emulated on all ranks") {
+  // 24 is no multiple of 16, and half of 48 is none.
+  const std::string odd =
+                        "kind = 'llama'\nlayers = 1\nwidth = 24\nheads = 4\nkv_heads = 4\n"
+                        "hidden = 40\nvocab = 12\n",
+                    half =
+                        "kind = 'llama'\nlayers = 1\nwidth = 48\nheads = 4\nkv_heads = 4\n"
+                        "hidden = 48\nvocab = 48\n";
+  const auto small = model(odd);
+  CHECK(count(program_of(small, plan_for(small, kOne, kTensorwise, "native")),
+              "aten::_scaled_mm") == 0);
+  const auto doubles = model(kWideLlama, "float64");
+  CHECK(count(program_of(doubles, plan_for(doubles, kOne, kTensorwise, "native")),
+              "aten::_scaled_mm") == 0);
+  const auto given = model(half);
+  const auto emulated = trained(given, plan_for(given, kOne, kTensorwise, "emulated"))[0];
+  const auto alone = plan_for(given, kOne, kTensorwise, "native");
+  const auto plan = plan_for(given, R"(["tensor", 2])", kTensorwise, "native",
+                             R"(, ["tensor_parallel", {}])");
+  const auto all = count(program_of(given, alone), "aten::_scaled_mm"),
+             some = count(program_of(given, plan), "aten::_scaled_mm");
+  CHECK(all == 24);
+  CHECK(some < all);
+  CHECK(some + count(program_of(given, plan), "aten::mm") >= all);
+  CHECK(compare(emulated, trained(given, plan), kFloat32) == "");
+}
+
+TEST_CASE("native products on a device without them are refused, and auto emulates") {
+  const auto given = model(kWideLlama);
+  const auto plan_on = [&](const std::string& config, bool eight_bits) {
+    const auto data = methods::Json::parse(fmt::format(
+        R"([["parallel_mode", [["data", 1]]], ["fp8", {{"fp8_recipe": {}}}]])", config));
+    return methods::make_plan(
+        methods::from_json(data, "test"),
+        {.graph = &given.graph, .global_batch = kRows, .eight_bits = eight_bits});
+  };
+  using Product = plan::Fp8::Product;
+  CHECK(plan_on(R"("tensorwise")", true).fp8->product == Product::native);
+  CHECK_THAT(plan::explain(plan_on(R"("tensorwise")", true)),
+             Contains("the device multiplies them itself where sizes are multiples of 16"));
+  CHECK(plan_on(R"("tensorwise")", false).fp8->product == Product::emulated);
+  CHECK(plan_on(R"("tensorwise", "product": "emulated")", true).fp8->product == Product::emulated);
+  CHECK(plan_on(R"("blockwise")", true).fp8->product == Product::emulated);
+  CHECK_THROWS_WITH(plan_on(R"("tensorwise", "product": "native")", false),
+                    Contains("needs devices that multiply eight-bit floats"));
+  CHECK_THROWS_WITH(plan_on(R"("blockwise", "product": "native")", true),
+                    Contains("one scale for each factor, but fp8_recipe is blockwise"));
+  CHECK_THROWS_WITH(plan_on(R"("tensorwise", "product": "nativ")", true),
+                    Contains("must be one of auto, emulated, native, but got \"nativ\", did you"));
+}
+
+}  // namespace perigee::parity

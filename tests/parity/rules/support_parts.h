@@ -1,0 +1,19 @@
+// The parts of rule_cases.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "tests/parity/support/case.h"
+
+namespace perigee::parity {
+
+using Cases = std::map<std::string, Build>;
+
+void add_math_cases(Cases& cases);
+void add_norm_cases(Cases& cases);
+void add_layout_cases(Cases& cases);
+void add_expert_cases(Cases& cases);
+void add_image_cases(Cases& cases);
+
+}  // namespace perigee::parity

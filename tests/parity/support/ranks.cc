@@ -1,0 +1,182 @@
+#include "tests/parity/support/ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "exec/comm/threads.h"
+#include "exec/executor.h"
+#include "exec/memory/dry_run.h"
+#include "lua/strategy.h"
+#include "tests/parity/support/memory.h"
+#include "tests/parity/support/support.h"
+#include "tests/support/torch_test.h"
+
+namespace perigee::parity {
+namespace {
+
+using compile::Program;
+using Kind = compile::Binding::Kind;
+
+at::Tensor piece(at::Tensor whole, const std::vector<mesh::Range>& ranges) {
+  for (size_t d = 0; d < ranges.size(); ++d) {
+    whole = whole.narrow(static_cast<int64_t>(d), ranges[d].begin, ranges[d].length);
+  }
+  return whole;
+}
+
+}  // namespace
+
+std::optional<compile::OpTrace> DryRuns::find(const compile::OpInstance& instance) {
+  const auto [entry, added] = known_.try_emplace(compile::key(instance));
+  if (added) entry->second = exec::record_trace(instance);
+  return entry->second;
+}
+
+int64_t count(const Program& program, const std::string& op) {
+  int64_t found = 0;
+  for (const auto& section : program.sections) {
+    found += std::ranges::count(section.instructions, op, &compile::Instruction::op);
+  }
+  return found;
+}
+
+Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& mesh,
+                 exec::Communicator& communicator, int owner, int64_t steps) {
+  count_memory_for(owner);
+  exec::Executor executor(program, communicator, mesh, {.seed = 9});
+  for (const auto& binding : executor.program().bindings) {
+    if (binding.kind != Kind::parameter && binding.kind != Kind::buffer) continue;
+    executor.tensor(binding).copy_(piece(given.inputs.at(binding.name), binding.ranges));
+  }
+  std::map<std::string, double> rates{{"lr.0", 0.01}};
+  for (const auto& binding : program.bindings) {
+    if (binding.name.starts_with("lr.")) rates[binding.name] = 0.01;
+  }
+  Outcome outcome;
+  reset_counted_peak(owner);
+  for (int64_t step = 1; step <= steps; ++step) {
+    executor.run({.step = step, .scalars = rates, .data = [&](const std::string& name, int64_t m) {
+                    const auto& all = given.inputs.at(name);
+                    const auto copies = program.model_copies;
+                    const auto rows = all.size(0) / program.microbatches / copies;
+                    return all.narrow(0, (m * copies + program.model_copy) * rows, rows);
+                  }});
+    outcome.losses.push_back(executor.tensor(Kind::result, "loss").item<double>());
+    outcome.norms.push_back(executor.tensor(Kind::result, "grad_norm").item<double>());
+  }
+  outcome.counted = counted_peak(owner);
+  for (const auto& binding : executor.program().bindings) {
+    if (binding.kind == Kind::parameter || binding.kind == Kind::buffer ||
+        binding.kind == Kind::state) {
+      outcome.tensors.emplace(binding.name,
+                              std::pair(executor.tensor(binding).clone(), binding.ranges));
+    }
+  }
+  return outcome;
+}
+
+std::string compare(const Outcome& one, const Outcome& rank, double tolerance) {
+  const auto apart = [](double a, double b) {
+    return std::abs(a - b) / std::max(1.0, std::abs(a));
+  };
+  for (size_t k = 0; k < one.losses.size(); ++k) {
+    if (!(apart(one.losses[k], rank.losses[k]) <= tolerance))
+      return fmt::format("loss {}: {} and {}", k, one.losses[k], rank.losses[k]);
+    if (!(apart(one.norms[k], rank.norms[k]) <= tolerance))
+      return fmt::format("norm {}: {} and {}", k, one.norms[k], rank.norms[k]);
+  }
+  for (const auto& [name, part] : rank.tensors) {
+    const auto wrong = difference(
+        part.first, piece(one.tensors.find(name)->second.first, part.second), tolerance);
+    if (!wrong.empty()) return name + ": " + wrong;
+  }
+  return "";
+}
+
+const std::vector<std::shared_ptr<const methods::Method>>& shipped_in_lua() {
+  static lua::StrategyScript script("strategies/data_parallel/local_sgd.lua");
+  static const auto methods = [] {
+    std::vector<std::shared_ptr<const methods::Method>> found;
+    for (const auto& use : script.resolve({}, {}).methods) {
+      if (use.method->name() == "local_sgd") found.push_back(use.method);
+    }
+    return found;
+  }();
+  return methods;
+}
+
+plan::Plan plan_of(const Given& given, const std::string& strategy, int64_t rows) {
+  const auto data = methods::Json::parse(strategy);
+  const bool in_lua = strategy.find("local_sgd") != strategy.npos;
+  return methods::make_plan(in_lua ? methods::from_json(data, "test", shipped_in_lua())
+                                   : methods::from_json(data, "test"),
+                            {.graph = &given.graph,
+                             .global_batch = rows,
+                             .eight_bits = strategy.find(R"("native")") != strategy.npos});
+}
+
+std::string strategy_on(const std::string& axes, const std::string& methods, int64_t microbatches) {
+  return fmt::format(
+      R"([["parallel_mode", [{}]], ["gradient_accumulation", {{"microbatches": {}}}]{}])", axes,
+      microbatches, methods.empty() ? "" : ", " + methods);
+}
+
+std::map<std::string, int> exchanges_of(const compile::Program& program) {
+  std::map<std::string, int> found;
+  for (const auto& section : program.sections) {
+    for (const auto& i : section.instructions) {
+      if (i.kind != compile::Instruction::Kind::collective || i.op == "comm::all_reduce") continue;
+      ++found[fmt::format("{} {}", i.phase == graph::Phase::forward ? "forward" : "backward",
+                          i.op.substr(6))];
+    }
+  }
+  return found;
+}
+
+std::vector<Outcome> train(const Given& given, const plan::Plan& plan,
+                           const std::function<void(compile::Program&)>& edit,
+                           const compile::StepSpec& spec, int64_t steps) {
+  at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
+  plan::verify(plan, given.graph);
+  static DryRuns traces;
+  std::vector<compile::Program> programs;
+  for (int64_t rank = 0; rank < plan.mesh.size(); ++rank) {
+    programs.push_back(compile::compile(given.graph, plan, spec, rank, traces));
+    compile::verify(programs.back());
+    if (edit) edit(programs.back());
+  }
+  std::vector<Outcome> outcomes(programs.size());
+  exec::run_ranks(std::ssize(programs),
+                  [&](exec::Communicator& c) {
+                    const auto r = static_cast<size_t>(c.rank());
+                    outcomes[r] = run_rank(given, programs[r], plan.mesh, c, static_cast<int>(r),
+                                           steps);
+                  },
+                  {.timeout = std::chrono::seconds(20)});
+  return outcomes;
+}
+
+std::string compare_memory(const Given& given, const plan::Plan& plan,
+                           const std::vector<Outcome>& ranks) {
+  DryRuns traces;
+  const auto predicted =
+      compile::predict_memory(given.graph, plan, {.clip_norm = 0.5}, traces).peak_bytes;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (predicted[r] != ranks[r].counted) {
+      return fmt::format("rank {}: predicted {} bytes, counted {}", r, predicted[r],
+                         ranks[r].counted);
+    }
+  }
+  return "";
+}
+
+std::string compare(const Outcome& one, const std::vector<Outcome>& ranks, double tolerance) {
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const auto wrong = compare(one, ranks[r], tolerance);
+    if (!wrong.empty()) return fmt::format("rank {}: {}", r, wrong);
+  }
+  return "";
+}
+
+}  // namespace perigee::parity

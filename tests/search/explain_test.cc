@@ -1,0 +1,74 @@
+// The reasons that a search adds to its plan.
+#include "search/explain/explain.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/search/support_search.h"
+
+using namespace perigee;
+using namespace perigee::search;
+
+namespace {
+
+// A search that found tensor 2 among sizes 1 to 8.
+Found found_of_sizes() {
+  Found found;
+  for (const int64_t tensor : {1, 2, 4, 8}) found.all.push_back({.tensor = tensor});
+  found.best.choice = found.all[1];
+  found.best.estimate.seconds = 1;
+  found.best.seconds = 1.5;
+  found.combinations = found.looked_at = found.all.size();
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("the best plan of each tensor size that lost is named, with its excess by the model") {
+  const auto found = found_of_sizes();
+  Features features;
+  features.count(found.all[0], 1.3, false);
+  features.count({.tensor = 1, .micro = 2}, 1.2, false);
+  features.count(found.all[1], 1, false);
+  features.count(found.all[2], 1.4, true);
+  CHECK(tensor_size_sentences(found, features) ==
+        std::vector<std::string>{"the best plan with tensor = 1 is data 1, 1 microbatch of 2: it "
+                                 "takes 20.0% longer by the model",
+                                 "with tensor = 4 a plan takes at least 40.0% longer by the model",
+                                 "no plan with tensor = 8 fits"});
+}
+
+TEST_CASE(
+    "the simulator decides on the best plan of a tensor size where its programs were judged") {
+  auto found = found_of_sizes();
+  Features features;
+  features.count(found.all[0], 1.1, false);
+  found.others.push_back({.choice = found.all[0], .judged = true, .seconds = 3});
+  found.others.push_back({.choice = {.tensor = 1, .micro = 4}, .judged = true, .seconds = 2.1});
+  CHECK(tensor_size_sentences(found, features).front() ==
+        "the best plan with tensor = 1 is data 1, 1 microbatch of 4: it takes 40.0% longer");
+}
+
+TEST_CASE("a tensor size is not said to be infeasible where combinations were left out") {
+  auto found = found_of_sizes();
+  found.combinations = kMostBounds + 1;
+  CHECK(tensor_size_sentences(found, Features()).empty());
+}
+
+TEST_CASE("a plan explains every tensor size that its search priced") {
+  Asked asked({.blocks = 4, .batch = 8}, 4);
+  const auto found = asked.find(cluster(4));
+  std::set<int64_t> sizes;
+  for (const auto& choice : found.all) {
+    if (choice.submeshes.empty()) sizes.insert(choice.tensor);
+  }
+  REQUIRE(sizes.size() > 1);
+  const auto text = plan::explain(found.plan);
+  INFO(text);
+  const bool homogeneous = found.best.choice.submeshes.empty();
+  for (const auto tensor : sizes) {
+    const bool best = homogeneous && tensor == found.best.choice.tensor;
+    CHECK((text.find("with tensor = " + std::to_string(tensor)) == std::string::npos) == best);
+  }
+}
