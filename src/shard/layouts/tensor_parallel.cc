@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/fail.h"
+#include "graph/ops.h"
 
 namespace perigee::shard {
 namespace {
