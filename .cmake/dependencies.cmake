@@ -44,6 +44,10 @@ perigee_dependency(yaml HEADER yaml.h LIBRARIES yaml)
 perigee_dependency(sqlite HEADER sqlite3.h LIBRARIES sqlite3)
 perigee_dependency(cbc HEADER CbcModel.hpp SUFFIX coin LIBRARIES CbcSolver Cbc Cgl OsiClp Clp Osi CoinUtils)
 perigee_dependency(sentencepiece HEADER sentencepiece_processor.h LIBRARIES sentencepiece)
+# HMAC of the job's store. A part of its headers is in the folder of the processor's architecture.
+perigee_dependency(crypto HEADER openssl/hmac.h LIBRARIES crypto)
+find_path(crypto_configuration_INCLUDE openssl/opensslconf.h NO_CACHE)
+target_include_directories(dep::crypto SYSTEM INTERFACE ${crypto_configuration_INCLUDE})
 # Declarations only: the code of Gloo is in libtorch_cpu.
 perigee_dependency(gloo HEADER gloo/context.h)
 perigee_dependency(benchmark HEADER benchmark/benchmark.h LIBRARIES benchmark)

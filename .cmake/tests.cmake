@@ -16,6 +16,9 @@ target_include_directories(core_tests INTERFACE ${PROJECT_SOURCE_DIR})
 target_sources(core_tests INTERFACE ${PROJECT_SOURCE_DIR}/tests/support/own_cache.cc)
 target_link_libraries(core_tests INTERFACE perigee_core Catch2::Catch2WithMain dep::rapidcheck)
 
+# Tests compile in half the time with fewer optimisations; the libraries under test keep theirs.
+target_compile_options(core_tests INTERFACE -O1)
+
 # Compiled once for all tests without LibTorch.
 file(WRITE ${PROJECT_BINARY_DIR}/core_test_pch.cc "")
 add_library(core_test_pch OBJECT ${PROJECT_BINARY_DIR}/core_test_pch.cc)
@@ -26,7 +29,7 @@ target_precompile_headers(core_test_pch PRIVATE <algorithm> <map> <string> <vect
 if(TARGET perigee_torch)
   add_library(torch_tests INTERFACE)
   target_link_libraries(torch_tests INTERFACE core_tests perigee_torch)
-  # Compiled once for all: torch/torch.h takes 17 s.
+  # Compiled once for all: LibTorch's headers take 20 s.
   file(WRITE ${PROJECT_BINARY_DIR}/torch_test_pch.cc "")
   add_library(torch_test_pch OBJECT ${PROJECT_BINARY_DIR}/torch_test_pch.cc)
   target_link_libraries(torch_test_pch PRIVATE torch_tests)

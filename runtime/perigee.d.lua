@@ -71,7 +71,7 @@ function methods.zero1(config) end
 function methods.zero2(config) end
 
 ---Fully sharded data parallel (ZeRO level 3): each rank stores its part of parameters, gradients and optimizer state; a unit's parameters are all-gathered before their use.
----@param config? table config: axis (string or list, default `zero` where the mesh has it, else `data`): the axes over which parameters are stored in parts: of the kinds data, zero, context and sequence; match (string or list, default none): patterns of scopes (`blocks.*`) that make a unit each; atorch_wrap_cls (string or list, default none): module classes that make a unit each; atorch_size_based_min_num_params (integer, at least 1, default none): units are filled in the order of use up to so many parameters; excludes match and atorch_wrap_cls; trainable_outmost (boolean, default false): all trained parameters make one unit, frozen ones the other units; ignored (string or list, default none): patterns of parameters that stay replicated; atorch_ignored_cls (string or list, default none): module classes whose parameters stay replicated; reshard_after_forward (boolean, default true with FULL_SHARD and HYBRID_SHARD): re-gather a unit for the backward pass instead of keeping it; sharding_strategy (string, `FULL_SHARD`, `SHARD_GRAD_OP`, `HYBRID_SHARD`, `_HYBRID_SHARD_ZERO2`, default `FULL_SHARD`): PyTorch's names: SHARD_GRAD_OP and _HYBRID_SHARD_ZERO2 do not reshard after the forward pass; the hybrid ones shard over an axis zero and replicate over data; forward_prefetch (boolean, default true): prefetch the next unit while one computes; backward_prefetch (string, `BACKWARD_PRE`, `BACKWARD_POST`, `none`, default `BACKWARD_PRE`): BACKWARD_PRE: prefetch in the backward pass, too; the others: gather a unit when it is needed; limit_all_gathers (boolean, default true): prefetch one unit; false: two; prefetch_mb (number, above 0 and below 1000000000, default any size): upper bound on the size of prefetched units in MiB; wrap_trainable_outmost (boolean): no effect: parameters that require no gradient have units of their own; fsdp_wrap_params_outmost (boolean): no effect: parameters that require no gradient have units of their own; sync_module_states (boolean): no effect: ranks begin with the same weights; use_orig_params (boolean): no effect: parameters keep their names and shapes; cpu_offload (boolean, default false): store each rank's parts of parameters and optimizer state in host memory.
+---@param config? table config: axis (string or list, default `zero` where the mesh has it, else `data`): the axes over which parameters are stored in parts: of the kinds data, zero, context and sequence; match (string or list, default none): patterns of scopes (`blocks.*`) that make a unit each; atorch_wrap_cls (string or list, default none): module classes that make a unit each; atorch_size_based_min_num_params (integer, at least 1, default none): units are filled in the order of use up to so many parameters; excludes match and atorch_wrap_cls; trainable_outmost (boolean, default false): all trained parameters make one unit, frozen ones the other units; ignored (string or list, default none): patterns of parameters that stay replicated; atorch_ignored_cls (string or list, default none): module classes whose parameters stay replicated; reshard_after_forward (boolean, default true with FULL_SHARD and HYBRID_SHARD): re-gather a unit for the backward pass instead of keeping it; sharding_strategy (string, `FULL_SHARD`, `SHARD_GRAD_OP`, `HYBRID_SHARD`, `_HYBRID_SHARD_ZERO2`, default `FULL_SHARD`): PyTorch's names: SHARD_GRAD_OP and _HYBRID_SHARD_ZERO2 do not reshard after the forward pass; the hybrid ones shard over an axis zero and replicate over data; forward_prefetch (boolean, default true): prefetch the next unit while one computes; backward_prefetch (string, `BACKWARD_PRE`, `BACKWARD_POST`, `none`, default `BACKWARD_PRE`): BACKWARD_PRE: prefetch in the backward pass, too; the others: gather a unit when it is needed; limit_all_gathers (boolean, default true): prefetch one unit; false: two; prefetch_mb (number, above 0 and below 1000000000, default any size): upper bound on the size of prefetched units in MiB; wrap_trainable_outmost (boolean, default false): ATorch's name of trainable_outmost; fsdp_wrap_params_outmost (boolean, default false): ATorch's older name of it; sync_module_states (boolean): no effect: ranks begin with the same weights; use_orig_params (boolean): no effect: parameters keep their names and shapes; cpu_offload (boolean, default false): store each rank's parts of parameters and optimizer state in host memory.
 ---@return table
 function methods.fsdp(config) end
 
@@ -115,10 +115,263 @@ function methods.partition_constraints(config) end
 ---@return table
 function methods.auto_sharding(config) end
 
----Makes a method of your own; the result is used as the built-in ones are. `apply` edits the plan: plan:place(match, axis, placement), plan:place_sent(part, axis, placement) (of the values that a part of the pipeline reads from earlier parts), plan:scale_loss(number or "given"), plan:microbatches(n), plan:note(sentence); plan:copies(axes): the ranks of these axes train copies of the model, each on its own samples; plan:average(match, axes, every, states) averages the matching parameters (and their optimizer states) over such axes every so many steps. `cost`, if given, returns the method's own cost for perigee.profiler's costs: `with` and `without` have the seconds and bytes of the plans with and without the method (nil where there is none without it); it returns a table of seconds and bytes, and a missing field is their difference.
----@param method table name (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), cost(config, request, with, without), doc
+---Defines a method and returns a function to call like those of the built-in methods. `apply` edits a perigee.Plan; `check` may refuse the config first. `cost`, if given, returns the method's own cost for perigee.profiler's costs: `with` and `without` have the seconds and bytes of the plans with and without the method (nil where there is none without it); it returns a table of seconds and bytes, and a missing field is their difference.
+---@param method table name (string), doc (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), cost(config, request, with, without). Types of fields: boolean, integer, number, string, list, list of integers, list of numbers, list of strings, string or list, table, any
 ---@return function
 function methods.define(method) end
+
+---The plan that `apply` of a defined method edits. Its functions check their arguments as the built-in methods do; an error names the line of the call.
+---@class perigee.Plan
+local Plan = {}
+
+---Places the matching parameters and inputs, and returns their number.
+---@param match string a pattern of their names
+---@param axis string an axis of the mesh
+---@param placement string R, or S0, S1, ...: sharded on that dim
+---@return integer
+function Plan:place(match, axis, placement) end
+
+---Pins activations and other values that ops compute. Other axes are left to propagation.
+---@param values any a name of graph.ops, or a list of them
+---@param axis string an axis of the mesh
+---@param placement string R, or S0, S1, ...: sharded on that dim
+function Plan:pin(values, axis, placement) end
+
+---Pins the activations that a part of the pipeline reads from earlier parts, and returns their number.
+---@param part integer of the pipeline, from 0
+---@param axis string an axis of the mesh
+---@param placement string R, or S0, S1, ...: sharded on that dim
+---@return integer
+function Plan:place_sent(part, axis, placement) end
+
+---Sets activation checkpointing, plan:recompute { "blocks.*" }, and returns the number of regions. Fields that are left out keep their values, here and in the other parts.
+---@param recompute perigee.Recompute the fields that change
+---@return integer
+function Plan:recompute(recompute) end
+
+---Sets which tensors are in host memory.
+---@param offload perigee.Offload the fields that change
+function Plan:offload(offload) end
+
+---Sets the overlap of compute and communication.
+---@param overlap perigee.Overlap the fields that change
+function Plan:overlap(overlap) end
+
+---Sets the buckets of gradients and the prefetch of units.
+---@param communication perigee.Communication the fields that change
+function Plan:communication(communication) end
+
+---Cuts the model into stages and returns their number; with one the plan has no pipeline.
+---@param pipeline perigee.Pipeline the fields that change
+---@return integer
+function Plan:pipeline(pipeline) end
+
+---Sets mixed precision.
+---@param precision perigee.Precision the fields that change
+function Plan:precision(precision) end
+
+---Appends units of parameters, and returns the number of all units.
+---@param units perigee.Unit[] a list
+---@return integer
+function Plan:units(units) end
+
+---Sets the microbatches of an optimizer step.
+---@param count integer at least 1
+function Plan:microbatches(count) end
+
+---Shards the samples over these axes instead of `data`.
+---@param axes string of the mesh, such as `data,zero`
+function Plan:batch_axes(axes) end
+
+---The ranks of these axes train copies of the model, each on its own samples. Returns the number of copies.
+---@param axes string of the mesh
+---@return integer
+function Plan:copies(axes) end
+
+---Averages the matching parameters of the copies after every so many steps, and returns the number of parameters.
+---@param match string a pattern of parameters
+---@param axes string of copies
+---@param every integer steps
+---@param states? boolean whether their optimizer state is averaged, too
+---@return integer
+function Plan:average(match, axes, every, states) end
+
+---Multiplies the loss in the backward pass, and skips non-finite steps.
+---@param scale any a number, or `given`: by events.loss_scale
+function Plan:scale_loss(scale) end
+
+---Applies another method, plan:use("fsdp", {}), with its checks and decisions.
+---@param name string a built-in method, a shipped one, or one of the script
+---@param config? any as in a strategy
+function Plan:use(name, config) end
+
+---Returns a copy of the plan as it is, with the fields of plan.json (formats/plan.md); those that have their default may be missing.
+---@return table
+function Plan:get() end
+
+---Records a decision of the method.
+---@param sentence string for `--explain`
+function Plan:note(sentence) end
+
+---Activation checkpointing: forward ops that are recomputed in the backward pass.
+---@class perigee.Recompute
+---@field [integer] string a scope (`blocks.*`) or module type, of which each match is a region; excludes regions
+---@field regions? any[] a list of lists of scopes; the scopes of each are recomputed together; default none
+---@field only? string[] ops that are recomputed (`attention`, `aten::mm`); default all
+---@field keep? string[] ops whose results are kept; default none
+---@field keep_in? table by the first scope of a region: the list that replaces keep there; an empty one: the whole region is recomputed; default none
+---@field kept_microbatches? integer with a pipeline: microbatches in flight on a stage that keep all their results; at least 0; default 0
+---@field budget_bytes? integer memory limit of a rank, with which only as many regions are recomputed as needed; 0: none; at least 0; default 0
+
+---Tensors in host memory.
+---@class perigee.Offload
+---@field [integer] string a scope or module type, as in activations
+---@field activations? string[] scopes or module types whose activations are in host memory until their backward pass; default none
+---@field parameters? boolean offload the rank's parts of units of level 3; default false
+---@field optimizer? boolean offload optimizer state; default false
+---@field prefetch? integer scopes, or ops that read offloaded memory, before their use at which the copy back starts; at least 0; default 1
+
+---Overlap of compute and communication.
+---@class perigee.Overlap
+---@field accumulate? boolean matrix products accumulate into their gradient's buffer; default false
+---@field step? boolean a bucket's optimizer step starts when the bucket is reduced; default false
+---@field receives? boolean a pipeline's messages are received while the preceding section runs; default false
+---@field slices? integer slices of a matrix product that overlap the collectives of its rows; at least 1; default 1
+---@field sliced? string[] products that are sliced: those whose input rows are all-gathered, whose results are reduced in the forward pass, and in the backward pass; `gathers`, `sums`, `gradient_sums`; default `gathers`, `sums`, `gradient_sums`
+---@field whole? string[] scopes whose products are not sliced; default none
+---@field bulk? string[] collectives over tensor axes in the backward pass that overlap independent products, unsliced; `gathers`, `sums`; default `gathers`, `sums`
+---@field experts? boolean interleaved microbatches: the expert all-to-all overlaps another's compute; default false
+---@field weights? boolean weight gradients are computed in the stage's bubble; default false
+---@field deferred? string[] parameters whose gradients on the last stage are deferred to the end of its schedule; default none
+---@field deferred_limit? integer for the first so many microbatches; 0: for all; at least 0; default 0
+
+---How gradients are reduced and units gathered.
+---@class perigee.Communication
+---@field bucket_bytes? integer smallest size of a bucket of gradients; at least 1; default 26214400
+---@field overlap? boolean start a bucket as soon as its last gradient is complete; default true
+---@field buckets? integer at most so many buckets with the same type and axes; 0: no limit; at least 0; default 0
+---@field communicators? integer streams among which the buckets of an axis group alternate; from 1 to 64; default 1
+---@field reduce_dtype? string gradients are reduced in this type; `fp16`, `bf16`, `float16`, `half`, `bfloat16`; default the gradients' own type
+---@field reduce_scale? number with reduce_dtype: factor of the gradients while they are reduced; above 0 and below 1e+30; default 1
+---@field sum? boolean gradients of a mean loss are summed instead of averaged; default false
+---@field clip_first? boolean each data rank clips its own gradient before the reduction; default false
+---@field prefetch_forward? integer units of level 3 that are gathered ahead in the forward pass; at least 0; default 1
+---@field prefetch_backward? integer units of level 3 that are gathered ahead in the backward pass; at least 0; default 1
+---@field prefetch_bytes? integer most bytes of prefetched units; 0: no limit; at least 0; default 0
+
+---Pipeline stages.
+---@class perigee.Pipeline
+---@field axis? string the axis of the mesh whose positions are the stages; default none
+---@field starts? string[] the scopes at which the parts after the first begin, in forward order: one fewer than parts; default none
+---@field chunks? integer parts of a stage; at least 1; default the schedule's: 2 for V schedules, else 1
+---@field schedule? string order of forward and backward passes on each stage; `gpipe`, `1f1b`, `interleaved`, `eager_1f1b`, `zb1p`, `zb2p`, `zbv`, `v_half`, `v_min`, `dualpipe_v`, `looped_bfs`; default `1f1b`
+---@field group? integer interleaved: microbatches that a chunk runs in a row; 0: as many as stages; at least 0; default 0
+---@field extra? integer 1f1b: additional microbatches in flight; at least 0; default 0
+---@field dtype? string type to which messages between stages are cast; `fp16`, `bf16`, `float16`, `half`, `bfloat16`, `float32`, `fp32`, `float64`; default the values' own types
+---@field forward? number time of a forward pass of a stage, for schedules that are found by a search; above 0; default 1
+---@field backward? number time of a pass of input gradients, in the same unit; above 0; default 1
+---@field weights? number time of a pass of weight gradients, in the same unit; above 0; default 1
+---@field transfer? number time of a message to the next stage, in the same unit; at least 0; default 0
+
+---Mixed precision.
+---@class perigee.Precision
+---@field dtype? string the low precision; `fp16`, `bf16`, `float16`, `half`, `bfloat16`; default none: ops compute as captured
+---@field parameters? string how parameters are stored: as captured, in float32 and read in dtype, or in dtype; `as_captured`, `masters`, `low`; default `as_captured`
+---@field gradients? string type of gradient buffers where parameters are not as captured; `fp16`, `bf16`, `float16`, `half`, `bfloat16`, `float32`, `fp32`, `float64`; default dtype with one microbatch, float32 with several
+---@field allow? string[] further ops that compute in dtype; default none
+---@field deny? string[] further ops that compute in float32; default none
+---@field promote? string[] further ops that compute in the widest type of their operands; default none
+---@field scopes? string[] scopes or module types; ops outside of them compute as captured; default all
+---@field skip_nonfinite? boolean skip the update of a step with a non-finite gradient; default false
+---@field loss_scale? table a perigee.LossScale: factor of the loss in the backward pass; default none
+
+---The scale of the loss, with the names of torch.amp.GradScaler.
+---@class perigee.LossScale
+---@field kind? string `fixed`: init_scale; `dynamic`: changes with non-finite steps; `given`: by events.loss_scale; `none`, `fixed`, `dynamic`, `given`; default `none`
+---@field init_scale? number initial scale; above 0; default 65536
+---@field growth_factor? number factor after growth_interval finite steps; above 1; default 2
+---@field backoff_factor? number factor after a non-finite step; above 0 and below 1; default 0.5
+---@field growth_interval? integer consecutive finite steps after which the scale grows; at least 1; default 2000
+---@field min_scale? number lower limit; at least 0; default 0
+---@field hysteresis? integer non-finite steps from which on each reduces the scale; at least 1; default 1
+
+---Parameters that are stored together in parts (ZeRO, FSDP).
+---@class perigee.Unit
+---@field name string for messages and reports
+---@field parameters string[] names or patterns (`blocks.0.**`) of parameters, each in one unit, in this order
+---@field axes string|string[] the axes over which the unit is cut into parts: `data`, or a list
+---@field level? integer sharded are 1: optimizer state, 2: and gradients, 3: and parameters; from 1 to 3; default 3
+---@field reshard_after_forward? boolean level 3: free after the forward pass and re-gather for the backward pass; default true
+
+---What the functions of a defined method know of the job.
+---@class perigee.Request
+---@field global_batch integer samples of an optimizer step
+---@field micro_batch integer samples of a microbatch on a data rank; 0: open
+---@field world integer number of ranks
+---@field mesh any[] the mesh's axes, a list of {name, size}
+---@field frozen string[] patterns of parameters that the job does not train
+---@field graph perigee.Graph the captured model; described when it is first read
+---@field job? table the resolved job, by section; nil where there is none
+
+---The captured step of one global microbatch, as strategy functions and request.graph have it.
+---@class perigee.Graph
+---@field scopes perigee.Scope[] the modules, outer ones first
+---@field parameters perigee.Parameter[] in the model's order
+---@field inputs perigee.Input[] the tensors of a batch, buffers and constants
+---@field ops perigee.Op[] forward and backward pass, in an order of data flow
+---@field outputs perigee.Output[] loss, gradients, new buffers, results
+
+---A module of the model.
+---@class perigee.Scope
+---@field path string `blocks.0.attn`
+---@field type string `Attention`
+
+---A parameter.
+---@class perigee.Parameter
+---@field name string `blocks.0.attn.qkv.weight`
+---@field trainable boolean whether it has a gradient
+---@field shape integer[] of the global microbatch
+---@field dtype string `float32`, ...
+---@field bytes integer of the whole tensor
+
+---An input other than a parameter.
+---@class perigee.Input
+---@field name string its own name
+---@field kind string `data`, `buffer` or `constant`
+---@field shape integer[] of the global microbatch
+---@field dtype string `float32`, ...
+---@field bytes integer of the whole tensor
+
+---An op. Its type is that of its first result.
+---@class perigee.Op
+---@field name string of its first result; plan:pin takes it
+---@field op string `aten::mm`
+---@field scope string the module that it belongs to
+---@field backward boolean whether it is in the backward pass
+---@field flops number a multiplication and an addition count as two
+---@field inputs string[] names of the values that it reads, in the order of its operands: results of ops, parameters and inputs
+---@field outputs string[] names of its results
+---@field shape integer[] of the global microbatch
+---@field dtype string `float32`, ...
+---@field bytes integer of the whole tensor
+
+---All runs of an op of one scope and pass in a step.
+---@class perigee.OpTime
+---@field scope string the module, as in perigee.Op
+---@field backward boolean whether it is in the backward pass
+---@field op string `aten::mm`, `comm::all_reduce`, `load`
+---@field stream? string of collectives: the axes and the communicator
+---@field runs integer in all microbatches
+---@field seconds number of all runs, without contention
+---@field flops number of all runs
+---@field bytes number read and written, or sent
+---@field measured_share number share of seconds that was measured; 0: estimated
+
+---A value that the step returns.
+---@class perigee.Output
+---@field kind string `loss`, `gradient`, `buffer` or `result`
+---@field name string of a gradient: its parameter
+---@field value string the value's name
 
 ---Device meshes: named axes over ranks, the first listed varies fastest.
 ---@class perigee.mesh
@@ -197,6 +450,11 @@ function profiler.plan(strategy) end
 ---@param method? string the cost of this one alone; default all
 ---@return table
 function profiler.costs(strategy, method) end
+
+---Returns the times of the plan's ops in a step, by scope, pass and op: of each the rank on which it takes the longest. Times nothing.
+---@param strategy table a list of methods
+---@return perigee.OpTime[]
+function profiler.op_times(strategy) end
 
 ---Measures the ops of the strategy's plan on this machine, keeps them in the profile, and returns what estimate does, with ops and measured (how many of them).
 ---@param strategy table a list of methods

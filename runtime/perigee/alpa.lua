@@ -90,6 +90,7 @@ local builders = {
     microbatches(draft, o.num_micro_batches)
     stages.fix(draft, math.max(o.data_parallel or 1, 1), o.operator_parallel or 1, given.AutoShardingOption)
     draft.exact = (o.data_parallel or -1) ~= -1 or nil
+    if not draft.exact then draft.axes.data = nil end  -- the ranks that are left
     if (o.pipeline_parallel or 1) > 1 then
       draft:axis("pipe", o.pipeline_parallel)
       draft:use("pipeline_parallel")
@@ -195,6 +196,7 @@ end
 row("ray.init", "no effect", "ranks are the launcher's, which joins them")
 
 local cluster, boundaries, seed, joined, made
+local notes = {}  -- warnings of functions that belong to no section
 local more_keys = {}  -- keys of the job, set by functions that belong to no section
 
 -- Sets a key of the job, also of the latest strategy.
@@ -204,6 +206,14 @@ local function set_key(key, value)
     made.set = made.set or {}
     made.set[key] = value
   end
+end
+
+-- Warns, also of the latest strategy.
+local function note(text)
+  notes[#notes + 1] = text
+  if not made then return end
+  made.warnings = made.warnings or {}
+  table.insert(made.warnings, text)
 end
 
 -- The ranks of the run; a second call has no effect, as in Alpa.
@@ -223,8 +233,16 @@ end)
 
 function module.util.disable_tqdm_globally() set_key("train.progress", false) end
 
--- Compares the first step with one device's before training begins; its arguments are not needed.
-function module.assert_allclose() set_key("train.check_gradients", true) end
+-- Compares the first step with one device's before training begins, to rounding: of its arguments (a, b, rtol, atol)
+-- none is needed.
+function module.assert_allclose(...)
+  set_key("train.check_gradients", true)
+  local given = select(1, ...)
+  local named = type(given) == "table" and (given.rtol or given.atol)
+  if not named and select(3, ...) == nil and select(4, ...) == nil then return end
+  note("[alpa] assert_allclose: rtol and atol have no effect: gradients are compared to the rounding of their dtype "
+    .. "(train.check_gradients)")
+end
 
 -- The job's seed, of first values and dropout.
 module.random.PRNGKey = dialect.at_user(function(number)
@@ -284,6 +302,10 @@ module.parallelize = dialect.at_user(function(given)
   if joined and cluster then
     strategy.warnings = strategy.warnings or {}
     table.insert(strategy.warnings, joined.warnings[1])
+  end
+  for _, text in ipairs(notes) do
+    strategy.warnings = strategy.warnings or {}
+    table.insert(strategy.warnings, text)
   end
   made = strategy
   for key, value in pairs(more_keys) do set_key(key, value) end

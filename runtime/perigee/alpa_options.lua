@@ -109,7 +109,9 @@ local uniform_stages = {
 local auto_stages = {
   { "submesh_physical_shape_space", "string", "power_of_two", with = "build",
     one_of = { "all", "power_of_two", "small_power_of_two", "manual" } },
-  { "manually_specified_submeshes", "list", nil, check = check_lists, with = "build" },
+  { "manually_specified_submeshes", "list", nil, check = check_lists, with = "build", idle = function(o)
+    return o.submesh_physical_shape_space ~= "manual" and 'submesh_physical_shape_space is not "manual"' or nil
+  end },
   { "submesh_logical_shape_space", "string", "single_node_model_parallel", with = "build",
     one_of = { "same_as_physical", "data_parallel_only", "model_parallel_only", "single_node_model_parallel", "all" } },
   { "layer_profile_mode", "string", "composition", one_of = { "composition", "individual" },

@@ -3,6 +3,7 @@ local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local methods = require "perigee.methods"
 local rows = require "perigee.alpa_options"
+local sizes = require "perigee.sizes"
 
 local fail = dialect.fail
 
@@ -260,12 +261,16 @@ end
 -- The search under the given options: `count` microbatches, and fits(candidate, graph).
 local function search(draft, options, count, fits)
   draft.search = true
+  draft:pin("checkpoint", false)  -- only the layers that remat_mode or remat_layer names are recomputed
+  draft.microbatches = count
   draft.swapped = options.force_batch_dim_to_mesh_dim == 1
   if not may_split(options) then draft:pin("tensor", 1) end
   if draft.forbid then draft:pin("forbid", draft.forbid) end
   draft:pin_zero()
   draft.fits = function(candidate, graph)
-    return (not count or candidate.microbatches == count) and (not fits or fits(candidate, graph))
+    if count and candidate.microbatches ~= count then return false, "num_micro_batches" end
+    if fits then return fits(candidate, graph) end
+    return true
   end
 end
 
@@ -384,7 +389,6 @@ local function pipeshard_strategy(draft, given)
   shard(draft, given.AutoShardingOption, trains(given))
   draft:pin("schedule", schedule)
   if given.AutoStageOption.use_hlo_cost_model then draft:pin("estimated", true) end
-  if draft.remat then draft:pin("checkpoint", false) end
   local space = given.AutoStageOption.submesh_physical_shape_space
   draft:pin("submeshes", space == "manual" and "all" or space)
   local per_node = given.init.devices_per_node or given.init.num_devices_per_node
@@ -392,10 +396,15 @@ local function pipeshard_strategy(draft, given)
   draft.more = { stage_inputs(inputs) }
   draft.layers = layers
   search(draft, given.AutoShardingOption, o.num_micro_batches, function(candidate, graph)
-    return candidate.pipe <= (layers or candidate.pipe) and allowed(candidate)
-      and within(candidates.starts_of(candidate.strategy), boundaries)
-      and balanced(candidate, graph, given.AutoStageOption.stage_imbalance_tolerance)
-      and balanced(candidate, graph, eps) and (not inputs or candidate.pipe == #inputs)
+    if candidate.pipe > (layers or candidate.pipe) then return false, by_marks and "marks" or "layer_num" end
+    if not allowed(candidate) then return false, "the submesh spaces" end
+    if not within(candidates.starts_of(candidate.strategy), boundaries) then return false, "marks" end
+    if not balanced(candidate, graph, given.AutoStageOption.stage_imbalance_tolerance) then
+      return false, "stage_imbalance_tolerance"
+    end
+    if not balanced(candidate, graph, eps) then return false, "eps" end
+    if inputs and candidate.pipe ~= #inputs then return false, "stage_input_shardings" end
+    return true
   end)
 end
 
@@ -457,12 +466,17 @@ end
 local function finish(draft, strategy)
   if draft.unfinished then return strategy end
   if draft.fits then
-    strategy.methods = function(_, graph)
+    strategy.methods = function(job, graph)
       if draft.layers then check_layers(draft.layers, graph) end
       local pins = { methods = candidates.methods_of(draft) }
       for name, value in pairs(draft.pins) do pins[name] = value end
       if draft.remat then pins.methods[#pins.methods + 1] = checkpoint(draft.remat, graph) end
-      local found, why = candidates.best(pins, 400, function(candidate) return draft.fits(candidate, graph) end)
+      local function fits(candidate) return draft.fits(candidate, graph) end
+      local found, why = candidates.best({ pins }, 400, fits)
+      if not found and draft.microbatches then
+        local sized = sizes.of_microbatches(pins, draft.microbatches, job, graph)
+        if #sized > 0 then found = candidates.best(sized, 400, fits) end
+      end
       if not found then error("[alpa] " .. why, 0) end
       local axes = candidates.fields_of(found, "parallel_mode")
       if draft.swapped then data_first(axes) end

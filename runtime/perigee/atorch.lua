@@ -168,6 +168,7 @@ local function search(draft, o)
   end
   local again = o.finetune_strategy
   if not again then draft:pin_zero() end
+  if draft.no_shard then draft:pin("zero", 0) end
   for _, name in ipairs(groups.zero) do
     if draft:uses_method(name) then draft:remove(name) end
   end
@@ -205,6 +206,7 @@ end
 
 local function build(draft, options)
   local o = options.auto_accelerate
+  if draft.no_shard then draft:remove("fsdp") end  -- replicas, as of DistributedDataParallel
   draft.whole = draft:uses_method("ds_3d_parallel")  -- it requires all three axes
   local given = draft.given.auto_accelerate or {}
   if given.failed then

@@ -1,6 +1,7 @@
 -- The arguments of ATorch's auto_accelerate other than methods: the model, the optimizer, the data and the search.
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"
+local optimizers = require "perigee.atorch_optimizers"
 
 local fail, show = dialect.fail, dialect.show
 
@@ -24,21 +25,37 @@ local function set_model(draft, model)
   end
 end
 
-local function optimizer_name(text)
-  return text:gsub("^torch%.optim%.", ""):gsub("^optim%.", ""):lower()
-end
-
--- A name, or a function of (parameters, options) that returns a name and options.
+-- A name, or a function of (parameters, options) that returns a name and options. It trains at a constant rate unless
+-- there is a schedule.
 local function set_optimizer(draft, optimizer, options)
-  local name, more = optimizer, nil
+  local name, more = optimizer, {}
   if type(optimizer) == "function" then
     local given = {}
     for key, value in pairs(options.optim_args or {}) do given[key] = value end
     name, more = optimizer("parameters", given)
-    if type(name) ~= "string" then fail("optim_func returns a name and options, but got %s", show(name)) end
+    optimizers.check_returned(name)
+    more = more or {}
   end
-  draft:job("optimizer.name", optimizer_name(name))
-  keys_of "optimizer"(draft, more or {})
+  local all = {}
+  for _, arguments in ipairs { options.optim_args or {}, more } do
+    for key, value in pairs(arguments) do all[key] = value end
+  end
+  optimizers.set_optimizer(draft, name, all)
+  optimizers.set_arguments(draft, optimizers.optimizer(name), more, "optim_func")
+  if not options.lr_scheduler_cls then optimizers.keep_rate(draft) end
+end
+
+local function set_arguments(draft, arguments, options)
+  local name = options.optim_func
+  optimizers.set_arguments(draft, type(name) == "string" and optimizers.optimizer(name) or "", arguments, "optim_args")
+end
+
+local function set_schedule(draft, name, options)
+  optimizers.set_schedule(draft, name, options.lr_scheduler_args or {})
+end
+
+local function set_schedule_arguments(draft, arguments, options)
+  if not options.lr_scheduler_cls then keys_of "lr_schedule"(draft, arguments) end
 end
 
 -- A function of the model that returns { { params = PATTERN, lr = ... }, ... }.
@@ -128,7 +145,7 @@ end
 local arguments = {
   { "model", "string|table", nil, sets = set_model },
   { "optim_func", "string|function", nil, sets = set_optimizer },
-  { "optim_args", "table", nil, sets = keys_of "optimizer" },
+  { "optim_args", "table", nil, sets = set_arguments },
   { "optim_param_func", "function", nil, sets = set_groups },
   { "dataset", "table", nil, sets = keys_of "data" },
   { "dataloader_args", "table", nil, sets = set_loader },
@@ -139,8 +156,8 @@ local arguments = {
     sets = function(draft, format)
       draft:job("model.unpack", format == "unpack_sequence" and "sequence" or "dict")
     end },
-  { "lr_scheduler_cls", "string", nil, lower = true, sets = "job.lr_schedule.kind" },
-  { "lr_scheduler_args", "table", nil, sets = keys_of "lr_schedule" },
+  { "lr_scheduler_cls", "string", nil, check = optimizers.check_schedule, sets = set_schedule },
+  { "lr_scheduler_args", "table", nil, sets = set_schedule_arguments },
   { "excluded", "list", nil, of = "string", with = "build" },
   { "included", "list", nil, with = "expand" },
   { "load_strategy", "string|list|table", nil, with = "expand" },

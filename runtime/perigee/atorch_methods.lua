@@ -100,9 +100,18 @@ local function fsdp_rows(method)
   third(pass(method, "limit_all_gathers", "boolean"))
   third(pass(method, "backward_prefetch", "string", { one_of = { "BACKWARD_PRE", "BACKWARD_POST", "none" } }))
   third(pass(method, "reshard_after_forward", "boolean"))
-  third(pass(method, "sharding_strategy", "string",
-    { one_of = { "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2" } }))
-  rows[#rows + 1] = { "cpu_offload", "boolean", nil, sets = function(draft)
+  third { "sharding_strategy", "string", nil,
+    one_of = { "FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD" },
+    sets = function(draft, strategy, options)
+      if strategy ~= "NO_SHARD" then return draft:use("fsdp", { sharding_strategy = strategy }) end
+      if options.cpu_offload then
+        fail('sharding_strategy = "NO_SHARD" keeps whole parameters on the device, but cpu_offload = true moves shards '
+          .. "of them to the host: leave one of them out")
+      end
+      draft.no_shard = true
+    end }
+  rows[#rows + 1] = { "cpu_offload", "boolean", nil, sets = function(draft, offloads)
+    if not offloads then return end
     if whole then draft:use("fsdp", { cpu_offload = true }) else draft:use("offload", { optimizer = true }) end
   end }
   return rows
@@ -148,7 +157,7 @@ end
 local fp8_rows = {
   { "include", "list", nil, of = "string", sets = function(draft, _, options) select_layers(draft, options) end },
   { "exclude", "list", nil, of = "string", sets = function(draft, _, options) select_layers(draft, options) end },
-  { "verbose", "boolean", false, with = "plan --explain, which tells the layers" },
+  { "verbose", "boolean", false, no_effect = "perigee plan --explain lists the layers" },
   { "margin", "integer", 0, least = 0, sets = "fp8.fp8_margin" },
   { "interval", "integer", 1, least = 1, sets = "fp8.fp8_interval" },
   { "fp8_format", "string", "HYBRID", lower = true, one_of = { "hybrid", "e4m3" }, always = true, sets = "fp8.fp8" },

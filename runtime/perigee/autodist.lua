@@ -4,6 +4,7 @@ local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"
 local saved = require "perigee.strategy"
+local sizes = require "perigee.sizes"
 
 local function names_of(text)
   local names = {}
@@ -30,13 +31,20 @@ local factors = {
   transient_mem_coef = "reserve", opt_resident_coef = "optimizer_resident", opt_transient_coef = "optimizer_transient",
 }
 
+local function no_pipeline(o)
+  local none = o.pipeline_pivots == "" and (o.pipeline_nstages == "auto" or o.pipeline_nstages == 1)
+  return none and "there is no pipeline: give pipeline_pivots or pipeline_nstages" or nil
+end
+
+local function no_limit(o) return not o.consider_mem and "consider_mem is false" or nil end
+
 local config = {
   { "task_name", "string", "default", sets = "job.name",
     check = function(name) if name == "" then return "must not be empty" end end },
   { "consider_mem", "boolean", true, with = "memory_constraint" },
-  { "memory_constraint", "number", 32, with = "finish",
+  { "memory_constraint", "number", 32, with = "finish", idle = no_limit,
     check = function(gigabytes) if gigabytes <= 0 then return "must be above 0" end end },
-  { "memory_granularity", "integer", 1, least = 1, with = "memory_constraint" },
+  { "memory_granularity", "integer", 1, least = 1, with = "memory_constraint", idle = no_limit },
   { "transient_mem_coef", "number", 2, least = 0, with = "build, where it is given: the pin reserve" },
   { "opt_resident_coef", "integer", 2, least = 0, with = "build, where it is given: the pin optimizer_resident" },
   { "opt_transient_coef", "integer", 0, least = 0, with = "build, where it is given: the pin optimizer_transient" },
@@ -45,25 +53,32 @@ local config = {
   { "zero_ngroups", "integer", 1, least = 1, with = "finish" },
   { "pipeline_pivots", "string", "", with = "build" },
   { "pipeline_nstages", "integer|string", "auto", least = 1, one_of = { "auto" }, with = "build" },
-  { "pipeline_scheduler", "string", "1f1b", with = "build", one_of = { "1f1b", "gpipe", "eager_1f1b", "interleaved",
-    "looped_bfs", "zb1p", "zb2p", "zbv", "v_half", "v_min", "dualpipe_v", "auto" } },
-  { "max_pipeline_bubble_ratio", "number", 0.2, check = ratio, with = "finish" },
-  { "max_pipeline_unbalance_ratio", "number", 0.5, check = ratio,
-    with = "finish" },
-  { "min_pipeline_balance", "number", nil, check = ratio, with = "max_pipeline_unbalance_ratio, by its meaning" },
-  { "mesh_row", "integer", 1, least = 1, with = "build" },
+  { "pipeline_scheduler", "string", "1f1b", with = "build", idle = no_pipeline,
+    one_of = { "1f1b", "gpipe", "eager_1f1b", "interleaved", "looped_bfs", "zb1p", "zb2p", "zbv", "v_half", "v_min",
+      "dualpipe_v", "auto" } },
+  { "max_pipeline_bubble_ratio", "number", 0.2, check = ratio, with = "finish", idle = no_pipeline },
+  { "max_pipeline_unbalance_ratio", "number", 0.5, check = ratio, with = "finish", idle = no_pipeline },
+  { "min_pipeline_balance", "number", nil, check = ratio, idle = no_pipeline,
+    with = "max_pipeline_unbalance_ratio, by its meaning" },
+  { "mesh_row", "integer", 1, least = 1, with = "build", idle = function(o)
+    if o.mesh_col == 1 then return nil end
+    return string.format("of mesh_row x mesh_col the product counts, %d ranks, which fill the cluster's hosts in order",
+      o.mesh_row * o.mesh_col)
+  end },
   { "mesh_col", "integer", 1, least = 1, with = "build" },
   { "world_size", "integer", 1, least = 1, with = "build" },
   { "micro_batch_size", "integer", 1, least = 1, with = "finish" },
   { "update_freq", "integer", 1, least = 1, with = "finish" },
   { "profile_dir", "string", nil,
-    sets = function(draft, folder) draft:job("cluster.profile", folder .. "/profile.sqlite") end },
+    sets = function(draft, folder)
+    draft:job("cluster.profile", folder:gsub("/$", "") .. "/profile.sqlite")
+  end },
   { "parallel_profile", "boolean", true, sets = "job.profile.parallel" },
   { "re_profile", "boolean", false, sets = "job.profile.again" },
   { "topk", "integer", 20, least = 1, with = "finish" },
   { "solver", "string", "dp", one_of = { "dp", "ilp" },
     sets = function(draft) draft:pin("solver", "ilp") end },
-  { "nproc", "integer", 1, least = 1, with = "nothing: the answer does not depend on how many processes search" },
+  { "nproc", "integer", 1, least = 1, no_effect = "one process searches, and its answer is the same" },
   { "load_plan_path", "string", "", with = "finish" },
   { "save_plan_path", "string", "", with = "finish" },
   { "partition_constraints_path", "string|list", "", sets = constrain },
@@ -100,9 +115,25 @@ local function grouped(strategy, groups)
   end
 end
 
+-- Options of the search, which a loaded plan replaces.
+local of_search = { "consider_mem", "memory_constraint", "recompute_modules", "zero_stage", "zero_ngroups",
+  "pipeline_pivots", "pipeline_scheduler", "micro_batch_size", "update_freq", "topk", "solver",
+  "partition_constraints_path", "ignore_small_tensor_threshold" }
+
+local function warn_of_loaded(draft, o, asked)
+  local idle = {}
+  for _, option in ipairs(of_search) do
+    if o.load_plan_path ~= "" and asked[option] ~= nil then idle[#idle + 1] = option end
+  end
+  if #idle == 0 then return end
+  draft:warn("[autodist] %s %s no effect: load_plan_path has the plan", table.concat(idle, ", "),
+    #idle == 1 and "has" or "have")
+end
+
 local function build(draft, given)
   local o = given.AutoDistConfig
   local asked = draft.given.AutoDistConfig or {}
+  warn_of_loaded(draft, o, asked)
   draft.search = true
   draft:pin("zero", o.zero_stage)
   for option, pin in pairs(factors) do
@@ -233,20 +264,26 @@ local function at_pivots(starts, allowed)
   return true
 end
 
+-- Returns whether a candidate has the sizes of the options, or false and the option that excludes it.
 local function fits(o, asked, allowed, graph)
   local balance = o.min_pipeline_balance or o.max_pipeline_unbalance_ratio
-  local copies = math.max(1, o.world_size / (o.mesh_row * o.mesh_col))
+  local balances = o.min_pipeline_balance and "min_pipeline_balance" or "max_pipeline_unbalance_ratio"
+  local copies = sizes.copies(o)
   return function(c)
-    if c.data % copies ~= 0 or c.data % o.zero_ngroups ~= 0 then return false end
-    if asked.update_freq and c.microbatches ~= o.update_freq then return false end
-    if asked.micro_batch_size and c.micro * c.data ~= o.micro_batch_size * copies then return false end
+    if c.data % copies ~= 0 then return false, "world_size" end
+    if c.data % o.zero_ngroups ~= 0 then return false, "zero_ngroups" end
+    if asked.update_freq and c.microbatches ~= o.update_freq then return false, "update_freq" end
+    if asked.micro_batch_size and c.micro * c.data * (c.expert or 1) ~= o.micro_batch_size * copies then
+      return false, "micro_batch_size"
+    end
     if c.pipe > 1 then
       local b = o.max_pipeline_bubble_ratio
-      if c.pipe > math.floor(b / (1 - b) * c.microbatches + 1e-9) + 1 then return false end
+      if c.pipe > math.floor(b / (1 - b) * c.microbatches + 1e-9) + 1 then return false, "max_pipeline_bubble_ratio" end
       local shares = candidates.shares(c, graph)
-      if shares and math.min(unpack(shares)) < balance * math.max(unpack(shares)) then return false end
+      if shares and math.min(unpack(shares)) < balance * math.max(unpack(shares)) then return false, balances end
     end
-    return at_pivots(candidates.starts_of(c.strategy), allowed)
+    if not at_pivots(candidates.starts_of(c.strategy), allowed) then return false, "pipeline_pivots" end
+    return true
   end
 end
 
@@ -254,7 +291,8 @@ end
 local function in_memory(o)
   return function(estimate)
     local peak = math.ceil(estimate.peak_bytes / o.memory_granularity) * o.memory_granularity
-    return not o.consider_mem or peak <= o.memory_constraint * 2 ^ 30
+    if o.consider_mem and peak > o.memory_constraint * 2 ^ 30 then return false, "memory_constraint" end
+    return true
   end
 end
 
@@ -272,8 +310,8 @@ local function limits_of(asked, o)
   for _, option in ipairs(limits) do
     if asked[option] ~= nil then given[#given + 1] = option .. " = " .. dialect.show(asked[option]) end
   end
-  if #given == 0 then return "" end
-  return string.format(": change %s, or look at more than topk = %d", table.concat(given, ", "), o.topk)
+  if o.recompute_modules == "" then given[#given + 1] = 'recompute_modules = "" (nothing is recomputed)' end
+  return string.format(": change %s, or simulate more than topk = %d plans", table.concat(given, ", "), o.topk)
 end
 
 -- Returns the number of stages of a saved strategy or a plan.
@@ -328,21 +366,29 @@ local function finish(draft, strategy)
   end
   strategy.methods = function(job, graph)
     check_ranks(asked, o, job)
-    local pins = { methods = candidates.methods_of(draft) }
+    -- Nothing is recomputed or offloaded that the options do not name.
+    local pins = { methods = candidates.methods_of(draft), checkpoint = false, offload = false }
     for name, value in pairs(draft.pins) do pins[name] = value end
     if o.recompute_modules ~= "" then
-      pins.checkpoint = false
       pins.methods[#pins.methods + 1] = { "checkpoint", recomputed(o.recompute_modules, graph) }
     end
-    local allowed
-    if o.pipeline_pivots ~= "" then allowed = scopes_of(names_of(o.pipeline_pivots), graph, "pipeline_pivots") end
+    local allowed, all = nil, { pins }
+    if o.pipeline_pivots ~= "" then
+      allowed = scopes_of(names_of(o.pipeline_pivots), graph, "pipeline_pivots")
+      all = sizes.of_pivots(pins, o, allowed, graph)
+    end
+    local pinned = {}
+    for _, stages in ipairs(all) do
+      for _, sized in ipairs(sizes.of_data(stages, o, asked, job, graph)) do pinned[#pinned + 1] = sized end
+    end
     local within = fits(o, asked, allowed, graph)
     local function grouping(candidate)
-      if not within(candidate) then return false end
+      local fit, option = within(candidate)
+      if not fit then return false, option end
       if o.zero_ngroups > 1 then grouped(candidate.strategy, o.zero_ngroups) end
       return true
     end
-    local found, why = candidates.best(pins, o.topk, grouping, in_memory(o), o.verbose and tell or nil)
+    local found, why = candidates.best(pinned, o.topk, grouping, in_memory(o), o.verbose and tell or nil)
     if not found then error("[autodist] " .. why .. limits_of(asked, o), 0) end
     if o.save_plan_path ~= "" then of_option("save_plan_path", saved.save, o.save_plan_path, found) end
     return found

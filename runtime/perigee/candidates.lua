@@ -11,29 +11,64 @@ function M.methods_of(draft)
   return list
 end
 
+-- Returns the `most` best candidates under any of the lists of pins, best first; nil and the reason if there is none.
+local function candidates_of(all, most)
+  local list, reason = {}, nil
+  for _, pins in ipairs(all) do
+    if pins.submeshes == nil then pins.submeshes = false end
+    local ok, found, why = pcall(solver.candidates, pins, most)
+    if not ok and #all == 1 then error(found, 0) end
+    if not ok then found, why = nil, tostring(found) end  -- sizes that the model cannot have
+    reason = reason or why
+    for _, candidate in ipairs(found or {}) do list[#list + 1] = candidate end
+  end
+  if #list == 0 then return nil, reason or "no combination of the options is possible" end
+  local order = {}
+  for i, candidate in ipairs(list) do order[candidate] = i end
+  table.sort(list, function(a, b)
+    if a.seconds ~= b.seconds then return a.seconds < b.seconds end
+    return order[a] < order[b]
+  end)
+  for i = #list, most + 1, -1 do list[i] = nil end
+  return list
+end
+
+-- Returns the sentence that says why none of the candidates was chosen. `out` counts those that an option excludes.
+local function none_fits(list, seen, out)
+  local text = string.format("of the %d best plans %d have the sizes that are asked for, and none of them fits", #list,
+    seen)
+  local names, parts = {}, {}
+  for name in pairs(out) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do parts[i] = string.format("%s excludes %d", name, out[name]) end
+  return #parts > 0 and text .. " (" .. table.concat(parts, ", ") .. ")" or text
+end
+
 -- Stages are homogeneous unless `submeshes` is pinned.
--- Returns the strategy of the best candidate for which fits(candidate) holds, among the search's `most` best under the
--- pins; nil and the reason if there is none. With `allowed`, all that fit are simulated, tell(candidate, estimate) is
--- called for each, and the best is the one with the shortest simulated step for which allowed(estimate) holds.
-function M.best(pins, most, fits, allowed, tell)
-  if pins.submeshes == nil then pins.submeshes = false end
-  local list, why = solver.candidates(pins, most)
+-- Returns the strategy of the best candidate for which fits(candidate) holds, among the search's `most` best under any
+-- item of `all`, a list of pins; nil and the reason if there is none. fits returns false and the option that excludes
+-- the candidate. With `allowed`, all that fit are simulated, tell(candidate, estimate) is called for each, and the best
+-- is the one with the shortest simulated step for which allowed(estimate) holds (else: false and the option).
+function M.best(all, most, fits, allowed, tell)
+  local list, why = candidates_of(all, most)
   if not list then return nil, why end
-  local best, least, seen = nil, math.huge, 0
+  local best, least, seen, out = nil, math.huge, 0, {}
+  local function excluded(option) out[option or "another option"] = (out[option or "another option"] or 0) + 1 end
   for _, candidate in ipairs(list) do
-    if fits(candidate) then
+    local fit, option = fits(candidate)
+    if not fit then excluded(option) end
+    if fit then
       seen = seen + 1
       if not allowed then return candidate.strategy end
-      local estimate = profiler.estimate(candidate.strategy, pins)
+      local estimate = profiler.estimate(candidate.strategy, all[1])  -- pins of memory are the same in all
       if tell then tell(candidate, estimate) end
-      if allowed(estimate) and estimate.seconds < least then
-        best, least = candidate.strategy, estimate.seconds
-      end
+      local good, limit = allowed(estimate)
+      if not good then excluded(limit) end
+      if good and estimate.seconds < least then best, least = candidate.strategy, estimate.seconds end
     end
   end
   if best then return best end
-  return nil, string.format("of the %d best plans %d have the sizes that are asked for, and none of them fits", #list,
-                            seen)
+  return nil, none_fits(list, seen, out)
 end
 
 -- Returns the fields of a method of the strategy, nil if it has no such method.

@@ -28,13 +28,16 @@
 -- The effect of an option (its verdict) is one of
 --   sets = "METHOD.FIELD"          a field, whose method is then used; or "axis.NAME", "job.KEY", "pin.NAME"
 --   sets = function(draft, value, options) end
---   with = "reader"                `build` reads it, or the row of another option
+--   with = "reader"                `build` reads it, or the row of another option (one warning where that is off), or
+--                                  "a rule: ...", which limits other options
 --   no_effect = "why"              one warning, only where a user gave it
 --   refused = "replacement"        an error for every value but the default
 --   missing = "alternative"        the same, for options that are not available yet
 -- and limits its values: least, most, one_of (a list), lower (compared in lower case), of (type of a list's items),
 -- check = function(value) return WRONG end, but = { [VALUE] = { refused|missing|no_effect = ... } } for single values.
--- A row is applied where its value is not the default, or always with always = true.
+-- A row is applied where its value is not the default, or always with always = true. With
+-- idle = function(options, all, value) return WHY end the user is warned that a value other than the default has no
+-- effect beside these options; with across = true once sections are joined.
 --
 -- A rule is { function(options) return BROKEN end, "NAME", "text" }: the error has the option's line in a job, the
 -- user's line in a script. %s in the text is the option's value. With across = true it is checked after sections are
@@ -45,6 +48,7 @@
 --   alone        of one section, which may be joined with another; if it requires one, unfinished = "reason"
 --   search       as with pins: the strategy is searched under the fixed choices (perigee.solver.plan); else it is the
 --                list of methods. accept(methods) may refuse a found plan
+--   sized        function(pins, job, graph), returns pins of plans that accept may allow, where none of the best is
 --   instead      function(graph), which returns methods if nothing is to be searched, else nil
 --   trials       options of perigee.solver.search, which then replaces the search
 --   later        functions of (methods, graph), which change them once the model is known (draft:afterwards)
@@ -148,10 +152,13 @@ local function build(spec, values, warnings, place, at, alone)
       end
       for _, row in ipairs(section.options) do
         local value = all[row[1]]
+        local given = (values[section.name] or {})[row[1]] ~= nil
+        local why = given and not (row.across and alone) and M.idle_reason(section, row, all, options)
+        if why then draft:warn("[%s] %s has no effect: %s", spec.name, row[1], why) end
         if row.sets and value ~= nil and (row.always or not same(value, normal(row, row[3]))) then
-          draft:stand(at(section, row[1]), (values[section.name] or {})[row[1]] ~= nil)
-          local ok, why = pcall(drafts.apply, draft, row, value, all)
-          if not ok then raise(spec, why, place(section, row[1])) end
+          draft:stand(at(section, row[1]), given)
+          local ok, wrong = pcall(drafts.apply, draft, row, value, all)
+          if not ok then raise(spec, wrong, place(section, row[1])) end
         end
       end
     end
@@ -316,6 +323,7 @@ local function rows_of(spec)
       rows[#rows + 1] = {
         section = section.name, name = row[1], type = row[2], default = row[3], verdict = M.verdict(row),
         says = row.no_effect or row.refused or row.missing,
+        rule = type(row.with) == "string" and row.with:find("^a rule") and true or nil,
       }
     end
   end

@@ -73,8 +73,26 @@ function Draft.remove(draft, name)
   end
 end
 
--- Sets a key of the job ("optimizer.lr").
+-- Keys of the job that name files, each with the values that do not.
+local files = { ["data.text"] = "", ["data.tokens"] = "", ["data.tensors"] = "", ["data.tokenizer"] = "^bytes$",
+  ["data.sampler"] = "^[%w_]*$", ["model.file"] = "", ["train.weights"] = "", ["cluster.file"] = "",
+  ["cluster.profile"] = "" }
+
+-- Returns the path, or the list of paths, relative to the file that names it.
+local function beside(at, path, no_file)
+  if type(path) == "table" then
+    local list = {}
+    for i, item in ipairs(path) do list[i] = beside(at, item, no_file) end
+    return list
+  end
+  local folder = at:match("^(.*/)[^/]*:%d+: $")
+  if type(path) ~= "string" or path == "" or path:sub(1, 1) == "/" or not folder then return path end
+  return no_file ~= "" and path:find(no_file) and path or folder .. path
+end
+
+-- Sets a key of the job ("optimizer.lr"). Paths are relative to the file of the option.
 function Draft.job(draft, key, value)
+  if files[key] then value = beside(draft.here.place, value, files[key]) end
   local wrong = value ~= nil and host.check_key(key, value)
   if wrong then values.fail("%s%s", wrong:sub(1, 1) == "[" and "the job's " or "", wrong) end
   draft.keys[key] = value
@@ -143,6 +161,8 @@ local function methods_of(draft)
     local stays = name == "data" or name == draft.rest or draft.whole and draft.axes[name]  -- kept at any size
     if stays or draft:size(name) > 1 then axes[#axes + 1] = { name, draft:size(name) } end
   end
+  local fixed = draft.ranks or draft.exact or draft.instances or draft.device_mesh or draft.whole
+  if #axes == 1 and axes[1][1] == "data" and not draft.axes.data and not fixed then axes[1] = nil end  -- all devices
   axes.order, axes.rest, axes.forbid, axes.exact = draft.ranks, draft.rest, draft.forbid, draft.exact
   axes.instances, axes.device_mesh = draft.instances, draft.device_mesh
   if draft.submeshes then axes = { submeshes = draft.submeshes, order = draft.ranks, forbid = draft.forbid } end
@@ -171,16 +191,24 @@ local function search_by_trials(draft, pins)
 end
 
 -- Returns the methods of the best accepted plan, and facts about it.
-local function search(draft, pins)
+local function search(draft, pins, job, graph)
   local found, why = solver.plan(pins)  -- why: the reason, or facts about the plan
   if found and draft.accept and not draft.accept(found) then
-    local bound = why.lower_bound
-    found, why = nil, "no plan meets the options"
-    for _, candidate in ipairs(solver.candidates(pins, 200) or {}) do
-      if draft.accept(candidate.strategy) then
-        found, why = candidate.strategy, { seconds = candidate.seconds, lower_bound = bound, stopped = false }
-        break
+    local bound, best = why.lower_bound, nil
+    local function look(list)
+      for _, candidate in ipairs(list) do
+        local better = not best or candidate.seconds < best.seconds
+        if better and draft.accept(candidate.strategy) then best = candidate end
       end
+    end
+    look(solver.candidates(pins, 200) or {})
+    for _, sized in ipairs(not best and draft.sized and draft.sized(pins, job, graph) or {}) do
+      local ok, list = pcall(solver.candidates, sized, 10)
+      look(ok and list or {})  -- not ok: sizes that the model cannot have
+    end
+    found, why = nil, "no plan meets the options"
+    if best then
+      found, why = best.strategy, { seconds = best.seconds, lower_bound = bound, stopped = false }
     end
   end
   if not found then error("[" .. draft.origin.dialect .. "] " .. why, 0) end
@@ -208,11 +236,11 @@ function M.strategy(draft)
       if draft.axes[name] and draft.axes[name] > 1 then pins[name] = draft.axes[name] end
     end
     for name, value in pairs(draft.pins) do pins[name] = value end
-    methods = function(_, graph)
+    methods = function(job, graph)
       local given = draft.instead and draft.instead(graph)
       if given then return given end
       if draft.trials then return search_by_trials(draft, pins) end
-      return search(draft, pins)
+      return search(draft, pins, job, graph)
     end
   end
   if #draft.later > 0 then

@@ -237,10 +237,32 @@ local function titles(spec)
   return names
 end
 
+-- Returns the text's numbers as a key for sorting places by line and column.
+local function position(place)
+  local line, column = place:match(":(%d+):(%d+): $")
+  return tonumber(line or place:match(":(%d+): $")) or 0, tonumber(column) or 0
+end
+
+-- Raises the first of the errors of a table's options, in the order of the file or else of their names.
+local function raise_first(section, wrong)
+  if #wrong == 0 then return end
+  table.sort(wrong, function(a, b)
+    if a.line ~= b.line then return a.line < b.line end
+    if a.column ~= b.column then return a.column < b.column end
+    return a.name < b.name
+  end)
+  local text, more = wrong[1].text, #wrong - 1
+  if more > 0 then
+    text = string.format("%s (and %d more option%s of %s %s wrong)", text, more, more == 1 and "" or "s", section.name,
+      more == 1 and "is" or "are")
+  end
+  error(text, 0)
+end
+
 -- Checks one table of a user's against a section. `place(name)` precedes an error. Returns the values and
 -- the warnings.
 function M.check_section(spec, section, given, place)
-  local values, warnings, from = {}, {}, {}
+  local values, warnings, from, wrong = {}, {}, {}, {}
   local function fail_at(name)
     return function(text, ...)
       M.fail(place(name) .. "[" .. spec.name .. "] " .. (from[name] or "") .. string.format(text, ...))
@@ -248,23 +270,46 @@ function M.check_section(spec, section, given, place)
   end
   if type(given) ~= "table" then fail_at("")("%s takes a table, but got %s", section.name, show(given)) end
   if section.environment then given = with_environment(section, given, from, warnings) end
-  for name, value in pairs(given) do
+  local function check(name, value)
     local fail = fail_at(name)
+    local tables = type(value) == "table" and section == spec.sections[1]
+    check_name(section, name, fail, tables and titles(spec))
+    local row = M.row_of(section, name)
+    check_type(row, value, fail)
+    value = M.normal(row, value)
+    check_limits(row, value, fail)
+    check_verdict(row, value, fail, warnings)
+    values[name] = value
+  end
+  for name, value in pairs(given) do
     if type(name) == "number" and section.items then
       values.items = values.items or {}
       values.items[name] = value
     else
-      local tables = type(value) == "table" and section == spec.sections[1]
-      check_name(section, name, fail, tables and titles(spec))
-      local row = M.row_of(section, name)
-      check_type(row, value, fail)
-      value = M.normal(row, value)
-      check_limits(row, value, fail)
-      check_verdict(row, value, fail, warnings)
-      values[name] = value
+      local ok, why = pcall(check, name, value)
+      if not ok then
+        if type(why) ~= "string" then error(why, 0) end
+        local line, column = position(place(name))
+        wrong[#wrong + 1] = { name = tostring(name), text = why, line = line, column = column }
+      end
     end
   end
+  raise_first(section, wrong)
   return values, warnings
+end
+
+-- Whether a default means that an option is not in use.
+local function is_off(default) return default == nil or default == false or default == "" end
+
+-- Returns the reason why a given option has no effect beside the other options, nil if it has one. `all` are the
+-- options of its section, `options` those of all sections.
+function M.idle_reason(section, row, all, options)
+  local value = all[row[1]]
+  if M.same(value, M.normal(row, row[3])) then return nil end
+  if row.idle then return row.idle(all, options, value) end
+  local owner = type(row.with) == "string" and M.row_of(section, row.with)
+  if not owner or not is_off(owner[3]) or not M.same(all[owner[1]], M.normal(owner, owner[3])) then return nil end
+  return string.format("%s is %s", owner[1], owner[3] == nil and "not given" or show(owner[3]))
 end
 
 function M.with_defaults(section, values)

@@ -5,102 +5,12 @@ local candidates = require "perigee.candidates"
 local dialect = require "perigee.dialect"
 local host = require "perigee.host"
 local methods = require "perigee.methods"
+local rows = require "perigee.epl_options"
+local sizes = require "perigee.sizes"
 
 local fail = dialect.fail
 
-local schedules = {
-  preferbackward = { schedule = "1f1b" },
-  preferforward = { schedule = "gpipe" },
-  preferbackwardoptimizer = { schedule = "1f1b", extra = 1 },
-}
-
-local function stages(draft, count, options)
-  if options["auto.auto_parallel"] then
-    draft:pin("pipe", count)
-  else
-    draft:warn("[epl] pipeline.num_stages has no effect: without auto.auto_parallel the scopes make the stages")
-  end
-end
-
-local levels = { v0 = "zero1", v1 = "zero2", v2 = "fsdp" }
-
-local function amp(draft, _, options)
-  local use = draft:use("amp_native", { dtype = "fp16", log = options["amp.debug_log"] or nil })
-  if options["amp.loss_scale"] == "dynamic" then
-    use.init_scale, use.growth_interval, use.min_scale = 2 ^ 15, 2000, 1
-  else
-    use.loss_scale = options["amp.loss_scale"]
-  end
-end
-
-local function devices(text)
-  local seen = {}
-  for device in text:gmatch("[^,%s]+") do
-    if seen[device] then return "names each device once" end
-    if not device:find("^%d+$") then return 'lists devices of the host by their numbers, "0,1"' end
-    seen[device] = true
-  end
-end
-
--- Whether some ranks have one file more than others if their number does not divide the files.
-local function left_over(files)
-  return function(draft, _, options)
-    if files == "drop" and options["io.unbalanced_io_slicing"] then return end
-    draft:job("data.left_over", files)
-  end
-end
-
-local config = {
-  { "pipeline.num_micro_batch", "integer", 1, least = 1, sets = "gradient_accumulation.microbatches" },
-  { "pipeline.num_stages", "integer", -1, sets = stages,
-    check = function(n) if n ~= -1 and n < 1 then return "must be at least 1" end end },
-  { "pipeline.strategy", "string", "PreferBackward", lower = true, with = "build",
-    one_of = { "preferbackward", "preferforward", "preferbackwardoptimizer" } },
-  { "gradient_checkpoint.type", "string", "", lower = true, one_of = { "", "auto", "collection" }, with = "build" },
-  { "gradient_checkpoint.end_taskgraph", "integer", -1, least = -1, with = "build" },
-  { "gradient_checkpoint.check_gradients", "boolean", false, sets = "job.train.check_gradients" },
-  { "zero.level", "string", "", lower = true, one_of = { "", "v0", "v1", "v2" },
-    sets = function(draft, level) draft:use(levels[level]) end },
-  { "offload.level", "string", "", lower = true, one_of = { "", "v0" },
-    sets = function(draft) draft:use("fsdp", { cpu_offload = true }) end },
-  { "amp.level", "string", "", lower = true, one_of = { "", "o1" }, sets = amp },
-  { "amp.debug_log", "boolean", false, with = "amp.level" },
-  { "amp.loss_scale", "number|string", "dynamic", lower = true, least = 1, one_of = { "dynamic" }, with = "amp.level" },
-  { "optimizer.num_apply_group", "integer", 1, least = 1,
-    with = "build" },
-  { "cluster.device_place_prefer_intra_node", "boolean", true,
-    sets = function(draft) draft.order = { "data", "tensor", "expert", "pipe" } end },
-  { "cluster.run_visible_devices", "string", "", check = devices, sets = "job.cluster.devices" },
-  { "cluster.colocate_split_and_replicate", "boolean", false, with = "build" },
-  { "communication.num_communicators", "integer", 2, least = 1, always = true, sets = "grad_comm.communicators" },
-  { "communication.max_splits", "integer", 5, least = 1, always = true, sets = "grad_comm.buckets" },
-  { "communication.sparse_as_dense", "boolean", false, with = "build" },
-  { "communication.fp16", "boolean", false, sets = function(draft, _, options)
-    draft:use("grad_comm", { dtype = "fp16", scale = options["communication.fp16_scale"] })
-  end },
-  { "communication.fp16_scale", "integer", 128, least = 1, with = "communication.fp16" },
-  { "communication.clip_after_allreduce", "boolean", false, with = "build" },
-  { "communication.gradients_reduce_method", "string", "mean", lower = true, one_of = { "mean", "sum" },
-    sets = "grad_comm.reduce" },
-  { "io.slicing", "boolean", false, sets = "job.data.slice_files" },
-  { "io.unbalanced_io_slicing", "boolean", false, sets = left_over "deal" },
-  { "io.drop_last_files", "boolean", false, sets = left_over "drop" },
-  { "auto.auto_parallel", "boolean", false, sets = function(draft) draft.search = true end },
-}
-
-local rules = {
-  { function(o) return o["io.unbalanced_io_slicing"] and not o["io.slicing"] end, "io.unbalanced_io_slicing",
-    "io.unbalanced_io_slicing deals the files that are left over, but io.slicing is false" },
-  { function(o) return o["io.drop_last_files"] and not o["io.slicing"] end, "io.drop_last_files",
-    "io.drop_last_files leaves out the files that are left over, but io.slicing is false" },
-  { function(o) return o["offload.level"] == "v0" and (o["zero.level"] == "v0" or o["zero.level"] == "v1") end,
-    "offload.level",
-    'offload.level = %s keeps all weights on the host, in parts: zero.level must be "v2" or "" with it' },
-  { function(o, all) return (all.given.Config or {})["communication.max_splits"]
-      and o["optimizer.num_apply_group"] > o["communication.max_splits"] end, "optimizer.num_apply_group",
-    "optimizer.num_apply_group = %s is above communication.max_splits: the step goes by groups of gradients that are "
-      .. "reduced together, so raise that, too" },
-}
+local listed, schedules, levels, shared = rows.listed, rows.schedules, rows.levels, rows.shared
 
 -- Scopes ----------------------------------------------------------------------------------------------------
 
@@ -130,7 +40,10 @@ end
 
 local scopes = {
   { "taskgraphs", "list", nil, check = check_graphs, with = "build" },
-  { "checkpoints", "list", nil, of = "string", with = "build" },
+  { "checkpoints", "list", nil, of = "string", with = "build", across = true, idle = function(_, all)
+    return all.Config["gradient_checkpoint.type"] ~= "collection"
+      and 'gradient_checkpoint.type is not "collection", which keeps their results' or nil
+  end },
 }
 
 -- The places of a script's taskgraphs, by their tables.
@@ -152,15 +65,6 @@ end
 
 local function title(graph, i)
   return graph.kind .. " " .. (graph.name and dialect.show(graph.name) or "number " .. i)
-end
-
--- The taskgraphs except the default, in order.
-local function listed(options)
-  local graphs = {}
-  for _, graph in ipairs(options.scopes.taskgraphs or {}) do
-    if not graph.default then graphs[#graphs + 1] = graph end
-  end
-  return graphs
 end
 
 -- tensor_parallel requires an axis that does not shard the batch; a split beside replicas uses their axis.
@@ -267,21 +171,22 @@ local function place(draft, options)
   end
   for _, graph in ipairs(options.scopes.taskgraphs or {}) do
     if graph.default and graph.kind == "split" then graphs[1] = graphs[1] or graph; splits[1] = splits[1] or graph end
-    if graph.default and #graphs == 0 then draft:axis("data", graph.device_count) end
+    if graph.default and #graphs == 0 and graph.device_count > 1 then draft:axis("data", graph.device_count) end
   end
   if #graphs == 0 then return end
   if unequal(graphs) then return place_unequal(draft, graphs, splits, options) end
   local count = graphs[1].device_count
   draft:stand(place_of(draft, graphs[1]), true)
   if #splits < #graphs then
-    draft:axis("data", count)
+    if count > 1 then draft:axis("data", count) end
     split_beside(draft, splits)
   else
     draft:axis("tensor", count)
     split_alone(draft, splits)
   end
-  local shared = #splits > 0 and options.Config["cluster.colocate_split_and_replicate"]
-  if #graphs > 1 and not shared then pipeline(draft, graphs, options.Config["pipeline.strategy"]) end
+  if #graphs > 1 and not shared(graphs, options.Config) then
+    pipeline(draft, graphs, options.Config["pipeline.strategy"])
+  end
 end
 
 local function checkpoint(draft, options)
@@ -370,6 +275,7 @@ local function pin_found(draft, options, given)
   if given["pipeline.num_micro_batch"] then
     draft:remove("gradient_accumulation")
     draft.accept = function(list) return (microbatches_of(list) or 1) == count end
+    draft.sized = function(pins, job, graph) return sizes.of_microbatches(pins, count, job, graph) end
   end
   if not options["cluster.device_place_prefer_intra_node"] then draft:afterwards(data_first) end
 end
@@ -423,7 +329,7 @@ local epl = dialect.new {
   axes = { "tensor", "expert", "pipe", "data" },
   flat = true,
   sections = {
-    { name = "Config", options = config, rules = rules, environment = "EPL_", always = true },
+    { name = "Config", options = rows.config, rules = rows.rules, environment = "EPL_", always = true },
     { name = "scopes", options = scopes },
   },
   build = build,

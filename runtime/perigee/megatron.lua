@@ -17,7 +17,7 @@ local function sliced(draft, _, options)
   if #kinds == 0 then return end
   draft:use("overlap", { slices = 2 })
   if #kinds < 3 then draft:use("overlap", { sliced = kinds }) end
-  if options.tp_comm_overlap_disable_qkv then whole = { "**.attn.qkv", "**.attn.q" } end
+  if options.tp_comm_overlap_disable_qkv then whole = { "**.attn.qkv", "**.attn.q", "**.attn.k", "**.attn.v" } end
   if options.tp_comm_overlap_disable_fc1 then
     whole[#whole + 1] = "**.mlp.up"
     whole[#whole + 1] = "**.mlp.gate"
@@ -44,10 +44,23 @@ end
 -- The devices determine the backends.
 local function backend(draft, name)
   draft:job("cluster.device", name == "nccl" and "cuda" or "cpu")
+  if name == "gloo" then
+    draft:warn('[megatron] pipeline_model_parallel_comm_backend = "gloo" moves all work to the CPU, not only the '
+      .. "messages between stages")
+  end
 end
 
+-- As in Megatron-Core, autocast_dtype falls back to pipeline_dtype; then to params_dtype.
+local function autocast_dtype(o) return o.autocast_dtype or o.pipeline_dtype or o.params_dtype end
+
 local function autocast(draft, _, options)
-  draft:use("amp_native", { dtype = options.autocast_dtype or options.params_dtype })
+  draft:use("amp_native", { dtype = autocast_dtype(options) })
+end
+
+local function fuse_cross_entropy(draft)
+  draft:use("module_replace", { "cross_entropy" })
+  draft:warn("[megatron] cross_entropy_loss_fusion changes only models that compute cross entropy from other ops: "
+    .. "torch's cross_entropy, which gpt, llama and moe use, is one op already")
 end
 
 local function offload(draft, _, options)
@@ -167,7 +180,10 @@ local model_parallel = {
   { "autocast_dtype", "dtype", nil, with = "enable_autocast" },
   { "num_microbatches_with_partial_activation_checkpoints", "integer", nil, least = 0,
     sets = function(draft, value) draft:use("checkpoint", { "auto", kept_microbatches = value }) end },
-  { "gradient_accumulation_fusion", "boolean", false, sets = "overlap.accumulate" },
+  { "gradient_accumulation_fusion", "boolean", false, sets = "overlap.accumulate", idle = function(o)
+    local low = o.fp16 and "fp16" or o.bf16 and "bf16" or o.enable_autocast and "enable_autocast"
+    return low and "products of 16 bits (" .. low .. ") do not add to sums of 32 bits themselves" or nil
+  end },
   { "async_tensor_model_parallel_allreduce", "boolean", false, no_effect = "overlap is always planned" },
   { "use_te_rng_tracker", "boolean", false, no_effect = "random ops carry seeds of their own" },
   { "tp_comm_overlap", "boolean", false, sets = sliced },
@@ -180,8 +196,7 @@ local model_parallel = {
   { "tp_comm_atomic_ag", "boolean", false, no_effect = "see tp_comm_overlap_ag" },
   { "tp_comm_split_rs", "boolean", true, no_effect = "see tp_comm_overlap_rs" },
   { "tp_comm_atomic_rs", "boolean", false, no_effect = "see tp_comm_overlap_rs" },
-  { "cross_entropy_loss_fusion", "boolean", false,
-    sets = function(draft) draft:use("module_replace", { "cross_entropy" }) end },
+  { "cross_entropy_loss_fusion", "boolean", false, sets = fuse_cross_entropy },
   { "cross_entropy_fusion_impl", "string", "native", one_of = { "native", "te" }, with = "cross_entropy_loss_fusion",
     but = { te = { no_effect = "the native fusion is used" } } },
   { "tp_comm_overlap_disable_qkv", "boolean", false, with = "tp_comm_overlap" },
@@ -190,11 +205,16 @@ local model_parallel = {
     no_effect = "ranks meet in one rendezvous" },
   { "overlap_moe_expert_parallel_comm", "boolean", false, sets = "overlap.experts" },
   { "delay_wgrad_compute", "boolean", false, sets = delay_weights },
-  { "pipeline_dtype", "dtype", nil, with = "build" },
+  { "pipeline_dtype", "dtype", nil, with = "build", idle = function(o)
+    local falls_back = o.enable_autocast and not o.autocast_dtype
+    return o.pipeline_model_parallel_size == 1 and not falls_back and "pipeline_model_parallel_size is 1" or nil
+  end },
   { "variable_seq_lengths", "boolean", false,
     refused = "a graph's shapes are fixed: pad, or train a job for each length" },
   { "overlap_p2p_comm", "boolean", false, sets = "overlap.receives" },
-  { "batch_p2p_comm", "boolean", true, with = "a rule: not beside overlap_p2p_comm" },
+  { "batch_p2p_comm", "boolean", true, with = "a rule: not beside overlap_p2p_comm", idle = function(o)
+    return not o.overlap_p2p_comm and "each message is a transfer of its own in either case" or nil
+  end },
   { "batch_p2p_sync", "boolean", true, no_effect = "events order the streams" },
   { "use_ring_exchange_p2p", "boolean", false, refused = "it needs a patched library: leave it out" },
   { "deallocate_pipeline_outputs", "boolean", false, no_effect = "sent values are always freed at their last use" },
@@ -203,7 +223,8 @@ local model_parallel = {
     draft:use("overlap", { deferred_head = limit == 0 or limit })
   end },
   { "wgrad_deferral_limit", "integer", 0, least = 0, with = "defer_embedding_wgrad_compute" },
-  { "overlap_p2p_comm_warmup_flush", "boolean", false, with = "overlap_p2p_comm: it overlaps there, too" },
+  { "overlap_p2p_comm_warmup_flush", "boolean", false, with = "a rule: it needs overlap_p2p_comm",
+    idle = function() return "overlap_p2p_comm overlaps in the warm-up and the flush, too" end },
   { "microbatch_group_size_per_vp_stage", "integer", nil, least = 1, sets = "pipeline_parallel.group" },
   { "cpu_offloading", "boolean", false, sets = offload },
   { "cpu_offloading_num_layers", "integer", 0, least = 0, with = "cpu_offloading" },
@@ -211,7 +232,8 @@ local model_parallel = {
   { "cpu_offloading_activations", "boolean", true, with = "cpu_offloading" },
   { "cpu_offloading_weights", "boolean", false, with = "cpu_offloading" },
   { "cpu_offloading_double_buffering", "boolean", false, with = "cpu_offloading" },
-  { "barrier_with_L1_time", "boolean", true, with = "training, whose timers have no barrier; perigee profile has" },
+  { "barrier_with_L1_time", "boolean", true,
+    no_effect = "the times of a training's sections have no barrier, those of perigee profile have" },
 }
 
 -- The dtype in which stages compute, and send unless pipeline_dtype is another.
@@ -282,8 +304,9 @@ local rules = {
     "hierarchical_context_parallel_sizes must multiply to context_parallel_size, but got %s" },
   { function(o) return o.autocast_dtype and o.autocast_dtype ~= "fp16" and o.autocast_dtype ~= "bf16" end,
     "autocast_dtype", "autocast_dtype must be fp16 or bf16, but got %s" },
-  { function(o) return o.enable_autocast and not o.autocast_dtype and o.params_dtype ~= "bf16" end, "enable_autocast",
-    "enable_autocast needs autocast_dtype (fp16 or bf16) where params_dtype is not bf16" },
+  { function(o) return o.enable_autocast and autocast_dtype(o) ~= "fp16" and autocast_dtype(o) ~= "bf16" end,
+    "enable_autocast", "enable_autocast needs autocast_dtype (fp16 or bf16) where neither pipeline_dtype nor "
+      .. "params_dtype is one of these" },
   { function(o) return o.cpu_offloading and not (o.cpu_offloading_activations or o.cpu_offloading_weights) end,
     "cpu_offloading", "cpu_offloading moves activations or weights, but both are false" },
   { function(o, all) return o.cpu_offloading_weights and all.given.DistributedOptimizer end, "cpu_offloading_weights",
@@ -293,12 +316,17 @@ local rules = {
 
 local optimizer = {
   { "overlap_grad_reduce", "boolean", false, always = true, sets = "grad_comm.overlap" },
-  { "overlap_param_gather", "boolean", false, with = "a rule: weights are gathered as soon as they are stepped" },
+  { "overlap_param_gather", "boolean", false, with = "a rule: it needs overlap_grad_reduce",
+    idle = function() return "weights are gathered as soon as their bucket is stepped in any case" end },
   { "bucket_size", "integer", nil, least = 1, sets = function(draft, parameters)
     draft:use("grad_comm", { bucket_mb = parameters * 4 / 1048576 })
   end },
   { "num_distributed_optimizer_instances", "integer", 1, least = 1, with = "build" },
-  { "grad_reduce_in_fp32", "boolean", false, with = "build" },
+  { "grad_reduce_in_fp32", "boolean", false, with = "build", across = true, idle = function(_, all)
+    local o = all.ModelParallelConfig
+    if o.bf16 then return "bf16 sums gradients in float32 already" end
+    return not o.fp16 and "gradients are of 16 bits only with fp16 or bf16, which are false" or nil
+  end },
   { "average_in_collective", "boolean", false, no_effect = "a sum divided by the ranks has the same value" },
 }
 
@@ -307,17 +335,25 @@ local optimizer_rules = {
     "overlap_param_gather needs overlap_grad_reduce, but that is false" },
 }
 
+local function constant_rate(o)
+  return o.lr_decay_style == "constant" and 'lr_decay_style is "constant"' or nil
+end
+
+local function other_than_wsd(o)
+  return o.lr_decay_style ~= "wsd" and string.format('lr_decay_style is "%s", not "wsd"', o.lr_decay_style) or nil
+end
+
 local schedule = {
   { "lr_decay_style", "string", "linear", one_of = { "constant", "linear", "cosine", "inverse_sqrt", "wsd" },
     always = true, sets = "job.lr_schedule.kind" },
   { "max_lr", "number", nil, least = 0, sets = "job.optimizer.lr" },
-  { "min_lr", "number", nil, least = 0, sets = "job.lr_schedule.min_lr" },
+  { "min_lr", "number", nil, least = 0, sets = "job.lr_schedule.min_lr", idle = constant_rate },
   { "init_lr", "number", 0, least = 0, sets = "job.lr_schedule.init_lr" },
   { "lr_warmup_steps", "integer", 0, least = 0, always = true, sets = "job.lr_schedule.warmup" },
-  { "lr_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.steps" },
-  { "wsd_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.decay" },
+  { "lr_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.steps", idle = constant_rate },
+  { "wsd_decay_steps", "integer", nil, least = 1, sets = "job.lr_schedule.decay", idle = other_than_wsd },
   { "lr_wsd_decay_style", "string", "linear", one_of = { "linear", "cosine", "exponential", "minus_sqrt" },
-    sets = "job.lr_schedule.shape" },
+    sets = "job.lr_schedule.shape", idle = other_than_wsd },
   { "start_wd", "number", nil, least = 0, sets = "job.weight_decay_schedule.start" },
   { "end_wd", "number", nil, least = 0, sets = "job.optimizer.weight_decay" },
   { "wd_incr_steps", "integer", nil, least = 1, sets = "job.weight_decay_schedule.steps" },

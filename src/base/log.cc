@@ -68,7 +68,7 @@ class StandardSink : public Sink {
       logger->set_pattern("%v");
       logger->flush_on(spdlog::level::trace);
     }
-    // What a full disk does to the log is told by what the run cannot do without.
+    // A full disk is not an error of the log: files that the run needs will report it.
     file_.set_error_handler([](const std::string&) {});
     if (!has_file()) return;
     std::lock_guard lock(early().mutex);

@@ -20,12 +20,13 @@ class Sink {
 };
 
 // Sets the process's sink (not owned; nullptr drops messages), and its lowest level where one is
-// given; that is info at the start.
+// given (at first: info).
 void set_sink(Sink* sink);
 void set_sink(Sink* sink, Level lowest);
 
-// Returns a sink that writes plain lines to standard error and, with a path, to that file too, with
-// what such sinks have written earlier. `prefix` stands before every line ("rank 2"). It shows
+// Returns a sink that writes plain lines to standard error and, with a path, to that file too,
+// which then starts with the lines written by earlier such sinks. `prefix` begins every line
+// ("rank 2"). It shows
 // progress where standard error is a terminal. Throws Error when the file cannot be opened.
 Sink* standard_sink(std::string_view prefix = "", const std::string& path = "");
 

@@ -35,7 +35,7 @@ void in_parallel(size_t count, const std::function<void(size_t)>& work) {
   try {
     while (others.size() + 1 < threads) others.emplace_back(run);
   } catch (const std::system_error&) {
-    // The system has no more threads: those that there are do all.
+    // The system has no more threads: the existing ones do all work.
   }
   run();
   for (auto& thread : others) thread.join();

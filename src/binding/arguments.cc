@@ -68,7 +68,7 @@ class Reader {
         return number(index);
       case TypeKind::ListType:
         return list(index, *type.castRaw<c10::ListType>()->getElementType(), size);
-      default:  // devices, generators, names of dims: not for a model to say
+      default:  // devices, generators, names of dims: models cannot set them
         return std::nullopt;
     }
   }

@@ -11,9 +11,9 @@
 
 namespace perigee::binding {
 
-// Returns the value at `index` as that argument; nothing where it does not fit. A whole number is
-// an integer, nil what is optional, a string a dtype or memory format, a list has 1..n (`false` for
-// a tensor that is left out), and a number stands for a list of fixed size.
+// Returns the value at `index` converted to the argument's type, or nothing where it does not fit.
+// A whole number becomes an integer, nil an absent optional, a string a dtype or memory format.
+// Lists have keys 1..n (`false`: no tensor); a number stands for a list of fixed size.
 std::optional<c10::IValue> read_argument(Context& context, lua_State* L, int index,
                                          const c10::Argument& argument);
 

@@ -10,7 +10,7 @@
 namespace perigee::binding {
 namespace {
 
-// A script that has run; its table of functions lies on the stack of its state.
+// A script that has run. Its table of functions is on the stack of its state.
 class Functions {
  public:
   Functions(std::set<std::string> fields, const LuaModelSettings& settings)

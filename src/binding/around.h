@@ -8,8 +8,8 @@
 
 namespace perigee::binding {
 
-// Returns the forward function with what the script puts around it: its result, or that of a
-// strategy's script under `around`, is a table of
+// Returns the forward function wrapped in the script's functions. The script's result, or the field
+// `around` of a strategy script's result, is a table of
 //   prepare(batch)       returns the batch that the model sees, a table of tensors by name; with
 //                        model.unpack = "sequence" it may be a list, whose items become fields
 //                        field_name(0), ...

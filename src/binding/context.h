@@ -1,4 +1,5 @@
-// What belongs to the script of one model: its Lua state, and what Lua holds handles of.
+// The objects of one model's script: its Lua state, and the tensors and modules that Lua has
+// handles of.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,8 +33,8 @@ struct Context {
   lua::State state;  // last: it may hold handles of the rest
 };
 
-// While one lives, scripts may use tensors, and new floating tensors have that type. Afterwards
-// every handle of a tensor is void.
+// During its lifetime scripts may use tensors, and new floating tensors have the given type. When
+// it ends, every handle of a tensor becomes invalid.
 class Running {
  public:
   Running(Context& context, Context::Phase phase, at::ScalarType dtype);

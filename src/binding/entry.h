@@ -1,4 +1,5 @@
-// How a function of this folder enters Lua: a std::exception becomes an error at the user's line.
+// Registration of this folder's functions in Lua: a std::exception becomes an error at the user's
+// line.
 #pragma once
 
 #include "binding/context.h"
@@ -18,7 +19,7 @@ void set_entry(lua_State* L, const char* name) {
   lua_setfield(L, -2, name);
 }
 
-// Pushes what the registry has under the address.
+// Pushes the registry's value of the key.
 inline void push_registered(lua_State* L, const char* key) {
   lua_pushlightuserdata(L, const_cast<char*>(key));
   lua_rawget(L, LUA_REGISTRYINDEX);

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// A script that has run. Its table, its options, the job and the built module lie on the stack of
+// A script that has run. Its table, its options, the job and the built module are on the stack of
 // its state, in that order.
 class Script {
  public:
@@ -71,7 +71,7 @@ class Script {
     const bool own = !lua_isnil(L(), -1);
     if (!own) lua_pop(L(), 1);
     lua_pushvalue(L(), kNet);
-    // Options stand before fields that come one by one, of which the last may be missing.
+    // Options precede fields that are passed one by one, of which the last may be missing.
     if (own && by_order_) lua_pushvalue(L(), kOptions);
     const int fields = push_fields(batch);
     if (own && !by_order_) lua_pushvalue(L(), kOptions);
@@ -135,8 +135,8 @@ class Script {
     lua_pop(L(), 1);
   }
 
-  // Returns the script's defaults with what [model.options] changes. Without
-  // defaults, anything goes.
+  // Returns the script's defaults, overridden by [model.options]. Without defaults, any options are
+  // accepted.
   json options(const json& job) const {
     const auto given = job["model"].value("options", json::object());
     lua_getfield(L(), kTable, "options");

@@ -31,7 +31,7 @@ void open_modules(lua_State* L);
 // perigee.torch's Module(name, base?): pushes a new class.
 int make_class(lua_State* L);
 
-// Returns the module at `index`, nullptr where that is none.
+// Returns the module at `index`, or nullptr where the value is no module.
 std::shared_ptr<LuaModule> module_at(Context& context, lua_State* L, int index);
 
 }  // namespace perigee::binding

@@ -1,5 +1,5 @@
-// Any op of LibTorch's dispatcher by its name, without a word about it here: overloads, arguments,
-// defaults and results are those of its schema.
+// Calls of any op of LibTorch's dispatcher by its name: overloads, arguments, defaults and results
+// are those of its schema, so that ops need no code here.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

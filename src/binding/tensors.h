@@ -1,5 +1,5 @@
-// What Lua holds of tensors: handles that are good until the pass that made them ends, so that
-// nothing of a capture outlives it and Lua's garbage collector has no part in it.
+// Tensors in Lua: handles that are valid until the pass that made them ends, so that no tensor of a
+// capture outlives it, independent of Lua's garbage collector.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,18 +12,18 @@ namespace perigee::binding {
 
 class Tensors {
  public:
-  // What a tensor is to the module that it is assigned to.
+  // The role of a tensor in the module that it is assigned to.
   enum class Role { plain, parameter, frozen, buffer };
 
   // Pushes a handle of the tensor, nil where it is undefined.
   void push(lua_State* L, const at::Tensor& tensor, Role role = Role::plain);
 
-  // Returns the tensor at `index`, nullptr where that is no tensor. Throws Error for one of an
-  // earlier pass.
+  // Returns the tensor at `index`, or nullptr where the value is no tensor. Throws Error for a
+  // handle of an earlier pass.
   const at::Tensor* get(lua_State* L, int index) const;
   Role role(lua_State* L, int index) const;
 
-  // Makes every handle void.
+  // Invalidates every handle.
   void clear();
   bool is_void(uint32_t pass) const { return pass != pass_; }
 

@@ -1,4 +1,5 @@
-// `perigee.torch`: every op of LibTorch, and what is no op: literals, parameters, classes, scopes.
+// `perigee.torch`: every op of LibTorch, and functions for literals, parameters, classes and
+// scopes.
 #pragma once
 
 #include <lua.hpp>

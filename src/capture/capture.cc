@@ -48,12 +48,12 @@ void add_output(Session& session, Output::Kind kind, const std::string& name,
   session.graph.outputs.push_back({kind, name, value});
 }
 
-// A model may return a parameter as it is.
+// Returns the tensor in the session: a model may return a parameter itself.
 at::Tensor of_session(Session& session, const at::Tensor& tensor) {
   return tensor.is_cpu() ? session.twins.get(session, tensor) : tensor;
 }
 
-// Returns the loss as a scalar tensor. Throws where it cannot be one.
+// Returns the loss as a scalar tensor. Throws Error where it is none.
 at::Tensor checked_loss(Session& session, at::Tensor loss) {
   if (!loss.defined()) {
     fail(
@@ -160,7 +160,7 @@ Captured run(torch::nn::Module& module, const Batch& example, const Forward& for
   return captured;
 }
 
-// Puts a module and those below it into evaluation mode, and each back as it was.
+// Puts a module and its submodules into evaluation mode, and restores their modes when it ends.
 class EvaluationMode {
  public:
   explicit EvaluationMode(torch::nn::Module& module) : module_(module), was_(module.is_training()) {
@@ -172,7 +172,7 @@ class EvaluationMode {
   ~EvaluationMode() {
     module_.train(was_);
     for (const auto& [part, training] : were_) {
-      // Parents come first, for this reaches the parts below.
+      // Parents come first, since train() also changes the modules below.
       if (training != part->is_training()) part->train(training);
     }
   }

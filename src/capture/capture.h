@@ -1,5 +1,5 @@
 // Capture: a model becomes a graph. The model runs once on a device whose tensors have shapes and
-// no memory; what it computes, forward and backward, is recorded below autograd (src/README.md
+// no memory; its ops, forward and backward, are recorded below autograd (src/README.md
 // section 3).
 //
 //   auto net = perigee::deferred<Net>(1024);            // or any torch::nn::Module
@@ -9,9 +9,8 @@
 //     return perigee::Result{torch::nn::functional::cross_entropy(logits, batch.at("labels"))};
 //   });
 //
-// Every function here may be called from any thread (one capture runs at a time), and leaves
-// the process able to capture again when it throws. Errors are perigee::Error and name the op
-// and its scope.
+// Every function here may be called from any thread (one capture runs at a time). After an error,
+// later captures in the process work. Errors are perigee::Error and name the op and its scope.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -32,7 +31,7 @@ namespace perigee {
 // the graph's data inputs.
 using Batch = std::map<std::string, at::Tensor>;
 
-// What a model computes from a batch: a scalar loss (undefined in evaluation without one), and
+// The results of a model for a batch: a scalar loss (undefined in an evaluation without one), and
 // tensors by name ("logits"), which become outputs of the graph.
 struct Result {
   at::Tensor loss;
@@ -73,7 +72,7 @@ struct Model {
   std::vector<std::string> inputs = {};
 };
 
-// Returns the name of the field at a place from 0, where fields have no other.
+// Returns the name of the field at a position (from 0) where fields have no names.
 inline std::string field_name(size_t place) { return "input." + std::to_string(place); }
 
 // Loads a TorchScript file. Its `forward` gets the batch's tensors by the names of its arguments
@@ -108,7 +107,7 @@ class ScopeGuard {
 }  // namespace tracing
 
 // Returns a Net built without memory for its tensors: they have shapes, and remember how they are
-// initialised. Touching their values is an error. Throws what the constructor throws, and Error for
+// initialised. Accessing their values is an error. Throws the constructor's exceptions, and Error for
 // an initialiser that depends on values (nn::init::sparse_).
 template <class Net, class... Args>
 std::shared_ptr<Net> deferred(Args&&... args) {
@@ -120,9 +119,9 @@ std::shared_ptr<Net> deferred(Args&&... args) {
   return net;
 }
 
-// Marks what is computed while the guard lives as belonging to a scope: `name` below the enclosing
-// guard, or the path of `module` in the captured module. Without guards, the scope of an op follows
-// from the parameters that it uses and from its neighbours.
+// Assigns ops that run while the guard lives to a scope: `name` below the enclosing guard, or the
+// path of `module` in the captured module. Without guards, the scope of an op follows from the
+// parameters that it uses and from its neighbours.
 //   auto in_attention = perigee::scope("attention");
 [[nodiscard]] inline tracing::ScopeGuard scope(const std::string& name) {
   return tracing::ScopeGuard(name);

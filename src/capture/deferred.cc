@@ -30,7 +30,7 @@ at::Tensor make_fake(const at::Tensor& like) {
   return fake;
 }
 
-// Copies nodes of an init graph up to the values that are asked for; `emit` adds one node.
+// Copies the nodes of an init graph that the requested values depend on; `emit` adds one node.
 class Copier {
  public:
   Copier(Session& session, const graph::Graph& from) : session_(session), from_(from) {}
@@ -74,7 +74,7 @@ class Copier {
   std::map<int32_t, graph::ValueId> done_;
 };
 
-// Appends a graph to another: returns how much its value indices grew.
+// Appends a graph to another. Returns the offset of its value indices.
 int32_t append(graph::Graph& into, const graph::Graph& from, int part) {
   const auto values = static_cast<int32_t>(into.values.size());
   const auto nodes = static_cast<graph::NodeId>(into.nodes.size());

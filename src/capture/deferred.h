@@ -1,5 +1,5 @@
-// Deferred construction: tensors on the CPU, as far as the model can see, with storage that has no
-// memory and knows the value of an init graph that it will have.
+// Deferred construction: tensors that look like CPU tensors to the model. Their storage has no
+// memory and refers to the value of an init graph that initialises it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

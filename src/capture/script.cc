@@ -92,7 +92,7 @@ Model load_script(const std::string& path) {
              path, argument.name());
       }
     }
-    // Profiling and fusion would see tensors without values.
+    // No profiling or fusion, which would read tensors without values.
     const jit::GraphOptimizerEnabledGuard as_written(false);
     return result_of(script->forward(std::move(inputs)));
   };

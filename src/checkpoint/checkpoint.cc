@@ -1,4 +1,4 @@
-// Which checkpoints a run has, who writes what, and removing.
+// Finds, divides and removes checkpoints.
 #include "checkpoint/checkpoint.h"
 
 #define XXH_INLINE_ALL
@@ -33,7 +33,7 @@ bool parse_step(std::string_view name, StepFolder& folder) {
   return rest.empty() || folder.kind != StepFolder::Kind::published;
 }
 
-// A file that a checkpoint's writer makes.
+// Whether a checkpoint's writer makes files of this name.
 bool is_own_file(std::string_view name) {
   if (name.ends_with(".partial")) name.remove_suffix(std::string_view(".partial").size());
   return name == "COMPLETE" || name == "index.json" ||
@@ -118,7 +118,7 @@ std::vector<int64_t> owners(std::span<const Holding> holdings) {
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return bytes_of(holdings[a].part) > bytes_of(holdings[b].part);
   });
-  // What only one rank holds comes first: there is no choice.
+  // Parts that only one rank holds first: they leave no choice.
   std::stable_partition(order.begin(), order.end(),
                         [&](size_t i) { return holdings[i].ranks.size() == 1; });
   std::map<int64_t, int64_t> load;

@@ -1,7 +1,7 @@
 // The checkpoint store: sharded tensors below `<run>/checkpoints/step-N/`.
 //
-//   rank-R.safetensors  the pieces that rank R owns; a tensor that is whole goes by its name, a
-//                       piece by "NAME[begin:end,...]"
+//   rank-R.safetensors  the pieces that rank R owns; a whole tensor is called NAME, a piece
+//                       "NAME[begin:end,...]"
 //   index.json          perigee.checkpoint/1: step, samples, plan hash, state, files with bytes and
 //                       XXH3-128 checksums, tensors by full name with dtype, shape and pieces
 //   COMPLETE            the index's checksum; written last
@@ -34,7 +34,7 @@ struct TensorPart {
   bool operator==(const TensorPart&) const = default;
 };
 
-// ---- who writes what ----
+// ---- the division of work ----
 
 // A part and the ranks that hold a copy of it, ascending.
 struct Holding {
@@ -65,33 +65,33 @@ struct CheckpointInfo {
   int64_t step = 0;
   int64_t samples = 0;  // seen in training
   std::string plan_hash;
-  std::string state = "{}";  // a JSON object of whatever else must come back
+  std::string state = "{}";  // a JSON object with all other state to restore
 };
 
-// Writes one checkpoint of a run. Every rank makes one; the caller puts a barrier of all ranks
-// between the calls:
+// Writes one checkpoint of a run. Every rank constructs a writer; the caller puts a barrier of all
+// ranks between the calls:
 //   rank 0: begin;  every rank: find;  every rank: write_rank;  rank 0: finish
 // All throw Error (failed) naming file and reason when something cannot be written, and
-// leave earlier checkpoints alone; the folder step-N.partial is then removed by `abandon` or
+// do not touch earlier checkpoints; the folder step-N.partial is then removed by `abandon` or
 // by the next `begin`.
 class CheckpointWriter {
  public:
   // `run` is the run's output folder.
   CheckpointWriter(const std::string& run, int64_t step);
 
-  // Makes an empty step-N.partial and removes what earlier writers left unfinished.
+  // Makes an empty step-N.partial and removes unfinished checkpoints of earlier writers.
   void begin();
   // Throws Error where the rank does not see the folder.
   void find(int64_t rank) const;
   // Writes the pieces that the rank owns. Pieces without elements are left out. Writes nothing
-  // where the folder is gone: another rank has abandoned it.
+  // where the folder no longer exists: another rank has abandoned it.
   void write_rank(int64_t rank, std::span<const Piece> pieces);
   // Checks that the pieces of `world` ranks cover every tensor once, writes the index, publishes
-  // the checkpoint, and removes all but the newest `keep` (and those of later steps, which a
-  // resumed run has left behind).
+  // the checkpoint, and removes all but the newest `keep` (and those of later steps, which
+  // the run before a resume wrote).
   void finish(const CheckpointInfo& info, int64_t world, int64_t keep);
-  // Removes what the rank has written of an unfinished checkpoint, and its folder once no rank's
-  // file is left there; never throws.
+  // Removes the rank's files of an unfinished checkpoint, and its folder once no rank's file is
+  // left in it; never throws.
   void abandon(int64_t rank) noexcept;
 
  private:
@@ -144,11 +144,10 @@ std::string newest_checkpoint(const std::string& run);
 // there is none.
 std::string find_checkpoint(const std::string& path);
 
-// Returns the run's folder of a checkpoint or run: `path` itself, or what lies two folders
-// above a checkpoint.
+// Returns the run's folder: `path` itself, or the folder two levels above a checkpoint.
 std::string run_of(const std::string& path);
 
-// Writes the full weights under their names to one safetensors file, beside and renamed.
+// Writes the full weights under their names to one safetensors file (durable.h: Destination).
 void export_checkpoint(const Checkpoint& checkpoint, const std::string& file);
 
 // Removes a checkpoint's folder, its COMPLETE mark first; files that no checkpoint has stay, and

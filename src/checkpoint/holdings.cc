@@ -22,7 +22,7 @@ bool is_trained(const graph::Graph& graph, const compile::StepSpec& spec, const 
          std::find(spec.frozen.begin(), spec.frozen.end(), name) == spec.frozen.end();
 }
 
-// The states that lie as the parameter does.
+// Returns the states with the parameter's placements.
 std::vector<std::string> states_of(const compile::StepSpec& spec,
                                    const compile::TensorStates& by_tensor,
                                    const std::string& parameter) {
@@ -33,7 +33,7 @@ std::vector<std::string> states_of(const compile::StepSpec& spec,
   return names;
 }
 
-// Appends what lies in pieces: states of all units, parameters of those that store them so.
+// Appends sharded tensors: the states of all units, and the parameters of units that shard them.
 void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile::StepSpec& spec,
                 const compile::StageInputs& stages, std::vector<Holding>& all) {
   std::map<std::string, size_t> known;
@@ -64,7 +64,7 @@ void add_pieces(const graph::Graph& graph, const plan::Plan& plan, const compile
   for (auto& holding : all) std::sort(holding.ranks.begin(), holding.ranks.end());
 }
 
-// Appends, for what is a copy's own, each copy's part with the ranks that have it.
+// Appends, for tensors that differ between copies, each copy's part with the ranks that hold it.
 void add_copies(const plan::Plan& plan, int64_t step, std::vector<Holding>& all) {
   const auto copies = plan::copies_of(plan);
   if (copies == 1) return;
@@ -129,7 +129,7 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
     }
     if (!plan.pipeline.cuts()) break;
   }
-  // Stages of unequal submeshes cut into boxes of their own what several of them have: one counts.
+  // Stages with unequal submeshes divide a tensor that several of them have into different boxes: only one stage counts.
   const auto holds = [&](const std::string& name, int64_t rank) {
     if (!stages.has(name, rank)) return false;
     if (!plan.mesh.is_ragged()) return true;

@@ -47,7 +47,7 @@ std::vector<Range> shared_ranges(std::span<const Range> a, std::span<const Range
   return shared;
 }
 
-// Copies what two row-major blocks of one tensor share, `shared` (not empty), from one to the
+// Copies the intersection `shared` (not empty) of two row-major blocks of one tensor from one to the
 // other. `size` is one element's bytes.
 void copy_shared(std::span<const Range> shared, std::span<const Range> from,
                  const std::byte* source, std::span<const Range> to, std::byte* out, size_t size) {
@@ -79,7 +79,7 @@ struct Checkpoint::Impl {
   std::map<std::string, std::vector<StoredPiece>, std::less<>> pieces;
   std::map<std::string, StoredFile> files;
 
-  // Fails with what to do about it.
+  // Throws Error with the remedy.
   [[noreturn]] void damaged(const std::string& file, std::string_view tensor,
                             std::string_view why) const {
     std::string remedy = "start the run again with --overwrite";

@@ -42,7 +42,7 @@ void check_piece(const Piece& piece) {
 // The index of all ranks' pieces, joined and checked.
 class Joiner {
  public:
-  // Adds what a rank has written.
+  // Adds a rank's list of written pieces.
   void add(const std::string& path) {
     const auto rank = json::parse(read_file(path, "checkpoint"));
     if (!rank.at("pieces").empty()) files_.push_back(rank.at("file"));

@@ -10,7 +10,7 @@
 namespace perigee::compile {
 namespace {
 
-// A bucket by its name, apart for its gradients and its weights.
+// A bucket's name, with one key for its gradients and one for its weights.
 struct BucketKey {
   bool gradients;
   std::string_view bucket;

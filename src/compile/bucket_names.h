@@ -1,4 +1,5 @@
-// Which collectives of a program bring gradients or parameters together, and of which parameters.
+// The collectives of a program that reduce gradients or gather parameters, with the parameters'
+// names.
 #pragma once
 
 #include <map>
@@ -9,13 +10,13 @@
 
 namespace perigee::compile {
 
-// A bucket or unit (plan::Unit) on its way.
+// The bucket or unit (plan::Unit) that a collective reduces or gathers.
 struct BucketNames {
-  bool gradients = false;               // they are reduced; else parameters are gathered
-  std::vector<std::string> parameters;  // their own names, as they lie there
+  bool gradients = false;               // gradients are reduced; else parameters are gathered
+  std::vector<std::string> parameters;  // names of its parameters, in the order of the buffer
 };
 
-// Returns, by the value that a collective sends, what is on its way.
+// Returns the buckets by the value that their collective sends.
 std::map<ValueId, BucketNames> bucket_names(const Program& program);
 
 }  // namespace perigee::compile

@@ -34,7 +34,7 @@ Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const St
   SharedTraces shared(traces);
   Programs all;
   std::map<int64_t, int32_t> known;
-  std::vector<size_t> first;  // by program: the position of the rank that it was compiled for
+  std::vector<size_t> first;  // by program: the position of the rank that it is compiled for
   for (size_t r = 0; r < found.ranks.size(); ++r) {
     const auto [entry, added] = known.try_emplace(found.representative[r],
                                                   static_cast<int32_t>(first.size()));

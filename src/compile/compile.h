@@ -20,8 +20,9 @@ namespace perigee::compile {
 struct OptimizerGroup {
   std::vector<std::string> parameters;
   std::optional<double> weight_decay;
-  // Of an optimizer that leaves some parameters to another (optim::Description::others): whether
-  // the other one updates these. Nothing: it updates embeddings, heads and all that is no matrix.
+  // For an optimizer that leaves some parameters to another one (optim::Description::others):
+  // whether the other one updates these. Nothing: it updates embeddings, heads and parameters that
+  // are no matrices.
   std::optional<bool> others;
 };
 
@@ -39,9 +40,8 @@ struct StepSpec {
   std::vector<std::string> frozen;     // parameters that are not trained
 
   bool evaluation = false;  // forward only: loss and results; no gradients, no new buffer values
-  bool borrow_weights = false;  // evaluation: parameters and buffers are another program's
-  std::vector<std::string>
-      results;  // named results to keep; with several microbatches there may be none
+  bool borrow_weights = false;       // evaluation: parameters and buffers are another program's
+  std::vector<std::string> results;  // to keep, by name; empty with several microbatches
 };
 
 // Returns the description of the optimizer, or nullptr for kNoOptimizer and unknown names.
@@ -58,10 +58,10 @@ std::vector<std::string> optimizer_states(const StepSpec& spec);
 Program compile(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                 int64_t rank, TraceSource& traces);
 
-// The programs of all ranks: one for those that differ in nothing but which piece of a tensor they
-// hold and, with stages of unequal submeshes, with whom they exchange messages.
+// The programs of all ranks. Ranks share a program if they differ only in the pieces of tensors
+// that they hold and, with stages of unequal submeshes, in the peers of their messages.
 struct Programs {
-  std::vector<Program> programs;  // each of the first rank that runs it
+  std::vector<Program> programs;  // each compiled for the first rank that runs it
   std::vector<int64_t> ranks;     // in mesh order
   std::vector<int32_t> program;   // of each of them: index into `programs`
   // With stages of unequal submeshes, by position: the rank's streams, by those of its program.
@@ -72,32 +72,33 @@ struct Programs {
   std::vector<Stream> streams_of(size_t position) const;
 };
 
-// Compiles each distinct program. Ranks are told apart without looking at each: by their stage, by
-// the lengths of what is cut unevenly, and by whether they are the first on an axis where first
-// ranks do more; with stages of unequal submeshes also by the boxes that they send and receive.
+// Compiles each distinct program. Ranks are distinguished without making each rank's graph: by
+// their stage, by the lengths of unevenly cut tensors, and by whether they are the first on an axis
+// where first ranks do more; with stages of unequal submeshes also by the boxes that they send and
+// receive.
 Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                      TraceSource& traces);
 
 // Returns the predicted peak of every rank, in mesh order.
 plan::Prediction predict_memory(const Programs& programs);
-// The same of compile_all's programs.
+// Does the same for compile_all's programs.
 plan::Prediction predict_memory(const graph::Graph& graph, const plan::Plan& plan,
                                 const StepSpec& spec, TraceSource& traces);
 
-// Returns the plan with those of its recompute regions that it takes for no rank to need more than
-// Recompute::budget_bytes, and a decision that says what that costs; a plan without a budget as it
-// is. With a pipeline each stage has its own. Sets of regions are tried in the order of what they
-// run again, each the one that frees most for its work; the one taken is compiled and fits, and so
-// is the next cheaper one, which does not. Throws Error where all regions are not enough, saying by
-// how much and on which rank.
+// Returns the plan with the cheapest subset of its recompute regions for which no rank needs more
+// than Recompute::budget_bytes, and a decision that states its cost; a plan without a budget is
+// returned unchanged. With a pipeline each stage has a subset of its own. Candidates are the
+// Pareto-optimal subsets (recomputed arithmetic, saved bytes), cheapest first; compiling confirms
+// that the chosen one fits and the next cheaper one does not. Throws Error naming rank and missing
+// bytes where recomputing all regions is not enough.
 plan::Plan fit_recompute(const graph::Graph& graph, plan::Plan plan, const StepSpec& spec,
                          TraceSource& traces);
 
-// Returns the graph with the types that its values have where the plan's precision is carried out.
+// Returns the graph with the types that its values have under the plan's precision.
 graph::Graph as_computed(graph::Graph graph, const plan::Plan& plan);
 
-// Traces of ops that allocate their results and nothing else, contiguous: for planning without a
-// recorded profile (then memory is an estimate) and for tests.
+// A source without traces: ops are assumed to allocate only their results. For planning without a
+// recorded profile (memory is then an estimate) and for tests.
 class NoTraces : public TraceSource {
  public:
   std::optional<OpTrace> find(const OpInstance&) override { return std::nullopt; }

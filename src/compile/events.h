@@ -1,4 +1,4 @@
-// Where the runs of a step keep what they start.
+// Storage of the events of a step's runs.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace perigee::compile {
 
-// Returns by event whether at most one run of the step starts it: whichever section waits for it,
-// it has one place. Events of others have one for each copy of the frame of the section's part.
+// Returns, by event, whether at most one run of the step starts it. Such an event has one entry.
+// Other events have one for each copy of the microbatch frame of their section's part.
 std::vector<bool> started_once(const Program& program);
 
 }  // namespace perigee::compile

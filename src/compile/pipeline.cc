@@ -11,10 +11,10 @@
 #include "compile/gradients/step.h"
 #include "compile/gradients/units.h"
 #include "compile/graph/autocast.h"
-#include "compile/graph/cast_again.h"
 #include "compile/graph/fp8.h"
 #include "compile/graph/prepare.h"
 #include "compile/graph/random.h"
+#include "compile/graph/recast_parameters.h"
 #include "compile/graph/recompute.h"
 #include "compile/memory/finish.h"
 #include "compile/memory/memory.h"
@@ -110,11 +110,16 @@ void draw_by_sample(RankState& state) {
 }
 
 void recompute_regions(RankState& state) {
-  if (state.recomputes) state.local.graph = recompute(state.local.graph, state.plan.recompute);
+  if (!state.recomputes) return;
+  auto& graph = state.local.graph;
+  std::vector<int> parts;
+  if (state.plan.pipeline.cuts()) parts = plan::parts_of(graph, state.plan.pipeline);
+  graph = recompute(graph, state.plan.recompute, std::move(parts));
 }
 
 void repeat_casts(RankState& state) {
-  if (state.plan.pipeline.cuts()) state.local.graph = cast_again(std::move(state.local.graph));
+  if (state.plan.pipeline.cuts())
+    state.local.graph = recast_parameters(std::move(state.local.graph));
 }
 
 // -- Passes to a draft and of a draft
@@ -174,10 +179,10 @@ void follow_schedule(DraftState& s) {
   const auto* stage = s.stage();
   if (!stage) return;
   s.draft.order = s.common.schedule->orders[stage->index];
-  s.draft.turns = stage->turns;
+  s.draft.interleaved = stage->interleaved;
   s.draft.frames = stage->frames;
   s.draft.copies = stage->copies;
-  share_landings(s.draft);
+  share_receive_buffers(s.draft);
   s.draft.deferred = stage->deferred;
   wait_for_sends(s.draft);
 }
@@ -209,7 +214,7 @@ const std::vector<Pass<RankState>>& rank_passes() {
        [](RankState& s) { s.local.graph = simplify_views(std::move(s.local.graph)); }},
       {"set_batch_dims", "makes random numbers independent of the number of microbatches", draw_by_sample},
       {"recompute", "recomputes the plan's regions in the backward pass", recompute_regions},
-      {"cast_again", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},
+      {"recast_parameters", "repeats casts of parameters in the backward pass of a pipeline", repeat_casts},
   };
   return passes;
 }

@@ -29,20 +29,20 @@ void run_passes(const std::vector<Pass<State>>& passes, State& state) {
   for (const auto& pass : passes) pass.run(state);
 }
 
-// The captured graph until its values have placements.
+// State of the passes of the captured graph.
 struct GraphState {
   const StepSpec& spec;
   graph::Graph graph;
   plan::Plan plan;              // with placements under the names of `graph`'s values
   StageTransfers* transfers;    // of stages of unequal submeshes, or null
   bool lowers_precision;        // the plan has a precision
-  graph::Graph before_casts{};  // where it has
+  graph::Graph before_casts{};  // if lowers_precision
   shard::LossKind loss = shard::LossKind::mean;
   shard::Sharding sharding{};
 };
 const std::vector<Pass<GraphState>>& graph_passes();
 
-// A rank's graph of all stages.
+// State of the passes of a rank's graph, which has all stages.
 struct RankState {
   const Common& common;
   const plan::Plan& plan;
@@ -52,7 +52,7 @@ struct RankState {
 };
 const std::vector<Pass<RankState>>& rank_passes();
 
-// A rank's graph on its way to a program.
+// State of the passes from a rank's graph to its program.
 struct DraftState {
   const Common& common;
   const plan::Plan& plan;

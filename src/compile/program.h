@@ -1,12 +1,12 @@
-// A program: everything one rank does in one optimizer step, with every address known
-// before the first step. compile/ makes it from the graph and the plan; exec/ runs it and
-// has no strategy logic.
+// A program: all instructions of one rank in one optimizer step, with every address known before
+// the first step. compile/ makes it from the graph and the plan; exec/ runs it and has no strategy
+// logic.
 //
-// What an executor relies on. Every value that is not empty has an address that never changes,
-// views too, so its tensor (address, shape, strides) can be made once, when the program is loaded;
-// views and reshapes that do not copy are no instructions. An op's results are served at their
-// values' addresses by `allocations` (or, in place, are the operands): what the call returns is
-// checked (address, strides) and dropped. All frames start as zeros.
+// Guarantees to an executor. Every non-empty value, also a view, has an address that never changes,
+// so its tensor (address, shape, strides) can be made once, when the program is loaded; views and
+// reshapes that do not copy are no instructions. An op's results are served at their values'
+// addresses by `allocations` (or, in place, are the operands): returned tensors are checked
+// (address, strides) and dropped. All frames start as zeros.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,8 @@ namespace perigee::compile {
 struct Frame {
   // clang-format off
   enum class Kind : uint8_t {
-    // Values that outlive a step: parameters, optimizer state, buffers, constants, scalars, results.
+    // Values that outlive a step: parameters, optimizer state, buffers, constants, scalars,
+    // results.
     persistent,
     // Of parts of a pipeline, a copy for each of their microbatches in flight: values that one
     // section of a part makes and another section uses.
@@ -36,8 +37,8 @@ struct Frame {
     // Everything else: within one section's run, or from one section to a later one of the step.
     scratch,
     // Operands, results and workspace of one axis group's collectives, but for parameters: the same
-    // size and offsets on all its ranks, as large as the largest of uneven parts needs. A value that
-    // two groups reduce lies in the first one's.
+    // size and offsets on all its ranks, as large as the largest of uneven parts needs. A value
+    // that two groups reduce is in the frame of the first.
     communication,
   };
   // clang-format on
@@ -45,7 +46,7 @@ struct Frame {
   std::string name;
   int64_t bytes = 0;
   int64_t copies = 1;  // microbatch: in flight at once
-  // persistent: memory of another program of the process; offsets alone.
+  // persistent: the memory belongs to another program of the process; places have offsets only.
   bool borrowed = false;
   bool host = false;  // in the host's memory, which only copies (host::...) touch
 
@@ -66,7 +67,7 @@ using graph::ValueId;  // in a program: an index of Program::values
 struct ProgramValue {
   graph::TensorType type;
   std::vector<int64_t> strides;  // in elements; declared layout, checked by the executor
-  Place place;                   // of its first element; a view's lies within its base
+  Place place;                   // of its first element; a view's is within its base
   ValueId view_of;  // the value (itself no view) whose memory this one shares, or undefined
   ValueName name;   // graph::value_names' name, or one of value_name.h
 };
@@ -75,7 +76,7 @@ struct ProgramValue {
 struct Allocation {
   int64_t bytes = 0;
   Place place;
-  // Freed before the call's allocation of that number; -1: not before the call ends.
+  // Index of the call's allocation before which this one is freed; -1: freed when the call ends.
   int32_t until = -1;
 };
 
@@ -92,19 +93,19 @@ struct Instruction {
     // one; completes `event`. It sees what earlier instructions of the compute stream and of
     // `stream` wrote.
     collective,
-    // The compute stream waits for `event`, where it is open. In sections of a part of a pipeline
-    // each copy of its frame has events of its own: a backward pass waits for what its microbatch's
-    // forward pass sent, and a forward pass for what the backward pass sent that had the copy
-    // before. Events that are open at the step's end are waited for there.
+    // The compute stream waits for `event` if it is open (started and not waited for). In sections
+    // of a pipeline's part each copy of the frame has events of its own: a backward pass waits for
+    // its microbatch's forward sends; a forward pass waits for the sends of the backward pass that
+    // used the copy before. Events that are open at the step's end are waited for there.
     wait,
   };
   // clang-format on
   Kind kind = Kind::op;
   std::string op;
   std::vector<std::pair<std::string, graph::Arg>> args;
-  // Index -1: a result that nobody uses; its memory is one of `allocations` all the same.
+  // Undefined: a result without a reader; its memory is among `allocations` nevertheless.
   std::vector<ValueId> outputs;
-  // All that the call allocates, results included, in order.
+  // All allocations of the call, results included, in order.
   std::vector<Allocation> allocations;
   // Not 0: the first of `allocations` is memory of the op's workers (OpTrace::worker_bytes).
   int64_t worker_bytes = 0;
@@ -115,8 +116,8 @@ struct Instruction {
   bool in_place = false;
   int32_t stream = 0;  // 0: compute; k > 0: communication stream Program::streams[k]
   int32_t event = -1;  // collective: completes it; wait: waits for it
-  // Values, no views, that are read or written for the last time here: their memory may be reused
-  // from here on. For the verifier; an executor may ignore it.
+  // Base values that are read or written here for the last time: their memory may be reused
+  // afterwards. For the verifier; an executor may ignore it.
   std::vector<ValueId> releases;
   std::string scope;
   graph::Phase phase = graph::Phase::forward;
@@ -142,13 +143,13 @@ struct Section {
   std::string name() const { return role.name(); }
 };
 
-// One entry of the step's order: run that section for that microbatch, with the copies of frames
-// that Program::slots[slot] says.
+// One entry of the step's order: a run of a section for a microbatch, on the copies of frames in
+// Program::slots[slot].
 struct Run {
   int32_t section = 0;
   int32_t microbatch = 0;
   int32_t slot = 0;
-  int64_t every = 1;  // only in steps whose number is a multiple
+  int64_t every = 1;  // runs only in steps whose number is a multiple
 };
 
 // A named tensor the host reads or writes between steps.
@@ -172,12 +173,12 @@ struct Binding {
   Kind kind = Kind::data;
   std::string name;
   ValueId value;
-  bool batched = true;  // data: dim 0 is the samples; false: it is the same for all of them
+  bool batched = true;  // data: dim 0 is the samples; false: the same tensor for all samples
   std::string data;     // constant, state: its bytes, row-major
 
-  // Which piece of the whole tensor this rank holds: one range per dim of `shape`. data: of one
-  // global microbatch. A parameter or state that is kept in parts (plan::Unit) has a binding for
-  // each box of it that this rank holds, one after the other, and none where it holds nothing.
+  // The whole tensor's shape and this rank's piece of it, one range per dim; data: of one global
+  // microbatch. A parameter or state that is stored in parts (plan::Unit) has a binding for each
+  // box that this rank holds, which may be none.
   std::vector<int64_t> shape;
   std::vector<mesh::Range> ranges;
 
@@ -191,26 +192,27 @@ inline bool is_copy(std::string_view op) { return op == kStore || op == kFetch; 
 struct Program {
   int64_t rank = 0;
   int64_t microbatches = 1;
-  // Copies of the model that the ranks train (plan::Plan::copy_axes), and which one this rank has.
-  // Its data is that of its copy: block microbatch * model_copies + model_copy of the step's.
+  // Number of copies of the model that the ranks train (plan::Plan::copy_axes), and this rank's
+  // copy. The rank reads block microbatch * model_copies + model_copy of the step's data.
   int64_t model_copies = 1;
   int64_t model_copy = 0;
   std::vector<Frame> frames;
   std::vector<ProgramValue> values;
   std::vector<Section> sections;
   std::vector<Run> order;  // one optimizer step
-  // By slot: which copy of each frame; empty: the first of each, in slot 0.
+  // By slot: the copy of each frame; empty: there is only slot 0, with the first copies.
   std::vector<std::vector<int32_t>> slots;
-  // [0] computes; then one for each communicating group (compile::ranks_of), and those of copies.
+  // [0] computes; then one for each communicating group (compile::ranks_of), and those of host
+  // copies.
   std::vector<Stream> streams;
   int32_t events = 0;  // event numbers are below this
   std::vector<Binding> bindings;
   int64_t peak_bytes = 0;    // sum of frames over copies, without borrowed ones and the host's
-  int64_t host_bytes = 0;    // the same of the host's
+  int64_t host_bytes = 0;    // sum of host frames over copies
   bool exact_memory = true;  // every op has a recorded allocation trace
 
   const Binding* find(Binding::Kind kind, std::string_view name) const;
-  // Returns which copy of the frame a run in that slot has; 0 where there is but one.
+  // Returns the copy of the frame that a run in that slot uses.
   int32_t copy_of(int32_t slot, int32_t frame) const {
     return slots.empty() || frame < 0 ? 0 : slots[slot][frame];
   }
@@ -224,8 +226,8 @@ struct Program {
 
 // Throws Error when a happens-before replay of the step finds a value read before it is written,
 // memory written that a live value, a running instruction's operand or an unwaited collective still
-// needs, overlapping live places, a place outside its frame, or a value that a section leaves
-// behind and nothing reads.
+// needs, overlapping live places, a place outside its frame, or a value that is live after its
+// section and never read.
 void verify(const Program& program);
 
 // Text for people and golden tests: frames, sections, one line an instruction; `summary` counts ops

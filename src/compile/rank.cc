@@ -58,7 +58,8 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   }
 }
 
-// `transfers`: of stages of unequal submeshes, of which `given` is one's view.
+// `transfers`: with stages of unequal submeshes; `given` is then the plan as one of the stages sees
+// it.
 Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpec& spec,
                StageTransfers* transfers) {
   check(spec, given, graph);
@@ -94,7 +95,7 @@ void Views::see_stages(const graph::Graph& graph, const StepSpec& spec) {
   const auto& mesh = plan_.mesh;
   auto transfers = std::make_shared<StageTransfers>();
   std::map<std::vector<int64_t>, std::shared_ptr<Common>> by_sizes;
-  std::map<std::vector<int64_t>, StageTransfers> named;  // as each of their graphs has them
+  std::map<std::vector<int64_t>, StageTransfers> named;  // by submesh: transfers of its graph
   for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
     View view{plan::of_stage(plan_, stage), nullptr};
     auto& common = by_sizes[mesh.stages[stage]];
@@ -172,7 +173,8 @@ const PoolsOfFrames& WholeGraphs::pools() {
   };
   pools_.emplace();
   if (plan_.pipeline.cuts() && plan_.pipeline.chunks > 1) {
-    pools_->recomputed = find(recompute(common_.graph, plan_.recompute));
+    pools_->recomputed = find(
+        recompute(common_.graph, plan_.recompute, plan::parts_of(common_.graph, plan_.pipeline)));
     if (plan_.recompute.kept_microbatches > 0) pools_->kept = find(common_.graph);
   }
   return *pools_;
@@ -180,7 +182,7 @@ const PoolsOfFrames& WholeGraphs::pools() {
 
 namespace {
 
-// Microbatches that keep their results send and receive what the others do.
+// Throws Error unless microbatches that keep their results have the same messages as the others.
 void check_messages(const Stage& recomputed, const Stage& kept) {
   const auto same = [](const graph::Node& a, const graph::Node& b) {
     return a.op == b.op && a.args == b.args;

@@ -33,23 +33,23 @@ struct Common {
   bool slices_elsewhere = false;  // some stages have products whose sums are reduced
 };
 
-// The Common of each rank: one for all ranks, or, where stages have unequal submeshes, one per class
+// The Common of each rank: one for all ranks or, where stages have unequal submeshes, one per class
 // of stages, as if all stages had that submesh (plan::of_stage). Throws Error as compile() does. It
 // does not depend on recompute: plans that differ only in recompute have the same Commons. Keeps
 // references to `graph` and `plan`.
 class Views {
  public:
   Views(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec);
-  const plan::Plan& plan() const { return plan_; }  // as it was given
+  const plan::Plan& plan() const { return plan_; }  // the constructor's
   const Common& common(int64_t rank) const { return *views_[at(rank)].common; }
   // Returns the plan as the rank sees it: on a mesh that is a rectangle.
   const plan::Plan& plan(int64_t rank) const;
-  // The same of a plan that differs in its recompute alone.
+  // Does the same for a plan that differs from plan() in recompute only.
   plan::Plan plan(const plan::Plan& other, int64_t rank) const;
 
  private:
   struct View {
-    std::optional<plan::Plan> plan;  // nothing: as it was given
+    std::optional<plan::Plan> plan;  // nothing: the constructor's
     std::shared_ptr<Common> common;
   };
   size_t at(int64_t rank) const;
@@ -63,7 +63,7 @@ class Views {
 struct Local {
   shard::LocalGraph graph;
   std::optional<Stage> stage;
-  // Where some microbatches keep results that others recompute (Stage::kept): the same of those.
+  // The graph of microbatches that keep results which others recompute (Stage::kept); may be null.
   std::shared_ptr<const Local> kept;
 };
 
@@ -87,7 +87,7 @@ class WholeGraphs {
 };
 
 Local localize(const Common& common, const plan::Plan& plan, int64_t rank);
-// The same of a rank whose whole graphs are those of `whole`.
+// Does the same for a rank whose graphs of all stages are `whole`.
 Local localize(const Common& common, const plan::Plan& plan, WholeGraphs& whole, int64_t rank);
 
 Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,
@@ -95,9 +95,9 @@ Program lower(const Common& common, Local given, const plan::Plan& plan, const S
 
 // The ranks of the mesh, in its order, and for each the first rank with an equivalent local graph
 // (the offset of a rank's random block does not count). Ranks are compared without making each
-// graph: by their stage, by the lengths of unevenly cut tensors, and by whether they are the first on
-// an axis where first ranks do more; with stages of unequal submeshes also by the boxes that they
-// send and receive, and by whether they contribute to sums for their stage.
+// graph: by their stage, by the lengths of unevenly cut tensors, and by whether they are the first
+// on an axis where first ranks do more; with stages of unequal submeshes also by the boxes that
+// they send and receive, and by whether they contribute to sums for their stage.
 struct EquivalentRanks {
   std::vector<int64_t> ranks;
   std::vector<int64_t> representative;

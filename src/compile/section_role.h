@@ -1,4 +1,4 @@
-// What a section of a program is for. Its printed name follows from it.
+// The purpose of a section of a program. Its printed name follows from it.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ enum class SectionKind : uint8_t {
 // clang-format on
 
 struct SectionRole {
-  // The runs of a section that it is for, where those differ: the first microbatch's (gradients are
-  // written; later ones add), the last one's (gradients are reduced), or the others.
+  // The microbatches whose runs use this variant of the section: the first (gradients are written;
+  // later ones add), the last (gradients are reduced), or the others.
   enum class Position : uint8_t { any, first, last };
 
   SectionKind kind = SectionKind::micro;
   PartId part = {};       // forward, backward, weights
-  int piece = 0;          // of a section that is cut where a part exchanges rows: counts from 0
-  bool receives = false;  // only the messages of the section of that name, received early
+  int piece = 0;          // from 0, of a section that is cut at expert all-to-alls (cut_exchanges)
+  bool receives = false;  // holds only that section's messages, received early
   Position position = Position::any;
   int64_t period = 0;  // average: K
 

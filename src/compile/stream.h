@@ -1,4 +1,4 @@
-// Streams of a program: what runs one after the other, beside what runs on other streams.
+// Streams of a program: work on a stream runs in order, concurrently with other streams.
 #pragma once
 
 #include <compare>
@@ -26,14 +26,14 @@ struct Stream {
   // One end of a message.
   struct End {
     int64_t stage = 0;
-    int64_t place = -1;  // of the rank in its stage; -1: all stages have the same ranks
+    int64_t place = -1;  // the rank's position in its stage; -1: all stages have the same submesh
     int part = -1;       // of the pipeline; -1: unknown
     auto operator<=>(const End&) const = default;
   };
 
   Kind kind = Kind::compute;
   mesh::AxisSet axes;           // group; stages, message: the pipeline's axis
-  int32_t channel = 0;          // group: tells streams of the same ranks apart
+  int32_t channel = 0;          // group: number among the streams of the same ranks
   std::vector<int64_t> stages;  // stages: positions on the axis
   End from, to;                 // message
 

@@ -1,4 +1,4 @@
-// Intervals of streams: recorded by the executor, or predicted by the simulator.
+// Time lines of streams: recorded by the executor or predicted by the simulator.
 #pragma once
 
 #include <cstdint>

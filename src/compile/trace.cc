@@ -62,7 +62,7 @@ void append(std::string& text, const graph::Arg& arg) {
       arg);
 }
 
-// What numbers a draw decides no allocation.
+// Returns whether an argument decides only which random numbers are drawn, not allocations.
 bool is_irrelevant(std::string_view name) {
   return name == "key" || name == "random_key" || name == "global" || name == "begin" ||
          name == "batch_dim";

@@ -1,6 +1,6 @@
 // Allocation traces: an op instance's allocations inside LibTorch and the strides of its results.
-// Recorded once per distinct instance by a dry run (profile/), kept in the profile database;
-// compile/ places memory by them.
+// A dry run records one per distinct instance, the profile database keeps it, and compile/ plans
+// memory with it.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace perigee::compile {
 
-// A local op with everything that decides what it allocates.
+// A local op with everything that its allocations depend on.
 struct OpInstance {
   std::string op;
   std::vector<std::pair<std::string, graph::Arg>> args;  // ValueId indices count `operands`
   std::vector<graph::TensorType> operands;               // local types, in each_operand order
   std::vector<std::vector<int64_t>> operand_strides;
-  std::vector<std::optional<graph::TensorType>> outputs;  // nothing: a result that nobody wants
+  std::vector<std::optional<graph::TensorType>> outputs;  // nothing: a result that is not needed
 };
 
 // Returns the text that identifies the instance in the database.
@@ -30,18 +30,17 @@ struct OpTrace {
   std::vector<int64_t> allocations;  // bytes, in order
   // allocation k may reuse the memory of allocation j < k if j is in freed_before[k]
   std::vector<std::vector<int32_t>> freed_before;
-  std::vector<int32_t>
-      output_allocation;  // per output: which allocation holds it; -1: shares an operand
+  std::vector<int32_t> output_allocation;  // per output: its allocation; -1: shares an operand
   std::vector<std::vector<int64_t>> output_strides;  // per output
-  // Whether these are all its allocations. Where not, the op allocates freely, its results are
-  // copied to their places, and memory is an estimate.
+  // Whether these are all its allocations. If not, the op allocates freely, its results are copied
+  // to their planned addresses, and memory is an estimate.
   bool complete = true;
   // Not 0: LibTorch's other threads (the op's workers, exec/memory/workers.h) allocate too, and the
   // first of `allocations` has this many bytes for each of them.
   int64_t worker_bytes = 0;
 };
 
-// Where compile/ asks for traces.
+// Source of traces for compile/.
 class TraceSource {
  public:
   virtual ~TraceSource() = default;
@@ -50,7 +49,7 @@ class TraceSource {
   virtual std::optional<OpTrace> find(const OpInstance& instance) = 0;
 };
 
-// Another source, asked by several threads.
+// Makes another source thread-safe.
 class SharedTraces : public TraceSource {
  public:
   // Kept by reference.

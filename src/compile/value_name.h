@@ -1,4 +1,4 @@
-// Names of a program's values, with what each value is for.
+// Names of a program's values, with the purpose of each value.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A replay of the step, independent of the passes that chose the addresses: every byte has an owner,
-// and every operand must be written before it is read.
+// A replay of the step, independent of the passes that chose the addresses: every byte has an
+// owner, and every operand must be written before it is read.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -75,7 +75,7 @@ class Replay {
         bound_.insert(root(binding.value));
       }
     }
-    // Which roots each run reads, to tell what a section leaves behind.
+    // The roots that each run reads, to find values that are never read.
     std::vector<std::set<int32_t>> reads(program_.sections.size());
     for (size_t s = 0; s < program_.sections.size(); ++s) {
       for (const auto& instruction : program_.sections[s].instructions) {
@@ -88,7 +88,7 @@ class Replay {
       const bool same = r > 0 && program_.order[r - 1].section == run.section &&
                         program_.order[r - 1].slot == run.slot;
       repeats = same ? repeats + 1 : 0;
-      if (repeats > 1) continue;  // the third run in a row finds what the second found
+      if (repeats > 1) continue;  // a third consecutive run gives the result of the second
       section_ = &program_.sections.at(run.section);
       slot_ = run.slot;
       made_.clear();
@@ -119,7 +119,7 @@ class Replay {
   }
 
  private:
-  // Memory that a collective uses: a root, the copy of its frame, and what of it.
+  // Memory that a collective uses: a root, the copy of its frame, and the bytes.
   struct Use {
     int32_t root = -1;
     size_t copy = 0;
@@ -129,7 +129,7 @@ class Replay {
     std::vector<Use> reads, writes;
     bool sent = false;  // to another stage: the step's end waits for it
   };
-  using Event = std::pair<int32_t, int32_t>;  // and the copy of its section's frame
+  using Event = std::pair<int32_t, int32_t>;  // event, copy of its section's frame
 
   Event event_of(const Instruction& instruction) const {
     const auto copy = program_.copy_of(slot_, section_->frame);
@@ -139,7 +139,7 @@ class Replay {
     return std::any_of(list.begin(), list.end(),
                        [&](const Use& use) { return use.root == root && use.copy == copy(root); });
   }
-  // The root in the run's copy of its frame.
+  // Returns the copy of the root's frame that the run uses.
   size_t copy(int32_t root) const {
     const auto frame = program_.values[root].place.frame;
     if (frame < 0 || program_.frames[frame].copies == 1) return 0;
@@ -229,7 +229,7 @@ class Replay {
     }
   }
 
-  // The live values of a piece's frame by where they begin.
+  // The live values of a copy of a frame, by their first byte.
   using Claims = std::map<int64_t, int32_t>;
   Claims& claims(const Piece& piece) { return claims_[{piece.frame, piece.copy}]; }
 
@@ -317,8 +317,8 @@ class Replay {
     written(r).add(part.begin, part.end);
   }
 
-  // Returns the operand whose place the result may take because the op reads each element before it
-  // writes it.
+  // Returns the operand whose memory the result may reuse, since the op reads each element before
+  // it writes the result's.
   int32_t taken(const Instruction& instruction, ValueId out) const {
     const bool elementwise = graph::is_pointwise(instruction.op) ||
                              instruction.op == "comm::all_reduce";
@@ -341,7 +341,7 @@ class Replay {
 
   void step(const Instruction& instruction) {
     if (instruction.kind == Instruction::Kind::wait) {
-      // Outside of parts: whichever run has started it.
+      // Outside of parts: in whichever run it was started.
       const bool ended = section_->frame >= 0 ? flights_.erase(event_of(instruction)) > 0
                                               : std::erase_if(flights_, [&](const auto& flight) {
                                                   return flight.first.first == instruction.event;
@@ -362,7 +362,7 @@ class Replay {
       if (!instruction.in_place) {
         const int32_t operand = taken(instruction, v);
         if (operand >= 0 && live(operand).has_value()) {
-          // The operand gives way to the result.
+          // The result replaces the operand.
           claims(*live(operand)).erase(live(operand)->begin);
           live(operand).reset();
           written(operand) = {};
@@ -396,7 +396,7 @@ class Replay {
     }
   }
 
-  // Copies alone touch the host's memory: from there to the device's, or back.
+  // Checks that only copies between host and device use the host's memory.
   void check_host(const Instruction& instruction) const {
     const auto on_host = [&](ValueId v) {
       const auto frame = program_.values[v.index].place.frame;
@@ -413,7 +413,8 @@ class Replay {
     for (auto v : instruction.outputs) check(v, store);
   }
 
-  // The temporaries of a call overlap no live value, and one another only where freed.
+  // Checks that a call's temporaries overlap no live value, and each other only after they are
+  // freed.
   void check_temporaries(const Instruction& instruction) {
     std::vector<std::pair<Piece, size_t>> pieces;
     for (size_t a = 0; a < instruction.allocations.size(); ++a) {
@@ -435,7 +436,7 @@ class Replay {
       pieces.emplace_back(now, a);
       if (result) continue;
       int32_t live = overlapping(now);
-      // A temporary that is freed before a result is allocated may lie where the result will.
+      // A temporary that is freed before a result is allocated may have the result's address.
       if (live >= 0 && allocation.until >= 0) {
         for (size_t k = 0; k < instruction.outputs.size(); ++k) {
           const auto v = instruction.outputs[k];

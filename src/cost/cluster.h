@@ -106,8 +106,9 @@ double collective_seconds(const Cluster& cluster, CollectiveKind kind, double by
 // group of one.
 int level_of(const Cluster& cluster, const std::vector<int64_t>& group);
 
-// Returns the shape of a group: its level, and from there inwards the number of its ranks in each
-// block (0: the numbers differ). Collectives take equally long over groups of one shape.
+// Returns the shape of a group: its level, then for each level from that one inwards the number of
+// its ranks in each block (0: the numbers differ). A collective takes equally long over groups of
+// equal shape.
 std::vector<int64_t> shape_of(const Cluster& cluster, const std::vector<int64_t>& group);
 
 }  // namespace perigee::cost

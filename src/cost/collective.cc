@@ -22,13 +22,13 @@ double flat(CollectiveKind kind, double bytes, int64_t ranks, const Link& link) 
   const double ring = (n - 1) * link.latency + bytes * (n - 1) / n / link.bandwidth;
   switch (kind) {
     case CollectiveKind::all_reduce:
-      // The tree sends pieces up and down at once: twice the bytes in few steps.
+      // The tree sends pieces up and down concurrently: twice the bytes in few steps.
       return std::min(2 * ring, 2 * steps * link.latency + 2 * bytes / link.bandwidth);
     case CollectiveKind::all_gather:
     case CollectiveKind::reduce_scatter:
       return ring;
     case CollectiveKind::all_to_all:
-      // All messages are sent at once.
+      // All messages are sent concurrently.
       return steps * link.latency + bytes * (n - 1) / n / link.bandwidth;
     case CollectiveKind::broadcast:
       return std::min(ring + (n - 1) * link.latency, steps * link.latency) + bytes / link.bandwidth;
@@ -79,7 +79,7 @@ double hierarchical(const Cluster& cluster, CollectiveKind kind, double bytes,
       steps = flat(kind, share, blocks, link) + within(kind, bytes);
       break;
     case CollectiveKind::all_to_all: {
-      // Both networks carry their bytes at once.
+      // Both networks transfer concurrently.
       const auto outside = bytes * static_cast<double>(n - inside) / static_cast<double>(n);
       const double far = std::ceil(std::log2(double(n))) * link.latency + outside / link.bandwidth;
       steps = std::max(far, within(kind, bytes * static_cast<double>(inside) / double(n)));

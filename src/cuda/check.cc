@@ -31,11 +31,11 @@ std::string remedy(cudaError_t error) {
 
 void check(cudaError_t result, const char* call) {
   if (result == cudaSuccess) return;
-  // Takes the error away where it is not one that stays.
+  // Clears the error, unless it is sticky.
   cudaGetLastError();
   int device = -1;
   const bool known = cudaGetDevice(&device) == cudaSuccess;
-  // "cudaMalloc(&p, n)" is cudaMalloc.
+  // "cudaMalloc(&p, n)" becomes "cudaMalloc".
   const std::string_view text(call);
   fail_run("cuda", "{} on {} must work, but got: {} ({}){}", text.substr(0, text.find('(')),
            known ? fmt::format("GPU {}", device) : "no GPU", cudaGetErrorString(result),

@@ -1,4 +1,4 @@
-// Every call of CUDA is checked: an error names the call, the device and what to do.
+// Checked CUDA calls: an error names the call, the device and a remedy.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,10 +7,10 @@
 
 namespace perigee::cuda {
 
-// Returns what a user can do about the error, or "".
+// Returns the remedy for an error, to append to a message, or "".
 std::string remedy(cudaError_t error);
 
-// Throws Error unless the call worked.
+// Throws Error unless the call succeeded. `call`: its source text.
 void check(cudaError_t result, const char* call);
 
 }  // namespace perigee::cuda

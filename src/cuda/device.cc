@@ -22,7 +22,7 @@ namespace {
 
 using c10::cuda::CUDAGuard;
 
-// Bytes of frames now and at most. Frames may outlive their device.
+// Current and peak bytes of frames. Frames may outlive their device.
 struct FrameCount {
   std::atomic<int64_t> now{0}, most{0};
 
@@ -32,8 +32,8 @@ struct FrameCount {
   }
 };
 
-// Returns memory for frames, or nullptr. NCCL's can be registered for transfers without copies;
-// where the driver does not give it, plain memory serves too.
+// Returns memory for frames, or nullptr where there is not enough. Memory of ncclMemAlloc can be
+// registered for zero-copy transfers; where it fails, cudaMalloc's memory serves too.
 std::shared_ptr<std::byte> raw_memory(int index, size_t bytes, bool communicates) {
   void* memory = nullptr;
   if (communicates && ncclMemAlloc(&memory, bytes) == ncclSuccess) {
@@ -82,7 +82,7 @@ class GpuDevice : public CudaDevice {
     return deterministic_ ? exec::deterministic_only(std::move(kernel), op.name) : kernel;
   }
 
-  // LibTorch's allocator for GPUs keeps what ops take freely.
+  // Ops allocate from LibTorch's caching allocator.
   bool plans_memory() const override { return false; }
 
   std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) override {
@@ -90,7 +90,7 @@ class GpuDevice : public CudaDevice {
     const auto wanted = static_cast<size_t>(std::max<int64_t>(bytes, 64));
     auto memory = raw_memory(index(), wanted, communicates);
     if (!memory) {
-      // What LibTorch keeps for later may be enough.
+      // Free the memory that LibTorch caches, and retry.
       c10::cuda::CUDACachingAllocator::emptyCache();
       memory = raw_memory(index(), wanted, communicates);
     }
@@ -126,8 +126,8 @@ class GpuDevice : public CudaDevice {
     return cuda::dry_run(*this, instance);
   }
 
-  // What LibTorch's allocator holds at most and frames do not coincide to the byte, but frames come
-  // and go between steps only.
+  // The peaks of LibTorch's allocator and of frames need not coincide, but frames are allocated and
+  // freed between steps only, so their sum is the peak within steps.
   void reset_peak() override {
     frames_->most = frames_->now.load();
     c10::cuda::CUDACachingAllocator::resetPeakStats(place_.index());
@@ -143,7 +143,7 @@ class GpuDevice : public CudaDevice {
     // The host may have written to parameters on the default stream.
     Event before;
     before.record(c10::cuda::getDefaultCUDAStream(place_.index()));
-    before.hold(stream_);
+    before.block(stream_);
     marks_.clear();
     clock_.start(stream_);
     return guard;
@@ -161,7 +161,7 @@ class GpuDevice : public CudaDevice {
     auto checked = begin;
     while (!done.passed()) {
       const auto now = Time::now();
-      // Steps of a few milliseconds are not kept waiting.
+      // Sleep only after 20 ms, so that short steps are not delayed.
       if (now - begin > std::chrono::milliseconds(20)) {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
@@ -212,7 +212,7 @@ exec::CudaHost::Gpus list_gpus() {
   if (result != cudaSuccess || count == 0) {
     cudaGetLastError();
     const auto error = result == cudaSuccess ? cudaErrorNoDevice : result;
-    int driver = 0;  // stays 0 without one, which CUDA calls an insufficient one
+    int driver = 0;  // stays 0 without a driver, which CUDA reports as an insufficient driver
     const bool none = cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0;
     gpus.why_none = (none ? "no NVIDIA driver" : cudaGetErrorString(error)) + remedy(error);
     return gpus;

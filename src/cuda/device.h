@@ -1,4 +1,4 @@
-// One GPU as a rank's device, its events and its clock.
+// A GPU as a rank's device, with its events and its clock.
 #pragma once
 
 #include <c10/cuda/CUDAStream.h>
@@ -12,7 +12,7 @@
 
 namespace perigee::cuda {
 
-// An event that goes with its owner.
+// A CUDA event, destroyed with this object.
 class Event {
  public:
   explicit Event(bool timed = false);
@@ -21,9 +21,9 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(cudaStream_t stream);
-  // What is given to `stream` after this waits for the event.
-  void hold(cudaStream_t stream) const;
-  // Whether the device has passed it.
+  // Makes work submitted to `stream` after this call wait for the event.
+  void block(cudaStream_t stream) const;
+  // Returns whether the device has reached the event.
   bool passed() const;
   cudaEvent_t get() const { return event_; }
 
@@ -31,7 +31,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// Tells when events were passed, in nanoseconds of exec::now().
+// Converts timed events to nanoseconds of exec::now().
 class Clock {
  public:
   Clock() = default;
@@ -39,8 +39,9 @@ class Clock {
   Clock(const Clock&) = delete;
   Clock& operator=(const Clock&) = delete;
 
-  // Compares the clocks; the host waits for the stream.
+  // Synchronises the clocks of host and device; the host waits for the stream.
   void start(cudaStream_t stream);
+  // Returns when the device reached the event. Requires passed() and start() before the event.
   int64_t time(const Event& event) const;
 
  private:
@@ -50,17 +51,17 @@ class Clock {
 
 class CudaDevice : public exec::Device {
  public:
-  // The stream that computes.
+  // Returns the compute stream.
   virtual c10::cuda::CUDAStream stream() const = 0;
-  // Started at each step's begin.
+  // Returns the clock, which is synchronised at the start of each step.
   virtual const Clock& clock() const = 0;
   int index() const { return place().index(); }
 };
 
-// Throws Error where there is no such GPU.
+// Returns the rank's device. Throws Error where there is no such GPU or it is not supported.
 std::shared_ptr<CudaDevice> make_device(const exec::CudaDeviceOptions& options);
 
-// Returns the GPUs of this process, or why there are none.
+// Returns the GPUs of this process, or the reason why there are none.
 exec::CudaHost::Gpus list_gpus();
 
 }  // namespace perigee::cuda

@@ -37,8 +37,8 @@ std::optional<compile::OpTrace> dry_run(CudaDevice& device, const compile::OpIns
     trace.output_allocation.push_back(-1);
     trace.output_strides.emplace_back();
     if (!result.defined() || !instance.outputs[i]) continue;
-    // Results are copied to their places, an operand that was given back too, so one that has gaps
-    // need not keep them.
+    // Results are copied to their planned addresses, also a returned operand, so strides with gaps
+    // need not be kept.
     trace.output_strides.back() = result.is_non_overlapping_and_dense()
                                       ? result.strides().vec()
                                       : exec::contiguous_strides(instance.outputs[i]->shape);

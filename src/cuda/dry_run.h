@@ -1,4 +1,4 @@
-// The types of an op's results on a GPU.
+// Strides of an op's results on a GPU.
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace perigee::cuda {
 
-// Runs the op on the GPU on operands of zeros and returns how its results lie, each in an
-// allocation of its own: what else it takes comes from LibTorch's allocator and is in no trace.
-// Throws Error when the op fails or its operands do not fit on the GPU.
+// Runs the op on the GPU on operands of zeros and returns an incomplete trace: the strides of its
+// results, each as an allocation of its own. Other allocations come from LibTorch's allocator and
+// are not traced. Throws Error when the op fails or its operands do not fit on the GPU.
 std::optional<compile::OpTrace> dry_run(CudaDevice& device, const compile::OpInstance& instance);
 
 }  // namespace perigee::cuda

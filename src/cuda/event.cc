@@ -13,14 +13,14 @@ Event::~Event() { cudaEventDestroy(event_); }
 
 void Event::record(cudaStream_t stream) { PERIGEE_CUDA(cudaEventRecord(event_, stream)); }
 
-void Event::hold(cudaStream_t stream) const {
+void Event::block(cudaStream_t stream) const {
   PERIGEE_CUDA(cudaStreamWaitEvent(stream, event_, 0));
 }
 
 bool Event::passed() const {
   const auto result = cudaEventQuery(event_);
   if (result == cudaErrorNotReady) {
-    // Not an error, but kept as the last one.
+    // cudaErrorNotReady is no failure, but it stays the last error until it is cleared.
     cudaGetLastError();
     return false;
   }

@@ -1,4 +1,4 @@
-// What the plugin exports.
+// The plugin's exported entry point.
 #include <nccl.h>
 
 #include "base/fail.h"
@@ -34,7 +34,7 @@ class Host : public exec::CudaHost {
     int runtime = 0, nccl = 0, driver = 0;
     PERIGEE_CUDA(cudaRuntimeGetVersion(&runtime));
     ncclGetVersion(&nccl);
-    // 0 where there is none.
+    // 0 where there is no driver.
     PERIGEE_CUDA(cudaDriverGetVersion(&driver));
     const auto cuda = [](int number) {
       return fmt::format("{}.{}", number / 1000, number % 1000 / 10);

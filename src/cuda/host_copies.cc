@@ -22,14 +22,14 @@ class Copy : public exec::Work {
   void start(cudaStream_t stream) {
     Event before;
     before.record(device_.stream());
-    before.hold(stream);
+    before.block(stream);
     begin_.record(stream);
     PERIGEE_CUDA(cudaMemcpyAsync(to_.mutable_data_ptr(), from_.const_data_ptr(), to_.nbytes(),
                                  cudaMemcpyDefault, stream));
     end_.record(stream);
   }
 
-  void wait() override { end_.hold(c10::cuda::getCurrentCUDAStream()); }
+  void wait() override { end_.block(c10::cuda::getCurrentCUDAStream()); }
 
   void settle() override {
     began = device_.clock().time(begin_);

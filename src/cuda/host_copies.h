@@ -1,4 +1,4 @@
-// Copies between a GPU and pinned memory of its host, beside the ops.
+// Copies between a GPU and pinned memory of its host, concurrent with ops.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,15 +12,15 @@
 
 namespace perigee::cuda {
 
-// Returns zeroed pinned memory. Throws Error when the host does not give it.
+// Returns zeroed pinned memory. Throws Error when the host cannot allocate it.
 std::shared_ptr<std::byte> pinned_memory(int64_t bytes);
 
-// Copies one way, on a stream of their own.
+// Copies in one direction, on a stream of their own.
 class HostCopies {
  public:
   explicit HostCopies(CudaDevice& device);
 
-  // See exec::Device::copy. The device outlives the work.
+  // Starts a copy (exec::Device::copy). The device must outlive the work.
   std::shared_ptr<exec::Work> start(const at::Tensor& to, const at::Tensor& from);
 
  private:

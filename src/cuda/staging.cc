@@ -27,7 +27,7 @@ void Staging::upload(const at::Tensor& target, const at::Tensor& source, cudaStr
   }
   const size_t bytes = source.nbytes();
   auto& buffer = free_buffer(bytes);
-  // Parts of a batch need not be contiguous.
+  // The source need not be contiguous.
   at::from_blob(buffer.memory, source.sizes(), source.options()).copy_(source);
   PERIGEE_CUDA(cudaMemcpyAsync(target.mutable_data_ptr(), buffer.memory, bytes,
                                cudaMemcpyHostToDevice, stream));

@@ -1,4 +1,4 @@
-// Pinned host memory through which batches go to a GPU without the host waiting.
+// Pinned host memory for asynchronous uploads of batches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,11 +13,12 @@ namespace perigee::cuda {
 
 class Staging {
  public:
-  // Copies a host tensor to `target` on the stream; `source` may change once this returns.
+  // Copies a host tensor to `target` on the stream. The caller may write to `source` after this
+  // returns.
   void upload(const at::Tensor& target, const at::Tensor& source, cudaStream_t stream);
 
  private:
-  // Our own memory: at::pin_memory throws while the capture device is registered.
+  // Allocated by CUDA directly: at::pin_memory throws while the capture device is registered.
   struct Buffer {
     explicit Buffer(size_t bytes);
     ~Buffer();

@@ -1,4 +1,4 @@
-// Where batches come from.
+// Sources of batches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,27 +44,27 @@ struct Data {
   int64_t vocab = 0;  // of the tokenizer; 0: not text
 };
 
-// How a step's samples are cut: into so many microbatches, and each of those into blocks of as many
-// samples, one for each of the ranks that the batch is over (all copies of the model together).
+// How a step's samples are divided: into microbatches, and each of those into equal blocks, one for
+// each rank that the batch is sharded over (of all copies of the model together).
 struct Cut {
   int64_t microbatches = 1, ranks = 1;
-  bool tell = true;  // warn of files that nobody has for himself
+  bool warn = true;  // warn where files are not assigned to single ranks
 };
 
-// Returns how the plan cuts them.
+// Returns how the plan divides a step's samples.
 Cut cut_of(const plan::Plan& plan);
 
-// Opens the job's data. `cut` matters for data.slice_files alone. Throws Error naming
+// Opens the job's data. `cut` matters for data.slice_files only. Throws Error naming
 // the file for files that are damaged, too short for one sample, or hold token ids
 // beyond the model's vocabulary.
 Data open_data(const job::Job& job, Cut cut = {});
 
-// Returns the files that each of so many ranks has by data.slice_files and data.left_over; nothing
-// where no file is anyone's own.
+// Returns the files of each of `ranks` ranks by data.slice_files and data.left_over; nothing where
+// files are not assigned to ranks.
 std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>& files,
                                                  const std::string& left_over, int64_t ranks);
 
-// The sources that open_data picks from.
+// The sources that open_data chooses from, by the key of the job that names the files.
 Data open_tokens(const job::Job& job);           // data.text, data.tokens
 Data open_tensors(const job::Job& job);          // data.tensors
 Data open_synthetic(const job::Job& job);        // data.synthetic

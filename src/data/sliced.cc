@@ -1,5 +1,5 @@
-// Files dealt to the ranks that the batch is over: each draws its samples from its own, in an order
-// of their own.
+// Files assigned to the ranks that the batch is sharded over: each rank draws samples from its own
+// files, in a separate order.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -68,9 +68,10 @@ Data open_slices(const job::Job& job, Cut cut) {
   auto whole = job;
   whole.data.slice_files = false;
   if (dealt.empty()) {
-    if (cut.tell) {
+    if (cut.warn) {
       log::warn(
-          "data.slice_files has no effect: {} file{} cannot be dealt to {} data ranks alike, which "
+          "data.slice_files has no effect: {} file{} cannot be dealt to {} data ranks evenly, "
+          "which "
           "share all samples{}",
           job.data.files.size(), job.data.files.size() == 1 ? "" : "s", cut.ranks,
           std::ssize(job.data.files) < cut.ranks

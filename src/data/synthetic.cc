@@ -13,7 +13,7 @@
 namespace perigee::data {
 namespace {
 
-// What numbers are drawn for; each has a stream of its own.
+// Purposes of random numbers; each has a separate stream.
 enum Purpose : uint32_t { training = 1, held_back = 2, rule = 3, of_all_samples = 4 };
 
 // The numbers of one sample, in order.
@@ -161,8 +161,8 @@ class Waves : public Source {
   std::vector<Wave> waves_;  // [classes, channels]
 };
 
-// What the script of a model describes. A sample is a sequence that follows from its first number;
-// integers are that sequence, numbers are waves of it with noise.
+// The fields that a model's script describes. A sample is a sequence that follows from its first
+// number: integer fields are that sequence, floating-point fields are waves of it with noise.
 class Described : public Source {
  public:
   explicit Described(const job::ModelConfig& model) : fields_(model.fields) {

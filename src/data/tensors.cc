@@ -1,5 +1,5 @@
 // Samples from safetensors files: tensors of one name are joined along dim 0, whose size all names
-// share. What is no batch (data.batched) stands whole in one of the files.
+// share. An input that is no batch (data.batched) is in one of the files, whole.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ struct Table {
   int64_t size() const { return ends.empty() ? 0 : ends.back(); }
 };
 
-// Takes what is the same for all samples out of the file's tensors.
+// Moves the tensors that are the same for all samples out of the file's tensors.
 void take_same(Table& table, std::vector<checkpoint::TensorBytes>& tensors,
                const job::DataConfig& data, const std::string& path) {
   for (const auto& tensor : tensors) {

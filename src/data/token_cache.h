@@ -18,11 +18,11 @@ struct TokenBytes {
   int width = 4;
 };
 
-// Returns the tokens of a text file by a SentencePiece model (whose file is `model`). They are in
-// the folder `cache`/tokens under a name that follows from both files' content, as .u16 or (from
-// 65,537 pieces on) .u32; where they are not, the first process to come makes them, written beside
-// and renamed, and others wait for it. Where the folder cannot be written, they are made in memory,
-// with a warning. Throws Error for files that cannot be read.
+// Returns the tokens of a text file by a SentencePiece model (whose file is `model`). They are
+// cached in the folder `cache`/tokens under a name that follows from both files' content, as .u16 or
+// (from 65,537 pieces on) .u32. Where they are not yet cached, the first process writes a temporary
+// file and renames it, and the others wait. Where the folder cannot be written, the tokens are kept
+// in memory, with a warning. Throws Error for files that cannot be read.
 TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
                          const std::string& model, const std::string& cache);
 

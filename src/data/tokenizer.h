@@ -20,7 +20,7 @@ class Tokenizer {
 // "bytes", or the path of a SentencePiece model. Throws Error when the model cannot be loaded.
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 
-// Loads what SentencePiece models need. Throws Error where it does not load.
+// Loads the plugin for SentencePiece models. Throws Error where it does not load.
 void open_sentencepiece();
 
 }  // namespace perigee::data

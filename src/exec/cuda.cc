@@ -11,7 +11,7 @@
 namespace perigee::exec {
 namespace {
 
-// The folder that this library lies in, with a slash at its end.
+// Returns the folder of this library, with a slash at its end.
 std::string own_folder() {
   Dl_info info{};
   if (!dladdr(reinterpret_cast<const void*>(&gpu_driver_present), &info) || !info.dli_fname) {
@@ -33,7 +33,7 @@ CudaHost& open_host() {
         "toolkit and run scripts/setup, or use device = \"cpu\"",
         file);
   }
-  // Never closed: kernels and threads of LibTorch's CUDA libraries stay.
+  // Never closed: kernels and threads of LibTorch's CUDA libraries live as long as the process.
   void* plugin = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!plugin) fail_run("cuda", "{} must load, but got: {}", file, dlerror());
   auto* entry = reinterpret_cast<CudaHost* (*)()>(dlsym(plugin, "perigee_cuda_host"));
@@ -50,7 +50,7 @@ CudaHost& open_host() {
 }  // namespace
 
 bool gpu_driver_present() {
-  // Of Linux, and of Windows' Linux.
+  // Linux; the Windows Subsystem for Linux.
   return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
 

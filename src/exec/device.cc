@@ -31,7 +31,7 @@ class CpuDevice : public Device {
   std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) override {
     return record_trace(instance);
   }
-  // Of the whole process, where it runs several ranks.
+  // Counts the whole process, also where it runs several ranks.
   void reset_peak() override {
     exec::reset_peak();
     others_ = memory_count().others;

@@ -1,5 +1,5 @@
-// What a rank computes on: the CPU, built in, or a GPU, whose part is a plugin (exec/cuda.h). A
-// device belongs to one rank; its work is in the order in which it is given, on one stream.
+// The device that a rank computes on: the CPU (built in), or a GPU (a plugin, exec/cuda.h). A
+// device belongs to one rank and runs work in the order in which it is submitted, on one stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,54 +22,56 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Where its tensors lie.
+  // Returns LibTorch's device of its tensors.
   virtual at::Device place() const = 0;
 
-  // Returns the hardware and the choice of kernels: what a measurement on it depends on, beside the
-  // versions of LibTorch and Perigee.
+  // Returns a text that identifies hardware and choice of kernels. Measurements depend on it and on
+  // the versions of LibTorch and Perigee.
   virtual std::string kind() const = 0;
 
   // Returns the kernel for any op but collectives. Throws Error for an op that has none.
   virtual Kernel kernel(const Op& op) = 0;
 
-  // Returns zeroed memory, 64-byte aligned, that goes with the last copy of the pointer.
+  // Returns zeroed memory, 64-byte aligned, freed with the last copy of the pointer.
   // `communicates`: collectives read and write it. Throws Error when there is not enough.
   virtual std::shared_ptr<std::byte> allocate(int64_t bytes, bool communicates) = 0;
 
-  // Allocates host memory that suits copies to and from the device (pinned memory on a GPU).
+  // Returns zeroed host memory for copies to and from the device (with a GPU: pinned). Throws Error
+  // when there is not enough.
   virtual std::shared_ptr<std::byte> allocate_host(int64_t bytes) = 0;
 
-  // Starts a copy of bytes between the device and its host, two contiguous tensors of one size. It
-  // waits for the work that the device was given before and runs concurrently with work that is given after it; copies the
-  // same way run one after the other.
+  // Starts a copy between device and host of two contiguous tensors with equally many bytes. It
+  // starts after all work submitted before it and runs concurrently with work submitted after it;
+  // copies in one direction run one after the other.
   virtual std::shared_ptr<Work> copy(const at::Tensor& to, const at::Tensor& from,
                                      bool to_host) = 0;
 
-  // Whether PlannedAllocations serves what its kernels allocate. Where not, they allocate freely
-  // and their results are copied to their places.
+  // Returns whether PlannedAllocations serves the allocations of its kernels. Otherwise kernels
+  // allocate freely and their results are copied to their planned addresses.
   virtual bool plans_memory() const = 0;
 
-  // Runs the op once on zeros and returns what it allocates and how its results lie; where the
-  // device plans no memory, its results alone (an incomplete trace). Returns nothing where a trace
-  // cannot tell. Throws Error when the op fails.
+  // Runs the op once on zeros and returns its allocations and the strides of its results; without
+  // planned memory, the results alone (an incomplete trace). Returns nothing where a trace cannot
+  // describe the op. Throws Error when the op fails.
   virtual std::optional<compile::OpTrace> dry_run(const compile::OpInstance& instance) = 0;
 
-  // The most bytes of its memory held at once since reset_peak(), without what the host held then.
+  // peak() returns the largest number of bytes of its memory in use since reset_peak(), without
+  // those that were in use outside of programs at reset_peak().
   virtual void reset_peak() = 0;
   virtual int64_t peak() const = 0;
 
-  // While what this returns lives, this thread's work goes to the device's stream.
+  // Directs this thread's work to the device's stream for the lifetime of the returned guard.
   virtual std::shared_ptr<void> enter() = 0;
 
-  // Copies a host tensor to `target`; `source` may change once this returns.
+  // Copies a host tensor to `target`. The caller may write to `source` after this returns.
   virtual void upload(const at::Tensor& target, const at::Tensor& source) = 0;
 
-  // Returns when all that was given has run. Calls `check` from time to time while it waits; what
-  // that throws ends the wait. Throws Error for what kernels found wrong with their operands.
+  // Waits until all submitted work has run. Calls `check` repeatedly meanwhile; an exception from
+  // `check` ends the wait. Throws Error for invalid operands that kernels have reported.
   virtual void synchronize(const std::function<void()>& check) = 0;
 
-  // A moment between what was given before and after, and its time in nanoseconds of now(), known
-  // once the device was synchronised (only for moments since the synchronisation before).
+  // mark() records a point in the submitted work; time() returns when the device reached it, in
+  // nanoseconds of now(). Valid after the synchronize() that follows mark(), until the next one.
   virtual int64_t mark() = 0;
   virtual int64_t time(int64_t mark) = 0;
 };

@@ -68,15 +68,15 @@ struct Executor::Impl {
   Arena arena;
   std::vector<std::vector<Kernel>> kernels;                             // [section][instruction]
   std::vector<std::vector<std::unique_ptr<PreparedSection>>> sections;  // [section][slot]
-  std::map<int32_t, std::byte*> borrowed;  // by value: where the lender has it
+  std::map<int32_t, std::byte*> borrowed;  // by value: its address in the lender's memory
   std::vector<std::pair<at::Tensor, std::string>> scalars;
-  size_t copies = 1;                                               // the most that a frame has
-  std::vector<bool> once;                                          // by event
-  std::vector<std::pair<std::shared_ptr<Work>, Interval>> events;  // a place for each copy
+  size_t copies = 1;                                               // largest number of a frame
+  std::vector<bool> once;                                          // by event: started_once
+  std::vector<std::pair<std::shared_ptr<Work>, Interval>> events;  // [event * copies + copy]
   bool recording = false;
-  std::vector<Interval> intervals;  // of the running step: moments of the device
+  std::vector<Interval> intervals;  // of the running step: marks of the device
   std::vector<std::pair<std::shared_ptr<Work>, Interval>> finished;  // while recording
-  size_t settled = 0;  // intervals before this one hold times
+  size_t settled = 0;  // intervals before this one hold times, not marks
 
   std::string where(const compile::Section& section, const Instruction& instruction) const {
     return fmt::format("rank {}: {} in scope \"{}\" ({}, section {})", program.rank, instruction.op,
@@ -106,8 +106,8 @@ struct Executor::Impl {
   void run_section(const compile::Run& run, const StepInputs& inputs, const Draw& draw);
   void run_op(Prepared& prepared, const std::vector<std::byte*>& bases, const Draw& draw);
   void load(const Prepared& prepared, const StepInputs& inputs, int64_t microbatch);
-  // Where a run of the section keeps the event: one for each copy of the section's frame, but for
-  // what starts once a step.
+  // Returns the index into `events`: an event has an entry for each copy of the section's frame, or
+  // one entry if it starts once a step.
   size_t place_of(int32_t event, const compile::Run& run) const {
     const auto copy = program.copy_of(run.slot, program.sections[run.section].frame);
     return static_cast<size_t>(event) * copies + (once[event] ? 0 : copy);
@@ -278,7 +278,7 @@ void Executor::Impl::wait(size_t event) {
   work.reset();
 }
 
-// Turns the step's moments into times.
+// Converts the step's marks to times.
 void Executor::Impl::settle() {
   for (; settled < intervals.size(); ++settled) {
     intervals[settled].begin = device.time(intervals[settled].begin);
@@ -312,7 +312,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
         case Instruction::Kind::wait:
           if (program.sections[run.section].frame >= 0) {
             wait(place_of(instruction.event, run));
-          } else {  // whichever run of a part has started it
+          } else {  // outside of parts: wherever it was started
             const auto first = static_cast<size_t>(instruction.event) * copies;
             for (size_t copy = 0; copy < copies; ++copy) wait(first + copy);
           }
@@ -372,7 +372,7 @@ void Executor::Impl::run(const StepInputs& inputs) {
       fail("exec", "the step needs the scalar \"{}\", but got none", name);
     }
   }
-  // Copies of the model draw as microbatches do: each for samples of its own.
+  // Each copy of the model draws random numbers for its own samples, as each microbatch does.
   Draw draw{.seed = options.seed,
             .step = inputs.step,
             .microbatches = program.microbatches * program.model_copies};
@@ -401,9 +401,9 @@ Executor::Executor(compile::Program program, Communicator& communicator, const m
   impl_->borrow();
   impl_->find_kernels();
   impl_->prepare_bindings();
-  // Groups first and in one order, so that all ranks connect alike; and what does not fit is found
-  // before the first step.
-  // Stages list the same streams in different orders; sorted by name they are equal.
+  // Groups are made first and in one order, so that all ranks connect in the same order: stages
+  // list the same streams differently, so they are sorted by name. Preparing all sections here
+  // finds errors before the first step.
   std::map<std::string, const compile::Stream*> streams;
   for (const auto& stream : p.streams) {
     if (stream.communicates()) streams.emplace(stream.name(), &stream);
@@ -432,7 +432,7 @@ at::Tensor Executor::tensor(Binding::Kind kind, const std::string& name) const {
       impl_->program.bindings.begin(), impl_->program.bindings.end(),
       [&](const Binding& binding) { return binding.kind == kind && binding.name == name; });
   if (pieces > 1) {
-    fail("exec", "\"{}\" must lie in one piece, but rank {} holds {} of them", name,
+    fail("exec", "\"{}\" must lie in one piece, but rank {} holds {} pieces", name,
          impl_->program.rank, pieces);
   }
   if (const auto* binding = find_binding(impl_->program, kind, name)) return tensor(*binding);

@@ -14,8 +14,8 @@ using compile::Binding;
 using compile::Instruction;
 using graph::ValueId;
 
-void prepare(Prepared& prepared, const Instruction& instruction, const Surroundings& surroundings) {
-  const auto& [program, communicator, mesh, tensor_of] = surroundings;
+void prepare(Prepared& prepared, const Instruction& instruction, const PrepareContext& context) {
+  const auto& [program, communicator, mesh, tensor_of] = context;
   switch (instruction.kind) {
     case Instruction::Kind::op: {
       graph::Node node{.op = instruction.op, .args = instruction.args};

@@ -1,4 +1,5 @@
-// Instructions of a program ready to run: every tensor made, every group found.
+// Instructions with everything resolved that does not change between steps: tensors, kernels,
+// groups.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,20 +19,20 @@
 
 namespace perigee::exec {
 
-// What an op must give back: the value's memory, as declared.
+// A result that an op must return: the value's memory, as declared.
 struct Expected {
   size_t result;
   at::Tensor value;
 };
 
-// An instruction for one slot: every tensor made, every kernel found.
+// An instruction of one slot; comments say which kinds of instruction use a field.
 struct Prepared {
   const compile::Instruction* source = nullptr;
   Kernel* kernel = nullptr;                   // op
   std::vector<at::Tensor> operands;           // op
-  std::vector<at::Tensor> results;            // op: room for what the call returns
+  std::vector<at::Tensor> results;            // op: receives the results of a call
   std::vector<Expected> expected;             // op
-  std::shared_ptr<Group> group;               // collective; none: a copy
+  std::shared_ptr<Group> group;               // collective; nullptr: a copy to or from the host
   Transfer transfer;                          // collective
   std::optional<RowCounts> rows;              // comm::exchange
   const compile::Binding* binding = nullptr;  // load
@@ -43,9 +44,9 @@ struct PreparedSection {
   std::vector<std::byte*> bases;  // of the slot's frames
 };
 
-// What an instruction is prepared from: its program, and the program's values at the addresses of
-// one slot.
-struct Surroundings {
+// Context in which an instruction is prepared: its program, and the program's values at the
+// addresses of one slot.
+struct PrepareContext {
   const compile::Program& program;
   Communicator& communicator;
   const mesh::Mesh& mesh;
@@ -55,15 +56,16 @@ struct Surroundings {
 // Makes the tensors of an instruction and finds its group. Throws Error for a data tensor that the
 // program does not bind.
 void prepare(Prepared& prepared, const compile::Instruction& instruction,
-             const Surroundings& surroundings);
+             const PrepareContext& context);
 
 // Returns the program's first binding of that kind and name, or nullptr.
 const compile::Binding* find_binding(const compile::Program& program, compile::Binding::Kind kind,
                                      const std::string& name);
 
-// Whether two tensors have sizes, type and strides alike; of dims with one element
-// strides say nothing.
+// Returns whether two tensors have equal sizes, types and strides; strides of dims of size 1 do not
+// count.
 bool same_layout(const at::Tensor& a, const at::Tensor& b);
+// Returns "float32[8, 32] with strides [32, 1]".
 std::string layout_of(const at::Tensor& t);
 
 }  // namespace perigee::exec

@@ -1,4 +1,4 @@
-// Between the graph's types and LibTorch's tensors.
+// Conversions between the graph's types and LibTorch's tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,8 +21,8 @@ std::string to_string(const graph::TensorType& type);
 // Returns the row-major strides of the shape, in elements.
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& shape);
 
-// Returns a tensor of the type that copies `bytes` (row-major). Throws Error when they are not as
-// many as the type needs.
+// Returns a tensor of the type with a copy of `bytes` (row-major). Throws Error when the number of
+// bytes is not that of the type.
 at::Tensor from_bytes(const graph::TensorType& type, const std::string& bytes);
 
 }  // namespace perigee::exec

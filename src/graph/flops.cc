@@ -75,7 +75,7 @@ double scores(const Sizes& s) {
 double zero(const Sizes&) { return 0; }
 double input_elements(const Sizes& s) { return s.operand("self"); }
 double matrix_product(const Sizes& s) { return 2 * s.result() * s.back("self", 1); }
-// Its places, each a product of a column and a row.
+// One outer product of a column and a row for each place of each expert.
 double grouped_outer(const Sizes& s) { return 2 * s.operand("self") * s.back("grad", 1); }
 double matrix_product_and_sum(const Sizes& s) {
   return 2 * s.result() * s.back("batch1", 1) * s.back("mat1", 1) + s.result();

@@ -56,11 +56,11 @@ enum class Phase : uint8_t { forward, backward };
 struct Node {
   std::string op;
   std::vector<std::pair<std::string, Arg>> args;
-  // An output nobody can use (its schema's result is undefined) has index -1.
+  // An output that no op can read (its schema's result is undefined) has index -1.
   std::vector<ValueId> outputs;
   std::string scope;  // dotted module path, "" at the top
   Phase phase = Phase::forward;
-  NodeId forward_node = -1;  // of a backward node: the forward node that made it, or -1
+  NodeId forward_node = -1;  // of a backward node: the forward node that it differentiates, or -1
 
   // Returns the argument, or nullptr where it is left out.
   const Arg* find(std::string_view arg) const;
@@ -150,7 +150,7 @@ std::string_view name_of(Output::Kind kind);
 // their parents.
 void verify(const Graph& graph);
 
-// Returns the text form (perigee.graph/1), one line a scope, input, node and output:
+// Returns the text form (perigee.graph/1), one line for each scope, input, node and output:
 //   %12: float32[8, 32, 64] = aten::mm(self=%3, mat2=%7)   @blocks.0.attn forward
 // %_ is no tensor, and numbers with a point or an exponent are double. An empty list of another
 // type than int is []:value, []:double or []:bool. A constant's bytes are in base64. The scope ""
@@ -167,7 +167,7 @@ Graph parse(std::string_view text);
 // not count; everything else does, also the order of inputs and nodes, since value_names depend on it.
 std::string structural_hash(const Graph& graph);
 
-// Returns up to ten lines that say how two graphs differ (scopes, inputs, the first differing node,
+// Returns up to ten lines that list differences of two graphs (scopes, inputs, the first differing node,
 // outputs), or "" where their hashes are equal.
 std::string difference(const Graph& a, const Graph& b);
 

@@ -15,7 +15,7 @@
 //   perigee::dropout(self, p, key)             self * mask / (1 - p); its backward is the same op on the gradient
 //   perigee::attention(query [b,h,s,d], key [b,g,t,d], value [b,g,t,e], bias?, causal, scale, p, random_key)
 //       -> (output [b,h,s,e], logsumexp [b,h,s])           g divides h (grouped queries); bias broadcasts to
-//       [b,h,s,t] and is added to the scaled scores; a row of -inf alone gives 0; causal: key j <= query i.
+//       [b,h,s,t] and is added to the scaled scores; a row with only -inf gives 0; causal: key j <= query i.
 //       logsumexp is float64 for float64, else float32
 //   perigee::attention_backward(grad, query, key, value, bias?, output, logsumexp, causal, scale, p, random_key,
 //       bias_grad) -> (d_query, d_key, d_value, d_bias?)    d_bias (bias's shape) only where bias_grad
@@ -47,32 +47,33 @@
 //   perigee::combine(queue [e,g,c,w], slot) -> [g,t,k,w]     rows from their slots, 0 where there is none. Both: shard/
 //                                              adds `first`, the first expert whose places the queue has
 //   perigee::grouped_mm(self [e,g,c,w], mat2 [e,w,h], counts) -> [e,g,c,h]          for the places taken, 0 elsewhere
-//   perigee::grouped_outer(self [e,g,c,w], grad [e,g,c,h], counts) -> [e,w,h]       their sum of self' grad
+//   perigee::grouped_outer(self [e,g,c,w], grad [e,g,c,h], counts) -> [e,w,h]       sum over these places of self^T grad
 // In local graphs, where ranks exchange the rows that they have for each other's experts:
 //   perigee::expert_counts(expert [g,t,k]) -> [1,g,e] int64  how often each is chosen
 //   perigee::route(slot, places, owners, held, group, groups) -> (order [r], target [r], counts [n])   int64, r = g t k:
 //       the rows with a place, sorted by the rank that holds the expert (rank i: `held` of them from owners[i] on); where
 //       each goes in that rank's [held, groups, c], of which this rank's tokens are groups `group` and following; and how
 //       many go to each rank. Elements of order and target after the sum of counts are undefined
-//   perigee::take_rows(self [*,w], index [r], counts [n,n], position, back) -> [r,w]    rows of self; index as far as
-//       counts say: all that this rank (`position`) sends (counts[position]), or gets (back: counts[:, position])
-//   perigee::put_rows(rows [r,w], index [r], counts, position, back) -> type            the reverse, 0 elsewhere
+//   perigee::take_rows(self [*,w], index [r], counts [n,n], position, back) -> [r,w]    rows of self at
+//       the leading elements of index: as many as this rank (`position`) sends (the sum of counts[position]) or, with back,
+//       receives (the sum of counts[:, position])
+//   perigee::put_rows(rows [r,w], index [r], counts, position, back) -> type    rows at these indices, 0 elsewhere
 //
 // -- Eight-bit floats; format is e4m3 (largest 448) or e5m2 (57344). compile/graph/fp8.cc adds them
-// A number of each rank's part of a tensor, in the place of one of the whole, is a tensor with a dim for each axis of
-// the mesh ([ranks]), of which a rank has one element
+// A number may be of the whole tensor ([]) or of each rank's part of it: then it is a tensor with a dim for each axis of
+// the mesh ([ranks]), and a rank has one element
 //   perigee::fp8(self, scale [] or [ranks], format)    self * scale in float32, saturated, rounded to the format to nearest even,
 //                                              divided by scale, in self's type
-//   perigee::fp8_cast(self, scale [], format)  the same before it is divided: eight bits wide (float8_e4m3, float8_e5m2)
+//   perigee::fp8_cast(self, scale [], format)  the same without the division: eight bits wide (float8_e4m3, float8_e5m2)
 //   perigee::fp8_blocks(self, format, dim, block, margin)    the same with a scale for each `block` elements along dim
-//   perigee::fp8_amax(self) -> [] or [ranks] float32   largest magnitude; 0 of no elements
+//   perigee::fp8_amax(self) -> [] or [ranks] float32   largest magnitude; 0 of an empty tensor
 //   perigee::fp8_scale(amax [], [n], [ranks] or [ranks,n], format, margin, most_recent) -> [] or [ranks] float32
-//                                              largest / 2^margin / amax, of the first or the largest of n; 1 where that
-//                                              is not finite
-//   perigee::fp8_history(self [n] or [ranks,n], amax [] or [ranks])    amax before all but the last of self
+//                                              largest / 2^margin / amax, where of n values the first (most_recent) or the
+//                                              largest counts; 1 where the result is not finite
+//   perigee::fp8_history(self [n] or [ranks,n], amax [] or [ranks])    amax, followed by all but the last of self
 //   perigee::fp8_held(self [2] or [ranks,2], scale [] or [ranks], interval) -> (scale, [2] or [ranks,2])
-//                                              the scale in use, and it with how often it was used: that of self until
-//                                              it was used `interval` times, then the one given
+//                                              the scale in use, and the pair (that scale, its number of uses): self's scale
+//                                              until it has been used `interval` times, then the given one
 //
 // -- Collectives in a local graph. `axis` names mesh axes ("data", or "data,context"), whose group
 // holds this rank.
@@ -80,13 +81,13 @@
 //   comm::all_gather(self, axis, dim)          type; shards in group order, uneven sizes allowed
 //   comm::reduce_scatter(self, axis, dim, op)  type
 //   comm::all_to_all(self, axis, split_dim, cat_dim)
-//   comm::shift(self, axis)                    self of the rank before in the group, of the last for the first
-//   comm::exchange(self [r,*], counts [n,n], axis, back)     type; counts[i][j] rows of i's go to j; back: of j's to i
+//   comm::shift(self, axis)                    self of the previous rank of the group, cyclically
+//   comm::exchange(self [r,*], counts [n,n], axis, back)     type; rank i sends counts[i][j] rows to rank j; back: j to i
 //   comm::broadcast(self, axis, root)
 //   comm::send(self, axis, peer), comm::receive(axis, peer)
-// In programs operands and results of these are flat, the ranks' parts one after the other; what packs and unpacks is
-// perigee::copy_. compile/ adds `counts`, the parts' elements (all_to_all, shift: `sent` and `received`), and a second result
-// where a collective works in memory of its own (compile/draft/collective.h).
+// In programs operands and results of these are flat, the ranks' parts one after the other; perigee::copy_ packs and
+// unpacks them. compile/ adds `counts`, the parts' elements (all_to_all, shift: `sent` and `received`), and a second result
+// where a collective needs a workspace (compile/draft/collective.h).
 //
 // -- In programs only (compile/ adds them). A name ending in _ writes its first operand(s) in place and makes no result;
 //    lr, step, scale and squared_norm are float64 scalars in memory.
@@ -102,8 +103,8 @@
 //   perigee::update_loss_scale_(loss_scale, growth_tracker, skipped_steps, applied_step, squared_norm, step,
 //       growth_factor, backoff_factor, growth_interval, min_scale = 0, patience?, hysteresis = 1)
 //       torch.amp.GradScaler's update, on whether squared_norm is finite; counts the steps that are skipped; applied_step
-//       = step - skipped_steps. float64 but for loss_scale. The scale falls to min_scale at most, and with `patience`,
-//       the steps that were not finite since it grew, where these are `hysteresis` or more (Megatron's)
+//       = step - skipped_steps. float64 but for loss_scale. The scale does not fall below min_scale; with `patience`,
+//       which counts the non-finite steps since it grew, it falls once that count reaches `hysteresis` (Megatron's rule)
 //   perigee::adamw_(self, exp_avg, exp_avg_sq, gradient, lr, step, scale, beta1, beta2, eps, weight_decay)
 //   perigee::adam_(...)                                    the same arguments; weight decay adds to the gradient
 //   perigee::lion_(self, exp_avg, gradient, lr, step, scale, beta1, beta2, weight_decay)
@@ -115,7 +116,7 @@
 //       gradient itself where step is 1. With `guarded` and a scale that is NaN nothing changes. Types: all self's, or
 //       self and states float32 and gradient bfloat16 or float16, or self bfloat16, states float32, gradient float32
 //       or bfloat16 and one more operand `noise` (float32 [n], uniform in [0, 1)): self is rounded up where noise is
-//       below the part that is cut off, else down
+//       below the fraction that rounding discards, else down
 //   perigee::adafactor_sums_(self, weights, gradients, scale, begins, shape)
 //   perigee::adafactor_moments_(self, sums, row_var, col_var | variance, gradients, scale, step, begins, shape,
 //       beta2_decay)
@@ -126,16 +127,17 @@
 //       two), and that of the weights' squares. self of the second, `norm` of the third: the sum of the updates' squares.
 //       Both are summed over ranks in between. A scale that is NaN changes nothing, here and in muon
 //   perigee::muon_update_(self [r, c], momentum_buffer, gradients, scale, begins, momentum, nesterov)
-//       self = zeros but for what the boxes' momentum says
+//       self = the update from the boxes' momentum, 0 outside the boxes
 //   perigee::orthogonalize_(squares [2, s, s], other [r, c], self [r, c], steps)    s = min(r, c): Newton and Schulz'
-//       iteration of Jordan et al. on self; the others are its memory
+//       iteration of Jordan et al. on self; the others are its workspace
 //   perigee::muon_(weights, update, lr, scale, begins, weight_decay)
 //       weights = weights * (1 - lr weight_decay) - lr sqrt(max(1, r / c)) update
 //
 // -- Random ops (perigee::random, dropout, attention with p > 0) draw for each element by its row-major index in the
 //    whole step's tensor. shard/ adds, where the local tensor is a block, `global` (shape over all ranks of one
 //    microbatch) and `begin` (the block's first index in it, per dim); left out: the local tensor is all of it. compile/
-//    adds `batch_dim`, along which the step's microbatches follow each other; default 0; -1: every microbatch draws alike.
+//    adds `batch_dim`, along which the step's microbatches follow each other; default 0; -1: all
+//    microbatches draw the same numbers.
 //
 // src/capture/composites/ops.cc has the schemas (order, types, defaults) of those that run as dispatcher ops.
 // clang-format on

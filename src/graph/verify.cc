@@ -67,7 +67,7 @@ class Verifier {
       }
       const auto& value = graph_.values[input.value.index];
       if (value.producer != -1 || made_[input.value.index]) {
-        fail("graph", "one thing makes a value, but {} \"{}\" shares %{}", kind, input.name,
+        fail("graph", "a value has one producer, but {} \"{}\" shares %{}", kind, input.name,
              input.value.index);
       }
       made_[input.value.index] = true;
@@ -126,12 +126,13 @@ class Verifier {
            v.index, graph_.values.size());
     }
     if (made_[v.index]) {
-      fail("graph", "one thing makes a value, but {} makes %{} again", where(node, id), v.index);
+      fail("graph", "a value has one producer, but {} makes %{} a second time", where(node, id),
+           v.index);
     }
     made_[v.index] = true;
     const auto& value = graph_.values[v.index];
     if (value.producer != id || value.result != static_cast<int32_t>(r)) {
-      fail("graph", "a value knows its producer, but %{} of {} names result {} of node {}", v.index,
+      fail("graph", "a value names its producer, but %{} of {} names result {} of node {}", v.index,
            where(node, id), value.result, value.producer);
     }
   }

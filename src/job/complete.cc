@@ -30,14 +30,14 @@ class Completer {
   }
 
  private:
-  // Fails with the place of the key before the message.
+  // Throws Error with the place of the key before the message.
   template <class... Args>
   [[noreturn]] void wrong(std::string_view key, fmt::format_string<Args...> format,
                           Args&&... args) const {
     fail("job", "{}{}", where_(key), fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // Fills one of the kind's integers where it is not given.
+  // Sets one of the kind's integers where it is not given.
   void fill(std::string_view key, int64_t value) {
     const auto found = job_.model.values.find(std::string(key));
     if (found == job_.model.values.end()) return;

@@ -1,4 +1,4 @@
-// Completing a job whose keys' places are known.
+// Completes a job whose keys have known places in a file.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // The job: what to train, on what, and how long (runtime/jobs.md; runtime/job.md lists
-// every key). How the work is spread over devices is the strategy's business.
+// every key). The strategy defines how the work is spread over devices.
 //
-// A key's type, default, limits and description stand in one table (job/keys.h). A field's initial
+// One table has every key's type, default, limits and description (job/keys.h). A field's initial
 // value is its key's default; where that default follows from other keys, the field starts as "not
 // given" (0, "" or -1, as its comment says) and complete() fills it.
 #pragma once
@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -27,16 +28,16 @@ struct BatchField {
   std::string dtype;
   std::vector<int64_t> shape;
   int64_t classes = 0;  // integers: values are in [0, classes)
-  int64_t shift = 0;    // made-up integers: the sample's sequence from that place on
+  // Synthetic integers: number of leading elements of the sample's sequence to skip.
+  int64_t shift = 0;
   bool operator==(const BatchField&) const = default;
 };
 
 struct ModelConfig {
   // gpt, llama, moe, mlp, resnet, torchscript, plugin, lua; "": the application's own module
   std::string kind;
-  std::string dtype = "float32";  // of the parameters: float64, float32, bfloat16
-  std::vector<std::string>
-      frozen;  // patterns of parameters that are not trained (base/text/match.h)
+  std::string dtype = "float32";    // of the parameters: float64, float32, bfloat16
+  std::vector<std::string> frozen;  // patterns of parameters not trained (base/text/match.h)
   // The kind's own keys, every one of them after complete(). An integer that is not given and does
   // not follow from the job is 0: `vocab` with a SentencePiece tokenizer, which train/ loads.
   std::map<std::string, Value> values;
@@ -44,8 +45,8 @@ struct ModelConfig {
   std::map<std::string, Value> options;
   std::string around;           // script of functions around the model; "": none
   std::string unpack = "dict";  // how a batch's fields reach the model: dict (by name), sequence
-  std::vector<BatchField>
-      fields;  // kind "lua": the fields of a batch, which train/ reads from the script
+  // Kind "lua": a batch's fields, which train/ reads from the script.
+  std::vector<BatchField> fields;
 
   // Returns one of the kind's own keys. Throws Error when the kind has no such key of that type.
   bool flag(std::string_view key) const;
@@ -69,11 +70,11 @@ struct DataConfig {
   // ("0"); the others are the same for all samples. Empty: all are batches.
   std::vector<std::string> batched;
   std::string sampler = "shuffle";  // one of sampler_names(), or a library (.so) with one
-  // Each data rank has files of its own, file i rank i modulo their number, and draws its samples
-  // from them alone (EPL's file slicing); what a rank trains on then depends on their number.
+  // File i belongs to data rank i modulo their number, and each rank draws samples from its own
+  // files only (EPL's file slicing); the data of a rank then depend on the number of ranks.
   bool slice_files = false;
-  std::string left_over = "share";  // files beyond a multiple of the data ranks: share (no file is
-                                    // anyone's own), deal, drop
+  // Files beyond a multiple of the data ranks: share (no file is sliced), deal, drop.
+  std::string left_over = "share";
 
   // The files of text, tokens or tensors, in the order of the patterns and sorted within each.
   std::vector<std::string> files;
@@ -150,8 +151,8 @@ struct TrainConfig {
   bool forward_only = false;             // steps are forward passes: no gradients, no optimizer
   bool check_gradients = false;          // first compare a step's gradients with one device's
   std::string weights;                   // safetensors file of first values; "": the model's own
-  bool initialise =
-      true;  // parameters that `weights` lacks are initialised by the model; else they are an error
+  // The model initialises parameters that `weights` lacks; false: these are an error.
+  bool initialise = true;
   bool progress = true;  // a terminal shows a line of progress
   std::string output;    // relative to the working directory; "": runs/NAME
   bool operator==(const TrainConfig&) const = default;
@@ -173,7 +174,7 @@ struct ClusterConfig {
 // How `perigee profile` measures.
 struct ProfileConfig {
   bool parallel = true;  // ops on all ranks at once, as they run in training; else on rank 0 alone
-  bool again = false;    // measure also ops whose times the profile has
+  bool remeasure = false;  // key "again": measure also ops whose times the profile has
   bool operator==(const ProfileConfig&) const = default;
 };
 
@@ -183,8 +184,8 @@ struct Dialect {
   std::string name;  // megatron, epl, ...; "": there is none
   std::string text;  // the table as TOML, with its head
   std::string file;  // of the job
-  std::map<std::string, std::string>
-      places;  // "file:line:column: " by key ("a.b", "a.2" in a list, "": the head)
+  // "file:line:column: " by key ("a.b", "a.2" in a list, "": the head).
+  std::map<std::string, std::string> places;
   bool operator==(const Dialect& other) const { return name == other.name && text == other.text; }
 };
 
@@ -215,7 +216,7 @@ struct Job {
   // checks it by itself. Defaults that followed from the key's old value stay. Throws Error.
   void set(std::string_view assignment);
 
-  // Fills what follows from other keys (model values, files, output, ...) where it is not given and
+  // Sets the keys that are not given and follow from others (model values, files, output, ...), and
   // checks keys and their combinations. For jobs built in code, and after set. Throws Error.
   void complete();
   // Throws Error where the job has no model.kind, which only an application with a model of its own
@@ -225,7 +226,8 @@ struct Job {
   bool operator==(const Job&) const = default;
 };
 
-// Returns the GPUs that cluster.devices lists, in its order; an empty list: all. Throws Error unless it is a list of distinct numbers.
+// Returns the GPUs that cluster.devices lists, in its order; an empty list: all. Throws Error unless it is a list of
+// distinct numbers.
 std::vector<int64_t> devices_of(const ClusterConfig& cluster);
 
 // Returns the dialect's table as JSON text.
@@ -238,6 +240,10 @@ std::string to_toml(const Job& job, const std::string& folder = "");
 // Returns, as "key: old became new", the keys that may not change when a run is resumed and did:
 // those of model, data, batch and optimizer, and seed.
 std::vector<std::string> changed_keys(const Job& before, const Job& now);
+
+// Returns path and value of each key that all ranks of a job must share, sorted by path: all but
+// those that may differ from host to host (JobKey::per_host). Of paths only the file names count.
+std::vector<std::pair<std::string, std::string>> shared_keys(const Job& job);
 
 // Returns the reference page of all keys (runtime/job.md).
 std::string reference();

@@ -10,7 +10,7 @@
 
 namespace perigee::job {
 
-// Where a key's value lies in a Job.
+// A pointer to a key's value in a Job.
 using Ref = std::variant<bool*, int64_t*, double*, std::string*, std::vector<double>*,
                          std::vector<std::string>*, std::optional<double>*>;
 
@@ -19,11 +19,11 @@ inline constexpr double no_limit = std::numeric_limits<double>::infinity();
 struct JobKey {
   std::string table;  // "" at the top, "model", "optimizer.group", ...
   std::string name;
-  // A key of some model kinds, which is in Model::values: which, and its default.
+  // A key of some model kinds (its value is in ModelConfig::values): these kinds, and its default.
   std::vector<std::string> kinds;
   Value fallback;
-  // Any other key: its field; nullptr: an attribute of optimizers, which is in Optimizer::options.
-  // The default is the field's initial value.
+  // Any other key: its field, whose initial value is the default; nullptr: an attribute of
+  // optimizers, whose value is in OptimizerConfig::options.
   Ref (*field)(Job&, ParameterGroup&) = nullptr;
 
   // Limits of a number, or of each number of a list.
@@ -33,7 +33,8 @@ struct JobKey {
   double less_than = no_limit;
   size_t count = 0;                  // of a list's items; 0: any
   std::vector<std::string> allowed;  // strings; empty: any
-  bool is_path = false;              // but see names_no_file
+  bool is_path = false;              // except for values as in names_no_file
+  bool per_host = false;             // the ranks of different hosts may have different values
   // Description of a default that is not a constant; "": the default is a constant.
   std::string otherwise;
   std::string about;
@@ -41,19 +42,19 @@ struct JobKey {
   std::string path() const { return table.empty() ? name : table + "." + name; }
 };
 
-// All keys in the order of the reference page; a table's keys stand together.
+// All keys in the order of the reference page; the keys of a table are adjacent.
 const std::vector<JobKey>& keys();
 
 // The tables' names, in that order; "" first.
 const std::vector<std::string>& tables();
 
-// The model kinds that work.
+// The model kinds.
 const std::vector<std::string>& kinds();
 
-// Returns the key, or nullptr. `kind` is the model's; it matters for the keys of a kind only.
+// Returns the key, or nullptr. `kind`: the model's, for the keys of some kinds.
 const JobKey* find_key(std::string_view table, std::string_view name, std::string_view kind);
 
-// Returns where the key's value lies; makes it with its default in Model::values where it is missing.
+// Returns a pointer to the key's value; adds its default to ModelConfig::values where it is missing.
 Ref ref(const JobKey& key, Job& job, ParameterGroup& group);
 
 // Returns whether the key has its initial value, which for a key with `otherwise` means "not given".

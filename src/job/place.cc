@@ -48,11 +48,12 @@ void set_rendezvous(RankPlace& place, std::optional<std::string> host,
     fail("launch", "MASTER_PORT must be a port that is free on rank 0's host, but it is {}",
          port ? std::to_string(*port) : "not set");
   }
+  place.interface = variable("GLOO_SOCKET_IFNAME").value_or("");
   place.host = *host;
   place.port = static_cast<int>(*port);
 }
 
-// Ports above the well-known and below the ephemeral ones, by job.
+// Returns a port for the job, above the well-known and below the ephemeral ports.
 int64_t port_of_job(int64_t job) { return 20'000 + job % 12'000; }
 
 }  // namespace

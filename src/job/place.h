@@ -14,7 +14,9 @@ struct RankPlace {
   int64_t local_world = 1;
   std::string host = "127.0.0.1";  // of rank 0's store
   int port = 0;
-  int listen_fd = -1;  // rank 0 under our own launcher: a socket that already listens on `port`
+  std::string interface;  // of this host, for transfers between ranks; "": by the route to `host`
+  std::string secret;     // of the job (RendezvousOptions::secret)
+  int listen_fd = -1;     // rank 0 under our own launcher: a socket that already listens on `port`
 };
 
 // Returns this process's place when torchrun, Slurm or mpirun started it, else nothing. Throws

@@ -1,4 +1,4 @@
-// From a job to TOML, the comparison of two jobs, and the reference page.
+// Writes a job as TOML, compares two jobs, and writes the reference page.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -138,7 +138,7 @@ std::vector<std::string> changed_keys(const Job& before, const Job& now) {
     const auto in_a = values_a.find(key.path()), in_b = values_b.find(key.path());
     const bool either = in_a != values_a.end() || in_b != values_b.end();
     const bool both = in_a != values_a.end() && in_b != values_b.end();
-    // A key that one of them does not give follows from the others, unless the kind lacks it.
+    // A key that is missing in one job follows from other keys, unless the kind lacks it.
     if (!either || (!both && !key.otherwise.empty() && a.model.kind == b.model.kind)) continue;
     const auto old_text = in_a == values_a.end() ? "nothing" : in_a->second;
     const auto new_text = in_b == values_b.end() ? "nothing" : in_b->second;
@@ -151,6 +151,20 @@ std::vector<std::string> changed_keys(const Job& before, const Job& now) {
   if (options_a != options_b) lines.push_back("model.options changed");
   if (a.optimizer.groups != b.optimizer.groups) lines.push_back("optimizer.group changed");
   return lines;
+}
+
+std::vector<std::pair<std::string, std::string>> shared_keys(const Job& original) {
+  Job job = original;
+  each_path(job, [](std::string& path) { path = fs::path(path).filename().string(); });
+  std::map<std::string, std::string> values;
+  for (const auto& [key, text] : values_of(job)) {
+    if (!key->per_host) values[key->path()] = text;
+  }
+  values["model.options"] = options_text(job);
+  std::string groups;
+  for (const auto& group : job.optimizer.groups) groups += group_text(group);
+  values["optimizer.group"] = groups;
+  return {values.begin(), values.end()};
 }
 
 std::string reference() {

@@ -29,7 +29,7 @@ std::string describe(const toml::node& node) {
   return "a date or time";
 }
 
-// One item of a list or a plain value. Returns false where the type is another one.
+// Reads a plain value or an item of a list. Returns false where the type does not match.
 bool assign(const toml::node& node, bool& to) {
   const auto* b = node.as_boolean();
   if (b) to = b->get();
@@ -72,7 +72,7 @@ bool assign(const toml::node& node, std::vector<T>& to) {
 
 constexpr std::string_view assignment_name = "--set";
 
-// Returns "gpt.toml:7:9: ", or "--set: " for what an assignment gave.
+// Returns "gpt.toml:7:9: ", or "--set: " for a value from the command line.
 std::string at(const toml::source_region& region) {
   if (!region.path || *region.path == assignment_name) return fmt::format("{}: ", assignment_name);
   return fmt::format("{}:{}:{}: ", *region.path, region.begin.line, region.begin.column);
@@ -102,7 +102,7 @@ class Reader {
     read_table("", table);
   }
 
-  // Returns where the key, or else its table, stands.
+  // Returns the place of the key, or else of its table.
   std::string place(std::string_view key) const {
     for (std::string path(key);; path = path.substr(0, path.rfind('.'))) {
       if (const auto found = places_.find(path); found != places_.end()) return found->second;
@@ -281,7 +281,7 @@ class Reader {
   const std::string file_;
   const fs::path folder_;
   std::map<std::string, std::string> places_;
-  ParameterGroup group_;  // the one that is being read
+  ParameterGroup group_;  // the group being read
 };
 
 toml::table parse_toml(std::string_view text, const std::string& file) {

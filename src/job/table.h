@@ -5,15 +5,15 @@
 
 #include "job/keys.h"
 
-// Where a key's value lies, as Key::field.
+// A JobKey::field that returns a pointer to a member of Job (j) or ParameterGroup (g).
 #define FIELD(member) [](Job& j, ParameterGroup& g) -> Ref { return (void)j, (void)g, &member; }
 
 namespace perigee::job {
 
-// Those of [model], in the order of the reference page.
+// The keys of [model], in the order of the reference page.
 std::vector<JobKey> model_keys();
 
-// Those of [optimizer] that are attributes of optimizers.
+// The keys of [optimizer] that are attributes of optimizers.
 std::vector<JobKey> optimizer_option_keys();
 
 }  // namespace perigee::job

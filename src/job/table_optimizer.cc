@@ -47,7 +47,7 @@ std::string text_of(Value value) {
   return std::visit([](auto& v) { return fmt::format("`{}`", toml_of(&v)); }, value);
 }
 
-// Texts with the names of the optimizers that they hold for, in the order of their first one.
+// Texts and the optimizers that each applies to, in the order of the first optimizer.
 using ByText = std::vector<std::pair<std::string, std::vector<std::string_view>>>;
 
 void add(ByText& texts, const std::string& text, std::string_view optimizer) {

@@ -9,6 +9,9 @@ namespace perigee::lua {
 
 // One function a module, each in its own file.
 Module methods_module();
+Module plan_module();
+std::vector<Module> plan_classes();     // tables that functions of a plan take
+std::vector<Module> request_classes();  // tables that a method's functions read
 Module mesh_module();
 Module shard_module();
 Module strategy_module();
@@ -25,25 +28,13 @@ bool fits(lua_State* L, int index, std::string_view type) {
     if (lua_isnoneornil(L, index)) return true;
     type.remove_suffix(1);
   }
+  if (type.starts_with("perigee.")) type = "table";
   if (type == "any") return !lua_isnone(L, index);
   if (type == "integer") {
     return lua_type(L, index) == LUA_TNUMBER &&
            lua_tonumber(L, index) == static_cast<lua_Number>(lua_tointeger(L, index));
   }
   return type == luaL_typename(L, index);
-}
-
-void check_arguments(lua_State* L, const Function& function) {
-  const int most = static_cast<int>(function.parameters.size());
-  if (lua_gettop(L) > most) {
-    fail("lua", "{} takes at most {} arguments, but got {}", function.name, most, lua_gettop(L));
-  }
-  for (int i = 0; i < most; ++i) {
-    const auto& parameter = function.parameters[i];
-    if (fits(L, i + 1, parameter.type)) continue;
-    fail("lua", "{}: argument {} must be of type {}, but got {}", function.name, parameter.name,
-         parameter.type, lua_isnone(L, i + 1) ? "nothing" : luaL_typename(L, i + 1));
-  }
 }
 
 // Upvalue: the Function.
@@ -58,10 +49,33 @@ int call_checked(lua_State* L) {
 }  // namespace
 
 const std::vector<Module>& api() {
-  static const std::vector<Module> modules = {
-      methods_module(),  mesh_module(), shard_module(), solver_module(), profiler_module(),
-      strategy_module(), host_module(), torch_module(), nn_module()};
+  static const std::vector<Module> modules = [] {
+    std::vector<Module> list = {
+        methods_module(),  plan_module(),     mesh_module(), shard_module(), solver_module(),
+        profiler_module(), strategy_module(), host_module(), torch_module(), nn_module()};
+    const auto add = [&](const std::vector<Module>& classes) {
+      list.insert(list.begin() + 2, classes.begin(), classes.end());
+    };
+    add(request_classes());
+    add(plan_classes());
+    return list;
+  }();
   return modules;
+}
+
+void check_arguments(lua_State* L, const Function& function, const Caller& caller) {
+  const int most = static_cast<int>(function.parameters.size());
+  if (lua_gettop(L) > most) {
+    fail(caller.area, "{}{} takes at most {} arguments, but got {}", caller.object, function.name,
+         most, lua_gettop(L));
+  }
+  for (int i = 0; i < most; ++i) {
+    const auto& parameter = function.parameters[i];
+    if (fits(L, i + 1, parameter.type)) continue;
+    fail(caller.area, "{}{}: argument {} must be of type {}, but got {}", caller.object,
+         function.name, parameter.name, parameter.type,
+         lua_isnone(L, i + 1) ? "nothing" : luaL_typename(L, i + 1));
+  }
 }
 
 void push_function(lua_State* L, const Function& function) {
@@ -71,7 +85,7 @@ void push_function(lua_State* L, const Function& function) {
 
 bool push_module(lua_State* L, std::string_view name) {
   for (const auto& module : api()) {
-    if (module.name != name || module.elsewhere) continue;
+    if (module.name != name || module.elsewhere || module.is_class) continue;
     lua_createtable(L, 0, static_cast<int>(module.functions.size()));
     for (const auto& function : module.functions) {
       push_function(L, function);
@@ -83,6 +97,31 @@ bool push_module(lua_State* L, std::string_view name) {
   return false;
 }
 
+namespace {
+
+// "mesh, axes"
+std::string names_of(const Function& function) {
+  std::string names;
+  for (const auto& parameter : function.parameters) {
+    names += (names.empty() ? "" : ", ") + parameter.name;
+  }
+  return names;
+}
+
+// A parameter or field as LuaCATS has it: "name? type doc".
+std::string annotation(const Parameter& parameter) {
+  std::string_view type = parameter.type;
+  const bool optional = type.ends_with('?');
+  if (optional) type.remove_suffix(1);
+  return fmt::format("{}{} {} {}", parameter.name, optional ? "?" : "", type, parameter.doc);
+}
+
+std::string listed(const Parameter& parameter) {
+  return fmt::format("- `{}` ({}): {}\n", parameter.name, parameter.type, parameter.doc);
+}
+
+}  // namespace
+
 std::string editor_types() {
   std::string text =
       "---@meta\n-- Editor types of Perigee's Lua API, made by `perigee lua --types`. Do not "
@@ -90,20 +129,18 @@ std::string editor_types() {
   for (const auto& module : api()) {
     const auto local = module.name.substr(module.name.rfind('.') + 1);
     text += module.types;
-    text += fmt::format("\n---{}\n---@class {}\nlocal {} = {{}}\n", module.doc, module.name, local);
+    text += fmt::format("\n---{}\n---@class {}\n", module.doc, module.name);
+    for (const auto& field : module.fields) text += "---@field " + annotation(field) + "\n";
+    if (module.is_class && module.functions.empty()) continue;
+    text += fmt::format("local {} = {{}}\n", local);
     for (const auto& function : module.functions) {
       text += fmt::format("\n---{}\n", function.doc);
-      std::string names;
       for (const auto& parameter : function.parameters) {
-        const bool optional = parameter.type.ends_with('?');
-        const auto type = optional ? parameter.type.substr(0, parameter.type.size() - 1)
-                                   : parameter.type;
-        text += fmt::format("---@param {}{} {} {}\n", parameter.name, optional ? "?" : "", type,
-                            parameter.doc);
-        names += (names.empty() ? "" : ", ") + parameter.name;
+        text += "---@param " + annotation(parameter) + "\n";
       }
       if (!function.returns.empty()) text += fmt::format("---@return {}\n", function.returns);
-      text += fmt::format("function {}.{}({}) end\n", local, function.name, names);
+      text += fmt::format("function {}{}{}({}) end\n", local, module.is_class ? ":" : ".",
+                          function.name, names_of(function));
     }
   }
   return text;
@@ -116,16 +153,13 @@ std::string reference_page() {
       "edit.\n";
   for (const auto& module : api()) {
     text += fmt::format("\n## {}\n\n{}\n", module.name, module.doc);
+    if (!module.fields.empty()) text += "\n";
+    for (const auto& field : module.fields) text += listed(field);
     for (const auto& function : module.functions) {
-      std::string names;
-      for (const auto& parameter : function.parameters) {
-        names += (names.empty() ? "" : ", ") + parameter.name;
-      }
-      text += fmt::format("\n### {}({})\n\n{}\n", function.name, names, function.doc);
+      text += fmt::format("\n### {}{}({})\n\n{}\n", module.is_class ? "plan:" : "", function.name,
+                          names_of(function), function.doc);
       if (!function.parameters.empty()) text += "\n";
-      for (const auto& parameter : function.parameters) {
-        text += fmt::format("- `{}` ({}): {}\n", parameter.name, parameter.type, parameter.doc);
-      }
+      for (const auto& parameter : function.parameters) text += listed(parameter);
       if (!function.returns.empty()) text += fmt::format("\nReturns {}.\n", function.returns);
     }
   }

@@ -9,8 +9,8 @@
 
 namespace perigee::lua {
 
-// Types: string, number, integer, boolean, table, function, any; a trailing "?" makes
-// the parameter optional.
+// Types: string, number, integer, boolean, table, function, any, and classes of tables
+// (perigee.Recompute, perigee.Unit[]); a trailing "?" makes the parameter optional.
 struct Parameter {
   std::string name;
   std::string type;
@@ -29,16 +29,32 @@ struct Function {
 struct Module {
   std::string name;  // "perigee.mesh"
   std::string doc;
-  std::vector<Function> functions;
+  std::vector<Function> functions = {};
   // Further lines of the editor types: classes that the functions return.
   std::string types = {};
-  // Made by the host or written in Lua (runtime/perigee): what is here is documentation alone.
+  // Documentation alone: the module is made by the host or written in Lua (runtime/perigee).
   bool elsewhere = false;
+  // A class of tables or objects, which no script requires: its fields, and functions that are
+  // called with a colon.
+  bool is_class = false;
+  std::vector<Parameter> fields = {};
 };
 
 // Returns every module in the order of the reference page. `perigee.methods` has one function per
 // built-in method, made from the methods' own tables of fields.
 const std::vector<Module>& api();
+
+// Returns the functions of perigee.Plan; they run on its object (method/plan_object.h).
+const std::vector<Function>& plan_functions();
+
+// How errors name a function: "[area] OBJECT NAME: ...".
+struct Caller {
+  std::string_view area = "lua";
+  std::string_view object = "";  // "plan:"
+};
+
+// Throws Error unless the arguments on the stack, from index 1, are those of the function.
+void check_arguments(lua_State* L, const Function& function, const Caller& caller = {});
 
 // Pushes a checked closure of the function.
 void push_function(lua_State* L, const Function& function);

@@ -8,6 +8,7 @@
 #include <lua.hpp>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,9 @@ class State {
   // Answers perigee.solver.plan and perigee.profiler while a strategy function runs; nullptr: there
   // is no job.
   Planner* planner = nullptr;
+
+  // The job of the strategy that was resolved last, as a strategy function sees it; nullptr: none.
+  std::shared_ptr<const nlohmann::json> job;
 
   // Why the last search found that nothing satisfies what is asked ("": none did): a script that
   // fails with these words fails as the search did, with Status::infeasible.

@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "base/fail.h"
-#include "graph/flops.h"
 #include "lua/convert.h"
+#include "lua/method/request.h"
 #include "lua/places.h"
 #include "lua/sandbox/sandbox.h"
 
@@ -200,6 +200,7 @@ methods::Strategy StrategyScript::read(nlohmann::json value,
 methods::Strategy StrategyScript::resolve(const nlohmann::json& job, const graph::Graph& graph,
                                           Planner* planner) {
   lua_State* L = state_.raw();
+  state_.job = std::make_shared<const nlohmann::json>(job);
   if (!function_) return read(to_json(L, 1, "the strategy"), places_of(1));
   struct Lent {
     State& state;
@@ -269,36 +270,6 @@ void define_shipped(State& state, const nlohmann::json& strategy) {
     state.defines_shipped = false;
     lua_settop(state.raw(), top);
   }
-}
-
-nlohmann::json describe_graph(const graph::Graph& graph) {
-  using nlohmann::json;
-  const auto names = graph::value_names(graph);
-  const auto type = [](const graph::TensorType& t) {
-    return json{{"shape", t.shape}, {"dtype", graph::name_of(t.dtype)}, {"bytes", t.bytes()}};
-  };
-  json result = {{"scopes", json::array()}, {"parameters", json::array()}, {"ops", json::array()}};
-  for (const auto& scope : graph.scopes) {
-    result["scopes"].push_back({{"path", scope.path}, {"type", scope.type}});
-  }
-  for (const auto& input : graph.inputs) {
-    if (input.kind != graph::Input::Kind::parameter) continue;
-    auto item = type(graph.type(input.value));
-    item["name"] = input.name;
-    item["trainable"] = input.trainable;
-    result["parameters"].push_back(std::move(item));
-  }
-  for (const auto& node : graph.nodes) {
-    if (node.outputs.empty() || !node.outputs.front().defined()) continue;
-    auto item = type(graph.type(node.outputs.front()));
-    item["name"] = names[node.outputs.front().index];
-    item["op"] = node.op;
-    item["scope"] = node.scope;
-    item["backward"] = node.phase == graph::Phase::backward;
-    item["flops"] = graph::flops_of(graph, node);
-    result["ops"].push_back(std::move(item));
-  }
-  return result;
 }
 
 }  // namespace perigee::lua

@@ -73,8 +73,4 @@ std::map<std::string, std::string> scripts_in(const std::string& folder);
 // Runs the shipped strategies that define what a strategy, as data, names and no one has defined.
 void define_shipped(State& state, const nlohmann::json& strategy);
 
-// Returns what strategy functions see of a graph: {scopes, parameters, ops} with shapes, dtypes,
-// bytes and FLOPs.
-nlohmann::json describe_graph(const graph::Graph& graph);
-
 }  // namespace perigee::lua

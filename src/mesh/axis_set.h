@@ -12,17 +12,17 @@ namespace perigee::mesh {
 struct Mesh;
 
 // Names in the order in which they were added, each once. Sets with the same names are equal,
-// whatever their order. The text form, "data,context", is for files and output alone.
+// whatever their order. The text form, "data,context", is for files and output only.
 class AxisSet {
  public:
   AxisSet() = default;
   // Parses a literal; throws Error like parse().
   AxisSet(const char* text) : AxisSet(parse(text)) {}  // NOLINT(google-explicit-constructor)
-  // Throws Error when a name stands twice.
+  // Throws Error for a name that occurs twice.
   explicit AxisSet(std::vector<std::string> names);
 
   // Parses "data,context", "" as the empty set. Throws Error for an empty name among others and for
-  // a name that stands twice.
+  // a name that occurs twice.
   static AxisSet parse(std::string_view text);
   // Returns "data,context", in this set's order.
   std::string text() const;
@@ -38,7 +38,7 @@ class AxisSet {
   void insert(std::string_view axis);
   // Removes a name, if the set has it.
   void erase(std::string_view axis);
-  // Returns the axes of this set that `other` lacks, and those that both have, in this set's order.
+  // Return the axes of this set that `other` lacks, or those that both have, in this set's order.
   AxisSet without(const AxisSet& other) const;
   AxisSet intersection(const AxisSet& other) const;
   // Returns the axes of both sets that the mesh has, in the mesh's order.

@@ -114,7 +114,7 @@ bool is_within(const Mesh& mesh, const std::vector<bool>& in_group) {
     if (in_group[i]) continue;
     fail("mesh",
          "submeshes of unequal sizes have groups within each, or one over all axes, but a group is "
-         "over {} and not over {}: make the submeshes alike",
+         "over {} and not over {}: make the submeshes identical",
          mesh.axes.back().name, mesh.axes[i].name);
   }
   return false;
@@ -127,7 +127,7 @@ void verify_stages(const Mesh& mesh) {
          mesh.axes.empty() ? 0 : mesh.axes.back().size, mesh.stages.size());
   }
   std::vector<int64_t> largest(inner, 1);
-  bool alike = true;
+  bool equal_sizes = true;
   int64_t ranks = 0;
   for (size_t s = 0; s < mesh.stages.size(); ++s) {
     const auto& sizes = mesh.stages[s];
@@ -148,9 +148,9 @@ void verify_stages(const Mesh& mesh) {
       largest[i] = std::max(largest[i], sizes[i]);
     }
     ranks += product;
-    alike = alike && sizes == mesh.stages.front();
+    equal_sizes = equal_sizes && sizes == mesh.stages.front();
   }
-  if (alike) fail("mesh", "submeshes that are all alike are a mesh without submeshes");
+  if (equal_sizes) fail("mesh", "identical submeshes are a mesh without submeshes");
   if (ranks > most_ranks)
     fail("mesh", "a mesh has at most {} ranks, but got {}", most_ranks, ranks);
   for (size_t i = 0; i < inner; ++i) {
@@ -245,9 +245,10 @@ Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer) {
     for (const auto& [name, size] : submesh) sizes[static_cast<size_t>(mesh.find(name))] = size;
   }
   mesh.axes.push_back({std::move(outer), std::max<int64_t>(1, std::ssize(submeshes))});
-  const bool alike = std::all_of(mesh.stages.begin(), mesh.stages.end(),
-                                 [&](const auto& sizes) { return sizes == mesh.stages.front(); });
-  if (alike) mesh.stages.clear();
+  const bool equal_sizes = std::all_of(
+      mesh.stages.begin(), mesh.stages.end(),
+      [&](const auto& sizes) { return sizes == mesh.stages.front(); });
+  if (equal_sizes) mesh.stages.clear();
   verify(mesh);
   return mesh;
 }

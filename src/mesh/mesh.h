@@ -23,8 +23,8 @@ struct Mesh {
   std::vector<Axis> axes;
   std::vector<int64_t> order;
   // Submeshes of unequal sizes: for each position of the last axis (a pipeline's stages) the sizes
-  // that the axes before it have there; an axis then says the largest of its sizes. Ranks stand
-  // submesh after submesh. Empty: the mesh is a rectangle.
+  // that the axes before it have there; the size of an axis is then the largest of these. Ranks are
+  // listed submesh by submesh. Empty: the mesh is a rectangle.
   std::vector<std::vector<int64_t>> stages;
 
   bool is_ragged() const { return !stages.empty(); }
@@ -37,12 +37,13 @@ struct Mesh {
 };
 
 // Throws Error when an axis has no proper name (letters, digits, _), a name twice or a size below
-// 1, when there are more than 2^20 ranks, when `order` is not as many different ranks >= 0, or when
-// submeshes are not one for each position of the last axis, not those of `axes`, or all alike.
+// 1, when there are more than 2^20 ranks, when `order` does not list as many distinct ranks >= 0, or when
+// there is not one submesh for each position of the last axis, when submeshes do not match `axes`,
+// or when all are identical.
 void verify(const Mesh& mesh);
 
 // Returns the mesh of these submeshes, each a list of axes, one after the other on the axis `outer`.
-// Axes stand in the order in which submeshes first name them; an axis that a submesh leaves
+// Axes are in the order in which submeshes first name them; an axis that a submesh leaves
 // out has one rank there. A rectangle where all submeshes are identical. Throws Error; the result is verified.
 Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer);
 
@@ -55,11 +56,10 @@ int64_t stage_of(const Mesh& mesh, int64_t rank);
 // Returns the ranks at a position of the last axis, in mesh order.
 std::vector<int64_t> ranks_of_stage(const Mesh& mesh, int64_t stage);
 
-// Returns the rectangle that a stage's ranks see: all stages as if they were this one, whose ranks
-// are where they are; those of the others are numbers that no rank has. A rectangle is returned as
-// it is.
+// Returns the rectangular mesh in which all stages have the sizes of this one. Its ranks keep their
+// positions; other stages have numbers that no rank has. A rectangular mesh is returned unchanged.
 Mesh of_stage(const Mesh& mesh, int64_t stage);
-// The same of the rank's own stage.
+// Returns of_stage for the rank's own stage.
 Mesh of_rank(const Mesh& mesh, int64_t rank);
 
 // Parses "tensor=2,pipe=2,data=2", or submeshes on the axis `pipe`: "data=2|tensor=2". Throws
@@ -73,27 +73,27 @@ std::vector<int64_t> parse_order(std::string_view text);
 std::vector<int64_t> coordinates(const Mesh& mesh, int64_t rank);
 
 // Returns the groups over one or several axes (any order of names): every group lists its ranks in
-// mesh order, groups stand with the remaining axes varying, first fastest. Of a ragged mesh those
-// over axes before the last one, within each submesh, or the one of all axes. Throws Error for an
-// axis that the mesh lacks, and for others of a ragged mesh.
+// mesh order; groups are sorted by position on the remaining axes, the first fastest. A ragged mesh
+// has groups over axes before the last one, within each submesh, and the group of all axes. Throws
+// Error for an axis that the mesh lacks, and for other axes of a ragged mesh.
 std::vector<std::vector<int64_t>> groups(const Mesh& mesh, std::span<const std::string> axes);
 
 // Returns the one group over `axes` that holds the rank. Throws Error when the mesh does
 // not use it.
 std::vector<int64_t> group_of(const Mesh& mesh, std::span<const std::string> axes, int64_t rank);
 
-// Returns what an axis is for: its name, without the number that tells axes of one kind apart
+// Returns the kind of an axis: its name without the number that distinguishes axes of one kind
 // ("tensor" of tensor2).
 std::string_view kind_of(std::string_view axis);
 
-// Returns the axes of a kind, in the mesh's order; where it has none the kind itself.
+// Returns the axes of a kind, in the mesh's order; the kind itself where the mesh has none.
 std::vector<std::string> axes_of_kind(const Mesh& mesh, std::string_view kind);
 
 // Returns how many ranks a group over these axes has: of a ragged mesh the most. An axis that the
 // mesh lacks counts as one.
 int64_t group_size(const Mesh& mesh, std::span<const std::string> axes);
 
-// The same by sets of axes.
+// The same functions for sets of axes.
 std::vector<std::vector<int64_t>> groups(const Mesh& mesh, const AxisSet& axes);
 std::vector<int64_t> group_of(const Mesh& mesh, const AxisSet& axes, int64_t rank);
 int64_t group_size(const Mesh& mesh, const AxisSet& axes);

@@ -1,4 +1,4 @@
-// How a tensor lies on the mesh: one placement per axis (DTensor's words).
+// How a tensor is distributed over the mesh: one placement per axis (DTensor's terms).
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct Placement {
   Kind kind = Kind::replicate;
   int dim = -1;                 // shard: which dim of the tensor
   Reduce reduce = Reduce::sum;  // partial: how the ranks' tensors combine
-  // shard: the dim is seen as [size / run, run] and every run is cut, evenly; 0: the dim itself is.
-  // So lies a dim that merges others of which an inner one is sharded (the rows of [batch *
-  // sequence, width] with the sequence sharded). Values within a graph only, no inputs or outputs.
+  // shard: the dim is viewed as [size / run, run] and every run is cut evenly; 0: the dim itself is
+  // cut. A dim that merges others, of which an inner one is sharded, has runs (the rows of [batch *
+  // sequence, width] with the sequence sharded). Inner values of a graph only, no inputs or outputs.
   int64_t run = 0;
-  // shard, over n ranks: the dim, or every run, is first put into another order of its 2n equal
-  // chunks (0, 2n-1, 1, 2n-2, ...), so that rank r holds chunks r and 2n-1-r: an equal part of what
-  // lies below the diagonal of a causal mask. Of a dim, on one axis; not for parameters.
+  // shard, over n ranks: the 2n equal chunks of the dim, or of every run, are first reordered
+  // (0, 2n-1, 1, 2n-2, ...), so that rank r holds chunks r and 2n-1-r and all ranks have equal work
+  // under a causal mask. On one axis of a dim; not for parameters.
   bool zigzag = false;
   bool operator==(const Placement&) const = default;
 
@@ -31,7 +31,7 @@ struct Placement {
   static Placement shard(int dim, int64_t run = 0, bool zigzag = false) {
     return {Kind::shard, dim, Reduce::sum, run, zigzag};
   }
-  // Left to propagation: in a plan, on an axis that a pin says nothing about.
+  // Left to propagation: in a plan, on an axis that a pin does not restrict.
   static Placement open() { return {Kind::open, -1, Reduce::sum}; }
   static Placement partial(Reduce r = Reduce::sum) { return {Kind::partial, -1, r}; }
   bool is_replicate() const { return kind == Kind::replicate; }
@@ -61,13 +61,13 @@ struct Range {
 Range split(int64_t size, int64_t parts, int64_t index);
 
 // Returns the piece of every dim that `rank` holds. A dim sharded on several axes is split by the
-// last of them first (it is the outermost), so that the shards of a group over several axes lie in
-// group order. Throws Error for shards in runs or zigzag, which are no range.
+// last of them first (it is the outermost), so that the shards of a group over several axes are in
+// group order. Throws Error for shards in runs or zigzag, which are not one range.
 std::vector<Range> local_ranges(const std::vector<int64_t>& shape, const Placements& placements,
                                 const Mesh& mesh, int64_t rank);
 
-// Returns the pieces of a dim of `size` elements that lie in a range of the same dim put into the
-// order of zigzag shards over so many ranks, chunk by chunk. Its 2 * ranks chunks are equal.
+// Returns the pieces of a dim of `size` elements that a range of the dim in zigzag order (over
+// `ranks` ranks) consists of, chunk by chunk. Its 2 * ranks chunks are equal.
 std::vector<Range> zigzag_pieces(int64_t size, int64_t ranks, Range range);
 
 // Returns the pieces of a dim that `rank` holds, in the order in which its tensor has them: one, or
@@ -75,9 +75,9 @@ std::vector<Range> zigzag_pieces(int64_t size, int64_t ranks, Range range);
 std::vector<Range> local_pieces(const std::vector<int64_t>& shape, const Placements& placements,
                                 const Mesh& mesh, int64_t rank, int dim);
 
-// Returns true when runs and zigzags can be cut so: each dim has runs of one length that make
-// it up and at most one zigzag, all parts are equal, and the axes that cut the dim itself cut
-// it between runs.
+// Returns whether the runs and zigzags divide the shape: the runs of a dim have one length, which
+// divides it; it has at most one zigzag; all parts are equal; and the axes that cut the dim itself
+// cut it between runs.
 bool runs_divide(const std::vector<int64_t>& shape, const Placements& placements, const Mesh& mesh);
 
 // Returns the rank's local shape. Throws Error where runs do not divide.

@@ -119,6 +119,23 @@ void check_value(const ConfigField& field, const Json& value, std::string_view m
   if (!field.allowed.empty()) check_allowed(field, value, method);
 }
 
+void check_fields(const std::vector<ConfigField>& fields, const Json& given,
+                  std::string_view method) {
+  std::vector<std::string> names;
+  for (const auto& field : fields) names.push_back(field.name);
+  for (const auto& [key, value] : given.items()) {
+    const auto field = std::find(names.begin(), names.end(), key) - names.begin();
+    if (field == std::ssize(names)) {
+      fail("strategy", "{} has no field \"{}\"{}", method, key, did_you_mean(key, names));
+    }
+    check_value(fields[field], value, method);
+  }
+  for (const auto& field : fields) {
+    if (!field.required || given.contains(field.name)) continue;
+    fail("strategy", "{} needs the field {}: {}", method, field.name, field.doc);
+  }
+}
+
 std::vector<std::string> strings_of(const Json& value) {
   if (value.is_string()) return {value.get<std::string>()};
   std::vector<std::string> list;

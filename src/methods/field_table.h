@@ -171,7 +171,7 @@ class Member {
   std::function<std::string(const ConfigField&)> default_text;
 };
 
-// One row: ConfigField, but for what follows from the member: the type and the default.
+// One row: a ConfigField without the type and the default, which follow from the member.
 template <class C>
 struct FieldRow {
   std::string name;
@@ -210,9 +210,8 @@ class FieldTable {
 
   const std::vector<ConfigField>& fields() const { return fields_; }
 
-  // Throws Error as check_value does.
-  C parse(const Config& config, std::string_view method) const {
-    C parsed{};
+  // Returns `parsed` with the config's fields in place of its own. Throws Error as check_value does.
+  C parse(const Config& config, std::string_view method, C parsed = {}) const {
     for (size_t f = 0; f < fields_.size(); ++f) {
       const auto found = config.fields.find(fields_[f].name);
       if (found == config.fields.end()) continue;

@@ -1,4 +1,4 @@
-// From a strategy to the plan: methods in order, then what the request fixes.
+// From a strategy to the plan: methods in order, then the settings that the request fixes.
 #include <algorithm>
 #include <cctype>
 #include <optional>
@@ -43,7 +43,7 @@ void say_idle_axes(plan::Plan& plan) {
   }
 }
 
-// The ranks that a step's samples are over.
+// Returns the number of ranks that a step's samples are sharded over.
 int64_t data_ranks(const plan::Plan& plan) { return copies_of(plan) * plan::batch_ranks(plan); }
 
 std::string batch_sentence(const plan::Plan& plan, int64_t global) {
@@ -67,7 +67,7 @@ int64_t step_samples(const plan::Plan& plan, const PlanRequest& request) {
 
 namespace {
 
-// Returns the plan as the first so many methods make it.
+// Returns the plan that the first `count` methods make.
 plan::Plan apply_methods(const Strategy& strategy, const std::vector<MethodUse>& uses, size_t count,
                          const PlanRequest& request) {
   plan::Plan plan;

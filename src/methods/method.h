@@ -1,5 +1,5 @@
-// Optimisation methods: each edits the plan, checks its config and notes its decisions. One file a
-// method; methods.cc lists them.
+// Optimisation methods: each edits the plan, checks its config and records its decisions. One
+// file for each method; methods.cc lists them.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct DeviceRates {
   std::map<std::string, double> links;  // by axis: bytes that each of its ranks sends in a second
 };
 
-// What the caller fixes of a plan, and what methods may ask while it is made.
+// The caller's settings of a plan, and functions that methods may call while it is made.
 struct PlanRequest {
   const graph::Graph* graph = nullptr;  // captured at some global microbatch
   int64_t global_batch = 1;             // samples per optimizer step
@@ -95,6 +95,9 @@ class Method {
 // Returns every built-in method, in the order of the reference page.
 const std::vector<std::shared_ptr<const Method>>& all();
 
+// Returns the config split into its list part and its fields, unchecked.
+Config split_config(const Json& config);
+
 // Returns the config split into its parts. Throws Error for an unknown field (with the nearest
 // name), a value that its field does not allow (check_value), a missing required field, or a list
 // part that the method does not take.
@@ -145,7 +148,7 @@ int64_t fitted_batch(const plan::Plan& plan, int64_t global, int64_t micro);
 
 // Returns the samples of one global microbatch, at which the plan's graph must be captured: the
 // step's samples / plan.microbatches, of one copy where ranks train several copies. Where the
-// request's graph was captured at another size, capture again and plan again.
+// request's graph was captured at another size, the caller captures at this size and repeats the plan.
 int64_t graph_batch(const plan::Plan& plan, const PlanRequest& request);
 
 }  // namespace perigee::methods

@@ -39,25 +39,6 @@ bool is_position(std::string_view key) {
          std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-Config split(const Json& config) {
-  Config result;
-  if (config.is_null()) return result;
-  if (config.is_array()) {
-    result.items = config;
-    return result;
-  }
-  std::map<int64_t, Json> items;
-  for (const auto& [key, value] : config.items()) {
-    if (is_position(key)) {
-      items.emplace(std::stoll(key), value);
-    } else {
-      result.fields[key] = value;
-    }
-  }
-  for (auto& [position, value] : items) result.items.push_back(std::move(value));
-  return result;
-}
-
 std::vector<std::string> names_of(std::span<const std::shared_ptr<const Method>> methods) {
   std::vector<std::string> names;
   for (const auto& method : methods) names.emplace_back(method->name());
@@ -103,6 +84,25 @@ const std::vector<std::shared_ptr<const Method>>& all() {
   return methods;
 }
 
+Config split_config(const Json& config) {
+  Config result;
+  if (config.is_null()) return result;
+  if (config.is_array()) {
+    result.items = config;
+    return result;
+  }
+  std::map<int64_t, Json> items;
+  for (const auto& [key, value] : config.items()) {
+    if (is_position(key)) {
+      items.emplace(std::stoll(key), value);
+    } else {
+      result.fields[key] = value;
+    }
+  }
+  for (auto& [position, value] : items) result.items.push_back(std::move(value));
+  return result;
+}
+
 Config check_config(const Method& method, const Json& config) {
   if (config.is_string() && !method.items().empty()) {
     return check_config(method, Json::array({config}));
@@ -110,24 +110,11 @@ Config check_config(const Method& method, const Json& config) {
   if (!config.is_null() && !config.is_object() && !config.is_array()) {
     fail("strategy", "{} takes a table, but got {}", method.name(), config.dump());
   }
-  auto parts = split(config);
+  auto parts = split_config(config);
   if (!parts.items.empty() && method.items().empty()) {
     fail("strategy", "{} takes named fields, but got a list", method.name());
   }
-  std::vector<std::string> names;
-  for (const auto& field : method.fields()) names.push_back(field.name);
-  for (const auto& [key, value] : parts.fields.items()) {
-    const auto field = std::find(names.begin(), names.end(), key) - names.begin();
-    if (field == static_cast<ptrdiff_t>(names.size())) {
-      fail("strategy", "{} has no field \"{}\"{}", method.name(), key, did_you_mean(key, names));
-    }
-    check_value(method.fields()[field], value, method.name());
-  }
-  for (const auto& field : method.fields()) {
-    if (field.required && !parts.fields.contains(field.name)) {
-      fail("strategy", "{} needs the field {}: {}", method.name(), field.name, field.doc);
-    }
-  }
+  check_fields(method.fields(), parts.fields, method.name());
   return parts;
 }
 
@@ -146,7 +133,7 @@ std::string toml_of(const Json& value) {
 
 // Reads the fields of a strategy besides its methods.
 void read_fields(const Json& value, Strategy& strategy) {
-  // `plan`, the result of the methods, is for readers of the strategy alone.
+  // `plan`, the result of the methods, is for readers of the strategy only.
   const std::vector<std::string> keys = {"job",    "set",     "warnings", "origin",
                                          "places", "methods", "plan"};
   for (const auto& [key, part] : value.items()) {

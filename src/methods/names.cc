@@ -5,6 +5,7 @@
 
 #include "base/fail.h"
 #include "base/text/match.h"
+#include "plan/rewrites.h"
 
 namespace perigee::methods {
 
@@ -144,6 +145,13 @@ std::vector<std::string> named_ops(const graph::Graph& graph, const std::vector<
     }
   }
   return ops;
+}
+
+std::vector<std::string> named_ops(const plan::Plan& plan, const graph::Graph& graph,
+                                   const std::vector<std::string>& given, std::string_view field,
+                                   std::string_view method) {
+  if (given.empty() || plan.rewrites.empty()) return named_ops(graph, given, field, method);
+  return named_ops(plan::apply(plan.rewrites, graph), given, field, method);
 }
 
 std::string join(const std::vector<std::string>& list) {

@@ -9,22 +9,22 @@
 namespace perigee::methods {
 namespace {
 
-// "": all methods that stand nowhere else.
+// "": all methods that are not listed.
 constexpr std::string_view kOrder[] = {
-    "parallel_mode",          // the others look at the mesh
+    "parallel_mode",          // the others read the mesh
     "expert_parallel",        // the batch may be sharded over its axis
     "gradient_accumulation",  //
-    "pipeline_parallel",      // it gives a number of microbatches where nothing else does
-    "mixed_parallel",         // it holds pipeline_parallel
-    "ds_3d_parallel",         // it does, too, and gives a number of microbatches itself
-    "grad_comm",              // the size of a bucket is that of a unit
+    "pipeline_parallel",      // it sets the number of microbatches where no other method does
+    "mixed_parallel",         // it contains pipeline_parallel
+    "ds_3d_parallel",         // it contains it too, and sets the number of microbatches
+    "grad_comm",              // the size of a bucket is also that of a unit
     "",                       //
-    "partition_constraints",  // it looks at how ops run by what the others pinned
-    "zero1",                  // these cut what no other method has sharded
+    "partition_constraints",  // it reads the sharding that follows from the others' pins
+    "zero1",                  // these shard parameters that no other method has sharded
     "zero2",                  //
     "fsdp",                   //
-    "offload",                // it takes parameters of units
-    "auto_sharding",          // it chooses what the others have left open
+    "offload",                // it moves the parameters of units
+    "auto_sharding",          // it decides what the others leave open
 };
 
 struct Conflict {

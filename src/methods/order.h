@@ -8,8 +8,8 @@
 namespace perigee::methods {
 
 // Returns the methods in the order in which they apply, whatever order a strategy lists them
-// in; those that the table does not name (a user's own) keep theirs, behind the mesh and
-// before what looks at placements. Throws Error naming both methods and the reason where two
+// in. Methods that the table does not name (a user's own) keep their order, after the methods that
+// define the mesh and before those that read placements. Throws Error naming both methods and the reason where two
 // exclude each other.
 std::vector<MethodUse> in_order(std::vector<MethodUse> uses);
 

@@ -1,4 +1,4 @@
-// Errors at the place where the user wrote the method that they are of.
+// Errors with the place where the user wrote the method that caused them.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace perigee::methods {
 
-// An error that already says where its cause stands.
+// An error that already names the place of its cause.
 class PlacedError : public Error {
  public:
   explicit PlacedError(const Error& error) : Error(error) {}
@@ -18,7 +18,7 @@ class PlacedError : public Error {
   PlacedError(const std::string& place, const Error& error);
 };
 
-// Runs f(). What it throws and has no place stands at this one; "": it stays as it is.
+// Runs f(). Adds the place to an Error that has none; "": rethrows it unchanged.
 template <class F>
 auto at_place(const std::string& place, F f) {
   try {
@@ -31,11 +31,11 @@ auto at_place(const std::string& place, F f) {
   }
 }
 
-// Returns where the user wrote what the error is about: the word of the config's places that the
-// error names, in quotes or else first, or the method.
+// Returns the place of the cause of an error: the place of the config's word that the error names
+// (in quotes, or else first), or of the method.
 std::string place_of(const Config& config, std::string_view error);
 
-// Runs f(). What it throws and has no place stands where the config says.
+// Runs f(). Adds place_of(config, error) to an Error that has no place.
 template <class F>
 auto at_place(const Config& config, F f) {
   try {

@@ -1,5 +1,5 @@
-// The description of an optimizer: checks, job keys, optimizer state, instructions, kernels and the
-// reference page all follow from it. optim/all.h lists the optimizers.
+// The description of an optimizer, from which checks, job keys, optimizer state, instructions,
+// kernels and the reference page follow. optim/all.h lists the optimizers.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 namespace perigee::optim {
 
-// How a parameter is updated.
+// The unit of an update.
 enum class UpdateKind : uint8_t {
-  elementwise,     // each element by itself, over flat buckets
+  elementwise,     // each element independently, in flat buckets
   factored,        // a whole parameter by second moments of its rows and columns
   orthogonalized,  // a whole matrix by its orthogonalized momentum
 };
@@ -40,7 +40,7 @@ struct Attribute {
   double job_default = kAsFallback;
   double least = -kNoLimit, more_than = -kNoLimit, most = kNoLimit, less_than = kNoLimit;
   const char* about = "";  // for the reference page; the same text for all items of a list
-  // Where this attribute is not zero: an attribute that must not be zero, and one that must be.
+  // Where this attribute is not zero: an attribute that must be nonzero, and one that must be zero.
   const char* needs = nullptr;
   const char* excludes = nullptr;
 };

@@ -1,4 +1,4 @@
-// What kernels of elementwise optimizers share.
+// Definitions for the kernels of elementwise optimizers.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ inline constexpr size_t kStateCount = std::size(O::kStates);
 template <class O>
 inline constexpr size_t kAttributeCount = std::size(O::kAttributes);
 
-// The sets of states that may exist, as bit masks: bit k is O::kStates[k].
+// Returns whether a set of states may exist. Bit k of the mask is O::kStates[k].
 template <class O>
 constexpr bool is_state_set(unsigned held) {
   if (held >> kStateCount<O>) return false;
@@ -24,7 +24,7 @@ constexpr bool is_state_set(unsigned held) {
   return true;
 }
 
-// Calls f<kHeld>() with `held` as a constant. Returns false where it is no set of O's states.
+// Calls f<kHeld>() with `held` as a compile-time constant. Returns false where is_state_set is.
 template <class O, unsigned kHeld = 0, class F>
 PERIGEE_BOTH bool with_states(unsigned held, F f) {
   if constexpr (kHeld >> kStateCount<O>) {

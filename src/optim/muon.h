@@ -1,4 +1,4 @@
-// Muon (Jordan et al. 2024): matrices of hidden layers by their orthogonalized momentum.
+// Muon (Jordan et al. 2024): updates matrices of hidden layers by their orthogonalized momentum.
 // compile/gradients/tensor_step.h has its instructions.
 #pragma once
 
@@ -11,7 +11,7 @@ struct Muon {
   static constexpr const char* kName = "muon";
   static constexpr UpdateKind kUpdate = UpdateKind::orthogonalized;
   static constexpr bool kDecoupledDecay = true;
-  using Others = AdamW;  // updates embeddings, heads and all that is no matrix
+  using Others = AdamW;  // updates embeddings, heads and parameters that are no matrices
   static constexpr State kStates[] = {{"momentum_buffer"}};
   static constexpr Attribute kAttributes[] = {{.name = "momentum",
                                                .fallback = 0.95,

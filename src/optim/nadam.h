@@ -30,7 +30,7 @@ struct NAdam {
     W scale, decay, one_minus_beta1, beta2, one_minus_beta2;
     W root2;  // sqrt(1 - beta2^step)
     W eps;
-    W of_gradient, of_average;  // step sizes
+    W of_gradient, of_average;  // step sizes of the two terms
   };
 
   // Returns the product of the momenta of steps 1 to `step`. Its logarithm is

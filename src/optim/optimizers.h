@@ -17,13 +17,13 @@ struct Description {
   bool decoupled_decay = false;
   std::span<const State> states;
   std::span<const Attribute> attributes;
-  // Updates the parameters that this optimizer cannot or should not update; "": it updates all.
+  // The optimizer of parameters that this one does not update; "": it updates all.
   std::string_view others;
 
   bool is_elementwise() const { return update == UpdateKind::elementwise; }
   // Whether parameters may be in a low precision without float32 masters, rounded at random.
   bool rounds_parameters() const { return is_elementwise(); }
-  // The op that steps a flat bucket: "perigee::adamw_".
+  // Returns the op that updates a flat bucket: "perigee::adamw_".
   std::string op() const;
   // Returns the attribute of that name, or nullptr.
   const Attribute* find(std::string_view attribute) const;

@@ -88,7 +88,8 @@ void verify_copies(const Plan& plan, const graph::Graph& graph) {
   for (const auto& average : plan.averages) {
     if (!plan.offload.parameters && !(plan.offload.optimizer && average.states)) continue;
     fail("plan",
-         "what copies average lies on their devices, but offload keeps {} on the host: leave it "
+         "tensors that copies average stay on the device, but offload keeps {} on the host: leave "
+         "it "
          "out, or average without states",
          plan.offload.parameters ? "parameters" : "the optimizer's states");
   }
@@ -134,7 +135,7 @@ void verify_communication(const Plan& plan) {
   if (!plan.units.empty()) {
     fail("plan",
          "a rank that clips before the reduction has its whole gradient, but {} keeps parts of it: "
-         "clip behind the reduction, or leave zero1, zero2 and fsdp out",
+         "clip after the reduction, or leave zero1, zero2 and fsdp out",
          plan.units.front().name);
   }
   if (plan.precision.guards()) {

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Paths of a plan's file with the values there.
+// The values of a plan's file by path.
 using Values = std::map<std::string, std::string>;
 
 bool is_text(const json& value) {
@@ -84,7 +84,7 @@ Values values_of(const Plan& plan) {
   return values;
 }
 
-// Returns the path with "*" for components that are numbers, of names that have such.
+// Returns the path with "*" in place of components that are numbers.
 std::string pattern_of(const std::string& path) {
   std::string pattern;
   for (size_t begin = 0; begin <= path.size();) {

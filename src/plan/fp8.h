@@ -35,9 +35,9 @@ struct Fp8 {
   int64_t margin = 0;
   int64_t amax_history_len = 1;  // delayed: microbatches
   int64_t interval = 1;          // delayed: microbatches that a scale serves
-  Amax amax_compute_algo =
-      Amax::most_recent;  // delayed: the most recent entry of the history, or its maximum
-  int64_t block = 128;    // blockwise
+  // Delayed: the most recent entry of the history, or its maximum.
+  Amax amax_compute_algo = Amax::most_recent;
+  int64_t block = 128;  // blockwise
   // Whether the ranks of a sharded tensor share one scale; else each rank's scale is that of its shard.
   bool reduce_amax = true;
   bool wgrad = true;                // whether operands of weight-gradient products are rounded, too

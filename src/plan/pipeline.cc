@@ -52,9 +52,9 @@ class Parts {
       for (const auto& scope : graph_.scopes) scopes.push_back(scope.path);
       const auto& start = pipeline_.starts[next_];
       fail("plan",
-           "a pipeline is cut where the forward pass first comes to a scope, in the order of its "
-           "starts, but it does not come to \"{}\"{}{}",
-           start, next_ > 0 ? " behind \"" + pipeline_.starts[next_ - 1] + "\"" : "",
+           "a pipeline is cut where the forward pass first reaches a scope, in the order of its "
+           "starts, but it does not reach \"{}\"{}{}",
+           start, next_ > 0 ? " after \"" + pipeline_.starts[next_ - 1] + "\"" : "",
            did_you_mean(start, scopes));
     }
     gather_where_used();
@@ -72,7 +72,8 @@ class Parts {
     return graph_.type(node.outputs[0]).bytes() >= bytes;
   }
 
-  // Moves ops that only gather gradients for an earlier part into that part, so that the shards are sent instead of whole gradients.
+  // Moves ops that only gather gradients for an earlier part into that part, so that the shards are sent instead of
+  // whole gradients.
   void gather_where_used() {
     std::vector<int> last(graph_.values.size(), kEveryPart);  // last part that uses each value
     std::vector<bool> left(graph_.values.size());             // the value is an output of the step
@@ -118,8 +119,8 @@ class Parts {
     return static_cast<int>(next_);
   }
 
-  // Returns the part of a backward op: that of its forward op; for sums of gradients, and backward ops of an op of every part,
-  // the part in which the last of its operands is computed.
+  // Returns the part of a backward op: that of its forward op; for sums of gradients, and backward ops of an op of
+  // every part, the part in which the last of its operands is computed.
   int backward(const Node& node) {
     if (node.forward_node >= 0 && parts_[node.forward_node] != kEveryPart) {
       return parts_[node.forward_node];

@@ -64,7 +64,7 @@ void verify_kept_microbatches(const Plan& plan) {
   }
   if (plan.recompute.regions.empty()) {
     fail("plan",
-         "recompute.kept_microbatches keeps what regions would run again, but there are none");
+         "recompute.kept_microbatches requires regions that are recomputed, but there are none");
   }
   if (!plan.offload.activations.empty()) {
     fail(
@@ -114,7 +114,7 @@ void verify_deferred(const Plan& plan, const graph::Graph& graph) {
          "activations of {} to the host: use one of the two",
          overlap.deferred.front(), plan.offload.activations.front());
   }
-  // Gradients in parts are reduced microbatch by microbatch, a unit's all at once.
+  // Sharded gradients are reduced in every microbatch, all of a unit together.
   for (const auto& unit : plan.units) {
     const auto count = std::count_if(unit.parameters.begin(), unit.parameters.end(), is_deferred);
     if (unit.level < 2 || count == 0 || count == std::ssize(unit.parameters)) continue;
@@ -158,7 +158,7 @@ void verify_recompute(const Plan& plan, const graph::Graph& graph) {
     for (const auto& op : kept) check(op, ops, "names ops of the graph");
   }
   if (!recompute.only.empty() && keeps) {
-    fail("plan", "recompute has ops to run again or ops to keep, but got both");
+    fail("plan", "recompute has ops to recompute or ops to keep, but got both");
   }
 }
 

@@ -21,7 +21,7 @@ namespace perigee::plan {
 // Where gradients are reduced and how.
 struct Communication {
   int64_t bucket_bytes = 25 << 20;  // gradients are all-reduced in buckets of at least this size
-  bool overlap = true;              // start a bucket as soon as its last gradient is there
+  bool overlap = true;              // start a bucket as soon as its last gradient is computed
   // Largest number of buckets whose gradients are reduced over the same axes in the same type; buckets grow above
   // bucket_bytes to keep to it (0: no limit).
   int64_t buckets = 0;
@@ -54,41 +54,41 @@ struct Recompute {
   std::map<std::string, std::vector<std::string>> keep_in;
   // With a pipeline: number of microbatches in flight on a stage that keep all their results; the others are recomputed.
   int64_t kept_microbatches = 0;
-  // Memory limit of a rank in bytes, or 0. Above 0, compile::fit_recompute recomputes only as many regions as are needed for
-  // every rank to fit; the executed plan has 0.
+  // Memory limit of a rank in bytes, or 0. Above 0, compile::fit_recompute recomputes only as many regions as are
+  // needed for every rank to fit; the executed plan has 0.
   int64_t budget_bytes = 0;
   bool operator==(const Recompute&) const = default;
 };
 
-// Tensors that lie in host memory while the device does not need them. Copies run on streams of their own, concurrently with
-// the ops.
+// Tensors that are kept in host memory while the device does not need them. Copies run on streams of their own,
+// concurrently with the ops.
 struct Offload {
   // Scopes whose activations are offloaded: copied to the host while the next of the scopes computes, and prefetched before
   // the scope's backward pass.
   std::vector<std::string> activations;
   bool parameters = false;  // the rank's parts of units of level 3
   bool optimizer = false;   // optimizer state
-  int64_t prefetch =
-      1;  // how many scopes, or ops that read offloaded memory, ahead the copy back starts
+  // How many scopes, or ops that read offloaded memory, ahead the copy back starts.
+  int64_t prefetch = 1;
   bool operator==(const Offload&) const = default;
 };
 
 // Overlap of compute and communication within a step, in addition to Communication::overlap.
 struct Overlap {
   bool accumulate = false;  // matrix products accumulate into their gradient's buffer
-  bool step =
-      false;  // a bucket's optimizer step starts when the bucket is reduced, not when all are
+  // A bucket's optimizer step starts when the bucket is reduced, not when all are.
+  bool step = false;
   bool receives = false;  // a pipeline's messages are received while the preceding section runs
-  int64_t slices =
-      1;  // slices of a matrix product that overlap the collectives of its rows; 1: not sliced
+  // Slices of a matrix product that overlap the collectives of its rows; 1: not sliced.
+  int64_t slices = 1;
   std::vector<std::string> sliced = all_sliced();  // which products are sliced
   std::vector<std::string> whole;                  // scopes whose products are not sliced
   // Which collectives over `tensor` in the backward pass overlap, unsliced, with products that do not depend on them:
   // all-gathers for weight gradients ("gathers"), and sums that the preceding layer needs ("sums").
   std::vector<std::string> bulk = all_bulk();
 
-  bool experts =
-      false;  // interleaved microbatches: the expert all-to-all overlaps another microbatch's compute
+  // Interleaved microbatches: the expert all-to-all overlaps another microbatch's compute.
+  bool experts = false;
   // Weight gradients of a microbatch and part are computed after its input gradients, in the
   // stage's bubble (ScheduleOptions::delay_weights).
   bool weights = false;
@@ -113,20 +113,20 @@ struct Unit {
   std::vector<std::string> parameters;  // their own names
   mesh::AxisSet axes;
   int level = 3;  // sharded are 1: optimizer state, 2: and gradients, 3: and parameters
-  bool reshard_after_forward =
-      true;  // level 3: free after the forward pass and re-gather for the backward pass
+  // Level 3: free after the forward pass and re-gather for the backward pass.
+  bool reshard_after_forward = true;
   bool operator==(const Unit&) const = default;
 };
 
-// Pipeline stages. The forward pass is cut into parts, each of which begins at the first op of a scope of `starts`; a backward
-// op belongs to the part of its forward op. Part k runs on the ranks at position k % S of the axis, where S is the axis's
-// size (V schedules place parts in a V: schedule/schedule.h, Schedule::parts). No tensor is sharded on the axis. Values
-// that one part computes and another reads are sent.
+// Pipeline stages. The forward pass is cut into parts, each of which begins at the first op of a scope of `starts`; a
+// backward op belongs to the part of its forward op. Part k runs on the ranks at position k % S of the axis, where S is
+// the axis's size (V schedules place parts in a V: schedule/schedule.h, Schedule::parts). No tensor is sharded on the
+// axis. Values that one part computes and another reads are sent.
 struct Pipeline {
   std::string axis;  // "": one stage
-  std::vector<std::string>
-      starts;          // scopes at which the second and later parts begin, in forward order
-  int64_t chunks = 1;  // parts per stage
+  // Scopes at which the second and later parts begin, in forward order.
+  std::vector<std::string> starts;
+  int64_t chunks = 1;             // parts per stage
   std::string schedule = "1f1b";  // one of schedule_names()
   int64_t group = 0;  // interleaved: microbatches that a chunk runs in a row; 0: as many as stages
   int64_t extra = 0;  // 1f1b: additional microbatches in flight
@@ -150,13 +150,13 @@ struct Average {
   bool operator==(const Average&) const = default;
 };
 
-// A rewrite of the captured graph, applied before everything else: ops of a pattern, forward and backward, are replaced by an
-// equivalent implementation (graph/rewrite/rewrite.h).
+// A rewrite of the captured graph, applied before everything else: ops of a pattern, forward and backward, are replaced
+// by an equivalent implementation (graph/rewrite/rewrite.h).
 struct Rewrite {
-  std::string
-      name;  // a built-in rewrite (graph/rewrite/fusions.h), or the user's name for their own
-  std::string pattern,
-      replacement;  // graphs as text; both empty: the built-in rewrites of that name
+  // A built-in rewrite (graph/rewrite/fusions.h), or the user's name for their own.
+  std::string name;
+  // Graphs as text; both empty: the built-in rewrites of that name.
+  std::string pattern, replacement;
   bool operator==(const Rewrite&) const = default;
 };
 
@@ -172,13 +172,13 @@ struct Prediction {
   std::vector<int64_t> peak_bytes;  // peak device memory per rank, in mesh order
   std::vector<int64_t> host_bytes;  // peak host memory of Offload per rank; empty: no rank offloads
   double step_seconds = 0;          // 0: not predicted
-  double measured_share =
-      0;  // share of step_seconds that rests on measured times; 0: estimated from device peaks
+  // Share of step_seconds from measured times; 0: estimated from device peaks.
+  double measured_share = 0;
   bool exact_memory = false;  // every op instance had a recorded allocation trace
   bool operator==(const Prediction&) const = default;
 };
 
-// Returns what Plan::forbidden may name:
+// Returns the names that Plan::forbidden may have:
 // "all_gather", "all_to_all": a sharded value is not redistributed to Replicate, or to another dim, before an op reads it.
 //   Units still gather, and ring attention and experts keep their exchanges.
 // "nd_shardings": no tensor is sharded over several axes.

@@ -11,8 +11,8 @@ namespace {
 using graph::DType;
 
 // The lists are sorted, by op without namespace and overload. Composites of LibTorch's lists
-// (linear, layer_norm, softmax) stand with the ops that they leave in a graph; those that leave
-// none of their own (cosine_similarity, kl_div) have no place here: their parts follow operands.
+// (linear, layer_norm, softmax) are listed with the ops that they become in a graph; those that
+// become several other ops (cosine_similarity, kl_div) are not listed: their parts follow operands.
 
 // AT_FORALL_LOWER_PRECISION_FP.
 constexpr std::string_view low_ops[] = {
@@ -126,12 +126,12 @@ void check_names(const char* what, const std::vector<std::string>& names,
                  const std::vector<std::string>& known, std::vector<std::string>& seen) {
   for (const auto& name : names) {
     if (std::find(known.begin(), known.end(), name) == known.end()) {
-      fail("plan", "precision.{} names what the graph has, but got \"{}\"{}", what, name,
+      fail("plan", "precision.{} names ops or scopes of the graph, but got \"{}\"{}", what, name,
            did_you_mean(name, known));
     }
     if (std::find(seen.begin(), seen.end(), name) != seen.end()) {
-      fail("plan", "precision.{} names what stands nowhere else in precision, but got \"{}\" again",
-           what, name);
+      fail("plan", "each name is in one list of precision, but precision.{} repeats \"{}\"", what,
+           name);
     }
     seen.push_back(name);
   }

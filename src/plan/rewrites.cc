@@ -4,6 +4,7 @@
 
 #include "base/fail.h"
 #include "graph/rewrite/fusions.h"
+#include "plan/data_ops.h"
 
 namespace perigee::plan {
 
@@ -16,6 +17,7 @@ graph::Graph apply(const std::vector<Rewrite>& rewrites, graph::Graph graph,
     auto& became = done ? (*done)[r] : unused;
     if (!rewrite.pattern.empty() || !rewrite.replacement.empty()) {
       const auto rule = graph::parse_rewrite(rewrite.name, rewrite.pattern, rewrite.replacement);
+      check_data_ops(rule.replacement, rewrite.name);
       graph = graph::rewrite(std::move(graph), rule, became);
       continue;
     }

@@ -9,8 +9,9 @@ namespace perigee::plan {
 namespace {
 
 [[noreturn]] void refuse(std::string_view what, std::string_view remedy) {
-  fail("plan", "stages have submeshes of unequal sizes, but {}: {}, or make the submeshes alike",
-       what, remedy);
+  fail("plan",
+       "stages have submeshes of unequal sizes, but {}: {}, or make the submeshes identical", what,
+       remedy);
 }
 
 }  // namespace
@@ -54,7 +55,7 @@ void verify_submeshes(const Plan& plan) {
     refuse("ranks train copies over " + plan.copy_axes.text(), "leave local_sgd out");
   }
   if (plan.communication.clip_first) {
-    refuse("each data rank clips its own gradient", "clip behind the reduction");
+    refuse("each data rank clips its own gradient", "clip after the reduction");
   }
   for (int64_t stage = 1; stage < std::ssize(mesh.stages) && plan.communication.sum; ++stage) {
     if (mesh::group_size(mesh::of_stage(mesh, stage), plan.batch_axes) ==

@@ -46,7 +46,7 @@ bool stores_parts(const Plan& plan, const Unit& unit);
 // Returns the flat tensors of all units that have several ranks on their axes, in the plan's order.
 std::vector<Flat> flats(const Plan& plan, const graph::Graph& graph, int64_t rank);
 
-// Returns the pieces of the member that lie in this rank's part: boxes (one range per dim) of the whole parameter, each
+// Returns the pieces of the member in this rank's part: boxes (one range per dim) of the whole parameter, each
 // contiguous in the flat tensor, with its offset in the flat tensor.
 struct FlatPiece {
   int64_t offset = 0;

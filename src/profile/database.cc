@@ -58,7 +58,7 @@ struct Database::Impl {
   sqlite3* db = nullptr;
   std::mutex mutex;
   bool told_full = false;
-  bool in_memory = false;  // there is no room to open the file
+  bool in_memory = false;  // the disk has no room to open the file
 
   ~Impl() { sqlite3_close_v2(db); }
 
@@ -80,7 +80,7 @@ struct Database::Impl {
                                  nullptr);
     if (status != SQLITE_OK) return status;
     sqlite3_busy_timeout(db, kBusyMilliseconds);
-    // The change to WAL does not wait for another process that makes it, too.
+    // Switching to WAL fails at once if another process is switching: retry.
     const auto limit = std::chrono::steady_clock::now() +
                        std::chrono::milliseconds(kBusyMilliseconds);
     while ((status = execute("PRAGMA journal_mode=WAL")) == SQLITE_BUSY &&

@@ -13,11 +13,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMostTogether = 64;  // most ranks at once whose times are used for fewer
-// The line through points is used up to kBeyond times the bytes of the largest, and down to 1/kBeyond
-// of the smallest; further up where the largest takes kShown times the latency for its bytes, further
-// down where the largest has kSpan times the bytes of the smallest.
-constexpr double kBeyond = 2, kShown = 0.2, kSpan = 4;
+constexpr int64_t kMostTogether = 64;  // most concurrent ranks whose times are used for fewer ranks
+// The line through points extrapolates up to kExtrapolation times the bytes of the largest point,
+// and down to 1/kExtrapolation of the smallest. It has no upper limit where the transfer of the
+// largest point takes at least kTransferShare of the latency, no lower limit where the largest
+// point has at least kSpan times the bytes of the smallest.
+constexpr double kExtrapolation = 2, kTransferShare = 0.2, kSpan = 4;
 
 std::string content_of(cost::CollectiveKind kind, int64_t ranks) {
   return fmt::format("{} ranks={}", cost::name_of(kind), ranks);
@@ -33,15 +34,16 @@ std::optional<double> number(const Json& json, const char* field) {
   return value >= 0 && value <= kLargest ? std::optional(value) : std::nullopt;
 }
 
-// Whether the line through the points (at least one) is used for that many bytes.
-bool tells(const Points& points, const Line& line, double bytes) {
+// Returns whether the line through the points (at least one) may be used for that many bytes.
+bool line_applies(const Points& points, const Line& line, double bytes) {
   const double least = points.begin()->first, most = points.rbegin()->first;
-  const bool up = bytes <= kBeyond * most || line.per_byte * most >= kShown * line.latency;
-  const bool down = kBeyond * bytes >= least || most >= kSpan * least;
+  const bool up = bytes <= kExtrapolation * most ||
+                  line.per_byte * most >= kTransferShare * line.latency;
+  const bool down = kExtrapolation * bytes >= least || most >= kSpan * least;
   return up && down;
 }
 
-// Returns a point whose bytes differ by 5% at most, or nullptr.
+// Returns a point whose bytes differ by at most 5%, or nullptr.
 const Measured* nearest(const Points& points, double bytes) {
   const auto above = points.lower_bound(bytes);
   if (above != points.end() && above->first <= 1.05 * bytes) return &above->second;
@@ -98,7 +100,8 @@ std::optional<double> TimeDatabase::collective(cost::CollectiveKind kind, int64_
                                                double bytes) {
   const auto& [points, line] = find(kind, ranks);
   if (const auto* near = nearest(points, bytes)) return near->seconds;
-  if (line == Line{} || (!points.empty() && !tells(points, line, bytes))) return std::nullopt;
+  if (line == Line{} || (!points.empty() && !line_applies(points, line, bytes)))
+    return std::nullopt;
   return line.latency + bytes * line.per_byte;
 }
 
@@ -158,8 +161,8 @@ struct Field {
   bool number = true;  // of at least 0, finite
 };
 
-// Throws Error where the value has an unknown field, lacks one, or has an invalid number. `what`: the
-// kind of object, `place`: its path.
+// Throws Error where the value has an unknown field, lacks one, or has an invalid number. `what`:
+// the kind of object, `place`: its path.
 void check_fields(const Json& value, const std::vector<Field>& fields, const std::string& what,
                   const std::string& place) {
   if (!value.is_object()) {

@@ -16,26 +16,27 @@ namespace perigee::profile {
 // Times of one kind of device (profile::device_kind), each read from the file once.
 class TimeDatabase : public cost::Measurements {
  public:
-  // Keeps `database` by reference. `together`: ranks that run ops at the same time and share a CPU's
-  // memory and caches; 1 where each rank has a device of its own.
+  // Keeps `database` by reference. `together`: number of ranks that run ops concurrently and share
+  // a CPU's memory and caches; 1 where each rank has a device of its own.
   TimeDatabase(Database& database, std::string device, int64_t together = 1)
       : database_(database), device_(std::move(device)), together_(together) {}
 
-  // As measured with `together` ranks at once, else with half as many, and so on, else with more.
+  // Returns the seconds measured with `together` concurrent ranks, else with half as many, and so
+  // on, else with more.
   std::optional<double> op(const std::string& instance) override;
-  // As measured for nearly as many bytes, else by the line through all points; nothing where the
-  // measured sizes are too few or too far from `bytes`.
+  // Returns the seconds measured for nearly equal bytes, else those of the line through all points;
+  // nothing where measured sizes are too few or too far from `bytes`.
   std::optional<double> collective(cost::CollectiveKind kind, int64_t ranks, double bytes) override;
 
   // Drops the times read so far, so that they are read from the file again.
   void forget();
 
   void put(const std::string& instance, const Measured& measured);
-  // Whether the op was measured with `together` ranks at once.
+  // Returns whether the op was measured with `together` concurrent ranks.
   bool knows(const std::string& instance);
   // Adds points to the known ones of the kind; replaces points of equal bytes.
   void put(cost::CollectiveKind kind, int64_t ranks, const Points& points);
-  // Whether a collective of nearly as many bytes was measured.
+  // Returns whether a collective of nearly equal bytes was measured.
   bool knows(cost::CollectiveKind kind, int64_t ranks, double bytes);
 
  private:

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Version of the allocations of Perigee's own kernels.
+// Version of the allocations of Perigee's own kernels; part of the key.
 constexpr int kKernels = 3;
 
 // Restores the number of threads that LibTorch's ops use.

@@ -6,9 +6,9 @@
 namespace perigee::schedule {
 namespace {
 
-// A stage with `later` stages after it waits, each time it has as many microbatches in flight as it
-// may, for the messages there and back through those; the rest of such a round is one of a stage
-// nearer to the end.
+// Returns the seconds that stages wait for messages. A stage that has its maximum of microbatches
+// in flight waits for the messages through all later stages and back; the other waits of such a
+// round belong to a later stage.
 double message_waits(const PipelineTimes& times, int slope) {
   double waits = 0, left = times.microbatches - 1;
   double later = times.stages - 1;
@@ -23,11 +23,12 @@ double message_waits(const PipelineTimes& times, int slope) {
   return std::max(0.0, waits - (times.microbatches - 1) * times.slack());
 }
 
-// The bubble of split backward passes on `stage`, which takes `longer` seconds a step more than the
-// average. The stage cannot start before its first microbatch arrives, nor run more forward passes
-// than `cap` parts in flight before its first gradient arrives, nor defer more weight gradients
-// than that beyond its last input gradient, which the earlier stages wait for; and it has no more
-// than `cap` in flight while microbatches are on their way through later parts and back.
+// Returns the bubble of split backward passes on `stage`, which takes `longer` seconds per step
+// more than the average. The stage cannot start before its first microbatch arrives, nor run more
+// forward passes than `cap` parts in flight before its first gradient arrives, nor defer more
+// weight gradients than that beyond its last input gradient, which the earlier stages wait for; and
+// it has no more than `cap` in flight while microbatches are on their way through later parts and
+// back.
 double split_bubble_on(const PipelineTimes& times, double cap, bool waits_at_cap, double stage,
                        double longer) {
   const bool v_shape = times.chunks > 1;
@@ -65,8 +66,8 @@ double warm_up_bubble(const PipelineTimes& times, int flight_slope) {
 }
 
 double interleaved_bubble(const PipelineTimes& times) {
-  // A forward pass has the time of a part's passes to reach the next stage, less that of the
-  // gradient that goes the other way.
+  // A forward message is hidden by half of a part's passes, since the gradient in the other
+  // direction is hidden by the other half.
   const double wait = times.chunks * std::max(0.0, times.transfer - times.pass() / 2);
   return fill_and_drain_bubble(times) + std::max(0.0, (times.microbatches - times.stages) * wait -
                                                           (times.microbatches - 1) * times.slack());
@@ -90,11 +91,11 @@ double split_bubble(const PipelineTimes& times, double cap, bool waits_at_cap) {
   const auto on = [&](double stage, double longer) {
     return split_bubble_on(times, parts, waits_at_cap, stage, longer);
   };
-  // Of identical stages none between the first and the last has the largest bubble.
+  // Of identical stages, the first or the last has the largest bubble.
   const double last = times.stages - 1;
   const double identical = std::max(on(0, 0), on(last, 0)) + times.search_excess;
   if (times.chunks == 1) return identical;
-  // With several parts a stage, the waits of the others end while the slowest still computes.
+  // With several parts per stage, the other stages' waits end while the slowest still computes.
   const double longer = times.microbatches * times.slack();
   const double own = times.slowest_stage ? on(*times.slowest_stage, longer)
                                          : std::min(on(0, longer), on(last, longer));

@@ -8,7 +8,8 @@
 
 namespace perigee::schedule {
 
-// gpipe: the first microbatch's way to the last stage and the last one's way back.
+// gpipe: the first microbatch's forward passes to the last stage, and the last one's backward
+// passes back.
 double fill_and_drain_bubble(const PipelineTimes& times);
 
 // 1f1b (slope 1) and eager_1f1b (slope 2), see Description::flight_slope.

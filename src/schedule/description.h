@@ -53,7 +53,7 @@ struct PipelineTimes {
   }
 };
 
-// For which stage of which pipeline in-flight microbatches are asked for.
+// The pipeline and stage whose in-flight microbatches are counted.
 struct FlightCounts {
   double stages = 1, chunks = 1, microbatches = 1;
   double later_stages = 0;
@@ -77,15 +77,15 @@ struct Description {
   bool exceeds_bound = false;  // the orders found stay above `bubble_seconds`: search to predict it
   bool suggested = false;      // `perigee train --advise` tries it
 
-  // Of schedules with warm-up forwards and then one backward and one forward in turn: in-flight
-  // microbatches grow by so many with each later stage, from 1 on the last one. 0: they don't.
+  // Schedules with warm-up forwards, then alternately one backward and one forward: the number by
+  // which in-flight microbatches grow with each later stage, from 1 on the last one. Others: 0.
   int flight_slope = 0;
   bool warms_up = false;   // the orders are warm_up_then_alternate()'s
   bool holds_all = false;  // every stage has all microbatches in flight
   // V-shaped: most in-flight microbatches of the first stage's second part.
   int second_part_in_flight = 0;
-  // A schedule that never takes more time or memory where both exist; the search leaves this one
-  // out there. "": none.
+  // A schedule that never takes more time or memory than this one where both exist; the search then
+  // leaves this one out. "": none.
   std::string dominated_by = {};
 
   // Whether the schedule exists for these counts, without a group. nullptr: for all.

@@ -5,8 +5,8 @@
 
 namespace perigee::schedule {
 
-// Each stage runs as many forwards as it may have in flight, then one backward and one forward in
-// turn, then the remaining backwards. In flight: all microbatches (Description::holds_all), else
+// Each stage runs as many forwards as it may have in flight, then alternately one backward and one
+// forward, then the remaining backwards. In flight: all microbatches (Description::holds_all), else
 // flight_slope * later stages + 1 + options.extra.
 Orders warm_up_then_alternate(const Description& schedule, const ScheduleOptions& options,
                               const Shape& shape);

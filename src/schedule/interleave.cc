@@ -8,9 +8,9 @@
 namespace perigee {
 
 std::vector<InterleavedRange> interleaved_ranges(const std::vector<PipelineOp>& order) {
-  std::vector<InterleavedRange> turns;
+  std::vector<InterleavedRange> ranges;
   for (size_t at = 0; at < order.size(); ++at) {
-    turns.push_back({at, at});
+    ranges.push_back({at, at});
     if (order[at].kind != PipelineKind::forward) continue;
     size_t first = at;
     while (first > 0 && order[first - 1].kind == PipelineKind::weight_grad) --first;
@@ -19,9 +19,9 @@ std::vector<InterleavedRange> interleaved_ranges(const std::vector<PipelineOp>& 
     const bool others = std::none_of(
         order.begin() + static_cast<ptrdiff_t>(first), order.begin() + static_cast<ptrdiff_t>(at),
         [&](const PipelineOp& op) { return op.microbatch == order[at].microbatch; });
-    for (size_t k = first; others && k <= at; ++k) turns[k] = {first, at};
+    for (size_t k = first; others && k <= at; ++k) ranges[k] = {first, at};
   }
-  return turns;
+  return ranges;
 }
 
 void check_interleaving(const plan::Plan& plan, const Schedule& schedule) {

@@ -78,7 +78,7 @@ Shape make_shape(const Description& schedule, const ScheduleOptions& o) {
   return shape;
 }
 
-// Splits the backward passes of orders that do not.
+// Splits the backward passes of orders with whole ones.
 Orders delay_weights(const Shape& shape, Orders orders) {
   const auto peaks = schedule::peak_chunks(orders);
   const int most = *std::max_element(peaks.begin(), peaks.end());

@@ -118,7 +118,7 @@ const std::array<Description, 11> kTable = {{
      .suggested = true,
      .flight_cap = one_per_stage,
      .in_flight = capped_flight<one_per_stage>,
-     // At the cap a stage waits once for its messages, as 1f1b does in each round.
+     // At the cap a stage waits once for its messages, which 1f1b does in each round.
      .bubble_seconds =
          [](const PipelineTimes& times) { return split_bubble(times, times.stages, true); },
      .orders = searched_orders},

@@ -21,8 +21,9 @@ void Estimator::allow(double more, double slack) {
 
 // For several parts only the need of the fastest cut is known, which suffices to report
 // the missing memory.
-bool Estimator::is_beyond(const Choice& choice, double need) const {
-  return (choice.chunks == 1 || more_ > 0) && need * least_share(choice) > limits_.most() + more_;
+bool Estimator::is_beyond(const Choice& choice, double needed_bytes) const {
+  return (choice.chunks == 1 || more_ > 0) &&
+         needed_bytes * least_share(choice) > limits_.largest_bytes() + more_;
 }
 
 const Model& Estimator::model_of(double times) {
@@ -39,18 +40,18 @@ const Model& Estimator::model_of(double times) {
 const Layers* Estimator::tables_of(const Choice& choice) {
   std::string why;
   if (choice.submeshes.empty()) return tables_.on_ranks(choice, 0, request_.world, why);
-  return tables_.find(Model::of_stage(choice, choice.submeshes.front()), why);
+  return tables_.find(choice_of_stage(choice, choice.submeshes.front()), why);
 }
 
 std::vector<Candidate> Estimator::candidates_of(const Choice& choice, const Layers& layers,
-                                                double worth, double& need) {
+                                                double exact_below, double& needed_bytes) {
   std::vector<Candidate> list;
   double best = kInfinity;  // where there is room enough
-  double least = kInfinity;
+  double least_bytes = kInfinity;
   const auto add = [&](const Choice& one, const Layers& tables) {
     double own = 0;
-    auto candidate = estimate(one, tables, worth, own);
-    least = std::min(least, own);
+    auto candidate = estimate(one, tables, exact_below, own);
+    least_bytes = std::min(least_bytes, own);
     if (!candidate) return;
     const auto& estimate = candidate->estimate;
     const bool room = !candidate->choice.offload && estimate.bytes < kNear * estimate.limit;
@@ -59,7 +60,7 @@ std::vector<Candidate> Estimator::candidates_of(const Choice& choice, const Laye
   };
   add(choice, layers);
   if (!choice.selective || choice.every != 1 || request_.pins.every) {
-    need = least;
+    needed_bytes = least_bytes;
     return list;
   }
   const auto& model = model_of(1);
@@ -67,31 +68,28 @@ std::vector<Candidate> Estimator::candidates_of(const Choice& choice, const Laye
     mixed.every = every;
     const auto* tables = every <= std::ssize(folded_.blocks) ? tables_of(mixed) : nullptr;
     if (!tables) continue;
-    const double bound = model.is_heterogeneous(mixed)
-                             ? model.lower_bound(mixed, *tables).value_or(0)
-                             : model.lower_bound(mixed, model.whole(mixed, *tables));
-    if (bound >= std::min(best, worth)) return list;
+    if (model.lower_bound(mixed, *tables) >= std::min(best, exact_below)) return list;
     add(mixed, *tables);
   }
-  need = least;
+  needed_bytes = least_bytes;
   return list;
 }
 
 // Returns nothing where no cut fits, with the bytes that the choice then needs.
-std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers, double worth,
-                                             double& need) {
-  double least = kInfinity;
-  auto estimate = fit(choice, layers, least, worth);
-  if (!estimate && may_offload(choice, layers, least)) {
+std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers,
+                                             double exact_below, double& needed_bytes) {
+  double least_bytes = kInfinity;
+  auto estimate = fit(choice, layers, least_bytes, exact_below);
+  if (!estimate && may_offload(choice, layers, least_bytes)) {
     choice.offload = true;
-    estimate = fit(choice, layers, least, worth);
+    estimate = fit(choice, layers, least_bytes, exact_below);
   }
   if (estimate && !estimate->recomputed_blocks.empty() && may_offload(choice, layers, kInfinity)) {
     // Recomputation or the host makes room.
     auto on_host = choice;
     on_host.offload = true;
     double unused = kInfinity;
-    auto other = fit(on_host, layers, unused, worth);
+    auto other = fit(on_host, layers, unused, exact_below);
     if (other && other->seconds < estimate->seconds) {
       other->lower_bound = std::min(other->lower_bound, estimate->lower_bound);
       choice = std::move(on_host);
@@ -99,13 +97,13 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
     }
   }
   if (!estimate) {
-    if (least > limits_.least() && least < learnt_.shortage.bytes) {
-      learnt_.shortage.bytes = least;
+    if (least_bytes > limits_.smallest_bytes() && least_bytes < learnt_.shortage.bytes) {
+      learnt_.shortage.bytes = least_bytes;
       learnt_.shortage.choice = choice;
     }
-    if (least < kInfinity) {
-      need = std::max(0.0, least - states_of(choice, layers)) /
-             learnt_.corrections.of_bytes(choice);
+    if (least_bytes < kInfinity) {
+      needed_bytes = std::max(0.0, least_bytes - states_of(choice, layers)) /
+                     learnt_.corrections.of_bytes(choice);
     }
     return std::nullopt;
   }
@@ -133,26 +131,27 @@ double Estimator::least_share(Choice choice) const {
 }
 
 // Returns Model::estimate with the memory correction of the choice.
-std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layers, double& least,
-                                       double worth) {
+std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layers,
+                                       double& least_bytes, double exact_below) {
   const double more = slack_ * learnt_.corrections.of_bytes(choice);
-  auto estimate = model_of(more).estimate(choice, layers, least, worth);
+  auto estimate = model_of(more).estimate(choice, layers, least_bytes, exact_below);
   if (estimate) estimate->limit *= more;
-  least *= more / slack_;
+  least_bytes *= more / slack_;
   return estimate;
 }
 
 // Whether the choice may fit with its optimizer's state on the host. That is slower, so it is priced
 // only where the choice does not fit without.
-bool Estimator::may_offload(const Choice& choice, const Layers& layers, double least) const {
+bool Estimator::may_offload(const Choice& choice, const Layers& layers, double least_bytes) const {
   const double states = states_of(choice, layers);
-  return states > 0 && (least >= kInfinity || least - states <= limits_.least() + more_);
+  return states > 0 &&
+         (least_bytes >= kInfinity || least_bytes - states <= limits_.smallest_bytes() + more_);
 }
 
 // Returns the bytes of a rank that the host can have.
 double Estimator::states_of(const Choice& choice, const Layers& layers) const {
   if (choice.offload || request_.pins.offload) return 0;
-  const double states = layers.first.states + layers.last.states +
+  const double states = layers.prologue.states + layers.epilogue.states +
                         layers.block.states * static_cast<double>(folded_.blocks.size());
   // With unequal submeshes some stage may store all of its parameters unsharded.
   const bool parts = choice.zero > 0 && choice.submeshes.empty();

@@ -47,23 +47,23 @@ class Estimator {
   const Layers* tables_of(const Choice& choice);
 
   // Returns whether a combination that needs so many bytes by the model is known not to fit.
-  bool is_beyond(const Choice& choice, double need) const;
+  bool is_beyond(const Choice& choice, double needed_bytes) const;
 
   // Returns the combination where it fits; and variants of one with a selective checkpoint that
   // recompute more and more blocks as a whole, where memory is short or a better cut may be faster.
-  // Where none fits, `need` is set to the bytes of the one that needs the least; 0 where unknown.
-  // Estimates above `worth` may be too low.
-  std::vector<Candidate> candidates_of(const Choice& choice, const Layers& layers, double worth,
-                                       double& need);
+  // Where none fits, `needed_bytes` is set to the bytes of the one that needs the least, or to 0.
+  // Estimates of more seconds than `exact_below` may be too low.
+  std::vector<Candidate> candidates_of(const Choice& choice, const Layers& layers,
+                                       double exact_below, double& needed_bytes);
 
  private:
   double least_share(Choice choice) const;
-  std::optional<Estimate> fit(const Choice& choice, const Layers& layers, double& least,
-                              double worth);
-  bool may_offload(const Choice& choice, const Layers& layers, double least) const;
+  std::optional<Estimate> fit(const Choice& choice, const Layers& layers, double& least_bytes,
+                              double exact_below);
+  bool may_offload(const Choice& choice, const Layers& layers, double least_bytes) const;
   double states_of(const Choice& choice, const Layers& layers) const;
-  std::optional<Candidate> estimate(Choice choice, const Layers& layers, double worth,
-                                    double& need);
+  std::optional<Candidate> estimate(Choice choice, const Layers& layers, double exact_below,
+                                    double& needed_bytes);
 
   const Request& request_;
   const Folded& folded_;

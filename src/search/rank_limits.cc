@@ -16,8 +16,8 @@ RankLimits::RankLimits(const Request& request, const cost::Cluster& cluster)
   }
 }
 
-double RankLimits::least() const { return *std::ranges::min_element(bytes_); }
-double RankLimits::most() const { return *std::ranges::max_element(bytes_); }
+double RankLimits::smallest_bytes() const { return *std::ranges::min_element(bytes_); }
+double RankLimits::largest_bytes() const { return *std::ranges::max_element(bytes_); }
 
 RankLimits::Lack RankLimits::lack(const Compiled& compiled) const {
   const auto& [plan, programs] = compiled;
@@ -37,7 +37,7 @@ double RankLimits::of(int64_t rank) const {
   for (size_t kind = 0; kind < bytes_.size(); ++kind) {
     if (&cluster_.devices[kind] == device) return bytes_[kind];
   }
-  return least();
+  return smallest_bytes();
 }
 
 }  // namespace perigee::search

@@ -15,8 +15,8 @@ class RankLimits {
 
   // Bytes of a rank by kind of the cluster's devices; of all kinds.
   const std::vector<double>& by_kind() const { return bytes_; }
-  double least() const;
-  double most() const;
+  double smallest_bytes() const;
+  double largest_bytes() const;
 
   // Of the rank whose program exceeds its limit the most: `more` is peak - limit, at most 0
   // where all fit.

@@ -139,16 +139,17 @@ class Search {
   }
 
   // Returns the least with which it was found that a plan fits.
-  std::optional<Fitting> least_more(double seconds) {
+  std::optional<Fitting> least_missing_memory(double seconds) {
     const double guess = learnt_.shortage.bytes < kInfinity
-                             ? learnt_.shortage.bytes - limits_.least()
-                             : limits_.least();
-    return search::least_more({limits_.least(), guess}, std::min(seconds, seconds_left()),
-                              [this](double more) { return attempt(more); });
+                             ? learnt_.shortage.bytes - limits_.smallest_bytes()
+                             : limits_.smallest_bytes();
+    return search::least_missing_memory({limits_.smallest_bytes(), guess},
+                                        std::min(seconds, seconds_left()),
+                                        [this](double more) { return attempt(more); });
   }
 
   [[noreturn]] void none_fits(const std::optional<Fitting>& fitting) {
-    learnt_.shortage.limit = limits_.least();
+    learnt_.shortage.limit = limits_.smallest_bytes();
     if (stopped_) learnt_.shortage.time_limit = *request_.pins.time_limit;
     fail_none_fits(learnt_.shortage, fitting);
   }
@@ -319,10 +320,10 @@ class Search {
       }
       ++looked_at_;
       auto [choice, layers] = choice_of(*order[i]);
-      const double worth = full ? best[most - 1].estimate.seconds : kInfinity;
+      const double exact_below = full ? best[most - 1].estimate.seconds : kInfinity;
       auto& need = needs[static_cast<size_t>(order[i] - list.data())];
       if (estimator_->is_beyond(choice, need)) continue;
-      for (auto& candidate : estimator_->candidates_of(choice, *layers, worth, need)) {
+      for (auto& candidate : estimator_->candidates_of(choice, *layers, exact_below, need)) {
         lower_bound_ = std::min(lower_bound_, candidate.estimate.lower_bound);
         const auto place = std::ranges::upper_bound(
             best, candidate.estimate.seconds, {},
@@ -448,7 +449,7 @@ Found find(const Request& request, const cost::Cluster& cluster, cost::Measureme
   Search search(request, cluster, measurements, traces);
   if (auto found = search.find()) return std::move(*found);
   if (request.seconds_for_more <= 0 || search.stopped()) search.none_fits(std::nullopt);
-  search.none_fits(search.least_more(request.seconds_for_more));
+  search.none_fits(search.least_missing_memory(request.seconds_for_more));
 }
 
 std::vector<Candidate> candidates(const Request& request, const cost::Cluster& cluster,

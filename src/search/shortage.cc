@@ -28,7 +28,7 @@ double round_up(double bytes) {
   return std::ceil(shown / step - 1e-9) * step * unit;
 }
 
-std::optional<Fitting> least_more(
+std::optional<Fitting> least_missing_memory(
     const Missing& missing, double seconds,
     const std::function<std::optional<Fitting>(double more)>& attempt) {
   using Clock = std::chrono::steady_clock;

@@ -27,7 +27,7 @@ double round_up(double bytes);
 struct Missing {
   double limit = 0, guess = 0;
 };
-std::optional<Fitting> least_more(
+std::optional<Fitting> least_missing_memory(
     const Missing& missing, double seconds,
     const std::function<std::optional<Fitting>(double more)>& attempt);
 

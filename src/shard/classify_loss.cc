@@ -51,7 +51,7 @@ bool is_affine(const Node& node) {
 class Classifier {
  public:
   explicit Classifier(const graph::Graph& graph)
-      : graph_(graph), sites_(graph, {}), states_(graph.values.size()) {
+      : graph_(graph), rules_(graph, {}), states_(graph.values.size()) {
     for (const auto& input : graph.inputs) {
       if (input.kind != graph::Input::Kind::data || !input.batched) continue;
       const auto& shape = graph.type(input.value).shape;
@@ -94,7 +94,7 @@ class Classifier {
     return batch_ > 1 && static_cast<double>(count) == number && count > 0 && count % batch_ == 0;
   }
 
-  static std::string here(const Node& node) {
+  static std::string describe(const Node& node) {
     return fmt::format("{} in scope \"{}\"", node.op, node.scope);
   }
 
@@ -113,19 +113,20 @@ class Classifier {
     if (has(Degree::mixed)) {
       out.degree = Degree::mixed;
     } else if (has(Degree::sample)) {
-      of_samples(n, r, operands, out);
+      follow_samples(n, r, operands, out);
     } else if (has(Degree::pool)) {
       out.degree = has(Degree::mean) || has(Degree::sum) ? Degree::mixed : Degree::pool;
     } else if (has(Degree::mean) || has(Degree::sum)) {
-      of_statistics(n, operands, out);
+      combine_statistics(n, operands, out);
     }
     return out;
   }
 
   // Handles a node with an operand that has a dim over samples.
-  void of_samples(size_t n, size_t r, const std::vector<const State*>& operands, State& out) const {
+  void follow_samples(size_t n, size_t r, const std::vector<const State*>& operands,
+                      State& out) const {
     const auto& node = graph_.nodes[n];
-    const auto& pattern = sites_.at(n).pattern;
+    const auto& pattern = rules_.at(n).pattern;
     out.degree = Degree::mixed;
     if (!pattern || r >= pattern->results.size()) return;
     const auto& letters = pattern->results[r];
@@ -137,21 +138,21 @@ class Classifier {
         others |= operands[i]->is(Degree::mean) || operands[i]->is(Degree::pool);
         continue;
       }
-      const auto next = of_dim(n, r, i, operands[i]->dim, letters);
+      const auto next = follow_dim(n, r, i, operands[i]->dim, letters);
       if (found && (found->degree != next.degree || found->dim != next.dim)) return;
       if (!found || found->coupling.empty()) found = next;
     }
     out.degree = found->degree;
     out.dim = found->dim;
     if (out.coupling.empty()) out.coupling = found->coupling;
-    if (out.coupling.empty() && others) out.coupling = here(node);
+    if (out.coupling.empty() && others) out.coupling = describe(node);
   }
 
   // Follows operand i's dim over samples to the result.
-  State of_dim(size_t n, size_t r, size_t i, int dim, const std::vector<int>& letters) const {
+  State follow_dim(size_t n, size_t r, size_t i, int dim, const std::vector<int>& letters) const {
     const auto& node = graph_.nodes[n];
-    const auto& pattern = *sites_.at(n).pattern;
-    if (batch_ == 1 && node.op == "perigee::reshape") return of_one_sample(node, dim);
+    const auto& pattern = *rules_.at(n).pattern;
+    if (batch_ == 1 && node.op == "perigee::reshape") return follow_single_sample(node, dim);
     const int letter = pattern.operands[i][dim];
     if (letter < 0) {
       // The op works along the samples. A result of the same shape has an element for each.
@@ -160,15 +161,15 @@ class Classifier {
       const auto& from = graph_.type(values[i]).shape;
       const auto& to = graph_.type(node.outputs[r]).shape;
       const bool keeps = from.size() == to.size() && from[dim] == to[dim] && letters[dim] < 0;
-      if (keeps) return {Degree::sample, dim, here(node)};
-      return {dispatches(node) ? Degree::pool : Degree::mixed, -1, here(node)};
+      if (keeps) return {Degree::sample, dim, describe(node)};
+      return {dispatches(node) ? Degree::pool : Degree::mixed, -1, describe(node)};
     }
     const auto at = std::find(letters.begin(), letters.end(), letter);
     if (at != letters.end()) {
       const bool agrees = pattern.dims[letter].role == Role::agreed;  // batch norm
-      return {Degree::sample, static_cast<int>(at - letters.begin()), agrees ? here(node) : ""};
+      return {Degree::sample, static_cast<int>(at - letters.begin()), agrees ? describe(node) : ""};
     }
-    if (dispatches(node)) return {Degree::pool, -1, here(node)};
+    if (dispatches(node)) return {Degree::pool, -1, describe(node)};
     if (is_mean(node)) return {Degree::mean, -1, ""};
     if (node.op.ends_with("_loss")) {
       const auto reduction = node.get<int64_t>("reduction", 1);
@@ -178,7 +179,7 @@ class Classifier {
       case Role::sum:
         return {Degree::sum, -1, ""};
       case Role::agreed:
-        return {Degree::mean, -1, here(node)};
+        return {Degree::mean, -1, describe(node)};
       default:
         return {Degree::mixed, -1, ""};
     }
@@ -186,7 +187,7 @@ class Classifier {
 
   // Finds the dim of a single sample after a reshape. Patterns lose dims of size 1, so the
   // outermost candidate is taken.
-  State of_one_sample(const Node& node, int dim) const {
+  State follow_single_sample(const Node& node, int dim) const {
     const auto& from = graph_.type(std::get<ValueId>(*node.find("self"))).shape;
     const auto& to = graph_.type(node.outputs[0]).shape;
     int64_t before = 1;
@@ -199,7 +200,7 @@ class Classifier {
   }
 
   // Handles a node whose operands are means and sums over samples, or independent of them.
-  void of_statistics(size_t n, const std::vector<const State*>& operands, State& out) const {
+  void combine_statistics(size_t n, const std::vector<const State*>& operands, State& out) const {
     const auto& node = graph_.nodes[n];
     const bool sums = std::any_of(operands.begin(), operands.end(),
                                   [](const State* s) { return s->is(Degree::sum); });
@@ -219,10 +220,10 @@ class Classifier {
     }
     out.degree = is_linear(n, operands) ? (sums ? Degree::sum : Degree::mean) : Degree::mixed;
     if (sums || out.degree == Degree::mean) return;
-    // Any function of means is unchanged when the samples are doubled. Where it is more than a mean
-    // plus what is the same for all microbatches, it is not the mean of its values for parts of them.
+    // Any function of means is unchanged when the samples are doubled. Unless it is affine, its value
+    // for the batch is not the mean of its values for the microbatches.
     out.degree = Degree::mean;
-    if (!is_affine(node) && out.coupling.empty()) out.coupling = here(node);
+    if (!is_affine(node) && out.coupling.empty()) out.coupling = describe(node);
   }
 
   // Whether the operands that depend on samples share one degree and are a linear set of the op.
@@ -232,7 +233,7 @@ class Classifier {
         node.op == "perigee::cast" || is_mean(node)) {
       return true;
     }
-    const auto& pattern = sites_.at(n).pattern;
+    const auto& pattern = rules_.at(n).pattern;
     if (!pattern) return false;
     for (const auto& group : pattern->linear) {
       bool good = true;
@@ -246,7 +247,7 @@ class Classifier {
     return false;
   }
 
-  // Whether it is divided by a count known for the whole step.
+  // Whether the divisor is a count that is known for the whole step.
   bool averaged(const Node& node) const {
     auto v = std::get<ValueId>(*node.find("other"));
     while (graph_.values[v.index].producer >= 0) {
@@ -259,7 +260,7 @@ class Classifier {
   }
 
   const graph::Graph& graph_;
-  MatchedRules sites_;
+  MatchedRules rules_;
   std::vector<State> states_;
   int64_t batch_ = 0;
 };

@@ -55,16 +55,17 @@ class Emission {
   ValueId run(const RedistributePath& path, const Shape& shape) {
     for (size_t s = 0; s < path.steps.size(); ++s) {
       const auto& step = path.steps[s];
-      const bool orders = step.kind == RedistributeStep::Kind::zigzag,
+      const bool reorders = step.kind == RedistributeStep::Kind::zigzag,
                  restores = step.kind == RedistributeStep::Kind::restore;
-      if ((orders || restores ? step.ranks : ranks_of(step)) == 1) continue;  // this rank alone
+      if ((reorders || restores ? step.ranks : ranks_of(step)) == 1) continue;  // this rank alone
       view(shape_before(step));
       const auto* next = s + 1 < path.steps.size() ? &path.steps[s + 1] : nullptr;
-      if (orders && next && next->kind == RedistributeStep::Kind::slice && next->dim == step.dim) {
-        take(*next, step.ranks);
+      if (reorders && next && next->kind == RedistributeStep::Kind::slice &&
+          next->dim == step.dim) {
+        slice_zigzag(*next, step.ranks);
         ++s;
       } else {
-        carry_out(step);
+        emit_step(step);
       }
     }
     view(shape);
@@ -137,7 +138,7 @@ class Emission {
   }
 
   // A slice of a dim in zigzag order is two pieces of the original dim.
-  void take(const RedistributeStep& slice, int64_t ranks) {
+  void slice_zigzag(const RedistributeStep& slice, int64_t ranks) {
     const auto range = mesh::local_ranges(slice.shape, slice.after, mesh_, rank_)[slice.dim];
     std::vector<ValueId> parts;
     for (const auto& part : mesh::zigzag_pieces(slice.shape[slice.dim], ranks, range)) {
@@ -147,7 +148,7 @@ class Emission {
          type_after(slice));
   }
 
-  void carry_out(const RedistributeStep& step) {
+  void emit_step(const RedistributeStep& step) {
     const auto type = type_after(step);
     const auto axis = names_of(mesh_, step.axes);
     const auto dim = static_cast<int64_t>(step.dim);

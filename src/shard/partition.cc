@@ -53,7 +53,7 @@ class Partition {
         sharding_(sharding),
         plan_(plan),
         rank_(rank),
-        sites_(graph, plan),
+        rules_(graph, plan),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
         versions_(graph.values.size()),
         is_parameter_(graph.values.size()),
@@ -77,14 +77,14 @@ class Partition {
         add_output(o, graph::Node());
       }
     }
-    std::vector<graph::NodeId> makers(graph_.nodes.size(), -1);
+    std::vector<graph::NodeId> local_nodes(graph_.nodes.size(), -1);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const size_t first = local_.graph.nodes.size();
-      makers[n] = node(n);
+      local_nodes[n] = node(n);
       for (size_t o : outputs[n]) add_output(o, graph_.nodes[n]);
       const auto forward = graph_.nodes[n].forward_node;
       for (size_t k = first; forward >= 0 && k < local_.graph.nodes.size(); ++k) {
-        local_.graph.nodes[k].forward_node = makers[forward];
+        local_.graph.nodes[k].forward_node = local_nodes[forward];
       }
     }
     return std::move(local_);
@@ -111,14 +111,14 @@ class Partition {
     is_parameter_[input.value.index] = input.kind == Input::Kind::parameter;
     versions_[input.value.index].push_back({placements, local, graph::Phase::forward, true});
     if (placements == wanted) return;
-    const auto cut = bring(input.value, wanted, graph::Node());
+    const auto cut = redistributed(input.value, wanted, graph::Node());
     versions_[input.value.index] = {{wanted, cut, graph::Phase::forward, true}};
   }
 
   // Returns the value with the placements `wanted`, redistributed from the cheapest version. Values
   // gathered in the forward pass are re-gathered in the backward pass: only their pieces are saved
   // (Korthikanti et al. 2022).
-  ValueId bring(ValueId v, const Placements& wanted, const graph::Node& consumer) {
+  ValueId redistributed(ValueId v, const Placements& wanted, const graph::Node& consumer) {
     auto& versions = versions_[v.index];
     const RedistributePath* best = nullptr;
     const Version* from = nullptr;
@@ -135,10 +135,8 @@ class Partition {
     }
     if (!std::isfinite(best->cost)) {
       fail("shard",
-           "a value must be redistributed from {} to {} for {} in scope \"{}\", which takes what "
-           "the plan "
-           "forbids "
-           "({}): allow it, or place values otherwise",
+           "a value must be redistributed from {} to {} for {} in scope \"{}\", which requires a "
+           "step that the plan forbids ({}): allow it, or change the placements",
            mesh::to_string(from->placements), mesh::to_string(wanted),
            consumer.op.empty() ? "an output of the step" : consumer.op, consumer.scope,
            fmt::join(plan_.forbidden, ", "));
@@ -160,11 +158,11 @@ class Partition {
     std::vector<ValueId> operands;
     int i = 0;
     node.each_operand(
-        [&](ValueId v) { operands.push_back(bring(v, sharding_.operands[n][i++], node)); });
-    const auto& site = sites_.at(n);
+        [&](ValueId v) { operands.push_back(redistributed(v, sharding_.operands[n][i++], node)); });
+    const auto& rule = rules_.at(n);
     static const Pattern none;
     RuleLowering lowering{call,
-                          site.pattern ? *site.pattern : none,
+                          rule.pattern ? *rule.pattern : none,
                           plan_.mesh,
                           rank_,
                           sharding_.operands[n],
@@ -172,8 +170,8 @@ class Partition {
                           std::move(operands),
                           local_.graph,
                           shared_};
-    const bool lowered = site.lower && !runs_replicated(n);
-    const auto results = lowered ? site.lower(lowering) : lowering.emit(lowering.local_args());
+    const bool lowered = rule.lower && !runs_replicated(n);
+    const auto results = lowered ? rule.lower(lowering) : lowering.emit(lowering.local_args());
     for (size_t r = 0; r < node.outputs.size(); ++r) {
       const auto v = node.outputs[r];
       if (!v.defined()) continue;
@@ -182,7 +180,7 @@ class Partition {
       versions_[v.index].push_back({placements, results[r], node.phase, true});
       if (sharding_.values[v.index] != placements) {
         // Pinned to other placements: only that version is used from here on, unless it can be re-gathered.
-        const auto moved = bring(v, sharding_.values[v.index], node);
+        const auto moved = redistributed(v, sharding_.values[v.index], node);
         auto& versions = versions_[v.index];
         if (versions.back().gathered && node.phase == graph::Phase::forward) {
           versions.front().piece = true;
@@ -257,7 +255,7 @@ class Partition {
         wanted[a] = Placement::partial();
       }
     }
-    local_.graph.outputs[o] = {output.kind, output.name, bring(v, wanted, maker)};
+    local_.graph.outputs[o] = {output.kind, output.name, redistributed(v, wanted, maker)};
     local_.outputs[o] = wanted;
   }
 
@@ -265,7 +263,7 @@ class Partition {
   const Sharding& sharding_;
   const plan::Plan& plan_;
   const int64_t rank_;
-  const MatchedRules sites_;
+  const MatchedRules rules_;
   Redistributor redistributor_;
   LocalGraph local_;
   std::map<std::string, ValueId> shared_;

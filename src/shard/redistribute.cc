@@ -157,9 +157,9 @@ RedistributePath Redistributor::whole_path(const graph::TensorType& type, const 
   if (const auto view = view_of_runs(type, from, to, mesh_)) {
     auto path = search(view->type, view->from, view->to);
     const auto reorder = [&](RedistributeStep::Kind kind, int dim, int64_t ranks,
-                             const Placements& there) {
+                             const Placements& placements) {
       path.cost += kLocal * bytes_of(type);
-      RedistributeStep step{.kind = kind, .dim = dim, .after = there, .before = there};
+      RedistributeStep step{.kind = kind, .dim = dim, .after = placements, .before = placements};
       step.shape = view->type.shape;
       step.ranks = ranks;
       path.steps.insert(
@@ -277,14 +277,14 @@ RedistributePath Redistributor::search(const graph::TensorType& type, const Plac
   const unsigned all = 1u << from.size();
   std::vector<std::vector<int>> axes_by(all);
   for (unsigned mask = 1; mask < all; ++mask) axes_by[mask] = axes_of(mask);
-  Placements here(from.size());
+  Placements current(from.size());
   // Uneven shards over several axes are uneven shards of uneven shards. One collective over the
   // joint group would cut differently, so such a dim is changed axis by axis.
   const auto one_cut = [&](unsigned mask, int dim) {
     if (std::has_single_bit(mask)) return true;
     int64_t parts = 1;
-    for (size_t a = 0; a < here.size(); ++a) {
-      if ((mask >> a & 1) != 0 || here[a] == Placement::shard(dim)) parts *= mesh_.axes[a].size;
+    for (size_t a = 0; a < current.size(); ++a) {
+      if ((mask >> a & 1) != 0 || current[a] == Placement::shard(dim)) parts *= mesh_.axes[a].size;
     }
     return type.shape[dim] % parts == 0;
   };
@@ -295,12 +295,12 @@ RedistributePath Redistributor::search(const graph::TensorType& type, const Plac
     if (state.done) continue;
     state.done = true;
     if (code == goal) break;
-    coding.read(code, here);
-    const double bytes = bytes_at(here);
+    coding.read(code, current);
+    const double bytes = bytes_at(current);
     for (unsigned mask = 1; mask < all; ++mask) {
       const auto& axes = axes_by[mask];
-      const Placement p = here[axes[0]];
-      if (!std::all_of(axes.begin(), axes.end(), [&](int a) { return here[a] == p; })) continue;
+      const Placement p = current[axes[0]];
+      if (!std::all_of(axes.begin(), axes.end(), [&](int a) { return current[a] == p; })) continue;
       const auto try_step = [&](const Move& move, const Placement& target, double step_cost) {
         const auto next = coding.moved(code, mask, p, target);
         auto& reached = states[next];
@@ -313,34 +313,34 @@ RedistributePath Redistributor::search(const graph::TensorType& type, const Plac
       const double n = group_size(axes);
       const double moved = (n - 1) / n * bytes;
       if (p.is_partial()) {
-        if (!combines_alone(here, mask, p.reduce)) continue;
+        if (!combines_alone(current, mask, p.reduce)) continue;
         try_step({RedistributeStep::Kind::all_reduce, mask, -1, -1, p.reduce},
                  Placement::replicate(), kLatency + 2 * moved);
         for (int dim : dims) {
-          if (!innermost(here, mask, dim) || !one_cut(mask, dim)) continue;
+          if (!innermost(current, mask, dim) || !one_cut(mask, dim)) continue;
           try_step({RedistributeStep::Kind::reduce_scatter, mask, dim, -1, p.reduce},
                    Placement::shard(dim), kLatency + moved);
         }
       } else if (p.is_shard()) {
-        if (!innermost(here, mask, p.dim) || !one_cut(mask, p.dim)) continue;
+        if (!innermost(current, mask, p.dim) || !one_cut(mask, p.dim)) continue;
         if (allows(RedistributeStep::Kind::all_gather, axes)) {
           try_step({RedistributeStep::Kind::all_gather, mask, p.dim}, Placement::replicate(),
                    kLatency + (n - 1) * bytes);
         }
         for (int dim : dims) {
-          if (dim == p.dim || !innermost(here, mask, dim) || !one_cut(mask, dim)) continue;
+          if (dim == p.dim || !innermost(current, mask, dim) || !one_cut(mask, dim)) continue;
           if (!allows(RedistributeStep::Kind::all_to_all, axes)) continue;
           try_step({RedistributeStep::Kind::all_to_all, mask, dim, p.dim}, Placement::shard(dim),
                    kLatency + moved);
         }
       } else if (whole_ < 0 || (mask >> whole_ & 1) == 0) {
         for (int dim : dims) {
-          if (!innermost(here, mask, dim)) continue;
+          if (!innermost(current, mask, dim)) continue;
           try_step({RedistributeStep::Kind::slice, mask, dim}, Placement::shard(dim),
                    kLocal * bytes / n);
         }
         for (int a : axes) {
-          if (!to[a].is_partial() || !combines_alone(here, mask, to[a].reduce)) continue;
+          if (!to[a].is_partial() || !combines_alone(current, mask, to[a].reduce)) continue;
           try_step({RedistributeStep::Kind::part, mask, -1, -1, to[a].reduce},
                    Placement::partial(to[a].reduce), kLocal * bytes);
         }

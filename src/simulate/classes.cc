@@ -99,7 +99,7 @@ std::vector<int32_t> stages_of(const compile::Programs& programs, const mesh::Me
 std::vector<std::map<compile::Stream, int64_t>> slowest_groups(
     const compile::Programs& programs, const mesh::Mesh& mesh, const cost::Cluster& cluster,
     const std::vector<int32_t>& classes) {
-  constexpr double kBytes = 1 << 20;             // of the all-gather that groups are compared by
+  constexpr double kBytes = 1 << 20;             // of the all-gather by which groups are compared
   std::map<std::vector<int64_t>, double> known;  // by shape
   std::map<std::pair<int32_t, compile::Stream>, double> longest;
   std::map<int64_t, int32_t> class_of;

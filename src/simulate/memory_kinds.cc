@@ -129,7 +129,7 @@ std::vector<MemoryKind> memory_by_kind(const Program& program) {
     const auto& frame = program.frames[f];
     if (!counted(static_cast<int32_t>(f))) continue;
     const auto kind = frame.kind == Frame::Kind::persistent      ? kOther
-                      : frame.name.ends_with(".landing")         ? kCommunication
+                      : frame.name.ends_with(".received")        ? kCommunication
                       : frame.kind == Frame::Kind::communication ? kCommunication
                       : frame.kind == Frame::Kind::microbatch    ? kSaved
                                                                  : kWorking;

@@ -14,7 +14,7 @@ struct MemoryKind {
 };
 
 // "parameters", "gradients", "optimizer state", "buffers", "saved activations", "working memory",
-// "communication", "other" (low copies of parameters, constants, results, padding).
+// "communication", "other" (low-precision copies of parameters, constants, results, padding).
 const std::vector<std::string>& memory_kinds();
 
 // Splits the program's peak_bytes into all kinds, in that order; they add up to it.

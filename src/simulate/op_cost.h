@@ -20,7 +20,7 @@ compile::OpInstance instance_of(const compile::Program& program,
 // Returns the arithmetic and memory traffic of one run.
 cost::OpWork work_of(const compile::OpInstance& instance);
 
-// A collective of a rank's program, as far as its time depends on it.
+// The properties of a collective or copy that its time depends on.
 struct Exchange {
   cost::CollectiveKind kind = cost::CollectiveKind::all_reduce;
   compile::Stream stream;

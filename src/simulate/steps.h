@@ -22,7 +22,7 @@ struct Actor {
 
 // A collective of an actor's program.
 struct SimulatedCollective {
-  int32_t meeting = 0;          // the n-th collective of one meeting is the same for all its actors
+  int32_t meeting = 0;          // Meetings::number; its actors match their n-th collectives
   std::vector<int32_t> actors;  // the actors that take part, ascending
   int level = -1;               // network level of its contention (cost::level_of)
   double seconds = 0;           // without contention
@@ -43,10 +43,10 @@ struct RankSteps {
   std::vector<SimulatedCollective> links;
   // By section: busy seconds of streams whose collectives were folded into compute steps.
   std::vector<std::map<int32_t, double>> hidden;
-  double seconds = 0, measured = 0;  // of all ops and collectives, each once
+  double seconds = 0, measured = 0;  // of all ops and collectives, each counted once
 };
 
-// Numbers the sets of actors that communicate on a stream.
+// Numbers the pairs of a stream and the set of actors that communicate on it.
 class Meetings {
  public:
   int32_t number(const compile::Stream& stream, const std::vector<int32_t>& actors);
@@ -55,8 +55,8 @@ class Meetings {
   std::map<std::pair<compile::Stream, std::vector<int32_t>>, int32_t> numbers_;
 };
 
-// Returns the actor's sections. `actor_of` is by rank. With `fold`, consecutive ops become one step,
-// and so do ranges whose collectives have no other actor, end within the range and have no
+// Returns the actor's sections. `actor_of` is by rank. With `fold`, consecutive ops become one
+// step, and so do ranges whose collectives have no other actor, end within the range and have no
 // contention: the same times in fewer steps.
 RankSteps steps_of(const Actor& actor, const std::map<int64_t, int32_t>& actor_of,
                    const mesh::Mesh& mesh, OpCosts& costs, Meetings& meetings, bool fold);

@@ -20,7 +20,7 @@ Utilisation utilisation(const graph::Graph& graph, const plan::Plan& plan,
   const auto times = static_cast<double>(plan.microbatches * plan::copies_of(plan));
   Utilisation result{.flops = flops * times};
   if (flops == 0 || step_seconds <= 0) return result;
-  // The peak of a rank of the first kind, and the ranks of that kind that all ranks are worth.
+  // The peak of a rank of the first kind, and the number of such ranks with the peak of all ranks.
   const auto peak = flops / ideal;
   double worth = 0;
   for (int64_t r = 0; r < ranks; ++r) {

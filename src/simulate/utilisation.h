@@ -9,8 +9,8 @@ namespace perigee::simulate {
 
 struct Utilisation {
   double flops = 0;  // of the model in a step: forward and backward pass, without recomputation
-  // Model FLOPs utilisation (Chowdhery et al. 2022): the time of these at the matrix peaks of all
-  // ranks, over the step's. Causal attention counts the half that it computes.
+  // Model FLOPs utilisation (Chowdhery et al. 2022): the time of `flops` at the matrix peaks of all
+  // ranks, divided by the step time. Causal attention counts only the half that it computes.
   double mfu = 0;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kLabelsShare = 0.5;   // of the time limit, before ilp has its turn
+constexpr double kLabelsShare = 0.5;   // share of the time limit for labels, before ilp starts
 constexpr double kExplainSeconds = 2;  // time limit of the explanation of an infeasible problem
 constexpr double kForever = 1e8;
 
@@ -83,7 +83,7 @@ Result answer(const Kind& problem, const Options& options, Clock::time_point sta
       fail_run("solve", "the answer of {} must be allowed, but {}", result.solver, evaluation.why);
     result.time = evaluation.time;
     result.memory = evaluation.memory;
-    // Times are >= 0; bounds may be below by rounding of sums of prices.
+    // Times are >= 0; rounding of sums of prices may put a bound below.
     result.lower_bound = std::clamp(found.lower_bound, 0.0, evaluation.time);
     result.choice = std::move(*found.choice);
     const bool tight = evaluation.time - result.lower_bound <= kTolerance * evaluation.time;

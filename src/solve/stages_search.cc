@@ -16,8 +16,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr double kMostStates = 1e8;  // layers x devices
-constexpr double kImprovement =
-    1e-12;  // relative; rounding of a sum is far below, the tolerance of a proof far above
+// Least relative improvement: far above the rounding of a sum, far below the tolerance of a proof.
+constexpr double kImprovement = 1e-12;
 
 struct Candidate {
   int first, end;  // layers first..end-1
@@ -37,8 +37,8 @@ int64_t device_unit(const StagesProblem& problem) {
   return std::max<int64_t>(unit, 1);
 }
 
-// Returns the candidates that fit, without those that another for the same layers and devices
-// beats, by end; devices in units.
+// Returns the candidates that fit, sorted by end, without those that another candidate for the same
+// layers and devices dominates; devices in units.
 std::vector<Candidate> useful_candidates(const StagesProblem& problem, int64_t unit) {
   std::vector<Candidate> all;
   for (size_t i = 0; i < problem.candidates.size(); ++i) {
@@ -61,7 +61,7 @@ std::vector<Candidate> useful_candidates(const StagesProblem& problem, int64_t u
     const bool same = i > 0 && all[i - 1].end == c.end && all[i - 1].first == c.first &&
                       all[i - 1].devices == c.devices;
     if (!same) most = -1;
-    if (c.successors <= most) continue;  // an earlier one is as fast and allows as many
+    if (c.successors <= most) continue;  // an earlier one is at least as fast and allows as many
     most = c.successors;
     useful.push_back(c);
   }
@@ -122,8 +122,8 @@ class StagesSearch {
   const double weight_;
   std::vector<size_t> by_end_;  // candidates that end at layer l: by_end_[l] .. by_end_[l + 1]
   std::vector<double> times_;
-  std::vector<double>
-      prefix_;              // [layer][devices]: least sum of layers before it, successors ignored
+  // [layer][devices]: least sum of layers before it, successors ignored.
+  std::vector<double> prefix_;
   std::vector<int> found_;  // sequence of the last suffix()
   std::optional<std::vector<int>> best_;
   double best_time_ = kInfinity;
@@ -170,9 +170,10 @@ bool StagesSearch::suffix(double longest, double most_sum, double& sum) {
           // Fewer stages and a smaller sum are both better.
           size_t at = 0;
           while (at < known->size() && pool[(*known)[at]].stages <= label.stages) ++at;
-          bool beaten = false;
-          for (size_t i = 0; i < at && !beaten; ++i) beaten = pool[(*known)[i]].sum <= label.sum;
-          if (beaten) continue;
+          bool dominated = false;
+          for (size_t i = 0; i < at && !dominated; ++i)
+            dominated = pool[(*known)[i]].sum <= label.sum;
+          if (dominated) continue;
           if (at > 0 && pool[(*known)[at - 1]].stages == label.stages) --at;
           size_t worse = at;
           while (worse < known->size() && pool[(*known)[worse]].sum >= label.sum) ++worse;
@@ -205,7 +206,8 @@ void StagesSearch::take(const std::vector<int>& sequence) {
   best_ = sequence;
 }
 
-// Finds the least sum for the range's longest time and removes the solved top of the range. Returns whether the range is not empty.
+// Finds the least sum for the range's longest time and removes the solved top of the range. Returns whether the range
+// is not empty.
 bool StagesSearch::settle(Node& node) {
   const double longest = time_limit(node);
   least_prefix(longest);
@@ -220,7 +222,7 @@ bool StagesSearch::settle(Node& node) {
   node.sum = std::max(node.sum, sum);
   double used = 0;
   for (int i : found_) used = std::max(used, problem_.candidates[i].time);
-  // With a longest stage of at least `used` no sum is smaller than this one's.
+  // No sequence whose longest stage takes at least `used` has a smaller sum.
   const size_t at = std::lower_bound(times_.begin(), times_.end(), used) - times_.begin();
   if (at <= node.low) return false;
   node.high = at - 1;

@@ -53,7 +53,7 @@ struct Report {
   bool skipped = false;              // the gradients were not finite: nothing changed
 };
 
-// What Trainer::run does after a step.
+// Whether Trainer::run continues after a step.
 enum class Control { go, stop };
 
 class Trainer {

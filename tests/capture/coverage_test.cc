@@ -5,6 +5,7 @@
 #include <fstream>
 #include <regex>
 #include <set>
+#include <torch/nn.h>
 
 #include "tests/capture/layers.h"
 

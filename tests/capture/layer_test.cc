@@ -1,6 +1,8 @@
 // Every layer class of the torch::nn C++ API that computes without random numbers: linear,
 // convolution, normalisation, pooling, padding, activations and shapes. Sequences, losses and
 // random layers have files of their own; what is refused is in refused_test.cc.
+#include <torch/nn.h>
+
 #include "tests/capture/layers.h"
 
 namespace nn = torch::nn;

@@ -1,4 +1,6 @@
 // Every loss class of the torch::nn C++ API, with each reduction.
+#include <torch/nn.h>
+
 #include "tests/capture/layers.h"
 
 namespace nn = torch::nn;

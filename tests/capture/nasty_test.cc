@@ -1,5 +1,7 @@
 // Modules that a naive capture gets silently wrong: writes through views, shared memory, state that
 // the forward pass updates, gradients inside the forward pass.
+#include <torch/nn.h>
+
 #include "base/error.h"
 #include "tests/capture/support.h"
 

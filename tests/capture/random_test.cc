@@ -1,5 +1,7 @@
 // Layers that draw random numbers: eager autograd with the graph's draws, and what the draws must
 // look like.
+#include <torch/nn.h>
+
 #include "tests/capture/layers.h"
 #include "tests/capture/support_draws.h"
 

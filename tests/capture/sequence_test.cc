@@ -1,4 +1,6 @@
 // Layers over sequences: embeddings, recurrent layers, attention and transformers.
+#include <torch/nn.h>
+
 #include "tests/capture/layers.h"
 
 namespace nn = torch::nn;

@@ -1,3 +1,5 @@
+#include <torch/nn.h>
+
 #include "tests/capture/support.h"
 
 #include "base/error.h"

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <vector>
+#include <torch/nn/module.h>
 
 #include "capture/capture.h"
 #include "exec/reference/reference.h"

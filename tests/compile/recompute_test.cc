@@ -3,7 +3,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "compile/graph/cast_again.h"
+#include "compile/graph/recast_parameters.h"
 #include "tests/compile/support.h"
 
 using namespace perigee;
@@ -107,12 +107,12 @@ input data %1: float32[4, 4] = x
 %8: bfloat16[4, 4] = aten::mm(self=%7, mat2=%2)   @ backward of %5
 output result %8 = y
 )");
-  const auto again = cast_again(graph);
-  graph::verify(again);
-  CHECK(count(again, "perigee::cast", graph::Phase::forward) == 2);
-  CHECK(count(again, "perigee::cast", graph::Phase::backward) == 1);
-  CHECK(count(again, "aten::t", graph::Phase::backward) == 1);
-  CHECK(saved(again) == saved(graph) - 2);  // the input's cast and the product are kept
+  const auto recast = recast_parameters(graph);
+  graph::verify(recast);
+  CHECK(count(recast, "perigee::cast", graph::Phase::forward) == 2);
+  CHECK(count(recast, "perigee::cast", graph::Phase::backward) == 1);
+  CHECK(count(recast, "aten::t", graph::Phase::backward) == 1);
+  CHECK(saved(recast) == saved(graph) - 2);  // the input's cast and the product are kept
   const auto plain = mlp({.layers = 2});
-  CHECK(cast_again(plain) == plain);
+  CHECK(recast_parameters(plain) == plain);
 }

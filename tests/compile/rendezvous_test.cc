@@ -24,7 +24,8 @@ std::vector<int64_t> copies(const char* name, int stages, int microbatches) {
       {.name = name, .stages = stages, .microbatches = microbatches});
   std::vector<int64_t> counts;
   const auto edges = chain(stages * schedule.chunks);
-  for (const auto& part : copies_of_parts(schedule, edges, find_turns(schedule, edges, {}))) {
+  for (const auto& part :
+       copies_of_parts(schedule, edges, find_interleaved_ops(schedule, edges, {}))) {
     CHECK(part.kept == 0);
     counts.push_back(part.recomputed);
   }
@@ -40,15 +41,15 @@ TEST_CASE("a part holds as many microbatches as its stage has in flight") {
 TEST_CASE("the rendezvous of a schedule are computed once") {
   const auto schedule = make_schedule({.name = "1f1b", .stages = 64, .microbatches = 1536});
   const auto edges = chain(64);
-  const auto turns = find_turns(schedule, edges, {});
+  const auto interleaved = find_interleaved_ops(schedule, edges, {});
   Rendezvous rendezvous;
-  const auto& parts = rendezvous.copies(schedule, edges, turns, 0, {});
+  const auto& parts = rendezvous.copies(schedule, edges, interleaved, 0, {});
   CHECK(parts.front().recomputed == 64);
   CHECK(parts.back().recomputed == 1);
   for (int stage = 0; stage < 64; ++stage) {
-    CHECK(&rendezvous.copies(schedule, edges, turns, 0, {}) == &parts);
+    CHECK(&rendezvous.copies(schedule, edges, interleaved, 0, {}) == &parts);
   }
-  const auto& kept = rendezvous.copies(schedule, edges, turns, 1, {});
+  const auto& kept = rendezvous.copies(schedule, edges, interleaved, 1, {});
   CHECK(&kept != &parts);
   CHECK(kept.front().kept == 1);
 }
@@ -61,7 +62,7 @@ TEST_CASE("of the microbatches in flight on a stage so many keep, if not all do"
   CHECK(kept_microbatches(schedule.orders[3], 8, 1) == std::vector<bool>(8, true));
   CHECK(kept_microbatches(schedule.orders[0], 8, 0) == std::vector<bool>(8, false));
   std::vector<std::pair<int64_t, int64_t>> counts;
-  const auto alone = find_turns(schedule, chain(4), {});
+  const auto alone = find_interleaved_ops(schedule, chain(4), {});
   for (const auto& part : copies_of_parts(schedule, chain(4), alone, 2)) {
     counts.emplace_back(part.recomputed, part.kept);
   }
@@ -72,7 +73,7 @@ TEST_CASE("parts that share a frame have room for all that is in flight, and one
   const auto schedule = make_schedule(
       {.name = "interleaved", .stages = 4, .microbatches = 16, .chunks = 4});
   const auto edges = chain(16);
-  const auto alone = find_turns(schedule, edges, {});
+  const auto alone = find_interleaved_ops(schedule, edges, {});
   PoolsOfFrames pools;
   for (int p = 0; p < 16; ++p) pools.recomputed.push_back(p % 4);
   const auto shared = copies_of_parts(schedule, edges, alone, 0, pools),
@@ -127,11 +128,12 @@ TEST_CASE("parts get more copies where their stages would deadlock") {
 }
 
 // Text of the ops of a stage that alternate: "B0 F2".
-std::vector<std::string> in_turns(const Schedule& schedule, const Turns& turns, int stage) {
+std::vector<std::string> interleaved_text(const Schedule& schedule,
+                                          const InterleavedOps& interleaved, int stage) {
   std::vector<std::string> found;
   const auto& order = schedule.orders[stage];
   for (size_t r = 0; r < order.size(); ++r) {
-    const auto [first, last] = turns[stage][r];
+    const auto [first, last] = interleaved[stage][r];
     if (first == last) continue;
     if (r == first) found.emplace_back();
     found.back() += (r == first ? "" : " ") + to_text(order[r]);
@@ -142,12 +144,14 @@ std::vector<std::string> in_turns(const Schedule& schedule, const Turns& turns, 
 TEST_CASE("a backward pass alternates with the next forward pass") {
   using Texts = std::vector<std::string>;
   const auto one = make_schedule({.name = "1f1b", .stages = 1, .microbatches = 3});
-  CHECK(in_turns(one, find_turns(one, {}, {0}), 0) == Texts{"B0.0 F1.0", "B1.0 F2.0"});
-  CHECK(copies_of_parts(one, {}, find_turns(one, {}, {0}))[0].recomputed == 2);
-  CHECK(copies_of_parts(one, {}, find_turns(one, {}, {}))[0].recomputed == 1);
+  CHECK(interleaved_text(one, find_interleaved_ops(one, {}, {0}), 0) ==
+        Texts{"B0.0 F1.0", "B1.0 F2.0"});
+  CHECK(copies_of_parts(one, {}, find_interleaved_ops(one, {}, {0}))[0].recomputed == 2);
+  CHECK(copies_of_parts(one, {}, find_interleaved_ops(one, {}, {}))[0].recomputed == 1);
   const auto two = make_schedule({.name = "1f1b", .stages = 2, .microbatches = 4});
-  CHECK(in_turns(two, find_turns(two, chain(2), {0, 1}), 0) == Texts{"B0.0 F2.0", "B1.0 F3.0"});
-  CHECK(in_turns(two, find_turns(two, chain(2), {1}), 0).empty());
+  CHECK(interleaved_text(two, find_interleaved_ops(two, chain(2), {0, 1}), 0) ==
+        Texts{"B0.0 F2.0", "B1.0 F3.0"});
+  CHECK(interleaved_text(two, find_interleaved_ops(two, chain(2), {1}), 0).empty());
   // Gradients of weights go along with the backward pass that they follow.
   using Kind = PipelineKind;
   CHECK(interleaved_ranges({{Kind::forward, 0},
@@ -171,9 +175,10 @@ TEST_CASE("interleaved microbatches never deadlock stages, whichever the schedul
     const int parts = kStages * schedule.chunks;
     std::set<int> all;
     for (int p = 0; p < parts; ++p) all.insert(p);
-    const auto turns = find_turns(schedule, chain(parts), all);
-    for (int s = 0; s < kStages; ++s) found[name] += in_turns(schedule, turns, s).size();
-    for (const auto& part : copies_of_parts(schedule, chain(parts), turns)) {
+    const auto interleaved = find_interleaved_ops(schedule, chain(parts), all);
+    for (int s = 0; s < kStages; ++s)
+      found[name] += interleaved_text(schedule, interleaved, s).size();
+    for (const auto& part : copies_of_parts(schedule, chain(parts), interleaved)) {
       CHECK(part.recomputed <= kMicrobatches);
     }
   }
@@ -186,8 +191,8 @@ TEST_CASE("interleaved microbatches never deadlock stages, whichever the schedul
   // One more microbatch is in flight than without alternation.
   const auto schedule = make_schedule({.name = "1f1b", .stages = 4, .microbatches = 8});
   std::vector<int64_t> counts;
-  for (const auto& part :
-       copies_of_parts(schedule, chain(4), find_turns(schedule, chain(4), {0, 1, 2, 3}))) {
+  for (const auto& part : copies_of_parts(schedule, chain(4),
+                                          find_interleaved_ops(schedule, chain(4), {0, 1, 2, 3}))) {
     counts.push_back(part.recomputed);
   }
   CHECK(counts == std::vector<int64_t>{5, 4, 3, 2});

@@ -104,7 +104,7 @@ TEST_CASE("the device's threads may begin anywhere in a block of random numbers"
 TEST_CASE("a block cut in more dims than a kernel takes is refused") {
   const std::vector<int64_t> local(12, 1), global(12, 2), begin(12, 0);
   CHECK_THROWS_WITH(place_of(kStream, {local, global, begin, 0, {}}),
-                    Catch::Contains("may be cut in 8 dims on a GPU"));
+                    Catch::Contains("may be cut in at most 8 dims on a GPU"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <torch/nn.h>
 
 #include "base/error.h"
 #include "tests/support/torch_test.h"

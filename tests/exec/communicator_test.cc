@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/network/address.h"
 #include "exec/comm/gloo.h"
 #include "exec/comm/threads.h"
 #include "tests/exec/processes.h"
@@ -229,7 +230,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a Gloo job names the rank that does not join") {
-  const auto listener = listen_on_free_port();
+  const auto listener = listen_at("127.0.0.1", 0, false);
   REQUIRE_THROWS_WITH(gloo_communicator({.port = listener.port,
                                          .rank = 0,
                                          .world = 3,
@@ -270,6 +271,38 @@ TEST_CASE("an echo returns the rank's own operand and waits for no other rank") 
                   of({1, 0, 2, 3})));
   CHECK(at::equal(run({.kind = Kind::receive, .output = nothing(1), .peer = 0}), nothing(1)));
   group->run({.kind = Kind::barrier});
+}
+
+TEST_CASE("a rank that stops before a group is connected is named") {
+  const auto errors = fork_ranks(
+      3,
+      [](Communicator& c) {
+        if (c.rank() == 1) {
+          usleep(4000000);
+          throw std::runtime_error("too late");
+        }
+        c.group("first", range(3));
+      },
+      1s);
+  for (const int rank : {0, 2}) {
+    INFO(errors[rank]);
+    CHECK_THAT(errors[rank], Catch::Contains("must connect to the group first (ranks 0,1,2)") &&
+                                 Catch::Contains("rank 1 does not answer"));
+  }
+}
+
+TEST_CASE("ranks with other settings end the meeting on all ranks with the names and values") {
+  const Settings settings = {{"optimizer.lr", "0.1"}, {"seed", "1"}};
+  CHECK(settings_difference(print_settings(settings), 3, settings) == "");
+  const auto other = settings_difference(print_settings(settings), 3,
+                                         {{"optimizer.lr", "0.2"}, {"dropout", "0.5"}});
+  CHECK_THAT(other, Catch::Contains("optimizer.lr is 0.1 on rank 0 and 0.2 on rank 3") &&
+                        Catch::Contains("dropout is not set on rank 0 and 0.5 on rank 3") &&
+                        Catch::Contains("seed is 1 on rank 0 and not set on rank 3"));
+  CHECK_THAT(settings_difference(R"({"version": "9.9", "settings": []})", 1, settings),
+             Catch::Contains("9.9"));
+  CHECK_THAT(settings_difference("GET / HTTP/1.1", 1, settings),
+             Catch::Contains("another program"));
 }
 
 }  // namespace perigee::exec

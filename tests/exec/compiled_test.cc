@@ -1,6 +1,8 @@
 // The whole way: a module is captured, planned, compiled and run by ranks, and must do what one
 // rank and eager do.
 #include <fmt/format.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
 
 #include "capture/capture.h"
 #include "compile/compile.h"

@@ -1,3 +1,5 @@
+#include <torch/optim.h>
+
 #include "exec/kernels/kernels.h"
 
 #include "exec/reference/reference.h"

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/network/address.h"
 #include "exec/comm/gloo.h"
 
 namespace perigee::exec {
@@ -27,7 +28,7 @@ inline void must(bool holds, const std::string& what) {
 inline std::vector<std::string> fork_ranks(
     int64_t world, const std::function<void(Communicator&)>& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
-  const auto listener = listen_on_free_port();
+  const auto listener = listen_at("127.0.0.1", 0, false);
   std::vector<std::pair<pid_t, int>> children;
   for (int64_t rank = 0; rank < world; ++rank) {
     int channel[2];

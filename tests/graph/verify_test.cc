@@ -46,7 +46,7 @@ TEST_CASE("the verifier names the broken invariant") {
   CHECK(after([](G g) { g.inputs[1].name = ""; }) ==
         "[graph] inputs have names of their own, but parameter %1 is called \"\"");
   CHECK(after([](G g) { g.inputs[1].value = {0}; }) ==
-        "[graph] one thing makes a value, but parameter \"fc2.weight\" shares %0");
+        "[graph] a value has one producer, but parameter \"fc2.weight\" shares %0");
   CHECK(after([](G g) { g.inputs[0].data = "abc"; }) ==
         "[graph] parameter \"fc1.weight\" holds 0 bytes, but got 3");
   CHECK(after([](G g) { g.inputs[2].kind = Input::Kind::constant; }) ==
@@ -75,9 +75,10 @@ TEST_CASE("the verifier names the broken invariant") {
         "[graph] results are values of the graph, but node 1 (aten::mm in scope \"fc1\") makes "
         "%99 of 16");
   CHECK(after([](G g) { g.nodes[1].outputs[0] = {0}; }) ==
-        "[graph] one thing makes a value, but node 1 (aten::mm in scope \"fc1\") makes %0 again");
+        "[graph] a value has one producer, but node 1 (aten::mm in scope \"fc1\") makes %0 a "
+        "second time");
   CHECK(after([](G g) { g.values[4].producer = 3; }) ==
-        "[graph] a value knows its producer, but %4 of node 1 (aten::mm in scope \"fc1\") names "
+        "[graph] a value names its producer, but %4 of node 1 (aten::mm in scope \"fc1\") names "
         "result 0 of node 3");
   CHECK(after([](G g) { g.add_value({}); }) ==
         "[graph] an input or a node makes every value, but nothing makes %16");

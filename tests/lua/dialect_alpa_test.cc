@@ -6,11 +6,6 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("all options of Alpa exist and have their documented effect") {
-  check_table("alpa", "PipeshardParallel", /*all=*/true);
-  check_effects("alpa");
-}
-
 TEST_CASE("Alpa's functions make a strategy of a method, boundaries and ranks") {
   const Folder folder;
   const auto with = [&](const std::string& text) {

@@ -5,11 +5,6 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("all options of ATorch exist and have their documented effect") {
-  check_table("atorch", "auto_accelerate", /*all=*/true);
-  check_effects("atorch");
-}
-
 TEST_CASE("a strategy of ATorch's is searched, saved and loaded, or there is none") {
   const Folder folder;
   const std::string head = "local atorch = require 'perigee.atorch'\n";

@@ -7,11 +7,6 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("all options of AutoDist exist and have their documented effect") {
-  check_table("autodist", "AutoDistConfig");
-  check_effects("autodist");
-}
-
 TEST_CASE("AutoDist's plans are saved and loaded") {
   const Folder folder;
   const auto with = [&](const std::string& options) {

@@ -8,11 +8,6 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("all options of EPL exist and have their documented effect") {
-  check_table("epl", "Config");
-  check_effects("epl");
-}
-
 TEST_CASE("EPL's options default to the environment") {
   const Folder folder;
   const auto communicators = [&](const std::string& given) {
@@ -179,8 +174,8 @@ TEST_CASE("EPL's scopes make stages and splits") {
           "s.lua:4: [epl] split number 2 needs the scopes that it holds");
   refused(
       "epl.split { device_count = 2, 'blocks.0.mlp.up' }\nepl.split { device_count = 2, 'hed' }",
-      "s.lua:4: [plan] a pipeline is cut where the forward pass first comes to a scope, in the "
-      "order of its starts, but it does not come to \"hed\", did you mean \"head\"?");
+      "s.lua:4: [plan] a pipeline is cut where the forward pass first reaches a scope, in the "
+      "order of its starts, but it does not reach \"hed\", did you mean \"head\"?");
   CHECK_THAT(
       run_job("[[epl.scopes.taskgraphs]]\nkind = \"split\"\ndevice_count = 2\nmatch = [\"head\"]\n"
               "[[epl.scopes.taskgraphs]]\nkind = \"split\"\ndevice_count = 2\nmatch = [\"hed\"]\n")

@@ -1,4 +1,6 @@
 // Megatron-Core's names (runtime/perigee/megatron.lua).
+#include <algorithm>
+
 #include "base/error.h"
 #include "lua/strategy.h"
 #include "tests/lua/support_dialect.h"
@@ -7,9 +9,20 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("all options of Megatron exist and have their documented effect") {
-  check_table("megatron", "ModelParallelConfig");
-  check_effects("megatron");
+TEST_CASE("Megatron's switch of query, key and value layers names the layers of all models") {
+  const Folder folder;
+  const auto found = run(folder,
+                         "return require('perigee.megatron').ModelParallelConfig { "
+                         "tensor_model_parallel_size = 2, tp_comm_overlap = true, "
+                         "tp_comm_overlap_disable_qkv = true }",
+                         "gpt");
+  CHECK(found.error == "");
+  const auto& methods = found.strategy.methods;
+  const auto overlap = std::ranges::find_if(
+      methods, [](const auto& use) { return use.method->name() == "overlap"; });
+  REQUIRE(overlap != methods.end());
+  CHECK(overlap->config.fields["whole"] ==
+        json({"**.attn.qkv", "**.attn.q", "**.attn.k", "**.attn.v"}));
 }
 
 TEST_CASE("functions that observe the training are called with a report of each step") {

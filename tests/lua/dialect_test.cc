@@ -93,6 +93,19 @@ TEST_CASE("every option refuses a wrong type and a wrong name at the user's line
   }
 }
 
+TEST_CASE("every option changes the plan, the program or the result as its row says, or warns") {
+  // The documents of the systems list these sections.
+  check_table("alpa", "PipeshardParallel", /*all=*/true);
+  check_table("atorch", "auto_accelerate", /*all=*/true);
+  check_table("autodist", "AutoDistConfig");
+  check_table("epl", "Config");
+  check_table("megatron", "ModelParallelConfig");
+  for (const std::string dialect : {"alpa", "atorch", "autodist", "epl", "megatron"}) {
+    INFO(dialect);
+    check_effects(dialect);
+  }
+}
+
 TEST_CASE("the examples on the pages of the dialects run") {
   const Folder folder;
   for (const std::string page :
@@ -231,7 +244,7 @@ TEST_CASE("an error that needs the model names the line of the option that cause
   starts("[alpa]\nnum_micro_batches = 2\n[alpa.AutoLayerOption]\nlayer_num = 1000\n",
          "6:1: [pipeline_parallel] 1000 stages of 1 part need as many blocks");
   starts("[alpa]\nmanual_sharding_option = { \"none.weight\" = { data = \"R\" } }\n",
-         "4:1: [lua] plan:place needs a match, but \"none.weight\" matches no parameter");
+         "4:1: [method] plan:place needs a match, but \"none.weight\" matches no parameter");
   starts("[autodist]\nmesh_col = 1\nrecompute_modules = \"lp\"\n",
          "5:1: [autodist] recompute_modules names a module of the model");
   starts("[autodist]\nload_plan_path = \"none.json\"\n",

@@ -149,12 +149,13 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
   CHECK_THAT(with("local m = require 'perigee.methods'\n"
                   "return { m.define { name = 'a', aply = print } {} }"),
              Catch::Contains("did you mean \"apply\"?"));
-  CHECK_THAT(with("local m = require 'perigee.methods'\n"
-                  "local bad = m.define { name = 'a', apply = function(plan) plan:place('nothing', "
-                  "'data', 'S0') end }\n"
-                  "return { bad {} }"),
-             Catch::Contains(
-                 "s.lua:2: [lua] plan:place needs a match, but \"nothing\" matches no parameter"));
+  CHECK_THAT(
+      with("local m = require 'perigee.methods'\n"
+           "local bad = m.define { name = 'a', apply = function(plan) plan:place('nothing', "
+           "'data', 'S0') end }\n"
+           "return { bad {} }"),
+      Catch::Contains(
+          "s.lua:2: [method] plan:place needs a match, but \"nothing\" matches no parameter"));
   CHECK_THAT(with("local m = require 'perigee.mesh'\nreturn m.new(1)"),
              Catch::Contains("s.lua:2: [lua] new: argument axes must be of type table, but got "
                              "number"));
@@ -213,7 +214,7 @@ TEST_CASE("a method of the user's own fails where it does, or where it is used")
   CHECK(error("error 'not so'") == "[lua] " + file + "3: not so");
   CHECK(error("error('not so', 0)") == "[lua] " + file + "5: not so");
   CHECK_THAT(error("plan:place('none', 'data', 'R')"),
-             Catch::StartsWith("[lua] " + file + "3: [lua] plan:place needs a match"));
+             Catch::StartsWith("[lua] " + file + "3: [method] plan:place needs a match"));
 }
 
 TEST_CASE("an error found by a plan's check names the line of the method that caused it") {

@@ -1,5 +1,6 @@
 #include "tests/lua/support_dialect.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -109,6 +110,7 @@ class Echo : public lua::Planner {
             return pins.value(pin, size) == size;
           };
           if (!free("pipe", pipe) || !free("tensor", tensor) || !free("data", data)) continue;
+          if (!free("micro", micro / data)) continue;
           list.push_back(candidate(pins, tensor, data, pipe, micro / data));
         }
       }
@@ -141,6 +143,7 @@ class Echo : public lua::Planner {
   json costs(const json&, const std::string&, const lua::Defined&) override {
     return json::array();
   }
+  json op_times(const json&, const lua::Defined&) override { return json::array(); }
   json pins_ = json::object();
 
  private:
@@ -164,7 +167,13 @@ class Echo : public lua::Planner {
       methods.push_back(use("pipeline_parallel",
                             {{"schedule", pins.value("schedule", "1f1b")}, {"starts", starts}}));
     }
-    for (const auto& method : pins["methods"]) methods.push_back(method);
+    for (const auto& method : pins["methods"]) {
+      if (method[0] != "pipeline_parallel") {
+        methods.push_back(method);
+      } else if (pipe > 1) {  // fields of the search's own method
+        methods.back()[1].update(method[1]);
+      }
+    }
     return {{"strategy", methods}, {"tensor", tensor},      {"data", data},   {"pipe", pipe},
             {"micro", micro},      {"microbatches", count}, {"seconds", 1.0}, {"text", "a plan"}};
   }
@@ -173,7 +182,8 @@ class Echo : public lua::Planner {
 Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int64_t world = 0) {
   Outcome outcome;
   Echo planner;
-  outcome.strategy = script.resolve({{"name", "test"}}, graph, &planner);
+  outcome.strategy = script.resolve({{"name", "test"}, {"batch", {{"global", 8}}}}, graph,
+                                    &planner);
   auto plan = methods::make_plan(outcome.strategy, {.graph = &graph,
                                                     .global_batch = 8,
                                                     .world = std::max<int64_t>(world, 1),
@@ -194,9 +204,14 @@ Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int6
 
 Outcome run(const Folder& folder, const std::string& text, const std::string& model,
             int64_t world) {
+  std::string printed;
+  auto with = options();
+  with.print = [&](std::string_view line) { printed += std::string(line) + "\n"; };
   try {
-    return outcome_of(lua::StrategyScript(folder.write("s.lua", text), options()), graph_of(model),
-                      world);
+    auto outcome = outcome_of(lua::StrategyScript(folder.write("s.lua", text), with),
+                              graph_of(model), world);
+    outcome.printed = printed;
+    return outcome;
   } catch (const Error& error) {
     return {.error = error.what()};
   }
@@ -218,13 +233,21 @@ bool contains(const std::string& text, const std::string& part) {
 namespace {
 
 // Checks the expectation of a case: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE" and
-// "job KEY=*", "warning TEXT", "says TEXT" (a decision), "event NAME" (it has a function for it),
-// "error TEXT" (at the user's line), or "fails TEXT" (when the plan is made).
-void check_case(const std::string& expected, const Outcome& without, const Outcome& with) {
+// "job KEY=*", "excludes OPTION" (an error: no plan of the search meets the option), "warning TEXT"
+// (and the same plan), "warns TEXT" (with any plan), "says TEXT" (a decision), "prints TEXT",
+// "writes FILE" (in the folder), "event NAME" (it has a function for it), "error TEXT" (at the user's
+// line), or "fails TEXT" (when the plan is made).
+void check_case(const std::string& expected, const Folder& folder, const Outcome& without,
+                const Outcome& with) {
   const auto blank = expected.find(' ');
   const auto kind = expected.substr(0, blank);
   const auto rest = blank == std::string::npos ? "" : expected.substr(blank + 1);
   INFO("without: " << without.error << "\nwith: " << with.error);
+  if (kind == "excludes") {
+    CHECK(contains(with.error, rest + " excludes "));
+    CHECK(without.error.empty());
+    return;
+  }
   if (kind == "error") {
     CHECK(contains(with.error, "s.lua:2: ["));
     CHECK(contains(with.error, rest));
@@ -264,13 +287,29 @@ void check_case(const std::string& expected, const Outcome& without, const Outco
     INFO(json(with.strategy.set).dump());
     CHECK(has(with));
     CHECK_FALSE(has(without));
-  } else if (kind == "warning") {
+  } else if (kind == "warning" || kind == "warns") {
     REQUIRE(with.strategy.warnings.size() == without.strategy.warnings.size() + 1);
-    CHECK(contains(json(with.strategy.warnings).dump(), rest));
-    CHECK(with.plan == without.plan);
+    const auto text = fmt::format("{}", fmt::join(with.strategy.warnings, "\n"));
+    INFO(text);
+    CHECK(contains(text, rest));
+    if (kind == "warning") CHECK(with.plan == without.plan);
+  } else if (kind == "prints") {
+    CHECK(contains(with.printed, rest));
+    CHECK_FALSE(contains(without.printed, rest));
+  } else if (kind == "writes") {
+    CHECK(std::filesystem::exists(folder.path / rest));
   } else {
-    FAIL("a case expects plan, same, job, warning or error, but got " << expected);
+    FAIL("a case expects plan, same, job, warning, prints, writes or error, but got " << expected);
   }
+}
+
+// Returns whether a case of that kind proves an effect of the row.
+bool proves(const std::string& kind, const json& row) {
+  if (kind == "error") {
+    return row["verdict"] != "works" || row.contains("rule") || row["type"] == "function";
+  }
+  if (kind == "same") return row["type"] == "function";
+  return kind != "fails";
 }
 
 // Returns what a list calls a row: "NAME" in the section, or that of a method, "METHOD.NAME" else.
@@ -302,7 +341,7 @@ void check_table(const std::string& dialect, const std::string& section, bool al
 
 void check_effects(const std::string& dialect) {
   const Folder folder;
-  std::set<std::string> tried;
+  std::map<std::string, std::set<std::string>> tried;  // kinds of cases by option
   std::map<std::string, Outcome> known;
   std::string expression, model = "gpt";
   int64_t world = 0;
@@ -314,6 +353,11 @@ void check_effects(const std::string& dialect) {
     if (columns[0].starts_with("@world ")) {
       world = std::stoll(columns[0].substr(7));
       known.clear();
+      continue;
+    }
+    if (columns[0].starts_with("@file ")) {
+      const auto blank = columns[0].find(' ', 6);
+      folder.write(columns[0].substr(6, blank - 6), columns[0].substr(blank + 1));
       continue;
     }
     if (columns[0].starts_with("@ ")) {
@@ -331,13 +375,28 @@ void check_effects(const std::string& dialect) {
     const auto both = columns[1] == "-" ? "" : columns[1];
     const auto before = script(both);
     if (!known.contains(model + before)) known[model + before] = run(folder, before, model, world);
-    check_case(columns[3], known[model + before],
+    auto expected = columns[3];
+    const std::string here = "{folder}";
+    for (size_t at; (at = expected.find(here)) != std::string::npos;) {
+      expected.replace(at, here.size(), folder.path.string());
+    }
+    if (expected.starts_with("writes ")) std::filesystem::remove(folder.path / expected.substr(7));
+    check_case(expected, folder, known[model + before],
                run(folder, script(both + (both.empty() ? "" : ", ") + columns[2]), model, world));
-    tried.insert(columns[0]);
+    tried[columns[0]].insert(expected.substr(0, expected.find(' ')));
   }
-  for (const auto& row : rows_of(dialect)) {
+  const auto rows = rows_of(dialect);
+  for (const auto& row : rows) {
     INFO(row.dump());
-    CHECK((tried.contains(row["name"].get<std::string>()) || tried.contains(title_of(row, ""))));
+    auto kinds = tried[title_of(row, "")];
+    const auto other = [&](const json& o) {
+      return o["name"] == row["name"] && o["section"] != row["section"];
+    };
+    // A name of several sections is the first one's.
+    if (row["section"] == rows[0]["section"] || std::ranges::none_of(rows, other)) {
+      for (const auto& kind : tried[row["name"].get<std::string>()]) kinds.insert(kind);
+    }
+    CHECK(std::ranges::any_of(kinds, [&](const auto& kind) { return proves(kind, row); }));
   }
 }
 

@@ -23,7 +23,7 @@ struct Folder {
   std::string write(const std::string& name, std::string_view text) const;
 };
 
-// Returns what scripts run with: the shipped modules, and nothing to print to.
+// Returns the options that scripts run with: the shipped modules, and nothing to print to.
 lua::Options options();
 
 // Returns the table of a dialect.
@@ -36,6 +36,7 @@ struct Outcome {
   nlohmann::json plan = nlohmann::json::object();
   std::string said;              // the plan's decisions
   std::set<std::string> events;  // of training, for which it has a function
+  std::string printed;           // by the script
 };
 
 // Runs a script on a model, for so many ranks (0: as many as it asks for).
@@ -51,10 +52,12 @@ bool contains(const std::string& text, const std::string& part);
 // verdict, and no other is. `all`: in every section of the table.
 void check_table(const std::string& dialect, const std::string& section, bool all = false);
 
-// Checks that every row of the table has the effects that its cases list. A line of the file:
-// option | config of both scripts | further config of the second | expected difference. A line
+// Checks that every row of the table has the effects that its cases list, and that its cases prove an
+// effect: a case that expects the same plan or an error proves that only of a refused option, of an
+// option that limits others by a rule, and of a function. A line of the file: option | config of both
+// scripts | further config of the second | expected difference; {folder} is the scripts' folder. A line
 // "@ EXPRESSION" sets the scripts' return value, with % for the options, "@model NAME" the model,
-// "@world N" the number of ranks.
+// "@world N" the number of ranks, "@file NAME TEXT" a file beside the scripts.
 void check_effects(const std::string& dialect);
 
 }  // namespace perigee::test

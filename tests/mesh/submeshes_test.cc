@@ -41,9 +41,10 @@ TEST_CASE("groups are within a submesh or over all ranks") {
   CHECK(of(m, "pipe,data,tensor") == Groups{{0, 1, 2, 3, 4, 5}});
   const std::vector<std::string> tensor = {"tensor"}, pipe = {"pipe"};
   CHECK(group_of(m, tensor, 3) == std::vector<int64_t>{3, 5});
-  CHECK_THROWS_WITH(group_of(m, pipe, 0),
-                    "[mesh] submeshes of unequal sizes have groups within each, or one over all "
-                    "axes, but a group is over pipe and not over data: make the submeshes alike");
+  CHECK_THROWS_WITH(
+      group_of(m, pipe, 0),
+      "[mesh] submeshes of unequal sizes have groups within each, or one over all "
+      "axes, but a group is over pipe and not over data: make the submeshes identical");
   m.order = {5, 4, 3, 2, 1, 0};
   verify(m);
   CHECK(of(m, "data") == Groups{{5, 4}, {3, 2}, {1, 0}});
@@ -81,7 +82,7 @@ TEST_CASE("invalid submeshes are errors that name the reason") {
     return "";
   };
   CHECK(message({{{"data", 2}, {"pipe", 2}}, {}, {{2}, {2}}}) ==
-        "[mesh] submeshes that are all alike are a mesh without submeshes");
+        "[mesh] identical submeshes are a mesh without submeshes");
   CHECK(message({{{"data", 3}, {"pipe", 2}}, {}, {{2}, {1}}}) ==
         "[mesh] an axis has the largest of its submeshes' sizes, but \"data\" has 3, not 2");
   CHECK(message({{{"data", 2}, {"pipe", 3}}, {}, {{2}, {1}}}) ==

@@ -79,6 +79,15 @@ TEST_CASE("a unit of fsdp is a block or the modules between blocks, and lists ma
         "rest.0: blocks.0.weight blocks.1.weight blocks.2.weight\n");
 }
 
+TEST_CASE("ATorch's names of trainable_outmost have its effect") {
+  const auto outmost = units_of(plan_of(R"([["fsdp", {"trainable_outmost": true}]])"));
+  CHECK(outmost != units_of(plan_of(R"(["fsdp"])")));
+  for (const char* name : {"wrap_trainable_outmost", "fsdp_wrap_params_outmost"}) {
+    INFO(name);
+    CHECK(units_of(plan_of(R"([["fsdp", {")" + std::string(name) + R"(": true}]])")) == outmost);
+  }
+}
+
 TEST_CASE("a unit of zero1 and zero2 is a bucket of gradients, in the order they come") {
   CHECK(units_of(plan_of(R"(["zero1"])")) ==
         "size.0 frozen: head.weight\n"

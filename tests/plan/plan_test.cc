@@ -227,7 +227,7 @@ TEST_CASE("a plan that does not fit its graph is refused") {
                p.recompute.only = {"aten::mm"};
                p.recompute.keep_in = {{"head", {"aten::mm"}}};
              }),
-             Catch::Contains("ops to run again or ops to keep, but got both"));
+             Catch::Contains("ops to recompute or ops to keep, but got both"));
   CHECK_THAT(refused([](Plan& p) { p.microbatches = 0; }), Catch::Contains("but got 0"));
   CHECK_THAT(refused([](Plan& p) {
                p.placements["tail.weight"] = mesh::parse_placements("R");

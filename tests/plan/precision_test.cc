@@ -75,11 +75,12 @@ TEST_CASE("an invalid precision is refused") {
   CHECK(refusal({.dtype = DType::float32}) ==
         "[plan] precision.dtype is float16 or bfloat16, but got float32");
   CHECK_THAT(refusal({.allow = {"aten::mm"}}), Contains("precision.dtype is needed"));
-  CHECK(refusal({.dtype = DType::bfloat16, .deny = {"aten::bmm"}}) ==
-        "[plan] precision.deny names what the graph has, but got \"aten::bmm\", did you mean "
-        "\"aten::mm\"?");
+  CHECK(
+      refusal({.dtype = DType::bfloat16, .deny = {"aten::bmm"}}) ==
+      "[plan] precision.deny names ops or scopes of the graph, but got \"aten::bmm\", did you mean "
+      "\"aten::mm\"?");
   CHECK_THAT(refusal({.dtype = DType::bfloat16, .allow = {"aten::mm"}, .deny = {"aten::mm"}}),
-             Contains("\"aten::mm\" again"));
+             Contains("precision.deny repeats \"aten::mm\""));
   CHECK_THAT(refusal({.dtype = DType::bfloat16, .scopes = {"haed"}}),
              Contains("did you mean \"head\"?"));
   CHECK_THAT(refusal({.dtype = DType::bfloat16, .gradients = DType::float32}),

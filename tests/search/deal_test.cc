@@ -39,12 +39,12 @@ double by_all(const search::Deal& row, std::vector<int>& lengths, int left) {
   const auto parts = row.stages.size();
   if (lengths.size() + 1 == parts) {
     lengths.push_back(left);
-    const double seconds = left >= row.last ? longest(row, lengths) : kInfinity;
+    const double seconds = left >= row.fewest_last ? longest(row, lengths) : kInfinity;
     lengths.pop_back();
     return seconds;
   }
   double best = kInfinity;
-  for (int length = lengths.empty() ? row.first : 1; length <= left; ++length) {
+  for (int length = lengths.empty() ? row.fewest_first : 1; length <= left; ++length) {
     lengths.push_back(length);
     best = std::min(best, by_all(row, lengths, left - length));
     lengths.pop_back();
@@ -65,8 +65,8 @@ TEST_CASE("blocks are dealt so that no other lengths have a shorter longest stag
     const bool v_shape = chunks == 2 && draw(0, 1) == 1;
     search::Deal row{.blocks = draw(stages * chunks - 2, stages * chunks < 5 ? 20 : 11),
                      .stages = stage_of_parts(v_shape ? "zbv" : "interleaved", stages, chunks),
-                     .first = draw(0, 1),
-                     .last = draw(0, 1),
+                     .fewest_first = draw(0, 1),
+                     .fewest_last = draw(0, 1),
                      .in_rounds = !v_shape && draw(0, 1) == 1};
     const int parts = stages * chunks;
     const double block = draw(3, 9), first = draw(0, 12), last = draw(0, 30);
@@ -77,7 +77,7 @@ TEST_CASE("blocks are dealt so that no other lengths have a shorter longest stag
     const auto held_by = [=](int part, int length) {
       return size * length + (part == 0 ? head : 0) + (part == parts - 1 ? tail : 0);
     };
-    row.held = held_by;
+    row.in_flight_bytes = held_by;
     // Weights of the sum, and as many copies as stages of the part that holds the most.
     row.fits = [=](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
       double weights = 0, held = 0;
@@ -115,11 +115,11 @@ TEST_CASE("parts of a stage that runs in rounds are as long as each other") {
   // The last part takes as long as two blocks more than others.
   search::Deal row{.blocks = 30,
                    .stages = stage_of_parts("interleaved", 4, 4),
-                   .first = 0,
-                   .last = 0,
+                   .fewest_first = 0,
+                   .fewest_last = 0,
                    .in_rounds = true};
   row.seconds = [](int part, int length) { return length + (part == 15 ? 2.0 : 0.0); };
-  row.held = [](int part, int length) { return length + (part == 15 ? 9.0 : 0.0); };
+  row.in_flight_bytes = [](int part, int length) { return length + (part == 15 ? 9.0 : 0.0); };
   const auto lengths = search::deal(row);
   REQUIRE(lengths);
   CHECK(*lengths == std::vector<int>{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0});

@@ -1,5 +1,5 @@
 // The predicted in-flight microbatches and bubbles of pipeline schedules, against built schedules.
-#include "search/model/pipeline.h"
+#include "search/model/pipeline/pipeline.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

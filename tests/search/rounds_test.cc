@@ -1,5 +1,5 @@
 // Steps of pipelines whose stages run in rounds, and parts that have no block.
-#include "search/model/rounds.h"
+#include "search/model/pipeline/rounds.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

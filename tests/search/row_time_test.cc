@@ -1,5 +1,5 @@
 // Heterogeneous pipelines, timed section by section.
-#include "search/model/row_time.h"
+#include "search/model/pipeline/row_time.h"
 
 #include <catch2/catch.hpp>
 

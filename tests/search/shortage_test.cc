@@ -15,12 +15,12 @@ using namespace perigee::search;
 TEST_CASE("the memory that is missing is enough, and little more than that") {
   for (const double guess : {1.0, 90.0, 5000.0}) {
     std::vector<double> tried;
-    const auto found = least_more({.limit = 1000, .guess = guess}, 1e9,
-                                  [&](double more) -> std::optional<Fitting> {
-                                    tried.push_back(more);
-                                    if (more < 777) return std::nullopt;
-                                    return Fitting{.more = more, .bytes = 1700};
-                                  });
+    const auto found = least_missing_memory({.limit = 1000, .guess = guess}, 1e9,
+                                            [&](double more) -> std::optional<Fitting> {
+                                              tried.push_back(more);
+                                              if (more < 777) return std::nullopt;
+                                              return Fitting{.more = more, .bytes = 1700};
+                                            });
     REQUIRE(found);
     CHECK(found->bytes == 1700);
     CHECK(found->more >= 777);
@@ -34,21 +34,22 @@ TEST_CASE("a search for the missing memory ends at its time limit with the best 
     if (more < 5) return std::nullopt;
     return Fitting{.more = more};
   };
-  CHECK_FALSE(least_more({.limit = 10, .guess = 1}, 0, fits));
+  CHECK_FALSE(least_missing_memory({.limit = 10, .guess = 1}, 0, fits));
   // Another attempt would take too long.
-  const auto found = least_more({.limit = 10, .guess = 9}, 1e-9, fits);
+  const auto found = least_missing_memory({.limit = 10, .guess = 9}, 1e-9, fits);
   REQUIRE(found);
   CHECK(found->more == 9);
 }
 
 TEST_CASE("a plan that needs more than the tried memory reports the missing memory, too") {
   std::vector<double> tried;
-  const auto found = least_more({.limit = 1000, .guess = 100}, 1e9,
-                                [&](double more) -> std::optional<Fitting> {
-                                  tried.push_back(more);
-                                  if (more < 300) return Fitting{.more = 900, .bytes = 1900};
-                                  return Fitting{.more = 310, .bytes = 1310};
-                                });
+  const auto found = least_missing_memory({.limit = 1000, .guess = 100}, 1e9,
+                                          [&](double more) -> std::optional<Fitting> {
+                                            tried.push_back(more);
+                                            if (more < 300)
+                                              return Fitting{.more = 900, .bytes = 1900};
+                                            return Fitting{.more = 310, .bytes = 1310};
+                                          });
   REQUIRE(found);
   CHECK(found->more == 310);
   CHECK(found->bytes == 1310);

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "cost/cluster.h"
 #include "search/cut/heterogeneous_cut.h"
-#include "search/model/transfer.h"
+#include "search/model/message.h"
 #include "tests/search/support_search.h"
 
 using namespace perigee;
@@ -113,31 +113,31 @@ TEST_CASE("a cut into heterogeneous stages is the best of all cuts") {
     const int stages = draw(1, 4), blocks = draw(stages, 10);
     std::vector<std::vector<search::CutStageTimes>> times;
     for (int s = 0; s < stages; ++s) {
-      const double block = draw(1, 9), more = draw(0, 9), once = draw(0, 20);
+      const double block = draw(1, 9), more = draw(0, 9), until_norm = draw(0, 20);
       const int room = draw(1, 10);
       auto& list = times.emplace_back(1);
       for (int length = 1; length <= blocks; ++length) {
         list.push_back({length <= room, more + block * length, more + 0.6 * block * length,
-                        once + length, double(draw(0, 9))});
+                        until_norm + length, double(draw(0, 9))});
       }
     }
     const search::HeterogeneousRow row{.blocks = blocks,
                                        .stages = stages,
                                        .microbatches = draw(1, 8),
-                                       .once = double(draw(0, 12)),
+                                       .until_norm_bound = double(draw(0, 12)),
                                        .times = [&](int s, int n) { return times[s][n]; }};
     const auto price = [&](const std::vector<int>& lengths) {
-      double sum = 0, longest = 0, once = row.once, early = 0, optimizer = 0;
+      double sum = 0, longest = 0, until_norm = row.until_norm_bound, early = 0, optimizer = 0;
       for (int s = 0; s < stages; ++s) {
         const auto& one = times[s][lengths[s]];
         if (!one.fits) return std::numeric_limits<double>::infinity();
         sum += one.seconds;
         longest = std::max(longest, one.seconds);
-        once = std::max(once, one.once - early);
+        until_norm = std::max(until_norm, one.until_norm - early);
         early += one.backward;
         optimizer = std::max(optimizer, one.optimizer);
       }
-      return sum + double(row.microbatches - 1) * longest + once + optimizer;
+      return sum + double(row.microbatches - 1) * longest + until_norm + optimizer;
     };
     double least = std::numeric_limits<double>::infinity();
     std::vector<int> lengths;
@@ -170,7 +170,7 @@ TEST_CASE("a transfer takes as long as its busiest rank") {
   cost::NoMeasurements none;
   simulate::OpCosts costs(on, none);
   const auto seconds = [&](Submesh from, Submesh to, bool split = false) {
-    return search::transfer_seconds({from, 0}, {to, from.ranks()}, 1e6, split, costs);
+    return search::message_seconds({from, 0}, {to, from.ranks()}, 1e6, split, costs);
   };
   const auto message = [&](double bytes) {
     return costs

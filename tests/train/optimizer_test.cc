@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <torch/nn.h>
 
 #include "capture/models/models.h"
 #include "checkpoint/safetensors.h"

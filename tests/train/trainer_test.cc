@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <torch/nn.h>
 
 #include "base/error.h"
 #include "capture/models/models.h"

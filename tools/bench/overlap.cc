@@ -18,6 +18,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/network/address.h"
 #include "capture/models/models.h"
 #include "compile/compile.h"
 #include "exec/comm/gloo.h"
@@ -139,7 +140,7 @@ int run_rank(int64_t rank, const exec::ListeningSocket& listener, int64_t sample
 
 int main(int argc, char** argv) {
   const int64_t samples = argc > 1 ? std::atoll(argv[1]) : 4;
-  const auto listener = exec::listen_on_free_port();
+  const auto listener = listen_at("127.0.0.1", 0, false);
   // Before the first op: LibTorch's threads do not survive a fork.
   const pid_t child = fork();
   if (child == 0) _exit(run_rank(1, listener, samples));

@@ -11,13 +11,13 @@
 
 namespace perigee::command {
 
-// What main runs once the arguments are parsed. Returns the exit status.
+// The function that main runs once the arguments are parsed. Returns the exit status.
 using Action = std::function<int()>;
 
 // Options of commands that work on a job (runtime/command_line.md).
 struct JobOptions {
   std::string file;  // job or strategy script
-  std::string strategy, plan, cluster, rendezvous;
+  std::string strategy, plan, cluster, rendezvous, interface, secret_file;
   int64_t nproc = 0;
   int64_t nodes = 1, node_rank = 0;
   std::vector<std::string> sets;
@@ -47,14 +47,15 @@ void write_result(const OutputOptions& options, const std::string& text);
 // Returns the content of a file. Throws Error naming it.
 std::string read_file(const std::string& path);
 
-// Returns the folder that holds what ships with the command ("strategies", "runtime"): beside the
+// Returns a folder that ships with the command ("strategies", "runtime"): beside the
 // build folder, or share/perigee of an installation.
 std::string shipped_folder(const std::string& name);
 
 // Each adds its subcommands; the chosen one's callback sets `action`.
 void add_core_commands(CLI::App& app, Action& action);  // mesh, schedule, lua
 void add_solve_command(CLI::App& app, Action& action);
-void add_job_commands(CLI::App& app, Action& action);       // plan, graph, check
+void add_job_commands(CLI::App& app, Action& action);  // plan, simulate, graph
+void add_check_command(CLI::App& app, Action& action);
 void add_training_commands(CLI::App& app, Action& action);  // train, evaluate, sample, export
 void add_new_command(CLI::App& app, Action& action);
 void add_doctor_command(CLI::App& app, Action& action);

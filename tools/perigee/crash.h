@@ -5,7 +5,7 @@
 
 namespace perigee::command {
 
-// From now on, a signal that says that the program is broken (SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+// From now on, a signal of a program error (SIGSEGV, SIGBUS, SIGFPE, SIGILL,
 // SIGABRT) has the process write the stack of the thread that it came to, before it ends by it as
 // ever. `who` begins the first line: "rank 3".
 void tell_of_crashes(const std::string& who);

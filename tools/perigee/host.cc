@@ -10,7 +10,7 @@ namespace perigee::command {
 
 train::Host& torch_host() {
   static train::Host* host = [] {
-    // Where a rank dies or does not come, c10d's store would print pages of frames beside
+    // Where a rank dies or does not connect, c10d's store would print pages of stack frames next to
     // our one message.
     ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
     void* library = ::dlopen("libperigee_torch.so", RTLD_LAZY | RTLD_LOCAL);

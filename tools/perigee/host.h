@@ -5,7 +5,7 @@
 
 namespace perigee::command {
 
-// Opens perigee_torch beside the command's other libraries; executes no tensor op. Throws Error
+// Opens perigee_torch from the folder of the command's libraries; executes no tensor op. Throws Error
 // when it cannot be opened.
 train::Host& torch_host();
 

@@ -1,14 +1,13 @@
-// Commands that look at a job and run nothing: plan, simulate, graph, check.
+// Commands that look at a job and run nothing: plan, simulate, graph.
 #include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "base/fail.h"
-#include "base/log_format.h"
+#include "code.h"
 #include "command.h"
 #include "graph/text/json.h"
 #include "host.h"
-#include "lua/strategy.h"
 #include "plan/diff.h"
 #include "task.h"
 
@@ -94,9 +93,10 @@ void add_graph(CLI::App& app, Action& action) {
   sub->callback([options, &action] { action = [options] { return run_graph(*options); }; });
 }
 
-// A plan names no model: where it stands in the place of the job, its run's job lies beside it.
-void take_job_beside(JobOptions& options) {
-  if (!options.file.ends_with(".json")) return;
+// Replaces a plan given as the job by the job.toml in its folder, since a plan names no model.
+// Returns whether it does.
+bool take_job_beside(JobOptions& options) {
+  if (!options.file.ends_with(".json")) return false;
   const auto job = fs::path(options.file).parent_path() / "job.toml";
   if (!fs::exists(job)) {
     fail("command",
@@ -104,6 +104,18 @@ void take_job_beside(JobOptions& options) {
          job.string(), options.file);
   }
   options.plan = std::exchange(options.file, job.string());
+  return true;
+}
+
+// A plan is data: predicting it opens no code that the job beside it names.
+void open_no_code(job::Job& job, const JobOptions& options) {
+  take_sampler(job);
+  const auto model = model_code(job);
+  if (model.empty()) return;
+  fail("command",
+       "perigee simulate PLAN.json opens no code, but {} names {}: if you trust the code, give the "
+       "job, perigee simulate {} --plan {}",
+       options.file, model, options.file, options.plan);
 }
 
 void add_simulate(CLI::App& app, Action& action) {
@@ -126,8 +138,9 @@ void add_simulate(CLI::App& app, Action& action) {
                   "write what would happen when to this file (Chrome trace events)");
   sub->callback([options, &action] {
     action = [options] {
-      take_job_beside(options->job);
+      const bool is_plan = take_job_beside(options->job);
       auto task = make_task(options->job, job::place_from_environment());
+      if (is_plan) open_no_code(task.job, options->job);
       task.simulate_trace = !options->trace.empty();
       task.advice = !options->output.json;
       const auto result = torch_host().simulate(task);
@@ -138,59 +151,12 @@ void add_simulate(CLI::App& app, Action& action) {
   });
 }
 
-int run_check(const std::string& strategy, const JobOptions& options) {
-  lua::Options script;
-  script.limits = {options.script_seconds, options.script_megabytes};
-  script.runtime_folder = shipped_folder("runtime");
-  lua::StrategyScript parsed(strategy, script);
-  auto job_file = options.file.empty() && parsed.job() ? *parsed.job() : options.file;
-  std::string text;
-  if (!job_file.empty()) {
-    JobOptions with_job = options;
-    with_job.file = job_file;
-    with_job.strategy = strategy;
-    const auto task = make_task(with_job, std::nullopt);
-    const auto planned = torch_host().plan(task);
-    text = plan::explain(planned.plan);
-  } else if (parsed.is_function()) {
-    text = "the script returns a function of (job, graph): give a job to check what it returns\n";
-  } else {
-    const auto strategy = parsed.resolve({}, {});
-    for (const auto& warning : strategy.warnings) log::warn("{}", warning);
-    for (const auto& use : strategy.methods) text += fmt::format("{}\n", use.method->name());
-  }
-  write_result({}, fmt::format("{}: no mistakes found\n{}", strategy, text));
-  return 0;
-}
-
-void add_check(CLI::App& app, Action& action) {
-  struct CheckOptions {
-    std::string strategy;
-    JobOptions job;
-  };
-  auto options = std::make_shared<CheckOptions>();
-  auto* sub = add_command(
-      app, "check", "parse and validate a strategy, run nothing",
-      {"perigee check strategy.lua", "perigee check strategy.lua job.toml --nproc 4"});
-  sub->add_option("STRATEGY", options->strategy, "a strategy script")->required();
-  sub->add_option("JOB", options->job.file,
-                  "also make the plan of this job; default: the job the script names");
-  sub->add_option("--set", options->job.sets, "override one job key: a.b=VALUE; repeatable")
-      ->expected(1)
-      ->take_all();
-  sub->add_option("--nproc", options->job.nproc, "number of ranks")->check(positive());
-  sub->callback([options, &action] {
-    action = [options] { return run_check(options->strategy, options->job); };
-  });
-}
-
 }  // namespace
 
 void add_job_commands(CLI::App& app, Action& action) {
   add_plan(app, action);
   add_simulate(app, action);
   add_graph(app, action);
-  add_check(app, action);
 }
 
 }  // namespace perigee::command

@@ -1,12 +1,9 @@
 #include "launch.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,37 +18,17 @@
 
 #include "base/fail.h"
 #include "base/log.h"
+#include "base/network/address.h"
+#include "base/network/store_message.h"
 
 namespace perigee::command {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr size_t kSecretSize = 32;
 constexpr int kLostOthers = 77;                           // how a rank ends whose body threw
 constexpr auto kGrace = std::chrono::milliseconds(1500);  // from asking the others to killing them
 constexpr auto kSilentGrace = std::chrono::milliseconds(100);  // where those do not answer
-
-// Returns a socket that listens on 127.0.0.1 (port 0) or on all addresses, and its port.
-std::pair<int, int> listen_on(int port, bool all_addresses) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(all_addresses ? INADDR_ANY : INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  const int on = 1;
-  socklen_t size = sizeof address;
-  if (fd < 0 || ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-      ::bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(fd, 1024) != 0 ||
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    const std::string why = std::strerror(errno);
-    if (fd >= 0) ::close(fd);
-    throw Error(
-        Status::failed, "launch",
-        fmt::format(
-            "rank 0 must listen on port {}, but: {}; free it or take another with --rendezvous",
-            port, why));
-  }
-  return {fd, ntohs(address.sin_port)};
-}
 
 struct Rendezvous {
   std::string host = "127.0.0.1";
@@ -94,65 +71,65 @@ void signal_all(const std::vector<Rank>& ranks, int signal) {
   }
 }
 
-// What a rank that failed tells the launcher, in one write.
+// The message of a failed rank to the launcher, in one write.
 struct Report {
   int32_t status = 1;
-  int16_t lost = 0;    // it ended only because it lost the others,
-  int16_t silent = 0;  // which do not answer
+  int16_t lost_peers = 0;    // it failed only because it lost connection to other ranks
+  int16_t silent_peers = 0;  // these did not answer in time
   uint32_t size = 0;
   char text[PIPE_BUF - 12];
 };
 static_assert(sizeof(Report) == PIPE_BUF);
 
-// What watching the ranks has shown so far.
+// The state of the watched ranks.
 struct Watch {
-  int result = 0;                                         // of the first rank that failed by itself
-  int interrupted = 0;                                    // the signal to the launcher
-  bool cut = false;                                       // after that, a signal ended a rank
-  bool lost = false;                                      // a rank ended because it lost the others
-  bool killed = false;                                    // the launcher has killed what still ran
-  bool told = false;                                      // the launcher has said why
-  std::optional<Report> report;                           // of the first that failed by itself, or
-                                                          // of the first that lost the others
-  Clock::time_point deadline = Clock::time_point::max();  // then it does
+  int result = 0;                // of the first rank that failed by itself
+  int interrupted = 0;           // the signal to the launcher
+  bool ended_by_signal = false;  // after that, a signal ended a rank
+  bool lost_peers = false;       // a rank ended because it lost the others
+  bool killed = false;           // the launcher has killed the remaining ranks
+  bool error_logged = false;     // the launcher has logged the cause
+  std::optional<Report> report;  // of the first that failed by itself, or
+                                 // of the first that lost the others
+  Clock::time_point deadline = Clock::time_point::max();  // when it kills the remaining ranks
 
   void allow_grace(Clock::duration grace = kGrace) {
     deadline = std::min(deadline, Clock::now() + grace);
   }
 };
 
-// Takes what the ranks have told so far.
+// Reads the reports that have arrived.
 void read_reports(Watch& watch, int reports) {
   Report report;
   while (::read(reports, &report, sizeof report) == sizeof report) {
-    if (!watch.report || report.lost < watch.report->lost) watch.report = report;
+    if (!watch.report || report.lost_peers < watch.report->lost_peers) watch.report = report;
   }
 }
 
-// A rank has ended.
-void take(Watch& watch, const Rank& rank, int status, const std::vector<Rank>& ranks) {
+// Handles the end of a rank.
+void handle_exit(Watch& watch, const Rank& rank, int status, const std::vector<Rank>& ranks) {
   const bool exited = WIFEXITED(status);
   const int code = exited ? WEXITSTATUS(status) : 1;
   if (code == 0 || watch.result != 0) return;
-  if (exited && code == kLostOthers) {  // the rank that failed is about to say why
-    watch.lost = true;
-    watch.allow_grace(watch.report && watch.report->silent ? kSilentGrace : kGrace);
+  if (exited && code == kLostOthers) {  // the report of the rank that failed is about to arrive
+    watch.lost_peers = true;
+    watch.allow_grace(watch.report && watch.report->silent_peers ? kSilentGrace : kGrace);
     return;
   }
-  if (!exited && watch.interrupted) watch.cut = true;
+  if (!exited && watch.interrupted) watch.ended_by_signal = true;
   if (!exited && (watch.interrupted || watch.killed)) return;
   watch.result = code;
-  // A rank that ended by itself has told why; one that was killed could not.
+  // A rank that ended by itself has reported the cause; one that was killed could not.
   if (!exited) {
     log::write(log::Level::error, fmt::format("[launch] rank {} {}; the other ranks are stopped",
                                               rank.rank, how_it_ended(status)));
-    watch.told = true;
+    watch.error_logged = true;
   }
   signal_all(ranks, SIGTERM);
   watch.allow_grace();
 }
 
-// Waits for all ranks. Signals arrive through `signals`, what failed ranks tell through `reports`.
+// Waits for all ranks. Signals arrive through `signals`, reports of failed ranks through `reports`.
 Watch watch_ranks(std::vector<Rank>& ranks, int signals, int reports, Clock::duration stop_time) {
   Watch watch;
   size_t running = ranks.size();
@@ -191,24 +168,24 @@ Watch watch_ranks(std::vector<Rank>& ranks, int signals, int reports, Clock::dur
       rank.running = false;
       --running;
       read_reports(watch, reports);
-      take(watch, rank, status, ranks);
+      handle_exit(watch, rank, status, ranks);
     }
   }
   return watch;
 }
 
-// Runs `body`; what it throws goes to `reports`.
+// Runs `body`; writes an error that it throws to `reports`.
 int run_rank(const std::function<int(const Place&)>& body, const Place& place, int reports) {
   const auto send = [&](std::string_view what, int status) {
     const auto text = place.world > 1 ? fmt::format("rank {}: {}", place.rank, what)
                                       : std::string(what);
     Report report{.status = status,
                   .size = static_cast<uint32_t>(std::min(text.size(), sizeof report.text))};
-    report.lost = what.find("[communicator]") != std::string_view::npos;
-    report.silent = report.lost && what.find("not answer") != std::string_view::npos;
+    report.lost_peers = what.find("[communicator]") != std::string_view::npos;
+    report.silent_peers = report.lost_peers && what.find("not answer") != std::string_view::npos;
     std::memcpy(report.text, text.data(), report.size);
     [[maybe_unused]] const auto written = ::write(reports, &report, sizeof report);
-    return report.lost ? kLostOthers : status;
+    return report.lost_peers ? kLostOthers : status;
   };
   try {
     return body(place);
@@ -219,14 +196,14 @@ int run_rank(const std::function<int(const Place&)>& body, const Place& place, i
   }
 }
 
-// Says why the ranks failed: one message, of the first that failed by itself. Returns the status.
-int conclude(const Watch& watch, const std::string& lost) {
-  if (watch.told) return watch.result;
-  const bool failed = watch.report && !watch.report->lost;
-  if (!failed && watch.interrupted && (watch.cut || watch.lost)) {
-    log::write(log::Level::error,
-               fmt::format("[launch] the ranks were ended by a signal ({}){}{}",
-                           ::strsignal(watch.interrupted), lost.empty() ? "" : ": ", lost));
+// Prints one message: of the first rank that failed by itself. Returns the exit status.
+int conclude(const Watch& watch, const std::string& lost_work) {
+  if (watch.error_logged) return watch.result;
+  const bool failed = watch.report && !watch.report->lost_peers;
+  if (!failed && watch.interrupted && (watch.ended_by_signal || watch.lost_peers)) {
+    log::write(log::Level::error, fmt::format("[launch] the ranks were ended by a signal ({}){}{}",
+                                              ::strsignal(watch.interrupted),
+                                              lost_work.empty() ? "" : ": ", lost_work));
     return 1;
   }
   if (failed || (watch.report && watch.result == 0)) {
@@ -250,9 +227,14 @@ int launch(const LaunchOptions& options, const std::function<int(const Place&)>&
   }
   Rendezvous rendezvous;
   if (!options.rendezvous.empty()) rendezvous = parse_rendezvous(options.rendezvous);
+  // The ranks of one host get the secret with the memory of this process.
+  const auto secret = options.secret.empty() && !several_nodes ? store::random_bytes(kSecretSize)
+                                                               : options.secret;
   int listener = -1;
   if (options.node_rank == 0) {
-    std::tie(listener, rendezvous.port) = listen_on(rendezvous.port, several_nodes);
+    const auto listening = listen_at(rendezvous.host, rendezvous.port, several_nodes);
+    listener = listening.socket;
+    rendezvous.port = listening.port;
   }
 
   int reports[2];
@@ -272,7 +254,9 @@ int launch(const LaunchOptions& options, const std::function<int(const Place&)>&
                 .local_rank = local,
                 .local_world = options.ranks,
                 .host = rendezvous.host,
-                .port = rendezvous.port};
+                .port = rendezvous.port,
+                .interface = options.interface,
+                .secret = secret};
     if (place.rank == 0) place.listen_fd = listener;
     const pid_t pid = ::fork();
     if (pid < 0) {
@@ -283,7 +267,7 @@ int launch(const LaunchOptions& options, const std::function<int(const Place&)>&
     if (pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != launcher) ::_exit(1);
-      ::setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which tells the ranks
+      ::setpgid(0, 0);  // Ctrl-C reaches only the launcher, which signals the ranks
       ::sigprocmask(SIG_SETMASK, &before, nullptr);
       ::close(signals);
       if (place.rank != 0 && listener >= 0) ::close(listener);
@@ -298,7 +282,7 @@ int launch(const LaunchOptions& options, const std::function<int(const Place&)>&
   ::close(signals);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
   for (const int end : reports) ::close(end);
-  return conclude(watch, options.lost);
+  return conclude(watch, options.lost_work);
 }
 
 }  // namespace perigee::command

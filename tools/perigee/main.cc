@@ -126,6 +126,7 @@ int run(int argc, char** argv) {
   Action action;
   add_training_commands(app, action);
   add_job_commands(app, action);
+  add_check_command(app, action);
   add_core_commands(app, action);
   add_solve_command(app, action);
   add_new_command(app, action);
@@ -172,7 +173,7 @@ int run_guarded(int argc, char** argv) {
 int main(int argc, char** argv) {
   perigee::command::keep_standard_streams();
   const int status = perigee::command::run_guarded(argc, argv);
-  // Nothing is left but what the process has; LibTorch would take its registries apart first.
+  // All work is done, and the system frees the process's resources; LibTorch would first destroy its registries.
   std::fflush(nullptr);
   std::_Exit(status);
 }

@@ -2,13 +2,18 @@
 
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include "base/fail.h"
+#include "base/log_format.h"
 #include "cost/cluster.h"
 #include "host.h"
 #include "lua/strategy.h"
+#include "secret.h"
 
 namespace perigee::command {
 namespace {
@@ -16,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns the path of a strategy: a file, or a shipped one, by its bare name or as a file of the
-// shipped folder whichever subfolder it lies in ("ddp", "strategies/ddp.lua").
+// shipped folder in any subfolder ("ddp", "strategies/ddp.lua").
 std::string find_strategy(const std::string& name) {
   if (name.empty() || name == "auto" || fs::exists(name)) return name.empty() ? "auto" : name;
   const auto folder = shipped_folder("strategies");
@@ -35,7 +40,7 @@ std::string find_strategy(const std::string& name) {
        did_you_mean(name, names));
 }
 
-// Returns the script that says how the job runs; nothing for "auto".
+// Returns the script of the job's strategy; nothing for "auto".
 std::unique_ptr<lua::StrategyScript> open_script(const train::Task& task,
                                                  const lua::Options& options) {
   if (task.strategy != "auto") {
@@ -61,9 +66,10 @@ int64_t ranks_of(lua::StrategyScript& script) {
   return 0;
 }
 
-}  // namespace
-
-train::Task make_task(const JobOptions& options, const std::optional<Place>& place) {
+// Scripts run here for their job, its keys and their ranks, and once more for the plan. `print`
+// receives the output of the first run.
+train::Task make_task(const JobOptions& options, const std::optional<Place>& place,
+                      const std::function<void(std::string_view)>& print) {
   train::Task task;
   task.runtime_folder = shipped_folder("runtime");
   task.script_seconds = options.script_seconds;
@@ -71,6 +77,7 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
   lua::Options script;
   script.limits = {options.script_seconds, options.script_megabytes};
   script.runtime_folder = task.runtime_folder;
+  script.print = print;
 
   auto file = options.file;
   std::string named_by_script;
@@ -131,11 +138,25 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
   return task;
 }
 
+}  // namespace
+
+train::Task make_task(const JobOptions& options, const std::optional<Place>& place) {
+  std::vector<std::string> printed;
+  try {
+    return make_task(options, place, [&](std::string_view text) { printed.emplace_back(text); });
+  } catch (const Error&) {
+    for (const auto& text : printed) log::info("{}", text);
+    throw;
+  }
+}
+
 LaunchOptions launch_options(const JobOptions& options, const train::Task& task) {
   return {.ranks = task.world / options.nodes,
           .nodes = options.nodes,
           .node_rank = options.node_rank,
           .rendezvous = options.rendezvous,
+          .interface = options.interface,
+          .secret = given_secret(options.secret_file),
           .stop_seconds = task.job.train.checkpoint_when_stopped ? task.job.cluster.timeout
                                                                  : LaunchOptions{}.stop_seconds};
 }
@@ -162,6 +183,12 @@ void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--node-rank", options.node_rank, "which of the hosts this is, from 0");
   app.add_option("--rendezvous", options.rendezvous,
                  "HOST:PORT on which host 0 waits for the others");
+  app.add_option(
+      "--interface", options.interface,
+      "network interface for transfers between hosts; default: the one with the route to "
+      "the rendezvous");
+  app.add_option("--secret-file", options.secret_file,
+                 "file with the job's secret, one text on all hosts; default: PERIGEE_SECRET");
   app.add_option("--set", options.sets, "override one job key: a.b=VALUE; repeatable")
       ->expected(1)
       ->take_all();

@@ -11,7 +11,7 @@ namespace perigee::command {
 // (x --nodes), else cluster.ranks, else the product of parallel_mode, else 1 (runtime/command_line.md). Throws Error.
 train::Task make_task(const JobOptions& options, const std::optional<Place>& place);
 
-// Returns what launch needs.
+// Returns the options of launch().
 LaunchOptions launch_options(const JobOptions& options, const train::Task& task);
 
 }  // namespace perigee::command

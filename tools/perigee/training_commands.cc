@@ -11,6 +11,7 @@
 #include "command.h"
 #include "crash.h"
 #include "host.h"
+#include "secret.h"
 #include "task.h"
 
 namespace perigee::command {
@@ -24,7 +25,7 @@ void ask_to_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
-// The log tells why the run ended. Where it cannot be written, standard error does.
+// The log has the reason why the run ended; where it cannot be written, standard error has it.
 void append_line(const std::string& path, const char* text) {
   std::FILE* file = path.empty() ? nullptr : std::fopen(path.c_str(), "a");
   if (!file) return;
@@ -59,12 +60,12 @@ int run_alone(const Place& place, const std::function<void(const Place&)>& body)
   }
 }
 
-// Runs `body` as one rank of another launcher, or forks the ranks of this host. `lost` as
-// LaunchOptions has it.
+// Runs `body` as one rank of another launcher, or forks the ranks of this host. `lost_work`:
+// LaunchOptions::lost_work.
 int run_ranks(const JobOptions& options, const train::Task& task,
-              const std::function<void(const Place&)>& body, const std::string& lost = "") {
+              const std::function<void(const Place&)>& body, const std::string& lost_work = "") {
   torch_host();  // loaded before the fork: its pages are shared
-  const auto place = job::place_from_environment();
+  auto place = job::place_from_environment();
   if (task.job.cluster.in_process) {
     if (place ? place->world > 1 : options.nodes > 1) {
       fail("launch",
@@ -73,9 +74,12 @@ int run_ranks(const JobOptions& options, const train::Task& task,
     }
     return run_alone({.world = task.world, .local_world = task.world}, body);
   }
-  if (place) return run_alone(*place, body);
+  if (place) {
+    place->secret = given_secret(options.secret_file);
+    return run_alone(*place, body);
+  }
   auto launched = launch_options(options, task);
-  launched.lost = lost;
+  launched.lost_work = lost_work;
   return launch(launched, [&](const Place& place) {
     prepare_rank(place);
     body(place);
@@ -98,7 +102,7 @@ int check_gradients(const JobOptions& options, const std::string& text) {
   return report.passed ? 0 : 1;
 }
 
-// What runs, runs here.
+// Throws Error for --cluster: these commands run on this machine.
 void refuse_cluster(const JobOptions& options) {
   if (options.cluster.empty()) return;
   fail("command", "--cluster is for planning (perigee plan, perigee simulate), but this runs here");

@@ -1,4 +1,4 @@
-// Where Perigee keeps what it can make again.
+// The folder of files that can be recomputed.
 #pragma once
 
 #include <string>

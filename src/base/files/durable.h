@@ -1,4 +1,4 @@
-// Files and folders that are on the disk when a function returns, and never half there.
+// Files and folders that are on the disk when a function returns, and never incomplete.
 #pragma once
 
 #include <string>
@@ -8,17 +8,17 @@ namespace perigee {
 
 // Each throws Error (failed) naming the path and the system's reason.
 
-// Makes a folder and those above it.
+// Makes a folder and its parents.
 void make_folders(const std::string& path);
 
-// Where a file is written: beside (`path`.partial), and then renamed; a crash leaves the old file
-// or the new one. Of a link, the target is replaced. A device or a pipe is written to in place.
+// A file that is written as `path`.partial and then renamed: a crash leaves the old file or the new
+// one. The target of a link is replaced. A device or a pipe is written to directly.
 class Destination {
  public:
   explicit Destination(const std::string& path);
   const std::string& written() const { return written_; }
   void rename() const;   // once all is written
-  void discard() const;  // where that failed
+  void discard() const;  // after a failure
 
  private:
   std::string path_, written_;

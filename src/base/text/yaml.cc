@@ -60,7 +60,7 @@ class Reader {
   }
 
   json read(const yaml_node_t& node, const std::string& path, int depth) {
-    constexpr int kDeepest = 64;  // an anchor may name what it stands in
+    constexpr int kDeepest = 64;  // an anchor may name a node that contains it
     if (depth > kDeepest) wrong(node.start_mark, "lists and tables are at most {} deep", kDeepest);
     yaml_.lines[path] = static_cast<int64_t>(node.start_mark.line) + 1;
     switch (node.type) {

@@ -108,7 +108,7 @@ at::Tensor four_dims(const at::Tensor& x) {
   return x.dim() == 3 ? x.unsqueeze(0) : x.unsqueeze(0).unsqueeze(0);
 }
 
-// A mask of bools says what is seen; added, it is 0 or -inf.
+// Returns the mask as a summand of the scores: a mask of bools becomes 0 (attended) or -inf.
 at::Tensor additive(const at::Tensor& mask, const at::Tensor& query) {
   if (mask.scalar_type() != at::kBool) return mask.to(query.scalar_type());
   return at::zeros(mask.sizes(), query.options())

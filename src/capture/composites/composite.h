@@ -1,4 +1,4 @@
-// What the composites share: calling perigee:: ops by name, below autograd.
+// Helpers of the composites: calls of perigee:: ops by name, below autograd.
 #pragma once
 
 #include <ATen/core/Tensor.h>

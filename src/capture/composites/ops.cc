@@ -1,4 +1,4 @@
-// Schemas of the perigee:: ops that run as dispatcher ops (graph/ops.h says what they compute).
+// Schemas of the perigee:: ops that run as dispatcher ops (graph/ops.h defines them).
 // Their CPU and CUDA kernels are in exec/ and cuda/. Ops whose result's shape is in the value's
 // type (perigee::reshape, full, random, ...) have no schema: they are never dispatched.
 #include <torch/library.h>
@@ -7,7 +7,7 @@ namespace {
 
 TORCH_LIBRARY(perigee, m) {
   m.def("dropout(Tensor self, float p, int key) -> Tensor");
-  // `bias_grad` says whether d_bias is wanted; it is undefined otherwise.
+  // d_bias is undefined unless `bias_grad` is set.
   m.def(
       "attention(Tensor query, Tensor key, Tensor value, Tensor? bias=None, bool causal=False, *, "
       "float scale, float p=0., int random_key=0) -> (Tensor output, Tensor logsumexp)");

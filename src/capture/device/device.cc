@@ -13,8 +13,8 @@
 namespace perigee::tracing {
 namespace {
 
-// The device is always there. Pinned memory is asked of whatever accelerator is registered, so it
-// is ordinary memory in a process that captures.
+// The device is always available. LibTorch asks the registered accelerator for pinned memory, so in
+// a process that captures this is ordinary memory.
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -51,8 +51,8 @@ bool runs_on_meta(const c10::OperatorHandle& op) {
          op.hasKernelForDispatchKey(Key::CompositeExplicitAutogradNonFunctional);
 }
 
-// Functionalisation first tries an op that writes on the meta device. What writes to its first
-// operand, directly or as `out`, leaves that one's shape as it is.
+// Functionalisation first runs a mutating op on the meta device. An op that writes to its first
+// operand, or to `out`, keeps that operand's shape.
 void write_on_meta(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   const auto self = torch::jit::peek(*stack, 0, arguments.size());

@@ -10,7 +10,7 @@ namespace perigee::tracing {
 // only in a process that captures.
 void register_device();
 
-// Gives pointers to nothing.
+// Returns the allocator of pointers without memory.
 c10::Allocator* no_memory_allocator();
 
 // The device's kernel of every op (recorder.cc).

@@ -1,4 +1,4 @@
-// Between LibTorch's element types and the graph's, for all that holds tensors.
+// Conversions between LibTorch's element types and the graph's.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -8,7 +8,7 @@
 namespace perigee::tracing {
 namespace {
 
-// The dims in order of falling stride; those of size 1 say nothing and are left out.
+// Returns the dims by descending stride, without dims of size 1.
 std::vector<int64_t> by_stride(const Geometry& geometry) {
   std::vector<int64_t> dims;
   for (size_t d = 0; d < geometry.sizes.size(); ++d) {

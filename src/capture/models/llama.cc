@@ -20,8 +20,7 @@ nn::Linear linear(int64_t in, int64_t out) {
   return nn::Linear(nn::LinearOptions(in, out).bias(false));
 }
 
-// Turns pairs (x[i], x[i + d/2]) of x [b, h, s, d] by the angles whose cos and sin [s,
-// d] are given.
+// Rotates pairs (x[i], x[i + d/2]) of x [b, h, s, d] by the angles with this cos and sin [s, d].
 Tensor rotate(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   const auto halves = x.chunk(2, -1);
   return x * cos + at::cat({-halves[1], halves[0]}, -1) * sin;

@@ -16,12 +16,12 @@ struct BatchField {
   graph::DType dtype = graph::DType::int64;
   std::vector<int64_t> shape;
   int64_t classes = 0;  // integers: values are in [0, classes)
-  int64_t shift = 0;    // made-up integers: the sample's sequence from that place on
+  int64_t shift = 0;    // synthetic integers: the sample's sequence from that position on
 };
 
 struct BuiltInModel {
   Model model;
-  std::vector<BatchField> batch;  // what `model.forward` reads; without labels it gives no loss
+  std::vector<BatchField> batch;  // fields of `model.forward`; without labels there is no loss
 };
 
 // Makes a model of kind gpt, llama, moe, mlp or resnet (of a completed job) without memory for its

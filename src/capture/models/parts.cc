@@ -15,7 +15,7 @@ Attention::Attention(const AttentionOptions& options)
 
 Tensor Attention::forward(const Tensor& x) {
   const auto b = x.size(0), s = x.size(1), w = x.size(2);
-  // Query, key and value stand beside each other for each head, so that heads can be sharded.
+  // Query, key and value are adjacent for each head, so that heads can be sharded.
   const auto parts =
       qkv(x).view({b, s, options.heads, 3, w / options.heads}).permute({3, 0, 2, 1, 4});
   const auto y = at::scaled_dot_product_attention(parts[0], parts[1], parts[2], {},

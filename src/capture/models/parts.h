@@ -1,4 +1,4 @@
-// What the built-in models share. Included by their sources only.
+// Layers and helpers of the built-in models. Included by their sources only.
 #pragma once
 
 #include <torch/nn/modules/container/modulelist.h>

@@ -1,4 +1,4 @@
-// A call under its own name: arguments as the schema names them, without what says nothing.
+// A call under its own name: arguments by their names in the schema, without those of no effect.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using c10::TypeKind;
 
-// Where a tensor lies and how is not the graph's business.
+// Returns whether the argument says only where and how a tensor is stored, which graphs leave out.
 bool is_placement(const std::string& name) {
   constexpr std::array names = {"device",        "layout",       "pin_memory",
                                 "memory_format", "non_blocking", "generator"};

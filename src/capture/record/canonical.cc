@@ -1,4 +1,4 @@
-// Canonical form, op by op: sizes only in types, one op for one meaning, nothing that does nothing.
+// Canonical form, op by op: sizes only in types, one op for one meaning, no op without effect.
 #include "capture/record/canonical.h"
 
 #include <ATen/ATen.h>
@@ -49,7 +49,7 @@ Ids filled(Session& session, const Recorded& call) {
   return full(session, call, call.values[Argument].toScalar());
 }
 
-// slice(self, dim, start, end, step): bounds inside the dim, those that say nothing left out.
+// slice(self, dim, start, end, step): bounds within the dim; bounds without effect are left out.
 Ids slice(Session& session, const Recorded& call) {
   const auto self = call.values.tensor(0);
   const auto value = session.value_of(self);
@@ -114,7 +114,7 @@ Ids as_strided(Session& session, const Recorded& call) {
   return {session.value_of(view)};
 }
 
-// Conjugation in a graph is done, not noted.
+// A graph has conjugations as ops; LibTorch only sets a flag.
 Ids conjugate(Session& session, const Recorded& call) {
   return {session.emit_one("aten::_conj_physical",
                            {{"self", session.value_of(call.values.tensor(0))}}, result_type(call))};

@@ -2,8 +2,8 @@
 // replaces CPU tensors by their capture twins and sends factories to the capture device, so that an
 // unmodified CPU module is captured.
 //
-// What the model computes from plain CPU tensors alone (torch::tensor({1, 2}), tables) runs at
-// once, on the CPU, and enters the graph as a constant where it meets a capture tensor. Random ops
+// Ops on plain CPU tensors only (torch::tensor({1, 2}), tables) run at once on the CPU. Their
+// results become constants of the graph where an op combines them with a capture tensor. Random ops
 // never run at once.
 #include <ATen/ATen.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -23,7 +23,7 @@
 namespace perigee::tracing {
 namespace {
 
-// What one call looks like from above autograd.
+// A call as seen above autograd.
 struct Call {
   const c10::OperatorHandle& op;
   torch::jit::Stack* stack;
@@ -74,8 +74,8 @@ void replace_by_twins(Session& session, const Call& call) {
   }
 }
 
-// Runs an op on plain CPU tensors. A write to memory that was there before the capture would happen
-// now instead of in every step.
+// Runs an op on plain CPU tensors. Throws Error for a write to memory that existed before the
+// capture, which would happen once instead of in every step.
 void run_at_once(Session& session, const Call& call) {
   for (size_t i = 0; i < call.arguments().size(); ++i) {
     if (!call.writes(i) || !call.value(i).isTensor()) continue;
@@ -99,8 +99,8 @@ void run_at_once(Session& session, const Call& call) {
   }
 }
 
-// Above autograd, so that the gradient is that of the views. Returns false for all other ops, and
-// for strides that are no chain of views.
+// Replaces as_strided above autograd, so that the gradient is that of the views. Returns false for
+// all other ops, and for strides that are no chain of views.
 bool call_as_strided(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   if (op.schema().name() != "aten::as_strided") return false;
   const size_t first = stack->size() - 4;

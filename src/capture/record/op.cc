@@ -32,7 +32,7 @@ Op::Op(const c10::OperatorHandle& handle)
 }
 
 const Op& op_of(const c10::OperatorHandle& handle) {
-  // Captures hold a lock, so one thread at a time comes here.
+  // Captures hold a lock, so one thread at a time runs this.
   static auto& known = *new std::unordered_map<c10::OperatorHandle, Op>();
   const auto found = known.find(handle);
   if (found != known.end()) return found->second;

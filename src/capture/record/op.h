@@ -1,4 +1,4 @@
-// What the recorder knows of one op, looked up once.
+// The recorder's information about an op, looked up once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -84,7 +84,7 @@ struct Op {
   explicit Op(const c10::OperatorHandle& handle);
 };
 
-// Returns what is known of the op; made on first use.
+// Returns the op's information; created on first use.
 const Op& op_of(const c10::OperatorHandle& handle);
 
 // Tables, by op name; nullptr where there is no entry.

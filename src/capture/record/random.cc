@@ -1,5 +1,5 @@
 // Random ops become perigee::random with a key of their own: uniform, normal, bernoulli, integer
-// and exponential draws, and what is made of them.
+// and exponential numbers, and ops on these.
 #include <ATen/ATen.h>
 
 #include <limits>

@@ -14,7 +14,7 @@ namespace perigee::tracing {
 namespace {
 
 // Returns the tensor of which result r is a view, or an undefined one. It decides only which
-// storage LibTorch sees behind the result.
+// storage the result has for LibTorch.
 at::Tensor viewed(const c10::FunctionSchema& schema, size_t r, const Values& values) {
   const auto* alias = schema.returns()[r].alias_info();
   if (!alias || values.size() == 0 || !values[0].isTensor()) return {};
@@ -33,7 +33,7 @@ void check_allowed(const Session& session, const Op& op) {
   }
 }
 
-// Answers equal(self, other) where the graph knows. Returns false where it does not.
+// Answers equal(self, other) where the session knows the result. Returns whether it does.
 bool answer_equal(const Session& session, torch::jit::Stack* stack) {
   const size_t first = stack->size() - 2;
   const auto known = session.known_equal((*stack)[first].toTensor(),

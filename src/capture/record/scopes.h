@@ -1,5 +1,5 @@
-// Which module an op belongs to. C++ modules have no forward hooks, so this follows from the
-// parameters that ops use, from marks (perigee::scope) and from their neighbours.
+// The module of each op. C++ modules have no forward hooks, so it is inferred from the parameters
+// that ops use, from marks (perigee::scope) and from their neighbours.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -39,7 +39,7 @@ class Scopes {
   const std::string& path(Id scope) const { return scopes_[scope].path; }
   std::vector<graph::Scope> list() const;
 
-  // What is known of one node while it is recorded.
+  // Evidence for the scope of a node, collected while it is recorded.
   struct Hint {
     Id parameters = -1;  // scope of the parameters that it uses
     Id exact = -1;       // mark, TorchScript's module stack, or the forward node's scope

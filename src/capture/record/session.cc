@@ -124,7 +124,7 @@ std::vector<graph::ValueId> Session::emit(
     }
     node.outputs.push_back(value);
   }
-  // What is made from one module's parameters alone speaks for that module.
+  // Values computed only from one module's parameters are evidence for that module.
   bool alone = hint.parameters >= 0;
   node.each_operand([&](graph::ValueId v) { alone = alone && value_scopes_[v.index] >= 0; });
   value_scopes_.resize(graph.values.size(), alone ? hint.parameters : -1);
@@ -146,7 +146,7 @@ Scopes::Id Session::parameter_scope(const std::string& op, const graph::Node& no
   node.each_operand([&](graph::ValueId v) {
     auto of_value = value_scopes_[v.index];
     if (of_value < 0) return;
-    // A tied weight speaks for the embedding only where it embeds.
+    // A tied weight is evidence for the embedding only in an embedding op.
     if (scopes.is_embedding(of_value) && op.find("embedding") == op.npos) {
       for (const auto& [other, first] : twins.tied) {
         const auto holder = scopes.holder(other);
@@ -235,8 +235,9 @@ graph::ValueId Session::value_of(const at::Tensor& tensor) const {
   return impl->value();
 }
 
-// nn::MultiheadAttention asks whether its three inputs are equal to choose between two ways to the
-// same result; different values of its shape may differ, so the answer is the general way.
+// nn::MultiheadAttention asks whether its three inputs are equal, to choose between two ways to the
+// same result. Different values may differ in their elements, so the answer then selects the
+// general way.
 std::optional<bool> Session::known_equal(const at::Tensor& a, const at::Tensor& b) const {
   if (!captured(a) || !captured(b)) return std::nullopt;
   if (a.sizes() != b.sizes()) return false;

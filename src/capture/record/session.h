@@ -1,4 +1,4 @@
-// One capture, or one deferred construction: the graph that grows, and what is known of tensors.
+// One capture, or one deferred construction: the growing graph, and the state of its tensors.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,12 +61,12 @@ class Session {
   // nothing where that depends on their elements.
   std::optional<bool> known_equal(const at::Tensor& a, const at::Tensor& b) const;
 
-  // Tells that the model calls its next op.
+  // Called before each op of the model.
   void begin_call() { first_of_call_ = static_cast<graph::NodeId>(graph.nodes.size()); }
 
   int64_t next_random_key() { return random_key_++; }
 
-  // Says where the recording is, for messages: ` in scope "blocks.0.attn"`.
+  // Returns the current scope for messages: ` in scope "blocks.0.attn"`.
   std::string where() const;
 
   // Runs f; turns LibTorch's exceptions, and those that passed through it, into perigee::Error.
@@ -87,7 +87,7 @@ class Session {
   Twins twins;
   graph::Phase phase = graph::Phase::forward;
 
-  // Removes what is not used, sets scopes. Outputs must be set.
+  // Removes unused nodes and sets scopes. Outputs must be set.
   graph::Graph finish();
 
  private:

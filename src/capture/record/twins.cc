@@ -36,7 +36,7 @@ void Twins::add(Base base) {
   bases_.push_back(std::move(base));
 }
 
-// Parameters come first, so that a buffer that is part of one finds it.
+// Parameters are declared first, so that a buffer that is part of one finds it.
 void Twins::declare(Session& session, graph::Input::Kind kind, const std::string& name,
                     const at::Tensor& tensor) {
   const auto geometry = Geometry::of(tensor);

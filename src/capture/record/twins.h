@@ -27,9 +27,9 @@ class Twins {
   Twins(const Twins&) = delete;
   Twins& operator=(const Twins&) = delete;
 
-  // Gives a parameter or buffer its input, unless its memory has one: then it is another name of
-  // that (`tied`) or a view of it. Throws Error for two that overlap in part, and for a parameter
-  // that is part of another.
+  // Adds an input for a parameter or buffer, unless its memory already has one: then it becomes
+  // another name of that input (`tied`) or a view of it. Throws Error for two that overlap in part,
+  // and for a parameter that is part of another.
   void declare(Session& session, graph::Input::Kind kind, const std::string& name,
                const at::Tensor& tensor);
 
@@ -45,7 +45,7 @@ class Twins {
   // Returns the CPU tensor that `bind` gave this twin, or an undefined tensor.
   at::Tensor original_of(const at::Tensor& twin) const;
 
-  // Memory that came to be during the session: writing to it is no side effect.
+  // Marks memory that was allocated during the session: writing to it is no side effect.
   void mark_local(const at::Tensor& tensor);
   bool is_local(const at::Tensor& tensor) const;
 
@@ -56,8 +56,8 @@ class Twins {
     graph::Input::Kind kind = graph::Input::Kind::constant;
     graph::ValueId input;
     c10::Storage storage;  // held, so that its address is not used again
-    // Where gradients of a trainable parameter arrive: the twin's, also the original's while this
-    // lives, so that a model can ask autograd::grad for that of its own parameter.
+    // The gradient accumulator of a trainable parameter: the twin's, and the original's while this
+    // lives, so that a model can call autograd::grad for its own parameter.
     std::shared_ptr<torch::autograd::Node> leaf;
     std::weak_ptr<torch::autograd::Node> own_leaf;
   };

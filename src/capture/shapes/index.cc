@@ -44,7 +44,7 @@ std::vector<at::Tensor> embedding_backward(const Values& v) {
 
 // (weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
 //  include_last_offset, padding_idx) -> output, offset2bag, bag_size, maximum_indices.
-// What the CPU kernel returns: its sum over float weights keeps no offset2bag.
+// Shapes of the CPU kernel, whose sum over float weights returns no offset2bag.
 std::vector<at::Tensor> embedding_bag(const Values& v) {
   const auto weight = v.tensor(0), indices = v.tensor(1), offsets = v.tensor(2);
   const auto mode = v.integer(4);

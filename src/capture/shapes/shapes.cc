@@ -82,7 +82,7 @@ std::vector<at::Tensor> infer_shapes(const Session& session, const Op& op, const
   try {
     if (op.has_meta) return call_meta(op, metas);
   } catch (const c10::Error& error) {
-    // Of a composite, a part may have no Meta kernel; all other errors are the model's.
+    // An op inside a composite may have no Meta kernel; all other errors come from the model.
     const std::string_view text = error.what_without_backtrace();
     const bool missing = dynamic_cast<const c10::NotImplementedError*>(&error) ||
                          text.find("no fake impl or Meta kernel") != text.npos;

@@ -8,11 +8,11 @@ namespace perigee::compile {
 
 namespace {
 
-// Elements of each rank's contribution that are under way at a time.
+// Elements of each rank's contribution that are in flight at a time.
 constexpr int64_t kPiece = 64 << 10;
 
-// Appends the ranks of a stage that an end of a stream names: all of them on a ragged mesh, unless
-// it says which; else the one that `along`, the group over the pipeline's axis, has there.
+// Appends the ranks at an end of a stream. On a ragged mesh: the rank at End::place of the stage,
+// or all its ranks; else the stage's rank in `along`, the group over the pipeline's axis.
 void add_ranks(const mesh::Mesh& mesh, const std::vector<int64_t>& along, const Stream::End& end,
                std::vector<int64_t>& ranks) {
   if (!mesh.is_ragged()) {

@@ -9,12 +9,12 @@
 
 namespace perigee::compile {
 
-// Returns the ranges of a dim's parts, one behind the other.
+// Returns the consecutive ranges of a dim's parts.
 std::vector<mesh::Range> ranges_of(const std::vector<int64_t>& lengths);
 
-// Appends the copies between parts of a tensor's `dim` and their flat images, one behind the other
-// from the start of `flat`: one copy for neighbours that are equally long and equally far apart.
-// The copies carry the scope and phase of `like`.
+// Appends the copies between parts of a tensor's `dim` and `flat`, the concatenation of the parts:
+// one copy per run of parts with equal lengths and distances. The copies have the scope and phase
+// of `like`.
 void copy_parts(Draft& draft, ValueId whole, int64_t dim, const std::vector<mesh::Range>& parts,
                 ValueId flat, bool to_flat, const Instruction& like,
                 std::vector<DraftInstruction>& out);

@@ -86,7 +86,7 @@ DraftInstruction wait_for(int32_t event) {
 }
 
 DraftInstruction copy_bytes(Draft& draft, ValueId from, ValueId to, bool to_host) {
-  // As bytes, whatever their layout.
+  // The values as flat bytes.
   const auto bytes = [&](ValueId v) {
     const auto [begin, end] = draft.bytes_of(v);
     return draft.add_view(v, 0, {graph::DType::uint8, {end - begin}}, {1}, draft.value(v).name);

@@ -16,36 +16,36 @@
 
 namespace perigee::compile {
 
-// Which runs of a section an instruction belongs to, as bits: the first microbatch's, the last
-// one's, those between.
+// The runs of a section that an instruction belongs to, as bits: the first microbatch's, those
+// between, the last one's.
 enum When : uint8_t { kFirst = 1, kMiddle = 2, kLast = 4, kAlways = 7 };
 
-// Where order_collectives may move an instruction: nowhere, as early as its operands are ready, or as
-// late as the first instruction that needs its result.
+// Where order_collectives may move an instruction: nowhere, as early as its operands are ready, or
+// as late as the first instruction that needs its result.
 enum class Move : uint8_t { none, early, late };
 
 struct DraftInstruction {
   Instruction instruction;
   uint8_t when = kAlways;
   Move move = Move::none;
-  bool ahead = false;  // of a pipeline's part: starts one run before its section's
-  // From the op's trace: the allocations freed before allocation k, whose memory k may reuse; and by
-  // output the allocation that holds it (-1: none of its own).
+  bool ahead = false;  // of a pipeline's part: starts in the run before its section's
+  // From the op's trace: the allocations freed before allocation k, whose memory k may reuse; and
+  // by output the allocation that holds it (-1: none of its own).
   std::vector<std::vector<int32_t>> freed_before;
   std::vector<int32_t> output_allocation;
 };
 
-// The memory in which a value that is no view will lie.
+// The kind of memory that a base value will have.
 struct Home {
   enum class Kind : uint8_t { scratch, persistent, communication };
   Kind kind = Kind::scratch;
   int32_t stream = 0;  // communication: the axis group's stream
-  // Is read after the step, or by every microbatch: keeps its memory to the step's end.
+  // Is read after the step or by every microbatch: keeps its memory until the step's end.
   bool outlives = false;
-  bool borrowed = false;  // persistent: its memory is another program's
-  bool host = false;      // persistent or scratch: in the host's memory
-  bool landing = false;   // communication: receives a message before its section runs
-  int64_t bytes = 0;      // the least size: that of the group's largest rank
+  bool borrowed = false;        // persistent: its memory is another program's
+  bool host = false;            // persistent or scratch: in the host's memory
+  bool received_early = false;  // communication: receives a message before its section runs
+  int64_t bytes = 0;            // minimum size: that of the group's largest rank
 };
 
 struct DraftSection {
@@ -63,9 +63,9 @@ struct Draft {
   // With a pipeline: the order in which the stage runs the sections of its parts. An op's chunk is
   // the part's position on the stage.
   std::vector<PipelineOp> order;
-  std::vector<InterleavedRange> turns;  // by position in `order`: interleaved ops (find_turns)
-  std::map<PartId, PartId> frames;      // whose frame a part has, where it is not its own
-  std::map<PartId, int64_t> copies;     // of each frame, by the part whose it is, at least
+  std::vector<InterleavedRange> interleaved;  // by position in `order`: find_interleaved_ops
+  std::map<PartId, PartId> frames;   // the owner of a part's frame, where that is another part
+  std::map<PartId, int64_t> copies;  // minimum copies of each frame, by its owner
   std::vector<bool> kept;  // by microbatch: runs the sections of kept parts; empty: none does
   // The sections of deferred weight gradients of the first `deferred` microbatches run after
   // `order`, those of the others after their backward passes.
@@ -112,12 +112,12 @@ DraftInstruction plain(const Draft& draft, std::string op,
 DraftInstruction all_reduce(Draft& draft, ValueId self, const Stream& stream,
                             std::string reduce_op);
 
-// Returns a wait for a collective's event, where its memory is wanted back before anything reads
-// its result (insert_waits adds the others).
+// Returns a wait for a collective's event, for memory that is reused before anything reads the
+// result (insert_waits adds the waits for results).
 DraftInstruction wait_for(int32_t event);
 
-// Returns a copy between device and host of all bytes of two values with as many, on its stream,
-// with an event of its own.
+// Returns a copy of all bytes between a value on the device and one of equal size on the host, with
+// an event of its own.
 DraftInstruction copy_bytes(Draft& draft, ValueId from, ValueId to, bool to_host);
 
 // Calls f(ValueId) for each defined operand of an instruction, in order.
@@ -134,13 +134,13 @@ void each_operand(const Instruction& instruction, F f) {
   }
 }
 
-// Returns how often instructions have each value as an operand, counted at its root.
+// Returns, by root, how many operands of all instructions are the root or a view of it.
 std::vector<int> count_reads(const Draft& draft);
 
 // Returns how many of the first operands the op overwrites without reading them.
 int overwritten_operands(std::string_view op);
 
-// The same for the operands that the instruction reads.
+// Does the same for the operands that the instruction reads.
 template <class F>
 void each_read(const Instruction& instruction, F f) {
   int left = overwritten_operands(instruction.op);

@@ -1,4 +1,4 @@
-// Ops that passes put in place of others: what they allocate.
+// Allocations of instructions that passes insert.
 #pragma once
 
 #include "compile/draft/draft.h"

@@ -135,7 +135,7 @@ View view_of_operand(const graph::Node& node, int32_t result, const graph::Tenso
     return view;
   }
   if (op.starts_with("aten::squeeze")) {
-    // Whatever was asked for, the result's type says which size-1 dims are gone.
+    // The result's type decides which size-1 dims are removed, not the op's arguments.
     std::vector<int64_t> wanted;
     if (const auto* arg = node.find("dim")) {
       if (const auto* one = std::get_if<int64_t>(arg)) wanted = {*one};
@@ -238,8 +238,7 @@ View view_of_operand(const graph::Node& node, int32_t result, const graph::Tenso
 std::vector<int64_t> pointwise_strides(const std::vector<int64_t>& shape,
                                        const std::vector<Operand>& operands) {
   const size_t rank = shape.size();
-  // Operands that are broadcast, seen with the result's dims: missing and size-1 dims
-  // have stride 0.
+  // Strides of the operands broadcast to the result's dims: missing and size-1 dims have stride 0.
   std::vector<std::vector<int64_t>> seen;
   bool all_contiguous = true, all_equal = true;
   for (const auto& operand : operands) {

@@ -1,4 +1,4 @@
-// Strides: which views exist without a copy, and how the results of ops lie.
+// Strides: the views that need no copy, and the layouts of ops' results.
 #pragma once
 
 #include <cstdint>
@@ -23,32 +23,32 @@ bool is_dense(const std::vector<int64_t>& shape, const std::vector<int64_t>& str
 // Returns the number of elements in memory from the first to the last one; 0 for an empty tensor.
 int64_t extent(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides);
 
-// A view: how it lies within its operand.
+// A view's layout within its operand.
 struct View {
   std::vector<int64_t> strides;
   int64_t offset = 0;  // in elements of the result's type, from the operand's first
 };
 
-// Returns the strides with which `to` shows the same elements in row-major order, or nothing where
-// that needs a copy. The rule of LibTorch's computeStride.
+// Returns the strides of a view of shape `to` with the same elements in row-major order, or nothing
+// where the reshape needs a copy. The rule of LibTorch's computeStride.
 std::optional<std::vector<int64_t>> reshape_strides(const std::vector<int64_t>& from,
                                                     const std::vector<int64_t>& strides,
                                                     const std::vector<int64_t>& to);
 
-// Returns the view that result `result` of the node is of its operand (`self`, of that shape and
-// strides). Throws Error for an op that graph::is_view knows and this does not. Not for
+// Returns the layout of the node's result `result` as a view of its operand `self`, which has these
+// strides. Throws Error for a view op that this function does not support. Not for
 // perigee::reshape, which may copy.
 View view_of_operand(const graph::Node& node, int32_t result, const graph::TensorType& self,
                      const std::vector<int64_t>& strides, const graph::TensorType& type);
 
-// A tensor operand as a pointwise op sees it.
+// Shape and strides of a pointwise op's tensor operand.
 struct Operand {
   const std::vector<int64_t>* shape;
   const std::vector<int64_t>* strides;
 };
 
-// Returns how the result of a pointwise op lies: TensorIterator's rule, which keeps the operands'
-// order of dims.
+// Returns the strides of a pointwise op's result by TensorIterator's rule, which keeps the
+// operands' order of dims in memory.
 std::vector<int64_t> pointwise_strides(const std::vector<int64_t>& shape,
                                        const std::vector<Operand>& operands);
 

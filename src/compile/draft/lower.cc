@@ -14,14 +14,14 @@ using graph::TensorType;
 
 namespace {
 
-// Ops whose result is their operand under another type or none.
+// Returns whether the op's result is a view of its operand, or the operand itself.
 bool passes_on(const std::string& op) {
   return graph::is_view(op) || op == "aten::alias" || op == "aten::detach" ||
          op == "aten::lift_fresh" || op == "perigee::step_average";
 }
 
-// Ops that show the same elements in row-major order under another shape, by a copy where
-// it must be.
+// Returns whether the op only reshapes: the same elements in row-major order, copied where the
+// layout requires it.
 bool keeps_order(const std::string& op) {
   return op == "perigee::reshape" || op == "aten::view" || op == "aten::_unsafe_view" ||
          op == "aten::reshape" || op == "aten::_reshape_alias";
@@ -91,7 +91,7 @@ void Lowering::run_view(const Node& node) {
     const auto v = node.outputs[k];
     if (!v.defined()) continue;
     const auto& type = graph_.type(v);
-    // A copy: adding a value moves the others.
+    // By value: adding a value invalidates references to others.
     const ProgramValue from = draft_.value(self);
     auto view = view_of_operand(node, static_cast<int32_t>(k), from.type, from.strides, type);
     const auto bytes = view.offset * static_cast<int64_t>(graph::size_of(type.dtype));
@@ -175,7 +175,7 @@ void Lowering::run_op(const Node& node, std::vector<DraftInstruction>& out) {
   draft.freed_before = std::move(trace.freed_before);
   draft.output_allocation = trace.output_allocation;
 
-  uint8_t directed = 0;  // runs of its own, in which outputs go to targets that others do not
+  uint8_t directed = 0;  // the runs in which outputs are written to their targets
   std::vector<ValueId> direct_outputs;
   std::vector<int32_t> taken(trace.allocations.size(), -1);  // by which output
   for (size_t k = 0; k < node.outputs.size(); ++k) {
@@ -186,7 +186,7 @@ void Lowering::run_op(const Node& node, std::vector<DraftInstruction>& out) {
       const auto& type = graph_.type(v);
       const auto& name = names_[v.index];
       if (allocation < 0) {
-        // The op gave back an operand (or a view from its start): the first that can be it.
+        // The op returned an operand (or a view of its start): the first one that fits.
         const auto same = std::find_if(operands.begin(), operands.end(), [&](ValueId o) {
           return draft_.value(o).type.dtype == type.dtype &&
                  draft_.value(o).type.numel() == type.numel();

@@ -1,5 +1,5 @@
-// From nodes of a local graph to instructions on a draft's values: views become addresses, ops get
-// their allocations.
+// Lowers nodes of a local graph to instructions on a draft's values: views become addresses, ops
+// get their allocations.
 #pragma once
 
 #include <map>
@@ -13,10 +13,10 @@
 
 namespace perigee::compile {
 
-// Returns true for ops whose result shows their first operand's elements: views, and what keeps
-// row-major order.
+// Returns whether the op's result has the elements of its first operand: views, and reshapes (which
+// keep row-major order and may copy).
 bool shows_operand(const std::string& op);
-// Those of them that copy where they must.
+// Returns whether such an op copies where the layouts require it.
 bool may_copy(const std::string& op);
 
 class Lowering {
@@ -25,18 +25,18 @@ class Lowering {
   Lowering(Draft& draft, const graph::Graph& graph, const std::vector<std::string>& names,
            const mesh::Mesh& mesh, TraceSource& traces);
 
-  // Says which program value a graph value is (an input, an average).
+  // Sets the program value of a graph value (an input, an average).
   void set(graph::ValueId v, ValueId value) { values_[v.index] = value; }
-  // Returns the program value, or undefined where none is known.
+  // Returns the program value, or undefined where none was set.
   ValueId get(graph::ValueId v) const { return values_[v.index]; }
   // Counts a use of the value by a node of this section or after it.
   void count_use(graph::ValueId v) { ++uses_[v.index]; }
   int uses(graph::ValueId v) const { return uses_[v.index]; }
 
-  // Has the op that makes `v` write it to `target` (same type, contiguous), in the runs `when`; in
-  // others it makes a value of its own.
+  // Makes the op that produces `v` write it to `target` (same type, contiguous) in the runs `when`;
+  // in other runs it writes a new value.
   void direct(graph::ValueId v, ValueId target, uint8_t when = kAlways);
-  // Returns true when the value went to its target; known once its node has run.
+  // Returns whether the value is written to its target; valid after run() of its node.
   bool is_direct(graph::ValueId v) const { return directs_[v.index].done; }
 
   // Appends the node's instructions.

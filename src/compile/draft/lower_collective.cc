@@ -14,8 +14,8 @@ using graph::TensorType;
 
 namespace {
 
-// Elements of one slice of the dim.
-int64_t others(const std::vector<int64_t>& shape, int64_t dim) {
+// Returns the elements of one index of the dim.
+int64_t slice_elements(const std::vector<int64_t>& shape, int64_t dim) {
   int64_t n = 1;
   for (int64_t d = 0; d < std::ssize(shape); ++d) {
     if (d != dim) n *= shape[d];
@@ -25,7 +25,7 @@ int64_t others(const std::vector<int64_t>& shape, int64_t dim) {
 
 std::vector<int64_t> counts_of(const std::vector<int64_t>& shape, int64_t dim, int64_t ranks) {
   auto counts = part_lengths(shape[dim], ranks);
-  for (auto& count : counts) count *= others(shape, dim);
+  for (auto& count : counts) count *= slice_elements(shape, dim);
   return counts;
 }
 
@@ -53,17 +53,18 @@ void Lowering::run_collective(const Node& node, std::vector<DraftInstruction>& o
 
   const bool gathers = node.op == "comm::all_gather", scatters = node.op == "comm::reduce_scatter",
              exchanges = node.op == "comm::all_to_all";
-  // The dim whose parts go out, and that whose parts come in.
+  // The dim whose parts are sent, and the dim whose parts are received.
   const int64_t out_dim = scatters    ? node.get<int64_t>("dim", 0)
                           : exchanges ? node.get<int64_t>("split_dim", 0)
                                       : -1;
   const int64_t in_dim = gathers     ? node.get<int64_t>("dim", 0)
                          : exchanges ? node.get<int64_t>("cat_dim", 0)
                                      : -1;
-  // Bytes that the largest rank of the group has: parts of a dim are the longest at the front.
+  // Bytes on the largest rank of the group, the first: uneven parts are the longest at the front.
   const auto most = [&](const TensorType& type, int64_t dim, int64_t whole) {
     return dim < 0 ? int64_t{0}
-                   : part_lengths(whole, ranks).front() * others(type.shape, dim) * size_of(type);
+                   : part_lengths(whole, ranks).front() * slice_elements(type.shape, dim) *
+                         size_of(type);
   };
   const auto copy_all = [&](ValueId whole, int64_t dim, ValueId flat, bool to_flat) {
     const Instruction like{.scope = node.scope, .phase = node.phase};

@@ -1,4 +1,5 @@
-// The sections that run for each microbatch: counting labels before, then forward and backward.
+// The prologue, which counts labels, and the sections of each microbatch: forward and backward
+// pass.
 #include "compile/draft/sections.h"
 
 #include <algorithm>
@@ -27,14 +28,14 @@ namespace {
 
 using Instructions = std::vector<DraftInstruction>;
 
-// Starts reducing what all microbatches have added up.
+// Starts the all-reduce of a sum over all microbatches.
 void start_all_reduce(Draft& draft, ValueId value, const mesh::AxisSet& axes,
                       const std::string& reduce, Instructions& out) {
   out.push_back(all_reduce(draft, value, Stream::over(axes), reduce));
   if (draft.program.microbatches > 1) out.back().when = kLast;
 }
 
-// Has data inputs loaded where a section first reads them.
+// Loads data inputs where a section first reads them.
 class Loads {
  public:
   Loads(Draft& draft, const graph::Graph& graph, Lowering& lowering)
@@ -86,7 +87,7 @@ void count_uses(const graph::Graph& graph, const std::vector<graph::NodeId>& nod
   }
 }
 
-// Appends the sections that add up the averages; returns their values.
+// Appends the sections that compute the averages; returns their values.
 std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
                                    const Microbatches& microbatches,
                                    const std::vector<std::string>& names,
@@ -128,8 +129,8 @@ std::vector<ValueId> make_prologue(Draft& draft, const graph::Graph& graph,
   return averages;
 }
 
-// Appends what keeps an output in a value of its own, read after the step; reduced where it is
-// Partial: the reduction of that number.
+// Appends the instructions that keep an output in a value that is read after the step. A Partial
+// output is reduced; `number`: of its reduction.
 void keep_result(Draft& draft, const Source& source, size_t output, ValueId value, double factor,
                  Reductions& reductions, size_t number, Accumulated& accumulated,
                  Instructions& out) {
@@ -229,7 +230,7 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
     const bool last = s + 1 == source.sections.size();
     draft.sections.push_back({section.role, true, {}});
     Instructions out;
-    // Sections of a pipeline's parts stand one behind the other in the graph.
+    // Sections of a pipeline's parts are consecutive in the graph.
     graph::NodeId end = Reductions::kEnd;
     for (size_t later = s + 1; later < source.sections.size() && end == Reductions::kEnd; ++later) {
       const auto& nodes = source.sections[later].nodes;
@@ -271,7 +272,7 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
         graph, section.nodes, loads, lowering, out, gather_before, [&] { reductions.passed(out); },
         [&](graph::ValueId v) {
           keep(v);
-          collector.arrived(v, out);
+          collector.gradient_ready(v, out);
         });
     if (last) gather_before(Reductions::kEnd);
     while (!kept.empty()) {  // outputs that are inputs

@@ -12,8 +12,8 @@
 
 namespace perigee::compile {
 
-// A list of nodes that runs as one section: the whole microbatch, or the forward pass, backward
-// pass or weight gradients of a pipeline's part.
+// The nodes of a section: a whole microbatch, or the forward pass, backward pass or weight
+// gradients of a pipeline's part.
 struct MicroSection {
   SectionRole role;
   std::vector<graph::NodeId> nodes;
@@ -27,9 +27,9 @@ struct Source {
   const std::vector<plan::Flat>& flats;  // of the plan's units, on this rank
   int64_t rank = 0;
   const std::vector<MicroSection>& sections;
-  const Stage* stage = nullptr;                  // of a pipeline
-  shard::LossKind loss = shard::LossKind::mean;  // where anything depends on it
-  const StageTransfers* transfers = nullptr;     // of stages of unequal submeshes
+  const Stage* stage = nullptr;  // of a pipeline
+  shard::LossKind loss = shard::LossKind::mean;
+  const StageTransfers* transfers = nullptr;  // of stages of unequal submeshes
 
   // Returns the section that makes the value; the last one for values that no node makes.
   size_t section_of(graph::ValueId v) const;

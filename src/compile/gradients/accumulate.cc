@@ -14,7 +14,7 @@ bool is_row_major(const Draft& draft, ValueId v) {
   return is_contiguous(value.type.shape, value.strides);
 }
 
-// Returns whether a value is the whole of its memory, in row-major order.
+// Returns whether a value covers all of its memory, in row-major order.
 bool is_plain(const Draft& draft, ValueId v) {
   const auto& value = draft.value(v);
   return draft.view_offset[v.index] == 0 && is_contiguous(value.type.shape, value.strides) &&

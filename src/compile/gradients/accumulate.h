@@ -6,8 +6,8 @@
 
 namespace perigee::compile {
 
-// Makes matrix products whose result is only added to a gradient add to it (perigee::addmm_): they
-// need no result of their own and no pass over it.
+// Replaces matrix products whose result is only added to a gradient by products that add to it
+// (perigee::addmm_), without a separate result and addition.
 void accumulate_products(Draft& draft, TraceSource& traces);
 
 // Adds low-precision gradients to a wide sum directly where they are cast only to be added.

@@ -1,4 +1,4 @@
-// The sections "average.K": copies of the model (plan::Plan::copy_axes) meet.
+// The sections "average.K": copies of the model (plan::Plan::copy_axes) are averaged.
 #include <set>
 
 #include "compile/draft/source.h"

@@ -42,8 +42,8 @@ Collector::Collector(Draft& draft, const Source& source, const Gradients& gradie
     if (!parameter.gradient.defined()) continue;
     for (auto v : parameter.earlier) by_value_[v.index].push_back(p);
     by_value_[parameter.gradient.index].push_back(p);
-    // The op that makes the gradient writes it in place, through reshapes, when nobody
-    // else reads it.
+    // The op that makes the gradient writes it into the bucket, also through reshapes, if it has no
+    // other reader.
     auto v = parameter.first();
     const graph::Node* node = nullptr;
     while (lowering.uses(v) == 1 && graph.values[v.index].producer >= 0) {
@@ -76,7 +76,7 @@ void Collector::begin(size_t section, Reductions& reductions) {
     if (bucket.section != section || missing_[b] == 0 || !is_reduced(static_cast<int32_t>(b))) {
       continue;
     }
-    graph::NodeId last_maker = put_off(static_cast<int32_t>(b)) ? Reductions::kEnd : 0;
+    graph::NodeId last_maker = reduced_at_end(static_cast<int32_t>(b)) ? Reductions::kEnd : 0;
     for (int32_t p : bucket.parameters) {
       const auto& parameter = gradients_.parameters[p];
       if (parameter.gradient.defined()) {
@@ -87,7 +87,7 @@ void Collector::begin(size_t section, Reductions& reductions) {
   }
 }
 
-void Collector::arrived(graph::ValueId v, Instructions& out) {
+void Collector::gradient_ready(graph::ValueId v, Instructions& out) {
   const auto found = by_value_.find(v.index);
   if (found == by_value_.end()) return;
   for (size_t p : found->second) {
@@ -112,7 +112,7 @@ void Collector::arrived(graph::ValueId v, Instructions& out) {
     if (v != parameter.gradient) continue;
     const int32_t b = parameter.bucket;
     if (--missing_[b] > 0 || !is_reduced(b)) continue;
-    if (put_off(b)) {
+    if (reduced_at_end(b)) {
       late_.push_back(b);
     } else {
       reduce(b, out);
@@ -123,7 +123,7 @@ void Collector::arrived(graph::ValueId v, Instructions& out) {
 
 void Collector::finish(Instructions& out) {
   const bool last = section_ + 1 == source_.sections.size();
-  while (last && !by_value_.empty()) arrived({by_value_.begin()->first}, out);
+  while (last && !by_value_.empty()) gradient_ready({by_value_.begin()->first}, out);
   for (int32_t b : std::exchange(late_, {})) reduce(b, out);
   end_scatters(out);
 }
@@ -133,7 +133,7 @@ bool Collector::is_reduced(int32_t b) const {
   return gradients_.buckets[b].level > 0 || !gradients_.buckets[b].axes.empty();
 }
 
-bool Collector::put_off(int32_t b) const {
+bool Collector::reduced_at_end(int32_t b) const {
   return !source_.plan.communication.overlap && !reduced_each_time(b);
 }
 
@@ -166,7 +166,7 @@ void Collector::scatter(int32_t b, Instructions& out) {
   started.runs = adds_up(b) ? kLast : kAlways;
   started.event = scatter_unit(draft_, source_, gradients_, bucket, started.part, started.runs,
                                out);
-  // Nothing is waited for where the whole gradients stay: stages behind would wait, too.
+  // No wait where the unsharded gradients keep their memory: it would delay the following stages.
   if (source_.stage && adds_up(b) && started.part == bucket.part && bucket.axes.empty() &&
       source_.plan.communication.overlap) {
     return;

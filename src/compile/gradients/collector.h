@@ -1,4 +1,4 @@
-// Where a microbatch's gradients go: into their buckets, which are reduced over ranks.
+// Collects a microbatch's gradients into their buckets, which are reduced over ranks.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ namespace perigee::compile {
 void add_up(std::vector<DraftInstruction>& out, const Draft& draft, ValueId self, ValueId source,
             double scale);
 
-// The gradients' way into their buckets, and the buckets' reduction.
+// Writes gradients into their buckets and reduces the buckets.
 class Collector {
  public:
-  // Has ops write gradients in place that nobody else reads. All are kept by reference.
+  // Makes ops write gradients without other readers into their buckets. Keeps all by reference.
   Collector(Draft& draft, const Source& source, const Gradients& gradients, Lowering& lowering);
 
-  // Announces the reductions of the section that begins.
+  // Called at a section's start: announces its reductions.
   void begin(size_t section, Reductions& reductions);
 
-  // Called when the graph value is there.
-  void arrived(graph::ValueId v, std::vector<DraftInstruction>& out);
+  // Called after the node that makes the graph value: handles the gradients that it is.
+  void gradient_ready(graph::ValueId v, std::vector<DraftInstruction>& out);
 
-  // Called at a section's end: reductions that were put off, and in the last one gradients that no
-  // node makes.
+  // Called at a section's end: starts the reductions of reduced_at_end() and, in the last section,
+  // handles gradients that no node makes.
   void finish(std::vector<DraftInstruction>& out);
 
  private:
@@ -46,15 +46,17 @@ class Collector {
 
   bool several() const { return draft_.program.microbatches > 1; }
   bool is_reduced(int32_t b) const;
-  // Units whose gradients are kept in parts are reduced in every microbatch; then the parts add up.
+  // Returns whether a unit's gradients are reduced in every microbatch and its parts are summed:
+  // those of units that store gradients in parts.
   bool reduced_each_time(int32_t b) const { return gradients_.buckets[b].level >= 2; }
   bool adds_up(int32_t b) const { return several() && !reduced_each_time(b); }
-  // Reduced at the end of the backward pass. What is kept in parts is not: it would all be whole.
-  bool put_off(int32_t b) const;
+  // Returns whether the bucket is reduced at the end of the backward pass. Gradients that are
+  // stored in parts are not, since all of them would be in memory unsharded.
+  bool reduced_at_end(int32_t b) const;
   void reduce(int32_t b, Instructions& out);
   void start(int32_t b, Instructions& out);
-  // Starts reducing, and waits for the unit before, whose memory is then free. A unit's flat
-  // tensors, of several types or cuts, come together and are under way together.
+  // Starts a reduce-scatter and waits for that of the preceding unit, whose memory is then free.
+  // The flat tensors of one unit (of several types or cuts) are in flight together.
   void scatter(int32_t b, Instructions& out);
   void end_scatters(Instructions& out);
   void end_scatter(const Scattered& scattered, Instructions& out);
@@ -64,14 +66,13 @@ class Collector {
   const Gradients& gradients_;
   Lowering& lowering_;
   size_t section_ = 0;
-  Reductions* reductions_ = nullptr;  // of the section
-  std::map<int32_t, std::vector<size_t>>
-      by_value_;                         // parameters by the graph value of their gradient
-  std::vector<graph::ValueId> origins_;  // per parameter: what its op makes
-  std::vector<size_t> missing_;          // per bucket
+  Reductions* reductions_ = nullptr;                 // of the section
+  std::map<int32_t, std::vector<size_t>> by_value_;  // parameters by gradient
+  std::vector<graph::ValueId> origins_;  // per parameter: the result of the gradient's op
+  std::vector<size_t> missing_;          // per bucket: gradients that are not ready
   std::vector<size_t> numbers_;          // per bucket: of its reduction
-  std::vector<int32_t> late_;
-  std::vector<Scattered> scattered_;  // their reductions have started
+  std::vector<int32_t> late_;            // buckets to reduce at the section's end
+  std::vector<Scattered> scattered_;     // reduce-scatters in flight
 };
 
 }  // namespace perigee::compile

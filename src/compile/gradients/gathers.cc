@@ -1,4 +1,4 @@
-// When the weights of units that are stored in parts are gathered.
+// The start of all-gathers of units that are stored in parts.
 #include "compile/gradients/gathers.h"
 
 #include <algorithm>
@@ -14,14 +14,14 @@ using graph::Phase;
 
 namespace {
 
-// Nodes that one gathering serves.
+// The nodes that one all-gather serves.
 struct Use {
   int32_t flat = -1;
   Phase phase = Phase::forward;
   NodeId first = 0, last = 0;
 };
 
-// Returns the uses in the order in which they begin. What shows a weight is the weight.
+// Returns the uses in the order of their first nodes. Views of a weight count as the weight.
 std::vector<Use> find_uses(const graph::Graph& local, const std::vector<plan::Flat>& flats) {
   std::vector<int32_t> flat_of(local.values.size(), -1);
   for (size_t f = 0; f < flats.size(); ++f) {
@@ -67,9 +67,9 @@ int section_of(const Stage& stage, NodeId node) {
   return node == Reductions::kEnd ? -1 : stage.section[node];
 }
 
-// Where what all microbatches read may be gathered, which takes no more memory there: at the front
-// of a stage's section before the one that uses it, so that the first microbatch does not wait on
-// each stage in turn.
+// Returns the node before which weights that all microbatches read are gathered: the start of the
+// section before the one that uses them, so that the first microbatch does not wait on each stage
+// in sequence. Their memory is held for the whole step in any case.
 NodeId earliest(NodeId use, const Stage* stage) {
   if (!stage) return 0;
   const int section = std::max(0, section_of(*stage, use) - 1);
@@ -94,8 +94,8 @@ std::vector<Gather> place_gathers(const graph::Graph& local, const plan::Plan& p
   std::vector<Gather> gathers;
   for (size_t u = 0; u < uses.size(); ++u) {
     const auto& use = uses[u];
-    // So many units before its own, as far as the bytes go that are gathered ahead, and not while
-    // the unit is still there from before.
+    // Prefetch by that many units, limited by prefetch_bytes, and not while the unit's preceding
+    // use still holds it.
     const int64_t depth = use.phase == Phase::forward ? communication.prefetch_forward
                                                       : communication.prefetch_backward;
     NodeId before = use.first;

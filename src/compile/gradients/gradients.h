@@ -15,7 +15,7 @@
 
 namespace perigee::compile {
 
-// Parameters whose gradients lie side by side: reduced and stepped together.
+// Parameters with adjacent gradients, which are reduced and stepped together.
 struct Bucket {
   graph::DType dtype = graph::DType::float32;
   graph::DType gradient_dtype = graph::DType::float32;
@@ -36,7 +36,7 @@ struct Bucket {
   ValueId low;
 
   // Of a unit (plan::Unit; units.cc): all flat, the whole padded to parts * part elements. `axes`
-  // are those beside the unit's own on which every gradient is Partial.
+  // are those, other than the unit's own, on which every gradient is Partial.
   int32_t flat = -1;  // index into Gradients::flats
   int level = 0;      // the unit's; 0: of no unit
   // Instead of `axes`: the whole gradients are reduced over these before the unit's own reduction.

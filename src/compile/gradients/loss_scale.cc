@@ -20,7 +20,7 @@ std::string bytes_of(double scale) {
   return bytes;
 }
 
-// Returns the ones that autograd starts with: the first node of the backward pass.
+// Returns the node of the loss's gradient (ones), the first of the backward pass.
 NodeId find_start(const graph::Graph& graph) {
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const auto& node = graph.nodes[n];

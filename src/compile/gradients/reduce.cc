@@ -1,4 +1,4 @@
-// How a bucket's gradients are reduced: as they are, or rounded to a lower precision.
+// The reduction of a bucket's gradients, in their own or a lower precision.
 #include "compile/gradients/reduce.h"
 
 #include "compile/draft/collective.h"

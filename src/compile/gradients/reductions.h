@@ -14,15 +14,16 @@
 
 namespace perigee::compile {
 
-// The reductions of a microbatch's gradients. All ranks start reductions, the graph's collectives and
-// units' all-gathers in one order: by the node that each follows in the graph that all ranks share. A
-// rank whose part is ready sooner starts it in that order all the same.
+// The reductions of a microbatch's gradients. All ranks start reductions, the graph's collectives
+// and units' all-gathers in one order: by the node that each follows in the graph that all ranks
+// share. A rank whose part is ready sooner starts it in that order all the same.
 class Reductions {
  public:
-  // Appends the instructions of one.
+  // Appends the instructions of one reduction.
   using Start = std::function<void(std::vector<DraftInstruction>&)>;
 
-  // `nodes` run in this order. `gathers`: before which nodes a unit is gathered, ascending.
+  // `nodes`: those of the section, in order. `gathers`: the nodes before which a unit is gathered,
+  // ascending.
   Reductions(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes,
              const std::vector<graph::NodeId>& gathers = {})
       : graph_(graph), runs_(graph.nodes.size()) {
@@ -51,13 +52,14 @@ class Reductions {
     return start_.size() - 1;
   }
 
-  // What it reduces is there. Appends the instructions of all whose turn it is now.
+  // Called when the operands of reduction `number` are ready. Appends all reductions that may start
+  // now in the common order.
   void ready(size_t number, Start start, std::vector<DraftInstruction>& out) {
     start_[number] = std::move(start);
     run(out);
   }
 
-  // A collective of the graph has started, or the gathering of a unit.
+  // Called when a collective of the graph, or an all-gather of a unit, has started.
   void passed(std::vector<DraftInstruction>& out) {
     ++passed_;
     run(out);
@@ -78,7 +80,7 @@ class Reductions {
   std::vector<graph::NodeId> collectives_;  // and all-gathers: the node that each follows
   size_t passed_ = 0;
   std::set<std::pair<graph::NodeId, size_t>> queue_;
-  std::vector<Start> start_;  // by number; empty: not there yet
+  std::vector<Start> start_;  // by number; empty: not ready
 };
 
 }  // namespace perigee::compile

@@ -1,5 +1,5 @@
-// What outlives a step: weights, optimizer state, buffers, constants, scalars; and the buckets that
-// gradients lie in.
+// Values that outlive a step (weights, optimizer state, buffers, constants, scalars), and the
+// buckets of gradients.
 #include "compile/gradients/state.h"
 
 #include <fmt/ranges.h>
@@ -29,7 +29,8 @@ namespace {
 const Home kPersistent{.kind = Home::Kind::persistent};
 const Home kBorrowed{.kind = Home::Kind::persistent, .borrowed = true};
 
-// Buckets that are not reduced are kept small: their memory is taken and given back one by one.
+// Size of buckets that are not reduced: small ones, since their memory is allocated and freed one
+// by one.
 constexpr int64_t kLocalBucket = 256 << 10;
 
 void check_placements(const mesh::Mesh& mesh, const mesh::Placements& parameter,
@@ -46,19 +47,19 @@ void check_placements(const mesh::Mesh& mesh, const mesh::Placements& parameter,
   }
 }
 
-// When the gradient is there: the position of the node that makes it. Graph inputs come first.
+// Returns the position of the node that makes the gradient; -1 for inputs of the graph.
 int32_t ready(const graph::Graph& graph, graph::ValueId v) {
   return graph.values[v.index].producer;
 }
 
-// Returns the stages that have the parameter; none where this one has it alone.
+// Returns the stages that have the parameter; none if only this stage has it.
 std::vector<int64_t> stages_with(const Source& source, const std::string& name) {
   if (!source.stage) return {};
   const auto found = source.stage->shared.find(name);
   return found == source.stage->shared.end() ? std::vector<int64_t>() : found->second;
 }
 
-// Of Plan::averages, those that the parameter stands in.
+// Returns the entries of Plan::averages that include the parameter.
 std::vector<int32_t> averages_of(const plan::Plan& plan, const std::string& name) {
   std::vector<int32_t> found;
   for (size_t a = 0; a < plan.averages.size(); ++a) {
@@ -70,22 +71,23 @@ std::vector<int32_t> averages_of(const plan::Plan& plan, const std::string& name
 }
 
 // Assigns the buckets of an axis group to its streams alternately.
-void take_turns(const Source& source, Gradients& gradients) {
-  int64_t turn = 0;
+void assign_channels(const Source& source, Gradients& gradients) {
+  int64_t next = 0;
   for (auto& bucket : gradients.buckets) {
     if (bucket.level == 0 && bucket.axes.empty()) continue;
-    bucket.channel = static_cast<int32_t>(turn++ % source.plan.communication.communicators);
+    bucket.channel = static_cast<int32_t>(next++ % source.plan.communication.communicators);
   }
 }
 
-// Finds the averages of the units' parameters, which are averaged together.
+// Finds the averages of the units' buckets. Throws Error where a unit's parameters differ in them.
 void find_averages(const Source& source, Gradients& gradients) {
   for (auto& bucket : gradients.buckets) {
     const auto& flat = gradients.flats[bucket.flat];
     bucket.averages = averages_of(source.plan, flat.members.front().name);
     for (const auto& member : flat.members) {
       if (averages_of(source.plan, member.name) == bucket.averages) continue;
-      fail("compile", "parameters of a unit are averaged alike, but {} and {} of {} are not",
+      fail("compile",
+           "parameters of a unit must have the same averages, but {} and {} of {} differ",
            flat.members.front().name, member.name, flat.name);
     }
   }
@@ -184,18 +186,18 @@ Gradients collect(const Source& source) {
     if (communication.buckets > 0 && !bucket.axes.empty()) {
       limit = std::max(limit, (kind.bytes + communication.buckets - 1) / communication.buckets);
     }
-    // What stages of unequal submeshes add up is cut alike on all of them.
+    // Sums over stages of unequal submeshes need the same cut on all stages: a bucket each.
     const bool alone = source.transfers && !bucket.stages.empty();
     if (alone ||
         bucket.elements * static_cast<int64_t>(graph::size_of(bucket.gradient_dtype)) >= limit) {
       kind.open = -1;
     }
   }
-  take_turns(source, result);
+  assign_channels(source, result);
   return result;
 }
 
-// Keys of random ops number those of a graph; keys from here on are the parameters'.
+// Keys below this belong to random ops of the graph, others to parameters.
 constexpr int64_t kFirstKey = int64_t{1} << 31;
 
 // Returns the arguments of the perigee::random that draws a number for each of the rank's elements
@@ -278,7 +280,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
     binding.kind = kind;
     binding.name = std::move(name);
     binding.value = value;
-    // The whole graph's input of that name says what this is a piece of.
+    // The whole graph's input of that name has the unsharded shape.
     const auto& local = graph.inputs[input];
     for (size_t w = 0; w < source.whole.inputs.size(); ++w) {
       const auto& whole = source.whole.inputs[w];

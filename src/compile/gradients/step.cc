@@ -26,7 +26,7 @@ const TensorType kScalar{DType::float64, {}};
 
 using Args = std::vector<std::pair<std::string, graph::Arg>>;
 
-// The axes of several ranks that the batch is over, in the mesh's order.
+// Returns the axes of several ranks that shard the batch, in the mesh's order.
 mesh::AxisSet data_axes(const Source& source) {
   mesh::AxisSet axes;
   for (const auto& axis : source.plan.batch_axes) {
@@ -35,7 +35,7 @@ mesh::AxisSet data_axes(const Source& source) {
   return axes.joined({}, source.plan.mesh);
 }
 
-// The axes of several copies of the model.
+// Returns the axes that separate copies of the model.
 mesh::AxisSet copies_apart(const Source& source) {
   return plan::copies_of(source.plan) > 1 ? source.plan.copy_axes.joined({}, source.plan.mesh)
                                           : mesh::AxisSet();
@@ -51,16 +51,17 @@ ValueId scalar(Draft& draft, Binding::Kind kind, const std::string& name) {
   return binding.value;
 }
 
-// Of the stages that have a parameter, the first one counts it.
+// Returns whether this stage counts the parameter in the norm: the first stage that has it.
 bool counts(const Source& source, const Gradients::Parameter& parameter) {
   if (!source.stage) return true;
   const auto shared = source.stage->shared.find(source.local.graph.inputs[parameter.input].name);
   return shared == source.stage->shared.end() || shared->second.front() == source.stage->index;
 }
 
-// Stages of unequal submeshes have no groups over the pipeline's axis: all ranks add up what one of
-// each stage has.
-bool speaks(const Source& source) {
+// Returns whether this rank contributes for its stage to sums over stages. Stages of unequal
+// submeshes have no groups over the pipeline's axis, so all ranks sum and one rank of each stage
+// contributes.
+bool represents_stage(const Source& source) {
   if (!source.transfers) return true;
   const auto& mesh = source.transfers->mesh;
   return mesh::ranks_of_stage(mesh, mesh::stage_of(mesh, source.rank)).front() == source.rank;
@@ -80,15 +81,15 @@ Stream stages_of(const Source& source, const Bucket& bucket) {
   return Stream::of_stages(source.plan.pipeline.axis, bucket.stages);
 }
 
-// Appends what sets a scalar to zero.
+// Appends the instructions that set a scalar to zero.
 void clear(Draft& draft, ValueId v, std::vector<DraftInstruction>& out) {
   const ValueId zero = draft.add(draft.value(v).type, "no " + draft.value(v).name.text);
   out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {zero}));
   out.push_back(in_place("perigee::copy_", {{"self", v}, {"source", zero}}, {v}));
 }
 
-// Appends the sum of squares of all gradients, units first, else in the order of the graph's
-// inputs; gradients that are sharded add up over the axes they are sharded on.
+// Appends the sum of squares of all gradients: units first, then in the order of the graph's
+// inputs. Sums of sharded gradients are all-reduced over the axes that shard them.
 ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradients,
                      std::vector<DraftInstruction>& out) {
   std::map<mesh::AxisSet, std::vector<ValueId>, mesh::TextOrder> by_axes;
@@ -119,7 +120,7 @@ ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradie
     }
   }
   if (!source.plan.pipeline.cuts()) return total;
-  if (!total.defined() || !speaks(source)) {
+  if (!total.defined() || !represents_stage(source)) {
     total = draft.add(kScalar, name);
     out.push_back(plain(draft, "perigee::full", {{"value", 0.0}}, {total}));
   }
@@ -127,7 +128,8 @@ ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradie
   return total;
 }
 
-// With a pipeline: the stages other than the one that makes the loss have it from there.
+// With a pipeline: sends the loss from the stage that computes it to all others, by a sum with
+// zeros.
 void share_loss(Draft& draft, const Source& source, std::vector<DraftInstruction>& out) {
   const auto* known = draft.program.find(Binding::Kind::result, "loss");
   ValueId loss = known ? known->value : ValueId{};
@@ -142,14 +144,14 @@ void share_loss(Draft& draft, const Source& source, std::vector<DraftInstruction
                                      {Home::Kind::persistent});
     draft.bind(std::move(binding));
     clear(draft, loss, out);
-  } else if (!speaks(source)) {
+  } else if (!represents_stage(source)) {
     clear(draft, loss, out);
   }
   out.push_back(all_reduce(draft, loss, over_stages(source), "sum"));
 }
 
-// Adds up what stages of unequal submeshes make of a gradient that lies alone in its bucket: one
-// rank of each stage brings a box of it. A rank that has a box takes part with the whole.
+// Sums the contributions of stages of unequal submeshes to a gradient that has a bucket of its own.
+// The all-reduce is over the whole gradient: for each box, one rank of each stage contributes.
 void add_share(Draft& draft, const Source& source, const Gradients& gradients, const Bucket& bucket,
                std::vector<DraftInstruction>& out) {
   const auto& parameter = gradients.parameters[bucket.parameters.front()];
@@ -190,7 +192,7 @@ void add_share(Draft& draft, const Source& source, const Gradients& gradients, c
       in_place("perigee::copy_", {{"self", parameter.value}, {"source", box}}, {parameter.value}));
 }
 
-// Adds up the gradients of parameters that several stages have.
+// Sums the gradients of parameters that several stages have.
 void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
                 std::vector<DraftInstruction>& out) {
   std::vector<const Bucket*> shared;
@@ -203,7 +205,7 @@ void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
     }
     return;
   }
-  // Stages have them ready in orders of their own.
+  // The order in which gradients become ready differs by stage; names give a common order.
   const auto name = [&](const Bucket* bucket) {
     const auto& parameter = gradients.parameters[bucket->parameters.front()];
     return source.local.graph.inputs[parameter.input].name;
@@ -213,7 +215,8 @@ void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
   for (const auto* bucket : shared) add_share(draft, source, gradients, *bucket, out);
 }
 
-// A step that does not wait for all gradients cannot depend on all of them.
+// Throws Error where buckets are stepped early (Overlap::step) but the step depends on all
+// gradients.
 void check_early(const Source& source, const LossScaleState& guard) {
   if (source.spec.clip_norm.value_or(0.0) > 0) {
     fail("overlap",
@@ -238,7 +241,7 @@ std::vector<const Bucket*> all_of(const std::vector<Bucket>& buckets) {
   return list;
 }
 
-// The buckets in the order in which they are reduced, those that are not first.
+// Returns the buckets in the order of their reductions; buckets that are not reduced are first.
 std::vector<const Bucket*> by_reduction(const Draft& draft, const std::vector<Bucket>& buckets) {
   std::map<int32_t, int64_t> last;  // by root: the last collective that reads it
   int64_t position = 0;
@@ -265,7 +268,7 @@ std::vector<const Bucket*> by_reduction(const Draft& draft, const std::vector<Bu
   return list;
 }
 
-// With copies of the model: the average of theirs.
+// With copies of the model: averages the loss over them.
 void average_loss(Draft& draft, const Source& source, std::vector<DraftInstruction>& out) {
   const auto axes = copies_apart(source);
   const auto* loss = draft.program.find(Binding::Kind::result, "loss");
@@ -273,11 +276,9 @@ void average_loss(Draft& draft, const Source& source, std::vector<DraftInstructi
   out.push_back(all_reduce(draft, loss->value, Stream::over(axes), "avg"));
 }
 
-// What gradients as they are summed over microbatches (and ranks, unless each clips its own) are
-// multiplied by, and how what each rank has clipped is reduced.
 struct Scales {
-  double factor = 1;
-  std::string reduce = "sum";
+  double factor = 1;  // of gradients summed over microbatches (and ranks, without clip_first)
+  std::string reduce = "sum";  // reduction of gradients that each rank has clipped
 };
 
 Scales scales_of(const Source& source, double factor) {
@@ -305,7 +306,7 @@ void reduce_clipped(Draft& draft, const Source& source, const Gradients& gradien
       const auto& parameter = gradients.parameters[bucket.parameters.front()];
       fail("compile",
            "a rank that clips before the reduction has a gradient of its samples alone, over {}, "
-           "but that of {} is {}: clip behind the reduction",
+           "but that of {} is {}: clip after the reduction",
            axes.text(), source.local.graph.inputs[parameter.input].name,
            bucket.axes.empty() ? "reduced already" : "a part over " + bucket.axes.text());
     }
@@ -320,7 +321,7 @@ void reduce_clipped(Draft& draft, const Source& source, const Gradients& gradien
 
 void make_step_section(Draft& draft, const Source& source, const Gradients& gradients,
                        double factor) {
-  // All stages do, where one of them does: they take part in the norm.
+  // Every stage has a step if any stage trains, since it takes part in the norm.
   const auto& outputs = source.whole.outputs;
   const bool trains = std::any_of(outputs.begin(), outputs.end(), [](const auto& output) {
     return output.kind == graph::Output::Kind::gradient && output.value.defined();
@@ -343,7 +344,7 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     return;
   }
   const auto& guard = gradients.loss_scale;
-  // Appends the gradients' norm; returns by what they are multiplied.
+  // Appends the gradients' norm; returns the scale of the gradients.
   const auto measure = [&](const char* name) {
     const ValueId squared = squared_norm(draft, source, gradients, out);
     const ValueId norm = scalar(draft, Binding::Kind::result, "grad_norm");

@@ -20,7 +20,7 @@ namespace {
 using Args = std::vector<std::pair<std::string, graph::Arg>>;
 
 // Returns the parameter of which a value is a view or a cast, or nullptr.
-const Input* parameter_behind(const Graph& graph, graph::ValueId v) {
+const Input* viewed_parameter(const Graph& graph, graph::ValueId v) {
   while (v.defined() && graph.values[v.index].producer >= 0) {
     const auto& node = graph.nodes[graph.values[v.index].producer];
     const bool passes = graph::is_view(node.op) || node.op == "perigee::reshape" ||
@@ -43,7 +43,7 @@ const Input* parameter_behind(const Graph& graph, graph::ValueId v) {
 std::set<std::string> embeddings_and_heads(const Graph& graph) {
   std::set<std::string> names;
   const auto add = [&](graph::ValueId v) {
-    if (const auto* parameter = parameter_behind(graph, v)) names.insert(parameter->name);
+    if (const auto* parameter = viewed_parameter(graph, v)) names.insert(parameter->name);
   };
   for (const auto& node : graph.nodes) {
     if (node.phase != graph::Phase::forward) continue;
@@ -287,8 +287,8 @@ class TensorStep {
     }
   }
 
-  // Every rank gets a matrix's whole update by an all-reduce of pieces in zeros: one rank holds each
-  // element, hence the sum is exact. Every rank orthogonalizes it and applies its own pieces.
+  // Every rank gets a matrix's whole update by an all-reduce of pieces in zeros: one rank holds
+  // each element, hence the sum is exact. Every rank orthogonalizes it and applies its own pieces.
   void orthogonalized(int32_t p) {
     const auto axes = axes_of(source_, gradients_, p);
     const auto pieces = pieces_of(gradients_, p);

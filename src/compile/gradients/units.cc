@@ -1,4 +1,4 @@
-// Units (plan::Unit): parameters that are stored in parts. A rank's part of weights, gradients and
+// Units (plan::Unit), parameters that are stored in parts: a rank's part of weights, gradients and
 // optimizer state, and the collectives that gather and reduce the parts.
 #include "compile/gradients/units.h"
 
@@ -33,8 +33,8 @@ ValueId elements_of(Draft& draft, ValueId flat, int64_t begin, int64_t count) {
                         draft.value(flat).name);
 }
 
-// A collective between a unit's whole and its equal parts, with the memory it works in, on a stream
-// over its axes.
+// Returns a collective between a unit's flat buffer and its equal parts, with its workspace, on a
+// stream over its axes.
 DraftInstruction collective(Draft& draft, const plan::Flat& flat, const Stream& stream,
                             std::string op, std::vector<std::pair<std::string, graph::Arg>> args,
                             ValueId output) {
@@ -105,7 +105,7 @@ void collect_units(const Source& source, Gradients& gradients) {
     bucket.level = flat.unit->level;
     bucket.elements = flat.parts * flat.part;
     bool trained = false;
-    std::vector<mesh::AxisSet> rests;  // beside the unit's axes, per member
+    std::vector<mesh::AxisSet> rests;  // Partial axes other than the unit's, per member
     for (const auto& member : flat.members) {
       if (source.stage && source.stage->shared.contains(member.name)) {
         fail("compile",
@@ -135,7 +135,9 @@ void collect_units(const Source& source, Gradients& gradients) {
             axes_where(mesh, placements, mesh::Placement::Kind::partial).without(flat.unit->axes);
         const auto reduce = reduce_name(mesh, placements, member.name);
         if (trained && reduce != bucket.reduce) {
-          fail("compile", "gradients of a unit are reduced alike, but those of '{}' are not",
+          fail("compile",
+               "gradients of a unit must all be summed or all be averaged, but those of '{}' are "
+               "not",
                flat.name);
         }
         bucket.reduce = reduce;
@@ -150,9 +152,10 @@ void collect_units(const Source& source, Gradients& gradients) {
     for (size_t k = 0; k < rests.size(); ++k) {
       gradients.parameters[bucket.parameters[k]].early_axes = rests[k].without(bucket.axes);
     }
-    // Behind the unit's own reduction a small one would wait for all that are under way over its
-    // axes, and what ops ask for over the other axes would wait for it. What is reduced in a lower
-    // precision is rounded there.
+    // A small reduction over the other axes goes first: after the unit's own it would wait for all
+    // reductions in flight over the unit's axes, and collectives of ops over the other axes would
+    // wait for it. Gradients that are reduced in a lower precision are rounded after the unit's
+    // reduction.
     const bool small = bucket.elements * item_bytes(bucket.dtype) <= kSmallSum;
     if (small && !reduced_type(source, bucket.dtype)) {
       bucket.early_axes = std::exchange(bucket.axes, {});
@@ -174,7 +177,7 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
       [&](int32_t p) { return gradients.parameters[p].gradient.defined(); });
   const auto& offload = source.plan.offload;
   const Home state_home{.kind = Home::Kind::persistent, .host = offload.optimizer};
-  // What is all padding is nobody's to lend.
+  // A part that is only padding is not borrowed.
   const bool borrowed = source.spec.borrow_weights && (!flat.in_parts || flat.held() > 0);
   bucket.weights = draft.add(flat.in_parts ? part : whole, flat_parameters_name(flat.name),
                              {.kind = Home::Kind::persistent,
@@ -201,7 +204,7 @@ void make_unit_state(Draft& draft, const Source& source, Gradients& gradients, B
                         draft.number_of(Stream::over(flat.unit->axes, bucket.channel))};
     auto kept = low ? Home{steps ? Home::Kind::scratch : Home::Kind::persistent} : reducing;
     kept.outlives = !steps;
-    // Level 1 keeps gradients whole until the last microbatch, and reduces them where they are.
+    // Level 1 keeps gradients unsharded until the last microbatch and reduces them in place.
     const bool inside = bucket.level == 1;
     const auto name = flat_gradients_name(flat.name);
     bucket.gradients = draft.add(whole, name, inside ? kept : low ? Home{} : reducing);
@@ -370,10 +373,10 @@ DraftInstruction gather_stepped(Draft& draft, const Gradients& gradients, const 
 
 void separate_gathers(Draft& draft, const Gradients& gradients) {
   struct Now {
-    ValueId whole;                     // of the last gathering
-    std::map<int32_t, ValueId> views;  // of the first gathering's value, as views of this one
+    ValueId whole;                     // result of the last all-gather
+    std::map<int32_t, ValueId> views;  // of `whole`, by the same view of the first result
   };
-  std::map<int32_t, Now> now;  // by the root of the first gathering
+  std::map<int32_t, Now> now;  // by the root of the first all-gather's result
   for (const auto& bucket : gradients.buckets) {
     const bool once = bucket.flat >= 0 && gradients.flats[bucket.flat].gathered_once;
     if (bucket.gathered.defined() && !once) now[bucket.gathered.index];

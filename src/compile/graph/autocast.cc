@@ -1,4 +1,4 @@
-// Precision as casts on the whole graph.
+// Mixed precision as casts on the whole graph.
 #include "compile/graph/autocast.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ bool has(const std::vector<std::string>& list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-// What casts act on. LibTorch's autocast leaves float64 alone, too.
+// Returns whether values of the type are cast. As in LibTorch's autocast, float64 is not.
 bool is_castable(DType dtype) {
   return dtype == DType::float16 || dtype == DType::bfloat16 || dtype == DType::float32;
 }
@@ -45,21 +45,21 @@ Wanted widest(Wanted a, Wanted b) {
 
 bool is_batch_norm(std::string_view op) { return op.find("batch_norm") != op.npos; }
 
-// Ops that only move elements: their results have the type of what they move.
+// Returns whether the op only moves elements: its result has its operand's type.
 bool moves(std::string_view op) {
   return graph::is_view(op) || op == "perigee::reshape" || op == "perigee::step_average" ||
          op == "aten::clone" || op == "aten::slice_backward" || op == "aten::select_backward";
 }
 
-// Views of a whole tensor, which a cast may as well come before.
+// Returns whether the op is a view of a whole tensor, which can be cast before the view.
 bool is_whole_view(std::string_view op) {
   return op == "aten::t" || op == "aten::transpose.int" || op == "aten::permute" ||
          op == "perigee::reshape" || op == "aten::unsqueeze" || op.starts_with("aten::squeeze") ||
          op == "aten::alias" || op == "aten::detach";
 }
 
-// Operands whose precision is the op's own matter: statistics, and all of batch norm but the
-// images, which LibTorch's kernels take in float32 beside images in a low precision.
+// Returns whether an operand keeps its precision: statistics, and all operands of batch norm except
+// the images, since LibTorch's kernels take them in float32 with low-precision images.
 bool stays_wide(std::string_view op, std::string_view argument) {
   if (is_batch_norm(op)) return argument != "input" && argument != "grad_out";
   return argument == "logsumexp" || argument == "rstd";
@@ -89,15 +89,15 @@ class Autocast {
         wanted_(graph.values.size()),
         outputs_of_(graph.values.size()),
         parameter_(graph.values.size(), nullptr),
-        gathered_anew_(graph.values.size()) {
+        regathered_(graph.values.size()) {
     result_.nodes.clear();
     const auto& precision = plan.precision;
     const bool as_captured = precision.parameters == Parameters::as_captured;
-    const auto anew = names_gathered_anew(plan), gathered = names_gathered_low(plan);
+    const auto anew = names_regathered(plan), gathered = names_gathered_low(plan);
     for (const auto& input : graph.inputs) {
       const bool weight = input.kind == Input::Kind::parameter;
       if (weight) parameter_[input.value.index] = &input;
-      gathered_anew_[input.value.index] = weight && anew.contains(input.name);
+      regathered_[input.value.index] = weight && anew.contains(input.name);
       const bool low = weight && gathered.contains(input.name);
       if ((as_captured && !low) || graph.type(input.value).dtype != DType::float32) continue;
       if (low || (weight && precision.parameters == Parameters::low)) {
@@ -141,10 +141,10 @@ class Autocast {
  private:
   DType type(ValueId v) const { return result_.values[v.index].type.dtype; }
 
-  // The type that the value counts as where operands decide.
+  // Returns the value's type for ops whose compute type depends on their operands.
   DType seen(ValueId v) const { return reads_low_[v.index] ? low_ : type(v); }
 
-  // The engine's sum of a value's gradients.
+  // Returns whether the node is the autograd engine's sum of a value's gradients.
   bool adds_up(const Node& node) const {
     if (node.phase != Phase::backward || node.op != "aten::add.Tensor") return false;
     bool sums = node.args.size() == 2;
@@ -156,7 +156,7 @@ class Autocast {
     return sums;
   }
 
-  // What the ops of the backward pass want its values in, from the last one back.
+  // Finds the types in which ops of the backward pass read its values, from the last op back.
   void find_wanted(size_t first) {
     for (size_t n = graph_.nodes.size(); n-- > first;) {
       const auto& node = graph_.nodes[n];
@@ -194,7 +194,8 @@ class Autocast {
     return plan::built_in_rounding(node.op, precision_.parameters);
   }
 
-  // LibTorch's promotion: among operands with dims, if there are any and scalars are to follow.
+  // Returns the widest type by LibTorch's promotion: with `scalars_follow`, of operands with dims,
+  // if there are any.
   Wanted widest_operand(const Node& node, bool scalars_follow) const {
     Wanted of_tensors, of_all;
     node.each_operand([&](ValueId v) {
@@ -205,7 +206,7 @@ class Autocast {
     return scalars_follow && of_tensors ? of_tensors : of_all;
   }
 
-  // Returns what the op computes in; nothing: in what its operands and results have.
+  // Returns the type that the op computes in; nothing: the types of its operands and results.
   Wanted decide(const Node& node) const {
     const auto* dtype = node.find("dtype");
     bool castable = false, other = false;
@@ -292,12 +293,11 @@ class Autocast {
     }
   }
 
-  // Returns the value in that type; appends what makes it, where nothing has yet, to the scope and
-  // phase of the op that reads it.
+  // Returns the value in that type. A new cast has the scope and phase of the op that reads it.
   ValueId cast(ValueId v, DType to, const Node& reader) {
     if (type(v) == to) return v;
     const auto shown = shown_parameter(v);
-    const bool anew = shown.defined() && gathered_anew_[shown.index] &&
+    const bool anew = shown.defined() && regathered_[shown.index] &&
                       reader.phase == Phase::backward;
     if (const auto known = casts_.find({v.index, to, anew}); known != casts_.end()) {
       return known->second;
@@ -312,7 +312,7 @@ class Autocast {
       node.each_operand([&](ValueId& operand) { operand = cast(operand, to, reader); });
     }
     node.phase = reader.phase;
-    // What is cast to be added up is cast where it was made: with a pipeline, on its own stage.
+    // A summand is cast where it is made: with a pipeline, on its own stage.
     const bool sums = reader.op == "aten::add.Tensor";
     node.forward_node = reader.phase == Phase::backward && !sums ? reader.forward_node : -1;
     const auto value = result_.add_value(made);
@@ -321,7 +321,7 @@ class Autocast {
     return casts_[{v.index, to, anew}] = value;
   }
 
-  // Returns the parameter of which the value is all, viewed in some way, or no value.
+  // Returns the parameter of which the value is a view with all elements, or no value.
   ValueId shown_parameter(ValueId v) const {
     while (result_.values[v.index].producer >= 0) {
       const auto& node = result_.nodes[result_.values[v.index].producer];
@@ -332,7 +332,7 @@ class Autocast {
     return known && parameter_[v.index] ? v : ValueId{};
   }
 
-  // Parameters that the ranks of a unit gather in the low precision.
+  // Returns the parameters that the ranks of a unit gather in the low precision.
   static std::set<std::string> names_gathered_low(const plan::Plan& plan) {
     std::set<std::string> names;
     if (!plan.precision.scopes.empty()) return names;
@@ -346,8 +346,8 @@ class Autocast {
     return names;
   }
 
-  // Parameters that no rank keeps whole between the passes.
-  static std::set<std::string> names_gathered_anew(const plan::Plan& plan) {
+  // Returns the parameters that are re-gathered for the backward pass.
+  static std::set<std::string> names_regathered(const plan::Plan& plan) {
     std::set<std::string> names;
     for (const auto& unit : plan.units) {
       if (unit.level < 3 || !unit.reshard_after_forward) continue;
@@ -377,7 +377,7 @@ class Autocast {
   std::vector<std::vector<size_t>> outputs_of_;  // by value of the graph
   std::vector<DType> types_;                     // by output
   std::vector<const Input*> parameter_;          // by value of the graph
-  std::vector<bool> gathered_anew_;              // by value of the graph
+  std::vector<bool> regathered_;                 // by value of the graph
   std::map<std::tuple<int32_t, DType, bool>, ValueId> casts_;  // true: for the backward pass alone
 };
 

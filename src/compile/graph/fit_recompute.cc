@@ -24,8 +24,8 @@ struct Set {
 };
 
 // Returns the Pareto-optimal sets (no other saves as many bytes for less arithmetic), the least
-// arithmetic first; all of them unless `thinned` is set. Of equal sets the one with earlier regions,
-// which saves memory for longer.
+// arithmetic first; all of them unless `thinned` is set. Of equal sets the one with earlier
+// regions, which saves memory for longer.
 std::vector<Set> best_sets(const std::vector<RegionCost>& costs, bool& thinned) {
   std::vector<Set> sets{{0, 0, std::vector<bool>(costs.size())}};
   for (size_t r = 0; r < costs.size(); ++r) {
@@ -165,7 +165,7 @@ class Group {
       stage = fmt::format(" (stage {})", mesh::coordinates(plan_.mesh, worst_)[axis]);
     }
     fail("checkpoint",
-         "no rank may need more than {} bytes, but with all {} regions run again rank {}{} needs "
+         "no rank may need more than {} bytes, but with all {} regions recomputed rank {}{} needs "
          "{}, {} too many: name more scopes, shard further or take smaller microbatches",
          budget_, plan_.recompute.regions.size(), worst_, stage, most, most - budget_);
   }

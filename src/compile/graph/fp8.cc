@@ -33,7 +33,7 @@ ValueId only_operand(const Node& node) {
   return only;
 }
 
-// The names of a product's two factors; addmm has a bias before them.
+// Returns the argument names of a product's two factors; addmm has a bias before them.
 std::pair<const char*, const char*> factors(std::string_view op) {
   if (op == "aten::addmm") return {"mat1", "mat2"};
   return {"self", "mat2"};
@@ -43,7 +43,7 @@ bool is_product(const Node& node) {
   return node.op == "aten::mm" || node.op == "aten::addmm" || node.op == "aten::bmm";
 }
 
-// The shape of a number that every rank has of its own part of a tensor; [] where all have one.
+// Returns the shape of a scale: [] where all ranks share it, else one element per rank.
 std::vector<int64_t> own_shape(const plan::Plan& plan) {
   if (plan.fp8->reduce_amax) return {};
   const auto copies = plan.copy_axes;
@@ -91,7 +91,7 @@ class Rounding {
     std::map<std::string, ValueId> inverses;  // of the scales
   };
 
-  // A product of something with a parameter.
+  // Returns whether the node is a product with a parameter.
   bool is_linear(const Node& node) const {
     if (node.phase != Phase::forward || !is_product(node)) return false;
     const auto in = [&](const auto& scope) { return graph::contains_scope(scope, node.scope); };
@@ -125,7 +125,8 @@ class Rounding {
     multiply(layer, node, what(a), what(b));
   }
 
-  // Has the product multiply rounded factors: `a` and `b` say what they are.
+  // Replaces the product's factors by rounded ones. `a`, `b`: their purposes ("input", "weight",
+  // "gradient").
   void multiply(Layer& layer, Node& node, const std::string& a, const std::string& b) {
     if (is_native(node)) return multiply_natively(layer, node, a, b);
     const auto [first, second] = factors(node.op);
@@ -136,7 +137,8 @@ class Rounding {
     }
   }
 
-  // Whether the device can multiply the factors themselves (shard/ asks again of ranks' parts).
+  // Returns whether the device can multiply eight-bit factors of these sizes (shard/ checks the
+  // local sizes).
   bool is_native(const Node& node) const {
     if (fp8_.product != Fp8::Product::native || node.op == "aten::bmm") return false;
     if (node.op == "aten::addmm" && node.args.size() != 3) return false;  // scaled
@@ -150,7 +152,8 @@ class Rounding {
     return fits(first) && fits(second);
   }
 
-  // Devices read the second factor column by column. The bias of an addmm is added after the product.
+  // Devices read the second factor column by column. The bias of an addmm is added after the
+  // product.
   void multiply_natively(Layer& layer, Node& node, const std::string& a, const std::string& b) {
     const auto [first, second] = factors(node.op);
     const auto turned = [&](ValueId v) {
@@ -177,7 +180,7 @@ class Rounding {
     }
   }
 
-  // Returns the factor in eight bits.
+  // Returns the factor as eight-bit floats.
   ValueId cast(Layer& layer, ValueId v, const std::string& what, const Node& reader) {
     const auto format = format_of(what);
     const auto scale = scale_of(layer, v, what, reader);
@@ -190,7 +193,7 @@ class Rounding {
                {dtype, result_.type(v).shape}, reader);
   }
 
-  // The value of which this one is a view.
+  // Returns the base of a view.
   ValueId base(ValueId v) const {
     while (v.defined() && graph_.values[v.index].producer >= 0) {
       const auto& maker = graph_.nodes[graph_.values[v.index].producer];
@@ -200,7 +203,7 @@ class Rounding {
     return v;
   }
 
-  // The dim of a factor that the product sums over.
+  // Returns the dim of a factor that the product sums over.
   int64_t dim_of(ValueId v, bool first) const {
     return std::ssize(graph_.type(v).shape) - (first ? 1 : 2);
   }
@@ -260,7 +263,7 @@ class Rounding {
     return fp8_.interval == 1 ? fresh : held(name + ".held", fresh, reader);
   }
 
-  // The scale that serves `interval` microbatches.
+  // Returns the scale that is kept for `interval` microbatches.
   ValueId held(const std::string& name, ValueId fresh, const Node& reader) {
     const auto state = result_.add_input(Input::Kind::buffer, name, with_last(2));
     const auto used = result_.add_value({DType::float32, own_});

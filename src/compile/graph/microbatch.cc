@@ -21,8 +21,8 @@ ValueId self_of(const Node& node) {
   return self && std::holds_alternative<ValueId>(*self) ? std::get<ValueId>(*self) : ValueId{};
 }
 
-// Marks the nodes that the marked values need, from the last one back, and `needed` ones. `cut`
-// nodes are marked but need nothing.
+// Returns, by node, whether the wanted values or nodes depend on it. The operands of `cut` nodes do
+// not count.
 std::vector<bool> needed_nodes(const Graph& graph, std::vector<bool> wanted,
                                const std::vector<bool>& cut, std::vector<bool> needed) {
   for (size_t n = graph.nodes.size(); n-- > 0;) {
@@ -34,8 +34,8 @@ std::vector<bool> needed_nodes(const Graph& graph, std::vector<bool> wanted,
   return needed;
 }
 
-// Leaves the collectives, and the averages, which end in one: the other ranks of a group need this
-// rank's part where it needs nothing.
+// Returns the collectives among the nodes, and the averages, which end in one: other ranks of a
+// group need this rank to take part even if it does not need the result.
 std::vector<bool> collectives_of(const Graph& graph, std::vector<bool> nodes) {
   for (size_t n = 0; n < nodes.size(); ++n) {
     const auto& op = graph.nodes[n].op;
@@ -89,7 +89,7 @@ Microbatches cut_microbatches(Graph& local, int64_t microbatches, shard::LossKin
       cut[n] = local.nodes[n].op == "perigee::step_average";
     }
   }
-  // What other stages of a pipeline wait for.
+  // Messages: other stages wait for them.
   std::vector<bool> messages(local.nodes.size());
   for (size_t n = 0; n < messages.size(); ++n) {
     const auto& op = local.nodes[n].op;
@@ -102,7 +102,8 @@ Microbatches cut_microbatches(Graph& local, int64_t microbatches, shard::LossKin
   }
   auto prologue = needed_nodes(local, averaged, nothing, nothing);
   check_prologue(local, prologue);
-  // So far, what every rank of the mesh does. From here on, what this one needs.
+  // Up to here the nodes are the same on every rank. From here on, nodes that only other ranks need
+  // are removed.
   for (auto& node : local.nodes) {
     std::erase_if(node.args, [](const auto& arg) { return arg.first == "part"; });
   }
@@ -127,7 +128,7 @@ Microbatches cut_microbatches(Graph& local, int64_t microbatches, shard::LossKin
     result.averages.push_back(std::move(average));
   }
   if (!result.averages.empty()) {
-    // An average's own reduction comes once, behind the microbatches.
+    // An average has one reduction, after the microbatches.
     auto kept = collectives_of(local, prologue);
     for (size_t n = 0; n < local.nodes.size(); ++n) {
       if (micro[n] && cut[n]) {

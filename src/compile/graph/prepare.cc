@@ -28,7 +28,7 @@ void check_parameters(const Graph& graph, const std::vector<std::string>& names,
   }
 }
 
-// What a value is replaced by, followed to its end.
+// Returns the value that finally replaces `v`.
 graph::ValueId resolve(std::vector<graph::ValueId>& replaced, graph::ValueId v) {
   while (replaced[v.index] != v) v = replaced[v.index];
   return v;
@@ -78,7 +78,8 @@ Graph select_outputs(Graph graph, const StepSpec& spec) {
 Graph simplify_views(Graph graph) {
   std::vector<graph::ValueId> replaced(graph.values.size());
   for (size_t v = 0; v < replaced.size(); ++v) replaced[v].index = static_cast<int32_t>(v);
-  // Whether a local shape stays the same differs by rank, but all know where an output is made.
+  // Whether a local reshape has an effect differs by rank; outputs are treated the same on all
+  // ranks.
   std::vector<bool> stays(graph.values.size());
   for (const auto& output : graph.outputs) {
     if (output.value.defined()) stays[output.value.index] = true;

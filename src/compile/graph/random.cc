@@ -23,8 +23,8 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole) {
   for (const auto& node : local.nodes) any = any || graph::is_random(node.op);
   if (!any) return;
 
-  // Cut the batch as if over ranks, and see what follows. An axis of one rank is planned like any
-  // other, and every batch can be cut so.
+  // Propagate placements from a batch that is sharded over a probe axis of one rank, which fits
+  // every batch size.
   plan::Plan probe;
   probe.mesh.axes = {{kAxis, 1}};
   probe.batch_axes = kAxis;
@@ -50,10 +50,11 @@ void set_batch_dims(graph::Graph& local, const graph::Graph& whole) {
     const auto& placement = sharding.values[node.outputs[0].index].at(0);
     const auto& shape = whole.type(node.outputs[0]).shape;
     int64_t dim = 0;
-    if (placement.is_shard() && batch > 1) {  // one sample's dim is lost among others of size 1
+    if (placement.is_shard() &&
+        batch > 1) {  // with one sample, its dim cannot be told from others of size 1
       dim = placement.dim;
     } else if (!depends && (shape.empty() || shape[0] != batch)) {
-      dim = -1;  // noise on weights: every microbatch sees the same
+      dim = -1;  // noise on weights: the same for every microbatch
     }
     dims[node.get<int64_t>(key_name(node), 0)] = dim;
   }

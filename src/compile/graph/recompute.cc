@@ -42,17 +42,17 @@ std::vector<int> regions_of(const Graph& graph, const plan::Recompute& plan) {
 // before the first one and are not.
 bool is_repeated(const plan::Recompute& plan, const std::string& op) {
   if (op == "perigee::step_average") return false;
-  // What other stages send comes once.
+  // A message is received once.
   if (op == plan::kCross) return false;
-  // Numbers; their histories may have moved on.
+  // Scales: their histories may have changed since the forward pass.
   if (op == "perigee::fp8_scale" || op == "perigee::fp8_held") return false;
   return plan.only.empty() || has(plan.only, op) || graph::is_view(op) || op == "perigee::reshape";
 }
 
 class Recomputed {
  public:
-  Recomputed(const Graph& graph, const plan::Recompute& plan)
-      : graph_(graph), plan_(plan), region_(regions_of(graph, plan)) {
+  Recomputed(const Graph& graph, const plan::Recompute& plan, std::vector<int> parts)
+      : graph_(graph), plan_(plan), region_(regions_of(graph, plan)), part_(std::move(parts)) {
     find_kept();
     find_named();
   }
@@ -100,7 +100,7 @@ class Recomputed {
   }
 
  private:
-  // The value whose memory this one shows.
+  // Returns the base of a view.
   ValueId root(ValueId v) const {
     while (graph_.values[v.index].producer >= 0) {
       const auto& node = graph_.nodes[graph_.values[v.index].producer];
@@ -115,20 +115,28 @@ class Recomputed {
     return v;
   }
 
-  // Results that are there anyway: what is read outside its region in the
-  // forward pass, and what the step leaves behind.
+  // Finds results that are kept in any case: those that the forward pass reads outside of their
+  // region, and outputs of the graph.
   void find_kept() {
     kept_.assign(graph_.values.size(), false);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (graph_.nodes[n].phase != Phase::forward) continue;
       graph_.nodes[n].each_operand([&](ValueId v) {
         const auto producer = graph_.values[v.index].producer;
-        if (producer >= 0 && region_[producer] != region_[n]) kept_[v.index] = true;
+        if (producer < 0) return;
+        if (region_[producer] != region_[n] || crosses_parts(producer, n)) kept_[v.index] = true;
       });
     }
     for (const auto& output : graph_.outputs) {
       if (output.value.defined()) kept_[output.value.index] = true;
     }
+  }
+
+  // Returns whether a value is sent from one part of a pipeline to another. Ops that each part
+  // computes for itself send nothing.
+  bool crosses_parts(size_t producer, size_t user) const {
+    if (part_.empty() || part_[producer] == plan::kEveryPart) return false;
+    return part_[producer] != part_[user] && part_[user] != plan::kEveryPart;
   }
 
   // Returns the ops of a region whose results are kept by name.
@@ -139,8 +147,9 @@ class Recomputed {
     return own == plan_.keep_in.end() ? plan_.keep : own->second;
   }
 
-  // Results of the ops that are kept by name. Where ranks exchange them at once, the result of the
-  // collective is kept, unless it is larger: a sum is kept, not its terms.
+  // Finds the results of ops that are kept by name. Where a collective directly reads such a
+  // result, the collective's result is kept instead, unless it is larger: a sum is kept, not its
+  // terms.
   void find_named() {
     named_.assign(graph_.nodes.size(), false);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -167,6 +176,7 @@ class Recomputed {
   const Graph& graph_;
   const plan::Recompute& plan_;
   std::vector<int> region_;   // by node
+  std::vector<int> part_;     // by node, with a pipeline
   std::vector<bool> copied_;  // by node
   std::vector<bool> kept_;    // by value
   std::vector<bool> named_;   // by node
@@ -174,13 +184,13 @@ class Recomputed {
 
 }  // namespace
 
-Graph recompute(const Graph& local, const plan::Recompute& plan) {
+Graph recompute(const Graph& local, const plan::Recompute& plan, std::vector<int> parts) {
   if (plan.regions.empty()) return local;
-  return Recomputed(local, plan).run();
+  return Recomputed(local, plan, std::move(parts)).run();
 }
 
 std::vector<RegionCost> recompute_costs(const Graph& local, const plan::Recompute& plan) {
-  Recomputed recomputed(local, plan);
+  Recomputed recomputed(local, plan, {});
   recomputed.run();
   return recomputed.costs();
 }

@@ -38,12 +38,12 @@ class Repeater {
       }
       result.nodes.push_back(std::move(node));
     }
-    // What only the backward pass read is not made in the forward pass.
+    // Forward ops whose results only the backward pass read are removed.
     return {graph::eliminate_dead_code(std::move(result)), std::move(copied_)};
   }
 
  private:
-  // Returns what the backward pass reads for `v`; appends the copies that this takes.
+  // Returns the value that the backward pass reads instead of `v`; appends the copies that make it.
   ValueId repeat(Graph& result, ValueId v) {
     if (!repeated_[v.index]) return v;
     if (copy_[v.index].defined()) return copy_[v.index];

@@ -1,4 +1,4 @@
-// Forward ops that run once more in the backward pass.
+// Forward ops that are recomputed in the backward pass.
 #pragma once
 
 #include <vector>
@@ -12,10 +12,10 @@ struct Repeated {
   std::vector<bool> copied;  // by node of the graph given
 };
 
-// Has the backward pass read copies of the values that `repeated` names (by value of the graph;
-// each made by a forward op): all ops that this takes are copied just before the first backward
-// op that needs one of them, each once, in their order. What only the backward pass read is then
-// made there alone.
+// Makes the backward pass read recomputed copies of the values that `repeated` marks (by value of
+// the graph; each made by a forward op). The ops that make them are copied once each, in their
+// order, just before the first backward op that needs them. Forward ops without other readers are
+// removed.
 Repeated repeat(const graph::Graph& graph, const std::vector<bool>& repeated);
 
 }  // namespace perigee::compile

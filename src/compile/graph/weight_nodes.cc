@@ -15,7 +15,7 @@ using graph::Phase;
 
 namespace {
 
-// The value whose memory each value shows, or may show.
+// Returns, by value, the base of which it is, or may be, a view.
 std::vector<int32_t> roots_of(const Graph& graph) {
   std::vector<int32_t> roots(graph.values.size());
   for (size_t v = 0; v < roots.size(); ++v) roots[v] = static_cast<int32_t>(v);
@@ -51,7 +51,7 @@ class WeightNodes {
 
   void leave_what_is_sent() {
     std::vector<bool> wanted(graph_.values.size());
-    // What an earlier part adds more to is there before it does.
+    // A sum that an earlier part adds to must be ready before that.
     for (size_t o = 1; o < graph_.outputs.size(); ++o) {
       const auto &output = graph_.outputs[o - 1], &next = graph_.outputs[o];
       const bool same = output.kind == graph::Output::Kind::gradient && next.kind == output.kind &&
@@ -71,7 +71,7 @@ class WeightNodes {
     }
   }
 
-  // Puts a node, and the nodes that make its operands, into the backward pass.
+  // Moves a node, and the nodes that make its operands, into the backward pass.
   bool take_back(NodeId node) {
     bool any = false;
     std::vector<NodeId> open{node};
@@ -87,7 +87,7 @@ class WeightNodes {
     return any;
   }
 
-  // A part of this stage that takes a gradient from another one wants it in its backward pass.
+  // Moves gradients that another part of this stage reads into the backward pass.
   bool take_back_shared() {
     bool any = false;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -101,8 +101,8 @@ class WeightNodes {
   }
 
   // The schedule chooses for each microbatch whether a part's weight gradients run before or after
-  // the backward pass of an earlier part. So that lifetimes are known, values that both read, or that
-  // the earlier part made, are read in the later part's backward pass.
+  // the backward pass of an earlier part. So that lifetimes are known, values that both read, or
+  // that the earlier part made, are read in the later part's backward pass.
   bool take_back_adjacent() {
     const auto roots = roots_of(graph_);
     std::vector<bool> lasts(graph_.values.size()), loaded(graph_.values.size());
@@ -150,7 +150,7 @@ std::vector<bool> find_weight_nodes(const Graph& graph, const std::vector<int>& 
 std::vector<bool> find_deferred_nodes(const Graph& graph, const std::vector<int>& part,
                                       const std::vector<std::string>& parameters) {
   auto deferred = find_weight_nodes(graph, part);
-  // Values that something else than these gradients wants.
+  // By value: `wanted`, if a node other than those of these gradients reads it.
   std::vector<bool> wanted(graph.values.size()), useful(graph.values.size());
   for (const auto& output : graph.outputs) {
     if (!output.value.defined()) continue;

@@ -8,13 +8,13 @@
 
 namespace perigee::compile {
 
-// Returns, by node, which backward nodes only the gradients of weights need: neither what is sent
-// nor what another part of the stage takes does, and they read nothing that an earlier part of the
-// stage has made or reads in its backward pass, too. `part` is each node's part of the pipeline.
+// Returns, by node, whether it is a backward node that only weight gradients depend on: no message
+// and no other part of the stage depends on it, and it reads no value that an earlier part of the
+// stage makes or reads in its backward pass. `part`: each node's part of the pipeline.
 std::vector<bool> find_weight_nodes(const graph::Graph& graph, const std::vector<int>& part);
 
-// Returns, by node, which of them only the gradients of these parameters need. Throws Error where
-// one of them is made of what is sent.
+// Returns, by node, whether only the gradients of these parameters depend on it. Throws Error where
+// such a gradient depends on a message.
 std::vector<bool> find_deferred_nodes(const graph::Graph& graph, const std::vector<int>& part,
                                       const std::vector<std::string>& parameters);
 

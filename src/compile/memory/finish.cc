@@ -11,14 +11,14 @@ namespace perigee::compile {
 
 namespace {
 
-// The variants of a section that differ, with the runs they serve.
+// A variant of a section, with the runs that use it.
 struct Variant {
   SectionRole::Position position = SectionRole::Position::any;
   uint8_t when;
 };
 
-// Returns true for an operand of a collective that gives its place to the result.
-bool gives_way(const Draft& draft, const Instruction& instruction, int32_t root) {
+// Returns whether an operand of a collective shares its memory with the result.
+bool shares_result_memory(const Draft& draft, const Instruction& instruction, int32_t root) {
   for (auto v : instruction.outputs) {
     const int32_t other = draft.root(v).index;
     if (other != root && draft.program.values[other].place == draft.program.values[root].place) {
@@ -59,9 +59,8 @@ int32_t frame_of_part(const Program& program, const PartId& part, bool host = fa
   return -1;
 }
 
-// Sets the instruction after which each value's memory is free. `own`: roots that live within this
-// section, by root.
-// `open`: by event, roots that its collective uses, in whichever section it starts.
+// Sets Instruction::releases. `own`: by root, whether it lives within this section only. `open`: by
+// event, the roots that its collective uses, in whichever section it starts.
 void add_releases(const Draft& draft, const std::vector<bool>& own,
                   const std::vector<std::vector<int32_t>>& open, Section& section) {
   std::vector<int32_t> last(own.size(), -1);
@@ -87,8 +86,8 @@ void add_releases(const Draft& draft, const std::vector<bool>& own,
   }
 }
 
-// Of a part's first and last runs only some are of microbatches that keep: sections that never run
-// go, and waits for what they alone would have started.
+// Removes variants of sections that no microbatch runs (a part's first run, say, is of a microbatch
+// that keeps its results or of one that does not), and waits for collectives that only they start.
 void drop_unused_sections(Program& program) {
   std::vector<int32_t> now(program.sections.size(), -1);
   for (const auto& run : program.order) now[run.section] = 0;
@@ -128,7 +127,7 @@ Program finish(Draft draft) {
         const int32_t root = draft.root(v).index;
         dies[root] = static_cast<int32_t>(s);
         if (instruction.kind == Instruction::Kind::collective &&
-            !gives_way(draft, instruction, root)) {
+            !shares_result_memory(draft, instruction, root)) {
           open[instruction.event].push_back(root);
         }
       };
@@ -168,7 +167,7 @@ Program finish(Draft draft) {
   const int64_t count = program.microbatches;
   std::vector<std::vector<Variant>> lists;
   std::vector<int32_t> bases;                             // by draft section: its first variant
-  std::vector<int32_t> ahead(draft.sections.size(), -1);  // by draft section: what it starts ahead
+  std::vector<int32_t> ahead(draft.sections.size(), -1);  // by draft section: its early receives
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
     lists.push_back(variants(section, count));
@@ -198,7 +197,7 @@ Program finish(Draft draft) {
     }
   }
 
-  // The k-th of a section's runs.
+  // Returns the variant of a section's k-th run.
   const auto variant_of = [&](size_t s, int64_t k, int64_t runs) {
     const auto& list = lists[s];
     const uint8_t wanted = k == 0 ? kFirst : k + 1 == runs ? kLast : kMiddle;
@@ -237,8 +236,9 @@ Program finish(Draft draft) {
         return at->second;
       };
       slot_of({});
-      // What is received before each run: for the next one, but where that is of the same section
-      // in the same copy of its frame, whose events are still open.
+      // By run: the early receives that start before it. A run's messages are received one run
+      // ahead, unless the preceding run is of the same section and copy of the frame, whose events
+      // are open.
       const auto same_copy = [&](size_t r) {
         const auto frame = draft.frame_of(draft.sections[runs[r].section].role.part);
         return copies[r].at(frame) == copies[r - 1].at(frame);
@@ -250,7 +250,7 @@ Program finish(Draft draft) {
         const bool early = r > 0 && (runs[r - 1].section != ran || !same_copy(r));
         received[early ? r - 1 : r].push_back({ahead[ran], microbatch, slot_of(copies[r])});
       }
-      // A section and its kept one count their runs together.
+      // Runs of a section and of its kept variant are counted together.
       std::vector<size_t> counted(draft.sections.size());
       for (size_t ran = 0; ran < counted.size(); ++ran) {
         counted[ran] = ran;

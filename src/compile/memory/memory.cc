@@ -16,8 +16,8 @@ namespace perigee::compile {
 
 namespace {
 
-// Where an instruction stands: its section, its index, and its first tick. An instruction takes a
-// tick for each allocation and one at its end.
+// The lifetime of a value, in sections and ticks. An instruction has a tick for each allocation and
+// one at its end.
 struct Lifetime {
   int64_t start = -1, end = -1;
   int32_t first_section = -1, last_section = -1;
@@ -52,7 +52,7 @@ class Memory {
     life.last_access = access;
   }
 
-  // Lifetimes as the instructions say.
+  // Finds lifetimes from the instructions.
   void measure() {
     std::vector<std::vector<ValueId>> waiting(draft_.program.events);
     bytes_.resize(draft_.program.values.size());
@@ -104,14 +104,15 @@ class Memory {
       }
     }
     now_ = now;
-    // A section's messages come together, before it runs.
+    // Messages that are received early arrive before their section runs.
     for (size_t v = 0; v < lives_.size(); ++v) {
       auto& life = lives_[v];
-      if (!draft_.homes[v].landing || life.start < 0) continue;
+      if (!draft_.homes[v].received_early || life.start < 0) continue;
       life.start = begin_[2 * life.first_section];
       life.end = begin_[2 * life.first_section + 1];
     }
-    // A value that a backward pass sends is in use until the next forward pass in its copy of the frame.
+    // A value that a backward pass sends is in use until the next forward pass in its copy of the
+    // frame.
     for (auto& draft : draft_.sections) {
       for (auto& sent : draft.instructions) {
         const auto& instruction = sent.instruction;
@@ -126,18 +127,18 @@ class Memory {
     }
   }
 
-  // The part of a pipeline in whose frame the value lies: what one section of it makes for a
-  // microbatch, and another section uses; of none for all else.
+  // Returns the pipeline part in whose frame the value lies: values that one section makes for a
+  // microbatch and another section uses. Undefined for all other values.
   PartId part_of(int32_t root) const {
     const auto& life = lives_[root];
     if (first_part_ < 0 || life.start < 0 || draft_.homes[root].outlives ||
         draft_.homes[root].kind == Home::Kind::persistent) {
       return {};
     }
-    if (draft_.homes[root].landing) {
-      auto landing = draft_.sections[life.first_section].role.part;
-      landing.landing = true;
-      return landing;
+    if (draft_.homes[root].received_early) {
+      auto buffer = draft_.sections[life.first_section].role.part;
+      buffer.received = true;
+      return buffer;
     }
     if (const auto read = deferred_.find(root); read != deferred_.end()) return read->second;
     if (const auto sent = sent_.find(root); sent != sent_.end()) return sent->second;
@@ -151,8 +152,8 @@ class Memory {
     return lives_[root].first_section != lives_[root].last_section || draft_.homes[root].outlives;
   }
 
-  // A section that repeats runs as a whole between the making of a value outside of it and
-  // its use there.
+  // Extends lifetimes over repeated sections: a value that is made outside of one and used in it
+  // must live over all of its runs.
   void extend() {
     // The sections of parts alternate even for one microbatch.
     const bool several = draft_.program.microbatches > 1 || draft_.has_parts();
@@ -178,8 +179,8 @@ class Memory {
     }
   }
 
-  // Lets the result of a pointwise op, or of an all-reduce, take the place of an operand
-  // that dies there.
+  // Places the result of a pointwise op, or of an all-reduce, in the memory of an operand that dies
+  // there.
   void reuse() {
     group_.resize(lives_.size());
     std::iota(group_.begin(), group_.end(), 0);
@@ -197,7 +198,7 @@ class Memory {
         std::vector<ValueId> operands;
         each_operand(instruction, [&](ValueId v) { operands.push_back(v); });
         for (ValueId v : operands) {
-          // Another collective that reads it may still be under way.
+          // Another collective that reads it may still be in flight.
           if (readers_[draft_.root(v).index] > (reduce ? 1 : 0)) continue;
           if (!can_take(v, out, operands)) continue;
           const int32_t from = find(draft_.root(v).index);
@@ -218,7 +219,7 @@ class Memory {
         crosses(out.index) || part_of(root) != part_of(out.index)) {
       return false;
     }
-    // Its last use is where the result is made.
+    // The operand's last use is the instruction that makes the result.
     const int64_t made = lives_[out.index].start;
     if (lives_[root].last_access != made || find(root) == find(out.index)) return false;
     if (value.type != result.type || value.strides != result.strides ||
@@ -237,7 +238,7 @@ class Memory {
     return v;
   }
 
-  // Returns the frame of that name, made as given where it is new.
+  // Returns the frame of that name; appends `frame` where it is new.
   int32_t frame_named(Frame frame) {
     const auto [at, added] = named_.emplace(frame.name, draft_.program.frames.size());
     if (added) draft_.program.frames.push_back(std::move(frame));
@@ -286,7 +287,7 @@ class Memory {
     for (const auto& section : draft_.sections) {
       if (section.role.part.defined()) frame_of_part(section.role.part);
     }
-    // What lies in a frame, apart for each of the parts that share it.
+    // The blocks of a frame, separately for each part that shares it.
     struct Content {
       std::vector<Block> blocks;
       std::vector<Place*> places;
@@ -372,8 +373,8 @@ class Memory {
     }
   }
 
-  // Counts time in the moments at which something of the frame starts or ends: ranks that differ in
-  // what they compute between their collectives pack alike.
+  // Replaces times by their order among the starts and ends of the frame's blocks, so that ranks
+  // that compute differently between their collectives get the same packing.
   static void count_moments(std::vector<Block>& blocks) {
     std::vector<int64_t> moments;
     for (const auto& block : blocks) moments.insert(moments.end(), {block.start, block.end});
@@ -388,7 +389,7 @@ class Memory {
     }
   }
 
-  // An op's temporaries live within the call.
+  // Adds an op's temporaries, which live within the call.
   void place_temporaries(DraftInstruction& draft, int64_t now, auto add) {
     auto& allocations = draft.instruction.allocations;
     std::vector<bool> result(allocations.size());
@@ -419,12 +420,12 @@ class Memory {
   std::vector<Lifetime> lives_;  // by root
   std::vector<int64_t> bytes_;   // by root
   std::vector<int> readers_;     // by root: collectives that read it
-  std::vector<int32_t> group_;   // by root: whose place it takes
+  std::vector<int32_t> group_;   // by root: the root whose memory it reuses
   std::vector<int64_t> begin_;   // two per section: its first tick, the tick after its last
   std::vector<int32_t> frames_;  // by stream
   int64_t now_ = 0;
   int32_t first_part_ = -1, last_part_ = -1;  // sections: the first and the last of a part
-  std::map<int32_t, PartId> sent_;            // by root: a part's backward pass sends it
+  std::map<int32_t, PartId> sent_;            // by root: the part whose backward pass sends it
   std::map<std::string, int32_t> named_;      // frames but for the first two and streams'
   std::map<int32_t, PartId> part_frames_;     // parts by frame
   std::map<int32_t, PartId> deferred_;        // deferred_operands

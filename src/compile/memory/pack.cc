@@ -9,7 +9,7 @@ namespace {
 
 // Within this share of the lower bound, no further order is tried.
 constexpr double kGoodEnough = 1.003;
-// How many comparisons with placed blocks may be spent on looking for better orders.
+// Budget of comparisons with placed blocks for trying further orders.
 constexpr int64_t kWork = 60'000'000;
 
 int64_t most_in_use(const std::vector<Block>& blocks) {
@@ -19,7 +19,7 @@ int64_t most_in_use(const std::vector<Block>& blocks) {
     changes.emplace_back(block.start, align(block.bytes));
     changes.emplace_back(block.end, -align(block.bytes));
   }
-  std::sort(changes.begin(), changes.end());  // what ends at a time goes before what starts
+  std::sort(changes.begin(), changes.end());  // at one time, ends are before starts
   int64_t now = 0, most = 0;
   for (const auto& [time, bytes] : changes) most = std::max(most, now += bytes);
   return most;
@@ -135,7 +135,7 @@ Packing pack(const std::vector<Block>& blocks) {
         return static_cast<double>(b.bytes) * static_cast<double>(duration(b));
       })) ||
       attempt(sorted([&](const Block& b) { return -b.start; }));
-  // Blocks that stick out above the bound go first in the next attempt.
+  // Blocks that end above the bound are placed first in the next attempt.
   for (int round = 0; !done && round < 64 && fit.work() < kWork; ++round) {
     std::vector<int32_t> order = best_order;
     const int64_t limit = round % 2 == 0 ? bound : best.bytes - 1;

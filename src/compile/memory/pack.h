@@ -17,7 +17,7 @@ struct Block {
 struct Packing {
   std::vector<int64_t> offsets;  // like the blocks, multiples of kAlignment
   int64_t bytes = 0;             // size of the packed memory
-  int64_t lower_bound = 0;       // the most that is in use at one time: no packing needs less
+  int64_t lower_bound = 0;       // of all packings: the most bytes in use at one time
 };
 
 constexpr int64_t kAlignment = 64;

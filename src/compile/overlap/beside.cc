@@ -16,7 +16,7 @@ bool is_product(const Instruction& instruction) {
   return is_plain_product(instruction.op) || instruction.op == "perigee::addmm_";
 }
 
-// Memory that an instruction reads or writes: a root, and which of its bytes.
+// Memory that an instruction reads or writes: a root and a range of its bytes.
 struct Use {
   int32_t root;
   std::pair<int64_t, int64_t> bytes;
@@ -53,7 +53,7 @@ class Beside {
       const auto& instruction = list_[i].instruction;
       if (instruction.kind == Instruction::Kind::collective && !is_copy(instruction.op) &&
           instruction.phase == graph::Phase::backward) {
-        put_behind(i);
+        move_after_start(i);
       }
     }
   }
@@ -73,14 +73,14 @@ class Beside {
     return uses;
   }
 
-  // A product whose result, if it is read in the section, is only added to a gradient.
+  // Returns whether a product's result is only added to a gradient, or not read in the section.
   bool gives_gradient(size_t i) const {
     const auto& instruction = list_[i].instruction;
     return is_product(instruction) && instruction.outputs[0].defined() &&
            !read_.contains(draft_.root(instruction.outputs[0]).index);
   }
 
-  // Two products whose results are added to each other in place.
+  // Returns whether the results of two products are added to each other in place.
   bool same_sum(size_t a, size_t b) const {
     const auto root = [&](size_t i) { return draft_.root(list_[i].instruction.outputs[0]); };
     return root(a) == root(b);
@@ -88,7 +88,7 @@ class Beside {
 
   // Moves products on which the collective does not depend, and their readers, from before the last
   // product on which it depends to after its start.
-  void put_behind(size_t collective) {
+  void move_after_start(size_t collective) {
     Uses needed = reads(collective);
     size_t begin = collective, last = collective;
     while (begin > 0 && list_[begin - 1].instruction.kind == Instruction::Kind::op) {
@@ -102,7 +102,7 @@ class Beside {
     }
     if (last == collective) return;
     std::vector<size_t> moved;
-    Uses written, read;  // by what moves
+    Uses written, read;  // by instructions that move
     for (size_t i = begin; i < collective; ++i) {
       const auto in = reads(i), out = writes(i);
       if ((i < last && gives_gradient(i) && !meet(out, needed)) || meet(in, written)) {
@@ -126,7 +126,7 @@ class Beside {
 
   const Draft& draft_;
   std::vector<DraftInstruction>& list_;
-  std::set<int32_t> read_;  // roots that ops read and do not write, but for sums of gradients
+  std::set<int32_t> read_;  // roots that ops read, except sums of gradients that they add to
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which collectives of tensor_parallel's backward pass go beside products (plan::Overlap::bulk).
+// The collectives of tensor_parallel's backward pass that products hide (plan::Overlap::bulk).
 #include "compile/overlap/bulk.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool over_tensor(const Stream& stream) {
                      [](const auto& axis) { return mesh::kind_of(axis) == "tensor"; });
 }
 
-// Returns what Overlap::bulk calls it, "" for another collective.
+// Returns the collective's name in Overlap::bulk, "" for other collectives.
 std::string_view kind_of(const Draft& draft, const Instruction& instruction) {
   if (instruction.kind != Instruction::Kind::collective || instruction.in_place ||
       instruction.phase != graph::Phase::backward ||

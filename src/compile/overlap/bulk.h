@@ -17,7 +17,7 @@ using WholeCollectives = std::map<int32_t, std::pair<int64_t, int64_t>>;
 // Returns the collectives over `tensor` of the backward pass that are not in Overlap::bulk.
 WholeCollectives find_waited(const Draft& draft, const std::vector<std::string>& bulk);
 
-// Waits for these collectives where they start, except those that were sliced since.
+// Inserts waits for these collectives where they start, except for those that have been sliced.
 void wait_at_once(Draft& draft, const WholeCollectives& waited);
 
 }  // namespace perigee::compile

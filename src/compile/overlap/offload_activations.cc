@@ -13,7 +13,7 @@ namespace {
 
 using Instructions = std::vector<DraftInstruction>;
 
-// Where an instruction stands.
+// The position of an instruction.
 struct At {
   size_t section = 0, index = 0;
   auto operator<=>(const At&) const = default;
@@ -44,7 +44,7 @@ class Activations {
   }
 
  private:
-  // Of a section: a scope's ops of the forward pass lie in [first, last].
+  // A scope's forward ops in a section: instructions [first, last].
   struct Span {
     size_t scope = 0, first = 0, last = 0;
   };
@@ -70,7 +70,7 @@ class Activations {
     return -1;
   }
 
-  // Where each section's backward pass begins, and the spans of the scopes before it.
+  // Finds the start of each section's backward pass, and the spans of the scopes before it.
   void find_scopes() {
     for (size_t s = 0; s < draft_.sections.size(); ++s) {
       const auto& section = draft_.sections[s];
@@ -97,7 +97,7 @@ class Activations {
     }
   }
 
-  // What ops of the scopes make, one op each, and the backward pass reads.
+  // Finds the values that one op of a scope makes and the backward pass reads.
   void find_values() {
     std::map<int32_t, Value> found;  // by root
     for (size_t s = 0; s < draft_.sections.size(); ++s) {
@@ -131,7 +131,7 @@ class Activations {
     values_ = std::move(found);
   }
 
-  // A value goes out when it is made; its memory is free when the next scope's ops have run.
+  // Stores each value after the op that makes it; its memory is free after the next scope's ops.
   void store_all() {
     for (auto& [root, value] : values_) {
       const auto [s, i] = value.made;
@@ -145,7 +145,7 @@ class Activations {
                                     [&](const Span& span) { return span.scope == value.scope; });
       size_t until = border_[s];
       if (own != spans.end()) {
-        // After the last of the scopes: once as many ops have run as it has.
+        // For the last scope: after as many further ops as it has.
         const size_t last = std::next(own) != spans.end() ? std::next(own)->last
                                                           : 2 * own->last - own->first;
         until = std::min(until, std::max(last, i) + 1);
@@ -158,8 +158,8 @@ class Activations {
     }
   }
 
-  // In each section of the backward pass that needs it a value comes back, before the first op of
-  // its scope's, or the scope's so many before it, that needs any.
+  // Fetches a value in each section of the backward pass that reads it: before the first op that
+  // reads a value of its scope, or of the scope `prefetch` scopes ahead.
   void fetch_all() {
     for (size_t s = 0; s < draft_.sections.size(); ++s) {
       std::map<size_t, size_t> first;  // by scope
@@ -183,7 +183,7 @@ class Activations {
 
   void fetch_scope(size_t s, size_t scope, size_t before) {
     auto& list = draft_.sections[s].instructions;
-    // What is needed first comes first.
+    // In the order in which values are needed.
     std::vector<std::pair<size_t, int32_t>> needed;
     for (const auto& [root, value] : values_) {
       if (value.scope != scope) continue;
@@ -217,7 +217,7 @@ class Activations {
     }
   }
 
-  // A view of the root becomes the same view of the value that came back.
+  // Replaces a view of the root by the same view of the fetched value.
   void move(ValueId& v, int32_t root, ValueId back, std::map<int32_t, ValueId>& views) {
     if (!v.defined() || draft_.root(v).index != root) return;
     if (v.index == root) {

@@ -18,7 +18,7 @@ bool on_host(const Draft& draft, ValueId v) {
   return home.kind == Home::Kind::persistent && home.host;
 }
 
-// An instruction that touches the host's memory, on values of the device instead.
+// An instruction on values in host memory, rewritten to use copies on the device.
 struct Staged {
   size_t at = 0;  // its index
   uint8_t when = kAlways;
@@ -26,7 +26,7 @@ struct Staged {
   std::vector<int32_t> writes;  // roots
 };
 
-// Puts values of the device in place of those on the host.
+// Replaces values on the host by values on the device.
 Staged stage(Draft& draft, DraftInstruction& part, size_t at) {
   auto& instruction = part.instruction;
   const bool collective = instruction.kind == Instruction::Kind::collective;
@@ -113,7 +113,7 @@ void stage_host_state(Draft& draft, const plan::Offload& offload) {
         --early;
       }
       for (auto& fetch : staged[k].fetches) before[staged[early].at].push_back(std::move(fetch));
-      // The device's memory is free when the next one has run.
+      // The device's memory is free after the next such instruction.
       const size_t until = offload.prefetch > 0 ? std::min(k + 1, staged.size() - 1) : k;
       for (auto& store : staged[k].stores) {
         auto wait = wait_for(store.instruction.event);
@@ -123,7 +123,7 @@ void stage_host_state(Draft& draft, const plan::Offload& offload) {
           after[staged[k].at].push_back(std::move(wait));
         } else {
           after[staged[k].at].push_back(std::move(store));
-          // Before the stores of the next one.
+          // Before the next instruction's stores.
           auto& next = after[staged[until].at];
           next.insert(next.begin(), std::move(wait));
         }

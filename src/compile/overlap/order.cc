@@ -34,8 +34,8 @@ class Order {
     return lasts;
   }
 
-  // Each instruction gets the number of the one it now follows; -1: none. What has the same number
-  // keeps its order.
+  // Moves collectives to the instruction that they must follow (-1: none). Instructions that follow
+  // the same one keep their order.
   void start_early() {
     std::vector<std::vector<size_t>> followers(list_.size() + 1);
     int64_t last_collective = -1;
@@ -53,7 +53,7 @@ class Order {
       const bool collective = instruction.kind == Instruction::Kind::collective &&
                               !is_copy(instruction.op);
       if (collective) after = std::max(after, last_collective);
-      // A moved instruction stands where the one that it follows stands.
+      // A moved instruction has the position of the one that it follows.
       const int64_t place = list_[i].move == Move::early ? after : static_cast<int64_t>(i);
       if (collective) last_collective = place;
       each_operand(instruction, [&](ValueId v) {
@@ -78,7 +78,7 @@ class Order {
     list_ = std::move(out);
   }
 
-  // What unpacks is held back until something touches what it writes or reads.
+  // Delays copies that unpack results until an instruction uses their source or target.
   void unpack_late() {
     std::vector<DraftInstruction> out, held;
     const auto touches = [&](const Instruction& instruction, const Instruction& other) {
@@ -112,7 +112,7 @@ class Order {
 
   const Draft& draft_;
   std::vector<DraftInstruction>& list_;
-  // By root: the instruction that wrote, or read, it last.
+  // By root: the last instruction that wrote it, or read it.
   std::vector<int64_t> made_, used_;
 };
 

@@ -34,19 +34,19 @@ bool ProductPairs::touches(const Instruction& instruction, ValueId root) const {
   return found;
 }
 
-// The value is all of its memory, row by row.
+// Returns whether the value covers all of its memory, in row-major order.
 bool ProductPairs::is_whole(ValueId v) const {
   const auto& value = draft_.value(v);
   return is_contiguous(value.type.shape, value.strides) && draft_.view_offset[v.index] == 0 &&
          value.type.numel() == draft_.value(draft_.root(v)).type.numel();
 }
 
-// And a matrix.
+// Returns whether it is such a value and a matrix.
 bool ProductPairs::is_matrix(ValueId v) const {
   return draft_.value(v).type.shape.size() == 2 && is_whole(v);
 }
 
-// Finds the products, before `end`, whose sum a root is; nothing else reads what is added.
+// Finds the products before `end` whose sum is `root`. Fails where anything else reads a summand.
 bool ProductPairs::find_terms(const Instructions& list, size_t end, ValueId root,
                               ProductPair& pair) const {
   for (size_t i = end; i-- > 0;) {
@@ -74,7 +74,8 @@ bool ProductPairs::find_terms(const Instructions& list, size_t end, ValueId root
   return false;
 }
 
-// Nothing between a product and the pair's place writes what the product reads.
+// Returns whether the products can run at the pair's place: nothing before it writes their
+// operands.
 bool ProductPairs::can_wait(const Instructions& list, const ProductPair& pair) const {
   for (size_t product : pair.products) {
     for (size_t i = product + 1; i < pair.place; ++i) {
@@ -90,7 +91,7 @@ bool ProductPairs::can_wait(const Instructions& list, const ProductPair& pair) c
   return true;
 }
 
-// What an addmm adds is the same for each row.
+// Returns whether an addmm adds the same row to every row of its result.
 bool ProductPairs::adds_a_row(const Instruction& product) const {
   return is_plain_product(product.op) ||
          draft_.value(std::get<ValueId>(product.args[0].second)).type.shape.size() == 1;
@@ -132,7 +133,7 @@ std::optional<ProductPair> ProductPairs::gathered(const Instructions& list,
   const ValueId result = list[collective].instruction.outputs[0];
   ProductPair pair{.collective = collective, .matrix = result, .result = result};
   if (draft_.value(result).view_of.defined()) return {};
-  std::optional<size_t> first;  // that reads what is gathered
+  std::optional<size_t> first;  // reader of the gathered operand
   for (size_t i = collective + 1; i < list.size(); ++i) {
     const auto& at = list[i].instruction;
     if (!touches(at, pair.matrix) && !touches(at, result)) continue;
@@ -152,7 +153,7 @@ std::optional<ProductPair> ProductPairs::gathered(const Instructions& list,
     const ValueId made = at.outputs[0];
     if (draft_.root(given) != pair.matrix || !is_matrix(given) || draft_.root(made) != made ||
         !is_matrix(made) || !adds_a_row(at) || !always) {
-      continue;  // another product that reads it: a weight's gradient
+      continue;  // a weight gradient, which can run later
     }
     const auto copies = static_cast<int>(pair.copies.size());
     if (copies > 0 && reads(result) != copies) return {};

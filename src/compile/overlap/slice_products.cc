@@ -82,7 +82,7 @@ class Slices {
                       : cut_gathered(list, *pair);
   }
 
-  // Rows of a value that is all of its memory, as a matrix.
+  // Returns rows of a value that covers all of its memory, as a matrix.
   ValueId rows(ValueId v, int64_t columns, const mesh::Range& range) {
     const ProgramValue whole = draft_.value(v);
     const auto bytes = static_cast<int64_t>(graph::size_of(whole.type.dtype));
@@ -90,7 +90,7 @@ class Slices {
                            {whole.type.dtype, {range.length, columns}}, {columns, 1}, whole.name);
   }
 
-  // Rows of a matrix.
+  // Returns rows of a matrix.
   ValueId rows(ValueId v, const mesh::Range& range) {
     const ProgramValue whole = draft_.value(v);
     auto type = whole.type;
@@ -100,14 +100,14 @@ class Slices {
     return draft_.add_view(v, offset, std::move(type), whole.strides, whole.name);
   }
 
-  // `count` elements from `begin` on, flat.
+  // Returns `count` elements from `begin` on, flat.
   ValueId flat(ValueId v, int64_t begin, int64_t count) {
     const ProgramValue whole = draft_.value(v);
     const auto offset = begin * static_cast<int64_t>(graph::size_of(whole.type.dtype));
     return draft_.add_view(v, offset, {whole.type.dtype, {count}}, {1}, whole.name);
   }
 
-  // [pieces' outer, rows, columns] of the matrix's memory.
+  // Returns a view [pieces' outer, rows, columns] of the matrix's memory.
   ValueId outer(ValueId v, const RowParts& parts, const RowPiece& piece) {
     const ProgramValue whole = draft_.value(v);
     const int64_t each = parts.rows() / parts.outer, first = piece.rows[0].begin;
@@ -118,8 +118,8 @@ class Slices {
                            whole.name);
   }
 
-  // Appends the product for some rows. Returns false where LibTorch's kernel gives its result
-  // otherwise than in one contiguous piece.
+  // Appends the product for some rows. Returns false where LibTorch's kernel does not return one
+  // contiguous result.
   bool put_product(const DraftInstruction& product, ValueId from, ValueId to, Instructions& out) {
     if (draft_.value(to).type.numel() == 0) return true;
     auto piece = product;
@@ -166,7 +166,7 @@ class Slices {
            append(in_place("perigee::accumulate_", {{"self", to}, {"other", term}}, {to}));
   }
 
-  // Returns the columns of what the pair's products give.
+  // Returns the columns of the products' result.
   int64_t columns_of(const Instructions& list, const ProductPair& pair) const {
     return draft_.value(list[pair.products[0]].instruction.outputs[0]).type.shape[1];
   }
@@ -222,7 +222,7 @@ class Slices {
       reduce.move = Move::none;
       out.push_back(std::move(reduce));
     }
-    // What read the result reads the sums where they are.
+    // Readers of the result read the sums in the products' memory.
     for (auto& value : draft_.program.values) {
       if (value.view_of == pair.result) value.view_of = pair.matrix;
     }
@@ -245,7 +245,7 @@ class Slices {
     const int64_t columns = parts.columns;
     Instructions out;
     for (const auto& piece : pieces) {
-      // Without packing, the product's pieces are computed where the collective reads them.
+      // Without packing, the product writes its pieces where the collective reads them.
       int64_t at = piece.in_image;
       for (const auto& range : piece.rows) {
         const auto to = rows(pair.matrix, columns, {packed ? range.begin : at, range.length});
@@ -284,7 +284,7 @@ class Slices {
     }
     const int64_t columns = parts.columns;
     const ValueId result = product.instruction.outputs[0];
-    // Within parts: the pieces' images are no rows in order. Others that read all get a copy.
+    // Pieces within parts are not in row order: other readers of the whole operand get a copy.
     const bool others = !packed && pairs_.reads(pair.matrix) > 1;
     ValueId image = pair.result;
     if (others) {
@@ -334,7 +334,7 @@ class Slices {
     std::move(list.begin(), list.end(), std::back_inserter(all));
   }
 
-  // Has instructions stand for those of the pair.
+  // Replaces the instructions of the pair.
   void replace(const ProductPair& pair, Instructions with) {
     put(pair.place, std::move(with));
     gone_.insert(pair.collective);
@@ -349,7 +349,7 @@ class Slices {
   const int64_t slices_;
   TraceSource& traces_;
   const ProductPairs pairs_;
-  std::map<size_t, Instructions> put_;  // by the instruction that they stand before
+  std::map<size_t, Instructions> put_;  // by the instruction that they precede
   std::set<size_t> gone_;
 };
 

@@ -1,5 +1,4 @@
-// How the rows of a matrix product and the parts of a collective over them are cut into
-// the same pieces.
+// Cuts the rows of a matrix product, and the parts of a collective over them, into the same pieces.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +9,16 @@
 
 namespace perigee::compile {
 
-// The tensor that a collective gathers, or of which it scatters sums: [outer, rows of all parts, columns], of which
-// rank r of the group has lengths[r] rows. As a matrix it has outer * rows rows.
+// The tensor that a collective gathers, or whose sums it scatters: [outer, rows of all parts,
+// columns], of which rank r of the group has lengths[r] rows. As a matrix it has outer * rows rows.
 struct RowParts {
   int64_t outer = 1;
   int64_t columns = 1;
   std::vector<int64_t> lengths;
 
   int64_t rows() const;
-  // Returns those of an all-gather or reduce-scatter whose operand or result on one rank
-  // has this shape.
+  // Returns the RowParts of an all-gather with this operand shape, or of a reduce-scatter with this
+  // result shape, on one rank.
   static RowParts of(const Instruction& collective, const std::vector<int64_t>& part);
 };
 

@@ -8,7 +8,7 @@ namespace perigee::compile {
 
 namespace {
 
-// A collective that has started and that nobody has waited for.
+// A collective that has started and has not been waited for.
 struct Pending {
   int32_t event;
   uint8_t when;
@@ -16,10 +16,10 @@ struct Pending {
   std::pair<int64_t, int64_t> bytes;  // of the root's memory
 };
 
-// By root.
+// Pending collectives by root.
 using Open = std::multimap<int32_t, Pending>;
 
-// Returns one that uses some of these bytes.
+// Returns a pending collective that uses some of these bytes, or nullptr.
 const Pending* find(const Open& open, int32_t root, std::pair<int64_t, int64_t> bytes) {
   const auto [first, last] = open.equal_range(root);
   for (auto at = first; at != last; ++at) {
@@ -67,7 +67,7 @@ void insert_waits(Draft& draft) {
       std::erase_if(operands, [&](const auto& p) { return p.second.event == pending.event; });
       auto waiting = wait_for(pending.event);
       if (pending.section == s) {
-        // In every run that has started it: those where the first reader is another one as well.
+        // In every run that has started it, also those where another instruction reads it first.
         waiting.when = pending.when;
       } else {
         waiting.when = section.repeats && several ? kFirst : kAlways;
@@ -106,8 +106,8 @@ void insert_waits(Draft& draft) {
       }
       out.push_back(std::move(draft_instruction));
     }
-    // Nothing stays open over microbatches but what the first one alone has started, for them all;
-    // at the very end nothing stays open at all.
+    // Only collectives that the first microbatch starts for all may be open across microbatches; at
+    // the end of the step none may be.
     const bool last = s + 1 == draft.sections.size();
     for (bool changed = true; changed;) {
       changed = false;

@@ -1,4 +1,4 @@
-// The ranks that run one program, found without making each rank's graph.
+// Sets of ranks that run the same program, found without making each rank's graph.
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -15,8 +15,8 @@ namespace {
 
 using graph::Input;
 
-// Where a rank's random block begins decides neither memory nor time, and nor does with whom it
-// exchanges messages: `streams` count by their positions.
+// Returns a hash of everything in the graph that memory and time depend on: not the start of a
+// rank's random block, nor the peers of its messages, whose `streams` count by position.
 std::string shape_hash(graph::Graph graph, const std::vector<Stream>& streams) {
   for (auto& node : graph.nodes) {
     std::erase_if(node.args, [](const auto& arg) { return arg.first == "begin"; });
@@ -61,8 +61,8 @@ std::map<int64_t, std::string> duties_of(const Views& views) {
   return duties;
 }
 
-// Ranks of stages whose submeshes have the same sizes, as the first of these stages has them; all
-// ranks of a rectangle.
+// The ranks of stages whose submeshes have the same sizes, as ranks of the first of these stages;
+// with equal submeshes, all ranks.
 struct View {
   View(const Common& common, const plan::Plan& plan, std::vector<int64_t> stage)
       : common(common),
@@ -88,7 +88,7 @@ struct View {
   const plan::Plan& plan;
   const std::vector<int64_t> ranks;
   Signatures signatures;
-  // By what decides them: not the stage.
+  // By Signatures::without_stage.
   std::map<std::string, std::shared_ptr<WholeGraphs>> graphs;
 };
 
@@ -113,7 +113,7 @@ class RankComparison {
   }
 
  private:
-  // The ranks of a stage of its own submesh, or of a rectangle.
+  // Adds the ranks of a stage (`ragged`), or of a mesh with equal submeshes.
   void add_stage(const std::vector<int64_t>& ranks, bool ragged) {
     const auto& common = views_.common(ranks.front());
     auto& view =

@@ -31,7 +31,7 @@ void Signatures::add(const std::vector<int64_t>& shape, const mesh::Placements& 
     int64_t parts = 1;
     for (size_t a = 0; a < placements.size(); ++a) {
       const auto& placement = placements[a];
-      // Runs are cut evenly.
+      // Placements with runs are always cut evenly.
       if (!placement.is_shard() || placement.dim != static_cast<int>(d) || placement.run != 0) {
         continue;
       }
@@ -63,8 +63,8 @@ void Signatures::find_places(const std::function<std::string(int64_t)>& local) {
   std::vector<std::string> found(positions.size());
   in_parallel(positions.size(), [&](size_t k) { found[k] = at(positions[k]); });
   for (size_t k = 0; k < axes.size(); ++k) {
-    // Parts of uneven cuts are the shortest on the last rank, which counts as a difference: equivalent
-    // ranks may be distinguished, different ranks are never merged.
+    // Parts of uneven cuts are the shortest on the last rank, which counts as a difference:
+    // equivalent ranks may be distinguished, different ranks are never merged.
     const auto& last = found[k + 1];
     if (last == found.front()) continue;
     const bool differ = mesh.axes[axes[k]].size > 2 && at(strides[k]) != last;

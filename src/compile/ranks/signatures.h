@@ -1,4 +1,5 @@
-// Texts that are equal for ranks that run the same program, found without making the program.
+// Signatures of ranks: texts that are equal only for ranks that run the same program, found without
+// making the program.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +19,11 @@ class Signatures {
   Signatures(const plan::Plan& plan, const shard::Sharding& sharding, const graph::Graph& graph);
 
   // Finds the axes on which the first rank does more than the others, or every rank differs
-  // (attention to the keys before its queries): `local` returns a hash of a rank's graph, and is
-  // asked at most twice for each axis of several ranks, by several threads.
+  // (attention to the keys before its queries). `local` returns a hash of a rank's graph; it is
+  // called at most twice for each axis of several ranks, from several threads.
   void find_places(const std::function<std::string(int64_t rank)>& local);
 
-  // Returns a text that is equal for ranks whose graphs of all stages are; and for ranks whose
-  // programs are.
+  // Return the signature of the rank's graph of all stages, and that of its program.
   std::string without_stage(int64_t rank) const;
   std::string with_stage(int64_t rank) const;
 
@@ -41,7 +41,7 @@ class Signatures {
 
   const plan::Plan& plan_;
   std::set<Cut> cuts_;
-  std::vector<Matters> matters_;  // by axis: which place on it a rank has
+  std::vector<Matters> matters_;  // by axis: how a rank's position on it changes its program
 };
 
 }  // namespace perigee::compile

@@ -1,4 +1,4 @@
-// Sections of a pipeline's parts, cut where rows are under way to experts or back.
+// Sections of a pipeline's parts, cut at the expert all-to-alls.
 #include "compile/stages/cut_exchanges.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ bool is_collective(const DraftInstruction& draft) {
   return draft.instruction.kind == Instruction::Kind::collective && !is_copy(draft.instruction.op);
 }
 
-// Whether what instruction `to` reads is made of what `from` makes.
+// Returns whether instruction `to` depends on the results of `from`.
 bool depends(const Draft& draft, const Instructions& list, size_t from, size_t to) {
   std::set<int32_t> made;
   const auto add = [&](const Instruction& instruction) {
@@ -38,9 +38,10 @@ bool depends(const Draft& draft, const Instructions& list, size_t from, size_t t
 }
 
 // Returns the starts of a section's second and later pieces. All ranks that exchange rows have the
-// same collectives in the same order, and computation of their own between them: there is a cut
-// between an exchange and the next collective, but where that is an exchange that goes out beside
-// it. Behind what needs no rows, if anything: a piece begins with the wait for them.
+// same collectives in the same order, with different compute between them. So there is a cut
+// between an exchange and the next collective, unless that is an independent exchange. The cut is
+// after the instructions that do not depend on the received rows: a piece begins with the wait for
+// them.
 std::vector<size_t> find_cuts(const Draft& draft, const Instructions& list) {
   std::vector<size_t> cuts;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -65,7 +66,7 @@ std::vector<size_t> find_cuts(const Draft& draft, const Instructions& list) {
 
 void cut_exchanges(Draft& draft) {
   const auto alone = [](InterleavedRange span) { return span.first == span.last; };
-  if (std::all_of(draft.turns.begin(), draft.turns.end(), alone)) return;
+  if (std::all_of(draft.interleaved.begin(), draft.interleaved.end(), alone)) return;
   std::vector<DraftSection> sections;
   for (auto& section : draft.sections) {
     if (!section.role.part.defined()) {

@@ -16,7 +16,7 @@ namespace {
 using graph::Phase;
 using graph::ValueId;
 
-// What each part leaves from its forward to its backward pass, on one device.
+// Returns, by part, the bytes that it keeps from its forward to its backward pass, on one device.
 std::vector<int64_t> kept_bytes(const graph::Graph& graph, const plan::Plan& plan, int count) {
   const auto parts = plan::parts_of(graph, plan.pipeline);
   std::vector<int32_t> root(graph.values.size());
@@ -44,8 +44,8 @@ std::vector<int64_t> kept_bytes(const graph::Graph& graph, const plan::Plan& pla
   return bytes;
 }
 
-// The most microbatches that a stage has in flight in these of its chunks together, from the first
-// to the last of their ops.
+// Returns the most microbatches that these chunks of a stage have in flight together. A microbatch
+// is in flight from the first to the last of its ops.
 int64_t most_in_flight(const std::vector<PipelineOp>& order, const std::set<int>& chunks) {
   std::map<std::pair<int, int>, int> left;  // ops, by chunk and microbatch
   for (const auto& op : order) ++left[{op.chunk, op.microbatch}];
@@ -78,7 +78,7 @@ FramePools pool_frames(const graph::Graph& whole, const plan::Plan& plan,
     std::iota(chunks.begin(), chunks.end(), 0);
     std::stable_sort(chunks.begin(), chunks.end(),
                      [&](int a, int b) { return bytes[parts[a]] > bytes[parts[b]]; });
-    // The least for the first n of them, and where the last pool of these begins.
+    // By n: the fewest bytes for the first n chunks, and the first chunk of their last pool.
     const size_t count = chunks.size();
     std::vector<int64_t> least(count + 1, std::numeric_limits<int64_t>::max());
     std::vector<size_t> begins(count + 1);

@@ -8,8 +8,8 @@
 
 namespace perigee::compile {
 
-// Returns the sections in the order in which they run for one microbatch. `kept`: those
-// of kept parts.
+// Returns the sections in the order in which they run for one microbatch. `kept`: for microbatches
+// that keep their results.
 std::vector<MicroSection> make_micro_sections(const std::vector<graph::NodeId>& micro,
                                               const Stage* stage, bool kept);
 

@@ -17,17 +17,17 @@ void receive_ahead(Draft& draft) {
         out.push_back(std::move(part));
         continue;
       }
-      // Where the message comes to nothing else lies, whichever run goes on.
+      // The receive buffer shares memory with no other value, since any section may run meanwhile.
       const ValueId wanted = part.instruction.outputs[0];
       const ProgramValue like = draft.value(wanted);
-      const ValueId landing = draft.add(like.type, like.name + " received",
-                                        Home{.kind = Home::Kind::communication,
-                                             .stream = part.instruction.stream,
-                                             .landing = true});
-      auto copy = in_place("perigee::copy_", {{"self", wanted}, {"source", landing}}, {wanted});
+      const ValueId buffer = draft.add(like.type, like.name + " received",
+                                       Home{.kind = Home::Kind::communication,
+                                            .stream = part.instruction.stream,
+                                            .received_early = true});
+      auto copy = in_place("perigee::copy_", {{"self", wanted}, {"source", buffer}}, {wanted});
       copy.instruction.scope = part.instruction.scope;
       copy.instruction.phase = part.instruction.phase;
-      part.instruction.outputs[0] = landing;
+      part.instruction.outputs[0] = buffer;
       part.move = Move::none;
       part.ahead = true;
       out.push_back(std::move(part));
@@ -37,16 +37,16 @@ void receive_ahead(Draft& draft) {
   }
 }
 
-void share_landings(Draft& draft) {
+void share_receive_buffers(Draft& draft) {
   std::optional<PartId> owner;
   for (const auto& section : draft.sections) {
     const bool lands = std::any_of(section.instructions.begin(), section.instructions.end(),
                                    [](const DraftInstruction& part) { return part.ahead; });
     if (!lands) continue;
-    auto landing = section.role.part;
-    landing.landing = true;
-    if (!owner) owner = landing;
-    draft.frames[landing] = *owner;
+    auto buffer = section.role.part;
+    buffer.received = true;
+    if (!owner) owner = buffer;
+    draft.frames[buffer] = *owner;
   }
   if (owner) draft.copies[*owner] = 2;
 }

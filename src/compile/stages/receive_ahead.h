@@ -11,6 +11,6 @@ void receive_ahead(Draft& draft);
 
 // Puts all messages of a stage that are received early into one frame with two
 // copies (double buffering).
-void share_landings(Draft& draft);
+void share_receive_buffers(Draft& draft);
 
 }  // namespace perigee::compile

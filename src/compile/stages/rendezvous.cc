@@ -10,8 +10,8 @@
 namespace perigee::compile {
 namespace {
 
-// A microbatch's message between two parts: the edge's position times the number of microbatches, plus
-// the microbatch.
+// A microbatch's message between two parts: the edge's position times the number of microbatches,
+// plus the microbatch.
 using Message = size_t;
 
 struct Step {
@@ -20,16 +20,16 @@ struct Step {
   size_t position;  // of its op in the stage's order
 };
 
-// The stages as they send, receive and wait. A part's frame has two numbers: that of the part for
-// microbatches that recompute, and that many parts more for those that keep.
+// Simulates the stages' sends, receives and waits. Of n parts, part p has frame p for microbatches
+// that recompute, and frame n + p for those that keep their results.
 class Stages {
  public:
-  Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges, const Turns& turns,
-         int64_t kept, const PoolsOfFrames& pools)
+  Stages(const Schedule& schedule, const std::set<std::pair<int, int>>& edges,
+         const InterleavedOps& interleaved, int64_t kept, const PoolsOfFrames& pools)
       : schedule_(schedule),
         microbatches_(static_cast<size_t>(schedule.microbatches)),
         messages_(edges.size() * microbatches_),
-        turns_(turns),
+        interleaved_(interleaved),
         pools_(pools),
         place_(schedule.stages * schedule.chunks),
         ends_(place_.size()) {
@@ -52,7 +52,7 @@ class Stages {
     find_spans();
   }
 
-  // By frame.
+  // Returns, by frame, the copies that its stage's order uses at once.
   std::vector<int64_t> needed() const {
     std::vector<int64_t> counts;
     for (const auto& uses : uses_) {
@@ -69,8 +69,8 @@ class Stages {
     return kept ? place_.size() + pools_.kept[part] : static_cast<size_t>(pools_.recomputed[part]);
   }
 
-  // Returns whether any frame can have another copy that a microbatch would use; has them all have
-  // one more.
+  // Adds a copy to every frame that has fewer copies than microbatches that use it. Returns whether
+  // there was one.
   bool grow(std::vector<int64_t>& counts) const {
     bool grown = false;
     for (size_t f = 0; f < counts.size(); ++f) {
@@ -81,15 +81,15 @@ class Stages {
     return grown;
   }
 
-  // As many copies as microbatches that use them.
+  // Returns, by frame, one copy per microbatch that uses it.
   std::vector<int64_t> all() const {
     std::vector<int64_t> counts;
     for (const auto& uses : uses_) counts.push_back(std::ssize(uses));
     return counts;
   }
 
-  // Returns the stages that do not come to their end with so many copies, and the position of the
-  // op at which each stops.
+  // Returns the stages that deadlock with these copies, and the position of the op at which each
+  // stops.
   std::map<size_t, size_t> stuck(const std::vector<int64_t>& counts) const {
     std::vector<std::vector<Step>> steps;
     for (int s = 0; s < schedule_.stages; ++s) steps.push_back(steps_of(s, counts));
@@ -115,7 +115,7 @@ class Stages {
   }
 
  private:
-  // What a microbatch uses a frame for.
+  // A microbatch's use of a frame.
   struct Use {
     InterleavedRange span;
     int part = 0;
@@ -156,8 +156,8 @@ class Stages {
           auto& of_part = spans[other];
           of_part.resize(microbatches_);
           auto& span = of_part[order[r].microbatch];
-          if (!span) span = turns_[s][r];
-          span->last = std::max(span->last, turns_[s][r].last);
+          if (!span) span = interleaved_[s][r];
+          span->last = std::max(span->last, interleaved_[s][r].last);
         }
       }
       for (const auto& [part, of_part] : spans) {
@@ -175,7 +175,7 @@ class Stages {
 
   std::vector<Step> steps_of(int stage, const std::vector<int64_t>& counts) const {
     const auto& order = schedule_.orders[stage];
-    // The use of a microbatch's copy before its own, by part and microbatch.
+    // The preceding use of a microbatch's copy, by part and microbatch.
     std::map<int, std::vector<const Use*>> before;
     std::set<size_t> frames;
     for (int part : schedule_.parts[stage]) {
@@ -208,7 +208,7 @@ class Stages {
         add(steps, Step::Kind::receive, op.microbatch, ends_[part].receives[forward]);
         add(sends, Step::Kind::send, op.microbatch, ends_[part].sends[forward]);
       }
-      if (turns_[stage][r].last == r) {
+      if (interleaved_[stage][r].last == r) {
         steps.insert(steps.end(), sends.begin(), sends.end());
         sends.clear();
       }
@@ -216,16 +216,16 @@ class Stages {
     return steps;
   }
 
-  // Of a part: its messages of the first microbatch with other stages, gradients and activations,
-  // and the parts of its stage that its ops use, which make its operands.
+  // A part's messages to and from other stages in the first microbatch (gradients and activations),
+  // and the parts of its stage that make its operands.
   struct Ends {
     std::array<std::vector<Message>, 2> sends, receives;  // [0] gradients
     std::vector<int> uses;
   };
 
   const Schedule& schedule_;
-  const size_t microbatches_, messages_;  // messages: how many there are
-  const Turns& turns_;
+  const size_t microbatches_, messages_;  // counts
+  const InterleavedOps& interleaved_;
   PoolsOfFrames pools_;
   std::vector<int> place_;               // stage, by part
   std::vector<Ends> ends_;               // by part
@@ -238,17 +238,17 @@ class Stages {
 std::vector<int32_t> assign_copies(const std::vector<InterleavedRange>& spans, int64_t count) {
   struct Copy {
     bool used = false;
-    size_t free_behind = 0;
+    size_t last_use = 0;
   };
   std::vector<Copy> copies(static_cast<size_t>(count));
   std::vector<int32_t> taken;
   for (const auto& span : spans) {
     size_t best = copies.size();
     for (size_t c = 0; c < copies.size(); ++c) {
-      if (copies[c].used && copies[c].free_behind >= span.first) continue;
+      if (copies[c].used && copies[c].last_use >= span.first) continue;
       const bool sooner = best == copies.size() ||
                           (copies[best].used &&
-                           (!copies[c].used || copies[c].free_behind < copies[best].free_behind));
+                           (!copies[c].used || copies[c].last_use < copies[best].last_use));
       if (sooner) best = c;
     }
     if (best == copies.size()) copies.emplace_back();
@@ -278,11 +278,11 @@ std::vector<bool> kept_microbatches(const std::vector<PipelineOp>& order, int64_
 
 std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
                                         const std::set<std::pair<int, int>>& edges,
-                                        const Turns& turns, int64_t kept,
+                                        const InterleavedOps& interleaved, int64_t kept,
                                         const PoolsOfFrames& pools) {
-  const Stages stages(schedule, edges, turns, kept, pools);
+  const Stages stages(schedule, edges, interleaved, kept, pools);
   auto counts = stages.needed();
-  while (!stages.stuck(counts).empty() && stages.grow(counts)) {  // each its own: nobody waits
+  while (!stages.stuck(counts).empty() && stages.grow(counts)) {  // ends with a copy per microbatch
   }
   std::vector<PartCopies> copies;
   for (int p = 0; p < static_cast<int>(counts.size() / 2); ++p) {
@@ -293,37 +293,39 @@ std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
 
 const std::vector<PartCopies>& Rendezvous::copies(const Schedule& schedule,
                                                   const std::set<std::pair<int, int>>& edges,
-                                                  const Turns& turns, int64_t kept,
+                                                  const InterleavedOps& interleaved, int64_t kept,
                                                   const PoolsOfFrames& pools) {
   const std::lock_guard lock(mutex_);
   for (const auto& asked : known_) {
-    const bool same = asked.kept == kept && asked.edges == edges && asked.turns == turns &&
+    const bool same = asked.kept == kept && asked.edges == edges &&
+                      asked.interleaved == interleaved &&
                       asked.pools.recomputed == pools.recomputed && asked.pools.kept == pools.kept;
     if (same) return asked.copies;
   }
-  known_.push_back(
-      {edges, turns, kept, pools, copies_of_parts(schedule, edges, turns, kept, pools)});
+  known_.push_back({edges, interleaved, kept, pools,
+                    copies_of_parts(schedule, edges, interleaved, kept, pools)});
   return known_.back().copies;
 }
 
-Turns find_turns(const Schedule& schedule, const std::set<std::pair<int, int>>& edges,
-                 const std::set<int>& exchanging) {
-  Turns turns;
+InterleavedOps find_interleaved_ops(const Schedule& schedule,
+                                    const std::set<std::pair<int, int>>& edges,
+                                    const std::set<int>& exchanging) {
+  InterleavedOps interleaved;
   if (exchanging.empty()) {
     for (const auto& order : schedule.orders) {
-      auto& stage = turns.emplace_back();
+      auto& stage = interleaved.emplace_back();
       for (size_t r = 0; r < order.size(); ++r) stage.push_back({r, r});
     }
-    return turns;
+    return interleaved;
   }
   const auto alone = [&](size_t stage, InterleavedRange span) {
-    for (size_t k = span.first; k <= span.last; ++k) turns[stage][k] = {k, k};
+    for (size_t k = span.first; k <= span.last; ++k) interleaved[stage][k] = {k, k};
   };
   for (size_t s = 0; s < schedule.orders.size(); ++s) {
     const auto& order = schedule.orders[s];
-    turns.push_back(interleaved_ranges(order));
+    interleaved.push_back(interleaved_ranges(order));
     for (size_t r = 0; r < order.size(); ++r) {
-      const auto span = turns[s][r];
+      const auto span = interleaved[s][r];
       const bool exchanges = exchanging.contains(schedule.parts[s][order[span.first].chunk]) ||
                              exchanging.contains(schedule.parts[s][order[span.last].chunk]);
       if (!exchanges) alone(s, span);
@@ -331,14 +333,14 @@ Turns find_turns(const Schedule& schedule, const std::set<std::pair<int, int>>& 
   }
   for (bool changed = true; changed;) {
     changed = false;
-    const Stages stages(schedule, edges, turns, 0, {});
+    const Stages stages(schedule, edges, interleaved, 0, {});
     for (const auto& [stage, position] : stages.stuck(stages.all())) {
-      const auto span = turns[stage][position];
+      const auto span = interleaved[stage][position];
       changed = changed || span.first != span.last;
       alone(stage, span);
     }
   }
-  return turns;
+  return interleaved;
 }
 
 }  // namespace perigee::compile

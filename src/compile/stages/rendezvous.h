@@ -1,5 +1,5 @@
-// The number of microbatches for which a part of a pipeline has memory at once, so that
-// no stages deadlock.
+// The number of copies of each part's microbatch frame with which the stages of a pipeline do not
+// deadlock.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,19 @@
 
 namespace perigee::compile {
 
-// By stage and position in its order: the ops with which an op is interleaved (interleaved_ranges).
-using Turns = std::vector<std::vector<InterleavedRange>>;
+// By stage and position in its order: the range of ops with which the op is interleaved
+// (interleaved_ranges).
+using InterleavedOps = std::vector<std::vector<InterleavedRange>>;
 
 // Returns the interleaved ops of all stages of a schedule: interleaved_ranges where one of the two
 // parts is one of `exchanging`, except ops that would deadlock.
-Turns find_turns(const Schedule& schedule, const std::set<std::pair<int, int>>& edges,
-                 const std::set<int>& exchanging);
+InterleavedOps find_interleaved_ops(const Schedule& schedule,
+                                    const std::set<std::pair<int, int>>& edges,
+                                    const std::set<int>& exchanging);
 
-// Returns the copy of the frame for each span (from the first to the last of a stage's ops that use a
-// part's frame for a microbatch): the copy that has been free for the longest, of `count` or as many
-// as are needed. Spans are sorted by their first ops.
+// Returns the copy of the frame for each span (from the first to the last of a stage's ops that use
+// a part's frame for a microbatch): the copy that has been free for the longest, of `count` or as
+// many as are needed. Spans are sorted by their first ops.
 std::vector<int32_t> assign_copies(const std::vector<InterleavedRange>& spans, int64_t count);
 
 // Returns by microbatch whether it keeps results that others recompute: in the order of their first
@@ -55,21 +57,21 @@ struct PoolsOfFrames {
 // forward pass need not wait for the stage's last send.
 std::vector<PartCopies> copies_of_parts(const Schedule& schedule,
                                         const std::set<std::pair<int, int>>& edges,
-                                        const Turns& turns, int64_t kept = 0,
+                                        const InterleavedOps& interleaved, int64_t kept = 0,
                                         const PoolsOfFrames& pools = {});
 
-// The same for many stages of one schedule, with a cache. Thread-safe.
+// A cache of copies_of_parts() for the ranks of one plan. Thread-safe.
 class Rendezvous {
  public:
   const std::vector<PartCopies>& copies(const Schedule& schedule,
                                         const std::set<std::pair<int, int>>& edges,
-                                        const Turns& turns, int64_t kept,
+                                        const InterleavedOps& interleaved, int64_t kept,
                                         const PoolsOfFrames& pools);
 
  private:
   struct Asked {
     std::set<std::pair<int, int>> edges;
-    Turns turns;
+    InterleavedOps interleaved;
     int64_t kept = 0;
     PoolsOfFrames pools;
     std::vector<PartCopies> copies;

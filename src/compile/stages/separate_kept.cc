@@ -1,4 +1,4 @@
-// Memory of microbatches that keep their results, apart from that of those that run again.
+// Memory of microbatches that keep their results, separate from that of recomputing ones.
 #include "compile/stages/separate_kept.h"
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace perigee::compile {
 
 namespace {
 
-// Where a value is used, as bits.
-enum Used : uint8_t { kAgain = 1, kKeeping = 2, kOutside = 4 };
+// The sections that use a value, as bits.
+enum Used : uint8_t { kRecomputing = 1, kKeeping = 2, kOutside = 4 };
 
 template <class F>
 void each_value(Instruction& instruction, F f) {
@@ -36,7 +36,7 @@ void separate_kept(Draft& draft) {
   for (auto& section : draft.sections) {
     const auto bit = !section.role.part.defined() ? kOutside
                      : section.role.part.kept     ? kKeeping
-                                                  : kAgain;
+                                                  : kRecomputing;
     for (auto& part : section.instructions) {
       each_value(part.instruction, [&](ValueId v) { used[draft.root(v).index] |= bit; });
     }
@@ -57,7 +57,7 @@ void separate_kept(Draft& draft) {
     for (auto& part : section.instructions) {
       each_value(part.instruction, [&](ValueId& v) {
         const auto root = static_cast<size_t>(draft.root(v).index);
-        if (root >= used.size() || used[root] != (kAgain | kKeeping)) return;
+        if (root >= used.size() || used[root] != (kRecomputing | kKeeping)) return;
         const auto& home = draft.homes[root];
         if (home.kind == Home::Kind::persistent || home.outlives) return;
         v = twin(v, twin);

@@ -45,7 +45,7 @@ class Search {
 
   Maker maker_of(NodeId node) const { return {stages_[parts_[node]], parts_[node]}; }
 
-  // Collects what is added up, by maker; what one makes is one leaf.
+  // Collects the summands of a gradient, by maker; a sum within one maker is one summand.
   void walk(ValueId v, const std::vector<int>& uses, std::map<Maker, std::vector<ValueId>>& leaves,
             std::vector<NodeId>& added) const {
     const auto producer = graph_.values[v.index].producer;
@@ -72,7 +72,7 @@ class Search {
     leaves[maker_of(producer)].push_back(v);
   }
 
-  // Of what a sum adds up.
+  // Returns the makers of a sum's summands.
   std::set<Maker> makers_below(ValueId v) const {
     std::set<Maker> found;
     const auto producer = graph_.values[v.index].producer;

@@ -10,7 +10,7 @@ namespace perigee::compile {
 
 namespace {
 
-// The pieces of a part's section, in their order.
+// Returns the pieces of a part's section, in order.
 std::vector<int32_t> pieces_of(const Draft& draft, const PartId& part, SectionKind kind) {
   std::vector<int32_t> pieces;
   for (size_t s = 0; s < draft.sections.size(); ++s) {
@@ -35,7 +35,8 @@ SectionKind section_of(PipelineKind kind) {
   return SectionKind::backward;
 }
 
-// Calls f(root) for what the section's instructions read or write of what lives within a step.
+// Calls f(root) for values that the section's instructions read or write and that live within a
+// step.
 template <class F>
 void each_root(const Draft& draft, const DraftSection& section, F f) {
   const auto touch = [&](ValueId v) {
@@ -51,14 +52,14 @@ void each_root(const Draft& draft, const DraftSection& section, F f) {
   }
 }
 
-// Returns what sections of no part touch: no microbatch's.
-std::set<int32_t> beyond_microbatches(const Draft& draft) {
-  std::set<int32_t> beyond;
+// Returns the roots that sections outside of parts use: they belong to no microbatch.
+std::set<int32_t> roots_outside_parts(const Draft& draft) {
+  std::set<int32_t> outside;
   for (const auto& section : draft.sections) {
     if (section.role.part.defined()) continue;
-    each_root(draft, section, [&](int32_t root) { beyond.insert(root); });
+    each_root(draft, section, [&](int32_t root) { outside.insert(root); });
   }
-  return beyond;
+  return outside;
 }
 
 }  // namespace
@@ -83,13 +84,13 @@ std::vector<DraftRun> runs_of(const Draft& draft) {
   const auto add_op = [&](std::vector<DraftRun>& to, size_t position) {
     const auto& op = draft.order[position];
     add(to, position, op, section_of(op.kind), false);
-    // Where a schedule splits some of its backward passes, the others are both halves.
+    // Where a schedule splits only some backward passes, a whole one runs both sections.
     if (op.kind != PipelineKind::backward) return;
     add(to, position, op, SectionKind::weights, false);
     if (op.microbatch >= draft.deferred) add(to, position, op, SectionKind::weights, true);
   };
   for (size_t at = 0; at < draft.order.size(); ++at) {
-    const auto last = draft.turns[at].last;
+    const auto last = draft.interleaved[at].last;
     std::vector<DraftRun> backward, forward;
     for (; at < last; ++at) add_op(backward, at);
     add_op(forward, last);
@@ -107,15 +108,15 @@ std::vector<DraftRun> runs_of(const Draft& draft) {
 }
 
 std::map<int32_t, PartId> deferred_operands(const Draft& draft) {
-  const auto beyond = beyond_microbatches(draft);
+  const auto outside = roots_outside_parts(draft);
   std::map<int32_t, PartId> found;
-  std::set<int32_t> made;  // by sections before
+  std::set<int32_t> made;  // by preceding sections
   for (const auto& section : draft.sections) {
     if (!section.role.part.defined()) continue;
     each_root(draft, section, [&](int32_t root) {
       if (!section.role.part.deferred) {
         made.insert(root);
-      } else if (made.contains(root) && !beyond.contains(root)) {
+      } else if (made.contains(root) && !outside.contains(root)) {
         found.emplace(root, section.role.part);
       }
     });
@@ -125,17 +126,17 @@ std::map<int32_t, PartId> deferred_operands(const Draft& draft) {
 
 std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
   const auto runs = runs_of(draft);
-  // Which parts' frames a section touches: its own, and those of parts whose values it uses.
+  // By section: the parts whose frames it uses, its own and those whose values it reads.
   std::vector<std::set<PartId>> touched(draft.sections.size());
   const auto deferred = deferred_operands(draft);
-  const auto beyond = beyond_microbatches(draft);
+  const auto outside = roots_outside_parts(draft);
   std::map<int32_t, PartId> made_by;  // root: part
   for (size_t s = 0; s < draft.sections.size(); ++s) {
     const auto& section = draft.sections[s];
     if (!section.role.part.defined()) continue;
     touched[s].insert(section.role.part);
     each_root(draft, section, [&](int32_t root) {
-      if (beyond.contains(root)) return;
+      if (outside.contains(root)) return;
       if (const auto at = deferred.find(root); at != deferred.end()) {
         touched[s].insert(at->second);
       } else if (!section.role.part.deferred) {
@@ -149,7 +150,8 @@ std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
     // Interleaved ops are all in progress from the first to the last; deferred sections run after
     // all ops.
     const auto at = runs[r].position;
-    const auto span = at < draft.turns.size() ? draft.turns[at] : InterleavedRange{at, at};
+    const auto span = at < draft.interleaved.size() ? draft.interleaved[at]
+                                                    : InterleavedRange{at, at};
     for (const auto& part : touched[runs[r].section]) {
       const auto [known, added] = spans.try_emplace({part, runs[r].microbatch}, span);
       known->second.last = std::max(known->second.last, span.last);
@@ -181,9 +183,9 @@ std::vector<std::map<PartId, int32_t>> copies_by_run(const Draft& draft) {
   }
   int32_t landed = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
-    auto landing = draft.sections[runs[r].section].role.part;
-    landing.landing = true;
-    const auto frame = draft.frames.find(landing);
+    auto buffer = draft.sections[runs[r].section].role.part;
+    buffer.received = true;
+    const auto frame = draft.frames.find(buffer);
     if (frame != draft.frames.end()) copies[r][frame->second] = landed++ % 2;
   }
   return copies;

@@ -93,11 +93,11 @@ class Cutting {
       stage_.copies[section.part] = 1;
       if (!stage_.kept.empty()) stage_.copies[kept] = 1;
     }
-    const auto turns = find_turns(schedule_, edges_, exchanging_);
-    stage_.turns = turns[stage_.index];
+    const auto interleaved = find_interleaved_ops(schedule_, edges_, exchanging_);
+    stage_.interleaved = interleaved[stage_.index];
     separate_users(pools_.recomputed, edges_);
     separate_users(pools_.kept, edges_);
-    const auto& copies = rendezvous_.copies(schedule_, edges_, turns, kept_, pools_);
+    const auto& copies = rendezvous_.copies(schedule_, edges_, interleaved, kept_, pools_);
     const auto add = [&](const PartId& part, int owner, int64_t count) {
       auto frame = part;
       frame.part = owner;
@@ -180,7 +180,7 @@ class Cutting {
     }
   }
 
-  // Puts the nodes in the order of their sections.
+  // Sorts the nodes by section.
   void sort() {
     std::vector<size_t> order(new_.nodes.size()), place(new_.nodes.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -223,7 +223,7 @@ class Cutting {
     for (size_t i = 0; i < old_.inputs.size(); ++i) {
       const auto& input = old_.inputs[i];
       const auto& stages = users[input.value.index];
-      // An evaluation has nothing to keep for the next step.
+      // An evaluation updates nothing for the next step.
       const bool unused = stages.empty() && input.kind != Input::Kind::constant &&
                           (has(PipelineKind::backward) || has(PipelineKind::weight_grad));
       if (input.kind == Input::Kind::parameter && stages.size() > 1) {
@@ -247,7 +247,7 @@ class Cutting {
     if (mine(part)) emit(n, part);
   }
 
-  // Appends a node to a part of this stage; returns what it makes.
+  // Appends a node to a part of this stage; returns its result.
   ValueId append(int part, Phase phase, const std::string& scope, const char* op,
                  std::vector<std::pair<std::string, graph::Arg>> args,
                  std::vector<graph::TensorType> results) {
@@ -256,7 +256,7 @@ class Cutting {
     return made.empty() ? ValueId() : made[0];
   }
 
-  // Sends this rank's boxes of what crosses, or receives them and puts them together.
+  // Sends this rank's boxes of a crossing value, or receives boxes and assembles them.
   void cross(const Node& node) {
     const auto& transfer = transfers_->list.at(
         static_cast<size_t>(node.get<int64_t>("crossing", 0)));
@@ -264,9 +264,9 @@ class Cutting {
     const auto producer = old_.values[v.index].producer;
     if (producer < 0 || parts_[producer] != transfer.maker) {
       fail("compile",
-           "what crosses between stages of unequal submeshes lies at both ends as it is sent, but "
-           "a value in scope '{}' between parts {} and {} is moved on its way: make the submeshes "
-           "alike, or cut elsewhere",
+           "a value that crosses between stages of unequal submeshes must be sent with the "
+           "placement of its op, but one in scope '{}' between parts {} and {} is redistributed "
+           "before: make the submeshes equal, or cut elsewhere",
            node.scope, transfer.maker, transfer.user);
     }
     check_direction(transfer.maker, transfer.user, node);
@@ -300,7 +300,7 @@ class Cutting {
          node.op, node.scope, maker, part);
   }
 
-  // Sends what this stage makes to a part of another one, once.
+  // Sends a value of this stage to a part of another one, once.
   void announce(ValueId v, int part) {
     const auto producer = old_.values[v.index].producer;
     if (producer < 0 || parts_[producer] == kEveryPart) return;
@@ -310,11 +310,12 @@ class Cutting {
     if (!moves_.insert({v.index, part}).second) return;
     const auto& source = old_.nodes[producer];
     if (transfers_) {
-      fail("compile",
-           "what crosses between stages of unequal submeshes is known before they are sharded, but "
-           "what {} in scope '{}' makes goes from part {} to part {}: make the submeshes alike, or "
-           "cut elsewhere",
-           source.op, source.scope, maker, part);
+      fail(
+          "compile",
+          "values that cross between stages of unequal submeshes must be found before sharding, "
+          "but the result of {} in scope '{}' goes from part {} to part {} only after it: make the "
+          "submeshes equal, or cut elsewhere",
+          source.op, source.scope, maker, part);
     }
     check_direction(maker, part, source);
     const auto channel = Stream::message(axis_, {.stage = stages_[maker], .part = maker},
@@ -367,7 +368,7 @@ class Cutting {
     part_.push_back(part);
   }
 
-  // The value as a part of this stage has it.
+  // Returns the value for a part of this stage: its own, received, or copied.
   ValueId value_in(ValueId v, int part) {
     if (is_input_[v.index]) return inputs_.at(v.index);
     const auto producer = old_.values[v.index].producer;
@@ -394,15 +395,15 @@ class Cutting {
     }
   }
 
-  // What this stage makes of a value; undefined where that is nothing.
+  // Returns this stage's value; undefined where the stage does not make it.
   ValueId made(ValueId v) {
     if (!v.defined()) return {};
     const auto known = is_input_[v.index] ? inputs_.find(v.index) : made_.find(v.index);
     return known == (is_input_[v.index] ? inputs_ : made_).end() ? ValueId{} : known->second;
   }
 
-  // What parts of this stage add to a parameter's gradient, in the order of the backward pass; one
-  // undefined value where it does not have the parameter.
+  // Returns the contributions of this stage's parts to a parameter's gradient, in the order of the
+  // backward pass; one undefined value where the stage does not have the parameter.
   std::vector<ValueId> gradients(size_t o) {
     const auto& output = old_.outputs[o];
     const bool has = std::any_of(new_.inputs.begin(), new_.inputs.end(), [&](const auto& input) {
@@ -451,7 +452,7 @@ class Cutting {
   const std::vector<int> parts_;   // by old node
   const SharedGradients shared_;
   std::vector<bool> is_input_;  // by old value
-  std::vector<NodeId> moved_;   // by old node: where its copy stands, or -1
+  std::vector<NodeId> moved_;   // by old node: its copy in the new graph, or -1
   Graph new_;
   std::vector<mesh::Placements> placements_, outputs_;
   Stage stage_;
@@ -461,9 +462,9 @@ class Cutting {
   const int64_t kept_;                    // microbatches in flight
   const plan::Overlap& overlap_;
   PoolsOfFrames pools_;
-  std::set<int> exchanging_;                  // parts that exchange rows, where that is hidden
-  std::set<std::pair<int, int>> edges_;       // parts of which the second uses what the first makes
-  std::map<int32_t, ValueId> inputs_, made_;  // by old value
+  std::set<int> exchanging_;             // parts that exchange rows, where that is hidden
+  std::set<std::pair<int, int>> edges_;  // pairs of parts: the second uses results of the first
+  std::map<int32_t, ValueId> inputs_, made_;                      // by old value
   std::map<std::pair<int32_t, int>, ValueId> received_, cloned_;  // by old value and part
   std::set<std::pair<int32_t, int>> moves_;                       // old value, part it goes to
 };
@@ -475,7 +476,8 @@ Schedule schedule_of(const plan::Plan& plan, bool evaluation) {
   if (!evaluation) return schedule;
   for (auto& order : schedule.orders) {
     std::erase_if(order, [](const auto& op) { return op.kind != PipelineKind::forward; });
-    // A microbatch goes through all before the next one enters: nothing waits for room.
+    // Each microbatch runs through all chunks before the next one starts, so that one copy of each
+    // frame is enough.
     std::stable_sort(order.begin(), order.end(),
                      [](const auto& a, const auto& b) { return a.microbatch < b.microbatch; });
   }

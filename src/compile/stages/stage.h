@@ -1,5 +1,5 @@
-// One stage of a pipeline: the parts of the local graph that a rank runs, their order, and its sends
-// and receives (plan::Pipeline).
+// One stage of a pipeline: the parts of the local graph that a rank runs, their order, and its
+// sends and receives (plan::Pipeline).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace perigee::compile {
 
-// Returns whether an op sends rows to experts, or back.
+// Returns whether an op is an expert all-to-all: it sends rows to experts, or back.
 inline bool is_exchange(const std::string& op) { return op == "comm::exchange"; }
 
 // Returns whether a rank's graph is cut into sections that alternate over microbatches: those of a
@@ -26,8 +26,8 @@ inline bool has_stages(const plan::Plan& plan, bool evaluation) {
   return plan.pipeline.cuts() || ((plan.overlap.experts || plan.overlap.weights) && !evaluation);
 }
 
-// Returns the plan's schedule, of one stage where it has no pipeline; with `evaluation` forward passes
-// only. Throws Error for a schedule that does not exist for the plan's counts.
+// Returns the plan's schedule, of one stage where it has no pipeline; with `evaluation` forward
+// passes only. Throws Error for a schedule that does not exist for the plan's counts.
 Schedule schedule_of(const plan::Plan& plan, bool evaluation);
 
 // A rank's graph, cut.
@@ -38,10 +38,10 @@ struct Stage {
   // graph's nodes are in that order.
   std::vector<SectionRole> sections;
   std::vector<int> section;
-  std::map<PartId, PartId> frames;      // the owner of a part's frame, where it is another part
-  std::map<PartId, int64_t> copies;     // of its parts' frames, and of kept ones: copies_of_parts
-  std::vector<bool> kept;               // by microbatch: keeps its results; empty: none or all do
-  std::vector<InterleavedRange> turns;  // by position in its order: interleaved ops (find_turns)
+  std::map<PartId, PartId> frames;   // the owner of a part's frame, where it is another part
+  std::map<PartId, int64_t> copies;  // of its parts' frames, and of kept ones: copies_of_parts
+  std::vector<bool> kept;            // by microbatch: keeps its results; empty: none or all do
+  std::vector<InterleavedRange> interleaved;  // by position in its order: find_interleaved_ops
   int64_t deferred = 0;               // microbatches whose deferred weight gradients run at the end
   std::vector<graph::Node> messages;  // its sends and receives, in their order, without operands
   // Parameters that several stages have, and those stages. Each adds up the gradient that it makes;
@@ -57,9 +57,9 @@ Kept kept_on_stage(const plan::Plan& plan, const Schedule& schedule, int64_t ran
 // receives, in the same order on both ends; inputs that no part of the stage uses are removed, and
 // outputs that it does not make have no value. In training, unused nodes stay on the first stage.
 // Where several parts make a parameter's gradient, it has one output for each, in the order of the
-// backward pass. `pools`: of the graphs with and without recomputed regions. `transfers`: of stages of
-// unequal submeshes, whose values are sent in boxes that the receiver assembles. `rendezvous`: of all
-// stages of the schedule.
+// backward pass. `pools`: of the graphs with and without recomputed regions. `transfers`: of stages
+// of unequal submeshes, whose values are sent in boxes that the receiver assembles. `rendezvous`:
+// of all stages of the schedule.
 Stage cut_stage(shard::LocalGraph& local, const plan::Plan& plan, const Schedule& schedule,
                 int64_t rank, PoolsOfFrames pools, Rendezvous& rendezvous,
                 const StageTransfers* transfers = nullptr);

@@ -1,4 +1,4 @@
-// Which stages of a pipeline have a graph's inputs.
+// The stages of a pipeline that have each of a graph's inputs.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ std::vector<std::set<int64_t>> users_of(const graph::Graph& graph, const std::ve
                                         const std::vector<int>& stages,
                                         const std::vector<bool>& without = {});
 
-// Which stages have each parameter, buffer, constant and data input of a whole graph. The plan is
-// kept by reference. Without a pipeline every rank has all.
+// The stages that have each parameter, buffer, constant and data input of a whole graph. Keeps the
+// plan by reference. Without a pipeline every rank has all.
 class StageInputs {
  public:
   StageInputs(const graph::Graph& graph, const plan::Plan& plan);
   bool has(const std::string& name, int64_t rank) const;
   // Returns whether several stages have it.
   bool is_shared(const std::string& name) const;
-  // Returns whether it is in no unit, whatever the plan says: several stages have it, or several
-  // parts of one make gradients of it that would be reduced for each microbatch.
+  // Returns whether it is left out of its unit: several stages have it, or several parts of one
+  // stage contribute to its gradient, which would then be reduced for each microbatch.
   bool stays_whole(const std::string& name) const;
-  // Returns the graph without nodes and with those inputs of the rank's stage alone that units may
-  // cut. All of them without a pipeline.
+  // Returns the graph without nodes and with only those inputs of the rank's stage that units may
+  // shard; without a pipeline, with all inputs.
   graph::Graph own(const graph::Graph& graph, int64_t rank) const;
 
  private:

@@ -88,7 +88,7 @@ class Marking {
       transfer.to = stages_[user];
       transfer.result = result_.add_value(transfer.type);
       transfer.what = maker.op + " " + maker.scope;
-      // What brings it to where it is sent from belongs to where it was made.
+      // The op that redistributes the value for the transfer has its maker's scope and part.
       Node node{.op = plan::kCross,
                 .args = {{"self", v},
                          {"from_part", int64_t{transfer.maker}},
@@ -144,8 +144,8 @@ void place_ends(StageTransfers& transfers, const StageTransfers& own, const Grap
                                });
   if (!same) {
     fail("compile",
-         "stages of unequal submeshes send what others receive, but stages 0 and {} differ in what "
-         "crosses between them: make the submeshes alike",
+         "stages of unequal submeshes must agree on the values between them, but stages 0 and {} "
+         "have different ones: make the submeshes equal",
          stage);
   }
   for (size_t k = 0; k < own.list.size(); ++k) {
@@ -185,7 +185,7 @@ std::vector<TransferPiece> pieces_of(const StageTransfer& transfer, const mesh::
   return pieces;
 }
 
-// Where each rank stands in its stage.
+// Returns each rank's position in its stage.
 std::map<int64_t, int64_t> places_of(const mesh::Mesh& mesh) {
   std::map<int64_t, int64_t> places;
   for (int64_t stage = 0; stage < std::ssize(mesh.stages); ++stage) {
@@ -247,15 +247,15 @@ namespace {
 
 using Boxes = std::vector<std::pair<std::vector<Range>, ValueId>>;
 
-// Joins boxes that make up a box, dim by dim. They stand in the order of their first elements.
+// Joins boxes that partition a box, dim by dim. `boxes` are sorted by their first elements.
 ValueId put_together(const Boxes& boxes, size_t dim, const Graph& graph, const AppendNode& append) {
   if (boxes.size() == 1) return boxes.front().second;
   std::vector<ValueId> joined;
   for (auto first = boxes.begin(); first != boxes.end();) {
-    const auto behind = std::find_if(
+    const auto next = std::find_if(
         first, boxes.end(), [&](const auto& box) { return box.first[dim] != first->first[dim]; });
-    joined.push_back(put_together({first, behind}, dim + 1, graph, append));
-    first = behind;
+    joined.push_back(put_together({first, next}, dim + 1, graph, append));
+    first = next;
   }
   if (joined.size() == 1) return joined.front();
   auto type = graph.type(joined.front());

@@ -1,9 +1,10 @@
-// Values that cross between stages of unequal submeshes; each end has the placement of its own mesh.
+// Values that cross between stages of unequal submeshes; each end has the placement of its own
+// mesh.
 //
 // Every rank's graph is made as if all stages were on the rank's own submesh. So that both ends
-// name a crossing value identically, an op of the whole graph represents its transfer to each part of
-// another stage (plan::kCross); the value is not Partial there. The intersections of the senders' and
-// the receivers' boxes are the messages.
+// name a crossing value identically, an op of the whole graph represents its transfer to each part
+// of another stage (plan::kCross); the value is not Partial there. The intersections of the
+// senders' and the receivers' boxes are the messages.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +37,10 @@ struct StageTransfer {
   int maker = 0, user = 0;   // parts
   int64_t from = 0, to = 0;  // their stages
   graph::ValueId result;     // of the op, in the marked graph
-  std::string what;          // op and scope that make the value
+  std::string what;          // op and scope of the node that makes the value
   mesh::Placements sent, received;
-  // Intersections of each receiver's box with the senders' boxes; replicas of a sender alternate over
-  // the receivers. By receiver in mesh order, then by box: the order of messages on both ends.
+  // Intersections of each receiver's box with the senders' boxes; replicas of a sender alternate
+  // over the receivers. By receiver in mesh order, then by box: the order of messages on both ends.
   std::vector<TransferPiece> pieces;
 };
 
@@ -50,8 +51,8 @@ struct StageTransfers {
 };
 
 // Returns the graph with a kCross after each op that makes a crossing value, one for each part that
-// uses it (argument `crossing`: index into StageTransfers::list). Contributions of several stages to a
-// gradient do not cross. Sets the transfers except their placements and pieces.
+// uses it (argument `crossing`: index into StageTransfers::list). Contributions of several stages
+// to a gradient do not cross. Sets the transfers except their placements and pieces.
 graph::Graph mark_transfers(const graph::Graph& graph, const plan::Plan& plan,
                             StageTransfers& transfers);
 
@@ -82,7 +83,8 @@ using AppendNode =
 void send_pieces(const StageTransfer& transfer, const mesh::Mesh& mesh, int64_t rank,
                  graph::ValueId value, const graph::Graph& graph, const AppendNode& append);
 
-// Appends the receives of the rank's boxes and their assembly; returns the value, of that local type.
+// Appends the receives of the rank's boxes and their assembly; returns the value, of that local
+// type.
 graph::ValueId receive_pieces(const StageTransfer& transfer, int64_t rank,
                               const graph::TensorType& type, const graph::Graph& graph,
                               const AppendNode& append);

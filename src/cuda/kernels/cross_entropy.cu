@@ -8,7 +8,7 @@ __device__ W infinity() {
   return static_cast<W>(__longlong_as_double(0x7FF0000000000000LL));
 }
 
-// Returns whether the label is a class; reports it where not. Thread 0 alone writes.
+// Returns whether the label is a class, else reports it. Only thread 0 writes.
 __device__ bool is_class(int64_t label, int64_t classes, Fault* fault) {
   if (label >= 0 && label < classes) return true;
   if (threadIdx.x == 0 && atomicCAS_system(&fault->kind, Fault::none, Fault::label) == 0) {
@@ -19,7 +19,7 @@ __device__ bool is_class(int64_t label, int64_t classes, Fault* fault) {
   return false;
 }
 
-// Sum of the classes' weights, or their number.
+// Returns the sum of the classes' weights, or the number of classes without weights.
 template <class T>
 __device__ Wide<T> class_weights(const T* weight, int64_t classes) {
   if (!weight) return static_cast<Wide<T>>(classes);
@@ -28,7 +28,7 @@ __device__ Wide<T> class_weights(const T* weight, int64_t classes) {
   return block_sum(sum);
 }
 
-// One block a row.
+// One block per row.
 template <class T>
 __global__ void forward(const T* logits, const int64_t* target, const T* weight, Wide<T>* losses,
                         Wide<T>* logsumexp, Rows shape, LossNumbers numbers, Fault* fault) {

@@ -6,7 +6,7 @@
 namespace perigee::cuda {
 namespace {
 
-// To nearest even, saturating; not-a-number stays.
+// Rounds to nearest even, saturating; NaN stays NaN.
 template <class T>
 __global__ void cast(const T* x, const float* scale, uint8_t* y, int64_t n,
                      __nv_fp8_interpretation_t format) {

@@ -1,4 +1,4 @@
-// Elements in kernels: read and written in the type that they are computed in.
+// Elements in kernels: converted to the compute type when loaded, and back when stored.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -34,7 +34,8 @@ __device__ inline void store(__nv_bfloat16* p, int64_t i, float v) {
 }
 __device__ inline void store(__half* p, int64_t i, float v) { p[i] = __float2half_rn(v); }
 
-// Calls f with a null pointer to the element type. The wrappers have refused other types.
+// Calls f with a null pointer of the element type. The functions of cuda/ops refuse other types
+// before.
 template <class F>
 void dispatch_floating(Element element, F f) {
   switch (element) {
@@ -53,13 +54,13 @@ void dispatch_floating(Element element, F f) {
 
 inline constexpr int kThreads = 256;
 
-// Blocks for n elements with `each` of them a thread, at most as many as a grid may have.
+// Returns the blocks for n elements with `each` elements per thread, at most 2^20.
 inline unsigned blocks_for(int64_t n, int64_t each = 1) {
   const int64_t blocks = (n + kThreads * each - 1) / (kThreads * each);
   return static_cast<unsigned>(blocks < 1 ? 1 : blocks > 1 << 20 ? 1 << 20 : blocks);
 }
 
-// Combines one value of each of kThreads threads, always in the same order; all get the result.
+// Combines one value of each of the kThreads threads in a fixed order; all threads get the result.
 template <class W, class Combine>
 __device__ W block_reduce(W value, Combine combine) {
   __shared__ W shared[kThreads];

@@ -1,5 +1,5 @@
-// CUDA kernels of Perigee's own ops over raw device memory. No torch header: nvcc would take a
-// minute for each. Tensors are contiguous; bfloat16 and float16 are computed in float32.
+// CUDA kernels of Perigee's own ops over raw device memory. No torch header, which would add a
+// minute of nvcc per file. Tensors are contiguous; bfloat16 and float16 are computed in float32.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace perigee::cuda {
 
 enum class Element : uint8_t { float32, float64, bfloat16, float16, int64, int32, uint8, boolean };
 
-// What a kernel found wrong with its operands: memory of the host that the device writes to. The
-// first rank-wide fault stays.
+// An invalid operand that a kernel reports, in host memory that the device writes to. The rank's
+// first fault is kept.
 struct Fault {
   enum Kind : int32_t { none = 0, label = 1 };
   int32_t kind = none;
-  int64_t value = 0;  // label: the one that is no class
+  int64_t value = 0;  // label: the invalid label
   int64_t limit = 0;  // label: number of classes
 };
 
@@ -45,7 +45,7 @@ struct StepScalars {
   const double* scale = nullptr;
   const double* weight_decay = nullptr;  // nullptr: fixed_weight_decay
   double fixed_weight_decay = 0;
-  bool guarded = false;  // a scale that is NaN: nothing changes
+  bool guarded = false;  // a NaN scale leaves parameters and states unchanged
 };
 
 inline constexpr int kMostOptimizerStates = 3;
@@ -59,7 +59,7 @@ struct OptimizerTensors {
   const float* noise = nullptr;  // for bfloat16 parameters
 };
 
-// One step of an optimizer, which the last argument's type names; its value is not used.
+// One step of an optimizer on a bucket. The last argument only selects the optimizer by its type.
 #define PERIGEE_STEP(O)                                                          \
   void step_bucket(const OptimizerTensors& tensors, const OptimizerTypes& types, \
                    const optim::O::Numbers& numbers, const StepScalars& scalars, \
@@ -69,7 +69,7 @@ PERIGEE_ELEMENTWISE_OPTIMIZERS(PERIGEE_STEP)
 
 // ---- norm.cu
 
-// Sums of squares of one tensor's pieces, in float64: kPartials of them.
+// Writes kPartials sums of squares, each of a piece of the tensor, in float64.
 inline constexpr int kPartials = 256;
 void square_partials(const void* tensor, int64_t n, Element element, double* partials,
                      cudaStream_t stream);
@@ -103,13 +103,14 @@ void rms_norm(const void* x, const void* weight, void* y, void* rstd, Rows shape
 void rms_norm_backward(const void* g, const void* x, const void* weight, const void* rstd,
                        void* d_x, Rows shape, Element element, cudaStream_t stream);
 
-// partials [parts, columns] of rstd's type: sums of g x rstd over rows [rows p / parts, ...).
+// partials [parts, columns] of rstd's type: row p sums g x rstd over the p-th of `parts` ranges of
+// rows.
 void rms_norm_weight(const void* g, const void* x, const void* rstd, void* partials, int64_t parts,
                      Rows shape, Element element, cudaStream_t stream);
 
 // ---- sequence.cu: float32, float64, bfloat16, float16.
 
-// [batch, heads, positions, columns], columns beside each other; strides are elements.
+// [batch, heads, positions, columns] with contiguous columns; strides in elements.
 struct Heads {
   int64_t batch = 0, heads = 0, positions = 0, columns = 0;
   int64_t batch_stride = 0, head_stride = 0, position_stride = 0;
@@ -119,12 +120,13 @@ struct Heads {
 void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape, bool back,
             Element element, cudaStream_t stream);
 
-// What attention makes of some keys: output [rows, columns] and logsumexp [rows].
+// The result of attention to some of the keys: output [rows, columns], logsumexp [rows].
 struct Attended {
   const void* output;
   const void* logsumexp;
 };
-// The same of both, all but other's output float32 or, for float64, float64; that is `element`.
+// Merges attention to two sets of keys. All tensors are float32 (or, for float64, float64) except
+// other's output, whose type is `element`.
 void merge_attention(const Attended& self, const Attended& other, void* output, void* logsumexp,
                      Rows shape, Element element, cudaStream_t stream);
 
@@ -142,12 +144,12 @@ struct LossNumbers {
   double smoothing = 0;
 };
 
-// losses [rows] of logsumexp's type, logsumexp [rows]. A label that is no class is reported.
+// losses [rows] of logsumexp's type, logsumexp [rows]. Invalid labels are reported in *fault.
 void cross_entropy(const void* logits, const int64_t* target, const void* weight, void* losses,
                    void* logsumexp, Rows shape, const LossNumbers& numbers, Element element,
                    Fault* fault, cudaStream_t stream);
 
-// d_logits may be the logits.
+// d_logits may be the memory of the logits.
 void cross_entropy_backward(const void* upstream, const void* logits, const int64_t* target,
                             const void* logsumexp, const void* weight, void* d_logits, Rows shape,
                             const LossNumbers& numbers, Element element, Fault* fault,

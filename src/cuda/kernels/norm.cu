@@ -31,7 +31,7 @@ __global__ void clip(const double* squared, const float* loss_scale, ClipNumbers
   const double n = factor * sqrt(*squared);
   const double ratio = numbers.max_norm / (n + 1e-6);
   if (norm) *norm = n;
-  // A norm that is not a number must show: min would hide it.
+  // A NaN norm must reach the scale; min() would drop it.
   if (scale) *scale = numbers.max_norm <= 0 || ratio >= 1 ? factor : factor * ratio;
   if (scale && loss_scale && !exec::is_finite(*squared)) *scale = nan("");
 }

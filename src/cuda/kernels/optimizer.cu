@@ -14,8 +14,8 @@ __device__ StepNumbers read(const StepScalars& scalars) {
           scalars.weight_decay ? *scalars.weight_decay : scalars.fixed_weight_decay};
 }
 
-// Stores a new value, rounded to nearest or, with noise in [0, 1), up where the noise is below the
-// fraction that is cut off.
+// Stores a new value, rounded to nearest or stochastically: up where the noise in [0, 1) is below
+// the truncated fraction.
 template <class T>
 __device__ void store_rounded(T* p, int64_t i, Wide<T> v, const float*) {
   store(p, i, v);

@@ -5,7 +5,7 @@
 namespace perigee::cuda {
 namespace {
 
-// Elements of one thread: a Philox block where they lie side by side.
+// Elements per thread: those of one Philox block where they are consecutive.
 constexpr int kEach = 4;
 
 template <class F>
@@ -20,7 +20,7 @@ __device__ void each_of_thread(const RandomPlace& place, F f) {
 
 __device__ inline void put(float* p, int64_t i, double v) { p[i] = static_cast<float>(v); }
 __device__ inline void put(double* p, int64_t i, double v) { p[i] = v; }
-// By way of float32, as on the CPU.
+// Rounds to float32 first, as on the CPU.
 __device__ inline void put(__nv_bfloat16* p, int64_t i, double v) {
   p[i] = __float2bfloat16_rn(static_cast<float>(v));
 }

@@ -1,5 +1,5 @@
-// What an element of a random tensor is, for the device and, as a twin that tests compare with
-// exec/ops/random.h, for the host.
+// The value of an element of a random tensor, for device code, and for host code that tests compare
+// with exec/ops/random.h.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace perigee::cuda {
 
 inline constexpr int kMostRandomDims = 8;
 
-// Which numbers are drawn: exec::RandomStream and exec::RandomBlock as plain data.
+// The drawn numbers: exec::RandomStream and exec::RandomBlock as plain data.
 struct RandomPlace {
   uint64_t seed = 0;
   uint32_t key = 0;
@@ -39,8 +39,8 @@ struct RandomPlace {
   }
 };
 
-// Calls f(local element, words, place in its block) for elements [begin, end); a block of four is
-// computed once where they lie side by side.
+// Calls f(local element, words, position in its block) for elements [begin, end). Consecutive
+// elements of one Philox block share its computation.
 template <class F>
 PERIGEE_BOTH void each_random(const RandomPlace& place, int64_t begin, int64_t end, F f) {
   uint64_t current = ~uint64_t{0};
@@ -55,7 +55,7 @@ PERIGEE_BOTH void each_random(const RandomPlace& place, int64_t begin, int64_t e
   }
 }
 
-// exec::Distribution with what follows from it.
+// exec::Distribution with derived constants.
 struct Drawing {
   enum Kind : int32_t { uniform, normal, bernoulli, integer, exponential };
   Kind kind = uniform;
@@ -66,7 +66,7 @@ struct Drawing {
   uint64_t range = 1;
 };
 
-// Not for integers.
+// Returns the number drawn for an element; not for Drawing::integer.
 PERIGEE_BOTH double draw(const Drawing& d, const exec::PhiloxWords& words, int lane) {
   const uint32_t word = words.w[lane];
   switch (d.kind) {
@@ -81,7 +81,7 @@ PERIGEE_BOTH double draw(const Drawing& d, const exec::PhiloxWords& words, int l
   }
 }
 
-// What an element is multiplied with: 0 where it is dropped.
+// Returns whether dropout keeps the element.
 PERIGEE_BOTH bool keeps(uint64_t threshold, const exec::PhiloxWords& words, int lane) {
   return words.w[lane] >= threshold;
 }

@@ -3,7 +3,7 @@
 namespace perigee::cuda {
 namespace {
 
-// One block a row; rows beyond the grid follow.
+// One block per row; a block continues with rows beyond the grid.
 template <class T>
 __global__ void forward(const T* x, const T* weight, T* y, Wide<T>* rstd, Rows shape, Wide<T> eps) {
   using W = Wide<T>;
@@ -41,7 +41,7 @@ __global__ void backward(const T* g, const T* x, const T* weight, const Wide<T>*
   }
 }
 
-// One thread a column and part; neighbours read neighbouring columns.
+// One thread per column and part; consecutive threads read consecutive columns.
 template <class T>
 __global__ void weight_partials(const T* g, const T* x, const Wide<T>* rstd, Wide<T>* partials,
                                 int64_t parts, Rows shape) {

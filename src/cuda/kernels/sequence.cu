@@ -1,10 +1,10 @@
-// Rotary positions, and attention to some keys put together with attention to others.
+// Rotary position embedding, and merging of attention to two sets of keys.
 #include "cuda/kernels/element.cuh"
 
 namespace perigee::cuda {
 namespace {
 
-// A thread turns a number of a row's first half and the one beside it in the second.
+// A thread rotates an element of a row's first half and its counterpart in the second half.
 template <class T>
 __global__ void turn(const T* x, const T* cos, const T* sin, T* y, Heads shape, bool back) {
   using W = Wide<T>;
@@ -26,7 +26,7 @@ __global__ void turn(const T* x, const T* cos, const T* sin, T* y, Heads shape, 
   }
 }
 
-// Each side weighs as much as the sum of its exponentials.
+// Averages the outputs, weighted by the sums of exponentials.
 template <class T>
 __global__ void merge(const Wide<T>* self, const Wide<T>* logsumexp, const T* other,
                       const Wide<T>* other_logsumexp, Wide<T>* output, Wide<T>* sums, Rows shape) {

@@ -1,4 +1,4 @@
-// Collectives of tensors on GPUs by way of the host.
+// Collectives of GPU tensors through the host.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,9 @@
 
 namespace perigee::cuda {
 
-// Copies operands to the host, lets `inner` carry the collective out and copies results back. The
-// host waits for the GPU at every start: for ranks that share a GPU, not for speed.
+// Returns a communicator that copies operands to the host, runs the collective on `inner` and
+// copies results back. The host waits for the GPU at every start: it is for ranks that share a GPU,
+// not fast.
 std::unique_ptr<exec::Communicator> by_host_communicator(std::shared_ptr<exec::Communicator> inner);
 
 }  // namespace perigee::cuda

@@ -19,16 +19,16 @@ NcclWork::NcclWork(NcclGroup& group, exec::Transfer transfer)
       transfer_(std::move(transfer)),
       begin_(/*timed=*/true),
       end_(/*timed=*/true),
-      given_(exec::now()) {}
+      submitted_(exec::now()) {}
 
 void NcclWork::wait() {
   if (transfer_.kind == Kind::barrier) {
-    // The host itself waits.
-    end_.hold(group_.device().stream());
+    // The host waits, too.
+    end_.block(group_.device().stream());
     group_.device().synchronize([this] { group_.check(); });
     return;
   }
-  end_.hold(c10::cuda::getCurrentCUDAStream());
+  end_.block(c10::cuda::getCurrentCUDAStream());
 }
 
 void NcclWork::settle() {
@@ -52,7 +52,7 @@ NcclGroup::~NcclGroup() {
     try {
       if (!aborted_) lane.nccl->shutdown();
     } catch (const std::exception&) {
-      // The job is over for this group, whatever NCCL says.
+      // The group ends in any case.
     }
   };
   for (auto& lane : main_) end(lane);
@@ -62,12 +62,13 @@ NcclGroup::~NcclGroup() {
 NcclLane NcclGroup::connect(const std::string& name, int rank, int size) {
   const auto prefix = fmt::format("perigee/{}/{}/{}", Group::name(), fmt::join(ranks(), ","), name);
   auto nccl_options = c10d::ProcessGroupNCCL::Options::create();
-  // Ours comes first and says why; NCCL's own ends the process when even that does not run.
+  // check() applies Perigee's time-out and names the cause. NCCL's own is longer and ends the
+  // process only if check() does not run.
   nccl_options->timeout = 2 * options_.timeout + std::chrono::minutes(1);
   auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       c10::make_intrusive<c10d::PrefixStore>(prefix, store_), rank, size, nccl_options);
   const c10::cuda::CUDAGuard guard(device_->place());
-  // Now, and not within the first collective, where ranks may come in different orders.
+  // Connect now and not in the first collective, which ranks may reach in different orders.
   nccl->eagerConnectSingleDevice(device_->place());
   return {nccl, c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device_->place().index())};
 }
@@ -79,8 +80,8 @@ void NcclGroup::connect_pair(int64_t low, int64_t high) {
   messages_.emplace(std::pair(high, low), connect(fmt::format("{}-{}", high, low), rank, 2));
 }
 
-// Connecting waits for the other rank, so all ranks connect in one order of pairs: neighbours, as
-// pipelines need them, at a rank's first message, other pairs at theirs.
+// Connecting waits for the other rank, so all ranks connect pairs in one order: all neighbours
+// (which pipelines need) at a rank's first message, other pairs at their first message.
 NcclLane& NcclGroup::lane(int64_t from, int64_t to) {
   if (!neighbours_connected_) {
     neighbours_connected_ = true;
@@ -105,13 +106,13 @@ std::shared_ptr<exec::Work> NcclGroup::transfer(exec::Transfer transfer) {
     auto& on = sends ? lane(index(), t.peer) : receives ? lane(t.peer, index()) : main_.front();
     Event ready;
     ready.record(c10::cuda::getCurrentCUDAStream());
-    ready.hold(on.stream);
+    ready.block(on.stream);
     const c10::cuda::CUDAStreamGuard guard(on.stream);
     work->begin_.record(on.stream);
     if (t.pack) t.pack();
     if (sends || receives) {
       std::vector<at::Tensor> tensors = {sends ? t.input : t.output};
-      // The other of the two.
+      // The peer's rank in the pair's communicator.
       const int peer = index() < t.peer ? 1 : 0;
       const auto message = sends ? on.nccl->send(tensors, peer, 0)
                                  : on.nccl->recv(tensors, peer, 0);
@@ -143,7 +144,7 @@ void NcclGroup::check() {
     if (failed(lane)) fail_transfer(oldest.transfer(), "NCCL lost a rank");
   }
   const auto late = std::chrono::duration_cast<std::chrono::nanoseconds>(options_.timeout).count();
-  if (exec::now() - oldest.given() > late) fail_transfer(oldest.transfer(), "no answer");
+  if (exec::now() - oldest.submitted() > late) fail_transfer(oldest.transfer(), "no answer");
 }
 
 void NcclGroup::abort() {
@@ -153,7 +154,7 @@ void NcclGroup::abort() {
     try {
       lane.nccl->abort();
     } catch (const std::exception&) {
-      // The reason is on its way already.
+      // The caller is already reporting a failure.
     }
   };
   for (auto& lane : main_) end(lane);
@@ -162,7 +163,7 @@ void NcclGroup::abort() {
 
 void NcclGroup::fail_transfer(const exec::Transfer& transfer, const std::string& seen) {
   const auto reason = exec::failure_or(*store_, seen);
-  // Kernels that wait for the other rank would hold the GPU for good.
+  // Kernels that wait for the other rank would occupy the GPU forever.
   abort();
   fail_run("communicator", "rank {}: {} over {} (ranks {}) must finish within {} s, but got: {}",
            rank(), name_of(transfer.kind), name(), fmt::join(ranks(), ","), options_.seconds(),

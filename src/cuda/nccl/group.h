@@ -1,4 +1,4 @@
-// Process groups of NCCL and what runs on them.
+// NCCL process groups and their collectives.
 #pragma once
 
 #include <c10/cuda/CUDAStream.h>
@@ -34,14 +34,14 @@ class NcclWork : public exec::Work {
 
   bool passed() const { return end_.passed(); }
   const exec::Transfer& transfer() const { return transfer_; }
-  int64_t given() const { return given_; }  // exec::now() of the host
+  int64_t submitted() const { return submitted_; }  // exec::now() of the host
 
  private:
   friend class NcclGroup;
   NcclGroup& group_;
   exec::Transfer transfer_;  // keeps the tensors until the work is dropped, after wait()
   Event begin_, end_;
-  int64_t given_;
+  int64_t submitted_;
 };
 
 class NcclGroup : public exec::Group {
@@ -54,9 +54,9 @@ class NcclGroup : public exec::Group {
 
   std::shared_ptr<exec::Work> transfer(exec::Transfer transfer) override;
 
-  // Throws Error when a collective failed or is late.
+  // Throws Error when a collective has failed or exceeded the time-out.
   void check();
-  // Ends what runs on the GPU for this group, for good.
+  // Ends this group's work on the GPU. The group cannot be used after it.
   void abort();
 
   CudaDevice& device() { return *device_; }

@@ -13,7 +13,7 @@ namespace {
 class NcclCommunicator : public exec::Communicator {
  public:
   NcclCommunicator(const exec::RendezvousOptions& options, std::shared_ptr<CudaDevice> device)
-      : options_(options), device_(std::move(device)), store_(exec::meet(options)) {}
+      : options_(options), device_(std::move(device)), store_(exec::meet(options).store) {}
 
   int64_t rank() const override { return options_.rank; }
   int64_t world() const override { return options_.world; }

@@ -9,9 +9,9 @@
 
 namespace perigee::cuda {
 
-// Returns this rank's communicator once all ranks have come. A group's collectives run one after
-// the other on a stream of its own, beside the computation: Work::wait() makes the current stream
-// wait and never the host. Messages run on a stream (and an NCCL communicator) for each pair of
+// Returns this rank's communicator after all ranks have joined. A group's collectives run one after
+// the other on a stream of its own, concurrently with compute: Work::wait() makes the current
+// stream wait, never the host. Messages run on a stream (and an NCCL communicator) for each pair of
 // ranks and direction, so that two ranks may send to each other at once. Sums are NCCL's: bit-equal
 // on all ranks, and from run to run on the same GPUs and NCCL. Throws Error when the ranks do not
 // meet or NCCL does not start.

@@ -25,7 +25,7 @@ c10d::ReduceOp reduce_op(Reduce reduce) {
   }
 }
 
-// Reduces the contributions of all ranks, one after the other in `all`, in one fixed order.
+// Reduces the contributions of all ranks, consecutive in `all`, in a fixed order.
 void reduce_to(const Tensor& all, int64_t ranks, Reduce reduce, Tensor& out) {
   const auto rows = all.view({ranks, out.numel()});
   switch (reduce) {
@@ -47,8 +47,8 @@ bool even(const std::vector<int64_t>& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int64_t c) { return c == counts.front(); });
 }
 
-// Work of a call that ran on the current stream leaves nothing to wait for; one that took a stream
-// of NCCL's own makes the current one wait.
+// Makes the current stream wait for a call that used a stream of NCCL's own; a call on the current
+// stream returns no work.
 void follow(const c10::intrusive_ptr<c10d::Work>& work) {
   if (work) work->wait();
 }
@@ -69,7 +69,7 @@ void carry_out(c10d::ProcessGroupNCCL& nccl, exec::Transfer& t, int64_t ranks, i
       if (even(t.output_counts)) {
         return follow(nccl._allgather_base(t.output, t.input, {.asyncOp = false}));
       }
-      // Uneven parts travel padded.
+      // Uneven parts are padded to the largest.
       auto mine = at::zeros({most}, t.input.options());
       mine.narrow(0, 0, t.input.numel()).copy_(t.input);
       auto all = at::empty({most * ranks}, t.input.options());
@@ -88,7 +88,7 @@ void carry_out(c10d::ProcessGroupNCCL& nccl, exec::Transfer& t, int64_t ranks, i
         return follow(nccl._reduce_scatter_base(
             t.output, t.input, {.reduceOp = reduce_op(t.reduce), .asyncOp = false}));
       }
-      // Every rank gets all contributions to its part.
+      // Every rank receives all contributions to its part.
       const auto count = t.input_counts[index];
       auto all = at::empty({count * ranks}, t.input.options());
       std::vector<int64_t> received(ranks, count);

@@ -1,4 +1,4 @@
-// One collective as NCCL's calls.
+// A collective as NCCL calls.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
@@ -7,8 +7,8 @@
 
 namespace perigee::cuda {
 
-// Gives a collective (no message) to the current stream. `ranks` is the group's size and `index`
-// this rank's place in it.
+// Submits a collective (not a message) to the current stream. `ranks`: the group's size; `index`:
+// this rank's position in it.
 void carry_out(c10d::ProcessGroupNCCL& nccl, exec::Transfer& transfer, int64_t ranks,
                int64_t index);
 

@@ -26,8 +26,8 @@ struct Attention {
         deterministic(context.deterministic),
         scale(a.number("scale")) {}
 
-  // By shapes and types alone, so that an op always takes the same path, and forward and backward
-  // agree. The fused backward passes add up in no fixed order.
+  // Depends on shapes and types only, so that an op always takes the same path, and forward and
+  // backward agree. The fused backward kernels sum in no fixed order.
   Path path(Operands in) const {
     const auto& q = in[query];
     const auto& k = in[key];
@@ -36,27 +36,28 @@ struct Attention {
     if (deterministic || bias >= 0 || q.numel() == 0 || v.numel() == 0) return Path::math;
     if (q.size(3) != v.size(3) || q.size(3) % 8 != 0) return Path::math;
     const bool half = type == at::kBFloat16 || type == at::kHalf;
-    // Flash attention aligns the causal mask of unequal lengths at the other end.
+    // For unequal lengths, flash attention aligns the causal mask at the end of the keys, not the
+    // start.
     if (half && q.size(3) <= 256 && (!causal || q.size(2) == k.size(2))) return Path::flash;
     return half || type == at::kFloat ? Path::efficient : Path::math;
   }
 
-  // The kernels walk rows by stride and want their elements side by side.
+  // The kernels take any strides, except that rows must be contiguous.
   static Tensor rows(const Tensor& t) { return t.stride(3) == 1 ? t : t.contiguous(); }
 
-  // Keys or values with one head for every query head.
+  // Returns keys or values repeated to one head per query head.
   static Tensor heads(const Tensor& t, int64_t wanted) {
     return t.size(1) == wanted ? rows(t) : t.repeat_interleave(wanted / t.size(1), 1);
   }
 
-  // The gradient of grouped heads from that of their copies.
+  // Returns the gradient of grouped heads: the sum over their repeated heads.
   static Tensor fold(const Tensor& t, int64_t groups) {
     if (t.size(1) == groups) return t;
     return t.unflatten(1, {groups, t.size(1) / groups}).sum(2);
   }
 };
 
-// The kernel keeps one number a row, in rows of whole warps.
+// The kernel stores a logsumexp per row, padded to a multiple of a warp's rows.
 constexpr int64_t kLogSumExpRows = 32;
 
 }  // namespace
@@ -100,7 +101,7 @@ Kernel attention_backward(const Arguments& a, const OpContext& context) {
     const auto logsumexp = in[saved].contiguous();
     Tensor d_query, d_key, d_value;
     if (path == Path::flash) {
-      // Read with dropout only.
+      // The kernel reads them with dropout only.
       const auto no_seed = at::empty({2}, q.options().dtype(at::kUInt64));
       const auto no_offset = at::empty({}, q.options().dtype(at::kUInt64));
       std::tie(d_query, d_key, d_value) = at::_scaled_dot_product_flash_attention_backward(

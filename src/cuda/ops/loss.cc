@@ -1,4 +1,4 @@
-// Cross entropy and RMS norm: rows, each by one block.
+// Cross entropy and RMS norm: kernels with one block per row.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ Rows rows_of(const Tensor& t) {
   return {.rows = columns ? t.numel() / columns : 0, .columns = columns};
 }
 
-// What the kernels read, as they want it.
+// The operands of a loss in the types and layouts that the kernels read.
 struct Loss {
   int logits, target, weight;
   LossNumbers numbers;
@@ -106,7 +106,7 @@ Kernel rms_norm_backward(const Arguments& a, const OpContext&) {
                       rstd.const_data_ptr(), out[0].mutable_data_ptr(), shape, element,
                       current_stream());
     if (weight >= 0 && weight_wanted) {
-      // The number of parts depends on the shape alone, so that sums are the same on every GPU.
+      // The number of parts depends on the shape only, so that sums are equal on all GPUs.
       const int64_t parts = std::clamp<int64_t>(shape.rows / 64, 1, 64);
       const auto partials = at::empty({parts, shape.columns}, wide);
       rms_norm_weight(g.const_data_ptr(), x.const_data_ptr(), rstd.const_data_ptr(),

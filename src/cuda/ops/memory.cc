@@ -25,7 +25,7 @@ Kernel copy(const Arguments& a, const OpContext&) {
              Operands in, Results, const Draw&) {
     if (factor != 1 && in[self].element_size() < in[source].element_size()) {
       auto to = in[self];
-      at::mul_out(to, in[source], at::scalar_tensor(factor));  // rounded after the product
+      at::mul_out(to, in[source], at::scalar_tensor(factor));  // rounded once, after the product
       return;
     }
     in[self].copy_(in[source]);

@@ -63,7 +63,7 @@ Element element_of(at::ScalarType type) {
     case at::kBool:
       return Element::boolean;
     default:
-      fail("exec", "Perigee's CUDA kernels know no elements of {}", c10::toString(type));
+      fail("exec", "Perigee's CUDA kernels do not support the type {}", c10::toString(type));
   }
 }
 

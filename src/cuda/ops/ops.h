@@ -1,5 +1,5 @@
-// Which kernel a GPU runs for an op: ours, else the reference's or LibTorch's. One file for each
-// family; each function returns the kernel for the op's types, or nothing where it has none.
+// The kernel of an op on a GPU: Perigee's own, else the reference's or LibTorch's. One file per
+// family; each function returns the kernel for the op's types, or nothing where there is none.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ using exec::Kernel;
 
 struct OpContext {
   at::Device place;
-  Fault* fault = nullptr;  // mapped into the device
+  Fault* fault = nullptr;  // in host memory mapped into the device
   bool deterministic = false;
 };
 
@@ -54,25 +54,25 @@ Kernel update_loss_scale(const Arguments& arguments, const OpContext& context);
 // The step of an elementwise optimizer (optim/all.h) on a flat bucket; nothing for other ops.
 Kernel optimizer(const Arguments& arguments);
 
-// ---- for these files
+// ---- shared by these files
 
-// Returns a kernel's name of a type. Throws Error for one that no kernel has.
+// Returns the kernels' element type. Throws Error for a type that no kernel has.
 Element element_of(at::ScalarType type);
 
-// Whether kernels that compute know the type.
+// Returns whether arithmetic kernels support the type.
 bool is_computed(at::ScalarType type);
 
-// float64 for float64, else float32: what a kernel computes in.
+// Returns the type that kernels compute in: float64 for float64, else float32.
 at::ScalarType wide_type(at::ScalarType type);
 
 // exec::dropout on the GPU.
 void drop_elements(const at::Tensor& self, at::Tensor& out, double p,
                    const exec::RandomStream& stream, const exec::RandomBlock& block);
 
-// The stream that this thread's work goes to.
+// Returns this thread's current stream.
 cudaStream_t current_stream();
 
-// Throws Error when the kernel launched last could not start.
+// Throws Error when the last kernel launch failed. `kernel`: its name.
 void check_launch(const char* kernel);
 
 // Returns the tensor's memory, or nullptr for no tensor.

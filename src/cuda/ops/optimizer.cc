@@ -1,4 +1,4 @@
-// The elementwise optimizers (optim/all.h). Numbers that change by step are read by the GPU.
+// The elementwise optimizers (optim/all.h). The GPU reads numbers that vary from step to step.
 #include "base/fail.h"
 #include "cuda/ops/ops.h"
 #include "exec/ops/optimizer_arguments.h"
@@ -22,7 +22,7 @@ StepScalars scalars_of(const OptimizerArguments& a, Operands in) {
           .guarded = a.guarded};
 }
 
-// Returns the operands' types. Throws Error for a set that no kernel has.
+// Returns the operands' types. Throws Error for a combination that no kernel has.
 OptimizerTypes types_of(const OptimizerArguments& a, Operands in) {
   const auto [p, s, g] = a.types(in);
   const bool known = (is_computed(p) && s == p && g == p) ||

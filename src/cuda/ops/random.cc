@@ -1,4 +1,4 @@
-// Ops that make tensors out of nothing: constants and random numbers.
+// Ops without tensor operands: constants and random numbers.
 #include <ATen/ATen.h>
 
 #include "cuda/ops/ops.h"

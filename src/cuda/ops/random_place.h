@@ -1,4 +1,4 @@
-// From exec's description of random numbers to that of the kernels.
+// Conversion of exec's descriptions of random numbers to those of the kernels.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -12,11 +12,11 @@
 
 namespace perigee::cuda {
 
-// Throws Error for a block that is cut in more dims than a kernel takes.
+// Throws Error for a block that is cut in more dims than kernels support.
 inline RandomPlace place_of(const exec::RandomStream& stream, const exec::RandomBlock& block) {
   const auto& sizes = block.outer();
   if (std::ssize(sizes) > kMostRandomDims) {
-    fail("exec", "a random op's block may be cut in {} dims on a GPU, but is in {}",
+    fail("exec", "a random op's block may be cut in at most {} dims on a GPU, but is cut in {}",
          kMostRandomDims, sizes.size());
   }
   RandomPlace place{.seed = stream.seed,
@@ -31,13 +31,13 @@ inline RandomPlace place_of(const exec::RandomStream& stream, const exec::Random
   return place;
 }
 
-// Throws Error where the type has no such numbers.
+// Throws Error where the distribution does not exist for the type.
 inline Drawing drawing_of(const exec::Distribution& d, c10::ScalarType type) {
   using Kind = exec::Distribution::Kind;
   const bool floating = c10::isFloatingType(type);
   const auto need_floating = [&] {
     if (!floating) {
-      fail("exec", "such random numbers need a floating point type, but got {}",
+      fail("exec", "this distribution requires a floating point type, but got {}",
            c10::toString(type));
     }
   };

@@ -1,4 +1,4 @@
-// Rotary positions, merged attention and eight-bit casts.
+// Rotary position embedding, merged attention and eight-bit casts.
 #include <ATen/ATen.h>
 
 #include "cuda/ops/ops.h"
@@ -11,7 +11,8 @@ using at::Tensor;
 using Operands = std::span<const Tensor>;
 using Results = std::span<Tensor>;
 
-// The reference's kernel where the angles are typed otherwise, or not one for each position.
+// Uses the reference's kernel for types without a CUDA kernel, and where the angles are not of x's
+// type and of the shape [positions, columns].
 Kernel rotation(const Arguments& a, const char* operand, bool back) {
   return [self = a.operand(operand), first = a.operand("cos"), second = a.operand("sin"), back,
           math = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {

@@ -73,7 +73,7 @@ Transfer RowCounts::of(const Transfer& buffers, int64_t index) const {
   const auto part = [](at::Tensor& buffer, const std::vector<int64_t>& parts) {
     const auto elements = std::accumulate(parts.begin(), parts.end(), int64_t{0});
     if (elements > buffer.numel()) {
-      fail("exec", "rows that are exchanged must fit {} elements, but are {}", buffer.numel(),
+      fail("exec", "exchanged rows must fit into {} elements, but need {}", buffer.numel(),
            elements);
     }
     buffer = buffer.narrow(0, 0, elements);

@@ -1,4 +1,4 @@
-// How a program's comm:: instruction reads (graph/ops.h).
+// A program's comm:: instruction (graph/ops.h) as a Transfer.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,21 +11,23 @@
 
 namespace perigee::exec {
 
-// Returns the collective without its tensors. Throws Error for an unknown op or reduction.
+// Returns the collective's kind, reduction, counts and peer; the caller sets its tensors. Throws
+// Error for an unknown op or reduction.
 Transfer transfer_of(const compile::Instruction& instruction);
 
-// The counts of a comm::exchange, which tensors hold: counts [n, n] int64, on any device.
+// The counts of a comm::exchange, which depend on values: `counts` [n, n] int64, on any device; row
+// i holds the rows that position i of the group sends to each position.
 struct RowCounts {
   at::Tensor counts;
-  bool back = false;
+  bool back = false;  // the reverse exchange: `counts` transposed
   int64_t width = 0;  // elements of a row
 
-  // Returns the exchange that position `index` of the group takes part in, of as many of the
-  // buffers' rows as the counts say now. Throws Error where they are more than the buffers have.
+  // Returns the exchange of position `index` of the group, with the buffers cut to the rows that
+  // `counts` says when this is called. Throws Error where the buffers have fewer rows.
   Transfer of(const Transfer& buffers, int64_t index) const;
 };
 
-// Returns the mesh axes over which it runs ("data,context").
+// Returns the name of the instruction's stream: the mesh axes it runs over ("data,context").
 std::string axis_of(const compile::Instruction& instruction);
 
 }  // namespace perigee::exec

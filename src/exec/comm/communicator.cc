@@ -90,12 +90,13 @@ class EchoCommunicator : public Communicator {
   int64_t rank_, world_;
 };
 
-// True where the parts of `dim` lie one after the other in memory.
+// Returns whether the parts of `dim` are consecutive in memory.
 bool outermost(const Tensor& t, int64_t dim) {
   return t.is_contiguous() && compile::is_outermost(t.sizes().vec(), dim);
 }
 
-int64_t others(const Tensor& t, int64_t dim) {
+// Returns the elements of one index of `dim`.
+int64_t slice_elements(const Tensor& t, int64_t dim) {
   int64_t n = 1;
   for (int64_t d = 0; d < t.dim(); ++d) {
     if (d != dim) n *= t.size(d);
@@ -108,8 +109,8 @@ std::vector<int64_t> times(std::vector<int64_t> lengths, int64_t factor) {
   return lengths;
 }
 
-// Copies between a tensor whose `dim` is cut into parts and the parts' flat images, one
-// after the other.
+// Copies between a tensor whose `dim` is cut into parts and `flat`, the concatenation of the parts,
+// each contiguous.
 void copy_parts(const Tensor& whole, int64_t dim, const std::vector<int64_t>& lengths,
                 const Tensor& flat, bool to_flat) {
   int64_t at = 0, offset = 0;
@@ -126,8 +127,8 @@ void copy_parts(const Tensor& whole, int64_t dim, const std::vector<int64_t>& le
   }
 }
 
-// Gives `flat` the memory of `whole` where its parts lie in order, or a buffer and the copy to or
-// from it.
+// Sets `flat` to a view of `whole` where the parts are consecutive in memory; else to a new buffer,
+// and `copy` to the packing or unpacking.
 void stage(const Tensor& whole, int64_t dim, const std::vector<int64_t>& lengths, bool to_flat,
            Tensor& flat, std::function<void()>& copy) {
   if (outermost(whole, dim)) {
@@ -138,7 +139,7 @@ void stage(const Tensor& whole, int64_t dim, const std::vector<int64_t>& lengths
   copy = [=, buffer = flat] { copy_parts(whole, dim, lengths, buffer, to_flat); };
 }
 
-// A whole tensor, in any layout.
+// Sets them for a tensor that is not cut, in any layout.
 void stage(const Tensor& whole, bool to_flat, Tensor& flat, std::function<void()>& copy) {
   if (whole.dim() == 0) {
     flat = whole.view({1});
@@ -156,7 +157,7 @@ void stage(const Tensor& whole, bool to_flat, Tensor& flat, std::function<void()
        name_of(c.kind), group.name(), group.size(), shape(c.input), shape(c.output));
 }
 
-// Shapes by dim: the result's parts and the operand's.
+// Throws Error where the shapes of operand and result do not fit the collective.
 void check(const Group& group, const Collective& c) {
   const auto need = [&](bool holds) {
     if (!holds) misfit(group, c);
@@ -209,14 +210,14 @@ Transfer plan(const Group& group, const Collective& c) {
       const auto lengths = compile::part_lengths(c.output.size(c.dim), n);
       stage(c.input, true, t.input, t.pack);
       stage(c.output, c.dim, lengths, false, t.output, t.unpack);
-      t.output_counts = times(lengths, others(c.output, c.dim));
+      t.output_counts = times(lengths, slice_elements(c.output, c.dim));
       break;
     }
     case Kind::reduce_scatter: {
       const auto lengths = compile::part_lengths(c.input.size(c.dim), n);
       stage(c.input, c.dim, lengths, true, t.input, t.pack);
       stage(c.output, false, t.output, t.unpack);
-      t.input_counts = times(lengths, others(c.input, c.dim));
+      t.input_counts = times(lengths, slice_elements(c.input, c.dim));
       t.workspace = at::empty({compile::workspace_elements("comm::reduce_scatter", t.input_counts)},
                               c.input.options());
       break;
@@ -226,8 +227,8 @@ Transfer plan(const Group& group, const Collective& c) {
                  received = compile::part_lengths(c.output.size(c.other_dim), n);
       stage(c.input, c.dim, sent, true, t.input, t.pack);
       stage(c.output, c.other_dim, received, false, t.output, t.unpack);
-      t.input_counts = times(sent, others(c.input, c.dim));
-      t.output_counts = times(received, others(c.output, c.other_dim));
+      t.input_counts = times(sent, slice_elements(c.input, c.dim));
+      t.output_counts = times(received, slice_elements(c.output, c.other_dim));
       break;
     }
     default:
@@ -315,7 +316,7 @@ std::shared_ptr<Work> Group::start_flat(Transfer t) {
   if (scatters) need(t.output.numel() == t.input_counts[index()]);
   if (gathers) need(t.input.numel() == t.output_counts[index()]);
   if (t.kind == Kind::all_reduce) need(t.input.numel() == t.output.numel());
-  // Back ends know no eight-bit floats: what only moves, moves as bytes.
+  // Back ends have no eight-bit floats; collectives that do not reduce move them as bytes.
   if (!scatters && t.kind != Kind::all_reduce) {
     for (auto* tensor : {&t.input, &t.output}) {
       if (tensor->defined() && c10::isFloat8Type(tensor->scalar_type())) {

@@ -1,8 +1,8 @@
-// How ranks exchange tensors: one small interface, whatever carries the bytes (threads of one
-// process, Gloo, NCCL). Every collective is asynchronous; its handle is waited for before the
-// result is read or the operand is written. The ranks of a group start the same collectives in the
-// same order. A sum is taken in the group's order, so that results are bit-equal from run to run
-// and on all ranks. A group of one rank is the identity.
+// Communication between ranks: one small interface for all back ends (threads of one process, Gloo,
+// NCCL). Every collective is asynchronous: the caller waits for its handle before it reads the
+// result or writes the operand. The ranks of a group start the same collectives in the same order.
+// A sum is taken in the group's order, so that results are bit-equal from run to run and on all
+// ranks. In a group of one rank a collective copies its input to its output.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,12 +24,12 @@ int64_t now();
 struct Collective {
   enum class Kind : uint8_t {
     all_reduce,      // output like input; may be the same tensor
-    all_gather,      // `dim` of output is `dim` of the inputs one after the other, in group order
+    all_gather,      // output: the inputs joined along `dim`, in group order
     reduce_scatter,  // this rank's part of `dim` of the reduced input
-    all_to_all,  // part i of `dim` goes to rank i; what comes in is put together along `other_dim`
-    broadcast,   // from rank `peer` of the group; there the input, which is copied to the output
-    send,        // the input to rank `peer` of the group
-    receive,     // the output from rank `peer` of the group
+    all_to_all,      // part i of `dim` goes to rank i; received parts are joined along `other_dim`
+    broadcast,       // the input of rank `peer` of the group to all outputs, its own included
+    send,            // the input to rank `peer` of the group
+    receive,         // the output from rank `peer` of the group
     barrier,
   };
   Kind kind = Kind::all_reduce;
@@ -43,33 +43,34 @@ struct Collective {
 
 std::string_view name_of(Collective::Kind kind);
 
-// A collective over contiguous buffers, as programs have it and back ends carry it out: the input
-// is the parts that go to each rank one after the other, the output those that come from each.
-// Counts are elements, the same lists on all ranks. Neither uneven counts nor any kind makes a back
-// end allocate tensors of its own.
+// A collective over contiguous flat buffers, as programs state it and back ends run it. The input
+// is the concatenation of the parts for each rank, the output that of the parts from each. Counts
+// are in elements. Back ends on the CPU allocate no tensors: `workspace` is all they need.
 struct Transfer {
   Collective::Kind kind = Collective::Kind::all_reduce;
   at::Tensor input;
   at::Tensor output;
   mesh::Reduce reduce = mesh::Reduce::sum;
-  std::vector<int64_t> input_counts;   // reduce_scatter, all_to_all: what goes to each rank
-  std::vector<int64_t> output_counts;  // all_gather, all_to_all: what comes from each rank
+  std::vector<int64_t> input_counts;   // reduce_scatter, all_to_all: elements for each rank
+  std::vector<int64_t> output_counts;  // all_gather, all_to_all: elements from each rank
   int64_t peer = 0;
-  // compile::workspace_elements of the input's type, written at will until the collective is over.
+  // compile::workspace_elements() elements of the input's type; overwritten until the collective
+  // ends.
   at::Tensor workspace;
-  // Run before the input is read and after the output is written, where they are set.
+  // If set: called before the input is read, and after the output is written.
   std::function<void()> pack;
   std::function<void()> unpack;
 };
 
-// A collective that was started.
+// The handle of a collective or copy that was started.
 class Work {
  public:
   virtual ~Work() = default;
   // Returns when the result may be read (on a GPU: makes the current stream wait). Throws Error
-  // when another rank failed or did not come in time, naming it and the group.
+  // naming rank and group when another rank failed or did not join within the time-out.
   virtual void wait() = 0;
-  // When it ran; valid after wait(), or (on a GPU) after the device was synchronised and settle().
+  // When it ran, in nanoseconds of now(); valid after wait(), or (on a GPU) after the device was
+  // synchronised and settle() was called.
   int64_t began = 0, ended = 0;
   virtual void settle() {}
 };
@@ -90,13 +91,14 @@ class Group {
   // Error for shapes that do not fit it.
   std::shared_ptr<Work> start(const Collective& collective);
 
-  // Starts one and waits.
+  // Starts a collective and waits for it.
   void run(const Collective& collective) { start(collective)->wait(); }
 
-  // Starts one that brings all its buffers. Throws Error for sizes that do not fit the counts.
+  // Starts a collective over flat buffers. Throws Error for buffers that do not fit the counts.
   std::shared_ptr<Work> start_flat(Transfer transfer);
 
-  // Starts what one of these found to fit, over at least two ranks.
+  // Implements start() and start_flat(), which have checked the buffers; the group has at least two
+  // ranks.
   virtual std::shared_ptr<Work> transfer(Transfer transfer) = 0;
 
  private:
@@ -112,26 +114,27 @@ class Communicator {
   virtual int64_t rank() const = 0;
   virtual int64_t world() const = 0;
 
-  // Returns the group of these ranks, which hold this one, made at the first call for them and
-  // `name`. All of them call this, and ranks that share several groups ask for them in one order.
+  // Returns the group of these ranks (this one among them), made at the first call with these ranks
+  // and `name`. Collective: all these ranks call it, and ranks that share several groups call it in
+  // one order. Throws Error when they do not connect within the time-out.
   virtual std::shared_ptr<Group> group(const std::string& name,
                                        const std::vector<int64_t>& ranks) = 0;
 
-  // Throws Error when another rank has failed, or a collective has not ended within the time-out,
-  // where waiting does not tell by itself (on a GPU).
+  // Throws Error when another rank has failed or a collective has exceeded the time-out. For back
+  // ends whose wait() does not block the host (GPUs).
   virtual void check() {}
 
-  // Tells the others that this rank has failed: what they wait for throws Error with the reason.
+  // Tells the other ranks that this one has failed: their waits throw Error with the reason.
   virtual void abort(const std::string& reason) = 0;
 };
 
 // Returns the communicator of a job with one rank.
 std::unique_ptr<Communicator> single_communicator();
 
-// Returns this rank's end of a job whose other ranks are not there: a collective is over once
-// it is started, and brings back what this rank gave to it, from every rank, and zeros where
-// that is less (a sum: its own summand; a message: nothing). For measuring what a rank does
-// between its collectives.
+// Returns a communicator that simulates the other ranks: a collective ends at once, and every rank
+// is taken to contribute this rank's data (zeros where that is too short; a sum is the rank's own
+// summand; a receive leaves its output as it is). For measuring a rank's compute between
+// collectives.
 std::unique_ptr<Communicator> echo_communicator(int64_t rank, int64_t world);
 
 }  // namespace perigee::exec

@@ -8,8 +8,12 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <exception>
+#include <future>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -63,21 +67,21 @@ class Messages {
   std::vector<c10::intrusive_ptr<c10d::Work>> running_;
 };
 
-// The same elements without a share in their memory: c10d's threads let go of a tensor some time
-// after they have said that they are done, when its owner may have freed it.
+// Returns a tensor over the same memory that does not own it: c10d's threads drop their tensor some
+// time after they report completion, when the owner may have freed the memory.
 Tensor borrowed(const Tensor& tensor) {
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options());
 }
 
-// Where the ranks' parts begin.
+// Returns the first element of each rank's part, and the end.
 std::vector<int64_t> offsets(const std::vector<int64_t>& counts) {
   std::vector<int64_t> begin = {0};
   for (auto count : counts) begin.push_back(begin.back() + count);
   return begin;
 }
 
-// Everyone sends its part to everyone, straight to its place: Gloo's own all-gather takes a buffer
-// as large as the result.
+// Every rank sends its part to every rank, received at its final address: Gloo's own all-gather
+// allocates a buffer as large as the result.
 void all_gather(Messages& messages, Transfer& t, int64_t index) {
   const auto begin = offsets(t.output_counts);
   const auto part = [&](int64_t i) { return t.output.narrow(0, begin[i], t.output_counts[i]); };
@@ -90,7 +94,7 @@ void all_gather(Messages& messages, Transfer& t, int64_t index) {
   messages.wait();
 }
 
-// Only what there is goes out: most parts of a shift are empty.
+// Sends non-empty parts only: most parts of a shift are empty.
 void all_to_all(Messages& messages, Transfer& t, int64_t index) {
   const auto from = offsets(t.input_counts), to = offsets(t.output_counts);
   const auto sent = [&](int64_t i) { return t.input.narrow(0, from[i], t.input_counts[i]); };
@@ -104,8 +108,8 @@ void all_to_all(Messages& messages, Transfer& t, int64_t index) {
   messages.wait();
 }
 
-// Every rank gets all contributions to its part, a piece of each at a time, and adds them up in the
-// group's order.
+// Every rank receives all contributions to its part, a piece of each at a time, and sums them in
+// the group's order.
 void reduce_scatter(Messages& messages, Transfer& t, int64_t index) {
   const auto ranks = std::ssize(t.input_counts);
   const auto begin = offsets(t.input_counts);
@@ -166,14 +170,14 @@ void carry_out(c10d::ProcessGroupGloo& gloo, std::chrono::milliseconds timeout, 
       break;
     case Kind::send:
     case Kind::receive:
-      break;  // messages go past the queue
+      break;  // not queued: GlooEnd::transfer
   }
   if (t.unpack) t.unpack();
 }
 
 class GlooEnd;
 
-// A collective in the queue of its group, or a message on its way.
+// A collective in the queue of its group, or a message in flight.
 class GlooWork : public Work {
  public:
   GlooWork(GlooEnd& group, Transfer transfer) : group_(group), transfer_(std::move(transfer)) {}
@@ -191,18 +195,10 @@ class GlooWork : public Work {
 class GlooEnd : public Group {
  public:
   GlooEnd(const std::string& name, const std::vector<int64_t>& ranks, const GlooOptions& options,
-          const Store& store)
-      : Group(name, ranks, options.rank), store_(store), timeout_(options.timeout) {
+          const Meeting& meeting)
+      : Group(name, ranks, options.rank), store_(meeting.store), timeout_(options.timeout) {
     if (size() == 1) return;
-    const auto prefix = fmt::format("perigee/{}/{}", name, fmt::join(ranks, ","));
-    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
-    const bool local = options.host == "127.0.0.1" || options.host == "localhost";
-    gloo->devices.push_back(local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
-                                  : c10d::ProcessGroupGloo::createDefaultDevice());
-    gloo->threads = 1;
-    gloo_ = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<c10d::PrefixStore>(prefix, store), static_cast<int>(index()),
-        static_cast<int>(size()), gloo);
+    gloo_ = connect(meeting);
     worker_ = std::thread([this] { work(); });
   }
 
@@ -252,6 +248,34 @@ class GlooEnd : public Group {
  private:
   friend class GlooWork;
 
+  // Connects the ranks of the group within the time-out. Gloo waits that long for each peer and for
+  // each key, one after the other, so it connects on a thread of its own.
+  GlooGroup connect(const Meeting& meeting) const {
+    const auto prefix = fmt::format("perigee/{}/{}", name(), fmt::join(ranks(), ","));
+    auto made = std::make_shared<std::promise<GlooGroup>>();
+    auto result = made->get_future();
+    std::thread([made, prefix, meeting, timeout = timeout_, index = static_cast<int>(index()),
+                 size = static_cast<int>(size())] {
+      try {
+        auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+        options->devices.push_back(
+            c10d::ProcessGroupGloo::createDeviceForHostname(meeting.address));
+        options->threads = 1;
+        made->set_value(c10::make_intrusive<c10d::ProcessGroupGloo>(
+            c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store), index, size, options));
+      } catch (...) {
+        made->set_exception(std::current_exception());
+      }
+    }).detach();
+    std::string seen = "no answer";
+    try {
+      if (result.wait_for(timeout_) == std::future_status::ready) return result.get();
+    } catch (const std::exception& error) {
+      seen = first_line(error);
+    }
+    throw std::runtime_error(failure_among(*store_, rank(), ranks(), seen));
+  }
+
   void work() {
     at::set_num_threads(1);
     c10::AutoGradMode no_grad(false);
@@ -299,8 +323,8 @@ void GlooWork::wait() {
     return;
   }
   std::unique_lock lock(group_.mutex_);
-  // Gloo's own time-out ends the collective before; twice the time covers one that runs ahead of it
-  // in the queue.
+  // Gloo's own time-out normally ends the collective first. Twice the time allows for a collective
+  // before it in the queue.
   if (!group_.changed_.wait_for(lock, 2 * group_.timeout_, [&] { return done_; })) {
     lock.unlock();
     group_.fail_transfer(transfer_, "no answer");
@@ -312,7 +336,7 @@ void GlooWork::wait() {
 class GlooCommunicator : public Communicator {
  public:
   explicit GlooCommunicator(const GlooOptions& options)
-      : options_(options), store_(meet(options)) {}
+      : options_(options), meeting_(meet(options)) {}
 
   ~GlooCommunicator() override { groups_.clear(); }
 
@@ -324,7 +348,7 @@ class GlooCommunicator : public Communicator {
     auto& group = groups_[{name, ranks}];
     if (!group) {
       try {
-        group = std::make_shared<GlooEnd>(name, ranks, options_, store_);
+        group = std::make_shared<GlooEnd>(name, ranks, options_, meeting_);
       } catch (const Error&) {
         throw;
       } catch (const std::exception& error) {
@@ -337,13 +361,13 @@ class GlooCommunicator : public Communicator {
   }
 
   void abort(const std::string& reason) override {
-    if (!aborted_) leave_failure(*store_, options_.rank, reason);
+    if (!aborted_) leave_failure(*meeting_.store, options_.rank, reason);
     aborted_ = true;
   }
 
  private:
   GlooOptions options_;
-  Store store_;
+  Meeting meeting_;
   std::map<std::pair<std::string, std::vector<int64_t>>, std::shared_ptr<GlooEnd>> groups_;
   bool aborted_ = false;
 };

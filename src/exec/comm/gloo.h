@@ -10,9 +10,9 @@ namespace perigee::exec {
 
 using GlooOptions = RendezvousOptions;
 
-// Returns this rank's communicator once all ranks have come. Collectives of a group run one after
-// the other on a thread of their own, beside the computation. Throws Error when the ranks do not
-// meet within the time-out.
+// Returns this rank's communicator after all ranks have joined. Collectives of a group run one
+// after the other on the group's thread, concurrently with compute. Throws Error when the ranks do
+// not join within the time-out.
 std::unique_ptr<Communicator> gloo_communicator(const GlooOptions& options);
 
 }  // namespace perigee::exec

@@ -1,44 +1,39 @@
 #include "exec/comm/rendezvous.h"
 
-#include <arpa/inet.h>
 #include <c10/util/Exception.h>
 #include <fmt/ranges.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <thread>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
 #include "base/fail.h"
+#include "base/network/address.h"
+#include "exec/comm/job_store.h"
 
 namespace perigee::exec {
 namespace {
 
 constexpr const char* kFailureKey = "perigee/failure";
 using std::chrono::milliseconds;
-// How long a rank that lost the others waits: for all to say that they are there, for the
-// store to answer, and for it to take the reason. Their sum is what naming a silent rank takes
-// after the time-out.
+// How long a rank waits after a failed transfer: for the other ranks to report that they are alive,
+// for the store to answer, and for the store to accept the reason. Their sum bounds the time from
+// the time-out to the error that names a silent rank.
 constexpr milliseconds kRollCall{800}, kAnswer{1000}, kLeave{300};
 
 std::vector<uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
-// Asks the store on a thread of its own: one whose process is stopped never answers, and has no
-// time-out. Returns nothing after `limit`. Throws what `question` throws.
+// Asks the store on a separate thread: a store whose process is stopped never answers, and the call
+// has no time-out. Returns nothing after `limit`. Throws the exceptions of `question`.
 std::optional<std::string> ask(c10d::Store& store, milliseconds limit,
                                std::function<std::string(c10d::Store&)> question) {
   auto answer = std::make_shared<std::promise<std::string>>();
   auto result = answer->get_future();
   std::thread([answer, question = std::move(question),
-               kept = Store::reclaim_copy(&store)] {  // outlives the caller where it must
+               kept = Store::reclaim_copy(&store)] {  // the thread may outlive the caller
     try {
       answer->set_value(question(*kept));
     } catch (...) {
@@ -61,9 +56,9 @@ std::string failure_or(c10d::Store& store, const std::string& seen,
   }
 }
 
-// Returns the reason that a rank left, or which ranks are silent, or "".
+// Returns the reason that a rank wrote, or a text that names the silent ranks, or "".
 std::string roll_call(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks) {
-  const auto key = [](int64_t other) { return fmt::format("perigee/lost/{}", other); };
+  const auto key = [](int64_t other) { return fmt::format("perigee/alive/{}", other); };
   store.set(key(rank), bytes_of("1"));
   const auto deadline = std::chrono::steady_clock::now() + kRollCall;
   std::vector<int64_t> silent;
@@ -82,47 +77,133 @@ std::string roll_call(c10d::Store& store, int64_t rank, const std::vector<int64_
 
 }  // namespace
 
-Store meet(const RendezvousOptions& options) {
-  c10d::TCPStoreOptions store;
-  store.port = options.port;
-  store.isServer = options.serve;
-  store.numWorkers = static_cast<size_t>(options.world);
-  store.waitWorkers = false;
-  store.timeout = options.timeout / 3;  // of one try to connect; there are three
-  if (options.listen_socket >= 0) {
-    store.masterListenFd = options.listen_socket;
+namespace {
+
+constexpr const char* kJoined = "joined";
+
+// The keys of a meeting in the store.
+class Keys {
+ public:
+  explicit Keys(const std::string& name) : prefix_("perigee/" + name + "/") {}
+  std::string settings() const { return prefix_ + "settings"; }            // of rank 0
+  std::string taken(int64_t rank) const { return number("taken", rank); }  // counts processes
+  std::string address(int64_t rank) const { return number("address", rank); }
+  std::string joined() const { return prefix_ + "joined"; }  // counts ranks
+  // kJoined once all ranks have joined, or why the meeting ends. Written once.
+  std::string verdict() const { return prefix_ + "verdict"; }
+
+ private:
+  std::string number(const char* name, int64_t rank) const {
+    return fmt::format("{}{}/{}", prefix_, name, rank);
+  }
+  std::string prefix_;
+};
+
+std::string text_of(c10d::Store& store, const std::string& key) {
+  const auto bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+// A rank's address and the store's, as the rank sees them.
+struct Addresses {
+  std::string own, store;
+};
+
+Addresses find_addresses(const RendezvousOptions& options) {
+  const auto store = resolve(options.host);
+  if (!options.interface.empty()) return {address_of_interface(options.interface), store};
+  return {local_address_towards(store), store};
+}
+
+// Returns why a rank may not join, or "".
+std::string reason_to_refuse(c10d::Store& store, const Keys& keys,
+                             const RendezvousOptions& options) {
+  if (options.rank > 0) {
+    auto difference = settings_difference(text_of(store, keys.settings()), options.rank,
+                                          options.settings);
+    if (!difference.empty()) return difference;
+  }
+  if (store.add(keys.taken(options.rank), 1) == 1) return "";
+  return fmt::format(
+      "each process must have a rank of its own, but two have rank {}: give each host its "
+      "--node-rank",
+      options.rank);
+}
+
+[[noreturn]] void fail_missing(c10d::Store& store, const Keys& keys,
+                               const RendezvousOptions& options) {
+  std::vector<int64_t> missing;
+  for (int64_t rank = 0; rank < options.world; ++rank) {
+    if (!store.check({keys.address(rank)})) missing.push_back(rank);
+  }
+  fail_run("communicator", "all {} ranks must meet at {}:{} within {} s, but rank {} did not come",
+           options.world, options.host, options.port, options.seconds(), fmt::join(missing, ", "));
+}
+
+// Returns the address to which ranks of other hosts connected, or that of the loopback interface
+// where all ranks are on one host.
+std::string address_seen_by_others(c10d::Store& store, const Keys& keys,
+                                   const RendezvousOptions& options) {
+  const bool local = options.host == "127.0.0.1" || options.host == "localhost";
+  for (int64_t rank = 0; rank < options.world && !local; ++rank) {
+    const auto text = text_of(store, keys.address(rank));
+    const auto space = text.find(' ');
+    const auto own = text.substr(0, space), seen = text.substr(space + 1);
+    if (!is_loopback(own) && !is_loopback(seen)) return seen;
+  }
+  return "127.0.0.1";
+}
+
+// Ends the meeting, unless it has ended.
+void decide(c10d::Store& store, const Keys& keys, const std::string& verdict) {
+  store.compareSet(keys.verdict(), {}, bytes_of(verdict));
+}
+
+Meeting join(const Store& store, const RendezvousOptions& options) {
+  const Keys keys(options.name);
+  if (options.rank == 0) store->set(keys.settings(), bytes_of(print_settings(options.settings)));
+  if (const auto reason = reason_to_refuse(*store, keys, options); !reason.empty()) {
+    decide(*store, keys, reason);
+    fail("job", "{}", reason);
+  }
+  const auto addresses = find_addresses(options);
+  store->set(keys.address(options.rank), bytes_of(addresses.own + " " + addresses.store));
+  if (store->add(keys.joined(), 1) == options.world) decide(*store, keys, kJoined);
+  try {
+    // The rank with the store leaves last: the others ask it who is missing.
+    store->wait({keys.verdict()},
+                options.serve ? options.timeout + kRollCall / 2 : options.timeout);
+  } catch (const std::exception&) {
+    fail_missing(*store, keys, options);
+  }
+  if (const auto reason = text_of(*store, keys.verdict()); reason != kJoined) {
+    if (options.serve) std::this_thread::sleep_for(kRollCall / 2);
+    fail("job", "{}", reason);
+  }
+  if (options.interface.empty() && is_loopback(addresses.own)) {
+    return {store, address_seen_by_others(*store, keys, options)};
+  }
+  return {store, addresses.own};
+}
+
+}  // namespace
+
+Meeting meet(const RendezvousOptions& options) {
+  int listener = options.serve ? options.listen_socket : -1;
+  if (options.serve && listener < 0) {
+    listener = listen_at(options.host, options.port, true).socket;
   }
   try {
-    auto made = c10::make_intrusive<c10d::TCPStore>(options.host, store);
-    made->setTimeout(options.timeout);
-    // All must be here before anyone goes on: a missing rank is named now and not at
-    // the first collective.
-    const auto key = [](int64_t rank) { return fmt::format("perigee/rank/{}", rank); };
-    made->set(key(options.rank), std::vector<uint8_t>{1});
-    std::vector<std::string> keys;
-    for (int64_t rank = 0; rank < options.world; ++rank) keys.push_back(key(rank));
-    try {
-      // The rank with the store leaves last: the others ask it who is missing.
-      made->wait(keys, options.serve ? options.timeout + kRollCall / 2 : options.timeout);
-    } catch (const std::exception&) {
-      std::vector<int64_t> missing;
-      for (int64_t rank = 0; rank < options.world; ++rank) {
-        if (!made->check({keys[rank]})) missing.push_back(rank);
-      }
-      fail_run(
-          "communicator", "all {} ranks must meet at {}:{} within {} s, but rank {} did not come",
-          options.world, options.host, options.port, options.seconds(), fmt::join(missing, ", "));
-    }
-    return made;
+    const auto store = c10::make_intrusive<JobStore>(JobStoreOptions{.host = options.host,
+                                                                     .port = options.port,
+                                                                     .rank = options.rank,
+                                                                     .secret = options.secret,
+                                                                     .timeout = options.timeout,
+                                                                     .listen_socket = listener});
+    return join(store, options);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    if (options.serve && first_line(error).find("EADDRINUSE") != std::string::npos) {
-      fail_run("communicator",
-               "rank {} must listen on port {}, but it is in use: free it or take another "
-               "(MASTER_PORT)",
-               options.rank, options.port);
-    }
     fail_run("communicator", "rank {} must reach the store at {}:{} within {} s, but got: {}",
              options.rank, options.host, options.port, options.seconds(), first_line(error));
   }
@@ -136,7 +217,7 @@ void leave_failure(c10d::Store& store, int64_t rank, const std::string& reason) 
       return std::string();
     });
   } catch (const std::exception&) {
-    // The store is gone with rank 0, and all ranks see that by themselves.
+    // The store ended with rank 0: every rank finds that by itself.
   }
 }
 
@@ -160,23 +241,6 @@ std::string first_line(const std::exception& error) {
   const auto* torch = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torch ? torch->what_without_backtrace() : error.what();
   return text.substr(0, text.find('\n'));
-}
-
-ListeningSocket listen_on_free_port(bool all_interfaces) {
-  const auto check = [](int result, const char* what) {
-    if (result < 0)
-      fail_run("communicator", "{} must give a free port, but got: {}", what, std::strerror(errno));
-    return result;
-  };
-  const int fd = check(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(all_interfaces ? INADDR_ANY : INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  check(::bind(fd, reinterpret_cast<sockaddr*>(&address), size), "bind");
-  check(::listen(fd, SOMAXCONN), "listen");
-  check(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), "getsockname");
-  return {fd, ntohs(address.sin_port)};
 }
 
 }  // namespace perigee::exec

@@ -1,4 +1,5 @@
-// How the processes of a job find each other and learn that one has failed: c10d's TCPStore.
+// Rendezvous of the processes of a job, and the report of failures among them, over the job's
+// store (job_store.h).
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -9,53 +10,68 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "exec/comm/agreement.h"
+
 namespace perigee::exec {
 
 struct RendezvousOptions {
   std::string host = "127.0.0.1";  // of the store
-  uint16_t port = 0;
+  int port = 0;
   int64_t rank = 0;
   int64_t world = 1;
   bool serve = false;  // this process runs the store: rank 0, unless the launcher does
   // An open socket that listens on the port (the store takes it over), or -1. Avoids races for a
   // free port.
   int listen_socket = -1;
-  std::chrono::milliseconds timeout = std::chrono::minutes(
-      5);  // of rendezvous and of one collective
+  // Of the job: only processes that know it join. "": anybody who reaches the port does.
+  std::string secret;
+  // Of rendezvous and of one collective.
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+
+  // This host's network interface for transfers between ranks ("eth0"); "": the one with the route
+  // to the store.
+  std::string interface;
+  // Settings that all ranks must share; compared with rank 0's before a rank joins.
+  Settings settings;
+  // The prefix of the store's keys: a second meeting of the same ranks has another.
+  std::string name = "job";
 
   double seconds() const { return std::chrono::duration<double>(timeout).count(); }
 };
 
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-// Returns the job's store once all ranks have come. Throws Error, naming who is missing, when they
-// do not meet within the time-out.
-Store meet(const RendezvousOptions& options);
+struct Meeting {
+  Store store;
+  // This host's numeric address under which the other ranks reach it: of `interface`, else of the
+  // route to the store. On the store's host, whose own name may resolve to a loopback address, the
+  // address to which the other hosts connected.
+  std::string address;
+};
 
-// Leaves the reason of this rank's failure for the others; the first one stays. Takes at
-// most 0.3 s.
+// Returns the job's store and this rank's address once all ranks have joined. Throws Error when
+// they do not join within the time-out, naming who is missing; with Status::invalid, on all ranks,
+// when a rank's settings differ from rank 0's or two processes have the same rank.
+Meeting meet(const RendezvousOptions& options);
+
+// Writes the reason of this rank's failure to the store, unless another rank has written one. Takes
+// at most 0.3 s.
 void leave_failure(c10d::Store& store, int64_t rank, const std::string& reason);
 
-// Returns the reason that a failing rank left, or "". Asks the network.
+// Returns the reason that a failed rank wrote, or "". May block on the network.
 std::string left_failure(c10d::Store& store);
 
-// Returns the reason that a failing rank left, or what this rank saw. Takes at most a second.
+// Returns the reason that a failed rank wrote, else `seen`, this rank's own error. Takes at
+// most a second.
 std::string failure_or(c10d::Store& store, const std::string& seen);
 
-// The same after a transfer among `ranks` failed. Where no rank left a reason, those that do not
-// soon say that they miss the others, too, are named instead of what was seen: they do not answer.
+// Does the same after a transfer among `ranks` failed. If no rank wrote a reason, each rank that
+// reports its own failed transfer within 0.8 s is alive; the text names the others as
+// not answering.
 std::string failure_among(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,
                           const std::string& seen);
 
 // Returns an exception's first line, without LibTorch's backtrace.
 std::string first_line(const std::exception& error);
-
-// Returns a listening socket on a free port of the loopback interface (or of all interfaces), and
-// the port.
-struct ListeningSocket {
-  int socket = -1;
-  uint16_t port = 0;
-};
-ListeningSocket listen_on_free_port(bool all_interfaces = false);
 
 }  // namespace perigee::exec

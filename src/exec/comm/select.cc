@@ -41,6 +41,7 @@ std::shared_ptr<Communicator> communicator_of(const std::shared_ptr<Device>& dev
     // NCCL uses the same store, which is already served.
     options.serve = false;
     options.listen_socket = -1;
+    options.name = "nccl";
     return cuda_host().communicator(options, device);
   }
   auto through_host = cuda_host().by_host(host);

@@ -9,14 +9,14 @@
 
 namespace perigee::exec {
 
-// Returns the communicator for tensors on `device`, once all ranks have called it: `host`, which
-// connects the processes of the job, for a CPU; NCCL where each rank has a GPU of its own; else one
-// that copies through the host.
+// Returns the communicator for tensors on `device`; all ranks call it. For a CPU that is `host`,
+// which connects the processes of the job; NCCL where each rank has its own GPU; else one that
+// copies through the host.
 std::shared_ptr<Communicator> communicator_of(const std::shared_ptr<Device>& device,
                                               const std::shared_ptr<Communicator>& host,
                                               RendezvousOptions options);
 
-// The same for ranks that are threads of one process.
+// Returns the communicator where ranks are threads of one process.
 std::shared_ptr<Communicator> communicator_of_thread(const Device& device,
                                                      const std::shared_ptr<Communicator>& host,
                                                      int64_t ranks);

@@ -23,14 +23,15 @@ namespace {
 using Kind = Collective::Kind;
 using at::Tensor;
 
-// One collective of one group. The rank that comes last carries it out; ranks that wait help it.
-struct Meeting {
-  std::vector<Transfer> transfers;  // by position in the meeting
-  std::vector<bool> here;
-  size_t arrived = 0;
+// One collective of one group. It runs in pieces after the last rank has joined; ranks that wait
+// for it share the pieces.
+struct SharedCollective {
+  std::vector<Transfer> transfers;  // by position in its ranks
+  std::vector<bool> joined;
+  size_t joined_count = 0;
   int64_t began = 0;
 
-  // Set when all are here.
+  // Set when all have joined.
   int64_t pieces = 0;
   std::atomic<int64_t> next{0};
   std::atomic<int64_t> finished{0};
@@ -38,21 +39,21 @@ struct Meeting {
   int64_t ended = 0;
 };
 
-// What is shared by all ranks of a job.
+// State that all ranks of a job share.
 struct World {
   int64_t size;
   ThreadOptions options;
   std::mutex mutex;
   std::condition_variable changed;
-  std::string failure;                                   // why the job ended, or ""
-  std::map<std::string, std::shared_ptr<Meeting>> open;  // meetings that some rank has not come to
+  std::string failure;                                            // why the job ended, or ""
+  std::map<std::string, std::shared_ptr<SharedCollective>> open;  // not all ranks have joined
 };
 
 constexpr int64_t kPiece = 32768;  // elements
 
-int64_t pieces_of(const Meeting& meeting) {
-  const auto& t = meeting.transfers[0];
-  const auto n = static_cast<int64_t>(meeting.transfers.size());
+int64_t pieces_of(const SharedCollective& collective) {
+  const auto& t = collective.transfers[0];
+  const auto n = static_cast<int64_t>(collective.transfers.size());
   switch (t.kind) {
     case Kind::all_reduce:
       return std::max<int64_t>(1, (t.input.numel() + kPiece - 1) / kPiece);
@@ -81,8 +82,8 @@ void copy_elements(const Tensor& from, int64_t first, const Tensor& to, int64_t 
   if (source != target) std::memmove(target, source, static_cast<size_t>(count * size));
 }
 
-void run_piece(Meeting& meeting, int64_t piece) {
-  auto& all = meeting.transfers;
+void run_piece(SharedCollective& collective, int64_t piece) {
+  auto& all = collective.transfers;
   const auto n = static_cast<int64_t>(all.size());
   const auto column = [&](Tensor Transfer::*member) {
     std::vector<Tensor> tensors;
@@ -128,9 +129,9 @@ void run_piece(Meeting& meeting, int64_t piece) {
   }
 }
 
-// Returns what is wrong with a meeting at which all have arrived, or "".
-std::string mismatch(const Meeting& meeting, const Group& group) {
-  const auto& first = meeting.transfers[0];
+// Returns an error text for a collective whose ranks started different collectives, or "".
+std::string mismatch(const SharedCollective& collective, const Group& group) {
+  const auto& first = collective.transfers[0];
   const auto numel = [](const Transfer& t) {
     return t.input.defined() ? t.input.numel() : t.output.defined() ? t.output.numel() : 0;
   };
@@ -139,7 +140,7 @@ std::string mismatch(const Meeting& meeting, const Group& group) {
            : t.output.defined() ? t.output.scalar_type()
                                 : at::kByte;
   };
-  for (const auto& t : meeting.transfers) {
+  for (const auto& t : collective.transfers) {
     const bool pair = (first.kind == Kind::send && t.kind == Kind::receive) ||
                       (first.kind == Kind::receive && t.kind == Kind::send);
     const bool sizes = numel(t) == numel(first) || t.kind == Kind::all_gather ||
@@ -176,11 +177,11 @@ class ThreadGroup : public Group {
 
 class ThreadWork : public Work {
  public:
-  ThreadWork(ThreadGroup& group, std::shared_ptr<Meeting> meeting, size_t position,
+  ThreadWork(ThreadGroup& group, std::shared_ptr<SharedCollective> collective, size_t position,
              std::vector<int64_t> ranks)
       : world_(group.world_),
         group_(group),
-        meeting_(std::move(meeting)),
+        collective_(std::move(collective)),
         position_(position),
         ranks_(std::move(ranks)) {}
 
@@ -190,59 +191,59 @@ class ThreadWork : public Work {
     const auto until = [&](auto condition) {
       if (!world_->changed.wait_until(lock, limit,
                                       [&] { return condition() || !world_->failure.empty(); })) {
-        late();
+        fail_timeout();
       }
     };
-    until([&] { return meeting_->pieces > 0; });
-    if (meeting_->pieces > 0) {
+    until([&] { return collective_->pieces > 0; });
+    if (collective_->pieces > 0) {
       lock.unlock();
-      help(*meeting_, *world_);
+      help(*collective_, *world_);
       lock.lock();
-      until([&] { return meeting_->done; });
+      until([&] { return collective_->done; });
     }
-    if (!meeting_->done) {
+    if (!collective_->done) {
       fail_run("communicator", "rank {} waits for {} over {}, but {}", group_.rank(),
-               name_of(meeting_->transfers[position_].kind), group_.name(), world_->failure);
+               name_of(collective_->transfers[position_].kind), group_.name(), world_->failure);
     }
     lock.unlock();
-    began = meeting_->began;
-    ended = meeting_->ended;
-    if (auto& unpack = meeting_->transfers[position_].unpack) unpack();
-    meeting_->transfers[position_] = {};
+    began = collective_->began;
+    ended = collective_->ended;
+    if (auto& unpack = collective_->transfers[position_].unpack) unpack();
+    collective_->transfers[position_] = {};
   }
 
-  // Carries out pieces until none is left.
-  static void help(Meeting& meeting, World& world) {
+  // Runs pieces of the collective until none is left.
+  static void help(SharedCollective& collective, World& world) {
     int64_t mine = 0;
     std::string error;
-    for (int64_t piece; (piece = meeting.next.fetch_add(1)) < meeting.pieces; ++mine) {
+    for (int64_t piece; (piece = collective.next.fetch_add(1)) < collective.pieces; ++mine) {
       try {
-        run_piece(meeting, piece);
+        run_piece(collective, piece);
       } catch (const std::exception& e) {
         error = e.what();
       }
     }
     if (mine == 0) return;
-    const bool last = meeting.finished.fetch_add(mine) + mine == meeting.pieces;
+    const bool last = collective.finished.fetch_add(mine) + mine == collective.pieces;
     if (!last && error.empty()) return;
     std::lock_guard lock(world.mutex);
     if (!error.empty() && world.failure.empty()) world.failure = error;
     if (last) {
-      meeting.ended = now();
-      meeting.done = error.empty();
+      collective.ended = now();
+      collective.done = error.empty();
     }
     world.changed.notify_all();
   }
 
  private:
-  [[noreturn]] void late() {
+  [[noreturn]] void fail_timeout() {
     std::vector<int64_t> missing;
     for (size_t i = 0; i < ranks_.size(); ++i) {
-      if (!meeting_->here[i]) missing.push_back(ranks_[i]);
+      if (!collective_->joined[i]) missing.push_back(ranks_[i]);
     }
     const auto text = fmt::format(
         "{} over {} must be joined by all its ranks within {} s, but rank {} did not come",
-        name_of(meeting_->transfers[position_].kind), group_.name(),
+        name_of(collective_->transfers[position_].kind), group_.name(),
         std::chrono::duration<double>(world_->options.timeout).count(), fmt::join(missing, ", "));
     if (world_->failure.empty()) world_->failure = text;
     world_->changed.notify_all();
@@ -251,9 +252,9 @@ class ThreadWork : public Work {
 
   std::shared_ptr<World> world_;
   ThreadGroup& group_;
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<SharedCollective> collective_;
   size_t position_;
-  std::vector<int64_t> ranks_;  // of the meeting
+  std::vector<int64_t> ranks_;  // of the collective
 };
 
 std::shared_ptr<Work> ThreadGroup::transfer(Transfer transfer) {
@@ -278,26 +279,26 @@ std::shared_ptr<Work> ThreadGroup::transfer(Transfer transfer) {
   }
   auto& open = world_->open[key];
   if (!open) {
-    open = std::make_shared<Meeting>();
+    open = std::make_shared<SharedCollective>();
     open->transfers.resize(who.size());
-    open->here.resize(who.size());
+    open->joined.resize(who.size());
   }
-  const auto meeting = open;
-  meeting->transfers[position] = std::move(transfer);
-  meeting->here[position] = true;
-  auto work = std::make_shared<ThreadWork>(*this, meeting, position, who);
-  if (++meeting->arrived < who.size()) return work;
+  const auto collective = open;
+  collective->transfers[position] = std::move(transfer);
+  collective->joined[position] = true;
+  auto work = std::make_shared<ThreadWork>(*this, collective, position, who);
+  if (++collective->joined_count < who.size()) return work;
   world_->open.erase(key);
-  if (const auto wrong = mismatch(*meeting, *this); !wrong.empty()) {
+  if (const auto wrong = mismatch(*collective, *this); !wrong.empty()) {
     world_->failure = wrong;
     world_->changed.notify_all();
     fail_run("communicator", "rank {}: {}", rank(), wrong);
   }
-  meeting->began = now();
-  meeting->pieces = pieces_of(*meeting);
+  collective->began = now();
+  collective->pieces = pieces_of(*collective);
   world_->changed.notify_all();
   lock.unlock();
-  ThreadWork::help(*meeting, *world_);
+  ThreadWork::help(*collective, *world_);
   return work;
 }
 

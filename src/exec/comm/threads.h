@@ -14,8 +14,8 @@ struct ThreadOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of one wait
 };
 
-// Returns the communicators of ranks 0, ..., world - 1, each for one thread. What a rank waits for
-// throws Error when another one aborts, or does not come within the time-out.
+// Returns the communicators of ranks 0, ..., world - 1, each for one thread. Waits throw Error when
+// another rank aborts or does not join within the time-out.
 std::vector<std::unique_ptr<Communicator>> thread_communicators(int64_t world,
                                                                 ThreadOptions options = {});
 

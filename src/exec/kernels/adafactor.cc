@@ -1,5 +1,5 @@
-// adafactor on boxes of parameters (graph/ops.h): torch.optim.Adafactor's formulas, each element in
-// float64, which the sums over ranks are in, too.
+// adafactor on boxes of parameters (graph/ops.h): torch.optim.Adafactor's formulas. Elements and
+// sums over ranks are computed in float64.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -16,11 +16,11 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kLeastScale = 1e-3;  // of a parameter, relative to which it is stepped
+constexpr double kLeastScale = 1e-3;  // lower limit of a parameter's root mean square
 
 double scalar(const Tensor& t) { return *t.const_data_ptr<double>(); }
 
-// Where the elements of a box stand in the whole parameter, whose last two dims are factored.
+// Rows and columns of a box's elements in the whole parameter, whose last two dims are factored.
 struct Layout {
   explicit Layout(std::vector<int64_t> whole) : shape(std::move(whole)) {
     factored = shape.size() > 1;
@@ -30,7 +30,8 @@ struct Layout {
     leading = rows * columns == 0 ? 0 : elements / (rows * columns);
   }
 
-  // Calls f(index in the box, row, column) with both counted over the leading dims, too.
+  // Calls f(index in the box, row, column); rows and columns are numbered over the leading dims,
+  // too.
   template <class F>
   void each(at::IntArrayRef box, const int64_t* begin, F f) const {
     const int64_t dims = static_cast<int64_t>(shape.size());
@@ -105,7 +106,7 @@ double least_of(at::ScalarType type) {
   }
 }
 
-// What the second moments say of each element's size.
+// Operands with second moments: factored (means by row and by column), or by element.
 struct Moments {
   Moments(const Arguments& a)
       : row(a.optional_operand("row_var")),
@@ -136,8 +137,8 @@ std::vector<double> doubles(const Tensor& t) {
   return values;
 }
 
-// Calls f(k, index, update) for each element of each box: the update of its weight but for what
-// is the same for all.
+// Calls f(k, index, update) for each element of each box, with the update before the factor that
+// all elements share.
 template <class F>
 void each_update(const Boxes& boxes, const Moments& moments, std::span<const Tensor> in,
                  double scale, F f) {

@@ -10,7 +10,7 @@ namespace {
 
 using at::Tensor;
 
-// Where the operands are, and what flash attention needs to know.
+// Positions of the operands, and the options of flash attention.
 struct Flash {
   int query, key, value, bias;
   bool causal;
@@ -24,24 +24,24 @@ struct Flash {
         causal(a.flag("causal", false)),
         scale(a.number("scale")) {}
 
-  // By shapes and types alone, so that an op always takes the same path.
+  // Depends on shapes and types only, so that an op always takes the same path.
   bool applies(std::span<const Tensor> in) const {
     const auto& q = in[query];
     const auto& v = in[value];
     return q.size(3) == v.size(3) && q.numel() > 0 && v.numel() > 0 && bias < 0;
   }
 
-  // The kernels walk rows by stride and want their elements side by side.
+  // The kernels take any strides, except that rows must be contiguous.
   static Tensor rows(const Tensor& t) {
     return t.stride(3) == 1 && t.stride(2) >= t.size(3) ? t : t.contiguous();
   }
 
-  // Keys or values with one head for every query head.
+  // Returns keys or values repeated to one head per query head.
   static Tensor heads(const Tensor& t, int64_t wanted) {
     return t.size(1) == wanted ? rows(t) : t.repeat_interleave(wanted / t.size(1), 1);
   }
 
-  // The gradient of grouped heads from that of their copies.
+  // Returns the gradient of grouped heads: the sum over their repeated heads.
   static Tensor fold(const Tensor& t, int64_t groups) {
     if (t.size(1) == groups) return t;
     return t.unflatten(1, {groups, t.size(1) / groups}).sum(2);

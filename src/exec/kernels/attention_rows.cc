@@ -20,7 +20,7 @@ constexpr int64_t kRows = 64;  // of a block
 using In = Matrix<const float>;
 using Out = Matrix<float>;
 
-// The matrix of one batch element and head.
+// Returns the matrix of one batch element and head.
 In read(const Tensor& t, int64_t b, int64_t h) {
   return {t.const_data_ptr<float>() + b * t.stride(0) + h * t.stride(1), t.stride(2)};
 }
@@ -102,9 +102,9 @@ struct Sizes {
         value_size(v.size(3)) {}
 };
 
-// [b, heads, rows, size], lying as [b, rows, heads, size]
-Tensor make_rows(const Tensor& like, at::IntArrayRef lies, bool zeroed) {
-  auto t = zeroed ? at::zeros(lies, like.options()) : at::empty(lies, like.options());
+// Returns a tensor [b, heads, rows, size] stored as `stored` = [b, rows, heads, size].
+Tensor make_rows(const Tensor& like, at::IntArrayRef stored, bool zeroed) {
+  auto t = zeroed ? at::zeros(stored, like.options()) : at::empty(stored, like.options());
   return t.transpose(1, 2);
 }
 
@@ -130,7 +130,7 @@ void each_group(const Sizes& n, int64_t scratch_rows, const Tensor& like, F f) {
 bool takes_rows(const Tensor& query, const Tensor& key, const Tensor& value) {
   constexpr int64_t kMost = std::numeric_limits<int>::max();
   for (const auto* t : {&query, &key, &value}) {
-    // BLAS wants rows that do not overlap.
+    // BLAS requires rows that do not overlap.
     if (t->scalar_type() != at::kFloat || t->numel() == 0 || t->stride(3) != 1 ||
         t->stride(2) < t->size(3) || t->stride(2) > kMost || t->size(2) > kMost) {
       return false;

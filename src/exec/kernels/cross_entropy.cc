@@ -83,7 +83,7 @@ PERIGEE_CROSS_ENTROPY(double)
 PERIGEE_CROSS_ENTROPY(c10::BFloat16)
 #undef PERIGEE_CROSS_ENTROPY
 
-// What forward and backward share.
+// Arguments and checks of the forward and backward ops.
 struct Loss {
   int logits, target, weight;
   int64_t ignore_index;
@@ -113,7 +113,7 @@ const T* data_or_null(const Tensor& t) {
   return t.defined() ? t.const_data_ptr<T>() : nullptr;
 }
 
-// Rows for one thread at least.
+// Returns the fewest rows per thread.
 int64_t grain(int64_t classes) { return 1 + 32768 / std::max<int64_t>(classes, 1); }
 
 }  // namespace
@@ -197,7 +197,7 @@ Kernel cross_entropy_backward(const Arguments& a) {
           loss.check(label[i], n);
           const W picked = static_cast<W>(1 - loss.smoothing) * (w ? load(w, label[i]) : W(1));
           const W softmax = upstream[i] * (picked + smooth * class_weights);
-          // Read before the row is written: it may be the logits' own memory.
+          // Read before the row is written, which may be the memory of the logits.
           const W at_label = softmax * std::exp(load(from + i * n, label[i]) - l[i]) -
                              upstream[i] * (picked + smooth * (w ? load(w, label[i]) : W(1)));
           row_gradient(from + i * n, row, w, n, l[i], softmax, upstream[i] * smooth);

@@ -1,6 +1,6 @@
-// Elements in vector loops: bfloat16 is read and written by its bits, so that compilers vectorise
-// it, and computed in float32; sums run in fixed lanes, so that they vectorise and are the same
-// from run to run.
+// Elements in vector loops. bfloat16 is read and written as bits, so that compilers vectorise it,
+// and computed in float32. Sums use a fixed number of lanes, so that they vectorise and are
+// bit-equal from run to run.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -48,11 +48,11 @@ PERIGEE_INLINE void store(c10::Half* p, int64_t i, float v) {
   p[i].x = __builtin_bit_cast(uint16_t, static_cast<_Float16>(v));
 }
 
-// Calls of std:: are not compiled into a PERIGEE_SIMD function; this is.
+// std::sqrt is not inlined into PERIGEE_SIMD functions; this is.
 PERIGEE_INLINE float root(float x) { return __builtin_sqrtf(x); }
 PERIGEE_INLINE double root(double x) { return __builtin_sqrt(x); }
 
-// Returns the sum of f(i) for i in [0, n), in W.
+// Returns the sum of f(i) for i in [0, n), in type W.
 template <class W, class F>
 PERIGEE_INLINE W lane_sum(int64_t n, F f) {
   constexpr int kLanes = 16;
@@ -67,7 +67,7 @@ PERIGEE_INLINE W lane_sum(int64_t n, F f) {
   return sum;
 }
 
-// Whether vector loops know the type.
+// Returns whether vector loops support the type.
 inline bool has_element(c10::ScalarType type) {
   return type == c10::ScalarType::Float || type == c10::ScalarType::Double ||
          type == c10::ScalarType::BFloat16;
@@ -91,7 +91,7 @@ bool dispatch_element(c10::ScalarType type, F f) {
   }
 }
 
-// The same with float16, which some gradients have: it is read only.
+// Does the same with float16 as well, which some gradients have; it is only read.
 template <class F>
 bool dispatch_gradient(c10::ScalarType type, F f) {
   if (type != c10::ScalarType::Half) return dispatch_element(type, f);

@@ -1,4 +1,4 @@
-// GELU of float32 and bfloat16, computed in float32: erf and tanh without branches.
+// GELU of float32 and bfloat16, computed in float32; branch-free erf and tanh.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -76,7 +76,7 @@ PERIGEE_INLINE void backward_elements(const T* g, const T* x, T* d, int64_t n) {
   }
 }
 
-// Results may lie where an operand does.
+// A result may share memory with an operand.
 #define PERIGEE_GELU(T)                                                                        \
   PERIGEE_SIMD void forward(const T* x, T* y, int64_t n, bool exact) {                         \
     exact ? forward_elements<Exact>(x, y, n) : forward_elements<Approximate>(x, y, n);         \

@@ -1,5 +1,5 @@
-// Matrix products in place, by the BLAS in LibTorch; they allocate nothing. LibTorch exports the
-// Fortran functions and no header for them: netlib's header declares them.
+// Matrix products without allocations, by the BLAS in LibTorch. LibTorch exports the Fortran
+// functions without a header: netlib's header declares them.
 #pragma once
 
 #include <stddef.h>
@@ -17,7 +17,7 @@ extern "C" {
 
 namespace perigee::exec::kernels {
 
-// A matrix in rows; `row` elements from one row to the next.
+// A row-major matrix; `row`: elements from one row to the next.
 template <class T>
 struct Matrix {
   T* data;
@@ -29,8 +29,8 @@ struct ProductShape {
   int64_t m, n, k;
 };
 
-// c [m,n] = alpha a b + beta c, with a or b transposed where said; beta 0: c is not read. BLAS
-// counts in columns, so it is told of c' = b' a'.
+// c [m,n] = alpha a b + beta c, with a or b transposed if trans_a or trans_b; beta 0: c is not
+// read. BLAS is column-major, so it computes c' = b' a'.
 template <class T>
 void multiply(ProductShape shape, std::type_identity_t<T> alpha,
               std::type_identity_t<Matrix<const T>> a, bool trans_a,

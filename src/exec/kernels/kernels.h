@@ -1,27 +1,27 @@
-// Fast CPU kernels of Perigee's own ops (graph/ops.h). One file for each family; each returns the
-// kernel for the op's types, or nothing where it has none for them (then the reference's kernel
-// computes the op).
+// Fast CPU kernels of Perigee's own ops (graph/ops.h), one file per family. Each function returns
+// the kernel for the op's types, or nothing where there is none (then the reference's kernel is
+// used).
 #pragma once
 
 #include "exec/ops/op.h"
 
 namespace perigee::exec {
 
-// Returns the kernel that a CPU rank runs for any op but collectives: a fast one, else the
-// reference's, else LibTorch's. What it allocates depends on the op, its arguments and its
-// operands' types and strides only, never on values.
+// Returns the kernel of any op except collectives on a CPU rank: a fast one, else the reference's,
+// else LibTorch's. Its allocations depend only on the op, its arguments and its operands' types and
+// strides, never on values.
 Kernel cpu_kernel(const Op& op);
 
 namespace kernels {
 
-// float32 by blocks of rows (attention_rows.h), other types by flash attention; with dropout or
-// bias the reference's.
+// float32 by blocks of rows (attention_rows.h), other types by LibTorch's flash attention; with
+// dropout or bias the reference's kernel.
 Kernel attention(const Arguments& arguments);
 Kernel attention_backward(const Arguments& arguments);
 
 Kernel dropout(const Arguments& arguments);
 
-// float32 and bfloat16; LibTorch's op for others and for strided operands.
+// float32 and bfloat16; LibTorch's op for other types and for strided operands.
 Kernel gelu(const Arguments& arguments);
 Kernel gelu_backward(const Arguments& arguments);
 
@@ -36,15 +36,15 @@ Kernel swiglu_backward(const Arguments& arguments);
 Kernel rms_norm(const Arguments& arguments);
 Kernel rms_norm_backward(const Arguments& arguments);
 
-// One pass over the logits each; the backward pass may write where the logits are.
+// One pass over the logits each; the gradient may be written over the logits.
 Kernel cross_entropy(const Arguments& arguments);
 Kernel cross_entropy_backward(const Arguments& arguments);
 
-// perigee::reshape where it is an instruction: a contiguous copy, always.
+// perigee::reshape as an instruction: always a contiguous copy.
 Kernel reshape(const Arguments& arguments);
 
-// perigee::copy_, accumulate_, scale_, squared_norm, clip_scale, update_loss_scale_: nothing is
-// allocated but results.
+// perigee::copy_, accumulate_, scale_, squared_norm, clip_scale, update_loss_scale_: they allocate
+// results only.
 Kernel copy(const Arguments& arguments);
 Kernel accumulate(const Arguments& arguments);
 Kernel scale(const Arguments& arguments);
@@ -55,7 +55,7 @@ Kernel update_loss_scale(const Arguments& arguments);
 // The step of an elementwise optimizer (optim/all.h) on a flat bucket; nothing for other ops.
 Kernel optimizer(const Arguments& arguments);
 
-// adafactor in three passes, with sums over ranks between them, and muon in as many (graph/ops.h).
+// adafactor and muon, in three passes each, between which ranks communicate (graph/ops.h).
 Kernel adafactor_sums(const Arguments& arguments);
 Kernel adafactor_moments(const Arguments& arguments);
 Kernel adafactor(const Arguments& arguments);

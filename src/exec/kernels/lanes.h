@@ -1,5 +1,5 @@
-// Sixteen floats at a time, in the vector extension that GCC and Clang share: each operation
-// becomes whatever the instruction set of the enclosing PERIGEE_SIMD function has.
+// Sixteen floats at a time, in the vector extension that GCC and Clang share; an operation compiles
+// to the instruction set of the enclosing PERIGEE_SIMD function.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -8,7 +8,7 @@
 
 #include "exec/ops/simd.h"
 
-// Vectors pass between inlined functions only.
+// Vectors are passed between inlined functions only.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 namespace perigee::exec {
@@ -51,7 +51,7 @@ PERIGEE_INLINE void store_lanes(float* p, Floats v, int64_t count) {
     __builtin_memcpy(p, &v, static_cast<size_t>(count) * sizeof(float));
   }
 }
-// Rounds to nearest even; not-a-number stays.
+// Rounds to nearest even; NaN stays NaN.
 PERIGEE_INLINE void store_lanes(c10::BFloat16* p, Floats v, int64_t count) {
   const Words bits = reinterpret_cast<Words>(v);
   const Words rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;

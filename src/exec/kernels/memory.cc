@@ -1,4 +1,4 @@
-// Ops that only programs have: copies, sums and norms over whole buffers.
+// Ops that exist only in programs: copies, sums and norms over whole buffers.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -63,8 +63,8 @@ PERIGEE_SQUARES(c10::Half)
 #undef PERIGEE_MEMORY
 #undef PERIGEE_PAIR
 
-// Calls f(out's data, in's data) where both lie in row-major order and vector loops know their
-// types. Returns false elsewhere.
+// Calls f(out's data, in's data) where both are contiguous and vector loops support their types.
+// Returns whether it did.
 template <class F>
 bool each_pair(const Tensor& out, const Tensor& in, F f) {
   if (!out.is_contiguous() || !in.is_contiguous()) return false;
@@ -79,7 +79,7 @@ bool each_pair(const Tensor& out, const Tensor& in, F f) {
 // out = in * factor.
 void copy_scaled(const Tensor& out, const Tensor& in, double factor) {
   if (factor == 1) {
-    // With a dim more, LibTorch does not transpose by way of a buffer of its own.
+    // With an additional dim, LibTorch does not transpose through a buffer that it allocates.
     out.unsqueeze(0).copy_(in.unsqueeze(0));
     return;
   }

@@ -16,8 +16,8 @@ namespace {
 using at::Tensor;
 using namespace optim;
 
-// Stores a new value, rounded to nearest or, with noise in [0, 1), up where the noise is below the
-// fraction that is cut off.
+// Stores a new value, rounded to nearest or stochastically: up where the noise in [0, 1) is below
+// the truncated fraction.
 template <class T>
 PERIGEE_INLINE void store_rounded(T* p, int64_t i, Wide<T> v, const float*) {
   store(p, i, v);
@@ -64,8 +64,8 @@ struct Elements {
   int64_t count;
 };
 
-// Vector loops are compiled for several instruction sets, which works for functions that are no
-// templates: one for each optimizer and set of types.
+// Compiling a loop for several instruction sets requires a function that is no template: one for
+// each optimizer and set of types.
 #define PERIGEE_UPDATE(O, T, S, G)                                                           \
   PERIGEE_SIMD void run(const O*, const Elements<T, S, G>& e, unsigned held,                 \
                         const O::Constants<Wide<T>>& c) {                                    \

@@ -83,7 +83,7 @@ const T* data_or_null(const Tensor& t) {
   return t.defined() ? t.const_data_ptr<T>() : nullptr;
 }
 
-// The saved rstd's type: that of the computation.
+// Returns the type of the saved rstd: the type of the computation.
 at::ScalarType wide_type(at::ScalarType type) { return type == at::kBFloat16 ? at::kFloat : type; }
 
 }  // namespace
@@ -125,7 +125,7 @@ Kernel rms_norm_backward(const Arguments& a) {
     const auto rstd = in[saved].to(wide.dtype().toScalarType()).contiguous();
     const int64_t n = x.size(-1), rows = n ? x.numel() / n : 0;
     out[0] = at::empty(x.sizes(), x.options());
-    // Each thread adds up its rows; the sums are added in order.
+    // Each thread sums its rows; the partial sums are added in a fixed order.
     const int64_t parts = weight >= 0
                               ? std::min<int64_t>(at::get_num_threads(), std::max<int64_t>(rows, 1))
                               : 0;

@@ -1,4 +1,5 @@
-// Rotary positions and their derivative, of float32 and bfloat16, one pass each over strided rows.
+// Rotary position embedding and its derivative for float32 and bfloat16, one pass each over strided
+// rows.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -40,7 +41,7 @@ PERIGEE_ROTARY(float)
 PERIGEE_ROTARY(c10::BFloat16)
 #undef PERIGEE_ROTARY
 
-// Heads are often a transposed dim: rows are found by their strides.
+// Returns the offset of a row by strides, since heads are often a transposed dim.
 int64_t offset_of(const Tensor& x, int64_t row) {
   int64_t offset = 0;
   for (int64_t d = x.dim() - 2; d >= 0; --d) {

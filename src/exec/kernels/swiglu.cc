@@ -1,4 +1,4 @@
-// silu(gate) * up and its derivative, of float32 and bfloat16, one pass each.
+// silu(gate) * up and its derivative for float32 and bfloat16, one pass each.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 

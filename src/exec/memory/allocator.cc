@@ -18,7 +18,7 @@
 namespace perigee::exec {
 namespace {
 
-// ---- which addresses belong to arenas: read by every deallocation, so without a lock
+// ---- the address ranges of arenas: every deallocation reads them, so without a lock
 
 struct Extent {
   const std::byte* begin;
@@ -26,8 +26,8 @@ struct Extent {
 };
 
 constexpr size_t kMostArenas = 1024;
-// An entry is replaced as a whole and its object never changes or goes, so that a reader never sees
-// half of one.
+// An entry is a pointer that is replaced atomically; its object is neither changed nor freed, so
+// that a reader always sees a consistent one.
 std::array<std::atomic<const Extent*>, kMostArenas> arenas{};
 std::atomic<size_t> arena_slots{0};
 std::mutex arena_mutex;
@@ -66,7 +66,7 @@ void count(std::atomic<int64_t>& counter, int64_t bytes) {
   }
 }
 
-// ---- what stands on this thread
+// ---- state of this thread
 
 struct Plan {
   const compile::Allocation* allocations = nullptr;
@@ -95,7 +95,7 @@ class PlannedAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t bytes) override {
     if (plan.active && bytes > 0) return wrap(planned(static_cast<int64_t>(bytes)));
-    if (bytes > 0 && served_worker()) return wrap(serve_worker(static_cast<int64_t>(bytes)));
+    if (bytes > 0 && is_served_worker()) return wrap(serve_worker(static_cast<int64_t>(bytes)));
     auto given = upstream_->allocate(bytes);
     void* address = given.get();
     if (given.get_context() != address) {
@@ -110,7 +110,7 @@ class PlannedAllocator final : public c10::Allocator {
         AllocatorAccess::entries(*recording)
             .push_back({.address = address, .bytes = static_cast<int64_t>(bytes)});
       }
-      note_worker(address, static_cast<int64_t>(bytes));
+      record_worker(address, static_cast<int64_t>(bytes));
     }
     return wrap(address);
   }
@@ -129,7 +129,7 @@ class PlannedAllocator final : public c10::Allocator {
     return {address, address, &release, c10::Device(c10::kCPU)};
   }
 
-  // Serves planned and other addresses: oneDNN gives back both through here.
+  // Frees planned and other addresses: oneDNN returns both through this function.
   static void release(void* address) {
     if (!address) return;
     release_worker(address);
@@ -204,8 +204,7 @@ std::shared_ptr<std::byte> allocate_frames(int64_t bytes) {
     memory = PlannedAllocator::instance->upstream()->allocate(
         static_cast<size_t>(std::max<int64_t>(bytes, 64)));
   } catch (const c10::Error&) {
-    fail_run("exec", "the program's frames need {} bytes of memory, but there is not so much",
-             bytes);
+    fail_run("exec", "the program's frames need {} bytes of memory, but less is free", bytes);
   }
   auto* begin = static_cast<std::byte*>(memory.get());
   // Large pages where the system gives them: fewer misses on big frames.
@@ -228,8 +227,7 @@ std::shared_ptr<std::byte> allocate_host_frames(int64_t bytes) {
   const auto rounded = static_cast<size_t>(std::max<int64_t>(bytes, 64) + 63) / 64 * 64;
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(64, rounded));
   if (!memory) {
-    fail_run("exec", "offloading needs {} bytes of the host's memory, but there is not so much",
-             bytes);
+    fail_run("exec", "offloading needs {} bytes of the host's memory, but less is free", bytes);
   }
   std::memset(memory, 0, rounded);
   host_bytes.fetch_add(bytes);

@@ -1,6 +1,6 @@
-// Planned memory. LibTorch's ops allocate inside; while a plan stands on a thread, its n-th
-// allocation is served at its planned address. Installed once over LibTorch's CPU allocator;
-// threads without a plan notice nothing.
+// Planned memory. LibTorch's ops allocate internally; while a PlannedAllocations lives on a thread,
+// the thread's n-th allocation is served at its planned address. The allocator is installed once
+// over LibTorch's CPU allocator, and passes allocations of all other threads through.
 #pragma once
 
 #include <cstddef>
@@ -15,36 +15,38 @@
 
 namespace perigee::exec {
 
-// Makes planned memory possible in this process. Safe to repeat. Tensors made before stay valid.
+// Installs the allocator in this process; later calls do nothing. Existing tensors stay valid.
 void install_allocator();
 
-// Returns zeroed memory for a program's frames, 64-byte aligned: planned allocations may be served
-// in it. Throws Error when there is not enough.
+// Returns zeroed memory for a program's frames, 64-byte aligned, in which planned allocations may
+// be served. Throws Error when there is not enough.
 std::shared_ptr<std::byte> allocate_frames(int64_t bytes);
 
-// Returns zeroed memory, 64-byte aligned, for what is kept off the device; LibTorch's allocations
-// and memory_count()'s peak know nothing of it. Throws Error when there is not enough.
+// Returns zeroed memory, 64-byte aligned, for offloaded values. It counts neither as LibTorch's
+// allocations nor in memory_count()'s peak. Throws Error when there is not enough.
 std::shared_ptr<std::byte> allocate_host_frames(int64_t bytes);
 
-// Serves this thread's allocations at their places until it ends. Do not nest.
+// Serves this thread's allocations at their planned addresses during its lifetime. Must not nest.
 class PlannedAllocations {
  public:
-  // With `worker_bytes`, the first of them is the workers' memory, so many bytes
-  // for each (compile::Instruction).
+  // `bases`: addresses of frames. If `worker_bytes` is not 0, the first allocation is the memory of
+  // the op's workers, that many bytes for each (compile::Instruction::worker_bytes). Throws Error
+  // where the op has more workers than that.
   PlannedAllocations(std::span<const compile::Allocation> allocations,
                      std::span<std::byte* const> bases, int64_t worker_bytes = 0);
   ~PlannedAllocations();
   PlannedAllocations(const PlannedAllocations&) = delete;
 
-  // Throws Error unless all of them were made. An allocation of another size, or one too many,
-  // throws where it is made.
+  // Throws Error unless all planned allocations were made. An allocation of another size, or one
+  // too many, throws when it is made.
   void check_all_made() const;
 
  private:
   std::optional<Workers> workers_;
 };
 
-// Records this thread's allocations and which of them end when, and what its workers hold.
+// Records this thread's allocations and deallocations, and the memory of its workers. Must not
+// nest.
 class RecordedAllocations {
  public:
   RecordedAllocations();
@@ -54,7 +56,7 @@ class RecordedAllocations {
   struct Entry {
     const void* address = nullptr;
     int64_t bytes = 0;
-    // How many allocations had been made when this one ended; -1: it is still there.
+    // Number of allocations made before this one was freed; -1: not freed.
     int64_t freed_at = -1;
   };
   const std::vector<Entry>& entries() const { return entries_; }
@@ -66,21 +68,20 @@ class RecordedAllocations {
   Workers workers_;
 };
 
-// Bytes of LibTorch's CPU allocations outside of arenas, over the process; counted from
-// install_allocator() on.
+// Bytes in use in the process, counted from install_allocator() on.
 struct MemoryCount {
-  int64_t arenas = 0;  // now
-  int64_t others = 0;  // now: batches, results of ops without a recorded trace
-  int64_t peak = 0;    // of arenas + others since reset_peak()
-  int64_t host = 0;    // now: of allocate_host_frames
+  int64_t arenas = 0;  // of allocate_frames()
+  int64_t others = 0;  // LibTorch's allocations outside of arenas: batches, results of untraced ops
+  int64_t peak = 0;    // largest arenas + others since reset_peak()
+  int64_t host = 0;    // of allocate_host_frames()
 };
 MemoryCount memory_count();
 void reset_peak();
 
-// Returns the bytes that the process holds and that memory_count() does not see: its anonymous
-// resident memory (/proc/self/status) less arenas, others and host. They are what LibTorch, MKL,
-// oneDNN and Gloo take past LibTorch's allocator, and Perigee's own graphs and programs. 0 where
-// the system does not tell.
+// Returns the bytes of the process that memory_count() does not include: its anonymous resident
+// memory (/proc/self/status) minus arenas, others and host. LibTorch, MKL, oneDNN and Gloo allocate
+// them without LibTorch's allocator; graphs and programs are among them. 0 where /proc is not
+// available.
 int64_t library_bytes();
 
 }  // namespace perigee::exec

@@ -13,21 +13,21 @@
 
 namespace perigee::exec {
 
-// The frames, zeroed: one allocation (and one for those that collectives touch, and one in the
-// host's memory), given back when the last tensor that lies in it is gone.
+// The frames, zeroed: one allocation for all, one for frames that collectives use and one in the
+// host's memory. All are freed with the arena's last tensor.
 class Arena {
  public:
   // Throws Error when there is not enough memory.
   Arena(const std::vector<compile::Frame>& frames, Device& device);
 
-  // Addresses of the frames, by frame: of the copies that the slot of Program::slots names, or of
-  // the first ones where it is empty.
+  // Returns the address of each frame: of the copy that `slot` (an entry of Program::slots) names,
+  // or of the first copy where it is empty.
   std::vector<std::byte*> bases(const std::vector<int32_t>& slot = {}) const;
-  // Of the device's memory.
+  // Returns the size of the frames on the device.
   int64_t bytes() const { return bytes_; }
 
-  // Returns a tensor at `address`, on the device or in the host's memory, which keeps
-  // the arena alive.
+  // Returns a tensor at `address`, on the device or (`host`) in the host's memory. It keeps the
+  // arena's memory alive.
   at::Tensor tensor(std::byte* address, const graph::TensorType& type,
                     const std::vector<int64_t>& strides, bool host = false) const;
 

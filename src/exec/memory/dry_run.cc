@@ -16,7 +16,8 @@
 namespace perigee::exec {
 namespace {
 
-// A tensor of zeros whose pages exist once they are written: reading takes no memory.
+// Returns a tensor of zeros whose pages are allocated when they are written: reading allocates
+// nothing.
 at::Tensor empty_pages(const graph::TensorType& type, const std::vector<int64_t>& strides) {
   int64_t elements = type.numel() > 0 ? 1 : 0;
   for (size_t d = 0; d < strides.size() && elements > 0; ++d)
@@ -34,8 +35,8 @@ at::Tensor empty_pages(const graph::TensorType& type, const std::vector<int64_t>
       at::TensorOptions().dtype(scalar_type(type.dtype)));
 }
 
-// Adds the memory of the op's workers as its first allocation, which lives as long as the op: the
-// workers hold it beside whatever the op's own thread allocates and frees meanwhile.
+// Adds the memory of the op's workers as its first allocation, which lives as long as the op:
+// workers hold it while the op's own thread allocates and frees.
 void add_workers(const Workers& workers, compile::OpTrace& trace) {
   trace.worker_bytes = workers.peak();
   if (trace.worker_bytes == 0) return;
@@ -47,7 +48,7 @@ void add_workers(const Workers& workers, compile::OpTrace& trace) {
   for (auto& allocation : trace.output_allocation) {
     if (allocation >= 0) ++allocation;
   }
-  // Memory that outlives the op must not lie where the op alone has a place.
+  // Memory that workers still hold after the op cannot be planned for the op alone.
   trace.complete = workers.empty();
 }
 
@@ -66,7 +67,7 @@ std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance
   }
   const auto kernel = cpu_kernel(op);
   std::vector<at::Tensor> results(instance.outputs.size());
-  // The first call of an op may make what later ones find (oneDNN's caches).
+  // The first call of an op may fill caches (oneDNN's) that later calls use.
   kernel(operands, results, {});
   results.assign(results.size(), {});
   compile::OpTrace trace;

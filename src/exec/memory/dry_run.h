@@ -1,4 +1,5 @@
-// Dry runs: records the allocations of an op by running it once on operands without memory.
+// Dry runs: records the allocations of an op by running it on operands whose pages are not
+// allocated.
 #pragma once
 
 #include <optional>
@@ -7,9 +8,9 @@
 
 namespace perigee::exec {
 
-// Runs the op on the CPU, on this thread, on operands of zeros, and returns what it allocates and
-// how its results lie. Returns nothing where that cannot be told in a trace: a result that lies
-// inside an allocation, but not at its start. Throws Error naming the op when it fails.
+// Runs the op on the CPU, on this thread, on operands of zeros, and returns its allocations and the
+// strides of its results. Returns nothing where a trace cannot describe them: a result inside an
+// allocation, but not at its start. Throws Error naming the op when it fails.
 std::optional<compile::OpTrace> record_trace(const compile::OpInstance& instance);
 
 }  // namespace perigee::exec

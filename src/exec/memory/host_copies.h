@@ -1,4 +1,4 @@
-// Copies of bytes beside a CPU rank's ops, as a GPU's copy engine makes them.
+// Copies of bytes concurrent with a CPU rank's ops, as a GPU's copy engine makes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,14 +13,15 @@
 
 namespace perigee::exec {
 
-// One after the other, on a thread that the first one starts.
+// Runs copies one after the other on a thread of its own, started by the first copy.
 class HostCopies {
  public:
   HostCopies() = default;
   ~HostCopies();
   HostCopies(const HostCopies&) = delete;
 
-  // `to` and `from` are contiguous, of as many bytes, and keep their memory until the work is done.
+  // Starts a copy between contiguous tensors with equally many bytes. The work keeps their memory
+  // until it is done. Throws Error for other tensors.
   std::shared_ptr<Work> start(const at::Tensor& to, const at::Tensor& from);
 
  private:

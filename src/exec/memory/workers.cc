@@ -22,8 +22,8 @@ struct Team {
 // writes its own part, inside of them. OpenMP orders the two.
 thread_local Team own_team;
 
-// Which worker of which team this thread is. OpenMP's threads serve one thread as long as it lives
-// and end with it, so that the team outlives them.
+// The team and position of this thread, if it is a worker. OpenMP's threads serve one thread and
+// end with it, so that the team outlives them.
 struct Membership {
   Team* team = nullptr;
   size_t worker = 0;
@@ -35,8 +35,8 @@ WorkerMemory* memory_of_worker(Team::Mode mode) {
   return team && team->mode == mode ? &team->workers[worker] : nullptr;
 }
 
-// Visits every thread that an op on this thread would use: LibTorch's own loop does, since OpenMP
-// makes new threads whenever the number of threads has changed between two ops.
+// Makes every thread that an op on this thread would use a member of the team. LibTorch's own loop
+// reaches them; OpenMP starts new threads whenever the number of threads changes between two ops.
 void enlist(Team& team) {
   const int threads = at::get_num_threads();
   team.workers.assign(static_cast<size_t>(threads - 1), {});
@@ -98,14 +98,14 @@ int64_t Workers::peak() const {
 
 bool Workers::empty() const { return std::ranges::all_of(own_team.workers, &WorkerMemory::empty); }
 
-bool served_worker() { return memory_of_worker(Team::Mode::served) != nullptr; }
+bool is_served_worker() { return memory_of_worker(Team::Mode::served) != nullptr; }
 
 void* serve_worker(int64_t bytes) {
   auto& memory = *memory_of_worker(Team::Mode::served);
   const auto& team = *membership.team;
   const int64_t offset = memory.hold(bytes);
   auto* address = team.begin + static_cast<int64_t>(membership.worker) * team.bytes_each + offset;
-  memory.lies_at(address);
+  memory.set_address(address);
   if (memory.peak() > team.bytes_each) {
     fail_run("exec",
              "each worker of the op must hold {} bytes at most, as when its trace was recorded, "
@@ -115,10 +115,10 @@ void* serve_worker(int64_t bytes) {
   return address;
 }
 
-void note_worker(const void* address, int64_t bytes) {
+void record_worker(const void* address, int64_t bytes) {
   if (auto* memory = memory_of_worker(Team::Mode::recorded)) {
     memory->hold(bytes);
-    memory->lies_at(address);
+    memory->set_address(address);
   }
 }
 

@@ -12,7 +12,7 @@
 namespace perigee::exec {
 
 void refuse_nondeterministic() {
-  // Of a workspace of this size cuBLAS takes the same parts whatever streams are in use.
+  // With a fixed workspace size cuBLAS is deterministic for any number of streams.
   c10::utils::set_env("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/false);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
 }

@@ -1,4 +1,4 @@
-// Ops that have no kernel whose results are the same from run to run.
+// Refusal of ops without a deterministic kernel (bit-equal results from run to run).
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace perigee::exec {
 
-// Has LibTorch refuse such kernels instead of taking them, in the whole process. Before its first
-// matrix product on a GPU.
+// Makes LibTorch throw for nondeterministic kernels, in the whole process. Call it before the first
+// matrix product on a GPU, whose cuBLAS workspace it sets.
 void refuse_nondeterministic();
 
-// Returns the kernel of the op; what LibTorch refuses is an Error that names the op and what to do.
+// Returns `kernel` with LibTorch's refusals turned into an Error that names the op and a remedy.
 Kernel deterministic_only(Kernel kernel, std::string op);
 
 }  // namespace perigee::exec

@@ -4,12 +4,12 @@
 #include <ATen/core/jit_type.h>
 
 #include <memory>
-#include <set>
 
 #include "base/fail.h"
 #include "exec/ops/op.h"
 #include "exec/tensor.h"
 #include "graph/ops.h"
+#include "plan/data_ops.h"
 
 namespace perigee::exec {
 namespace {
@@ -19,7 +19,7 @@ using c10::TypeKind;
 using graph::Arg;
 using graph::ValueId;
 
-// Where operands go: a tensor at stack[slot], or a list of tensors built at stack[slot] (-1 in it:
+// The operands of one argument: a tensor at stack[slot], or a list of tensors at stack[slot] (-1:
 // no tensor).
 struct TensorSlot {
   size_t slot;
@@ -34,7 +34,7 @@ struct ListSlot {
 struct BoxedCall {
   c10::OperatorHandle handle;
   std::string name;
-  std::vector<IValue> constants;  // one per argument of the schema; None where a tensor goes
+  std::vector<IValue> constants;  // one per argument of the schema; None for tensors
   std::vector<TensorSlot> tensors;
   std::vector<ListSlot> lists;
   torch::jit::Stack stack;
@@ -98,8 +98,8 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-// Returns the constant as the schema's type wants it: an int where a float is asked for becomes a
-// float, and so on.
+// Returns the constant converted to the schema's type: an int becomes a float where the schema
+// requires one, and so on.
 IValue to_ivalue(const Arg& arg, const c10::TypePtr& type) {
   const auto kind = type->kind();
   const auto element = [&] {
@@ -148,13 +148,9 @@ IValue to_ivalue(const Arg& arg, const c10::TypePtr& type) {
 
 // Graphs, plans and replacements are data: an op that they name computes results from operands and
 // constants. Throws Error for an op that writes to an operand of its caller (out=) or takes a text
-// other than the option of an algorithm, such as the path of a file (aten::from_file).
+// other than the option of an algorithm, such as the path of a file (aten::from_file). Replacements
+// are checked earlier, too, without schemas (plan/data_ops.h).
 void check_is_data(const Op& op, const c10::FunctionSchema& schema) {
-  static const std::set<std::string_view> kOptions{
-      "UPLO",     "activation", "algorithm",     "api_name",     "approximate", "driver",
-      "equation", "indexing",   "interpolation", "mode",         "norm",        "ord",
-      "p",        "pad_mode",   "padding",       "padding_side", "reduce",      "rounding_mode",
-      "side"};
   for (const auto& argument : schema.arguments()) {
     if (argument.is_out()) {
       fail("exec",
@@ -162,7 +158,7 @@ void check_is_data(const Op& op, const c10::FunctionSchema& schema) {
            op.name, argument.name());
     }
     const auto kind = without_optional(argument.type())->kind();
-    const bool is_text = kind == TypeKind::StringType && !kOptions.contains(argument.name());
+    const bool is_text = kind == TypeKind::StringType && !plan::is_option(argument.name());
     if (is_text || kind == TypeKind::StorageType || kind == TypeKind::StreamObjType) {
       fail("exec", "ops compute from tensors and numbers, but {} takes \"{}\"", op.name,
            argument.name());

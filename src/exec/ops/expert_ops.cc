@@ -24,7 +24,7 @@ using Shape = std::vector<int64_t>;
 
 const int64_t* integers(const Tensor& t) { return t.const_data_ptr<int64_t>(); }
 
-// Rows [*, w] of any strides but the last.
+// Rows of a tensor [*, w] with any strides, except that a row is contiguous.
 class Rows {
  public:
   explicit Rows(const Tensor& t)
@@ -32,7 +32,7 @@ class Rows {
     bytes_ = tensor_.size(-1) * static_cast<int64_t>(tensor_.element_size());
   }
   int64_t bytes() const { return bytes_; }
-  // The row at an index into the leading dims, row-major.
+  // Returns the row at an index into the leading dims, row-major.
   const char* at(int64_t index) const {
     int64_t offset = 0;
     for (int64_t d = tensor_.dim() - 2; d >= 0; --d) {
@@ -130,8 +130,9 @@ struct Slots {
     for (int64_t k = 0; k < groups * experts; ++k) next[k] = std::min(next[k], places);
   }
 
-  // The same by way of the host: the ranks before this one shift every queue.
-  void elsewhere(const Tensor& chosen, const Tensor& all, Tensor& slot, Tensor& counts) const {
+  // Computes the same for tensors on other devices: through the host where other ranks' counts
+  // shift the queues or an overflow is an error.
+  void on_device(const Tensor& chosen, const Tensor& all, Tensor& slot, Tensor& counts) const {
     if (!all.defined() && !dropless) {
       std::tie(slot, counts) = experts::plain::slots(chosen, experts, places);
       return;
@@ -150,7 +151,7 @@ Kernel expert_slots(const Arguments& a) {
     if (chosen.is_cpu()) {
       slots.on_cpu(chosen.contiguous(), all.defined() ? all.contiguous() : all, slot, counts);
     } else {
-      slots.elsewhere(chosen, all, slot, counts);
+      slots.on_device(chosen, all, slot, counts);
     }
     out[0] = slot;
     if (out.size() > 1) out[1] = counts;
@@ -159,7 +160,7 @@ Kernel expert_slots(const Arguments& a) {
 
 // ---- rows to slots and back
 
-// The row of a queue [experts, groups, places] that a slot of group g names, or -1.
+// Returns the row of a queue [experts, groups, places] that a slot of group g refers to, or -1.
 struct Place {
   int64_t experts, groups, places, first;
   int64_t operator()(int64_t slot, int64_t g) const {
@@ -235,7 +236,7 @@ kernels::Matrix<const T> block(const Tensor& t, int64_t e, int64_t g) {
   return {t.const_data_ptr<T>() + e * t.stride(0) + g * t.stride(1), t.stride(2)};
 }
 
-// A matrix of a batch, transposed where its columns lie side by side.
+// Returns whether the matrices of a batch are stored by columns (transposed).
 bool by_columns(const Tensor& t) { return t.stride(2) != 1 && t.stride(1) == 1; }
 
 Kernel grouped_mm(const Arguments& a) {
@@ -332,13 +333,13 @@ Kernel route(const Arguments& a) {
   };
 }
 
-// The rows of an exchange that one rank has: those that it sends, or (back) those that it gets.
-struct Share {
+// The rows of an exchange on one rank: those that it sends, or (`back`) those that it receives.
+struct ExchangedRows {
   int index, counts;
   int64_t position;
   bool back;
 
-  explicit Share(const Arguments& a)
+  explicit ExchangedRows(const Arguments& a)
       : index(a.operand("index")),
         counts(a.operand("counts")),
         position(a.integer("position")),
@@ -356,7 +357,7 @@ struct Share {
 };
 
 Kernel take_rows(const Arguments& a) {
-  return [self = a.operand("self"), share = Share(a), shape = a.type().shape](
+  return [self = a.operand("self"), share = ExchangedRows(a), shape = a.type().shape](
              Operands in, Results out, const Draw&) {
     const auto& from = in[self];
     out[0] = at::empty(shape, from.options());
@@ -375,7 +376,7 @@ Kernel take_rows(const Arguments& a) {
 }
 
 Kernel put_rows(const Arguments& a) {
-  return [given = a.operand("rows"), share = Share(a), shape = a.type().shape](
+  return [given = a.operand("rows"), share = ExchangedRows(a), shape = a.type().shape](
              Operands in, Results out, const Draw&) {
     const auto& from = in[given];
     out[0] = at::zeros(shape, from.options());

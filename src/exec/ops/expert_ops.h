@@ -1,12 +1,12 @@
-// The ops of a mixture of experts (graph/ops.h). On the CPU rows are copied and multiplied where
-// they lie; on other devices and for other types ATen ops do the same.
+// The ops of a mixture of experts (graph/ops.h). CPU kernels copy and multiply rows without
+// intermediate tensors; other devices and types use ATen ops.
 #pragma once
 
 #include "exec/ops/op.h"
 
 namespace perigee::exec {
 
-// Returns the op's kernel, or nothing for other ops. What it allocates does not depend on values.
+// Returns the op's kernel, or nothing for other ops. Its allocations do not depend on values.
 Kernel expert_op(const Op& op);
 
 }  // namespace perigee::exec

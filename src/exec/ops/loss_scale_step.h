@@ -1,4 +1,4 @@
-// The loss scale within a step, for the CPU's and a GPU's kernels alike.
+// The update of the loss scale in a step, shared by CPU and GPU kernels.
 #pragma once
 
 #include <cmath>
@@ -21,13 +21,13 @@ struct LossScaleScalars {
   double* growth_tracker;
   double* skipped_steps;
   double* applied_step;
-  double* patience;  // nullptr: the scale falls after every step that is not finite
+  double* patience;  // nullptr: no hysteresis, every step with a non-finite norm lowers the scale
 };
 
 PERIGEE_BOTH bool is_finite(double x) { return x - x == 0; }
 
-// torch.amp.GradScaler's update, with the floor and the hysteresis of Megatron's: `patience` counts
-// the steps that were not finite since the scale grew. `step` counts all steps, from 1.
+// torch.amp.GradScaler's update, with Megatron's lower limit and hysteresis: `patience` counts the
+// steps with a non-finite norm since the scale grew. `step` counts all steps, from 1.
 PERIGEE_BOTH void update_loss_scale(const LossScaleScalars& s, const LossScaleNumbers& numbers,
                                     double squared_norm, double step) {
   if (!is_finite(squared_norm)) {
@@ -50,8 +50,7 @@ PERIGEE_BOTH void update_loss_scale(const LossScaleScalars& s, const LossScaleNu
   *s.applied_step = step - *s.skipped_steps;
 }
 
-// Returns what the gradients are to be multiplied by, without clipping. loss_scale:
-// nullptr for none.
+// Returns the factor of the gradients, without clipping. loss_scale: nullptr for none.
 PERIGEE_BOTH double gradient_factor(double factor, const float* loss_scale) {
   return loss_scale ? factor / *loss_scale : factor;
 }

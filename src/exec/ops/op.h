@@ -1,5 +1,5 @@
-// An op apart from its graph, and the function that computes it: what the reference interpreter,
-// the executor and the dry runs of the profile have in common.
+// An op without its graph, and the function that computes it. The reference interpreter, the
+// executor and the dry runs of the profile share these.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@
 
 namespace perigee::exec {
 
-// Which part of the step's random numbers is drawn (exec/ops/random.h).
+// The part of the step's random numbers that an op draws (exec/ops/random.h).
 struct Draw {
   uint64_t seed = 0;
   int64_t step = 0;
@@ -25,20 +25,20 @@ struct Draw {
   int64_t microbatches = 1;
 };
 
-// ValueIds in `args` count the operands, in each_operand order. An output without a type
-// is not wanted.
+// ValueIds in `args` are indices of operands, in each_operand order. An output without a type is
+// not needed.
 struct Op {
   std::string name;
   std::vector<std::pair<std::string, graph::Arg>> args;
   std::vector<std::optional<graph::TensorType>> outputs;
 };
 
-// Computes an op: reads `operands`, sets `outputs` (those that are wanted). One kernel is used by
-// one thread at a time.
+// Computes an op: reads `operands` and sets the needed `outputs`. Not thread-safe: one thread calls
+// a kernel at a time.
 using Kernel = std::function<void(std::span<const at::Tensor> operands,
                                   std::span<at::Tensor> outputs, const Draw& draw)>;
 
-// Returns the op of a node, without its operands.
+// Returns the op of a node; its ValueIds become indices of operands.
 Op op_of(const graph::Graph& graph, const graph::Node& node);
 
 // Returns the op of a trace's instance.
@@ -49,8 +49,8 @@ Op op_of(const compile::OpInstance& instance);
 // argument or one of another type.
 Kernel dispatcher_kernel(const Op& op);
 
-// Reads the arguments of an op. Throws Error naming op and argument where one is missing or of
-// another type; the second parameter is the value of an argument that is left out.
+// Reads the arguments of an op. Throws Error naming op and argument where one is missing or has
+// another type. `otherwise`: the value of an argument that the op leaves out.
 class Arguments {
  public:
   explicit Arguments(const Op& op) : op_(op) {}
@@ -69,7 +69,7 @@ class Arguments {
   bool wanted(size_t output) const {
     return output < op_.outputs.size() && op_.outputs[output].has_value();
   }
-  // Returns the type of an output that must be wanted.
+  // Returns the type of an output. Throws Error where the output is not needed.
   const graph::TensorType& type(size_t output = 0) const;
   const std::string& name() const { return op_.name; }
   const Op& op() const { return op_; }

@@ -22,7 +22,7 @@ struct OptimizerArguments {
   int self, gradient, lr, step, scale, noise;
   std::vector<int> states;  // in the order of the optimizer's kStates
   StepNumber weight_decay;
-  bool guarded;  // with a scale that is NaN nothing changes
+  bool guarded;  // a NaN scale leaves parameters and states unchanged
 
   template <class O>
   static OptimizerArguments of(const Arguments& a) {
@@ -33,22 +33,23 @@ struct OptimizerArguments {
     return OptimizerArguments(a, std::move(states));
   }
 
-  // Returns the set of states that exist, as optim::with_states takes it.
+  // Returns the states that exist as bits, for optim::with_states.
   unsigned held() const;
 
   struct Types {
     at::ScalarType parameter, state, gradient;
   };
-  // Throws Error where operands are not contiguous, of one size and of one type for all states.
+  // Returns the element types. Throws Error unless operands are contiguous, of equal size, and all
+  // states of one type.
   Types types(std::span<const at::Tensor> in) const;
-  // Throws Error for types that no kernel has.
+  // Throws Error: no kernel has these types.
   [[noreturn]] void refuse(std::span<const at::Tensor> in) const;
 
  private:
   OptimizerArguments(const Arguments& arguments, std::vector<int> states);
 };
 
-// Returns whether the op steps a bucket by O.
+// Returns whether the op is the step of optimizer O on a bucket.
 template <class O>
 bool is_step_of(const Arguments& a) {
   std::string_view op = a.name();

@@ -1,6 +1,5 @@
-// Philox4x32-10 and what is drawn from its words, for the CPU and for device code alike
-// (exec/ops/random.h says which word belongs to which element). No torch and nothing
-// that nvcc lacks.
+// Philox4x32-10 and the distributions computed from its words, for host and device code
+// (exec/ops/random.h assigns words to elements). Includes no torch header; compiles with nvcc.
 #pragma once
 
 #include <cmath>
@@ -30,14 +29,14 @@ PERIGEE_BOTH PhiloxWords philox_rounds(PhiloxWords c, uint32_t k0, uint32_t k1) 
   return c;
 }
 
-// Words of elements 4 * block, ..., 4 * block + 3 of one op in one step.
+// Returns the words of elements 4 * block, ..., 4 * block + 3 of one op in one step.
 PERIGEE_BOTH PhiloxWords philox_block(uint64_t seed, uint32_t key, uint32_t step, uint64_t block) {
   return philox_rounds({{static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), step,
                          static_cast<uint32_t>(seed >> 32)}},
                        static_cast<uint32_t>(seed), key);
 }
 
-// a + b * x in two roundings, whatever the compiler would fuse.
+// Returns a + b * x with two roundings; never a fused multiply-add.
 PERIGEE_BOTH double add_product(double a, double b, double x) {
 #if defined(__CUDA_ARCH__)
   return __dadd_rn(a, __dmul_rn(b, x));
@@ -46,13 +45,13 @@ PERIGEE_BOTH double add_product(double a, double b, double x) {
 #endif
 }
 
-// In [0, 1), of that many bits.
+// Returns a number in [0, 1) of that many bits.
 PERIGEE_BOTH double uniform_of(uint32_t word, int bits) {
   return static_cast<double>(word >> (32 - bits)) *
          (1.0 / static_cast<double>(uint64_t{1} << bits));
 }
 
-// In (0, 1]: the logarithm is finite.
+// Returns a number in (0, 1], whose logarithm is finite.
 PERIGEE_BOTH double positive_uniform_of(uint32_t word) {
   return (static_cast<double>(word) + 1) * 0x1p-32;
 }
@@ -61,7 +60,8 @@ struct NormalPair {
   double first, second;
 };
 
-// Box-Muller over two words. Bit-equal across devices only as far as log, sqrt, cos and sin are.
+// Returns two standard normal numbers (Box-Muller). Bit-equal across devices only as far as log,
+// sqrt, cos and sin are.
 PERIGEE_BOTH NormalPair normal_pair(uint32_t first, uint32_t second) {
   constexpr double kTwoPi = 6.283185307179586;
   const double radius = sqrt(-2 * log(positive_uniform_of(first)));
@@ -69,14 +69,14 @@ PERIGEE_BOTH NormalPair normal_pair(uint32_t first, uint32_t second) {
   return {radius * cos(angle), radius * sin(angle)};
 }
 
-// Of the element at that place of its block.
+// Returns the standard normal number of the element at position `lane` of its block.
 PERIGEE_BOTH double normal_of(const PhiloxWords& words, int lane) {
   const auto pair = lane < 2 ? normal_pair(words.w[0], words.w[1])
                              : normal_pair(words.w[2], words.w[3]);
   return lane % 2 == 0 ? pair.first : pair.second;
 }
 
-// In [low, low + range).
+// Returns an integer in [low, low + range).
 PERIGEE_BOTH int64_t integer_of(uint32_t word, int64_t low, uint64_t range) {
   return low + static_cast<int64_t>((uint64_t{word} * range) >> 32);
 }

@@ -142,7 +142,7 @@ RandomBlock::RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t>
     begin[batch_dim] += draw.microbatch * global[batch_dim];
     global[batch_dim] *= draw.microbatches;
   }
-  // A run takes in the innermost dims that are whole, and one more.
+  // A run spans the innermost dims that are not cut, and one more.
   run_ = 1;
   uint64_t stride = 1;
   bool consecutive = true;
@@ -167,7 +167,7 @@ void fill_random(at::Tensor& out, const Distribution& distribution, const Random
   const bool floating = out.is_floating_point();
   if (!floating && (distribution.kind == Kind::uniform || distribution.kind == Kind::normal ||
                     distribution.kind == Kind::exponential)) {
-    fail("exec", "such random numbers need a floating point type, but got {}",
+    fail("exec", "this distribution requires a floating point type, but got {}",
          c10::toString(out.scalar_type()));
   }
   AT_DISPATCH_ALL_TYPES_AND3(at::kBool, at::kHalf, at::kBFloat16, out.scalar_type(), "random", [&] {

@@ -1,14 +1,13 @@
-// Random numbers as a function of where they are used: Philox4x32-10 (Salmon et al., "Parallel
-// random numbers: as easy as 1, 2, 3", SC 2011). An element's number depends on the seed, the op's
-// key, the step and the element's index in the tensor of the whole step, so that any sharding and
-// any number of microbatches draw the same.
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3", SC 2011). An element's number depends on the seed, the op's key, the step and the
+// element's index in the tensor of the whole step, so that any sharding and any number of
+// microbatches draw the same numbers.
 //
 //   Philox key      (seed's low word, op key)
-//   Philox counter  (element index / 4: low word, high word; step; seed's high word); word index %
-//   4 of the result
+//   Philox counter  (element index / 4: low word, high word; step; seed's high word)
+//   element         word index % 4 of the result
 //
-// Numbers do not depend on the element type beyond its rounding: a uniform is 24 bits (11 for
-// float16, 8 for bfloat16).
+// The element type only rounds: a uniform number has 24 bits (11 for float16, 8 for bfloat16).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,13 +34,13 @@ struct RandomStream {
   void words(uint64_t begin, std::span<uint32_t> out) const;
 };
 
-// Where a local tensor lies in the tensor of the whole step: runs of consecutive elements of the
-// local tensor (row-major) with consecutive indices.
+// The indices of a local tensor's elements in the tensor of the whole step, as runs: consecutive
+// elements of the local tensor (row-major) with consecutive indices.
 class RandomBlock {
  public:
   // `global` is the shape over all ranks of one microbatch and `begin` the local tensor's first
-  // index in it (both empty: the local tensor is all of it). Microbatches follow each other along
-  // `batch_dim`; -1: they draw alike.
+  // index in it (both empty: the local tensor is all of it). Microbatches are consecutive along
+  // `batch_dim`; -1: all microbatches draw the same numbers.
   RandomBlock(const std::vector<int64_t>& local, std::vector<int64_t> global,
               std::vector<int64_t> begin, int64_t batch_dim, const Draw& draw);
 
@@ -50,8 +49,9 @@ class RandomBlock {
   template <class F>
   void each_run(F f) const;
 
-  // The same for code that finds its own place: a run has run() elements; the indices of the runs'
-  // first elements are offset() and the multiples of outer_strides() within outer(), row-major.
+  // The same as plain numbers, for kernels: a run has run() elements. The index of the first
+  // element of the run at position `at` (row-major over outer()) is offset() + sum of at[d] *
+  // outer_strides()[d].
   int64_t run() const { return run_; }
   uint64_t offset() const { return offset_; }
   const std::vector<int64_t>& outer() const { return outer_; }
@@ -65,12 +65,12 @@ class RandomBlock {
   int64_t numel_ = 0;
 };
 
-// Calls f(first local element, words) for pieces of the block in order; a piece has at
-// most 1024 elements.
+// Calls f(first local element, words) for pieces of the block in order; a piece has at most 1024
+// elements.
 template <class F>
 void each_words(const RandomStream& stream, const RandomBlock& block, F f);
 
-// What `perigee::random` draws, as its arguments say.
+// The distribution of a `perigee::random`, from its arguments.
 struct Distribution {
   enum class Kind : uint8_t { uniform, normal, bernoulli, integer, exponential };
   Kind kind = Kind::uniform;
@@ -79,14 +79,15 @@ struct Distribution {
   // exponential: rate 1
 };
 
-// Bits of a uniform number that the type holds exactly below 1.
+// Returns the bits of a uniform number below 1 that the type represents exactly.
 int uniform_bits(at::ScalarType type);
 
-// Fills a contiguous tensor. Throws Error for an element type that has no such numbers.
+// Fills a contiguous tensor. Throws Error where the distribution does not exist for the element
+// type.
 void fill_random(at::Tensor& out, const Distribution& distribution, const RandomStream& stream,
                  const RandomBlock& block);
 
-// Returns the word below which an element is dropped: a mask keeps words >= this, and none where p
+// Returns the threshold of dropout: elements with words below it are dropped, all of them where p
 // is 1.
 uint64_t drop_threshold(double p);
 

@@ -1,5 +1,5 @@
-// How ops that draw random numbers say which: the arguments `key`, and after sharding `global`,
-// `begin` and `batch_dim`.
+// The arguments of ops that draw random numbers: `key`, and after sharding `global`, `begin` and
+// `batch_dim`.
 #pragma once
 
 #include "exec/ops/op.h"
@@ -7,13 +7,13 @@
 
 namespace perigee::exec {
 
-// The random part of an op, read once.
+// These arguments, read once per op.
 struct RandomArguments {
   int64_t key = 0;
   std::vector<int64_t> local, global, begin;
   int64_t batch_dim = 0;
 
-  // `local` is the shape that numbers are drawn for. Throws Error as Arguments does.
+  // `local`: the shape of the drawn numbers. Throws Error as Arguments does.
   RandomArguments(const Arguments& arguments, std::vector<int64_t> local,
                   std::string_view key_name = "key")
       : key(arguments.integer(key_name, 0)),

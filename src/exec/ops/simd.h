@@ -1,12 +1,12 @@
-// Vector code that runs on any x86-64: plain loops compiled once per instruction set and chosen
-// when loaded.
+// Vector code for any x86-64: plain loops are compiled once per instruction set, and the loader
+// picks the version for the CPU.
 #pragma once
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-// Before a free function (not a template) whose loop is worth vectorising. Helpers that it calls
+// Attribute of a free function (not a template) with a loop to vectorise. Helpers that it calls
 // must be PERIGEE_INLINE, so that they are compiled for the same instruction set.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define PERIGEE_SIMD \
@@ -15,7 +15,7 @@
 #define PERIGEE_SIMD
 #endif
 #define PERIGEE_INLINE __attribute__((always_inline)) inline
-// After the parameters of a lambda within such a function.
+// Goes after the parameters of a lambda in such a function.
 #define PERIGEE_LAMBDA __attribute__((always_inline))
 
 namespace perigee::exec {

@@ -1,4 +1,4 @@
-// A number of a step's op that may vary by step.
+// A number of an optimizer's op that may vary from step to step.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace perigee::exec {
 
-// An attribute of the op, 0 where it is left out, or a float64 scalar in memory.
+// Either an attribute of the op (0 where it is left out) or an operand, a float64 scalar.
 class StepNumber {
  public:
   StepNumber(const Arguments& arguments, std::string_view name) {
@@ -25,7 +25,7 @@ class StepNumber {
   // Returns the position of the operand, or -1 for an attribute.
   int position() const { return position_; }
   double attribute() const { return number_; }
-  // Reads it on the host: of operands on the CPU.
+  // Returns the number; an operand must be on the CPU.
   double of(std::span<const at::Tensor> in) const {
     return position_ < 0 ? number_ : *in[position_].const_data_ptr<double>();
   }

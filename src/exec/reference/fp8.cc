@@ -1,5 +1,5 @@
-// Eight-bit floats. Emulated, values are rounded to what E4M3 or E5M2 can hold and widened again,
-// so that products are exactly those of eight-bit factors summed in the wide type.
+// Emulated eight-bit floats: values are rounded to E4M3 or E5M2 and widened, so that products equal
+// those of eight-bit factors accumulated in the wide type.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ Format format_of(const Arguments& a) {
   fail("exec", "{} rounds to e4m3 or e5m2, but got \"{}\"", a.name(), name);
 }
 
-// Round to nearest even, saturating; not-a-number stays.
+// Rounds to nearest even, saturating; NaN stays NaN.
 Tensor rounded(const Tensor& scaled, const Format& format) {
   return scaled.clamp(-format.largest, format.largest).to(format.type);
 }
@@ -34,7 +34,8 @@ Tensor round_trip(const Tensor& scaled, const Format& format) {
   return rounded(scaled, format).to(at::kFloat);
 }
 
-// What maps the largest magnitude to the format's largest number; 1 where there is none.
+// Returns the scale that maps the largest magnitude to the format's largest number; 1 where the
+// magnitude is 0 or not finite.
 Tensor scale_for(const Tensor& amax, const Format& format, int64_t margin) {
   const auto scale = format.largest * std::exp2(-static_cast<double>(margin)) / amax;
   return at::where(at::isfinite(scale).logical_and(amax > 0), scale, at::ones_like(scale));

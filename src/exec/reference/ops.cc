@@ -26,8 +26,8 @@ Tensor widen(const Tensor& t) {
   return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16 ? t.to(at::kFloat) : t;
 }
 
-// Sets a result that a caller may leave out. All are computed whether they are wanted or not, so
-// that an op's allocations do not depend on the uses of its results.
+// Sets a result that a caller may leave out. Every result is computed, also where it is not needed,
+// so that an op's allocations do not depend on the uses of its results.
 void put(Results out, size_t result, const Tensor& value) {
   if (result < out.size()) out[result] = value;
 }
@@ -110,12 +110,12 @@ struct Attention {
         random(a, {}, "random_key"),
         dropout(dropout) {}
 
-  // Keys or values with one head for every query head.
+  // Returns keys or values repeated to one head per query head.
   static Tensor repeat_heads(const Tensor& t, int64_t heads) {
     return widen(t).repeat_interleave(heads / t.size(1), 1);
   }
 
-  // Scaled scores with bias and causal mask, [b, h, s, t].
+  // Returns the scaled scores with bias and causal mask, [b, h, s, t].
   Tensor scores(Operands in) const {
     const auto q = widen(in[query]), k = repeat_heads(in[key], q.size(1));
     auto scores = at::matmul(q, k.transpose(-2, -1)) * scale;
@@ -132,13 +132,13 @@ struct Attention {
     return scores;
   }
 
-  // Probabilities before dropout; rows without any allowed key are 0.
+  // Returns the probabilities before dropout; rows without an allowed key are 0.
   static Tensor probabilities(const Tensor& scores, const Tensor& logsumexp) {
     const auto row = logsumexp.to(scores.scalar_type()).unsqueeze(-1);
     return at::where(at::isinf(row), at::zeros({}, scores.options()), (scores - row).exp());
   }
 
-  // 0 or 1 / (1 - p).
+  // Returns the dropout mask: 0 or 1 / (1 - p).
   Tensor mask(const Tensor& scores, const Draw& draw) const {
     auto r = random;
     r.local = scores.sizes().vec();
@@ -166,7 +166,7 @@ Kernel attention_backward_math(const Arguments& a, Dropout dropout) {
   return [op = Attention(a, dropout), grad = a.operand("grad"), output = a.operand("output"),
           logsumexp = a.operand("logsumexp"),
           bias_wanted = a.flag("bias_grad", false)](Operands in, Results out, const Draw& draw) {
-    // Of all keys that the queries see, not only of those at hand.
+    // logsumexp is over all keys of the queries, not only over this operand's.
     const auto scores = op.scores(in);
     const auto probabilities = Attention::probabilities(scores, in[logsumexp]);
     const auto mask = op.p > 0 ? op.mask(scores, draw) : Tensor();
@@ -196,7 +196,7 @@ Kernel attention_backward_math(const Arguments& a, Dropout dropout) {
 
 namespace {
 
-// Each side weighs as much as the sum of its exponentials.
+// Averages the outputs, weighted by the sums of exponentials.
 Kernel merge_attention(const Arguments& a) {
   return [self = a.operand("self"), logsumexp = a.operand("logsumexp"), other = a.operand("other"),
           other_logsumexp = a.operand("other_logsumexp"),
@@ -217,7 +217,7 @@ Kernel attention_backward(const Arguments& a) { return attention_backward_math(a
 
 // ---- RMS norm
 
-// The two halves of the last dim change places, one of them with its sign changed.
+// Returns x with the halves of its last dim swapped and one of them negated.
 Tensor turned(const Tensor& x, bool back) {
   const auto halves = x.chunk(2, -1);
   return back ? at::cat({halves[1], -halves[0]}, -1) : at::cat({-halves[1], halves[0]}, -1);
@@ -293,9 +293,9 @@ struct Labels {
         ignore_index(a.integer("ignore_index", -100)) {}
 
   Tensor kept(Operands in) const { return in[target] != ignore_index; }
-  // Labels with 0 in place of ignored ones.
+  // Returns the labels, with 0 for ignored ones.
   Tensor safe(Operands in) const { return in[target].masked_fill(in[target] == ignore_index, 0); }
-  // Each label's weight; 0 for ignored ones.
+  // Returns each label's weight; 0 for ignored ones.
   Tensor weights(Operands in, at::ScalarType type) const {
     const auto kept_ones = kept(in).to(type);
     if (weight < 0) return kept_ones;

@@ -1,4 +1,4 @@
-// Perigee's own ops (graph/ops.h) in their simplest form, out of ATen ops.
+// Perigee's own ops (graph/ops.h) in their simplest form, composed of ATen ops.
 #pragma once
 
 #include "exec/ops/op.h"
@@ -26,15 +26,16 @@ Kernel muon_update(const Arguments& arguments);
 Kernel orthogonalize(const Arguments& arguments);
 Kernel muon(const Arguments& arguments);
 
-// Newton and Schulz' iteration with the quintic of Jordan et al. 2024 on x [r, c]: singular values
-// below one go to about one. `squares` [2, s, s], s = min(r, c), and `next` [r, c] are its memory.
+// Newton-Schulz iteration with the quintic of Jordan et al. 2024 on x [r, c], in place: moves
+// singular values below one to about one. `squares` [2, s, s], s = min(r, c), and `next` [r, c]:
+// workspace.
 void newton_schulz(const at::Tensor& x, const at::Tensor& squares, at::Tensor next, int64_t steps);
 
-// exec::dropout, or what does the same where the tensors lie.
+// exec::dropout, or the same function for the tensors' device.
 using Dropout = void (*)(const at::Tensor& self, at::Tensor& out, double p,
                          const RandomStream& stream, const RandomBlock& block);
 
-// Attention out of ATen ops, on any device.
+// Attention composed of ATen ops, on any device.
 Kernel attention_math(const Arguments& arguments, Dropout dropout);
 Kernel attention_backward_math(const Arguments& arguments, Dropout dropout);
 

@@ -1,6 +1,6 @@
 // The meaning of a graph: a naive interpreter on the CPU, one op at a time, every op in its
-// simplest correct form. What captured graphs, partitioned graphs, programs and fast kernels are
-// compared with.
+// simplest correct form. Tests compare captured graphs, partitioned graphs, programs and fast
+// kernels with it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,7 +21,7 @@ using Tensors = std::map<std::string, at::Tensor>;
 // that fails or is a collective, and a result whose type is not the declared one.
 Tensors evaluate(const graph::Graph& graph, const Tensors& inputs, const Draw& draw = {});
 
-// Returns the reference kernel of any op but collectives.
+// Returns the reference kernel of any op. Throws Error for a collective.
 Kernel reference_kernel(const Op& op);
 
 }  // namespace perigee::exec

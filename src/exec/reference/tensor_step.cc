@@ -1,6 +1,6 @@
-// adafactor and muon on boxes of parameters (graph/ops.h) out of ATen ops, on any device. Elements
-// are computed in float64, as the CPU's kernels do. What a scale that is NaN leaves as it is is
-// chosen on the device: the host never waits for it.
+// adafactor and muon on boxes of parameters (graph/ops.h), composed of ATen ops, on any device.
+// Elements are computed in float64, as in the CPU's kernels. The device itself tests whether the
+// scale is NaN (then nothing changes), so that the host does not wait for it.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -22,9 +22,9 @@ using Operands = std::span<const Tensor>;
 using Results = std::span<Tensor>;
 using Shape = std::vector<int64_t>;
 
-constexpr double kLeastScale = 1e-3;  // of a parameter, relative to which adafactor steps it
+constexpr double kLeastScale = 1e-3;  // lower limit of a parameter's root mean square (adafactor)
 
-// The part of `whole` that a box of these sizes has, whose first element is `begin`.
+// Returns the box of `whole` with these sizes and first indices.
 Tensor box_of(Tensor whole, const int64_t* begin, at::IntArrayRef sizes) {
   for (int64_t d = 0; d < whole.dim(); ++d) whole = whole.narrow(d, begin[d], sizes[d]);
   return whole;
@@ -62,13 +62,13 @@ struct Boxes {
     return std::accumulate(list.begin(), list.end(), int64_t{1}, std::multiplies<>());
   }
 
-  // The sums over the last dim, and over the last but one: `rows` and `columns` of them.
+  // Return the sums over the last dim, and over the last but one, shaped as `rows` and `columns`.
   Tensor row_sums(const Tensor& sums) const { return sums.narrow(0, 0, product(rows)).view(rows); }
   Tensor column_sums(const Tensor& sums) const {
     return sums.narrow(0, product(rows), product(columns)).view(columns);
   }
 
-  // The sizes of a box without its last dim, and without its last but one, and where they begin.
+  // Returns the sizes and first indices of a box without dim `dim`.
   static std::pair<Shape, Shape> without(at::IntArrayRef box, const int64_t* begin, int64_t dim) {
     Shape sizes, first;
     for (int64_t d = 0; d < static_cast<int64_t>(box.size()); ++d) {
@@ -100,14 +100,14 @@ double least_of(at::ScalarType type) {
                                  : std::numeric_limits<float>::epsilon();
 }
 
-// What the second moments say of each element's size.
+// Operands with second moments: factored (means by row and by column), or by element.
 struct Moments {
   explicit Moments(const Arguments& a)
       : row(a.optional_operand("row_var")),
         column(a.optional_operand("col_var")),
         variance(a.find("variance") ? a.operands("variance") : std::vector<int>()) {}
 
-  // The update of box k but for what is the same for all elements.
+  // Returns the update of box k, before the factor that all elements share.
   Tensor update(const Boxes& boxes, Operands in, size_t k, const Tensor& scale) const {
     const auto g = boxes.gradient(in, k, scale);
     if (!boxes.factored) {

@@ -48,10 +48,11 @@ Graph written_out(Scale scale, Mask mask) {
   const auto reshape = [&](ValueId v, Shape shape) {
     return s.op("perigee::reshape", {{"self", v}}, std::move(shape));
   };
-  const auto turned = s.op("aten::transpose.int",
-                           {{"self", in.key}, {"dim0", int64_t{2}}, {"dim1", int64_t{3}}},
-                           {kBatch, kHeads, kSize, keys});
-  const auto q = reshape(in.query, {all, kQueries, kSize}), k = reshape(turned, {all, kSize, keys});
+  const auto transposed = s.op("aten::transpose.int",
+                               {{"self", in.key}, {"dim0", int64_t{2}}, {"dim1", int64_t{3}}},
+                               {kBatch, kHeads, kSize, keys});
+  const auto q = reshape(in.query, {all, kQueries, kSize}),
+             k = reshape(transposed, {all, kSize, keys});
   const auto product = s.op("aten::bmm", {{"self", q}, {"mat2", k}}, scores3);
   const auto scores = reshape(product, scores4);
   const std::string by = scale == Scale::divide ? "aten::div.Scalar" : "aten::mul.Scalar";
@@ -81,7 +82,7 @@ Graph written_out(Scale scale, Mask mask) {
   const auto reshape_back = [&](ValueId of, ValueId g, Shape shape) {
     return s.back(of, "perigee::reshape", {{"self", g}}, std::move(shape));
   };
-  const auto turn_back = [&](ValueId of, ValueId g, Shape shape, int64_t dim = 1) {
+  const auto transpose_back = [&](ValueId of, ValueId g, Shape shape, int64_t dim = 1) {
     return s.back(of, "aten::transpose.int", {{"self", g}, {"dim0", dim}, {"dim1", dim + 1}},
                   std::move(shape));
   };
@@ -89,10 +90,10 @@ Graph written_out(Scale scale, Mask mask) {
     return s.back(of, "aten::bmm", {{"self", a}, {"mat2", b}}, std::move(shape));
   };
   const auto g = reshape_back(y, in.gradient, {all, kQueries, kValueSize});
-  const auto to_v = bmm_back(mixed, turn_back(mixed, w, {all, keys, kQueries}), g,
+  const auto to_v = bmm_back(mixed, transpose_back(mixed, w, {all, keys, kQueries}), g,
                              {all, keys, kValueSize});
   s.gradient("value", reshape_back(v, to_v, {kBatch, kHeads, keys, kValueSize}));
-  const auto to_w = bmm_back(mixed, g, turn_back(mixed, v, {all, kValueSize, keys}), scores3);
+  const auto to_w = bmm_back(mixed, g, transpose_back(mixed, v, {all, kValueSize, keys}), scores3);
   auto to_scores = s.back(weights, "aten::_softmax_backward_data",
                           {{"grad_output", reshape_back(w, to_w, scores4)},
                            {"output", weights},
@@ -105,13 +106,13 @@ Graph written_out(Scale scale, Mask mask) {
   }
   to_scores = s.back(scaled, by, Sketch::with(to_scores, std::string("?scale")), scores4);
   const auto to_product = reshape_back(scores, to_scores, scores3);
-  const auto to_k = bmm_back(product, turn_back(product, q, {all, kSize, kQueries}), to_product,
-                             {all, kSize, keys});
-  const auto to_q = bmm_back(product, to_product, turn_back(product, k, {all, keys, kSize}),
+  const auto to_k = bmm_back(product, transpose_back(product, q, {all, kSize, kQueries}),
+                             to_product, {all, kSize, keys});
+  const auto to_q = bmm_back(product, to_product, transpose_back(product, k, {all, keys, kSize}),
                              {all, kQueries, kSize});
   s.gradient("query", reshape_back(q, to_q, {kBatch, kHeads, kQueries, kSize}));
-  s.gradient("key", turn_back(turned, reshape_back(k, to_k, {kBatch, kHeads, kSize, keys}),
-                              {kBatch, kHeads, keys, kSize}, 2));
+  s.gradient("key", transpose_back(transposed, reshape_back(k, to_k, {kBatch, kHeads, kSize, keys}),
+                                   {kBatch, kHeads, keys, kSize}, 2));
   return std::move(s.graph);
 }
 

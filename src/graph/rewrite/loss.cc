@@ -4,7 +4,7 @@
 namespace perigee::graph {
 namespace {
 
-// How the label's log probability is found and where its dim of size 1 goes.
+// The ops that compute the label's log probability, and the one that removes its dim of size 1.
 enum class Form { squeezed_then_negated, negated_then_squeezed, logsumexp };
 
 // Scores [n, c], or [b, s, c] with labels [b, s]. The pattern does not include the ops that produce the labels or add a last
@@ -70,9 +70,10 @@ Graph cross_entropy(Form form, const Scores& of) {
     return std::move(s.graph);
   }
   const auto wide = widen(total, g), sums = widen(total, total);
-  const auto below = s.back(total, "aten::sub.Tensor", Sketch::both(x, sums), of.whole);
-  const auto shares = s.back(total, "aten::exp", {{"self", below}}, of.whole);
-  const auto spread = s.back(total, "aten::mul.Tensor", Sketch::both(wide, shares), of.whole);
+  const auto shifted = s.back(total, "aten::sub.Tensor", Sketch::both(x, sums), of.whole);
+  const auto probabilities = s.back(total, "aten::exp", {{"self", shifted}}, of.whole);
+  const auto spread = s.back(total, "aten::mul.Tensor", Sketch::both(wide, probabilities),
+                             of.whole);
   s.gradient("x", s.back(picked, "aten::add.Tensor", Sketch::both(spread, scattered), of.whole));
   return std::move(s.graph);
 }
@@ -106,21 +107,21 @@ Graph swiglu(bool silu) {
     return s.back(of, "aten::mul.Tensor", Sketch::both(a, b), kX);
   };
   const auto share = silu ? ValueId{} : s.op("aten::sigmoid", {{"self", gate}}, kX);
-  const auto bent = silu ? s.op("aten::silu", {{"self", gate}}, kX)
-                         : s.op("aten::mul.Tensor", Sketch::both(gate, share), kX);
-  const auto y = s.op("aten::mul.Tensor", Sketch::both(bent, up), kX);
+  const auto activated = silu ? s.op("aten::silu", {{"self", gate}}, kX)
+                              : s.op("aten::mul.Tensor", Sketch::both(gate, share), kX);
+  const auto y = s.op("aten::mul.Tensor", Sketch::both(activated, up), kX);
   s.result(y);
-  s.gradient("up", mul_back(y, g, bent));
+  s.gradient("up", mul_back(y, g, activated));
   const auto in = mul_back(y, g, up);
   if (silu) {
-    const auto part = s.back(bent, "aten::sigmoid", {{"self", gate}}, kX);
-    const auto ones = s.back(bent, "perigee::full", {{"value", 1.0}}, kX);
-    const auto rest = s.back(bent, "aten::sub.Tensor", Sketch::both(ones, part), kX);
-    const auto times = mul_back(bent, gate, rest);
-    const auto more = s.back(bent, "aten::add.Scalar", Sketch::with(times, int64_t{1}), kX);
-    s.gradient("gate", mul_back(bent, in, mul_back(bent, part, more)));
+    const auto part = s.back(activated, "aten::sigmoid", {{"self", gate}}, kX);
+    const auto ones = s.back(activated, "perigee::full", {{"value", 1.0}}, kX);
+    const auto rest = s.back(activated, "aten::sub.Tensor", Sketch::both(ones, part), kX);
+    const auto times = mul_back(activated, gate, rest);
+    const auto more = s.back(activated, "aten::add.Scalar", Sketch::with(times, int64_t{1}), kX);
+    s.gradient("gate", mul_back(activated, in, mul_back(activated, part, more)));
   } else {
-    const auto to_share = mul_back(bent, in, gate), to_gate = mul_back(bent, in, share);
+    const auto to_share = mul_back(activated, in, gate), to_gate = mul_back(activated, in, share);
     const auto through = s.back(share, "aten::sigmoid_backward",
                                 {{"grad_output", to_share}, {"output", share}}, kX);
     s.gradient("gate", s.back(share, "aten::add.Tensor", Sketch::both(to_gate, through), kX));

@@ -150,7 +150,8 @@ bool Matcher::node(Binding& b, NodeId of_pattern, NodeId of_graph) const {
     return false;
   }
   if (std::find(b.nodes.begin(), b.nodes.end(), of_graph) != b.nodes.end()) return false;
-  // The incoming gradient is then the gradient of the value itself. Sums belong to the op recorded last.
+  // A backward op must differentiate the forward op that its pattern node's does. Not so sums: autograd records them for
+  // the last of the ops whose gradients they add.
   if (p.forward_node >= 0 && p.op != "aten::add.Tensor" &&
       g.forward_node != b.nodes[p.forward_node]) {
     return false;
@@ -250,7 +251,7 @@ bool Matcher::type(Binding& b, const TensorType& p, const TensorType& g) const {
     if (*b.many != many) return false;
     first = 1;
   } else if (b.many && !p.shape.empty() && p.shape[0] == 1 && g.shape.size() > p.shape.size()) {
-    // Many dims that were summed over.
+    // The dims that kManyDims stands for, after a sum over them.
     skipped = g.shape.size() - p.shape.size();
     if (skipped + 1 != b.many->size()) return false;
     first = 1;
@@ -282,7 +283,7 @@ bool Matcher::dims(Binding& b, const Node& p, const Node& g, const std::vector<i
   const auto v = first_operand(p), w = first_operand(g);
   if (!v.defined() || !w.defined()) return false;
   const auto& shape = pattern_.type(v).shape;
-  // An op that adds a dim counts that, too.
+  // An op that adds a dim counts dims of its result.
   const auto added = p.op == "aten::unsqueeze" ? 1 : 0;
   std::vector<int64_t> expected;
   for (auto dim : of_pattern) {
@@ -304,7 +305,7 @@ bool Matcher::dims(Binding& b, const Node& p, const Node& g, const std::vector<i
 }
 
 bool Matcher::backward(Binding& binding, const std::vector<NodeId>& nodes) const {
-  // Next is a node with a bound operand, which has few candidates.
+  // Prefer a node with a bound operand: it has few candidates.
   NodeId next = -1;
   ValueId known;
   for (const auto n : nodes) {
@@ -345,7 +346,7 @@ bool Matcher::sizes_agree(const Binding& binding) {
   });
 }
 
-std::vector<NodeId> nodes_behind(const Graph& graph, const std::vector<ValueId>& values,
+std::vector<NodeId> producers_of(const Graph& graph, const std::vector<ValueId>& values,
                                  Phase phase) {
   std::set<NodeId> found;
   std::vector<ValueId> open = values;

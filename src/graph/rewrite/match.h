@@ -1,4 +1,4 @@
-// Finds a pattern in a graph and binds its values, sizes and numbers. Only rewrite.cc uses it.
+// Finds a pattern in a graph and binds its values, sizes and numbers. Private to rewrite/.
 #pragma once
 
 #include <map>
@@ -33,13 +33,13 @@ struct Binding {
   std::optional<std::vector<int64_t>> many;  // the sizes that kManyDims stands for
   std::map<std::string, double> numbers;
   std::optional<DType> dtype;
-  std::vector<std::pair<int64_t, int64_t>>
-      products;  // sizes of the pattern and the graph, compared last
+  // Sizes of the pattern and of the graph whose comparison has to wait until all factors are bound.
+  std::vector<std::pair<int64_t, int64_t>> products;
 
   // Returns the size that a size of the pattern stands for; nothing if it is not bound.
   std::optional<int64_t> size(int64_t symbolic) const;
-  // Returns the dim of the graph's tensor: a dim of the pattern's, of which the shape is given.
-  // Nothing where it is several or none.
+  // Returns the dim of the graph's tensor that a dim of the pattern's tensor of this shape stands
+  // for; nothing where it stands for several dims or none.
   std::optional<int64_t> dim(int64_t dim, const std::vector<int64_t>& shape) const;
 };
 
@@ -75,7 +75,7 @@ class Matcher {
 };
 
 // Returns the nodes of one phase that the values depend on, in the graph's order.
-std::vector<NodeId> nodes_behind(const Graph& graph, const std::vector<ValueId>& values,
+std::vector<NodeId> producers_of(const Graph& graph, const std::vector<ValueId>& values,
                                  Phase phase);
 
 // Returns the first tensor operand: the one whose dims the node's arguments count.

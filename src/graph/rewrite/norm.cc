@@ -32,7 +32,7 @@ ValueId mean_back(Sketch& s, ValueId of, ValueId g) {
   return s.back(of, "aten::div.Scalar", Sketch::with(wide, kWidth), kX);
 }
 
-// The contribution of the square to the gradient of its operand.
+// Returns the terms of the gradient of the squared operand.
 std::vector<ValueId> square_back(Sketch& s, Square how, ValueId squared, ValueId x, ValueId g) {
   if (how == Square::product) {
     const auto self = s.back(squared, "aten::mul.Tensor", Sketch::both(g, x), kX);
@@ -45,18 +45,19 @@ std::vector<ValueId> square_back(Sketch& s, Square how, ValueId squared, ValueId
   return {s.back(squared, "aten::mul.Tensor", Sketch::both(g, twice), kX)};
 }
 
-// x / sqrt(v) in one of two ways.
+// x / sqrt(variance + eps): a product with rsqrt, or a quotient by sqrt.
 struct Scaled {
   ValueId root, value;
 };
 Scaled scale(Sketch& s, Root how, ValueId x, ValueId variance) {
-  const auto above = s.op("aten::add.Scalar", Sketch::with(variance, std::string("?eps")), kOne);
+  const auto stabilised = s.op("aten::add.Scalar", Sketch::with(variance, std::string("?eps")),
+                               kOne);
   Scaled scaled;
   if (how == Root::rsqrt) {
-    scaled.root = s.op("aten::rsqrt", {{"self", above}}, kOne);
+    scaled.root = s.op("aten::rsqrt", {{"self", stabilised}}, kOne);
     scaled.value = s.op("aten::mul.Tensor", Sketch::both(x, scaled.root), kX);
   } else {
-    scaled.root = s.op("aten::sqrt", {{"self", above}}, kOne);
+    scaled.root = s.op("aten::sqrt", {{"self", stabilised}}, kOne);
     scaled.value = s.op("aten::div.Tensor", Sketch::both(x, scaled.root), kX);
   }
   return scaled;
@@ -77,8 +78,8 @@ ScaledBack scale_back(Sketch& s, Root how, const Scaled& scaled, ValueId x, Valu
     const auto half = s.back(root, "aten::mul.Scalar", Sketch::with(sum, -0.5), kOne);
     return {to_x, s.back(root, "aten::mul.Tensor", Sketch::both(half, cube), kOne)};
   }
-  const auto again = s.back(value, "aten::div.Tensor", Sketch::both(x, root), kX);
-  const auto slope = s.back(value, "aten::div.Tensor", Sketch::both(again, root), kX);
+  const auto quotient = s.back(value, "aten::div.Tensor", Sketch::both(x, root), kX);
+  const auto slope = s.back(value, "aten::div.Tensor", Sketch::both(quotient, root), kX);
   const auto minus = s.back(value, "aten::neg", {{"self", g}}, kX);
   const auto to_root = s.back(value, "aten::mul.Tensor", Sketch::both(minus, slope), kX);
   const auto to_x = s.back(value, "aten::div.Tensor", Sketch::both(g, root), kX);
@@ -129,9 +130,9 @@ Graph layer_norm(Center center, Square how, Root root) {
     return sum_back(s, of, s.back(of, "aten::neg", {{"self", gradient}}, kX), 1);
   };
   if (center == Center::var) {
-    const auto again = s.back(variance, "aten::mean.dim",
-                              {{"self", x}, {"dim", Shape{1}}, {"keepdim", true}}, kOne);
-    const auto distance = s.back(variance, "aten::sub.Tensor", Sketch::both(x, again), kX);
+    const auto mean = s.back(variance, "aten::mean.dim",
+                             {{"self", x}, {"dim", Shape{1}}, {"keepdim", true}}, kOne);
+    const auto distance = s.back(variance, "aten::sub.Tensor", Sketch::both(x, mean), kX);
     const auto part = s.back(variance, "aten::mul.Scalar",
                              Sketch::with(back.variance, std::string("?two_over_n")), kOne);
     to_middle = through_sub(centered, back.x);

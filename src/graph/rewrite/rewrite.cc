@@ -71,7 +71,7 @@ class Rewriter {
       if (!apply(readers, static_cast<NodeId>(n), v)) continue;
       ++done_.count;
       readers = Readers(graph_);
-      n = n > pattern_.nodes.size() ? n - pattern_.nodes.size() : 0;  // nodes before it are gone
+      n = n > pattern_.nodes.size() ? n - pattern_.nodes.size() : 0;  // nodes before it are removed
     }
     return std::move(graph_);
   }
@@ -85,16 +85,16 @@ class Rewriter {
     if (!Matcher::sizes_agree(binding)) return false;
     // Try the sets of the graph's gradients, the full set first.
     std::string reason;
-    for (size_t without = 0; without < (size_t{1} << gradients_.size()); ++without) {
+    for (size_t omitted = 0; omitted < (size_t{1} << gradients_.size()); ++omitted) {
       auto tried = binding;
       std::vector<size_t> wanted;
-      std::vector<ValueId> ends;
+      std::vector<ValueId> targets;
       for (size_t g = 0; g < gradients_.size(); ++g) {
-        if (without >> g & 1) continue;
+        if (omitted >> g & 1) continue;
         wanted.push_back(g);
-        ends.insert(ends.end(), terms_[g].begin(), terms_[g].end());
+        targets.insert(targets.end(), terms_[g].begin(), terms_[g].end());
       }
-      if (!matcher.backward(tried, nodes_behind(pattern_, ends, Phase::backward))) continue;
+      if (!matcher.backward(tried, producers_of(pattern_, targets, Phase::backward))) continue;
       const auto why = replace(readers, tried, wanted, at);
       if (why.empty()) return true;
       if (reason.empty()) reason = why;
@@ -108,25 +108,27 @@ class Rewriter {
                       NodeId at) {
     std::set<NodeId> inside(b.nodes.begin(), b.nodes.end());
     inside.erase(-1);
-    std::set<int32_t> given;  // results and terms, which others read
-    for (const auto& result : results_) given.insert(b.values[result.value.index].index);
-    std::map<int32_t, ValueId> instead;             // the replacement of a value of the graph
-    std::set<int32_t> gone;                         // terms without a replacement
-    std::vector<std::pair<size_t, ValueId>> whole;  // gradient, and the term that it replaces
+    std::set<int32_t> boundary;  // results and terms: ops outside the pattern read them
+    for (const auto& result : results_) boundary.insert(b.values[result.value.index].index);
+    std::map<int32_t, ValueId> replaced_by;  // value of the graph: its replacement
+    std::set<int32_t> removed;               // values that nothing replaces
+    // Index in gradients_, and the term that it replaces.
+    std::vector<std::pair<size_t, ValueId>> gradient_terms;
     for (const auto g : wanted) {
       std::vector<ValueId> terms;
       for (const auto t : terms_[g]) {
         terms.push_back(b.values[t.index]);
-        given.insert(terms.back().index);
+        boundary.insert(terms.back().index);
       }
-      if (!one_sum(readers, inside, terms, instead, gone)) {
-        return "the parts of the gradient of \"" + gradients_[g].name + "\" do not add up alone";
+      if (!merge_terms(readers, inside, terms, replaced_by, removed)) {
+        return "the parts of the gradient of \"" + gradients_[g].name +
+               "\" are not added in one sum of their own";
       }
-      whole.emplace_back(g, terms.back());
+      gradient_terms.emplace_back(g, terms.back());
     }
     for (const auto n : inside) {
       for (const auto v : graph_.nodes[n].outputs) {
-        if (!v.defined() || given.contains(v.index)) continue;
+        if (!v.defined() || boundary.contains(v.index)) continue;
         const auto reader = std::find_if(readers.by_value[v.index].begin(),
                                          readers.by_value[v.index].end(),
                                          [&](NodeId r) { return !inside.contains(r); });
@@ -141,7 +143,7 @@ class Rewriter {
                  : "a result");
       }
     }
-    return build(b, wanted, whole, instead, gone, at, inside);
+    return build(b, wanted, gradient_terms, replaced_by, removed, at, inside);
   }
 
   bool depends_on_input(const Binding& b, ValueId v) const {
@@ -151,13 +153,13 @@ class Rewriter {
     return true;
   }
 
-  // Finds the sum of all these terms, each of which nothing else reads, and removes all but the last of them from the sum.
-  // Returns false if there is none.
-  bool one_sum(const Readers& readers, const std::set<NodeId>& inside,
-               const std::vector<ValueId>& terms, std::map<int32_t, ValueId>& instead,
-               std::set<int32_t>& gone) const {
+  // Finds the sum of all these terms, which must be the only reader of each, and removes all but the last of them from the
+  // sum. Returns false if there is none.
+  bool merge_terms(const Readers& readers, const std::set<NodeId>& inside,
+                   const std::vector<ValueId>& terms, std::map<int32_t, ValueId>& replaced_by,
+                   std::set<int32_t>& removed) const {
     if (terms.size() == 1) return true;
-    const auto sum_of = [&](ValueId v) {  // -1 where something else reads it, too
+    const auto sum_of = [&](ValueId v) {  // -1 where another op reads it, too
       auto by = readers.by_value[v.index];
       std::erase_if(by, [&](NodeId n) { return inside.contains(n); });
       const bool sums = by.size() == 1 && !readers.is_output[v.index] &&
@@ -185,15 +187,15 @@ class Rewriter {
     while (!open.empty()) {
       const auto v = open.back();
       open.pop_back();
-      gone.insert(v.index);
+      removed.insert(v.index);
       const auto& sum = graph_.nodes[sum_of(v)];
       const auto made = sum.outputs[0];
       const auto other = operand(sum, 0) == v ? operand(sum, 1) : operand(sum, 0);
-      if (gone.contains(other.index)) {
-        instead.erase(made.index);
+      if (removed.contains(other.index)) {
+        replaced_by.erase(made.index);
         open.push_back(made);
       } else {
-        instead[made.index] = other;
+        replaced_by[made.index] = other;
       }
     }
     return true;
@@ -251,9 +253,9 @@ class Rewriter {
   }
 
   std::string build(const Binding& b, const std::vector<size_t>& wanted,
-                    const std::vector<std::pair<size_t, ValueId>>& whole,
-                    std::map<int32_t, ValueId> instead, const std::set<int32_t>& gone, NodeId at,
-                    const std::set<NodeId>& inside) {
+                    const std::vector<std::pair<size_t, ValueId>>& gradient_terms,
+                    std::map<int32_t, ValueId> replaced_by, const std::set<int32_t>& removed,
+                    NodeId at, const std::set<NodeId>& inside) {
     const auto& made = rule_.replacement;
     std::vector<ValueId> values(made.values.size());
     for (const auto& input : made.inputs) {
@@ -261,20 +263,20 @@ class Rewriter {
       values[input.value.index] = b.values[known->value.index];
     }
     // The gradients that the graph has decide which backward ops are emitted.
-    std::vector<ValueId> ends;
+    std::vector<ValueId> targets;
     for (const auto g : wanted) {
-      ends.push_back(made.find_output(Output::Kind::gradient, gradients_[g].name)->value);
+      targets.push_back(made.find_output(Output::Kind::gradient, gradients_[g].name)->value);
     }
-    const auto backward = nodes_behind(made, ends, Phase::backward);
+    const auto backward = producers_of(made, targets, Phase::backward);
     const auto forward = [&] {
-      auto all = ends;
+      auto all = targets;
       for (const auto& result : results_) {
         all.push_back(made.find_output(Output::Kind::result, result.name)->value);
       }
-      return nodes_behind(made, all, Phase::forward);
+      return producers_of(made, all, Phase::forward);
     }();
-    // Their position is that of the first backward op that reads an incoming gradient.
-    NodeId behind = static_cast<NodeId>(graph_.nodes.size());
+    // New backward ops take the position of the first backward op that reads an incoming gradient.
+    NodeId backward_position = static_cast<NodeId>(graph_.nodes.size());
     for (size_t n = 0; n < pattern_.nodes.size(); ++n) {
       if (b.nodes[n] < 0 || pattern_.nodes[n].phase != Phase::backward) continue;
       pattern_.nodes[n].each_operand([&](ValueId v) {
@@ -282,22 +284,22 @@ class Rewriter {
         if (value.producer >= 0) return;
         for (const auto& input : pattern_.inputs) {
           if (input.value == v && input.name.starts_with(kIncoming)) {
-            behind = std::min(behind, b.nodes[n]);
+            backward_position = std::min(backward_position, b.nodes[n]);
           }
         }
       });
     }
-    std::vector<Node> front, back;
-    std::map<NodeId, NodeId> forward_of;  // of the replacement: its place in `front`
+    std::vector<Node> forward_nodes, backward_nodes;
+    std::map<NodeId, NodeId> forward_of;  // node of the replacement: its index in `forward_nodes`
     auto next = static_cast<int32_t>(graph_.values.size());
-    std::vector<Value> more;
+    std::vector<Value> new_values;
     const auto add = [&](NodeId n, std::vector<Node>& to) {
       Node node = made.nodes[n];
       for (auto& [name, arg] : node.args) arg = argument(b, made.nodes[n], name, arg);
       node.each_operand([&](ValueId& v) { v = values[v.index]; });
       for (auto& v : node.outputs) {
         if (!v.defined()) continue;
-        more.push_back({type(b, made.type(v)), -1, made.values[v.index].result});
+        new_values.push_back({type(b, made.type(v)), -1, made.values[v.index].result});
         values[v.index] = {next};
         v = {next++};
       }
@@ -305,22 +307,24 @@ class Rewriter {
       to.push_back(std::move(node));
     };
     for (const auto n : forward) {
-      forward_of[n] = static_cast<NodeId>(front.size());
-      add(n, front);
+      forward_of[n] = static_cast<NodeId>(forward_nodes.size());
+      add(n, forward_nodes);
     }
-    for (const auto n : backward) add(n, back);
+    for (const auto n : backward) add(n, backward_nodes);
     for (const auto& result : results_) {
       const auto* output = made.find_output(Output::Kind::result, result.name);
-      instead[b.values[result.value.index].index] = values[output->value.index];
+      replaced_by[b.values[result.value.index].index] = values[output->value.index];
     }
-    for (const auto& [g, term] : whole) {
+    for (const auto& [g, term] : gradient_terms) {
       const auto* output = made.find_output(Output::Kind::gradient, gradients_[g].name);
-      instead[term.index] = values[output->value.index];
+      replaced_by[term.index] = values[output->value.index];
     }
     const auto first = first_result(b, at);
-    if (const auto why = out_of_order(front, back, first, behind); !why.empty()) return why;
-    put(std::move(front), std::move(back), std::move(more), forward_of, first, behind, instead,
-        gone, inside);
+    if (const auto why = out_of_order(forward_nodes, backward_nodes, first, backward_position);
+        !why.empty())
+      return why;
+    splice(std::move(forward_nodes), std::move(backward_nodes), std::move(new_values), forward_of,
+           first, backward_position, replaced_by, removed, inside);
     return "";
   }
 
@@ -331,9 +335,10 @@ class Rewriter {
     return at;
   }
 
-  // Values that the new nodes read must be computed before the new nodes' position.
-  std::string out_of_order(const std::vector<Node>& front, const std::vector<Node>& back,
-                           NodeId first, NodeId behind) const {
+  // Returns why a value that the new nodes read is computed too late; "" where none is.
+  std::string out_of_order(const std::vector<Node>& forward_nodes,
+                           const std::vector<Node>& backward_nodes, NodeId first,
+                           NodeId backward_position) const {
     std::string why;
     const auto check = [&](const std::vector<Node>& nodes, NodeId before) {
       for (const auto& node : nodes) {
@@ -344,63 +349,65 @@ class Rewriter {
         });
       }
     };
-    check(front, first);
-    check(back, behind);
+    check(forward_nodes, first);
+    check(backward_nodes, backward_position);
     return why;
   }
 
-  // Changes the graph.
-  void put(std::vector<Node> front, std::vector<Node> back, std::vector<Value> more,
-           const std::map<NodeId, NodeId>& forward_of, NodeId first, NodeId behind,
-           const std::map<int32_t, ValueId>& instead, const std::set<int32_t>& gone,
-           const std::set<NodeId>& inside) {
-    graph_.values.insert(graph_.values.end(), more.begin(), more.end());
+  // Inserts the new nodes, removes those of the pattern that no op reads, and renumbers producers.
+  void splice(std::vector<Node> forward_nodes, std::vector<Node> backward_nodes,
+              std::vector<Value> new_values, const std::map<NodeId, NodeId>& forward_of,
+              NodeId first, NodeId backward_position, const std::map<int32_t, ValueId>& replaced_by,
+              const std::set<int32_t>& removed, const std::set<NodeId>& inside) {
+    graph_.values.insert(graph_.values.end(), new_values.begin(), new_values.end());
     const auto resolve = [&](ValueId& v) {
-      for (auto found = instead.find(v.index); found != instead.end();
-           found = instead.find(v.index)) {
+      for (auto found = replaced_by.find(v.index); found != replaced_by.end();
+           found = replaced_by.find(v.index)) {
         v = found->second;
       }
     };
     for (size_t n = 0; n < graph_.nodes.size(); ++n) graph_.nodes[n].each_operand(resolve);
-    for (auto& node : back) node.each_operand(resolve);  // a gradient that another one makes
+    for (auto& node : backward_nodes)
+      node.each_operand(resolve);  // one new gradient may be an operand of another
     for (auto& output : graph_.outputs) {
       if (output.value.defined()) resolve(output.value);
     }
-    const auto is_gone = [&](const Node& node) {
+    const auto is_removed = [&](const Node& node) {
       bool found = false;
       for (const auto v : node.outputs) {
-        found = found || (v.defined() && (instead.contains(v.index) || gone.contains(v.index)));
+        found = found ||
+                (v.defined() && (replaced_by.contains(v.index) || removed.contains(v.index)));
       }
       return found && is_sum(node);
     };
-    // Of the pattern, masks and the like stay where others read them.
+    // Ops of the pattern that read no input (masks) stay where other ops read them.
     std::vector<bool> read(graph_.values.size()), stays(graph_.nodes.size());
     const auto mark = [&](ValueId v) { read[v.index] = true; };
     for (const auto& output : graph_.outputs) {
       if (output.value.defined()) mark(output.value);
     }
-    for (const auto& node : front) node.each_operand(mark);
-    for (const auto& node : back) node.each_operand(mark);
+    for (const auto& node : forward_nodes) node.each_operand(mark);
+    for (const auto& node : backward_nodes) node.each_operand(mark);
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const auto& node = graph_.nodes[n];
       stays[n] = inside.contains(static_cast<NodeId>(n))
                      ? std::any_of(node.outputs.begin(), node.outputs.end(),
                                    [&](ValueId v) { return v.defined() && read[v.index]; })
-                     : !is_gone(node);
+                     : !is_removed(node);
       if (stays[n]) node.each_operand(mark);
     }
     std::vector<NodeId> place(graph_.nodes.size(), -1);
     std::vector<Node> nodes;
-    std::vector<NodeId> new_forward(front.size());
+    std::vector<NodeId> new_forward(forward_nodes.size());
     const auto insert = [&](size_t n) {
       if (static_cast<NodeId>(n) == first) {
-        for (size_t k = 0; k < front.size(); ++k) {
+        for (size_t k = 0; k < forward_nodes.size(); ++k) {
           new_forward[k] = static_cast<NodeId>(nodes.size());
-          nodes.push_back(std::move(front[k]));
+          nodes.push_back(std::move(forward_nodes[k]));
         }
       }
-      if (static_cast<NodeId>(n) == behind) {
-        for (auto& node : back) {
+      if (static_cast<NodeId>(n) == backward_position) {
+        for (auto& node : backward_nodes) {
           const auto of = forward_of.find(node.forward_node);
           node.forward_node = of == forward_of.end() ? new_forward.back() : new_forward[of->second];
           nodes.push_back(std::move(node));
@@ -438,8 +445,8 @@ class Rewriter {
   Rewritten& done_;
   std::vector<Output> results_, gradients_;
   std::vector<std::vector<ValueId>> terms_;  // by gradient
-  std::set<int32_t> depends_;                // values of the pattern that an input has a part in
-  std::set<int32_t> seen_;                   // first results of the graph that have been tried
+  std::set<int32_t> depends_;  // values of the pattern that are computed from an input
+  std::set<int32_t> seen_;     // first results of the graph that have been tried
 };
 
 }  // namespace

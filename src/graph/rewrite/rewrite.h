@@ -37,8 +37,8 @@ RewriteRule parse_rewrite(std::string name, std::string_view pattern, std::strin
 // The outcome of a rule.
 struct Rewritten {
   int64_t count = 0;  // number of occurrences that were replaced
-  std::vector<std::string>
-      refused;  // occurrences of the forward ops that were not: scope and reason
+  // Occurrences of the forward ops that were not replaced: scope and reason.
+  std::vector<std::string> refused;
 };
 
 // Replaces every occurrence of the pattern and returns the new graph. Values keep their numbers: values of the pattern lose

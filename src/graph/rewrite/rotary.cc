@@ -1,4 +1,4 @@
-// Rotary positions (Su et al. 2021) written out: pairs (x[i], x[i + d/2]) turned by angles whose
+// Rotary positions (Su et al. 2021) written out: pairs (x[i], x[i + d/2]) rotated by angles whose
 // cosines and sines are given. The backward ops are those that LibTorch's autograd makes.
 #include "graph/rewrite/sketch.h"
 
@@ -19,18 +19,18 @@ Graph rotary() {
   const auto halves = s.graph.add_node(
       "aten::split.Tensor", {{"self", x}, {"split_size", kWidth}, {"dim", kDim}}, {half, half});
   const auto minus = s.op("aten::neg", {{"self", halves[1]}}, kHalf);
-  const auto turned = s.op(
+  const auto rotated = s.op(
       "aten::cat", {{"tensors", std::vector<ValueId>{minus, halves[0]}}, {"dim", kDim}}, kX);
-  const auto by_sin = s.op("aten::mul.Tensor", Sketch::both(turned, sin), kX);
+  const auto by_sin = s.op("aten::mul.Tensor", Sketch::both(rotated, sin), kX);
   const auto by_cos = s.op("aten::mul.Tensor", Sketch::both(x, cos), kX);
   const auto y = s.op("aten::add.Tensor", Sketch::both(by_cos, by_sin), kX);
   s.result(y);
   const auto to_x = s.back(by_cos, "aten::mul.Tensor", Sketch::both(g, cos), kX);
-  const auto to_turned = s.back(by_sin, "aten::mul.Tensor", Sketch::both(g, sin), kX);
-  const auto first = s.back(turned, "aten::slice.Tensor",
-                            {{"self", to_turned}, {"dim", kDim}, {"end", kWidth}}, kHalf);
-  const auto second = s.back(turned, "aten::slice.Tensor",
-                             {{"self", to_turned}, {"dim", kDim}, {"start", kWidth}}, kHalf);
+  const auto to_rotated = s.back(by_sin, "aten::mul.Tensor", Sketch::both(g, sin), kX);
+  const auto first = s.back(rotated, "aten::slice.Tensor",
+                            {{"self", to_rotated}, {"dim", kDim}, {"end", kWidth}}, kHalf);
+  const auto second = s.back(rotated, "aten::slice.Tensor",
+                             {{"self", to_rotated}, {"dim", kDim}, {"start", kWidth}}, kHalf);
   const auto back = s.back(minus, "aten::neg", {{"self", first}}, kHalf);
   const auto joined = s.back(halves[0], "aten::cat",
                              {{"tensors", std::vector<ValueId>{second, back}}, {"dim", kDim}}, kX);

@@ -1,4 +1,4 @@
-// Reading and checking a rule of rewriting.
+// Parses and checks a rewrite rule.
 #include <algorithm>
 #include <set>
 
@@ -39,7 +39,7 @@ void check_rule(const RewriteRule& rule) {
     if (output.kind == Output::Kind::result && !first) first = &output;
   }
   if (!first) fail("rewrite", "a pattern has a result, but that of {} has none", rule.name);
-  const auto needed = nodes_behind(rule.pattern, {first->value}, Phase::forward);
+  const auto needed = producers_of(rule.pattern, {first->value}, Phase::forward);
   const auto forward = std::count_if(rule.pattern.nodes.begin(), rule.pattern.nodes.end(),
                                      [](const Node& n) { return n.phase == Phase::forward; });
   if (static_cast<int64_t>(needed.size()) != forward) {

@@ -1,4 +1,4 @@
-// Builds pattern and replacement of one rule side by side. Used by fusions_*.cc alone.
+// Builds the pattern or the replacement of a built-in rule op by op. Private to rewrite/.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace perigee::graph {
 using Args = std::vector<std::pair<std::string, Arg>>;
 using Shape = std::vector<int64_t>;
 
-// One of the two graphs. Backward ops name the forward value whose op made them.
+// One joint graph under construction. Tensors are float32 unless a dtype is given.
 class Sketch {
  public:
   ValueId parameter(const std::string& name, Shape shape) {
@@ -24,9 +24,11 @@ class Sketch {
   ValueId op(const std::string& name, Args args, Shape shape, DType dtype = DType::float32) {
     return graph.add_node(name, std::move(args), {{dtype, std::move(shape)}})[0];
   }
+  // Adds a backward op that differentiates the forward op of the value `of`.
   ValueId back(ValueId of, const std::string& name, Args args, Shape shape) {
     return several(of, name, std::move(args), {{DType::float32, std::move(shape)}})[0];
   }
+  // Adds such a backward op with several results.
   std::vector<ValueId> several(ValueId of, const std::string& name, Args args,
                                std::vector<TensorType> types) {
     const auto made = graph.add_node(name, std::move(args), std::move(types), "", Phase::backward);
@@ -40,7 +42,7 @@ class Sketch {
     graph.outputs.push_back({Output::Kind::gradient, name, v});
   }
 
-  // a * b, and so on.
+  // The arguments of a binary op: two tensors, or a tensor and a number.
   static Args both(ValueId a, ValueId b) { return {{"self", a}, {"other", b}}; }
   static Args with(ValueId a, Arg b) { return {{"self", a}, {"other", std::move(b)}}; }
 

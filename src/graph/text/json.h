@@ -14,7 +14,7 @@ namespace perigee::graph {
 //   scopes     [{path, type, parameters, parameter_bytes, nodes, flops}]   counts include the scopes inside
 //   nodes      [{op, scope, phase, args, results: [{name, dtype, shape}], flops}]
 //   totals     {parameters, parameter_bytes, trainable, nodes, flops_forward, flops_backward}
-// Values stand in args by their names. An infinite or undefined number is written as a string.
+// Args refer to values by name. An infinite or undefined number is written as a string.
 std::string summary(const Graph& graph);
 
 }  // namespace perigee::graph

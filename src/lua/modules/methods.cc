@@ -5,8 +5,8 @@
 #include "lua/api.h"
 #include "lua/convert.h"
 #include "lua/guard.h"
+#include "lua/method/script_method.h"
 #include "lua/places.h"
-#include "lua/script_method.h"
 #include "methods/method.h"
 
 namespace perigee::lua {
@@ -68,20 +68,18 @@ Module methods_module() {
   module.functions.push_back(
       {"define",
        {{"method", "table",
-         "name (string), fields (name = type, or {type, doc, required, default}), check(config, "
-         "request), apply(plan, config, request), cost(config, request, with, without), doc"}},
+         "name (string), doc (string), fields (name = type, or {type, doc, required, default}), "
+         "check(config, request), apply(plan, config, request), cost(config, request, with, "
+         "without). Types of fields: boolean, integer, number, string, list, list of integers, "
+         "list "
+         "of numbers, list of strings, string or list, table, any"}},
        "function",
        "Defines a method and returns a function to call like those of the built-in methods. "
-       "`apply` edits the "
-       "plan: plan:place(match, axis, placement), plan:place_sent(part, axis, placement) (of the "
-       "values that a part of the pipeline reads from earlier parts), plan:scale_loss(number or "
-       "\"given\"), plan:microbatches(n), plan:note(sentence); plan:copies(axes): the ranks of "
-       "these axes train copies of the model, each on its own samples; plan:average(match, axes, "
-       "every, states) averages the matching parameters (and their optimizer states) over such "
-       "axes every so many steps. `cost`, if given, returns the method's own cost for "
-       "perigee.profiler's costs: `with` and `without` have the seconds and bytes of the plans "
-       "with and without the method (nil where there is none without it); it returns a table of "
-       "seconds and bytes, and a missing field is their difference.",
+       "`apply` edits a perigee.Plan; `check` may refuse the config first. `cost`, if given, "
+       "returns the method's own cost for perigee.profiler's costs: `with` and `without` have the "
+       "seconds and bytes of the plans with and without the method (nil where there is none "
+       "without "
+       "it); it returns a table of seconds and bytes, and a missing field is their difference.",
        define});
   return module;
 }

@@ -57,6 +57,13 @@ int costs(lua_State* L, const Function&) {
   return 1;
 }
 
+int op_times(lua_State* L, const Function&) {
+  const Asked asked(L, "profiler.op_times");
+  State::HostTime host(State::of(L));
+  push_json(L, asked.planner.op_times(asked.strategy, asked.defined));
+  return 1;
+}
+
 int measure(lua_State* L, const Function&) {
   const double seconds = lua_isnoneornil(L, 2) ? 30 : lua_tonumber(L, 2);
   if (!(seconds > 0)) fail("profile", "seconds must be above 0, but got {}", seconds);
@@ -97,6 +104,12 @@ Module profiler_module() {
         "Where there is no plan without it, `refused` says why. `own` is true where a method of "
         "yours has said so itself.",
         costs},
+       {"op_times",
+        {{"strategy", "table", "a list of methods"}},
+        "perigee.OpTime[]",
+        "Returns the times of the plan's ops in a step, by scope, pass and op: of each the rank on "
+        "which it takes the longest. Times nothing.",
+        op_times},
        {"measure",
         {{"strategy", "table", "a list of methods"},
          {"seconds", "number?", "budget of the measurements; default 30"}},

@@ -38,8 +38,6 @@ class Fsdp : public MethodWith<FsdpConfig> {
  protected:
   const FieldTable<FsdpConfig>& table() const override {
     using C = FsdpConfig;
-    static constexpr const char* kFrozen =
-        "parameters that require no gradient have units of their own";
     static const FieldTable<C> table(
         unit_fields(),
         std::vector<FieldRow<C>>{
@@ -72,8 +70,12 @@ class Fsdp : public MethodWith<FsdpConfig> {
              .above = 0,
              .below = 1e9,
              .doc = "upper bound on the size of prefetched units in MiB"},
-            {.name = "wrap_trainable_outmost", .no_effect = kFrozen},
-            {.name = "fsdp_wrap_params_outmost", .no_effect = kFrozen},
+            {.name = "wrap_trainable_outmost",
+             .member = &C::trainable_outmost,
+             .doc = "ATorch's name of trainable_outmost"},
+            {.name = "fsdp_wrap_params_outmost",
+             .member = &C::trainable_outmost,
+             .doc = "ATorch's older name of it"},
             {.name = "sync_module_states", .no_effect = "ranks begin with the same weights"},
             {.name = "use_orig_params", .no_effect = "parameters keep their names and shapes"},
             {.name = "cpu_offload",

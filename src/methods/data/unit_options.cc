@@ -132,7 +132,7 @@ const std::string* scope_of(const std::string& name, const std::set<std::string>
   return found;
 }
 
-// Units by name, in the order in which they are made.
+// Units by name, in creation order.
 class Units {
  public:
   // `together`: all trained parameters make one unit.
@@ -304,7 +304,7 @@ bool add_units(plan::Plan& plan, const UnitConfig& given, const PlanRequest& req
   if (!scopes.empty()) {
     add_by_scope(units, parameters, scopes);
   } else if (by_default && level < 3) {
-    // Gradients come in the reverse order of use.
+    // Gradients are computed in the reverse order of use.
     std::reverse(parameters.begin(), parameters.end());
     auto min_bytes = plan.communication.bucket_bytes;
     if (const auto count = plan.communication.buckets; count > 0) {

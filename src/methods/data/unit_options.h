@@ -12,7 +12,7 @@
 
 namespace perigee::methods {
 
-// How units are made. Names are ATorch's where it has one.
+// Options for the division of parameters into units. Names are ATorch's where it has the option.
 struct UnitConfig {
   std::optional<mesh::AxisSet> axis;
   Names match, wrap_classes;
@@ -25,7 +25,7 @@ struct UnitConfig {
 const FieldTable<UnitConfig>& unit_fields();
 
 // Appends the units of that level to the plan and, where they are cut over `zero`, shards the batch
-// on it. Returns false, with a decision that says so, where the axes have one rank. Without match,
+// on it. Returns false, and records that as a decision, where the axes have one rank. Without match,
 // classes or size a level-3 unit is a block of the model ("blocks.*"), or 100,000 parameters where
 // it has no blocks; at levels 1 and 2 a bucket of gradients. Throws Error for an axis that the mesh
 // lacks, and for a pattern or class that matches nothing.
@@ -35,7 +35,7 @@ bool add_units(plan::Plan& plan, const UnitConfig& given, const PlanRequest& req
 // Returns "12 units of up to 3.1 MiB over data (4 ranks)".
 std::string describe_units(const plan::Plan& plan, const graph::Graph& graph);
 
-// Logs and notes, for each field of the config with ConfigField::no_effect, that it has none.
+// Logs, and records as a decision, each field of the config with ConfigField::no_effect.
 void note_no_effects(plan::Plan& plan, const Config& config, const Method& method);
 
 }  // namespace perigee::methods

@@ -8,7 +8,6 @@
 #include "methods/field_table.h"
 #include "methods/names.h"
 #include "methods/texts.h"
-#include "plan/rewrites.h"
 
 namespace perigee::methods {
 namespace {
@@ -190,11 +189,8 @@ class Checkpoint : public MethodWith<CheckpointConfig> {
     const auto& graph = *request.graph;
     plan::Recompute recompute;
     recompute.regions = regions_of(given, config, graph);
-    // Ops of the graph that is compiled, after module_replace.
-    const bool rewritten = !plan.rewrites.empty() && (config.has("ops") || config.has("keep"));
-    const auto runs = rewritten ? plan::apply(plan.rewrites, graph) : graph::Graph{};
-    recompute.only = named_ops(rewritten ? runs : graph, given.ops, "ops", name());
-    recompute.keep = named_ops(rewritten ? runs : graph, given.keep, "keep", name());
+    recompute.only = named_ops(plan, graph, given.ops, "ops", name());
+    recompute.keep = named_ops(plan, graph, given.keep, "keep", name());
     if (!recompute.only.empty() && !recompute.keep.empty()) {
       fail("checkpoint", "either ops or keep selects the recomputed ops, but got both");
     }

@@ -22,11 +22,11 @@ namespace {
 const std::vector<std::string> kChoices = {"storage", "recompute", "offload"};
 const std::vector<std::string> kPrecisions = {"none", "amp_native", "half"};
 
-// Limits that are tried so that the compiled programs need as much as they may.
+// Number of memory limits that are tried, so that the compiled programs use most of the memory allowed.
 constexpr int kTries = 8;
-constexpr double kNear = 0.003;   // of the memory: limits that are not told apart
-constexpr double kAbout = 1.001;  // of the least that is counted, which is rounded
-constexpr double kAll = 0.9;      // of a limit: what is chosen below it does not depend on it
+constexpr double kNear = 0.003;   // share of the memory: closer limits count as equal
+constexpr double kAbout = 1.001;  // factor on the least memory counted, for rounding
+constexpr double kAll = 0.9;      // share of a limit: a plan that needs less does not depend on it
 
 struct Wanted {
   std::vector<std::string> axes;
@@ -179,7 +179,7 @@ class AutoSharding : public MethodWith<AutoConfig> {
                                            : *request.graph;
     const shard::BlockPlanner fitting(graph, plan, wanted.positions, options);
     const Context context{sources, fitting, plan};
-    // The caller plans anew where the graph was captured at other samples than the plan's.
+    // The caller repeats the plan where the graph was captured at another number of samples than the plan's.
     return settled && wanted.memory > 0 ? fit(context, least) : edit_within(context, {});
   }
 
@@ -295,7 +295,7 @@ class AutoSharding : public MethodWith<AutoConfig> {
       auto made = edit_within(context, limit);
       if (!made) {
         if (best || std::exchange(at_least, true)) break;
-        // The count may be too high: the least by it is compiled, too.
+        // The estimate may be too high: the plan with the least estimated memory is compiled, too.
         limit = context.fitting.least_memory() * kAbout;
         continue;
       }
@@ -307,7 +307,7 @@ class AutoSharding : public MethodWith<AutoConfig> {
       made->peak = peak;
       least = std::min(least, peak);
       if (peak <= memory) {
-        // With any higher limit the same is chosen.
+        // Any higher limit gives the same choice.
         const bool all = counted < kAll * limit && limit < breaks;
         fits = std::max(fits, limit);
         if (!best || made->fitted.cost <= best->fitted.cost) best = std::move(made);
@@ -334,13 +334,13 @@ class AutoSharding : public MethodWith<AutoConfig> {
   }
 
   static std::string sentence(const Made& made, const Wanted& wanted) {
-    int blocks = 0, again = 0, offload = 0;
+    int blocks = 0, recomputed = 0, offload = 0;
     std::map<int, int> levels;
     for (const auto& block : made.fitted.blocks) {
       ++levels[block.storage_level];
       if (block.scope.empty()) continue;
       ++blocks;
-      again += block.recompute;
+      recomputed += block.recompute;
       offload += block.offload;
     }
     std::vector<std::string> parts;
@@ -354,7 +354,9 @@ class AutoSharding : public MethodWith<AutoConfig> {
       parts.push_back(fmt::format("{} of {} blocks store {} in parts over {}", count,
                                   made.fitted.blocks.size(), kStored[level], wanted.storage));
     }
-    if (again > 0) parts.push_back(fmt::format("{} of {} run again", again, blocks));
+    if (recomputed > 0) {
+      parts.push_back(fmt::format("{} of {} are recomputed", recomputed, blocks));
+    }
     if (offload > 0) {
       parts.push_back(fmt::format("activations of {} of {} lie on the host", offload, blocks));
     }

@@ -15,7 +15,7 @@ std::shared_ptr<const Method> half();
 
 namespace {
 
-// Applies a method as it would stand in the strategy.
+// Applies a method as if the strategy listed it.
 void use(const Method& method, const Json& config, plan::Plan& plan, const PlanRequest& request) {
   method.apply(plan, check_config(method, config), request);
 }

@@ -1,5 +1,5 @@
-// partition_constraints: which dims of which ops may be split over an axis, as nnScaler's AutoDist
-// has it (Lin et al. 2024). Ops that would run otherwise are pinned to what is allowed.
+// partition_constraints: which dims of which ops may be split over an axis, as in nnScaler's AutoDist
+// (Lin et al. 2024). Ops that would run otherwise are pinned to allowed placements.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -96,7 +96,7 @@ Constraint parse(const Json& item, size_t index) {
   return constraint;
 }
 
-// The components of a dotted path, but for numbers.
+// Returns the components of a dotted path without numbers.
 std::vector<std::string> components(const std::string& path) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin < path.size();) {
@@ -114,7 +114,7 @@ bool ends_with(const std::vector<std::string>& path, const std::vector<std::stri
   return end.size() <= path.size() && std::equal(end.rbegin(), end.rend(), path.rbegin());
 }
 
-// Modules that an op may stand in, by their paths.
+// The modules that contain ops, by path.
 class Modules {
  public:
   explicit Modules(const Graph& graph) {
@@ -147,7 +147,7 @@ class Modules {
   std::map<std::string, std::string> types_;
 };
 
-// Brings the ops of a graph to what their constraints allow, on one axis.
+// Pins the ops of a graph to placements that their constraints allow, on one axis.
 class Constrained {
  public:
   Constrained(plan::Plan& plan, const Graph& graph, std::vector<Constraint>& constraints, int axis)
@@ -155,13 +155,13 @@ class Constrained {
         graph_(graph),
         constraints_(constraints),
         axis_(axis),
-        sites_(graph, plan),
+        rules_(graph, plan),
         names_(graph::value_names(graph)) {}
 
-  // Returns how many ops run otherwise than they would have.
+  // Returns how many ops have another sharding than without constraints.
   int64_t run() {
     find_ops();
-    constexpr int kRounds = 4;  // what one op is pinned to may change what another does
+    constexpr int kRounds = 4;  // the pins of one op may change the sharding of another
     for (int round = 0;; ++round) {
       const auto sharding = shard::propagate(graph_, plan_);
       std::vector<size_t> wrong;
@@ -227,11 +227,11 @@ class Constrained {
     return whole && constraint.replica;
   }
 
-  // Pins the op's tensors where the first allowed way has them that its rule has, too.
+  // Pins the op's tensors to the first allowed cut that the op's rule also allows, or whole for a replica.
   void pin(size_t n, const Constraint& constraint) {
     const auto& node = graph_.nodes[n];
     const shard::Call call(graph_, node);
-    const auto& pattern = sites_.at(n).pattern;
+    const auto& pattern = rules_.at(n).pattern;
     std::optional<shard::DimCut> cut;
     if (pattern && !constraint.replica) cut = allowed_cut(call, *pattern, constraint);
     if (!cut && !constraint.replica) {
@@ -244,7 +244,8 @@ class Constrained {
     for (int r = 0; r < call.result_count(); ++r) {
       if (!call.has_result(r)) continue;
       auto placed = cut ? pattern->placed(*cut, true, r) : std::nullopt;
-      // Where a sum over ranks is left, bringing operands together would cost less than it does.
+      // A pinned result stays Partial: otherwise propagation could gather the operands, which costs less
+      // than the sum over ranks.
       const bool sum = cut && pattern->dims[cut->dim].role == shard::Role::sum;
       if (!placed && sum) placed = Placement::partial();
       if (placed || !cut) place(node.outputs[r], placed);
@@ -271,7 +272,7 @@ class Constrained {
   const Graph& graph_;
   std::vector<Constraint>& constraints_;
   const int axis_;
-  const shard::MatchedRules sites_;
+  const shard::MatchedRules rules_;
   const std::vector<std::string> names_;
   std::map<size_t, size_t> ops_;  // nodes with their constraints
   std::set<size_t> pinned_;

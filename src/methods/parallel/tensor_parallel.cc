@@ -55,7 +55,7 @@ class Splits {
  public:
   explicit Splits(const Graph& graph) : graph_(graph) {}
 
-  // Leaves these weights alone: another method has split them.
+  // Excludes this weight: another method has split it.
   void leave(std::string name) { left_.insert(std::move(name)); }
 
   // Splits the weights that the pattern matches by name or by scope; returns false where none is.
@@ -83,8 +83,8 @@ class Splits {
   std::set<std::string> left_;
 };
 
-// Experts that lie on the axis already, or are split inside: expert_parallel has a tensor degree of
-// its own for them.
+// Excludes weights of experts that are already sharded on the axis or split: expert_parallel has its
+// own tensor degree.
 void leave_experts(Splits& splits, const plan::Plan& plan, const Graph& graph,
                    const std::vector<std::string>& axes) {
   for (const auto& [name, placements] : plan.placements) {

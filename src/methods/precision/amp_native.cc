@@ -110,7 +110,7 @@ class AmpNative : public MethodWith<AmpConfig> {
     return text + loss_scale_sentence(precision);
   }
 
-  // Notes, for each kind of op and type that it computes in, the number of such ops.
+  // Records the number of ops of each kind and compute type as a decision.
   static void log_ops(plan::Plan& plan, const plan::Precision& precision,
                       const graph::Graph& graph) {
     std::map<std::string, int64_t> counts;

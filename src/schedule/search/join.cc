@@ -5,7 +5,8 @@
 namespace perigee::schedule {
 namespace {
 
-// A place of a weight gradient can take any whose input gradient has run: takes the latest one.
+// Replaces each weight gradient by the latest one whose input gradient has run: any of these can
+// run there.
 std::vector<PipelineOp> latest_first(std::vector<PipelineOp> order) {
   std::vector<PipelineOp> waiting;
   for (auto& op : order) {

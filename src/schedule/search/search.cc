@@ -13,7 +13,7 @@
 namespace perigee::schedule {
 namespace {
 
-// Steps over all ops that one call takes, measured.
+// Passes over all ops that one call takes, measured.
 constexpr long kGreedy = 3, kPlace = 1, kFill = 6;
 
 constexpr double kForever = std::numeric_limits<double>::infinity();
@@ -99,7 +99,7 @@ class Search {
     }
   }
 
-  // The published orders.
+  // Considers the published orders.
   void papers() {
     if (!shape_.v_shape) {
       for (const int reach : {2, 1}) {

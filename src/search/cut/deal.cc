@@ -25,8 +25,8 @@ std::optional<std::vector<int>> deal(const Deal& row, int already, bool& exact) 
   std::vector<std::vector<int>> of(static_cast<size_t>(stages));
   std::vector<double> taken(static_cast<size_t>(stages));
   std::vector<int> lengths(static_cast<size_t>(parts), already);
-  lengths.front() = row.first;
-  lengths.back() = row.last;
+  lengths.front() = row.fewest_first;
+  lengths.back() = row.fewest_last;
   int left = row.blocks;
   for (int part = 0; part < parts; ++part) {
     of[row.stages[part]].push_back(part);
@@ -51,7 +51,7 @@ std::optional<std::vector<int>> deal(const Deal& row, int already, bool& exact) 
       return *std::ranges::min_element(of[stage], {}, with);
     };
     if (row.in_rounds && offer_to(stage, least(row.seconds))) return;
-    offer_to(stage, least(row.held));
+    offer_to(stage, least(row.in_flight_bytes));
   };
   for (int stage = 0; stage < stages; ++stage) {
     if (row.fits && !row.fits(stage, of[stage], lengths)) return std::nullopt;

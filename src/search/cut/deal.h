@@ -12,12 +12,12 @@ struct Deal {
   int blocks = 0;
   std::vector<int> stages;  // of the parts, in forward order
   // Fewest blocks of the first part and of the last one, 0 or 1; the others have at least one.
-  int first = 1, last = 1;
+  int fewest_first = 1, fewest_last = 1;
   // Stages wait for each other's longest parts: parts of a stage are balanced by time, else by memory.
   bool in_rounds = false;
   // Of a part of `length` blocks; both grow with it.
   std::function<double(int part, int length)> seconds;
-  std::function<double(int part, int length)> held;  // bytes of an in-flight microbatch
+  std::function<double(int part, int length)> in_flight_bytes;  // of one microbatch
   // Whether a stage fits into memory, which is decided by the sum of its parts' blocks and by the
   // part that holds the most. `own` are its parts, `lengths` those of all parts. Nothing: any fits.
   std::function<bool(int stage, const std::vector<int>& own, const std::vector<int>& lengths)> fits;

@@ -43,7 +43,7 @@ class Cutting {
     }
     bound_rests();
     lengths_.clear();
-    extend({.once = row_.once});
+    extend({.until_norm = row_.until_norm_bound});
     return found_;
   }
 
@@ -84,7 +84,7 @@ class Cutting {
   // Sums and maxima over the first stages.
   struct Prefix {
     int stages = 0, blocks = 0;
-    double sum = 0, longest = 0, backward = 0, once = 0, optimizer = 0;
+    double sum = 0, longest = 0, backward = 0, until_norm = 0, optimizer = 0;
   };
 
   static Prefix with(Prefix made, const CutStageTimes& times, int length) {
@@ -92,19 +92,19 @@ class Cutting {
     made.blocks += length;
     made.sum += times.seconds;
     made.longest = std::max(made.longest, times.seconds);
-    made.once = std::max(made.once, times.once - made.backward);
+    made.until_norm = std::max(made.until_norm, times.until_norm - made.backward);
     made.optimizer = std::max(made.optimizer, times.optimizer);
     made.backward += times.backward;
     return made;
   }
 
   double price(const Prefix& all) const {
-    return all.sum + weight_ * all.longest + all.once + all.optimizer;
+    return all.sum + weight_ * all.longest + all.until_norm + all.optimizer;
   }
 
   // Takes lengths_ where they are the best.
   void take() {
-    Prefix all{.once = row_.once};
+    Prefix all{.until_norm = row_.until_norm_bound};
     for (int stage = 0; stage < row_.stages; ++stage) {
       const int length = lengths_[static_cast<size_t>(stage)];
       if (length == 0) return;

@@ -8,29 +8,29 @@
 
 namespace perigee::search {
 
-// Seconds of a stage with some blocks: of a microbatch, and per step after its last backward pass:
-// until the all-reduce of the gradients' norm over all stages (`once`), and after it (`optimizer`).
+// Seconds of a stage with some blocks: of a microbatch, and per step after its last backward pass.
 struct CutStageTimes {
   bool fits = false;
-  double seconds = 0;   // a microbatch
-  double backward = 0;  // of it: until it sends a gradient, with the message from the next stage
-  double once = 0, optimizer = 0;
+  double seconds = 0;     // a microbatch
+  double backward = 0;    // of it: until it sends a gradient, with the message from the next stage
+  double until_norm = 0;  // per step, until the all-reduce of the gradients' norm over all stages
+  double optimizer = 0;   // per step, after that all-reduce
 };
 
 struct HeterogeneousRow {
   int blocks = 0;
   int stages = 1;
   int64_t microbatches = 1;
-  double once = 0;               // lower bound, of any stage
+  double until_norm_bound = 0;   // lower bound of any stage's `until_norm`
   bool identical_inner = false;  // the stages between the first and the last are identical
   std::function<CutStageTimes(int stage, int length)> times;  // at least 1 block
 };
 
 // Returns the lengths for which this is least: the sum of the stages' seconds, (microbatches - 1)
-// times the longest's, the longest `once` less the backward passes of the stages before, which end
-// later, and the longest `optimizer`. Nothing where none fits. Exact: dynamic programming over stages
-// and blocks for each longest stage, without per-step times, then branch and bound with them, which
-// stops after kMostCuts tries.
+// times the longest's, the longest `until_norm` less the backward passes of the stages before, which
+// end later, and the longest `optimizer`. Nothing where none fits. Exact: dynamic programming over
+// stages and blocks for each longest stage, without per-step times, then branch and bound with them,
+// which stops after kMostCuts tries.
 std::optional<std::vector<int>> cut_heterogeneous(const HeterogeneousRow& row);
 
 inline constexpr int64_t kMostCuts = 20000;

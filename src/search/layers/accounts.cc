@@ -72,19 +72,20 @@ class Accounts {
       layer.step = share * step_;
       layer.norm = share * norm_;
     }
-    layers.first = places_[kFirst];
+    layers.prologue = places_[kFirst];
     layers.block = block;
-    layers.last = places_[kLast];
+    layers.epilogue = places_[kLast];
     layers.measured = all_measured_;
     layers.tied = tied_;
     layers.masters = plan_.precision.parameters == plan::Precision::Parameters::masters &&
                      plan_.precision.dtype && plan_.precision.scopes.empty();
-    double scratch = 0, saved = layers.first.saved + blocks * block.saved + layers.last.saved;
+    double scratch = 0,
+           saved = layers.prologue.saved + blocks * block.saved + layers.epilogue.saved;
     for (const auto& frame : program_.frames) {
       if (frame.kind != Frame::Kind::persistent) scratch += static_cast<double>(frame.bytes);
     }
-    const double gradients = layers.first.gradients + blocks * block.gradients +
-                             layers.last.gradients;
+    const double gradients = layers.prologue.gradients + blocks * block.gradients +
+                             layers.epilogue.gradients;
     layers.working = std::max(block.saved - block.low, scratch - saved - gradients);
     layers.crossing = crossing_;
     layers.entering = entering_;

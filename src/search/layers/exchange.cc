@@ -57,7 +57,7 @@ Reductions reductions_of(const Passing& layer) {
 double seconds_of_norm(const Choice& choice, const Layers& parameters, simulate::OpCosts& costs,
                        int64_t first) {
   std::map<mesh::AxisSet, std::vector<int64_t>, mesh::TextOrder> groups;  // by axes
-  for (const auto* layer : {&parameters.first, &parameters.block, &parameters.last}) {
+  for (const auto* layer : {&parameters.prologue, &parameters.block, &parameters.epilogue}) {
     for (const auto& flat : layer->flats) {
       auto& ranks = groups[flat.axes];
       ranks = {first};
@@ -88,17 +88,17 @@ double seconds_of_norm(const Choice& choice, const Layers& parameters, simulate:
 }  // namespace
 
 Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate::OpCosts& costs,
-                       const Ground& ground) {
+                       const StageRanks& stage) {
   Exchanges made;
   // Units are sharded over context and data; gradients of other parameters than experts' own are also
   // summed over the expert ranks.
-  const auto first = ground.first, ranks = choice.tensor * choice.expert * choice.parts();
+  const auto first = stage.first, ranks = choice.tensor * choice.expert * choice.parts();
   const auto units = ranks_apart(first, choice.parts(), choice.tensor * choice.expert);
   const auto all = ranks_apart(first, choice.expert * choice.parts(), choice.tensor);
   const auto experts = ranks_apart(first, choice.expert, choice.tensor);
   const auto tensor = ranks_apart(first, choice.tensor, 1);
   const auto wider = ranks_apart(first, ranks, 1);
-  const auto other = ground.other >= 0 ? ground.other : ranks * (choice.pipe - 1);
+  const auto opposite = stage.opposite >= 0 ? stage.opposite : ranks * (choice.pipe - 1);
   const auto time = [&](CollectiveKind kind, const std::vector<int64_t>& group, double bytes,
                         double pieces = 1) {
     if (group.size() < 2 || bytes <= 0 || pieces <= 0) return 0.0;
@@ -124,8 +124,9 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
       const double reduce = reduction(flat, gradients, pieces);
       exchange.reduce += reduce;
       exchange.buckets += reduce * flat.pieces;
-      exchange.last = choice.zero == 3 ? exchange.reduce
-                                       : std::max(exchange.last, reduce / std::max(1.0, pieces));
+      exchange.last_reduction = choice.zero == 3 ? exchange.reduce
+                                                 : std::max(exchange.last_reduction,
+                                                            reduce / std::max(1.0, pieces));
       if (choice.zero == 3) {
         const double gather = time(CollectiveKind::all_gather, units, kept * flat.gathered);
         if (flat.in_forward) exchange.gather_forward += gather;
@@ -145,21 +146,21 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
       if (!apart || flat.read_late <= 0) continue;
       const double bytes = (1 - kept) * flat.gradients;
       made.tied += time(CollectiveKind::all_reduce, flat.experts ? units : all, bytes) +
-                   time(CollectiveKind::all_reduce, {first, other}, bytes);
+                   time(CollectiveKind::all_reduce, {first, opposite}, bytes);
     }
     if (exchange.reduce > 0) exchange.buckets /= exchange.reduce;
     return exchange;
   };
-  made.first = layer(parameters.first);
-  made.first.last = made.first.reduce;  // the backward pass ends with its gradients
+  made.prologue = layer(parameters.prologue);
+  made.prologue.last_reduction = made.prologue.reduce;  // the backward pass ends with its gradients
   made.block = layer(parameters.block);
-  made.last = layer(parameters.last);
-  made.norm = seconds_of_norm(choice, parameters, costs, first);
+  made.epilogue = layer(parameters.epilogue);
+  made.norm_all_reduce = seconds_of_norm(choice, parameters, costs, first);
   const auto& group = choice.zero == 0 ? all : units;
-  made.least = time(choice.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter,
-                    group, 1);
+  made.smallest_reduction = time(
+      choice.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter, group, 1);
   if (choice.zero > 0 && choice.expert > 1) {
-    made.least += time(CollectiveKind::all_reduce, experts, 1);
+    made.smallest_reduction += time(CollectiveKind::all_reduce, experts, 1);
   }
   if (choice.tensor > 1 && group.size() > 1) {
     const auto& cluster = costs.cluster();
@@ -193,7 +194,7 @@ double seconds_of_pass(const std::vector<Passing>& layers, bool contends) {
     }
   }
   if (!before) return 0;
-  return seconds + beside(0) + std::max(0.0, before->last - before->tail);
+  return seconds + beside(0) + std::max(0.0, before->last_reduction - before->tail);
 }
 
 }  // namespace perigee::search

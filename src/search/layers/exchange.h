@@ -14,7 +14,7 @@ namespace perigee::search {
 struct LayerExchange {
   double gather_forward = 0, gather_backward = 0;  // level 3, in each microbatch
   double reduce = 0;                               // of all of the layer's gradients
-  double last = 0;                                 // of `reduce`: its last reduction
+  double last_reduction = 0;                       // of `reduce`
   double buckets = 0;                              // number of buckets; below 1: a share of one
   double gather = 0;                               // levels 1 and 2: new weights, after the step
   double early = 0;  // before a unit is reduced: sums over tensor ranks of some of its gradients;
@@ -22,35 +22,37 @@ struct LayerExchange {
 };
 
 struct Exchanges {
-  LayerExchange first, block, last;
-  double least = 0;       // of the smallest reduction
-  bool contends = false;  // tensor ranks share its links (contention)
-  double tied = 0;        // once a step: gradients of parameters that two stages have
-  double norm = 0;        // once a step: all-reduce of the gradients' norm over the stage's ranks
+  LayerExchange prologue, block, epilogue;
+  double smallest_reduction = 0;
+  bool contends = false;       // tensor ranks share its links (contention)
+  double tied = 0;             // once a step: gradients of parameters that two stages have
+  double norm_all_reduce = 0;  // once a step: the gradients' norm, over the stage's ranks
 
-  bool none() const { return least + first.reduce + block.reduce + last.reduce <= 0; }
+  bool none() const {
+    return smallest_reduction + prologue.reduce + block.reduce + epilogue.reduce <= 0;
+  }
 };
 
 // The ranks of a stage.
-struct Ground {
+struct StageRanks {
   int64_t first = 0;
-  int64_t other = -1;  // a rank of the stage at the pipeline's other end; -1: homogeneous stages
+  int64_t opposite = -1;  // a rank of the stage at the pipeline's other end; -1: homogeneous stages
 };
 
 // Returns the seconds of the collectives on the choice's axes and at its ZeRO level. `parameters`:
 // the placements of the layers' weights.
 Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate::OpCosts& costs,
-                       const Ground& ground = {});
+                       const StageRanks& stage = {});
 
 // A layer in one pass of a stage, in the order of the pass. Seconds.
 struct Passing {
   double compute = 0;
-  double communication = 0;  // of compute: collectives of tensor ranks
-  double gather = 0;         // before it; overlaps with the previous layer
-  double reduce = 0;         // of its gradients; overlaps with later layers
-  double last = 0;  // of `reduce`: the part that starts when all its gradients are computed
-  double tail = 0;  // of compute: after the last product of a weight's gradient
-  int times = 1;    // number of identical layers, one after the other
+  double communication = 0;   // of compute: collectives of tensor ranks
+  double gather = 0;          // before it; overlaps with the previous layer
+  double reduce = 0;          // of its gradients; overlaps with later layers
+  double last_reduction = 0;  // of `reduce`: starts when all its gradients are computed
+  double tail = 0;            // of compute: after the last product of a weight's gradient
+  int times = 1;              // number of identical layers, one after the other
   // The parts of `reduce`, in the order of the pass; null: one reduction, after the layer.
   const std::vector<Bucket>* buckets = nullptr;
 };

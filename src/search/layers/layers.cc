@@ -18,7 +18,7 @@ namespace {
 
 // Counts memory by the user's model in the place of the program's.
 void count_by(const MemoryModel& model, const compile::Program& program, Layers& layers) {
-  for (auto* layer : {&layers.first, &layers.block, &layers.last}) {
+  for (auto* layer : {&layers.prologue, &layers.block, &layers.epilogue}) {
     if (model.optimizer_resident) layer->states = *model.optimizer_resident * layer->weights;
     layer->transient = model.optimizer_transient.value_or(0) * layer->weights;
   }
@@ -37,9 +37,9 @@ Layer between(const Layer& a, const Layer& b, double share) {
 
 Layers between(const Layers& a, const Layers& b, double share) {
   Layers made;
-  made.first = between(a.first, b.first, share);
+  made.prologue = between(a.prologue, b.prologue, share);
   made.block = between(a.block, b.block, share);
-  made.last = between(a.last, b.last, share);
+  made.epilogue = between(a.epilogue, b.epilogue, share);
   made.working = a.working + (b.working - a.working) * share;
   made.repeated = a.repeated + (b.repeated - a.repeated) * share;
   made.crossing = a.crossing + (b.crossing - a.crossing) * share;
@@ -142,7 +142,8 @@ const Layers* LayerTables::on_ranks(const Choice& choice, int64_t first, int64_t
     const auto* layers = find(choice, why, static_cast<int>(kind));
     if (!layers) return nullptr;
     const auto seconds = [&](const Layers& of) {
-      return of.first.forward + of.first.backward + of.last.forward + of.last.backward +
+      return of.prologue.forward + of.prologue.backward + of.epilogue.forward +
+             of.epilogue.backward +
              static_cast<double>(folded_.blocks.size()) * (of.block.forward + of.block.backward);
     };
     if (!slowest || seconds(*layers) > seconds(*slowest)) slowest = layers;
@@ -209,8 +210,8 @@ void LayerTables::compare_with_none(const Choice& choice, Entry& entry) {
 int LayerTables::number(const Layers& layers) {
   const auto same = [&](const Layers& known) {
     return known.tied == layers.tied && known.masters == layers.masters &&
-           known.first.flats == layers.first.flats && known.block.flats == layers.block.flats &&
-           known.last.flats == layers.last.flats;
+           known.prologue.flats == layers.prologue.flats &&
+           known.block.flats == layers.block.flats && known.epilogue.flats == layers.epilogue.flats;
   };
   const auto found = std::ranges::find_if(numbered_, same);
   const auto number = static_cast<int>(found - numbered_.begin());

@@ -69,16 +69,16 @@ inline constexpr double Layer::*kSums[] = {
     &Layer::saved,    &Layer::low,       &Layer::operands};
 
 struct Layers {
-  Layer first, block, last;  // prologue, one block, epilogue
-  double working = 0;        // further bytes while a block's backward pass runs
-  double crossing = 0;       // bytes that a block sends to the next
-  double entering = 0;       // of these: read by the next one's backward pass
-  bool tied = false;         // the epilogue reads parameters of the prologue
-  bool masters = false;      // parameters are float32 masters of what ops read (half)
-  bool measured = false;     // all times were
-  double repeated = 0;       // seconds of a block's backward pass: recomputation
-  int kind = 0;              // of the cluster's devices, whose times these are
-  int parameters = 0;        // equal where flats, `tied` and `masters` are equal
+  Layer prologue, block, epilogue;  // `block`: one of them
+  double working = 0;               // further bytes while a block's backward pass runs
+  double crossing = 0;              // bytes that a block sends to the next
+  double entering = 0;              // of these: read by the next one's backward pass
+  bool tied = false;                // the epilogue reads parameters of the prologue
+  bool masters = false;             // parameters are float32 masters of what ops read (half)
+  bool measured = false;            // all times were
+  double repeated = 0;              // seconds of a block's backward pass: recomputation
+  int kind = 0;                     // of the cluster's devices, whose times these are
+  int parameters = 0;               // equal where flats, `tied` and `masters` are equal
   // Where a solver chooses the recomputed blocks: this table is without recomputation, `recomputing`
   // is with all blocks recomputed.
   const Layers* recomputing = nullptr;

@@ -39,10 +39,10 @@ Scopes::Scopes(const Folded& folded) : blocks_(folded.kept) {
 }
 
 const Where& Scopes::of_scope(const std::string& scope) const {
-  auto known = known_.find(scope);
-  if (known == known_.end()) {
+  auto known = places_.find(scope);
+  if (known == places_.end()) {
     const auto place = in_block(scope) ? kBlock : before_.contains(scope) ? kFirst : kLast;
-    known = known_.emplace(scope, Where{place, block_scope(scope)}).first;
+    known = places_.emplace(scope, Where{place, block_scope(scope)}).first;
   }
   return known->second;
 }

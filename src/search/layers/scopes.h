@@ -33,7 +33,7 @@ class Scopes {
 
   std::vector<std::string> blocks_;
   std::set<std::string> before_, early_;
-  mutable std::unordered_map<std::string, Where> known_;
+  mutable std::unordered_map<std::string, Where> places_;
 };
 
 }  // namespace perigee::search

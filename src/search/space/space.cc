@@ -292,12 +292,12 @@ bool Space::solver_chooses() const {
 
 void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const {
   const auto& pins = request_.pins;
-  const auto whole = made.model.whole(choice, layers);
+  const auto whole = made.model.bounds().whole(choice, layers);
   const auto parts = std::ssize(pins.starts) + 1;
   if (!pins.starts.empty() && choice.pipe == 1) return;
   const auto put = [&](const std::string& schedule, int64_t chunks) {
     if (!pins.starts.empty() && parts != choice.pipe * chunks) return;
-    if (chunks == 1 && made.model.has_bare_ends()) {
+    if (chunks == 1 && made.model.rules().pins_end_without_block()) {
       made.why_not =
           "[auto] starts leaves the first or the last part without a block, but a stage of one "
           "part has one at least: pin chunks = 2 or more";
@@ -305,10 +305,7 @@ void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const
     }
     choice.schedule = schedule;
     choice.chunks = chunks;
-    const double bound = made.model.is_heterogeneous(choice)
-                             ? made.model.lower_bound(choice, layers).value_or(0)
-                             : made.model.lower_bound(choice, whole);
-    made.list.push_back({choice, &layers, bound});
+    made.list.push_back({choice, &layers, made.model.lower_bound(choice, layers, whole)});
   };
   if (choice.pipe == 1) return put(std::string(schedule::kDefaultSchedule), 1);
   const auto exists = [&](const std::string& name, int64_t chunks) {
@@ -317,7 +314,7 @@ void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const
   };
   if (pins.schedule) {
     const int64_t chunks = pins.chunks.value_or(default_chunks(*pins.schedule));
-    const int64_t most = chunks == 1 ? made.blocks : made.model.most_parts(layers);
+    const int64_t most = chunks == 1 ? made.blocks : made.model.rules().most_parts(layers);
     if (choice.pipe * chunks > most && pins.starts.empty()) {
       made.why_not = fmt::format(
           "[auto] {} stages of {} part{} need as many blocks, or parameters before or after them, "
@@ -336,13 +333,13 @@ void Space::add_schedules(Made& made, Choice choice, const Layers& layers) const
     const bool several = schedule.default_chunks() > 1;
     std::vector<int64_t> counts{1};
     if (several) {
-      counts = chunks_of(choice.pipe, made.blocks, made.model.most_parts(layers));
+      counts = chunks_of(choice.pipe, made.blocks, made.model.rules().most_parts(layers));
     }
     for (const auto chunks : options<int64_t>(pins.chunks, counts)) {
       if (several != (chunks > 1) || !exists(name, chunks)) continue;
       if (!schedule.dominated_by.empty() && exists(schedule.dominated_by, chunks)) continue;
       // A solver chooses recomputed blocks for stages of one part only.
-      const int64_t most = chunks == 1 ? made.blocks : made.model.most_parts(layers);
+      const int64_t most = chunks == 1 ? made.blocks : made.model.rules().most_parts(layers);
       const bool fits = choice.pipe * chunks <= most && (chunks == 1 || choice.every != 0);
       if (fits) put(name, chunks);
     }

@@ -30,13 +30,12 @@ class Spots {
     int64_t batch = 1;  // ranks that the samples are split over
   };
 
-  Spots(const std::vector<std::vector<Submesh>>& rows, const cost::Cluster& cluster,
-        const Model& model) {
+  Spots(const std::vector<std::vector<Submesh>>& rows, const cost::Cluster& cluster) {
     for (const auto& submeshes : rows) {
       auto& row = rows_.emplace_back();
       int64_t first = 0;
       for (const auto& submesh : submeshes) {
-        const auto place = cluster.devices.size() > 1 ? first : model.aligned(first);
+        const auto place = cluster.devices.size() > 1 ? first : equivalent_rank(cluster, first);
         const std::tuple key{submesh.tensor, submesh.data, place};
         const auto [known, added] = spots_.try_emplace(key, static_cast<int>(list.size()));
         if (added) list.push_back({submesh, place});
@@ -54,14 +53,14 @@ class Spots {
 
  private:
   int edge(int from, int to) {
-    const auto [known, added] = known_.try_emplace({from, to}, static_cast<int>(edges.size()));
+    const auto [known, added] = edge_of_.try_emplace({from, to}, static_cast<int>(edges.size()));
     if (added) edges.push_back({from, to});
     return known->second;
   }
 
   std::vector<Row> rows_;
   std::map<std::tuple<int64_t, int64_t, int64_t>, int> spots_;
-  std::map<std::pair<int, int>, int> known_;
+  std::map<std::pair<int, int>, int> edge_of_;
 };
 
 }  // namespace
@@ -173,8 +172,8 @@ HeterogeneousSpace Space::heterogeneous(LayerTables& tables, const Model& model,
   HeterogeneousSpace space;
   if (std::ranges::count(pins.forbid, "replicated_parameters") > 0) return space;
   space.rows = rows(blocks);
-  if (space.rows.empty() || model.has_bare_ends()) return space;
-  const Spots spots(space.rows, cluster_, model);
+  if (space.rows.empty() || model.rules().pins_end_without_block()) return space;
+  const Spots spots(space.rows, cluster_);
   // Tables are linear in samples, also beyond those that they were made for.
   const auto most = most_samples() == 1 ? 1 : kBeyond * most_samples();
   std::vector<std::string> schedules;
@@ -182,10 +181,10 @@ HeterogeneousSpace Space::heterogeneous(LayerTables& tables, const Model& model,
     if (!pins.schedule && one.warms_up && one.dominated_by.empty()) schedules.push_back(one.name);
   }
   if (pins.schedule) schedules = {*pins.schedule};
-  std::vector<std::optional<Model::Rates>> rates(spots.list.size());
+  std::vector<std::optional<StageRates>> rates(spots.list.size());
   std::vector<double> transfers(spots.edges.size());
   std::vector<const Layers*> layers(spots.list.size());
-  std::vector<const Model::Rates*> stages;
+  std::vector<const StageRates*> stages;
   for (const auto& base : settings(blocks, tables.row())) {
     if (!space.list.empty() && stop()) break;
     for (size_t k = 0; k < spots.list.size(); ++k) {
@@ -194,18 +193,17 @@ HeterogeneousSpace Space::heterogeneous(LayerTables& tables, const Model& model,
       if (base.micro % submesh.data != 0 || base.micro / submesh.data > most) continue;
       auto own = base;  // of one stage: batch() is that of a rectangle
       own.micro = base.micro;
-      own = Model::of_stage(own, submesh);
+      own = choice_of_stage(own, submesh);
       own.pipe = 2;  // there are others
       layers[k] = tables.on_ranks(own, first, submesh.ranks(), why_not_);
-      if (layers[k]) rates[k] = model.rates(own, *layers[k], first);
+      if (layers[k]) rates[k] = model.bounds().rates(own, *layers[k], first);
     }
     for (size_t e = 0; e < spots.edges.size(); ++e) {
       const auto& [from, to] = spots.edges[e];
       if (!rates[from] || !rates[to]) continue;
-      transfers[e] = model
-                         .transfer(base, spots.list[from].submesh, spots.list[to].submesh,
-                                   spots.list[from].first, *layers[from])
-                         .both();
+      const auto& sender = spots.list[from];
+      const Neighbours neighbours{sender.submesh, spots.list[to].submesh, sender.first};
+      transfers[e] = model.transfers().between(base, neighbours, *layers[from]).both();
     }
     for (const auto& schedule : schedules) {
       // With one microbatch they are the same.
@@ -231,8 +229,8 @@ HeterogeneousSpace Space::heterogeneous(LayerTables& tables, const Model& model,
         if (stages.size() != row.spots.size()) continue;
         double transfer = 0;
         for (const int e : row.edges) transfer += transfers[e];
-        space.list.push_back(
-            {model.lower_bound(setting, stages, transfer), index, static_cast<int32_t>(r)});
+        space.list.push_back({model.bounds().heterogeneous(setting, stages, transfer), index,
+                              static_cast<int32_t>(r)});
       }
     }
   }

@@ -20,7 +20,7 @@ class Placing {
     for (const auto& name : experts.tokens) tokens_.push_back(axis(name));
     for (const auto& name : experts.tensor) tensor_.push_back(axis(name));
     for (const auto& name : experts.gathered) gathered_.push_back(axis(name));
-    over_ = fmt::format("{}", fmt::join(experts.tensor, ", "));
+    tensor_axes_text_ = fmt::format("{}", fmt::join(experts.tensor, ", "));
   }
 
   std::vector<std::string> run() {
@@ -85,7 +85,7 @@ class Placing {
       for (int a : tensor_) parts *= plan_.mesh.axes[a].size;
       if (shape[dim] < parts) {
         fail("expert_parallel", "dim {} of {} is split over {} ranks of {}, but has {}", dim, name,
-             parts, over_, shape[dim]);
+             parts, tensor_axes_text_, shape[dim]);
       }
       for (int a : tensor_) put(name, a, dim);
     }
@@ -125,7 +125,7 @@ class Placing {
   const Graph& graph_;
   const std::vector<std::string> names_;
   std::vector<int> axes_, tokens_, tensor_, gathered_;
-  std::string over_;  // the axes that split each expert
+  std::string tensor_axes_text_;  // the axes that split each expert
   std::vector<std::string> weights_;
 };
 

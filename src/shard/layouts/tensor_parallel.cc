@@ -24,8 +24,8 @@ class Placing {
         names_(graph::value_names(graph)),
         users_(graph.values.size()),
         parts_(mesh::group_size(plan.mesh, layers.axes)),
-        over_(fmt::format("{} {}", layers.axes.size() == 1 ? "axis" : "axes",
-                          fmt::join(layers.axes, ", "))) {
+        axes_text_(fmt::format("{} {}", layers.axes.size() == 1 ? "axis" : "axes",
+                               fmt::join(layers.axes, ", "))) {
     for (const auto& name : layers.axes) axes_.push_back(axis(name));
     for (size_t n = 0; n < graph.nodes.size(); ++n) {
       graph.nodes[n].each_operand([&](ValueId v) { users_[v.index].push_back(n); });
@@ -60,7 +60,7 @@ class Placing {
         pin(node.outputs[0], between(node.outputs[0], name));
       } else if (node.op == "aten::t" && node.phase == Phase::forward) {
         for (size_t product : users_[node.outputs[0].index]) {
-          use(graph_.nodes[product], node.outputs[0], split, name);
+          pin_product(graph_.nodes[product], node.outputs[0], split, name);
         }
       } else if (node.phase == Phase::backward && layers_.sequence && split == WeightSplit::row) {
         if (const auto grad = left_of(node, v); grad.defined()) pin(grad, Placement::replicate());
@@ -79,7 +79,8 @@ class Placing {
   }
 
   // Handles a forward product with the transposed weight.
-  void use(const Node& product, ValueId weight, WeightSplit split, const std::string& name) {
+  void pin_product(const Node& product, ValueId weight, WeightSplit split,
+                   const std::string& name) {
     const auto input = left_of(product, weight);
     if (!input.defined()) return;
     if (split != WeightSplit::row) {
@@ -122,8 +123,8 @@ class Placing {
           if (shape.size() != 4 || shape[1] % parts_ == 0) continue;
           fail("tensor_parallel",
                "attention heads must divide over the {} ranks of {}, but {} ({}) makes {}", parts_,
-               over_, name, fmt::join(graph_.type(graph_.find_input(name)->value).shape, " x "),
-               shape[1]);
+               axes_text_, name,
+               fmt::join(graph_.type(graph_.find_input(name)->value).shape, " x "), shape[1]);
         }
         if (graph::is_product(node.op)) continue;  // the next layer
         for (auto next : node.outputs) {
@@ -141,7 +142,7 @@ class Placing {
       fail("tensor_parallel",
            "with sequence = true activations [batch, sequence, width] are sharded over the {} "
            "ranks of {}, but after {} they are [{}]",
-           parts_, over_, weight, fmt::join(shape, ", "));
+           parts_, axes_text_, weight, fmt::join(shape, ", "));
     }
     return Placement::shard(1);
   }
@@ -150,7 +151,7 @@ class Placing {
     const auto size = graph_.type(graph_.find_input(name)->value).shape[dim];
     if (size < parts_) {
       fail("tensor_parallel", "dim {} of {} is split over {} ranks of {}, but has {}", dim, name,
-           parts_, over_, size);
+           parts_, axes_text_, size);
     }
     auto& placements = plan_.placements[name];
     placements.resize(plan_.mesh.axes.size());
@@ -183,8 +184,8 @@ class Placing {
   const std::vector<std::string> names_;
   std::vector<std::vector<size_t>> users_;  // per value: nodes
   std::vector<int> axes_;
-  const int64_t parts_;     // all their ranks
-  const std::string over_;  // "axis tensor"
+  const int64_t parts_;          // all their ranks
+  const std::string axes_text_;  // "axis tensor", for messages
 };
 
 }  // namespace

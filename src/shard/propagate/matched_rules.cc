@@ -100,7 +100,7 @@ class MatchedRulesImpl {
         key.put(static_cast<int64_t>(arg.index()));
         const auto operand = [&](ValueId v) {
           if (!v.defined()) return key.put(-1);
-          // Operands that are the same value distinguish nodes too.
+          // Nodes whose operands repeat a value differ from nodes with distinct operands.
           const auto first = std::find(operands.begin(), operands.end(), v) - operands.begin();
           operands.push_back(v);
           key.put(type_of[v.index]);
@@ -115,36 +115,36 @@ class MatchedRulesImpl {
       }
       for (auto v : node.outputs) key.put(v.defined() ? type_of[v.index] : -1);
       const auto [number, added] = signatures.of(key.bytes());
-      if (added) sites_.push_back(make(node));
+      if (added) matched_.push_back(make(node));
       numbers_.push_back(number);
     }
   }
 
-  const MatchedRule& at(size_t node) const { return sites_[numbers_[node]]; }
+  const MatchedRule& at(size_t node) const { return matched_[numbers_[node]]; }
   int number(size_t node) const { return numbers_[node]; }
 
  private:
   MatchedRule make(const Node& node) const {
-    MatchedRule site;
+    MatchedRule matched;
     const Call call(graph_, node);
     const auto* rule = rules_.find(node.op);
-    if (!rule) return site;
-    site.pattern = rule->pattern(call);
-    if (site.pattern && !fits(*site.pattern, call)) site.pattern.reset();
-    if (site.pattern) site.lower = rule->lower;
-    return site;
+    if (!rule) return matched;
+    matched.pattern = rule->pattern(call);
+    if (matched.pattern && !fits(*matched.pattern, call)) matched.pattern.reset();
+    if (matched.pattern) matched.lower = rule->lower;
+    return matched;
   }
 
   const Graph& graph_;
   Rules rules_;
-  std::vector<MatchedRule> sites_;
+  std::vector<MatchedRule> matched_;
   std::vector<int> numbers_;  // per node
 };
 
 MatchedRules::MatchedRules(const Graph& graph, const plan::Plan& plan)
-    : sites_(std::make_unique<MatchedRulesImpl>(graph, plan)) {}
+    : impl_(std::make_unique<MatchedRulesImpl>(graph, plan)) {}
 MatchedRules::~MatchedRules() = default;
-const MatchedRule& MatchedRules::at(size_t node) const { return sites_->at(node); }
-int MatchedRules::number(size_t node) const { return sites_->number(node); }
+const MatchedRule& MatchedRules::at(size_t node) const { return impl_->at(node); }
+int MatchedRules::number(size_t node) const { return impl_->number(node); }
 
 }  // namespace perigee::shard

@@ -31,7 +31,7 @@ class MatchedRules {
   int number(size_t node) const;
 
  private:
-  std::unique_ptr<MatchedRulesImpl> sites_;
+  std::unique_ptr<MatchedRulesImpl> impl_;
 };
 
 // Returns the placements of graph.inputs: the plan's pins, else dim 0 of batched data sharded over

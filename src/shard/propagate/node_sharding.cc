@@ -75,7 +75,7 @@ class Chooser {
     for (int i = 0; i < call_.operand_count(); ++i) {
       const auto& p = context_.operands[i][axis];
       if (!p.is_shard() || add_cut(pattern_.cut_of(p, false, i))) continue;
-      // The op needs this dim whole: sharding another dim may be cheaper than gathering.
+      // The op needs this dim whole: sharding another dim may be cheaper than gathering this one.
       for (int dim : pattern_.operands[i]) {
         if (dim >= 0) add_cut(DimCut{dim});
       }
@@ -120,20 +120,20 @@ class Chooser {
   // Whether an operand has these placements, or a result's pin does.
   bool is_suggested(const CommunicatingRule& rule, int axis, bool zigzag) const {
     if (mesh_.axes[axis].size == 1 || (zigzag && !rule.zigzag)) return false;
-    const auto lies = [&](const Placement& p, int dim) {
+    const auto matches = [&](const Placement& p, int dim) {
       return dim >= 0 && p == Placement::shard(dim, 0, zigzag);
     };
     if (rule.visits) {
       return std::all_of(rule.moves.begin(), rule.moves.end(), [&](const auto& moved) {
-        return lies(context_.operands[moved.tensor][axis], rule.operands[moved.tensor]);
+        return matches(context_.operands[moved.tensor][axis], rule.operands[moved.tensor]);
       });
     }
     for (int i = 0; i < call_.operand_count(); ++i) {
-      if (lies(context_.operands[i][axis], rule.operands[i])) return true;
+      if (matches(context_.operands[i][axis], rule.operands[i])) return true;
     }
     for (int r = 0; r < call_.result_count(); ++r) {
       const auto* pin = context_.pins[r];
-      if (pin && lies((*pin)[axis], rule.results[r])) return true;
+      if (pin && matches((*pin)[axis], rule.results[r])) return true;
     }
     return false;
   }
@@ -207,9 +207,9 @@ class Chooser {
       }
     }
     if (!runs_divide(call_, choice, mesh_) || !fits_communicating(choice, picked)) return {};
-    if (context_.one_axis && splits_twice(choice)) return {};
-    if (context_.share_over != 0 && !shares(choice)) return {};
-    choice.cost = cost_of(choice) + exchanged(choice, picked);
+    if (context_.one_axis && splits_over_several_axes(choice)) return {};
+    if (context_.share_over != 0 && !splits_work(choice)) return {};
+    choice.cost = cost_of(choice) + exchange_cost(choice, picked);
     return choice;
   }
 
@@ -262,8 +262,8 @@ class Chooser {
     return true;
   }
 
-  // The bytes that the lowerings of communicating rules move.
-  double exchanged(const NodeSharding& choice, const std::vector<Option>& picked) const {
+  // The cost of the exchanges that the lowerings of communicating rules emit.
+  double exchange_cost(const NodeSharding& choice, const std::vector<Option>& picked) const {
     double cost = 0;
     for (int a = 0; a < axes_; ++a) {
       if (picked[a].kind != Option::Kind::communicating) continue;
@@ -272,7 +272,7 @@ class Chooser {
       for (const auto& [of_result, t] : communicating.moves) {
         const auto& from = of_result ? choice.results[t] : choice.operands[t];
         const auto& type = of_result ? call_.result_type(t) : call_.operand_type(t);
-        // As many as an all-to-all into another dim.
+        // The exchange costs as much as an all-to-all into another dim.
         auto to = from;
         to[a] = Placement::shard(static_cast<int>(type.shape.size()) - 1);
         cost += redistributor_.path(type, from, to).cost;
@@ -282,7 +282,7 @@ class Chooser {
   }
 
   // Whether a tensor is split over several axes.
-  bool splits_twice(const NodeSharding& choice) const {
+  bool splits_over_several_axes(const NodeSharding& choice) const {
     const auto twice = [&](const Placements& placements) {
       int count = 0;
       for (int a = 0; a < axes_; ++a) count += placements[a].is_shard() && mesh_.axes[a].size > 1;
@@ -293,7 +293,7 @@ class Chooser {
   }
 
   // Whether one of the axes splits the work.
-  bool shares(const NodeSharding& choice) const {
+  bool splits_work(const NodeSharding& choice) const {
     for (int a = 0; a < axes_; ++a) {
       if ((context_.share_over >> a & 1) == 0) continue;
       const auto cut = [&](const Placements& placements) { return !placements[a].is_replicate(); };
@@ -304,7 +304,8 @@ class Chooser {
     return false;
   }
 
-  // A product that several ranks compute whole takes longer than moving less saves.
+  // The cost of redistributes and of a product's arithmetic: without the latter ranks would compute whole products only to
+  // move fewer bytes.
   double cost_of(const NodeSharding& choice) const {
     double cost = graph::is_product(call_.node().op)
                       ? WorkPrices().per_flop * rank_flops(call_, choice, mesh_)
@@ -364,11 +365,11 @@ class Chooser {
       if (whole[a].is_partial() && !waits) whole[a] = Placement::replicate();
     }
     if (whole == target) return now;
-    // A reduction left to the buckets is not quite free.
+    // Buckets reduce it once a step, which costs little.
     if (context_.targets[result]) {
       return now + 0.01 * redistributor_.path(type, target, whole).cost;
     }
-    // It is reduced after this node or later, at a little less than now, so that ties keep it Partial.
+    // It is reduced after this node or later. The discount makes ties keep it Partial.
     return (1 - 1e-6) * redistributor_.path(type, target, whole).cost;
   }
 

@@ -28,8 +28,8 @@ Forbidden forbidden_by(const plan::Plan& plan);
 
 // The state of propagation when it reaches a node.
 struct NodeContext {
-  std::vector<mesh::Placements> operands;  // of the operands
-  // per operand: other placements in which it exists
+  std::vector<mesh::Placements> operands;  // per operand
+  // per operand: other placements in which its value exists
   std::vector<std::vector<const mesh::Placements*>> versions;
   std::vector<uint64_t> free_on;  // per result, bits: axes on which it may stay Partial at no cost
   std::vector<const mesh::Placements*> pins;  // per result: the plan's pin, or nullptr
@@ -49,9 +49,8 @@ NodeSharding replicated_sharding(const Call& call, size_t axes);
 // Returns the sharding that costs least in bytes moved: redistributing operands, reducing Partial
 // results, moving pinned results to their pins, and a product's arithmetic. Its cost is infinite if
 // the restrictions allow none.
-NodeSharding cheapest_sharding(const Call& call, const Pattern& pattern,
-                               const NodeContext& situation, const mesh::Mesh& mesh,
-                               Redistributor& redistributor);
+NodeSharding cheapest_sharding(const Call& call, const Pattern& pattern, const NodeContext& context,
+                               const mesh::Mesh& mesh, Redistributor& redistributor);
 
 // Applies the cut to the sharding on the axis. Operands that lack the dim are unchanged, or Partial
 // if they are added inside a sum over it; results that lack it become Partial by the dim's role.

@@ -31,25 +31,25 @@ struct Deferral {
   std::vector<bool> is_free;
   // Otherwise the cost of reducing later, in bytes: a nonlinear use reduces the value, a linear one
   // passes the reduction on to its result.
-  std::vector<double> later;
+  std::vector<double> reduction_cost;
 };
 
-std::vector<bool> find_free(const Graph& graph, const MatchedRules& sites,
+std::vector<bool> find_free(const Graph& graph, const MatchedRules& rules,
                             const std::vector<bool>& whole) {
-  std::vector<bool> used(graph.values.size()), bad(graph.values.size());
+  std::vector<bool> used(graph.values.size()), blocked(graph.values.size());
   for (size_t o = 0; o < graph.outputs.size(); ++o) {
     const auto& output = graph.outputs[o];
     used[output.value.index] = true;
     const bool waits = (output.kind == Output::Kind::gradient && whole[o]) ||
                        output.kind == Output::Kind::loss;
-    if (!waits) bad[output.value.index] = true;
+    if (!waits) blocked[output.value.index] = true;
   }
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     const auto& node = graph.nodes[n];
-    const auto& pattern = sites.at(n).pattern;
+    const auto& pattern = rules.at(n).pattern;
     bool results_free = true;
     for (auto v : node.outputs) {
-      if (v.defined() && used[v.index] && bad[v.index]) results_free = false;
+      if (v.defined() && used[v.index] && blocked[v.index]) results_free = false;
     }
     int i = 0;
     node.each_operand([&](ValueId v) {
@@ -59,34 +59,34 @@ std::vector<bool> find_free(const Graph& graph, const MatchedRules& sites,
                                 return std::find(group.begin(), group.end(), i) != group.end();
                               });
       used[v.index] = true;
-      if (!linear || !results_free) bad[v.index] = true;
+      if (!linear || !results_free) blocked[v.index] = true;
       ++i;
     });
   }
   std::vector<bool> is_free(graph.values.size());
-  for (size_t v = 0; v < is_free.size(); ++v) is_free[v] = used[v] && !bad[v];
+  for (size_t v = 0; v < is_free.size(); ++v) is_free[v] = used[v] && !blocked[v];
   return is_free;
 }
 
 // `whole`: per output, whether it is a gradient whose parameter is replicated on the axis.
-Deferral find_deferrals(const Graph& graph, const MatchedRules& sites,
+Deferral find_deferrals(const Graph& graph, const MatchedRules& rules,
                         const std::vector<bool>& whole) {
-  Deferral deferral{find_free(graph, sites, whole), {}};
+  Deferral deferral{find_free(graph, rules, whole), {}};
   const auto& is_free = deferral.is_free;
-  auto& later = deferral.later;
-  later.assign(graph.values.size(), 0);
+  auto& reduction_cost = deferral.reduction_cost;
+  reduction_cost.assign(graph.values.size(), 0);
   for (const auto& output : graph.outputs) {
     const auto v = output.value.index;
-    if (!is_free[v]) later[v] += static_cast<double>(graph.values[v].type.bytes());
+    if (!is_free[v]) reduction_cost[v] += static_cast<double>(graph.values[v].type.bytes());
   }
   for (size_t n = graph.nodes.size(); n-- > 0;) {
     const auto& node = graph.nodes[n];
-    const auto& pattern = sites.at(n).pattern;
+    const auto& pattern = rules.at(n).pattern;
     const bool passes = pattern && (pattern->any_reduce || graph::is_pointwise(node.op) ||
                                     node.op.starts_with("aten::sum"));
     double after_use = 0;
     for (auto v : node.outputs) {
-      if (v.defined() && !is_free[v.index]) after_use += later[v.index];
+      if (v.defined() && !is_free[v.index]) after_use += reduction_cost[v.index];
     }
     int i = 0;
     node.each_operand([&](ValueId v) {
@@ -96,7 +96,7 @@ Deferral find_deferrals(const Graph& graph, const MatchedRules& sites,
                                 return std::find(group.begin(), group.end(), i) != group.end();
                               });
       const auto bytes = static_cast<double>(graph.type(v).bytes());
-      later[v.index] += linear ? std::min(bytes, after_use) : bytes;
+      reduction_cost[v.index] += linear ? std::min(bytes, after_use) : bytes;
       ++i;
     });
   }
@@ -106,18 +106,18 @@ Deferral find_deferrals(const Graph& graph, const MatchedRules& sites,
 // The first pass, over the nodes in order.
 class Propagation {
  public:
-  Propagation(const Graph& graph, const plan::Plan& plan, const MatchedRules& sites)
+  Propagation(const Graph& graph, const plan::Plan& plan, const MatchedRules& rules)
       : graph_(graph),
         plan_(plan),
-        sites_(sites),
+        rules_(rules),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
         forbidden_(forbidden_by(plan)) {
     pin();
   }
 
   // Pins every value whose placements on the axes would differ from `wanted`; returns those pins.
-  std::map<std::string, Placements> run_towards(const std::vector<Placements>& wanted,
-                                                const std::vector<int>& axes) {
+  std::map<std::string, Placements> find_pins(const std::vector<Placements>& wanted,
+                                              const std::vector<int>& axes) {
     wanted_ = &wanted;
     wanted_axes_ = axes;
     names_ = graph::value_names(graph_);
@@ -182,7 +182,7 @@ class Propagation {
     }
   }
 
-  // Axes on which the same gradients are replicated share one entry.
+  // Axes on which the same parameters are replicated share one entry.
   void find_deferrals() {
     std::map<std::vector<bool>, size_t> known;
     for (size_t a = 0; a < plan_.mesh.axes.size(); ++a) {
@@ -192,7 +192,7 @@ class Propagation {
         whole[o] = owner < 0 || sharding_.values[owner][a].is_replicate();
       }
       const auto [at, added] = known.emplace(whole, deferrals_.size());
-      if (added) deferrals_.push_back(shard::find_deferrals(graph_, sites_, whole));
+      if (added) deferrals_.push_back(shard::find_deferrals(graph_, rules_, whole));
       deferral_of_.push_back(at->second);
     }
   }
@@ -231,12 +231,12 @@ class Propagation {
     }
   }
 
-  // The placements of a value whose producer gives it these.
+  // Returns the placements of a value, given those that its producer gives it.
   Placements placements_of(ValueId v, const Placements& result) const {
     return pins_[v.index] ? resolve_pin(*pins_[v.index], result) : reduced_if_shared(v, result);
   }
 
-  // Pins the results that are read, not pinned on the axes and placed otherwise than wanted.
+  // Pins the results that are read, that have no pin on the axes, and whose placements differ from the wanted ones.
   // Returns whether there are any.
   bool pin_differing(const graph::Node& node, const NodeSharding& choice) {
     bool any = false;
@@ -266,7 +266,7 @@ class Propagation {
   const NodeSharding& choice_of(size_t n) {
     const auto& node = graph_.nodes[n];
     key_.clear();
-    key_.put(sites_.number(n));
+    key_.put(rules_.number(n));
     std::vector<int64_t> numbers;
     node.each_operand([&](ValueId v) {
       numbers.push_back(placement_of_[v.index]);
@@ -294,15 +294,15 @@ class Propagation {
       if (!placements[a].is_partial()) continue;
       const auto& deferral = deferrals_[deferral_of_[a]];
       if (!deferral.is_free[v.index] &&
-          deferral.later[v.index] > 1.01 * static_cast<double>(graph_.type(v).bytes())) {
+          deferral.reduction_cost[v.index] > 1.01 * static_cast<double>(graph_.type(v).bytes())) {
         placements[a] = Placement::replicate();
       }
     }
     return placements;
   }
 
-  // The partitioner reuses moved values for later users. Gathered parameters are re-gathered in the
-  // backward pass.
+  // Records a redistributed version of a value: the partitioner reuses it for later users, except that gathered parameters
+  // are re-gathered in the backward pass.
   void remember(ValueId v, const Placements& placements, graph::Phase phase) {
     const int number = number_of(placements);
     if (number == placement_of_[v.index]) return;
@@ -334,7 +334,7 @@ class Propagation {
       const int owner = v.defined() ? targets_[v.index] : -1;
       context.targets.push_back(owner >= 0 ? &sharding_.values[owner] : nullptr);
     }
-    const auto& pattern = sites_.at(n).pattern;
+    const auto& pattern = rules_.at(n).pattern;
     context.one_axis = forbidden_.one_axis;
     if (graph::is_product(node.op)) context.share_over = forbidden_.share_over;
     if (pattern || context.share_over != 0) {
@@ -352,16 +352,17 @@ class Propagation {
       }
       return choice;
     }
-    auto& listed = sharding_.replicated_ops;
-    if (!replicated_already && std::find(listed.begin(), listed.end(), node.op) == listed.end()) {
-      listed.push_back(node.op);
+    auto& replicated_ops = sharding_.replicated_ops;
+    if (!replicated_already &&
+        std::find(replicated_ops.begin(), replicated_ops.end(), node.op) == replicated_ops.end()) {
+      replicated_ops.push_back(node.op);
     }
     return replicated_sharding(call, plan_.mesh.axes.size());
   }
 
   const Graph& graph_;
   const plan::Plan& plan_;
-  const MatchedRules& sites_;
+  const MatchedRules& rules_;
   Redistributor redistributor_;
   const Forbidden forbidden_;
   Sharding sharding_;
@@ -392,17 +393,17 @@ class Propagation {
 }  // namespace
 
 Sharding propagate(const Graph& graph, const plan::Plan& plan) {
-  const MatchedRules sites(graph, plan);
-  auto sharding = Propagation(graph, plan, sites).run();
-  shard_replicated_work(graph, plan, sites, sharding);
+  const MatchedRules rules(graph, plan);
+  auto sharding = Propagation(graph, plan, rules).run();
+  shard_replicated_work(graph, plan, rules, sharding);
   return sharding;
 }
 
 std::map<std::string, Placements> find_pins(const Graph& graph, const plan::Plan& plan,
                                             const std::vector<int>& axes,
                                             const std::vector<Placements>& wanted) {
-  const MatchedRules sites(graph, plan);
-  return Propagation(graph, plan, sites).run_towards(wanted, axes);
+  const MatchedRules rules(graph, plan);
+  return Propagation(graph, plan, rules).find_pins(wanted, axes);
 }
 
 }  // namespace perigee::shard

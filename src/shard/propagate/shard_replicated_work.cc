@@ -13,9 +13,9 @@ using mesh::Placement;
 
 class WorkSharder {
  public:
-  WorkSharder(const Graph& graph, const plan::Plan& plan, const MatchedRules& sites,
+  WorkSharder(const Graph& graph, const plan::Plan& plan, const MatchedRules& rules,
               Sharding& sharding)
-      : graph_(graph), plan_(plan), sites_(sites), sharding_(sharding) {}
+      : graph_(graph), plan_(plan), rules_(rules), sharding_(sharding) {}
 
   void run() {
     const int axes = static_cast<int>(plan_.mesh.axes.size());
@@ -76,7 +76,7 @@ class WorkSharder {
   }
 
   void shard_node(size_t n, int axis) {
-    const auto& pattern = sites_.at(n).pattern;
+    const auto& pattern = rules_.at(n).pattern;
     if (!pattern) return;
     const auto cut = cut_wanted(n, *pattern, axis);
     if (!cut) return;
@@ -123,7 +123,7 @@ class WorkSharder {
 
   const Graph& graph_;
   const plan::Plan& plan_;
-  const MatchedRules& sites_;
+  const MatchedRules& rules_;
   Sharding& sharding_;
   std::vector<Wanted> wanted_;  // per value and axis
   std::vector<bool> fixed_;     // per value: an output, or pinned
@@ -131,9 +131,9 @@ class WorkSharder {
 
 }  // namespace
 
-void shard_replicated_work(const Graph& graph, const plan::Plan& plan, const MatchedRules& sites,
+void shard_replicated_work(const Graph& graph, const plan::Plan& plan, const MatchedRules& rules,
                            Sharding& sharding) {
-  WorkSharder(graph, plan, sites, sharding).run();
+  WorkSharder(graph, plan, rules, sharding).run();
 }
 
 }  // namespace perigee::shard

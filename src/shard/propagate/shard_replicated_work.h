@@ -11,6 +11,6 @@ namespace perigee::shard {
 // Goes backwards over the nodes: a replicated node whose users all want the same shard is computed
 // on the shards (masks, constants, the gradient that a loss starts with).
 void shard_replicated_work(const graph::Graph& graph, const plan::Plan& plan,
-                           const MatchedRules& sites, Sharding& sharding);
+                           const MatchedRules& rules, Sharding& sharding);
 
 }  // namespace perigee::shard

@@ -67,7 +67,7 @@ Values lower_slots(RuleLowering& lowering) {
   const auto expert = lowering.operands[0];
   const auto groups = lowering.type(expert).shape[0];
   const auto experts = lowering.call.node().get<int64_t>("experts", 0);
-  // The ranks before this one in the group hold the tokens before its own.
+  // The preceding ranks of the group hold the preceding tokens.
   int64_t ranks = 1;
   for (const auto& axis : mesh::AxisSet::parse(axes)) ranks *= lowering.mesh.size_of(axis);
   const auto group = mesh::group_of(lowering.mesh, mesh::AxisSet::parse(axes), lowering.rank);
@@ -126,7 +126,7 @@ class Exchange {
           fmt::format("{} {} {}", slot.index, axes_, fmt::join(owners, ",")));
   }
 
-  bool crosses() const { return !axes_.empty(); }
+  bool communicates() const { return !axes_.empty(); }
 
   // Sends rows of tokens to their experts' queue positions; makes a queue of this type.
   ValueId to_experts(ValueId source, const TensorType& queue) {
@@ -206,7 +206,7 @@ Values lower_dispatch(RuleLowering& lowering) {
   const auto& queue = lowering.result_placements[0];
   Exchange exchange(lowering, lowering.operand_placements[0], call.shape(0), queue,
                     call.result_shape(0), lowering.operands[1]);
-  if (exchange.crosses()) {
+  if (exchange.communicates()) {
     return {exchange.to_experts(lowering.operands[0], lowering.local_types()[0])};
   }
   auto args = lowering.local_args();
@@ -219,7 +219,7 @@ Values lower_combine(RuleLowering& lowering) {
   const auto& call = lowering.call;
   Exchange exchange(lowering, lowering.result_placements[0], call.result_shape(0),
                     lowering.operand_placements[0], call.shape(0), lowering.operands[1]);
-  if (exchange.crosses()) {
+  if (exchange.communicates()) {
     return {exchange.to_tokens(lowering.operands[0], lowering.local_types()[0])};
   }
   auto args = lowering.local_args();

@@ -61,7 +61,7 @@ class Attention {
         value_(call_.find("value")),
         bias_(call_.find("bias")),
         causal_(call_.node().get<bool>("causal", false)),
-        drops_(call_.node().get<double>("p", 0.0) > 0),
+        has_dropout_(call_.node().get<double>("p", 0.0) > 0),
         sum_type_(call_.operand_type(query_).dtype == DType::float64 ? DType::float64
                                                                      : DType::float32),
         queries_(lowering.operand_pieces(query_, kSequence)) {}
@@ -70,16 +70,16 @@ class Attention {
     const auto ring = lowering_.axes_of(key_, kSequence);
     if (ring.empty() && bias_ >= 0) return with_bias();
     if (ring.empty() && (!causal_ || lowering_.axes_of(query_, kSequence).empty()) &&
-        !(drops_ && queries_.global.size() > 1)) {
+        !(has_dropout_ && queries_.global.size() > 1)) {
       return lowering_.emit(with_mask(lowering_.local_args(), queries_.global[0].begin, 0));
     }
     const bool backward = call_.find("grad") >= 0;
     if (ring.empty()) {
       const Pieces keys({{0, call_.shape(key_)[kSequence]}});
-      return backward ? backward_over(keys) : forward_over(keys);
+      return backward ? backward_local(keys) : forward_local(keys);
     }
     const Ring keys(lowering_, key_, ring);
-    return backward ? backward_around(keys) : forward_around(keys);
+    return backward ? backward_ring(keys) : forward_ring(keys);
   }
 
  private:
@@ -108,7 +108,7 @@ class Attention {
 
   // Dropout draws by the element's index in the whole [b, h, s, t].
   Args with_mask(Args args, int64_t first_query, int64_t first_key) const {
-    if (!drops_) return args;
+    if (!has_dropout_) return args;
     auto whole = call_.shape(query_);
     whole[3] = call_.shape(key_)[kSequence];
     args.emplace_back("global", whole);
@@ -125,7 +125,7 @@ class Attention {
   }
 
   // Whether each block is one piece of queries and keys, because it needs their global offsets.
-  bool by_pieces() const { return drops_ || bias_ >= 0; }
+  bool by_pieces() const { return has_dropout_ || bias_ >= 0; }
 
   std::vector<Block> blocks(const Pieces& keys) const {
     if (!causal_ && !by_pieces()) return {{{0, queries_.length()}, {0, keys.length()}}};
@@ -138,7 +138,7 @@ class Attention {
         add_blocks(q, keys, k, found);
       }
     }
-    if (!by_pieces()) join(found);
+    if (!by_pieces()) merge_adjacent(found);
     return found;
   }
 
@@ -161,7 +161,7 @@ class Attention {
   }
 
   // Merges adjacent blocks.
-  static void join(std::vector<Block>& blocks) {
+  static void merge_adjacent(std::vector<Block>& blocks) {
     std::vector<Block> joined;
     for (const auto& block : blocks) {
       if (!joined.empty() && !block.causal && !joined.back().causal) {
@@ -265,23 +265,23 @@ class Attention {
     return {emit_.cat(outputs, kSequence), emit_.cat(logsumexps, kSequence)};
   }
 
-  Values forward_over(const Pieces& keys) {
+  Values forward_local(const Pieces& keys) {
     auto sums = no_sums();
     attend(sums, keys, lowering_.operands[key_], lowering_.operands[value_]);
     return results(sums);
   }
 
-  Values forward_around(const Ring& ring) {
+  Values forward_ring(const Ring& ring) {
     auto sums = no_sums();
-    auto here = packed(lowering_.operands[key_], lowering_.operands[value_]);
+    auto current = packed(lowering_.operands[key_], lowering_.operands[value_]);
     for (int64_t step = 0; step < ring.size(); ++step) {
-      const auto next = step + 1 < ring.size() ? shifted(here, ring) : ValueId{};
-      const auto [keys, values] = unpacked(here, ring.at(step));
+      const auto next = step + 1 < ring.size() ? shifted(current, ring) : ValueId{};
+      const auto [keys, values] = unpacked(current, ring.at(step));
       attend(sums, ring.at(step), keys, values);
-      if (step + 1 < ring.size()) here = next;
+      if (step + 1 < ring.size()) current = next;
     }
     auto made = results(sums);
-    made[0] = after(made[0], here);
+    made[0] = ordered_after(made[0], current);
     return made;
   }
 
@@ -382,7 +382,7 @@ class Attention {
     return made;
   }
 
-  Values backward_over(const Pieces& keys) {
+  Values backward_local(const Pieces& keys) {
     Gradients parts;
     attend_backward(parts, keys, lowering_.operands[key_], lowering_.operands[value_]);
     return finish(sum_of(parts.queries, sum_type(query_)), sum_of(parts.keys, sum_type(key_)),
@@ -390,13 +390,13 @@ class Attention {
   }
 
   // Gradients of keys follow one step after them, and a last step returns them to their owner.
-  Values backward_around(const Ring& ring) {
+  Values backward_ring(const Ring& ring) {
     Gradients parts;
-    auto here = packed(lowering_.operands[key_], lowering_.operands[value_]);
+    auto current = packed(lowering_.operands[key_], lowering_.operands[value_]);
     ValueId gradients;
     for (int64_t step = 0; step < ring.size(); ++step) {
-      const auto next = step + 1 < ring.size() ? shifted(here, ring) : ValueId{};
-      const auto [keys, values] = unpacked(here, ring.at(step));
+      const auto next = step + 1 < ring.size() ? shifted(current, ring) : ValueId{};
+      const auto [keys, values] = unpacked(current, ring.at(step));
       Gradients own;
       attend_backward(own, ring.at(step), keys, values);
       parts.queries.insert(parts.queries.end(), own.queries.begin(), own.queries.end());
@@ -408,10 +408,10 @@ class Attention {
         gradients = gradients.defined() ? emit_.binary("aten::add.Tensor", gradients, mine) : mine;
       }
       gradients = shifted(gradients, ring);
-      if (step + 1 < ring.size()) here = next;
+      if (step + 1 < ring.size()) current = next;
     }
     const auto [d_key, d_value] = unpacked(gradients, ring.at(0));
-    return finish(after(sum_of(parts.queries, sum_type(query_)), here), d_key, d_value,
+    return finish(ordered_after(sum_of(parts.queries, sum_type(query_)), current), d_key, d_value,
                   bias_gradient(std::move(parts.bias)));
   }
 
@@ -433,7 +433,7 @@ class Attention {
 
   // Orders `v` after `other`: all ranks take part in every step, also those that see no key of the
   // last one.
-  ValueId after(ValueId v, ValueId other) {
+  ValueId ordered_after(ValueId v, ValueId other) {
     return lowering_.emit("perigee::reshape", {{"self", v}, {"part", other}}, emit_.type(v));
   }
 
@@ -482,7 +482,7 @@ class Attention {
   const Call& call_;
   Emitter emit_;
   const int query_, key_, value_, bias_;
-  const bool causal_, drops_;
+  const bool causal_, has_dropout_;
   const DType sum_type_;  // of sums over blocks and of logsumexp
   const Pieces queries_;
 };

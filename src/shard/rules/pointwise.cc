@@ -113,7 +113,7 @@ void add_pointwise_rules(Rules& rules) {
         "aten::log_sigmoid_forward", "perigee::swiglu", "perigee::swiglu_backward"}) {
     rules.add(op, {pointwise_pattern});
   }
-  // One piece on either side: messages are boxes.
+  // Cut in one piece on both sides, since messages are boxes.
   rules.add("perigee::cross", {[](const Call& call) {
               auto pattern = whole_pattern(call);
               for (int d = 0; d < call.rank(0); ++d) {

@@ -10,29 +10,29 @@ namespace {
 
 // A view in which dims cut in runs are two dims [runs, run]: elements keep their indices, and no
 // placement has runs.
-struct Seen {
+struct RunView {
   std::vector<int64_t> shape;
   mesh::Placements placements;
 };
 
-Seen see_runs(const std::vector<int64_t>& shape, const mesh::Placements& placements) {
+RunView view_of_runs(const std::vector<int64_t>& shape, const mesh::Placements& placements) {
   std::vector<int64_t> runs(shape.size(), 0);
   for (const auto& p : placements) {
     if (p.is_shard() && p.run != 0) runs[p.dim] = p.run;
   }
-  Seen seen{{}, placements};
+  RunView view{{}, placements};
   std::vector<int> first;  // per dim: its position in the view
   for (size_t d = 0; d < shape.size(); ++d) {
-    first.push_back(static_cast<int>(seen.shape.size()));
-    seen.shape.push_back(runs[d] == 0 ? shape[d] : shape[d] / runs[d]);
-    if (runs[d] != 0) seen.shape.push_back(runs[d]);
+    first.push_back(static_cast<int>(view.shape.size()));
+    view.shape.push_back(runs[d] == 0 ? shape[d] : shape[d] / runs[d]);
+    if (runs[d] != 0) view.shape.push_back(runs[d]);
   }
-  for (auto& p : seen.placements) {
+  for (auto& p : view.placements) {
     if (!p.is_shard()) continue;
     p.dim = first[p.dim] + (p.run == 0 ? 0 : 1);
     p.run = 0;
   }
-  return seen;
+  return view;
 }
 
 std::optional<Pattern> drawn(const Call& call) {
@@ -48,7 +48,7 @@ std::vector<graph::ValueId> lower_random(RuleLowering& lowering) {
   const bool sharded = std::any_of(placements.begin(), placements.end(),
                                    [](const auto& p) { return p.is_shard(); });
   if (!sharded) return lowering.emit(lowering.local_args());
-  const auto [whole, cuts] = see_runs(lowering.call.result_shape(0), placements);
+  const auto [whole, cuts] = view_of_runs(lowering.call.result_shape(0), placements);
   auto type = lowering.local_types()[0];
   const auto shape = type.shape;
   type.shape = mesh::local_shape(whole, cuts, lowering.mesh, lowering.rank);

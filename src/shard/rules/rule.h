@@ -125,10 +125,10 @@ struct Pattern {
   // Sets of operands in which the op is jointly linear: if those of a set are Partial(sum) and all
   // others replicated, all results are Partial(sum).
   std::vector<std::vector<int>> linear;
-  bool any_reduce =
-      false;  // the op only moves elements, so that rules for Partial(sum) hold for every reduction
-  std::vector<int>
-      addends;  // operands that are added once: Partial where a Role::sum dim is sharded (a bias)
+  // The op only moves elements, so that rules for Partial(sum) hold for every reduction.
+  bool any_reduce = false;
+  // Operands that are added once: Partial where a Role::sum dim is sharded (a bias).
+  std::vector<int> addends;
   std::vector<SizeArgument> sizes;
   std::vector<InnerDim> inner;
   std::vector<CommunicatingRule> communicating;

@@ -33,7 +33,7 @@ struct Source {
   int variable = -1;
   int result = -1;
   bool saved = false;  // the saved shard of a forward value, read by the backward pass
-  int fixed = -1;      // number of placements
+  int fixed = -1;      // number of the placements (PlacementNumbers)
 };
 
 // The target of a link: an operand of a node, a value's own placements, or fixed placements.
@@ -41,9 +41,9 @@ struct Target {
   int variable = -1;
   int operand = -1;
   int same_as = -1;       // earlier operand of the node with the same value
-  bool settles = false;   // placements of a value that its producer has just made
+  bool is_value = false;  // the placements of a value, from those of its producer's result
   bool gradient = false;  // placements of the parameter of a gradient
-  int fixed = -1;         // a number of placements
+  int fixed = -1;         // number of the placements
 };
 
 // Small graphs are not folded. Large ones fold every second block into one, since layers may
@@ -63,9 +63,9 @@ class Assignment::Impl {
         plan_(plan),
         options_(options),
         axes_(std::move(axes)),
-        sites_(graph, plan),
+        rules_(graph, plan),
         base_(propagate(graph, plan)),
-        node_options_(graph, plan, sites_, base_, axes_, options.prices),
+        node_options_(graph, plan, rules_, base_, axes_, options.prices),
         representative_(find_representatives(graph, node_options_, period_of(graph))),
         first_readers_(first_readers(graph)),
         redistributor_(plan.mesh, plan.pipeline.axis, plan.forbidden),
@@ -83,12 +83,12 @@ class Assignment::Impl {
     std::vector<Placements> placements(graph_.values.size());
     for (size_t i = 0; i < placements.size(); ++i) {
       const ValueId v{static_cast<int32_t>(i)};
-      const int settled = variables_.of_value(v);
+      const int variable = variables_.of_value(v);
       const auto producer = graph_.values[i].producer;
       if (producer >= 0 && !node_options_.depends(producer)) {
         placements[i].assign(axes_.size(), Placement::open());
-      } else if (settled >= 0) {
-        const auto& state = variables_.at(settled).states[allowed_[settled][choice[settled]]];
+      } else if (variable >= 0) {
+        const auto& state = variables_.at(variable).states[allowed_[variable][choice[variable]]];
         placements[i] = saved ? state.saved() : state.placements;
       } else if (producer >= 0) {
         const int op = variables_.of_node(producer);
@@ -122,7 +122,7 @@ class Assignment::Impl {
             forward);
       }
     }
-    for (const auto& link : counted_) {
+    for (const auto& link : link_list_) {
       std::map<std::pair<int, int>, double> often;
       for (const auto& [from, to] : link.ends) often[{groups[from], groups[to]}] += 1;
       std::vector<int> source_numbers, target_numbers;
@@ -151,18 +151,18 @@ class Assignment::Impl {
  private:
   Source source_of(ValueId v, Phase phase) {
     const auto producer = graph_.values[v.index].producer;
-    const int settled = variables_.of_value(v);
+    const int variable = variables_.of_value(v);
     if (producer < 0) {
-      if (settled >= 0) return {.variable = settled};
+      if (variable >= 0) return {.variable = variable};
       return {.fixed = numbers_.of(base_.values[v.index])};
     }
-    if (settled < 0) {
+    if (variable < 0) {
       return {.variable = variables_.of_node(producer), .result = graph_.values[v.index].result};
     }
     const bool later = phase == Phase::backward && variables_.is_forward(v);
     if (later && variables_.of_value_in_backward(v) >= 0)
       return {.variable = variables_.of_value_in_backward(v)};
-    return {.variable = settled, .saved = later};
+    return {.variable = variable, .saved = later};
   }
 
   void connect(size_t n) {
@@ -171,7 +171,7 @@ class Assignment::Impl {
     node.each_operand([&](ValueId v) {
       const auto first = std::find(operands.begin(), operands.end(), v);
       const int same = first == operands.end() ? -1 : static_cast<int>(first - operands.begin());
-      count(v, {place_of(v), n}, source_of(v, node.phase),
+      count(v, {group_node(v), n}, source_of(v, node.phase),
             {.variable = variables_.of_node(n),
              .operand = static_cast<int>(operands.size()),
              .same_as = same});
@@ -181,7 +181,7 @@ class Assignment::Impl {
       const auto v = node.outputs[r];
       if (!v.defined() || variables_.of_value(v) < 0) continue;
       count(v, {n, n}, {.variable = variables_.of_node(n), .result = static_cast<int>(r)},
-            {.variable = variables_.of_value(v), .settles = true});
+            {.variable = variables_.of_value(v), .is_value = true});
       if (variables_.of_value_in_backward(v) < 0) continue;
       count(v, {n, n}, {.variable = variables_.of_value(v), .saved = true},
             {.variable = variables_.of_value_in_backward(v)});
@@ -196,29 +196,29 @@ class Assignment::Impl {
                                                             : graph_.find_input(output.name);
     const bool gradient = output.kind == Output::Kind::gradient;
     if (owner && variables_.of_value(owner->value) >= 0) {
-      return count(v, {place_of(v), place_of(owner->value)}, source_of(v, phase),
+      return count(v, {group_node(v), group_node(owner->value)}, source_of(v, phase),
                    {.variable = variables_.of_value(owner->value), .gradient = gradient});
     }
     if (!owner) return;
-    count(v, {place_of(v), place_of(v)}, source_of(v, phase),
+    count(v, {group_node(v), group_node(v)}, source_of(v, phase),
           {.gradient = gradient, .fixed = numbers_.of(base_.values[owner->value.index])});
   }
 
   // The node whose group a value belongs to: its producer, or its first reader.
-  size_t place_of(ValueId v) const {
+  size_t group_node(ValueId v) const {
     const auto producer = graph_.values[v.index].producer;
     if (producer >= 0) return static_cast<size_t>(producer);
     return first_readers_[v.index];
   }
 
-  // Counts a link once for each time it is taken. `ends`: the nodes at its ends, which give its groups.
+  // Adds a link, or counts one more use of an equal link. `ends`: the nodes at its ends, which give its groups.
   void count(ValueId v, std::pair<size_t, size_t> ends, const Source& source,
              const Target& target) {
     const bool forward = graph_.nodes[ends.second].phase == Phase::forward && !target.gradient;
     ContentKey key;
     for (int part :
          {source.variable, source.result, int{source.saved}, source.fixed, target.variable,
-          target.operand, target.same_as, int{target.settles}, int{target.gradient}, target.fixed,
+          target.operand, target.same_as, int{target.is_value}, int{target.gradient}, target.fixed,
           numbers_.of(base_.values[v.index]), int{forward}}) {
       key.put(part);
     }
@@ -229,10 +229,10 @@ class Assignment::Impl {
     key.put(of_type.bytes());
     const auto [number, added] = links_.of(key.bytes());
     if (added) {
-      counted_.push_back({v, source, target, 0, types_.of(of_type.bytes()).first, forward, {}});
+      link_list_.push_back({v, source, target, 0, types_.of(of_type.bytes()).first, forward, {}});
     }
-    counted_[number].times += forward ? variables_.runs_of(ends.second) : 1;
-    counted_[number].ends.push_back(ends);
+    link_list_[number].times += forward ? variables_.runs_of(ends.second) : 1;
+    link_list_[number].ends.push_back(ends);
   }
 
   struct Link {
@@ -266,7 +266,7 @@ class Assignment::Impl {
     return variables_.placed(link.value, variable.states[option].placements);
   }
 
-  // The cost of redistributing the link's value between two numbers of placements.
+  // The cost of redistributing the link's value between two placements, given by number.
   double price(const Link& link, int source, int destination) {
     if (source == destination) return 0;
     const auto key = static_cast<uint64_t>(link.type) << 40 | static_cast<uint64_t>(source) << 20 |
@@ -290,7 +290,7 @@ class Assignment::Impl {
     return axes;
   }
 
-  // The cost of moving the link's value from `source` to `destination` (numbers of placements) if
+  // The cost of redistributing the link's value from `source` to `destination` (numbers of placements) if
   // its target takes the option.
   double cost(const Link& link, int source, int destination, int option) {
     const auto& target = link.target;
@@ -310,27 +310,28 @@ class Assignment::Impl {
                  : moved + price(link, sharded(link, source, destination, gathers), destination);
     }
     if (target.gradient) return cost_of_gradient(link, source, destination);
-    if (!target.settles) return price(link, source, destination);
+    if (!target.is_value) return price(link, source, destination);
     if (source == destination)
       return variables_.at(target.variable).states[option].shard.empty() ? 0 : kInfinity;
-    return settling(link, source, destination, variables_.at(target.variable).states[option]);
+    return cost_of_state(link, source, destination, variables_.at(target.variable).states[option]);
   }
 
-  // The cost of bringing a value from its producer's placements to its state. A sharded value may
-  // become whole only if the state saves the shard.
-  double settling(const Link& link, int source, int destination, const ValueState& state) {
+  // The cost of redistributing a value from its producer's placements to its state. A sharded value
+  // may become whole only if the state saves the shard.
+  double cost_of_state(const Link& link, int source, int destination, const ValueState& state) {
     const auto gathers = gathered(source, destination);
-    const bool keeps = graph::is_floating(graph_.type(link.value).dtype) &&
+    const bool saved = graph::is_floating(graph_.type(link.value).dtype) &&
                        variables_.is_forward(link.value);
     const auto& from = numbers_.at(source);
     for (size_t k = 0; k < axes_.size(); ++k) {
       const bool gathered_here = (gathers >> k & 1) != 0;
       if (state.shard.empty()) {
-        if (gathered_here && keeps) return kInfinity;
+        if (gathered_here && saved) return kInfinity;
         continue;
       }
-      const bool pieces = state.shard[k] != state.placements[k];
-      if (pieces != gathered_here || (pieces && from[axes_[k]] != state.shard[k])) return kInfinity;
+      const bool saves_shard = state.shard[k] != state.placements[k];
+      if (saves_shard != gathered_here || (saves_shard && from[axes_[k]] != state.shard[k]))
+        return kInfinity;
     }
     return price(link, source, destination);
   }
@@ -389,11 +390,11 @@ class Assignment::Impl {
          axes_.size(), kMostEntries);
   }
 
-  // Throws before anything is priced.
+  // Throws Error if the edges have too many entries, before any is priced.
   void check_size() const {
     std::set<std::pair<int, int>> edges;
     size_t entries = 0;
-    for (const auto& link : counted_) {
+    for (const auto& link : link_list_) {
       const int from = link.source.variable, to = link.target.variable;
       if (from < 0 || to < 0 || from == to || !edges.emplace(from, to).second) continue;
       entries += variables_.at(from).time.size() * variables_.at(to).time.size();
@@ -403,7 +404,7 @@ class Assignment::Impl {
 
   void make_problem() {
     check_size();
-    for (const auto& link : counted_) {
+    for (const auto& link : link_list_) {
       const int from = link.source.variable, to = link.target.variable;
       if (from >= 0 && to >= 0 && from != to) continue;
       auto& time = variables_.at(std::max(from, to)).time;
@@ -422,7 +423,7 @@ class Assignment::Impl {
       }
     }
     std::map<std::pair<int, int>, size_t> edge_of;
-    for (const auto& link : counted_) {
+    for (const auto& link : link_list_) {
       const int from = link.source.variable, to = link.target.variable;
       if (from < 0 || to < 0 || from == to) continue;
       const auto [at, added] = edge_of.try_emplace({from, to}, problem_.edges.size());
@@ -440,7 +441,7 @@ class Assignment::Impl {
   const plan::Plan& plan_;
   const AssignmentOptions options_;
   const std::vector<int> axes_;
-  const MatchedRules sites_;
+  const MatchedRules rules_;
   const Sharding base_;
   const ShardingOptions node_options_;
   const std::vector<size_t> representative_, first_readers_;
@@ -449,7 +450,7 @@ class Assignment::Impl {
   AssignmentVariables variables_;
   Numbering links_, types_;
   std::unordered_map<uint64_t, double> prices_;
-  std::vector<Link> counted_;
+  std::vector<Link> link_list_;
   std::vector<std::vector<int>> allowed_;  // per variable: its options in the problem
   solve::AssignProblem problem_;
 };

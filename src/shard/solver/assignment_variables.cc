@@ -134,8 +134,8 @@ bool AssignmentVariables::is_forward(ValueId v) const {
 // Adds a variable for each value that several nodes read; corresponding values of identical blocks
 // share one.
 void AssignmentVariables::add_values() {
-  settled_.assign(graph_.values.size(), -1);
-  backward_settled_.assign(graph_.values.size(), -1);
+  variable_of_value_.assign(graph_.values.size(), -1);
+  backward_variable_of_value_.assign(graph_.values.size(), -1);
   std::map<std::tuple<size_t, int, int>, std::vector<ValueId>> classes;
   for (size_t v = 0; v < graph_.values.size(); ++v) {
     const auto& value = graph_.values[v];
@@ -191,25 +191,25 @@ void AssignmentVariables::add_class(const std::vector<ValueId>& members) {
     }
   }
   const int own = add_variable(members[0], states);
-  for (auto v : members) settled_[v.index] = own;
+  for (auto v : members) variable_of_value_[v.index] = own;
   add_saved_cost(own, members);
   if (!read_often_backward) return;
   const int other = add_variable(members[0], plain);
-  for (auto v : members) backward_settled_[v.index] = other;
+  for (auto v : members) backward_variable_of_value_[v.index] = other;
 }
 
-// Adds the states whose saved shard this is: whole on some or all of the axes on which it is sharded.
+// Adds the states that save this shard: replicated on some or all of the axes on which it is sharded.
 void AssignmentVariables::add_sharded_states(std::vector<ValueState>& states,
-                                             const Placements& piece) const {
+                                             const Placements& shard) const {
   for (unsigned mask = 1; mask < 1u << axes_.size(); ++mask) {
-    auto placements = piece;
+    auto placements = shard;
     bool sharded = true;
     for (size_t k = 0; k < axes_.size(); ++k) {
       if ((mask >> k & 1) == 0) continue;
-      sharded = sharded && piece[k].is_shard();
+      sharded = sharded && shard[k].is_shard();
       placements[k] = Placement::replicate();
     }
-    if (sharded) states.push_back({std::move(placements), piece});
+    if (sharded) states.push_back({std::move(placements), shard});
   }
 }
 
@@ -271,7 +271,7 @@ void AssignmentVariables::add_parameters() {
     const auto [at, added] = known.try_emplace({node, operand, numbers_.of(base_.values[v.index])},
                                                -1);
     if (added) at->second = add_variable(v, states_of(v));
-    settled_[v.index] = at->second;
+    variable_of_value_[v.index] = at->second;
     auto& own = list_[at->second];
     const bool weight = graph_.type(v).shape.size() > 1;
     for (size_t o = 0; o < own.states.size() && own.states.size() > 1; ++o) {
@@ -288,20 +288,20 @@ void AssignmentVariables::add_parameters() {
 std::vector<ValueState> AssignmentVariables::states_of(ValueId v) const {
   const auto& type = graph_.type(v);
   const auto& base = base_.values[v.index];
-  std::vector<Placements> lying{base};
+  std::vector<Placements> candidates{base};
   const bool small = type.shape.size() > 1 && type.bytes() < options_.smallest;
   for (size_t k = 0; k < axes_.size() && !small; ++k) {
     if (!base[axes_[k]].is_replicate()) continue;
-    for (size_t i = 0, count = lying.size(); i < count; ++i) {
+    for (size_t i = 0, count = candidates.size(); i < count; ++i) {
       for (size_t d = 0; d < type.shape.size(); ++d) {
-        auto& more = lying.emplace_back(lying[i]);
+        auto& more = candidates.emplace_back(candidates[i]);
         more[axes_[k]] = Placement::shard(static_cast<int>(d));
-        if (!fits(type, more, static_cast<int>(d))) lying.pop_back();
+        if (!fits(type, more, static_cast<int>(d))) candidates.pop_back();
       }
     }
   }
   std::vector<ValueState> states;
-  for (const auto& p : lying) states.push_back({on_axes(p)});
+  for (const auto& p : candidates) states.push_back({on_axes(p)});
   return states;
 }
 

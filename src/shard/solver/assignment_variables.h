@@ -57,9 +57,9 @@ class AssignmentVariables {
   int size() const { return static_cast<int>(list_.size()); }
   int of_node(size_t node) const { return of_node_[node]; }
   // Returns the variable of the value's placements, or -1: it has those of its producer's result.
-  int of_value(graph::ValueId v) const { return settled_[v.index]; }
+  int of_value(graph::ValueId v) const { return variable_of_value_[v.index]; }
   // Returns the variable of a forward value's placements in the backward pass, or -1.
-  int of_value_in_backward(graph::ValueId v) const { return backward_settled_[v.index]; }
+  int of_value_in_backward(graph::ValueId v) const { return backward_variable_of_value_[v.index]; }
 
   bool is_forward(graph::ValueId v) const;
   // Returns how often a node runs.
@@ -78,7 +78,7 @@ class AssignmentVariables {
   void find_uses();
   void add_values();
   void add_class(const std::vector<graph::ValueId>& members);
-  void add_sharded_states(std::vector<ValueState>& states, const mesh::Placements& lies) const;
+  void add_sharded_states(std::vector<ValueState>& states, const mesh::Placements& shard) const;
   bool obeys(const ValueState& state, graph::ValueId v) const;
   void add_saved_cost(int variable, const std::vector<graph::ValueId>& members);
   double bytes_of(graph::ValueId v) const;
@@ -99,11 +99,11 @@ class AssignmentVariables {
   Redistributor& redistributor_;
   PlacementNumbers& numbers_;
   std::vector<AssignmentVariable> list_;
-  std::vector<mesh::Placements> pinned_;           // per value; empty: no pin
-  std::vector<int> of_node_;                       // per node
-  std::vector<int> settled_, backward_settled_;    // per value: variables, or -1
-  std::vector<int> forward_uses_, backward_uses_;  // per value
-  std::vector<bool> saved_views_;                  // per node
+  std::vector<mesh::Placements> pinned_;                             // per value; empty: no pin
+  std::vector<int> of_node_;                                         // per node
+  std::vector<int> variable_of_value_, backward_variable_of_value_;  // per value: variables, or -1
+  std::vector<int> forward_uses_, backward_uses_;                    // per value
+  std::vector<bool> saved_views_;                                    // per node
   // per value: nodes and operand positions
   std::vector<std::vector<std::pair<size_t, size_t>>> readers_;
 };

@@ -39,17 +39,17 @@ class MemoryCounter {
     }
   }
 
-  void add_parameters(std::vector<GroupMemory>& holds,
+  void add_parameters(std::vector<GroupMemory>& groups_memory,
                       const std::function<bool(const Input&)>& trains) const {
     const auto first = first_readers(graph_);
     for (const auto& input : graph_.inputs) {
       if (input.kind != Input::Kind::parameter) continue;
-      auto& own = holds[groups_[first[input.value.index]]];
+      auto& own = groups_memory[groups_[first[input.value.index]]];
       (trains(input) ? own.trained : own.frozen) += bytes_of(input.value, placements_.values);
     }
   }
 
-  void add_values(std::vector<GroupMemory>& holds) const {
+  void add_values(std::vector<GroupMemory>& groups_memory) const {
     std::vector<Saved> reads(graph_.values.size());
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& node = graph_.nodes[n];
@@ -67,13 +67,13 @@ class MemoryCounter {
     for (size_t v = 0; v < reads.size(); ++v) {
       const auto& read = reads[v];
       if (!read.within && !read.outside) continue;
-      auto& own = holds[groups_[graph_.values[v].producer]];
+      auto& own = groups_memory[groups_[graph_.values[v].producer]];
       (read.outside ? own.read : own.inner) += read.share *
                                                static_cast<double>(graph_.values[v].type.bytes());
     }
   }
 
-  void add_working(std::vector<GroupMemory>& holds) const {
+  void add_working(std::vector<GroupMemory>& groups_memory) const {
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& node = graph_.nodes[n];
       if (graph::is_view(node.op)) continue;
@@ -84,7 +84,7 @@ class MemoryCounter {
       for (auto v : node.outputs) {
         if (v.defined()) bytes += bytes_of(v, placements_.values);
       }
-      auto& own = holds[groups_[n]];
+      auto& own = groups_memory[groups_[n]];
       own.working = std::max(own.working, bytes);
     }
   }
@@ -113,12 +113,12 @@ std::vector<GroupMemory> find_group_memory(const Graph& graph, const mesh::Mesh&
                                            const std::vector<int>& groups, size_t count,
                                            const ValuePlacements& placements,
                                            const std::function<bool(const Input&)>& trains) {
-  std::vector<GroupMemory> holds(count);
-  const MemoryCounter holding(graph, mesh, groups, placements);
-  holding.add_parameters(holds, trains);
-  holding.add_values(holds);
-  holding.add_working(holds);
-  return holds;
+  std::vector<GroupMemory> groups_memory(count);
+  const MemoryCounter counter(graph, mesh, groups, placements);
+  counter.add_parameters(groups_memory, trains);
+  counter.add_values(groups_memory);
+  counter.add_working(groups_memory);
+  return groups_memory;
 }
 
 }  // namespace perigee::shard

@@ -21,7 +21,7 @@ using graph::ValueId;
 using mesh::Placement;
 using mesh::Placements;
 
-// Per node: whether a parameter flows into it.
+// Returns for each node whether a parameter flows into it.
 std::vector<bool> find_dependent(const Graph& graph) {
   std::vector<bool> values(graph.values.size()), nodes;
   for (const auto& input : graph.inputs) {
@@ -51,7 +51,7 @@ bool is_whole(const NodeSharding& choice) {
 
 // The cost of the nodes that a rule's lowering emits, on the rank that has the most work; nothing
 // if the lowering throws.
-std::optional<double> work_of_lowering(const Call& call, const MatchedRule& site,
+std::optional<double> work_of_lowering(const Call& call, const MatchedRule& rule,
                                        const NodeSharding& choice, const mesh::Mesh& mesh,
                                        const WorkPrices& prices) {
   Graph local;
@@ -63,10 +63,10 @@ std::optional<double> work_of_lowering(const Call& call, const MatchedRule& site
         local.add_input(graph::Input::Kind::data, std::to_string(i), std::move(type)));
   }
   std::map<std::string, ValueId> shared;
-  RuleLowering lowering{call,           *site.pattern,       mesh,  0,     choice.operands,
+  RuleLowering lowering{call,           *rule.pattern,       mesh,  0,     choice.operands,
                         choice.results, std::move(operands), local, shared};
   try {
-    site.lower(lowering);
+    rule.lower(lowering);
   } catch (const Error&) {
     return {};
   }
@@ -132,14 +132,14 @@ class OptionMaker {
         for (auto& result : choice.results) result[axes_[k]] = Placement::partial();
       }
       if (option.kind != Option::Kind::cut) continue;
-      const auto axes = together(picked, k);
+      const auto axes = axes_with_cut(picked, k);
       if (!carries(option.cut) || !may_shard(call_, pattern_, option.cut, axes, mesh_)) return {};
       apply_cut(choice, pattern_, option.cut, axes_[k]);
     }
     return legal(std::move(choice));
   }
 
-  // DimCut on one of the axes, replicated on the others.
+  // Returns the sharding with this cut on one of the axes, replicated on the others.
   std::optional<NodeSharding> cut(DimCut cut, size_t k) const {
     std::vector<Option> picked(axes_.size());
     picked[k] = {.kind = Option::Kind::cut, .cut = cut};
@@ -159,7 +159,7 @@ class OptionMaker {
   }
 
   // The axes with this cut of the dim: those of the base and the picked ones.
-  std::vector<int> together(const std::vector<Option>& picked, size_t k) const {
+  std::vector<int> axes_with_cut(const std::vector<Option>& picked, size_t k) const {
     const auto& cut = picked[k].cut;
     std::vector<int> axes;
     for (int b = 0; b < static_cast<int>(mesh_.axes.size()); ++b) {
@@ -197,12 +197,12 @@ class OptionMaker {
 
 class OptionFinder {
  public:
-  OptionFinder(const Graph& graph, const plan::Plan& plan, const MatchedRules& sites,
+  OptionFinder(const Graph& graph, const plan::Plan& plan, const MatchedRules& rules,
                const Sharding& base, const std::vector<int>& axes, const WorkPrices& prices,
                const std::vector<bool>& depends)
       : graph_(graph),
         plan_(plan),
-        sites_(sites),
+        rules_(rules),
         base_(base),
         axes_(axes),
         prices_(prices),
@@ -224,7 +224,7 @@ class OptionFinder {
       if (plan_.mesh.axes[axes_[k]].size > 1) find_runs(k);
     }
     Numbering contents;
-    std::map<std::string, int> known;  // by site, base and extra cuts
+    std::map<std::string, int> known;  // by rule, base and extra cuts
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       auto key = key_of(n);
       key.put(int{depends_[n]});
@@ -263,7 +263,7 @@ class OptionFinder {
 
   ContentKey key_of(size_t n) const {
     ContentKey key;
-    key.put(sites_.number(n));
+    key.put(rules_.number(n));
     for (const auto* tensors : {&base_.operands[n], &base_.results[n]}) {
       for (const auto& placements : *tensors) key.put(placements);
     }
@@ -315,13 +315,13 @@ class OptionFinder {
 
   std::vector<ShardingOption> list_options(size_t n) const {
     const Call call(graph_, graph_.nodes[n]);
-    const auto& site = sites_.at(n);
+    const auto& rule = rules_.at(n);
     static const Pattern none;
-    const auto& pattern = site.pattern ? *site.pattern : none;
+    const auto& pattern = rule.pattern ? *rule.pattern : none;
     const auto base = base_of(n);
     const OptionMaker maker(call, pattern, base, plan_.mesh, axes_);
     const auto options = options_of(n, pattern);
-    std::vector<ShardingOption> list, refused;
+    std::vector<ShardingOption> list, forbidden;
     std::set<std::string> known;
     std::vector<size_t> at(axes_.size(), 0);
     std::vector<Option> picked(axes_.size());
@@ -331,24 +331,24 @@ class OptionFinder {
       auto choice = maker.make(picked);
       if (!choice || !known.insert(content(*choice)).second) continue;
       choice->cost = work_cost(call, *choice, plan_.mesh, prices_);
-      if (site.lower && !is_whole(*choice)) {
-        const auto work = work_of_lowering(call, site, *choice, plan_.mesh, prices_);
+      if (rule.lower && !is_whole(*choice)) {
+        const auto work = work_of_lowering(call, rule, *choice, plan_.mesh, prices_);
         if (!work) continue;
         choice->cost = *work;
       }
-      auto& where = allows(call, *choice) ? list : refused;
+      auto& where = allows(call, *choice) ? list : forbidden;
       where.push_back({std::move(*choice)});
     }
     // If every option is forbidden, propagation reports the error.
-    return list.empty() ? refused : list;
+    return list.empty() ? forbidden : list;
   }
 
-  // Cuts in runs begin at views that merge dims, and spread to neighbours that support them.
+  // Finds cuts in runs: from views that merge dims they propagate to neighbours that support them.
   void find_runs(size_t k) {
     seen_.clear();
     std::map<std::string, std::vector<NodeSharding>> begun;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
-      const auto& pattern = sites_.at(n).pattern;
+      const auto& pattern = rules_.at(n).pattern;
       if (!pattern || pattern->inner.empty()) continue;
       const auto [at, added] = begun.try_emplace(key_of(n).bytes());
       if (added) {
@@ -371,7 +371,7 @@ class OptionFinder {
   }
 
   void follow(const Place& place, const Placement& run, size_t k) {
-    const auto& pattern = sites_.at(place.node).pattern;
+    const auto& pattern = rules_.at(place.node).pattern;
     if (!pattern) return;
     const auto cut = pattern->cut_of(run, place.of_result, place.tensor);
     auto& extra = extra_[place.node][k];
@@ -384,7 +384,7 @@ class OptionFinder {
     spread(place.node, *choice, k);
   }
 
-  // Offers the values that this sharding cuts in runs to their other readers and producers.
+  // Queues the values that this sharding cuts in runs, for their other readers and producers.
   void spread(size_t n, const NodeSharding& choice, size_t k) {
     const int axis = axes_[k];
     const auto offer = [&](ValueId v, const Placement& p) {
@@ -401,7 +401,7 @@ class OptionFinder {
 
   const Graph& graph_;
   const plan::Plan& plan_;
-  const MatchedRules& sites_;
+  const MatchedRules& rules_;
   const Sharding& base_;
   const std::vector<int>& axes_;
   const WorkPrices& prices_;
@@ -416,10 +416,10 @@ class OptionFinder {
 }  // namespace
 
 ShardingOptions::ShardingOptions(const Graph& graph, const plan::Plan& plan,
-                                 const MatchedRules& sites, const Sharding& base,
+                                 const MatchedRules& rules, const Sharding& base,
                                  const std::vector<int>& axes, const WorkPrices& prices)
     : depends_(find_dependent(graph)) {
-  OptionFinder(graph, plan, sites, base, axes, prices, depends_).run(lists_, list_of_);
+  OptionFinder(graph, plan, rules, base, axes, prices, depends_).run(lists_, list_of_);
 }
 
 }  // namespace perigee::shard

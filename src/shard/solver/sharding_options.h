@@ -26,7 +26,7 @@ struct ShardingOption {
 class ShardingOptions {
  public:
   // `base`: the sharding on the other axes.
-  ShardingOptions(const graph::Graph& graph, const plan::Plan& plan, const MatchedRules& sites,
+  ShardingOptions(const graph::Graph& graph, const plan::Plan& plan, const MatchedRules& rules,
                   const Sharding& base, const std::vector<int>& axes, const WorkPrices& prices);
 
   const std::vector<ShardingOption>& of(size_t node) const { return lists_[list_of_[node]]; }

@@ -17,16 +17,16 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMostElimination = 3e8;  // table entries of an elimination
-constexpr double kMostPriced =
-    1e7;  // table entries of an elimination that is repeated for several prices
+// Table entries of an elimination that is repeated for several prices.
+constexpr double kMostPriced = 1e7;
 constexpr double kMostWork = 1.5e6;  // table entries of one pass over the order
 // Label limits per step: enough for most problems, then as many as memory allows.
 constexpr size_t kLabelLimits[] = {1500, 20000, 200000, 1000000};
 // How far below the best time an improvement must be to matter, relative; well inside the tolerance
 // of a proof.
 constexpr double kImprovement = 2e-10;
-constexpr double kFurther =
-    3;  // factor by which a repeated search extends its cutoff's distance from the bound
+// Factor by which a repeated search extends its cutoff's distance from the bound.
+constexpr double kFurther = 3;
 constexpr double kNarrow = 1.0;  // share of a search's slack that its range's width may hide
 // Additional time for a first solution after the time limit.
 constexpr auto kGrace = std::chrono::milliseconds(100);
@@ -115,7 +115,7 @@ class AssignSearch {
     return time - std::max(static_cast<double>(model().granule) * (1 - 1e-6),
                            std::max(kImprovement, options_.gap) * time);
   }
-  bool late() const { return std::chrono::steady_clock::now() > options_.deadline; }
+  bool past_deadline() const { return std::chrono::steady_clock::now() > options_.deadline; }
   ThresholdRange range(const Node& node) const {
     return {.low = thresholds_[node.low], .high = thresholds_[node.high]};
   }
@@ -123,9 +123,10 @@ class AssignSearch {
   void improve(const Space& space, const ThresholdRange& range);
   void find_any();
   Relaxed bound(Node& node, Space& space, const RelaxOptions& options);
-  std::shared_ptr<Space> within(double cutoff, const Relaxed& relaxed, const ThresholdRange& range,
-                                const std::shared_ptr<Space>& space, double worthwhile,
-                                bool& nothing);
+  std::shared_ptr<Space> prune_options(double cutoff, const Relaxed& relaxed,
+                                       const ThresholdRange& range,
+                                       const std::shared_ptr<Space>& space, double worthwhile,
+                                       bool& infeasible);
   void open_node(Node node);
   bool is_narrow(const Node& node) const;
   bool search(Node& node);
@@ -170,7 +171,8 @@ void AssignSearch::improve(const Space& space, const ThresholdRange& range) {
   visit(space.model, found);
 }
 
-// Repairs a solution of the relaxation if none of them is allowed, so that an interrupted search has an answer and bounds can prune.
+// Repairs a solution of the relaxation if none of them is allowed, so that an interrupted search has an answer and
+// bounds can prune.
 void AssignSearch::find_any() {
   const auto deadline = std::max(options_.deadline, std::chrono::steady_clock::now() + kGrace);
   for (auto from = root_->pool.rbegin(); from != root_->pool.rend() && !best_; ++from) {
@@ -190,12 +192,12 @@ Relaxed AssignSearch::bound(Node& node, Space& space, const RelaxOptions& option
 }
 
 // Returns the space without the options that no choice up to `cutoff` takes in the range, or the
-// same space where more than the share `worthwhile` of them is left. Its tables hold the
-// relaxation's. `nothing`: no choice up to the cutoff exists.
-std::shared_ptr<Space> AssignSearch::within(double cutoff, const Relaxed& relaxed,
-                                            const ThresholdRange& range,
-                                            const std::shared_ptr<Space>& space, double worthwhile,
-                                            bool& nothing) {
+// same space where more than the share `worthwhile` of them is left. Fills the tables of `space` at
+// the relaxation's prices. Sets `infeasible` if no choice up to the cutoff exists.
+std::shared_ptr<Space> AssignSearch::prune_options(double cutoff, const Relaxed& relaxed,
+                                                   const ThresholdRange& range,
+                                                   const std::shared_ptr<Space>& space,
+                                                   double worthwhile, bool& infeasible) {
   double constant = 0;
   auto& model = space->model;
   space->sweep.backward(charged(model, range, relaxed.prices, constant));
@@ -208,9 +210,9 @@ std::shared_ptr<Space> AssignSearch::within(double cutoff, const Relaxed& relaxe
     }
     left += keep[v].size();
     all += through[v].size();
-    nothing = nothing || keep[v].empty();
+    infeasible = infeasible || keep[v].empty();
   }
-  if (nothing || static_cast<double>(left) > worthwhile * static_cast<double>(all)) return space;
+  if (infeasible || static_cast<double>(left) > worthwhile * static_cast<double>(all)) return space;
   return restrict_space(*space, keep, order_);
 }
 
@@ -218,29 +220,29 @@ std::shared_ptr<Space> AssignSearch::within(double cutoff, const Relaxed& relaxe
 void AssignSearch::open_node(Node node) {
   const auto relaxed = bound(node, *node.space, {.target = target()});
   if (node.bound > target()) return;
-  bool nothing = false;
-  node.space = within(target(), relaxed, range(node), node.space, kWorthwhile, nothing);
-  if (!nothing) open_.push(std::move(node));
+  bool infeasible = false;
+  node.space = prune_options(target(), relaxed, range(node), node.space, kWorthwhile, infeasible);
+  if (!infeasible) open_.push(std::move(node));
 }
 
-// Returns whether the error caused by the range's width is small compared with the search's slack, so that a label search may
-// solve the range without a split.
+// Returns whether the error caused by the range's width is small compared with the search's slack, so that a label
+// search may solve the range without a split.
 bool AssignSearch::is_narrow(const Node& node) const {
   if (node.low == node.high) return true;
   const auto width = static_cast<double>(thresholds_[node.high] - thresholds_[node.low]);
   return node.worth * model().transient_count * width <= kNarrow * node.slack;
 }
 
-// Searches a range for choices up to a cutoff a little above its bound, and raises the bound. The
-// work grows steeply with the distance, so that looking a little further each time costs little
-// more than knowing the best time from the start. Returns whether the range must be split.
+// Searches a range for choices up to a cutoff slightly above its bound, and raises the bound. The
+// work grows steeply with the distance of the cutoff, so that a series of searches with growing
+// cutoffs costs little more than one search at the best time. Returns whether the range must be split.
 bool AssignSearch::search(Node& node) {
   const auto node_range = range(node);
   auto space = node.space;
   double cutoff = 0;
   Relaxed relaxed;
   for (int round = 0; round < 3; ++round) {
-    relaxed = bound(node, *space, {.target = target(), .iterations = 200, .close = 1e-3});
+    relaxed = bound(node, *space, {.target = target(), .iterations = 200, .tolerance = 1e-3});
     if (space != node.space && node.bound > cutoff) {
       // The restricted space lacks options slower than its cutoff, which therefore limits the bound.
       node.bound = std::nextafter(cutoff, kInfinity);
@@ -250,9 +252,9 @@ bool AssignSearch::search(Node& node) {
     if (node.bound > target()) return false;
     if (round == 0) improve(*space, node_range);
     cutoff = std::min(target(), node.bound + node.slack);
-    bool nothing = false;
-    auto smaller = within(cutoff, relaxed, node_range, space, 0.999, nothing);
-    if (nothing) {
+    bool infeasible = false;
+    auto smaller = prune_options(cutoff, relaxed, node_range, space, 0.999, infeasible);
+    if (infeasible) {
       node.bound = std::nextafter(cutoff, kInfinity);
       node.slack *= kFurther;
       return false;
@@ -262,7 +264,7 @@ bool AssignSearch::search(Node& node) {
   }
   double constant = 0;
   auto times = charged(space->model, node_range, relaxed.prices, constant);
-  if (AssignModel ordered = space->model; order_twins(ordered, times)) {
+  if (AssignModel ordered = space->model; break_symmetry(ordered, times)) {
     space = std::make_shared<Space>(std::move(ordered), order_);
   }
   space->sweep.backward(times);
@@ -274,11 +276,11 @@ bool AssignSearch::search(Node& node) {
         return !space->model.limited || memory_of(space->model, solution) <= space->model.capacity;
       });
   if (outcome.timed_out) return false;
-  // What is left was dropped unseen, or is no better than the best, or breaks the limit by
-  // thresholds taken too wide.
-  const double seen = std::nextafter(cutoff, kInfinity);
-  node.bound = std::max(node.bound, std::min({outcome.dropped, outcome.relaxed, seen}));
-  if (outcome.dropped < seen) {
+  // A better choice in this range has a dropped label, or was refused because the range of
+  // thresholds is too wide, or is beyond the cutoff.
+  const double beyond_cutoff = std::nextafter(cutoff, kInfinity);
+  node.bound = std::max(node.bound, std::min({outcome.dropped, outcome.relaxed, beyond_cutoff}));
+  if (outcome.dropped < beyond_cutoff) {
     node.slack /= kFurther;
     ++node.effort;
   } else if (outcome.relaxed > cutoff) {
@@ -314,7 +316,7 @@ void AssignSearch::run() {
   open_node(root);
   double given_up = kInfinity;  // lower bound of the ranges that the last label limit did not solve
   while (!open_.empty() && open_.top().bound <= target() && !(options_.any && best_)) {
-    if (late()) {
+    if (past_deadline()) {
       finished_ = false;
       break;
     }
@@ -395,7 +397,7 @@ AssignOutcome assign_by_labels(const AssignProblem& problem, const AssignOptions
       if (!outcome.choice) outcome.lower_bound = kInfinity;
       return outcome;
     }
-    model = without_beaten(model);
+    model = without_dominated(model);
     const auto found = answer(model, options);
     outcome.finished = found.finished;
     const double bound = std::max(0.0, found.lower_bound * model.time_quantum);

@@ -13,7 +13,7 @@ namespace perigee::solve {
 struct AssignOutcome {
   std::optional<std::vector<int>> choice;  // best found, option per op
   double lower_bound = 0;                  // no choice is faster; infinity where none exists
-  bool finished = true;                    // false: the deadline or the label limit came first
+  bool finished = true;                    // false: stopped by the deadline or the label limit
 };
 
 struct AssignOptions {

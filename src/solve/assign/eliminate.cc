@@ -20,7 +20,7 @@ struct Factor {
 
 // Limit on the entries of one intermediate table, for its memory.
 constexpr double kMostAtOnce = 1e8;
-// Entries of the tables on the way, in all, from which it pays to look for options that can go.
+// Total table entries of an elimination above which dropping options first (tighten.h) is worthwhile.
 constexpr double kWorthTightening = 2e6;
 
 int64_t bounded_sum(int64_t a, int64_t b) { return std::min(a + b, kForbidden); }
@@ -54,7 +54,7 @@ class Order {
     return order;
   }
 
-  // All. Nothing where the tables have more entries in all.
+  // All variables; nothing where the tables would have more than `most_work` entries in total.
   std::optional<std::vector<int>> run(double most_work) {
     std::vector<int> order;
     double total = 0;
@@ -125,15 +125,16 @@ class Elimination {
   // The least cost of the eliminated variables.
   int64_t least() const { return least_; }
 
-  // Returns the model of the variables that are left, where the factors that are left are pairs;
-  // its options are positions of this one's. `left`: which they are.
+  // Returns the model of the remaining variables; its options are positions of this model's
+  // options. Requires that remaining factors have at most two variables. `left` receives the
+  // remaining variables.
   AssignModel rest(std::vector<int>& left) const {
     std::vector<int> position(model_.variables.size(), -1);
-    std::vector<bool> gone(model_.variables.size());
-    for (const auto& bucket : buckets_) gone[bucket.variable] = true;
+    std::vector<bool> eliminated(model_.variables.size());
+    for (const auto& bucket : buckets_) eliminated[bucket.variable] = true;
     AssignModel core;
-    for (size_t v = 0; v < gone.size(); ++v) {
-      if (gone[v]) continue;
+    for (size_t v = 0; v < eliminated.size(); ++v) {
+      if (eliminated[v]) continue;
       position[v] = static_cast<int>(left.size());
       left.push_back(static_cast<int>(v));
       auto& variable = core.variables.emplace_back();
@@ -179,8 +180,8 @@ class Elimination {
     std::vector<int> others;
     std::vector<uint16_t> best;
   };
-  // A factor while the others' states are walked through.
-  struct Walk {
+  // A position in a factor's table during the iteration over the states of the other variables.
+  struct Cursor {
     const int64_t* at;
     size_t own;                // stride of the variable
     std::vector<size_t> step;  // per other
@@ -192,19 +193,19 @@ class Elimination {
     factors_.push_back(std::move(factor));
   }
 
-  Walk walk(const Factor& factor, int v, const std::vector<int>& others) const {
-    Walk walk{factor.time.data(), 0, std::vector<size_t>(others.size())};
+  Cursor cursor(const Factor& factor, int v, const std::vector<int>& others) const {
+    Cursor cursor{factor.time.data(), 0, std::vector<size_t>(others.size())};
     size_t stride = 1;
     for (size_t k = factor.variables.size(); k-- > 0;) {
       const int u = factor.variables[k];
       if (u == v) {
-        walk.own = stride;
+        cursor.own = stride;
       } else {
-        walk.step[std::lower_bound(others.begin(), others.end(), u) - others.begin()] = stride;
+        cursor.step[std::lower_bound(others.begin(), others.end(), u) - others.begin()] = stride;
       }
       stride *= model_.variables[u].size();
     }
-    return walk;
+    return cursor;
   }
 
   void eliminate(int v) {
@@ -218,8 +219,8 @@ class Elimination {
     union_of.erase(v);
     Bucket bucket{v, {union_of.begin(), union_of.end()}, {}};
     const auto& others = bucket.others;
-    std::vector<Walk> walks;
-    for (int f : present) walks.push_back(walk(factors_[f], v, others));
+    std::vector<Cursor> cursors;
+    for (int f : present) cursors.push_back(cursor(factors_[f], v, others));
     size_t states = 1;
     for (int u : others) states *= model_.variables[u].size();
     Factor result{others, std::vector<int64_t>(states)};
@@ -229,7 +230,7 @@ class Elimination {
     std::vector<int64_t> sum(size);
     for (size_t state = 0; state < states; ++state) {
       std::fill(sum.begin(), sum.end(), 0);
-      for (const auto& factor : walks) {
+      for (const auto& factor : cursors) {
         for (int j = 0; j < size; ++j) sum[j] = bounded_sum(sum[j], factor.at[j * factor.own]);
       }
       const auto best = std::min_element(sum.begin(), sum.end());
@@ -237,7 +238,7 @@ class Elimination {
       bucket.best[state] = static_cast<uint16_t>(best - sum.begin());
       for (size_t k = others.size(); k-- > 0;) {
         const bool wraps = ++at[k] == model_.variables[others[k]].size();
-        for (auto& factor : walks) {
+        for (auto& factor : cursors) {
           if (wraps) {
             factor.at -= factor.step[k] * (at[k] - 1);
           } else {
@@ -310,7 +311,7 @@ std::optional<std::vector<int>> eliminate(const AssignModel& model, double most_
   if (elimination.least() >= kForbidden) return {};
   std::vector<int> left;
   const auto core = elimination.rest(left);
-  const auto smaller = without_beaten(core);
+  const auto smaller = without_dominated(core);
   if (!left.empty()) {
     const bool less = left.size() < model.variables.size() ||
                       options_of(smaller) < options_of(core);

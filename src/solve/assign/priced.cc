@@ -29,36 +29,37 @@ class Pricing {
       : model_(model), most_work_(most_work), deadline_(deadline) {}
 
   Priced run() {
-    const auto free = cheapest(0);
-    if (!free) return {};
-    found_.lower_bound = static_cast<double>(time_of(model_, *free));
-    meet(*free);
+    const auto unpriced = cheapest(0);
+    if (!unpriced) return {};
+    found_.lower_bound = static_cast<double>(time_of(model_, *unpriced));
+    offer(*unpriced);
     if (found_.best) return std::move(found_);
     const double most = most_price();
     const auto least = cheapest(most);
     if (!least) return std::move(found_);
-    meet(*least);
-    auto beyond = point(*free), within = point(*least);
+    offer(*least);
+    auto beyond = point(*unpriced), within = point(*least);
     for (int k = 0; k < kMostPrices && within.memory <= model_.capacity; ++k) {
       if (std::chrono::steady_clock::now() > deadline_) break;
-      // At this price both cost the same.
+      // The price at which both solutions have equal cost.
       const double price = std::min(most, static_cast<double>(within.time - beyond.time) /
                                               static_cast<double>(beyond.memory - within.memory));
       const auto next = cheapest(price);
       if (!next) break;
-      meet(*next);
-      const auto here = point(*next);
+      offer(*next);
+      const auto current = point(*next);
       const auto cost = [&](const Point& p) {
         return static_cast<double>(p.time) + price * static_cast<double>(p.memory);
       };
-      // Half a quantum for each variable, since prices are charged in whole ones, and what doubles
-      // round of so large a charge.
+      // Charges are rounded to whole quanta: half a quantum for each variable, and the rounding error
+      // of doubles of this size.
       const double rounding = static_cast<double>(model_.variables.size()) / 2 +
                               8 * std::numeric_limits<double>::epsilon() * price * most_memory();
       found_.lower_bound = std::max(
-          found_.lower_bound, cost(here) - rounding - price * static_cast<double>(model_.capacity));
-      if (cost(here) >= cost(within) - 2 * rounding) break;
-      (here.memory <= model_.capacity ? within : beyond) = here;
+          found_.lower_bound,
+          cost(current) - rounding - price * static_cast<double>(model_.capacity));
+      if (cost(current) >= cost(within) - 2 * rounding) break;
+      (current.memory <= model_.capacity ? within : beyond) = current;
     }
     if (found_.best) descend(model_, *found_.best);
     return std::move(found_);
@@ -99,7 +100,7 @@ class Pricing {
     return eliminate(priced, most_work_);
   }
 
-  void meet(const std::vector<int>& solution) {
+  void offer(const std::vector<int>& solution) {
     if (memory_of(model_, solution) > model_.capacity) return;
     if (found_.best && time_of(model_, *found_.best) <= time_of(model_, solution)) return;
     found_.best = solution;

@@ -142,7 +142,7 @@ Relaxed relax(const AssignModel& model, Sweep& sweep, const ThresholdRange& rang
               const std::function<void(std::span<const int>)>& visit) {
   const Rows rows = binding_rows(model, range);
   const double scale = std::max(std::abs(options.target), 1.0);
-  // Far above what any exchange of memory for time is worth: a lower one would be mixed in for good.
+  // The penalty exceeds the value of any exchange of memory for time; otherwise the penalty column would stay in the mixture.
   Master master(rows.limits, 1e5);
   if (rows.group_quantity) {
     std::vector<double> use(rows.limits.size(), 0.0);
@@ -190,7 +190,7 @@ Relaxed relax(const AssignModel& model, Sweep& sweep, const ThresholdRange& rang
       return best;
     }
     const double gain = mixture - best.bound;
-    if (gain <= 1e-9 * scale || gain <= options.close * (options.target - best.bound)) {
+    if (gain <= 1e-9 * scale || gain <= options.tolerance * (options.target - best.bound)) {
       if (!between || gain <= 1e-9 * scale) {
         visit(sweep.solution());
         break;

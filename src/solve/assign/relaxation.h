@@ -46,11 +46,11 @@ struct Relaxed {
 struct RelaxOptions {
   double target = 0;  // stop once the bound is above it
   int iterations = 60;
-  double close =
-      0.01;  // stop when the possible gain is below this share of the distance to the target
+  // Stop when the possible gain is below this share of the distance to the target.
+  double tolerance = 0.01;
 };
 
-// Known solutions (option position per variable), from which the relaxation starts.
+// Known solutions (option position per variable). The relaxation starts from these.
 using Pool = std::vector<std::vector<int>>;
 
 // Returns the best bound found. Calls `visit` with every choice that is found, and adds it to the pool.

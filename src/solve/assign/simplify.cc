@@ -13,7 +13,7 @@ bool uses_no_more(const Use& a, const Use& b) {
   for (size_t r = 0; r < a.rows.size(); ++r) {
     if (a.rows[r] > b.rows[r]) return false;
   }
-  // Both descending: then any number of the largest sums to no more.
+  // Both are descending: the k largest of `a` then sum to at most the k largest of `b`, for every k.
   for (size_t t = 0; t < a.transients.size(); ++t) {
     if (a.transients[t] > b.transients[t]) return false;
   }
@@ -37,7 +37,7 @@ int64_t most_excess(const Pair& pair, bool is_u, int i, int j, int others) {
 
 }  // namespace
 
-AssignModel without_beaten(const AssignModel& model) {
+AssignModel without_dominated(const AssignModel& model) {
   std::vector<std::vector<const Pair*>> pairs(model.variables.size());
   for (const auto& pair : model.pairs) {
     pairs[pair.u].push_back(&pair);
@@ -49,7 +49,7 @@ AssignModel without_beaten(const AssignModel& model) {
     auto uses = model.variables[v].uses;
     for (auto& use : uses)
       std::sort(use.transients.begin(), use.transients.end(), std::greater<>());
-    auto beats = [&](int i, int j) {
+    auto dominates = [&](int i, int j) {
       if (uses[i].time > uses[j].time && pairs[v].empty()) return false;
       if (!uses_no_more(uses[i], uses[j])) return false;
       int64_t excess = uses[i].time - uses[j].time;
@@ -63,22 +63,22 @@ AssignModel without_beaten(const AssignModel& model) {
       }
       return excess <= 0;
     };
-    std::vector<bool> beaten(uses.size(), false);
+    std::vector<bool> dominated(uses.size(), false);
     for (int j = 0; j < static_cast<int>(uses.size()); ++j) {
-      for (int i = 0; i < static_cast<int>(uses.size()) && !beaten[j]; ++i) {
-        beaten[j] = i != j && !beaten[i] && beats(i, j);
+      for (int i = 0; i < static_cast<int>(uses.size()) && !dominated[j]; ++i) {
+        dominated[j] = i != j && !dominated[i] && dominates(i, j);
       }
-      if (!beaten[j]) keep[v].push_back(j);
-      any = any || beaten[j];
+      if (!dominated[j]) keep[v].push_back(j);
+      any = any || dominated[j];
     }
   }
   return any ? restrict_model(model, keep) : model;
 }
 
-bool order_twins(AssignModel& model, const std::vector<std::vector<double>>& cost) {
+bool break_symmetry(AssignModel& model, const std::vector<std::vector<double>>& cost) {
   std::vector<bool> paired(model.variables.size(), false);
   for (const auto& pair : model.pairs) paired[pair.u] = paired[pair.v] = true;
-  auto twins = [&](const Variable& a, const Variable& b) {
+  auto interchangeable = [&](const Variable& a, const Variable& b) {
     if (a.options.size() != b.options.size() || a.rows != b.rows) return false;
     for (int j = 0; j < a.size(); ++j) {
       const auto& x = a.uses[j];
@@ -99,7 +99,7 @@ bool order_twins(AssignModel& model, const std::vector<std::vector<double>>& cos
     const auto& variable = model.variables[v];
     if (paired[v] || variable.size() < 2) continue;
     const auto found = std::find_if(classes.begin(), classes.end(), [&](const Class& each) {
-      return twins(model.variables[each.first], variable);
+      return interchangeable(model.variables[each.first], variable);
     });
     if (found == classes.end()) {
       classes.push_back({v, v});

@@ -11,8 +11,8 @@
 namespace perigee::solve {
 namespace {
 
-constexpr int kPatience = 10;      // rounds between looks at how far it got
-constexpr double kSlow = 0.02;     // share of the gap that these must close
+constexpr int kPatience = 10;      // rounds between checks of the progress
+constexpr double kSlow = 0.02;     // share of the gap that these rounds must close
 constexpr double kMargin = 1e-10;  // relative margin for rounding
 
 // The rest of a table between two variables after `taken` was moved to them.
@@ -43,7 +43,7 @@ class Diffusion {
     order();
   }
 
-  // Looks at no more than so many entries of tables, but for one round.
+  // Reads at most `most_work` entries of tables, and at least those of one round.
   Tightened run(double most_work) {
     found_.keep.resize(own_.size());
     for (size_t v = 0; v < own_.size(); ++v) {
@@ -131,7 +131,7 @@ class Diffusion {
   // follow in this direction. Returns false if a variable has no option left.
   bool pass(bool forward) {
     double bound = this->bound();
-    std::vector<int> met(own_.size(), -1);
+    std::vector<int> solution(own_.size(), -1);
     for (size_t k = 0; k < order_.size(); ++k) {
       const int v = order_[forward ? k : order_.size() - 1 - k];
       bound -= least_[v];
@@ -141,11 +141,11 @@ class Diffusion {
       }
       const auto first = std::min_element(own_[v].begin(), own_[v].end());
       if (best_time_ < kForbidden && !drop(v, bound)) return false;
-      met[v] = meet(v, met);
+      solution[v] = cheapest(v, solution);
       bound += *first;
       give(v, forward);
     }
-    visit(std::move(met));
+    visit(std::move(solution));
     return true;
   }
 
@@ -171,23 +171,23 @@ class Diffusion {
 
   void give(int v, bool forward) {
     auto& own = own_[v];
-    int on = 0, back = 0;
+    int next = 0, previous = 0;
     for (const auto& [t, end] : tables_of_[v]) {
-      ++(leads_on(v, tables_[t].ends[1 - end], forward) ? on : back);
+      ++(is_next(v, tables_[t].ends[1 - end], forward) ? next : previous);
     }
     const double least = *std::min_element(own.begin(), own.end());
-    const double share = 1.0 / std::max({on, back, 1});
+    const double share = 1.0 / std::max({next, previous, 1});
     for (const auto& [t, end] : tables_of_[v]) {
-      if (!leads_on(v, tables_[t].ends[1 - end], forward)) continue;
+      if (!is_next(v, tables_[t].ends[1 - end], forward)) continue;
       auto& taken = tables_[t].taken[end];
       for (size_t i = 0; i < own.size(); ++i) taken[i] -= share * own[i];
       tables_[t].least = share * least;
     }
-    for (double& time : own) time *= 1 - share * on;
-    least_[v] = (1 - share * on) * least;
+    for (double& time : own) time *= 1 - share * next;
+    least_[v] = (1 - share * next) * least;
   }
 
-  bool leads_on(int v, int other, bool forward) const {
+  bool is_next(int v, int other, bool forward) const {
     return (place_[other] > place_[v]) == forward;
   }
 
@@ -199,11 +199,11 @@ class Diffusion {
   }
 
   // The option of least cost, given the options of the preceding variables.
-  int meet(int v, const std::vector<int>& met) const {
+  int cheapest(int v, const std::vector<int>& solution) const {
     auto cost = own_[v];
     for (const auto& [t, end] : tables_of_[v]) {
       const auto& table = tables_[t];
-      const int other = met[table.ends[1 - end]];
+      const int other = solution[table.ends[1 - end]];
       if (other < 0) continue;
       const double* time = table.time[end].data() + other * cost.size();
       const double taken = table.taken[1 - end][other];
@@ -212,21 +212,22 @@ class Diffusion {
     return static_cast<int>(std::min_element(cost.begin(), cost.end()) - cost.begin());
   }
 
-  void visit(std::vector<int> met) {
-    if (time_of(model_, met) >= kForbidden) return;
-    descend(model_, met);
-    const auto time = time_of(model_, met);
+  void visit(std::vector<int> solution) {
+    if (time_of(model_, solution) >= kForbidden) return;
+    descend(model_, solution);
+    const auto time = time_of(model_, solution);
     if (time >= best_time_) return;
     best_time_ = time;
-    found_.best = std::move(met);
+    found_.best = std::move(solution);
   }
 
   const AssignModel& model_;
   double most_ = 1;
-  std::vector<std::vector<double>> own_;  // per variable and option
+  std::vector<std::vector<double>> own_;  // time per variable and option
   std::vector<double> least_;             // per variable
   std::vector<Table> tables_;
-  std::vector<std::vector<std::pair<size_t, int>>> tables_of_;  // per variable: which, which end
+  // Per variable: index in tables_, end.
+  std::vector<std::vector<std::pair<size_t, int>>> tables_of_;
   std::vector<int> order_, place_;
   Tightened found_;
   int64_t best_time_ = kForbidden;

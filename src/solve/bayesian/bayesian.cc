@@ -11,17 +11,17 @@ namespace perigee::solve {
 namespace {
 
 // Limit on the candidate points that are compared for each evaluation.
-constexpr int64_t kMost = 4096;
+constexpr int64_t kMostCandidates = 4096;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The expected improvement of a point on `best`.
-double expected_improvement(const Belief& belief, double best) {
-  const double gain = best - belief.mean;
-  if (belief.deviation < 1e-12) return std::max(gain, 0.0);
-  const double z = gain / belief.deviation;
-  const double below = 0.5 * std::erfc(-z / std::sqrt(2.0));
+// Returns the expected decrease below the best known value.
+double expected_improvement(const Prediction& prediction, double best) {
+  const double gain = best - prediction.mean;
+  if (prediction.deviation < 1e-12) return std::max(gain, 0.0);
+  const double z = gain / prediction.deviation;
+  const double probability = 0.5 * std::erfc(-z / std::sqrt(2.0));
   const double density = std::exp(-0.5 * z * z) / std::sqrt(2 * 3.14159265358979323846);
-  return gain * below + belief.deviation * density;
+  return gain * probability + prediction.deviation * density;
 }
 
 // The values' logarithms, scaled to mean 0 and standard deviation 1. Failed points count as worse than all others.
@@ -67,9 +67,9 @@ void Bayesian::tell(Point point, double value) {
 
 std::vector<Point> Bayesian::unknown() {
   int64_t all = 1;
-  for (const int count : options_) all = std::min(all * count, kMost + 1);
+  for (const int count : options_) all = std::min(all * count, kMostCandidates + 1);
   std::vector<Point> result;
-  if (all <= kMost) {
+  if (all <= kMostCandidates) {
     Point point(options_.size(), 0);
     for (int64_t k = 0; k < all; ++k) {
       if (!is_known(point)) result.push_back(point);
@@ -88,7 +88,7 @@ std::vector<Point> Bayesian::unknown() {
       for (point[c] = 0; point[c] < options_[c]; ++point[c]) add(point);
     }
   }
-  while (static_cast<int64_t>(result.size()) < kMost) {
+  while (static_cast<int64_t>(result.size()) < kMostCandidates) {
     Point point;
     for (const int count : options_) {
       point.push_back(static_cast<int>(random_() % static_cast<uint64_t>(count)));
@@ -98,10 +98,10 @@ std::vector<Point> Bayesian::unknown() {
   return result;
 }
 
-Point Bayesian::farthest(const std::vector<Point>& among) const {
+Point Bayesian::farthest(const std::vector<Point>& candidates) const {
   const Point* best = nullptr;
   size_t most = 0;
-  for (const auto& point : among) {
+  for (const auto& point : candidates) {
     size_t least = point.size() + 1;
     for (const auto& known : points_) {
       size_t differ = 0;
@@ -115,13 +115,13 @@ Point Bayesian::farthest(const std::vector<Point>& among) const {
   return *best;
 }
 
-Point Bayesian::most_promising(const std::vector<Point>& among) const {
+Point Bayesian::most_promising(const std::vector<Point>& candidates) const {
   const auto values = standardized(values_);
   const GaussianProcess process(points_, values);
   const double best = *std::min_element(values.begin(), values.end());
   const Point* chosen = nullptr;
   double most = 0;
-  for (const auto& point : among) {
+  for (const auto& point : candidates) {
     const double gain = expected_improvement(process.at(point), best);
     if (chosen && gain <= most) continue;
     chosen = &point;
@@ -131,13 +131,14 @@ Point Bayesian::most_promising(const std::vector<Point>& among) const {
 }
 
 std::optional<Point> Bayesian::ask() {
-  auto among = unknown();
-  if (among.empty()) return std::nullopt;
-  if (points_.size() >= spread_) return most_promising(among);
-  // Of those that are equally far any will do.
-  std::rotate(among.begin(), among.begin() + static_cast<int64_t>(random_() % among.size()),
-              among.end());
-  return farthest(among);
+  auto candidates = unknown();
+  if (candidates.empty()) return std::nullopt;
+  if (points_.size() >= spread_) return most_promising(candidates);
+  // Break ties at random.
+  std::rotate(candidates.begin(),
+              candidates.begin() + static_cast<int64_t>(random_() % candidates.size()),
+              candidates.end());
+  return farthest(candidates);
 }
 
 }  // namespace perigee::solve

@@ -8,7 +8,7 @@
 
 namespace perigee::solve {
 
-// An option of each choice.
+// The option index of each choice.
 using Point = std::vector<int>;
 
 // Minimises a function of several choices, each among a few options. A Gaussian process (Rasmussen and Williams 2006) is
@@ -21,7 +21,7 @@ class Bayesian {
   // for a choice without options.
   Bayesian(std::vector<int> options, uint64_t seed, int spread = 3);
 
-  // Returns the point to evaluate next, never one twice; nothing when all values are known.
+  // Returns the point to evaluate next, one without a known value; nothing when all values are known.
   std::optional<Point> ask();
 
   // Adds the value of a point: above 0, to be minimised; infinity if the evaluation failed.
@@ -29,8 +29,8 @@ class Bayesian {
 
  private:
   std::vector<Point> unknown();
-  Point farthest(const std::vector<Point>& among) const;
-  Point most_promising(const std::vector<Point>& among) const;
+  Point farthest(const std::vector<Point>& candidates) const;
+  Point most_promising(const std::vector<Point>& candidates) const;
   bool is_known(const Point& point) const;
 
   std::vector<int> options_;

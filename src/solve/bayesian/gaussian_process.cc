@@ -70,13 +70,13 @@ double GaussianProcess::fit() {
   return -determinant - 0.5 * static_cast<double>(n) * std::log(scale_);
 }
 
-Belief GaussianProcess::at(const std::vector<int>& point) const {
+Prediction GaussianProcess::at(const std::vector<int>& point) const {
   const size_t n = points_.size();
   std::vector<double> like(n);
-  Belief belief;
+  Prediction prediction;
   for (size_t i = 0; i < n; ++i) {
     like[i] = kernel(points_[i], point);
-    belief.mean += like[i] * solved_[i];
+    prediction.mean += like[i] * solved_[i];
   }
   double variance = 1;
   for (size_t i = 0; i < n; ++i) {
@@ -84,8 +84,8 @@ Belief GaussianProcess::at(const std::vector<int>& point) const {
     like[i] /= factor_[i * n + i];
     variance -= like[i] * like[i];
   }
-  belief.deviation = std::sqrt(scale_ * std::max(variance, 0.0));
-  return belief;
+  prediction.deviation = std::sqrt(scale_ * std::max(variance, 0.0));
+  return prediction;
 }
 
 }  // namespace perigee::solve

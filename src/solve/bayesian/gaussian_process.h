@@ -5,8 +5,8 @@
 
 namespace perigee::solve {
 
-// The predicted value of a point: mean and standard deviation.
-struct Belief {
+// The predicted distribution of a point's value: mean and standard deviation.
+struct Prediction {
   double mean = 0, deviation = 0;
 };
 
@@ -15,12 +15,13 @@ class GaussianProcess {
  public:
   GaussianProcess(std::vector<std::vector<int>> points, std::vector<double> values);
 
-  Belief at(const std::vector<int>& point) const;
+  // Returns the predicted value of a point.
+  Prediction at(const std::vector<int>& point) const;
 
  private:
   double kernel(const std::vector<int>& a, const std::vector<int>& b) const;
-  // Factors the points' covariance under the weights. Returns the logarithm of the likelihood of
-  // the values, with the scale that makes it the largest.
+  // Factors the points' covariance under the weights. Returns the log likelihood of the values at
+  // the scale that maximises it.
   double fit();
 
   std::vector<std::vector<int>> points_;

@@ -32,8 +32,8 @@ class IntegerProgram {
     std::vector<double> values;  // empty where no solution was found
     double bound = 0;            // no solution costs less
   };
-  // Minimises the cost. Throws Error (failed) where the plugin libperigee_cbc.so does not lie
-  // beside this library.
+  // Minimises the cost. Throws Error (failed) where the plugin libperigee_cbc.so is not in the folder
+  // of this library.
   Answer minimise(double seconds) const;
 
   const std::vector<Column>& columns() const { return columns_; }

@@ -59,7 +59,7 @@ LabelMemory::Added LabelMemory::added() const {
   return known;
 }
 
-// Which of the three can bind at all.
+// Determines which of the two peaks and the largest group can bind.
 void LabelMemory::choose_peaks(const Added& added) {
   int64_t most_backward = 0, most_step = 0;
   for (int g = 0; g < model_.groups; ++g) {
@@ -81,7 +81,8 @@ void LabelMemory::choose_peaks(const Added& added) {
   group_ = (backward_ || step_) && most_group_ > least_group_;
 }
 
-// Finds the rate that gives the tightest bound on a peak; the peak is no longer counted if this bound shows that it cannot bind.
+// Finds the rate that gives the tightest bound on a peak; the peak is no longer counted if this bound shows that it
+// cannot bind.
 void LabelMemory::reach(bool& counted, int64_t Use::*memory, Reach& reach) {
   if (!counted) return;
   const double unit = static_cast<double>(std::max<int64_t>(capacity_, 1)) /
@@ -105,7 +106,7 @@ void LabelMemory::reach(bool& counted, int64_t Use::*memory, Reach& reach) {
   if (least + static_cast<double>(most_group_) < static_cast<double>(capacity_)) counted = false;
 }
 
-// From the last step to the first, since terms have the memory that later steps add.
+// Iterates from the last step to the first, since terms include the memory that later steps add.
 void LabelMemory::make_terms(const Added& added) {
   const int row_count = model_.groups + model_.moments;
   std::vector<bool> counted(row_count);
@@ -150,14 +151,14 @@ void LabelMemory::make_terms(const Added& added) {
   }
 }
 
-std::vector<int64_t> LabelMemory::first() const {
+std::vector<int64_t> LabelMemory::initial() const {
   std::vector<int64_t> terms(backward_ + step_ + group_);
   if (group_) terms.back() = least_group_;
   return terms;
 }
 
-bool LabelMemory::pass(size_t i, const Use& use, int64_t over, const ToCome& to_come,
-                       const int64_t* before, std::vector<int64_t>& after) const {
+bool LabelMemory::advance(size_t i, const Use& use, int64_t over, const Remaining& remaining,
+                          const int64_t* before, std::vector<int64_t>& after) const {
   const auto& terms = terms_[i];
   int64_t group = least_group_, peak = 0, free = capacity_;
   int slot = 0, group_slot = backward_ + step_;
@@ -181,15 +182,15 @@ bool LabelMemory::pass(size_t i, const Use& use, int64_t over, const ToCome& to_
   if (backward_) {
     const int64_t value = before[slot] + use.backward + over;
     peak = value + terms.least_backward;
-    // Terms that can no longer bind become equal.
+    // A term that can no longer bind gets a value that does not depend on the label.
     after[slot] = std::max(value,
-                           free - most_group - std::min(terms.most_backward, to_come.backward));
+                           free - most_group - std::min(terms.most_backward, remaining.backward));
     ++slot;
   }
   if (step_) {
     const int64_t value = before[slot] + use.step + over;
     peak = std::max(peak, value + terms.least_step);
-    after[slot] = std::max(value, free - most_group - std::min(terms.most_step, to_come.step));
+    after[slot] = std::max(value, free - most_group - std::min(terms.most_step, remaining.step));
   }
   if ((backward_ || step_) && peak + group > free) return false;
   for (const auto& row : terms.rows) {

@@ -21,30 +21,30 @@ struct LabelTarget {
 
 class LabelMemory {
  public:
-  // For a search along `steps`, which pass the variables in the sweep's order with every pair.
-  // Everything is kept by reference.
+  // For a search along `steps`: the variables in the sweep's order, with every pair. The arguments
+  // are kept by reference.
   LabelMemory(const AssignModel& model, const Sweep& sweep, const ThresholdRange& range,
               const std::vector<SweepStep>& steps, const LabelTarget& target);
 
   // Returns the terms of the empty choice.
-  std::vector<int64_t> first() const;
+  std::vector<int64_t> initial() const;
   // Number of terms after step i.
   size_t width(size_t i) const { return terms_[i].width; }
 
   // The most memory that the remaining steps of a choice of interest may add to the two peaks.
-  struct ToCome {
+  struct Remaining {
     int64_t backward, step;
   };
-  // Returns it for a label after step i with this charged time; `state` is the sweep's.
-  ToCome to_come(size_t i, uint64_t state, double charged) const {
-    return {most_to_come(backward_reach_, i, state, charged),
-            most_to_come(step_reach_, i, state, charged)};
+  // Returns that memory for a label after step i with this charged time, in the sweep's `state`.
+  Remaining remaining(size_t i, uint64_t state, double charged) const {
+    return {most_remaining(backward_reach_, i, state, charged),
+            most_remaining(step_reach_, i, state, charged)};
   }
 
-  // Computes the terms after a use in step i, which adds `over` beyond its own parts. Terms that
-  // can no longer bind are levelled. Returns whether the limits can still be met.
-  bool pass(size_t i, const Use& use, int64_t over, const ToCome& to_come, const int64_t* before,
-            std::vector<int64_t>& after) const;
+  // Computes the terms after a use in step i with the transient excess `over`. Terms that can no
+  // longer bind get equal values in all labels. Returns whether the limits can still be met.
+  bool advance(size_t i, const Use& use, int64_t over, const Remaining& remaining,
+               const int64_t* before, std::vector<int64_t>& after) const;
 
  private:
   // How a step changes the memory terms. Terms: backward peak, step peak, largest closed group
@@ -81,14 +81,14 @@ class LabelMemory {
     std::vector<std::vector<Span>> rows;            // per step and row of its variable
     std::vector<int> first, last;                   // per row; -1: no step
     std::vector<int64_t> least, most;               // per row, over all steps
-    bool step_below = true, backward_below = true;  // in every option, the other peak
+    bool step_below = true, backward_below = true;  // in every option, at most the other peak
   };
 
   Added added() const;
   void choose_peaks(const Added& added);
   void reach(bool& counted, int64_t Use::*memory, Reach& reach);
   void make_terms(const Added& added);
-  int64_t most_to_come(const Reach& reach, size_t i, uint64_t state, double charged) const {
+  int64_t most_remaining(const Reach& reach, size_t i, uint64_t state, double charged) const {
     if (reach.rate == 0) return std::numeric_limits<int64_t>::max() / 4;
     const double most = reach.rate * (target_.charged() - charged - reach.tables[i + 1][state]);
     return static_cast<int64_t>(std::clamp(most + 1, 0.0, 0x1p60));

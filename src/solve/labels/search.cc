@@ -72,7 +72,7 @@ class Search {
   double bound_of(size_t i, const Layer& layer, size_t label) const {
     return layer.charged[label] + sweep_.rest(i + 1, table_state(i, layer.state[label]));
   }
-  // The sweep's state after step i for a full state after it: the same where no pair was left out.
+  // Maps a full state after step i to the sweep's state; they are equal where the sweep left out no pair.
   uint64_t table_state(size_t i, uint64_t state) const;
 
   const AssignModel& model_;
@@ -155,8 +155,8 @@ void Search::expand(size_t i, const Layer& from, Layer& to) {
       for (size_t label = begin; label < end; ++label) {
         if (from.charged[label] > most) break;  // ascending within a state
         const double charged = from.charged[label] + charge;
-        if (!memory_.pass(i, variable.uses[j], over[j], memory_.to_come(i, table, charged),
-                          from.memory.data() + label * from.width, after))
+        if (!memory_.advance(i, variable.uses[j], over[j], memory_.remaining(i, table, charged),
+                             from.memory.data() + label * from.width, after))
           continue;
         to.state.push_back(next);
         to.charged.push_back(charged);
@@ -224,7 +224,7 @@ LabelOutcome Search::run(const std::function<bool(std::span<const int>)>& accept
   layer.time = {0};
   layer.parent = {-1};
   layer.option = {0};
-  layer.memory = memory_.first();
+  layer.memory = memory_.initial();
   layer.width = layer.memory.size();
   for (size_t i = 0; i < steps_.size(); ++i) {
     expand(i, layer, all);

@@ -69,7 +69,7 @@ std::vector<std::vector<int>> neighbours_of(const AssignModel& model) {
   return neighbours;
 }
 
-// Returns the sum over steps of log-free work, saturating.
+// Returns the number of table entries of all steps; approximate, since it is a double.
 double order_work(const AssignModel& model, const std::vector<std::vector<int>>& neighbours,
                   const std::vector<int>& order) {
   std::vector<int> left(order.size());

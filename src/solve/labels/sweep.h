@@ -15,8 +15,8 @@ namespace perigee::solve {
 struct SweepStep {
   struct Link {
     int slot = 0;  // position in `frontier`
-    std::vector<double>
-        time;  // [option of that variable * options of this one + option of this one]
+    // [option of that variable * options of this one + option of this one].
+    std::vector<double> time;
   };
   int variable = 0;
   std::vector<int> frontier;
@@ -43,8 +43,8 @@ class Sweep {
 
   Sweep(const AssignModel& model, std::vector<int> order, double most_work);
 
-  using Tables = std::vector<
-      std::vector<double>>;  // [step][state before it]: least total of this and all later steps
+  // [step][state before it]: least total of this and all later steps.
+  using Tables = std::vector<std::vector<double>>;
 
   // Returns the least total of `unary` plus pair times and keeps the tables for the calls below;
   // infinity where no choice is allowed.

@@ -21,7 +21,7 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
   const checkpoint::Checkpoint from(folder);
   trainer.load(from);
   auto cut = data::cut_of(shared.plan);
-  cut.tell = session.communicator->rank() == 0;
+  cut.warn = session.communicator->rank() == 0;
   auto data = data::open_data(session.job, cut);
   if (data.validation.batches == 0) {
     fail("data",

@@ -302,7 +302,8 @@ void require_passed(const GradientCheck& check) {
     fail_run("train",
              "the first step's gradients must be, to the bit, those of the same plan with all "
              "results kept, but that of {} in scope {} is not: take the scopes out of checkpoint "
-             "whose ops are not the same when they run again, or set train.check_gradients = "
+             "whose ops do not repeat their results when they are recomputed, or set "
+             "train.check_gradients = "
              "false",
              check.unequal.front(), scope_of(check.unequal.front()));
   }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/network/address.h"
 #include "data/tokenizer.h"
 #include "exec/comm/gloo.h"
 #include "exec/comm/threads.h"
@@ -55,7 +56,7 @@ std::string try_threads() {
 
 std::string try_gloo() {
   try {
-    const auto listening = exec::listen_on_free_port();
+    const auto listening = listen_at("127.0.0.1", 0, false);
     return try_two([&](int64_t rank) {
       exec::RendezvousOptions options;
       options.port = listening.port;

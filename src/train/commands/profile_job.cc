@@ -137,7 +137,7 @@ std::string profile_job(const Task& task, RankSession& session, const ProfileOpt
   const auto given = session.job;  // with its batch.global, which may not fit a plan
   PlanRounds rounds(task, given);
   Profiled done;
-  MeasureOptions measure_options{options.seconds, options.remeasure || given.profile.again};
+  MeasureOptions measure_options{options.seconds, options.remeasure || given.profile.remeasure};
   std::string plan;
   for (int64_t round = 1;; ++round) {
     std::shared_ptr<const ModelSource> source;

@@ -37,8 +37,8 @@ void require_gradients(const Task& task, const std::string& plan_text) {
   require_passed(check);
 }
 
-// Returns the text of the plan that a resumed run goes on with; "" where a plan is made: for a new
-// run, another strategy, or another number of ranks.
+// Returns the text of the plan that a resumed run continues with; "" where a new plan is made: for a
+// new run, another strategy, or another number of ranks.
 std::string resumed_plan(const Task& task, const RunFolder& folder, int64_t world) {
   if (!task.resume || !task.plan_file.empty() || task.strategy_given) return "";
   const auto file = folder.resumed_plan();
@@ -63,7 +63,7 @@ struct Output {
   Progress progress;
 };
 
-// Opens the run's folder for writing and says in the log what is trained.
+// Opens the run's folder for writing and logs a description of the training.
 std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const job::Job& given,
                                      const RankSession& session, int64_t first_step) {
   const auto& train = session.job.train;
@@ -138,7 +138,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   session.trainer = std::make_unique<RankTrainer>(shared, job, session.connection, session.traces);
   auto& trainer = *session.trainer;
   auto cut = data::cut_of(shared.plan);
-  cut.tell = root;
+  cut.warn = root;
   auto data = data::open_data(job, cut);
   const auto first = begin_training(trainer, checkpoint, source.get());
   source.reset();
@@ -176,14 +176,17 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   const auto result = run_loop(trainer, communicator, job, first, *data.training, data.validation,
                                hooks);
 
-  // The summary.
-  if (!root) return;
-  output->progress.end();
-  auto summary = summarise(result, first, shared.plan, session.step_prediction);
-  summary.mfu = mfu_of(shared.training, shared.plan, job, task.runtime_folder, summary.step_s);
-  output->metrics.write(summary);
-  log_summary(summary, result.stopped);
+  if (root) {
+    output->progress.end();
+    auto summary = summarise(result, first, shared.plan, session.step_prediction);
+    summary.mfu = mfu_of(shared.training, shared.plan, job, task.runtime_folder, summary.step_s);
+    output->metrics.write(summary);
+    log_summary(summary, result.stopped);
+  }
   if (result.stopped) {
+    // A signal to one host stops the ranks of all, and each host's command says so. The first rank
+    // that ends has the others of its host ended: all wait for rank 0's summary.
+    barrier(communicator);
     throw Error(Status::failed, "train",
                 fmt::format("stopped by a signal after step {}", result.last_step));
   }

@@ -26,8 +26,8 @@ namespace {
 using cost::CollectiveKind;
 using exec::Collective;
 
-// Rounds of a collective that is measured alone: in batches of kRounds, until the interval is
-// kRoundsPrecision of the time or kMaxRounds have run.
+// Rounds of a collective that is measured separately: in batches of kRounds, until the confidence
+// interval is kRoundsPrecision of the time or kMaxRounds have run.
 constexpr size_t kRounds = 8, kMaxRounds = 32;
 constexpr double kRoundsPrecision = 0.1;
 // Steps that are measured: until the interval is kPrecision of the sum of all ops' times.

@@ -38,20 +38,20 @@ class Weights {
     for (const auto& section : program.sections) {
       for (const auto& instruction : section.instructions) {
         if (instruction.kind != Instruction::Kind::collective) continue;
-        (of(instruction) > 0 ? stay : gone_events_).insert(instruction.event);
+        (of(instruction) > 0 ? stay : left_out_events_).insert(instruction.event);
       }
     }
-    for (const auto event : stay) gone_events_.erase(event);
+    for (const auto event : stay) left_out_events_.erase(event);
   }
 
   double of(const Instruction& instruction) const {
     if (instruction.kind == Instruction::Kind::wait) {
-      return gone_events_.contains(instruction.event) ? 0 : 1;
+      return left_out_events_.contains(instruction.event) ? 0 : 1;
     }
     if (is_message(instruction)) return 1;
     const auto flats = flats_of(instruction);
     if (!flats.empty()) {
-      if (std::ranges::all_of(flats, [&](auto flat) { return gone(flat); })) return 0;
+      if (std::ranges::all_of(flats, [&](auto flat) { return is_left_out(flat); })) return 0;
       return flats.size() == 1 || std::ranges::count(flats, flats[0]) == std::ssize(flats)
                  ? of_flat(flats[0])
                  : 1;
@@ -65,7 +65,7 @@ class Weights {
   }
 
   // Returns whether all parameters of the bucket or unit are left out.
-  bool gone(std::string_view flat) const {
+  bool is_left_out(std::string_view flat) const {
     const auto& members = flats_.members(flat);
     return !repeats_.kept.contains(flat) && !members.empty() &&
            std::ranges::all_of(members,
@@ -135,7 +135,7 @@ class Weights {
   const Program& program_;
   const RepeatedBlocks& repeats_;
   Flats flats_;
-  std::set<int32_t> gone_events_;
+  std::set<int32_t> left_out_events_;
 };
 
 // Returns the ops of each block: -1, program, section, ops, and so on for each section.
@@ -168,10 +168,10 @@ std::map<std::string, std::vector<int>> classes_of(const std::vector<const Progr
 void keep_distinct(const Program& program, RepeatedBlocks& repeats) {
   const Weights weights(program, repeats);
   std::set<std::vector<int64_t>> known;
-  for (const bool gone : {false, true}) {
+  for (const bool left_out : {false, true}) {
     for (const auto& [flat, sizes] : weights.flats().sizes()) {
-      if (weights.gone(flat) != gone) continue;
-      if (known.insert(sizes).second && gone) repeats.kept.emplace(flat);
+      if (weights.is_left_out(flat) != left_out) continue;
+      if (known.insert(sizes).second && left_out) repeats.kept.emplace(flat);
     }
   }
 }
@@ -366,7 +366,7 @@ class SectionShortener {
 // Returns the first instruction of each distinct op all of whose instructions would be left out.
 std::set<const Instruction*> needed_ops(const Program& program, const Weights& weights) {
   std::set<std::string> stay;
-  std::map<std::string, const Instruction*> gone;
+  std::map<std::string, const Instruction*> left_out;
   for (const auto& section : program.sections) {
     for (const auto& instruction : section.instructions) {
       if (instruction.kind != Instruction::Kind::op) continue;
@@ -374,12 +374,12 @@ std::set<const Instruction*> needed_ops(const Program& program, const Weights& w
       if (weights.of(instruction) > 0) {
         stay.insert(std::move(key));
       } else {
-        gone.try_emplace(std::move(key), &instruction);
+        left_out.try_emplace(std::move(key), &instruction);
       }
     }
   }
   std::set<const Instruction*> needed;
-  for (const auto& [key, instruction] : gone) {
+  for (const auto& [key, instruction] : left_out) {
     if (!stay.contains(key)) needed.insert(instruction);
   }
   return needed;

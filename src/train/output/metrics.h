@@ -1,4 +1,4 @@
-// What a run reports: metrics.jsonl (runtime/runs.md), and progress.
+// The reports of a run: metrics.jsonl (runtime/runs.md), and progress.
 #pragma once
 
 #include <cstdint>

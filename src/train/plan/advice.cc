@@ -27,7 +27,7 @@ using nlohmann::json;
 constexpr size_t kMostLines = 6;
 // Share of a step's time; changes that gain less are not listed.
 constexpr double kMinGain = 0.01;
-// Share of a step that a rank waits, above which waits are what bounds the step.
+// Share of a step that a rank waits; above it, waits bound the step.
 constexpr double kWaits = 0.3;
 
 // A strategy with one change.

@@ -26,7 +26,7 @@ struct Advice {
   std::string bound_by;  // the largest part of a step: "compute, 80% of a step", "waits, ..."
 };
 
-// Tries changes for at most `seconds`. The plan must be made of a list of methods; plans of "auto",
+// Tries changes for at most `seconds`. The plan must be made by a list of methods; plans of "auto",
 // which the search has chosen among all, and plans from files have no changes.
 Advice advise(const PlannedJob& planned, const std::string& runtime_folder, double seconds);
 

@@ -13,6 +13,7 @@
 #include "search/explain/features.h"
 #include "search/explain/method_costs.h"
 #include "search/trials.h"
+#include "simulate/op_table.h"
 #include "simulate/report.h"
 #include "train/measure/profile_path.h"
 #include "train/measure/profiling.h"
@@ -121,15 +122,14 @@ search::Found AutoPlanner::find(const json& pins, const lua::Defined& defined) {
   const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
   if (passed.count() > kSlow || found.stopped) {
     log::info(
-        "the search took {:.1f} s for {} combinations; fewer are looked at with a key pinned "
+        "the search took {:.1f} s for {} combinations; fewer are searched with a key pinned "
         "(solver.plan, runtime/lua.md): {}",
         passed.count(), found.combinations, search::narrowing(found.all, found.best.choice));
   }
   if (found.stopped) {
-    log::info(
-        "the search was stopped after {} s: {} by the model, at best {} of what it had come to",
-        *asked.pins.time_limit, simulate::seconds_text(found.best.estimate.seconds),
-        simulate::seconds_text(found.lower_bound));
+    log::info("the search was stopped after {} s: {} by the model, with a lower bound of {}",
+              *asked.pins.time_limit, simulate::seconds_text(found.best.estimate.seconds),
+              simulate::seconds_text(found.lower_bound));
   }
   return found;
 }
@@ -151,8 +151,10 @@ std::optional<json> AutoPlanner::runner_up(const search::Found& found,
   for (const auto& other : found.others) {
     const double expected = other.judged ? other.seconds : other.estimate.seconds;
     if (!other.refused.empty() || expected > longer * best || skip(other.strategy)) continue;
-    const auto alike = [&](const auto& choice) { return search::same_ops(choice, other.choice); };
-    if (std::ranges::any_of(seen, alike)) continue;
+    const auto equivalent = [&](const auto& choice) {
+      return search::same_ops(choice, other.choice);
+    };
+    if (std::ranges::any_of(seen, equivalent)) continue;
     seen.push_back(other.choice);
     try {
       const auto simulation = simulate(other.strategy, recorded_.times());
@@ -170,7 +172,7 @@ std::optional<json> AutoPlanner::runner_up(const search::Found& found,
 }
 
 json AutoPlanner::plan(const json& pins, const lua::Defined& defined) {
-  // A strategy function is called again where the plan needs another capture than it saw.
+  // A strategy function is called a second time where the plan needs a capture at another size.
   auto& known = plans_[pins.dump()];
   if (known.is_null()) {
     const auto found = find(pins, defined);
@@ -370,6 +372,25 @@ json AutoPlanner::costs(const json& strategy, const std::string& method,
     }
     list.push_back({{"method", cost.method}, {"seconds", cost.seconds}, {"bytes", cost.bytes}});
     if (cost.own) list.back()["own"] = true;
+  }
+  return list;
+}
+
+json AutoPlanner::op_times(const json& strategy, const lua::Defined& defined) {
+  plan::Plan plan;
+  const auto programs = compile(strategy, defined, plan, recorded_.traces());
+  simulate::OpCosts costs(cluster_, recorded_.times());
+  auto list = json::array();
+  for (const auto& row : simulate::scope_table(programs, plan.mesh, costs)) {
+    list.push_back({{"scope", row.scope},
+                    {"backward", row.backward},
+                    {"op", row.name},
+                    {"runs", row.runs},
+                    {"seconds", row.seconds},
+                    {"flops", row.flops},
+                    {"bytes", row.bytes},
+                    {"measured_share", row.seconds > 0 ? row.measured / row.seconds : 0}});
+    if (!row.stream.empty()) list.back()["stream"] = row.stream;
   }
   return list;
 }

@@ -41,6 +41,7 @@ class AutoPlanner : public lua::Planner {
                           const lua::Defined& defined) override;
   nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
                        const lua::Defined& defined) override;
+  nlohmann::json op_times(const nlohmann::json& strategy, const lua::Defined& defined) override;
   nlohmann::json plan_of(const nlohmann::json& strategy, const lua::Defined& defined) override;
   nlohmann::json measure(const nlohmann::json& strategy, double seconds,
                          const lua::Defined& defined) override;

@@ -53,8 +53,8 @@ namespace train {
 // (methods::check_methods, which calls f for plans without some of the methods).
 void check_at_methods(const PlannedJob& planned, const std::function<void(plan::Plan)>& f);
 
-// Returns the list of methods that the plan was made of, and fills `request` with the request for
-// it (without a graph); nullptr for a plan that was not made of a list of methods.
+// Returns the methods that made the plan, and fills `request` with its request (without a graph);
+// nullptr for a plan that was not made by a list of methods.
 const methods::Strategy* methods_of(const PlannedJob& planned, methods::PlanRequest& request);
 
 }  // namespace train

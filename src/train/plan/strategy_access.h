@@ -15,7 +15,7 @@ namespace perigee {
 struct Strategy::Impl {
   std::shared_ptr<lua::StrategyScript> script;
   std::optional<methods::Strategy> fixed;
-  // The methods of the last plan that was made of this strategy, and the request for it.
+  // The methods and the request of the last plan that this strategy made.
   mutable methods::Strategy last_methods;
   mutable methods::PlanRequest last_request;
 };

@@ -21,8 +21,8 @@ std::string read_resumed_plan(const std::string& file);
 // cluster.file describes devices that have less memory than the plan needs.
 void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder);
 
-// Throws Error where this machine has less memory than `local_ranks` ranks of the plan need: by how
-// much, and which changes would make it fit (train/plan/advice.h). `plan` is that of `planned`,
+// Throws Error where this machine has less memory than `local_ranks` ranks of the plan need. The
+// message has the excess and the changes that would make the plan fit (train/plan/advice.h). `plan` is that of `planned`,
 // with its prediction.
 void check_memory_here(const PlannedJob& planned, const plan::Plan& plan, int64_t local_ranks,
                        const std::string& runtime_folder);

@@ -1,8 +1,11 @@
 #include "train/ranks/connect.h"
 
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 
 #include "base/log_format.h"
+#include "base/network/address.h"
 #include "exec/comm/gloo.h"
 #include "exec/comm/select.h"
 #include "exec/comm/threads.h"
@@ -15,6 +18,21 @@ std::chrono::milliseconds timeout_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<int64_t>(job.cluster.timeout * 1000));
 }
 
+// Returns the settings that are compared with rank 0's. Hosts may have the data in different folders,
+// and then in different states: the sizes count.
+exec::Settings shared_settings(const job::Job& job) {
+  auto settings = job::shared_keys(job);
+  if (job.data.slice_files) return settings;  // a host may have some of the files
+  uintmax_t bytes = 0;
+  for (const auto& file : job.data.files) {
+    std::error_code unreadable;  // an error where the data are opened
+    const auto size = std::filesystem::file_size(file, unreadable);
+    if (!unreadable) bytes += size;
+  }
+  settings.emplace_back("the size of the data's files", fmt::format("{} bytes", bytes));
+  return settings;
+}
+
 exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& place) {
   exec::RendezvousOptions options;
   options.host = place.host;
@@ -23,7 +41,14 @@ exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& pl
   options.world = place.world;
   options.serve = place.rank == 0;
   options.listen_socket = place.listen_fd;
+  if (options.serve && options.listen_socket < 0) {  // another launcher made the ranks
+    options.listen_socket =
+        listen_at(place.host, place.port, place.local_world < place.world).socket;
+  }
   options.timeout = timeout_of(job);
+  options.interface = place.interface;
+  options.secret = place.secret;
+  options.settings = shared_settings(job);
   return options;
 }
 
@@ -41,7 +66,15 @@ Connection connect(const job::Job& job, const job::RankPlace& place) {
   }
   // Rank 0 opens its device first, the others after the rendezvous: an error that all would have is
   // reported once.
-  if (place.rank == 0) open();
+  if (place.rank == 0) {
+    open();
+    if (place.secret.empty() && place.local_world < place.world) {
+      log::warn(
+          "the job has no secret: any program that reaches port {} of {} can join it; give all "
+          "hosts one random text in PERIGEE_SECRET or --secret-file",
+          place.port, place.host);
+    }
+  }
   const auto options = rendezvous(job, place);
   made.communicator = made.tensors = exec::gloo_communicator(options);
   try {

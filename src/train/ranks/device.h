@@ -11,8 +11,8 @@
 
 namespace perigee::train {
 
-// Returns whether the job's ranks compute on GPUs: as cluster.device says, and where that is not
-// set, whether this process has a GPU and perigee_cuda. Opens perigee_cuda, so call it before
+// Returns whether the job's ranks compute on GPUs: as cluster.device specifies; where that is
+// not set, whether this process has a GPU and perigee_cuda. Opens perigee_cuda, so call it before
 // LibTorch is asked for CUDA, and not before a fork. `warn`: log why a GPU that is present cannot
 // be used.
 bool uses_gpu(const job::Job& job, bool warn = true);
@@ -37,8 +37,8 @@ int gpu_of_rank(int64_t gpus, const job::RankPlace& place);
 // Returns the GPU of the rank at `place`. Throws Error as usable_gpus and gpu_of_rank.
 std::shared_ptr<exec::Device> open_gpu(const job::Job& job, const job::RankPlace& place);
 
-// Returns the device of a single rank. Throws Error when cluster.device cannot be opened, and says
-// what is missing.
+// Returns the device of a single rank. Throws Error naming the missing part when cluster.device cannot be
+// opened.
 std::shared_ptr<exec::Device> open_device(const job::Job& job);
 
 }  // namespace perigee::train

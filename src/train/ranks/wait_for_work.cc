@@ -12,7 +12,7 @@
 namespace perigee::train {
 namespace {
 
-// Tells the other ranks whether this one is still at work.
+// Reports to the other ranks whether this one still works.
 class Pulse {
  public:
   Pulse(exec::Group& group, const job::Job& job, bool busy)

@@ -50,7 +50,7 @@ void initialise(RankTrainer& trainer, const ModelSource* source);
 
 // Runs `body` on a rank's session. After an error the session is not destroyed until the process
 // ends: pending transfers may still write to its memory, and waiting for them takes another
-// time-out. `failed` is called in the exception handler, before the other ranks are told.
+// time-out. `failed` is called in the exception handler, before the other ranks are notified.
 template <class Body>
 auto run_rank(const Task& task, Connection connection, const Body& body,
               const std::function<void()>& failed = {}) {

@@ -33,7 +33,7 @@ int64_t largest_of(const std::vector<int64_t>& bytes) {
   return bytes.empty() ? 0 : *std::max_element(bytes.begin(), bytes.end());
 }
 
-// Says why steps are slow and which command tells more.
+// Logs why steps are slow and which command gives details.
 void log_slow_steps(const Summary& summary) {
   const double slower = summary.step_s / *summary.predicted_step_s;
   if (slower > kSlower && summary.predicted_measured > kMeasured) {

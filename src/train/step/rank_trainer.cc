@@ -176,7 +176,7 @@ void RankTrainer::load(const checkpoint::Checkpoint& checkpoint) {
   const auto& program = executor_->program();
   for (const auto& binding : program.bindings) {
     if (!checkpoint::is_kept(binding.kind)) continue;
-    // A checkpoint has no such state where the run only now begins to scale its loss or to use fp8.
+    // A checkpoint lacks this state where the resumed run adds loss scaling or fp8.
     const bool of_method = binding.name.starts_with("loss_scale:") ||
                            binding.name.starts_with("fp8:");
     const auto part = checkpoint::part_of_binding(program, binding);

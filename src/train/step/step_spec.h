@@ -1,4 +1,4 @@
-// The optimizer step of a job, as compile/ takes it.
+// The optimizer step of a job, as input of compile/.
 #pragma once
 
 #include "compile/compile.h"

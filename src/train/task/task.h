@@ -1,4 +1,4 @@
-// What the command asks for: a job and the options of the command line. Torch-free.
+// A task of the command: a job and the options of the command line. Torch-free.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Task {
   // Receives, on rank 0, a Chrome trace of all ranks in the second step (or the only one), once
   // that step has run. Empty: nothing is recorded.
   std::function<void(const std::string& trace)> trace;
-  bool plain = false;           // "auto" is data parallel over all ranks: nothing is searched
+  bool plain = false;           // "auto" means data parallel over all ranks, without a search
   bool simulate_trace = false;  // simulate: fill SimulateResult::trace
   bool report = false;          // plan: fill PlanResult::report
   bool advice = false;          // simulate: list the changes that would make a step shorter

@@ -14,7 +14,10 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <functional>
 #include <new>
+#include <set>
+#include <string>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -269,9 +272,9 @@ TEST_CASE("a port in use is an error that names the port and the option to chang
   for (const int64_t nodes : {1, 2}) {
     Job job({.nodes = nodes, .rendezvous = "127.0.0.1:" + std::to_string(port)}, hang);
     CHECK(job.status() == 1);
-    CHECK(job.written() == "[launch] rank 0 must listen on port " + std::to_string(port) +
-                               ", but: Address already in use; free it or take another with "
-                               "--rendezvous\n");
+    CHECK(job.written() == "[network] rank 0 must listen on port " + std::to_string(port) +
+                               " of 127.0.0.1, but got: it is in use; free the port or take "
+                               "another\n");
   }
   ::close(taken);
 }
@@ -286,6 +289,26 @@ TEST_CASE("two launchers on one host form one world") {
                          ? 0
                          : 1;
             });
+    CHECK(job.status() == 0);
+  }
+}
+
+TEST_CASE("ranks of one host share a random secret, and those of several hosts the given one") {
+  std::set<int> secrets;
+  for (int i = 0; i < 2; ++i) {
+    Job job({.ranks = 2}, [](const Place& place, Shared& shared) {
+      shared.port[place.rank] = static_cast<int>(std::hash<std::string>{}(place.secret));
+      return place.secret.size() == 32 ? 0 : 1;
+    });
+    CHECK(job.status() == 0);
+    CHECK(job.shared().port[0] == job.shared().port[1]);
+    secrets.insert(job.shared().port[0]);
+  }
+  CHECK(secrets.size() == 2);
+  const auto rendezvous = "127.0.0.1:" + std::to_string(test::free_port());
+  for (const std::string given : {"given", ""}) {
+    Job job({.nodes = 2, .rendezvous = rendezvous, .secret = given},
+            [given](const Place& place, Shared&) { return place.secret == given ? 0 : 1; });
     CHECK(job.status() == 0);
   }
 }

@@ -327,6 +327,13 @@ return function(job, graph)
   assert(#few.trials <= 2 and few.seconds > 0)
   local none, why = solver.search({ zero = 9 }, { variables = { { {} } } })
   assert(none == nil and why:find("zero is 0, 1, 2 or 3"))
+  local products, exchanges = 0, 0
+  for _, op in ipairs(profiler.op_times(more)) do
+    assert(op.runs > 0 and op.seconds >= 0 and op.measured_share <= 1)
+    if op.op == "aten::mm" and op.scope:find "^blocks" then products = products + op.flops end
+    if op.stream then exchanges = exchanges + 1 end
+  end
+  assert(products > 0 and exchanges > 0)
   local one = profiler.costs(more, "checkpoint")
   assert(#one == 1 and one[1].seconds == costs[2].seconds)
   return best

@@ -114,6 +114,7 @@ TEST_CASE("any number of ranks and microbatches trains the same model") {
                                  "--nproc 2 --strategy overlap",
                                  "--nproc 2 --strategy deferred_head",
                                  "--nproc 2 --strategy checkpoint_budget",
+                                 "--nproc 2 --strategy solved_checkpoint",
                                  "--nproc 2 --strategy checkpoint_kept",
                                  "--nproc 4 --strategy mixed_parallel",
                                  "--nproc 4 --strategy ds_3d_parallel",

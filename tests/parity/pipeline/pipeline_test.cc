@@ -330,8 +330,8 @@ TEST_CASE("pipeline_parallel refuses models that it cannot divide") {
         "[pipeline_parallel] starts must name the first scope of each part after the first, 1 for "
         "2 stages of 1 part, but got 2");
   CHECK(refused(two, R"({"starts": ["blocks.9"]})") ==
-        "[plan] a pipeline is cut where the forward pass first comes to a scope, in the order of "
-        "its starts, but it does not come to \"blocks.9\", did you mean \"blocks.0\"?");
+        "[plan] a pipeline is cut where the forward pass first reaches a scope, in the order of "
+        "its starts, but it does not reach \"blocks.9\", did you mean \"blocks.0\"?");
   CHECK(refused(two, R"({"schedule": "v_min"})") ==
         "[schedule] v_min exists for at least 4 stages, but got 2");
   CHECK(

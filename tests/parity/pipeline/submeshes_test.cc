@@ -102,7 +102,7 @@ TEST_CASE("methods that require homogeneous stages refuse unequal ones") {
   CHECK_THAT(refusal([](auto& p) { p.pipeline = {}; }),
              Catch::Contains("are the stages of a pipeline over pipe, but there is none"));
   CHECK_THAT(refusal([](auto& p) { p.communication.clip_first = true; }),
-             Catch::Contains("clip behind the reduction, or make the submeshes alike"));
+             Catch::Contains("clip after the reduction, or make the submeshes identical"));
   CHECK_THAT(refusal([](auto& p) { p.communication.sum = true; }),
              Catch::Contains("leave grad_comm's reduce"));
   CHECK_THAT(refusal([](auto& p) { p.forbidden = {"replicated_parameters"}; }),

@@ -4,6 +4,7 @@
 //
 #include <algorithm>
 #include <limits>
+#include <torch/nn.h>
 
 #include "capture/capture.h"
 #include "compile/compile.h"

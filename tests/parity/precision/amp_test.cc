@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <set>
+#include <torch/nn.h>
 
 #include "capture/capture.h"
 #include "compile/graph/autocast.h"

@@ -1,5 +1,8 @@
 // The method half: equal to LibTorch's model in bfloat16 with float32 masters, ranks as one device,
 // and stochastic rounding that does not depend on the sharding of parameters.
+#include <torch/nn.h>
+#include <torch/optim.h>
+
 #include "capture/capture.h"
 #include "compile/graph/autocast.h"
 #include "tests/parity/support/built_in.h"

@@ -4,6 +4,7 @@
 #include <torch/nn/functional/embedding.h>
 #include <torch/nn/functional/instancenorm.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn.h>
 
 #include "capture/capture.h"
 #include "tests/parity/rules/support_plan.h"

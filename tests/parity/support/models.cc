@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <torch/nn.h>
 
 #include "tests/support/torch_test.h"
 

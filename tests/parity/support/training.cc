@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <mutex>
+#include <torch/nn.h>
+#include <torch/optim.h>
 
 #include "base/error.h"
 #include "capture/capture.h"

@@ -6,6 +6,11 @@
 #include <map>
 #include <string>
 #include <vector>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "compile/compile.h"
 #include "plan/plan.h"

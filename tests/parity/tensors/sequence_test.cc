@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <torch/nn.h>
 
 #include "base/error.h"
 #include "graph/ops.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <set>
+#include <torch/nn.h>
 
 #include "capture/capture.h"
 #include "tests/parity/support/built_in.h"

@@ -1,0 +1,128 @@
+#include "search/model/cutter.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "schedule/description.h"
+#include "schedule/schedule.h"
+#include "search/cut/deal.h"
+#include "solve/solve.h"
+
+namespace perigee::search {
+
+std::optional<int> recomputed_to_fit(PricedStages& stages, const PartRules& rules, int stage,
+                                     int length) {
+  const auto& place = stages.place(stage);
+  for (int recomputed_blocks = 0; recomputed_blocks <= (place.layers->recomputing ? length : 0);
+       ++recomputed_blocks) {
+    const auto part = rules.part({stage, stages.count()}, length, recomputed_blocks);
+    if (stages.bytes(stage, part) <= place.limit) return recomputed_blocks;
+  }
+  return std::nullopt;
+}
+
+double Cutter::seconds_left() const {
+  return in_.limits.seconds_left ? in_.limits.seconds_left()
+                                 : std::numeric_limits<double>::infinity();
+}
+
+CutParts Cutter::cut(PricedStages& stages, double exact_below) const {
+  const auto& choice = stages.choice();
+  const bool pinned = in_.rules.is_pinned();
+  if (choice.pipe == 1) return single_part(stages);
+  if (choice.chunks > 1) {
+    return pinned ? CutParts{.parts = in_.rules.pinned()} : deal_parts(stages);
+  }
+  return is_heterogeneous(choice, in_.cluster) || pinned ? cut_heterogeneous(stages, exact_below)
+                                                         : cut_homogeneous(stages);
+}
+
+CutParts Cutter::single_part(PricedStages& stages) const {
+  CutParts found;
+  const auto recomputed_blocks = stages.layers().recomputing
+                                     ? fewest_recomputed(stages.place(0), found.best)
+                                     : 0;
+  const auto part = in_.rules.whole(recomputed_blocks.value_or(in_.rules.blocks()));
+  if (recomputed_blocks) {
+    found.parts = {part};
+  } else {
+    found.least_bytes = stages.bytes(0, part);
+  }
+  return found;
+}
+
+std::optional<int> Cutter::fewest_recomputed(const Place& place, bool& best) const {
+  const auto& layers = *place.layers;
+  const auto whole = in_.prices.stage(place, layers, in_.rules.whole());
+  const auto saved = [&](const Layer& layer) {
+    return StagePrices::saved_bytes(place.choice, layer, layers);
+  };
+  const auto option = [&](const Layers& of, const Layer& layer) {
+    return solve::AssignOption{
+        .time = layer.forward + layer.backward, .saved = saved(layer), .transient = of.working};
+  };
+  solve::AssignProblem problem{.memory_limit = place.limit, .transient_count = 1};
+  if (whole.optimizer_bytes > place.limit) return std::nullopt;  // even with all recomputed
+  const solve::AssignOption rest{.resident = whole.fixed_bytes() - layers.working,
+                                 .saved = saved(layers.prologue) + saved(layers.epilogue)};
+  problem.ops.push_back({.name = "rest", .options = {rest}});
+  for (const auto& block : in_.folded.blocks) {
+    problem.ops.push_back({.name = block,
+                           .options = {option(layers, layers.block),
+                                       option(*layers.recomputing, layers.recomputing->block)}});
+  }
+  const double left = seconds_left();
+  const auto solved = left > 0 ? solve::solve_in_time(
+                                     problem, {.solver = in_.limits.solver, .time_limit = left})
+                               : solve::Result{.verdict = solve::Verdict::unknown};
+  if (solved.verdict == solve::Verdict::infeasible) return std::nullopt;
+  best = solved.verdict == solve::Verdict::optimal;
+  if (solved.verdict == solve::Verdict::unknown) return in_.rules.blocks();
+  return static_cast<int>(std::count(solved.choice.begin() + 1, solved.choice.end(), 1));
+}
+
+CutParts Cutter::deal_parts(PricedStages& stages) const {
+  const auto& choice = stages.choice();
+  Deal row{.blocks = in_.rules.blocks(),
+           .stages = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
+                                    static_cast<int>(choice.chunks)),
+           .fewest_first = in_.rules.fewest_first_blocks(stages.layers()),
+           .fewest_last = in_.rules.fewest_last_blocks(stages.layers()),
+           .in_rounds = schedule::describe(choice.schedule).in_rounds};
+  const int count = static_cast<int>(row.stages.size());
+  const auto costs = [&](int part, int length) -> const StageCosts& {
+    return stages.costs(row.stages[part], in_.rules.part({part, count}, length));
+  };
+  row.seconds = [&](int part, int length) { return costs(part, length).pass(); };
+  row.in_flight_bytes = [&](int part, int length) { return costs(part, length).in_flight_bytes; };
+  const auto bytes = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
+    StageCosts whole;
+    for (int part : own) whole.join(costs(part, lengths[part]), choice.chunks);
+    return stages.bytes_of(stage, whole);
+  };
+  // Most fit as they are fastest.
+  CutParts found;
+  auto lengths = deal(row);
+  if (!lengths) return found;
+  bool fit = true;
+  found.least_bytes = 0;
+  for (int stage = 0; stage < stages.count(); ++stage) {
+    std::vector<int> own;
+    for (int part = 0; part < count; ++part) {
+      if (row.stages[part] == stage) own.push_back(part);
+    }
+    const double needed = bytes(stage, own, *lengths);
+    found.least_bytes = std::max(found.least_bytes, needed);
+    fit = fit && needed <= stages.place(stage).limit;
+  }
+  if (!fit) {
+    row.fits = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
+      return bytes(stage, own, lengths) <= stages.place(stage).limit;
+    };
+    lengths = deal(row);
+  }
+  if (lengths) found.parts = in_.rules.consecutive(*lengths);
+  return found;
+}
+
+}  // namespace perigee::search

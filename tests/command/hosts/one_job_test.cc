@@ -1,0 +1,149 @@
+// What several hosts must agree on before they train together, and how they stop together.
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+#include <memory>
+
+#include "tests/command/job.h"
+#include "tests/command/support.h"
+
+using namespace perigee::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+// Two hosts of one job, on this one.
+class Hosts {
+ public:
+  // `first`, `second`: further arguments of each.
+  Hosts(const TrainingJob& job, const std::string& first, const std::string& second)
+      : port_(std::to_string(free_port())),
+        first_(words(job, 0, first), job.how()),
+        second_(words(job, 1, second), job.how()) {}
+
+  Process& first() { return first_; }
+  Process& second() { return second_; }
+
+ private:
+  std::vector<std::string> words(const TrainingJob& job, int node, const std::string& more) const {
+    return job.words("train", "--overwrite --nproc 1 --nodes 2 --rendezvous 127.0.0.1:" + port_ +
+                                  " --node-rank " + std::to_string(node) + " " + more);
+  }
+
+  std::string port_;
+  Process first_, second_;
+};
+
+// Checks that both hosts exit with status 2 within 5 s of each other's start, and returns an error.
+std::string refused(const TrainingJob& job, const std::string& first, const std::string& second) {
+  Hosts hosts(job, first, second);
+  const auto here = hosts.first().wait(), there = hosts.second().wait();
+  INFO(here.err << there.err);
+  CHECK(here.status == 2);
+  CHECK(there.status == 2);
+  CHECK(is_short(here.err));
+  CHECK(is_short(there.err));
+  CHECK_FALSE(std::filesystem::exists(job.output()));
+  return here.err.substr(here.err.find("[job]")) == there.err.substr(there.err.find("[job]"))
+             ? here.err
+             : here.err + there.err;
+}
+
+}  // namespace
+
+TEST_CASE("hosts with another job are refused on all hosts with the keys and values") {
+  const TrainingJob job;
+  CHECK_THAT(refused(job, "", "--set optimizer.lr=0.5"),
+             Contains("optimizer.lr is 0.001 on rank 0 and 0.5 on rank 1"));
+  CHECK_THAT(refused(job, "--set seed=7", "--set data.sequence=16"),
+             Contains("data.sequence is 32 on rank 0 and 16 on rank 1") &&
+                 Contains("seed is 7 on rank 0 and 1234 on rank 1"));
+  CHECK_THAT(refused(job, "", "--set batch.global=16 --set train.steps=8"),
+             Contains("batch.global") && Contains("train.steps"));
+  CHECK_THAT(refused(job, "", "--set model.width=64"), Contains("model.width"));
+  CHECK_THAT(refused(job, "", "--set train.checkpoint_every=3"),
+             Contains("train.checkpoint_every"));
+}
+
+TEST_CASE("data files of one name and another size are another job") {
+  const TrainingJob job;
+  const auto text = read("strategies/data/jargon.txt");
+  const auto shorter = job.folder().write("jargon.txt", text.substr(0, text.size() / 2));
+  CHECK_THAT(refused(job, "", "--set data.text=[\"" + shorter + "\"]"),
+             Contains("the size of the data's files is " + std::to_string(text.size()) + " bytes"));
+}
+
+TEST_CASE("two processes of one rank are refused") {
+  const TrainingJob job;
+  const auto port = std::to_string(free_port());
+  std::vector<std::unique_ptr<Process>> hosts;
+  for (const char* node : {"0", "1", "1"}) {  // of three, the last of which does not come
+    hosts.push_back(std::make_unique<Process>(
+        job.words("train", "--nproc 1 --nodes 3 --rendezvous 127.0.0.1:" + port + " --node-rank " +
+                               std::string(node)),
+        job.how()));
+  }
+  for (const auto& host : hosts) {
+    const auto ran = host->wait();
+    INFO(ran.err);
+    CHECK(ran.status == 2);
+    CHECK_THAT(ran.err, Contains("two have rank 1") && Contains("--node-rank"));
+  }
+}
+
+TEST_CASE("keys that may differ from host to host do not count") {
+  const TrainingJob job;
+  Hosts hosts(job, "--set cluster.threads=2 --set train.progress=false",
+              "--set cluster.timeout=19");
+  const auto here = hosts.first().wait();
+  INFO(here.err);
+  CHECK(here.status == 0);
+  CHECK(hosts.second().wait().status == 0);
+}
+
+TEST_CASE("a signal to one host ends all hosts with status 1") {
+  for (const bool second : {false, true}) {
+    const TrainingJob job;
+    Hosts hosts(job, kLong, kLong);
+    hosts.first().wait_for("step 3/");
+    (second ? hosts.second() : hosts.first()).signal(SIGTERM);
+    const auto here = hosts.first().wait(), there = hosts.second().wait();
+    INFO(here.err << there.err);
+    CHECK(here.status == 1);
+    CHECK(there.status == 1);
+    CHECK_THAT(here.err, Contains("stopped by a signal"));
+    CHECK_THAT(there.err, Contains("stopped by a signal"));
+  }
+}
+
+TEST_CASE("only hosts that know the job's secret join") {
+  const TrainingJob job;
+  const auto file = "--secret-file " + job.folder().write("secret", "0123456789abcdef\n");
+  {
+    Hosts hosts(job, file, "");
+    const auto stranger = hosts.second().wait();
+    INFO(stranger.err);
+    CHECK(stranger.status == 2);
+    CHECK_THAT(stranger.err, Contains("rank 1 must know the job's secret (PERIGEE_SECRET or "
+                                      "--secret-file), but the store refuses it"));
+    hosts.first().signal(SIGTERM);  // it waits for rank 1
+    CHECK(hosts.first().wait().status == 1);
+  }
+  const TrainingJob trained;
+  Hosts hosts(trained, file, file);
+  const auto here = hosts.first().wait();
+  INFO(here.err);
+  CHECK(here.status == 0);
+  CHECK(hosts.second().wait().status == 0);
+  CHECK_THAT(here.err, !Contains("has no secret"));
+}
+
+TEST_CASE("a job over several hosts without a secret warns once with the remedy") {
+  const TrainingJob job;
+  Hosts hosts(job, "", "");
+  const auto here = hosts.first().wait(), there = hosts.second().wait();
+  INFO(here.err);
+  CHECK(here.status == 0);
+  CHECK_THAT(here.err, Contains("the job has no secret") && Contains("--secret-file"));
+  CHECK_THAT(there.err, !Contains("has no secret"));
+}

@@ -1,0 +1,113 @@
+// What dialects leave to a run or to the search: the number of ranks, pins, paths and defaults.
+#include "job/job.h"
+#include "lua/strategy.h"
+#include "tests/lua/support_dialect.h"
+
+using namespace perigee;
+using namespace perigee::test;
+using nlohmann::json;
+
+TEST_CASE("a table of several wrong options reports the first and the number of the others") {
+  const auto error = [](const std::string& job) { return run_job(job).error; };
+  CHECK_THAT(error("[megatron]\nbf16 = true\nfirst = 1\nfp16 = 3\ntimer = 2\n"),
+             Catch::StartsWith(
+                 "[lua] job.toml:5:1: [megatron] ModelParallelConfig has no option \"first\"") &&
+                 Catch::EndsWith("(and 2 more options of ModelParallelConfig are wrong)"));
+  CHECK_THAT(error("[megatron]\nbf17 = true\nfp16 = 3\n"),
+             Catch::EndsWith("(and 1 more option of ModelParallelConfig is wrong)"));
+  CHECK_THAT(error("[megatron]\nfp16 = 3\n"), Catch::EndsWith("but got 3"));
+  std::string many = "[autodist]\n";
+  for (int i = 0; i < 50; ++i) many += "key" + std::to_string(i) + " = 1\n";
+  CHECK_THAT(error(many),
+             Catch::Contains("job.toml:4:1: [autodist] AutoDistConfig has no option \"key0\"") &&
+                 Catch::Contains("and 49 more options of AutoDistConfig are wrong"));
+}
+
+TEST_CASE("without sizes of axes every dialect leaves the number of ranks to the run") {
+  const Folder folder;
+  const auto sizes = [&](const std::string& text) {
+    const auto outcome = run(folder, text, "gpt");
+    INFO(text << "\n" << outcome.error);
+    REQUIRE(!outcome.strategy.methods.empty());
+    const auto& first = outcome.strategy.methods.front();
+    REQUIRE(first.method->name() == "parallel_mode");
+    return first.config.items.size();
+  };
+  const std::string atorch =
+      "return (select(3, require('perigee.atorch').auto_accelerate { model = 'a.toml', "
+      "load_strategy = { ";
+  CHECK(sizes(atorch + "'parallel_mode', 'zero1' } }))") == 0);
+  CHECK(sizes(atorch + "{ 'parallel_mode', { { 'data', 1 } } } } }))") == 1);
+  const std::string epl = "local epl = require 'perigee.epl'\nepl.init()\n";
+  CHECK(sizes(epl + "return epl.strategy()") == 0);
+  CHECK(sizes(epl + "epl.replicate { device_count = 1, 'embed' }\nreturn epl.strategy()") == 0);
+  CHECK(sizes(epl + "epl.replicate { device_count = 2, 'embed' }\nreturn epl.strategy()") == 1);
+  const std::string megatron = "return require('perigee.megatron').ModelParallelConfig { ";
+  CHECK(sizes(megatron + "bf16 = true }") == 0);
+  CHECK(sizes(megatron + "tensor_model_parallel_size = 2 }") == 2);
+  const std::string alpa =
+      "local m = require 'perigee.alpa'\nreturn m.parallelize(m.DataParallel { ";
+  CHECK(sizes(alpa + "})") == 0);
+  CHECK(sizes(alpa + "devices = { 1, 1 } })") == 1);
+}
+
+TEST_CASE("sizes of AutoDist's batch and pivots at any module are pins of the search") {
+  const Folder folder;
+  const auto search = [&](const std::string& options) {
+    const auto outcome = run(
+        folder, "return require('perigee.autodist').AutoDistConfig { " + options + " }", "gpt");
+    CHECK(outcome.error == "");
+    return outcome.plan["search"];
+  };
+  // Nothing is recomputed or offloaded that the options do not name.
+  for (const char* options : {"mesh_col = 4", "mesh_col = 4, recompute_modules = 'mlp'"}) {
+    CHECK(search(options)["checkpoint"] == false);
+    CHECK(search(options)["offload"] == false);
+  }
+  CHECK(!search("mesh_col = 4").contains("micro"));
+  const auto sized = search("mesh_col = 4, update_freq = 4");
+  CHECK(sized["micro"].get<int>() * sized["data"].get<int>() == 2);
+  CHECK(search("mesh_col = 4, zero_stage = 1, zero_ngroups = 2")["data"].get<int>() % 2 == 0);
+  // Each of four copies of the mesh has microbatches of its own.
+  const auto copies = search("mesh_col = 1, world_size = 4, micro_batch_size = 1");
+  CHECK(copies["data"] == 4);
+  CHECK(copies["micro"] == 1);
+  const auto cut = run(folder,
+                       "return require('perigee.autodist').AutoDistConfig { mesh_col = 4, "
+                       "update_freq = 4, pipeline_nstages = 2, max_pipeline_unbalance_ratio = "
+                       "0.1,\n pipeline_pivots = 'mlp' }",
+                       "gpt");
+  CHECK(cut.error == "");
+  CHECK(cut.plan["search"]["chunks"] == 1);
+  REQUIRE(cut.plan["pipeline"]["starts"].size() == 1);
+  CHECK_THAT(cut.plan["pipeline"]["starts"][0].get<std::string>(), Catch::EndsWith(".mlp"));
+}
+
+TEST_CASE("Alpa's search recomputes no block that remat_mode does not name") {
+  const Folder folder;
+  for (const char* method :
+       {"ShardParallel {}", "PipeshardParallel { stage_option = 'auto' }",
+        "PipeshardParallel { stage_option = 'auto', layer_option = m.AutoLayerOption { remat_mode "
+        "= 'none' } }"}) {
+    const auto found = run(
+        folder,
+        "local m = require 'perigee.alpa'\nreturn m.parallelize(m." + std::string(method) + ")",
+        "gpt");
+    INFO(method << "\n" << found.error);
+    CHECK(found.plan["search"]["checkpoint"] == false);
+  }
+}
+
+TEST_CASE("paths of a dialect's options are relative to the file that names them") {
+  const auto set = [](const std::string& table) {
+    const auto job = job::Job::parse("[model]\nkind = \"gpt\"\n" + table, "conf/job.toml");
+    return lua::StrategyScript(job.dialect, options()).set();
+  };
+  CHECK(set("[autodist]\nprofile_dir = \"times/\"\n") ==
+        std::vector<std::string>{"cluster.profile=\"conf/times/profile.sqlite\""});
+  CHECK(set("[autodist]\nprofile_dir = \"/times\"\n") ==
+        std::vector<std::string>{"cluster.profile=\"/times/profile.sqlite\""});
+  CHECK(set("[atorch]\nload_strategy = []\ndataset = { text = [\"a.txt\", \"/b.txt\"], tokenizer = "
+            "\"bytes\" }\n") == std::vector<std::string>{"data.text=[\"conf/a.txt\", \"/b.txt\"]",
+                                                         "data.tokenizer=\"bytes\""});
+}
