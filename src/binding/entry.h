@@ -1,5 +1,5 @@
-// Registration of this folder's functions in Lua: a std::exception becomes an error at the user's
-// line.
+// Registration of this folder's functions in Lua: a std::exception becomes an error at the
+// user's line.
 #pragma once
 
 #include "binding/context.h"

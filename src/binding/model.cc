@@ -135,8 +135,8 @@ class Script {
     lua_pop(L(), 1);
   }
 
-  // Returns the script's defaults, overridden by [model.options]. Without defaults, any options are
-  // accepted.
+  // Returns the script's defaults, overridden by [model.options]. Without defaults, any options
+  // are accepted.
   json options(const json& job) const {
     const auto given = job["model"].value("options", json::object());
     lua_getfield(L(), kTable, "options");

@@ -1,5 +1,5 @@
-// `perigee.torch`: every op of LibTorch, and functions for literals, parameters, classes and
-// scopes.
+// `perigee.torch`: every op of LibTorch, and functions for literals, parameters, classes
+// and scopes.
 #pragma once
 
 #include <lua.hpp>

@@ -1,5 +1,5 @@
-// The collectives of a program that reduce gradients or gather parameters, with the parameters'
-// names.
+// The collectives of a program that reduce gradients or gather parameters, with the
+// parameters' names.
 #pragma once
 
 #include <map>

@@ -74,8 +74,8 @@ struct Programs {
 
 // Compiles each distinct program. Ranks are distinguished without making each rank's graph: by
 // their stage, by the lengths of unevenly cut tensors, and by whether they are the first on an axis
-// where first ranks do more; with stages of unequal submeshes also by the boxes that they send and
-// receive.
+// where first ranks do more; with stages of unequal submeshes also by the boxes that they send
+// and receive.
 Programs compile_all(const graph::Graph& graph, const plan::Plan& plan, const StepSpec& spec,
                      TraceSource& traces);
 

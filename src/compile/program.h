@@ -1,6 +1,6 @@
 // A program: all instructions of one rank in one optimizer step, with every address known before
-// the first step. compile/ makes it from the graph and the plan; exec/ runs it and has no strategy
-// logic.
+// the first step. compile/ makes it from the graph and the plan; exec/ runs it and has no
+// strategy logic.
 //
 // Guarantees to an executor. Every non-empty value, also a view, has an address that never changes,
 // so its tensor (address, shape, strides) can be made once, when the program is loaded; views and
@@ -28,8 +28,8 @@ namespace perigee::compile {
 struct Frame {
   // clang-format off
   enum class Kind : uint8_t {
-    // Values that outlive a step: parameters, optimizer state, buffers, constants, scalars,
-    // results.
+    // Values that outlive a step: parameters, optimizer state, buffers, constants,
+    // scalars, results.
     persistent,
     // Of parts of a pipeline, a copy for each of their microbatches in flight: values that one
     // section of a part makes and another section uses.
@@ -143,8 +143,8 @@ struct Section {
   std::string name() const { return role.name(); }
 };
 
-// One entry of the step's order: a run of a section for a microbatch, on the copies of frames in
-// Program::slots[slot].
+// One entry of the step's order: a run of a section for a microbatch, on the copies of frames
+// in Program::slots[slot].
 struct Run {
   int32_t section = 0;
   int32_t microbatch = 0;
@@ -202,8 +202,8 @@ struct Program {
   std::vector<Run> order;  // one optimizer step
   // By slot: the copy of each frame; empty: there is only slot 0, with the first copies.
   std::vector<std::vector<int32_t>> slots;
-  // [0] computes; then one for each communicating group (compile::ranks_of), and those of host
-  // copies.
+  // [0] computes; then one for each communicating group (compile::ranks_of), and those of
+  // host copies.
   std::vector<Stream> streams;
   int32_t events = 0;  // event numbers are below this
   std::vector<Binding> bindings;

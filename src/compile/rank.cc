@@ -58,8 +58,8 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
   }
 }
 
-// `transfers`: with stages of unequal submeshes; `given` is then the plan as one of the stages sees
-// it.
+// `transfers`: with stages of unequal submeshes; `given` is then the plan as one of the stages
+// sees it.
 Common prepare(const graph::Graph& graph, const plan::Plan& given, const StepSpec& spec,
                StageTransfers* transfers) {
   check(spec, given, graph);

@@ -413,8 +413,8 @@ class Replay {
     for (auto v : instruction.outputs) check(v, store);
   }
 
-  // Checks that a call's temporaries overlap no live value, and each other only after they are
-  // freed.
+  // Checks that a call's temporaries overlap no live value, and each other only after they
+  // are freed.
   void check_temporaries(const Instruction& instruction) {
     std::vector<std::pair<Piece, size_t>> pieces;
     for (size_t a = 0; a < instruction.allocations.size(); ++a) {

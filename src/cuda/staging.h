@@ -13,8 +13,8 @@ namespace perigee::cuda {
 
 class Staging {
  public:
-  // Copies a host tensor to `target` on the stream. The caller may write to `source` after this
-  // returns.
+  // Copies a host tensor to `target` on the stream. The caller may write to `source` after
+  // this returns.
   void upload(const at::Tensor& target, const at::Tensor& source, cudaStream_t stream);
 
  private:

@@ -58,8 +58,8 @@ class Executor {
 
   // Returns this rank's part of a parameter, buffer, state or result, valid between steps, on the
   // rank's device. It shares memory with the program: writing to it changes the program's value.
-  // Throws Error for an unknown name, with the nearest one, and for a tensor held in several
-  // pieces.
+  // Throws Error for an unknown name, with the nearest one, and for a tensor held in
+  // several pieces.
   at::Tensor tensor(compile::Binding::Kind kind, const std::string& name) const;
   // Returns the tensor of one of program().bindings.
   at::Tensor tensor(const compile::Binding& binding) const;

@@ -1,5 +1,5 @@
-// Instructions with everything resolved that does not change between steps: tensors, kernels,
-// groups.
+// Instructions with everything resolved that does not change between steps: tensors,
+// kernels, groups.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,8 +62,8 @@ void prepare(Prepared& prepared, const compile::Instruction& instruction,
 const compile::Binding* find_binding(const compile::Program& program, compile::Binding::Kind kind,
                                      const std::string& name);
 
-// Returns whether two tensors have equal sizes, types and strides; strides of dims of size 1 do not
-// count.
+// Returns whether two tensors have equal sizes, types and strides; strides of dims of size 1 do
+// not count.
 bool same_layout(const at::Tensor& a, const at::Tensor& b);
 // Returns "float32[8, 32] with strides [32, 1]".
 std::string layout_of(const at::Tensor& t);

@@ -22,8 +22,8 @@ class TraceDatabase : public compile::TraceSource {
   TraceDatabase(Database& database, int threads = 1,
                 std::shared_ptr<exec::Device> device = nullptr);
 
-  // Returns nothing, with a warning, where the op cannot run on zeros; its memory is then
-  // estimated.
+  // Returns nothing, with a warning, where the op cannot run on zeros; its memory is
+  // then estimated.
   std::optional<compile::OpTrace> find(const compile::OpInstance& instance) override;
 
   // Returns the kept trace, if any; records nothing.

@@ -27,8 +27,8 @@ double message_waits(const PipelineTimes& times, int slope) {
 // more than the average. The stage cannot start before its first microbatch arrives, nor run more
 // forward passes than `cap` parts in flight before its first gradient arrives, nor defer more
 // weight gradients than that beyond its last input gradient, which the earlier stages wait for; and
-// it has no more than `cap` in flight while microbatches are on their way through later parts and
-// back.
+// it has no more than `cap` in flight while microbatches are on their way through later parts
+// and back.
 double split_bubble_on(const PipelineTimes& times, double cap, bool waits_at_cap, double stage,
                        double longer) {
   const bool v_shape = times.chunks > 1;

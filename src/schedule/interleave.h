@@ -1,5 +1,5 @@
-// Interleaved microbatches: during the expert all-to-all of one microbatch, another computes
-// (plan::Overlap::experts).
+// Interleaved microbatches: during the expert all-to-all of one microbatch, another
+// computes (plan::Overlap::experts).
 #pragma once
 
 #include <cstddef>

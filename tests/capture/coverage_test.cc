@@ -1,11 +1,11 @@
 // Every class of LibTorch's headers torch/nn/modules has a case, or is refused and listed.
+#include <torch/nn.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <set>
-#include <torch/nn.h>
 
 #include "tests/capture/layers.h"
 

@@ -1,6 +1,7 @@
 // What cannot be in a graph is refused with a message, and leaves the process able to capture.
-#include <thread>
 #include <torch/nn.h>
+
+#include <thread>
 
 #include "base/error.h"
 #include "tests/capture/layers.h"

@@ -1,6 +1,6 @@
-#include <torch/nn.h>
-
 #include "tests/capture/support.h"
+
+#include <torch/nn.h>
 
 #include "base/error.h"
 #include "tests/capture/support_draws.h"

@@ -2,11 +2,12 @@
 // reference interpreter, and loss, results, gradients and new buffer values are compared.
 #pragma once
 
+#include <torch/nn/module.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-#include <torch/nn/module.h>
 
 #include "capture/capture.h"
 #include "exec/reference/reference.h"

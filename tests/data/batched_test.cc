@@ -1,8 +1,8 @@
 // Inputs of a model that are no batch: the same for all samples.
 #include <fmt/format.h>
+#include <torch/nn.h>
 
 #include <cmath>
-#include <torch/nn.h>
 
 #include "base/error.h"
 #include "tests/support/torch_test.h"

@@ -1,6 +1,6 @@
-#include <torch/optim.h>
-
 #include "exec/kernels/kernels.h"
+
+#include <torch/optim.h>
 
 #include "exec/reference/reference.h"
 #include "exec/tensor.h"

@@ -1,10 +1,10 @@
 // What optimizer keys do to weights, and which samples a step reads.
+#include <torch/nn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include <torch/nn.h>
 
 #include "capture/models/models.h"
 #include "checkpoint/safetensors.h"

@@ -1,10 +1,10 @@
 #include "train/trainer.h"
 
 #include <fmt/format.h>
+#include <torch/nn.h>
 
 #include <cmath>
 #include <filesystem>
-#include <torch/nn.h>
 
 #include "base/error.h"
 #include "capture/models/models.h"

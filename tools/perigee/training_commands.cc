@@ -60,8 +60,8 @@ int run_alone(const Place& place, const std::function<void(const Place&)>& body)
   }
 }
 
-// Runs `body` as one rank of another launcher, or forks the ranks of this host. `lost_work`:
-// LaunchOptions::lost_work.
+// Runs `body` as one rank of another launcher, or forks the ranks of this host.
+// `lost_work`: LaunchOptions::lost_work.
 int run_ranks(const JobOptions& options, const train::Task& task,
               const std::function<void(const Place&)>& body, const std::string& lost_work = "") {
   torch_host();  // loaded before the fork: its pages are shared

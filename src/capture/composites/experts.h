@@ -19,8 +19,8 @@ namespace perigee::experts {
 std::pair<at::Tensor, at::Tensor> slots(const at::Tensor& expert, int64_t experts, int64_t places,
                                         bool dropless = false);
 
-// source [g, t, k, w]: copies rows to their slots. Returns [experts, g, places, w], 0 in unused
-// slots.
+// source [g, t, k, w]: copies rows to their slots. Returns [experts, g, places, w], 0 in
+// unused slots.
 at::Tensor dispatch(const at::Tensor& source, const at::Tensor& slot, int64_t experts,
                     int64_t places);
 

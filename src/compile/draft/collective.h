@@ -16,15 +16,15 @@ namespace perigee::compile {
 // size gradients are summed over other axes before the unit's own reduce-scatter.
 inline constexpr int64_t kSmallSum = int64_t{4} << 20;
 
-// Returns the ranks that communicate on a stream of the rank's program; for a message, the sender
-// first.
+// Returns the ranks that communicate on a stream of the rank's program; for a message, the
+// sender first.
 std::vector<int64_t> ranks_of(const mesh::Mesh& mesh, const Stream& stream, int64_t rank);
 
 // Returns the lengths of a dim's parts, in group order.
 std::vector<int64_t> part_lengths(int64_t size, int64_t ranks);
 
-// Returns whether the parts of `dim` of a contiguous tensor are consecutive, so that they need no
-// packing.
+// Returns whether the parts of `dim` of a contiguous tensor are consecutive, so that they need
+// no packing.
 bool is_outermost(const std::vector<int64_t>& shape, int64_t dim);
 
 // Returns a collective's workspace in elements of the operand's type, the same on all ranks.

@@ -1,5 +1,5 @@
-// The prologue, which counts labels, and the sections of each microbatch: forward and backward
-// pass.
+// The prologue, which counts labels, and the sections of each microbatch: forward and
+// backward pass.
 #include "compile/draft/sections.h"
 
 #include <algorithm>

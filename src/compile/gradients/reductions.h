@@ -22,8 +22,8 @@ class Reductions {
   // Appends the instructions of one reduction.
   using Start = std::function<void(std::vector<DraftInstruction>&)>;
 
-  // `nodes`: those of the section, in order. `gathers`: the nodes before which a unit is gathered,
-  // ascending.
+  // `nodes`: those of the section, in order. `gathers`: the nodes before which a unit is
+  // gathered, ascending.
   Reductions(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes,
              const std::vector<graph::NodeId>& gathers = {})
       : graph_(graph), runs_(graph.nodes.size()) {

@@ -59,8 +59,8 @@ bool counts(const Source& source, const Gradients::Parameter& parameter) {
 }
 
 // Returns whether this rank contributes for its stage to sums over stages. Stages of unequal
-// submeshes have no groups over the pipeline's axis, so all ranks sum and one rank of each stage
-// contributes.
+// submeshes have no groups over the pipeline's axis, so all ranks sum and one rank of each
+// stage contributes.
 bool represents_stage(const Source& source) {
   if (!source.transfers) return true;
   const auto& mesh = source.transfers->mesh;
@@ -128,8 +128,8 @@ ValueId squared_norm(Draft& draft, const Source& source, const Gradients& gradie
   return total;
 }
 
-// With a pipeline: sends the loss from the stage that computes it to all others, by a sum with
-// zeros.
+// With a pipeline: sends the loss from the stage that computes it to all others, by a sum
+// with zeros.
 void share_loss(Draft& draft, const Source& source, std::vector<DraftInstruction>& out) {
   const auto* known = draft.program.find(Binding::Kind::result, "loss");
   ValueId loss = known ? known->value : ValueId{};
@@ -215,8 +215,8 @@ void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
   for (const auto* bucket : shared) add_share(draft, source, gradients, *bucket, out);
 }
 
-// Throws Error where buckets are stepped early (Overlap::step) but the step depends on all
-// gradients.
+// Throws Error where buckets are stepped early (Overlap::step) but the step depends on
+// all gradients.
 void check_early(const Source& source, const LossScaleState& guard) {
   if (source.spec.clip_norm.value_or(0.0) > 0) {
     fail("overlap",

@@ -154,8 +154,8 @@ void collect_units(const Source& source, Gradients& gradients) {
     }
     // A small reduction over the other axes goes first: after the unit's own it would wait for all
     // reductions in flight over the unit's axes, and collectives of ops over the other axes would
-    // wait for it. Gradients that are reduced in a lower precision are rounded after the unit's
-    // reduction.
+    // wait for it. Gradients that are reduced in a lower precision are rounded after the
+    // unit's reduction.
     const bool small = bucket.elements * item_bytes(bucket.dtype) <= kSmallSum;
     if (small && !reduced_type(source, bucket.dtype)) {
       bucket.early_axes = std::exchange(bucket.axes, {});

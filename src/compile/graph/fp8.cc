@@ -125,8 +125,8 @@ class Rounding {
     multiply(layer, node, what(a), what(b));
   }
 
-  // Replaces the product's factors by rounded ones. `a`, `b`: their purposes ("input", "weight",
-  // "gradient").
+  // Replaces the product's factors by rounded ones. `a`, `b`: their purposes ("input",
+  // "weight", "gradient").
   void multiply(Layer& layer, Node& node, const std::string& a, const std::string& b) {
     if (is_native(node)) return multiply_natively(layer, node, a, b);
     const auto [first, second] = factors(node.op);
@@ -152,8 +152,8 @@ class Rounding {
     return fits(first) && fits(second);
   }
 
-  // Devices read the second factor column by column. The bias of an addmm is added after the
-  // product.
+  // Devices read the second factor column by column. The bias of an addmm is added after
+  // the product.
   void multiply_natively(Layer& layer, Node& node, const std::string& a, const std::string& b) {
     const auto [first, second] = factors(node.op);
     const auto turned = [&](ValueId v) {

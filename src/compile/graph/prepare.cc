@@ -78,8 +78,8 @@ Graph select_outputs(Graph graph, const StepSpec& spec) {
 Graph simplify_views(Graph graph) {
   std::vector<graph::ValueId> replaced(graph.values.size());
   for (size_t v = 0; v < replaced.size(); ++v) replaced[v].index = static_cast<int32_t>(v);
-  // Whether a local reshape has an effect differs by rank; outputs are treated the same on all
-  // ranks.
+  // Whether a local reshape has an effect differs by rank; outputs are treated the same on
+  // all ranks.
   std::vector<bool> stays(graph.values.size());
   for (const auto& output : graph.outputs) {
     if (output.value.defined()) stays[output.value.index] = true;

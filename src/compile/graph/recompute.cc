@@ -148,8 +148,8 @@ class Recomputed {
   }
 
   // Finds the results of ops that are kept by name. Where a collective directly reads such a
-  // result, the collective's result is kept instead, unless it is larger: a sum is kept, not its
-  // terms.
+  // result, the collective's result is kept instead, unless it is larger: a sum is kept, not
+  // its terms.
   void find_named() {
     named_.assign(graph_.nodes.size(), false);
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {

@@ -14,8 +14,8 @@ struct Repeated {
 
 // Makes the backward pass read recomputed copies of the values that `repeated` marks (by value of
 // the graph; each made by a forward op). The ops that make them are copied once each, in their
-// order, just before the first backward op that needs them. Forward ops without other readers are
-// removed.
+// order, just before the first backward op that needs them. Forward ops without other readers
+// are removed.
 Repeated repeat(const graph::Graph& graph, const std::vector<bool>& repeated);
 
 }  // namespace perigee::compile

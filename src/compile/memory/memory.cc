@@ -111,8 +111,8 @@ class Memory {
       life.start = begin_[2 * life.first_section];
       life.end = begin_[2 * life.first_section + 1];
     }
-    // A value that a backward pass sends is in use until the next forward pass in its copy of the
-    // frame.
+    // A value that a backward pass sends is in use until the next forward pass in its copy of
+    // the frame.
     for (auto& draft : draft_.sections) {
       for (auto& sent : draft.instructions) {
         const auto& instruction = sent.instruction;
@@ -179,8 +179,8 @@ class Memory {
     }
   }
 
-  // Places the result of a pointwise op, or of an all-reduce, in the memory of an operand that dies
-  // there.
+  // Places the result of a pointwise op, or of an all-reduce, in the memory of an operand that
+  // dies there.
   void reuse() {
     group_.resize(lives_.size());
     std::iota(group_.begin(), group_.end(), 0);

@@ -74,8 +74,8 @@ bool ProductPairs::find_terms(const Instructions& list, size_t end, ValueId root
   return false;
 }
 
-// Returns whether the products can run at the pair's place: nothing before it writes their
-// operands.
+// Returns whether the products can run at the pair's place: nothing before it writes
+// their operands.
 bool ProductPairs::can_wait(const Instructions& list, const ProductPair& pair) const {
   for (size_t product : pair.products) {
     for (size_t i = product + 1; i < pair.place; ++i) {

@@ -40,8 +40,8 @@ bool depends(const Draft& draft, const Instructions& list, size_t from, size_t t
 // Returns the starts of a section's second and later pieces. All ranks that exchange rows have the
 // same collectives in the same order, with different compute between them. So there is a cut
 // between an exchange and the next collective, unless that is an independent exchange. The cut is
-// after the instructions that do not depend on the received rows: a piece begins with the wait for
-// them.
+// after the instructions that do not depend on the received rows: a piece begins with the wait
+// for them.
 std::vector<size_t> find_cuts(const Draft& draft, const Instructions& list) {
   std::vector<size_t> cuts;
   for (size_t i = 0; i < list.size(); ++i) {

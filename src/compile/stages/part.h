@@ -15,8 +15,8 @@ struct PartId {
   // Weight gradients that run at the end of the stage's order (plan::Overlap::deferred): the frame
   // holds their operands.
   bool deferred = false;
-  // The receive buffers of messages that arrive before the part's section runs
-  // (plan::Overlap::receives).
+  // The receive buffers of messages that arrive before the part's section
+  // runs (plan::Overlap::receives).
   bool received = false;
 
   bool defined() const { return part >= 0; }

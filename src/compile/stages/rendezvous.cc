@@ -88,8 +88,8 @@ class Stages {
     return counts;
   }
 
-  // Returns the stages that deadlock with these copies, and the position of the op at which each
-  // stops.
+  // Returns the stages that deadlock with these copies, and the position of the op at which
+  // each stops.
   std::map<size_t, size_t> stuck(const std::vector<int64_t>& counts) const {
     std::vector<std::vector<Step>> steps;
     for (int s = 0; s < schedule_.stages; ++s) steps.push_back(steps_of(s, counts));

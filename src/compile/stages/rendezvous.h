@@ -1,5 +1,5 @@
-// The number of copies of each part's microbatch frame with which the stages of a pipeline do not
-// deadlock.
+// The number of copies of each part's microbatch frame with which the stages of a pipeline do
+// not deadlock.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace perigee::compile {
 
-// By stage and position in its order: the range of ops with which the op is interleaved
-// (interleaved_ranges).
+// By stage and position in its order: the range of ops with which the op is
+// interleaved (interleaved_ranges).
 using InterleavedOps = std::vector<std::vector<InterleavedRange>>;
 
 // Returns the interleaved ops of all stages of a schedule: interleaved_ranges where one of the two

@@ -35,8 +35,8 @@ SectionKind section_of(PipelineKind kind) {
   return SectionKind::backward;
 }
 
-// Calls f(root) for values that the section's instructions read or write and that live within a
-// step.
+// Calls f(root) for values that the section's instructions read or write and that live within
+// a step.
 template <class F>
 void each_root(const Draft& draft, const DraftSection& section, F f) {
   const auto touch = [&](ValueId v) {

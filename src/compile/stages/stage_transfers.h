@@ -1,5 +1,5 @@
-// Values that cross between stages of unequal submeshes; each end has the placement of its own
-// mesh.
+// Values that cross between stages of unequal submeshes; each end has the placement of its
+// own mesh.
 //
 // Every rank's graph is made as if all stages were on the rank's own submesh. So that both ends
 // name a crossing value identically, an op of the whole graph represents its transfer to each part
@@ -83,8 +83,8 @@ using AppendNode =
 void send_pieces(const StageTransfer& transfer, const mesh::Mesh& mesh, int64_t rank,
                  graph::ValueId value, const graph::Graph& graph, const AppendNode& append);
 
-// Appends the receives of the rank's boxes and their assembly; returns the value, of that local
-// type.
+// Appends the receives of the rank's boxes and their assembly; returns the value, of that
+// local type.
 graph::ValueId receive_pieces(const StageTransfer& transfer, int64_t rank,
                               const graph::TensorType& type, const graph::Graph& graph,
                               const AppendNode& append);

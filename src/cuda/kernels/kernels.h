@@ -103,8 +103,8 @@ void rms_norm(const void* x, const void* weight, void* y, void* rstd, Rows shape
 void rms_norm_backward(const void* g, const void* x, const void* weight, const void* rstd,
                        void* d_x, Rows shape, Element element, cudaStream_t stream);
 
-// partials [parts, columns] of rstd's type: row p sums g x rstd over the p-th of `parts` ranges of
-// rows.
+// partials [parts, columns] of rstd's type: row p sums g x rstd over the p-th of `parts` ranges
+// of rows.
 void rms_norm_weight(const void* g, const void* x, const void* rstd, void* partials, int64_t parts,
                      Rows shape, Element element, cudaStream_t stream);
 

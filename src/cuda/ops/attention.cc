@@ -36,8 +36,8 @@ struct Attention {
     if (deterministic || bias >= 0 || q.numel() == 0 || v.numel() == 0) return Path::math;
     if (q.size(3) != v.size(3) || q.size(3) % 8 != 0) return Path::math;
     const bool half = type == at::kBFloat16 || type == at::kHalf;
-    // For unequal lengths, flash attention aligns the causal mask at the end of the keys, not the
-    // start.
+    // For unequal lengths, flash attention aligns the causal mask at the end of the keys, not
+    // the start.
     if (half && q.size(3) <= 256 && (!causal || q.size(2) == k.size(2))) return Path::flash;
     return half || type == at::kFloat ? Path::efficient : Path::math;
   }

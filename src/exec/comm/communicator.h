@@ -54,8 +54,8 @@ struct Transfer {
   std::vector<int64_t> input_counts;   // reduce_scatter, all_to_all: elements for each rank
   std::vector<int64_t> output_counts;  // all_gather, all_to_all: elements from each rank
   int64_t peer = 0;
-  // compile::workspace_elements() elements of the input's type; overwritten until the collective
-  // ends.
+  // compile::workspace_elements() elements of the input's type; overwritten until the
+  // collective ends.
   at::Tensor workspace;
   // If set: called before the input is read, and after the output is written.
   std::function<void()> pack;
@@ -97,8 +97,8 @@ class Group {
   // Starts a collective over flat buffers. Throws Error for buffers that do not fit the counts.
   std::shared_ptr<Work> start_flat(Transfer transfer);
 
-  // Implements start() and start_flat(), which have checked the buffers; the group has at least two
-  // ranks.
+  // Implements start() and start_flat(), which have checked the buffers; the group has at least
+  // two ranks.
   virtual std::shared_ptr<Work> transfer(Transfer transfer) = 0;
 
  private:
@@ -133,8 +133,8 @@ std::unique_ptr<Communicator> single_communicator();
 
 // Returns a communicator that simulates the other ranks: a collective ends at once, and every rank
 // is taken to contribute this rank's data (zeros where that is too short; a sum is the rank's own
-// summand; a receive leaves its output as it is). For measuring a rank's compute between
-// collectives.
+// summand; a receive leaves its output as it is). For measuring a rank's compute
+// between collectives.
 std::unique_ptr<Communicator> echo_communicator(int64_t rank, int64_t world);
 
 }  // namespace perigee::exec

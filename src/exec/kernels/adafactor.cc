@@ -30,8 +30,8 @@ struct Layout {
     leading = rows * columns == 0 ? 0 : elements / (rows * columns);
   }
 
-  // Calls f(index in the box, row, column); rows and columns are numbered over the leading dims,
-  // too.
+  // Calls f(index in the box, row, column); rows and columns are numbered over the leading
+  // dims, too.
   template <class F>
   void each(at::IntArrayRef box, const int64_t* begin, F f) const {
     const int64_t dims = static_cast<int64_t>(shape.size());

@@ -1,6 +1,6 @@
 // Fast CPU kernels of Perigee's own ops (graph/ops.h), one file per family. Each function returns
-// the kernel for the op's types, or nothing where there is none (then the reference's kernel is
-// used).
+// the kernel for the op's types, or nothing where there is none (then the reference's kernel
+// is used).
 #pragma once
 
 #include "exec/ops/op.h"

@@ -1,5 +1,5 @@
-// Rotary position embedding and its derivative for float32 and bfloat16, one pass each over strided
-// rows.
+// Rotary position embedding and its derivative for float32 and bfloat16, one pass each over
+// strided rows.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 

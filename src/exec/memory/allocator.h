@@ -45,8 +45,8 @@ class PlannedAllocations {
   std::optional<Workers> workers_;
 };
 
-// Records this thread's allocations and deallocations, and the memory of its workers. Must not
-// nest.
+// Records this thread's allocations and deallocations, and the memory of its workers. Must
+// not nest.
 class RecordedAllocations {
  public:
   RecordedAllocations();
@@ -80,8 +80,8 @@ void reset_peak();
 
 // Returns the bytes of the process that memory_count() does not include: its anonymous resident
 // memory (/proc/self/status) minus arenas, others and host. LibTorch, MKL, oneDNN and Gloo allocate
-// them without LibTorch's allocator; graphs and programs are among them. 0 where /proc is not
-// available.
+// them without LibTorch's allocator; graphs and programs are among them. 0 where /proc is
+// not available.
 int64_t library_bytes();
 
 }  // namespace perigee::exec

@@ -16,8 +16,8 @@
 namespace perigee::exec {
 namespace {
 
-// Returns a tensor of zeros whose pages are allocated when they are written: reading allocates
-// nothing.
+// Returns a tensor of zeros whose pages are allocated when they are written: reading
+// allocates nothing.
 at::Tensor empty_pages(const graph::TensorType& type, const std::vector<int64_t>& strides) {
   int64_t elements = type.numel() > 0 ? 1 : 0;
   for (size_t d = 0; d < strides.size() && elements > 0; ++d)

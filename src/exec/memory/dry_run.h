@@ -1,5 +1,5 @@
-// Dry runs: records the allocations of an op by running it on operands whose pages are not
-// allocated.
+// Dry runs: records the allocations of an op by running it on operands whose pages are
+// not allocated.
 #pragma once
 
 #include <optional>

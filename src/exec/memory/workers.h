@@ -55,8 +55,8 @@ class Workers {
 // For the allocator, which calls these on any thread; they do nothing on threads that are no
 // workers. Returns whether the calling thread is a worker whose allocations are served.
 bool is_served_worker();
-// Returns the address of an allocation of this worker. Throws Error where the worker's part is
-// full.
+// Returns the address of an allocation of this worker. Throws Error where the worker's part
+// is full.
 void* serve_worker(int64_t bytes);
 // Records an allocation of this worker.
 void record_worker(const void* address, int64_t bytes);

@@ -50,8 +50,8 @@ class RandomBlock {
   void each_run(F f) const;
 
   // The same as plain numbers, for kernels: a run has run() elements. The index of the first
-  // element of the run at position `at` (row-major over outer()) is offset() + sum of at[d] *
-  // outer_strides()[d].
+  // element of the run at position `at` (row-major over outer()) is offset() + sum of at[d]
+  // * outer_strides()[d].
   int64_t run() const { return run_; }
   uint64_t offset() const { return offset_; }
   const std::vector<int64_t>& outer() const { return outer_; }
@@ -65,8 +65,8 @@ class RandomBlock {
   int64_t numel_ = 0;
 };
 
-// Calls f(first local element, words) for pieces of the block in order; a piece has at most 1024
-// elements.
+// Calls f(first local element, words) for pieces of the block in order; a piece has at most
+// 1024 elements.
 template <class F>
 void each_words(const RandomStream& stream, const RandomBlock& block, F f);
 
@@ -82,8 +82,8 @@ struct Distribution {
 // Returns the bits of a uniform number below 1 that the type represents exactly.
 int uniform_bits(at::ScalarType type);
 
-// Fills a contiguous tensor. Throws Error where the distribution does not exist for the element
-// type.
+// Fills a contiguous tensor. Throws Error where the distribution does not exist for the
+// element type.
 void fill_random(at::Tensor& out, const Distribution& distribution, const RandomStream& stream,
                  const RandomBlock& block);
 

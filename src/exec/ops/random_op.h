@@ -1,5 +1,5 @@
-// The arguments of ops that draw random numbers: `key`, and after sharding `global`, `begin` and
-// `batch_dim`.
+// The arguments of ops that draw random numbers: `key`, and after sharding `global`, `begin`
+// and `batch_dim`.
 #pragma once
 
 #include "exec/ops/op.h"

@@ -27,8 +27,8 @@ Kernel orthogonalize(const Arguments& arguments);
 Kernel muon(const Arguments& arguments);
 
 // Newton-Schulz iteration with the quintic of Jordan et al. 2024 on x [r, c], in place: moves
-// singular values below one to about one. `squares` [2, s, s], s = min(r, c), and `next` [r, c]:
-// workspace.
+// singular values below one to about one. `squares` [2, s, s], s = min(r, c), and `next` [r,
+// c]: workspace.
 void newton_schulz(const at::Tensor& x, const at::Tensor& squares, at::Tensor next, int64_t steps);
 
 // exec::dropout, or the same function for the tensors' device.

@@ -37,8 +37,8 @@ int gpu_of_rank(int64_t gpus, const job::RankPlace& place);
 // Returns the GPU of the rank at `place`. Throws Error as usable_gpus and gpu_of_rank.
 std::shared_ptr<exec::Device> open_gpu(const job::Job& job, const job::RankPlace& place);
 
-// Returns the device of a single rank. Throws Error naming the missing part when cluster.device cannot be
-// opened.
+// Returns the device of a single rank. Throws Error naming the missing part when cluster.device
+// cannot be opened.
 std::shared_ptr<exec::Device> open_device(const job::Job& job);
 
 }  // namespace perigee::train

@@ -35,19 +35,19 @@ class TwoHosts {
       if (!ready_) break;
       std::error_code error;
       fs::create_directories("/etc/netns/" + name(host), error);
-      std::ofstream("/etc/netns/" + name(host) + "/hosts")
-          << "127.0.0.1 localhost\n" << (host == 0 ? first : second);
+      std::ofstream("/etc/netns/" + name(host) + "/hosts") << "127.0.0.1 localhost\n"
+                                                           << (host == 0 ? first : second);
       std::ofstream("/etc/netns/" + name(host) + "/resolv.conf") << "";  // no name server
       ready_ = fs::exists("/etc/netns/" + name(host) + "/hosts");
     }
-    ready_ = ready_ &&
-             succeeds("ip link add pgv0 netns " + name(0) + " type veth peer name pgv1 netns " +
-                      name(1));
+    ready_ = ready_ && succeeds("ip link add pgv0 netns " + name(0) +
+                                " type veth peer name pgv1 netns " + name(1));
     for (const int host : {0, 1}) {
       const auto in = "ip -n " + name(host);
       const auto device = "pgv" + std::to_string(host);
       ready_ = ready_ &&
-               succeeds(in + " addr add 10.93.0." + std::to_string(host + 1) + "/24 dev " + device) &&
+               succeeds(in + " addr add 10.93.0." + std::to_string(host + 1) + "/24 dev " +
+                        device) &&
                succeeds(in + " link set " + device + " up");
     }
     // The mounts that `ip netns exec` makes may be forbidden where namespaces are not.
@@ -70,10 +70,17 @@ class TwoHosts {
 
   // Returns the command as one that runs on the host.
   std::vector<std::string> on(int host, const std::vector<std::string>& command) const {
-    std::vector<std::string> words = {"ip", "netns", "exec", name(host), "unshare", "--uts", "sh",
-                                      "-c", "hostname " + std::string(host == 0 ? "pg-a" : "pg-b") +
-                                                "; exec \"$@\"",
-                                      "sh"};
+    std::vector<std::string> words = {
+        "ip",
+        "netns",
+        "exec",
+        name(host),
+        "unshare",
+        "--uts",
+        "sh",
+        "-c",
+        "hostname " + std::string(host == 0 ? "pg-a" : "pg-b") + "; exec \"$@\"",
+        "sh"};
     words.insert(words.end(), command.begin(), command.end());
     return words;
   }
@@ -95,10 +102,10 @@ void check_training(const std::string& first, const std::string& second,
   job.good("train", "--nproc 4");
   const auto losses = job.losses();
   const auto words = [&](int host) {
-    return hosts.on(host, job.words("train", "--overwrite --nproc 2 --nodes 2 --node-rank " +
-                                                 std::to_string(host) + " --rendezvous " +
-                                                 rendezvous + " " + more +
-                                                 (more.empty() ? "" : std::to_string(host))));
+    return hosts.on(
+        host, job.words("train", "--overwrite --nproc 2 --nodes 2 --node-rank " +
+                                     std::to_string(host) + " --rendezvous " + rendezvous + " " +
+                                     more + (more.empty() ? "" : std::to_string(host))));
   };
   Process here(words(0), job.how()), there(words(1), job.how());
   const auto a = here.wait(), b = there.wait();
@@ -128,9 +135,10 @@ TEST_CASE("a cut cable ends both hosts after the time-out") {
   if (!hosts.ready()) return;
   const TrainingJob job;
   const auto words = [&](int host) {
-    return hosts.on(host, job.words("train", "--nproc 1 --nodes 2 --rendezvous 10.93.0.1:29514 "
-                                             "--set cluster.timeout=3 --node-rank " +
-                                                 std::to_string(host) + kLong));
+    return hosts.on(host, job.words("train",
+                                    "--nproc 1 --nodes 2 --rendezvous 10.93.0.1:29514 "
+                                    "--set cluster.timeout=3 --node-rank " +
+                                        std::to_string(host) + kLong));
   };
   Process here(words(0), job.how()), there(words(1), job.how());
   here.wait_for("parameters");  // the log's first line of a run

@@ -85,8 +85,7 @@ TEST_CASE("a region that crosses a stage's start still saves memory") {
 TEST_CASE("without parts, the activations that cross a stage's start are recomputed") {
   const auto plan = plan_for(R"(["pipe", 2])", "", grouped(6));
   const auto& graph = deep().graph;
-  const auto cut = compile::recompute(graph, plan.recompute,
-                                      plan::parts_of(graph, plan.pipeline));
+  const auto cut = compile::recompute(graph, plan.recompute, plan::parts_of(graph, plan.pipeline));
   const auto uncut = compile::recompute(graph, plan.recompute);
   CHECK(cut.nodes.size() < uncut.nodes.size());
 }

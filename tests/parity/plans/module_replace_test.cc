@@ -2,9 +2,10 @@
 // several, with fewer ops and less memory; layers whose inner values other ops read stay.
 #include "tests/support/torch_test.h"
 //
+#include <torch/nn.h>
+
 #include <algorithm>
 #include <limits>
-#include <torch/nn.h>
 
 #include "capture/capture.h"
 #include "compile/compile.h"

@@ -2,9 +2,9 @@
 // with each other on overflows, with negative controls.
 //
 #include <ATen/autocast_mode.h>
+#include <torch/nn.h>
 
 #include <set>
-#include <torch/nn.h>
 
 #include "capture/capture.h"
 #include "compile/graph/autocast.h"

@@ -1,8 +1,9 @@
 #include "tests/parity/support/models.h"
 
+#include <torch/nn.h>
+
 #include <algorithm>
 #include <map>
-#include <torch/nn.h>
 
 #include "tests/support/torch_test.h"
 

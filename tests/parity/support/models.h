@@ -1,12 +1,13 @@
 // Small models in float64 and their batches, drawn from LibTorch's generator.
 #pragma once
 
+#include <torch/nn/module.h>
+
 #include <functional>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
-#include <torch/nn/module.h>
 
 #include "capture/capture.h"
 #include "exec/reference/reference.h"

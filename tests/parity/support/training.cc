@@ -2,11 +2,11 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
+#include <torch/nn.h>
+#include <torch/optim.h>
 
 #include <cmath>
 #include <mutex>
-#include <torch/nn.h>
-#include <torch/optim.h>
 
 #include "base/error.h"
 #include "capture/capture.h"

@@ -2,15 +2,16 @@
 // eagerly with LibTorch.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "compile/compile.h"
 #include "plan/plan.h"

@@ -1,8 +1,8 @@
 // sequence_parallel and context_parallel: sharded sequences train as unsharded ones do.
 #include <fmt/format.h>
+#include <torch/nn.h>
 
 #include <map>
-#include <torch/nn.h>
 
 #include "base/error.h"
 #include "graph/ops.h"

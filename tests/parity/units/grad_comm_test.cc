@@ -1,9 +1,9 @@
 // The method grad_comm: buckets and streams change no number; rounding, sums and clipping before
 // the reduction have their defined results, each with a negative control.
 #include <fmt/format.h>
+#include <torch/nn.h>
 
 #include <set>
-#include <torch/nn.h>
 
 #include "capture/capture.h"
 #include "tests/parity/support/built_in.h"
