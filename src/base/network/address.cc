@@ -122,8 +122,9 @@ Listener listen_at(const std::string& host, int port, bool other_hosts) {
   const int error = errno;
   if (fd >= 0) ::close(fd);
   fail_run("network",
-           "rank 0 must listen on port {} of {}, but got: {}; free the port or take another", port,
-           host, error == EADDRINUSE ? "it is in use" : std::strerror(error));
+           "rank 0 must listen on port {} of {}, but got: {}; free the port or take another "
+           "(--rendezvous, or MASTER_PORT under another launcher)",
+           port, host, error == EADDRINUSE ? "it is in use" : std::strerror(error));
 }
 
 std::string resolve(const std::string& host) {

@@ -274,7 +274,7 @@ TEST_CASE("a port in use is an error that names the port and the option to chang
     CHECK(job.status() == 1);
     CHECK(job.written() == "[network] rank 0 must listen on port " + std::to_string(port) +
                                " of 127.0.0.1, but got: it is in use; free the port or take "
-                               "another\n");
+                               "another (--rendezvous, or MASTER_PORT under another launcher)\n");
   }
   ::close(taken);
 }

@@ -140,5 +140,5 @@ TEST_CASE("mistakes in amp_native's config are errors before the run starts") {
   CHECK_THAT(refusal("{ growth_factor = 0.5 }"), Contains("growth_factor must be above 1"));
   CHECK_THAT(refusal("{ match = \"block.*\" }"), Contains("did you mean"));
   CHECK_THAT(refusal("{ deny = { \"mn\" } }"), Contains("must name ops of the forward pass"));
-  CHECK_THAT(refusal("{ allow = { \"add\" }, deny = { \"add\" } }"), Contains("again"));
+  CHECK_THAT(refusal("{ allow = { \"add\" }, deny = { \"add\" } }"), Contains("repeats"));
 }

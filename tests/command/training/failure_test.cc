@@ -271,7 +271,8 @@ TEST_CASE("a port in use that another launcher chose is named") {
   const auto ran = run("train " + job.file(), how);
   CHECK(ran.status == 1);
   CHECK(is_short(ran.err));
-  CHECK_THAT(ran.err, Contains("port " + port + ", but it is in use") && Contains("MASTER_PORT"));
+  CHECK_THAT(ran.err, Contains("port " + port + " of 127.0.0.1, but got: it is in use") &&
+                          Contains("MASTER_PORT"));
   ::close(taken);
 }
 
