@@ -67,7 +67,7 @@ void measure(const std::vector<exec::Interval>& intervals, Way& way) {
   way.hidden.push_back(static_cast<double>(perigee::compile::overlap(kept)) / 1e6);
 }
 
-int run_rank(int64_t rank, const exec::ListeningSocket& listener, int64_t samples) {
+int run_rank(int64_t rank, const Listener& listener, int64_t samples) {
   at::set_num_threads(1);
   const auto communicator = exec::gloo_communicator(
       {.port = listener.port,
