@@ -16,7 +16,7 @@ target_include_directories(core_tests INTERFACE ${PROJECT_SOURCE_DIR})
 target_sources(core_tests INTERFACE ${PROJECT_SOURCE_DIR}/tests/support/own_cache.cc)
 target_link_libraries(core_tests INTERFACE perigee_core Catch2::Catch2WithMain dep::rapidcheck)
 
-# Tests compile in half the time with fewer optimisations; the libraries under test keep theirs.
+# Test code is optimised less, so that it compiles sooner; the libraries under test keep -O2.
 target_compile_options(core_tests INTERFACE -O1)
 
 # Compiled once for all tests without LibTorch.

@@ -115,7 +115,7 @@ function methods.partition_constraints(config) end
 ---@return table
 function methods.auto_sharding(config) end
 
----Defines a method and returns a function to call like those of the built-in methods. `apply` edits a perigee.Plan; `check` may refuse the config first. `cost`, if given, returns the method's own cost for perigee.profiler's costs: `with` and `without` have the seconds and bytes of the plans with and without the method (nil where there is none without it); it returns a table of seconds and bytes, and a missing field is their difference.
+---Defines a method. Returns a function of a config that uses the method in a strategy. `apply` edits a perigee.Plan; `check` may refuse the config first. `cost`, if given, returns the method's own cost for perigee.profiler's costs: `with` and `without` have the seconds and bytes of the plans with and without the method (nil where no plan works without it); it returns a table of seconds and bytes, and a missing field is their difference.
 ---@param method table name (string), doc (string), fields (name = type, or {type, doc, required, default}), check(config, request), apply(plan, config, request), cost(config, request, with, without). Types of fields: boolean, integer, number, string, list, list of integers, list of numbers, list of strings, string or list, table, any
 ---@return function
 function methods.define(method) end
@@ -311,7 +311,7 @@ function Plan:note(sentence) end
 ---@field mesh any[] the mesh's axes, a list of {name, size}
 ---@field frozen string[] patterns of parameters that the job does not train
 ---@field graph perigee.Graph the captured model; described when it is first read
----@field job? table the resolved job, by section; nil where there is none
+---@field job? table the resolved job, by section; absent for plans that are made without a job
 
 ---The captured step of one global microbatch, as strategy functions and request.graph have it.
 ---@class perigee.Graph

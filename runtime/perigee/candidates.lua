@@ -11,7 +11,7 @@ function M.methods_of(draft)
   return list
 end
 
--- Returns the `most` best candidates under any of the lists of pins, best first; nil and the reason if there is none.
+-- Returns the candidates of all lists of pins, fastest first, at most `most`. Returns nil and the reason without any.
 local function candidates_of(all, most)
   local list, reason = {}, nil
   for _, pins in ipairs(all) do
@@ -45,8 +45,8 @@ local function none_fits(list, seen, out)
 end
 
 -- Stages are homogeneous unless `submeshes` is pinned.
--- Returns the strategy of the best candidate for which fits(candidate) holds, among the search's `most` best under any
--- item of `all`, a list of pins; nil and the reason if there is none. fits returns false and the option that excludes
+-- `all`: lists of pins. Searches each and returns the strategy of the fastest candidate for which fits(candidate) holds,
+-- among the `most` fastest. Returns nil and the reason where none fits. fits returns false and the option that excludes
 -- the candidate. With `allowed`, all that fit are simulated, tell(candidate, estimate) is called for each, and the best
 -- is the one with the shortest simulated step for which allowed(estimate) holds (else: false and the option).
 function M.best(all, most, fits, allowed, tell)

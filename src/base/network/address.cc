@@ -41,7 +41,7 @@ std::string numeric(const sockaddr* address, socklen_t size) {
   return text;
 }
 
-// Returns the first endpoint of the host, IPv4 before IPv6; the system's reason where there is none.
+// Returns the first endpoint of the host, IPv4 before IPv6. Sets `reason` where the host has none.
 std::optional<Endpoint> find_endpoint(const std::string& host, std::string& reason) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

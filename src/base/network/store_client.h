@@ -41,8 +41,8 @@ class Client {
   // does not prove that it knows it, and TimedOut, with the last reason.
   explicit Client(ClientOptions options);
 
-  // Sends a request and returns its answer. A time-out of 0 is none. Throws TimedOut, Lost, and Error
-  // with the store's reason where it refuses the request.
+  // Sends a request and returns its answer. Waits without limit where `timeout` is 0. Throws TimedOut,
+  // Lost, or, where the store refuses the request, Error with its reason.
   Frame ask(Writer request, std::chrono::milliseconds timeout);
 
  private:

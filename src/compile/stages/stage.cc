@@ -295,8 +295,8 @@ class Cutting {
   static void check_direction(int maker, int part, const Node& node) {
     if ((maker < part) == (node.phase == Phase::forward)) return;
     fail("compile",
-         "activations go to later parts of a pipeline and gradients to earlier ones, but what {} "
-         "in scope '{}' makes goes from part {} to part {}",
+         "activations go to later parts of a pipeline and gradients to earlier ones, but the "
+         "result of {} in scope '{}' goes from part {} to part {}",
          node.op, node.scope, maker, part);
   }
 

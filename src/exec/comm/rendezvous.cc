@@ -189,17 +189,14 @@ Meeting join(const Store& store, const RendezvousOptions& options) {
 }  // namespace
 
 Meeting meet(const RendezvousOptions& options) {
-  int listener = options.serve ? options.listen_socket : -1;
-  if (options.serve && listener < 0) {
-    listener = listen_at(options.host, options.port, true).socket;
-  }
   try {
-    const auto store = c10::make_intrusive<JobStore>(JobStoreOptions{.host = options.host,
-                                                                     .port = options.port,
-                                                                     .rank = options.rank,
-                                                                     .secret = options.secret,
-                                                                     .timeout = options.timeout,
-                                                                     .listen_socket = listener});
+    const auto store = c10::make_intrusive<JobStore>(
+        JobStoreOptions{.host = options.host,
+                        .port = options.port,
+                        .rank = options.rank,
+                        .secret = options.secret,
+                        .timeout = options.timeout,
+                        .listen_socket = options.listen_socket});
     return join(store, options);
   } catch (const Error&) {
     throw;

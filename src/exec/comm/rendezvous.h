@@ -19,9 +19,9 @@ struct RendezvousOptions {
   int port = 0;
   int64_t rank = 0;
   int64_t world = 1;
-  bool serve = false;  // this process runs the store: rank 0, unless the launcher does
-  // An open socket that listens on the port (the store takes it over), or -1. Avoids races for a
-  // free port.
+  bool serve = false;  // this process runs the store: rank 0
+  // With `serve`: a socket that listens on the port (listen_at), which the store takes over; opened
+  // before, so that no other program takes the port.
   int listen_socket = -1;
   // Of the job: only processes that know it join. "": anybody who reaches the port does.
   std::string secret;

@@ -131,26 +131,31 @@ void set_offload(plan::Plan& plan, const PlanRequest& request, const Given& give
   });
 }
 
-void set_overlap(plan::Plan& plan, const PlanRequest& request, const Given& given) {
-  as_call("overlap", [&] {
+namespace {
+
+// Sets a part that has fields alone: no list, and no names to resolve.
+template <class Part, class Table>
+void set_fields(plan::Plan& plan, const PlanRequest& request, const Given& given, const char* name,
+                const Table& table, Part plan::Plan::*part) {
+  as_call(name, [&] {
     const auto config = methods::split_config(given);
-    refuse_list(config, "overlap");
+    refuse_list(config, name);
     auto frame = frame_of(plan);
-    frame.overlap = merge(overlap_part(), config, "overlap", plan.overlap);
+    frame.*part = merge(table, config, name, plan.*part);
     plan::verify(frame, *request.graph);
-    plan.overlap = std::move(frame.overlap);
+    plan.*part = std::move(frame.*part);
   });
 }
 
+}  // namespace
+
+void set_overlap(plan::Plan& plan, const PlanRequest& request, const Given& given) {
+  set_fields(plan, request, given, "overlap", overlap_part(), &plan::Plan::overlap);
+}
+
 void set_communication(plan::Plan& plan, const PlanRequest& request, const Given& given) {
-  as_call("communication", [&] {
-    const auto config = methods::split_config(given);
-    refuse_list(config, "communication");
-    auto frame = frame_of(plan);
-    frame.communication = merge(communication_part(), config, "communication", plan.communication);
-    plan::verify(frame, *request.graph);
-    plan.communication = std::move(frame.communication);
-  });
+  set_fields(plan, request, given, "communication", communication_part(),
+             &plan::Plan::communication);
 }
 
 int64_t set_pipeline(plan::Plan& plan, const PlanRequest& request, const Given& given) {

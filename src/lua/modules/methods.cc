@@ -74,12 +74,12 @@ Module methods_module() {
          "list "
          "of numbers, list of strings, string or list, table, any"}},
        "function",
-       "Defines a method and returns a function to call like those of the built-in methods. "
+       "Defines a method. Returns a function of a config that uses the method in a strategy. "
        "`apply` edits a perigee.Plan; `check` may refuse the config first. `cost`, if given, "
        "returns the method's own cost for perigee.profiler's costs: `with` and `without` have the "
-       "seconds and bytes of the plans with and without the method (nil where there is none "
-       "without "
-       "it); it returns a table of seconds and bytes, and a missing field is their difference.",
+       "seconds and bytes of the plans with and without the method (nil where no plan "
+       "works without it); it returns a table of seconds and bytes, and a missing field is their "
+       "difference.",
        define});
   return module;
 }

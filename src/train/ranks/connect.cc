@@ -36,7 +36,7 @@ exec::Settings shared_settings(const job::Job& job) {
 exec::RendezvousOptions rendezvous(const job::Job& job, const job::RankPlace& place) {
   exec::RendezvousOptions options;
   options.host = place.host;
-  options.port = static_cast<uint16_t>(place.port);
+  options.port = place.port;
   options.rank = place.rank;
   options.world = place.world;
   options.serve = place.rank == 0;

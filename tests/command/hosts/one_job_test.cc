@@ -34,7 +34,8 @@ class Hosts {
   Process first_, second_;
 };
 
-// Checks that both hosts exit with status 2 within 5 s of each other's start, and returns an error.
+// Checks that both hosts exit with status 2 and one message, and returns it. A host that only lost
+// the other would exit with status 1 at the time-out.
 std::string refused(const TrainingJob& job, const std::string& first, const std::string& second) {
   Hosts hosts(job, first, second);
   const auto here = hosts.first().wait(), there = hosts.second().wait();
@@ -146,4 +147,10 @@ TEST_CASE("a job over several hosts without a secret warns once with the remedy"
   CHECK(here.status == 0);
   CHECK_THAT(here.err, Contains("the job has no secret") && Contains("--secret-file"));
   CHECK_THAT(there.err, !Contains("has no secret"));
+}
+
+TEST_CASE("an interface that a host lacks is an error that lists those it has") {
+  const TrainingJob job;
+  CHECK_THAT(job.refused("train", "--nproc 2 --interface eth99"),
+             Contains("eth99") && Contains("one of") && Contains("lo"));
 }
