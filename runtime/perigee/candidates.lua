@@ -45,9 +45,9 @@ local function none_fits(list, seen, out)
 end
 
 -- Stages are homogeneous unless `submeshes` is pinned.
--- `all`: lists of pins. Searches each and returns the strategy of the fastest candidate for which fits(candidate) holds,
--- among the `most` fastest. Returns nil and the reason where none fits. fits returns false and the option that excludes
--- the candidate. With `allowed`, all that fit are simulated, tell(candidate, estimate) is called for each, and the best
+-- `all`: lists of pins. Searches each. Returns the strategy of the fastest candidate for which fits(candidate) holds,
+-- among the `most` fastest; nil and the reason where none fits. fits returns false and the option that excludes the
+-- candidate. With `allowed`, all that fit are simulated, tell(candidate, estimate) is called for each, and the best
 -- is the one with the shortest simulated step for which allowed(estimate) holds (else: false and the option).
 function M.best(all, most, fits, allowed, tell)
   local list, why = candidates_of(all, most)
