@@ -79,6 +79,8 @@ class Method {
   virtual const std::vector<ConfigField>& fields() const = 0;
   // Returns the meaning of the config's list part, "" where the method takes none.
   virtual std::string_view items() const { return ""; }
+  // Checks the list part as far as that needs no graph. Throws Error.
+  virtual void check_items(const std::vector<Json>& /*items*/) const {}
   // Edits the plan and appends its decisions. Throws Error where the config or the graph does not
   // allow it.
   virtual void apply(plan::Plan& plan, const Config& config, const PlanRequest& request) const = 0;

@@ -115,6 +115,7 @@ Config check_config(const Method& method, const Json& config) {
     fail("strategy", "{} takes named fields, but got a list", method.name());
   }
   check_fields(method.fields(), parts.fields, method.name());
+  method.check_items(parts.items);
   return parts;
 }
 

@@ -9,36 +9,16 @@
 #include "command.h"
 #include "host.h"
 #include "lua/strategy.h"
-#include "methods/placed.h"
 #include "plan/rewrites.h"
 #include "task.h"
 
 namespace perigee::command {
 namespace {
 
-// Throws Error, at the line of the method, for a pair of graphs that is malformed or names an op
-// that data may not name.
-void check_pairs(const methods::Strategy& strategy) {
-  if (strategy.plan) plan::apply(strategy.plan->rewrites, {});
-  for (const auto& use : strategy.methods) {
-    if (use.method->name() != "module_replace") continue;
-    methods::at_place(use.config, [&] {
-      for (const auto& item : use.config.items) {
-        if (!item.is_object()) continue;
-        const auto text = [&](const char* key) {
-          const auto found = item.find(key);
-          return found != item.end() && found->is_string() ? found->get<std::string>() : "";
-        };
-        plan::apply({{text("name"), text("pattern"), text("replacement")}}, {});
-      }
-    });
-  }
-}
-
 // Returns the names of the script's methods, one a line.
 std::string list_methods(lua::StrategyScript& script) {
   const auto strategy = script.resolve({}, {});
-  check_pairs(strategy);
+  if (strategy.plan) plan::apply(strategy.plan->rewrites, {});  // checks the ops that it names
   std::string text;
   for (const auto& warning : strategy.warnings) log::warn("{}", warning);
   for (const auto& use : strategy.methods) text += fmt::format("{}\n", use.method->name());

@@ -25,6 +25,9 @@ class ModuleReplace : public MethodWith<NoFields> {
     return "names of built-in pairs (default: all) and pairs of your own, {name, pattern, "
            "replacement}: graphs in text form (runtime/methods/module_replace.md)";
   }
+  void check_items(const std::vector<Json>& items) const override {
+    plan::apply(read_all(items), {});  // reads the pairs' graphs and checks their ops
+  }
 
  protected:
   const FieldTable<NoFields>& table() const override {
@@ -34,11 +37,10 @@ class ModuleReplace : public MethodWith<NoFields> {
 
   void edit(plan::Plan& plan, const NoFields&, const Config& config,
             const PlanRequest& request) const override {
-    std::vector<plan::Rewrite> rewrites;
+    auto rewrites = read_all(config.items);
     if (config.items.empty()) {
       for (const auto& name : graph::fusion_names()) rewrites.push_back({.name = name});
     }
-    for (const auto& item : config.items) rewrites.push_back(read(item));
     std::vector<graph::Rewritten> done;
     plan::apply(rewrites, *request.graph, &done);
     for (size_t r = 0; r < rewrites.size(); ++r) {
@@ -59,6 +61,12 @@ class ModuleReplace : public MethodWith<NoFields> {
   }
 
  private:
+  static std::vector<plan::Rewrite> read_all(const std::vector<Json>& items) {
+    std::vector<plan::Rewrite> rewrites;
+    for (const auto& item : items) rewrites.push_back(read(item));
+    return rewrites;
+  }
+
   static plan::Rewrite read(const Json& item) {
     if (item.is_string()) {
       const auto known = graph::fusion_names();
