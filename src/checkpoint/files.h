@@ -24,10 +24,10 @@ struct StepFolder {
 
 std::string store_of(const std::string& run);
 
-// Returns them by step, then kind. Empty where the run has none.
+// Returns the run's step folders, sorted by step, then kind.
 std::vector<StepFolder> step_folders(const std::string& run);
 
-// Returns the number of elements.
+// Returns the number of elements of the block.
 int64_t count_of(std::span<const Range> ranges);
 
 // Returns "weight" for a whole tensor, "weight[0:4,8:16]" for a piece.

@@ -171,12 +171,12 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
       }
     }
     for (const auto& name : names) {
-      // States of parameters that are stored in a low precision are not.
+      // Only the parameter itself may be stored in a low precision, not its states.
       const auto dtype = low && name == input.name ? *plan.precision.dtype : type.dtype;
       add({name, dtype, type.shape, {}}, placements);
     }
   }
-  // States of no parameter, which all ranks have, or each an element of.
+  // States that belong to no parameter: replicated, or one element of them on each rank.
   const mesh::Placements whole(plan.mesh.axes.size());
   const auto of_fp8 = compile::place_fp8_states(plan);
   for (const auto& binding : program.bindings) {

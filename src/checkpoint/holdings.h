@@ -25,7 +25,7 @@ std::vector<Holding> all_holdings(const compile::Program& program, const graph::
 // Returns the part of "copies:NAME" that holds the part of one copy.
 TensorPart part_of_copies(const TensorPart& part, int64_t copies, int64_t copy);
 
-// Returns whether the copies of a parameter, buffer or state of that name differ after the step.
+// Returns whether the copies of a parameter, buffer or state of the name differ after the step.
 bool are_apart(const plan::Plan& plan, const std::string& name, int64_t step);
 
 // Returns whether a checkpoint holds bindings of this kind.

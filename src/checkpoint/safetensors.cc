@@ -82,7 +82,7 @@ class Writer {
   }
 
  private:
-  // A device or a pipe stays.
+  // Removes the incomplete file; a device or a pipe stays.
   void discard() const {
     std::error_code ignored;
     if (std::filesystem::is_regular_file(path_, ignored)) ::unlink(path_.c_str());

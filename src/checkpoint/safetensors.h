@@ -29,8 +29,8 @@ struct TensorBytes {
 std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                               const std::map<std::string, std::string>& metadata = {});
 
-// The same with bytes that are asked for one tensor at a time, in order; `bytes` of the tensors are
-// not read. A span must live until the next is asked for.
+// As above, with the bytes of one tensor at a time, in order, from a function; `bytes` of the
+// tensors are not read. A span must stay valid until the next call of the function.
 std::string write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                               const std::function<std::span<const std::byte>(size_t)>& bytes_of,
                               const std::map<std::string, std::string>& metadata = {});
@@ -38,8 +38,8 @@ std::string write_safetensors(const std::string& path, std::span<const TensorByt
 // A file mapped into memory.
 class SafetensorsFile {
  public:
-  // Throws Error naming the file when it cannot be read, is cut short, or its header is not what
-  // the format says.
+  // Throws Error naming the file when it cannot be read, is cut short, or its header breaks the
+  // format.
   explicit SafetensorsFile(const std::string& path);
 
   const std::vector<TensorBytes>& tensors() const { return tensors_; }  // in the file's order

@@ -129,7 +129,7 @@ void CheckpointWriter::find(int64_t rank) const {
 
 void CheckpointWriter::write_rank(int64_t rank, std::span<const Piece> pieces) {
   std::error_code ignored;
-  if (!fs::is_directory(partial_, ignored)) return;  // another rank failed, and says so
+  if (!fs::is_directory(partial_, ignored)) return;  // another rank failed and reports it
   std::vector<TensorBytes> tensors;
   auto entries = json::array();
   for (const auto& piece : pieces) {

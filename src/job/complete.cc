@@ -203,22 +203,21 @@ class Completer {
       }
     }
     if (d.slice_files && given[0] == "synthetic") {
-      wrong("data.slice_files", "data.slice_files deals files to ranks, but data is synthetic");
+      wrong("data.slice_files",
+            "data.slice_files divides files among ranks, but data is synthetic");
     }
     if (!d.batched.empty() && given[0] != "tensors" && given[0] != "synthetic") {
       wrong("data.batched",
-            "data.batched says which of data.tensors or data.synthetic are batches, but data.{} "
-            "has samples alone",
+            "data.batched requires data.tensors or data.synthetic, but data.{} has only samples",
             given[0]);
     }
     if (!d.batched.empty() && d.slice_files) {
       wrong("data.batched",
-            "data.batched leaves inputs whole for all samples, but data.slice_files deals all of "
-            "the files to ranks");
+            "data.batched replicates inputs that are the same for all samples, but "
+            "data.slice_files divides all of the files among the ranks");
     }
     if (d.left_over != "share" && !d.slice_files) {
-      wrong("data.left_over",
-            "data.left_over is of files that data.slice_files deals to ranks, but that is false");
+      wrong("data.left_over", "data.left_over requires data.slice_files, but that is false");
     }
     const bool images_or_rows = job_.model.kind == "mlp" || job_.model.kind == "resnet";
     if (images_or_rows && given[0] != "tensors" && given[0] != "synthetic") {

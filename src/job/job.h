@@ -65,7 +65,7 @@ struct DataConfig {
   std::string token_type = "uint16";  // of token files: uint16, uint32
   std::string tokenizer = "bytes";    // or a SentencePiece model file
   int64_t sequence = 256;             // tokens of a sample
-  double validation = 0.05;           // share held back, in [0, 1)
+  double validation = 0.05;           // share held out, in [0, 1)
   // The model's inputs that are batches, by name or by place among them in the order of their names
   // ("0"); the others are the same for all samples. Empty: all are batches.
   std::vector<std::string> batched;

@@ -138,13 +138,14 @@ std::vector<std::string> changed_keys(const Job& before, const Job& now) {
     const auto in_a = values_a.find(key.path()), in_b = values_b.find(key.path());
     const bool either = in_a != values_a.end() || in_b != values_b.end();
     const bool both = in_a != values_a.end() && in_b != values_b.end();
-    // A key that is missing in one job follows from other keys, unless the kind lacks it.
+    // The value of a key that one job lacks follows from other keys, unless its model kind lacks
+    // the key.
     if (!either || (!both && !key.otherwise.empty() && a.model.kind == b.model.kind)) continue;
     const auto old_text = in_a == values_a.end() ? "nothing" : in_a->second;
     const auto new_text = in_b == values_b.end() ? "nothing" : in_b->second;
     auto line = fmt::format("{}: {} became {}", key.path(), old_text, new_text);
     if (old_text == new_text) continue;
-    // Kinds share names of keys.
+    // Several model kinds have keys of the same name.
     if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
   }
   const auto options_a = options_text(a), options_b = options_text(b);
@@ -191,8 +192,8 @@ std::string reference() {
   }
   out +=
       "## Dialects\n\n"
-      "`[megatron]`, `[epl]`, `[atorch]`, `[alpa]` or `[autodist]` says what a strategy would, in\n"
-      "the names of that system; then there is no `strategy`. The keys are those of\n"
+      "`[megatron]`, `[epl]`, `[atorch]`, `[alpa]` or `[autodist]` replaces a strategy, in\n"
+      "the names of that system; `strategy` is then not set. The keys are those of\n"
       "runtime/perigee/NAME.lua, which checks them: `perigee lua runtime/perigee/options.lua` "
       "lists them.\n";
   return out;

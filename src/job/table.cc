@@ -52,7 +52,7 @@ std::vector<JobKey> other_keys() {
        .name = "text",
        .field = FIELD(j.data.text),
        .is_path = true,
-       .about = "Text files (patterns), as one long text."},
+       .about = "Text files (patterns), concatenated."},
       {.table = "data",
        .name = "tokens",
        .field = FIELD(j.data.tokens),
@@ -88,38 +88,38 @@ std::vector<JobKey> other_keys() {
        .name = "sampler",
        .field = FIELD(j.data.sampler),
        .is_path = true,
-       .about = "Order of the training samples of files: \"shuffle\" (each once an epoch), "
-                "\"sequential\", \"random\" (any of them, each time), or a library (.so) that "
-                "exports `int64_t perigee_sampler(int64_t sample, int64_t count, uint64_t seed)`, "
-                "which returns the place in [0, count) of the run's sample."},
+       .about =
+           "Order of the training samples of files: \"shuffle\" (a permutation in each epoch), "
+           "\"sequential\", \"random\" (drawn with replacement), or a library (.so) that exports "
+           "`int64_t perigee_sampler(int64_t sample, int64_t count, uint64_t seed)`, which returns "
+           "the index in [0, count) of the run's sample number `sample`."},
       {.table = "data",
        .name = "validation",
        .field = FIELD(j.data.validation),
        .least = 0,
        .less_than = 1,
-       .about = "Share of the data that is held back."},
+       .about = "Share of the data that is held out for validation."},
       {.table = "data",
        .name = "batched",
        .field = FIELD(j.data.batched),
        .otherwise = "all",
-       .about = "The model's inputs whose dim 0 is the samples, by name, or by place in the order "
-                "of their names (\"0\"). The others are the same for all samples: every rank and "
-                "microbatch gets them whole."},
+       .about = "The model's inputs whose dim 0 is the samples, by name, or by index in the order "
+                "of their names (\"0\"). The others are the same for all samples and are "
+                "replicated over ranks and microbatches."},
       {.table = "data",
        .name = "slice_files",
        .field = FIELD(j.data.slice_files),
        .about =
-           "Whether each data rank has files of its own, file i rank i modulo their number, and "
-           "draws its samples from them alone. What is trained on then depends on how many "
-           "ranks there are. With fewer files than data ranks samples are shared out as "
-           "usual, with a warning."},
+           "Whether each data rank draws its samples only from files of its own: file i belongs to "
+           "rank i modulo the number of data ranks. The samples of a step then depend on the "
+           "number of ranks. With fewer files than data ranks, no file is sliced, with a warning."},
       {.table = "data",
        .name = "left_over",
        .field = FIELD(j.data.left_over),
        .allowed = {"share", "deal", "drop"},
-       .about = "slice_files: what becomes of files beyond a multiple of the data ranks. share: no "
-                "file is sliced, all samples are shared out; deal: some ranks have one more; drop: "
-                "they are left out."},
+       .about = "slice_files: how files beyond a multiple of the data ranks are used. share: no "
+                "file is sliced, and all ranks draw from all samples; deal: some ranks have one "
+                "file more; drop: they are not read."},
 
       {.table = "batch",
        .name = "global",
@@ -135,18 +135,17 @@ std::vector<JobKey> other_keys() {
       {.table = "batch",
        .name = "round",
        .field = FIELD(j.batch.round),
-       .about =
-           "Where `global` does not divide over microbatches and data ranks: whether a step has "
-           "as many samples as do (at least one on each rank), with a warning. Otherwise that "
-           "is an error."},
+       .about = "Whether a step uses fewer samples than `global` where that is not a multiple of "
+                "microbatches times data ranks: the largest such multiple (at least one sample on "
+                "each rank), with a warning. Otherwise that is an error."},
 
       {.table = "optimizer",
        .name = "name",
        .field = FIELD(j.optimizer.name),
        .allowed = optim::optimizer_names(),
-       .about = fmt::format("The optimizer, by torch.optim's formulas; lion and muon by their "
-                            "papers'. {} updates the matrices of hidden layers, and {} embeddings, "
-                            "heads and all other parameters.",
+       .about = fmt::format("The optimizer: torch.optim's formulas, and for lion and muon those of "
+                            "their papers. {} updates the matrices of hidden layers only; {} then "
+                            "updates embeddings, heads and all other parameters.",
                             split.name, split.others)},
       {.table = "optimizer",
        .name = "lr",
@@ -163,18 +162,18 @@ std::vector<JobKey> other_keys() {
        .name = "clip_norm",
        .field = FIELD(j.optimizer.clip_norm),
        .least = 0,
-       .about = "Largest norm of all gradients together; 0: no clipping."},
+       .about = "Limit of the global gradient norm; larger gradients are scaled down to it. 0: no "
+                "clipping."},
       {.table = "optimizer",
        .name = "apart",
        .field = FIELD(j.optimizer.apart),
-       .about =
-           "Whether a parameter that several groups match is an error; otherwise the first has "
-           "it."},
+       .about = "Whether a parameter that several groups match is an error; otherwise the first "
+                "group applies."},
 
       {.table = "optimizer.group",
        .name = "match",
        .field = FIELD(g.match),
-       .otherwise = "none, it must be given",
+       .otherwise = "none: required",
        .about = "Patterns of parameter names; a parameter is in the first group that matches."},
       {.table = "optimizer.group",
        .name = "lr",
@@ -192,7 +191,7 @@ std::vector<JobKey> other_keys() {
        .name = "name",
        .field = FIELD(g.name),
        .allowed = {"", std::string(split.name), std::string(split.others)},
-       .otherwise = fmt::format("{} for embeddings, heads and parameters that are no matrices, "
+       .otherwise = fmt::format("{} for embeddings, heads and parameters that are not matrices, "
                                 "else {}",
                                 split.others, split.name),
        .about = fmt::format("{}: which of the two updates these parameters.", split.name)},
@@ -201,66 +200,67 @@ std::vector<JobKey> other_keys() {
        .name = "kind",
        .field = FIELD(j.lr_schedule.kind),
        .allowed = {"constant", "linear", "cosine", "inverse_sqrt", "wsd"},
-       .about = "How the learning rate falls after the warm-up."},
+       .about = "Shape of the learning rate after the warm-up."},
       {.table = "lr_schedule",
        .name = "warmup",
        .field = FIELD(j.lr_schedule.warmup),
        .least = 0,
        .otherwise = "20, or a tenth of `train.steps` where that is less",
-       .about = "Steps in which the learning rate rises from 0 to its peak."},
+       .about = "Steps in which the learning rate rises from `init_lr` to its peak."},
       {.table = "lr_schedule",
        .name = "min_lr",
        .field = FIELD(j.lr_schedule.min_lr),
        .least = 0,
        .otherwise = "a tenth of `optimizer.lr`",
-       .about = "Where the learning rate ends."},
+       .about = "Final learning rate."},
       {.table = "lr_schedule",
        .name = "decay",
        .field = FIELD(j.lr_schedule.decay),
        .least = 1,
        .otherwise = "a tenth of `train.steps`",
-       .about = "wsd: steps of the last phase, in which the learning rate falls."},
+       .about = "wsd: number of steps of the last phase, in which the learning rate falls."},
       {.table = "lr_schedule",
        .name = "init_lr",
        .field = FIELD(j.lr_schedule.init_lr),
        .least = 0,
-       .about = "Where the learning rate rises from in the warm-up."},
+       .about = "Learning rate at the start of the warm-up."},
       {.table = "lr_schedule",
        .name = "steps",
        .field = FIELD(j.lr_schedule.steps),
        .least = 1,
        .otherwise = "`train.steps`",
-       .about = "The step at which the learning rate has fallen to `min_lr`, where it stays."},
+       .about = "The step at which the learning rate reaches `min_lr` and becomes constant."},
       {.table = "lr_schedule",
        .name = "shape",
        .field = FIELD(j.lr_schedule.shape),
        .allowed = {"linear", "cosine", "exponential", "minus_sqrt"},
-       .about = "wsd: how the learning rate falls in the last phase."},
+       .about = "wsd: shape of the learning rate in the last phase."},
 
       {.table = "weight_decay_schedule",
        .name = "start",
        .field = FIELD(j.weight_decay_schedule.start),
        .least = 0,
-       .otherwise = "`optimizer.weight_decay`: it stays",
-       .about = "Weight decay of the first step, annealed to `optimizer.weight_decay`; "
-                "that of a group in the same proportion."},
+       .otherwise = "`optimizer.weight_decay` (no schedule)",
+       .about = "Weight decay of the first step, annealed to `optimizer.weight_decay`. The weight "
+                "decay of a group is scaled in the same proportion."},
       {.table = "weight_decay_schedule",
        .name = "steps",
        .field = FIELD(j.weight_decay_schedule.steps),
        .least = 1,
        .otherwise = "`train.steps`",
-       .about = "The step at which it is there, and from which it stays."},
+       .about = "The step at which the weight decay reaches `optimizer.weight_decay` and becomes "
+                "constant."},
       {.table = "weight_decay_schedule",
        .name = "shape",
        .field = FIELD(j.weight_decay_schedule.shape),
        .allowed = {"linear", "cosine"},
-       .about = "Along a line, or half a cosine."},
+       .about = "Shape of the weight decay between the two values; cosine is half a period."},
 
       {.table = "train",
        .name = "steps",
        .field = FIELD(j.train.steps),
        .least = 1,
-       .about = "Optimizer steps."},
+       .about = "Number of optimizer steps."},
       {.table = "train",
        .name = "log_every",
        .field = FIELD(j.train.log_every),
@@ -275,7 +275,7 @@ std::vector<JobKey> other_keys() {
        .name = "validate_batches",
        .field = FIELD(j.train.validate_batches),
        .least = 1,
-       .about = "Most global batches of one validation."},
+       .about = "Largest number of global batches in one validation."},
       {.table = "train",
        .name = "checkpoint_every",
        .field = FIELD(j.train.checkpoint_every),
@@ -285,7 +285,7 @@ std::vector<JobKey> other_keys() {
        .name = "keep_checkpoints",
        .field = FIELD(j.train.keep_checkpoints),
        .least = 1,
-       .about = "Newest checkpoints that are kept."},
+       .about = "Number of checkpoints that are kept, the newest ones."},
       {.table = "train",
        .name = "checkpoint_when_stopped",
        .field = FIELD(j.train.checkpoint_when_stopped),
@@ -297,30 +297,27 @@ std::vector<JobKey> other_keys() {
       {.table = "train",
        .name = "forward_only",
        .field = FIELD(j.train.forward_only),
-       .about = "Whether steps are forward passes alone: no gradients, no optimizer, no "
-                "checkpoints."},
+       .about =
+           "Whether a step is a forward pass only: no gradients, no optimizer, no checkpoints."},
       {.table = "train",
        .name = "check_gradients",
        .field = FIELD(j.train.check_gradients),
-       .about =
-           "Whether the first step's gradients are compared before training begins, on the CPU: "
-           "with one device's, to rounding, and where scopes are recomputed with those of the same "
-           "plan "
-           "without that, to the bit; a difference ends the job."},
+       .about = "Whether the first step's gradients are compared with those of one device before "
+                "training begins (on the CPU, to rounding); with activation checkpointing also "
+                "with those of the same plan without it, bit for bit. A difference ends the job."},
       {.table = "train",
        .name = "weights",
        .field = FIELD(j.train.weights),
        .is_path = true,
-       .otherwise = "the model's own first values",
-       .about =
-           "A safetensors file with first values of parameters and buffers by name, as `perigee "
-           "export` writes it."},
+       .otherwise = "the model's own initial values",
+       .about = "A safetensors file with initial values of parameters and buffers by name, as "
+                "`perigee export` writes it."},
       {.table = "train",
        .name = "initialise",
        .field = FIELD(j.train.initialise),
-       .about = "Whether what `weights` does not have begins as the model says. Otherwise every "
-                "parameter and buffer comes from there or from a checkpoint (`--resume`); one that "
-                "is missing is an error."},
+       .about = "Whether the model initialises parameters and buffers that `weights` lacks. "
+                "Otherwise each one must be in that file or in a checkpoint (`--resume`), and one "
+                "that is missing is an error."},
       {.table = "train",
        .name = "progress",
        .field = FIELD(j.train.progress),
@@ -338,14 +335,14 @@ std::vector<JobKey> other_keys() {
        .field = FIELD(j.cluster.device),
        .allowed = {"cpu", "cuda"},
        .otherwise = "cuda when present",
-       .about = "What the ranks compute on."},
+       .about = "Device that the ranks compute on."},
       {.table = "cluster",
        .name = "ranks",
        .field = FIELD(j.cluster.ranks),
        .least = 1,
        .per_host = true,
        .otherwise = "all local devices, 1 for cpu",
-       .about = "Number of ranks, where neither a launcher nor `--nproc` says it."},
+       .about = "Number of ranks, where neither a launcher nor `--nproc` sets it."},
       {.table = "cluster",
        .name = "threads",
        .field = FIELD(j.cluster.threads),
@@ -356,7 +353,7 @@ std::vector<JobKey> other_keys() {
        .name = "deterministic",
        .field = FIELD(j.cluster.deterministic),
        .about = "On a GPU: only kernels whose results are bit-equal from run to run, slower ones "
-                "where needed; an op without one is an error. A CPU's always are."},
+                "where needed; an op without one is an error. On the CPU results always are."},
       {.table = "cluster",
        .name = "timeout",
        .field = FIELD(j.cluster.timeout),
@@ -368,15 +365,15 @@ std::vector<JobKey> other_keys() {
        .field = FIELD(j.cluster.devices),
        .per_host = true,
        .otherwise = "all that the process may see",
-       .about = "Which GPUs of a host its ranks take, in this order (\"0,2\"). A host has as many "
-                "ranks as are listed where nothing else says how many, also on the CPU."},
+       .about = "GPUs of a host that its ranks use, in this order (\"0,2\"). Where no launcher, "
+                "option or key sets the number of ranks, a host has one rank for each GPU listed, "
+                "also on the CPU."},
       {.table = "cluster",
        .name = "in_process",
        .field = FIELD(j.cluster.in_process),
        .per_host = true,
-       .about =
-           "Whether the ranks are threads of one process, which exchange by way of its memory: "
-           "for trying a strategy out on one device."},
+       .about = "Whether the ranks are threads of one process, which exchange tensors through its "
+                "memory: for trying a strategy on one device."},
       {.table = "cluster",
        .name = "file",
        .field = FIELD(j.cluster.file),
@@ -389,8 +386,8 @@ std::vector<JobKey> other_keys() {
        .field = FIELD(j.cluster.profile),
        .is_path = true,
        .per_host = true,
-       .otherwise = "that of the user's cache folder",
-       .about = "Profile database: what ops take, measured by `perigee profile`."},
+       .otherwise = "the one in the user's cache folder",
+       .about = "Profile database: times of ops, measured by `perigee profile`."},
 
       {.table = "profile",
        .name = "parallel",
@@ -402,7 +399,7 @@ std::vector<JobKey> other_keys() {
        .name = "again",
        .field = FIELD(j.profile.remeasure),
        .per_host = true,
-       .about = "Whether `perigee profile` measures what is known, too."}};
+       .about = "Whether `perigee profile` also measures ops whose times are known."}};
 }
 
 }  // namespace

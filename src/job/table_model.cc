@@ -1,4 +1,5 @@
-// The rows of [model] in the table of keys: first the keys of all kinds, then the keys of some.
+// The rows of [model] in the table of keys: first the keys of all model kinds, then those of some
+// kinds only.
 #include "job/table.h"
 
 namespace perigee::job {
@@ -18,7 +19,7 @@ std::vector<JobKey> model_keys() {
        .name = "kind",
        .field = FIELD(j.model.kind),
        .allowed = kinds(),
-       .otherwise = "none, it must be given",
+       .otherwise = "none: required",
        .about = "Which model is trained. Each kind has keys of its own, below."},
       {.table = "model",
        .name = "dtype",
@@ -94,26 +95,27 @@ std::vector<JobKey> model_keys() {
        .kinds = {"moe"},
        .fallback = int64_t{2},
        .least = 1,
-       .about = "Experts that a token goes to."},
+       .about = "Experts that each token is sent to."},
       {.table = "model",
        .name = "capacity",
        .kinds = {"moe"},
        .fallback = 1.25,
        .least = 0,
-       .about = "Places of an expert over an even share of the tokens; 0: places for all of them."},
+       .about = "Capacity factor: places of an expert, relative to an even share of the tokens; 0: "
+                "places for all tokens."},
       {.table = "model",
        .name = "capacity_per",
        .kinds = {"moe"},
        .fallback = std::string("microbatch"),
        .allowed = {"microbatch", "sample"},
-       .about = "Whose tokens share an expert's places, and are balanced: all of a microbatch, on "
-                "all ranks, or those of each sample by itself."},
+       .about = "Tokens that share an expert's places and over which the load is balanced: those "
+                "of a microbatch on all ranks, or those of each sample."},
       {.table = "model",
        .name = "dropless",
        .kinds = {"moe"},
        .fallback = false,
-       .about = "Whether a token beyond an expert's places ends the run; otherwise it skips the "
-                "expert."},
+       .about = "Whether a token that finds no place at its expert ends the run; otherwise it "
+                "skips the expert."},
       {.table = "model",
        .name = "balance",
        .kinds = {"moe"},
@@ -133,7 +135,7 @@ std::vector<JobKey> model_keys() {
        .fallback = int64_t{0},
        .least = 1,
        .otherwise = "`data.sequence`",
-       .about = "Most tokens of a sample: rows of the position embedding."},
+       .about = "Largest number of tokens of a sample: rows of the position embedding."},
       {.table = "model",
        .name = "theta",
        .kinds = {"llama"},
@@ -179,7 +181,7 @@ std::vector<JobKey> model_keys() {
        .kinds = {"mlp"},
        .fallback = int64_t{10},
        .least = 1,
-       .about = "Classes, or numbers to predict."},
+       .about = "Number of classes (cross_entropy) or of predicted values (mse)."},
       {.table = "model",
        .name = "layers",
        .kinds = {"mlp"},
@@ -197,19 +199,19 @@ std::vector<JobKey> model_keys() {
        .kinds = {"mlp"},
        .fallback = "relu",
        .allowed = {"relu", "gelu", "silu", "tanh"},
-       .about = "Function between the layers."},
+       .about = "Activation function between the layers."},
       {.table = "model",
        .name = "loss",
        .kinds = {"mlp"},
        .fallback = "cross_entropy",
        .allowed = {"cross_entropy", "mse"},
-       .about = "What is minimised."},
+       .about = "Loss function."},
       {.table = "model",
        .name = "depth",
        .kinds = {"resnet"},
        .fallback = int64_t{18},
        .allowed = {"18", "34", "50", "101", "152"},
-       .about = "Which ResNet."},
+       .about = "Number of layers of the ResNet."},
       {.table = "model",
        .name = "width",
        .kinds = {"resnet"},
@@ -239,7 +241,7 @@ std::vector<JobKey> model_keys() {
        .kinds = {"torchscript", "plugin", "lua"},
        .fallback = "",
        .is_path = true,
-       .otherwise = "none, it must be given",
+       .otherwise = "none: required",
        .about = "The TorchScript file, the plugin (.so), or the script (.lua). A plugin and a "
                 "script get the keys of `[model.options]`."}};
 }

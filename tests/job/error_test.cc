@@ -146,12 +146,12 @@ TEST_CASE("an invalid combination of keys is an error") {
         "[job] a.toml:5:9: lr_schedule.decay is at most train.steps - lr_schedule.warmup (50), but "
         "got 51");
   CHECK(gpt("[data]\nslice_files = true") ==
-        "[job] a.toml:3:15: data.slice_files deals files to ranks, but data is synthetic");
+        "[job] a.toml:3:15: data.slice_files divides files among ranks, but data is synthetic");
   CHECK(gpt("[data]\ntext = \"strategies/data/*.txt\"\nbatched = \"tokens\"") ==
-        "[job] a.toml:4:11: data.batched says which of data.tensors or data.synthetic are batches, "
-        "but data.text has samples alone");
+        "[job] a.toml:4:11: data.batched requires data.tensors or data.synthetic, but data.text "
+        "has only samples");
   CHECK(gpt("[data]\nleft_over = \"deal\"") ==
-        "[job] a.toml:3:13: data.left_over is of files that data.slice_files deals to ranks, but "
+        "[job] a.toml:3:13: data.left_over requires data.slice_files, but "
         "that is false");
   CHECK(gpt("[data]\nleft_over = \"keep\"") ==
         "[job] a.toml:3:13: data.left_over is one of share, deal, drop, but got \"keep\"");

@@ -39,11 +39,12 @@ TEST_CASE("a check fails by one parameter whose bits differ, and says its scope"
   check.parameters = {{"fc.weight", 0, 0}, {"scale", 0, 0}};
   check.recomputes = true;
   CHECK(check.passed());
-  CHECK(print(check).find("with all results kept all 2 gradients are the same to the bit") !=
+  CHECK(print(check).find("without activation checkpointing all 2 gradients are bit-equal") !=
         std::string::npos);
   check.unequal = {"fc.weight"};
   CHECK_FALSE(check.passed());
-  CHECK(print(check).find("WRONG: with all results kept 1 gradient has other bits, the first that "
-                          "of fc.weight in fc") != std::string::npos);
+  CHECK(print(check).find("WRONG: 1 gradient is not bit-equal to those without activation "
+                          "checkpointing; the first is that of fc.weight in fc\n") !=
+        std::string::npos);
   CHECK(scope_of("scale") == "the model");
 }

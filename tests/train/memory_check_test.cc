@@ -40,7 +40,7 @@ TEST_CASE("a plan that needs more than a device has is refused with stage, size 
   };
   CHECK(refusal([&] { check_memory(plan, with(100)); }) == "");
   CHECK(refusal([&] { check_memory(plan, with(80)); }) ==
-        "[plan] a plan fits the memory that there is, but rank 2 (stage 1) needs 100 MiB, 20 MiB "
+        "[plan] a plan must fit the available memory, but rank 2 (stage 1) needs 100 MiB, 20 MiB "
         "more than the 80 MiB of its device: use more ranks or a smaller batch.micro, or add "
         "zero1, zero2, fsdp, checkpoint or offload");
   plan.mesh.order = {3, 2, 0, 1};

@@ -62,9 +62,11 @@ void add_schedule(CLI::App& app, Action& action) {
   sub->add_option("--chunks", schedule.chunks, "chunks per stage; default: the schedule's own");
   sub->add_option("--group", schedule.group,
                   "interleaved: microbatches per group; default: stages");
-  sub->add_option("--extra", schedule.extra, "1f1b: forwards in flight above what 1f1b has");
-  sub->add_flag("--delay-weights", schedule.delay_weights,
-                "of a schedule without split backward passes: weight gradients apart, in its gaps");
+  sub->add_option("--extra", schedule.extra,
+                  "1f1b: microbatches in flight beyond those of plain 1f1b");
+  sub->add_flag(
+      "--delay-weights", schedule.delay_weights,
+      "for a schedule without split backward passes: delay weight gradients into its bubbles");
   sub->add_option("--forward", schedule.forward, "time of a stage's forward");
   sub->add_option("--backward", schedule.backward, "time of a stage's input gradient");
   sub->add_option("--wgrad", schedule.wgrad, "time of a stage's weight gradient");
@@ -93,9 +95,9 @@ void add_lua(CLI::App& app, Action& action) {
       {"perigee lua strategies/data_parallel/ddp.lua", "perigee lua --types -o perigee.d.lua"});
   sub->add_option("FILE", options->file, "the script");
   sub->add_option("--script-seconds", options->state.limits.seconds,
-                  "how long a script may run; default 5");
+                  "time limit of the script in seconds; default 5");
   sub->add_option("--script-megabytes", options->state.limits.megabytes,
-                  "what a script may use; default 256");
+                  "memory limit of the script in MiB; default 256");
   sub->add_flag("--types", options->types, "print the editor types of the API (LuaCATS) instead");
   sub->add_flag("--reference", options->reference, "print the reference page of the API instead");
   add_output_options(*sub, options->output);

@@ -20,13 +20,13 @@ void write_text(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// The thread may have been anywhere: the loader's lock, which naming frames takes, may be held for
-// good, and then the alarm ends the process.
-void tell(int signal) {
+// The thread may hold the loader's lock, which naming the frames needs: the alarm then ends the
+// process.
+void write_stack(int signal) {
   ::alarm(kMostSeconds);
   std::array<char, 160> line;
   const auto end = fmt::format_to_n(line.data(), line.size(),
-                                    "perigee: {} has crashed by signal {}; where:\n",
+                                    "perigee: {} has crashed with signal {}; its stack:\n",
                                     std::string_view(name.data(), name_size), signal);
   write_text({line.data(), std::min(end.size, line.size())});
   void* frames[kMostFrames];
@@ -36,13 +36,13 @@ void tell(int signal) {
 
 }  // namespace
 
-void tell_of_crashes(const std::string& who) {
+void report_crashes(const std::string& who) {
   name_size = std::min(who.size(), name.size());
   std::copy_n(who.begin(), name_size, name.begin());
   void* frame = nullptr;
   ::backtrace(&frame, 1);  // loads its library before a signal
   struct sigaction action {};
-  action.sa_handler = tell;
+  action.sa_handler = write_stack;
   action.sa_flags = SA_RESETHAND | SA_NODEFER;
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
     ::sigaction(signal, &action, nullptr);

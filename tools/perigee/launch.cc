@@ -26,9 +26,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr size_t kSecretSize = 32;
-constexpr int kLostOthers = 77;                           // how a rank ends whose body threw
-constexpr auto kGrace = std::chrono::milliseconds(1500);  // from asking the others to killing them
-constexpr auto kSilentGrace = std::chrono::milliseconds(100);  // where those do not answer
+constexpr int kLostOthers = 77;                           // exit status of a rank whose body threw
+constexpr auto kGrace = std::chrono::milliseconds(1500);  // between SIGTERM and killing the others
+constexpr auto kSilentGrace = std::chrono::milliseconds(100);  // for ranks that are silent
 
 struct Rendezvous {
   std::string host = "127.0.0.1";

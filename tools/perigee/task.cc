@@ -192,10 +192,11 @@ void add_job_options(CLI::App& app, JobOptions& options) {
   app.add_option("--set", options.sets, "override one job key: a.b=VALUE; repeatable")
       ->expected(1)
       ->take_all();
-  app.add_option("--script-seconds", options.script_seconds, "how long a script may run; default 5")
+  app.add_option("--script-seconds", options.script_seconds,
+                 "time limit of a script in seconds; default 5")
       ->check(positive());
   app.add_option("--script-megabytes", options.script_megabytes,
-                 "what a script may use; default 256")
+                 "memory limit of a script in MiB; default 256")
       ->check(positive());
 }
 

@@ -41,7 +41,7 @@ void prepare_rank(const Place& place) {
   std::signal(SIGTERM, ask_to_stop);
   std::signal(SIGINT, ask_to_stop);
   log::set_sink(log::standard_sink(prefix_of(place)));
-  tell_of_crashes(fmt::format("rank {}", place.rank));
+  report_crashes(fmt::format("rank {}", place.rank));
 }
 
 // Runs the one rank of this process, which another launcher has started.
@@ -183,9 +183,9 @@ void add_profile(CLI::App& app, Action& action) {
                               "a job (TOML), or a strategy script that names its job");
   add_job_options(*sub, options->job);
   sub->add_option("--seconds", profile.seconds,
-                  "budget of all measurements; what it leaves out stays an estimate; default 120")
+                  "seconds for all measurements; ops not reached stay estimates; default 120")
       ->check(positive());
-  sub->add_flag("--again", profile.remeasure, "measure what is known too");
+  sub->add_flag("--again", profile.remeasure, "also measure ops whose times are known");
   sub->add_option("--export", profile.export_to, "write the whole profile to this JSON file")
       ->excludes(job);
   sub->add_option("--import", profile.import_from, "add a profile that was exported")

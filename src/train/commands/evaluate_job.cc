@@ -25,7 +25,7 @@ std::string evaluate_job(const Task& task, RankSession& session, const std::stri
   auto data = data::open_data(session.job, cut);
   if (data.validation.batches == 0) {
     fail("data",
-         "evaluation needs a held-back global batch, but data.validation = {} leaves none: raise "
+         "evaluation needs a held-out global batch, but data.validation = {} leaves none: raise "
          "it",
          session.job.data.validation);
   }

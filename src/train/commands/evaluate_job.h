@@ -8,7 +8,7 @@
 
 namespace perigee::train {
 
-// Evaluates the checkpoint ("": the newest of train.output) on the held-back data. All ranks call
+// Evaluates the checkpoint ("": the newest of train.output) on the held-out data. All ranks call
 // it; returns the metrics as JSON text.
 std::string evaluate_job(const Task& task, RankSession& session, const std::string& checkpoint);
 

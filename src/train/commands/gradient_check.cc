@@ -275,11 +275,13 @@ std::string print(const GradientCheck& check) {
                       check.ranks == 1 ? "" : "s", check.expected_loss);
   if (!check.unequal.empty()) {
     text += fmt::format(
-        "WRONG: with all results kept {} gradient{} other bits, the first that of {} in {}\n",
-        check.unequal.size(), check.unequal.size() == 1 ? " has" : "s have", check.unequal.front(),
+        "WRONG: {} gradient{} not bit-equal to those without activation checkpointing; the first "
+        "is "
+        "that of {} in {}\n",
+        check.unequal.size(), check.unequal.size() == 1 ? " is" : "s are", check.unequal.front(),
         scope_of(check.unequal.front()));
   } else if (check.recomputes) {
-    text += fmt::format("with all results kept all {} gradients are the same to the bit\n",
+    text += fmt::format("without activation checkpointing all {} gradients are bit-equal\n",
                         sorted.size());
   }
   if (check.passed()) {
@@ -293,18 +295,18 @@ std::string print(const GradientCheck& check) {
 
 void require_passed(const GradientCheck& check) {
   if (check.passed()) {
-    log::info("gradients: those of {} parameters on {} ranks are one device's, to {:g}{}",
-              check.parameters.size(), check.ranks, check.tolerance,
-              check.recomputes ? ", and to the bit those with all results kept" : "");
+    log::info(
+        "gradients of {} parameters on {} ranks agree with one device's to {:g}{}",
+        check.parameters.size(), check.ranks, check.tolerance,
+        check.recomputes ? ", and bit for bit with those without activation checkpointing" : "");
     return;
   }
   if (!check.unequal.empty()) {
     fail_run("train",
-             "the first step's gradients must be, to the bit, those of the same plan with all "
-             "results kept, but that of {} in scope {} is not: take the scopes out of checkpoint "
-             "whose ops do not repeat their results when they are recomputed, or set "
-             "train.check_gradients = "
-             "false",
+             "the first step's gradients must be bit-equal to those of the same plan without "
+             "activation checkpointing, but that of {} in scope {} is not: leave out of checkpoint "
+             "the scopes whose ops return other results when they are recomputed, or set "
+             "train.check_gradients = false",
              check.unequal.front(), scope_of(check.unequal.front()));
   }
   const auto worst = std::max_element(

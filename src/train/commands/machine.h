@@ -6,8 +6,8 @@
 
 namespace perigee::train {
 
-// Returns lines for `perigee doctor`: LibTorch, the back ends, the plugins and the GPUs, and what
-// is missing where one cannot be used. Runs a collective on each back end of the CPU. Opens
+// Returns lines for `perigee doctor`: LibTorch, the back ends, the plugins and the GPUs, each with
+// the missing part where it cannot be used. Runs a collective on each back end of the CPU. Opens
 // perigee_cuda, so call it before LibTorch is asked for CUDA.
 std::vector<std::string> describe_machine();
 

@@ -8,7 +8,7 @@
 namespace perigee::train {
 
 // Imports, then exports the user's profile database, as the options say. Returns a report. Throws
-// Error where nothing of the imported file is of a device of this machine.
+// Error where the imported file has no entries of a device of this machine.
 std::string move_profile(const ProfileOptions& options);
 
 }  // namespace perigee::train

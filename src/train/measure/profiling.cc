@@ -154,8 +154,8 @@ bool enough(const StepTimes& times) {
   return std::sqrt(squares) <= kPrecision * seconds;
 }
 
-// Stores the times, also of ops that had some: so the times of a plan's ops are from its own steps.
-// Adds the wanted ones to `done`.
+// Stores the times and replaces known ones, so that the times of a plan's ops are from its own
+// steps. Adds the wanted ones to `done`.
 void keep(const std::map<std::string, profile::Measured>& measured,
           const std::set<std::string>& wanted, profile::TimeDatabase& times, Profiled& done) {
   for (const auto& [key, time] : measured) {

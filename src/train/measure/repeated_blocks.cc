@@ -17,7 +17,7 @@ using compile::Instruction;
 using compile::Program;
 using graph::ValueId;
 
-// How many of a row of identical blocks stay, of which one is the last.
+// Number of blocks that stay of a row of identical ones; the last one is among them.
 constexpr size_t kStay = BlockNames::kShortRow;
 // Bytes that are touched in place of left-out blocks: at most the size of caches; fewer than the
 // minimum have no effect.

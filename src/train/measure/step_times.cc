@@ -88,7 +88,7 @@ void StepTimes::add(const std::vector<compile::Interval>& intervals) {
 
 void StepTimes::add_wake_up(const std::vector<compile::Interval>& intervals,
                             const std::vector<std::vector<const compile::Interval*>>& ran) {
-  // Of transfers that ops may have waited for.
+  // The ends of all transfers that ops may have waited for.
   std::vector<std::pair<int64_t, StreamTransfer>> ends;
   for (size_t stream = 0; stream < ran.size(); ++stream) {
     for (size_t i = 0; i < by_stream_[stream].size(); ++i) {

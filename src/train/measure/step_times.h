@@ -1,6 +1,6 @@
 // The times of the ops and collectives of a rank's program within its steps. In a loop of its own
 // an op finds its operands in the cache and takes half as long as in a step, and a collective
-// without concurrent work is as much faster. Times are means over the typical steps, the half of
+// without concurrent work is faster, too. Times are means over the typical steps, the half of
 // all steps whose lengths are nearest the median, so that the parts of a step add up to a step.
 #pragma once
 

@@ -44,7 +44,7 @@ struct Summary {
   double step_s = 0;                       // median
   std::optional<double> predicted_step_s;  // absent: the devices are unknown
   double predicted_measured = 0;           // share of it that was measured, not estimated
-  double predicted_waiting = 0;            // share of it that the rank with the longest waits waits
+  double predicted_waiting = 0;            // share of it that the rank with the longest waits idles
   // Per stage, the largest of its ranks; predicted: empty where the plan has no prediction.
   std::vector<int64_t> peak_bytes, predicted_peak_bytes;
   // Memory of libraries outside the peak (exec::library_bytes), per stage; empty: not measured.

@@ -57,7 +57,7 @@ class Variants {
     either("offload", {"offload", {{"optimizer", true}}}, "offload { optimizer = true }");
     if (!has_any({"amp_native", "half", "fp8"})) {
       add({"amp_native", {{"dtype", "bfloat16"}}},
-          "amp_native { dtype = \"bfloat16\" } (which rounds)");
+          "amp_native { dtype = \"bfloat16\" } (rounds to 16 bits)");
     }
     list_.push_back({.text = fmt::format("--nproc {}", 2 * plan_.mesh.size()),
                      .uses = strategy_.methods,
@@ -122,7 +122,7 @@ class Variants {
       add(level, level, {"zero1", "zero2", "fsdp"});
     }
     if (has_any({"zero1", "zero2", "fsdp"})) {
-      list_.push_back({.text = "without parts of weights and states (zero1, zero2, fsdp)",
+      list_.push_back({.text = "without sharded weights and states (zero1, zero2, fsdp)",
                        .uses = without({"zero1", "zero2", "fsdp"})});
     }
   }
@@ -276,11 +276,11 @@ std::string memory_advice(const Advice& advice,
   }
   if (!fitting.empty()) {
     std::ranges::stable_sort(fitting, {}, [](const auto* c) { return c->cost.seconds; });
-    return "change one of these, by which it fits:" + lines_of(fitting, advice.now);
+    return "make one of these changes, with each of which it fits:" + lines_of(fitting, advice.now);
   }
   if (saving.empty()) return "";
   std::ranges::stable_sort(saving, {}, [](const auto* c) { return c->cost.peak_bytes; });
-  return "use more ranks, or several of these, each of which alone is not enough:" +
+  return "use more ranks, or several of these changes (none alone is enough):" +
          lines_of(saving, advice.now);
 }
 
@@ -294,7 +294,7 @@ std::string speed_advice(const Advice& advice) {
   }
   std::ranges::stable_sort(faster, {}, [](const auto* c) { return c->cost.seconds; });
   auto text = fmt::format("it is bound by {}; ", advice.bound_by);
-  if (faster.empty()) return text + "no single change that was looked at makes it shorter\n";
+  if (faster.empty()) return text + "none of the changes that were tried makes it shorter\n";
   return text + "shorter with one of:" + lines_of(faster, advice.now) + "\n";
 }
 

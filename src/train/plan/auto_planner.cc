@@ -160,7 +160,7 @@ std::optional<json> AutoPlanner::runner_up(const search::Found& found,
       const auto simulation = simulate(other.strategy, recorded_.times());
       const double open = 1 - simulation.measured_share;
       const double least = simulation.step_seconds * (1 - open + open / longer);
-      log::debug("auto: {} takes {}, {:.0f}% estimated; at least {}, and the best plan {}",
+      log::debug("auto: {} takes {}, {:.0f}% estimated; lower bound {}, best plan {}",
                  search::to_string(other.choice), simulate::seconds_text(simulation.step_seconds),
                  100 * open, simulate::seconds_text(least), simulate::seconds_text(best));
       if (open > kMaxEstimated && least < best) return other.strategy;

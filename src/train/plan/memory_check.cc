@@ -27,7 +27,7 @@ std::string name_of(const plan::Plan& plan, int64_t rank) {
 [[noreturn]] void refuse(const std::string& who, double needed, double available,
                          const std::string& owner, const Remedy& remedy) {
   const auto changes = remedy ? remedy() : std::string();
-  fail("plan", "a plan fits the memory that there is, but {} {}, {} more than the {} of {}: {}",
+  fail("plan", "a plan must fit the available memory, but {} {}, {} more than the {} of {}: {}",
        who, bytes_text(needed), bytes_text(needed - available), bytes_text(available), owner,
        changes.empty() ? kRemedies : changes);
 }

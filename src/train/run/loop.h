@@ -39,7 +39,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
                     int64_t first, DataSource& data, data::Validation& validation,
                     const LoopHooks& hooks);
 
-// Returns the mean loss over the held-back batches (at most job.train.validate_batches).
+// Returns the mean loss over the held-out batches (at most job.train.validate_batches).
 double validate(RankTrainer& trainer, const job::Job& job, data::Validation& validation);
 
 }  // namespace perigee::train

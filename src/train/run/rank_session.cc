@@ -20,14 +20,14 @@
 namespace perigee::train {
 namespace {
 
-// Says in the log that the samples of a microbatch depend on each other.
+// Logs that the samples of a microbatch depend on each other.
 void log_coupling(const Blueprint& blueprint) {
   if (blueprint.plan.microbatches == 1) return;
   const auto coupling = shard::classify_loss(blueprint.training).coupling;
   if (coupling.empty()) return;
   log::info(
-      "samples of a microbatch see each other (first through {}): the loss is that of {} "
-      "microbatches, each by itself, and another number than that of the whole batch",
+      "samples of a microbatch depend on each other (first through {}): the loss is the mean over "
+      "{} microbatches, which differs from that of the whole batch",
       coupling, blueprint.plan.microbatches);
 }
 

@@ -182,7 +182,7 @@ void RankTrainer::load(const checkpoint::Checkpoint& checkpoint) {
     const auto part = checkpoint::part_of_binding(program, binding);
     const auto tensor = executor_->tensor(binding);
     const auto own = checkpoint::part_of_copies(part, program.model_copies, program.model_copy);
-    // Nor where histories have another length, or are per rank and the mesh differs.
+    // It also does where histories have another length, or are per rank and the mesh differs.
     const auto fits = [&](const auto& wanted) {
       const auto* stored = checkpoint.find(wanted.name);
       return stored && stored->shape == wanted.shape;

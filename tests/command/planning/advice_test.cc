@@ -57,7 +57,7 @@ TEST_CASE("a plan that does not fit is refused with changes that make it fit, an
   const auto refused = run(about + " --strategy ddp", alone(folder));
   CHECK(refused.status == 2);
   CHECK(is_short(refused.err));
-  CHECK_THAT(refused.err, Contains("change one of these, by which it fits:"));
+  CHECK_THAT(refused.err, Contains("make one of these changes, with each of which it fits:"));
   const auto parts = numbers_of(refused.err, "fsdp");
   REQUIRE(parts.size() == 2);
   CHECK(parts[0] < 5.06);

@@ -219,7 +219,7 @@ TEST_CASE("a rank that crashes prints its stack, and the job ends with its numbe
   ::kill(ranks[1], SIGSEGV);
   const auto ran = process.wait();
   CHECK(ran.status == 1);
-  const std::string crashed = "perigee: rank 1 has crashed by signal 11; where:\n";
+  const std::string crashed = "perigee: rank 1 has crashed with signal 11; its stack:\n";
   const auto at = ran.err.find(crashed);
   REQUIRE(at != ran.err.npos);
   const auto stack = ran.err.substr(at + crashed.size());

@@ -325,7 +325,7 @@ TEST_CASE("initial values are read from a file if required, and files are distri
 TEST_CASE("the first step's gradients are checked before training begins") {
   const TrainingJob job;
   const auto ran = job.good("train", "--nproc 2 --set train.check_gradients=true");
-  CHECK_THAT(ran.err, Contains("on 2 ranks are one device's, to 0.001"));
+  CHECK_THAT(ran.err, Contains("on 2 ranks agree with one device's to 0.001"));
   CHECK(job.losses().size() == 4);
   const auto rule = job.folder().write(  // applies the activation to the ranks' parts
       "wrong.lua",
