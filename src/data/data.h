@@ -23,18 +23,18 @@ using mesh::Range;
 struct DataSource {
   virtual ~DataSource() = default;
   // Returns the named tensors of the samples [begin, begin + length) of the step's global batch,
-  // dim 0 the samples, on the CPU; inputs that are no batch (data.batched) whole. May be called
-  // from another thread than the trainer's, one call at a time. Steps count from 1; step 0 asks for
-  // nothing but shapes. Throws Error.
+  // dim 0 the samples, on the CPU; inputs that are not batches (data.batched) are whole. May be
+  // called from another thread than the trainer's, one call at a time. Steps count from 1; of step
+  // 0 only the shapes are used. Throws Error.
   virtual Batch at(int64_t step, Range samples) = 0;
 };
 
 namespace data {
 
-// Samples held back from training, in a fixed order.
+// Samples held out from training, in a fixed order.
 struct Validation {
-  std::unique_ptr<DataSource> data;  // step k: the k-th global batch of held-back samples
-  int64_t batches = 0;               // 0: too few samples were held back
+  std::unique_ptr<DataSource> data;  // step k: the k-th global batch of held-out samples
+  int64_t batches = 0;               // 0: too few samples were held out
 };
 
 struct Data {

@@ -11,9 +11,9 @@
 namespace perigee::data {
 namespace {
 
-// Any of them, each time, by 64 random bits of (seed, sample).
+// Draws with replacement, by 64 random bits of (seed, sample).
 int64_t drawn(int64_t sample, int64_t count, uint64_t seed) {
-  constexpr uint32_t kPurpose = 4;  // beside those of synthetic samples
+  constexpr uint32_t kPurpose = 4;  // distinct from those of synthetic samples
   const auto number = static_cast<uint64_t>(sample);
   const auto words = exec::philox(
       {0, static_cast<uint32_t>(number), static_cast<uint32_t>(number >> 32), kPurpose},
@@ -38,7 +38,7 @@ Sampler open_library(const std::string& path, uint64_t seed) {
   return [place, path, seed](int64_t sample, int64_t count) {
     const auto found = place(sample, count, seed);
     if (found < 0 || found >= count) {
-      fail_run("data", "{} must give sample {} a place below {}, but got {}", path, sample, count,
+      fail_run("data", "{} must give sample {} an index below {}, but got {}", path, sample, count,
                found);
     }
     return found;

@@ -16,10 +16,10 @@ using Sampler = std::function<int64_t(int64_t sample, int64_t count)>;
 // Returns the job's sampler. Throws Error for a library that cannot be opened or exports no sampler.
 Sampler make_sampler(const job::Job& job);
 
-// In order, repeatedly: the order of held-back samples.
+// In order, repeatedly: the order of held-out samples.
 int64_t sequential(int64_t sample, int64_t count);
 
-// Every sample once an epoch: sample i is permutation(epoch, i mod count).
+// A permutation in each epoch: sample i is permutation(epoch, i mod count).
 int64_t shuffled(int64_t sample, int64_t count, uint64_t seed);
 
 }  // namespace perigee::data

@@ -82,15 +82,15 @@ Data open_slices(const job::Job& job, Cut cut) {
   }
   const auto blocks = cut.microbatches * cut.ranks;
   if (job.batch.global % blocks != 0) {
-    fail(
-        "data",
-        "data.slice_files gives each data rank as many samples: batch.global must be a multiple of "
-        "{} ({} microbatches on {} ranks), but is {}",
-        blocks, cut.microbatches, cut.ranks, job.batch.global);
+    fail("data",
+         "data.slice_files gives all data ranks equally many samples: batch.global must be a "
+         "multiple of "
+         "{} ({} microbatches on {} ranks), but is {}",
+         blocks, cut.microbatches, cut.ranks, job.batch.global);
   }
   const auto rows = job.batch.global / blocks;
   Data data;
-  std::vector<std::unique_ptr<DataSource>> training, held_back;
+  std::vector<std::unique_ptr<DataSource>> training, held_out;
   data.validation.batches = std::numeric_limits<int64_t>::max();
   for (const auto& files : dealt) {
     auto own = whole;
@@ -100,12 +100,12 @@ Data open_slices(const job::Job& job, Cut cut) {
     data.vocab = opened.vocab;
     data.fields = opened.fields;
     training.push_back(std::move(opened.training));
-    held_back.push_back(std::move(opened.validation.data));
+    held_out.push_back(std::move(opened.validation.data));
     data.validation.batches = std::min(data.validation.batches, opened.validation.batches);
   }
   data.training = std::make_unique<Slices>(std::move(training), rows);
   if (data.validation.batches > 0) {
-    data.validation.data = std::make_unique<Slices>(std::move(held_back), rows);
+    data.validation.data = std::make_unique<Slices>(std::move(held_out), rows);
   }
   return data;
 }

@@ -14,7 +14,7 @@ namespace perigee::data {
 namespace {
 
 // Purposes of random numbers; each has a separate stream.
-enum Purpose : uint32_t { training = 1, held_back = 2, rule = 3, of_all_samples = 4 };
+enum Purpose : uint32_t { training = 1, held_out = 2, rule = 3, of_all_samples = 4 };
 
 // The numbers of one sample, in order.
 class Draws {
@@ -169,7 +169,7 @@ class Described : public Source {
     for (const auto& field : fields_) {
       if (field.dtype == model.dtype || (field.dtype == "int64" && field.classes > 0)) continue;
       fail("data",
-           "made-up fields are of model.dtype ({}), or int64 with `classes`, but {} of {} is {}: "
+           "synthetic fields are of model.dtype ({}), or int64 with `classes`, but {} of {} is {}: "
            "give it data.tensors",
            model.dtype, field.name, model.text("file"), field.dtype);
     }
@@ -281,7 +281,7 @@ Data open_synthetic(const job::Job& job) {
   }
   if (job.data.validation > 0) {
     data.validation.batches = job.train.validate_batches;
-    data.validation.data = std::make_unique<Synthetic>(source, job, Purpose::held_back);
+    data.validation.data = std::make_unique<Synthetic>(source, job, Purpose::held_out);
   }
   return data;
 }

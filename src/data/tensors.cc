@@ -27,7 +27,7 @@ struct Table {
   std::vector<checkpoint::SafetensorsFile> files;
   std::vector<int64_t> ends;  // samples up to and with each file
   std::vector<Column> columns;
-  Batch same;  // for all samples
+  Batch same;  // the tensors that are the same for all samples
 
   int64_t size() const { return ends.empty() ? 0 : ends.back(); }
 };
@@ -38,11 +38,11 @@ void take_same(Table& table, std::vector<checkpoint::TensorBytes>& tensors,
   for (const auto& tensor : tensors) {
     if (data.is_batched(tensor.name)) continue;
     if (table.same.contains(tensor.name)) {
-      fail(
-          "data",
-          "a tensor that is the same for all samples (not in data.batched) stands in one file, but "
-          "{} is in {}, too",
-          tensor.name, path);
+      fail("data",
+           "a tensor that is the same for all samples (not in data.batched) must be in one file "
+           "only, but "
+           "{} is in {}, too",
+           tensor.name, path);
     }
     auto whole = at::empty(tensor.shape, exec::scalar_type(tensor.dtype));
     std::memcpy(whole.data_ptr(), tensor.bytes.data(), tensor.bytes.size());
@@ -134,17 +134,16 @@ class Rows : public DataSource {
 Data open_tensors(const job::Job& job) {
   auto table = std::make_shared<Table>();
   for (const auto& path : job.data.files) add_file(*table, path, job.data);
-  const auto held_back = static_cast<int64_t>(double(table->size()) * job.data.validation);
-  const auto trained = table->size() - held_back;
+  const auto held_out = static_cast<int64_t>(double(table->size()) * job.data.validation);
+  const auto trained = table->size() - held_out;
   if (trained < 1)
     fail("data", "data must hold at least one sample for training, but it holds {}", table->size());
   Data data;
   for (const auto& column : table->columns) data.fields.push_back(column.name);
   data.training = std::make_unique<Rows>(table, job, Range{0, trained}, make_sampler(job));
-  data.validation.batches = held_back / job.batch.global;
+  data.validation.batches = held_out / job.batch.global;
   if (data.validation.batches > 0) {
-    data.validation.data = std::make_unique<Rows>(table, job, Range{trained, held_back},
-                                                  sequential);
+    data.validation.data = std::make_unique<Rows>(table, job, Range{trained, held_out}, sequential);
   }
   return data;
 }

@@ -1,5 +1,5 @@
 // Language data: files joined into one sequence of tokens, cut into windows of `sequence` + 1 (the
-// labels are the tokens one later). The last share of the windows is held back for validation.
+// labels are the tokens one later). The last share of the windows is held out for validation.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -139,8 +139,8 @@ Data open_tokens(const job::Job& job) {
   const auto tokenizer = job.data.text.empty() ? nullptr : make_tokenizer(job.data.tokenizer);
   const auto tokens = load(job, tokenizer.get());
   const auto windows = (tokens->size() - 1) / job.data.sequence;
-  auto held_back = static_cast<int64_t>(double(windows) * job.data.validation);
-  if (windows - held_back < 1) {
+  auto held_out = static_cast<int64_t>(double(windows) * job.data.validation);
+  if (windows - held_out < 1) {
     fail("data",
          "data must hold at least one sample of data.sequence + 1 = {} tokens for training, but it "
          "holds {} tokens",
@@ -153,13 +153,13 @@ Data open_tokens(const job::Job& job) {
     if (field.name == "tokens") given = field.classes;
   }
   const auto vocab = given > 0 ? given : data.vocab;
-  const auto trained = windows - held_back;
+  const auto trained = windows - held_out;
   data.fields = {"tokens", "labels"};
   data.training = std::make_unique<Windows>(tokens, job, vocab, Range{0, trained},
                                             make_sampler(job));
-  data.validation.batches = held_back / job.batch.global;
+  data.validation.batches = held_out / job.batch.global;
   if (data.validation.batches > 0) {
-    data.validation.data = std::make_unique<Windows>(tokens, job, vocab, Range{trained, held_back},
+    data.validation.data = std::make_unique<Windows>(tokens, job, vocab, Range{trained, held_out},
                                                      sequential);
   }
   return data;

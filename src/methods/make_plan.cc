@@ -19,8 +19,8 @@ std::shared_ptr<const Method> parallel_mode();
 
 namespace {
 
-// Axes whose ranks repeat each other's work.
-void say_idle_axes(plan::Plan& plan) {
+// Records a decision for each axis whose ranks repeat each other's work.
+void record_idle_axes(plan::Plan& plan) {
   const auto batch_axes = plan.batch_axes;
   const auto copy_axes = plan.copy_axes;
   for (size_t a = 0; a < plan.mesh.axes.size(); ++a) {
@@ -89,7 +89,7 @@ plan::Plan apply_methods(const Strategy& strategy, const std::vector<MethodUse>&
     plan.mesh.order.clear();
   }
   if (ragged) plan.mesh = std::move(*ragged);
-  say_idle_axes(plan);
+  record_idle_axes(plan);
   return plan;
 }
 

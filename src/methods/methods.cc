@@ -235,7 +235,8 @@ Strategy from_json(const Json& value, std::string_view name,
       auto use = read_item(item, i + 1, more);
       for (const auto& other : strategy.methods) {
         if (other.method == use.method)
-          fail("strategy", "a method may stand once, but {} stands twice", use.method->name());
+          fail("strategy", "a method may be listed once, but {} is listed twice",
+               use.method->name());
       }
       use.config.place = there.place;
       use.config.places = there.places;

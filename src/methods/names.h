@@ -33,7 +33,7 @@ std::vector<std::string> innermost_modules(const graph::Graph& graph);
 std::vector<std::string> named_ops(const graph::Graph& graph, const std::vector<std::string>& given,
                                    std::string_view field, std::string_view method);
 
-// The same, of the graph that is compiled: after the plan's rewrites.
+// As above, for the graph that is compiled: after the plan's rewrites.
 std::vector<std::string> named_ops(const plan::Plan& plan, const graph::Graph& graph,
                                    const std::vector<std::string>& given, std::string_view field,
                                    std::string_view method);

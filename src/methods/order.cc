@@ -42,11 +42,11 @@ constexpr Conflict kConflicts[] = {
      "it is a part of the other: give ds_3d_parallel its table"},
     {"ds_3d_parallel", "pipeline_parallel",
      "it is a part of the other: give ds_3d_parallel its table"},
-    {"ds_3d_parallel", "half", "its ds_config says the precision"},
-    {"ds_3d_parallel", "amp_native", "its ds_config says the precision"},
-    {"zero1", "zero2", "zero2 keeps all in parts that zero1 does, and gradients too"},
-    {"zero1", "fsdp", "fsdp keeps all in parts that zero1 does, and gradients and parameters too"},
-    {"zero2", "fsdp", "fsdp keeps all in parts that zero2 does, and parameters too"},
+    {"ds_3d_parallel", "half", "its ds_config sets the precision"},
+    {"ds_3d_parallel", "amp_native", "its ds_config sets the precision"},
+    {"zero1", "zero2", "zero2 stores in parts all that zero1 does, and gradients too"},
+    {"zero1", "fsdp", "fsdp stores in parts all that zero1 does, and gradients and parameters too"},
+    {"zero2", "fsdp", "fsdp stores in parts all that zero2 does, and parameters too"},
 };
 
 size_t position(std::string_view name) {
@@ -69,7 +69,7 @@ std::vector<MethodUse> in_order(std::vector<MethodUse> uses) {
     const auto a = find(conflict.a), b = find(conflict.b);
     if (a == uses.end() || b == uses.end()) continue;
     at_place(std::max(a, b)->config, [&] {
-      fail("strategy", "{} and {} exclude each other, but both are there: {}", conflict.a,
+      fail("strategy", "{} and {} exclude each other, but the strategy has both: {}", conflict.a,
            conflict.b, conflict.reason);
     });
   }

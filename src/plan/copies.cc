@@ -95,12 +95,14 @@ void verify_copies(const Plan& plan, const graph::Graph& graph) {
   }
   if (plan.precision.guards()) {
     fail("plan",
-         "all ranks skip a step or none does, but copies overflow by themselves: use bfloat16, "
-         "without a loss scale, where ranks train copies over {}",
+         "all ranks skip a step or none does, but copies overflow independently: use bfloat16 "
+         "without a loss scale where ranks train copies over {}",
          plan.copy_axes.text());
   }
   if (plan.communication.clip_first) {
-    fail("plan", "a copy clips its own gradient, but communication.clip_first says so of others");
+    fail("plan",
+         "each copy clips its own gradient anyway: leave communication.clip_first out, or the "
+         "copies");
   }
 }
 

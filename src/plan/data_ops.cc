@@ -34,7 +34,7 @@ bool is_option(std::string_view argument) {
 
 void check_data_ops(const graph::Graph& replacement, std::string_view rewrite) {
   for (const auto& node : replacement.nodes) {
-    if (node.op.starts_with("perigee::")) continue;  // none of them touches a file
+    if (node.op.starts_with("perigee::")) continue;  // no op of ours accesses a file
     for (const auto& [name, arg] : node.args) {
       const auto* text = std::get_if<std::string>(&arg);
       if (!text || is_number(*text) || is_option(name)) continue;

@@ -63,7 +63,7 @@ class Parts {
 
  private:
   // Whether the op is an all-gather or a view whose result has at least as many bytes as its operands.
-  bool brings_together(const Node& node) const {
+  bool gathers_shards(const Node& node) const {
     const bool moves = node.op == "comm::all_gather" || graph::is_view(node.op) ||
                        node.op == "perigee::reshape";
     if (!moves || node.outputs.size() != 1 || !node.outputs[0].defined()) return false;
@@ -76,17 +76,18 @@ class Parts {
   // whole gradients.
   void gather_where_used() {
     std::vector<int> last(graph_.values.size(), kEveryPart);  // last part that uses each value
-    std::vector<bool> left(graph_.values.size());             // the value is an output of the step
+    std::vector<bool> is_output(graph_.values.size());        // the value is an output of the step
     for (const auto& output : graph_.outputs) {
-      if (output.value.defined()) left[output.value.index] = true;
+      if (output.value.defined()) is_output[output.value.index] = true;
     }
     for (size_t n = graph_.nodes.size(); n-- > 0;) {
       const auto& node = graph_.nodes[n];
-      if (brings_together(node) && node.phase == Phase::backward && !left[node.outputs[0].index]) {
+      if (gathers_shards(node) && node.phase == Phase::backward &&
+          !is_output[node.outputs[0].index]) {
         const int users = last[node.outputs[0].index];
         if (users != kEveryPart && users < parts_[n]) parts_[n] = users;
       }
-      // An op of every part is one where it is used: that of its results.
+      // An op of every part uses its operands in the parts that use its results.
       int here = parts_[n];
       if (node.op == kCross) here = static_cast<int>(node.get<int64_t>("from_part", 0));
       for (auto v : node.outputs) {

@@ -50,7 +50,8 @@ void verify_placements(const Plan& plan, const std::string& name,
   }
 }
 
-// Stages then have two sets of sections, which share only values that outlive a microbatch.
+// A stage that keeps the results of some microbatches has two sets of sections, which share only
+// values that outlive a microbatch.
 void verify_kept_microbatches(const Plan& plan) {
   const auto kept = plan.recompute.kept_microbatches;
   if (kept < 0) fail("plan", "recompute.kept_microbatches is at least 0, but got {}", kept);
@@ -58,8 +59,7 @@ void verify_kept_microbatches(const Plan& plan) {
   if (!plan.pipeline.cuts()) {
     fail("plan",
          "kept_microbatches requires a pipeline, but is {} and the plan has one stage: leave it "
-         "out, or "
-         "use pipeline_parallel",
+         "out, or use pipeline_parallel",
          kept);
   }
   if (plan.recompute.regions.empty()) {
@@ -67,17 +67,15 @@ void verify_kept_microbatches(const Plan& plan) {
          "recompute.kept_microbatches requires regions that are recomputed, but there are none");
   }
   if (!plan.offload.activations.empty()) {
-    fail(
-        "plan",
-        "what {} microbatches keep stays on the device, but offload takes the activations of {} to "
-        "the host: use one of the two",
-        kept, plan.offload.activations.front());
+    fail("plan",
+         "the results that {} kept microbatches save stay on the device, but offload takes the "
+         "activations of {} to the host: use one of the two",
+         kept, plan.offload.activations.front());
   }
   if (plan.overlap.experts) {
     fail("plan",
          "kept_microbatches is {}, but with overlap's experts a microbatch begins before the "
-         "preceding "
-         "one ends: leave kept_microbatches out, or experts",
+         "preceding one ends: leave kept_microbatches out, or experts",
          kept);
   }
 }
@@ -102,15 +100,14 @@ void verify_deferred(const Plan& plan, const graph::Graph& graph) {
          did_you_mean(name, known));
   }
   if (!plan.pipeline.cuts()) {
-    fail(
-        "plan",
-        "a stage of a pipeline puts weight gradients off, those of {}, but the plan has one stage: "
-        "leave deferred_head out, or use pipeline_parallel",
-        overlap.deferred.front());
+    fail("plan",
+         "deferring the weight gradient of {} requires a pipeline, but the plan has one stage: "
+         "leave deferred_head out, or use pipeline_parallel",
+         overlap.deferred.front());
   }
   if (!plan.offload.activations.empty()) {
     fail("plan",
-         "what the deferred gradient of {} is made of stays on the device, but offload takes the "
+         "the operands of the deferred gradient of {} stay on the device, but offload takes the "
          "activations of {} to the host: use one of the two",
          overlap.deferred.front(), plan.offload.activations.front());
   }
@@ -119,8 +116,8 @@ void verify_deferred(const Plan& plan, const graph::Graph& graph) {
     const auto count = std::count_if(unit.parameters.begin(), unit.parameters.end(), is_deferred);
     if (unit.level < 2 || count == 0 || count == std::ssize(unit.parameters)) continue;
     fail("plan",
-         "a unit of level {} is reduced when its gradients are there, but of unit {} some are "
-         "deferred: give these a unit of their own",
+         "a unit of level {} is reduced once all of its gradients are computed, but some of unit "
+         "{} are deferred: give these a unit of their own",
          unit.level, unit.name);
   }
 }
@@ -210,7 +207,7 @@ void verify_units(const Plan& plan, const graph::Graph& graph) {
       }
       const auto [at, added] = unit_of.emplace(name, unit.name);
       if (!added) {
-        fail("plan", "a parameter stands in one unit, but {} stands in {} and {}", name, at->second,
+        fail("plan", "a parameter is in at most one unit, but {} is in {} and {}", name, at->second,
              unit.name);
       }
       if (parts) {
@@ -230,8 +227,9 @@ void verify_units(const Plan& plan, const graph::Graph& graph) {
         const auto& p = placed->second[plan.mesh.find(axis)];
         if (p.is_replicate()) continue;
         fail("plan",
-             "a unit cuts what is whole on its axes, but {} of {} is placed as {} on axis {}", name,
-             unit.name, mesh::to_string(p), axis);
+             "a unit shards parameters that are replicated on its axes, but {} of {} is placed as "
+             "{} on axis {}",
+             name, unit.name, mesh::to_string(p), axis);
       }
     }
   }
@@ -313,8 +311,7 @@ void verify_forbidden(const Plan& plan, const graph::Graph& graph) {
     if (cut) continue;
     fail("plan",
          "no parameter may be replicated on several ranks (replicated_parameters is forbidden), "
-         "but {} "
-         "is: use fsdp over an axis of several ranks",
+         "but {} is: use fsdp over an axis of several ranks",
          input.name);
   }
 }

@@ -28,7 +28,8 @@ mesh::AxisSet sharded_on(const mesh::Mesh& mesh, const mesh::Placements& placeme
   return axes;
 }
 
-// Appends the boxes of [begin, end) below the dims that `fixed` holds one position of each.
+// Appends the boxes of [begin, end) of the row-major subtensor at the positions `fixed` of the
+// leading dims.
 void add_boxes(const std::vector<int64_t>& shape, std::vector<mesh::Range>& fixed, int64_t begin,
                int64_t end, std::vector<std::vector<mesh::Range>>& out) {
   if (begin == end) return;

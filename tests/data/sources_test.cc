@@ -118,10 +118,11 @@ TEST_CASE("a library orders samples, of any range and in every epoch") {
       CHECK((list(tokens[i])[0] - 'a') / 4 == epochs[static_cast<size_t>(step - 1)][i]);
     }
   }
-  CHECK_THAT(error_of([&] {
-               open("plugin_sampler", 1000).training->at(2, {0, 1});
-             }),
-             Catch::Contains("libplugin_sampler.so must give sample 3 a place below 3, but got 3"));
+  CHECK_THAT(
+      error_of([&] {
+        open("plugin_sampler", 1000).training->at(2, {0, 1});
+      }),
+      Catch::Contains("libplugin_sampler.so must give sample 3 an index below 3, but got 3"));
   CHECK_THAT(error_of([&] { open("perigee_core", 7); }),
              Catch::Contains("exports int64_t perigee_sampler(int64_t sample, int64_t count, "
                              "uint64_t seed), but"));
@@ -177,12 +178,12 @@ TEST_CASE("token files of 2 and 4 bytes give the same samples") {
   CHECK(is_independent_of_ranges(*two.training, 4));
 }
 
-TEST_CASE("an epoch has every window once, in another order each time, and none held back") {
+TEST_CASE("an epoch has every window once, in another order each time, and none held out") {
   Folder folder;
   std::vector<uint16_t> ids(401);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint16_t>(i);
   folder.add("a.bin", raw(ids));
-  // 100 windows of 4; 20 are held back.
+  // 100 windows of 4; 20 are held out.
   const auto job = job_of(folder, "tokens = [\"a.bin\"]\nsequence = 4\nvalidation = 0.2", "gpt",
                           "vocab = 401\n[batch]\nglobal = 8");
   const auto data = data::open_data(job);
@@ -223,7 +224,7 @@ TEST_CASE("files are dealt to ranks as EPL deals them") {
 TEST_CASE("with sliced files every rank draws from its own, and sees all of it") {
   Folder folder;
   for (int file = 0; file < 4; ++file) {
-    std::vector<uint16_t> ids(41);  // 20 windows of 2, two of them held back
+    std::vector<uint16_t> ids(41);  // 20 windows of 2, two of them held out
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint16_t>(100 * file + i);
     folder.add(fmt::format("{}.bin", file), raw(ids));
   }
@@ -309,8 +310,9 @@ TEST_CASE("an input without a batch dim is read from one file, or drawn once") {
   }
   checkpoint::write_safetensors(folder.at("b.safetensors"),
                                 std::vector<checkpoint::TensorBytes>{same});
-  CHECK_THAT(error_of([&] { data::open_data(job); }),
-             Catch::Contains("stands in one file, but table is in " + folder.at("b.safetensors")));
+  CHECK_THAT(
+      error_of([&] { data::open_data(job); }),
+      Catch::Contains("must be in one file only, but table is in " + folder.at("b.safetensors")));
   std::filesystem::remove(folder.at("b.safetensors"));
   CHECK(data::open_data(job_of(folder, keys, "mlp", "[batch]\nglobal = 3"))
             .training->at(1, {0, 3})
@@ -355,7 +357,7 @@ TEST_CASE("rows of tensors are samples, over all files") {
     CHECK(batch.at("x").select(1, 1).equal(-batch.at("y").to(at::kDouble)));
     for (const auto y : list(batch.at("y"))) seen.insert(y);
   }
-  CHECK(seen == std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7});  // 4 of 12 are held back
+  CHECK(seen == std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7});  // 4 of 12 are held out
   CHECK(is_independent_of_ranges(*data.training, 4));
   CHECK(data.validation.batches == 1);
   CHECK(list(data.validation.data->at(1, {0, 4}).at("y")) == std::vector<int64_t>{8, 9, 10, 11});

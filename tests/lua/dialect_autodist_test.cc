@@ -93,8 +93,7 @@ TEST_CASE("AutoDist's files of constraints are read, and errors name their line"
                            "   allowed_partition_dims: ['0,1', '1,1'], replica_allowed: false}\n");
   CHECK(longer.error == "");
   CHECK_THAT(longer.said, Catch::Contains("2 constraints on axis tensor: 0 ops run otherwise"));
-  CHECK_THAT(longer.said,
-             Catch::Contains("left out: c.yaml:2: no op aten::mm stands in Mlp.Linear"));
+  CHECK_THAT(longer.said, Catch::Contains("left out: c.yaml:2: no op aten::mm is in Mlp.Linear"));
   CHECK_THAT(with(head + "- name: [\n").error, Catch::Contains("c.yaml:8:1"));
   CHECK_THAT(with(head + "- name: aten::mm\n").error,
              Catch::Contains("c.yaml:7: a constraint needs parent_module, but has none"));

@@ -143,7 +143,7 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
   CHECK_THAT(with("return { 'paralel_mode' }"), Catch::Contains("did you mean \"parallel_mode\"?"));
   CHECK_THAT(with("return { { 'parallel_mode', { { 'dta', 2 } } } }"),
              Catch::Contains("did you mean \"data\"?"));
-  CHECK_THAT(with("return { 'grad_comm', 'grad_comm' }"), Catch::Contains("stands twice"));
+  CHECK_THAT(with("return { 'grad_comm', 'grad_comm' }"), Catch::Contains("is listed twice"));
   CHECK_THAT(with("return 3"), Catch::Contains("returns number"));
   CHECK_THAT(with("return function() end"), Catch::Contains("returned nothing"));
   CHECK_THAT(with("local m = require 'perigee.methods'\n"

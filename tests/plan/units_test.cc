@@ -140,7 +140,7 @@ TEST_CASE("units that overlap, or shard a sharded parameter, are refused") {
   CHECK(why({{.name = "u", .parameters = {"p0", "p1"}, .axes = "data"}}) == "");
   CHECK(why({{.name = "u", .parameters = {"p0"}, .axes = "data"},
              {.name = "v", .parameters = {"p0"}, .axes = "data"}}) ==
-        "[plan] a parameter stands in one unit, but p0 stands in u and v");
+        "[plan] a parameter is in at most one unit, but p0 is in u and v");
   CHECK(why({{.name = "u", .parameters = {"p9"}, .axes = "data"}})
             .starts_with("[plan] a unit holds parameters of the graph, but u holds \"p9\""));
   CHECK(why({{.name = "u", .parameters = {"p0"}, .axes = "date"}})
@@ -148,7 +148,8 @@ TEST_CASE("units that overlap, or shard a sharded parameter, are refused") {
                          "mean \"data\""));
   plan.placements["p0"] = mesh::parse_placements("S0");
   CHECK(why({{.name = "u", .parameters = {"p0"}, .axes = "data"}}) ==
-        "[plan] a unit cuts what is whole on its axes, but p0 of u is placed as S0 on axis data");
+        "[plan] a unit shards parameters that are replicated on its axes, but p0 of u is placed as "
+        "S0 on axis data");
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ std::string message_of(const CLI::ParseError& error) {
   }
   if (text.ends_with(" missing")) return fmt::format("{} needs a value, but got none", option);
   if (const auto times = after("At Most 1 required but received "); !times.empty()) {
-    return fmt::format("{} may stand once, but stands {} times", option, times);
+    return fmt::format("{} may be given once, but is given {} times", option, times);
   }
   if (text.ends_with(" is required")) {
     const auto what = text.substr(0, text.size() - std::strlen(" is required"));

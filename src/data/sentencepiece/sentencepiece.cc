@@ -1,6 +1,6 @@
 // SentencePiece models as tokenizers, in a library of their own: libsentencepiece and LibTorch both
-// define FLAGS_minloglevel, with different sizes, so that in one scope the one's constructor writes
-// over the other's memory.
+// define FLAGS_minloglevel, with different sizes, so that in one symbol scope one constructor would
+// overwrite the memory of the other.
 #include <sentencepiece_processor.h>
 
 #include "base/fail.h"

@@ -57,7 +57,7 @@ class GradComm : public MethodWith<GradCommConfig> {
           .member = &C::communicators,
           .at_least = 1,
           .at_most = 64,
-          .doc = "streams over the data axis, which buckets use in turn"},
+          .doc = "streams over the data axis, among which buckets alternate"},
          {.name = "dtype",
           .member = &C::dtype,
           .otherwise = "the gradients' own type",
@@ -171,7 +171,7 @@ class GradComm : public MethodWith<GradCommConfig> {
         communication.buckets > 0 ? fmt::format(" (at most {})", communication.buckets) : "",
         communication.overlap ? "each as soon as it is complete" : "all after the backward pass");
     if (communication.communicators > 1) {
-      text += fmt::format(", on {} streams in turn", communication.communicators);
+      text += fmt::format(", alternating over {} streams", communication.communicators);
     }
     if (communication.reduce_dtype) {
       text += fmt::format(", multiplied by {1:.4g} and rounded to {0}",

@@ -59,10 +59,10 @@ class AutoSharding : public MethodWith<AutoConfig> {
  public:
   std::string_view name() const override { return "auto_sharding"; }
   std::string_view doc() const override {
-    return "Has the exact solver choose, all together, how each op is sharded over axes of the "
-           "mesh, and by block whether parameters are stored in parts, the forward pass is "
-           "recomputed and activations are offloaded to the host, and if asked to the precision, "
-           "so that a step costs least and no rank exceeds its memory. Applied last.";
+    return "The exact solver chooses together how each op is sharded over axes of the mesh, for "
+           "each block whether its parameters are stored in parts, its forward pass is recomputed "
+           "and its activations are offloaded to the host, and where asked the precision, so that "
+           "a step costs least and no rank exceeds its memory. Applied last.";
   }
 
  protected:
@@ -366,14 +366,14 @@ class AutoSharding : public MethodWith<AutoConfig> {
     }
     const auto& fitted = made.fitted;
     const double gap = 1 - fitted.bound / fitted.cost;
-    return fmt::format(
-        "{}; a microbatch costs a rank as much as moving {:.4g} bytes, {}{}",
-        fmt::join(parts, ", "), fitted.cost,
-        gap > 1e-9 ? fmt::format("and no other choice of the blocks' {:.2g} % less", 100 * gap)
-                   : "and no other choice of the blocks' less",
-        made.peak ? fmt::format("; a rank needs {} of {}", bytes_text(*made.peak),
-                                bytes_text(wanted.memory))
-                  : std::string());
+    return fmt::format("{}; a microbatch costs a rank as much as moving {:.4g} bytes, {}{}",
+                       fmt::join(parts, ", "), fitted.cost,
+                       gap > 1e-9
+                           ? fmt::format("within {:.2g} % of the optimum of the blocks", 100 * gap)
+                           : "the optimum of the blocks",
+                       made.peak ? fmt::format("; a rank needs {} of {}", bytes_text(*made.peak),
+                                               bytes_text(wanted.memory))
+                                 : std::string());
   }
 };
 

@@ -1,5 +1,5 @@
 // partition_constraints: which dims of which ops may be split over an axis, as in nnScaler's AutoDist
-// (Lin et al. 2024). Ops that would run otherwise are pinned to allowed placements.
+// (Lin et al. 2024). Ops whose sharding is not allowed are pinned to allowed placements.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -121,9 +121,8 @@ class Modules {
     for (const auto& scope : graph.scopes) types_[scope.path] = scope.type;
   }
 
-  // Whether the name is the end of the path of the scope, or of one around it, or of the types
-  // along that.
-  bool stands_in(const std::string& scope, const std::string& name) const {
+  // Returns whether the name ends the path of the scope, of a scope around it, or of their types.
+  bool is_within(const std::string& scope, const std::string& name) const {
     const auto wanted = components(name);
     for (std::string path = scope;; path = path.substr(0, path.rfind('.'))) {
       if (ends_with(components(path), wanted) || ends_with(types_along(path), wanted)) return true;
@@ -170,7 +169,8 @@ class Constrained {
       }
       if (wrong.empty()) return static_cast<int64_t>(pinned_.size());
       if (round == kRounds) {
-        fail(kMethod, "{}: {} in {} cannot run as is allowed beside what else the plan pins: {}",
+        fail(kMethod,
+             "{}: {} in {} cannot keep its constraint together with the plan's other pins: {}",
              constraints_[ops_[wrong[0]]].place, graph_.nodes[wrong[0]].op,
              graph_.nodes[wrong[0]].scope, "allow another dim, or replica_allowed");
       }
@@ -190,7 +190,7 @@ class Constrained {
       std::optional<size_t> best;
       for (size_t c = 0; c < constraints_.size(); ++c) {
         const auto& constraint = constraints_[c];
-        if (constraint.op != node.op || !modules.stands_in(node.scope, constraint.parent)) continue;
+        if (constraint.op != node.op || !modules.is_within(node.scope, constraint.parent)) continue;
         const auto length = [&](size_t k) { return components(constraints_[k].parent).size(); };
         if (!best || length(c) > length(*best)) best = c;
       }
@@ -286,9 +286,9 @@ class PartitionConstraints : public MethodWith<ConstraintsConfig> {
  public:
   std::string_view name() const override { return kMethod; }
   std::string_view doc() const override {
-    return "Says which dims of ops may be split over an axis, and which ops may run whole on all "
-           "its ranks. An op that would run otherwise is pinned to what is allowed: whole where it "
-           "may be, else split along the first dim of the list that can be.";
+    return "Restricts the dims of ops that may be split over an axis, and the ops that all its "
+           "ranks may compute whole. An op whose sharding is not allowed is pinned: replicated "
+           "where that is allowed, else split along the first dim of the list that can be.";
   }
   std::string_view items() const override {
     return "constraints: {name = op (`aten::mm`), parent_module = the end of a module's path, or "
@@ -320,13 +320,13 @@ class PartitionConstraints : public MethodWith<ConstraintsConfig> {
     }
     const auto changed = Constrained(plan, *request.graph, constraints, at).run();
     plan.decisions.push_back(
-        {kMethod, fmt::format("{} constraint{} on axis {}: {} op{} run otherwise than they would",
+        {kMethod, fmt::format("{} constraint{} on axis {}: the sharding of {} op{} changes",
                               constraints.size(), constraints.size() == 1 ? "" : "s", axis, changed,
                               changed == 1 ? "" : "s")});
     for (const auto& constraint : constraints) {
       if (constraint.matches > 0) continue;
       plan.decisions.push_back(
-          {kMethod, fmt::format("left out: {}: no op {} stands in {}, as the graph names them",
+          {kMethod, fmt::format("left out: {}: no op {} is in {}, as the graph names them",
                                 constraint.place, constraint.op, constraint.parent)});
     }
   }

@@ -190,8 +190,8 @@ std::string sentence_of(const shard::PlannedShardings& found, const std::vector<
       ranks, axes.size() > 1 ? "axes" : "axis", fmt::join(axes, " and "), fmt::join(parts, ", "),
       found.pins, found.cost,
       found.bound >= found.cost * (1 - 1e-9)
-          ? "and no other way costs less"
-          : fmt::format("and no other way less than {:.4g}", found.bound));
+          ? "which is optimal"
+          : fmt::format("with a lower bound of {:.4g}", found.bound));
 }
 
 class TensorParallel : public MethodWith<TensorConfig> {
@@ -235,8 +235,8 @@ class TensorParallel : public MethodWith<TensorConfig> {
           .doc = "weights of fewer bytes are not split"},
          {.name = "sequence",
           .member = &C::sequence,
-          .doc = "shard activations on their sequence between the layers: less memory for as many "
-                 "bytes sent"}});
+          .doc = "shard activations on their sequence between the layers: less memory for the same "
+                 "bytes of communication"}});
     return table;
   }
 

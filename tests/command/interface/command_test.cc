@@ -91,7 +91,7 @@ TEST_CASE("missing, surplus and repeated arguments are refused by name") {
           "[command] --output needs a value, but got none; see perigee mesh "
           "--help");
   refused("mesh tensor=2 -o a -o b",
-          "[command] --output may stand once, but stands 2 times; see perigee mesh --help");
+          "[command] --output may be given once, but is given 2 times; see perigee mesh --help");
 }
 
 TEST_CASE("a value of the wrong type is refused with the value") {

@@ -142,8 +142,8 @@ TEST_CASE("constraints that no plan satisfies are refused") {
     return said;
   };
   CHECK(decisions(strategy(constraint("aten::mm", "conv", "", true))) ==
-        "1 constraint on axis tensor: 0 ops run otherwise than they would\n"
-        "left out: item 1: no op aten::mm stands in conv, as the graph names them\n");
+        "1 constraint on axis tensor: the sharding of 0 ops changes\n"
+        "left out: item 1: no op aten::mm is in conv, as the graph names them\n");
   CHECK(decisions(R"([["parallel_mode", [["data", 2]]], ["partition_constraints", [)" +
                   constraint("aten::mm", "", "", true) + "]]]") ==
         "no op is split over axis tensor, which has one rank\n");
