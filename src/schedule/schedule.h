@@ -36,7 +36,7 @@ struct ScheduleOptions {
   std::optional<int> chunks;
   // interleaved: microbatches that run through a chunk together; default: stages.
   std::optional<int> group;
-  int extra = 0;  // 1f1b: in-flight microbatches above those of 1f1b
+  int extra = 0;  // 1f1b: in-flight microbatches beyond those of plain 1f1b
   // Splits the backward passes of a schedule that does not, in the same order: weight gradients are
   // computed where a stage would idle, or where the memory of the unsplit schedule requires it.
   bool delay_weights = false;
@@ -89,7 +89,8 @@ std::vector<int> stage_of_parts(std::string_view name, int stages, int chunks);
 // (Description::searched) keep their cap of in-flight microbatches, and memory_limit where that is
 // lower; the search minimises the longest span, then the makespan, and is deterministic. Throws
 // Error (invalid) for an unknown name, counts that the schedule does not exist for (the message
-// says for which it does), options that it does not have, costs that are negative or not finite,
+// names those that it exists for), options that it does not have, costs that are negative or not
+// finite,
 // and a memory limit that it cannot keep.
 Schedule make_schedule(const ScheduleOptions& options);
 

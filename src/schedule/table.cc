@@ -77,8 +77,9 @@ const std::array<Description, 11> kTable = {{
      .orders = warm_up_then_alternate},
     {.name = "1f1b",
      .aliases = {"pipedream_flush", "1F1B"},
-     .summary = "one backward and one forward in turn after a warm-up; in flight: one microbatch "
-                "more than later stages",
+     .summary =
+         "after a warm-up, alternately one backward and one forward; in flight: one microbatch "
+         "more than later stages",
      .source = "Narayanan et al. 2021, PipeDream-2BW (PipeDream-Flush)",
      .has_extra = true,
      .suggested = true,

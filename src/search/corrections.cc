@@ -6,7 +6,8 @@
 namespace perigee::search {
 namespace {
 
-// With how many samples planned shardings change; else whether gradients are added up.
+// The samples of a choice, which planned shardings depend on; else whether gradients are
+// accumulated.
 int64_t samples(const Choice& c) { return c.tensor > 1 ? c.micro : c.microbatches > 1; }
 
 }  // namespace
@@ -54,7 +55,7 @@ Corrections::Key Corrections::of_kind(const Choice& c) {
 
 Corrections::Key Corrections::of_layers(const Choice& c) {
   auto key = of_kind(c);
-  std::get<4>(key) = 0;  // whatever the samples
+  std::get<4>(key) = 0;  // for any samples
   std::get<6>(key) = "";
   return key;
 }

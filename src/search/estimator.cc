@@ -8,7 +8,7 @@ namespace perigee::search {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Above this share of a rank's memory by the model, programs may not fit.
+// Programs may not fit where the model predicts more than this share of a rank's memory.
 constexpr double kNear = 0.9;
 
 }  // namespace
@@ -46,7 +46,7 @@ const Layers* Estimator::tables_of(const Choice& choice) {
 std::vector<Candidate> Estimator::candidates_of(const Choice& choice, const Layers& layers,
                                                 double exact_below, double& needed_bytes) {
   std::vector<Candidate> list;
-  double best = kInfinity;  // where there is room enough
+  double best = kInfinity;  // seconds, with enough memory
   double least_bytes = kInfinity;
   const auto add = [&](const Choice& one, const Layers& tables) {
     double own = 0;
@@ -85,7 +85,7 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
     estimate = fit(choice, layers, least_bytes, exact_below);
   }
   if (estimate && !estimate->recomputed_blocks.empty() && may_offload(choice, layers, kInfinity)) {
-    // Recomputation or the host makes room.
+    // Memory is freed by recomputation or by the host: the faster of the two is kept.
     auto on_host = choice;
     on_host.offload = true;
     double unused = kInfinity;
@@ -140,15 +140,15 @@ std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layer
   return estimate;
 }
 
-// Whether the choice may fit with its optimizer's state on the host. That is slower, so it is priced
-// only where the choice does not fit without.
+// Returns whether the choice may fit with its optimizer's state on the host. That is slower, so it
+// is priced only where the choice does not fit without.
 bool Estimator::may_offload(const Choice& choice, const Layers& layers, double least_bytes) const {
   const double states = states_of(choice, layers);
   return states > 0 &&
          (least_bytes >= kInfinity || least_bytes - states <= limits_.smallest_bytes() + more_);
 }
 
-// Returns the bytes of a rank that the host can have.
+// Returns the bytes of a rank's optimizer state, which the host can hold.
 double Estimator::states_of(const Choice& choice, const Layers& layers) const {
   if (choice.offload || request_.pins.offload) return 0;
   const double states = layers.prologue.states + layers.epilogue.states +

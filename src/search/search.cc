@@ -44,7 +44,8 @@ constexpr double kInVain = 0.95;
 constexpr int kTries = 2;
 // Plans that are judged, for any size of graph, where the simulator contradicts the model.
 constexpr size_t kContradicted = 5;
-// It does where another plan is expected to take less than this share of the best one's time.
+// The simulator contradicts it where another plan is expected to take less than this share of the
+// best one's time.
 constexpr double kContradiction = 0.95;
 
 // Whether a and b have different axes or schedules: the model may be wrong about only one of them.
@@ -138,7 +139,7 @@ class Search {
     return best;
   }
 
-  // Returns the least with which it was found that a plan fits.
+  // Returns the least memory with which a plan was found to fit.
   std::optional<Fitting> least_missing_memory(double seconds) {
     const double guess = learnt_.shortage.bytes < kInfinity
                              ? learnt_.shortage.bytes - limits_.smallest_bytes()
@@ -159,7 +160,7 @@ class Search {
     return request_.pins.time_limit.value_or(kInfinity) - milliseconds() / 1e3;
   }
 
-  // Whether the time limit ended the search.
+  // Returns whether the time limit ended the search.
   bool stopped() const { return stopped_; }
 
  private:
@@ -194,9 +195,9 @@ class Search {
     return best;
   }
 
-  // Compiles and simulates the best until the model, so corrected, expects none that is better;
-  // returns how many fit. With that_fit it ends where none is left that the model, so corrected,
-  // expects to fit.
+  // Compiles and simulates the best candidates until the corrected model expects none that is
+  // better; returns how many fit. With that_fit it ends where the corrected model expects none of
+  // the others to fit.
   enum class Judge { that_fit, all };
   size_t judge_best(std::vector<Candidate>& ranked, Found& found, Judge which) {
     const auto judged = std::clamp<size_t>(kNodesJudged / std::max<size_t>(1, nodes_), 1,
@@ -339,7 +340,7 @@ class Search {
     return std::chrono::duration<double, std::milli>(passed).count();
   }
 
-  // Whether the pins' time limit is reached.
+  // Returns whether the pins' time limit is reached.
   bool out_of_time() {
     stopped_ = stopped_ || seconds_left() <= 0;
     return stopped_;

@@ -43,7 +43,7 @@ std::optional<Fitting> least_missing_memory(
     auto fitting = attempt(more);
     if (!fitting || fitting->more > more) failed = more;
     if (fitting && (!best || fitting->more < best->more)) best = std::move(fitting);
-    // Another would take as long.
+    // Another attempt would take about as long as the last.
     if (since(begin) + (best ? since(started) : 0) > seconds) return best;
     if (best && best->more - failed <= kNear * (missing.limit + best->more)) return best;
     more = round_up(best ? (failed + best->more) / 2 : failed + kGrowth * (missing.limit + failed));

@@ -17,7 +17,7 @@ struct Fitting {
   Choice choice;
 };
 
-// Returns the bytes rounded up to what bytes_text writes.
+// Returns the bytes rounded up to the digits that bytes_text writes.
 double round_up(double bytes);
 
 // Returns the least memory with which a plan is found, to 2% of the rank's limit. Searches for

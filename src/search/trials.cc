@@ -66,7 +66,7 @@ class Shuffled : public Order {
   }
 
  private:
-  // The combination at a place of those that are left.
+  // Returns the combination at an index among the remaining ones.
   uint64_t at(uint64_t place) const {
     const auto found = moved_.find(place);
     return found == moved_.end() ? place : found->second;
@@ -75,7 +75,7 @@ class Shuffled : public Order {
   std::vector<int> options_;
   std::mt19937_64 random_;
   uint64_t left_;
-  std::unordered_map<uint64_t, uint64_t> moved_;  // where it is not the place's own
+  std::unordered_map<uint64_t, uint64_t> moved_;  // combinations moved to an index
 };
 
 class ByBelief : public Order {
@@ -98,7 +98,7 @@ std::unique_ptr<Order> order_of(const TrialOptions& options, std::vector<int> co
        options.algorithm, did_you_mean(options.algorithm, kAlgorithms));
 }
 
-// Adds the option's pins; methods add up. Returns false where it pins something else otherwise.
+// Adds the option's pins; methods add up. Returns false where the option contradicts a pin.
 bool merge(json& pins, const json& option) {
   for (const auto& [key, value] : option.items()) {
     if (key == "methods") {

@@ -45,8 +45,8 @@ using Variables = std::vector<std::vector<nlohmann::json>>;
 // (infinity without one). A thrown Error becomes `refused`.
 using Attempt = std::function<void(Trial& trial, double left)>;
 
-// Tries combinations of `common` and an option of each variable. Combinations that pin one thing
-// twice, differently, are not legal and are left out of the list. `clock` returns seconds. Throws
+// Tries combinations of `common` and an option of each variable. Combinations whose options
+// contradict each other are left out of the list. `clock` returns seconds. Throws
 // Error for an unknown algorithm and for variables without options.
 Trials run_trials(const nlohmann::json& common, const Variables& variables,
                   const TrialOptions& options, const Attempt& attempt,

@@ -15,7 +15,7 @@ namespace perigee::simulate {
 std::string to_text(const Simulation& simulation, const compile::Programs& programs,
                     const cost::Cluster& cluster, const Utilisation& utilisation);
 
-// The same as JSON ("perigee.simulation/1"), ending in a newline.
+// Returns the simulation as JSON ("perigee.simulation/1"), ending in a newline.
 std::string to_json(const Simulation& simulation, const compile::Programs& programs,
                     const cost::Cluster& cluster, const Utilisation& utilisation);
 
@@ -23,7 +23,7 @@ std::string to_json(const Simulation& simulation, const compile::Programs& progr
 // axis has one stream for each pair of parts ("pipe:0>1/24>25"): they are added up.
 std::vector<std::pair<std::string, double>> busy_by_kind(const RankTime& rank,
                                                          const compile::Program& program);
-// Returns them as "tensor 4.76 s, pipe 227 ms"; "" for none.
+// Returns busy_by_kind as text: "tensor 4.76 s, pipe 227 ms"; "" for none.
 std::string busy_text(const RankTime& rank, const compile::Program& program);
 
 // Returns "12.3 ms", "4.56 s".

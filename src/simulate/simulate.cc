@@ -168,7 +168,7 @@ class Engine {
     return true;
   }
 
-  // Returns false where the event is open: the actor is then blocked.
+  // Returns false where the event is not complete: the actor is then blocked.
   bool wait(State& state, size_t place) {
     const double done = state.done[place];
     if (std::isnan(done)) {

@@ -126,7 +126,8 @@ class Search {
     }
   }
 
-  // Whether the cap is between the memory of V-Min's block and of V-Half's, so that neither suits.
+  // Returns whether the cap is between the memory of V-Min's block and of V-Half's, so that neither
+  // suits.
   bool roomy() const {
     return shape_.v_shape && cap_ <= shape_.stages && cap_ > 2 * ((shape_.stages + 4) / 3);
   }
@@ -213,7 +214,7 @@ class Search {
     const bool stays = shape_.stage_of(part) == shape_.stage_of(part + 1);
     return shape_.forward + (stays ? 0 : shape_.transfer);
   }
-  // The same for input gradients, from `part` to the part before it.
+  // As forward_hop, for input gradients: from `part` to the part before it.
   double backward_hop(int part) const {
     const bool stays = shape_.stage_of(part) == shape_.stage_of(part - 1);
     return shape_.backward + (stays ? 0 : shape_.transfer);

@@ -153,7 +153,7 @@ Placed fill_gaps(const Shape& shape, int cap, const Placed& placed) {
     std::vector<PipelineOp> ops;  // still to run from `first`, in order; a moved op leaves a hole
     std::vector<char> moved;
     std::vector<int> count;  // ops left of each class
-    int gone = 0;            // classes that are used up, as bits
+    int used_up = 0;         // classes without ops left, as bits
     size_t first = 0;
     int held = 0;
     double free = 0;
@@ -185,7 +185,7 @@ Placed fill_gaps(const Shape& shape, int cap, const Placed& placed) {
     int held = stage.held, most = stage.held;
     size_t found = stage.ops.size();
     double next_arrival = never;
-    int seen = stage.gone;
+    int seen = stage.used_up;
     for (size_t i = stage.first; i < stage.ops.size() && seen != all_classes; ++i) {
       if (stage.moved[i]) continue;
       const PipelineOp& op = stage.ops[i];
@@ -213,7 +213,7 @@ Placed fill_gaps(const Shape& shape, int cap, const Placed& placed) {
     }
     const PipelineOp op = stage.ops[found];
     stage.moved[found] = 1;
-    if (--stage.count[class_of(op)] == 0) stage.gone |= 1 << class_of(op);
+    if (--stage.count[class_of(op)] == 0) stage.used_up |= 1 << class_of(op);
     while (stage.first < stage.ops.size() && stage.moved[stage.first]) ++stage.first;
     if (op.kind == PipelineKind::forward) ++stage.held;
     if (op.kind == PipelineKind::weight_grad) --stage.held;

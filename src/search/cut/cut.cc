@@ -78,7 +78,7 @@ class Cutting {
     return row_.blocks / stages_ + (early ? stage < rest : stage >= stages_ - rest);
   }
 
-  // The objective of such a cut.
+  // Returns the objective of an even cut.
   double even(bool early) {
     double sum = 0, longest = 0;
     for (int s = 0; s < stages_; ++s) {
@@ -113,7 +113,7 @@ class Cutting {
       const auto kind = kind_of(s);
       auto& lengths = of(kind);
       if (kind != StageKind::middle || s == 1) {
-        // It counts in the sum and each round: the objective is no less than that.
+        // The objective counts a stage once in the sum and once in each round.
         lengths.most = last_that(longest, [&](int length) {
           const auto& ways = parts(kind, length);
           return ways.back().most > 0 &&
@@ -122,15 +122,15 @@ class Cutting {
       }
       all += lengths.most;
     }
-    // A stage has the blocks that the others cannot have.
+    // A stage has at least the blocks that all other stages together have no room for.
     for (auto& lengths : lengths_) {
       const auto others = all - lengths.most;
       lengths.least = static_cast<int>(std::max<int64_t>(1, row_.blocks - others));
     }
   }
 
-  // Returns the largest length up to `longest` for which it holds, 0 for none; it holds for all
-  // that are shorter.
+  // Returns the largest length up to `longest` for which `holds` is true, 0 for none. It must be
+  // true for all shorter lengths.
   template <class F>
   static int last_that(int longest, F holds) {
     int low = 0, high = longest;
@@ -145,7 +145,7 @@ class Cutting {
     return low;
   }
 
-  // Whether a stage can begin there, by the lengths of the earlier and the later ones.
+  // Returns whether a stage can begin at the block, by the lengths of earlier and of later stages.
   bool reachable(int begin) {
     if (begin == 0) return true;
     const auto &first = of(StageKind::first), &middle = of(StageKind::middle),

@@ -15,7 +15,7 @@ enum class StageKind { first, middle, last };
 
 struct StagePart {
   double seconds = 0;  // a microbatch; grows with the length
-  // The microbatches in flight that it has memory for; falls with the length. 0: it does not fit.
+  // In-flight microbatches that it has memory for; falls with the length. 0: it does not fit.
   int64_t most = std::numeric_limits<int64_t>::max();
   int recomputed_blocks = 0;  // for the caller
 };

@@ -18,7 +18,7 @@ struct Offer {
 };
 
 // Distributes the remaining blocks where all parts but the ends have `already` blocks. `exact`: no
-// other distribution, also from fewer, has a faster slowest stage.
+// other distribution, also from a smaller `already`, has a faster slowest stage.
 std::optional<std::vector<int>> deal(const Deal& row, int already, bool& exact) {
   const auto parts = static_cast<int>(row.stages.size());
   const int stages = 1 + *std::max_element(row.stages.begin(), row.stages.end());
@@ -44,7 +44,7 @@ std::optional<std::vector<int>> deal(const Deal& row, int already, bool& exact) 
     offers.push({taken[stage] + more, stage, part});
     return true;
   };
-  // Which of its parts has it makes the stage no slower.
+  // The part of the stage that gets the block does not change the stage's seconds.
   const auto offer = [&](int stage) {
     const auto least = [&](const auto& of_part) {
       const auto with = [&](int part) { return of_part(part, lengths[part] + 1); };
@@ -57,7 +57,7 @@ std::optional<std::vector<int>> deal(const Deal& row, int already, bool& exact) 
     if (row.fits && !row.fits(stage, of[stage], lengths)) return std::nullopt;
     offer(stage);
   }
-  // Each block goes where it makes the least of a longest stage.
+  // Each block goes to the stage that takes the least time with it.
   double longest = 0;
   for (; left > 0; --left) {
     if (offers.empty()) return std::nullopt;
@@ -75,7 +75,7 @@ std::optional<std::vector<int>> deal(const Deal& row, int already, bool& exact) 
 }  // namespace
 
 std::optional<std::vector<int>> deal(const Deal& row) {
-  // All but a few have almost as many as they would have if all had the same.
+  // Starts close to the even distribution, since most parts end close to it.
   const auto even = row.blocks / std::ssize(row.stages) - 1;
   bool exact = false;
   if (even > 1) {

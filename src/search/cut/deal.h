@@ -15,7 +15,7 @@ struct Deal {
   int fewest_first = 1, fewest_last = 1;
   // Stages wait for each other's longest parts: parts of a stage are balanced by time, else by memory.
   bool in_rounds = false;
-  // Of a part of `length` blocks; both grow with it.
+  // Costs of a part of `length` blocks; both grow with the length.
   std::function<double(int part, int length)> seconds;
   std::function<double(int part, int length)> in_flight_bytes;  // of one microbatch
   // Whether a stage fits into memory, which is decided by the sum of its parts' blocks and by the

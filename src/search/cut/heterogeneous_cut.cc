@@ -102,7 +102,7 @@ class Cutting {
     return all.sum + weight_ * all.longest + all.until_norm + all.optimizer;
   }
 
-  // Takes lengths_ where they are the best.
+  // Keeps lengths_ as the result if they are the best so far.
   void take() {
     Prefix all{.until_norm = row_.until_norm_bound};
     for (int stage = 0; stage < row_.stages; ++stage) {
@@ -115,7 +115,7 @@ class Cutting {
     found_ = lengths_;
   }
 
-  // The least that the stages from one on take for so many blocks.
+  // Lower bounds for a stage and all later ones, which have a given number of blocks.
   struct Rest {
     double sum = kInfinity, longest = kInfinity;
   };

@@ -19,8 +19,8 @@ struct Feature {
 
 constexpr Feature kFeatures[] = {
     {"tensor parallelism", [](const Choice& c) { return c.tensor > 1; }},
-    {"sharing out experts", [](const Choice& c) { return c.expert > 1; }},
-    {"sharding the sequence", [](const Choice& c) { return c.context > 1; }},
+    {"expert parallelism", [](const Choice& c) { return c.expert > 1; }},
+    {"context parallelism", [](const Choice& c) { return c.context > 1; }},
     {"a pipeline", [](const Choice& c) { return c.pipe > 1; }},
     {"stages of unequal submeshes", [](const Choice& c) { return !c.submeshes.empty(); }},
     {"parameters in parts", [](const Choice& c) { return c.zero == 3; }},

@@ -23,7 +23,7 @@ class Features {
   void count(const Choice& choice, double seconds, bool bound);
 
   // Returns a sentence for each feature that some choices have and others have not, with the excess
-  // of the best choice that differs from `best` in it: "without sharing out experts a plan takes at
+  // of the best choice that differs from `best` in it: "without expert parallelism a plan takes at
   // least 12.0% longer by the model". Leaves out features without such a choice.
   std::vector<std::string> sentences(const Choice& best, double seconds) const;
 

@@ -10,7 +10,7 @@ namespace perigee::search::html {
 // Returns the text with & < > " ' as references, and control characters as blanks.
 std::string escape(std::string_view text);
 
-// A cell is text, not markup. Those of `numbers` columns stand at the right.
+// A cell is text, not markup. `numbers` columns are aligned right.
 struct Table {
   std::vector<std::string> head;
   std::vector<bool> numbers;

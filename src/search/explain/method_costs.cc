@@ -10,7 +10,7 @@ using nlohmann::json;
 
 namespace {
 
-// A method stands as its name, or first in a list with its config.
+// Returns the name of a method, which is written as its name or as a list of name and config.
 std::string name_of(const json& use) {
   if (use.is_string()) return use.get<std::string>();
   if (use.is_array() && !use.empty() && use[0].is_string()) return use[0].get<std::string>();

@@ -18,17 +18,17 @@ struct MethodCost {
   std::string method;
   double seconds = 0;   // more a step with it; below 0: it saves time
   double bytes = 0;     // more on the rank that takes the most; below 0: it saves memory
-  bool own = false;     // the method said so itself
+  bool own = false;     // stated by the method itself
   std::string refused;  // why there is no plan without it; then there are no numbers
 };
 
-// Returns what a method, as it stands in the strategy, says that it costs (methods::Method::cost).
+// Returns the cost that a method of the strategy states itself (methods::Method::cost).
 using OwnCost = std::function<std::optional<PlanCost>(
     const nlohmann::json& use, const PlanCost& with, const std::optional<PlanCost>& without)>;
 
 // Returns the costs of the methods of a strategy, as plain data, in its order; of `method` alone
-// where it is not empty. parallel_mode has none: the ranks are given. `judge` returns what a
-// strategy's plan takes, or throws Error where there is none. Throws Error for a strategy that is
+// where it is not empty. parallel_mode has none: the ranks are given. `judge` returns the cost of a
+// strategy's plan, or throws Error where there is none. Throws Error for a strategy that is
 // no list of methods, has no plan, or lacks `method`.
 std::vector<MethodCost> method_costs(const nlohmann::json& strategy,
                                      const std::function<PlanCost(const nlohmann::json&)>& judge,

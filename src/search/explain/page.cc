@@ -227,7 +227,7 @@ class Page {
     const auto owner = stage_of_parts(pipeline.schedule,
                                       static_cast<int>(c_.plan.mesh.size_of(pipeline.axis)),
                                       static_cast<int>(pipeline.chunks));
-    // A weight's transposition belongs to every part; who uses that counts.
+    // Every part transposes a weight for itself; the parts that use the result count.
     const auto parts = plan::parts_of(c_.graph, pipeline);
     std::map<int32_t, std::set<int32_t>> roots;
     for (size_t n = 0; n < c_.graph.nodes.size(); ++n) {
@@ -376,11 +376,9 @@ class Page {
 
   std::string others() const {
     if (!c_.found) {
-      return section(
-          "Runners-up",
-          paragraph(
-              "the strategy was given; with the strategy auto, what else was looked at stands here",
-              "note"));
+      return section("Runners-up", paragraph("the strategy was given; for the strategy auto, this "
+                                             "section lists the other candidates",
+                                             "note"));
     }
     const auto& best = c_.found->best;
     const auto& parts = best.estimate.parts;

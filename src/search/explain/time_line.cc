@@ -79,7 +79,7 @@ std::string time_line(const simulate::Simulation& simulation, const compile::Pro
       const auto& section = program.sections[run.section];
       const double x = kLeft + run.begin * scale;
       const double width = (std::min(run.end, options.until) - run.begin) * scale;
-      // A hair's breadth between two of them.
+      // A narrow gap between adjacent sections.
       const double shown = width > 3 ? width - 0.6 : width;
       paths[style_of(section)] += fmt::format("M{:.2f} {:.0f}h{:.2f}v{:.0f}h-{:.2f}z", x, top,
                                               shown, kHeight, shown);

@@ -22,8 +22,8 @@ std::string time_line(const simulate::Simulation& simulation, const compile::Pro
 std::string time_line_legend(const simulate::Simulation& simulation,
                              const compile::Programs& programs);
 
-// Returns the seconds until which a closer look is worth it: the pipeline is then full, and each
-// rank has run a few sections. The whole step where that is no less.
+// Returns the end of the range that the page shows enlarged, in seconds: the pipeline is then full,
+// and each rank has run a few sections. At most the whole step.
 double first_part(const simulate::Simulation& simulation);
 
 }  // namespace perigee::search

@@ -108,10 +108,10 @@ class Accounts {
     }
     all_measured_ = all_measured_ && (time.measured || time.seconds == 0);
     if (section.role.kind == SectionKind::step) {
-      // Which ranks meet for the norm depends on more than the program has (exchange.h).
+      // The ranks of the norm's all-reduce depend on axes that the program lacks (exchange.h).
       if (collective && adds_norm(instruction)) return;
       step_ += time.seconds;
-      // A step that goes by bucket, as each is reduced, waits for no norm.
+      // An optimizer step that runs bucket by bucket does not wait for the norm.
       if (instruction.op == "perigee::clip_scale" && !plan_.overlap.step) norm_ = step_;
       return;
     }
@@ -191,8 +191,8 @@ class Accounts {
     return frame == place.frame && place.offset < offset + bytes ? index : -1;
   }
 
-  // Which pass reads which parameters, and which of them the last layers read though they are of
-  // the first.
+  // Finds the passes that read each parameter, and the parameters of the prologue that the epilogue
+  // reads.
   void find_reads() {
     std::unordered_map<int32_t, int> casts;  // of parameters, by value
     for (const auto& section : program_.sections) {
@@ -251,7 +251,7 @@ class Accounts {
     }
   }
 
-  // Values that forward ops make and backward ops read.
+  // Adds up the values that forward ops compute and backward ops read.
   void save() {
     std::unordered_map<int32_t, const Where*> made;
     std::set<int32_t> saved, low, crossed, entered;
@@ -286,12 +286,12 @@ class Accounts {
         }
       }
     }
-    // From each block but the last to what follows.
+    // Each block of the folded graph was counted once.
     crossing_ /= scopes_.blocks();
     entering_ /= scopes_.blocks();
   }
 
-  // Values that weights' gradients read and other ops make.
+  // Adds up the values that weight gradients read and other ops compute.
   void keep_operands() {
     std::set<int32_t> made, kept;
     for (const auto& section : program_.sections) {
@@ -300,7 +300,7 @@ class Accounts {
         const auto place = placed_.where(instruction).place;
         const bool gradient = placed_.is_weight_gradient(instruction);
         const graph::Node node{.op = instruction.op, .args = instruction.args};
-        // Parts of a pipeline add up what each makes of a gradient.
+        // Parts of a pipeline add up their contributions to a gradient.
         const bool adds = instruction.op == "aten::add.Tensor" &&
                           is_gradient(instruction.outputs.front());
         node.each_operand([&](ValueId v) {
@@ -370,7 +370,7 @@ class Accounts {
     held_.push_back({place, read, {whole, bytes, index}});
   }
 
-  // Into how many reductions flats go that grow to a least size, and when each is ready.
+  // Counts the reductions of each flat, which grow to a least size, and finds when each is ready.
   void cut_by_size() {
     const auto least = static_cast<double>(plan_.communication.bucket_bytes);
     for (int place = 0; place < kPlaces; ++place) {
@@ -399,8 +399,8 @@ class Accounts {
   struct Held {
     Place place;
     double read;        // bytes, as ops read it
-    Member of;          // among those of its place
-    bool late = false;  // the last layers read it, though it stands before the blocks
+    Member of;          // for the buckets of its place
+    bool late = false;  // the epilogue reads it, though it is the prologue's
   };
 
   const Program& program_;

@@ -27,7 +27,7 @@ std::vector<int64_t> ranks_apart(int64_t first, int64_t count, int64_t stride) {
 // bandwidth each.
 double shared(double compute, double communication, double exchange) {
   if (communication <= 0 || exchange <= 0) return 0;
-  // x of the communication meets the exchange, which then takes exchange + x of compute + x.
+  // For x seconds both transfer: x / communication = (exchange + x) / (compute + x).
   const double apart = compute - communication;
   const double x = (std::sqrt(apart * apart + 4 * exchange * communication) - apart) / 2;
   return std::min({x, communication, exchange});
@@ -35,9 +35,9 @@ double shared(double compute, double communication, double exchange) {
 
 // A layer's reductions, relative to its ops.
 struct Reductions {
-  double within;  // ops wait so long for one before the next starts
-  double window;  // of the layer's ops: beside them no reduction of its own begins
-  double tail;    // of the last one
+  double within;  // seconds that ops wait, in all, for one reduction to end before the next
+  double window;  // share of the layer's ops before its own first reduction begins
+  double tail;    // seconds of the last reduction
 };
 
 Reductions reductions_of(const Passing& layer) {
@@ -170,9 +170,9 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
 }
 
 double seconds_of_pass(const std::vector<Passing>& layers, bool contends) {
-  double seconds = 0, left = 0;  // left: to reduce, of the layer before `before`
+  double seconds = 0, left = 0;  // left: reduction of the layer before `before`
   const Passing* before = nullptr;
-  // While a layer computes, the one before it is reduced, and then the next one's weights come.
+  // While a layer computes, the preceding one is reduced, then the next one is gathered.
   const auto beside = [&](double gather) {
     const auto [within, window, tail] = reductions_of(*before);
     double compute = before->compute, exchange = left + gather;

@@ -29,7 +29,7 @@ int block_of(const std::map<std::string, int>& blocks, std::string_view scope) {
   }
 }
 
-// Which value of which node of its block.
+// A value by its position: the node within the block, and the result of that node.
 struct Position {
   size_t node = 0;
   int32_t result = 0;

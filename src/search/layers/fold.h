@@ -20,8 +20,9 @@ struct Folded {
   std::string epilogue;             // the first module after the blocks; "": none
 };
 
-// Removes all blocks but the first and the last: values that these read of a removed neighbour, they
-// read of each other, forwards and backwards. Blocks are identical where their ops, arguments (keys
+// Removes all blocks but the first and the last: where one of them reads a value of a removed
+// neighbour, it reads that of the other instead. Blocks are identical where their ops, arguments
+// (keys
 // of random numbers excepted) and shapes are; where they are not, or with fewer than three blocks,
 // the graph is returned unchanged.
 Folded fold(const graph::Graph& graph);

@@ -75,7 +75,7 @@ struct Layers {
   double entering = 0;              // of these: read by the next one's backward pass
   bool tied = false;                // the epilogue reads parameters of the prologue
   bool masters = false;             // parameters are float32 masters of what ops read (half)
-  bool measured = false;            // all times were
+  bool measured = false;            // all times were measured
   double repeated = 0;              // seconds of a block's backward pass: recomputation
   int kind = 0;                     // of the cluster's devices, whose times these are
   int parameters = 0;               // equal where flats, `tied` and `masters` are equal
@@ -133,7 +133,7 @@ class LayerTables {
   };
   static BlockRow row_of(const Folded& folded);
   static std::string key_of(const Choice& choice);
-  // Returns the choice with no block recomputed, and with all, where each n-th is.
+  // Returns the choice with no block recomputed and with all, between which each n-th lies.
   static std::pair<Choice, Choice> ends_of(const Choice& choice);
   // Returns the choices whose programs the choice's table is made from.
   std::vector<Choice> programs_of(const Choice& choice) const;

@@ -56,7 +56,7 @@ CutParts Cutter::cut_heterogeneous(PricedStages& stages, double exact_below) con
     const auto price = [&](const std::vector<int>& cut) {
       std::vector<StageCosts> costs;
       const auto parts = parts_of(cut);
-      double before = 0;  // the first microbatch comes to a stage, and the last one leaves it
+      double before = 0;  // lower bound of the stages' idle time at both ends
       for (int stage = 0; stage < count; ++stage) {
         const auto& part = parts[static_cast<size_t>(stage)];
         costs.push_back(stages.costs(stage, part));
@@ -72,7 +72,7 @@ CutParts Cutter::cut_heterogeneous(PricedStages& stages, double exact_below) con
     if (price(*lengths) < kMostGain * exact_below) lengths = refine_cut(row, *lengths, price);
   }
   if (lengths) return {.parts = parts_of(*lengths)};
-  // The bytes of the stage that needs the most with all blocks recomputed.
+  // The largest bytes of any stage, with all blocks recomputed.
   CutParts found{.least_bytes = 0};
   const int even = std::max(1, rules.blocks() / count);
   for (int stage = 0; stage < count; ++stage) {

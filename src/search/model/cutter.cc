@@ -100,7 +100,7 @@ CutParts Cutter::deal_parts(PricedStages& stages) const {
     for (int part : own) whole.join(costs(part, lengths[part]), choice.chunks);
     return stages.bytes_of(stage, whole);
   };
-  // Most fit as they are fastest.
+  // In most cases the fastest parts also fit.
   CutParts found;
   auto lengths = deal(row);
   if (!lengths) return found;

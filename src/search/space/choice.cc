@@ -43,7 +43,7 @@ const std::vector<std::string> kPins = {"tensor",
                                         "forbid",
                                         "precision",
                                         "methods"};
-// Methods that say how the search's axes are used.
+// Methods that determine how the search's axes are used.
 const std::vector<std::string> kOfAxes = {"tensor_parallel", "expert_parallel", "context_parallel",
                                           "pipeline_parallel"};
 const std::vector<std::string> kPrecisions = {"none", "amp_native", "half"};
@@ -112,7 +112,7 @@ void set_checkpoint(Pins& pins, const Json& value) {
   pins.selective = name_of(value, "checkpoint", {"full", "selective"}) == "selective";
 }
 
-// Submeshes that are given say how many stages there are, and the sizes of axes.
+// Sets the number of stages and the sizes of axes by the pinned submeshes.
 void fix_axes(Pins& pins) {
   if (pins.submeshes.empty()) return;
   const auto fix = [](std::optional<int64_t>& pin, const char* name, int64_t size) {
@@ -154,7 +154,7 @@ Json mesh_of(const Choice& choice) {
                            Json::array({"expert", choice.expert}),
                            Json::array({"context", choice.context}),
                            Json::array({"data", choice.data}), Json::array({"pipe", choice.pipe})});
-  // Axes of one rank say nothing, but data always stands.
+  // Axes of one rank are left out, except data.
   axes.erase(std::remove_if(axes.begin(), axes.end(),
                             [](const Json& a) { return a[1] == 1 && a[0] != "data"; }),
              axes.end());
@@ -263,8 +263,8 @@ Pins parse_pins(const Json& table) {
 
 namespace {
 
-// Adds a method that every plan has. Of one that says how an axis is used, fields are added to the
-// strategy's own, whose axis has several ranks; they say nothing where it has not.
+// Adds a method that every plan has. The fields of one that determines how an axis is used are
+// added to the strategy's own use of it, and left out where the axis has one rank.
 void add_pinned(Json& methods, const Json& method) {
   const auto name_of = [](const Json& m) { return m.is_array() && !m.empty() ? m.front() : m; };
   const auto name = name_of(method);
@@ -278,7 +278,7 @@ void add_pinned(Json& methods, const Json& method) {
   }
 }
 
-// Returns a pinned method without what stages of a pipeline alone have; null where that is all.
+// Returns a pinned method without the fields that require a pipeline; null where none is left.
 Json without_stages(Json method) {
   const bool overlaps = method.is_array() && method.size() == 2 && method[0] == "overlap" &&
                         method[1].is_object();

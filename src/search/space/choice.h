@@ -12,7 +12,7 @@
 
 namespace perigee::search {
 
-// The ranks of one stage: tensor ranks stand next to each other.
+// The ranks of one stage: tensor ranks are adjacent.
 struct Submesh {
   int64_t tensor = 1, data = 1;
   int64_t ranks() const { return tensor * data; }
@@ -35,7 +35,7 @@ struct Choice {
   // which blocks these are, too.
   bool selective = false;
   int zero = 0;                    // level: 0, 1, 2, 3
-  bool offload = false;            // optimizer state lies in the host's memory
+  bool offload = false;            // optimizer state is in host memory
   std::string precision = "none";  // or amp_native or half, in bfloat16
   std::string schedule{schedule::kDefaultSchedule};
   int64_t chunks = 1;

@@ -15,7 +15,7 @@ using compile::Binding;
 using compile::Frame;
 using compile::Program;
 
-// Bytes of the weights that the rank steps: of units whose optimizer state lies in parts its part.
+// Returns the bytes of the weights that the rank steps: its part of units with sharded states.
 double stepped_bytes(const Program& program, const plan::Plan& plan) {
   std::map<std::string, int64_t> parts;
   for (const auto& unit : plan.units) {
@@ -45,7 +45,7 @@ double bytes_of_kind(const std::vector<simulate::MemoryKind>& kinds, std::string
 
 double largest_buffers(const Program& program) {
   std::array<double, 2> largest{};
-  std::set<std::pair<int32_t, int64_t>> seen;  // places: one buffer has several values in turn
+  std::set<std::pair<int32_t, int64_t>> seen;  // places: a buffer has several values in time
   for (const auto& value : program.values) {
     const auto frame = value.place.frame;
     if (frame < 0 || value.view_of.defined()) continue;

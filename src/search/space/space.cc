@@ -241,7 +241,7 @@ void Space::add(Made& made, Choice choice) const {
     return;
   }
   const bool all_cut = std::ranges::count(pins.forbid, "replicated_parameters") > 0;
-  if (all_cut && choice.parts() == 1 && choice.tensor > 1) return;  // norms are not
+  if (all_cut && choice.parts() == 1 && choice.tensor > 1) return;  // norms are replicated
   const auto sequences = choice.tensor > 1 ? options<bool>(pins.sequence, {false, true})
                                            : std::vector<bool>{false};
   const auto attentions = options<std::string>(pins.attention, {"all_gather", "all_to_all"});
@@ -253,7 +253,7 @@ void Space::add(Made& made, Choice choice) const {
     if (share % micro != 0 || (pins.micro && *pins.micro != micro)) continue;
     choice.micro = micro;
     choice.microbatches = share / micro;
-    // Samples that see each other: another number of microbatches is another loss.
+    // Samples depend on each other: another number of microbatches is another loss.
     if (!splits_ && choice.microbatches > 1 && !pins.micro) continue;
     for (const bool sequence : sequences) {
       choice.sequence = sequence;
@@ -282,7 +282,7 @@ void Space::add_levels(Made& made, Choice choice) const {
   }
 }
 
-// Whether a solver is pinned and recomputation is not.
+// Returns whether a solver is pinned and recomputation is not.
 bool Space::solver_chooses() const {
   const auto& pins = request_.pins;
   const bool whole = pins.chunks.value_or(1) == 1 &&

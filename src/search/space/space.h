@@ -86,7 +86,7 @@ class Space {
   void add_levels(Made& made, Choice choice) const;
   void add_schedules(Made& made, Choice choice, const Layers& layers) const;
   bool solver_chooses() const;
-  // Whether each group of so many adjacent ranks lies within a node.
+  // Returns whether each group of so many adjacent ranks lies within a node.
   bool within_node(int64_t ranks) const;
   // The options of a choice whose mesh is known: ZeRO levels, and recomputed blocks and ops (`solved`:
   // a solver chooses the blocks).
@@ -103,7 +103,7 @@ class Space {
   std::string why_not_;                      // the last refusal
   int64_t node_;                             // ranks of the innermost level
   int64_t samples_;                          // most of a microbatch
-  bool splits_;                              // samples do not see each other
+  bool splits_;                              // samples are independent: any number of microbatches
   std::vector<int64_t> experts_, contexts_;  // sizes of these axes
 };
 

@@ -12,10 +12,10 @@
 namespace perigee::search {
 namespace {
 
-// A stage with few data ranks has so many times the samples of a rectangle's ranks, at most.
+// A stage with few data ranks has at most so many times the samples per rank of a rectangular mesh.
 constexpr int64_t kBeyond = 8;
 
-// Rows as indices into what their stages and neighbours are priced by.
+// Rows as indices into lists of distinct stages and distinct pairs of neighbours, priced once each.
 class Spots {
  public:
   struct Spot {
@@ -135,7 +135,7 @@ std::vector<Choice> Space::settings(int64_t blocks, const BlockRow& row) const {
                                        : std::vector<bool>{false, true};
   for (const auto samples : divisors(request_.global_batch)) {
     const auto microbatches = request_.global_batch / samples;
-    // Samples that see each other: another number of microbatches is another loss.
+    // Samples depend on each other: another number of microbatches is another loss.
     if (!splits_ && microbatches > 1 && !pins.micro) continue;
     for (const auto& precision : precisions) {
       for (const bool sequence : sequences) {
@@ -194,7 +194,7 @@ HeterogeneousSpace Space::heterogeneous(LayerTables& tables, const Model& model,
       auto own = base;  // of one stage: batch() is that of a rectangle
       own.micro = base.micro;
       own = choice_of_stage(own, submesh);
-      own.pipe = 2;  // there are others
+      own.pipe = 2;  // the pipeline has other stages
       layers[k] = tables.on_ranks(own, first, submesh.ranks(), why_not_);
       if (layers[k]) rates[k] = model.bounds().rates(own, *layers[k], first);
     }
@@ -206,7 +206,7 @@ HeterogeneousSpace Space::heterogeneous(LayerTables& tables, const Model& model,
       transfers[e] = model.transfers().between(base, neighbours, *layers[from]).both();
     }
     for (const auto& schedule : schedules) {
-      // With one microbatch they are the same.
+      // With one microbatch all schedules are the same.
       if (schedule != schedules.front() && base.microbatches == 1) continue;
       auto setting = base;
       setting.schedule = schedule;

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The ways to have a stage of so many ranks.
+// Returns the submeshes that a stage of so many ranks may have.
 std::vector<Submesh> submeshes_of(int64_t ranks, const RowOptions& options) {
   std::vector<Submesh> found;
   if (!has_size(options.sizes, ranks)) return found;

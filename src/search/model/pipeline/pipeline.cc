@@ -103,7 +103,7 @@ double SearchedOrders::excess(const Choice& choice, const Passes& passes,
   if (choice.pipe == 1 || !schedule::describe(choice.schedule).exceeds_bound) return 0;
   auto fewer = choice;
   auto part = passes;
-  part.recomputed = 0;  // hidden in both
+  part.recomputed = 0;  // hidden in the bound and in the orders
   fewer.pipe = std::min(choice.pipe, kStagesSearched);
   const double share = static_cast<double>(fewer.pipe) / static_cast<double>(choice.pipe);
   for (double* seconds : {&part.forward, &part.backward, &part.weights}) *seconds *= share;
