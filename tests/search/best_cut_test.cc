@@ -7,13 +7,13 @@
 #include "tests/search/support_search.h"
 
 using namespace perigee;
-using search::Asked;
+using search::ChainPlanner;
 using search::cluster;
 using Json = nlohmann::json;
 
 namespace {
 
-// All ways to begin `parts` more parts of a row of so many blocks.
+// Returns all lists of first blocks of `parts` further parts, at or after block `from`.
 std::vector<std::vector<std::string>> all_starts(int64_t blocks, int64_t parts, int64_t from = 1) {
   if (parts == 0) return {{}};
   std::vector<std::vector<std::string>> all;
@@ -28,20 +28,20 @@ std::vector<std::vector<std::string>> all_starts(int64_t blocks, int64_t parts, 
 
 }  // namespace
 
-TEST_CASE("no cut into stages is better than the one taken, however few microbatches there are") {
+TEST_CASE("no cut into stages is faster than the chosen one for any number of microbatches") {
   constexpr int64_t kBlocks = 6;
   std::set<int64_t> microbatches;
   for (const int64_t pipe : {2, 3}) {
     for (const int64_t data : {1, 2}) {
-      Asked asked({.blocks = kBlocks, .batch = 16, .width = 128}, pipe * data);
+      ChainPlanner planner({.blocks = kBlocks, .batch = 16, .width = 128}, pipe * data);
       const auto on = cluster(pipe * data);
       Json pins{{"submeshes", false}, {"pipe", pipe}, {"data", data},
                 {"offload", false},   {"every", 1},   {"chunks", 1}};
-      const auto taken = asked.candidates(on, pins);
+      const auto taken = planner.candidates(on, pins);
       std::map<std::string, double> least;
       for (const auto& starts : all_starts(kBlocks, pipe - 1)) {
         pins["starts"] = starts;
-        for (const auto& candidate : asked.candidates(on, pins)) {
+        for (const auto& candidate : planner.candidates(on, pins)) {
           auto& seconds = least
                               .try_emplace(search::to_string(candidate.choice),
                                            candidate.estimate.seconds)
@@ -62,12 +62,12 @@ TEST_CASE("no cut into stages is better than the one taken, however few microbat
   CHECK(microbatches == std::set<int64_t>{1, 2, 4, 8, 16});
 }
 
-TEST_CASE("no combination takes less than the bound that a search tells") {
+TEST_CASE("no combination is faster than the lower bound of a search") {
   for (const int64_t world : {2, 4}) {
-    Asked asked({.blocks = 4, .batch = 8, .width = 128}, world);
+    ChainPlanner planner({.blocks = 4, .batch = 8, .width = 128}, world);
     const auto on = cluster(world);
-    const auto found = asked.find(on);
-    const auto all = asked.candidates(on, Json::object());
+    const auto found = planner.find(on);
+    const auto all = planner.candidates(on, Json::object());
     CHECK(found.lower_bound <= all.front().estimate.seconds * (1 + 1e-9));
     CHECK(found.lower_bound > 0.5 * all.front().estimate.seconds);
     for (const auto& one : all) {
@@ -78,25 +78,25 @@ TEST_CASE("no combination takes less than the bound that a search tells") {
 }
 
 TEST_CASE("temporary memory of the optimizer does not reduce the room for activations") {
-  // While the optimizer steps there are none: what fits by both fits.
+  // No activations exist while the optimizer steps: the peak is the larger of the two, not their sum.
   for (const std::string schedule : {"1f1b", "eager_1f1b", "gpipe", "zb1p"}) {
-    Asked asked({.blocks = 8, .batch = 32, .width = 256}, 4);
+    ChainPlanner planner({.blocks = 8, .batch = 32, .width = 256}, 4);
     Json pins{{"submeshes", false}, {"pipe", 4},           {"micro", 2},          {"zero", 0},
               {"offload", false},   {"checkpoint", false}, {"schedule", schedule}};
-    const auto saved = asked.candidates(cluster(4), pins).front().estimate;
+    const auto saved = planner.candidates(cluster(4), pins).front().estimate;
     pins["optimizer_transient"] = 8.0;
-    const auto rich = asked.candidates(cluster(4), pins).front().estimate;
+    const auto rich = planner.candidates(cluster(4), pins).front().estimate;
     CHECK(rich.bytes > 1.5 * saved.bytes);
     pins["memory"] = rich.bytes;
     CAPTURE(schedule);
-    CHECK(asked.candidates(cluster(4), pins).front().estimate.seconds == rich.seconds);
+    CHECK(planner.candidates(cluster(4), pins).front().estimate.seconds == rich.seconds);
     pins["memory"] = 0.999 * rich.bytes;
-    CHECK_THROWS_WITH(asked.candidates(cluster(4), pins), Catch::Contains("no plan fits"));
+    CHECK_THROWS_WITH(planner.candidates(cluster(4), pins), Catch::Contains("no plan fits"));
   }
-  Asked asked({.blocks = 8, .batch = 32, .width = 256}, 1);
+  ChainPlanner planner({.blocks = 8, .batch = 32, .width = 256}, 1);
   Json pins{{"micro", 32}, {"offload", false}, {"optimizer_transient", 8.0}, {"solver", "labels"}};
-  pins["memory"] = asked.candidates(cluster(1), pins).front().estimate.bytes;
-  CHECK(asked.candidates(cluster(1), pins).front().choice.recomputed_blocks.empty());
+  pins["memory"] = planner.candidates(cluster(1), pins).front().estimate.bytes;
+  CHECK(planner.candidates(cluster(1), pins).front().choice.recomputed_blocks.empty());
   pins["memory"] = 0.999 * pins["memory"].get<double>();
-  CHECK_THROWS_WITH(asked.candidates(cluster(1), pins), Catch::Contains("no plan fits"));
+  CHECK_THROWS_WITH(planner.candidates(cluster(1), pins), Catch::Contains("no plan fits"));
 }

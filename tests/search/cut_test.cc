@@ -12,15 +12,16 @@ using search::StageKind;
 
 namespace {
 
-// The same by all candidates there are. Returns the objective; infinity where none fits.
-double by_all(const search::Row& row) {
+// Returns the least objective over all cuts, by the solver of stages problems; infinity where none
+// fits.
+double least_objective(const search::Row& row) {
   solve::StagesProblem problem{.layers = row.blocks,
                                .devices = row.stages,
                                .microbatches = row.microbatches,
                                .submeshes = {{1, 1}}};
   for (int begin = 0; begin < row.blocks; ++begin) {
     for (int end = begin + 1; end <= row.blocks; ++end) {
-      if (begin == 0 && end == row.blocks) continue;  // there are two stages at least
+      if (begin == 0 && end == row.blocks) continue;  // a row has at least two stages
       const auto kind = begin == 0          ? StageKind::first
                         : end == row.blocks ? StageKind::last
                                             : StageKind::middle;
@@ -50,11 +51,11 @@ double objective(const search::Row& row, const search::Cut& cut) {
                       : s == begins.size() ? StageKind::last
                                            : StageKind::middle;
     const auto parts = row.parts(kind, end - begin);
-    const auto way = std::find_if(parts.begin(), parts.end(), [&](const auto& part) {
+    const auto chosen = std::find_if(parts.begin(), parts.end(), [&](const auto& part) {
       return part.recomputed_blocks == cut.recomputed_blocks[s];
     });
-    REQUIRE(way != parts.end());
-    const auto& part = *way;
+    REQUIRE(chosen != parts.end());
+    const auto& part = *chosen;
     CHECK(part.most >= std::min<int64_t>(row.microbatches, int64_t(begins.size() - s) + 1));
     sum += part.seconds;
     longest = std::max(longest, part.seconds);
@@ -64,7 +65,7 @@ double objective(const search::Row& row, const search::Cut& cut) {
 
 }  // namespace
 
-TEST_CASE("without time for the best cut it is an even one, and said not to be the best") {
+TEST_CASE("without time to search, the cut is even and not marked as the best") {
   search::Row row{.blocks = 7, .stages = 3, .microbatches = 4, .time_limit = 0};
   int64_t room = 8;
   row.parts = [&](StageKind kind, int length) {
@@ -75,11 +76,11 @@ TEST_CASE("without time for the best cut it is an even one, and said not to be t
   REQUIRE(cut);
   CHECK_FALSE(cut->best);
   CHECK(cut->begins == std::vector<int>{3, 5});  // 3 + 2 + 2
-  room = 5;                                      // the first has memory for 2 blocks
+  room = 5;                                      // the first stage has memory for 2 blocks
   cut = search::cut(row);
   REQUIRE(cut);
   CHECK(cut->begins == std::vector<int>{2, 4});
-  room = 4;  // for one
+  room = 4;  // the first stage has memory for 1 block
   CHECK_FALSE(search::cut(row));
   row.time_limit = 100;
   cut = search::cut(row);
@@ -98,14 +99,14 @@ TEST_CASE("a cut of identical blocks is the best of all cuts") {
     search::Row row{.blocks = draw(2, 20), .microbatches = draw(1, 12)};
     row.stages = draw(2, std::min(8, row.blocks));
     const double first = draw(0, 30), last = draw(0, 60), block = draw(5, 20);
-    const double floor = draw(0, 40);  // of a stage, whatever its length
+    const double floor = draw(0, 40);  // least time of a stage of any length
     const int room = draw(1, 12), size = draw(1, 3);
     const int ways = draw(0, 1) == 0 ? 0 : 3;
     row.parts = [=](StageKind kind, int length) {
       const double more = kind == StageKind::first ? first : kind == StageKind::last ? last : 0;
       std::vector<search::StagePart> parts;
       for (int recomputed_blocks = 0; recomputed_blocks <= std::min(ways, length);
-           ++recomputed_blocks) {  // each slower and smaller
+           ++recomputed_blocks) {  // each more: slower, with less memory
         const int held = size * length - recomputed_blocks;
         parts.push_back({std::max(floor, block * length) + more + recomputed_blocks,
                          std::max(0, (40 * room / 10 - length) / std::max(1, held)),
@@ -115,7 +116,7 @@ TEST_CASE("a cut of identical blocks is the best of all cuts") {
     };
     row.solver = i % 40 == 0 ? "ilp" : "auto";
     const auto cut = search::cut(row);
-    const double best = by_all(row);
+    const double best = least_objective(row);
     CAPTURE(i, row.blocks, row.stages, row.microbatches);
     CHECK(cut.has_value() == std::isfinite(best));
     if (!cut) {

@@ -1,4 +1,4 @@
-// Blocks that are dealt to stages of several parts.
+// Numbers of blocks of the parts, where stages have several parts.
 #include "search/cut/deal.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<std::vector<int>> parts_of(const search::Deal& row) {
   return own;
 }
 
-// Of the stage that takes the longest; infinity where one does not fit.
+// Returns the seconds of the slowest stage; infinity where a stage does not fit.
 double longest(const search::Deal& row, const std::vector<int>& lengths) {
   double most = 0;
   const auto own = parts_of(row);
@@ -34,8 +34,8 @@ double longest(const search::Deal& row, const std::vector<int>& lengths) {
   return most;
 }
 
-// The least of all lengths.
-double by_all(const search::Deal& row, std::vector<int>& lengths, int left) {
+// Returns the least `longest` over all lengths of the remaining parts, which have `left` blocks.
+double least_longest(const search::Deal& row, std::vector<int>& lengths, int left) {
   const auto parts = row.stages.size();
   if (lengths.size() + 1 == parts) {
     lengths.push_back(left);
@@ -46,7 +46,7 @@ double by_all(const search::Deal& row, std::vector<int>& lengths, int left) {
   double best = kInfinity;
   for (int length = lengths.empty() ? row.fewest_first : 1; length <= left; ++length) {
     lengths.push_back(length);
-    best = std::min(best, by_all(row, lengths, left - length));
+    best = std::min(best, least_longest(row, lengths, left - length));
     lengths.pop_back();
   }
   return best;
@@ -54,7 +54,7 @@ double by_all(const search::Deal& row, std::vector<int>& lengths, int left) {
 
 }  // namespace
 
-TEST_CASE("blocks are dealt so that no other lengths have a shorter longest stage") {
+TEST_CASE("no other lengths of parts have a faster slowest stage") {
   std::mt19937 random(11);
   const auto draw = [&](int least, int most) {
     return std::uniform_int_distribution<int>(least, most)(random);
@@ -78,7 +78,7 @@ TEST_CASE("blocks are dealt so that no other lengths have a shorter longest stag
       return size * length + (part == 0 ? head : 0) + (part == parts - 1 ? tail : 0);
     };
     row.in_flight_bytes = held_by;
-    // Weights of the sum, and as many copies as stages of the part that holds the most.
+    // A stage holds the weights of all its parts, and in-flight copies of its largest part.
     row.fits = [=](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
       double weights = 0, held = 0;
       for (int part : own) {
@@ -89,7 +89,7 @@ TEST_CASE("blocks are dealt so that no other lengths have a shorter longest stag
     };
     const auto dealt = search::deal(row);
     std::vector<int> lengths;
-    const double best = by_all(row, lengths, row.blocks);
+    const double best = least_longest(row, lengths, row.blocks);
     CAPTURE(i, stages, chunks, v_shape, row.blocks);
     CHECK(dealt.has_value() == (best < kInfinity));
     if (!dealt) {
@@ -111,8 +111,8 @@ TEST_CASE("blocks are dealt so that no other lengths have a shorter longest stag
   CHECK(bare > 50);
 }
 
-TEST_CASE("parts of a stage that runs in rounds are as long as each other") {
-  // The last part takes as long as two blocks more than others.
+TEST_CASE("parts of schedules with rounds have equal lengths") {
+  // The last part takes two blocks' time more than others of its length.
   search::Deal row{.blocks = 30,
                    .stages = stage_of_parts("interleaved", 4, 4),
                    .fewest_first = 0,
@@ -123,7 +123,7 @@ TEST_CASE("parts of a stage that runs in rounds are as long as each other") {
   const auto lengths = search::deal(row);
   REQUIRE(lengths);
   CHECK(*lengths == std::vector<int>{2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0});
-  // Balanced by memory only, the last one's stage would have three in one of its other parts.
+  // Balanced by memory alone, the last part's stage would have another part of three blocks.
   row.in_rounds = false;
   row.blocks = 31;
   const auto by_memory = search::deal(row);

@@ -1,4 +1,4 @@
-// How much of units' exchange shows beside a pass.
+// Exposed communication of units in a pass: gathers and reductions that compute does not hide.
 #include "search/layers/exchange.h"
 
 #include <catch2/catch.hpp>
@@ -7,34 +7,34 @@ using namespace perigee;
 using search::Passing;
 using search::seconds_of_pass;
 
-TEST_CASE("a pass hides gathering and reducing, except at its ends") {
+TEST_CASE("a pass hides gathers and reductions, except at its ends") {
   CHECK(seconds_of_pass({}, false) == 0);
-  // One layer: gathered before, reduced after; 1 s of compute after its last product.
+  // One layer is gathered before and reduced after; 1 s of compute follows its last product.
   CHECK(seconds_of_pass({{.compute = 3, .gather = 2, .reduce = 4, .last_reduction = 4}}, false) ==
         9);
   CHECK(seconds_of_pass({{.compute = 3, .gather = 2, .reduce = 4, .last_reduction = 4, .tail = 1}},
                         false) == 8);
-  // Ops take longer: the first is gathered, the last reduced.
+  // Compute is slower: the first gather and the last reduction are exposed.
   const Passing busy{.compute = 10, .gather = 2, .reduce = 3, .last_reduction = 3, .times = 3};
   CHECK(seconds_of_pass({busy}, false) == 2 + 3 * 10 + 3);
-  // Moving takes longer: g1 g2 r1 g3 r2 g4 r3 r4, one behind the other.
+  // Communication is slower: g1 g2 r1 g3 r2 g4 r3 r4, one after the other.
   const Passing moved{.compute = 1, .gather = 2, .reduce = 3, .last_reduction = 3, .times = 4};
   CHECK(seconds_of_pass({moved}, false) == 4 * (2 + 3));
-  // Nothing is gathered: from the first layer's end on reductions alone.
+  // Without gathers, only reductions follow the first layer.
   const Passing reduced{.compute = 1, .reduce = 3, .last_reduction = 3, .times = 5};
   CHECK(seconds_of_pass({reduced}, false) == 1 + 5 * 3);
 }
 
-TEST_CASE("a bucket's reduction starts when the one before has ended, and ops wait for that") {
-  // Behind 2 s of each layer half of it is reduced, behind 5 s more the other half.
+TEST_CASE("a bucket's reduction starts when the previous one has ended, which ops wait for") {
+  // Half of each layer is reduced after 2 s of compute, the other half after 5 s more.
   const std::vector<search::Bucket> buckets{{0.2, 0.5}, {0.5, 0.5}};
   Passing layer{.compute = 10, .reduce = 8, .last_reduction = 4, .buckets = &buckets};
-  // 4 s beside 5 s; the last 4 s show.
+  // 5 s of compute hide the first 4 s; the last 4 s are exposed.
   CHECK(seconds_of_pass({layer}, false) == 10 + 4);
   layer.times = 3;
   CHECK(seconds_of_pass({layer}, false) == 3 * 10 + 4);
-  // 6 s beside 5 s within a layer, and beside the 5 s from one layer's last bucket to the next
-  // one's first; together they are as long as the ops, but none is beside the others' slack.
+  // Each reduction of 6 s has 5 s of compute until the next one: 1 s of each is exposed, although the
+  // reductions of a layer take as long as its compute and the remaining ops.
   layer.reduce = 12;
   layer.last_reduction = 6;
   CHECK(seconds_of_pass({layer}, false) == Approx(3 * (10 + 1) + 2 * 1 + 6));
@@ -69,12 +69,12 @@ TEST_CASE("a count of identical layers equals the layers listed one by one") {
 }
 
 TEST_CASE("collectives that share a link take as long as one after the other") {
-  // Nothing but communication beside the exchange.
+  // The whole pass communicates: the exchange waits.
   const Passing all{.compute = 10, .communication = 10, .reduce = 5};
   const Passing before{.compute = 0, .reduce = 5};
   CHECK(seconds_of_pass({before, all}, true) == Approx(15));
   CHECK(seconds_of_pass({before, all}, false) == Approx(10));
-  // A tenth of the pass: what is exchanged meets some of it.
+  // A tenth of the pass communicates: the exchange waits for a part of it.
   const Passing some{.compute = 10, .communication = 1, .reduce = 5};
   const double seconds = seconds_of_pass({before, some}, true);
   CHECK(seconds > 10.4);

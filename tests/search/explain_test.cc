@@ -12,7 +12,7 @@ using namespace perigee::search;
 
 namespace {
 
-// A search that found tensor 2 among sizes 1 to 8.
+// Returns a search's result with tensor = 2 as the best of sizes 1 to 8.
 Found found_of_sizes() {
   Found found;
   for (const int64_t tensor : {1, 2, 4, 8}) found.all.push_back({.tensor = tensor});
@@ -50,15 +50,15 @@ TEST_CASE(
         "the best plan with tensor = 1 is data 1, 1 microbatch of 4: it takes 40.0% longer");
 }
 
-TEST_CASE("a tensor size is not said to be infeasible where combinations were left out") {
+TEST_CASE("a tensor size is not called infeasible if combinations were left out") {
   auto found = found_of_sizes();
   found.combinations = kMostBounds + 1;
   CHECK(tensor_size_sentences(found, Features()).empty());
 }
 
-TEST_CASE("a plan explains every tensor size that its search priced") {
-  Asked asked({.blocks = 4, .batch = 8}, 4);
-  const auto found = asked.find(cluster(4));
+TEST_CASE("a plan explains every tensor size that the search considered") {
+  ChainPlanner planner({.blocks = 4, .batch = 8}, 4);
+  const auto found = planner.find(cluster(4));
   std::set<int64_t> sizes;
   for (const auto& choice : found.all) {
     if (choice.submeshes.empty()) sizes.insert(choice.tensor);

@@ -1,4 +1,4 @@
-// The search at the least memory that a plan needs.
+// Searches at a memory limit just above the least peak of any plan.
 #include <catch2/catch.hpp>
 
 #include "base/fail.h"
@@ -8,75 +8,78 @@
 namespace perigee {
 namespace {
 
-using search::Asked;
+using search::ChainPlanner;
 using search::cluster;
 
-// Returns the least that any plan under the pins takes, by its programs, and which one does.
-double least_of_all(Asked& asked, const cost::Cluster& on, const std::string& pins,
-                    std::string& which) {
+// Returns the least peak memory of the programs of any plan under the pins, in bytes; `which`: its
+// choice.
+double least_peak(ChainPlanner& planner, const cost::Cluster& on, const std::string& pins,
+                  std::string& which) {
   double least = 1e300;
-  asked.request.pins = search::parse_pins(nlohmann::json::parse(pins));
+  planner.request.pins = search::parse_pins(nlohmann::json::parse(pins));
   for (const auto& candidate :
-       search::candidates(asked.request, on, asked.none, asked.traces, 100000)) {
+       search::candidates(planner.request, on, planner.none, planner.traces, 100000)) {
     try {
       double peak = 0;
-      asked.judge(candidate, on, peak);
+      planner.judge(candidate, on, peak);
       if (peak >= least) continue;
       least = peak;
       which = search::to_string(candidate.choice);
-    } catch (const Error&) {  // what cannot be compiled is no plan
+    } catch (const Error&) {  // not every combination can be compiled
     }
   }
-  asked.request.pins = {};
+  planner.request.pins = {};
   return least;
 }
 
 }  // namespace
 
-TEST_CASE("a plan is found where one fits that is slow, and that the model says too little of") {
+TEST_CASE("a plan is found if only slow plans fit, whose memory the model underestimates") {
   struct Case {
     search::Chain shape;
     int64_t world;
-    std::string pins;  // of one that needs little
+    std::string pins;  // that leave plans with little memory
   };
-  const std::string alike = R"({"submeshes": false, "offload": true})";
+  const std::string mesh_of_one_size = R"({"submeshes": false, "offload": true})";
   const std::vector<Case> cases = {
-      {{.blocks = 3, .batch = 12, .width = 256}, 1, alike},
-      {{.blocks = 6, .batch = 12, .width = 32}, 2, alike},
-      {{.blocks = 3, .batch = 16, .width = 128}, 4, alike},
-      // Of stages in data ranks with an optimizer on the host programs take 1.6 times as much.
+      {{.blocks = 3, .batch = 12, .width = 256}, 1, mesh_of_one_size},
+      {{.blocks = 6, .batch = 12, .width = 32}, 2, mesh_of_one_size},
+      {{.blocks = 3, .batch = 16, .width = 128}, 4, mesh_of_one_size},
+      // Programs of data-parallel stages with optimizer state on the host take 1.6 times the model's
+      // memory.
       {{.blocks = 4, .batch = 24, .width = 64},
        5,
        R"({"submeshes": [[["data", 3]], [["tensor", 2]]]})"},
       {{.blocks = 3, .batch = 24, .width = 64}, 5, R"({"submeshes": [[["tensor", 3]], [], []]})"}};
   for (const auto& [shape, world, pins] : cases) {
-    Asked asked(shape, world);
+    ChainPlanner planner(shape, world);
     const auto on = cluster(world);
     std::string which;
-    const double least = least_of_all(asked, on, pins, which);
+    const double least = least_peak(planner, on, pins, which);
     CAPTURE(world, shape.blocks, which);
-    asked.request.memory_limit = 1.02 * least;
+    planner.request.memory_limit = 1.02 * least;
     try {
-      CHECK(asked.find(on).best.peak_bytes <= asked.request.memory_limit);
+      CHECK(planner.find(on).best.peak_bytes <= planner.request.memory_limit);
     } catch (const Error& error) {
       FAIL_CHECK(error.what());
     }
-    asked.request.memory_limit = 0.5 * least;
-    CHECK_THROWS_WITH(asked.find(on), Catch::StartsWith("[auto] no plan fits: of ") &&
-                                          Catch::Contains(" more than the "));
+    planner.request.memory_limit = 0.5 * least;
+    CHECK_THROWS_WITH(planner.find(on), Catch::StartsWith("[auto] no plan fits: of ") &&
+                                            Catch::Contains(" more than the "));
   }
 }
 
-TEST_CASE("where no plan can be compiled, the error says why") {
-  Asked asked({.blocks = 4}, 2);
-  const auto spec = asked.request.spec;
-  int asks = 0;  // the first is for what the model counts
-  asked.request.spec = [&](const graph::Graph& graph) {
-    if (++asks > 1) fail("compile", "a reason");
+TEST_CASE("if no plan can be compiled, the error has the reason") {
+  ChainPlanner planner({.blocks = 4}, 2);
+  const auto spec = planner.request.spec;
+  int calls = 0;  // the first call is the model's
+  planner.request.spec = [&](const graph::Graph& graph) {
+    if (++calls > 1) fail("compile", "a reason");
     return spec(graph);
   };
-  CHECK_THROWS_WITH(asked.find(cluster(2)), Catch::StartsWith("[auto] no plan fits: of ") &&
-                                                Catch::EndsWith("is refused: [compile] a reason"));
+  CHECK_THROWS_WITH(planner.find(cluster(2)),
+                    Catch::StartsWith("[auto] no plan fits: of ") &&
+                        Catch::EndsWith("is refused: [compile] a reason"));
 }
 
 }  // namespace perigee

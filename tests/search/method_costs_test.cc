@@ -9,7 +9,7 @@ namespace perigee::search {
 using nlohmann::json;
 
 TEST_CASE("a method's cost is the excess of the plan with it over the plan without it") {
-  // A second for each method, less where "fast" is there; without "base" there is no plan.
+  // Each method costs a second, but "fast" saves half a second; a plan requires "base".
   const auto judge = [](const json& methods) {
     PlanCost taken;
     bool base = false;
@@ -31,20 +31,20 @@ TEST_CASE("a method's cost is the excess of the plan with it over the plan witho
   CHECK(costs[1].seconds == -0.5);
   CHECK(costs[1].bytes == 100);
   CHECK(method_costs({{"methods", strategy}}, judge, "fast").size() == 1);
-  // A method that says itself what it costs is believed, even where there is no plan without it.
+  // A method's own cost is reported, even if there is no plan without the method.
   const auto own = [](const json& use, const PlanCost& with,
                       const std::optional<PlanCost>& without) {
-    std::optional<PlanCost> said;
-    if (use == "base") said = {with.seconds, without ? 1.0 : 0.0};
-    return said;
+    std::optional<PlanCost> reported;
+    if (use == "base") reported = {with.seconds, without ? 1.0 : 0.0};
+    return reported;
   };
-  const auto said = method_costs(strategy, judge, "", own);
-  CHECK(said[0].own);
-  CHECK(said[0].refused == "");
-  CHECK(said[0].seconds == 1.5);
-  CHECK(said[0].bytes == 0);
-  CHECK(!said[1].own);
-  CHECK(said[1].seconds == -0.5);
+  const auto with_own = method_costs(strategy, judge, "", own);
+  CHECK(with_own[0].own);
+  CHECK(with_own[0].refused == "");
+  CHECK(with_own[0].seconds == 1.5);
+  CHECK(with_own[0].bytes == 0);
+  CHECK(!with_own[1].own);
+  CHECK(with_own[1].seconds == -0.5);
   CHECK_THROWS_WITH(method_costs(strategy, judge, "fest"),
                     Catch::Contains("did you mean \"fast\"?"));
   CHECK_THROWS_WITH(method_costs(json("base"), judge), Catch::Contains("a list of methods"));

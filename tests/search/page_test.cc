@@ -95,7 +95,7 @@ TEST_CASE("costs by op sum all runs of a step") {
   const auto mm = std::find_if(rows.begin(), rows.end(),
                                [](const auto& row) { return row.name == "aten::mm"; });
   REQUIRE(mm != rows.end());
-  // Per microbatch: 4 forward products, and 4 + 3 backward.
+  // Each microbatch has 4 forward products and 4 + 3 backward products.
   CHECK(mm->runs == 4 * 11);
   CHECK(mm->flops == 4 * 11 * 2.0 * 4 * 64 * 64);
   CHECK(mm->measured == 0);
@@ -106,7 +106,7 @@ TEST_CASE("costs by op sum all runs of a step") {
   CHECK(used.mfu == Approx(mm->flops / 1e12 / 1e-3));
 }
 
-TEST_CASE("text in pages is escaped, and numbers have units that suit them") {
+TEST_CASE("text in pages is escaped, and numbers have units of their magnitude") {
   CHECK(search::html::escape("<a href=\"x\">'&\n") == "&lt;a href=&quot;x&quot;&gt;&#39;&amp; ");
   CHECK(search::html::to_html({{"a"}, {true}, {{"<td>"}}}) ==
         "<table>\n<thead><tr><th class=\"n\">a</th></tr>\n</thead>\n<tbody>\n"

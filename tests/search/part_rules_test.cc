@@ -1,4 +1,4 @@
-// The blocks that parts of a pipeline have.
+// The blocks of the parts of a pipeline.
 #include "search/model/stage/part_rules.h"
 
 #include <catch2/catch.hpp>
@@ -16,7 +16,8 @@ search::Folded folded(bool has_epilogue) {
 
 }  // namespace
 
-TEST_CASE("consecutive parts have each block once, and only the ends have prologue and epilogue") {
+TEST_CASE(
+    "consecutive parts have each block once, the first the prologue and the last the epilogue") {
   const auto model = folded(true);
   const search::PartRules rules(model, {});
   const auto parts = rules.consecutive({2, 0, 3}, {1, 0, 2});

@@ -14,7 +14,7 @@ using search::Passes;
 namespace {
 
 struct Costs {
-  double forward, backward, weights;  // of a stage
+  double forward, backward, weights;  // seconds of a stage
 };
 
 const std::vector<Costs> kCosts = {{1, 1, 1}, {1, 1.25, 0.75}, {1, 2, 1}, {1, 1.5, 0.5}, {2, 1, 1}};
@@ -50,7 +50,7 @@ Schedule schedule_of(const Choice& choice, Costs costs, double transfer = 0) {
   return make_schedule(options);
 }
 
-// Calls f for all counts for which the schedule exists.
+// Calls f for all numbers of stages, microbatches and chunks for which the schedule exists.
 template <class F>
 void each(const std::string& name, F f) {
   for (const int64_t stages : {2, 3, 4, 8, 16}) {
@@ -92,13 +92,13 @@ TEST_CASE("predicted steps are within 12% where messages take longer than ops") 
 }
 
 TEST_CASE("the predicted step is a lower bound of searched schedules with split backward passes") {
-  struct Near {
+  struct Tightness {
     const char* name;
     double most;  // found step / predicted step
   };
   for (const auto& [name, most] :
-       {Near{"zb1p", 1.001}, Near{"zb2p", 1.001}, Near{"dualpipe_v", 1.05}, Near{"zbv", 1.2},
-        Near{"v_half", 1.35}, Near{"v_min", 1.5}}) {
+       {Tightness{"zb1p", 1.001}, Tightness{"zb2p", 1.001}, Tightness{"dualpipe_v", 1.05},
+        Tightness{"zbv", 1.2}, Tightness{"v_half", 1.35}, Tightness{"v_min", 1.5}}) {
     double worst = 1;
     for (const auto& costs : kCosts) {
       for (const double transfer : {0.0, 0.05}) {
@@ -113,7 +113,7 @@ TEST_CASE("the predicted step is a lower bound of searched schedules with split 
     }
     CAPTURE(name, worst);
     CHECK(worst <= most);
-    // The bound says something: without it a step would be its work.
+    // The bound exceeds the trivial one, the work of a stage.
     const auto choice = pipeline(name, 8, 16, default_chunks(name));
     if (std::string(name) != "zb2p")
       CHECK(expected(choice, passes_of({1, 2, 1}, 8, 0)) > 16 * 4 + 1);
@@ -135,7 +135,7 @@ TEST_CASE("searched orders that exceed the bound are predicted by a search") {
                 Approx(schedule_of(choice, costs, transfer).makespan));
         });
       }
-      // Of more stages and microbatches, from fewer.
+      // Larger counts are extrapolated from smaller ones.
       for (const auto& [stages, microbatches] : {std::pair(8, 64), {24, 48}, {32, 64}}) {
         const auto choice = pipeline(name, stages, microbatches, 2);
         const auto passes = passes_of(costs, stages, 0);
@@ -160,15 +160,15 @@ TEST_CASE("no schedule has more microbatches in flight than the model counts") {
         CHECK(schedule.peak_in_flight[s] <= counted + 1e-9);
         most = std::max(most, counted - schedule.peak_in_flight[s]);
       }
-      // Parts that share their room have one more; of schedules that are found, stages may do with
-      // less than their cap.
+      // The model counts up to one part more where parts share a frame. Searched schedules may stay
+      // below their cap.
       if (!splits_backward(name))
         CHECK(most <= (choice.chunks > 1 ? 1.0 / choice.chunks : 0) + 1e-9);
     });
   }
 }
 
-TEST_CASE("a bound without the cut is below the estimate of any cut") {
+TEST_CASE("the predicted step does not fall as the slowest stage gets slower") {
   for (const auto& name : schedule_names()) {
     each(name, [&](const Choice& choice) {
       const auto passes = passes_of({1, 1.25, 0.75}, choice.pipe, 0.2);

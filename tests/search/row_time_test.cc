@@ -28,21 +28,21 @@ TEST_CASE("a fast stage is hidden by an earlier slow one, not by a later one") {
   CHECK(time_row("1f1b", std::vector{slow, fast}, 10).seconds == Approx(30));
   CHECK(time_row("1f1b", std::vector{fast, slow}, 10).seconds == Approx(30.3));
   CHECK(time_row("1f1b", std::vector{slow, fast}, 1).seconds == Approx(3.3));
-  // The fast one is done while the slow one runs its last two backward passes.
+  // The fast stage ends before the slow one's last two backward passes.
   CHECK(time_row("1f1b", std::vector{slow, fast}, 10).ends[1] < 28);
 }
 
 TEST_CASE("recomputation is hidden while a gradient is sent") {
   const RowStage stage{.forward = 1, .backward = 3, .recomputed = 1};
-  // The first stage recomputes while it waits for the second's passes.
+  // The first stage recomputes while it waits for the second stage's gradient.
   CHECK(time_row("1f1b", std::vector{stage, stage}, 1).seconds == Approx(7));
 }
 
-TEST_CASE("messages and other transfers on their links run one after the other") {
+TEST_CASE("messages and other transfers on a link run one after the other") {
   const RowStage first{.forward = 1, .backward = 1, .send_seconds = 3, .return_seconds = 2},
       last{.forward = 1, .backward = 1};
   CHECK(time_row("1f1b", std::vector{first, last}, 1).seconds == Approx(9));
-  // The links are the slowest of all: five seconds a microbatch.
+  // The links are the bottleneck: five seconds for each microbatch.
   const auto many = time_row("eager_1f1b", std::vector{first, last}, 200).seconds;
   CHECK(many >= 1000);
   CHECK(many <= 1010);

@@ -16,19 +16,19 @@
 #include "tests/search/support_search.h"
 
 using namespace perigee;
-using search::Asked;
 using search::chain;
+using search::ChainPlanner;
 using search::Choice;
 using search::cluster;
 using Json = nlohmann::json;
 
-TEST_CASE("a row of blocks folds to its first and last, which make a shorter row") {
+TEST_CASE("identical blocks fold to the first and the last one") {
   const auto folded = search::fold(chain({.blocks = 7}));
   CHECK(folded.blocks.size() == 7);
   CHECK(folded.kept == std::vector<std::string>{"blocks.0", "blocks.6"});
   CHECK(folded.graph.nodes.size() == chain({.blocks = 2}).nodes.size());
   CHECK(folded.graph.find_input("blocks.3.weight") == nullptr);
-  // Blocks of other shapes, and two blocks, stay.
+  // Two blocks, and blocks that differ, are not folded.
   CHECK(search::fold(chain({.blocks = 2})).kept.size() == 2);
   auto other = chain({.blocks = 4});
   for (auto& node : other.nodes) {
@@ -37,72 +37,73 @@ TEST_CASE("a row of blocks folds to its first and last, which make a shorter row
   CHECK(search::fold(other).kept.size() == 4);
 }
 
-TEST_CASE("where parameters may not lie on several ranks, plans have them in parts") {
-  Asked asked({.blocks = 4, .batch = 8}, 2);
-  asked.request.pins.data = 2;
-  const auto usual = asked.find(cluster(2));
+TEST_CASE("plans store parameters in parts if replicated parameters are forbidden") {
+  ChainPlanner planner({.blocks = 4, .batch = 8}, 2);
+  planner.request.pins.data = 2;
+  const auto usual = planner.find(cluster(2));
   CHECK(usual.best.choice.zero < 3);
   CHECK(usual.plan.forbidden.empty());
-  asked.request.pins.forbid = {"replicated_parameters"};
-  const auto found = asked.find(cluster(2));
+  planner.request.pins.forbid = {"replicated_parameters"};
+  const auto found = planner.find(cluster(2));
   CHECK(found.best.choice.zero == 3);
   CHECK(found.plan.forbidden == std::vector<std::string>{"replicated_parameters"});
   CHECK_THROWS_WITH(search::parse_pins({{"forbid", {1}}}),
                     Catch::Contains("forbid must be a list of names"));
 }
 
-TEST_CASE("where tensors are split over one axis, meshes have one") {
-  Asked asked({.blocks = 4, .batch = 8}, 4);
+TEST_CASE("no mesh has a tensor and a data axis if tensors may be sharded over one axis only") {
+  ChainPlanner planner({.blocks = 4, .batch = 8}, 4);
   const auto mixed = [&] {
     int64_t count = 0;
     for (const auto& candidate :
-         search::candidates(asked.request, cluster(4), asked.none, asked.traces, 1000)) {
+         search::candidates(planner.request, cluster(4), planner.none, planner.traces, 1000)) {
       count += candidate.choice.tensor > 1 && candidate.choice.data > 1;
     }
     return count;
   };
   CHECK(mixed() > 0);
-  asked.request.pins.forbid = {"nd_shardings"};
+  planner.request.pins.forbid = {"nd_shardings"};
   CHECK(mixed() == 0);
 }
 
 TEST_CASE("time and memory extrapolate from two blocks") {
   for (const int64_t blocks : {3, 8, 20}) {
-    Asked asked({.blocks = blocks, .batch = 16}, 1);
-    asked.request.pins.micro = 16;
-    asked.request.pins.every = 1;
+    ChainPlanner planner({.blocks = blocks, .batch = 16}, 1);
+    planner.request.pins.micro = 16;
+    planner.request.pins.every = 1;
     const auto on = cluster(1);
-    const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 100);
-    REQUIRE(all.size() == 2);  // with and without checkpoint; a selective one would save nothing
+    const auto all = search::candidates(planner.request, on, planner.none, planner.traces, 100);
+    REQUIRE(all.size() ==
+            2);  // with and without recomputation; a selective one would save no memory
     for (const auto& candidate : all) {
       CAPTURE(blocks, search::to_string(candidate.choice));
       double peak = 0;
-      const auto simulated = asked.judge(candidate, on, peak);
+      const auto simulated = planner.judge(candidate, on, peak);
       CHECK(candidate.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.02));
       CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.1));
     }
   }
 }
 
-TEST_CASE("recomputing each second block costs and saves a value between none and all") {
-  Asked asked({.blocks = 8, .batch = 16}, 1);
-  asked.request.pins = search::parse_pins({{"micro", 16}, {"checkpoint", "full"}, {"every", 2}});
+TEST_CASE("recomputing every second block has time and memory between those of none and all") {
+  ChainPlanner planner({.blocks = 8, .batch = 16}, 1);
+  planner.request.pins = search::parse_pins({{"micro", 16}, {"checkpoint", "full"}, {"every", 2}});
   const auto on = cluster(1);
-  const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 100);
+  const auto all = search::candidates(planner.request, on, planner.none, planner.traces, 100);
   REQUIRE(all.size() == 1);
   CHECK_THAT(search::to_string(all[0].choice), Catch::Contains("checkpoint of one block in 2"));
   double peak = 0;
-  const auto simulated = asked.judge(all[0], on, peak);
+  const auto simulated = planner.judge(all[0], on, peak);
   CHECK(all[0].estimate.seconds == Approx(simulated.step_seconds).epsilon(0.02));
   CHECK(all[0].estimate.bytes == Approx(peak).epsilon(0.15));
-  asked.request.pins.checkpoint = false;
-  const auto none = search::candidates(asked.request, on, asked.none, asked.traces, 100);
+  planner.request.pins.checkpoint = false;
+  const auto none = search::candidates(planner.request, on, planner.none, planner.traces, 100);
   CHECK(none[0].estimate.seconds < all[0].estimate.seconds);
 }
 
-TEST_CASE("recomputing some blocks as a whole costs and saves a value in between") {
+TEST_CASE("selective recomputation with some whole blocks has time and memory in between") {
   for (const int64_t pipe : {1, 2}) {
-    Asked asked({.blocks = 8, .batch = 32, .width = 32, .gelus = 4}, pipe);
+    ChainPlanner planner({.blocks = 8, .batch = 32, .width = 32, .gelus = 4}, pipe);
     const auto on = cluster(pipe);
     Json pins{{"micro", 16}, {"pipe", pipe}, {"offload", false}, {"schedule", "1f1b"}};
     double seconds = 0, bytes = 1e300;
@@ -110,12 +111,12 @@ TEST_CASE("recomputing some blocks as a whole costs and saves a value in between
              {"selective", 1}, {"selective", 4}, {"selective", 2}, {"full", 1}}) {
       pins["checkpoint"] = how;
       pins["every"] = every;
-      const auto all = asked.candidates(on, pins);
+      const auto all = planner.candidates(on, pins);
       REQUIRE(all.size() == 1);
       const auto& one = all.front();
       CAPTURE(search::to_string(one.choice));
       double peak = 0;
-      const auto simulated = asked.judge(one, on, peak);
+      const auto simulated = planner.judge(one, on, peak);
       CHECK(one.estimate.seconds == Approx(simulated.step_seconds).epsilon(pipe > 1 ? 0.1 : 0.02));
       CHECK(one.estimate.bytes == Approx(peak).epsilon(pipe > 1 ? 0.15 : 0.1));
       CHECK(simulated.step_seconds > seconds);
@@ -126,7 +127,7 @@ TEST_CASE("recomputing some blocks as a whole costs and saves a value in between
       CHECK_THAT(
           search::to_string(one.choice),
           Catch::Contains(fmt::format("selective checkpoint, full of one block in {}", every)));
-      // Of each stage as many.
+      // Each stage recomputes equally many whole blocks.
       const std::map<int64_t, std::string> whole = {{4, R"("full":["blocks.0","blocks.4"])"},
                                                     {2, R"("full":["blocks.0","blocks.2",)"}};
       CHECK_THAT(
@@ -136,19 +137,18 @@ TEST_CASE("recomputing some blocks as a whole costs and saves a value in between
   }
 }
 
-TEST_CASE(
-    "some blocks are recomputed as a whole where memory is short for a selective checkpoint") {
+TEST_CASE("some blocks are recomputed whole if memory is too small for selective recomputation") {
   for (const int64_t pipe : {1, 2}) {
-    Asked asked({.blocks = 8, .batch = 32, .width = 32, .gelus = 4}, 2);
+    ChainPlanner planner({.blocks = 8, .batch = 32, .width = 32, .gelus = 4}, 2);
     const auto on = cluster(2);
     Json pins{{"pipe", pipe}, {"checkpoint", true}, {"offload", false}, {"submeshes", false}};
-    // Returns the best of all that have these; none where none fits.
+    // Returns the best combination under the pins; none where none fits.
     const auto best = [&](const Json& more, double memory) -> std::optional<search::Candidate> {
-      auto asks = pins;
-      asks.update(more);
-      asks["memory"] = memory;
+      auto all_pins = pins;
+      all_pins.update(more);
+      all_pins["memory"] = memory;
       try {
-        return asked.candidates(on, asks).front();
+        return planner.candidates(on, all_pins).front();
       } catch (const Error&) {
         return std::nullopt;
       }
@@ -179,47 +179,47 @@ TEST_CASE(
 TEST_CASE("a solver recomputes as few blocks of a stage as memory requires") {
   const auto on = cluster(2);
   for (const int64_t pipe : {1, 2}) {
-    Asked asked({.blocks = 8, .batch = 32, .width = 32}, pipe);
-    asked.request.pins = search::parse_pins(
+    ChainPlanner planner({.blocks = 8, .batch = 32, .width = 32}, pipe);
+    planner.request.pins = search::parse_pins(
         {{"micro", 16}, {"pipe", pipe}, {"every", 1}, {"offload", false}});
-    asked.request.pins.selective = false;
-    if (pipe > 1) asked.request.pins.schedule = "1f1b";
-    const auto ends = search::candidates(asked.request, on, asked.none, asked.traces, 100);
-    REQUIRE(ends.size() == 2);  // none, and all
+    planner.request.pins.selective = false;
+    if (pipe > 1) planner.request.pins.schedule = "1f1b";
+    const auto ends = search::candidates(planner.request, on, planner.none, planner.traces, 100);
+    REQUIRE(ends.size() == 2);  // no block recomputed, and all blocks
     const auto &none = ends[0].estimate, &all = ends[1].estimate;
     REQUIRE(all.bytes < none.bytes);
-    asked.request.pins.every.reset();
+    planner.request.pins.every.reset();
     const auto fastest = [&](double share) {
-      asked.request.pins.memory = all.bytes + share * (none.bytes - all.bytes);
-      return search::candidates(asked.request, on, asked.none, asked.traces, 1).front();
+      planner.request.pins.memory = all.bytes + share * (none.bytes - all.bytes);
+      return search::candidates(planner.request, on, planner.none, planner.traces, 1).front();
     };
     double before = none.seconds * (1 - 1e-9);
     for (const double share : {1.01, 0.7, 0.4, 0.01}) {
       CAPTURE(pipe, share);
-      asked.request.pins.solver = std::nullopt;
+      planner.request.pins.solver = std::nullopt;
       const auto by_shares = fastest(share);
-      asked.request.pins.solver = "labels";
+      planner.request.pins.solver = "labels";
       const auto labels = fastest(share);
-      asked.request.pins.solver = "ilp";
+      planner.request.pins.solver = "ilp";
       const auto ilp = fastest(share);
       CHECK(labels.estimate.seconds == Approx(ilp.estimate.seconds));
       CHECK(labels.estimate.seconds <= by_shares.estimate.seconds * (1 + 1e-9));
-      CHECK(labels.estimate.bytes <= *asked.request.pins.memory);
+      CHECK(labels.estimate.bytes <= *planner.request.pins.memory);
       if (share > 1) CHECK(labels.choice.recomputed_blocks.empty());
-      if (pipe == 1) {  // stages of a pipeline may also make room by their lengths
+      if (pipe == 1) {  // in pipelines, other cuts save memory too
         CHECK(labels.estimate.seconds >= before);
         CHECK(labels.choice.recomputed_blocks.empty() == (share > 1));
         if (share == 0.7) CHECK(labels.choice.recomputed_blocks.size() < 8);
         before = labels.estimate.seconds;
       }
       double peak = 0;
-      const auto simulated = asked.judge(ilp, on, peak);
+      const auto simulated = planner.judge(ilp, on, peak);
       CHECK(ilp.estimate.seconds == Approx(simulated.step_seconds).epsilon(pipe > 1 ? 0.1 : 0.02));
       CHECK(ilp.estimate.bytes == Approx(peak).epsilon(pipe > 1 ? 0.3 : 0.2));
-      // Where the optimizer's state may lie on the host, that is another way to make room.
-      asked.request.pins.offload.reset();
+      // Optimizer state on the host saves memory too, so the plan may become faster.
+      planner.request.pins.offload.reset();
       CHECK(fastest(share).estimate.seconds <= labels.estimate.seconds * (1 + 1e-9));
-      asked.request.pins.offload = false;
+      planner.request.pins.offload = false;
     }
     CHECK_THROWS_WITH(fastest(-0.5), Catch::Contains("no plan fits"));
   }
@@ -227,12 +227,12 @@ TEST_CASE("a solver recomputes as few blocks of a stage as memory requires") {
                     Catch::Contains("solver is labels, ilp, but got \"dp\""));
 }
 
-TEST_CASE("the plan found is within 2% of the best of all legal ones by the simulator") {
+TEST_CASE("the simulated step of the found plan is within 2% of the best of all legal plans") {
   struct Pair {
     search::Chain shape;
     int64_t world;
-    double bandwidth = 1e9;  // of links
-    double memory = 1;       // as a share of what plain data parallelism takes
+    double bandwidth = 1e9;  // of links, bytes per second
+    double memory = 1;       // limit, as a share of the peak of plain data parallelism
   };
   std::vector<Pair> pairs;
   for (const int64_t width : {64, 512}) {
@@ -254,31 +254,31 @@ TEST_CASE("the plan found is within 2% of the best of all legal ones by the simu
   CHECK(pairs.size() == 20);
   std::set<std::string> judged;  // schedules
   for (const auto& [shape, world, bandwidth, memory] : pairs) {
-    Asked asked(shape, world);
+    ChainPlanner planner(shape, world);
     auto on = cluster(world);
     on.links.front().bandwidth = bandwidth;
     if (memory < 1) {
-      asked.request.pins = search::parse_pins({{"data", world}, {"zero", 0}});
-      asked.request.memory_limit = memory * asked.find(on).best.peak_bytes;
-      asked.request.pins = {};
+      planner.request.pins = search::parse_pins({{"data", world}, {"zero", 0}});
+      planner.request.memory_limit = memory * planner.find(on).best.peak_bytes;
+      planner.request.pins = {};
     }
-    const auto found = asked.find(on);
+    const auto found = planner.find(on);
     CHECK(found.best.judged);
     CHECK(found.plan.mesh.size() == world);
     CHECK(found.plan.prediction.step_seconds == found.best.seconds);
     double best = found.best.seconds;
     std::string which;
     int legal = 0;
-    // Without a limit the model leaves none out; what its programs take decides.
-    const auto limit = asked.request.memory_limit;
-    asked.request.memory_limit = 0;
+    // Without a limit the model excludes no combination; the peak of the programs decides.
+    const auto limit = planner.request.memory_limit;
+    planner.request.memory_limit = 0;
     const auto judge_all = [&](const nlohmann::json& pins, size_t most) {
-      asked.request.pins = search::parse_pins(pins);
+      planner.request.pins = search::parse_pins(pins);
       for (const auto& candidate :
-           search::candidates(asked.request, on, asked.none, asked.traces, most)) {
+           search::candidates(planner.request, on, planner.none, planner.traces, most)) {
         try {
           double peak = 0;
-          const double seconds = asked.judge(candidate, on, peak).step_seconds;
+          const double seconds = planner.judge(candidate, on, peak).step_seconds;
           if (limit > 0 && peak > limit) continue;
           ++legal;
           judged.insert(candidate.choice.schedule);
@@ -291,7 +291,7 @@ TEST_CASE("the plan found is within 2% of the best of all legal ones by the simu
       }
     };
     judge_all({{"submeshes", false}}, 100000);
-    // Of unequal submeshes there are many: all of three ranks, and of more the best of each row.
+    // Unequal submeshes: all combinations for three ranks, else the best four of each row.
     const search::RowOptions rows{
         .ranks = world, .most_stages = shape.blocks, .node = world, .batch = shape.batch};
     for (const auto& row : search::rows_of_submeshes(rows)) {
@@ -307,24 +307,24 @@ TEST_CASE("the plan found is within 2% of the best of all legal ones by the simu
     CHECK(legal > 10);
     CHECK(found.best.seconds <= 1.02 * best);
   }
-  // Of those that exist for so few stages all but gpipe, which eager_1f1b is never slower than.
+  // All schedules except gpipe, which is never faster than eager_1f1b.
   CHECK(judged.size() == schedule_names().size() - 1);
 }
 
 TEST_CASE("the memory of pipelines is predicted for any recomputation and schedule") {
-  // All that a row of products may have; and what lies between a selective and a full checkpoint.
+  // All recomputations of a block of one product, and selective ones with some whole blocks.
   for (const bool mixed : {false, true}) {
     double errors = 0;
     int count = 0;
     for (const int64_t pipe : {2, 4}) {
-      Asked asked({.blocks = 16, .batch = 64, .width = 32, .gelus = mixed ? 4 : 1}, pipe);
+      ChainPlanner planner({.blocks = 16, .batch = 64, .width = 32, .gelus = mixed ? 4 : 1}, pipe);
       const auto on = cluster(pipe);
       for (const int64_t every : mixed ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{0}) {
         Json pins{{"micro", 4}, {"pipe", pipe}, {"offload", false}};
         if (mixed) pins.update({{"checkpoint", "selective"}, {"every", every}});
-        for (const auto& candidate : asked.candidates(on, pins)) {
+        for (const auto& candidate : planner.candidates(on, pins)) {
           double peak = 0;
-          asked.judge(candidate, on, peak);
+          planner.judge(candidate, on, peak);
           CAPTURE(search::to_string(candidate.choice));
           CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.15));
           errors += std::abs(candidate.estimate.bytes / peak - 1);
@@ -338,19 +338,19 @@ TEST_CASE("the memory of pipelines is predicted for any recomputation and schedu
 }
 
 TEST_CASE("the model predicts the simulated time of units and their exchange") {
-  // Links as fast as ops, and ten times slower and faster; with a microbatch, and with several.
+  // Links of the compute's speed, ten times slower and faster; one microbatch and several.
   for (const double bandwidth : {1e8, 1e9, 1e10}) {
     for (const int zero : {0, 1, 2, 3}) {
       for (const int64_t micro : {2, 8}) {
-        Asked asked({.blocks = 8, .batch = 32, .width = 256}, 4);
-        asked.request.pins = search::parse_pins(
+        ChainPlanner planner({.blocks = 8, .batch = 32, .width = 256}, 4);
+        planner.request.pins = search::parse_pins(
             {{"data", 4}, {"zero", zero}, {"micro", micro}, {"checkpoint", false}});
         auto on = cluster(4);
         on.links.front().bandwidth = bandwidth;
-        const auto all = search::candidates(asked.request, on, asked.none, asked.traces, 100);
+        const auto all = search::candidates(planner.request, on, planner.none, planner.traces, 100);
         REQUIRE(all.size() == 1);
         double peak = 0;
-        const auto simulated = asked.judge(all[0], on, peak);
+        const auto simulated = planner.judge(all[0], on, peak);
         CAPTURE(bandwidth, search::to_string(all[0].choice));
         CHECK(all[0].estimate.seconds == Approx(simulated.step_seconds).epsilon(0.07));
       }
@@ -358,36 +358,36 @@ TEST_CASE("the model predicts the simulated time of units and their exchange") {
   }
 }
 
-TEST_CASE("optimizer state lies on the host where it does not fit otherwise") {
-  Asked asked({.blocks = 8, .batch = 4, .width = 256}, 1);
+TEST_CASE("optimizer state is kept on the host if no plan fits otherwise") {
+  ChainPlanner planner({.blocks = 8, .batch = 4, .width = 256}, 1);
   const auto on = cluster(1);
-  const auto rich = asked.find(on);
+  const auto rich = planner.find(on);
   CHECK_FALSE(rich.best.choice.offload);
-  // Weights, gradients and two states are all that counts here.
-  asked.request.memory_limit = 0.8 * rich.best.peak_bytes;
-  const auto poor = asked.find(on);
+  // Weights, gradients and two states dominate the memory.
+  planner.request.memory_limit = 0.8 * rich.best.peak_bytes;
+  const auto poor = planner.find(on);
   CHECK(poor.best.choice.offload);
   CHECK(poor.plan.offload.optimizer);
-  CHECK(poor.best.peak_bytes <= asked.request.memory_limit);
+  CHECK(poor.best.peak_bytes <= planner.request.memory_limit);
   CHECK(poor.best.seconds > rich.best.seconds);
-  asked.request.pins = search::parse_pins({{"offload", false}});
-  CHECK_THROWS_WITH(asked.find(on), Catch::Contains("no plan fits"));
-  asked.request.memory_limit = 0;
-  asked.request.pins = search::parse_pins({{"offload", true}});
-  CHECK(asked.find(on).plan.offload.optimizer);
+  planner.request.pins = search::parse_pins({{"offload", false}});
+  CHECK_THROWS_WITH(planner.find(on), Catch::Contains("no plan fits"));
+  planner.request.memory_limit = 0;
+  planner.request.pins = search::parse_pins({{"offload", true}});
+  CHECK(planner.find(on).plan.offload.optimizer);
 }
 
 TEST_CASE("the precision is searched where pins allow several") {
   const auto find = [](nlohmann::json precision, double low_peak, double memory) {
-    Asked asked({.blocks = 6, .batch = 64, .width = 512}, 4);
-    asked.request.pins = search::parse_pins(
+    ChainPlanner planner({.blocks = 6, .batch = 64, .width = 512}, 4);
+    planner.request.pins = search::parse_pins(
         {{"precision", std::move(precision)}, {"offload", false}, {"submeshes", false}});
-    asked.request.memory_limit = memory;
+    planner.request.memory_limit = memory;
     auto on = cluster(4);
     on.devices.front().peak[graph::DType::bfloat16] = low_peak;
-    return asked.find(on);
+    return planner.find(on);
   };
-  for (const double low_peak : {1e10, 1e13}) {  // of 1e12 in float32
+  for (const double low_peak : {1e10, 1e13}) {  // float32: 1e12
     for (const double memory : {1e9, 1.2e7}) {
       std::map<std::string, double> alone;
       for (const std::string name : {"none", "amp_native", "half"}) {
@@ -402,25 +402,26 @@ TEST_CASE("the precision is searched where pins allow several") {
       if (memory > 1e8) CHECK((found.best.choice.precision == "none") == (low_peak < 1e12));
     }
   }
-  Asked asked({.blocks = 4, .batch = 8}, 2);
-  CHECK_FALSE(asked.find(cluster(2)).plan.precision.dtype);  // what changes numbers is asked for
+  ChainPlanner planner({.blocks = 4, .batch = 8}, 2);
+  CHECK_FALSE(
+      planner.find(cluster(2)).plan.precision.dtype);  // the default precision changes no number
   CHECK_THROWS_WITH(search::parse_pins({{"precision", nlohmann::json::array({"haf"})}}),
                     Catch::Contains("did you mean \"half\"?"));
   CHECK_THROWS_WITH(search::parse_pins({{"precision", "half"}}), Catch::Contains("must be a list"));
 }
 
-TEST_CASE("less memory gives another plan, and too little gives a proof that none fits") {
-  Asked asked({.blocks = 8, .batch = 64, .width = 32}, 4);
-  const auto rich = asked.find(cluster(4));
+TEST_CASE("less memory gives a slower plan, and too little is an error that no plan fits") {
+  ChainPlanner planner({.blocks = 8, .batch = 64, .width = 32}, 4);
+  const auto rich = planner.find(cluster(4));
   const auto enough = rich.best.peak_bytes;
-  asked.request.memory_limit = 0.8 * enough;
-  const auto poor = asked.find(cluster(4));
+  planner.request.memory_limit = 0.8 * enough;
+  const auto poor = planner.find(cluster(4));
   CHECK(poor.best.peak_bytes <= 0.8 * enough);
   CHECK(poor.best.seconds >= rich.best.seconds);
   CHECK_FALSE(poor.best.choice == rich.best.choice);
-  asked.request.memory_limit = 1000;
+  planner.request.memory_limit = 1000;
   try {
-    asked.find(cluster(4));
+    planner.find(cluster(4));
     FAIL("a plan was found");
   } catch (const Error& error) {
     CHECK(error.status() == Status::infeasible);
@@ -429,28 +430,28 @@ TEST_CASE("less memory gives another plan, and too little gives a proof that non
   }
 }
 
-TEST_CASE("a slower collective in the profile changes the plan") {
+TEST_CASE("slower collectives in the profile change the plan") {
   class Slow : public cost::NoMeasurements {
    public:
     std::optional<double> collective(cost::CollectiveKind kind, int64_t, double) override {
       return kind == cost::CollectiveKind::message ? 1e-7 : 10;
     }
   };
-  Asked asked({.blocks = 4, .batch = 64, .width = 64}, 2);
+  ChainPlanner planner({.blocks = 4, .batch = 64, .width = 64}, 2);
   auto on = cluster(2);
   on.links.front().bandwidth = 1e10;
-  const auto before = asked.find(on);
+  const auto before = planner.find(on);
   Slow slow;
-  const auto after = search::find(asked.request, on, slow, asked.traces);
+  const auto after = search::find(planner.request, on, slow, planner.traces);
   CHECK(after.simulation.measured_share > 0);
   CHECK_FALSE(after.best.choice == before.best.choice);
 }
 
 TEST_CASE("for a large model two plans are judged, on two meshes or of two schedules") {
-  Asked asked({.blocks = 600, .batch = 64, .width = 32}, 2);
-  REQUIRE(asked.graphs.empty());
-  const auto found = asked.find(cluster(2));
-  REQUIRE(asked.graphs.begin()->second.nodes.size() > 4000);
+  ChainPlanner planner({.blocks = 600, .batch = 64, .width = 32}, 2);
+  REQUIRE(planner.graphs.empty());
+  const auto found = planner.find(cluster(2));
+  REQUIRE(planner.graphs.begin()->second.nodes.size() > 4000);
   std::vector<Choice> judged;
   for (const auto& other : found.others) {
     if (other.judged) judged.push_back(other.choice);
@@ -462,8 +463,8 @@ TEST_CASE("for a large model two plans are judged, on two meshes or of two sched
 }
 
 TEST_CASE("the same search gives the same plan, with its reasons") {
-  Asked asked({.blocks = 4, .batch = 8}, 4);
-  const auto a = asked.find(cluster(4)), b = asked.find(cluster(4));
+  ChainPlanner planner({.blocks = 4, .batch = 8}, 4);
+  const auto a = planner.find(cluster(4)), b = planner.find(cluster(4));
   CHECK(plan::print(a.plan) == plan::print(b.plan));
   const auto text = plan::explain(a.plan);
   CHECK_THAT(text, Catch::Contains("combinations the best is"));

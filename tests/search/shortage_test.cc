@@ -1,4 +1,4 @@
-// The missing memory, for plans of known needs.
+// The missing memory of plans with known peaks.
 #include "search/shortage.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@
 
 using namespace perigee::search;
 
-TEST_CASE("the memory that is missing is enough, and little more than that") {
+TEST_CASE("the reported missing memory is sufficient, and within 2% of the least") {
   for (const double guess : {1.0, 90.0, 5000.0}) {
     std::vector<double> tried;
     const auto found = least_missing_memory({.limit = 1000, .guess = guess}, 1e9,
@@ -35,7 +35,7 @@ TEST_CASE("a search for the missing memory ends at its time limit with the best 
     return Fitting{.more = more};
   };
   CHECK_FALSE(least_missing_memory({.limit = 10, .guess = 1}, 0, fits));
-  // Another attempt would take too long.
+  // The time limit allows no second attempt.
   const auto found = least_missing_memory({.limit = 10, .guess = 9}, 1e-9, fits);
   REQUIRE(found);
   CHECK(found->more == 9);
@@ -57,19 +57,19 @@ TEST_CASE("a plan that needs more than the tried memory reports the missing memo
   CHECK(tried.back() < 310);
 }
 
-TEST_CASE("where no plan fits it is said with how much memory one does, from few graphs") {
+TEST_CASE("if no plan fits, the error has the missing memory, found with few graphs") {
   using namespace perigee;
-  Asked asked({.blocks = 8, .batch = 64, .width = 32}, 4);
+  ChainPlanner planner({.blocks = 8, .batch = 64, .width = 32}, 4);
   int64_t graphs = 0;
-  const auto graph = asked.request.graph;
-  asked.request.graph = [&](int64_t samples) -> const graph::Graph& {
+  const auto graph = planner.request.graph;
+  planner.request.graph = [&](int64_t samples) -> const graph::Graph& {
     ++graphs;
     return graph(samples);
   };
-  asked.request.seconds_for_more = 100;
-  asked.request.pins = parse_pins({{"memory", 1000}});
+  planner.request.seconds_for_more = 100;
+  planner.request.pins = parse_pins({{"memory", 1000}});
   try {
-    asked.find(cluster(4));
+    planner.find(cluster(4));
     FAIL("a plan fits");
   } catch (const Error& error) {
     CHECK(error.status() == Status::infeasible);
@@ -78,12 +78,12 @@ TEST_CASE("where no plan fits it is said with how much memory one does, from few
     CAPTURE(text);
     REQUIRE(std::regex_search(text, said, std::regex("fits with ([0-9.]+) KiB more")));
     CHECK(graphs < 30);
-    // With as much there is a plan, and with a tenth less none.
+    // With the reported memory a plan fits, with a tenth less none.
     const double more = 1024 * std::stod(said[1]);
-    asked.request.pins = parse_pins({{"memory", 1000 + more}});
-    CHECK(asked.find(cluster(4)).best.peak_bytes <= 1000 + more);
-    asked.request.pins = parse_pins({{"memory", 0.9 * (1000 + more)}});
-    CHECK_THROWS_WITH(asked.find(cluster(4)), Catch::Contains("no plan fits"));
+    planner.request.pins = parse_pins({{"memory", 1000 + more}});
+    CHECK(planner.find(cluster(4)).best.peak_bytes <= 1000 + more);
+    planner.request.pins = parse_pins({{"memory", 0.9 * (1000 + more)}});
+    CHECK_THROWS_WITH(planner.find(cluster(4)), Catch::Contains("no plan fits"));
   }
 }
 

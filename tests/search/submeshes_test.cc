@@ -12,8 +12,8 @@
 #include "tests/search/support_search.h"
 
 using namespace perigee;
-using search::Asked;
 using search::Candidate;
+using search::ChainPlanner;
 using search::cluster;
 using search::Submesh;
 
@@ -29,22 +29,22 @@ Json list_of(const std::vector<Submesh>& row) {
   return list;
 }
 
-std::vector<Candidate> candidates(Asked& asked, const cost::Cluster& on, const Json& pins,
+std::vector<Candidate> candidates(ChainPlanner& planner, const cost::Cluster& on, const Json& pins,
                                   size_t most = 100000) {
-  asked.request.pins = search::parse_pins(pins);
-  return search::candidates(asked.request, on, asked.none, asked.traces, most);
+  planner.request.pins = search::parse_pins(pins);
+  return search::candidates(planner.request, on, planner.none, planner.traces, most);
 }
 
-// The best by the model under the pins; infinity where there is none.
-double best(Asked& asked, const cost::Cluster& on, const Json& pins) {
+// Returns the least predicted seconds under the pins; infinity where no plan exists.
+double least_seconds(ChainPlanner& planner, const cost::Cluster& on, const Json& pins) {
   try {
-    return candidates(asked, on, pins, 1).front().estimate.seconds;
+    return candidates(planner, on, pins, 1).front().estimate.seconds;
   } catch (const Error&) {
     return std::numeric_limits<double>::infinity();
   }
 }
 
-// Two kinds of devices, the second so many times as slow.
+// A cluster of two kinds of devices, the second `slower` times as slow.
 cost::Cluster two_kinds(int64_t first, int64_t second, double slower) {
   auto on = cluster(first + second);
   on.devices.front().count = first;
@@ -60,7 +60,7 @@ cost::Cluster two_kinds(int64_t first, int64_t second, double slower) {
 
 }  // namespace
 
-TEST_CASE("rows of submeshes are all there are of few ranks, and of two runs of more") {
+TEST_CASE("few ranks have all rows of submeshes, more ranks rows of two runs of equal submeshes") {
   const auto count = [](search::RowOptions options) {
     return search::rows_of_submeshes(options).size();
   };
@@ -69,10 +69,10 @@ TEST_CASE("rows of submeshes are all there are of few ranks, and of two runs of 
   for (const auto& row : search::rows_of_submeshes(few)) texts.insert(search::to_string(row));
   CHECK(texts == std::set<std::string>{"data 2 | 1 rank", "1 rank | data 2", "tensor 2 | 1 rank",
                                        "1 rank | tensor 2"});
-  few.batch = 9;  // does not divide by two
+  few.batch = 9;  // not divisible by two
   CHECK(count(few) == 2);
-  // Compositions of n in which k ranks stand in as many ways as k has divisors, less those that
-  // are identical: of one stage tau(n), of more one for each way of each divisor below n.
+  // Compositions of n where a part k counts tau(k) times (its tensor x data shapes), less the
+  // homogeneous ones: tau(n) of one stage, and tau(d) of n / d stages for each divisor d < n.
   few.batch = 12 * 5 * 7;
   for (const auto& [ranks, rows] : std::map<int64_t, size_t>{{4, 18 - 3 - 3}, {6, 108 - 4 - 5}}) {
     few.ranks = ranks;
@@ -82,13 +82,13 @@ TEST_CASE("rows of submeshes are all there are of few ranks, and of two runs of 
   few.pipe = 2;
   for (const auto& row : search::rows_of_submeshes(few)) CHECK(row.size() == 2);
   few.tensor = 1;
-  CHECK(count(few) == 4);  // 5 + 1 and 4 + 2, both ways
+  CHECK(count(few) == 4);  // 5 + 1 and 4 + 2, in both orders
   few.pipe = few.tensor = {};
   few.sizes = "small_power_of_two";
   for (const auto& row : search::rows_of_submeshes(few)) {
     for (const auto& submesh : row) CHECK(search::has_size("power_of_two", submesh.ranks()));
   }
-  // Tensor ranks lie within a node.
+  // A tensor group lies within a node.
   search::RowOptions many{.ranks = 12, .most_stages = 3, .node = 4, .batch = 64};
   int seen = 0;
   for (const auto& row : search::rows_of_submeshes(many)) {
@@ -100,7 +100,8 @@ TEST_CASE("rows of submeshes are all there are of few ranks, and of two runs of 
   }
   CHECK(seen > 10);
   CHECK(search::is_row({{2, 1}, {2, 1}, {4, 2}}, many));
-  CHECK_FALSE(search::is_row({{3, 1}, {2, 1}, {1, 7}}, many));  // ranks 3 and 4 lie on two nodes
+  CHECK_FALSE(
+      search::is_row({{3, 1}, {2, 1}, {1, 7}}, many));  // ranks 3 and 4 are on different nodes
 }
 
 TEST_CASE("a cut into heterogeneous stages is the best of all cuts") {
@@ -179,16 +180,18 @@ TEST_CASE("a transfer takes as long as its busiest rank") {
   };
   CHECK(seconds({1, 1}, {1, 1}) == Approx(message(1e6)));
   CHECK(seconds({1, 2}, {1, 2}) == Approx(message(5e5)));
-  CHECK(seconds({1, 2}, {1, 1}) == Approx(message(1e6)));  // one receives both halves
+  CHECK(seconds({1, 2}, {1, 1}) == Approx(message(1e6)));  // the receiver receives both halves
   CHECK(seconds({1, 1}, {1, 2}) == Approx(message(1e6)));
-  CHECK(seconds({1, 1}, {2, 1}) == Approx(message(2e6)));  // one sends to both, the whole
-  CHECK(seconds({2, 1}, {1, 2}) == Approx(message(5e5)));  // replicas take turns
+  CHECK(seconds({1, 1}, {2, 1}) ==
+        Approx(message(2e6)));  // the sender sends the whole tensor to both
+  CHECK(seconds({2, 1}, {1, 2}) == Approx(message(5e5)));  // each replica sends a half
   CHECK(seconds({2, 1}, {2, 1}, true) == Approx(message(5e5)));
   CHECK(seconds({2, 1}, {4, 1}, true) == Approx(message(5e5)));
   CHECK(seconds({1, 2}, {1, 3}) == Approx(message(5e5)));
 }
 
-TEST_CASE("the best of the model is the best of all rows, cuts and rectangles") {
+TEST_CASE(
+    "the best predicted plan is the best over all rows of submeshes, cuts and rectangular meshes") {
   struct Case {
     search::Chain shape;
     int64_t world;
@@ -199,27 +202,27 @@ TEST_CASE("the best of the model is the best of all rows, cuts and rectangles") 
         Case{{.blocks = 5, .batch = 6, .width = 64}, 3, 1e10},
         Case{{.blocks = 4, .batch = 4, .width = 256}, 4, 1e9},
         Case{{.blocks = 3, .batch = 4, .width = 128}, 6, 1e8}}) {
-    Asked asked(shape, world);
+    ChainPlanner planner(shape, world);
     auto on = cluster(world);
     on.links.front().bandwidth = bandwidth;
-    const auto all = candidates(asked, on, {});
+    const auto all = candidates(planner, on, {});
     for (const auto& candidate : all) {
       CHECK(candidate.estimate.lower_bound <= candidate.estimate.seconds * (1 + 1e-9));
     }
-    double least = best(asked, on, {{"submeshes", false}});
+    double least = least_seconds(planner, on, {{"submeshes", false}});
     const search::RowOptions options{
         .ranks = world, .most_stages = shape.blocks, .node = world, .batch = shape.batch};
     for (const auto& row : search::rows_of_submeshes(options)) {
       const Json pins{{"submeshes", list_of(row)}};
-      const double of_row = best(asked, on, pins);
+      const double of_row = least_seconds(planner, on, pins);
       least = std::min(least, of_row);
-      // Two stages, cut where they may be.
+      // All cuts into two stages.
       if (row.size() != 2 || std::isinf(of_row)) continue;
       double of_cuts = std::numeric_limits<double>::infinity();
       for (int64_t cut = 1; cut < shape.blocks; ++cut) {
         auto at = pins;
         at["starts"] = Json::array({"blocks." + std::to_string(cut)});
-        of_cuts = std::min(of_cuts, best(asked, on, at));
+        of_cuts = std::min(of_cuts, least_seconds(planner, on, at));
       }
       CAPTURE(search::to_string(row));
       CHECK(of_cuts <= of_row * (1 + 1e-9));
@@ -232,39 +235,39 @@ TEST_CASE("the best of the model is the best of all rows, cuts and rectangles") 
 
 TEST_CASE("the model predicts the time of plans with unequal submeshes") {
   for (const int64_t world : {3, 4, 6}) {
-    Asked asked({.blocks = 6, .batch = 24, .width = 256}, world);
+    ChainPlanner planner({.blocks = 6, .batch = 24, .width = 256}, world);
     const auto on = cluster(world);
     int seen = 0;
-    double late = 0, more = 0, judged = 0;
+    double time_error = 0, memory_error = 0, judged = 0;
     for (const auto& candidate :
-         candidates(asked, on, {{"submeshes", "all"}, {"offload", false}}, 4000)) {
+         candidates(planner, on, {{"submeshes", "all"}, {"offload", false}}, 4000)) {
       const auto& choice = candidate.choice;
       if (choice.submeshes.empty() || ++seen % 20 != 0) continue;
       double peak = 0;
-      const auto simulated = asked.judge(candidate, on, peak);
+      const auto simulated = planner.judge(candidate, on, peak);
       CAPTURE(world, search::to_string(candidate.choice));
-      // Blocks of this chain differ where tensor ranks split them: each second one by rows.
+      // Tensor parallelism shards the chain's blocks alternately by columns and rows.
       CHECK(candidate.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.23));
       CHECK(candidate.estimate.bytes == Approx(peak).epsilon(0.13));
-      late += std::abs(candidate.estimate.seconds / simulated.step_seconds - 1);
-      more += std::abs(candidate.estimate.bytes / peak - 1);
+      time_error += std::abs(candidate.estimate.seconds / simulated.step_seconds - 1);
+      memory_error += std::abs(candidate.estimate.bytes / peak - 1);
       ++judged;
     }
     CHECK(seen > 30);
-    CHECK(late / judged < 0.06);
-    CHECK(more / judged < 0.03);
+    CHECK(time_error / judged < 0.06);
+    CHECK(memory_error / judged < 0.03);
   }
 }
 
-TEST_CASE("gradients that tensor ranks add up take time also where nothing else is exchanged") {
+TEST_CASE("the model includes gradient sums over tensor ranks without other exchanges") {
   for (const double bandwidth : {1e8, 1e9}) {
-    Asked asked({.blocks = 6, .batch = 12, .width = 256}, 3);
+    ChainPlanner planner({.blocks = 6, .batch = 12, .width = 256}, 3);
     auto on = cluster(3);
     on.links.front().bandwidth = bandwidth;
     const auto check = [&](const Json& pins) {
-      const auto first = candidates(asked, on, pins, 1).front();
+      const auto first = candidates(planner, on, pins, 1).front();
       double peak = 0;
-      const auto simulated = asked.judge(first, on, peak);
+      const auto simulated = planner.judge(first, on, peak);
       CAPTURE(bandwidth, search::to_string(first.choice));
       CHECK(first.estimate.seconds == Approx(simulated.step_seconds).epsilon(0.08));
     };
@@ -274,68 +277,68 @@ TEST_CASE("gradients that tensor ranks add up take time also where nothing else 
   }
 }
 
-TEST_CASE("ranks that no rectangle uses well are shared out unequally") {
-  // A batch of eight on three ranks: no data axis of three.
-  Asked asked({.blocks = 6, .batch = 256, .width = 256}, 3);
+TEST_CASE("ranks that no rectangular mesh uses well form unequal submeshes") {
+  // 256 samples on three ranks allow no data axis of three.
+  ChainPlanner planner({.blocks = 6, .batch = 256, .width = 256}, 3);
   auto on = cluster(3);
   on.links.front().bandwidth = 1e11;
-  const auto found = asked.find(on);
-  asked.request.pins = search::parse_pins({{"submeshes", false}});
-  const auto rectangle = asked.find(on);
+  const auto found = planner.find(on);
+  planner.request.pins = search::parse_pins({{"submeshes", false}});
+  const auto rectangle = planner.find(on);
   CHECK(rectangle.best.choice.submeshes.empty());
   CHECK_FALSE(rectangle.plan.mesh.is_ragged());
   CHECK(found.best.seconds <= rectangle.best.seconds);
   CHECK(found.lower_bound <= rectangle.lower_bound);
-  asked.request.pins = search::parse_pins(Json::parse(R"({"submeshes": [[["data", 2]], []]})"));
-  const auto pinned = asked.find(on);
+  planner.request.pins = search::parse_pins(Json::parse(R"({"submeshes": [[["data", 2]], []]})"));
+  const auto pinned = planner.find(on);
   CHECK(pinned.plan.mesh.is_ragged());
   CHECK(pinned.best.choice.submeshes == std::vector<Submesh>{{1, 2}, {1, 1}});
   CHECK(pinned.plan.mesh.size() == 3);
   const auto text = plan::explain(pinned.plan);
   CHECK_THAT(text, Catch::Contains("stages of data 2 | 1 rank"));
   CHECK_THAT(text, Catch::Contains("stage 0 has 2 ranks (0, 1) as data=2"));
-  // Two of three ranks have the larger part of the blocks, where a pipeline is full.
-  asked.request.pins.schedule = "1f1b";
-  asked.request.pins.zero = 0;
-  asked.request.pins.micro = 8;
-  CHECK(asked.find(on).best.estimate.cuts.front() >= 3);
+  // With many microbatches, the stage of two ranks has most of the blocks.
+  planner.request.pins.schedule = "1f1b";
+  planner.request.pins.zero = 0;
+  planner.request.pins.micro = 8;
+  CHECK(planner.find(on).best.estimate.cuts.front() >= 3);
 }
 
 TEST_CASE("the faster devices of a cluster get more blocks") {
   for (const double slower : {2.0, 4.0}) {
     auto on = two_kinds(2, 2, slower);
     on.links.front().bandwidth = 1e11;
-    Asked asked({.blocks = 12, .batch = 512, .width = 256}, 4);
+    ChainPlanner planner({.blocks = 12, .batch = 512, .width = 256}, 4);
     const Json pins{{"pipe", 2}, {"data", 2}, {"schedule", "1f1b"}, {"zero", 0}};
-    asked.request.pins = search::parse_pins(pins);
-    const auto found = asked.find(on);
+    planner.request.pins = search::parse_pins(pins);
+    const auto found = planner.find(on);
     const auto cut = found.best.estimate.cuts.front();
     CHECK(cut == Approx(12 * slower / (1 + slower)).margin(1));
     auto even = pins;
     even["starts"] = {"blocks.6"};
-    asked.request.pins = search::parse_pins(even);
-    const auto equal = asked.find(on);
+    planner.request.pins = search::parse_pins(even);
+    const auto equal = planner.find(on);
     CHECK(equal.best.estimate.cuts == std::vector<int>{6});
     CHECK(equal.best.seconds > 1.1 * found.best.seconds);
     CHECK(found.best.estimate.seconds == Approx(found.best.seconds).epsilon(0.1));
-    // Whatever the mesh, nothing is slower than what was pinned.
-    asked.request.pins = {};
-    CHECK(asked.find(on).best.seconds <= 1.02 * found.best.seconds);
+    // The search without pins finds a plan at least as fast.
+    planner.request.pins = {};
+    CHECK(planner.find(on).best.seconds <= 1.02 * found.best.seconds);
   }
 }
 
-TEST_CASE("a rank has its own device's memory, and the fast group may be the larger stage") {
+TEST_CASE("each stage is limited by the memory of its own devices") {
   auto on = two_kinds(1, 2, 2);
   on.links.front().bandwidth = 1e11;
-  Asked asked({.blocks = 6, .batch = 512, .width = 256}, 3);
-  // One fast and two slow ones are worth as much.
+  ChainPlanner planner({.blocks = 6, .batch = 512, .width = 256}, 3);
+  // One fast device and two slow ones have equal speed.
   const Json pins = Json::parse(R"({"submeshes": [[], [["data", 2]]], "zero": 0})");
-  asked.request.pins = search::parse_pins(pins);
-  const auto halves = asked.find(on);
+  planner.request.pins = search::parse_pins(pins);
+  const auto halves = planner.find(on);
   CHECK(halves.best.estimate.cuts.front() == Approx(3).margin(1));
-  // The slow ones have little: their stage gets fewer blocks.
+  // The slow devices have less memory: their stage gets fewer blocks.
   on.devices[1].memory = 0.75 * halves.best.peak_bytes / (1 - search::kReserve);
-  const auto tight = asked.find(on);
+  const auto tight = planner.find(on);
   CHECK(tight.best.estimate.cuts.front() >= halves.best.estimate.cuts.front());
   const auto& peaks = tight.plan.prediction.peak_bytes;
   REQUIRE(peaks.size() == 3);
@@ -343,27 +346,27 @@ TEST_CASE("a rank has its own device's memory, and the fast group may be the lar
   CHECK(tight.best.seconds >= halves.best.seconds);
 }
 
-TEST_CASE("others are looked for where those that the model has first do not fit") {
-  Asked asked({.blocks = 4, .batch = 12, .width = 256}, 5);
+TEST_CASE("combinations of less memory are tried if those the model prefers do not fit") {
+  ChainPlanner planner({.blocks = 4, .batch = 12, .width = 256}, 5);
   auto on = cluster(5);
   on.links.front().bandwidth = 1e8;
-  asked.request.pins = search::parse_pins({{"tensor", 5}});
-  const double limit = 0.8 * asked.find(on).best.peak_bytes;
-  asked.request.pins = {};
-  asked.request.memory_limit = limit;
-  const auto found = asked.find(on);
+  planner.request.pins = search::parse_pins({{"tensor", 5}});
+  const double limit = 0.8 * planner.find(on).best.peak_bytes;
+  planner.request.pins = {};
+  planner.request.memory_limit = limit;
+  const auto found = planner.find(on);
   CHECK(found.best.peak_bytes <= limit);
   CHECK(found.best.estimate.limit == Approx(limit));
-  asked.request.memory_limit = limit / 100;
-  CHECK_THROWS_WITH(asked.find(on), Catch::Contains("no plan fits"));
+  planner.request.memory_limit = limit / 100;
+  CHECK_THROWS_WITH(planner.find(on), Catch::Contains("no plan fits"));
 }
 
-TEST_CASE("pinned submeshes and cuts stay, or are refused") {
+TEST_CASE("pinned submeshes and cuts are kept, or refused with the reason") {
   const auto on = cluster(4);
-  Asked asked({.blocks = 6, .batch = 8}, 4);
+  ChainPlanner planner({.blocks = 6, .batch = 8}, 4);
   const auto find = [&](const Json& pins) {
-    asked.request.pins = search::parse_pins(pins);
-    return asked.find(on);
+    planner.request.pins = search::parse_pins(pins);
+    return planner.find(on);
   };
   const auto cut = find({{"starts", {"blocks.1", "blocks.5"}}});
   CHECK(cut.plan.pipeline.starts == std::vector<std::string>{"blocks.1", "blocks.5"});
@@ -372,10 +375,10 @@ TEST_CASE("pinned submeshes and cuts stay, or are refused") {
       {{"starts", {"blocks.1", "blocks.2", "blocks.4"}}, {"schedule", "interleaved"}, {"pipe", 2}});
   CHECK(dealt.best.choice.chunks == 2);
   CHECK(dealt.best.estimate.cuts == std::vector<int>{1, 2, 4});
-  const auto alike = find(Json::parse(R"({"submeshes": [[["data", 2]], [["data", 2]]]})"));
-  CHECK(alike.best.choice.submeshes.empty());
-  CHECK(alike.best.choice.pipe == 2);
-  const auto sizes = candidates(asked, on, {{"submeshes", "power_of_two"}}, 1000);
+  const auto homogeneous = find(Json::parse(R"({"submeshes": [[["data", 2]], [["data", 2]]]})"));
+  CHECK(homogeneous.best.choice.submeshes.empty());
+  CHECK(homogeneous.best.choice.pipe == 2);
+  const auto sizes = candidates(planner, on, {{"submeshes", "power_of_two"}}, 1000);
   for (const auto& candidate : sizes) {
     for (const auto& submesh : candidate.choice.submeshes) CHECK(submesh.ranks() != 3);
   }
@@ -405,12 +408,12 @@ TEST_CASE("pinned submeshes and cuts stay, or are refused") {
              Catch::Contains("but got \"blocks.2\""));
 }
 
-TEST_CASE("more ranks are searched for unequal submeshes where that is asked for") {
-  Asked asked({.blocks = 6, .batch = 24, .width = 256}, 12);
+TEST_CASE("unequal submeshes of many ranks are searched if pins require it") {
+  ChainPlanner planner({.blocks = 6, .batch = 24, .width = 256}, 12);
   const auto on = cluster(12);
   const auto counts = [&](const Json& pins) {
     int64_t count = 0;
-    for (const auto& candidate : candidates(asked, on, pins, 1000)) {
+    for (const auto& candidate : candidates(planner, on, pins, 1000)) {
       count += !candidate.choice.submeshes.empty();
     }
     return count;

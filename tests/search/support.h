@@ -1,5 +1,5 @@
-// A model for the tests of this folder: an embedding-like product, a row of identical blocks,
-// and a loss, with its backward pass.
+// The joint graph of a small model: a product as prologue, identical blocks, an optional product as
+// epilogue, and a loss.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ inline graph::Graph chain(Chain shape) {
   for (int64_t k = 0; k < shape.blocks; ++k) scopes.push_back("blocks." + std::to_string(k));
   if (shape.head) scopes.emplace_back("head");
   std::vector<ValueId> weights, inputs{x};
-  std::vector<std::vector<ValueId>> read;  // by the gelus of each block
+  std::vector<std::vector<ValueId>> gelu_inputs;  // of each block
   for (const auto& name : scopes) {
     weights.push_back(g.add_input(Input::Kind::parameter, name + ".weight", weight));
     if (name != "embed") g.scopes.push_back({name, "Linear"});
@@ -54,9 +54,9 @@ inline graph::Graph chain(Chain shape) {
     const auto t = one("aten::t", {{"self", weights[k]}}, weight);
     auto y = one("aten::mm", {{"self", inputs[k]}, {"mat2", t}}, activation);
     product_nodes.push_back(last());
-    read.emplace_back();
+    gelu_inputs.emplace_back();
     for (int64_t n = 0; n < shape.gelus; ++n) {
-      read.back().push_back(y);
+      gelu_inputs.back().push_back(y);
       y = one("aten::gelu", {{"self", y}}, activation);
     }
     inputs.push_back(y);
@@ -80,7 +80,7 @@ inline graph::Graph chain(Chain shape) {
     auto inner = gradient;
     for (int64_t n = shape.gelus; n-- > 0;) {
       made_by = product_nodes[k] + 1 + static_cast<NodeId>(n);
-      const auto self = read[k][static_cast<size_t>(n)];
+      const auto self = gelu_inputs[k][static_cast<size_t>(n)];
       inner = one("aten::gelu_backward", {{"grad_output", inner}, {"self", self}}, activation);
     }
     made_by = product_nodes[k];

@@ -1,4 +1,4 @@
-// Searches over the chain, for the tests of this folder.
+// Searches for plans of the chain (support.h).
 #pragma once
 
 #include <algorithm>
@@ -20,9 +20,9 @@ inline cost::Cluster cluster(int64_t ranks, double memory = 1e9) {
   return cluster;
 }
 
-// The chain at any batch, and a request for it.
-struct Asked {
-  explicit Asked(Chain shape, int64_t world) : shape(shape) {
+// Plans a chain on `world` ranks: the request of a search, and calls of the search with it.
+struct ChainPlanner {
+  explicit ChainPlanner(Chain shape, int64_t world) : shape(shape) {
     request.graph = [this](int64_t samples) -> const graph::Graph& {
       auto at = this->shape;
       at.batch = samples;
@@ -40,20 +40,21 @@ struct Asked {
 
   Found find(const cost::Cluster& on) { return search::find(request, on, none, traces); }
 
-  // All that the search has with these pins.
+  // Returns all combinations under the pins.
   std::vector<Candidate> candidates(const cost::Cluster& on, const nlohmann::json& pins) {
     request.pins = parse_pins(pins);
     return search::candidates(request, on, none, traces, 100000);
   }
 
-  // Compiles and simulates a choice.
+  // Compiles and simulates a candidate. `peak`: the largest peak memory of a rank, in bytes.
   simulate::Simulation judge(const Candidate& candidate, const cost::Cluster& on, double& peak) {
     const auto& graph = request.graph(candidate.choice.micro * candidate.choice.batch());
-    methods::PlanRequest asked{.graph = &graph,
-                               .global_batch = request.global_batch,
-                               .world = request.world,
-                               .world_given = true};
-    const auto plan = methods::make_plan(methods::from_json(candidate.strategy, "test"), asked);
+    methods::PlanRequest plan_request{.graph = &graph,
+                                      .global_batch = request.global_batch,
+                                      .world = request.world,
+                                      .world_given = true};
+    const auto plan = methods::make_plan(methods::from_json(candidate.strategy, "test"),
+                                         plan_request);
     const auto programs = compile::compile_all(graph, plan, {}, traces);
     const auto peaks = compile::predict_memory(programs).peak_bytes;
     peak = double(*std::max_element(peaks.begin(), peaks.end()));

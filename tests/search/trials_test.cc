@@ -1,4 +1,4 @@
-// Searches by trials: what is tried, in which order, and when it ends.
+// Searches by trials: the tried combinations, their order, and the end of the search.
 #include "search/trials.h"
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ const Variables kVariables = {
     {{{"tensor", 1}, {"pipe", 1}}, json::object()},
     {json::object(), {{"methods", {{"amp_native", {{"dtype", "bf16"}}}}}}}};
 
-// Plans take less with more of everything; level 3 does not fit.
+// A plan is faster with a higher ZeRO level, more methods and no tensor axis; level 3 does not fit.
 void attempt(Trial& trial, double) {
   if (trial.pins["zero"] == 3) fail("test", "no plan fits");
   trial.seconds = 10.0 - trial.pins["zero"].get<double>() - double(trial.pins["methods"].size()) -
@@ -34,7 +34,7 @@ search::Trials run(const TrialOptions& options, const json& common = json::objec
 
 }  // namespace
 
-TEST_CASE("combination tries every legal combination, and tells which have no plan") {
+TEST_CASE("combination tries every combination, and reports those without a plan") {
   const auto all = run({.algorithm = "combination", .trials = 2});
   CHECK(all.ended == "all");
   CHECK(all.combinations == 12);
@@ -48,7 +48,7 @@ TEST_CASE("combination tries every legal combination, and tells which have no pl
   const auto& best = all.list[static_cast<size_t>(all.best)];
   CHECK(best.options == std::vector<int>{1, 1, 1});
   CHECK(best.seconds == 7.5);
-  // What is pinned for all leaves the combinations that agree; methods add up.
+  // Common pins leave the combinations that agree with them; lists of methods are joined.
   const auto some = run({.algorithm = "combination"}, {{"zero", 1}, {"methods", {"half"}}});
   CHECK(some.list.size() == 4);
   CHECK(some.list[static_cast<size_t>(some.best)].pins["methods"].size() == 2);
@@ -72,7 +72,7 @@ TEST_CASE("a random search of very many combinations tries some of them, each on
   CHECK_THROWS_WITH(run({.algorithm = "random"}), Catch::Contains("at most 2^62 combinations"));
 }
 
-TEST_CASE("searches by trials end by trials, patience or time") {
+TEST_CASE("a search ends at its number of trials, its patience or its time limit") {
   const auto random = run({.algorithm = "random", .trials = 5});
   CHECK(random.ended == "trials");
   CHECK(random.list.size() == 5);
@@ -82,7 +82,7 @@ TEST_CASE("searches by trials end by trials, patience or time") {
   const auto whole = run({.algorithm = "bo", .trials = 100, .patience = 0});
   CHECK(whole.ended == "all");
   CHECK(whole.list[static_cast<size_t>(whole.best)].seconds == 7.5);
-  // The clock moves one second with each trial; the first always runs.
+  // The clock advances one second in each trial; the first trial always runs.
   const auto timed = run({.algorithm = "combination", .time_limit = 4.5});
   CHECK(timed.ended == "time");
   CHECK(timed.list.size() == 4);

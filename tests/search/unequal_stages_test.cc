@@ -27,16 +27,16 @@ json strategy_of(const std::vector<std::vector<mesh::Axis>>& submeshes,
 struct Compiled {
   graph::Graph graph = search::chain({.blocks = 16, .batch = 48});
   plan::Plan plan;
-  compile::Programs alike;  // one for equivalent ranks
-  compile::Programs each;   // one for each rank
+  compile::Programs shared;  // one for each set of equivalent ranks
+  compile::Programs each;    // one for each rank
   Compiled(const std::vector<std::vector<mesh::Axis>>& submeshes, const std::string& schedule) {
     methods::PlanRequest request{.graph = &graph, .global_batch = 288};
     plan = methods::make_plan(methods::from_json(strategy_of(submeshes, schedule), "test"),
                               request);
     compile::NoTraces traces;
     const compile::StepSpec spec{.clip_norm = 1};
-    alike = compile::compile_all(graph, plan, spec, traces);
-    each.ranks = alike.ranks;
+    shared = compile::compile_all(graph, plan, spec, traces);
+    each.ranks = shared.ranks;
     each.program.resize(each.ranks.size());
     std::iota(each.program.begin(), each.program.end(), 0);
     for (const auto rank : each.ranks) {
@@ -45,7 +45,7 @@ struct Compiled {
   }
 };
 
-// Returns what of two ranks' programs differs, "" for nothing.
+// Returns the first difference between two programs, or "".
 std::string compare(const compile::Program& a, const compile::Program& b) {
   if (a.peak_bytes != b.peak_bytes) return "memory";
   if (a.sections.size() != b.sections.size() || a.order.size() != b.order.size()) return "sections";
@@ -70,30 +70,30 @@ double seconds_of(const compile::Programs& programs, const plan::Plan& plan) {
 }
 
 void check(const Compiled& compiled) {
-  const auto& [graph, plan, alike, each] = compiled;
+  const auto& [graph, plan, shared, each] = compiled;
   for (size_t i = 0; i < each.ranks.size(); ++i) {
     INFO("rank " << each.ranks[i]);
-    CHECK(compare(alike.of(i), each.programs[i]) == "");
-    CHECK(alike.streams_of(i) == each.programs[i].streams);
+    CHECK(compare(shared.of(i), each.programs[i]) == "");
+    CHECK(shared.streams_of(i) == each.programs[i].streams);
   }
-  CHECK(seconds_of(alike, plan) == Approx(seconds_of(each, plan)).epsilon(1e-9));
+  CHECK(seconds_of(shared, plan) == Approx(seconds_of(each, plan)).epsilon(1e-9));
 }
 
 }  // namespace
 
 TEST_CASE("equivalent ranks of unequal stages have one program, with messages of their own") {
   const Compiled compiled({{{"data", 8}}, {{"data", 4}}}, "1f1b");
-  // Of each stage the rank that speaks for it, and the others; senders of a rank's first and second
-  // half are equivalent.
-  CHECK(compiled.alike.programs.size() == 4);
+  // Each stage has two kinds of ranks: the one that reports the losses, and the others. The senders of
+  // both halves of a receiver's tensor are equivalent.
+  CHECK(compiled.shared.programs.size() == 4);
   check(compiled);
-  // Messages that are another rank's are found out.
-  auto wrong = compiled.alike;
+  // The comparison fails if a rank has the message streams of another one.
+  auto wrong = compiled.shared;
   wrong.renamed.clear();
   CHECK(wrong.streams_of(5) != compiled.each.programs[5].streams);
 }
 
-TEST_CASE("random unequal stages are compiled and simulated as rank by rank") {
+TEST_CASE("programs of equivalent ranks equal those compiled for each rank, on random submeshes") {
   std::mt19937 random(11);
   const char* const schedules[] = {"1f1b", "gpipe", "interleaved", "zb1p", "zbv"};
   for (int k = 0; k < 24; ++k) {
