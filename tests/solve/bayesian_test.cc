@@ -1,4 +1,4 @@
-// Bayesian optimisation: it finds better points than random search, and evaluates none twice.
+// Bayesian optimisation finds better points than random search, and evaluates no point twice.
 #include "solve/bayesian/bayesian.h"
 
 #include <algorithm>
@@ -18,12 +18,12 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A fixed table of step times of plans, by the options of ATorch's groups and of a mesh: precision (3), ZeRO (4), tensor ranks
-// (4), checkpoint (2), microbatches (5). Choices have different weights, some interact, and the points that need the most
+// Step times of plans by options: precision (3), ZeRO (4), tensor ranks (4), checkpoint (2),
+// microbatches (5). Options have different weights, some interact, and the points that need the most
 // memory fail.
 const std::vector<int> kOptions{3, 4, 4, 2, 5};
 
-double table(const Point& p) {
+double step_seconds(const Point& p) {
   const double precision[] = {1.9, 1.0, 1.05}, zero[] = {1.0, 1.01, 1.04, 1.12};
   const double tensor[] = {1.0, 0.93, 1.02, 1.35}, micro[] = {1.4, 1.12, 1.0, 1.03, 1.1};
   const double memory = (p[0] == 0 ? 2.0 : 1.2) * (4.0 - 0.8 * p[1]) / (1 + p[2]) *
@@ -35,7 +35,7 @@ double table(const Point& p) {
   return seconds;
 }
 
-double least() {
+double least_seconds() {
   double best = kInfinity;
   for (int k = 0; k < 3 * 4 * 4 * 2 * 5; ++k) {
     Point point;
@@ -44,25 +44,25 @@ double least() {
       point.push_back(rest % count);
       rest /= count;
     }
-    best = std::min(best, table(point));
+    best = std::min(best, step_seconds(point));
   }
   return best;
 }
 
-double bayesian(uint64_t seed, int trials) {
+double bayesian_best(uint64_t seed, int trials) {
   solve::Bayesian search(kOptions, seed);
   double best = kInfinity;
   for (int k = 0; k < trials; ++k) {
     const auto point = *search.ask();
-    const double value = table(point);
+    const double value = step_seconds(point);
     search.tell(point, value);
     best = std::min(best, value);
   }
   return best;
 }
 
-// The same trials at random, none twice.
-double chance(uint64_t seed, int trials) {
+// Returns the least time of `trials` different random points.
+double random_best(uint64_t seed, int trials) {
   std::mt19937_64 random(seed);
   std::set<Point> seen;
   double best = kInfinity;
@@ -71,7 +71,7 @@ double chance(uint64_t seed, int trials) {
     for (const int count : kOptions) {
       point.push_back(static_cast<int>(random() % static_cast<uint64_t>(count)));
     }
-    if (seen.insert(point).second) best = std::min(best, table(point));
+    if (seen.insert(point).second) best = std::min(best, step_seconds(point));
   }
   return best;
 }
@@ -80,12 +80,12 @@ double chance(uint64_t seed, int trials) {
 
 TEST_CASE("the Bayesian search beats random search at equal trials on a fixed table") {
   constexpr int kSeeds = 20;
-  const double optimum = least();
+  const double optimum = least_seconds();
   for (const int trials : {20, 40}) {
     double ours = 0, others = 0;
     int better = 0, worse = 0;
     for (int seed = 0; seed < kSeeds; ++seed) {
-      const double a = bayesian(seed, trials), b = chance(seed, trials);
+      const double a = bayesian_best(seed, trials), b = random_best(seed, trials);
       ours += a / optimum - 1;
       others += b / optimum - 1;
       better += a < b;
@@ -99,7 +99,7 @@ TEST_CASE("the Bayesian search beats random search at equal trials on a fixed ta
 }
 
 TEST_CASE(
-    "the Bayesian search evaluates each point once, also if some fail, in the same order for one "
+    "the Bayesian search evaluates each point once, also if some fail, in an order that a seed "
     "seed") {
   for (const uint64_t seed : {0, 1}) {
     solve::Bayesian search({2, 1, 3}, seed), again({2, 1, 3}, seed);

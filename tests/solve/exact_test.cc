@@ -21,7 +21,7 @@ std::optional<double> time_of(const Result& result) {
 
 }  // namespace
 
-TEST_CASE("every example with a known answer is solved to it by each solver") {
+TEST_CASE("every solver gives the known answers of the examples") {
   int count = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator("tests/solve/examples")) {
     const auto path = entry.path().string();
@@ -34,7 +34,7 @@ TEST_CASE("every example with a known answer is solved to it by each solver") {
     for (const char* solver : {"auto", "labels", "ilp"}) {
       INFO(path << " by " << solver);
       const auto result = solve(problem, {.solver = solver});
-      CHECK(complaint(problem, result, time, 2e-9) == "");
+      CHECK(first_error(problem, result, time, 2e-9) == "");
       CHECK(result.solver == (std::string(solver) == "ilp" ? "ilp" : "labels"));
     }
     ++count;
@@ -43,7 +43,7 @@ TEST_CASE("every example with a known answer is solved to it by each solver") {
 }
 
 TEST_CASE(
-    "2,000 random small assign problems are solved to the best of all choices, with a tight "
+    "the answers of 2,000 small random assign problems equal exhaustive search, with a tight "
     "bound") {
   Random random(kSeed);
   int infeasible = 0, limited = 0;
@@ -55,10 +55,10 @@ TEST_CASE(
     unlimited.memory_limit.reset();
     const auto free_time = exhaustive(unlimited);
     limited += expected && *expected > *free_time;
-    const auto said = complaint(problem, solve(problem, {.solver = "labels"}), expected);
+    const auto said = first_error(problem, solve(problem, {.solver = "labels"}), expected);
     INFO("seed " << kSeed << ", problem " << i);
     REQUIRE(said == "");
-    REQUIRE(complaint(unlimited, solve(unlimited, {.solver = "labels"}), free_time) == "");
+    REQUIRE(first_error(unlimited, solve(unlimited, {.solver = "labels"}), free_time) == "");
   }
   // The random problems must cover enough feasible and infeasible cases.
   CHECK(infeasible > 100);
@@ -66,7 +66,7 @@ TEST_CASE(
   CHECK(limited > 500);
 }
 
-TEST_CASE("a choice that takes no time is proven to be the best, whatever others take") {
+TEST_CASE("a choice of zero time is proven to be the best for any times of the others") {
   AssignProblem problem;
   for (const double time : {1.0 / 3e9, 1.0 / 7e10}) {
     problem.ops.push_back({.name = "op", .options = {{.time = time}, {.time = 0}}});
@@ -82,7 +82,7 @@ TEST_CASE("a choice that takes no time is proven to be the best, whatever others
 }
 
 TEST_CASE(
-    "2,000 random small stages problems are solved to the best of all sequences, with a tight "
+    "the answers of 2,000 small random stages problems equal exhaustive search, with a tight "
     "bound") {
   Random random(kSeed);
   int infeasible = 0, limited = 0;
@@ -94,7 +94,7 @@ TEST_CASE(
     for (auto& candidate : unlimited.candidates) candidate.max_successors.reset();
     limited += exhaustive(unlimited) != expected;
     INFO("seed " << kSeed << ", problem " << i);
-    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), expected) == "");
+    REQUIRE(first_error(problem, solve(problem, {.solver = "labels"}), expected) == "");
   }
   CHECK(infeasible > 50);
   CHECK(infeasible < 1200);
@@ -121,7 +121,7 @@ TEST_CASE("with a gap, the answer and its bound are within the gap of the optimu
   CHECK(worse > 0);
 }
 
-TEST_CASE("labels and CBC agree on 200 middle-sized problems") {
+TEST_CASE("labels and CBC agree on 200 problems of medium size") {
   Random random(kSeed);
   for (int i = 0; i < 140; ++i) {
     AssignShape shape{.ops = 10 + i % 6, .options = 4, .edge_share = i % 3 == 0 ? 0.05 : 0};
@@ -135,19 +135,19 @@ TEST_CASE("labels and CBC agree on 200 middle-sized problems") {
     const Problem problem = random_assign(random, shape);
     const auto other = solve(problem, {.solver = "ilp"});
     INFO("seed " << kSeed << ", assign problem " << i);
-    // They differ by CBC's own tolerance.
-    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
+    // CBC's tolerance is 1e-6.
+    REQUIRE(first_error(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
   }
   for (int i = 0; i < 60; ++i) {
     const Problem problem = random_stages(
         random, {.layers = 6 + i % 4, .devices = 8, .density = 0.4, .whole = i % 2 == 0});
     const auto other = solve(problem, {.solver = "ilp"});
     INFO("seed " << kSeed << ", stages problem " << i);
-    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
+    REQUIRE(first_error(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
   }
 }
 
-TEST_CASE("problems are solved whatever the unit of their times, and with times far apart") {
+TEST_CASE("problems are solved in any unit of time, and with times of very different magnitude") {
   Random random(kSeed + 9);
   const auto draw = [&](int below) { return std::uniform_int_distribution(0, below - 1)(random); };
   // Five of ten times become 0, and one is multiplied by a million.
@@ -171,8 +171,8 @@ TEST_CASE("problems are solved whatever the unit of their times, and with times 
     const auto assign_time = exhaustive(assign), stages_time = exhaustive(stages);
     for (const char* solver : {"labels", "ilp"}) {
       INFO("problem " << i << " by " << solver << ", unit " << unit);
-      REQUIRE(complaint(assign, solve(assign, {.solver = solver}), assign_time) == "");
-      REQUIRE(complaint(stages, solve(stages, {.solver = solver}), stages_time) == "");
+      REQUIRE(first_error(assign, solve(assign, {.solver = solver}), assign_time) == "");
+      REQUIRE(first_error(stages, solve(stages, {.solver = solver}), stages_time) == "");
     }
   }
 }
@@ -189,7 +189,7 @@ TEST_CASE("without a limit, the answer does not depend on memory") {
   }
 }
 
-TEST_CASE("without a limit, problems with long-range edges have the answers of CBC") {
+TEST_CASE("without a limit, answers of problems with long-range edges equal CBC's") {
   Random random(kSeed);
   for (int i = 0; i < 20; ++i) {
     const Problem problem = random_assign(random, {.ops = 40,
@@ -200,11 +200,11 @@ TEST_CASE("without a limit, problems with long-range edges have the answers of C
                                                    .whole = i % 2 == 0});
     const auto other = solve(problem, {.solver = "ilp"});
     INFO("seed " << kSeed << ", problem " << i);
-    REQUIRE(complaint(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
+    REQUIRE(first_error(problem, solve(problem, {.solver = "labels"}), time_of(other), 1e-6) == "");
   }
 }
 
-TEST_CASE("problems with long-range edges are solved where memory does not bind, else bounded") {
+TEST_CASE("problems with long-range edges are solved if memory does not bind, else bounded") {
   Random random(kSeed);
   int bound = 0;
   for (int i = 0; i < 10; ++i) {
@@ -217,7 +217,7 @@ TEST_CASE("problems with long-range edges are solved where memory does not bind,
     const auto free = solve(unlimited, {.solver = "labels"});
     auto loose = problem;
     loose.memory_limit = free.memory;
-    REQUIRE(complaint(loose, solve(loose, {.solver = "labels", .time_limit = 0.5}), free.time) ==
+    REQUIRE(first_error(loose, solve(loose, {.solver = "labels", .time_limit = 0.5}), free.time) ==
             "");
     const auto limited = solve(problem, {.solver = "labels", .time_limit = 0.5});
     const auto other = solve(problem, {.solver = "ilp", .time_limit = 2});
@@ -230,9 +230,8 @@ TEST_CASE("problems with long-range edges are solved where memory does not bind,
 }
 
 TEST_CASE("a limit that does not bind leaves the answer unchanged") {
-  // Without a limit variables are eliminated; with one, where that takes too long, ranges of
-  // thresholds are searched in spaces that are narrowed to what is near to the best, whose bounds
-  // hold no further than that.
+  // Without a limit, variables are eliminated. With one, thresholds are searched in spaces narrowed to
+  // near-optimal options; a bound of such a space is valid only for these options.
   Random random(kSeed);
   int searched = 0;
   for (int i = 0; i < 40; ++i) {
@@ -255,7 +254,7 @@ TEST_CASE("a limit that does not bind leaves the answer unchanged") {
   CHECK(searched > 30);
 }
 
-TEST_CASE("a larger limit never makes the answer slower, and the limit found for it is enough") {
+TEST_CASE("a larger limit never gives a slower answer, and the answer fits its reported memory") {
   Random random(kSeed);
   for (int i = 0; i < 20; ++i) {
     auto problem = random_assign(random,

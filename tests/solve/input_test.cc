@@ -14,7 +14,6 @@ using namespace perigee::solve::testing;
 
 namespace {
 
-// A problem as JSON, with the value at a pointer replaced.
 nlohmann::json assign() {
   return nlohmann::json::parse(
       R"({"format": "perigee.problem/1", "kind": "assign", "memory_limit": 10,
@@ -39,6 +38,7 @@ std::string error_of(const std::string& text) {
   }
   return "";
 }
+// Returns the error of the problem with the value at a JSON pointer replaced.
 std::string error_at(nlohmann::json problem, const char* pointer, nlohmann::json value) {
   problem[nlohmann::json::json_pointer(pointer)] = std::move(value);
   return error_of(problem.dump());
@@ -116,7 +116,7 @@ TEST_CASE("an unknown key, kind or format is an error that names the nearest kno
   CHECK(error_of("{}") == "[solve] format is missing");
 }
 
-TEST_CASE("a follower must have its leader's options") {
+TEST_CASE("a follower has as many options as its leader") {
   auto problem = assign();
   problem["ops"][1]["follows"] = 0;
   CHECK(error_of(problem.dump()) == "");
@@ -126,7 +126,7 @@ TEST_CASE("a follower must have its leader's options") {
         "[solve] ops[1] must have as many options as ops[0], which it follows (2), but got 3");
 }
 
-TEST_CASE("a problem built in code is checked like one that is read") {
+TEST_CASE("a problem built in code has the same checks as one that is read") {
   AssignProblem problem{.ops = {{.options = {{.time = std::nan("")}}}}};
   CHECK_THROWS_WITH(solve::solve(problem),
                     Catch::Contains("ops[0].options[0].time must be a finite number"));
@@ -160,7 +160,7 @@ TEST_CASE("a problem without ops takes no time") {
   }
 }
 
-TEST_CASE("too little memory is reported with the least that would do") {
+TEST_CASE("a memory limit that is too small is reported with the least sufficient one") {
   auto problem = assign();
   CHECK(solved(problem).time == 2);
   problem["memory_limit"] = 0.5;
@@ -198,7 +198,7 @@ TEST_CASE(
   CHECK_THAT(reason, Catch::Contains("then memory_limit 0.5 is too small"));
 }
 
-TEST_CASE("the numbers of devices that a reason names have a solution") {
+TEST_CASE("a problem with the number of devices that a reason suggests has a solution") {
   auto problem = nlohmann::json::parse(
       R"({"format": "perigee.problem/1", "kind": "stages", "layers": 2, "devices": 6,
     "microbatches": 4, "submeshes": [[1, 1], [1, 3], [1, 4]],
@@ -215,7 +215,7 @@ TEST_CASE("the numbers of devices that a reason names have a solution") {
         "candidates: no sequence covers all 2 layers; none begins at layer 0");
 }
 
-TEST_CASE("stages that do not fit are reported by constraint and amount") {
+TEST_CASE("an infeasible stages problem reports the violated constraint and by which amount") {
   auto problem = stages();
   CHECK(solved(problem).time == 3 + 3 * 2);
   problem["devices"] = 5;
@@ -257,9 +257,9 @@ TEST_CASE("results are printed with the format's keys") {
              Catch::Contains("stage 1: layers 1-1 on 1x2 devices"));
 }
 
-TEST_CASE("a time limit gives the best found so far with a valid bound") {
+TEST_CASE("at the time limit, the result is the best choice so far with a valid bound") {
   Random random(7);
-  // Every op joined with every other: no order keeps the frontier small.
+  // Edges between all pairs of ops: no elimination order keeps the frontier small.
   auto problem = random_assign(random, {.ops = 40, .options = 8, .edge_share = 2, .chain = false});
   const double limit = GENERATE(1e-6, 0.3);
   const auto start = std::chrono::steady_clock::now();
@@ -271,7 +271,7 @@ TEST_CASE("a time limit gives the best found so far with a valid bound") {
 }
 
 TEST_CASE("a time limit holds for CBC's first relaxation, too") {
-  // 110,000 columns, whose relaxation takes CBC twenty seconds.
+  // The relaxation of 110,000 columns takes CBC twenty seconds.
   Random random(3);
   const auto problem = random_assign(
       random, {.ops = 96, .options = 24, .edge_share = 0.021, .same = false});

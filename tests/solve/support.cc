@@ -19,13 +19,13 @@ double uniform(Random& random, double low, double high) {
 int integer(Random& random, int low, int high) {
   return std::uniform_int_distribution<int>(low, high)(random);
 }
-bool chance(Random& random, double share) { return uniform(random, 0, 1) < share; }
+bool with_probability(Random& random, double share) { return uniform(random, 0, 1) < share; }
 double amount(Random& random, bool whole, double high) {
   return whole ? integer(random, 0, static_cast<int>(high / 3))
                : std::round(uniform(random, 0, high) * 1e6) / 1e6 * 1.0000001;
 }
 
-// Faster options take more memory, more or less.
+// Faster options tend to take more memory.
 AssignOption random_option(Random& random, bool whole) {
   const double size = uniform(random, 0, 1);
   auto near = [&](double value) {
@@ -58,12 +58,12 @@ AssignProblem random_assign(Random& random, const AssignShape& shape) {
     }
     op.name = fmt::format("op{}", i);
     op.group.clear();
-    if (shape.groups && chance(random, 0.7)) {
-      op.group = fmt::format("g{}",
-                             chance(random, 0.8) ? i * 3 / shape.ops : integer(random, 0, 2));
-      op.group_input = chance(random, 0.5);
+    if (shape.groups && with_probability(random, 0.7)) {
+      op.group = fmt::format(
+          "g{}", with_probability(random, 0.8) ? i * 3 / shape.ops : integer(random, 0, 2));
+      op.group_input = with_probability(random, 0.5);
     }
-    if (shape.follows && i > 0 && chance(random, 0.3)) {
+    if (shape.follows && i > 0 && with_probability(random, 0.3)) {
       const int leader = integer(random, 0, i - 1);
       const size_t count = problem.ops[leader].options.size();
       op.follows = leader;
@@ -76,8 +76,9 @@ AssignProblem random_assign(Random& random, const AssignShape& shape) {
     AssignEdge edge{.from = from, .to = to, .time = {}};
     const size_t size = problem.ops[from].options.size() * problem.ops[to].options.size();
     for (size_t k = 0; k < size; ++k) {
-      edge.time.push_back(chance(random, shape.forbidden) ? std::numeric_limits<double>::infinity()
-                                                          : amount(random, shape.whole, 15));
+      edge.time.push_back(with_probability(random, shape.forbidden)
+                              ? std::numeric_limits<double>::infinity()
+                              : amount(random, shape.whole, 15));
     }
     problem.edges.push_back(std::move(edge));
   };
@@ -89,13 +90,13 @@ AssignProblem random_assign(Random& random, const AssignShape& shape) {
   }
   for (int i = 0; i < shape.ops; ++i) {
     for (int j = 0; j < shape.ops; ++j) {
-      if (i != j && chance(random, shape.edge_share / 2)) join(i, j);
+      if (i != j && with_probability(random, shape.edge_share / 2)) join(i, j);
     }
   }
   for (int m = 0; shape.moments && m < 3; ++m) {
     auto& moment = problem.moments.emplace_back();
     for (int i = 0; i < shape.ops; ++i) {
-      if (chance(random, 0.6)) moment.push_back(i);
+      if (with_probability(random, 0.6)) moment.push_back(i);
     }
   }
   if (shape.memory) {
@@ -128,15 +129,15 @@ AssignProblem random_small_assign(Random& random) {
   AssignShape shape;
   shape.ops = integer(random, 1, 7);
   shape.options = integer(random, 1, shape.ops > 5 ? 3 : 4);
-  shape.edge_share = chance(random, 0.5) ? 0 : uniform(random, 0, 0.8);
-  shape.chain = chance(random, 0.7);
-  shape.memory = chance(random, 0.9);
-  shape.groups = chance(random, 0.4);
-  shape.follows = chance(random, 0.3);
-  shape.moments = chance(random, 0.3);
-  shape.forbidden = chance(random, 0.6) ? 0 : uniform(random, 0, 0.5);
-  shape.whole = chance(random, 0.5);
-  shape.same = chance(random, 0.3);
+  shape.edge_share = with_probability(random, 0.5) ? 0 : uniform(random, 0, 0.8);
+  shape.chain = with_probability(random, 0.7);
+  shape.memory = with_probability(random, 0.9);
+  shape.groups = with_probability(random, 0.4);
+  shape.follows = with_probability(random, 0.3);
+  shape.moments = with_probability(random, 0.3);
+  shape.forbidden = with_probability(random, 0.6) ? 0 : uniform(random, 0, 0.5);
+  shape.whole = with_probability(random, 0.5);
+  shape.same = with_probability(random, 0.3);
   shape.tightness = uniform(random, -0.3, 0.9);
   return random_assign(random, shape);
 }
@@ -145,22 +146,22 @@ StagesProblem random_stages(Random& random, const StagesShape& shape) {
   StagesProblem problem;
   problem.layers = shape.layers;
   problem.devices = shape.devices;
-  problem.microbatches = chance(random, 0.2) ? 1 : integer(random, 1, 32);
-  for (int64_t d = 1; d <= shape.devices; d = d * 2 + (chance(random, 0.1) ? 1 : 0)) {
+  problem.microbatches = with_probability(random, 0.2) ? 1 : integer(random, 1, 32);
+  for (int64_t d = 1; d <= shape.devices; d = d * 2 + (with_probability(random, 0.1) ? 1 : 0)) {
     problem.submeshes.push_back({1, d});
-    if (d % 2 == 0 && chance(random, 0.3)) problem.submeshes.push_back({2, d / 2});
+    if (d % 2 == 0 && with_probability(random, 0.3)) problem.submeshes.push_back({2, d / 2});
   }
   for (int first = 0; first < shape.layers; ++first) {
     for (int last = first; last < shape.layers; ++last) {
       for (int m = 0; m < static_cast<int>(problem.submeshes.size()); ++m) {
-        if (!chance(random, shape.density)) continue;
+        if (!with_probability(random, shape.density)) continue;
         const auto& mesh = problem.submeshes[m];
         const double work = (last - first + 1) /
                             std::pow(static_cast<double>(mesh.hosts * mesh.devices_per_host), 0.85);
         StageCandidate candidate{
             .first = first, .last = last, .submesh = m, .time = work * uniform(random, 0.8, 1.2)};
         if (shape.whole) candidate.time = std::round(candidate.time * 4);
-        if (shape.successors && chance(random, 0.6))
+        if (shape.successors && with_probability(random, 0.6))
           candidate.max_successors = integer(random, 0, shape.layers);
         problem.candidates.push_back(candidate);
       }
@@ -173,8 +174,8 @@ StagesProblem random_small_stages(Random& random) {
   return random_stages(random, {.layers = integer(random, 1, 6),
                                 .devices = integer(random, 1, 9),
                                 .density = uniform(random, 0.2, 1),
-                                .successors = chance(random, 0.7),
-                                .whole = chance(random, 0.4)});
+                                .successors = with_probability(random, 0.7),
+                                .whole = with_probability(random, 0.4)});
 }
 
 std::optional<double> exhaustive(const AssignProblem& problem) {
@@ -214,8 +215,8 @@ std::optional<double> exhaustive(const StagesProblem& problem) {
   return best;
 }
 
-std::string complaint(const Problem& problem, const Result& result, std::optional<double> expected,
-                      double tolerance) {
+std::string first_error(const Problem& problem, const Result& result,
+                        std::optional<double> expected, double tolerance) {
   if (!expected) {
     if (result.verdict != Verdict::infeasible)
       return fmt::format("time {} for a problem without a solution", result.time);

@@ -1,4 +1,4 @@
-// Random problems and exhaustive search, which shares nothing with the solvers but evaluate().
+// Random problems, and exhaustive search, which shares only evaluate() with the solvers.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace perigee::solve::testing {
 
-// Which parts of the format a random problem uses, and its size.
+// The size of a random problem, and the fields of the format that it uses.
 struct AssignShape {
   int ops = 6;
-  int options = 4;          // at most, per op
-  double edge_share = 0.2;  // of the pairs of ops beside the chain
+  int options = 4;          // of an op, at most
+  double edge_share = 0.2;  // share of the pairs of ops with an edge beside the chain's
   bool chain = true;
   bool memory = true, groups = false, follows = false, moments = false;
-  double forbidden = 0;  // share of edge entries
-  bool whole = false;    // whole numbers, with many ties
+  double forbidden = 0;  // share of forbidden pairs of options
+  bool whole = false;    // whole numbers, which give many ties
   bool same = false;     // all ops are identical
-  double tightness =
-      0.5;  // memory limit; 0: the least of each term; 1: the memory of the fastest choice
+  // Memory limit: 0 is the least of each term, 1 the memory of the fastest choice.
+  double tightness = 0.5;
 };
 
 struct StagesShape {
@@ -35,18 +35,19 @@ struct StagesShape {
 using Random = std::mt19937_64;
 
 AssignProblem random_assign(Random& random, const AssignShape& shape);
-// Draws the shape, too: small enough for exhaustive().
+// Draws the shape, too; small enough for exhaustive().
 AssignProblem random_small_assign(Random& random);
 StagesProblem random_stages(Random& random, const StagesShape& shape);
 StagesProblem random_small_stages(Random& random);
 
-// Returns the least time over every choice or sequence, nothing where none is allowed.
+// Returns the least time of all choices or sequences, nothing if none is allowed.
 std::optional<double> exhaustive(const AssignProblem& problem);
 std::optional<double> exhaustive(const StagesProblem& problem);
 
-// Checks a result for a problem whose least time is `expected` against the documented format. Returns the first error, or "".
-std::string complaint(const Problem& problem, const Result& result, std::optional<double> expected,
-                      double tolerance = 1e-9);
+// Checks a result against the documented format; `expected`: the least time. Returns the first error,
+// or "".
+std::string first_error(const Problem& problem, const Result& result,
+                        std::optional<double> expected, double tolerance = 1e-9);
 
 std::string read_file(const std::string& path);
 

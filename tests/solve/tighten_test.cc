@@ -1,5 +1,5 @@
-// Lower bounds through each option, compared with exhaustive search on small problems and with the solvers without bounds on
-// large ones.
+// Lower bounds of the solutions with each option, against exhaustive search on small problems and
+// against the solvers without bounds on large ones.
 #include "solve/assign/tighten.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using namespace perigee::solve::testing;
 
 namespace {
 
-// A ring of rings, which no order eliminates in pairs.
+// A torus of `side` x `side` ops: every elimination order joins many variables.
 AssignProblem grid(Random& random, int side, int options, double forbidden, bool whole) {
   AssignProblem problem;
   std::uniform_real_distribution<double> share(0, 1);
@@ -44,7 +44,7 @@ AssignProblem grid(Random& random, int side, int options, double forbidden, bool
 
 }  // namespace
 
-TEST_CASE("dropped options are in no better solution, and a solution marked optimal is") {
+TEST_CASE("no better solution has a dropped option, and a solution marked optimal is optimal") {
   constexpr uint64_t kSeed = 7;
   Random random(kSeed);
   int dropped = 0, proven = 0;
@@ -71,18 +71,18 @@ TEST_CASE("dropped options are in no better solution, and a solution marked opti
   CHECK(proven > 100);
 }
 
-TEST_CASE("elimination with bounds gives the result of elimination without bounds") {
+TEST_CASE("elimination with bounds gives the result of row-by-row elimination") {
   Random random(11);
   for (int i = 0; i < 4; ++i) {
     const auto model = make_model(grid(random, 5, 10, 0.2, i % 2 == 0));
     const auto best = eliminate(model, 1e9);
     REQUIRE(best);
-    // The labels of each row of the grid, one after the other.
+    // The reference eliminates the grid's variables in row order.
     const int side = 5, size = 10;
     std::vector<int64_t> rows(1, 0);
     std::vector<int> free;
     for (int v = 0; v < side * side; ++v) {
-      // `rows`: by the options of the last `side` variables, the last varies fastest.
+      // `rows`: least time by the options of the last `side` variables; the last varies fastest.
       const bool full = static_cast<int>(free.size()) == side;
       const size_t kept = full ? rows.size() / size : rows.size();
       std::vector<int64_t> next(kept * size, kForbidden);
