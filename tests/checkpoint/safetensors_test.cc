@@ -17,7 +17,7 @@ using test::Folder;
 
 namespace {
 
-// A file with the header and so many bytes of data.
+// Returns a file of the header and `bytes` bytes of data.
 std::string file_of(const std::string& header, size_t bytes) {
   const uint64_t length = header.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + header +
@@ -61,7 +61,7 @@ TEST_CASE("tensors of every dtype round trip") {
   CHECK(file.find("none") == nullptr);
 }
 
-TEST_CASE("the bytes of a file are those of the format") {
+TEST_CASE("a written file has the bytes of the safetensors format") {
   Folder folder;
   const auto path = folder.at("t.safetensors");
   const std::string two = "xx", four = "xxxx";
@@ -77,7 +77,7 @@ TEST_CASE("the bytes of a file are those of the format") {
   CHECK(checkpoint::SafetensorsFile(path).tensors().empty());
 }
 
-TEST_CASE("the checksum tells one bit") {
+TEST_CASE("the checksum changes with one bit") {
   Folder folder;
   const auto path = folder.add("t.safetensors", file_of(kTwo, 6));
   auto text = test::read_text(path);
@@ -87,7 +87,7 @@ TEST_CASE("the checksum tells one bit") {
   CHECK(checkpoint::SafetensorsFile(path).checksum() != before);
 }
 
-TEST_CASE("a file that is cut anywhere is refused") {
+TEST_CASE("a file truncated at any byte is refused") {
   Folder folder;
   const auto whole = file_of(kTwo, 6);
   for (size_t n = 0; n < whole.size(); ++n) {
@@ -99,7 +99,7 @@ TEST_CASE("a file that is cut anywhere is refused") {
   }
 }
 
-TEST_CASE("a header that does not fit the format is refused") {
+TEST_CASE("a header that violates the format is refused") {
   Folder folder;
   const auto why = [&](const std::string& header, size_t bytes) {
     const auto path = folder.add("t.safetensors", file_of(header, bytes));
@@ -144,7 +144,7 @@ TEST_CASE("a file that cannot be written whole is removed") {
   const auto path = folder.at("t.safetensors");
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
-  if (child == 0) {  // a process may not raise its limit again
+  if (child == 0) {  // a process cannot raise its file size limit
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{100, 100};
     ::setrlimit(RLIMIT_FSIZE, &limit);

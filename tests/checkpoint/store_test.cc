@@ -72,7 +72,7 @@ class Warnings : public log::Sink {
 
 }  // namespace
 
-TEST_CASE("each piece is owned by one of its holders, and the bytes are spread") {
+TEST_CASE("each piece is written by one of its holders, and the bytes are balanced over ranks") {
   const auto mesh = mesh::parse_axes("data=4,tensor=2");
   std::vector<checkpoint::Holding> holdings;
   for (int i = 0; i < 64; ++i) {
@@ -92,13 +92,13 @@ TEST_CASE("each piece is owned by one of its holders, and the bytes are spread")
     bytes[owner[i]] += 8 * holdings[i].part.ranges[0].length * holdings[i].part.ranges[1].length;
   }
   const auto [least, most] = std::minmax_element(bytes.begin(), bytes.end());
-  CHECK(*most - *least <= 8 * 16 * 10);  // one tensor
+  CHECK(*most - *least <= 8 * 16 * 10);  // at most one tensor
   CHECK(error_of([&] {
           checkpoint::holdings_of(whole_of({"w", {4}, ""}), mesh::parse_placements("P,R"), mesh);
         }) == "[checkpoint] w must be whole or sharded, but its placements are P,R");
 }
 
-TEST_CASE("any part of a tensor is read back, whatever it was cut into") {
+TEST_CASE("any part of a tensor is read back, however the tensor was sharded") {
   Folder folder;
   write_checkpoint(folder.path(), 7, kMesh, kTensors);
   const checkpoint::Checkpoint checkpoint(checkpoint::newest_checkpoint(folder.path()));
@@ -126,7 +126,7 @@ TEST_CASE("any part of a tensor is read back, whatever it was cut into") {
   }
 }
 
-TEST_CASE("a checkpoint that one rank wrote is read by three, and the other way round") {
+TEST_CASE("checkpoints are read by more or fewer ranks than wrote them") {
   for (const auto* mesh : {"data=1,tensor=1", "data=3,tensor=2"}) {
     Folder folder;
     write_checkpoint(folder.path(), 1, mesh, kTensors);
@@ -141,7 +141,7 @@ TEST_CASE("a checkpoint that one rank wrote is read by three, and the other way 
   }
 }
 
-TEST_CASE("a checkpoint's folder holds its files and nothing that was half-way") {
+TEST_CASE("a checkpoint's folder holds its files and no temporary file") {
   Folder folder;
   write_checkpoint(folder.path(), 3, "data=2", {{"w", {4}, "S0"}});
   CHECK(names_in(folder.at("checkpoints")) == Names{"step-3"});
@@ -157,19 +157,20 @@ TEST_CASE("only the newest checkpoints are kept, and foreign files stay") {
     write_checkpoint(folder.path(), step, kMesh, kTensors, 2);
     folder.add("checkpoints/step-1/notes.txt", "mine");
   }
-  // Step 10 was left behind by the run that went on to 9; step 2 is the second newest.
+  // Step 10 is removed: the run was resumed from before it, and wrote step 9 last. Step 2 is the second
+  // newest.
   CHECK(names_in(folder.at("checkpoints")) == Names{"step-1", "step-2", "step-9"});
   CHECK(names_in(folder.at("checkpoints/step-1")) == Names{"notes.txt"});
   CHECK(checkpoint::newest_checkpoint(folder.path()) == folder.at("checkpoints/step-9"));
 }
 
-TEST_CASE("a checkpoint of the same step takes the place of the old one") {
+TEST_CASE("a checkpoint replaces an older one of the same step") {
   Folder folder;
   write_checkpoint(folder.path(), 5, kMesh, kTensors, 1);
   write_checkpoint(folder.path(), 5, "data=1,tensor=1", kTensors, 1);
   CHECK(names_in(folder.at("checkpoints")) == Names{"step-5"});
   CHECK(all_right(checkpoint::Checkpoint(checkpoint::newest_checkpoint(folder.path()))));
-  // What a crash between the two renames leaves: the old one is still found.
+  // A crash between the two renames leaves only the old one, which is found.
   fs::rename(folder.at("checkpoints/step-5"), folder.at("checkpoints/step-5.old"));
   CHECK(checkpoint::newest_checkpoint(folder.path()) == folder.at("checkpoints/step-5.old"));
   CHECK(checkpoint::run_of(checkpoint::newest_checkpoint(folder.path())) == folder.path());
@@ -177,7 +178,7 @@ TEST_CASE("a checkpoint of the same step takes the place of the old one") {
   CHECK(names_in(folder.at("checkpoints")) == Names{"step-5"});
 }
 
-TEST_CASE("an incomplete newest checkpoint is passed over with one warning") {
+TEST_CASE("an incomplete newest checkpoint is skipped with one warning") {
   Folder folder;
   write_checkpoint(folder.path(), 1, kMesh, kTensors);
   write_checkpoint(folder.path(), 2, kMesh, kTensors);
@@ -217,7 +218,7 @@ TEST_CASE("a run or a checkpoint is found by its path") {
   CHECK(checkpoint::run_of(folder.path()) == folder.path());
 }
 
-TEST_CASE("damage is reported with file, tensor and remedy") {
+TEST_CASE("a damaged checkpoint is reported with file, tensor and remedy") {
   Folder folder;
   write_checkpoint(folder.path(), 1, kMesh, kTensors);
   write_checkpoint(folder.path(), 2, kMesh, kTensors);
@@ -232,7 +233,7 @@ TEST_CASE("damage is reported with file, tensor and remedy") {
   };
   const auto start = "[checkpoint] " + path;
   CHECK(message() == "nothing was thrown");
-  for (int rank = 0; rank < 4; ++rank) {  // every rank's file is needed
+  for (int rank = 0; rank < 4; ++rank) {  // every rank's file is required
     const auto file = fmt::format("{}/rank-{}.safetensors", path, rank);
     flip_byte(file, 1);
     CHECK_THAT(message(),
@@ -287,7 +288,7 @@ TEST_CASE("damage is reported with file, tensor and remedy") {
   }
 }
 
-TEST_CASE("a tensor of another name, shape or dtype is refused") {
+TEST_CASE("a tensor with another name, shape or dtype than the checkpoint's is refused") {
   Folder folder;
   write_checkpoint(folder.path(), 1, kMesh, kTensors);
   const checkpoint::Checkpoint checkpoint(checkpoint::find_checkpoint(folder.path()));
@@ -310,7 +311,7 @@ TEST_CASE("a tensor of another name, shape or dtype is refused") {
   CHECK_THAT(error_of([&] { is_right(checkpoint, part); }), Catch::Contains("must be int64[5]"));
 }
 
-TEST_CASE("pieces that miss or overlap are refused and change nothing") {
+TEST_CASE("pieces with gaps or overlaps are refused and change no checkpoint") {
   Folder folder;
   write_checkpoint(folder.path(), 1, "data=2", {{"w", {4}, "S0"}});
   const auto half = [](int64_t begin) {
@@ -363,7 +364,7 @@ TEST_CASE("a full disk is one error, and earlier checkpoints stay") {
   write_checkpoint(folder.path(), 1, "data=1", {{"w", {4}, "R"}});
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
-  if (child == 0) {  // a process may not raise its limit again
+  if (child == 0) {  // a process cannot raise its file size limit
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{4096, 4096};
     ::setrlimit(RLIMIT_FSIZE, &limit);
@@ -382,8 +383,8 @@ TEST_CASE("a full disk is one error, and earlier checkpoints stay") {
   checkpoint::Checkpoint(checkpoint::newest_checkpoint(folder.path())).verify();
 }
 
-TEST_CASE("a run that is killed at any moment has its last checkpoint whole") {
-  // Kills leave what is in memory, so a file system in memory serves, with all moments as likely.
+TEST_CASE("the last checkpoint is complete if a run is killed at any moment") {
+  // A file system in memory survives the kill, and makes all moments equally likely.
   const Folder folder(::access("/dev/shm", W_OK) == 0 ? "/dev/shm" : fs::temp_directory_path());
   const auto begin = std::chrono::steady_clock::now();
   write_checkpoint(folder.at("timed"), 1, kMesh, kTensors);
@@ -400,7 +401,7 @@ TEST_CASE("a run that is killed at any moment has its last checkpoint whole") {
     REQUIRE(child >= 0);
     if (child == 0) {
       for (int64_t step = newest + 1;; ++step) {
-        // Each step twice: the second takes the place of the first.
+        // Each step is written twice: the second checkpoint replaces the first.
         for (int again = 0; again < 2; ++again) {
           write_checkpoint(folder.path(), step, kMesh, kTensors, 2);
           if (::write(reached[1], &step, sizeof step) < 0) ::_exit(1);
@@ -412,7 +413,7 @@ TEST_CASE("a run that is killed at any moment has its last checkpoint whole") {
     int status = 0;
     ::waitpid(child, &status, 0);
     CHECK(WIFSIGNALED(status));
-    int64_t finished = 0;  // the last step that the child has seen finish
+    int64_t finished = 0;  // the last step whose checkpoint the child completed
     while (::read(reached[0], &finished, sizeof finished) > 0) {
     }
     const auto path = checkpoint::newest_checkpoint(folder.path());

@@ -18,7 +18,7 @@ job::Job on_cuda() {
 
 }  // namespace
 
-TEST_CASE("ranks take a GPU each where there are several, and share the only one") {
+TEST_CASE("each rank takes a GPU of its own, and ranks share a single GPU") {
   const auto gpu = [](int64_t gpus, int64_t local_rank, int64_t local_world) {
     return gpu_of_rank(gpus, {.local_rank = local_rank, .local_world = local_world});
   };
@@ -33,7 +33,7 @@ TEST_CASE("ranks take a GPU each where there are several, and share the only one
                     "use device = \"cpu\"");
 }
 
-TEST_CASE("ranks take the GPUs that the job lists, in its order") {
+TEST_CASE("ranks take the listed GPUs in the order of the list") {
   job::Job job;
   CHECK(train::usable_gpus(job.cluster, 3) == std::vector<int64_t>{0, 1, 2});
   job.cluster.devices = "2, 0";
@@ -50,7 +50,7 @@ TEST_CASE("ranks take the GPUs that the job lists, in its order") {
   }
 }
 
-TEST_CASE("a job on the CPU has one way between its ranks, and needs no GPU") {
+TEST_CASE("a job on the CPU uses one communicator and needs no GPU") {
   job::Job job;
   job.cluster.device = "cpu";
   CHECK_FALSE(train::uses_gpu(job));
@@ -65,7 +65,7 @@ TEST_CASE("a job on the CPU has one way between its ranks, and needs no GPU") {
   }
 }
 
-TEST_CASE("where there is no GPU, device = \"cuda\" says so and what to do, and \"\" is the CPU") {
+TEST_CASE("without a GPU, device = \"cuda\" is an error with a remedy, and \"\" selects the CPU") {
   if (exec::gpu_driver_present()) {
     WARN("this machine has a GPU, so what its lack does was not tested");
     return;

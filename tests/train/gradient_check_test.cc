@@ -1,4 +1,4 @@
-// Bit for bit: what counts as the same gradient.
+// train --check-gradients: gradients are equal only if all their bits are.
 #include "train/commands/gradient_check.h"
 
 #include <ATen/ATen.h>
@@ -19,7 +19,7 @@ Ranks two_ranks(double last) {
 
 }  // namespace
 
-TEST_CASE("gradients are the same when every bit of every rank is") {
+TEST_CASE("gradients are equal if all bits and ranges of all ranks are equal") {
   const auto a = two_ranks(0.75);
   CHECK_FALSE(differ(a, two_ranks(0.75), "gradient:fc.weight"));
   CHECK(differ(a, two_ranks(std::nextafter(0.75, 1)), "gradient:fc.weight"));
@@ -34,7 +34,7 @@ TEST_CASE("gradients are the same when every bit of every rank is") {
   CHECK(differ(a, missing, "gradient:fc.weight"));
 }
 
-TEST_CASE("a check fails by one parameter whose bits differ, and says its scope") {
+TEST_CASE("a check fails if one parameter differs in a bit, and names its scope") {
   GradientCheck check{.loss = 1, .expected_loss = 1, .tolerance = 1e-3};
   check.parameters = {{"fc.weight", 0, 0}, {"scale", 0, 0}};
   check.recomputes = true;

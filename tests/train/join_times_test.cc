@@ -9,9 +9,9 @@ using compile::Instruction;
 using compile::Interval;
 using graph::ValueId;
 
-constexpr int64_t kAhead = 1'000'000;  // nanoseconds of the second rank's clock
+constexpr int64_t kClockOffset = 1'000'000;  // nanoseconds by which rank 1's clock is ahead
 
-// A program of an op, a sum over both ranks and two messages from the first to the second.
+// Returns a program of one op, an all-reduce over both ranks and two messages from rank 0 to rank 1.
 compile::Program program_of(int64_t rank) {
   compile::Program program;
   program.rank = rank;
@@ -51,11 +51,11 @@ std::string print_steps(int64_t rank, std::vector<size_t>& typical) {
   const auto program = program_of(rank);
   StepTimes times(program, mesh::parse_axes("pipe=2"));
   std::vector<int64_t> together;
-  const auto clock = rank * kAhead;
+  const auto clock = rank * kClockOffset;
   for (int64_t step = 0; step < 4; ++step) {
     const auto at = clock + 10'000 * step;
-    together.push_back(at + (step == 1 ? 50 * rank : 0));  // once one came late from the barrier
-    // Each rank is the later one at every other step.
+    together.push_back(at + (step == 1 ? 50 * rank : 0));  // rank 1 leaves one barrier late
+    // The ranks alternate in arriving last at the all-reduce.
     const auto late = step % 2 == rank ? 40 : 0;
     std::vector<Interval> intervals = {interval(0, at, at + 100 + 20 * rank)};
     intervals.push_back(interval(1, at + 200 + late, at + 300));
@@ -74,7 +74,7 @@ std::string print_steps(int64_t rank, std::vector<size_t>& typical) {
 
 }  // namespace
 
-TEST_CASE("times of ranks are joined as all of them lived through the step") {
+TEST_CASE("exchange times are joined over ranks whose clocks differ") {
   std::vector<size_t> first, second;
   const std::vector<std::string> texts = {print_steps(0, first), print_steps(1, second)};
   REQUIRE(first == std::vector<size_t>{1, 2});
@@ -83,9 +83,10 @@ TEST_CASE("times of ranks are joined as all of them lived through the step") {
   CHECK(joined.ops.begin()->second.seconds == Approx(110e-9));
   const auto& sums = joined.exchanges.at({cost::CollectiveKind::all_reduce, 2});
   REQUIRE(sums.count(256) == 1);
-  // 60 ns with the last rank to come, which is now one and now the other: both wait 80 on average.
+  // An all-reduce takes 60 ns from the arrival of the last rank, and each rank is last in half of the
+  // steps: a rank spends (60 + 100) / 2 ns in it on average.
   CHECK(sums.at(256).seconds == Approx(80e-9));
-  // The first from when its receiver is there, the second from the end of the first.
+  // The first message starts when its receiver is ready, the second when the first has ended.
   const auto& messages = joined.exchanges.at({cost::CollectiveKind::message, 2});
   REQUIRE(messages.count(256) == 1);
   CHECK(messages.at(256).seconds == Approx(1e-9 * (30 + 20) / 2));

@@ -10,7 +10,7 @@ using train::learning_rate;
 
 namespace {
 
-// 100 steps, 20 of them warm-up, from 1 to 0.125.
+// 100 steps, the first 20 of them warm-up; the rate is annealed from 1 to 0.125.
 job::Job job_of(const std::string& kind) {
   job::Job job;
   job.train.steps = 100;
@@ -35,7 +35,7 @@ TEST_CASE("every learning rate rises linearly to its peak") {
   }
 }
 
-TEST_CASE("learning rates fall as their schedule says") {
+TEST_CASE("each schedule anneals the learning rate by its formula") {
   CHECK(learning_rate(job_of("constant"), 1, 21) == 1);
   CHECK(learning_rate(job_of("constant"), 1, 100) == 1);
 
@@ -57,12 +57,12 @@ TEST_CASE("learning rates fall as their schedule says") {
   CHECK(learning_rate(job_of("wsd"), 1, 100) == 0.125);
 }
 
-TEST_CASE("learning rates rise from where, end when and fall in the shape that is asked for") {
+TEST_CASE("init_lr, steps and shape set the start, end and curve of a learning rate") {
   auto job = job_of("linear");
   job.lr_schedule.init_lr = 0.5;
   job.lr_schedule.steps = 60;
   CHECK(learning_rate(job, 1, 10) == 0.75);
-  CHECK(learning_rate(job, 0.5, 10) == 0.375);  // of a group
+  CHECK(learning_rate(job, 0.5, 10) == 0.375);  // peak of a parameter group
   CHECK(learning_rate(job, 1, 40) == 0.5625);
   CHECK(learning_rate(job, 1, 60) == 0.125);
   CHECK(learning_rate(job, 1, 61) == 0.125);
@@ -79,7 +79,7 @@ TEST_CASE("learning rates rise from where, end when and fall in the shape that i
   CHECK(halfway("minus_sqrt") == Approx(1 - std::sqrt(0.5)));
 }
 
-TEST_CASE("every step of every schedule is its closed form") {
+TEST_CASE("every step of every schedule equals its closed form") {
   constexpr double peak = 3e-4, least = 0.125;
   constexpr int64_t steps = 100, warmup = 20, decay = 10;
   for (const std::string kind : {"constant", "linear", "cosine", "inverse_sqrt", "wsd"}) {
@@ -119,7 +119,7 @@ TEST_CASE("a group with another peak has the same curve, scaled") {
   CHECK(learning_rate(frozen, 0, 50) == 0);
 }
 
-TEST_CASE("steps after the last have the last learning rate") {
+TEST_CASE("the learning rate stays at its last value after the schedule ends") {
   for (const auto* kind : {"constant", "linear", "cosine", "wsd"}) {
     INFO(kind);
     CHECK(learning_rate(job_of(kind), 1, 150) == learning_rate(job_of(kind), 1, 100));

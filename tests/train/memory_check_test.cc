@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20;
 
-// Ranks on these axes, which need so many MiB.
-plan::Plan needing(std::vector<mesh::Axis> axes, const std::vector<int64_t>& megabytes) {
+// Returns a plan on these axes whose ranks have these predicted peaks, in MiB.
+plan::Plan plan_with_peaks(std::vector<mesh::Axis> axes, const std::vector<int64_t>& megabytes) {
   plan::Plan plan;
   plan.mesh.axes = std::move(axes);
   for (const auto bytes : megabytes) plan.prediction.peak_bytes.push_back(bytes * kMiB);
@@ -31,8 +31,8 @@ std::string refusal(const std::function<void()>& check) {
 
 }  // namespace
 
-TEST_CASE("a plan that needs more than a device has is refused with stage, size and remedy") {
-  auto plan = needing({{"data", 2}, {"pipe", 2}}, {64, 64, 100, 70});
+TEST_CASE("a plan that exceeds a device's memory is refused with stage, size and remedy") {
+  auto plan = plan_with_peaks({{"data", 2}, {"pipe", 2}}, {64, 64, 100, 70});
   plan.pipeline.axis = "pipe";
   plan.pipeline.starts = {"blocks.1"};
   const auto with = [](double megabytes) {
@@ -49,7 +49,7 @@ TEST_CASE("a plan that needs more than a device has is refused with stage, size 
 }
 
 TEST_CASE("ranks of a host share its memory, for values offloaded from the device too") {
-  auto plan = needing({{"data", 4}}, {30, 30, 30, 40});
+  auto plan = plan_with_peaks({{"data", 4}}, {30, 30, 30, 40});
   const auto host = [&](int64_t ranks, double megabytes) {
     return refusal([&] { check_memory(plan, {.ranks = ranks, .bytes = megabytes * kMiB}); });
   };

@@ -71,7 +71,7 @@ TEST_CASE("a number that is not finite is null, and every line is JSON") {
   CHECK(value["lr"].get<double>() == 1.5e-05);
 }
 
-TEST_CASE("the summary sets measured beside predicted") {
+TEST_CASE("the summary has each measured value beside the predicted one") {
   CHECK(to_json(Summary{.steps = 3, .seconds = 1.5, .step_s = 0.5, .peak_bytes = {7}}) ==
         "{\"summary\":{\"steps\":3,\"seconds\":1.5,\"step_s\":0.5,\"peak_bytes\":[7]}}");
   CHECK(to_json(Summary{.steps = 3,
@@ -88,7 +88,7 @@ TEST_CASE("the summary sets measured beside predicted") {
         "bytes\":[9],\"mfu\":0.5}}");
 }
 
-TEST_CASE("a line is in the file as soon as it is written") {
+TEST_CASE("a line is in the file after write, without sync") {
   Folder folder;
   const auto path = folder.at("metrics.jsonl");
   MetricsFile file(path, 0);
@@ -99,7 +99,7 @@ TEST_CASE("a line is in the file as soon as it is written") {
   CHECK(read_text(path) == lines_of({1, 2}));
 }
 
-TEST_CASE("metrics are cut back to the step that is resumed") {
+TEST_CASE("a resumed run truncates metrics to its first step") {
   Folder folder;
   const auto cut = [&](const std::string& text, int64_t last) {
     const auto path = folder.add("metrics.jsonl", text);
@@ -110,21 +110,22 @@ TEST_CASE("metrics are cut back to the step that is resumed") {
   CHECK(cut(lines_of({1, 2, 3}), 3) == lines_of({1, 2, 3}));
   CHECK(cut(lines_of({1, 2, 3}), 0).empty());
   CHECK(cut(lines_of({1, 2}) + to_json(Summary{}) + "\n", 2) == lines_of({1, 2}));
-  CHECK(cut(lines_of({1}) + "{\"step\":2,\"lo", 9) == lines_of({1}));      // torn
-  CHECK(cut(lines_of({1}) + to_json(at_step(2)), 9) == lines_of({1}));     // without its end
-  CHECK(cut(lines_of({1}) + std::string(100, '\0'), 9) == lines_of({1}));  // never written
+  CHECK(cut(lines_of({1}) + "{\"step\":2,\"lo", 9) == lines_of({1}));   // a partial line
+  CHECK(cut(lines_of({1}) + to_json(at_step(2)), 9) == lines_of({1}));  // no newline
+  CHECK(cut(lines_of({1}) + std::string(100, '\0'), 9) ==
+        lines_of({1}));  // zeros of a file that was extended but not written
   const auto path = folder.add("metrics.jsonl", lines_of({1, 2, 3}));
   MetricsFile file(path, 1);
   file.write(at_step(2));
   CHECK(read_text(path) == lines_of({1, 2}));
 }
 
-TEST_CASE("a line for which the disk has no room is one error and leaves no part of it") {
+TEST_CASE("a line that does not fit on the disk is one error and leaves no partial line") {
   Folder folder;
   const auto path = folder.at("metrics.jsonl");
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
-  if (child == 0) {  // a process may not raise its limit again
+  if (child == 0) {  // a process cannot raise its file size limit
     MetricsFile file(path, 0);
     file.write(at_step(1));
     std::signal(SIGXFSZ, SIG_IGN);
@@ -142,7 +143,7 @@ TEST_CASE("a line for which the disk has no room is one error and leaves no part
                     folder.at("none/metrics.jsonl")));
 }
 
-TEST_CASE("progress says step, loss, speed and the time that is left") {
+TEST_CASE("progress shows step, loss, speed and remaining time") {
   CHECK(progress_line(at_step(20), 200, 73.2) ==
         "step 20/200, loss 4.2500, 16384 tokens/s, 1:14 left");
   auto metrics = at_step(200);
@@ -163,7 +164,7 @@ TEST_CASE("without a terminal, progress is a line of the log every few steps") {
                                  "step 12/12, loss 4.2500, 16384 tokens/s, 0:00 left"});
 }
 
-TEST_CASE("on a terminal, progress is one line that is replaced, and messages stand above it") {
+TEST_CASE("on a terminal, progress is one line that is overwritten, below all messages") {
   int terminal = -1;
   const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
   REQUIRE(child >= 0);
@@ -189,7 +190,7 @@ TEST_CASE("on a terminal, progress is one line that is replaced, and messages st
   const auto line = [](int64_t step) {
     return progress_line(at_step(step), 5, 0.5 * double(5 - step));
   };
-  // Lines that stay (the first, every fourth, the last) are not shown as progress, too.
+  // Permanent lines (the first, every fourth, the last) are not repeated as progress.
   CHECK(text == line(1) + "\r\n" + clear + line(2) + clear + "warning: slow\r\n" + clear + line(2) +
                     clear + line(3) + clear + line(4) + "\r\n" + line(5) + "\r\n");
 }

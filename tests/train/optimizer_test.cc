@@ -1,4 +1,4 @@
-// What optimizer keys do to weights, and which samples a step reads.
+// Effects of optimizer keys on weights, and the samples that a step reads.
 #include <torch/nn.h>
 #include <unistd.h>
 
@@ -63,8 +63,8 @@ const std::string kPlain =
 const std::string kSgd =
     "[optimizer]\nname = 'sgd'\nlr = 0.125\nmomentum = 0\nweight_decay = 0\nclip_norm = 0\n";
 
-// Names its samples: what was asked for, in order.
-struct Asked : DataSource {
+// Records the requested ranges of samples.
+struct RecordingSource : DataSource {
   std::unique_ptr<DataSource> inner;
   std::vector<std::tuple<int64_t, int64_t, int64_t>> ranges;  // step, begin, length
 
@@ -76,7 +76,7 @@ struct Asked : DataSource {
 
 }  // namespace
 
-TEST_CASE("frozen parameters stay, all others move") {
+TEST_CASE("frozen parameters keep their values, all others change") {
   for (const std::string optimizer : {"sgd", "adam", "adamw", "lion"}) {
     INFO(optimizer);
     const Setup setup("frozen = ['blocks.*.weight', 'head.bias']\n" + kPlain +
@@ -94,7 +94,8 @@ TEST_CASE("frozen parameters stay, all others move") {
   }
 }
 
-TEST_CASE("groups have their own learning rate and weight decay; a parameter is in the first") {
+TEST_CASE(
+    "groups have their own learning rate and weight decay; the first matching group applies") {
   const auto plain = Setup(kPlain + kSgd).run(1);
   const auto grouped = Setup(kPlain + kSgd +
                              "[[optimizer.group]]\nmatch = ['blocks.0.weight']\nlr = 0.5\n"
@@ -113,13 +114,13 @@ TEST_CASE("groups have their own learning rate and weight decay; a parameter is 
   }
 }
 
-TEST_CASE("a weight decay that rises is the one of each step, for every optimizer") {
+TEST_CASE("every optimizer uses the scheduled weight decay of each step") {
   for (const std::string optimizer : {"sgd", "adamw", "lion", "adafactor", "muon"}) {
     INFO(optimizer);
     const auto keys = [&](const std::string& more) {
       return kPlain + "[optimizer]\nname = '" + optimizer + "'\nlr = 0.125\n" + more;
     };
-    // The first step of five: a fifth of the way.
+    // After the first of five steps the decay is 0.25 + (0.5 - 0.25) / 5 = 0.3.
     const auto rising =
         Setup(keys("weight_decay = 0.5\n[weight_decay_schedule]\nstart = 0.25\n")).run(1);
     const auto fixed = Setup(keys("weight_decay = 0.3\n")).run(1);
@@ -134,7 +135,7 @@ TEST_CASE("a weight decay that rises is the one of each step, for every optimize
   }
 }
 
-TEST_CASE("weights begin as a file has them, and where nothing else may say so, nowhere else") {
+TEST_CASE("weights start from a file, and initialise = false requires all of them in it") {
   const Setup setup(kPlain + kSgd);
   const auto file = std::filesystem::temp_directory_path() /
                     ("perigee-weights-" + std::to_string(::getpid()) + ".safetensors");
@@ -182,7 +183,7 @@ TEST_CASE("weights begin as a file has them, and where nothing else may say so, 
   std::filesystem::remove(file);
 }
 
-TEST_CASE("a step reads every sample of its global batch once, whatever ranks and microbatches") {
+TEST_CASE("a step reads every sample of its global batch once for any ranks and microbatches") {
   Setup setup(kPlain + kSgd);
   const auto source = perigee::source(setup.module, setup.batch, setup.forward);
   for (const int64_t ranks : {1, 2, 4}) {
@@ -191,13 +192,13 @@ TEST_CASE("a step reads every sample of its global batch once, whatever ranks an
       INFO(ranks << " ranks, micro " << micro);
       auto job = setup.job;
       job.batch.micro = micro;
-      auto asked = std::make_unique<Asked>();
-      auto* seen = asked.get();
-      asked->inner = data::open_synthetic(job).training;
+      auto recording = std::make_unique<RecordingSource>();
+      auto* recorded = recording.get();
+      recording->inner = data::open_synthetic(job).training;
       Trainer trainer{*setup.module, make_plan(source, Strategy(), job, {ranks}), job,
-                      Ranks::threads(ranks), std::move(asked)};
+                      Ranks::threads(ranks), std::move(recording)};
       trainer.run();
-      auto ranges = seen->ranges;
+      auto ranges = recorded->ranges;
       std::sort(ranges.begin(), ranges.end());
       int64_t step = 1, next = 0;
       for (const auto& [at, begin, length] : ranges) {
@@ -215,7 +216,7 @@ TEST_CASE("a step reads every sample of its global batch once, whatever ranks an
   }
 }
 
-TEST_CASE("validation sees the weights as they are and holds none of its own") {
+TEST_CASE("validation uses the current weights without a copy") {
   const Setup setup(
       "[data]\nsynthetic = true\n[batch]\nglobal = 4\n[train]\nsteps = 5\n"
       "[lr_schedule]\nkind = 'constant'\nwarmup = 0\n[optimizer]\nlr = 0.01\n");

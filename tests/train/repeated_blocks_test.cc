@@ -17,7 +17,7 @@ namespace {
 
 using compile::Instruction;
 
-// Programs of a GPT of so many layers.
+// The programs of a GPT with `layers` layers.
 struct Compiled {
   job::Job job;
   plan::Plan plan;
@@ -44,9 +44,9 @@ struct Compiled {
                                     step_spec(job, planned.captured.graph), traces);
   }
 
-  // Returns what all ranks run in a step: ops by key, and collectives; of copies that a shortened
-  // program has beside, nothing.
-  std::map<std::string, int> run(bool shortened) const {
+  // Counts the ops, by key, and collectives that all ranks run in a step. Ops that a shortened
+  // program has only to keep values defined (they represent no op) are left out.
+  std::map<std::string, int> counts_of_step(bool shortened) const {
     const auto repeats = shortened ? find_repeated_blocks(programs, plan.mesh) : RepeatedBlocks();
     std::map<std::string, int> counts;
     for (size_t position = 0; position < programs.ranks.size(); ++position) {
@@ -82,26 +82,27 @@ const std::vector<std::pair<std::string, int64_t>> kStrategies = {
 
 }  // namespace
 
-TEST_CASE("of many layers no more is measured than of few, and each distinct op is") {
+TEST_CASE("a deep model measures as many ops as a shallow one, and each distinct op") {
   for (const auto& [strategy, ranks] : kStrategies) {
     INFO(strategy);
     const bool pipe = strategy.find("pipe") != strategy.npos;
     const Compiled few(pipe ? 8 : 4, strategy, ranks), many(48, strategy, ranks);
-    const auto all = many.run(false), least = few.run(true), taken = many.run(true);
+    const auto all = many.counts_of_step(false), least = few.counts_of_step(true),
+               taken = many.counts_of_step(true);
     CHECK(total(all) > 5 * total(least));
-    // A block at an end may be of a kind of its own.
+    // The first or last block may be of a kind of its own.
     CHECK(4 * total(taken) <= 5 * total(least));
     for (const auto& [key, count] : all) {
       INFO(key);
       CHECK(taken.contains(key));
     }
     CHECK(taken.size() == all.size());
-    // Nothing is left out of few.
-    CHECK(least == few.run(false));
+    // The shallow model has no block to leave out.
+    CHECK(least == few.counts_of_step(false));
   }
 }
 
-TEST_CASE("the blocks that stay represent all blocks") {
+TEST_CASE("the measured blocks represent all blocks") {
   const Compiled many(48, kStrategies[0].first, 1);
   const auto repeats = find_repeated_blocks(many.programs, many.plan.mesh);
   CHECK(repeats.left_out() == 44);
@@ -113,15 +114,16 @@ TEST_CASE("the blocks that stay represent all blocks") {
   CHECK(repeats.represents.at("blocks.47") == 1);
 }
 
-TEST_CASE("blocks that differ are measured each") {
+TEST_CASE("blocks of each kind are measured") {
   // Recomputation of some blocks makes two kinds of blocks.
   const Compiled many(16, R"([["parallel_mode", [["data", 1]]], ["checkpoint", ["blocks.1*"]]])",
                       1);
   const auto repeats = find_repeated_blocks(many.programs, many.plan.mesh);
-  CHECK(repeats.left_out() == 8);  // of 0, 2 to 9 and of 1, 10 to 15, four of each stay
+  CHECK(repeats.left_out() ==
+        8);  // 9 blocks are kept (0, 2 to 9), 7 recomputed (1, 10 to 15); 4 of each are measured
 }
 
-TEST_CASE("a step without most of its blocks has numbers as one with them has") {
+TEST_CASE("a step without most of its blocks has a finite loss of the usual size") {
   const Compiled many(48, kStrategies[0].first, 1);
   SoloRun rehearsal(many.programs.programs[0], many.plan.mesh, exec::cpu_device(), many.job,
                     nullptr);

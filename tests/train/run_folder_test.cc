@@ -24,7 +24,7 @@ job::Job job_of(const Folder& folder, const std::string& more = "") {
   return job;
 }
 
-// Leaves a run with checkpoints of steps 1 and 2.
+// Writes a run with checkpoints of steps 1 and 2.
 void train_once(const Folder& folder) {
   const auto job = job_of(folder);
   RunFolder run(job, {});
@@ -58,7 +58,7 @@ TEST_CASE("a new run makes its folder and writes job and plan") {
   CHECK(job::changed_keys(job::Job::load(folder.at("run/job.toml")), job).empty());
 }
 
-TEST_CASE("a folder that holds another run is refused and left alone") {
+TEST_CASE("a folder that holds another run is refused and left unchanged") {
   Folder folder;
   train_once(folder);
   const auto expected = fmt::format(
@@ -69,12 +69,12 @@ TEST_CASE("a folder that holds another run is refused and left alone") {
   CHECK(fs::exists(folder.at("run/checkpoints/step-2/COMPLETE")));
   for (const auto* name : {"job.toml", "plan.json", "log.txt"})
     fs::remove(folder.at("run") + "/" + name);
-  CHECK(open(job_of(folder), {}) == expected);  // metrics alone are a run
+  CHECK(open(job_of(folder), {}) == expected);  // metrics alone make a run
   fs::remove(folder.at("run/metrics.jsonl"));
-  CHECK(open(job_of(folder), {}) == expected);  // so are checkpoints
+  CHECK(open(job_of(folder), {}) == expected);  // so do checkpoints
 }
 
-TEST_CASE("a run that never began leaves nothing, and one without a step is no run") {
+TEST_CASE("a run that did not begin leaves no file, and a run without a step may be replaced") {
   Folder folder;
   auto job = job_of(folder);
   job.train.output = folder.at("new/runs/a");
@@ -106,14 +106,14 @@ TEST_CASE("overwriting removes exactly the files of a run") {
                                          "checkpoints/step-1/mine.txt", "notes.txt"});
 }
 
-TEST_CASE("a folder with other files only is taken as it is") {
+TEST_CASE("a folder without files of a run is accepted with its other files") {
   Folder folder;
   folder.add("run/notes.txt", "mine");
   CHECK(open(job_of(folder), {}) == "nothing was thrown");
   CHECK(read_text(folder.at("run/notes.txt")) == "mine");
 }
 
-TEST_CASE("a run is resumed from its newest checkpoint, or from the one that is named") {
+TEST_CASE("a run is resumed from its newest checkpoint or from a given one") {
   Folder folder;
   train_once(folder);
   {
@@ -127,7 +127,7 @@ TEST_CASE("a run is resumed from its newest checkpoint, or from the one that is 
   CHECK(fs::exists(folder.at("run/metrics.jsonl")));
 }
 
-TEST_CASE("another run's checkpoint starts a new run, which must have a folder of its own") {
+TEST_CASE("a checkpoint of another run starts a new run, which requires its own folder") {
   Folder folder;
   train_once(folder);
   auto job = job_of(folder);
@@ -147,7 +147,7 @@ TEST_CASE("another run's checkpoint starts a new run, which must have a folder o
   CHECK(fs::exists(folder.at("run/checkpoints/step-2/COMPLETE")));
 }
 
-TEST_CASE("there must be something to resume") {
+TEST_CASE("resuming requires a run with a checkpoint") {
   Folder folder;
   CHECK(open(job_of(folder), {.resume = true}) ==
         fmt::format("[checkpoint] a run or a checkpoint is a folder, but there is no folder {}",
@@ -178,7 +178,7 @@ TEST_CASE("a resumed run keeps its model, data, batch, optimizer and seed") {
                     folder.at("run/job.toml")));
 }
 
-TEST_CASE("one run at a time writes a folder, and a killed one is no obstacle") {
+TEST_CASE("a folder is locked by one run at a time, and a killed run releases it") {
   Folder folder;
   const auto job = job_of(folder);
   int ready[2];
@@ -204,7 +204,7 @@ TEST_CASE("one run at a time writes a folder, and a killed one is no obstacle") 
   ::close(ready[1]);
 }
 
-TEST_CASE("an output that cannot be a folder is an error") {
+TEST_CASE("an output that cannot be made a folder is an error") {
   Folder folder;
   folder.add("run", "a file");
   CHECK_THAT(open(job_of(folder), {}),

@@ -26,7 +26,7 @@ Instruction all_reduce(int32_t event) {
           .event = event};
 }
 
-// Two microbatches of: a load, an op, two collectives, the op again and another one.
+// Each of two microbatches runs a load, an op, two all-reduces, the same op and another op.
 compile::Program program_of() {
   compile::Program program;
   program.streams = {compile::Stream::compute(), compile::Stream::over("data")};
@@ -54,7 +54,7 @@ Interval interval(int32_t stream, int64_t begin, int64_t end) {
 
 }  // namespace
 
-TEST_CASE("a step's times are those of each op in all its places, and of each collective") {
+TEST_CASE("a step has the time of each distinct op over all its places, and of each collective") {
   const auto program = program_of();
   const auto mesh = mesh::parse_axes("data=2");
   StepTimes times(program, mesh);
@@ -65,7 +65,7 @@ TEST_CASE("a step's times are those of each op in all its places, and of each co
       intervals.push_back(interval(0, begin + 6, begin + 16));
       intervals.push_back(interval(0, begin + 17, begin + 47 + slow));
       intervals.push_back(interval(0, begin + 113 + slow, begin + 120 + slow));
-      // Waited for in another order than that in which they ran.
+      // The waits are recorded in the reverse order of execution.
       waited.push_back(interval(1, begin + 60 + slow, begin + 110 + slow));
       waited.push_back(interval(1, begin + 20, begin + 60 + slow));
     }
@@ -78,7 +78,7 @@ TEST_CASE("a step's times are those of each op in all its places, and of each co
   };
   const auto ops = times.ops();
   REQUIRE(ops.size() == 2);
-  // From the end of the load before it, and behind collectives that were only started.
+  // The op starts after the load (11 ns), and after the start of the all-reduces (30 ns).
   CHECK(ops.at(key(1)).seconds == Approx(0.5e-9 * (11 + 30)));
   CHECK(ops.at(key(1)).samples == 8);
   CHECK(ops.at(key(7)).seconds == Approx(7e-9));
@@ -90,7 +90,8 @@ TEST_CASE("a step's times are those of each op in all its places, and of each co
     CHECK(exchange.ranks == std::vector<int64_t>{0, 1});
     CHECK(exchange.bytes == 256);
     CHECK(places == 1);
-    // The second one's end is waited for, and what waits goes on 3 ns later.
+    // The compute stream waits for the second all-reduce: its time includes the 3 ns until the next
+    // op starts.
     CHECK(time.seconds == Approx(i % 2 == 0 ? 40e-9 : 53e-9));
     CHECK(time.samples == 2);
   }

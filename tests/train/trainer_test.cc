@@ -15,7 +15,7 @@ using namespace perigee;
 
 namespace {
 
-// A small model of a kind, in float64, with its source and synthetic data.
+// A small built-in model in float64, with its source and synthetic data.
 struct Setup {
   Job job;
   std::shared_ptr<const ModelSource> source;
@@ -65,7 +65,7 @@ std::string toml(const std::string& model) {
          (on_gpu() ? "cuda" : "cpu") + "'\n";
 }
 
-// A search may choose a pipeline, of other microbatches.
+// Fixes the mesh: a search might choose a pipeline, which has other microbatches.
 Strategy data_parallel(int64_t ranks) {
   return Strategy::data(fmt::format(R"([["parallel_mode", [["data", {}]]]])", ranks));
 }
@@ -79,9 +79,10 @@ void check_equal(const std::pair<std::vector<double>, std::vector<at::Tensor>>& 
     CHECK(at::allclose(a.second[i], b.second[i], 1e-10, 1e-10));
 }
 
-// Ranks that hold parts, by `job` (the setup's, with its own microbatch), and one that holds all
-// save for each other, both ways, and step and evaluate alike.
-void check_exchange(Setup& setup, const Job& job, const Strategy& strategy, int64_t ranks) {
+// Checks that `ranks` sharded ranks and a rank with whole tensors read each other's checkpoints, and
+// have equal losses afterwards. `job` is the setup's job with the microbatch of the sharded ranks.
+void check_checkpoint_exchange(Setup& setup, const Job& job, const Strategy& strategy,
+                               int64_t ranks) {
   const auto folder = std::filesystem::temp_directory_path() /
                       ("perigee-trainer-" + std::to_string(::getpid()));
   const auto data = setup.data();
@@ -93,7 +94,7 @@ void check_exchange(Setup& setup, const Job& job, const Strategy& strategy, int6
   parts.step(batch);
   parts.save(folder.string());
   whole.load(folder.string());
-  // The program of an evaluation borrows the parts.
+  // The evaluation's program reads the sharded weights of the training program.
   CHECK(std::abs(parts.evaluate(batch).at("loss") - whole.evaluate(batch).at("loss")) < 1e-10);
   CHECK(std::abs(parts.step(batch).loss - whole.step(batch).loss) < 1e-10);
   whole.save(folder.string());
@@ -141,14 +142,14 @@ TEST_CASE("a mixture of experts in microbatches gives the mean of the microbatch
       "kind = 'moe'\nlayers = 2\nwidth = 16\nheads = 2\nvocab = 32\nexperts = 4\nhidden = 16\n"
       "capacity = 0.75\nbalance = 0.1";
   Setup setup(toml(model));
-  // Any ranks with the same global microbatch; other microbatches are other numbers.
+  // Runs with the same global microbatch are equal; another microbatch changes the loss.
   const auto four = setup.run(1, 4, data_parallel(1));
   check_equal(four, setup.run(2, 2, data_parallel(2)));
   check_equal(four, setup.run(4, 1, data_parallel(4)));
   check_equal(setup.run(1, 2, data_parallel(1)), setup.run(2, 1, data_parallel(2)));
   CHECK(std::abs(four.first[0] - setup.run(1, 8, data_parallel(1)).first[0]) > 1e-6);
 
-  // Two microbatches by hand: the step's loss and gradients are the means of those of its halves.
+  // The loss and the gradients of two microbatches are the means over the two halves of the batch.
   auto half = setup.job;
   half.batch.global = 4;
   half.optimizer.clip_norm = setup.job.optimizer.clip_norm = 0;
@@ -179,7 +180,7 @@ TEST_CASE("a mixture of experts in microbatches gives the mean of the microbatch
   const auto both = weights(setup.job, batch, whole);
   const auto a = weights(half, part(0), first), b = weights(half, part(4), second);
   CHECK(whole == Approx((first + second) / 2).epsilon(1e-12));
-  // A step of plain descent is linear in the gradient.
+  // A step of sgd without momentum is linear in the gradient.
   for (size_t i = 0; i < both.size(); ++i)
     CHECK(at::allclose(both[i], (a[i] + b[i]) / 2, 1e-10, 1e-12));
 }
@@ -230,7 +231,7 @@ TEST_CASE("a trainer reports and saves the loss scale and the number of skipped 
   report = two.step(batch);
   CHECK(report.skipped);
   CHECK(report.loss_scale == 0x1p99);
-  CHECK(report.loss == loss);  // nothing has changed
+  CHECK(report.loss == loss);  // the weights are unchanged
   two.save(folder.string());
   Trainer one{*setup.module, planned(1), setup.job, Ranks::threads(1), nullptr};
   one.load(folder.string());
@@ -244,8 +245,8 @@ TEST_CASE("a trainer reports and saves the loss scale and the number of skipped 
   CHECK(!report.loss_scale);
 }
 
-TEST_CASE("a trainer keeps parameters in parts, one element and many", "[device]") {
-  // The last bias is one element: most ranks hold nothing of it.
+TEST_CASE("sharded parameters train as on one rank, also a parameter of one element", "[device]") {
+  // The last bias is one element: most ranks hold no part of it.
   Setup setup(toml("kind = 'mlp'\ninputs = 6\nwidth = 5\nlayers = 2\noutputs = 1\nloss = 'mse'"));
   const auto one = setup.run(1, 8);
   for (const std::string method : {"zero1", "zero2", "fsdp"}) {
@@ -255,12 +256,12 @@ TEST_CASE("a trainer keeps parameters in parts, one element and many", "[device]
           fmt::format(R"([["{}", {{"atorch_size_based_min_num_params": {}}}]])", method, size));
       check_equal(one, setup.run(4, 2, strategy));
       check_equal(one, setup.run(2, 2, strategy));
-      check_exchange(setup, setup.job, strategy, 4);
+      check_checkpoint_exchange(setup, setup.job, strategy, 4);
     }
   }
 }
 
-TEST_CASE("weights split over an axis and in parts over another are saved and put together",
+TEST_CASE("weights sharded over one axis and stored in parts over another are saved and assembled",
           "[device]") {
   Setup setup(toml("kind = 'gpt'\nlayers = 2\nwidth = 12\nheads = 6\nvocab = 10\ndropout = 0.1"));
   const auto one = setup.run(1, 8);
@@ -273,12 +274,12 @@ TEST_CASE("weights split over an axis and in parts over another are saved and pu
           fmt::format(R"([["parallel_mode", {}], "tensor_parallel", "{}"])", mesh, method));
       const int64_t ranks = mesh.find('3') == std::string::npos ? 4 : 6;
       check_equal(one, setup.run(ranks, 4, strategy));
-      check_exchange(setup, setup.job, strategy, ranks);
+      check_checkpoint_exchange(setup, setup.job, strategy, ranks);
     }
   }
 }
 
-TEST_CASE("stages of a pipeline are saved, loaded, evaluated and put together", "[device]") {
+TEST_CASE("pipeline stages save, load, evaluate and assemble the weights", "[device]") {
   const auto check = [](const std::string& model, const std::string& mesh, int64_t ranks,
                         const std::string& methods) {
     CAPTURE(model, mesh, methods);
@@ -289,7 +290,7 @@ TEST_CASE("stages of a pipeline are saved, loaded, evaluated and put together", 
     auto job = setup.job;
     job.batch.micro = 4 / (ranks / 2);
     check_equal(setup.run(1, 4), setup.run(ranks, job.batch.micro, strategy));
-    check_exchange(setup, job, strategy, ranks);
+    check_checkpoint_exchange(setup, job, strategy, ranks);
   };
   const std::string two = R"([["pipe", 2]])", four = R"([["data", 2], ["pipe", 2]])";
   const std::string tied = "kind = 'gpt'\nlayers = 2\nwidth = 12\nheads = 6\nvocab = 10";
