@@ -36,18 +36,18 @@ class TrainingJob {
   std::vector<std::string> words(const std::string& command, const std::string& more = "") const {
     return perigee_command(command + " " + file_ + " " + more);
   }
-  // Runs it.
+  // Runs the command.
   Ran operator()(const std::string& command, const std::string& more = "") const {
     return run(command + " " + file_ + " " + more, how());
   }
-  // The same for a command that must succeed.
+  // Runs a command that must succeed.
   Ran good(const std::string& command, const std::string& more = "") const {
     auto ran = (*this)(command, more);
     INFO(command << " " << more << "\n" << ran.err);
     REQUIRE(ran.status == 0);
     return ran;
   }
-  // The same for a command that must be refused: returns the one short error.
+  // Runs a command that must be refused. Returns its one short error.
   std::string refused(const std::string& command, const std::string& more = "",
                       int status = 2) const {
     const auto ran = (*this)(command, more);
@@ -60,7 +60,7 @@ class TrainingJob {
   std::vector<nlohmann::json> metrics() const {
     const auto text = read(output() + "/metrics.jsonl");
     std::istringstream lines(
-        text.substr(0, text.rfind('\n') + 1));  // a killed run's last is incomplete
+        text.substr(0, text.rfind('\n') + 1));  // a killed run's last line is incomplete
     std::vector<nlohmann::json> result;
     for (std::string line; std::getline(lines, line);)
       result.push_back(nlohmann::json::parse(line));
@@ -85,12 +85,12 @@ class TrainingJob {
     std::sort(steps.begin(), steps.end());
     return steps;
   }
-  // Returns the step of the newest one, or 0.
+  // Returns the step of the newest complete checkpoint, or 0.
   int newest_checkpoint() const {
     const auto steps = checkpoints();
     return steps.empty() ? 0 : steps.back();
   }
-  // Returns the bytes of the full weights.
+  // Returns the exported weights, as bytes of the file.
   std::string weights() const {
     const auto file = folder_ / "weights.safetensors";
     const auto ran = run("export " + output() + " -o " + file, how());
@@ -104,7 +104,7 @@ class TrainingJob {
   std::string file_;
 };
 
-// For runs that a test ends.
+// Arguments of a run that lasts until the test ends it.
 inline const std::string kLong = " --set train.steps=1000000 --set train.log_every=1 ";
 
 // Checks the losses of the job's last run, to rounding.

@@ -24,14 +24,14 @@ TEST_CASE("the shipped strategy amp_native trains, checks and explains itself") 
   const auto plain = job.losses();
   const auto one = "--strategy amp_native --overwrite";
   job.good("train", one);
-  const auto alone = job.losses();
+  const auto one_rank = job.losses();
   job.good("train", std::string(one) + " --nproc 2");
   const auto losses = job.losses();
   REQUIRE(losses.size() == 4);
   CHECK(losses != plain);
   for (size_t i = 0; i < losses.size(); ++i) {
     CHECK(losses[i] == Approx(plain[i]).epsilon(1e-2));
-    CHECK(losses[i] == Approx(alone[i]).epsilon(2e-3));
+    CHECK(losses[i] == Approx(one_rank[i]).epsilon(2e-3));
   }
   CHECK(losses.back() < losses.front());
   const auto summary = job.metrics().back()["summary"];
@@ -42,7 +42,7 @@ TEST_CASE("the shipped strategy amp_native trains, checks and explains itself") 
   // As plain data, with only the type.
   const auto data = job.folder().write("data.lua", "return { { \"amp_native\", \"bf16\" } }\n");
   job.good("train", "--overwrite --strategy " + data);
-  CHECK(job.losses() == alone);
+  CHECK(job.losses() == one_rank);
   job.good("train", "--overwrite --nproc 2 --strategy epl_amp");
   for (size_t i = 0; i < losses.size(); ++i)
     CHECK(job.losses()[i] == Approx(plain[i]).epsilon(1e-2));

@@ -54,7 +54,7 @@ TEST_CASE("a plan that does not fit is refused with changes that make it fit, an
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
   const auto about = "plan " + job + " --nproc 2 --cluster " + cluster(folder, "5.3e6");
-  const auto refused = run(about + " --strategy ddp", alone(folder));
+  const auto refused = run(about + " --strategy ddp", own_cache(folder));
   CHECK(refused.status == 2);
   CHECK(is_short(refused.err));
   CHECK_THAT(refused.err, Contains("make one of these changes, with each of which it fits:"));
@@ -66,7 +66,7 @@ TEST_CASE("a plan that does not fit is refused with changes that make it fit, an
   const auto changed = run("simulate " + job + " --nproc 2 --json --cluster " +
                                cluster(folder, "5.3e6") + " --strategy " +
                                folder.write("fsdp.lua", "return { \"fsdp\", \"grad_comm\" }\n"),
-                           alone(folder));
+                           own_cache(folder));
   INFO(changed.err);
   REQUIRE(changed.status == 0);
   const auto value = json::parse(changed.out);
@@ -76,7 +76,7 @@ TEST_CASE("a plan that does not fit is refused with changes that make it fit, an
   // The advice says if no single change is enough.
   const auto small = run(
       "plan " + job + " --nproc 2 --cluster " + cluster(folder, "1e6") + " --strategy ddp",
-      alone(folder));
+      own_cache(folder));
   CHECK(small.status == 2);
   CHECK_THAT(small.err, Contains("each of which alone is not enough:"));
 }
@@ -91,13 +91,13 @@ end
 )");
   const auto ran = run("plan " + job + " --nproc 2 --cluster " + cluster(folder, "4.5e6") +
                            " --strategy " + strategy,
-                       alone(folder));
+                       own_cache(folder));
   CHECK(ran.status == 3);
   CHECK_THAT(ran.err, Contains("no plan fits") &&
                           Contains("a plan fits with one of these changes:") &&
                           Contains("\n  without checkpoint = false: ") && Contains(" a rank, "));
   const auto none = run("plan " + job + " --nproc 9 --set batch.global=8 --set model.layers=2",
-                        alone(folder));
+                        own_cache(folder));
   CHECK(none.status == 3);
   CHECK_THAT(none.err, Contains("a mesh of 9 ranks must be possible"));
 }
@@ -106,32 +106,33 @@ TEST_CASE("simulate reports the bound of a plan and changes that make it faster"
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
   const auto given = job + " --strategy pipeline_parallel --nproc 2";
-  const auto ran = run("simulate " + given, alone(folder));
+  const auto ran = run("simulate " + given, own_cache(folder));
   INFO(ran.err);
   REQUIRE(ran.status == 0);
   CHECK_THAT(ran.out, Contains("it is bound by waits, ") && Contains("% of a step on rank "));
   CHECK_THAT(ran.out, Contains("shorter with one of:\n") && Contains("%) a step\n"));
   // JSON is unchanged.
-  CHECK(json::parse(run("simulate " + given + " --json", alone(folder)).out).contains("mfu"));
+  CHECK(json::parse(run("simulate " + given + " --json", own_cache(folder)).out).contains("mfu"));
   // A plan goes to the file of -o beside its explanation.
-  const auto both = run("plan " + given + " --explain -o " + (folder / "plan.json"), alone(folder));
+  const auto both = run("plan " + given + " --explain -o " + (folder / "plan.json"),
+                        own_cache(folder));
   REQUIRE(both.status == 0);
   CHECK_THAT(both.out, Contains("pipeline_parallel: "));
-  CHECK(read(folder / "plan.json") == run("plan " + given, alone(folder)).out);
+  CHECK(read(folder / "plan.json") == run("plan " + given, own_cache(folder)).out);
 }
 
 TEST_CASE("a run's plan is simulated with the job in its folder") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
   REQUIRE(run("train " + job + " --strategy ddp --nproc 2 --set train.output=" + (folder / "run"),
-              alone(folder))
+              own_cache(folder))
               .status == 0);
-  const auto ran = run("simulate " + (folder / "run/plan.json"), alone(folder));
+  const auto ran = run("simulate " + (folder / "run/plan.json"), own_cache(folder));
   INFO(ran.err);
   CHECK(ran.status == 0);
   CHECK_THAT(ran.out, Catch::StartsWith("a step on "));
   const auto lonely = folder.write("other/plan.json", read(folder / "run/plan.json"));
-  const auto refused = run("simulate " + lonely, alone(folder));
+  const auto refused = run("simulate " + lonely, own_cache(folder));
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Contains("perigee simulate JOB --plan "));
 }
@@ -140,7 +141,7 @@ TEST_CASE("invalid numbers of options are refused with the rule") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
   for (const std::string option : {"--nproc 0", "--nproc -1", "--nproc x"}) {
-    const auto ran = run("plan " + job + " " + option, alone(folder));
+    const auto ran = run("plan " + job + " " + option, own_cache(folder));
     CHECK(ran.status == 2);
     CHECK_THAT(ran.err, Contains("--nproc: must be a number above 0, but got "));
   }
@@ -149,7 +150,7 @@ TEST_CASE("invalid numbers of options are refused with the rule") {
 TEST_CASE("an interrupted profile reports the discarded measurements") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
-  auto how = alone(folder);
+  auto how = own_cache(folder);
   how.columns = 80;
   Process process(perigee_command("profile " + job + " --nproc 2 --set model.layers=12"), how);
   process.wait_for("profile: 1 of");

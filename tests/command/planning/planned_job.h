@@ -25,15 +25,15 @@ validate_every = 0
 device = "cpu"
 )";
 
-// Writes a job of such a model, on generated data.
-inline std::string made_up(const Folder& folder, const std::string& model,
-                           const std::string& data = "") {
+// Writes a job of the model on synthetic data.
+inline std::string write_job(const Folder& folder, const std::string& model,
+                             const std::string& data = "") {
   return folder.write("job.toml", "[model]\n" + model + "[data]\nsynthetic = true\n" + data +
                                       "[batch]\nglobal = 8\n[cluster]\ndevice = \"cpu\"\n");
 }
 
-// Profiles of the test's own.
-inline How alone(const Folder& folder) {
+// Options of a command with a profile folder of its own.
+inline How own_cache(const Folder& folder) {
   return {.environment = {{"XDG_CACHE_HOME", folder / "cache"}}};
 }
 

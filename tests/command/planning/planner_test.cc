@@ -14,13 +14,13 @@ TEST_CASE("planned shardings of an unknown model train as one device does") {
   const std::string job =
       "strategies/resnet.toml --set model.dtype=float64 --set train.steps=2 "
       "--set train.validate_every=0 --set batch.global=4 --set cluster.device=cpu ";
-  const auto text = run("plan " + job + "--strategy planned --explain", alone(folder));
+  const auto text = run("plan " + job + "--strategy planned --explain", own_cache(folder));
   CHECK_THAT(text.out, Catch::Contains("axis tensor as the solver found: "));
   CHECK_THAT(text.out, Catch::Contains("which is optimal"));
   std::vector<std::string> losses;
   for (const std::string how : {"--strategy ddp --nproc 1", "--strategy planned --nproc 2"}) {
     const auto output = folder / std::to_string(losses.size());
-    const auto ran = run("train " + job + how + " --set train.output=" + output, alone(folder));
+    const auto ran = run("train " + job + how + " --set train.output=" + output, own_cache(folder));
     INFO(ran.err);
     REQUIRE(ran.status == 0);
     const auto metrics = read(output + "/metrics.jsonl");
@@ -32,23 +32,24 @@ TEST_CASE("planned shardings of an unknown model train as one device does") {
 TEST_CASE("auto finds a plan for a described cluster and explains it") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
-  const auto plan = run("plan " + job + " --cluster 8xh100", alone(folder));
+  const auto plan = run("plan " + job + " --cluster 8xh100", own_cache(folder));
   REQUIRE(plan.status == 0);
   const auto value = json::parse(plan.out);
   int64_t ranks = 1;
   for (const auto& axis : value["mesh"]["axes"]) ranks *= axis["size"].get<int64_t>();
   CHECK(ranks == 8);
   CHECK(value["prediction"]["step_seconds"].get<double>() > 0);
-  const auto text = run("plan " + job + " --cluster 8xh100 --explain", alone(folder));
+  const auto text = run("plan " + job + " --cluster 8xh100 --explain", own_cache(folder));
   CHECK_THAT(text.out, Catch::Contains("combinations the best is"));
   CHECK_THAT(text.out, Catch::Contains("(all of it estimated) on 8xh100"));
   CHECK_THAT(text.out, Catch::Contains("it is bound by"));
   // The plan trains like any strategy's.
-  const auto two = run("plan " + job + " --nproc 2 -o " + (folder / "plan.json"), alone(folder));
+  const auto two = run("plan " + job + " --nproc 2 -o " + (folder / "plan.json"),
+                       own_cache(folder));
   REQUIRE(two.status == 0);
   const auto trained = run("train " + job + " --nproc 2 --plan " + (folder / "plan.json") +
                                " --set train.output=" + (folder / "run"),
-                           alone(folder));
+                           own_cache(folder));
   CHECK(trained.status == 0);
 }
 
@@ -84,12 +85,12 @@ end
   const auto mixture = folder.write(
       "moe.toml", model("moe", "hidden = 2048\nexperts = 8\ncapacity_per = \"sample\"\n"));
   const auto experts = run("plan " + mixture + " --cluster 8xh100 --nproc 4 --strategy " + strategy,
-                           alone(folder));
+                           own_cache(folder));
   INFO(experts.err);
   REQUIRE(experts.status == 0);
   const auto dense = folder.write("gpt.toml", model("gpt", "vocab = 512\n"));
   const auto contexts = run("plan " + dense + " --cluster 8xh100 --nproc 4 --strategy " + strategy,
-                            alone(folder));
+                            own_cache(folder));
   INFO(contexts.err);
   REQUIRE(contexts.status == 0);
   const auto plan = json::parse(contexts.out);
@@ -105,7 +106,7 @@ namespace {
 void compare_with_model(const std::string& model, const std::string& data,
                         const std::string& arguments, const std::string& body) {
   Folder folder;
-  const auto job = made_up(folder, model, data);
+  const auto job = write_job(folder, model, data);
   const auto strategy = folder.write(
       "compare.lua",
       R"(local profiler, solver = require "perigee.profiler", require "perigee.solver"
@@ -115,7 +116,7 @@ return function()
 end
 )");
   const auto planned = run("plan " + job + " " + arguments + " --strategy " + strategy,
-                           alone(folder));
+                           own_cache(folder));
   INFO(planned.err);
   CHECK(planned.status == 0);
 }
@@ -196,7 +197,7 @@ source = "a test"
 )");
   };
   auto cluster = with_memory(1e5);
-  const auto refused = run("plan " + job + " --cluster " + cluster, alone(folder));
+  const auto refused = run("plan " + job + " --cluster " + cluster, own_cache(folder));
   CHECK(refused.status == 3);
   CHECK_THAT(refused.err, Catch::Contains("no plan fits"));
   CHECK_THAT(refused.err, Catch::Contains("more than the 89.8 KiB there are"));
@@ -206,23 +207,24 @@ source = "a test"
                             std::regex("and fits with ([0-9.]+) (KiB|MiB) more than")));
   const double more = std::stod(said[1]) * (said[2] == "KiB" ? 1 << 10 : 1 << 20);
   const double needed = 1e5 + more / 0.92;
-  CHECK(run("plan " + job + " --cluster " + with_memory(needed), alone(folder)).status == 0);
-  CHECK(run("plan " + job + " --cluster " + with_memory(0.9 * needed), alone(folder)).status == 3);
+  CHECK(run("plan " + job + " --cluster " + with_memory(needed), own_cache(folder)).status == 0);
+  CHECK(run("plan " + job + " --cluster " + with_memory(0.9 * needed), own_cache(folder)).status ==
+        3);
   cluster = with_memory(1e5);
   // So is a strategy's plan.
   for (const std::string strategy : {"fsdp", "pipeline_parallel"}) {
     const auto given = run(
         "plan " + job + " --nproc 2 --cluster " + cluster + " --strategy " + strategy,
-        alone(folder));
+        own_cache(folder));
     CHECK(given.status == 2);
     CHECK(given.out == "");
     CHECK_THAT(given.err, Catch::Contains(" more than the 97.7 KiB of its device: use more ranks"));
     CHECK((given.err.find("(stage ") != given.err.npos) == (strategy == "pipeline_parallel"));
   }
-  const auto unknown = run("plan " + job + " --cluster 8xh10", alone(folder));
+  const auto unknown = run("plan " + job + " --cluster 8xh10", own_cache(folder));
   CHECK(unknown.status == 2);
   CHECK_THAT(unknown.err, Catch::Contains("did you mean \"8xh100\"?"));
-  CHECK(run("train " + job + " --cluster 8xh100", alone(folder)).status == 2);
+  CHECK(run("train " + job + " --cluster 8xh100", own_cache(folder)).status == 2);
 }
 
 TEST_CASE("a plan that cannot be compiled is an error at the line of its method") {
@@ -239,7 +241,7 @@ return {
     INFO(command);
     const auto ran = run(command + job + " --nproc 2 --strategy " + strategy +
                              (command == "train " ? " --set train.output=" + (folder / "run") : ""),
-                         alone(folder));
+                         own_cache(folder));
     CHECK(ran.status == 2);
     CHECK_THAT(ran.err, Catch::Contains("sliced.lua:4: [overlap] slices cut matrix products"));
   }
@@ -248,15 +250,15 @@ return {
 TEST_CASE("a plan's file marks estimates, and is refused without microbatches") {
   Folder folder;
   const auto job = folder.write("job.toml", kPlannedJob);
-  const auto told = run("plan " + job + " --cluster 8xh100 --explain", alone(folder));
+  const auto told = run("plan " + job + " --cluster 8xh100 --explain", own_cache(folder));
   CHECK_THAT(told.out,
              Catch::Contains("predicted step time: ") && Catch::EndsWith(" s (estimate)\n"));
-  const auto made = run("plan " + job + " --nproc 2 --strategy ddp --json", alone(folder));
+  const auto made = run("plan " + job + " --nproc 2 --strategy ddp --json", own_cache(folder));
   for (const int count : {0, -1}) {
     auto plan = json::parse(made.out);
     plan["microbatches"] = count;
     const auto file = folder.write("plan.json", plan.dump());
-    const auto refused = run("plan " + job + " --plan " + file, alone(folder));
+    const auto refused = run("plan " + job + " --plan " + file, own_cache(folder));
     CHECK(refused.status == 2);
     CHECK_THAT(refused.err, Catch::Contains("microbatches is at least 1"));
   }
@@ -267,7 +269,7 @@ TEST_CASE("simulate writes a trace with every rank's streams") {
   const auto job = folder.write("job.toml", kPlannedJob);
   const auto ran = run(
       "simulate " + job + " --strategy 3d --nproc 8 --trace " + (folder / "trace.json"),
-      alone(folder));
+      own_cache(folder));
   REQUIRE(ran.status == 0);
   CHECK_THAT(ran.out, Catch::StartsWith("a step on this machine's CPU takes "));
   const auto trace = json::parse(read(folder / "trace.json"));
@@ -276,7 +278,7 @@ TEST_CASE("simulate writes a trace with every rank's streams") {
 
 TEST_CASE("one rank measures the ops of plans for several ranks, also of experts and stages") {
   Folder folder;
-  const auto job = made_up(
+  const auto job = write_job(
       folder, "kind = \"moe\"\nlayers = 2\nwidth = 32\nheads = 2\nexperts = 4\ncapacity = 0\n",
       "sequence = 16\n");
   const auto script = [&](const std::string& methods) {
@@ -294,7 +296,8 @@ end
        {R"({ { "parallel_mode", { { "expert", 2 } } }, { "expert_parallel", {} } })",
         R"({ { "parallel_mode", { { "pipe", 2 } } }, { "pipeline_parallel", {} },
   { "gradient_accumulation", { microbatches = 4 } } })"}) {
-    const auto ran = run("plan " + job + " --nproc 2 --strategy " + script(methods), alone(folder));
+    const auto ran = run("plan " + job + " --nproc 2 --strategy " + script(methods),
+                         own_cache(folder));
     INFO(ran.err);
     CHECK(ran.status == 0);
   }
@@ -339,7 +342,7 @@ return function(job, graph)
   return best
 end
 )");
-  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, alone(folder));
+  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, own_cache(folder));
   INFO(plan.err);
   REQUIRE(plan.status == 0);
   CHECK(json::parse(plan.out)["pipeline"]["axis"] == "pipe");
@@ -356,7 +359,7 @@ return function()
   return (assert(solver.plan { tensor = 2, data = 1, methods = { split {} } }))
 end
 )");
-  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, alone(folder));
+  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, own_cache(folder));
   INFO(plan.err);
   REQUIRE(plan.status == 0);
   const auto value = json::parse(plan.out);
@@ -396,7 +399,7 @@ return function()
   return { base, pieces { count = 2 }, taxed { tax = 1 } }
 end
 )");
-  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, alone(folder));
+  const auto plan = run("plan " + job + " --nproc 2 --strategy " + strategy, own_cache(folder));
   INFO(plan.err);
   REQUIRE(plan.status == 0);
   CHECK(json::parse(plan.out)["microbatches"] == 2);
@@ -407,7 +410,7 @@ local endless = m.define { name = "endless", apply = function() while true do en
 return function() return profiler.costs { endless {} } end
 )");
   const auto stopped = run("plan " + job + " --script-seconds 0.2 --strategy " + endless,
-                           alone(folder));
+                           own_cache(folder));
   CHECK(stopped.status == 2);
   CHECK_THAT(stopped.err, Catch::Contains("ran longer than 0.2"));
 }
@@ -447,9 +450,9 @@ return require("perigee.solver").assign {
   REQUIRE(forbidden.status == 0);
   CHECK(json::parse(forbidden.out)["choice"] == json::array({2, 1}));
   CHECK(json::parse(forbidden.out)["time"] == 8);
-  const auto alone = folder.write("alone.lua",
-                                  "local plan = require('perigee.solver').plan()\nreturn plan\n");
-  const auto refused = run("lua " + alone);
+  const auto no_job = folder.write("alone.lua",
+                                   "local plan = require('perigee.solver').plan()\nreturn plan\n");
+  const auto refused = run("lua " + no_job);
   CHECK(refused.status == 2);
   CHECK_THAT(refused.err, Catch::Contains("alone.lua:1"));
   CHECK_THAT(refused.err, Catch::Contains("needs the job's model"));

@@ -89,7 +89,7 @@ TEST_CASE("a report lists sharded values, and not those replicated on several st
 )");
   REQUIRE(run("plan " + job + " --nproc 4 --strategy " + strategy + " --report " +
                   (folder / "page.html"),
-              alone(folder))
+              own_cache(folder))
               .status == 0);
   const auto page = read(folder / "page.html");
   const auto row_of = [&](const std::string& name) {
@@ -106,7 +106,7 @@ TEST_CASE("a report is one page with every part of the plan, which a browser sho
   const auto job = folder.write("job.toml", kJob);
   const auto planned = run("plan " + job + " --cluster 8xh100 --report " + (folder / "auto.html") +
                                " -o " + (folder / "auto.json"),
-                           alone(folder));
+                           own_cache(folder));
   INFO(planned.err);
   REQUIRE(planned.status == 0);
   const auto page = read(folder / "auto.html");
@@ -131,7 +131,7 @@ TEST_CASE("a report is one page with every part of the plan, which a browser sho
   // The same plan gives the same page.
   REQUIRE(run("plan " + job + " --cluster 8xh100 --report " + (folder / "second.html") + " -o " +
                   (folder / "second.json"),
-              alone(folder))
+              own_cache(folder))
               .status == 0);
   CHECK(read(folder / "second.html") == page);
   CHECK(read(folder / "second.json") == read(folder / "auto.json"));
@@ -163,7 +163,8 @@ TEST_CASE("a report of a given pipeline shows its stages and schedule") {
   Folder folder;
   const auto job = folder.write("job.toml", kJob);
   const auto planned = run(
-      "plan " + job + " --strategy 3d --nproc 8 --report " + (folder / "page.html"), alone(folder));
+      "plan " + job + " --strategy 3d --nproc 8 --report " + (folder / "page.html"),
+      own_cache(folder));
   INFO(planned.err);
   REQUIRE(planned.status == 0);
   const auto page = read(folder / "page.html");
@@ -177,10 +178,9 @@ TEST_CASE("plan --diff lists the differences of two plans, and wrong uses are re
   Folder folder;
   const auto job = folder.write("job.toml", kJob);
   const auto a = folder / "a.json", b = folder / "b.json";
-  REQUIRE(run("plan " + job + " --strategy ddp --nproc 2 -o " + a, alone(folder)).status == 0);
-  REQUIRE(
-      run("plan " + job + " --strategy tensor_parallel --nproc 2 -o " + b, alone(folder)).status ==
-      0);
+  REQUIRE(run("plan " + job + " --strategy ddp --nproc 2 -o " + a, own_cache(folder)).status == 0);
+  REQUIRE(run("plan " + job + " --strategy tensor_parallel --nproc 2 -o " + b, own_cache(folder))
+              .status == 0);
   const auto same = run("plan --diff " + a + " " + a);
   CHECK(same.status == 0);
   CHECK(same.out == a + " and " + a + " are the same plan\n");

@@ -1,4 +1,4 @@
-// train --check-gradients: a step both ways.
+// train --check-gradients: one step by the strategy and on one device.
 #include <catch2/catch.hpp>
 #include <filesystem>
 
@@ -23,7 +23,7 @@ TEST_CASE("the gradients of a strategy are compared with those of one device") {
   CHECK_THAT(job.refused("train", "--check-gradients=0 --nproc 2"), Contains("tolerance"));
   CHECK_THAT(job.refused("train", "--check-gradients --nproc 2 --strategy local_sgd"),
              Contains("copies"));
-  // Rounding is more than nothing.
+  // With a tolerance of zero, differences of rounding are errors.
   const auto strict = job("train", "--check-gradients=1e-30 --nproc 2");
   CHECK(strict.status == 1);
   CHECK_THAT(strict.out, Contains("differ by more than 1e-30"));

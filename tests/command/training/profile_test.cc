@@ -11,36 +11,36 @@ using nlohmann::json;
 
 TEST_CASE("a profile is measured once, moves between machines and gives measured predictions") {
   Folder folder;
-  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
+  const auto job = write_job(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
   const std::string about = job + " --strategy ddp --nproc 2";
-  const auto before = json::parse(run("simulate " + about + " --json", alone(folder)).out);
+  const auto before = json::parse(run("simulate " + about + " --json", own_cache(folder)).out);
   CHECK(before["measured_share"] == 0);
-  const auto first = run("profile " + about + " --seconds 20", alone(folder));
+  const auto first = run("profile " + about + " --seconds 20", own_cache(folder));
   REQUIRE(first.status == 0);
   CHECK_THAT(first.out, Catch::Contains(" measured, 0 known before"));
-  const auto second = run("profile " + about + " --seconds 20", alone(folder));
+  const auto second = run("profile " + about + " --seconds 20", own_cache(folder));
   CHECK_THAT(second.out, Catch::Contains(": 0 measured, "));
   const auto third = run(
       "profile " + about + " --seconds 20 --set profile.again=true --set profile.parallel=false",
-      alone(folder));
+      own_cache(folder));
   REQUIRE(third.status == 0);
   CHECK_THAT(third.out, !Catch::Contains(": 0 measured, "));
   CHECK_THAT(third.out, Catch::Contains(" measured, 0 known before"));
-  const auto after = json::parse(run("simulate " + about + " --json", alone(folder)).out);
+  const auto after = json::parse(run("simulate " + about + " --json", own_cache(folder)).out);
   CHECK(after["measured_share"].get<double>() > 0.9);
   CHECK(after["step_seconds"].get<double>() > 0);
 
-  REQUIRE(run("profile --export " + (folder / "profile.json"), alone(folder)).status == 0);
+  REQUIRE(run("profile --export " + (folder / "profile.json"), own_cache(folder)).status == 0);
   // A device file is written to, and stays one.
-  CHECK(run("profile --export /dev/full", alone(folder)).status == 1);
+  CHECK(run("profile --export /dev/full", own_cache(folder)).status == 1);
   CHECK(std::filesystem::is_character_file("/dev/full"));
-  const auto shown = run("profile --export /dev/stdout", alone(folder)).out;
+  const auto shown = run("profile --export /dev/stdout", own_cache(folder)).out;
   CHECK_THAT(shown,
              Catch::Contains("\"perigee.profile/1\"") && Catch::Contains("is in /dev/stdout"));
   Folder other;
-  const auto imported = run("profile --import " + (folder / "profile.json"), alone(other));
+  const auto imported = run("profile --import " + (folder / "profile.json"), own_cache(other));
   REQUIRE(imported.status == 0);
-  CHECK(json::parse(run("simulate " + about + " --json", alone(other)).out)["step_seconds"] ==
+  CHECK(json::parse(run("simulate " + about + " --json", own_cache(other)).out)["step_seconds"] ==
         after["step_seconds"]);
   const auto broken = folder.write(
       "broken.json",
@@ -49,7 +49,8 @@ TEST_CASE("a profile is measured once, moves between machines and gives measured
   for (const std::string seconds : {"-1", "1e300"}) {
     auto text = read(broken);
     text.replace(text.find("SECONDS"), 7, seconds);
-    const auto refused = run("profile --import " + folder.write("one.json", text), alone(other));
+    const auto refused = run("profile --import " + folder.write("one.json", text),
+                             own_cache(other));
     CHECK(refused.status == 2);
     CHECK_THAT(refused.err, Catch::Contains("entries[0].value.seconds must be a finite number"));
   }
@@ -64,8 +65,8 @@ TEST_CASE("a profile of many layers measures as much as one of few, and predicts
   for (const std::string strategy : {"ddp", "fsdp"}) {
     INFO(strategy);
     Folder few, many;
-    const auto first = run("profile " + about(4, strategy) + " --seconds 20", alone(few));
-    const auto second = run("profile " + about(16, strategy) + " --seconds 20", alone(many));
+    const auto first = run("profile " + about(4, strategy) + " --seconds 20", own_cache(few));
+    const auto second = run("profile " + about(16, strategy) + " --seconds 20", own_cache(many));
     REQUIRE(first.status == 0);
     INFO(second.err);
     REQUIRE(second.status == 0);
@@ -74,19 +75,19 @@ TEST_CASE("a profile of many layers measures as much as one of few, and predicts
     // Buckets have other boundaries, so a few have other sizes.
     CHECK(std::abs(std::stoi(first.out) - std::stoi(second.out)) <= 5);
     const auto predicted = json::parse(
-        run("simulate " + about(16, strategy) + " --json", alone(many)).out);
+        run("simulate " + about(16, strategy) + " --json", own_cache(many)).out);
     CHECK(predicted["measured_share"].get<double>() > 0.99);
   }
 }
 
 TEST_CASE("a profile of other devices is refused if a key names it, and reported if not") {
   Folder folder;
-  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
+  const auto job = write_job(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
   const std::string about = job + " --strategy ddp --nproc 2";
   const auto own = folder / "cache/perigee/profile.sqlite", other = folder / "other.json";
-  REQUIRE(run("profile " + about + " --seconds 20", alone(folder)).status == 0);
+  REQUIRE(run("profile " + about + " --seconds 20", own_cache(folder)).status == 0);
   // The same times under the name of another device.
-  REQUIRE(run("profile --export " + (folder / "own.json"), alone(folder)).status == 0);
+  REQUIRE(run("profile --export " + (folder / "own.json"), own_cache(folder)).status == 0);
   auto times = json::parse(read(folder / "own.json"));
   for (auto& entry : times["entries"]) {
     auto device = entry["device"].get<std::string>();
@@ -95,7 +96,7 @@ TEST_CASE("a profile of other devices is refused if a key names it, and reported
   folder.write("other.json", times.dump());
 
   SECTION("an import without entries for this machine") {
-    const auto refused = run("profile --import " + other, alone(folder));
+    const auto refused = run("profile --import " + other, own_cache(folder));
     CHECK(refused.status == 2);
     CHECK_THAT(refused.err, Catch::Contains("other.json must have entries of a device of this "
                                             "machine (cpu "));
@@ -105,8 +106,8 @@ TEST_CASE("a profile of other devices is refused if a key names it, and reported
     const auto both = json::parse(read(folder / "own.json"));
     for (const auto& entry : both["entries"]) times["entries"].push_back(entry);
     folder.write("both.json", times.dump());
-    CHECK(run("profile --import " + (folder / "both.json"), alone(folder)).status == 0);
-    const auto plain = run("simulate " + about, alone(folder));
+    CHECK(run("profile --import " + (folder / "both.json"), own_cache(folder)).status == 0);
+    const auto plain = run("simulate " + about, own_cache(folder));
     CHECK(plain.status == 0);
     CHECK_THAT(plain.err, !Catch::Contains("ELSEWHERE"));
   }
@@ -119,27 +120,28 @@ TEST_CASE("a profile of other devices is refused if a key names it, and reported
       const auto to = command == "train " ? " --set train.output=" + (folder / "run") +
                                                 " --set train.steps=1 --overwrite"
                                           : std::string();
-      const auto refused = run(command + about + key + threads + to, alone(folder));
+      const auto refused = run(command + about + key + threads + to, own_cache(folder));
       CHECK(refused.status == 2);
       CHECK_THAT(refused.err, Catch::Contains("must have times of this job's device, cpu "));
       CHECK_THAT(refused.err, Catch::Contains(" threads=2 ") && Catch::Contains(" threads=1 "));
       CHECK_THAT(refused.err, Catch::Contains("by `perigee profile JOB`, or leave the key out"));
-      const auto told = run(command + about + threads + to, alone(folder));
+      const auto told = run(command + about + threads + to, own_cache(folder));
       CHECK(told.status == 0);
       const std::string line = "times are estimates: the profile ";
       const auto at = told.err.find(line);
       REQUIRE(at != told.err.npos);
       CHECK(told.err.find(line, at + 1) == told.err.npos);
-      CHECK(run(command + about + key + to, alone(folder)).err.find("estimates") ==
+      CHECK(run(command + about + key + to, own_cache(folder)).err.find("estimates") ==
             std::string::npos);
     }
-    const auto described = run("plan " + about + key + " --cluster 8xh100", alone(folder));
+    const auto described = run("plan " + about + key + " --cluster 8xh100", own_cache(folder));
     CHECK(described.status == 0);
     CHECK_THAT(described.err, Catch::Contains("times are estimates of "));
     CHECK_THAT(described.err, Catch::Contains("has those of cpu "));
     // The missing times can be measured.
-    REQUIRE(run("profile " + about + key + threads + " --seconds 20", alone(folder)).status == 0);
-    CHECK(run("simulate " + about + key + threads, alone(folder)).status == 0);
+    REQUIRE(run("profile " + about + key + threads + " --seconds 20", own_cache(folder)).status ==
+            0);
+    CHECK(run("simulate " + about + key + threads, own_cache(folder)).status == 0);
   }
 }
 
@@ -166,14 +168,14 @@ void shorten(json& value) {
 std::string measured_plan(const Folder& folder, const std::string& job) {
   std::string plan;
   for (int round = 0; round < 5; ++round) {
-    const auto next = run("plan " + job + " --nproc 2", alone(folder));
+    const auto next = run("plan " + job + " --nproc 2", own_cache(folder));
     INFO(next.err);
     REQUIRE(next.status == 0);
     const bool stands = !plan.empty() && carried_out(next.out) == carried_out(plan);
     plan = next.out;
     if (stands) break;
     const auto about = job + " --nproc 2 --plan " + folder.write("plan.json", plan);
-    REQUIRE(run("profile " + about + " --seconds 20", alone(folder)).status == 0);
+    REQUIRE(run("profile " + about + " --seconds 20", own_cache(folder)).status == 0);
   }
   return plan;
 }
@@ -182,11 +184,11 @@ std::string measured_plan(const Folder& folder, const std::string& job) {
 
 TEST_CASE("a changed time of a kernel in the profile changes the plan") {
   Folder folder;
-  const auto job = made_up(folder, "kind = \"mlp\"\nlayers = 4\nwidth = 256\n");
+  const auto job = write_job(folder, "kind = \"mlp\"\nlayers = 4\nwidth = 256\n");
   const auto planned = [&] { return carried_out(measured_plan(folder, job)); };
   const auto before = planned();
   const auto file = folder / "profile.json";
-  REQUIRE(run("profile --export " + file, alone(folder)).status == 0);
+  REQUIRE(run("profile --export " + file, own_cache(folder)).status == 0);
   auto profile = json::parse(read(file));
   int changed = 0;
   for (auto& entry : profile["entries"]) {
@@ -199,36 +201,36 @@ TEST_CASE("a changed time of a kernel in the profile changes the plan") {
   }
   REQUIRE(changed > 0);
   folder.write("profile.json", profile.dump());
-  REQUIRE(run("profile --import " + file, alone(folder)).status == 0);
+  REQUIRE(run("profile --import " + file, own_cache(folder)).status == 0);
   CHECK(planned() != before);
 }
 
 TEST_CASE("profiling auto's plan measures possibly faster plans until the choice is stable") {
   Folder folder;
-  const auto file = made_up(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
+  const auto file = write_job(folder, "kind = \"mlp\"\nlayers = 2\nwidth = 64\n");
   const auto job = file + " --nproc 2";
-  const auto nothing = run("profile " + job + " --seconds 1e-3", alone(folder));
+  const auto nothing = run("profile " + job + " --seconds 1e-3", own_cache(folder));
   REQUIRE(nothing.status == 0);
   CHECK_THAT(nothing.out, Catch::Contains(": 0 measured, 0 known before"));
   CHECK_THAT(nothing.out, Catch::Contains("another plan may be faster: the budget of 0.001 s "));
 
   // Simulates estimates that were far too long for the measured plan's ops.
   measured_plan(folder, file);
-  REQUIRE(run("profile --export " + (folder / "profile.json"), alone(folder)).status == 0);
+  REQUIRE(run("profile --export " + (folder / "profile.json"), own_cache(folder)).status == 0);
   auto profile = json::parse(read(folder / "profile.json"));
   for (auto& entry : profile["entries"]) {
     if (entry["kind"] != "trace") shorten(entry["value"]);
   }
   folder.write("profile.json", profile.dump());
-  REQUIRE(run("profile --import " + (folder / "profile.json"), alone(folder)).status == 0);
+  REQUIRE(run("profile --import " + (folder / "profile.json"), own_cache(folder)).status == 0);
 
-  const auto first = run("profile " + job + " --seconds 40", alone(folder));
+  const auto first = run("profile " + job + " --seconds 40", own_cache(folder));
   INFO(first.out << first.err);
   REQUIRE(first.status == 0);
   CHECK_THAT(first.out, Catch::Contains(" plans were measured\n"));
   CHECK_THAT(first.out, !Catch::Contains("another plan may be faster"));
   // The plan was measured, and remains chosen.
-  const auto plan = run("plan " + job, alone(folder));
+  const auto plan = run("plan " + job, own_cache(folder));
   const auto said = json::parse(plan.out)["decisions"].dump();
   CHECK_THAT(said, Catch::Contains("measured"));
   const std::string takes = "auto takes ";
@@ -237,6 +239,6 @@ TEST_CASE("profiling auto's plan measures possibly faster plans until the choice
   const auto begin = at + takes.size();
   const auto choice = first.out.substr(begin, first.out.find('\n', begin) - begin);
   CHECK_THAT(said, Catch::Contains("the best is " + choice + ": "));
-  const auto second = run("profile " + job + " --seconds 40", alone(folder));
+  const auto second = run("profile " + job + " --seconds 40", own_cache(folder));
   CHECK_THAT(second.out, Catch::Contains(": 0 measured, ") && Catch::Contains(takes + choice));
 }
