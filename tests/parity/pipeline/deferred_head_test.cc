@@ -19,13 +19,13 @@ const std::string kTied =
     "kind = 'gpt'\nlayers = 4\nwidth = 24\nheads = 6\nhidden = 40\nvocab = 12\ndropout = 0.1\n";
 const std::string kUntied = kTied + "tied = false\n";
 
-struct Alone {
+struct OneDevice {
   Given given;
   Outcome outcome;
 };
 
-const Alone& alone(const std::string& model) {
-  static std::map<std::string, Alone> known;
+const OneDevice& one_device(const std::string& model) {
+  static std::map<std::string, OneDevice> known;
   const auto [at, added] = known.try_emplace(model);
   if (added) {
     torch::manual_seed(5);
@@ -51,15 +51,15 @@ const std::string kAll = R"("deferred_head": true)";
 std::string of_most(int count) { return fmt::format(R"("deferred_head": {})", count); }
 
 plan::Plan plan_for(const std::string& strategy, const std::string& model = kTied) {
-  auto plan = plan_of(alone(model).given, strategy, kRows);
-  plan::verify(plan, alone(model).given.graph);
+  auto plan = plan_of(one_device(model).given, strategy, kRows);
+  plan::verify(plan, one_device(model).given.graph);
   return plan;
 }
 
 compile::Programs programs_of(const std::string& strategy, const std::string& model = kTied) {
   static DryRuns traces;
   at::set_num_threads(1);
-  return compile::compile_all(alone(model).given.graph, plan_for(strategy, model),
+  return compile::compile_all(one_device(model).given.graph, plan_for(strategy, model),
                               {.clip_norm = 0.5}, traces);
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a pipeline with a deferred head trains as one device does") {
                        R"(, ["checkpoint", {"1": "blocks.*", "kept_microbatches": 1}])")},
        }) {
     INFO(strategy);
-    const auto& one = alone(model);
+    const auto& one = one_device(model);
     const auto plan = plan_for(strategy, model);
     CHECK((plan::parse(plan::print(plan)) == plan));
     const auto ranks = train(one.given, plan);
@@ -203,7 +203,7 @@ TEST_CASE("a missing deferred product, or a freed operand of one, is detected") 
                                [](const Instruction& i) { return i.op == "aten::mm"; }) > 0;
       }
     };
-    CHECK(compare(alone(kTied).outcome, train(alone(kTied).given, plan, forget)) != "");
+    CHECK(compare(one_device(kTied).outcome, train(one_device(kTied).given, plan, forget)) != "");
     CHECK(found == 1);
   }
   // Microbatches that share a copy of the frame overwrite each other's operands.
@@ -246,7 +246,7 @@ TEST_CASE("a head that cannot be deferred is refused with the reason") {
   const auto two = R"(["pipe", 2], ["data", 2])";
   auto plan = plan_for(staged("1f1b", kAll, R"(, ["zero2", {}])", two), kUntied);
   plan.overlap.deferred.push_back("norm.weight");
-  CHECK_THROWS_WITH(plan::verify(plan, alone(kUntied).given.graph),
+  CHECK_THROWS_WITH(plan::verify(plan, one_device(kUntied).given.graph),
                     Contains("a unit of their own"));
 }
 

@@ -46,10 +46,10 @@ TEST_CASE("delayed weight gradients equal those of one device") {
     torch::manual_seed(5);
     const auto given = built_in(keys, kRows, microbatches);
     const auto plan = plan_of(given, strategy_on(axes, methods, microbatches), kRows);
-    const auto alone = plan_of(given, strategy_on(R"(["data", 1])", "", microbatches), kRows);
+    const auto one_device = plan_of(given, strategy_on(R"(["data", 1])", "", microbatches), kRows);
     INFO(axes << methods);
     const auto ranks = train(given, plan);
-    CHECK(compare(train(given, alone)[0], ranks) == "");
+    CHECK(compare(train(given, one_device)[0], ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   };
   check(kDeep, R"(["data", 1])", kWeights, 1);
@@ -85,20 +85,20 @@ TEST_CASE("delayed weight gradients keep a schedule's order and memory, and take
                           .chunks = 3,
                           .delay_weights = delays});
   };
-  const auto whole = made(false), apart = made(true);
-  CHECK(apart.makespan < whole.makespan);
+  const auto joint = made(false), delayed = made(true);
+  CHECK(delayed.makespan < joint.makespan);
   const auto most = [](const Schedule& schedule) {
     return *std::max_element(schedule.peak_in_flight.begin(), schedule.peak_in_flight.end());
   };
-  CHECK(most(apart) <= most(whole));
-  for (size_t stage = 0; stage < whole.orders.size(); ++stage) {
+  CHECK(most(delayed) <= most(joint));
+  for (size_t stage = 0; stage < joint.orders.size(); ++stage) {
     std::vector<PipelineOp> kept;
-    for (auto op : apart.orders[stage]) {
+    for (auto op : delayed.orders[stage]) {
       if (op.kind == PipelineKind::weight_grad) continue;
       if (op.kind == PipelineKind::input_grad) op.kind = PipelineKind::backward;
       kept.push_back(op);
     }
-    CHECK((kept == whole.orders[stage]));
+    CHECK((kept == joint.orders[stage]));
   }
 }
 

@@ -48,7 +48,7 @@ plan::Plan plan_on(const Given& given, const std::string& mesh, const std::strin
                  kRows);
 }
 
-const Outcome& alone(const std::string& keys, int64_t microbatches) {
+const Outcome& one_device(const std::string& keys, int64_t microbatches) {
   static std::map<std::pair<std::string, int64_t>, Outcome> known;
   const auto [at, added] = known.try_emplace({keys, microbatches});
   if (added) {
@@ -152,7 +152,7 @@ TEST_CASE("interleaved microbatches train as on one device") {
     const auto& given = model(c.keys, c.microbatches);
     const auto plan = plan_on(given, c.mesh, c.methods, c.microbatches);
     const auto ranks = train(given, plan);
-    CHECK(compare(alone(c.keys, c.microbatches), ranks) == "");
+    CHECK(compare(one_device(c.keys, c.microbatches), ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   }
 }
@@ -208,7 +208,7 @@ TEST_CASE("a microbatch that computes on another one's rows is detected") {
       if (name.starts_with("forward") && run.microbatch == 3) run.microbatch = 2;
     }
   };
-  CHECK(compare(alone(kSample, 4), train(given, plan, swapped)) != "");
+  CHECK(compare(one_device(kSample, 4), train(given, plan, swapped)) != "");
   const auto right = program_of(kTwo, kInterleaved, 4);
   CHECK_NOTHROW(compile::verify(right));
   // All microbatches in one copy of the frame.

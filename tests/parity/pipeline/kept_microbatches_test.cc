@@ -45,7 +45,7 @@ plan::Plan plan_for(const std::string& strategy) {
   return plan;
 }
 
-const Outcome& alone() {
+const Outcome& one_device() {
   static const Outcome one = train(
       deep(), plan_of(deep(), strategy_on(R"(["data", 1])", "", kMicrobatches), kRows))[0];
   return one;
@@ -74,7 +74,7 @@ TEST_CASE("stages that recompute some microbatches train as one device does") {
       const auto plan = plan_for(staged(schedule, kept));
       CHECK((plan::parse(plan::print(plan)) == plan));
       const auto ranks = train(deep(), plan);
-      CHECK(compare(alone(), ranks) == "");
+      CHECK(compare(one_device(), ranks) == "");
       CHECK(compare_memory(deep(), plan, ranks) == "");
     }
   }
@@ -94,7 +94,7 @@ TEST_CASE("stages that recompute some microbatches train as one device does") {
     INFO(axes << more);
     const auto plan = plan_for(staged("1f1b", 1, more, axes));
     const auto ranks = train(deep(), plan);
-    CHECK(compare(alone(), ranks) == "");
+    CHECK(compare(one_device(), ranks) == "");
     CHECK(compare_memory(deep(), plan, ranks) == "");
   }
 }
@@ -143,7 +143,7 @@ TEST_CASE("a skipped kept microbatch and a redrawn mask are detected") {
       }
     });
     REQUIRE(found > 0);
-    return compare(alone(), ranks) != "";
+    return compare(one_device(), ranks) != "";
   };
   for (const bool kept : {false, true}) {
     const auto backward = [&](const compile::Section& section) {

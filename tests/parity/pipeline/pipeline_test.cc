@@ -42,10 +42,10 @@ plan::Plan staged(const Given& given, const std::string& axes, plan::Pipeline pi
 }
 
 // The outcome of one device.
-auto train_alone(const Given& given) {
-  auto alone = staged(given, R"([["pipe", 1]])", {});
-  alone.pipeline = {};
-  return train(given, alone)[0];
+auto train_on_one_device(const Given& given) {
+  auto one_device = staged(given, R"([["pipe", 1]])", {});
+  one_device.pipeline = {};
+  return train(given, one_device)[0];
 }
 
 struct Case {
@@ -57,7 +57,7 @@ struct Case {
 TEST_CASE("pipelines of every schedule train a GPT as one device does") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
-  const auto one = train_alone(given);
+  const auto one = train_on_one_device(given);
   const std::vector<std::string> two = {"blocks.2"}, four = {"blocks.1", "blocks.2", "blocks.3"};
   // The first part has only the embedding, the last one only the head.
   const std::vector<std::string> bare = {"blocks.0", "blocks.1", "blocks.2", "blocks.3", "norm"};
@@ -112,7 +112,7 @@ TEST_CASE("adjacent parts of a stage train as one device does") {
 TEST_CASE("a missing sum over stages and a skipped microbatch are detected") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
-  const auto one = train_alone(given);
+  const auto one = train_on_one_device(given);
   const auto plan = staged(given, R"([["pipe", 2]])", {.starts = {"blocks.2"}});
   CHECK(compare(one, train(given, plan)) == "");
   const auto each = [](Program& program, const std::string& section, auto edit) {
@@ -226,7 +226,7 @@ TEST_CASE("pipelines combined with other methods train as one device does") {
 TEST_CASE("stages cast sent values exactly where the plan says so") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, kMicrobatches);
-  const auto one = train_alone(given);
+  const auto one = train_on_one_device(given);
   DryRuns traces;
   for (const char* schedule : {"1f1b", "zb1p"}) {
     INFO(schedule);

@@ -37,7 +37,7 @@ TEST_CASE("stages of several parts on unequal submeshes train as one device does
   torch::manual_seed(5);
   const auto given = built_in("kind = 'mlp'\ninputs = 9\nwidth = 12\nlayers = 8\noutputs = 5\n",
                               kRows, kMicrobatches);
-  const auto one = train_alone(given, kMicrobatches, kRows);
+  const auto one = train_on_one_device(given, kMicrobatches, kRows);
   for (const auto& submeshes : std::vector<Submeshes>{{{}, {{"tensor", 2}}},
                                                       {{{"tensor", 2}}, {}},
                                                       {{{"data", 2}}, {{"tensor", 2}}},
@@ -65,7 +65,7 @@ TEST_CASE("random stages of several parts on unequal submeshes train as one devi
     INFO("seed " << seed << ", " << k << ": " << model);
     torch::manual_seed(5);
     const auto given = built_in(model, kRows, kMicrobatches);
-    check(given, train_alone(given, kMicrobatches, kRows), submeshes, schedule, methods);
+    check(given, train_on_one_device(given, kMicrobatches, kRows), submeshes, schedule, methods);
   }
 }
 

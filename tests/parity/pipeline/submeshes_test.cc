@@ -29,7 +29,7 @@ std::string axis_of(const Instruction& instruction) {
 TEST_CASE("stages of 2 and 1 ranks train a GPT as one device does") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, 4);
-  const auto one = train_alone(given, 4, kRows);
+  const auto one = train_on_one_device(given, 4, kRows);
   for (const auto& submeshes : std::vector<Submeshes>{{{{"data", 2}}, {}},
                                                       {{}, {{"data", 2}}},
                                                       {{{"data", 2}}, {{"tensor", 2}}},
@@ -50,7 +50,7 @@ TEST_CASE("stages of 2 and 1 ranks train a GPT as one device does") {
 TEST_CASE("a missing message or sum between unequal stages is detected") {
   torch::manual_seed(5);
   const auto given = built_in(kDeep, kRows, 4);
-  const auto one = train_alone(given, 4, kRows);
+  const auto one = train_on_one_device(given, 4, kRows);
   const auto plan = plan_of(given, staged({{{"data", 2}}, {}}, "{}", "", 4), kRows);
   const auto edited = [&](auto edit) {
     return compare(one, train(given, plan, [&](Program& program) {
@@ -146,7 +146,7 @@ TEST_CASE("random stages of unequal submeshes train as one device does") {
     torch::manual_seed(5);
     const auto given = built_in(model.keys, kRows, microbatches);
     const auto plan = plan_of(given, strategy, kRows);
-    const auto one = train_alone(given, microbatches, kRows);
+    const auto one = train_on_one_device(given, microbatches, kRows);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");

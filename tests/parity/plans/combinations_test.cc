@@ -203,14 +203,14 @@ class Draw {
   std::mt19937_64 random_, constraints_;
 };
 
-struct Alone {
+struct OneDevice {
   Given given;
   std::vector<Outcome> outcomes;  // of each copy
 };
 
 // The outcome of one device, or of one for each copy of the model.
-const Alone& alone(const Numbers& numbers) {
-  static std::map<Numbers, Alone> known;
+const OneDevice& one_device(const Numbers& numbers) {
+  static std::map<Numbers, OneDevice> known;
   const auto [at, added] = known.try_emplace(numbers);
   if (added) {
     torch::manual_seed(5);
@@ -225,8 +225,8 @@ const Alone& alone(const Numbers& numbers) {
       given = built_in(models()[model], kRows, microbatches * copies,
                        numbers.low() ? "float32" : "float64", sequence);
     }
-    outcomes = train_apart(given, {copies, microbatches, kRows, precision}, {.every = 2},
-                           {.clip_norm = 0.5}, kSteps);
+    outcomes = train_copies(given, {copies, microbatches, kRows, precision}, {.every = 2},
+                            {.clip_norm = 0.5}, kSteps);
   }
   return at->second;
 }
@@ -235,7 +235,7 @@ const Alone& alone(const Numbers& numbers) {
 // norm only, and of the first loss only where rounding is magnified.
 std::string compare(const Numbers& numbers, const plan::Plan& plan,
                     const std::vector<Outcome>& ranks) {
-  const auto& outcomes = alone(numbers).outcomes;
+  const auto& outcomes = one_device(numbers).outcomes;
   if (!numbers.low()) return compare_copies(plan, outcomes, ranks);
   const auto& one = outcomes[0];
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -256,7 +256,7 @@ std::string compare(const Numbers& numbers, const plan::Plan& plan,
 }
 
 // Methods that no combination has together: they exclude each other or replace each other.
-std::set<std::pair<std::string, std::string>> apart() {
+std::set<std::pair<std::string, std::string>> exclusive_methods() {
   std::set<std::pair<std::string, std::string>> pairs;
   const std::vector<std::vector<std::string>> groups = {
       {"zero1", "zero2", "fsdp"},                 // each includes the previous one
@@ -295,7 +295,7 @@ TEST_CASE("random combinations of methods train as one device does, or are refus
   for (; ran < wanted; ++seed) {
     REQUIRE(seed < 10 * kCombinations);
     const auto drawn = Draw(seed).run();
-    const auto& given = alone(drawn.numbers).given;
+    const auto& given = one_device(drawn.numbers).given;
     INFO("seed " << seed << ": " << models()[drawn.numbers.model] << drawn.strategy);
     plan::Plan plan;
     try {
@@ -332,7 +332,7 @@ TEST_CASE("random combinations of methods train as one device does, or are refus
   }
   for (const auto& a : methods) {
     for (const auto& b : methods) {
-      if (a >= b || apart().contains({a, b})) continue;
+      if (a >= b || exclusive_methods().contains({a, b})) continue;
       INFO(a << " and " << b);
       CHECK(pairs.contains({a, b}));
     }

@@ -212,8 +212,8 @@ TEST_CASE("an omitted, scaled or repeated instruction is detected under every me
     torch::manual_seed(5);
     const auto given = built_in(row.model, kRows, kMicrobatches * copies,
                                 row.low ? "float32" : "float64");
-    const auto one = train_apart(given, {copies, kMicrobatches, kRows, row.changes ? method : ""},
-                                 {.every = 2}, kSpec, 2);
+    const auto one = train_copies(given, {copies, kMicrobatches, kRows, row.changes ? method : ""},
+                                  {.every = 2}, kSpec, 2);
     const auto plan = plan_of(given, strategy, kRows);
     CHECK(differs(row, plan, one, train(given, plan, {}, kSpec)) == "");
     int applied = 0, by_numbers = 0;  // the others end with an error

@@ -176,7 +176,7 @@ Given given_of(const Style& style, bool weights_are_a_result = false, bool wide 
   return given;
 }
 
-const std::string kAlone = R"([["parallel_mode", [["data", 1]]]])";
+const std::string kOneDevice = R"([["parallel_mode", [["data", 1]]]])";
 std::string replaced(const std::string& axes = R"([["data", 1]])", const std::string& more = "",
                      const std::string& config = "{}") {
   return R"([["parallel_mode", )" + axes + R"(], ["module_replace", )" + config + "]" + more + "]";
@@ -220,7 +220,7 @@ TEST_CASE("layers in primitive ops are replaced, and train as before") {
     const auto graph = plan::apply(plan.rewrites, given.graph);
     graph::verify(graph::eliminate_dead_code(graph));
     CHECK(live_ops(graph) < live_ops(given.graph) - 20);
-    const auto one = train(given, plan_of(given, kAlone, kRows))[0];
+    const auto one = train(given, plan_of(given, kOneDevice, kRows))[0];
     CHECK(one.losses[1] < one.losses[0]);
     const auto ranks = train(given, plan);
     CHECK(compare(one, ranks) == "");
@@ -252,7 +252,7 @@ TEST_CASE("rotary positions of llama become one op, sharded in any way") {
   CHECK(of("perigee::rotary_backward") == 2 * 2);
   CHECK(of("aten::split.Tensor") == 0);
   CHECK(of("aten::neg") == 0);
-  const auto one = train(given, plan_of(given, kAlone, kRows))[0];
+  const auto one = train(given, plan_of(given, kOneDevice, kRows))[0];
   const auto ranks = train(given, plan);
   CHECK(compare(one, ranks) == "");
   CHECK(compare_memory(given, plan, ranks) == "");
@@ -282,7 +282,7 @@ TEST_CASE("replaced layers take less memory") {
   for (const bool rms : {false, true}) {
     const Style style{.norm = rms ? kRmsNorms[0] : kLayerNorms[0], .bias = !rms};
     const auto given = given_of(style, false, /*wide=*/false, 64);
-    const auto before = train(given, plan_of(given, kAlone, kRows))[0];
+    const auto before = train(given, plan_of(given, kOneDevice, kRows))[0];
     const auto plan = plan_of(given, replaced(), kRows);
     const auto ranks = train(given, plan);
     CHECK(compare_memory(given, plan, ranks) == "");
@@ -293,7 +293,7 @@ TEST_CASE("replaced layers take less memory") {
 
 TEST_CASE("a rewrite that computes another function is detected") {
   const auto given = given_of({.norm = kLayerNorms[0]});
-  const auto one = train(given, plan_of(given, kAlone, kRows))[0];
+  const auto one = train(given, plan_of(given, kOneDevice, kRows))[0];
   auto plan = plan_of(given, replaced(), kRows);
   for (const auto& rule : graph::fusions()) {
     if (rule.name != "swiglu") continue;
@@ -343,7 +343,7 @@ TEST_CASE("users add pairs of their own, and pairs that do not match are refused
   const auto plan = plan_of(given, replaced(R"([["data", 2]])", "", config(divide, multiply)),
                             kRows);
   CHECK((plan::parse(plan::print(plan)) == plan));
-  CHECK(compare(train(given, plan_of(given, kAlone, kRows))[0], train(given, plan)) == "");
+  CHECK(compare(train(given, plan_of(given, kOneDevice, kRows))[0], train(given, plan)) == "");
 
   const auto refusal = [&](const std::string& text) {
     try {

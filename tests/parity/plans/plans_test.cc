@@ -117,7 +117,7 @@ void keep_in_parts(Drawn& drawn, uint64_t seed) {
   plan::verify(plan, drawn.given.graph);
 }
 
-Outcome run_alone(const Drawn& drawn, compile::TraceSource& traces) {
+Outcome run_on_one_device(const Drawn& drawn, compile::TraceSource& traces) {
   plan::Plan plan;
   plan.graph_hash = drawn.plan.graph_hash;
   plan.mesh.axes = {{"data", 1}};
@@ -144,7 +144,7 @@ void check_plan(const std::string& model, uint64_t seed, bool in_parts) {
   auto drawn = draw(model, seed);
   if (in_parts) keep_in_parts(drawn, seed);
   DryRuns traces;
-  const auto one = run_alone(drawn, traces);
+  const auto one = run_on_one_device(drawn, traces);
   const auto programs = compile_all(drawn, traces);
   for (size_t r = 0; r < programs.size(); ++r) {
     for (const auto& section : programs[r].sections) {

@@ -277,9 +277,9 @@ TEST_CASE("built-in models train on ranks as on one device, within bfloat16's ro
     const int64_t microbatches = more.find("accumulation") == more.npos ? 1 : 2;
     const auto given = built_in(keys, kRows, microbatches, "float32");
     const auto plan = plan_of(given, amp(axes, R"({"dtype": "bf16"})", more), kRows);
-    auto alone = plan_of(given, amp(kOne, R"({"dtype": "bf16"})"), kRows);
-    alone.microbatches = microbatches;
-    const auto one = train(given, alone)[0];
+    auto one_device = plan_of(given, amp(kOne, R"({"dtype": "bf16"})"), kRows);
+    one_device.microbatches = microbatches;
+    const auto one = train(given, one_device)[0];
     const auto ranks = train(given, plan);
     auto plain = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
     plain.microbatches = microbatches;

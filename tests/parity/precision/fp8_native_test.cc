@@ -55,7 +55,7 @@ std::vector<Outcome> trained(const Given& given, const plan::Plan& plan,
 
 // Returns "" if the losses and gradients of the rounded graphs differ by no more than the order of
 // sums explains.
-std::string apart(const exec::Tensors& a, const exec::Tensors& b) {
+std::string first_difference(const exec::Tensors& a, const exec::Tensors& b) {
   for (const auto& [name, value] : a) {
     const auto other = b.at(name);
     const double most = std::max(1e-6, value.abs().max().to(at::kDouble).item<double>());
@@ -115,7 +115,7 @@ TEST_CASE("a device's eight-bit products equal the emulation's") {
         }
       }
       const auto expected = exec::evaluate(emulated, inputs);
-      CHECK(apart(expected, exec::evaluate(native, inputs)) == "");
+      CHECK(first_difference(expected, exec::evaluate(native, inputs)) == "");
       const auto products = native_products(native);
       REQUIRE(products.size() == 3);
       const auto layers = products.at("forward").size();
@@ -127,7 +127,7 @@ TEST_CASE("a device's eight-bit products equal the emulation's") {
         auto wrong = native;  // one product takes a factor's scale for the other's
         auto& node = wrong.nodes[nodes.back()];
         set(node, "scale_a", *node.find("scale_b"));
-        CHECK(apart(expected, exec::evaluate(wrong, inputs)) != "");
+        CHECK(first_difference(expected, exec::evaluate(wrong, inputs)) != "");
       }
     }
   }
@@ -139,12 +139,12 @@ TEST_CASE("ranks that multiply eight-bit floats train as one device does") {
     for (const char* config : {kTensorwise, kDelayed}) {
       INFO(keys << config);
       const auto emulated = trained(given, plan_for(given, kOne, config, "emulated"))[0];
-      const auto alone = plan_for(given, kOne, config, "native");
-      CHECK((plan::parse(plan::print(alone)) == alone));
-      const auto one = trained(given, alone);
+      const auto one_device = plan_for(given, kOne, config, "native");
+      CHECK((plan::parse(plan::print(one_device)) == one_device));
+      const auto one = trained(given, one_device);
       CHECK(compare(emulated, one, kFloat32) == "");
-      CHECK(compare_memory(given, alone, train(given, alone)) == "");
-      const auto products = count(program_of(given, alone), "aten::_scaled_mm");
+      CHECK(compare_memory(given, one_device, train(given, one_device)) == "");
+      const auto products = count(program_of(given, one_device), "aten::_scaled_mm");
       CHECK(products == (keys == kWideGpt ? 27 : 45));
       for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
                {R"(["data", 2])", ""},
@@ -217,10 +217,10 @@ TEST_CASE("products of unsupported sizes are emulated on all ranks") {
               "aten::_scaled_mm") == 0);
   const auto given = model(half);
   const auto emulated = trained(given, plan_for(given, kOne, kTensorwise, "emulated"))[0];
-  const auto alone = plan_for(given, kOne, kTensorwise, "native");
+  const auto one_device = plan_for(given, kOne, kTensorwise, "native");
   const auto plan = plan_for(given, R"(["tensor", 2])", kTensorwise, "native",
                              R"(, ["tensor_parallel", {}])");
-  const auto all = count(program_of(given, alone), "aten::_scaled_mm"),
+  const auto all = count(program_of(given, one_device), "aten::_scaled_mm"),
              some = count(program_of(given, plan), "aten::_scaled_mm");
   CHECK(all == 24);
   CHECK(some < all);

@@ -142,9 +142,9 @@ TEST_CASE("ranks with fp8 round as one device does") {
         R"({"fp8_recipe": "blockwise", "fp8_block": 5, "match": ["blocks.*"]})",
         R"({"fp8_recipe": "tensorwise", "fp8_wgrad": false, "fp8_margin": 1})"}) {
     INFO(config);
-    const auto alone = plan_of(given, strategy(kOne, config), kRows);
-    CHECK((plan::parse(plan::print(alone)) == alone));
-    const auto one = train(given, alone, {}, {.clip_norm = 0.5}, 3)[0];
+    const auto one_device = plan_of(given, strategy(kOne, config), kRows);
+    CHECK((plan::parse(plan::print(one_device)) == one_device));
+    const auto one = train(given, one_device, {}, {.clip_norm = 0.5}, 3)[0];
     CHECK(one.losses[0] == Approx(full.losses[0]).epsilon(0.05));
     CHECK(compare(full, one) != "");
     const bool delayed = config.find("history") != config.npos;
@@ -220,9 +220,10 @@ TEST_CASE("without reduce_amax each rank scales by its own maximum, without comm
              {R"([["zero", 2], ["data", 2]])",
               R"(, ["fsdp", {}], ["checkpoint", ["blocks.*"]])"}}) {
       INFO(recipe << axes << more);
-      const auto apart = plan_of(
+      const auto own_maxima_plan = plan_of(
           given, strategy(axes, "{" + recipe + R"(, "fp8_reduce_amax": false})", more), kRows);
-      const auto whole = plan_of(given, strategy(axes, "{" + recipe + "}", more), kRows);
+      const auto shared_maxima_plan = plan_of(given, strategy(axes, "{" + recipe + "}", more),
+                                              kRows);
       int maxima = 0;
       const graph::Arg max = std::string("max");
       const auto count = [&](Program& program) {
@@ -234,12 +235,12 @@ TEST_CASE("without reduce_amax each rank scales by its own maximum, without comm
           }
         }
       };
-      const auto ranks = train(given, apart, count, {.clip_norm = 0.5}, 3);
+      const auto ranks = train(given, own_maxima_plan, count, {.clip_norm = 0.5}, 3);
       CHECK(maxima == 0);
       // Equals the program without the exchange of maxima, and differs from the one with it.
-      CHECK(same(ranks, train(given, whole, without_max, {.clip_norm = 0.5}, 3)));
-      CHECK_FALSE(same(ranks, train(given, whole, {}, {.clip_norm = 0.5}, 3)));
-      CHECK((plan::parse(plan::print(apart)) == apart));
+      CHECK(same(ranks, train(given, shared_maxima_plan, without_max, {.clip_norm = 0.5}, 3)));
+      CHECK_FALSE(same(ranks, train(given, shared_maxima_plan, {}, {.clip_norm = 0.5}, 3)));
+      CHECK((plan::parse(plan::print(own_maxima_plan)) == own_maxima_plan));
     }
   }
   // One rank has only its own maximum.

@@ -57,7 +57,7 @@ std::string half(const std::string& axes, const std::string& config, const std::
 
 const std::string kOne = R"([["data", 1]])", kTwo = R"([["data", 2]])",
                   kTensor = R"([["tensor", 2]])", kBf16 = R"({"dtype": "bf16"})",
-                  kAlone = R"({"dtype": "bf16", "masters": false})";
+                  kOneDevice = R"({"dtype": "bf16", "masters": false})";
 
 // The weights that a rank holds, without its states.
 Outcome weights_of(Outcome outcome) {
@@ -156,9 +156,9 @@ TEST_CASE("built-in half models train on ranks as on one device, within bfloat16
     torch::manual_seed(5);
     const int64_t microbatches = more.find("accumulation") == more.npos ? 1 : 2;
     const auto given = built_in(keys, kRows, microbatches, "float32");
-    auto alone = plan_of(given, half(kOne, config), kRows);
-    alone.microbatches = microbatches;
-    const auto one = train(given, alone)[0];
+    auto one_device = plan_of(given, half(kOne, config), kRows);
+    one_device.microbatches = microbatches;
+    const auto one = train(given, one_device)[0];
     const auto ranks = train(given, plan_of(given, half(axes, config, more), kRows));
     for (const auto& rank : ranks) {
       for (size_t step = 0; step < one.losses.size(); ++step) {
@@ -170,9 +170,9 @@ TEST_CASE("built-in half models train on ranks as on one device, within bfloat16
     CHECK(one.losses[1] < one.losses[0]);
   };
   check(kGpt, kTwo, kBf16);
-  check(kGpt, kTwo, kAlone);
+  check(kGpt, kTwo, kOneDevice);
   check(kLlama, kTensor, kBf16, R"(, ["tensor_parallel", {}])");
-  check(kLlama, kTensor, kAlone, R"(, ["tensor_parallel", {}])");
+  check(kLlama, kTensor, kOneDevice, R"(, ["tensor_parallel", {}])");
   check(kMoe, kTwo, kBf16);
   check(kMlp, R"([["data", 4]])", kBf16, R"(, ["gradient_accumulation", {"microbatches": 2}])");
   check(kResnet, kTwo, kBf16);
@@ -184,19 +184,19 @@ TEST_CASE("built-in half models train on ranks as on one device, within bfloat16
 TEST_CASE("sharded parameters always have masters") {
   torch::manual_seed(5);
   const auto given = built_in(kMlp, kRows, 1, "float32");
-  const auto plan = plan_of(given, half(kTwo, kAlone, R"(, ["zero1", {}])"), kRows);
+  const auto plan = plan_of(given, half(kTwo, kOneDevice, R"(, ["zero1", {}])"), kRows);
   CHECK_THROWS_WITH(train(given, plan), Catch::Contains("without masters"));
 }
 
 TEST_CASE("stochastic rounding does not depend on a parameter's sharding") {
   Net net(/*deep=*/false);
   const auto given = given_of(net, batch_of());
-  const auto one = train(given, plan_of(given, half(kOne, kAlone), kRows))[0];
+  const auto one = train(given, plan_of(given, half(kOne, kOneDevice), kRows))[0];
   CHECK(one.tensors.find("down.weight")->second.first.scalar_type() == at::kBFloat16);
   CHECK(one.tensors.find("exp_avg:down.weight")->second.first.scalar_type() == at::kFloat);
   const auto whole = weights_of(one);
   // Each row of the weight has the same arithmetic on any rank.
-  auto plan = plan_of(given, half(kTensor, kAlone), kRows);
+  auto plan = plan_of(given, half(kTensor, kOneDevice), kRows);
   plan.placements["down.weight"] = plan.placements["down.bias"] = mesh::parse_placements("S0");
   const auto exact = [&](std::vector<Outcome> ranks) {
     for (auto& rank : ranks) {
@@ -239,7 +239,7 @@ TEST_CASE("half gradients and low parameters take half the memory") {
   CHECK(frame(half(kTwo, kBf16), Kind::communication) < 0.6 * reduced);
   CHECK(frame(half(kTwo, kBf16), Kind::persistent) == kept);
   // 2 + 4 + 4 bytes of 4 + 4 + 4.
-  CHECK(frame(half(kTwo, kAlone), Kind::persistent) < 0.9 * kept);
+  CHECK(frame(half(kTwo, kOneDevice), Kind::persistent) < 0.9 * kept);
 }
 
 TEST_CASE("a half model in float16 skips a step on all ranks if one overflows") {

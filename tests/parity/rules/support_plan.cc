@@ -23,8 +23,8 @@ std::string compare(const Given& given, const plan::Plan& plan, const exec::Tens
     const auto outputs = evaluate_ranks(partition_all(given.graph, plan), plan.mesh, given.inputs,
                                         {.seed = 3});
     for (const auto& [name, tensor] : expected) {
-      const auto apart = difference(outputs.at(name), tensor, 1e-10);
-      if (!apart.empty()) text += fmt::format("{}: {}\n", name, apart);
+      const auto first_difference = difference(outputs.at(name), tensor, 1e-10);
+      if (!first_difference.empty()) text += fmt::format("{}: {}\n", name, first_difference);
     }
   } catch (const std::exception& error) {
     text += error.what();

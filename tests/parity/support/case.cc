@@ -231,8 +231,8 @@ std::string Case::run(bool& effective, const std::map<std::string, std::string>&
     first_local_ = locals[0].graph;
     const auto outputs = evaluate_ranks(locals, mesh_, inputs_, {.seed = 7});
     for (const auto& output : graph_.outputs) {
-      const auto apart = difference(outputs.at(output.name), value(output.value));
-      if (!apart.empty()) return output.name + ": " + apart;
+      const auto first_difference = difference(outputs.at(output.name), value(output.value));
+      if (!first_difference.empty()) return output.name + ": " + first_difference;
     }
   } catch (const Error& error) {
     return error.what();

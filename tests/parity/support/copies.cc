@@ -12,19 +12,20 @@ using Kind = compile::Binding::Kind;
 
 }  // namespace
 
-std::vector<Outcome> train_apart(const Given& given, const Apart& apart, const Meeting& meeting,
-                                 const compile::StepSpec& spec, int64_t steps) {
+std::vector<Outcome> train_copies(const Given& given, const CopyBatch& batch,
+                                  const Averaging& averaging, const compile::StepSpec& spec,
+                                  int64_t steps) {
   at::set_num_threads(1);  // as ranks: some ops allocate by the number of threads
-  const auto copies = apart.copies, microbatches = apart.microbatches;
-  auto plan = plan_of(given, R"([["parallel_mode", [["data", 1]]])" + apart.methods + "]",
-                      apart.rows);
+  const auto copies = batch.copies, microbatches = batch.microbatches;
+  auto plan = plan_of(given, R"([["parallel_mode", [["data", 1]]])" + batch.methods + "]",
+                      batch.rows);
   plan.microbatches = microbatches;
   DryRuns traces;
   const auto program = compile::compile(given.graph, plan, spec, 0, traces);
-  const auto alone = exec::single_communicator();
+  const auto communicator = exec::single_communicator();
   std::vector<std::unique_ptr<exec::Executor>> models;
   for (int64_t c = 0; c < copies; ++c) {
-    models.push_back(std::make_unique<exec::Executor>(program, *alone, plan.mesh,
+    models.push_back(std::make_unique<exec::Executor>(program, *communicator, plan.mesh,
                                                       exec::ExecutorOptions{.seed = 9}));
     for (const auto kind : {Kind::parameter, Kind::buffer}) {
       for (const auto& name : models[c]->names(kind)) {
@@ -56,11 +57,11 @@ std::vector<Outcome> train_apart(const Given& given, const Apart& apart, const M
       outcome.losses.push_back(loss);
       outcome.norms.push_back(norm);
     }
-    if (step % meeting.every != 0) continue;
+    if (step % averaging.every != 0) continue;
     for (const auto& name : models[0]->names(Kind::parameter)) {
-      if (name != meeting.except) average(Kind::parameter, name);
+      if (name != averaging.except) average(Kind::parameter, name);
     }
-    if (!meeting.states) continue;
+    if (!averaging.states) continue;
     for (const auto& name : models[0]->names(Kind::state)) average(Kind::state, name);
   }
   for (int64_t c = 0; c < copies; ++c) {
@@ -74,7 +75,7 @@ std::vector<Outcome> train_apart(const Given& given, const Apart& apart, const M
   return outcomes;
 }
 
-std::string compare_copies(const plan::Plan& plan, const std::vector<Outcome>& apart,
+std::string compare_copies(const plan::Plan& plan, const std::vector<Outcome>& copies,
                            const std::vector<Outcome>& ranks, double tolerance) {
   const auto axes = plan.copy_axes;
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -84,7 +85,7 @@ std::string compare_copies(const plan::Plan& plan, const std::vector<Outcome>& a
       const auto group = mesh::group_of(plan.mesh, axes, rank);
       copy = std::find(group.begin(), group.end(), rank) - group.begin();
     }
-    const auto wrong = compare(apart[copy], ranks[r], tolerance);
+    const auto wrong = compare(copies[copy], ranks[r], tolerance);
     if (!wrong.empty()) return fmt::format("rank {}: {}", r, wrong);
   }
   return "";

@@ -10,28 +10,29 @@
 
 namespace perigee::parity {
 
-// The averages over all copies: their interval and values.
-struct Meeting {
+// The steps and the values that are averaged over all copies.
+struct Averaging {
   int64_t every = 1;
   bool states = false;
   std::string except = "none";  // parameters of this name are not averaged
 };
 
-// The batch of a step, `rows` samples, in microbatches of which each copy has a part.
-struct Apart {
+// The batch of a step: `rows` samples in microbatches, each divided over the copies.
+struct CopyBatch {
   int64_t copies = 2;
   int64_t microbatches = 1;
   int64_t rows = 8;
   std::string methods = "";  // beside the mesh, as data: `, ["fp8", {}]`
 };
 
-// Trains copies of the model, captured at a copy's part of a microbatch, and averages them. Returns
-// the outcome of each.
-std::vector<Outcome> train_apart(const Given& given, const Apart& apart, const Meeting& meeting,
-                                 const compile::StepSpec& spec, int64_t steps);
+// Trains copies of the model one by one and averages them. `given` is captured at a copy's part of a
+// microbatch. Returns the outcome of each copy.
+std::vector<Outcome> train_copies(const Given& given, const CopyBatch& batch,
+                                  const Averaging& averaging, const compile::StepSpec& spec,
+                                  int64_t steps);
 
 // Returns "" if each rank of the plan's mesh equals its copy, else the first difference.
-std::string compare_copies(const plan::Plan& plan, const std::vector<Outcome>& apart,
+std::string compare_copies(const plan::Plan& plan, const std::vector<Outcome>& copies,
                            const std::vector<Outcome>& ranks, double tolerance = 1e-10);
 
 }  // namespace perigee::parity

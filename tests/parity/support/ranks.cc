@@ -77,13 +77,13 @@ Outcome run_rank(const Given& given, const Program& program, const mesh::Mesh& m
 }
 
 std::string compare(const Outcome& one, const Outcome& rank, double tolerance) {
-  const auto apart = [](double a, double b) {
+  const auto distance = [](double a, double b) {
     return std::abs(a - b) / std::max(1.0, std::abs(a));
   };
   for (size_t k = 0; k < one.losses.size(); ++k) {
-    if (!(apart(one.losses[k], rank.losses[k]) <= tolerance))
+    if (!(distance(one.losses[k], rank.losses[k]) <= tolerance))
       return fmt::format("loss {}: {} and {}", k, one.losses[k], rank.losses[k]);
-    if (!(apart(one.norms[k], rank.norms[k]) <= tolerance))
+    if (!(distance(one.norms[k], rank.norms[k]) <= tolerance))
       return fmt::format("norm {}: {} and {}", k, one.norms[k], rank.norms[k]);
   }
   for (const auto& [name, part] : rank.tensors) {

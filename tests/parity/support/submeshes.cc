@@ -60,8 +60,8 @@ bool has_axis(const Submeshes& submeshes, const std::string& axis) {
   });
 }
 
-Outcome train_alone(const Given& given, int64_t microbatches, int64_t rows,
-                    const std::string& methods) {
+Outcome train_on_one_device(const Given& given, int64_t microbatches, int64_t rows,
+                            const std::string& methods) {
   return train(given,
                plan_of(given, strategy_on(R"(["data", 1])", methods, microbatches), rows))[0];
 }

@@ -26,7 +26,7 @@ Submeshes random_submeshes(std::mt19937& random, int64_t stages, int64_t left, b
 bool has_axis(const Submeshes& submeshes, const std::string& axis);
 
 // Returns the outcome of one device with the same number of microbatches.
-Outcome train_alone(const Given& given, int64_t microbatches, int64_t rows,
-                    const std::string& methods = "");
+Outcome train_on_one_device(const Given& given, int64_t microbatches, int64_t rows,
+                            const std::string& methods = "");
 
 }  // namespace perigee::parity

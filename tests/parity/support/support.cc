@@ -281,8 +281,8 @@ std::string difference(const at::Tensor& a, const at::Tensor& b, double toleranc
   const auto x = a.to(at::kDouble), y = b.to(at::kDouble);
   const auto same = at::isclose(x, y, 0, 0, true);
   const auto scale = std::max(1.0, at::nan_to_num(y, 0, 0, 0).abs().max().item<double>());
-  const auto apart = at::where(same, at::zeros_like(x), (x - y).abs());
-  const double most = at::nan_to_num(apart, 1e300, 1e300).max().item<double>();
+  const auto distances = at::where(same, at::zeros_like(x), (x - y).abs());
+  const double most = at::nan_to_num(distances, 1e300, 1e300).max().item<double>();
   return most <= tolerance * scale ? "" : fmt::format("{} apart", most);
 }
 

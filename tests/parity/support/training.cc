@@ -106,9 +106,9 @@ at::Tensor part(at::Tensor whole, const std::vector<mesh::Range>& ranges) {
 }
 
 // Tensors assembled from the ranks' parts. NaN where two ranks have different bits.
-class Whole {
+class Assembled {
  public:
-  explicit Whole(const std::map<std::string, at::Tensor>& like) {
+  explicit Assembled(const std::map<std::string, at::Tensor>& like) {
     for (const auto& [name, tensor] : like) {
       tensors_[name] = at::zeros_like(tensor);
       known_[name] = at::zeros_like(tensor, at::kBool);
@@ -157,7 +157,7 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
 
   const auto initial = state_of(net);
   Trained result;
-  Whole whole(initial);
+  Assembled assembled(initial);
   exec::run_ranks(ranks.count, [&](exec::Communicator& communicator) {
     const TestRank on(communicator);
     DryRuns traces(*on.device);
@@ -197,11 +197,11 @@ Trained train_module(nn::Module& net, const Batches& batches, const Loss& loss,
       mine.norms.push_back(number("grad_norm"));
     }
     each_state([&](const Binding& binding, const at::Tensor& value) {
-      whole.add(binding.name, binding.ranges, value.cpu());
+      assembled.add(binding.name, binding.ranges, value.cpu());
     });
     if (communicator.rank() == 0) result = std::move(mine);
   });
-  result.parameters = whole.take();
+  result.parameters = assembled.take();
   return result;
 }
 
@@ -338,9 +338,10 @@ std::string compare(const Trained& a, const Trained& b, double tolerance) {
   for (const auto& [name, tensor] : a.parameters) {
     const auto found = b.parameters.find(name);
     if (found == b.parameters.end()) return "no " + name;
-    const double apart = (tensor - found->second).abs().max().to(at::kDouble).item<double>();
-    if (!(apart <= tolerance * std::max(1.0, tensor.abs().max().to(at::kDouble).item<double>()))) {
-      return fmt::format("{}: {} apart", name, apart);
+    const double distance = (tensor - found->second).abs().max().to(at::kDouble).item<double>();
+    if (!(distance <=
+          tolerance * std::max(1.0, tensor.abs().max().to(at::kDouble).item<double>()))) {
+      return fmt::format("{}: {} apart", name, distance);
     }
   }
   return "";

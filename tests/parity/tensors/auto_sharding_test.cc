@@ -73,8 +73,8 @@ TEST_CASE("shardings under a memory limit train as one device does") {
   for (const auto& keys : {kDeep, std::string(kLlama), std::string(kMoe)}) {
     torch::manual_seed(5);
     const auto given = built_in(keys, kRows);
-    const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
-    const auto one = train(given, alone)[0];
+    const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+    const auto one = train(given, one_device)[0];
     for (const char* axes : {R"([["tensor", 2], ["data", 2]])", R"([["data", 2], ["tensor", 3]])",
                              R"([["tensor", 2], ["sequence", 2], ["data", 1]])"}) {
       const double most = peak_of(given.graph, made(given, axes, limit(1e12)));
@@ -188,15 +188,15 @@ TEST_CASE("auto_sharding beside other methods trains as one device does") {
     INFO(row.keys << strategy);
     const int64_t pieces = row.before.find("microbatches") != std::string::npos ? 2 : 1;
     const auto given = built_in(row.keys, kRows, pieces);
-    const auto alone = plan_of(given,
-                               pieces == 1 ? R"([["parallel_mode", [["data", 1]]]])"
-                                           : R"([["parallel_mode", [["data", 1]]],
+    const auto one_device = plan_of(given,
+                                    pieces == 1 ? R"([["parallel_mode", [["data", 1]]]])"
+                                                : R"([["parallel_mode", [["data", 1]]],
                                           ["gradient_accumulation", {"microbatches": 2}]])",
-                               kRows);
+                                    kRows);
     auto plan = plan_of(given, strategy, kRows);
     plan::verify(plan, given.graph);
     const auto ranks = train(given, plan);
-    CHECK(compare(train(given, alone)[0], ranks) == "");
+    CHECK(compare(train(given, one_device)[0], ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
     auto request = request_of(given, kRows);
     for (const auto& axis : methods::Json::parse(row.axes)) request.world *= axis[1].get<int64_t>();
@@ -209,7 +209,7 @@ TEST_CASE("auto_sharding beside other methods trains as one device does") {
       CHECK(error.status() == Status::infeasible);
       continue;
     }
-    CHECK(compare(train(given, alone)[0], train(given, *less)) == "");
+    CHECK(compare(train(given, one_device)[0], train(given, *less)) == "");
   }
 }
 

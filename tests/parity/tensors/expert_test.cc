@@ -29,7 +29,7 @@ plan::Plan plan_of(const Given& given, const std::string& mesh, const std::strin
   return plan_of(given, fmt::format(R"([["parallel_mode", {}], {}])", mesh, methods), kRows);
 }
 
-Outcome alone(const Given& given, const std::string& microbatches) {
+Outcome one_device(const Given& given, const std::string& microbatches) {
   const auto methods = fmt::format(R"(["gradient_accumulation", {{"microbatches": {}}}])",
                                    microbatches);
   return train(given, plan_of(given, R"([["data", 1]])", methods))[0];
@@ -43,7 +43,7 @@ TEST_CASE("sharded experts train as on one device") {
     torch::manual_seed(5);
     const auto given = built_in(moe(keys), kRows, microbatches);
     const auto count = std::to_string(microbatches);
-    const auto one = alone(given, count);
+    const auto one = one_device(given, count);
     const auto plan = plan_of(
         given, mesh,
         fmt::format(R"({}, ["gradient_accumulation", {{"microbatches": {}}}])", methods, count));
@@ -89,7 +89,7 @@ TEST_CASE("experts and other layers are sharded over axes of their own") {
         fmt::format(R"({}, ["gradient_accumulation", {{"microbatches": {}}}])", methods, count));
     INFO(keys << mesh << methods);
     const auto ranks = train(given, plan);
-    CHECK(compare(alone(given, count), ranks) == "");
+    CHECK(compare(one_device(given, count), ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   };
   const std::string layers = R"(, ["tensor_parallel", {"sequence": true, "experts": false}])";
@@ -136,7 +136,7 @@ TEST_CASE("sharded experts exchange the expected number of messages") {
 TEST_CASE("a program that loses rows of experts is detected") {
   torch::manual_seed(5);
   const auto given = built_in(moe("capacity_per = 'sample'\n"), kRows);
-  const auto one = alone(given, "1");
+  const auto one = one_device(given, "1");
   const auto plan = plan_of(given, R"([["expert", 2]])", kExperts);
   const auto wrong = [&](const std::function<void(Instruction&)>& change) {
     std::atomic<int> changed = 0;
@@ -174,7 +174,7 @@ TEST_CASE("a program that loses rows of experts is detected") {
   torch::manual_seed(5);
   const auto dropless = built_in(
       moe("capacity = 0\ndropless = true\ncapacity_per = 'sample'\ntop_k = 1\n"), kRows);
-  CHECK(compare(alone(dropless, "1"),
+  CHECK(compare(one_device(dropless, "1"),
                 train(dropless, plan_of(dropless, R"([["expert", 2]])", kExperts), lose)) != "");
 }
 

@@ -61,7 +61,7 @@ const Section& section_of(const Program& program, const std::string& name) {
   throw std::runtime_error("no section " + name);
 }
 
-const Outcome& alone(int64_t microbatches) {
+const Outcome& one_device(int64_t microbatches) {
   static std::map<int64_t, Outcome> known;
   const auto [at, added] = known.try_emplace(microbatches);
   if (added) {
@@ -141,7 +141,7 @@ TEST_CASE("overlapped programs train as one device does") {
     INFO(c.axes << " " << c.methods);
     const auto plan = plan_for(c.axes, c.methods, c.microbatches);
     const auto ranks = train(gpt(c.microbatches), plan, {}, kSpec);
-    CHECK(compare(alone(c.microbatches), ranks) == "");
+    CHECK(compare(one_device(c.microbatches), ranks) == "");
     DryRuns traces;
     const auto predicted =
         compile::predict_memory(gpt(c.microbatches).graph, plan, kSpec, traces).peak_bytes;
@@ -169,8 +169,9 @@ TEST_CASE("fused products add to their gradients in place") {
       return;
     }
   };
-  CHECK(compare(alone(2), train(gpt(2), plan_for(kOne, R"(["overlap", {"accumulate": true}])", 2),
-                                forget, kSpec)) != "");
+  CHECK(compare(one_device(2),
+                train(gpt(2), plan_for(kOne, R"(["overlap", {"accumulate": true}])", 2), forget,
+                      kSpec)) != "");
 }
 
 TEST_CASE("a bucket is stepped while others are reduced") {
@@ -219,7 +220,7 @@ TEST_CASE("slices of a product are reduced while the next ones are computed") {
       return i.op == "comm::all_reduce" && i.in_place && ++seen == 2;
     });
   };
-  CHECK(compare(alone(1), train(gpt(), plan_for(kTensor, sliced_by_3), forget, kSpec)) != "");
+  CHECK(compare(one_device(1), train(gpt(), plan_for(kTensor, sliced_by_3), forget, kSpec)) != "");
 }
 
 // The gradients of queries, keys and values, and of gate and up, with respect to their input.
@@ -279,7 +280,7 @@ TEST_CASE("a sequence's slices are scattered and gathered beside products") {
       };
       list.erase(std::find_if(list.begin(), list.end(), is_fourth));
     };
-    CHECK(compare(alone(microbatches),
+    CHECK(compare(one_device(microbatches),
                   train(gpt(microbatches), plan_for(kTensor, by_2, microbatches), forget, kSpec)) !=
           "");
   }
@@ -311,8 +312,8 @@ TEST_CASE("bulk overlap runs the chosen gathers and sums beside products") {
   CHECK_FALSE(beside(gathers, "comm::reduce_scatter"));
   for (const auto& bulk : {sums, none}) {
     INFO(bulk);
-    CHECK(compare(alone(2), train(gpt(2), plan_for(kTensor, kSequence + bulk, 2), {}, kSpec)) ==
-          "");
+    CHECK(compare(one_device(2),
+                  train(gpt(2), plan_for(kTensor, kSequence + bulk, 2), {}, kSpec)) == "");
   }
   // Slices are still reduced beside products.
   const auto sliced = program_of(
@@ -357,7 +358,7 @@ TEST_CASE("weight gradients that hide sums are complete before their bucket is r
     CHECK(buckets > 0);
     CHECK(with_biases > 0);
     const auto plan = plan_for(kBoth, methods, microbatches);
-    CHECK(compare(alone(microbatches), train(gpt(microbatches), plan, {}, kSpec)) == "");
+    CHECK(compare(one_device(microbatches), train(gpt(microbatches), plan, {}, kSpec)) == "");
     const auto too_early = [&](Program& edited) {
       for (auto& part : edited.sections) {
         auto& all = part.instructions;
@@ -371,7 +372,8 @@ TEST_CASE("weight gradients that hide sums are complete before their bucket is r
         std::rotate(first, reduce, reduce + 1);
       }
     };
-    CHECK(compare(alone(microbatches), train(gpt(microbatches), plan, too_early, kSpec)) != "");
+    CHECK(compare(one_device(microbatches), train(gpt(microbatches), plan, too_early, kSpec)) !=
+          "");
   }
 }
 
@@ -400,7 +402,7 @@ TEST_CASE("a stage receives the next section's inputs while a section runs") {
       if (at != section.instructions.end()) section.instructions.erase(at);
     }
   };
-  CHECK(compare(alone(4), train(gpt(4), plan_for(kStages, ahead, 4), forget, kSpec)) != "");
+  CHECK(compare(one_device(4), train(gpt(4), plan_for(kStages, ahead, 4), forget, kSpec)) != "");
 }
 
 TEST_CASE("impossible overlap is refused with the reason") {

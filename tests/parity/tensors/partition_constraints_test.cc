@@ -28,8 +28,8 @@ std::string strategy(const std::string& constraints) {
 }
 
 // The placements of the inputs of a scope's forward op on the first axis: "R", "S1", ...
-std::string lying(const Given& given, const plan::Plan& plan, const std::string& scope,
-                  const std::string& op) {
+std::string input_placements(const Given& given, const plan::Plan& plan, const std::string& scope,
+                             const std::string& op) {
   const auto sharding = shard::propagate(given.graph, plan);
   for (size_t n = 0; n < given.graph.nodes.size(); ++n) {
     const auto& node = given.graph.nodes[n];
@@ -49,8 +49,8 @@ TEST_CASE("ops run as their constraints allow, and train as one device does") {
   const auto given = built_in(kLlama, kRows);
   const auto one = train(given, plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows))[0];
   const auto free = plan_of(given, strategy(""), kRows);
-  CHECK(lying(given, free, "blocks.0.mlp.up", "aten::mm") == "R S1 ");
-  CHECK(lying(given, free, "blocks.0.mlp.down", "aten::mm") == "S1 S0 ");
+  CHECK(input_placements(given, free, "blocks.0.mlp.up", "aten::mm") == "R S1 ");
+  CHECK(input_placements(given, free, "blocks.0.mlp.down", "aten::mm") == "S1 S0 ");
   for (const auto& [constraints, up, down] : std::vector<std::array<std::string, 3>>{
            {constraint("aten::mm", "mlp", "", true), "R R ", "R R "},
            {constraint("aten::mm", "mlp.up", R"("0,1")", false), "S1 S0 ", "S1 S0 "},
@@ -61,8 +61,8 @@ TEST_CASE("ops run as their constraints allow, and train as one device does") {
            {constraint("aten::mm", "", R"("0,1", "1,1")", true), "R S1 ", "S1 S0 "}}) {
     INFO(constraints);
     const auto plan = plan_of(given, strategy(constraints), kRows);
-    CHECK(lying(given, plan, "blocks.1.mlp.up", "aten::mm") == up);
-    CHECK(lying(given, plan, "blocks.1.mlp.down", "aten::mm") == down);
+    CHECK(input_placements(given, plan, "blocks.1.mlp.up", "aten::mm") == up);
+    CHECK(input_placements(given, plan, "blocks.1.mlp.down", "aten::mm") == down);
     CHECK((plan::parse(plan::print(plan)) == plan));
     CHECK(compare(one, train(given, plan)) == "");
     // Without its collectives the plan trains another model: the comparison can fail.

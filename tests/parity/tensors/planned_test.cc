@@ -250,8 +250,8 @@ TEST_CASE("models of unknown layers train with planned shardings as on one devic
       const auto given = capture_model(models().at(model)(kRows));
       INFO(model << " " << axes);
       const auto plan = plan_of(given, planned_on(axes, R"({"planned": true})"), kRows);
-      const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
-      CHECK(compare(train(given, alone)[0], train(given, plan)) == "");
+      const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+      CHECK(compare(train(given, one_device)[0], train(given, plan)) == "");
     }
   }
   for (const char* keys : {kGpt, kLlama, kMlp, kResnet, kMoe}) {
@@ -261,8 +261,8 @@ TEST_CASE("models of unknown layers train with planned shardings as on one devic
       INFO(keys << fields);
       const auto plan = plan_of(given, planned_on(R"([["tensor", 3], ["data", 1]])", fields),
                                 kRows);
-      const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
-      CHECK(compare(train(given, alone)[0], train(given, plan)) == "");
+      const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+      CHECK(compare(train(given, one_device)[0], train(given, plan)) == "");
     }
   }
 }
@@ -271,9 +271,9 @@ TEST_CASE("axes planned together train as one device does, in the predicted memo
   const auto trains = [](const Given& given, const std::string& axes) {
     const auto plan = plan_of(
         given, planned_on(axes, R"({"planned": true, "axis": ["tensor", "sequence"]})"), kRows);
-    const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+    const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
     const auto ranks = train(given, plan);
-    CHECK(compare(train(given, alone)[0], ranks) == "");
+    CHECK(compare(train(given, one_device)[0], ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   };
   const std::string square = R"([["tensor", 2], ["sequence", 2], ["data", 1]])";
@@ -299,8 +299,8 @@ TEST_CASE("axes planned together train as one device does, in the predicted memo
 
 TEST_CASE("planned layers with buffers train beside other axes as on one device") {
   const auto given = built_in(kResnet, kRows);
-  const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
-  const auto one = train(given, alone)[0];
+  const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])", kRows);
+  const auto one = train(given, one_device)[0];
   for (const char* axes :
        {R"(["pipe", 2], ["tensor", 2], ["data", 1])", R"(["tensor", 2], ["pipe", 2], ["data", 2])",
         R"(["data", 2], ["tensor", 3])"}) {

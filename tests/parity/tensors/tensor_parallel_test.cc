@@ -38,9 +38,9 @@ TEST_CASE("tensor_parallel trains the built-in models as one device does") {
     const auto given = built_in(keys, kRows, accumulates ? 2 : 1);
     const auto plan = plan_of(given, parallel(axes, config) + more + "]");
     INFO(keys << axes << config << more);
-    auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
-    alone.microbatches = plan.microbatches;
-    CHECK(compare(train(given, alone)[0], train(given, plan)) == "");
+    auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
+    one_device.microbatches = plan.microbatches;
+    CHECK(compare(train(given, one_device)[0], train(given, plan)) == "");
   };
   for (const auto& keys : {std::string(kGpt), untied, std::string(kLlama)}) {
     check(keys, kTwo, "{}");
@@ -64,9 +64,9 @@ TEST_CASE("layers sharded over several axes train as on one device") {
     const auto given = built_in(keys, kRows);
     const auto plan = plan_of(given, R"([["parallel_mode", )" + axes + "], " + methods + "]");
     INFO(keys << axes << methods);
-    const auto alone = plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
+    const auto one_device = plan_of(given, R"([["parallel_mode", [["data", 1]]]])");
     const auto ranks = train(given, plan);
-    CHECK(compare(train(given, alone)[0], ranks) == "");
+    CHECK(compare(train(given, one_device)[0], ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   };
   const std::string two = R"([["tensor", 2], ["tensor2", 3]])";

@@ -47,16 +47,16 @@ TEST_CASE("local SGD equals separately trained models that are averaged") {
             given,
             strategy(kTwo, fmt::format(R"({{"every": {}, "states": {}}})", every, states), more));
         const auto ranks = train(given, plan, {}, kClipped, 5);
-        const auto apart = train_apart(given, {2, microbatches, kRows}, {every, states}, kClipped,
-                                       5);
-        CHECK(compare_copies(plan, apart, ranks) == "");
+        const auto copies = train_copies(given, {2, microbatches, kRows}, {every, states}, kClipped,
+                                         5);
+        CHECK(compare_copies(plan, copies, ranks) == "");
         CHECK(compare_memory(given, plan, ranks) == "");
         if (every == 1) continue;
         // Copies differ except directly after an average.
-        CHECK(compare_copies(plan, {apart[1], apart[0]}, ranks) != "");
+        CHECK(compare_copies(plan, {copies[1], copies[0]}, ranks) != "");
         CHECK(compare_copies(
                   plan,
-                  train_apart(given, {2, microbatches, kRows}, {every + 1, states}, kClipped, 5),
+                  train_copies(given, {2, microbatches, kRows}, {every + 1, states}, kClipped, 5),
                   ranks) != "");
       }
     }
@@ -67,9 +67,9 @@ TEST_CASE("a missing average, or a sum for an average, is detected") {
   torch::manual_seed(5);
   const auto given = built_in(kPlain, kRows, 2);
   const auto plan = local_plan(given, strategy(kTwo, R"({"every": 2})"));
-  const auto apart = train_apart(given, {2, 1, kRows}, {2}, kClipped, 4);
+  const auto copies = train_copies(given, {2, 1, kRows}, {2}, kClipped, 4);
   const auto edited = [&](const std::function<void(compile::Instruction&)>& edit) {
-    return compare_copies(plan, apart,
+    return compare_copies(plan, copies,
                           train(
                               given, plan,
                               [&](Program& program) {
@@ -91,7 +91,7 @@ TEST_CASE("a missing average, or a sum for an average, is detected") {
           }
         }) != "");
   // In every step.
-  CHECK(compare_copies(plan, apart,
+  CHECK(compare_copies(plan, copies,
                        train(
                            given, plan,
                            [](Program& program) {
@@ -120,7 +120,7 @@ TEST_CASE("copies averaged after every step of sgd equal data parallelism, with 
 TEST_CASE("copies combined with other methods train as separate models do") {
   torch::manual_seed(5);
   const auto given = built_in(kPlain, kRows, 4);
-  const auto apart = train_apart(given, {2, 2, kRows}, {2}, kClipped, 3);
+  const auto copies = train_copies(given, {2, 2, kRows}, {2}, kClipped, 3);
   for (const auto& [axes, more] : std::vector<std::pair<std::string, std::string>>{
            {R"([["tensor", 2], ["data", 2]])", R"(, ["tensor_parallel", {}])"},
            {R"([["zero", 2], ["data", 2]])", R"(, ["fsdp", {"axis": "zero"}])"},
@@ -132,7 +132,7 @@ TEST_CASE("copies combined with other methods train as separate models do") {
     INFO(axes << more);
     const auto plan = local_plan(given, strategy(axes, R"({"every": 2})", kAccumulate + more));
     const auto ranks = train(given, plan, {}, kClipped, 3);
-    CHECK(compare_copies(plan, apart, ranks) == "");
+    CHECK(compare_copies(plan, copies, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
   }
 }
@@ -143,8 +143,8 @@ TEST_CASE("copies are averaged at each axis's interval, and excluded parameters 
   auto plan = local_plan(
       given, strategy(R"([["data", 2], ["zero", 2]])", R"({"axis": "data,zero", "every": 4})"));
   CHECK(plan::copies_of(plan) == 4);
-  const auto apart = train_apart(given, {4, 1, kRows}, {4}, kClipped, 5);
-  CHECK(compare_copies(plan, apart, train(given, plan, {}, kClipped, 5)) == "");
+  const auto copies = train_copies(given, {4, 1, kRows}, {4}, kClipped, 5);
+  CHECK(compare_copies(plan, copies, train(given, plan, {}, kClipped, 5)) == "");
   auto sooner = plan;
   sooner.averages.push_back({"data", 2, plan.averages[0].parameters});
   const auto ranks = train(given, sooner, {}, kClipped, 2);
@@ -161,8 +161,8 @@ TEST_CASE("copies are averaged at each axis's interval, and excluded parameters 
   std::erase(kept.averages[0].parameters, "blocks.1.norm2.weight");
   REQUIRE(kept.averages[0].parameters.size() + 1 ==
           local_plan(two, strategy(kTwo, "{}")).averages[0].parameters.size());
-  const auto some = train_apart(two, {2, 1, kRows}, {2, false, "blocks.1.norm2.weight"}, kClipped,
-                                4);
+  const auto some = train_copies(two, {2, 1, kRows}, {2, false, "blocks.1.norm2.weight"}, kClipped,
+                                 4);
   CHECK(compare_copies(kept, some, train(two, kept, {}, kClipped, 4)) == "");
 }
 

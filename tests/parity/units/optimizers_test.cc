@@ -18,7 +18,7 @@ using compile::Program;
 constexpr int64_t kRows = 8;
 const compile::StepSpec kLion{
     .optimizer = "lion", .options = {{"beta2", 0.98}}, .weight_decay = 0.1, .clip_norm = 0.5};
-const std::string kAlone = R"([["parallel_mode", [["data", 1]]]])";
+const std::string kOneDevice = R"([["parallel_mode", [["data", 1]]]])";
 
 }  // namespace
 
@@ -26,9 +26,9 @@ const std::string kAlone = R"([["parallel_mode", [["data", 1]]]])";
 TEST_CASE("lion trains sharded parameters as one device does") {
   torch::manual_seed(5);
   const auto given = built_in(kMlp, kRows);
-  const auto one = train(given, plan_of(given, kAlone, kRows), {}, kLion)[0];
+  const auto one = train(given, plan_of(given, kOneDevice, kRows), {}, kLion)[0];
   CHECK(one.losses[1] < one.losses[0]);
-  CHECK(compare(one, train(given, plan_of(given, kAlone, kRows))[0]) != "");  // adamw
+  CHECK(compare(one, train(given, plan_of(given, kOneDevice, kRows))[0]) != "");  // adamw
   for (const std::string strategy :
        {R"([["parallel_mode", [["data", 4]]]])",
         R"([["parallel_mode", [["tensor", 2], ["data", 2]]], ["tensor_parallel", {}]])",
@@ -71,10 +71,10 @@ std::vector<compile::StepSpec> elementwise_specs() {
 TEST_CASE("every elementwise optimizer trains sharded parameters as one device does") {
   torch::manual_seed(5);
   const auto given = built_in(kMlp, kRows);
-  const auto alone = plan_of(given, kAlone, kRows);
+  const auto one_device = plan_of(given, kOneDevice, kRows);
   for (const auto& spec : elementwise_specs()) {
     INFO(spec.optimizer);
-    const auto one = train(given, alone, {}, spec)[0];
+    const auto one = train(given, one_device, {}, spec)[0];
     for (const std::string strategy :
          {R"([["parallel_mode", [["tensor", 2], ["data", 2]]], ["tensor_parallel", {}]])",
           R"([["parallel_mode", [["data", 2]]], ["zero1", {}]])",
@@ -85,7 +85,7 @@ TEST_CASE("every elementwise optimizer trains sharded parameters as one device d
     for (const auto& other : elementwise_specs()) {
       if (other.optimizer == spec.optimizer) continue;
       INFO("with the update of " << other.optimizer);
-      CHECK(compare(one, train(given, alone, {}, other)[0]) != "");
+      CHECK(compare(one, train(given, one_device, {}, other)[0]) != "");
     }
   }
 }
@@ -93,7 +93,7 @@ TEST_CASE("every elementwise optimizer trains sharded parameters as one device d
 TEST_CASE("lion combines with mixed precision, masters and stochastic rounding") {
   torch::manual_seed(5);
   const auto given = built_in(kMlp, kRows, 1, "float32");
-  const auto full = train(given, plan_of(given, kAlone, kRows), {}, kLion)[0];
+  const auto full = train(given, plan_of(given, kOneDevice, kRows), {}, kLion)[0];
   for (const std::string method :
        {R"(["amp_native", "bf16"])", R"(["half", "bf16"])",
         R"(["half", {"dtype": "bf16", "masters": false}])", R"(["amp_native", "fp16"])"}) {
@@ -248,15 +248,15 @@ TEST_CASE("adafactor and muon train as in their papers, on one device and sharde
   const auto given = built_in(kLlama, 4);
   for (const auto& spec : {kAdafactor, kMuon}) {
     INFO(spec.optimizer);
-    const auto alone = plan_of(given, kAlone, 4);
-    const auto one = train(given, alone, {}, spec);
+    const auto one_device = plan_of(given, kOneDevice, 4);
+    const auto one = train(given, one_device, {}, spec);
     Adafactor adafactor{.weight_decay = 0.1};
     Muon muon{.by_adamw = {"embed.weight", "head.weight"}};
     const auto expected = spec.optimizer == "muon" ? reference(given, 0.5, 2, std::ref(muon))
                                                    : reference(given, 0.5, 2, std::ref(adafactor));
     CHECK(difference(expected, one[0]) < 1e-10);
     CHECK(compare(one[0], one) == "");
-    CHECK(compare(one[0], train(given, alone)[0]) != "");  // adamw
+    CHECK(compare(one[0], train(given, one_device)[0]) != "");  // adamw
     for (const auto& strategy : kSharded) {
       INFO(strategy);
       CHECK(compare(one[0], train(given, plan_of(given, strategy, 4), {}, spec)) == "");
@@ -271,7 +271,7 @@ TEST_CASE("groups select muon's parameters, and parameters it cannot step are re
   const auto given = built_in(kLlama, 4);
   auto spec = kMuon;
   spec.groups = {{{"head.weight"}, std::nullopt, false}, {{"blocks.0.mlp.up.weight"}, {}, true}};
-  const auto plan = plan_of(given, kAlone, 4);
+  const auto plan = plan_of(given, kOneDevice, 4);
   const auto one = train(given, plan, {}, spec)[0];
   Muon muon{.by_adamw = {"embed.weight", "blocks.0.mlp.up.weight"}};
   CHECK(difference(reference(given, 0.5, 2, std::ref(muon)), one) < 1e-10);

@@ -224,9 +224,9 @@ TEST_CASE("a dropped reduction, a wrong scale and a skipped part are detected", 
                       .microbatches = 2,
                       .edit = [&](Program& program) { spoiled += spoil(program); },
                       .plan = with(method)};
-    const auto apart = compare(train_ranks(kShape, recipe, ranks), one);
+    const auto first_difference = compare(train_ranks(kShape, recipe, ranks), one);
     REQUIRE(spoiled == 2);
-    return apart != "";
+    return first_difference != "";
   };
   const auto average = [](Program& program) {
     bool found = false;
