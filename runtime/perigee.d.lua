@@ -303,7 +303,7 @@ function Plan:note(sentence) end
 ---@field level? integer sharded are 1: optimizer state, 2: and gradients, 3: and parameters; from 1 to 3; default 3
 ---@field reshard_after_forward? boolean level 3: free after the forward pass and re-gather for the backward pass; default true
 
----What the functions of a defined method know of the job.
+---The job, as the functions of a defined method see it.
 ---@class perigee.Request
 ---@field global_batch integer samples of an optimizer step
 ---@field micro_batch integer samples of a microbatch on a data rank; 0: open
@@ -413,18 +413,18 @@ function solver.assign(problem, options) end
 ---@return table
 function solver.stages(problem, options) end
 
----Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return, and what is known of it: seconds (of a step, by the search's model), lower_bound (by which no plan takes less) and stopped (by time_limit); or nil and why no plan fits.
+---Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list of methods to add to or to return, and a table of seconds (of a step, by the search's model), lower_bound (of the seconds of all plans) and stopped (by time_limit); or nil and the reason why no plan fits.
 ---@param pins? table the fixed choices; the others are searched: tensor, expert, context, data, pipe (sizes of axes), submeshes (false: all stages are homogeneous; `all`, `power_of_two` or `small_power_of_two`: the numbers of ranks that a stage may have; or a list with the axes of each stage, as in parallel_mode), starts (the blocks at which the parts of a pipeline after the first begin; where stages have several, also the first block and the module after the last), attention (of context ranks: `all_gather`, `ring` or `all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, offload (booleans; offload: the optimizer's state is in host memory), checkpoint (a boolean, or `full`: all ops of a block are recomputed, or `selective`: all but its products with weights and attention), every (of so many blocks one is recomputed, the others not, or in part with `selective`), zero (0 to 3), memory (bytes of a rank, where its device has more), reserve (so many times its two largest buffers stay free), optimizer_resident and optimizer_transient (bytes that the optimizer keeps, and allocates during a step, for each byte of weights; they replace its own numbers), smallest (weights of fewer bytes are not split over tensor), solver (`labels` or `ilp`: it chooses which blocks of a stage are recomputed, and where stages begin), time_limit (seconds of the whole search, which then returns the best plan so far), estimated (true: measured times are ignored), forbid (parallel_mode's), precision (a list of candidates of `none`, `amp_native` and `half`, in bf16; default none), methods (a list that every plan has; the fields of tensor_parallel, expert_parallel, context_parallel and pipeline_parallel apply where their axis has several ranks: `column` and `row` pin weights, `starts` pins cuts, which the simulation of a plan times)
 ---@return table?, table|string
 function solver.plan(pins) end
 
----Returns the best combinations by the model, best first, each with strategy, seconds, bytes, text and its numbers; or nil and why no plan fits.
+---Returns the best combinations by the model, best first, each with strategy, seconds, bytes, text and its numbers; or nil and the reason why no plan fits.
 ---@param pins? table the fixed choices; the others are searched: tensor, expert, context, data, pipe (sizes of axes), submeshes (false: all stages are homogeneous; `all`, `power_of_two` or `small_power_of_two`: the numbers of ranks that a stage may have; or a list with the axes of each stage, as in parallel_mode), starts (the blocks at which the parts of a pipeline after the first begin; where stages have several, also the first block and the module after the last), attention (of context ranks: `all_gather`, `ring` or `all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, offload (booleans; offload: the optimizer's state is in host memory), checkpoint (a boolean, or `full`: all ops of a block are recomputed, or `selective`: all but its products with weights and attention), every (of so many blocks one is recomputed, the others not, or in part with `selective`), zero (0 to 3), memory (bytes of a rank, where its device has more), reserve (so many times its two largest buffers stay free), optimizer_resident and optimizer_transient (bytes that the optimizer keeps, and allocates during a step, for each byte of weights; they replace its own numbers), smallest (weights of fewer bytes are not split over tensor), solver (`labels` or `ilp`: it chooses which blocks of a stage are recomputed, and where stages begin), time_limit (seconds of the whole search, which then returns the best plan so far), estimated (true: measured times are ignored), forbid (parallel_mode's), precision (a list of candidates of `none`, `amp_native` and `half`, in bf16; default none), methods (a list that every plan has; the fields of tensor_parallel, expert_parallel, context_parallel and pipeline_parallel apply where their axis has several ranks: `column` and `row` pin weights, `starts` pins cuts, which the simulation of a plan times)
 ---@param most? integer how many; default 10
 ---@return table?, string?
 function solver.candidates(pins, most) end
 
----Searches by trials: for each combination the best plan under its pins is made and judged. Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, `time`), combinations and trials; or nil and why no plan fits. Options count from 1.
+---Searches by trials: for each combination the best plan under its pins is made and judged. Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, `time`), combinations and trials; or nil and the reason why no plan fits. Options count from 1.
 ---@param pins? table the fixed choices; the others are searched: tensor, expert, context, data, pipe (sizes of axes), submeshes (false: all stages are homogeneous; `all`, `power_of_two` or `small_power_of_two`: the numbers of ranks that a stage may have; or a list with the axes of each stage, as in parallel_mode), starts (the blocks at which the parts of a pipeline after the first begin; where stages have several, also the first block and the module after the last), attention (of context ranks: `all_gather`, `ring` or `all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, offload (booleans; offload: the optimizer's state is in host memory), checkpoint (a boolean, or `full`: all ops of a block are recomputed, or `selective`: all but its products with weights and attention), every (of so many blocks one is recomputed, the others not, or in part with `selective`), zero (0 to 3), memory (bytes of a rank, where its device has more), reserve (so many times its two largest buffers stay free), optimizer_resident and optimizer_transient (bytes that the optimizer keeps, and allocates during a step, for each byte of weights; they replace its own numbers), smallest (weights of fewer bytes are not split over tensor), solver (`labels` or `ilp`: it chooses which blocks of a stage are recomputed, and where stages begin), time_limit (seconds of the whole search, which then returns the best plan so far), estimated (true: measured times are ignored), forbid (parallel_mode's), precision (a list of candidates of `none`, `amp_native` and `half`, in bf16; default none), methods (a list that every plan has; the fields of tensor_parallel, expert_parallel, context_parallel and pipeline_parallel apply where their axis has several ranks: `column` and `row` pin weights, `starts` pins cuts, which the simulation of a plan times)
 ---@param options table variables (a list; each a list of options, tables of pins, of which a combination has one), algorithm (`bo`: Bayesian optimisation, `combination`: all of them, `random`), trials (at most; default 30), patience (`bo` ends where the best is older than so many trials; default 8), time_limit and measure in seconds (how long each plan's ops may be measured; default 0: simulated by what is known), seed
 ---@return table?, string?
@@ -434,29 +434,29 @@ function solver.search(pins, options) end
 ---@class perigee.profiler
 local profiler = {}
 
----Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and peak_bytes (of the rank that takes the most), by the simulator. Times nothing.
+---Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and peak_bytes (of the rank with the highest peak), by the simulator. Measures nothing.
 ---@param strategy table a list of methods
----@param pins? table as perigee.solver.plan has them: reserve, optimizer_resident and optimizer_transient change peak_bytes, others nothing
+---@param pins? table as for perigee.solver.plan; only reserve, optimizer_resident and optimizer_transient have an effect, on peak_bytes
 ---@return table
 function profiler.estimate(strategy, pins) end
 
----Returns the plan that the strategy comes to, as plan.json has it.
+---Returns the strategy's plan, in the form of plan.json.
 ---@param strategy table a list of methods
 ---@return table
 function profiler.plan(strategy) end
 
----Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much more a step takes with it than without it, and the rank that takes the most memory (below 0: it saves so much), by the simulator and the compiled programs, both ways. Where there is no plan without it, `refused` says why. `own` is true where a method of yours has said so itself.
+---Returns the costs of the strategy's methods, a list of {method, seconds, bytes}: the differences in step time and in the largest peak memory between the plans with and without the method (below 0: it saves), by the simulator and the compiled programs. Where there is no plan without the method, `refused` is the reason. `own` is true where a defined method states its cost itself.
 ---@param strategy table a list of methods
 ---@param method? string the cost of this one alone; default all
 ---@return table
 function profiler.costs(strategy, method) end
 
----Returns the times of the plan's ops in a step, by scope, pass and op: of each the rank on which it takes the longest. Times nothing.
+---Returns the times of the plan's ops in a step, by scope, pass and op, each of the rank on which it takes the longest. Measures nothing.
 ---@param strategy table a list of methods
 ---@return perigee.OpTime[]
 function profiler.op_times(strategy) end
 
----Measures the ops of the strategy's plan on this machine, keeps them in the profile, and returns what estimate does, with ops and measured (how many of them).
+---Measures the ops of the strategy's plan on this machine, keeps their times in the profile, and returns the fields of estimate, with ops (their number) and measured (the number of measured ones).
 ---@param strategy table a list of methods
 ---@param seconds? number budget of the measurements; default 30
 ---@return table
@@ -471,23 +471,23 @@ local strategy = {}
 ---@param strategy table the strategy
 function strategy.save(file, strategy) end
 
----Returns a saved strategy, or a plan as a table, or nil and why there is none.
+---Returns a saved strategy, or a plan as a table, or nil and the reason why there is none.
 ---@param file string a .json file below the script's folder
 ---@return table?, string?
 function strategy.load(file) end
 
----Returns the list of a file of constraints, for the method partition_constraints, or nil and why there is none.
+---Returns the list of a file of constraints, for the method partition_constraints, or nil and the reason why there is none.
 ---@param file string a .yaml or .json file below the script's folder
 ---@return table?, string?
 function strategy.constraints(file) end
 
----Returns true when both are the same, else false and where they differ.
+---Returns true where both are the same, else false and their differences.
 ---@param a table a strategy
 ---@param b table a strategy
 ---@return boolean, string?
 function strategy.compare(a, b) end
 
----What the dialects of other systems ask of the host.
+---Functions of the host for the dialects of other systems.
 ---@class perigee.host
 local host = {}
 
@@ -506,11 +506,11 @@ function host.environment(prefix) end
 ---@return string
 function host.place() end
 
----Returns the orders of samples that there are (data.sampler).
+---Returns the names of the built-in orders of samples (data.sampler).
 ---@return table
 function host.samplers() end
 
----Returns what is wrong with a key of a job and its value, nil where nothing is. Keys of `model` are checked when the job is read.
+---Returns the error of a job's key with this value, nil where it has none. Keys of `model` are checked when the job is read.
 ---@param key string of a job, `optimizer.lr`
 ---@param value any what it is set to
 ---@return string?
@@ -569,7 +569,7 @@ function torch.no_grad(run) end
 
 ---An error at the user's line where the condition is false or nil.
 ---@param condition any what must hold
----@param message string what must hold, but got what
+---@param message string the error's text, "RULE, but got VALUE"
 function torch.check(condition, message) end
 
 ---First values, in place, as torch.nn.init.

@@ -22,7 +22,7 @@ struct OptimizerGroup {
   std::optional<double> weight_decay;
   // For an optimizer that leaves some parameters to another one (optim::Description::others):
   // whether the other one updates these. Nothing: it updates embeddings, heads and parameters that
-  // are no matrices.
+  // are not matrices.
   std::optional<bool> others;
 };
 

@@ -36,8 +36,8 @@ void check(const StepSpec& spec, const plan::Plan& plan, const graph::Graph& gra
       [](const graph::Output& output) { return output.kind == graph::Output::Kind::loss; });
   if (plan.precision.parameters == plan::Precision::Parameters::low && !plan.units.empty()) {
     fail("compile",
-         "parameters that lie in parts (zero1, zero2, fsdp) are float32, but the plan has them in "
-         "{} without masters",
+         "parameters that are stored in parts (zero1, zero2, fsdp) are float32, but the plan has "
+         "them in {} without masters",
          graph::name_of(*plan.precision.dtype));
   }
   if (plan.recompute.budget_bytes > 0 && !spec.evaluation) {
@@ -204,9 +204,9 @@ void check_exchanges(const graph::Graph& graph) {
                                  [](const graph::Node& node) { return is_exchange(node.op); });
   if (found) return;
   fail("overlap",
-       "experts = true hides what ranks exchange for experts, but by this plan they exchange "
-       "nothing: use expert_parallel over an axis that the batch is sharded over beside it, or, "
-       "where tokens are so few that gathering all of them is cheaper, leave experts out");
+       "experts = true hides the all-to-all of experts, but this plan has none: use "
+       "expert_parallel over an axis that the batch is sharded over, or, where tokens are so few "
+       "that gathering all of them is cheaper, leave experts out");
 }
 
 }  // namespace

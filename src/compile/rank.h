@@ -44,7 +44,7 @@ class Views {
   const Common& common(int64_t rank) const { return *views_[at(rank)].common; }
   // Returns the plan as the rank sees it: on a mesh that is a rectangle.
   const plan::Plan& plan(int64_t rank) const;
-  // Does the same for a plan that differs from plan() in recompute only.
+  // Returns another plan, which differs from plan() in recompute only, as the rank sees it.
   plan::Plan plan(const plan::Plan& other, int64_t rank) const;
 
  private:
@@ -87,7 +87,7 @@ class WholeGraphs {
 };
 
 Local localize(const Common& common, const plan::Plan& plan, int64_t rank);
-// Does the same for a rank whose graphs of all stages are `whole`.
+// As above, for a rank whose graphs of all stages are `whole`.
 Local localize(const Common& common, const plan::Plan& plan, WholeGraphs& whole, int64_t rank);
 
 Program lower(const Common& common, Local given, const plan::Plan& plan, const StepSpec& spec,

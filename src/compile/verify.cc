@@ -104,9 +104,10 @@ class Replay {
           read = reads[program_.order[later].section].contains(v);
         }
         if (!read) {
-          fail_defect("compile",
-                      "a section must release what nothing reads later, but '{}' leaves '{}'",
-                      section_->name(), program_.values[v].name.text);
+          fail_defect(
+              "compile",
+              "a section must release values that nothing reads later, but '{}' leaves '{}'",
+              section_->name(), program_.values[v].name.text);
         }
       }
     }

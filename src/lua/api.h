@@ -32,7 +32,7 @@ struct Module {
   std::vector<Function> functions = {};
   // Further lines of the editor types: classes that the functions return.
   std::string types = {};
-  // Documentation alone: the module is made by the host or written in Lua (runtime/perigee).
+  // Documentation only: the module is made by the host or written in Lua (runtime/perigee).
   bool elsewhere = false;
   // A class of tables or objects, which no script requires: its fields, and functions that are
   // called with a colon.

@@ -1,4 +1,4 @@
-// Where a script wrote the methods of its strategy, beside the plain data that they are.
+// The lines at which a script writes the methods of its strategy, kept beside their plain data.
 #pragma once
 
 #include <lua.hpp>
@@ -6,14 +6,14 @@
 
 namespace perigee::lua {
 
-// Keeps the user's line for the table on top of the stack, as long as that lives.
+// Keeps the user's line for the table on top of the stack, as long as the table exists.
 void keep_place(lua_State* L);
 
 // Returns what was kept for the value on top of the stack, "FILE:LINE: ", or "".
 std::string kept_place(lua_State* L);
 
-// Returns where the table that the function at `index` returns begins, else where the function
-// does, or "".
+// Returns the place where the table begins that the function at `index` returns, else the place of
+// the function, or "".
 std::string result_place(lua_State* L, int index);
 
 }  // namespace perigee::lua

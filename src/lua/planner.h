@@ -1,4 +1,4 @@
-// What strategies may ask of the job that they are written for: perigee.solver.plan and candidates,
+// Questions of strategies about their job, for perigee.solver.plan and candidates and
 // perigee.profiler. The part that links LibTorch implements it.
 #pragma once
 
@@ -37,14 +37,14 @@ class Planner {
                                 const Defined& defined) = 0;
 
   // Returns {seconds, bubble_ratio, measured_share, peak_bytes} of a strategy's plan, by the
-  // simulator: from what was measured here, the rest estimated. Of `pins` counts by what memory is
-  // counted (search/space/memory_model.h).
+  // simulator: with times measured here, and estimates for the rest. Of `pins` only the factors of
+  // memory count (search/space/memory_model.h).
   virtual nlohmann::json estimate(const nlohmann::json& strategy, const nlohmann::json& pins,
                                   const Defined& defined) = 0;
 
-  // Returns what methods of a strategy cost (search/explain/method_costs.h), a list of {method,
-  // seconds, bytes}, with `own` where the method said so itself, or {method, refused}; of `method`
-  // alone where it is not empty.
+  // Returns the costs of a strategy's methods (search/explain/method_costs.h), a list of {method,
+  // seconds, bytes}, with `own` where the method states it itself, or {method, refused}; of
+  // `method` alone where it is not empty.
   virtual nlohmann::json costs(const nlohmann::json& strategy, const std::string& method,
                                const Defined& defined) = 0;
 
@@ -56,7 +56,7 @@ class Planner {
   virtual nlohmann::json plan_of(const nlohmann::json& strategy, const Defined& defined) = 0;
 
   // Measures the ops of a strategy's plan on this machine, for at most so many seconds, and returns
-  // what `estimate` does, with `ops` and `measured`.
+  // the fields of `estimate`, with `ops` and `measured`.
   virtual nlohmann::json measure(const nlohmann::json& strategy, double seconds,
                                  const Defined& defined) = 0;
 };

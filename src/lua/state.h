@@ -74,24 +74,24 @@ class State {
   // The job of the strategy that was resolved last, as a strategy function sees it; nullptr: none.
   std::shared_ptr<const nlohmann::json> job;
 
-  // Why the last search found that nothing satisfies what is asked ("": none did): a script that
-  // fails with these words fails as the search did, with Status::infeasible.
+  // Why the last search found no solution ("": it found one). A script that fails with this text
+  // fails with the search's Status::infeasible.
   std::string infeasible;
 
   // Sharding rules that scripts of this state gave, by op.
   std::map<std::string, std::string> rules;
 
-  // Where the user wrote what the host runs now, "FILE:LINE: ", for errors that no line of the
-  // user's own stands for; "": nowhere.
+  // The user's place of the code that the host runs now, "FILE:LINE: ", for errors without a line
+  // of the user's; "": none.
   std::string place;
   // While a shipped strategy runs for the methods that it defines, which others use.
   bool defines_shipped = false;
   // Where the table that the script returned last begins, or ""; of chunks the host itself runs.
   std::string result_place;
 
-  // What a tail call leaves of the function that made it: the functions that the host
-  // runs, innermost last, each put there by Entered. `caller` is the C function that runs
-  // all but the first.
+  // The functions that the host runs, innermost last, added by Entered: after a tail call no other
+  // trace of the function that made it is left. `caller` is the C function that runs all but the
+  // first.
   struct Begin {
     std::string source;  // "@file"
     int line = 0;        // its first; 0: it is the whole file

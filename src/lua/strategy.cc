@@ -144,7 +144,8 @@ double StrategyScript::ask(const std::string& event, int64_t step) {
   const auto answer = number ? lua_tonumber(L, -1) : 0;
   const std::string got = number ? "" : luaL_typename(L, -1);
   lua_settop(L, top);
-  if (!number) fail("strategy", "the event {} answers a number, but {} got {}", event, path_, got);
+  if (!number)
+    fail("strategy", "the event {} must return a number, but {} got {}", event, path_, got);
   return answer;
 }
 

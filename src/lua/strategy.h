@@ -28,13 +28,13 @@ class StrategyScript {
   // Returns the keys of the job that the script sets (methods::Strategy::set); none for functions.
   const std::vector<std::string>& set() const { return set_; }
 
-  // Whether the strategy has a function for this event of training: "step", which gets a report of
-  // each, or "loss_scale", which answers what the loss of a step is multiplied by.
+  // Returns whether the strategy has a function for this event of training: "step", which gets a
+  // report of each step, or "loss_scale", which returns the loss scale of a step.
   bool observes(const std::string& event) const;
-  // Calls that function with a report. Throws Error with the script's line.
+  // Calls the event's function with a report. Throws Error with the script's line.
   void notify(const std::string& event, const nlohmann::json& report);
-  // Calls that function with a step's number and returns its answer. Throws Error where there is
-  // none, or the answer is no number.
+  // Calls the event's function with a step's number and returns its answer. Throws Error where
+  // there is none, or the answer is not a number.
   double ask(const std::string& event, int64_t step);
 
   // Returns the strategy for this job (resolved, as JSON) and graph. Its methods call into this

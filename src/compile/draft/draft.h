@@ -140,7 +140,7 @@ std::vector<int> count_reads(const Draft& draft);
 // Returns how many of the first operands the op overwrites without reading them.
 int overwritten_operands(std::string_view op);
 
-// Does the same for the operands that the instruction reads.
+// Calls f(ValueId) for each operand that the instruction reads, in order.
 template <class F>
 void each_read(const Instruction& instruction, F f) {
   int left = overwritten_operands(instruction.op);

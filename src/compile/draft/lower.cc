@@ -108,7 +108,7 @@ OpTrace Lowering::trace_of(const OpInstance& instance, bool& recorded) {
       known.trace = std::move(*trace);
       if (known.trace.output_allocation.size() != instance.outputs.size() ||
           known.trace.output_strides.size() != instance.outputs.size()) {
-        fail_defect("compile", "a trace must tell about all {} results of {}, but tells about {}",
+        fail_defect("compile", "a trace must describe all {} results of {}, but describes {}",
                     instance.outputs.size(), instance.op, known.trace.output_allocation.size());
       }
     } else {

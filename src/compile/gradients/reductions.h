@@ -16,7 +16,7 @@ namespace perigee::compile {
 
 // The reductions of a microbatch's gradients. All ranks start reductions, the graph's collectives
 // and units' all-gathers in one order: by the node that each follows in the graph that all ranks
-// share. A rank whose part is ready sooner starts it in that order all the same.
+// share. A rank whose part is ready earlier still starts it in that order.
 class Reductions {
  public:
   // Appends the instructions of one reduction.

@@ -40,7 +40,7 @@ void check_placements(const mesh::Mesh& mesh, const mesh::Placements& parameter,
                       (parameter[a].is_replicate() && gradient[a].is_partial());
     if (!fits && mesh.axes[a].size > 1) {
       fail("compile",
-           "a gradient must lie as its parameter, or be Partial, but that of '{}' is {} "
+           "a gradient must have its parameter's placements, or be Partial, but that of '{}' is {} "
            "on '{}', where the parameter is {}",
            name, mesh::to_string(gradient[a]), mesh.axes[a].name, mesh::to_string(parameter[a]));
     }

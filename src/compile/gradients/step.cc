@@ -220,14 +220,14 @@ void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
 void check_early(const Source& source, const LossScaleState& guard) {
   if (source.spec.clip_norm.value_or(0.0) > 0) {
     fail("overlap",
-         "a bucket that is stepped before all gradients are there cannot be clipped by their norm, "
-         "but clip_norm is {}: leave it out, or step = true",
+         "a bucket that is stepped before all gradients are computed cannot be clipped by their "
+         "norm, but clip_norm is {}: leave it out, or step = true",
          *source.spec.clip_norm);
   }
   if (guard.value.defined()) {
     fail("overlap",
-         "a bucket that is stepped before all gradients are there cannot be skipped where one of "
-         "them is not finite: leave out the loss scale and skip_nonfinite, or step = true");
+         "a bucket that is stepped before all gradients are computed cannot be skipped where one "
+         "of them is not finite: leave out the loss scale and skip_nonfinite, or step = true");
   }
   if (steps_by_tensor(source.spec)) {
     fail("overlap", "step = true steps buckets, but {} steps whole parameters: leave it out",

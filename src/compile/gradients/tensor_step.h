@@ -31,11 +31,11 @@ bool steps_by_tensor(const StepSpec& spec);
 //     means over the last dim and over the last but one; of other parameters the third.
 //   orthogonalized: the description's state for matrices of hidden layers; the states of
 //     optim::Description::others for embeddings, heads (whose product is the logits) and parameters
-//     that are no matrix.
+//     that are not matrices.
 class TensorStates {
  public:
   // `graph`: the model's, before or after casts and rewrites. Throws Error where a group assigns a
-  // parameter that is no matrix to the orthogonalized update.
+  // parameter that is not a matrix to the orthogonalized update.
   TensorStates(const graph::Graph& graph, const StepSpec& spec);
   std::vector<TensorState> of(const std::string& parameter) const;
   bool is_orthogonalized(const std::string& parameter) const {

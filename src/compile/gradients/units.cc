@@ -109,7 +109,7 @@ void collect_units(const Source& source, Gradients& gradients) {
     for (const auto& member : flat.members) {
       if (source.stage && source.stage->shared.contains(member.name)) {
         fail("compile",
-             "a parameter that several stages of a pipeline have is kept whole, but {} stands in "
+             "a parameter that several stages of a pipeline have must be in no unit, but {} is in "
              "the unit {}",
              member.name, flat.name);
       }

@@ -127,9 +127,9 @@ class Group {
         regions.size(), first, first == last ? "" : " to " + last, 100 * set.flops / step_,
         text_of(peak(taken_)), text_of(peak(0)));
     if (taken_ > 1) {
-      text += fmt::format("; with the next cheaper set it were {}", text_of(peak(taken_ - 1)));
+      text += fmt::format("; with the next cheaper set it would be {}", text_of(peak(taken_ - 1)));
     }
-    if (thinned_) text += " (not all sets were looked at)";
+    if (thinned_) text += " (not all sets were compared)";
     return text;
   }
 

@@ -318,8 +318,8 @@ Graph round_to_fp8(const Graph& graph, const plan::Plan& plan, const StepSpec& s
   if (plan.fp8->recipe == Fp8::Recipe::delayed && plan.overlap.weights) {
     fail("compile",
          "fp8 with delayed scaling keeps a history in the order of a microbatch's passes, but "
-         "overlap's weights puts some of them off: use fp8_recipe = \"tensorwise\" or "
-         "\"blockwise\", or leave weights out");
+         "overlap's weights defers some of them: use fp8_recipe = \"tensorwise\" or \"blockwise\", "
+         "or leave weights out");
   }
   if (plan.fp8->recipe == Fp8::Recipe::delayed && plan.overlap.experts) {
     fail(

@@ -52,16 +52,16 @@ void check_prologue(const Graph& graph, const std::vector<bool>& prologue) {
     const auto& node = graph.nodes[n];
     if (graph::is_random(node.op) || node.op == "perigee::step_average") {
       fail("compile",
-           "what is averaged over the microbatches of a step must depend on data inputs only, but "
-           "scope '{}' reaches it through {}; use one microbatch",
+           "an average over the microbatches of a step must depend on data inputs only, but scope "
+           "'{}' reaches it through {}; use one microbatch",
            node.scope, node.op);
     }
     node.each_operand([&](ValueId v) {
       const auto* input = input_of[v.index];
       if (input && input->kind != Input::Kind::data && input->kind != Input::Kind::constant) {
         fail("compile",
-             "what is averaged over the microbatches of a step must depend on data inputs only, "
-             "but {} in scope '{}' reads '{}'; use one microbatch",
+             "an average over the microbatches of a step must depend on data inputs only, but {} "
+             "in scope '{}' reads '{}'; use one microbatch",
              node.op, node.scope, input->name);
       }
     });

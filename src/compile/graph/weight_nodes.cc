@@ -40,8 +40,8 @@ class WeightNodes {
   std::vector<bool> run() {
     leave_what_is_sent();
     for (bool changed = true; changed;) {
-      changed = take_back_shared();
-      changed = take_back_adjacent() || changed;
+      changed = move_shared();
+      changed = move_adjacent() || changed;
     }
     return std::move(weights_);
   }
@@ -71,8 +71,8 @@ class WeightNodes {
     }
   }
 
-  // Moves a node, and the nodes that make its operands, into the backward pass.
-  bool take_back(NodeId node) {
+  // Moves a node, and the nodes that compute its operands, into the backward pass.
+  bool move_to_backward(NodeId node) {
     bool any = false;
     std::vector<NodeId> open{node};
     while (!open.empty()) {
@@ -88,13 +88,13 @@ class WeightNodes {
   }
 
   // Moves gradients that another part of this stage reads into the backward pass.
-  bool take_back_shared() {
+  bool move_shared() {
     bool any = false;
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (!is_backward(n)) continue;
       graph_.nodes[n].each_operand([&](graph::ValueId v) {
         const auto producer = graph_.values[v.index].producer;
-        if (producer >= 0 && part_[producer] != part_[n]) any = take_back(producer) || any;
+        if (producer >= 0 && part_[producer] != part_[n]) any = move_to_backward(producer) || any;
       });
     }
     return any;
@@ -103,7 +103,7 @@ class WeightNodes {
   // The schedule chooses for each microbatch whether a part's weight gradients run before or after
   // the backward pass of an earlier part. So that lifetimes are known, values that both read, or
   // that the earlier part made, are read in the later part's backward pass.
-  bool take_back_adjacent() {
+  bool move_adjacent() {
     const auto roots = roots_of(graph_);
     std::vector<bool> lasts(graph_.values.size()), loaded(graph_.values.size());
     for (const auto& input : graph_.inputs) {
@@ -131,7 +131,7 @@ class WeightNodes {
         const auto root = roots[v.index];
         early = early || (!lasts[root] && earliest[root] < part_[n]);
       });
-      if (early) any = take_back(static_cast<NodeId>(n)) || any;
+      if (early) any = move_to_backward(static_cast<NodeId>(n)) || any;
     }
     return any;
   }
@@ -175,8 +175,8 @@ std::vector<bool> find_deferred_nodes(const Graph& graph, const std::vector<int>
     node.each_operand([&](graph::ValueId v) {
       if (!useful[v.index]) return;
       fail("overlap",
-           "what a deferred weight gradient is made of stays on its stage, but that of {} is made "
-           "of what scope '{}' sends: leave deferred_head out, or cut the stages elsewhere",
+           "a deferred weight gradient must not depend on messages, but that of {} reads values "
+           "that scope '{}' sends: leave deferred_head out, or cut the stages elsewhere",
            fmt::join(parameters, ", "), node.scope);
     });
   }

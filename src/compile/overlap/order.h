@@ -6,8 +6,8 @@
 namespace perigee::compile {
 
 // Starts collectives, and their packing, as soon as their operands are ready, and unpacks results
-// just before they are needed. Collectives keep their order, so that all ranks start them in one.
-// Those that read parameters stay: gathering them early is a matter of memory.
+// just before they are needed. Collectives keep their order, which is the same on all ranks. Those
+// that read parameters stay, since gathering them earlier takes memory.
 void order_collectives(Draft& draft);
 
 }  // namespace perigee::compile

@@ -41,7 +41,7 @@ bool ProductPairs::is_whole(ValueId v) const {
          value.type.numel() == draft_.value(draft_.root(v)).type.numel();
 }
 
-// Returns whether it is such a value and a matrix.
+// Returns whether the value is whole, as above, and a matrix.
 bool ProductPairs::is_matrix(ValueId v) const {
   return draft_.value(v).type.shape.size() == 2 && is_whole(v);
 }
@@ -74,7 +74,7 @@ bool ProductPairs::find_terms(const Instructions& list, size_t end, ValueId root
   return false;
 }
 
-// Returns whether the products can run at the pair's place: nothing before it writes
+// Returns whether the products can be delayed to the pair's place: nothing before it writes
 // their operands.
 bool ProductPairs::can_wait(const Instructions& list, const ProductPair& pair) const {
   for (size_t product : pair.products) {

@@ -28,10 +28,10 @@ struct ProductPair {
 // Returns true for a product of two matrices, its first two operands, that adds nothing.
 bool is_plain_product(std::string_view op);
 
-// Returns which argument of a product has its rows; nothing where it is no product of matrices.
+// Returns which argument of a product has its rows; nothing where it is not a product of matrices.
 std::optional<size_t> rows_of(const Instruction& product);
 
-// Finds pairs in a draft that does not change meanwhile, but for values that are added.
+// Finds pairs in a draft, to which only values may be added meanwhile.
 class ProductPairs {
  public:
   explicit ProductPairs(const Draft& draft);

@@ -50,8 +50,8 @@ struct PoolsOfFrames {
 
 // Returns the number of copies of each part's frame, by part: as many as its stage's order uses at
 // once; while stages deadlock, all of their parts get one more. A forward pass waits until the
-// gradients that were sent from its copy of the frame have been received; a backward pass until its
-// microbatch's activations have been. Stages receive messages in their own order. `edges` are pairs
+// gradients that were sent from its copy of the frame are received; a backward pass until its
+// microbatch's activations are. Stages receive messages in their own order. `edges` are pairs
 // of parts of which the second uses results of the first. Interleaved ops are all in progress from
 // the first to the last. Parts of a pool share copies, one more than are in flight, so that a
 // forward pass need not wait for the stage's last send.

@@ -135,8 +135,8 @@ class Cutting {
     std::set<int> deferred;  // parts
     if (splits && !overlap_.deferred.empty()) {
       fail("overlap",
-           "{} puts off the gradients of all weights, those of {} too: leave deferred_head out, or "
-           "choose another schedule (1f1b)",
+           "{} already defers the gradients of all weights, also that of {}: leave deferred_head "
+           "out, or choose another schedule (1f1b)",
            schedule_.name, fmt::join(overlap_.deferred, ", "));
     }
     if (splits) {
@@ -149,8 +149,8 @@ class Cutting {
       }
       if (deferred.empty()) {
         fail("overlap",
-             "deferred_head puts off what the last stage adds to the gradient of {}, but it adds "
-             "nothing, or needs it in its backward pass: leave deferred_head out, or name another "
+             "deferred_head defers the last stage's contribution to the gradient of {}, but it has "
+             "none, or needs it in its backward pass: leave deferred_head out, or name another "
              "parameter (head)",
              fmt::join(overlap_.deferred, ", "));
       }

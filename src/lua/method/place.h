@@ -26,14 +26,14 @@ void pin_values(plan::Plan& plan, const methods::PlanRequest& request,
 // Pins the activations of earlier parts that a part of the pipeline (from 0) reads. Returns how many.
 int64_t place_sent(plan::Plan& plan, const methods::PlanRequest& request, int64_t part,
                    const AxisPlacement& at);
-// The batch is sharded on these axes.
+// Shards the batch on these axes.
 void set_batch_axes(plan::Plan& plan, const std::string& axes);
-// The ranks of these axes train copies of the model. Returns the number of copies.
+// Lets the ranks of these axes train copies of the model. Returns the number of copies.
 int64_t set_copies(plan::Plan& plan, const std::string& axes);
 // Averages the parameters whose names match. Returns their number.
 int64_t add_average(plan::Plan& plan, const methods::PlanRequest& request, const std::string& match,
                     plan::Average average);
-// The loss is multiplied by `scale` in the backward pass; nothing: by each step's given scale.
+// Multiplies the loss by `scale` in the backward pass; nothing: by the scale given for each step.
 void scale_loss(plan::Plan& plan, std::optional<double> scale);
 
 }  // namespace perigee::lua

@@ -1,4 +1,4 @@
-// perigee.host: what the modules of runtime/perigee ask of the host.
+// perigee.host: functions of the host for the modules of runtime/perigee.
 #include <unistd.h>
 
 #include "base/fail.h"
@@ -45,7 +45,7 @@ int samplers(lua_State* L, const Function&) {
   return 1;
 }
 
-// What a key of [model] may be depends on the model's kind, which a dialect does not know.
+// The limits of a key of [model] depend on the model's kind, which a dialect does not know.
 int check_key(lua_State* L, const Function&) {
   const std::string key = lua_tostring(L, 1);
   std::string wrong;
@@ -76,40 +76,39 @@ int parse_json(lua_State* L, const Function&) {
 }  // namespace
 
 Module host_module() {
-  return {
-      "perigee.host",
-      "What the dialects of other systems ask of the host.",
-      {{"suggest",
-        {{"name", "string", "what a user wrote"}, {"names", "table", "the names that exist"}},
-        "string",
-        "Returns \", did you mean X?\" for the nearest name, or \"\" where none is near.",
-        suggest},
-       {"environment",
-        {{"prefix", "string", "what their names begin with, such as `EPL_`"}},
-        "table",
-        "Returns the environment's variables of a system, by name.",
-        environment},
-       {"place",
-        {},
-        "string",
-        "Returns \"FILE:LINE: \", where the user's script calls into a module of Perigee's.",
-        place},
-       {"samplers",
-        {},
-        "table",
-        "Returns the orders of samples that there are (data.sampler).",
-        samplers},
-       {"check_key",
-        {{"key", "string", "of a job, `optimizer.lr`"}, {"value", "any", "what it is set to"}},
-        "string?",
-        "Returns what is wrong with a key of a job and its value, nil where nothing is. Keys of "
-        "`model` are checked when the job is read.",
-        check_key},
-       {"parse_json",
-        {{"text", "string", "JSON"}},
-        "any",
-        "Returns the text's value; null is nil.",
-        parse_json}}};
+  return {"perigee.host",
+          "Functions of the host for the dialects of other systems.",
+          {{"suggest",
+            {{"name", "string", "what a user wrote"}, {"names", "table", "the names that exist"}},
+            "string",
+            "Returns \", did you mean X?\" for the nearest name, or \"\" where none is near.",
+            suggest},
+           {"environment",
+            {{"prefix", "string", "what their names begin with, such as `EPL_`"}},
+            "table",
+            "Returns the environment's variables of a system, by name.",
+            environment},
+           {"place",
+            {},
+            "string",
+            "Returns \"FILE:LINE: \", where the user's script calls into a module of Perigee's.",
+            place},
+           {"samplers",
+            {},
+            "table",
+            "Returns the names of the built-in orders of samples (data.sampler).",
+            samplers},
+           {"check_key",
+            {{"key", "string", "of a job, `optimizer.lr`"}, {"value", "any", "what it is set to"}},
+            "string?",
+            "Returns the error of a job's key with this value, nil where it has none. Keys of "
+            "`model` are checked when the job is read.",
+            check_key},
+           {"parse_json",
+            {{"text", "string", "JSON"}},
+            "any",
+            "Returns the text's value; null is nil.",
+            parse_json}}};
 }
 
 }  // namespace perigee::lua

@@ -12,7 +12,7 @@
 namespace perigee::lua {
 namespace {
 
-// Leaves {name, config} on the stack, as the same strategy would stand in plain data.
+// Leaves {name, config} on the stack, the method as plain data.
 int push_use(lua_State* L, const methods::Method& method) {
   check_config(method, lua_isnoneornil(L, 1) ? nlohmann::json() : to_json(L, 1, method.name()));
   lua_createtable(L, 2, 0);

@@ -62,9 +62,7 @@ Module torch_module() {
                "Calls a function without recording gradients."),
            row("check",
                {{"condition", "any", "what must hold"},
-                {"message", "string",
-                 "what must hold, "
-                 "but got what"}},
+                {"message", "string", "the error's text, \"RULE, but got VALUE\""}},
                "", "An error at the user's line where the condition is false or nil.")},
           kTensorTypes,
           true};

@@ -1,4 +1,4 @@
-// perigee.profiler: what a strategy's plan would take.
+// perigee.profiler: time and memory of a strategy's plan.
 #include "base/fail.h"
 #include "lua/api.h"
 #include "lua/convert.h"
@@ -21,7 +21,7 @@ Planner& planner_of(lua_State* L, const char* function) {
   return *planner;
 }
 
-// What a function asks about: the strategy that is its first argument.
+// The strategy that is the first argument of a function.
 struct Asked {
   Planner& planner;
   nlohmann::json strategy;
@@ -76,47 +76,47 @@ int measure(lua_State* L, const Function&) {
 }  // namespace
 
 Module profiler_module() {
-  return {
-      "perigee.profiler",
-      "Time and memory of a plan: measured for this machine, estimated for others; each result "
-      "has its source.",
-      {{"estimate",
-        {{"strategy", "table", "a list of methods"},
-         {"pins", "table?",
-          "as perigee.solver.plan has them: reserve, optimizer_resident and optimizer_transient "
-          "change peak_bytes, others nothing"}},
-        "table",
-        "Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and "
-        "peak_bytes (of the rank that takes the most), by the simulator. Times nothing.",
-        estimate},
-       {"plan",
-        {{"strategy", "table", "a list of methods"}},
-        "table",
-        "Returns the plan that the strategy comes to, as plan.json has it.",
-        plan},
-       {"costs",
-        {{"strategy", "table", "a list of methods"},
-         {"method", "string?", "the cost of this one alone; default all"}},
-        "table",
-        "Returns what the strategy's methods cost, a list of {method, seconds, bytes}: how much "
-        "more a step takes with it than without it, and the rank that takes the most memory "
-        "(below 0: it saves so much), by the simulator and the compiled programs, both ways. "
-        "Where there is no plan without it, `refused` says why. `own` is true where a method of "
-        "yours has said so itself.",
-        costs},
-       {"op_times",
-        {{"strategy", "table", "a list of methods"}},
-        "perigee.OpTime[]",
-        "Returns the times of the plan's ops in a step, by scope, pass and op: of each the rank on "
-        "which it takes the longest. Times nothing.",
-        op_times},
-       {"measure",
-        {{"strategy", "table", "a list of methods"},
-         {"seconds", "number?", "budget of the measurements; default 30"}},
-        "table",
-        "Measures the ops of the strategy's plan on this machine, keeps them in the profile, "
-        "and returns what estimate does, with ops and measured (how many of them).",
-        measure}}};
+  return {"perigee.profiler",
+          "Time and memory of a plan: measured for this machine, estimated for others; each result "
+          "has its source.",
+          {{"estimate",
+            {{"strategy", "table", "a list of methods"},
+             {"pins", "table?",
+              "as for perigee.solver.plan; only reserve, optimizer_resident and "
+              "optimizer_transient have an effect, on peak_bytes"}},
+            "table",
+            "Returns seconds (of a step), bubble_ratio, measured_share (0: all is an estimate) and "
+            "peak_bytes (of the rank with the highest peak), by the simulator. Measures nothing.",
+            estimate},
+           {"plan",
+            {{"strategy", "table", "a list of methods"}},
+            "table",
+            "Returns the strategy's plan, in the form of plan.json.",
+            plan},
+           {"costs",
+            {{"strategy", "table", "a list of methods"},
+             {"method", "string?", "the cost of this one alone; default all"}},
+            "table",
+            "Returns the costs of the strategy's methods, a list of {method, seconds, bytes}: the "
+            "differences in step time and in the largest peak memory between the plans with and "
+            "without the method (below 0: it saves), by the simulator and the compiled programs. "
+            "Where there is no plan without the method, `refused` is the reason. `own` is true "
+            "where a defined method states its cost itself.",
+            costs},
+           {"op_times",
+            {{"strategy", "table", "a list of methods"}},
+            "perigee.OpTime[]",
+            "Returns the times of the plan's ops in a step, by scope, pass and op, each of the "
+            "rank on which it takes the longest. Measures nothing.",
+            op_times},
+           {"measure",
+            {{"strategy", "table", "a list of methods"},
+             {"seconds", "number?", "budget of the measurements; default 30"}},
+            "table",
+            "Measures the ops of the strategy's plan on this machine, keeps their times in the "
+            "profile, and returns the fields of estimate, with ops (their number) and measured "
+            "(the number of measured ones).",
+            measure}}};
 }
 
 }  // namespace perigee::lua

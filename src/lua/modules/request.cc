@@ -26,7 +26,7 @@ std::vector<Parameter> with_type(std::vector<Parameter> fields) {
 
 std::vector<Module> request_classes() {
   return {
-      table("perigee.Request", "What the functions of a defined method know of the job.",
+      table("perigee.Request", "The job, as the functions of a defined method see it.",
             {{"global_batch", "integer", "samples of an optimizer step"},
              {"micro_batch", "integer", "samples of a microbatch on a data rank; 0: open"},
              {"world", "integer", "number of ranks"},

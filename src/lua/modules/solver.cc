@@ -179,16 +179,16 @@ Module solver_module() {
        {"plan",
         {pins},
         "table?, table|string",
-        "Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a "
-        "list of methods to add to or to return, and what is known of it: seconds (of a step, by "
-        "the search's model), lower_bound (by which no plan takes less) and stopped (by "
-        "time_limit); or nil and why no plan fits.",
+        "Searches the job's best plan, as the strategy `auto` does. Returns the strategy, a list "
+        "of methods to add to or to return, and a table of seconds (of a step, by the search's "
+        "model), lower_bound (of the seconds of all plans) and stopped (by time_limit); or nil and "
+        "the reason why no plan fits.",
         plan},
        {"candidates",
         {pins, {"most", "integer?", "how many; default 10"}},
         "table?, string?",
         "Returns the best combinations by the model, best first, each with strategy, seconds, "
-        "bytes, text and its numbers; or nil and why no plan fits.",
+        "bytes, text and its numbers; or nil and the reason why no plan fits.",
         candidates},
        {"search",
         {pins,
@@ -199,9 +199,9 @@ Module solver_module() {
           "than so many trials; default 8), time_limit and measure in seconds (how long each "
           "plan's ops may be measured; default 0: simulated by what is known), seed"}},
         "table?, string?",
-        "Searches by trials: for each combination the best plan under its pins is made and "
-        "judged. Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, "
-        "`time`), combinations and trials; or nil and why no plan fits. Options count from 1.",
+        "Searches by trials: for each combination the best plan under its pins is made and judged. "
+        "Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, `time`), "
+        "combinations and trials; or nil and the reason why no plan fits. Options count from 1.",
         search}}};
 }
 

@@ -37,7 +37,7 @@ std::filesystem::path beside_script(lua_State* L, const char* name,
   return (folder.empty() ? std::filesystem::path(".") : std::filesystem::path(folder)) / path;
 }
 
-// Returns the strategy at `index` without where it was written, which is of one script alone.
+// Returns the strategy at `index` without its places, which belong to one script.
 nlohmann::json strategy_at(lua_State* L, int index, std::string_view what) {
   auto value = to_json(L, index, what);
   if (value.is_object()) value.erase("places");
@@ -150,30 +150,31 @@ int compare(lua_State* L, const Function&) {
 }  // namespace
 
 Module strategy_module() {
-  return {"perigee.strategy",
-          "Strategies as files: plain data, readable and the same everywhere.",
-          {{"save",
-            {{"file", "string", "a .json file below the script's folder"},
-             {"strategy", "table", "the strategy"}},
-            "",
-            "Writes the strategy.",
-            save},
-           {"load",
-            {{"file", "string", "a .json file below the script's folder"}},
-            "table?, string?",
-            "Returns a saved strategy, or a plan as a table, or nil and why there is none.",
-            load},
-           {"constraints",
-            {{"file", "string", "a .yaml or .json file below the script's folder"}},
-            "table?, string?",
-            "Returns the list of a file of constraints, for the method partition_constraints, or "
-            "nil and why there is none.",
-            constraints},
-           {"compare",
-            {{"a", "table", "a strategy"}, {"b", "table", "a strategy"}},
-            "boolean, string?",
-            "Returns true when both are the same, else false and where they differ.",
-            compare}}};
+  return {
+      "perigee.strategy",
+      "Strategies as files: plain data, readable and the same everywhere.",
+      {{"save",
+        {{"file", "string", "a .json file below the script's folder"},
+         {"strategy", "table", "the strategy"}},
+        "",
+        "Writes the strategy.",
+        save},
+       {"load",
+        {{"file", "string", "a .json file below the script's folder"}},
+        "table?, string?",
+        "Returns a saved strategy, or a plan as a table, or nil and the reason why there is none.",
+        load},
+       {"constraints",
+        {{"file", "string", "a .yaml or .json file below the script's folder"}},
+        "table?, string?",
+        "Returns the list of a file of constraints, for the method partition_constraints, or nil "
+        "and the reason why there is none.",
+        constraints},
+       {"compare",
+        {{"a", "table", "a strategy"}, {"b", "table", "a strategy"}},
+        "boolean, string?",
+        "Returns true where both are the same, else false and their differences.",
+        compare}}};
 }
 
 }  // namespace perigee::lua

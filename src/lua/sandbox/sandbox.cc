@@ -58,7 +58,7 @@ int refuse_write(lua_State* L) {
                     lua_isstring(L, 2) ? lua_tostring(L, 2) : luaL_typename(L, 2));
 }
 
-// Pushes how to come by the global at `key`: the module of that name, or the nearest name there is.
+// Pushes the remedy for a missing global at `key`: the module of that name, or the nearest name.
 void push_remedy(lua_State* L, int key, int table) {
   std::string module;
   if (lua_type(L, key) == LUA_TSTRING) module = module_named(L, lua_tostring(L, key));
@@ -420,7 +420,7 @@ int open_sandbox(lua_State* L) {
   lua_pushvalue(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
 
-  // Nothing else of Lua's stays reachable from Lua code.
+  // Lua code can reach nothing else of Lua's libraries.
   lua_newtable(L);
   lua_replace(L, LUA_GLOBALSINDEX);
   return 0;

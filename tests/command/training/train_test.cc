@@ -258,7 +258,7 @@ TEST_CASE("a strategy's functions are called for buckets in flight, and scale th
   CHECK_THAT(job.refused("train", more + script("grad_scale_func = function() return 0 end")),
              Contains("the scale of a step's loss is a number above 0, but got 0"));
   CHECK_THAT(job.refused("train", more + script("grad_scale_func = function() end")),
-             Contains("the event loss_scale answers a number"));
+             Contains("the event loss_scale must return a number"));
 }
 
 TEST_CASE("ranks that are threads of one process train as processes do") {

@@ -119,7 +119,7 @@ TEST_CASE("weight gradients are not delayed twice") {
              Catch::Contains("so does the schedule zb1p"));
   CHECK_THAT(why(R"(["pipe", 2])",
                  staged("1f1b") + R"(["overlap", {"weights": true, "deferred_head": true}])"),
-             Catch::Contains("puts off the gradients of all weights"));
+             Catch::Contains("already defers the gradients of all weights"));
 }
 
 }  // namespace
