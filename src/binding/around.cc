@@ -48,7 +48,7 @@ class Functions {
     result.loss = at::Tensor();
     if (!whole) return lua_settop(L(), kTable);
     if (result.results.empty()) {
-      wrong("`loss` gets what the model returns beside its own loss, but it returns nothing else");
+      wrong("`loss` gets the model's results other than its own loss, but there are none");
     }
     const Running running(context_, Context::Phase::forward, type_);
     push(batch);
@@ -136,7 +136,7 @@ class Functions {
       lua_rawgeti(L(), index, i);
       const auto* tensor = context_.tensors.get(L(), lua_gettop(L()));
       if (!tensor) {
-        wrong(fmt::format("item {} of what `{}` returns must be a tensor, but is {}", i, function,
+        wrong(fmt::format("item {} of the result of `{}` must be a tensor, but is {}", i, function,
                           type_at_top()));
       }
       tensors[field_name(static_cast<size_t>(i) - 1)] = *tensor;

@@ -86,7 +86,8 @@ class State {
   std::string place;
   // While a shipped strategy runs for the methods that it defines, which others use.
   bool defines_shipped = false;
-  // Where the table that the script returned last begins, or ""; of chunks the host itself runs.
+  // Where the table that the script returned last begins, or ""; only of chunks that the host
+  // itself runs.
   std::string result_place;
 
   // The functions that the host runs, innermost last, added by Entered: after a tail call no other

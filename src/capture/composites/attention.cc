@@ -39,7 +39,7 @@ variable_list call_backward(const at::Tensor& grad, const variable_list& saved, 
   return {d_query, d_key, d_value, d_bias, {}, {}, {}, {}};
 }
 
-// In ordinary ops, for a derivative that is differentiated again.
+// Composed of ordinary ops, so that the derivative can be differentiated again.
 variable_list backward_in_parts(const at::Tensor& grad, const variable_list& saved,
                                 const Settings& s, bool bias_grad) {
   if (s.p > 0) {

@@ -32,8 +32,8 @@ at::Tensor combine(const at::Tensor& queue, const at::Tensor& slot);
 // [experts, g, places, h], 0 at the others.
 at::Tensor grouped_mm(const at::Tensor& self, const at::Tensor& weight, const at::Tensor& counts);
 
-// The same in ATen ops, on any device. `first`: the first expert of the queue; tokens of experts
-// that the queue does not hold have no slot in it.
+// The ops composed of ATen ops, for any device. `first`: the first expert of the queue; tokens of
+// experts that the queue does not hold have no slot in it.
 namespace plain {
 std::pair<at::Tensor, at::Tensor> slots(const at::Tensor& expert, int64_t experts, int64_t places);
 at::Tensor dispatch(const at::Tensor& source, const at::Tensor& slot, int64_t experts,

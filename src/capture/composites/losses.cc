@@ -65,7 +65,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
             {}};
   }
 
-  // In ordinary ops, for a derivative that is differentiated again.
+  // Composed of ordinary ops, so that the derivative can be differentiated again.
   static at::Tensor in_parts(const at::Tensor& grad, const at::Tensor& logits,
                              const at::Tensor& target, const at::Tensor& weight, int64_t ignore,
                              double smoothing) {

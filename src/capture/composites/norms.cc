@@ -1,4 +1,4 @@
-// Batch norm says which buffers it writes; RMS norm stays one op.
+// Batch norm declares which buffers it writes; RMS norm stays one op.
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
@@ -32,7 +32,7 @@ at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight,
 
 using Pair = std::tuple<at::Tensor, at::Tensor>;
 
-// In ordinary ops, for a derivative that is differentiated again.
+// Composed of ordinary ops, so that the derivative can be differentiated again.
 variable_list rms_norm_backward_in_parts(const at::Tensor& grad, const at::Tensor& self,
                                          const at::Tensor& weight, double eps) {
   const auto rstd = (self.square().mean(-1, true) + eps).rsqrt();

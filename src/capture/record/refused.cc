@@ -13,7 +13,7 @@ struct Entry {
 };
 
 constexpr const char* lengths = "it reads lengths from a tensor, so its work depends on values";
-constexpr const char* sparse = "sparse tensors have no place in it";
+constexpr const char* sparse = "a graph has no sparse tensors";
 
 constexpr std::array entries = {
     Entry{"aten::_ctc_loss", lengths},

@@ -22,8 +22,8 @@ struct RowCounts {
   bool back = false;  // the reverse exchange: `counts` transposed
   int64_t width = 0;  // elements of a row
 
-  // Returns the exchange of position `index` of the group, with the buffers cut to the rows that
-  // `counts` says when this is called. Throws Error where the buffers have fewer rows.
+  // Returns the exchange of position `index` of the group, with the buffers cut to the rows of
+  // `counts`, which it reads. Throws Error where the buffers have fewer rows.
   Transfer of(const Transfer& buffers, int64_t index) const;
 };
 

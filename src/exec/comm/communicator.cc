@@ -139,7 +139,7 @@ void stage(const Tensor& whole, int64_t dim, const std::vector<int64_t>& lengths
   copy = [=, buffer = flat] { copy_parts(whole, dim, lengths, buffer, to_flat); };
 }
 
-// Sets them for a tensor that is not cut, in any layout.
+// Sets `flat` and `copy` for a tensor that is not cut, in any layout.
 void stage(const Tensor& whole, bool to_flat, Tensor& flat, std::function<void()>& copy) {
   if (whole.dim() == 0) {
     flat = whole.view({1});

@@ -136,7 +136,7 @@ std::string reason_to_refuse(c10d::Store& store, const Keys& keys,
   for (int64_t rank = 0; rank < options.world; ++rank) {
     if (!store.check({keys.address(rank)})) missing.push_back(rank);
   }
-  fail_run("communicator", "all {} ranks must meet at {}:{} within {} s, but rank {} did not come",
+  fail_run("communicator", "all {} ranks must meet at {}:{} within {} s, but rank {} did not join",
            options.world, options.host, options.port, options.seconds(), fmt::join(missing, ", "));
 }
 

@@ -65,7 +65,7 @@ std::string left_failure(c10d::Store& store);
 // most a second.
 std::string failure_or(c10d::Store& store, const std::string& seen);
 
-// Does the same after a transfer among `ranks` failed. If no rank wrote a reason, each rank that
+// As failure_or, after a transfer among `ranks` failed. If no rank wrote a reason, each rank that
 // reports its own failed transfer within 0.8 s is alive; the text names the others as
 // not answering.
 std::string failure_among(c10d::Store& store, int64_t rank, const std::vector<int64_t>& ranks,

@@ -242,7 +242,7 @@ class ThreadWork : public Work {
       if (!collective_->joined[i]) missing.push_back(ranks_[i]);
     }
     const auto text = fmt::format(
-        "{} over {} must be joined by all its ranks within {} s, but rank {} did not come",
+        "{} over {} must be joined by all its ranks within {} s, but rank {} did not join",
         name_of(collective_->transfers[position_].kind), group_.name(),
         std::chrono::duration<double>(world_->options.timeout).count(), fmt::join(missing, ", "));
     if (world_->failure.empty()) world_->failure = text;

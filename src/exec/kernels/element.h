@@ -91,7 +91,7 @@ bool dispatch_element(c10::ScalarType type, F f) {
   }
 }
 
-// Does the same with float16 as well, which some gradients have; it is only read.
+// As above, and for float16, which some gradients have; it is only read.
 template <class F>
 bool dispatch_gradient(c10::ScalarType type, F f) {
   if (type != c10::ScalarType::Half) return dispatch_element(type, f);

@@ -130,7 +130,7 @@ struct Slots {
     for (int64_t k = 0; k < groups * experts; ++k) next[k] = std::min(next[k], places);
   }
 
-  // Computes the same for tensors on other devices: through the host where other ranks' counts
+  // Computes slots and counts on other devices: through the host where other ranks' counts
   // shift the queues or an overflow is an error.
   void on_device(const Tensor& chosen, const Tensor& all, Tensor& slot, Tensor& counts) const {
     if (!all.defined() && !dropless) {

@@ -49,7 +49,7 @@ class RandomBlock {
   template <class F>
   void each_run(F f) const;
 
-  // The same as plain numbers, for kernels: a run has run() elements. The index of the first
+  // The runs as plain numbers, for kernels: a run has run() elements. The index of the first
   // element of the run at position `at` (row-major over outer()) is offset() + sum of at[d]
   // * outer_strides()[d].
   int64_t run() const { return run_; }
