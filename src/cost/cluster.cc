@@ -285,7 +285,7 @@ Cluster cpu_cluster(int64_t ranks, double memory) {
   core.vector = 5e9;
   core.matrix_efficiency = core.attention_efficiency = 0.7;
   core.memory_efficiency = 0.8;
-  core.source = "common figures of one core";
+  core.source = "typical figures of one core";
   Cluster cluster{.name = "this machine's CPU", .devices = {core}, .assumed = true};
   if (ranks > 1) {
     // Measured between two processes: an all-reduce of few bytes 0.24 ms, of 1 MiB 0.75 ms.

@@ -42,7 +42,7 @@ class Verifier {
     for (const auto& scope : graph_.scopes) {
       const auto& path = scope.path;
       if (!paths_.insert(path).second) {
-        fail("graph", "scopes are listed once, but \"{}\" is there twice", path);
+        fail("graph", "scopes are listed once, but \"{}\" occurs twice", path);
       }
       if (path.empty()) continue;
       const auto dot = path.rfind('.');
@@ -62,7 +62,7 @@ class Verifier {
              input.value.index, graph_.values.size());
       }
       if (input.name.empty() || !names.insert(input.name).second) {
-        fail("graph", "inputs have names of their own, but {} %{} is called \"{}\"{}", kind,
+        fail("graph", "inputs have distinct names, but {} %{} is called \"{}\"{}", kind,
              input.value.index, input.name, input.name.empty() ? "" : " as another one");
       }
       const auto& value = graph_.values[input.value.index];
@@ -147,7 +147,7 @@ class Verifier {
              output.name, output.value.index, graph_.values.size());
       }
       if (!names.insert({output.kind, output.name}).second) {
-        fail("graph", "outputs are listed once, but {} \"{}\" is there twice", kind, output.name);
+        fail("graph", "outputs are listed once, but {} \"{}\" occurs twice", kind, output.name);
       }
       const auto& type = graph_.type(output.value);
       if (output.kind == Output::Kind::loss) {

@@ -123,7 +123,8 @@ bool is_within(const Mesh& mesh, const std::vector<bool>& in_group) {
 void verify_stages(const Mesh& mesh) {
   const auto inner = mesh.axes.size() - std::min<size_t>(1, mesh.axes.size());
   if (mesh.axes.empty() || std::ssize(mesh.stages) != mesh.axes.back().size) {
-    fail("mesh", "a submesh stands at each of the {} positions of the last axis, but got {}",
+    fail("mesh",
+         "a mesh needs one submesh for each of the {} positions of the last axis, but got {}",
          mesh.axes.empty() ? 0 : mesh.axes.back().size, mesh.stages.size());
   }
   std::vector<int64_t> largest(inner, 1);
@@ -193,7 +194,7 @@ void verify(const Mesh& mesh) {
       fail("mesh", "an axis has a name of letters, digits and _, but got \"{}\"", name);
     }
     if (mesh.find(name) != static_cast<int>(i)) {
-      fail("mesh", "axes have names of their own, but \"{}\" is there twice", name);
+      fail("mesh", "axes have distinct names, but \"{}\" occurs twice", name);
     }
     if (size < 1) {
       fail("mesh", "the size of an axis is at least 1, but \"{}\" has {}", name, size);
@@ -229,9 +230,7 @@ Mesh join(const std::vector<std::vector<Axis>>& submeshes, std::string outer) {
       const bool twice = std::any_of(submesh.begin(), submesh.begin() + static_cast<ptrdiff_t>(i),
                                      [&](const Axis& axis) { return axis.name == name; });
       if (twice || name == outer) {
-        fail("mesh",
-             "a submesh names an axis once, and not the axis {} that it stands on, but got "
-             "\"{}\"",
+        fail("mesh", "a submesh names each axis once, and not the outer axis {}, but got \"{}\"",
              outer, name);
       }
       if (mesh.find(name) < 0) mesh.axes.push_back({name, 1});

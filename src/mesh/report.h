@@ -1,4 +1,4 @@
-// What `perigee mesh` prints (runtime/meshes.md).
+// The output of `perigee mesh` (runtime/meshes.md).
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ std::string sizes_of_stage(const Mesh& mesh, int64_t stage);
 // for an axis that the mesh lacks.
 std::string to_text(const Mesh& mesh, std::span<const std::string> extra);
 
-// Returns the same as JSON (perigee.mesh/1), on one line for each key.
+// Returns the mesh and its groups as JSON (perigee.mesh/1), on one line for each key.
 std::string to_json(const Mesh& mesh, std::span<const std::string> extra);
 
 }  // namespace perigee::mesh

@@ -11,7 +11,7 @@ struct Muon {
   static constexpr const char* kName = "muon";
   static constexpr UpdateKind kUpdate = UpdateKind::orthogonalized;
   static constexpr bool kDecoupledDecay = true;
-  using Others = AdamW;  // updates embeddings, heads and parameters that are no matrices
+  using Others = AdamW;  // updates embeddings, heads and parameters that are not matrices
   static constexpr State kStates[] = {{"momentum_buffer"}};
   static constexpr Attribute kAttributes[] = {{.name = "momentum",
                                                .fallback = 0.95,

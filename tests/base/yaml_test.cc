@@ -34,7 +34,7 @@ TEST_CASE("invalid YAML is refused with its line") {
     return "";
   };
   CHECK_THAT(error("- a\n- [b\n"), Catch::StartsWith("[yaml] a.yaml:3:1: "));
-  CHECK(error("a: 1\na: 2\n") == "[yaml] a.yaml:2:1: the key \"a\" stands twice");
+  CHECK(error("a: 1\na: 2\n") == "[yaml] a.yaml:2:1: the key \"a\" occurs twice");
   CHECK(error("a: 1\n---\nb: 2\n") ==
         "[yaml] a.yaml:3:1: a file has one document, but here begins another");
   CHECK_THAT(error("[1]: 2\n"), Catch::Contains("a key is a text"));

@@ -35,16 +35,16 @@ TEST_CASE("the verifier names the broken invariant") {
         "[graph] sizes are at least 0, but %4 has a size of -2");
   CHECK(after([](G g) {
           g.scopes.push_back({"fc1", "Linear"});
-        }) == "[graph] scopes are listed once, but \"fc1\" is there twice");
+        }) == "[graph] scopes are listed once, but \"fc1\" occurs twice");
   CHECK(after([](G g) {
           g.scopes.push_back({"a.b", "Linear"});
         }) == "[graph] a scope follows its parent, but \"a.b\" has none before it");
   CHECK(after([](G g) { g.inputs[0].value = {}; }) ==
         "[graph] inputs have values, but parameter \"fc1.weight\" has value %-1 of 16");
   CHECK(after([](G g) { g.inputs[1].name = "x"; }) ==
-        "[graph] inputs have names of their own, but data %2 is called \"x\" as another one");
+        "[graph] inputs have distinct names, but data %2 is called \"x\" as another one");
   CHECK(after([](G g) { g.inputs[1].name = ""; }) ==
-        "[graph] inputs have names of their own, but parameter %1 is called \"\"");
+        "[graph] inputs have distinct names, but parameter %1 is called \"\"");
   CHECK(after([](G g) { g.inputs[1].value = {0}; }) ==
         "[graph] a value has one producer, but parameter \"fc2.weight\" shares %0");
   CHECK(after([](G g) { g.inputs[0].data = "abc"; }) ==
@@ -85,7 +85,7 @@ TEST_CASE("the verifier names the broken invariant") {
   CHECK(after([](G g) { g.outputs[0].value = {}; }) ==
         "[graph] outputs are values of the graph, but loss \"loss\" is %-1 of 16");
   CHECK(after([](G g) { g.outputs[2].name = "fc1.weight"; }) ==
-        "[graph] outputs are listed once, but gradient \"fc1.weight\" is there twice");
+        "[graph] outputs are listed once, but gradient \"fc1.weight\" occurs twice");
   CHECK(after([](G g) {
           g.outputs.push_back({Output::Kind::loss, "more", {8}});
         }) == "[graph] a graph has one loss, but got another, \"more\"");

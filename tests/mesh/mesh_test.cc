@@ -85,7 +85,7 @@ TEST_CASE("an invalid mesh is an error that names the reason") {
   CHECK_THROWS_WITH(parse_axes("=2"),
                     "[mesh] an axis has a name of letters, digits and _, but got \"\"");
   CHECK_THROWS_WITH(parse_axes("a=2,a=3"),
-                    "[mesh] axes have names of their own, but \"a\" is there twice");
+                    "[mesh] axes have distinct names, but \"a\" occurs twice");
   CHECK_THROWS_WITH(parse_axes("a=4294967296,b=4294967296"),
                     "[mesh] a mesh has at most 1048576 ranks, but the sizes of its axes multiply "
                     "to more");

@@ -86,12 +86,12 @@ TEST_CASE("invalid submeshes are errors that name the reason") {
   CHECK(message({{{"data", 3}, {"pipe", 2}}, {}, {{2}, {1}}}) ==
         "[mesh] an axis has the largest of its submeshes' sizes, but \"data\" has 3, not 2");
   CHECK(message({{{"data", 2}, {"pipe", 3}}, {}, {{2}, {1}}}) ==
-        "[mesh] a submesh stands at each of the 3 positions of the last axis, but got 2");
+        "[mesh] a mesh needs one submesh for each of the 3 positions of the last axis, but got 2");
   CHECK(message({{{"data", 2}, {"pipe", 2}}, {0, 1}, {{2}, {1}}}) ==
         "[mesh] axes multiply to 3 ranks, but got 2");
-  CHECK_THROWS_WITH(parse_axes("data=2,data=3|data=1"),
-                    "[mesh] a submesh names an axis once, and not the axis pipe that it stands on, "
-                    "but got \"data\"");
+  CHECK_THROWS_WITH(
+      parse_axes("data=2,data=3|data=1"),
+      "[mesh] a submesh names each axis once, and not the outer axis pipe, but got \"data\"");
 }
 
 TEST_CASE("the report of submeshes has their groups and ranks") {

@@ -145,7 +145,7 @@ Descriptor Client::connect(Time deadline) const {
       auto socket = connect_to(options_.host, options_.port, deadline);
       try {
         return prove(std::move(socket), deadline);
-      } catch (const Lost&) {  // strangers may have pushed it out
+      } catch (const Lost&) {  // connections of strangers may have displaced it
         if (left == 0) throw;
       }
       std::this_thread::sleep_for(kFirstPause);

@@ -94,7 +94,7 @@ class Reader {
       const auto& key = at(pair->key);
       if (key.type != YAML_SCALAR_NODE) wrong(key.start_mark, "a key is a text");
       const auto name = text_of(key);
-      if (table.contains(name)) wrong(key.start_mark, "the key \"{}\" stands twice", name);
+      if (table.contains(name)) wrong(key.start_mark, "the key \"{}\" occurs twice", name);
       const auto inner = path + "/" + name;
       table[name] = read(at(pair->value), inner, depth + 1);
       yaml_.lines[inner] = static_cast<int64_t>(key.start_mark.line) + 1;

@@ -49,7 +49,7 @@ class Sweep {
   // Returns the least total of `unary` plus pair times and keeps the tables for the calls below;
   // infinity where no choice is allowed.
   double backward(const Unary& unary);
-  // Returns a choice that attains it. Throws nothing; requires a finite backward().
+  // Returns a choice with the least total. Throws nothing; requires a finite backward().
   std::vector<int> solution() const;
   // Returns the time of a choice's kept pairs and shares, without its options' own times.
   double pair_total(std::span<const int> solution) const;

@@ -26,9 +26,9 @@ cost::Cluster common_gpus(int64_t ranks) {
   device.vector = 20e12;
   device.matrix_efficiency = device.attention_efficiency = 0.75;
   device.memory_efficiency = 0.85;
-  device.source = "common figures";
-  cost::Cluster cluster{.name = "GPUs of common figures", .devices = {device}, .assumed = true};
-  if (ranks > 1) cluster.links.push_back({"node", ranks, 5e-6, 200e9, "common figures"});
+  device.source = "typical figures";
+  cost::Cluster cluster{.name = "typical data centre GPUs", .devices = {device}, .assumed = true};
+  if (ranks > 1) cluster.links.push_back({"node", ranks, 5e-6, 200e9, "typical figures"});
   return cluster;
 }
 
