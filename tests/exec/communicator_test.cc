@@ -184,7 +184,7 @@ TEST_CASE("a rank that misses the time-out is named with its group") {
   };
   REQUIRE_THROWS_WITH(
       run_ranks(2, body, {.timeout = 200ms}),
-      Catch::Contains("all_reduce over data") && Catch::Contains("rank 1 did not come"));
+      Catch::Contains("all_reduce over data") && Catch::Contains("rank 1 did not join"));
 }
 
 TEST_CASE("ranks that start different collectives are told so") {
@@ -237,7 +237,7 @@ TEST_CASE("a Gloo job names the rank that does not join") {
                                          .serve = true,
                                          .listen_socket = listener.socket,
                                          .timeout = 1s}),
-                      Catch::Contains("rank 1, 2 did not come"));
+                      Catch::Contains("rank 1, 2 did not join"));
 }
 
 }  // namespace

@@ -285,6 +285,6 @@ TEST_CASE("a rank that does not connect is named") {
       job.how());
   CHECK(ran.status == 1);
   CHECK(is_short(ran.err));
-  CHECK_THAT(ran.err, Contains("all 4 ranks must meet") && Contains("rank 2, 3 did not come"));
+  CHECK_THAT(ran.err, Contains("all 4 ranks must meet") && Contains("rank 2, 3 did not join"));
   CHECK(!fs::exists(job.output()));
 }
