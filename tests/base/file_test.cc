@@ -7,7 +7,7 @@
 #include "base/files/durable.h"
 #include "base/files/glob.h"
 
-TEST_CASE("a file is read whole, one that cannot be read is an error with the reason") {
+TEST_CASE("read returns a whole file, or throws the reason why it cannot be read") {
   CHECK(perigee::read_file("LICENSE", "test").size() > 10000);
   CHECK(perigee::read_file("/dev/null", "test") == "");
   CHECK_THROWS_WITH(perigee::read_file("no/such", "test"),
@@ -16,7 +16,7 @@ TEST_CASE("a file is read whole, one that cannot be read is an error with the re
                     "[test] cannot read \"src\": Is a directory");
 }
 
-TEST_CASE("a pattern finds files, sorted, and no folders") {
+TEST_CASE("a pattern matches files, in sorted order, and no folders") {
   using Strings = std::vector<std::string>;
   CHECK(perigee::glob_files("src/base/files/glob.*") ==
         Strings{"src/base/files/glob.cc", "src/base/files/glob.h"});

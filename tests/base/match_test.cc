@@ -27,7 +27,7 @@ TEST_CASE("a pattern matches names component by component") {
   CHECK_FALSE(matches("a", "ab"));
 }
 
-TEST_CASE("a pattern of many wildcards takes no time worth waiting for") {
+TEST_CASE("matching a pattern of many wildcards does not take exponential time") {
   std::string pattern = "**", name = "a";
   for (int i = 0; i < 200; ++i) {
     pattern += ".*a*.**";

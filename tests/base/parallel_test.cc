@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-TEST_CASE("work is done once each, however much there is, also within other work") {
+TEST_CASE("each task runs once, for any number of tasks, also nested") {
   for (const size_t count : {0, 1, 3, 1000}) {
     std::vector<int> done(count), inner(count);
     perigee::in_parallel(count, [&](size_t i) {
@@ -18,7 +18,7 @@ TEST_CASE("work is done once each, however much there is, also within other work
   }
 }
 
-TEST_CASE("the first task that throws has its exception rethrown after all tasks have ended") {
+TEST_CASE("the first exception is rethrown after all tasks have ended") {
   std::vector<int> done(100);
   CHECK_THROWS_WITH(perigee::in_parallel(100,
                                          [&](size_t i) {

@@ -1,4 +1,4 @@
-// The server and client of a job's store: proofs, requests, limits and strangers.
+// The server and client of a job's store: authentication, requests, limits and foreign connections.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -37,10 +37,10 @@ KeyedHash hash_of(const std::string& secret) {
   };
 }
 
-class Served {
+class RunningServer {
  public:
-  explicit Served(const Limits& limits = {}, size_t strangers = 64,
-                  std::chrono::milliseconds handshake = 5s) {
+  explicit RunningServer(const Limits& limits = {}, size_t strangers = 64,
+                         std::chrono::milliseconds handshake = 5s) {
     const auto listener = listen_at("127.0.0.1", 0, false);
     port = listener.port;
     server_ = std::make_unique<Server>(ServerOptions{.listen_socket = listener.socket,
@@ -64,10 +64,10 @@ class Served {
   std::unique_ptr<Server> server_;
 };
 
-// A program that connects to a port and may send anything.
-class Stranger {
+// A raw connection to a port, which may send any bytes.
+class RawConnection {
  public:
-  explicit Stranger(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit RawConnection(int port) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
@@ -103,7 +103,7 @@ class Stranger {
     const auto answer = receive();
     return answer ? answer->kind : Kind::error;
   }
-  // Returns whether the server has ended the connection by now.
+  // Returns whether the server has closed the connection.
   bool ended() const {
     pollfd one{socket_.get(), POLLRDHUP, 0};
     return ::poll(&one, 1, 0) > 0;
@@ -147,7 +147,7 @@ std::string refusal(Client& client, Writer asked) {
 }  // namespace
 
 TEST_CASE("a store reads, writes, counts and deletes keys") {
-  Served served;
+  RunningServer served;
   Client client(served.options()), other(served.options());
   const std::string binary("\0\xff\n", 3);
   set(client, "a", binary);
@@ -165,8 +165,8 @@ TEST_CASE("a store reads, writes, counts and deletes keys") {
   CHECK(number(client, Writer(Kind::count)) == 1);
 }
 
-TEST_CASE("compare_set writes only where the value is the expected one") {
-  Served served;
+TEST_CASE("compare_set writes only if the value is the expected one") {
+  RunningServer served;
   Client client(served.options());
   const auto swap = [&](const char* expected, const char* wanted) {
     const auto answer = client.ask(request(Kind::compare_set, {"k", expected, wanted}), 10s);
@@ -180,7 +180,7 @@ TEST_CASE("compare_set writes only where the value is the expected one") {
 }
 
 TEST_CASE("a request that waits is answered when all its keys exist and blocks no other") {
-  Served served;
+  RunningServer served;
   Client client(served.options());
   auto values = std::async(std::launch::async, [&] {
     const auto answer = client.ask(request(Kind::get, {"x", "y", "x"}), 20s);
@@ -188,7 +188,7 @@ TEST_CASE("a request that waits is answered when all its keys exist and blocks n
     const std::string first(reader.text()), second(reader.text()), third(reader.text());
     return first + second + third;
   });
-  // The same client, while its other thread waits.
+  // Another request of the same client, while its other thread waits.
   set(client, "y", "2");
   CHECK(number(client, request(Kind::check, {"x"})) == 0);
   CHECK(values.wait_for(0s) == std::future_status::timeout);
@@ -196,8 +196,8 @@ TEST_CASE("a request that waits is answered when all its keys exist and blocks n
   CHECK(values.get() == "121");
 }
 
-TEST_CASE("a wait ends at its time-out, and the client goes on") {
-  Served served;
+TEST_CASE("a wait ends at its time-out, after which the client sends further requests") {
+  RunningServer served;
   Client client(served.options());
   CHECK_THROWS_AS(client.ask(request(Kind::wait, {"none"}), 20ms), TimedOut);
   set(client, "none", "1");
@@ -206,7 +206,7 @@ TEST_CASE("a wait ends at its time-out, and the client goes on") {
 }
 
 TEST_CASE("large values pass in both directions") {
-  Served served;
+  RunningServer served;
   Client client(served.options());
   std::string large(size_t{24} << 20, 'x');
   for (size_t i = 0; i < large.size(); i += 4096) large[i] = static_cast<char>(i >> 12);
@@ -231,7 +231,7 @@ TEST_CASE("a client connects to a server that starts later") {
   CHECK(client.get() == 0);
 }
 
-TEST_CASE("a client gives up at its time-out where no server listens") {
+TEST_CASE("a client without a server fails at its time-out") {
   const auto reserved = listen_at("127.0.0.1", 0, false);
   ::close(reserved.socket);
   CHECK_THROWS_AS(Client({.host = "127.0.0.1",
@@ -242,13 +242,13 @@ TEST_CASE("a client gives up at its time-out where no server listens") {
 }
 
 TEST_CASE("a store refuses a wrong secret before any key is read or written") {
-  Served served;
+  RunningServer served;
   CHECK_THROWS_WITH(Client(served.options("guess")),
                     "[communicator] rank 3 must know the job's secret (PERIGEE_SECRET or "
                     "--secret-file), but the store refuses it");
   CHECK_THROWS_WITH(Client(served.options("")), Contains("refuses it"));
   // Requests before and after a refused proof.
-  Stranger early(served.port), late(served.port);
+  RawConnection early(served.port), late(served.port);
   early.send(request(Kind::set, {"k", "v"}).finish());
   CHECK(early.receive()->kind == Kind::hello);
   CHECK_FALSE(early.receive());
@@ -259,9 +259,9 @@ TEST_CASE("a store refuses a wrong secret before any key is read or written") {
   CHECK(number(client, Writer(Kind::count)) == 0);
 }
 
-TEST_CASE("the answer to one nonce proves nothing for another") {
-  Served served;
-  Stranger first(served.port), second(served.port);
+TEST_CASE("a proof for one nonce is not valid for another") {
+  RunningServer served;
+  RawConnection first(served.port), second(served.port);
   const auto nonce = random_bytes(kNonceSize);
   const auto hello = first.receive();
   const auto proof = std::move(
@@ -278,7 +278,7 @@ TEST_CASE("the answer to one nonce proves nothing for another") {
 
 TEST_CASE("a client refuses a store that does not know the secret") {
   const auto listener = listen_at("127.0.0.1", 0, false);
-  // It repeats the client's own proof.
+  // The server repeats the client's own proof.
   std::thread impostor([&] {
     const Descriptor socket(::accept(listener.socket, nullptr, nullptr));
     const auto hello = std::move(Writer(Kind::hello).text(std::string(kNonceSize, 'n'))).finish();
@@ -309,18 +309,18 @@ TEST_CASE("a client refuses a store that does not know the secret") {
 }
 
 TEST_CASE("bytes of another protocol end only their own connection") {
-  Served served;
+  RunningServer served;
   Client client(served.options());
   for (const auto& bytes :
        {std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100'000, '\xff'), std::string(8, '\0'),
         std::string("\x06\0\0\0\x09\x02zzzz", 10), Writer(Kind::proof).finish()}) {
-    Stranger stranger(served.port);
+    RawConnection stranger(served.port);
     REQUIRE(stranger.receive()->kind == Kind::hello);
     stranger.send(bytes);
     CHECK_FALSE(stranger.receive());
     set(client, "k", "v");
   }
-  Stranger proved(served.port);
+  RawConnection proved(served.port);
   REQUIRE(proved.prove("secret") == Kind::welcome);
   proved.send(Writer(Kind::hello).finish());  // no request
   CHECK(proved.receive()->kind == Kind::error);
@@ -328,11 +328,11 @@ TEST_CASE("bytes of another protocol end only their own connection") {
   CHECK(get(client, "k") == "v");
 }
 
-TEST_CASE("a client that leaves while it waits is forgotten") {
-  Served served;
+TEST_CASE("a client that disconnects while it waits is removed") {
+  RunningServer served;
   Client client(served.options());
   {
-    Stranger gone(served.port);
+    RawConnection gone(served.port);
     REQUIRE(gone.prove("secret") == Kind::welcome);
     gone.send(request(Kind::wait, {"k"}).finish());
   }
@@ -340,24 +340,24 @@ TEST_CASE("a client that leaves while it waits is forgotten") {
   CHECK(get(client, "k") == "v");
 }
 
-TEST_CASE("a connection without a proof ends after its time") {
-  Served served({}, 64, 50ms);
+TEST_CASE("a connection without a proof is closed after a time limit") {
+  RunningServer served({}, 64, 50ms);
   Client client(served.options());
-  Stranger idle(served.port), half(served.port);
-  half.send(std::string("\x52\0\0\0\1\2", 6));  // the begin of a proof
+  RawConnection idle(served.port), half(served.port);
+  half.send(std::string("\x52\0\0\0\1\2", 6));  // the first bytes of a proof
   CHECK(idle.receive()->kind == Kind::hello);
   CHECK_FALSE(idle.receive());
   CHECK(half.receive()->kind == Kind::hello);
   CHECK_FALSE(half.receive());
-  set(client, "k", "v");  // a client with a proof has no such limit
+  set(client, "k", "v");  // a client with a proof has no time limit
 }
 
-TEST_CASE("the oldest connection without a proof makes place for the newest") {
-  Served served({}, 3, 60s);
+TEST_CASE("at the limit of connections, the newest replaces the oldest one without a proof") {
+  RunningServer served({}, 3, 60s);
   Client client(served.options());
-  std::vector<std::unique_ptr<Stranger>> strangers;
+  std::vector<std::unique_ptr<RawConnection>> strangers;
   for (int i = 0; i < 5; ++i) {
-    strangers.push_back(std::make_unique<Stranger>(served.port));
+    strangers.push_back(std::make_unique<RawConnection>(served.port));
     REQUIRE(strangers.back()->receive()->kind == Kind::hello);
   }
   CHECK_FALSE(strangers[0]->receive());
@@ -369,7 +369,7 @@ TEST_CASE("the oldest connection without a proof makes place for the newest") {
 }
 
 TEST_CASE("a store refuses keys and values beyond its limits with the reason") {
-  Served served({.key = 8, .value = 100, .total = 250, .keys = 4});
+  RunningServer served({.key = 8, .value = 100, .total = 250, .keys = 4});
   Client client(served.options());
   const auto refused = [&](Writer asked) { return refusal(client, std::move(asked)); };
   const std::string most(100, 'v');
@@ -383,16 +383,16 @@ TEST_CASE("a store refuses keys and values beyond its limits with the reason") {
   client.ask(request(Kind::set, {"a", "", "b", ""}), 10s);
   CHECK_THAT(refused(request(Kind::set, {"c", ""})), Contains("at most 4 keys"));
   CHECK_THAT(refused(std::move(Writer(Kind::add).text("second").number(1))), Contains("number"));
-  // The space of a deleted key is free.
+  // The space of a deleted key is available.
   CHECK(number(client, request(Kind::erase, {"second"})) == 1);
   set(client, "third", most);
   CHECK(number(client, Writer(Kind::count)) == 4);
 }
 
 TEST_CASE("a frame beyond the limit is refused before its bytes are read") {
-  Served served({.value = 100});
+  RunningServer served({.value = 100});
   Client client(served.options());
-  Stranger proved(served.port);
+  RawConnection proved(served.port);
   REQUIRE(proved.prove("secret") == Kind::welcome);
   proved.send(std::string("\xff\xff\xff\xff\1\x10", 6));
   const auto answer = proved.receive();
@@ -406,8 +406,8 @@ TEST_CASE("a frame beyond the limit is refused before its bytes are read") {
   CHECK(number(client, Writer(Kind::count)) == 0);
 }
 
-TEST_CASE("requests fail at once when the server has ended") {
-  Served served;
+TEST_CASE("requests fail at once after the server has ended") {
+  RunningServer served;
   Client client(served.options());
   set(client, "k", "v");
   auto waiting = std::async(std::launch::async,
@@ -426,7 +426,7 @@ TEST_CASE("2000 idle connections do not disturb a server with 256 descriptors") 
     ::alarm(60);
     const rlimit limit{256, 256};
     ::setrlimit(RLIMIT_NOFILE, &limit);
-    // All that are allowed may be open at once: only the limit of descriptors closes connections.
+    // The store's own limit is not reached: only the limit of descriptors closes connections.
     Server server({.listen_socket = listener.socket,
                    .keyed_hash = hash_of("secret"),
                    .strangers = 1000,
@@ -447,8 +447,9 @@ TEST_CASE("2000 idle connections do not disturb a server with 256 descriptors") 
   {
     Client early(options);
     set(early, "k", "v");
-    std::vector<std::unique_ptr<Stranger>> strangers;
-    for (int i = 0; i < 2000; ++i) strangers.push_back(std::make_unique<Stranger>(listener.port));
+    std::vector<std::unique_ptr<RawConnection>> strangers;
+    for (int i = 0; i < 2000; ++i)
+      strangers.push_back(std::make_unique<RawConnection>(listener.port));
     CHECK(get(early, "k") == "v");
     Client late(options);
     CHECK(get(late, "k") == "v");
@@ -458,7 +459,7 @@ TEST_CASE("2000 idle connections do not disturb a server with 256 descriptors") 
   }
   ::setrlimit(RLIMIT_NOFILE, &before);
   int status = 0;
-  CHECK(::waitpid(child, &status, WNOHANG) == 0);  // it lives
+  CHECK(::waitpid(child, &status, WNOHANG) == 0);  // still running
   ::kill(child, SIGKILL);
   ::waitpid(child, &status, 0);
 }

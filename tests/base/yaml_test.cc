@@ -7,7 +7,7 @@
 using namespace perigee;
 using nlohmann::json;
 
-TEST_CASE("YAML is read as its writer means it, with the lines") {
+TEST_CASE("YAML is parsed by its rules, with the line of each value") {
   const auto yaml = parse_yaml(
       "# a comment\n- name: aten::mm\n  dims: ['0,1', 1, -2, 1.5]\n  ok: true\n  text: \"true\"\n"
       "- {name: null, empty: , list: []}\n",

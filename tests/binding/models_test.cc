@@ -1,4 +1,4 @@
-// Models that ship as Lua against those in C++, and against themselves run eagerly.
+// Shipped models in Lua against the built-in ones and against eager autograd.
 #include "capture/models/models.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace perigee::test {
 namespace {
 
-// The same graph, and the same first values of parameters and buffers.
+// Checks that both models have the same graph and initial values.
 void check_same(const std::string& name, const std::string& keys, const std::string& options) {
   INFO(name << " " << options);
   const auto job = job::Job::parse(fmt::format("[model]\nkind = '{}'\ndtype = 'float64'\n{}\n"
@@ -41,7 +41,7 @@ void check_same(const std::string& name, const std::string& keys, const std::str
 
 }  // namespace
 
-TEST_CASE("the gpt in Lua is the built-in gpt") {
+TEST_CASE("the gpt in Lua has the graph and initial values of the built-in gpt") {
   check_same("gpt", "layers = 2\nwidth = 8\nheads = 2\nvocab = 11",
              R"({"layers": 2, "width": 8, "heads": 2})");
   check_same("gpt",
@@ -51,14 +51,14 @@ TEST_CASE("the gpt in Lua is the built-in gpt") {
                  "dropout": 0.1, "hidden": 12})");
 }
 
-TEST_CASE("the resnet in Lua is the built-in resnet") {
+TEST_CASE("the resnet in Lua has the graph and initial values of the built-in resnet") {
   check_same("resnet", "depth = 18\nwidth = 2\nclasses = 3\nimage = 8",
              R"({"depth": 18, "width": 2, "classes": 3, "image": 8})");
   check_same("resnet", "depth = 50\nwidth = 2\nclasses = 3\nimage = 64",
              R"({"depth": 50, "width": 2, "classes": 3, "image": 64})");
 }
 
-TEST_CASE("another model has another hash") {
+TEST_CASE("a changed script changes the graph's hash") {
   const LuaFile file("runtime/models/gpt.lua");
   const auto hash = [&](const std::string& options) {
     const auto lua = binding::load_lua(file.settings(options));

@@ -1,4 +1,4 @@
-// The one binding of ops: arguments, overloads, results and errors.
+// The binding of ops: arguments, overloads, results and errors.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -109,7 +109,7 @@ TEST_CASE("operators work with tensors and numbers on either side") {
   }
 }
 
-TEST_CASE("an argument that does not fit is an error at the script's line") {
+TEST_CASE("a wrong argument is an error at the script's line") {
   const auto error = [](const std::string& line) {
     return error_of(script_of("local y\n" + line + "\nreturn { y = y }"));
   };
@@ -159,8 +159,8 @@ TEST_CASE("an error in a layer shows where the user called it") {
   };
   CHECK_THAT(error("local y = self.fc(batch.x)\nreturn y"),
              Contains(".lua:5: [model] torch.addmm") && Contains("cannot be multiplied"));
-  // A tail call leaves no frame, but the function tells where it makes it; of several its first
-  // line stands for them.
+  // A tail call has no stack frame: the error names its line, or the function's first line where it
+  // has several tail calls.
   CHECK_THAT(error("\nreturn self.fc(batch.x)"), Contains(".lua:6: [model] torch.addmm"));
   CHECK_THAT(error("return batch.x:softmax('a')"), Contains(".lua:5: [model] torch.softmax"));
   CHECK_THAT(error("if batch then\nreturn self.fc(batch.x)\nend\nreturn self.fc(1)"),

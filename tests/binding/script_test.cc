@@ -119,7 +119,7 @@ TEST_CASE("mistakes with modules are errors at the script's line") {
              Contains(":6: [model] modules are made in the function `model`"));
 }
 
-TEST_CASE("a tensor does not outlive the pass that made it") {
+TEST_CASE("a tensor cannot be used after the pass that created it") {
   const LuaFile file(
       "local nn, torch = require 'perigee.nn', require 'perigee.torch'\n"
       "local Net, kept = nn.Module 'Net', nil\n"
@@ -138,7 +138,7 @@ TEST_CASE("a tensor does not outlive the pass that made it") {
   CHECK_THROWS_WITH(run(), Contains(".lua:6: [model] torch.add") || Contains("earlier pass"));
 }
 
-TEST_CASE("a capture that failed leaves the script able to run again") {
+TEST_CASE("a script can be captured after a failed capture") {
   const LuaFile file(
       script_of("if batch.bad then x = x:matmul(x) end\nreturn { y = x:matmul(w) }"));
   const auto lua = binding::load_lua(file.settings());
@@ -147,12 +147,12 @@ TEST_CASE("a capture that failed leaves the script able to run again") {
   CHECK_NOTHROW(capture_evaluation(*lua.model.module, {{"x", x}}, lua.model.forward));
 }
 
-TEST_CASE("pcall may hold an op's error") {
+TEST_CASE("pcall catches an op's error") {
   CHECK(error_of(script_of("local good = pcall(function() return x:matmul(x) end)\n"
                            "return { y = good and x or x:matmul(w) }")) == "");
 }
 
-TEST_CASE("a marked scope is the ops' scope") {
+TEST_CASE("ops have the scope that the script marks") {
   const LuaFile file(
       script_of("local y = nn.scope('mine', function() return x:matmul(w) end)\n"
                 "return { y = y }"));
@@ -162,7 +162,7 @@ TEST_CASE("a marked scope is the ops' scope") {
   CHECK(captured.graph.nodes.front().scope == "mine");
 }
 
-TEST_CASE("a module may be the scope, also one without parameters") {
+TEST_CASE("a module can be the marked scope, also without parameters") {
   const LuaFile file(R"(local nn = require "perigee.nn"
 local Core = nn.Module "Core"
 function Core:init() end
@@ -179,7 +179,7 @@ return { model = function() return Net() end, batch = { x = { shape = { 3 } } },
   CHECK(captured.graph.nodes.front().scope == "core");
 }
 
-TEST_CASE("first values follow the model's dtype") {
+TEST_CASE("initial values have the model's dtype") {
   const LuaFile file(script_of("return { y = x }"));
   const auto lua = binding::load_lua(file.settings("{}", "bfloat16"));
   CHECK(lua.model.module->named_parameters()["w"].scalar_type() == torch::kBFloat16);
@@ -214,7 +214,7 @@ TEST_CASE("the documentation of perigee.nn lists exactly its functions") {
   CHECK(layers >= 15);
 }
 
-TEST_CASE("perigee.torch is for models alone") {
+TEST_CASE("perigee.torch is available to models only") {
   lua::State state(lua::Options{.runtime_folder = "runtime"});
   CHECK_THROWS_WITH(state.run_text("require 'perigee.nn'", "s.lua"),
                     Contains("perigee.torch is for the script of a model"));

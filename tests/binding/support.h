@@ -1,4 +1,4 @@
-// Models written in Lua, from texts.
+// Models in Lua, given as text.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace perigee::test {
 // A model of a script, captured or not.
 class LuaFile {
  public:
-  // `text` as a file of a temporary folder, or a shipped model where it ends in ".lua".
+  // Writes `text` to a file in a temporary folder; a name that ends in ".lua" is a shipped model.
   explicit LuaFile(const std::string& text);
   ~LuaFile();
   LuaFile(const LuaFile&) = delete;
@@ -26,8 +26,8 @@ class LuaFile {
   bool own_ = false;
 };
 
-// Returns a script whose model has a parameter `w` [3, 4] and whose forward is that body, over the
-// batch's x [2, 3] and w; it returns a table of results.
+// Returns a script of a model with a parameter `w` [3, 4]. `body`: its forward function over the
+// batch's x [2, 3] and w, which returns a table of results.
 std::string script_of(const std::string& body);
 
 // Builds and captures the script's model in eval mode for x [2, 3]; returns the error, or "".
