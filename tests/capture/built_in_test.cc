@@ -20,7 +20,7 @@ void check_model(const Model& model, const Batch& batch) {
   }
   for (auto& b : model.module->named_buffers()) b.value().set_data(values.at(b.key()));
   check_parity(*model.module, batch, model.forward);
-  // With and without memory, the graph is the same.
+  // The graph of a module with memory equals the deferred one's.
   CHECK(graph::difference(deferred_graph.graph,
                           capture(*model.module, batch, model.forward).graph) == "");
 }

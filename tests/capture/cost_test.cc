@@ -26,7 +26,7 @@ synthetic = true
 sequence = 2048
 )";
 
-// A line of /proc/self/status in bytes.
+// Returns a value of /proc/self/status in bytes.
 double memory(const std::string& key) {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;) {
@@ -49,7 +49,7 @@ struct Cost {
   double nodes = 0;
   double gradients = 0;
   double deferred_bytes = 0;   // memory of the module
-  double capture_bytes = 0;    // peak over what the process took before the module
+  double capture_bytes = 0;    // peak above the memory before the module was built
   double capture_seconds = 0;  // of processor time
 };
 
@@ -73,7 +73,7 @@ Cost measured() {
 
 }  // namespace
 
-// Hidden: run by the test below.
+// Hidden: the test below runs it in a process.
 TEST_CASE("measure: capture of GPT-3", "[.]") {
   const auto job = job::Job::parse(kGpt3, "gpt3.toml");
   const double before = memory("VmRSS");
@@ -99,7 +99,7 @@ TEST_CASE("measure: capture of GPT-3", "[.]") {
 }
 
 TEST_CASE("96 layers and 175 billion parameters are captured in 0.5 s and 200 MB") {
-  // The least of three: a loaded machine makes any one of them slow.
+  // The least of three measurements: a loaded machine slows some of them.
   auto cost = measured();
   for (int i = 0; i < 2 && cost.capture_seconds >= 0.5; ++i) {
     const auto again = measured();

@@ -78,7 +78,7 @@ TEST_CASE("every layer class of LibTorch's headers has a case or is refused") {
   CHECK(without(compared(), classes) == Names{});
 }
 
-TEST_CASE("a layer class that LibTorch gains is found") {
+TEST_CASE("a layer class without a case is detected") {
   const auto folder = fs::temp_directory_path() / ("perigee-headers-" + std::to_string(getpid()));
   fs::create_directories(folder / "container");
   std::ofstream(folder / "new.h") << "/// TORCH_MODULE(Example);\nTORCH_MODULE(Conv1d);\n"

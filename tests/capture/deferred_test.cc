@@ -44,7 +44,7 @@ Captured capture_small(Small& net) {
 
 }  // namespace
 
-TEST_CASE("a deferred module remembers how its parameters are initialised") {
+TEST_CASE("a deferred module records how its parameters are initialised") {
   const auto net = deferred<Small>();
   CHECK(net->linear->weight.sizes() == at::IntArrayRef({4, 4}));
   CHECK(net->linear->weight.requires_grad());
@@ -66,7 +66,7 @@ TEST_CASE("a deferred module remembers how its parameters are initialised") {
   CHECK(values.at("scaled").std().item<float>() == Approx(0.02).margin(0.002));
   const auto q = values.at("orthogonal");
   CHECK(torch::allclose(q.t().matmul(q), torch::eye(4), 1e-5, 1e-5));
-  // The same seed, the same values; another seed, others.
+  // Values depend on the seed only.
   const auto again = exec::evaluate(captured.init, {}, {.seed = 5});
   const auto other = exec::evaluate(captured.init, {}, {.seed = 6});
   CHECK(torch::equal(values.at("scaled"), again.at("scaled")));
@@ -78,7 +78,7 @@ TEST_CASE("a deferred module and one with memory have the same graph") {
   Small with_memory;
   const auto a = capture_small(*net), b = capture_small(with_memory);
   CHECK(b.init.outputs.empty());
-  // Only the table is computed in one and a constant in the other.
+  // The two differ in the table only: computed in one, a constant in the other.
   CHECK(a.graph.outputs.size() == b.graph.outputs.size());
   CHECK(a.graph.inputs.size() + 1 == b.graph.inputs.size());
 }
@@ -101,7 +101,7 @@ TEST_CASE("a module of deferred modules has one init graph") {
   CHECK(!torch::equal(values.at("a.weight"), values.at("b.weight")));
 }
 
-TEST_CASE("values of deferred modules cannot be touched") {
+TEST_CASE("reading a value of a deferred module is an error") {
   const auto net = deferred<nn::LinearImpl>(4, 4);
   CHECK_THROWS_WITH(net->weight.sum(), Catch::Contains("perigee::deferred"));
   CHECK_THROWS_WITH(net->forward(torch::zeros({2, 4})), Catch::Contains("perigee::deferred"));

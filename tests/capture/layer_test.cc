@@ -1,6 +1,6 @@
 // Every layer class of the torch::nn C++ API that computes without random numbers: linear,
 // convolution, normalisation, pooling, padding, activations and shapes. Sequences, losses and
-// random layers have files of their own; what is refused is in refused_test.cc.
+// random layers have files of their own; refused layers are in refused_test.cc.
 #include <torch/nn.h>
 
 #include "tests/capture/layers.h"
@@ -88,7 +88,7 @@ std::vector<Layer> norm_layers() {
 
 namespace {
 
-// Pooling with indices: both, without the indices in the loss.
+// Max pooling with indices, and unpooling by them; the loss excludes the indices.
 template <class Pool, class Unpool>
 Layer unpool(std::string name, Pool pool, Unpool unpool, at::Tensor input) {
   return {std::move(name),
@@ -195,7 +195,7 @@ std::vector<Layer> upsample_layers() {
   };
 }
 
-// Inputs keep away from 0, where some have no derivative.
+// Inputs avoid 0, where some activations have no derivative.
 std::vector<Layer> activation_layers() {
   const auto x = normal({3, 4});
   return {

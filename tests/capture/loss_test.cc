@@ -134,7 +134,7 @@ TEST_CASE("losses of labels equal eager autograd, ignored labels and class weigh
   for (const auto& layer : label_losses()) check_layer(layer);
 }
 
-TEST_CASE("a loss that is a mean is a sum over a step average of the labels' weights") {
+TEST_CASE("a mean loss is a sum divided by the step average of the labels' weights") {
   const auto x = torch::zeros({4, 3}, torch::kFloat64).requires_grad_();
   nn::ParameterList holder;
   holder->append(x);

@@ -1,5 +1,5 @@
-// Modules that a naive capture gets silently wrong: writes through views, shared memory, state that
-// the forward pass updates, gradients inside the forward pass.
+// Modules that a naive capture captures wrongly: writes through views, shared memory, state that the
+// forward pass updates, gradients inside the forward pass.
 #include <torch/nn.h>
 
 #include "base/error.h"
@@ -226,7 +226,7 @@ TEST_CASE("unusual gradients equal eager autograd") {
   for (const auto& layer : gradient_layers()) check_layer(layer);
 }
 
-TEST_CASE("a model may ask for the gradient of its own parameters") {
+TEST_CASE("a model can compute gradients of its own parameters") {
   nn::Sequential net(nn::Linear(4, 4), nn::Tanh(), nn::Linear(4, 1));
   net->to(torch::kFloat64);
   const auto weight = net->named_parameters()["0.weight"];
@@ -236,7 +236,7 @@ TEST_CASE("a model may ask for the gradient of its own parameters") {
     return Result{y + grads[0].square().sum() + grads[2].square().sum()};
   };
   for (int i = 0; i < 2; ++i) check_parity(*net, one_batch(), penalty);
-  // The module is as it was: its own gradient is its own again.
+  // After the capture, the module's parameters have gradients of their own.
   const auto y = (weight * weight).sum();
   CHECK(torch::autograd::grad({y}, {weight})[0].equal(2 * weight));
   weight.mutable_grad() = at::Tensor();
@@ -244,7 +244,7 @@ TEST_CASE("a model may ask for the gradient of its own parameters") {
   CHECK(weight.grad().equal(2 * weight));
 }
 
-TEST_CASE("backward ops of a gradient penalty belong to the forward ops that made them") {
+TEST_CASE("backward ops of a gradient penalty have the scope of their forward ops") {
   nn::Linear linear(4, 4);
   linear->to(torch::kFloat64);
   const auto captured = capture(*linear, one_batch(), [&](const Batch& b) {

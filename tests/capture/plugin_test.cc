@@ -28,7 +28,7 @@ TEST_CASE("a plugin's model is captured, deferred or not") {
   CHECK(got.at("loss").item<float>() == Approx(y.square().mean().item<float>()));
 }
 
-TEST_CASE("a plugin that gives no model says why") {
+TEST_CASE("a plugin that returns no model is an error with its reason") {
   const auto path = build_folder() + "/libplugin_model.so";
   CHECK_THROWS_WITH(load_plugin("/nowhere.so", "{}"), Catch::Contains("/nowhere.so"));
   CHECK_THROWS_WITH(load_plugin(path, "broken"), Catch::Contains("no such width"));

@@ -1,5 +1,5 @@
-// Layers that draw random numbers: eager autograd with the graph's draws, and what the draws must
-// look like.
+// Layers that draw random numbers: eager autograd with the graph's draws, and properties of the
+// draws.
 #include <torch/nn.h>
 
 #include "tests/capture/layers.h"
@@ -88,7 +88,7 @@ double share(const at::Tensor& mask) { return mask.to(torch::kFloat64).mean().it
 
 }  // namespace
 
-TEST_CASE("dropout scales the values that it keeps, and its gradient has the same mask") {
+TEST_CASE("dropout scales kept values, and its gradient has the same mask") {
   const auto drawn = draw(layer<1>("Dropout", nn::Dropout(0.25), {normal({40, 50})}));
   const auto kept = (drawn.y != 0).to(torch::kFloat64);
   CHECK(share(kept) == Approx(0.75).margin(0.05));

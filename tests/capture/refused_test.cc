@@ -1,4 +1,4 @@
-// What cannot be in a graph is refused with a message, and leaves the process able to capture.
+// Ops and modules that cannot be captured are refused with a message; later captures work.
 #include <torch/nn.h>
 
 #include <thread>
@@ -101,12 +101,12 @@ TEST_CASE("ops that depend on values are refused by name and scope") {
     };
     CHECK_THROWS_WITH(capture(net, batch, run),
                       Catch::Contains(test.message) && Catch::Contains("\"here\""));
-    // The process captures as before.
+    // A later capture works.
     check_parity(net, batch, [&](const Batch& b) { return Result{(net.w * b.at("y")).sum()}; });
   }
 }
 
-TEST_CASE("a running mean without momentum is refused, for it counts batches") {
+TEST_CASE("a running mean without momentum is refused because it counts batches") {
   nn::BatchNorm1d norm(nn::BatchNorm1dOptions(4).momentum(torch::nullopt));
   CHECK_THROWS_WITH(capture(*norm, {{"x", torch::zeros({3, 4})}},
                             [&](const Batch& b) { return Result{norm(b.at("x")).sum()}; }),

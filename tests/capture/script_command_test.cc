@@ -71,7 +71,7 @@ class Example {
     checkpoint::write_safetensors((folder_ / "samples.safetensors").string(), tensors);
   }
 
-  // Gives the samples' other input another name.
+  // Renames the samples' other input.
   void rename_input(const std::string& name) const {
     const auto path = (folder_ / "samples.safetensors").string(), renamed = path + ".renamed";
     const checkpoint::SafetensorsFile file(path);
@@ -142,7 +142,7 @@ TEST_CASE("a TorchScript file is shown, planned and trained by the command") {
   for (size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(shared[i]).epsilon(1e-10));
 }
 
-TEST_CASE("a TorchScript file gets the fields of a batch by their order") {
+TEST_CASE("a TorchScript file receives the fields of a batch in order") {
   const Example example;
   const auto losses = [&](const std::string& more) {
     const auto [status,
@@ -160,7 +160,7 @@ TEST_CASE("a TorchScript file gets the fields of a batch by their order") {
   for (size_t i = 0; i < two.size(); ++i) CHECK(two[i] == Approx(named[i]).epsilon(1e-10));
 }
 
-TEST_CASE("the command says which input a TorchScript file lacks") {
+TEST_CASE("a missing input of a TorchScript file is an error that names it") {
   const Example example;
   example.write_samples("pixels", 4);
   const auto [status, text] = example.run("plan job.toml");

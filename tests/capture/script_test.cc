@@ -36,7 +36,7 @@ std::string write_script() {
 
 }  // namespace
 
-TEST_CASE("a TorchScript file is captured as its eager run") {
+TEST_CASE("a captured TorchScript file equals its eager run") {
   const auto path = write_script();
   const auto model = load_script(path);
   std::filesystem::remove(path);

@@ -78,7 +78,7 @@ std::string difference(const exec::Tensors& expected, const exec::Tensors& got, 
 
 void check_parity(torch::nn::Module& module, const Batch& batch, const Forward& forward) {
   const auto captured = capture(module, batch, forward);
-  // A buffer without new value keeps the old one.
+  // A buffer without a new value keeps its old value.
   exec::Tensors got = evaluate(module, captured, batch);
   for (const auto& b : module.named_buffers()) {
     if (!captured.tied.contains(b.key())) got.try_emplace("buffer:" + b.key(), b.value().clone());

@@ -28,7 +28,7 @@ at::Tensor rand(at::IntArrayRef sizes, std::optional<at::ScalarType> dtype,
   return current->take(at::empty(sizes, at::TensorOptions().dtype(dtype)));
 }
 
-// As rrelu_with_noise, whose kernel draws by itself.
+// rrelu_with_noise with given draws; LibTorch's kernel draws its own.
 struct Leaky : torch::autograd::Function<Leaky> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& self,
                             double lower, double upper) {

@@ -10,9 +10,8 @@
 
 namespace perigee::test {
 
-// While one lives, this thread's eager dropout, bernoulli_, rrelu and rand take the draws of the
-// forward phase of a graph, in order, in the place of LibTorch's generator. A draw that the graph
-// has none for throws.
+// During its lifetime, eager dropout, bernoulli_, rrelu and rand of this thread use the draws of a
+// graph's forward phase, in order, instead of LibTorch's generator. A draw beyond the graph's throws.
 class ReplayedDraws {
  public:
   explicit ReplayedDraws(const graph::Graph& graph, const exec::Draw& draw = {});
@@ -20,7 +19,7 @@ class ReplayedDraws {
   ReplayedDraws(const ReplayedDraws&) = delete;
   ReplayedDraws& operator=(const ReplayedDraws&) = delete;
 
-  // Returns whether every draw of the graph was taken.
+  // Returns whether every draw of the graph was used.
   bool all_taken() const { return next_ == draws_.size(); }
 
   // Returns the next draw for a tensor of that shape: numbers of perigee::random, or 0 and
