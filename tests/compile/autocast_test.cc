@@ -1,4 +1,4 @@
-// Precision in graphs and programs made by hand.
+// Mixed precision in hand-made graphs and their programs.
 #include "compile/graph/autocast.h"
 
 #include <catch2/catch.hpp>
@@ -29,7 +29,7 @@ int count_ops(const graph::Graph& graph, const std::string& op, DType type) {
 }
 
 Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {}) {
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   auto program = compile::compile(graph, plan, spec, 0, traces);
   verify(program);
   return program;
@@ -37,7 +37,7 @@ Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spe
 
 }  // namespace
 
-TEST_CASE("products compute low, sums in float32, and each parameter is cast once") {
+TEST_CASE("products compute in the low precision, sums in float32, and each weight is cast once") {
   const auto before = mlp({});
   const auto after = graph::eliminate_dead_code(cast(before, {.dtype = DType::bfloat16}));
   graph::verify(after);
@@ -78,7 +78,7 @@ TEST_CASE("lists and scopes of the plan take precedence") {
   }
 }
 
-TEST_CASE("a plan's names hold for the graph with casts") {
+TEST_CASE("names of values in a plan are mapped to the graph with casts") {
   const auto graph = mlp({});
   auto plan = data_parallel(graph, 2);
   plan.precision.dtype = DType::bfloat16;
@@ -90,7 +90,7 @@ TEST_CASE("a plan's names hold for the graph with casts") {
   const auto found = std::find(names.begin(), names.end(), renamed.placements.begin()->first);
   REQUIRE(found != names.end());
   CHECK(graph::value_names(graph)[found - names.begin()] == "layer.1/mm.0");
-  // What is pinned stays pinned: the product's columns are gathered before the bias.
+  // The pin is kept: the product's columns are gathered before the bias.
   const auto count_gathers = [](const Program& program) {
     return count(section(program, "micro"), "comm::all_to_all") +
            count(section(program, "micro"), "comm::all_gather");
@@ -100,7 +100,7 @@ TEST_CASE("a plan's names hold for the graph with casts") {
   CHECK(pinned > count_gathers(compiled(graph, plan)));
 }
 
-TEST_CASE("a precision changes the program's summary, its memory, and only where it is") {
+TEST_CASE("a precision changes the program's summary, and loss scaling its state") {
   const auto graph = mlp({.layers = 3, .batch = 64, .width = 32});
   const auto plain = data_parallel(graph, 2);
   auto plan = plain;
@@ -108,7 +108,7 @@ TEST_CASE("a precision changes the program's summary, its memory, and only where
   CHECK(summary(compiled(graph, plan)) != summary(compiled(graph, plain)));
   const auto program = compiled(graph, plan);
   CHECK(!program.find(Binding::Kind::state, "loss_scale:value"));
-  // Gradients are reduced and stepped as the parameters are.
+  // Parameters stay float32.
   CHECK(program.values[program.find(Binding::Kind::parameter, "layer.0.weight")->value.index]
             .type.dtype == DType::float32);
 
@@ -120,7 +120,7 @@ TEST_CASE("a precision changes the program's summary, its memory, and only where
   CHECK(count(section(scaled, "step"), "perigee::update_loss_scale_") == 1);
   CHECK(summary(scaled) != summary(program));
   CHECK(!scaled.find(Binding::Kind::constant, kLossScale));
-  // An evaluation scales nothing.
+  // An evaluation has no loss scale.
   const auto evaluation = compiled(graph, plan, {.evaluation = true});
   CHECK(!evaluation.find(Binding::Kind::state, "loss_scale:value"));
 }

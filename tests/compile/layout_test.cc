@@ -6,7 +6,7 @@ using namespace perigee;
 using namespace perigee::compile;
 using Sizes = std::vector<int64_t>;
 
-TEST_CASE("a reshape is a view where the merged dims are contiguous") {
+TEST_CASE("a reshape is a view if the merged dims are contiguous") {
   CHECK(reshape_strides({2, 3, 4}, {12, 4, 1}, {6, 4}) == Sizes{4, 1});
   CHECK(reshape_strides({2, 3, 4}, {12, 4, 1}, {2, 3, 2, 2}) == Sizes{12, 4, 2, 1});
   CHECK(reshape_strides({4, 3}, {1, 4}, {12}) == std::nullopt);
@@ -59,12 +59,12 @@ TEST_CASE("pointwise results keep the order of their operands' dims") {
   CHECK(pointwise_strides(shape, {{&shape, &turned}, {&last, &one}}) == turned);
   CHECK(pointwise_strides(shape, {{&shape, &row}, {&shape, &turned}}) == row);
   CHECK(pointwise_strides(shape, {{&shape, &turned}, {&none, &none}}) == turned);
-  // A slice of every other column leaves no gaps behind.
+  // The result of a slice of every other column has no gaps.
   const Sizes gaps{24, 8, 2};
   CHECK(pointwise_strides(shape, {{&shape, &gaps}}) == row);
 }
 
-TEST_CASE("dense and contiguous are told apart") {
+TEST_CASE("dense and contiguous layouts are distinguished") {
   CHECK(is_contiguous({2, 1, 3}, {3, 77, 1}));
   CHECK_FALSE(is_contiguous({2, 3}, {1, 2}));
   CHECK(is_dense({2, 3}, {1, 2}));

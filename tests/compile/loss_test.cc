@@ -1,4 +1,4 @@
-// Which losses can be cut into microbatches.
+// Losses that can be split into microbatches, and those that cannot.
 #include <catch2/catch.hpp>
 
 #include "shard/partition.h"
@@ -12,7 +12,7 @@ using shard::LossKind;
 
 namespace {
 
-// The graph's loss replaced by what f makes of (loss, per-sample values [8, 16]).
+// Classifies the loss f(graph, loss, per-sample values [8, 16]).
 template <class F>
 LossKind kind(F f) {
   Graph g = mlp({});
@@ -30,7 +30,7 @@ ValueId scalar(Graph& g, std::string op, std::vector<std::pair<std::string, Arg>
 
 }  // namespace
 
-TEST_CASE("a mean, a sum and a mixture of both are told apart") {
+TEST_CASE("a loss is classified as a mean, a sum or a mixture of both") {
   using G = Graph&;
   using V = ValueId;
   CHECK(kind([](G, V loss, V) { return loss; }) == LossKind::mean);
@@ -51,7 +51,7 @@ TEST_CASE("a mean, a sum and a mixture of both are told apart") {
           const auto norm = scalar(g, "aten::sum", {{"self", s}});
           return scalar(g, "aten::sqrt", {{"self", norm}});
         }) == LossKind::mixed);
-  // A penalty on weights is the same for every microbatch.
+  // A penalty on weights has the same value in every microbatch.
   const auto penalized = [](std::string reduce) {
     return kind([&](G g, V, V s) {
       const auto loss = scalar(g, reduce, {{"self", s}});
@@ -64,7 +64,7 @@ TEST_CASE("a mean, a sum and a mixture of both are told apart") {
   CHECK(penalized("aten::sum") == LossKind::mixed);
 }
 
-TEST_CASE("samples that see each other are told, and what only means make is averaged") {
+TEST_CASE("an op that couples samples is reported, also in a loss of means only") {
   const auto of = [](auto f) {
     Graph g = mlp({});
     ValueId samples;
@@ -85,7 +85,7 @@ TEST_CASE("samples that see each other are told, and what only means make is ave
   });
   CHECK(product.kind == LossKind::mean);
   CHECK(product.coupling.find("aten::mul.Tensor") == 0);
-  // A running sum over the samples has a value for each of them.
+  // A running sum over the samples couples them.
   const auto running = of([](G g, V, V s) {
     const auto type = g.type(s);
     const auto along = g.add_node("aten::cumsum", {{"self", s}, {"dim", int64_t{0}}}, {type})[0];
@@ -93,7 +93,7 @@ TEST_CASE("samples that see each other are told, and what only means make is ave
   });
   CHECK(running.kind == LossKind::mean);
   CHECK(running.coupling.find("aten::cumsum") == 0);
-  // A ratio of sums is no mean of the microbatches' ratios.
+  // A ratio of sums is not the mean of the microbatches' ratios.
   const auto ratio = of([](G g, V, V s) {
     const auto a = scalar(g, "aten::sum", {{"self", s}});
     return scalar(g, "aten::div.Tensor", {{"self", a}, {"other", a}});

@@ -52,7 +52,7 @@ TEST_CASE("packed blocks never overlap while both are in use") {
   CHECK(worst <= 1.25);
 }
 
-TEST_CASE("the lifetimes of a training step pack within 2% of the most that is live") {
+TEST_CASE("the lifetimes of a training step pack within 2% of the peak of live bytes") {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     INFO("seed " << seed);
     std::mt19937_64 random(seed);
@@ -76,7 +76,7 @@ TEST_CASE("the lifetimes of a training step pack within 2% of the most that is l
   }
 }
 
-TEST_CASE("nothing to pack needs nothing") {
+TEST_CASE("an empty packing has no bytes") {
   CHECK(pack({}).bytes == 0);
   CHECK(pack({{0, 0, 5}}).bytes == 0);
   CHECK(pack({{1, 0, 5}}).bytes == 64);

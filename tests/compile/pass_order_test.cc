@@ -1,4 +1,4 @@
-// The documented list of passes is the one that runs.
+// The documented order of passes equals the executed order.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// From graphs made by hand to programs.
+// Programs of hand-made graphs.
 #include <catch2/catch.hpp>
 
 #include "tests/compile/support.h"
@@ -11,7 +11,7 @@ using Catch::Contains;
 namespace {
 
 Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {}) {
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   auto program = compile::compile(graph, plan, spec, 0, traces);
   verify(program);
   return program;
@@ -25,7 +25,7 @@ std::vector<std::string> names(const Program& program) {
 
 }  // namespace
 
-TEST_CASE("a weight decay that varies is a number in memory for each group, else one in the step") {
+TEST_CASE("a varying weight decay is a scalar in memory for each group, a fixed one a constant") {
   const auto graph = mlp({});
   for (const char* optimizer : {"sgd", "adam", "adamw", "lion", "adafactor", "muon"}) {
     INFO(optimizer);
@@ -46,7 +46,7 @@ TEST_CASE("one rank and one microbatch make one section and a step") {
   const auto program = compiled(graph, data_parallel(graph, 1), {.clip_norm = 1.0});
   CHECK(names(program) == std::vector<std::string>{"micro", "step"});
   CHECK(program.exact_memory);
-  // Views are addresses, and every gradient is written where the optimizer reads it.
+  // Views are addresses, and each gradient is written to the place that the optimizer reads.
   const auto& micro = section(program, "micro");
   CHECK(count(micro, "aten::t") == 0);
   CHECK(count(micro, "perigee::reshape") == 0);
@@ -62,7 +62,7 @@ TEST_CASE("one rank and one microbatch make one section and a step") {
   CHECK(test::golden_difference("tests/compile/golden/one_rank.txt", print(program)) == "");
 }
 
-TEST_CASE("data parallel makes exactly one set of bucketed all-reduces, in the last microbatch") {
+TEST_CASE("data parallelism all-reduces each bucket once, in the last microbatch") {
   const auto graph = mlp({.layers = 6, .batch = 12, .width = 64});
   auto plan = data_parallel(graph, 4, 3);
   plan.communication.bucket_bytes = 40 << 10;
@@ -76,16 +76,16 @@ TEST_CASE("data parallel makes exactly one set of bucketed all-reduces, in the l
   CHECK(count(section(program, "micro"), "perigee::accumulate_") == 12 + 1);
   CHECK(test::golden_difference("tests/compile/golden/data_parallel.txt", summary(program)) == "");
 
-  // Each starts as soon as its last gradient is there, and nobody waits before the step.
+  // Each reduction starts after its last gradient, and the first wait is in the step.
   const auto& last = section(program, "micro_last").instructions;
-  int started = 0, behind = 0, waits = 0;
+  int started = 0, later_products = 0, waits = 0;
   for (const auto& instruction : last) {
     started += instruction.op == "comm::all_reduce";
-    behind += started > 1 && instruction.op == "aten::mm";
+    later_products += started > 1 && instruction.op == "aten::mm";
     waits += instruction.kind == Instruction::Kind::wait;
   }
   CHECK(waits == 0);
-  CHECK(behind > 4);
+  CHECK(later_products > 4);
 
   plan.communication.overlap = false;
   const auto late = compiled(graph, plan);
@@ -94,7 +94,7 @@ TEST_CASE("data parallel makes exactly one set of bucketed all-reduces, in the l
   CHECK(end[end.size() - 1].op == "comm::all_reduce");
 }
 
-TEST_CASE("programs hold for any number of layers, ranks and microbatches") {
+TEST_CASE("programs pass the verifier for any number of layers, ranks and microbatches") {
   for (int64_t layers : {1, 2, 7}) {
     for (int64_t microbatches : {1, 2, 3, 5}) {
       for (int64_t ranks : {1, 3}) {
@@ -112,7 +112,7 @@ TEST_CASE("programs hold for any number of layers, ranks and microbatches") {
   }
 }
 
-TEST_CASE("frozen parameters and evaluations do no work that nobody needs") {
+TEST_CASE("frozen parameters and evaluations have no unneeded gradients") {
   const auto graph = mlp({.layers = 3});
   const auto frozen = compiled(
       graph, data_parallel(graph, 1),
@@ -127,7 +127,7 @@ TEST_CASE("frozen parameters and evaluations do no work that nobody needs") {
   CHECK(evaluation.order.size() == 4);
 }
 
-TEST_CASE("named results are kept where they are asked for, with the piece that the rank holds") {
+TEST_CASE("requested results are kept, with the ranges of the rank's piece") {
   auto graph = mlp({.layers = 2, .batch = 6, .width = 10});
   for (const auto& node : graph.nodes) {
     if (node.op != "aten::sub.Tensor") continue;
@@ -144,16 +144,16 @@ TEST_CASE("named results are kept where they are asked for, with the piece that 
   CHECK(result->ranges == std::vector<mesh::Range>{{0, 2}, {0, 10}});
   CHECK(program.values[result->value.index].type.shape == std::vector<int64_t>{2, 10});
 
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   CHECK_THROWS_WITH(
       compile::compile(graph, data_parallel(graph, 1, 2), {.results = {"y"}}, 0, traces),
       Contains("one microbatch"));
 }
 
-TEST_CASE("the predicted memory of every rank is its program's") {
+TEST_CASE("the predicted memory of every rank equals its program's") {
   const auto graph = mlp({.layers = 2, .batch = 7, .width = 32});
   const auto plan = data_parallel(graph, 3, 2);
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   const auto prediction = predict_memory(graph, plan, {}, traces);
   REQUIRE(prediction.peak_bytes.size() == 3);
   CHECK(prediction.exact_memory);
@@ -162,13 +162,13 @@ TEST_CASE("the predicted memory of every rank is its program's") {
     verify(program);
     CHECK(program.peak_bytes == prediction.peak_bytes[rank]);
   }
-  // One of the seven samples is one too many for the others.
+  // Rank 0 has one of the seven samples more than the others.
   CHECK(prediction.peak_bytes[0] > prediction.peak_bytes[2]);
   NoTraces none;
   CHECK_FALSE(predict_memory(graph, plan, {}, none).exact_memory);
 }
 
-TEST_CASE("a plan's names of values hold whatever the step leaves out") {
+TEST_CASE("names of values in a plan are unchanged by dead code elimination") {
   const auto graph = mlp({.layers = 2});
   auto plan = data_parallel(graph, 2);
   plan.placements["layer.1/gelu.0"] = {mesh::Placement::replicate()};
@@ -178,11 +178,11 @@ TEST_CASE("a plan's names of values hold whatever the step leaves out") {
     return count(section(compiled(graph, plan, spec), "micro"), "comm::all_gather");
   };
   CHECK(gathers({}) > 0);
-  // Without the product that makes the weight's gradient, 'mm.1 is the first that is left.
+  // Without the product of the weight's gradient, 'mm.1 would be renumbered.
   CHECK(gathers({.frozen = {"layer.1.weight"}}) == gathers({}));
 }
 
-TEST_CASE("results of pointwise ops take the place of operands that die") {
+TEST_CASE("results of pointwise ops reuse the places of operands that are not read later") {
   const auto graph = mlp({.layers = 1});
   NoTraces traces;
   const auto program = compile::compile(graph, data_parallel(graph, 1), {}, 0, traces);
@@ -198,10 +198,10 @@ TEST_CASE("results of pointwise ops take the place of operands that die") {
   CHECK(found == 1);
 }
 
-TEST_CASE("a step average is computed over all microbatches before the first of them") {
+TEST_CASE("a step average over all microbatches is computed before the first one") {
   using namespace graph;
   auto graph = mlp({.layers = 1});
-  // The loss divides by what step_average says of the target.
+  // The loss is divided by the step average of the target's sum.
   const auto target = graph.find_input("target")->value;
   const TensorType scalar{DType::float32, {}};
   const auto total = graph.add_node("aten::sum", {{"self", target}}, {scalar})[0];
@@ -225,7 +225,7 @@ TEST_CASE("a step average is computed over all microbatches before the first of 
         count(section(single, "micro"), "aten::sum") - 1);
   CHECK(program.order.size() == 7);
 
-  // Over ranks, the sum of the sums is reduced once.
+  // The sums of all microbatches are all-reduced once.
   const auto parallel = compiled(graph, data_parallel(graph, 2, 3));
   CHECK(count(section(parallel, "prologue"), "comm::all_reduce") == 0);
   CHECK(count(section(parallel, "prologue_end"), "comm::all_reduce") == 1);
@@ -234,14 +234,14 @@ TEST_CASE("a step average is computed over all microbatches before the first of 
   for (auto& node : graph.nodes) {
     if (node.op == "aten::sum") node.args[0].second = weight;
   }
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   CHECK_THROWS_WITH(compile::compile(graph, data_parallel(graph, 1, 2), {}, 0, traces),
                     Contains("data inputs only") && Contains("layer.0.weight"));
 }
 
 TEST_CASE("unknown optimizers, parameters and results are refused with the known names") {
   const auto graph = mlp({});
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   const auto plan = data_parallel(graph, 1);
   CHECK_THROWS_WITH(compile::compile(graph, plan, {.optimizer = "adamx"}, 0, traces),
                     Contains("the optimizer must be one of sgd, ") &&
@@ -252,10 +252,10 @@ TEST_CASE("unknown optimizers, parameters and results are refused with the known
                     Contains("'logits'"));
 }
 
-TEST_CASE("a graph of 12,000 nodes asks for each distinct trace once") {
+TEST_CASE("a graph of 12,000 nodes looks up each distinct trace once") {
   const auto graph = mlp({.layers = 1090});
   CHECK(graph.nodes.size() > 11000);
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   const auto program = compile::compile(graph, data_parallel(graph, 2, 4), {}, 0, traces);
   verify(program);
   CHECK(traces.asked < 20);

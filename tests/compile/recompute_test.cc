@@ -1,4 +1,4 @@
-// Which ops run again, and where.
+// The recomputed ops, and their places in the backward pass.
 #include "compile/graph/recompute.h"
 
 #include <catch2/catch.hpp>
@@ -17,7 +17,7 @@ int count(const graph::Graph& graph, const std::string& op, graph::Phase phase) 
   return found;
 }
 
-// Returns how many results of forward nodes the backward nodes read.
+// Returns the number of results of forward nodes that backward nodes read.
 int saved(const graph::Graph& graph) {
   std::vector<bool> read(graph.values.size());
   for (const auto& node : graph.nodes) {
@@ -34,25 +34,25 @@ int saved(const graph::Graph& graph) {
 
 }  // namespace
 
-TEST_CASE("the ops of a region run again once, just before the backward op that needs them") {
+TEST_CASE("the ops of a region are recomputed once, just before the backward op that reads them") {
   const auto graph = mlp({.layers = 4});
   const auto before = saved(graph);
-  const auto again = recompute(graph, {.regions = {{"layer.1"}, {"layer.2"}}});
-  graph::verify(again);
-  CHECK(count(again, "aten::gelu", graph::Phase::forward) == 4);
-  // The results of gelu are the inputs of the next layer: kept. The linear layers run again.
-  CHECK(count(again, "aten::gelu", graph::Phase::backward) == 0);
-  CHECK(count(again, "aten::mm", graph::Phase::forward) == 4);
-  CHECK(count(again, "aten::mm", graph::Phase::backward) ==
+  const auto recomputed = recompute(graph, {.regions = {{"layer.1"}, {"layer.2"}}});
+  graph::verify(recomputed);
+  CHECK(count(recomputed, "aten::gelu", graph::Phase::forward) == 4);
+  // The results of gelu are the next region's inputs: kept. The linear layers are recomputed.
+  CHECK(count(recomputed, "aten::gelu", graph::Phase::backward) == 0);
+  CHECK(count(recomputed, "aten::mm", graph::Phase::forward) == 4);
+  CHECK(count(recomputed, "aten::mm", graph::Phase::backward) ==
         count(graph, "aten::mm", graph::Phase::backward) + 2);
-  CHECK(saved(again) < before);
+  CHECK(saved(recomputed) < before);
   const auto joined = recompute(graph, {.regions = {{"layer.1", "layer.2"}}});
   graph::verify(joined);
   CHECK(count(joined, "aten::gelu", graph::Phase::backward) == 1);
-  CHECK(saved(joined) < saved(again));
+  CHECK(saved(joined) < saved(recomputed));
 }
 
-TEST_CASE("ops that are kept, or not asked for, run once") {
+TEST_CASE("ops that are kept, or not listed, are not recomputed") {
   const auto graph = mlp({.layers = 3});
   const auto products = count(graph, "aten::mm", graph::Phase::backward);
   const auto kept = recompute(graph, {.regions = {{"layer"}}, .keep = {"aten::mm"}});
@@ -65,32 +65,32 @@ TEST_CASE("ops that are kept, or not asked for, run once") {
   CHECK(recompute(graph, {}) == graph);
 }
 
-TEST_CASE("a region keeps what it names itself, in the place of what the plan names") {
+TEST_CASE("a region's own list of kept ops replaces the plan's") {
   const auto graph = mlp({.layers = 4});
-  const auto behind = [&](const plan::Recompute& plan, const std::string& op) {
-    const auto again = recompute(graph, plan);
-    graph::verify(again);
-    return count(again, op, graph::Phase::backward) - count(graph, op, graph::Phase::backward);
+  const auto recomputed_count = [&](const plan::Recompute& plan, const std::string& op) {
+    const auto recomputed = recompute(graph, plan);
+    graph::verify(recomputed);
+    return count(recomputed, op, graph::Phase::backward) - count(graph, op, graph::Phase::backward);
   };
-  // One product of each layer but the last, whose results the loss reads; of the first layer of a
-  // region of two the next reads what gelu makes, which is recomputed with it.
+  // One product of each layer except the last, whose results the loss reads. Within a region of two
+  // layers, the first layer's gelu is recomputed, too.
   plan::Recompute plan{.regions = {{"layer.0", "layer.1"}, {"layer.2"}}};
-  const auto all = behind(plan, "aten::mm");
+  const auto all = recomputed_count(plan, "aten::mm");
   CHECK(all == 3);
   plan.keep = {"aten::mm"};
-  CHECK(behind(plan, "aten::mm") == 0);
-  CHECK(behind(plan, "aten::gelu") == 1);
+  CHECK(recomputed_count(plan, "aten::mm") == 0);
+  CHECK(recomputed_count(plan, "aten::gelu") == 1);
   plan.keep_in = {{"layer.0", {}}};
-  CHECK(behind(plan, "aten::mm") == 2);
-  CHECK(behind(plan, "aten::gelu") == 1);
+  CHECK(recomputed_count(plan, "aten::mm") == 2);
+  CHECK(recomputed_count(plan, "aten::gelu") == 1);
   plan.keep_in = {{"layer.2", {}}};
-  CHECK(behind(plan, "aten::mm") == 1);
+  CHECK(recomputed_count(plan, "aten::mm") == 1);
   plan.keep_in = {{"layer.0", {"aten::gelu"}}};
-  CHECK(behind(plan, "aten::mm") == 2);
-  CHECK(behind(plan, "aten::gelu") == 0);
+  CHECK(recomputed_count(plan, "aten::mm") == 2);
+  CHECK(recomputed_count(plan, "aten::gelu") == 0);
   plan.keep = {};
   plan.keep_in = {{"layer.2", {"aten::mm"}}};
-  CHECK(behind(plan, "aten::mm") == 2);
+  CHECK(recomputed_count(plan, "aten::mm") == 2);
 }
 
 TEST_CASE("parameters are recast for the backward pass") {

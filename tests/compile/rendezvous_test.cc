@@ -1,4 +1,4 @@
-// How many microbatches a part of a pipeline has memory for.
+// Frame copies of the parts of a pipeline: microbatches that a part has memory for.
 #include "compile/stages/rendezvous.h"
 
 #include <catch2/catch.hpp>
@@ -9,7 +9,7 @@ namespace {
 
 using Edges = std::set<std::pair<int, int>>;
 
-// Each part uses what the one before it makes, and gives it gradients.
+// Each part reads the previous part's activations and sends it gradients.
 Edges chain(int parts) {
   Edges edges;
   for (int p = 0; p + 1 < parts; ++p) {
@@ -54,41 +54,41 @@ TEST_CASE("the rendezvous of a schedule are computed once") {
   CHECK(kept.front().kept == 1);
 }
 
-TEST_CASE("of the microbatches in flight on a stage so many keep, if not all do") {
+TEST_CASE("the given number of microbatches in flight keep their activations") {
   const auto schedule = make_schedule({.name = "1f1b", .stages = 4, .microbatches = 8});
-  // F0 F1 F2 F3 B0 F4 B1 ...: as one that keeps ends, the next to come keeps.
+  // F0 F1 F2 F3 B0 F4 B1 ...: microbatch 4 starts after microbatch 0, which keeps, has ended.
   CHECK(kept_microbatches(schedule.orders[0], 8, 1) ==
         std::vector<bool>{true, false, false, false, true, false, false, false});
   CHECK(kept_microbatches(schedule.orders[3], 8, 1) == std::vector<bool>(8, true));
   CHECK(kept_microbatches(schedule.orders[0], 8, 0) == std::vector<bool>(8, false));
   std::vector<std::pair<int64_t, int64_t>> counts;
-  const auto alone = find_interleaved_ops(schedule, chain(4), {});
-  for (const auto& part : copies_of_parts(schedule, chain(4), alone, 2)) {
+  const auto not_interleaved = find_interleaved_ops(schedule, chain(4), {});
+  for (const auto& part : copies_of_parts(schedule, chain(4), not_interleaved, 2)) {
     counts.emplace_back(part.recomputed, part.kept);
   }
   CHECK(counts == std::vector<std::pair<int64_t, int64_t>>{{2, 2}, {1, 2}, {2, 0}, {1, 0}});
 }
 
-TEST_CASE("parts that share a frame have room for all that is in flight, and one more") {
+TEST_CASE("parts that share a pool of frames have one copy more than microbatches in flight") {
   const auto schedule = make_schedule(
       {.name = "interleaved", .stages = 4, .microbatches = 16, .chunks = 4});
   const auto edges = chain(16);
-  const auto alone = find_interleaved_ops(schedule, edges, {});
+  const auto not_interleaved = find_interleaved_ops(schedule, edges, {});
   PoolsOfFrames pools;
   for (int p = 0; p < 16; ++p) pools.recomputed.push_back(p % 4);
-  const auto shared = copies_of_parts(schedule, edges, alone, 0, pools),
-             apart = copies_of_parts(schedule, edges, alone);
+  const auto shared = copies_of_parts(schedule, edges, not_interleaved, 0, pools),
+             separate = copies_of_parts(schedule, edges, not_interleaved);
   for (int s = 0; s < 4; ++s) {
     int64_t sum = 0;
     for (int p = s; p < 16; p += 4) {
       CHECK(shared[p].recomputed == 3 * 4 + 2 * (3 - s) + 1 + 1);
-      sum += apart[p].recomputed;
+      sum += separate[p].recomputed;
     }
     CHECK(shared[s].recomputed < sum);
   }
 }
 
-TEST_CASE("parts that use each other's values leave their pool") {
+TEST_CASE("parts that read each other's values do not share a pool") {
   FramePools pools{0, 1, 0, 1, 0};
   separate_users(pools, Edges{{0, 2}, {1, 2}});
   CHECK(pools == FramePools{0, 1, 2, 1, 4});
@@ -97,13 +97,13 @@ TEST_CASE("parts that use each other's values leave their pool") {
   CHECK(pools == FramePools{0, 1, 2});
 }
 
-TEST_CASE("a span takes the copy that has been free for the longest") {
+TEST_CASE("a span is assigned the copy that has been free for the longest time") {
   CHECK(assign_copies({{0, 3}, {1, 4}, {5, 6}, {7, 8}}, 1) == std::vector<int32_t>{0, 1, 0, 1});
   CHECK(assign_copies({{0, 3}, {4, 6}, {7, 8}}, 2) == std::vector<int32_t>{0, 1, 0});
 }
 
-TEST_CASE("parts get more copies where their stages would deadlock") {
-  // In flight at once, from a microbatch's forward pass to its last use of the part's frame.
+TEST_CASE("parts get more copies if their stages would deadlock") {
+  // `least`: microbatches in flight at once, from the forward pass to the last use of the part's frame.
   const auto schedule = make_schedule({.name = "dualpipe_v", .stages = 4, .microbatches = 8});
   std::vector<int64_t> least(8);
   for (int s = 0; s < 4; ++s) {
@@ -123,11 +123,11 @@ TEST_CASE("parts get more copies where their stages would deadlock") {
   }
   const auto given = copies("dualpipe_v", 4, 8);
   for (size_t p = 0; p < least.size(); ++p) {
-    CHECK((given[p] > least[p] || given[p] == 8));  // or each microbatch has its own
+    CHECK((given[p] > least[p] || given[p] == 8));  // 8: each microbatch has a copy of its own
   }
 }
 
-// Text of the ops of a stage that alternate: "B0 F2".
+// Returns the interleaved ops of a stage as text: "B0 F2".
 std::vector<std::string> interleaved_text(const Schedule& schedule,
                                           const InterleavedOps& interleaved, int stage) {
   std::vector<std::string> found;
@@ -152,7 +152,7 @@ TEST_CASE("a backward pass alternates with the next forward pass") {
   CHECK(interleaved_text(two, find_interleaved_ops(two, chain(2), {0, 1}), 0) ==
         Texts{"B0.0 F2.0", "B1.0 F3.0"});
   CHECK(interleaved_text(two, find_interleaved_ops(two, chain(2), {1}), 0).empty());
-  // Gradients of weights go along with the backward pass that they follow.
+  // Weight gradients belong to the backward pass that they follow.
   using Kind = PipelineKind;
   CHECK(interleaved_ranges({{Kind::forward, 0},
                             {Kind::input_grad, 0},
@@ -166,7 +166,7 @@ TEST_CASE("a backward pass alternates with the next forward pass") {
         std::vector<InterleavedRange>{{0, 0}, {1, 1}});
 }
 
-TEST_CASE("interleaved microbatches never deadlock stages, whichever the schedule") {
+TEST_CASE("interleaved microbatches deadlock no schedule") {
   constexpr int kStages = 4, kMicrobatches = 8;
   std::map<std::string, size_t> found;
   for (const auto& name : schedule_names()) {
@@ -188,7 +188,7 @@ TEST_CASE("interleaved microbatches never deadlock stages, whichever the schedul
   CHECK(found["eager_1f1b"] == 1 + 3 + 5 + 7);
   CHECK(found["interleaved"] == 32);
   CHECK(found["dualpipe_v"] > 0);
-  // One more microbatch is in flight than without alternation.
+  // Interleaving has one microbatch more in flight.
   const auto schedule = make_schedule({.name = "1f1b", .stages = 4, .microbatches = 8});
   std::vector<int64_t> counts;
   for (const auto& part : copies_of_parts(schedule, chain(4),

@@ -6,7 +6,7 @@
 
 using namespace perigee::compile;
 
-TEST_CASE("pieces have each row once, in every rank's order") {
+TEST_CASE("slices have each row once, in the order of every rank's part") {
   rc::prop("of any parts, rows and slices", [] {
     const auto outer = *rc::gen::inRange<int64_t>(1, 5);
     const auto ranks = *rc::gen::inRange<int64_t>(1, 6);
@@ -17,7 +17,7 @@ TEST_CASE("pieces have each row once, in every rank's order") {
     for (int64_t r = 0; r < ranks; ++r) parts.lengths.push_back(shortest + (r < longer ? 1 : 0));
     const int64_t each = parts.rows() / outer;
     for (int64_t rank = 0; rank < ranks; ++rank) {
-      // Rows of the matrix that are the rank's, in its part's order.
+      // The rank's rows of the matrix, in the order of its part.
       std::vector<int64_t> wanted, seen(parts.rows());
       int64_t begin = 0;
       for (int64_t r = 0; r < rank; ++r) begin += parts.lengths[r];
@@ -38,7 +38,7 @@ TEST_CASE("pieces have each row once, in every rank's order") {
         }
         RC_ASSERT(rows == piece.count());
         image += rows;
-        if (outer > 1) {  // packed by outer index: each has all of a rank's part
+        if (outer > 1) {  // sliced by outer index: each slice has whole parts
           const int64_t first = piece.rows[0].begin / each;
           for (int64_t o = first; o < first + piece.count() / each; ++o) {
             for (int64_t k = 0; k < parts.lengths[rank]; ++k) own.push_back(o * each + begin + k);
@@ -56,7 +56,7 @@ TEST_CASE("pieces have each row once, in every rank's order") {
   });
 }
 
-TEST_CASE("what is gathered by dims is read from the collective") {
+TEST_CASE("row parts are read from the attributes of a gather") {
   Instruction gather{.op = "comm::all_gather",
                      .args = {{"dim", int64_t{1}}, {"counts", std::vector<int64_t>{24, 12}}}};
   const auto parts = RowParts::of(gather, {2, 2, 6});
@@ -64,5 +64,6 @@ TEST_CASE("what is gathered by dims is read from the collective") {
   CHECK(parts.columns == 6);
   CHECK(parts.lengths == std::vector<int64_t>{2, 1});
   CHECK(parts.rows() == 6);
-  CHECK(cut_rows({.outer = 1, .columns = 1, .lengths = {1, 1}}, 4, 0).size() == 1);  // no two
+  CHECK(cut_rows({.outer = 1, .columns = 1, .lengths = {1, 1}}, 4, 0).size() ==
+        1);  // too few rows for two slices
 }

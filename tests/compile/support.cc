@@ -78,7 +78,7 @@ plan::Plan data_parallel(const Graph& graph, int64_t ranks, int64_t microbatches
   return plan;
 }
 
-std::optional<OpTrace> MadeUpTraces::find(const OpInstance& instance) {
+std::optional<OpTrace> SyntheticTraces::find(const OpInstance& instance) {
   ++asked;
   OpTrace trace;
   auto allocate = [&](int64_t bytes) {

@@ -1,4 +1,4 @@
-// What the tests of this folder share: graphs made by hand, and traces that are made up.
+// Hand-made graphs and synthetic traces.
 #pragma once
 
 #include <cstdint>
@@ -17,24 +17,24 @@ struct MlpShape {
 };
 
 // x -> (linear with bias, gelu) x layers -> mean squared error against `target`, with its backward:
-// parameters "layer.K.weight" and "layer.K.bias". Every weight gradient is a product behind two
-// transposes, every bias gradient a sum behind a reshape, as LibTorch's autograd makes them.
+// parameters "layer.K.weight" and "layer.K.bias". As in LibTorch's autograd, a weight gradient is a
+// product of two transposed operands, a bias gradient a reshaped sum.
 graph::Graph mlp(MlpShape shape);
 
-// A plan for the graph over `data` ranks.
+// Returns a data-parallel plan for the graph.
 plan::Plan data_parallel(const graph::Graph& graph, int64_t ranks, int64_t microbatches = 1);
 
-// Traces in which every op allocates its results, and some a temporary before or after them.
-class MadeUpTraces : public TraceSource {
+// Traces in which every op allocates its results, and some ops a temporary before or after them.
+class SyntheticTraces : public TraceSource {
  public:
   std::optional<OpTrace> find(const OpInstance& instance) override;
   int asked = 0;
 };
 
-// Returns the section of that name. Throws Error where there is none.
+// Returns the section with the name. Throws Error if there is none.
 const Section& section(const Program& program, const std::string& name);
 
-// Returns how many instructions of a section run this op.
+// Returns the number of instructions of the op in a section.
 int count(const Section& section, const std::string& op);
 
 }  // namespace perigee::compile

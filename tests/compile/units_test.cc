@@ -1,4 +1,4 @@
-// Programs of plans whose parameters are kept in parts.
+// Programs of plans with sharded units (ZeRO, FSDP).
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kLayers = 4, kWidth = 32;
 
-plan::Plan in_parts(const graph::Graph& graph, int64_t ranks, int64_t microbatches, int level) {
+plan::Plan with_units(const graph::Graph& graph, int64_t ranks, int64_t microbatches, int level) {
   auto plan = data_parallel(graph, ranks, microbatches);
   for (int64_t k = 0; level > 0 && k < kLayers; ++k) {
     const auto scope = "layer." + std::to_string(k);
@@ -26,7 +26,7 @@ plan::Plan in_parts(const graph::Graph& graph, int64_t ranks, int64_t microbatch
 Program compiled(const graph::Graph& graph, const plan::Plan& plan, StepSpec spec = {},
                  int64_t rank = 0) {
   plan::verify(plan, graph);
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   auto program = compile::compile(graph, plan, spec, rank, traces);
   verify(program);
   return program;
@@ -41,7 +41,7 @@ int64_t persistent(const Program& program) {
 
 }  // namespace
 
-TEST_CASE("programs in parts hold for any level, ranks and microbatches") {
+TEST_CASE("programs with units pass the verifier for any level, ranks and microbatches") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
   for (int level : {1, 2, 3}) {
     for (int64_t microbatches : {1, 2, 3}) {
@@ -52,9 +52,9 @@ TEST_CASE("programs in parts hold for any level, ranks and microbatches") {
                           << " of " << ranks << ", " << optimizer);
             StepSpec spec{.optimizer = optimizer, .options = {{"momentum", 0.9}}, .clip_norm = 0.5};
             spec.groups = {{{"layer.0.bias", "layer.2.bias"}, 0.0}};
-            compiled(graph, in_parts(graph, ranks, microbatches, level), spec, rank);
+            compiled(graph, with_units(graph, ranks, microbatches, level), spec, rank);
             spec.evaluation = true;
-            compiled(graph, in_parts(graph, ranks, microbatches, level), spec, rank);
+            compiled(graph, with_units(graph, ranks, microbatches, level), spec, rank);
           }
         }
       }
@@ -62,7 +62,7 @@ TEST_CASE("programs in parts hold for any level, ranks and microbatches") {
   }
 }
 
-TEST_CASE("a program tells which parameters a bucket or unit on its way has") {
+TEST_CASE("a program names the parameters of each bucket and unit in transit") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
   const auto all = [&](plan::Plan plan, bool gradients) {
     std::multiset<std::string> names;
@@ -79,7 +79,7 @@ TEST_CASE("a program tells which parameters a bucket or unit on its way has") {
   }
   for (int level : {0, 1, 2, 3}) {
     INFO("level " << level);
-    auto plan = in_parts(graph, 4, 3, level);
+    auto plan = with_units(graph, 4, 3, level);
     CHECK(all(plan, true) == once);
     CHECK(all(plan, false) == (level == 0 ? std::multiset<std::string>() : once));
     plan.communication.reduce_dtype = graph::DType::bfloat16;
@@ -87,13 +87,13 @@ TEST_CASE("a program tells which parameters a bucket or unit on its way has") {
     plan.communication.bucket_bytes = 1;
     CHECK(all(plan, true) == once);
   }
-  CHECK(all(in_parts(graph, 1, 3, 0), true).empty());
+  CHECK(all(with_units(graph, 1, 3, 0), true).empty());
 }
 
-TEST_CASE("each level has the collectives that theory says") {
+TEST_CASE("each level has the collectives of its definition") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
   const auto counts = [&](int level, const std::string& name, bool reshard = true) {
-    auto plan = in_parts(graph, 4, 3, level);
+    auto plan = with_units(graph, 4, 3, level);
     for (auto& unit : plan.units) unit.reshard_after_forward = reshard;
     const auto program = compiled(graph, plan);
     const auto& part = section(program, name);
@@ -102,7 +102,7 @@ TEST_CASE("each level has the collectives that theory says") {
   using Counts = std::vector<int>;
   const int units = kLayers;
   for (const char* name : {"micro_first", "micro", "micro_last"}) {
-    // The backward pass of the first layer needs no weights.
+    // The backward pass of the first layer reads no weights.
     CHECK(counts(3, name) == Counts{2 * units - 1, units});
     CHECK(counts(3, name, false) == Counts{units, units});
     CHECK(counts(2, name) == Counts{0, units});
@@ -114,26 +114,26 @@ TEST_CASE("each level has the collectives that theory says") {
   CHECK(counts(3, "step") == Counts{0, 0});
 }
 
-TEST_CASE("each level's summary is the golden text") {
+TEST_CASE("each level's summary equals the golden file") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
   std::string text;
   for (int level : {1, 2, 3}) {
     for (int64_t microbatches : {1, 3}) {
       text += "level " + std::to_string(level) + "\n" +
-              summary(compiled(graph, in_parts(graph, 4, microbatches, level)));
+              summary(compiled(graph, with_units(graph, 4, microbatches, level)));
     }
   }
-  auto kept = in_parts(graph, 4, 1, 3);
+  auto kept = with_units(graph, 4, 1, 3);
   for (auto& unit : kept.units) unit.reshard_after_forward = false;
   text += "level 3, not resharded after the forward pass\n" + summary(compiled(graph, kept));
   CHECK(test::golden_difference("tests/compile/golden/units.txt", text) == "");
 }
 
-TEST_CASE("a unit is gathered as far ahead as the plan says") {
+TEST_CASE("a unit is gathered as many units ahead as the plan sets") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
-  // Which units are gathered before each op of the forward pass that uses a unit's weights.
+  // Returns the gathers ("g1") and products ("1") by unit, in the program's order.
   const auto ahead = [&](int64_t forward, int64_t backward, int64_t bytes) {
-    auto plan = in_parts(graph, 4, 1, 3);
+    auto plan = with_units(graph, 4, 1, 3);
     plan.communication.prefetch_forward = forward;
     plan.communication.prefetch_backward = backward;
     plan.communication.prefetch_bytes = bytes;
@@ -146,7 +146,7 @@ TEST_CASE("a unit is gathered as far ahead as the plan says") {
     }
     return order;
   };
-  // Of a layer's two products in the backward pass the second needs its weights.
+  // Only the second of a layer's two backward products reads its weights.
   CHECK(ahead(0, 0, 0) == " g0 0 g1 1 g2 2 g3 3 3 g3 3 2 g2 2 1 g1 1 0");
   CHECK(ahead(1, 1, 0) == " g0 g1 0 g2 1 g3 2 3 3 g3 g2 3 2 g1 2 1 1 0");
   CHECK(ahead(2, 0, 0) == " g0 g1 g2 0 g3 1 2 3 3 g3 3 2 g2 2 1 g1 1 0");
@@ -154,23 +154,23 @@ TEST_CASE("a unit is gathered as far ahead as the plan says") {
   CHECK(ahead(1, 1, 1) == ahead(0, 0, 0));
 }
 
-TEST_CASE("persistent memory shrinks as theory predicts") {
+TEST_CASE("persistent memory shrinks by the sharded bytes") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
-  // Bytes of a layer, and of a part of it where frames place it.
+  // Bytes of a layer, and of a rank's part of it with alignment.
   const int64_t layer = (kWidth * kWidth + kWidth) * 4, part = (layer / 4 + 63) / 64 * 64;
   const int64_t saved = kLayers * (layer - part);
-  const auto whole = persistent(compiled(graph, in_parts(graph, 4, 1, 0)));
-  // Weights and two states; with adamw on four ranks states, then weights too, are quarters.
-  CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 1))) == 2 * saved);
-  CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 2))) == 2 * saved);
-  CHECK(whole - persistent(compiled(graph, in_parts(graph, 4, 1, 3))) == 3 * saved);
+  const auto whole = persistent(compiled(graph, with_units(graph, 4, 1, 0)));
+  // adamw has two states: levels 1 and 2 shard the states, level 3 the weights too.
+  CHECK(whole - persistent(compiled(graph, with_units(graph, 4, 1, 1))) == 2 * saved);
+  CHECK(whole - persistent(compiled(graph, with_units(graph, 4, 1, 2))) == 2 * saved);
+  CHECK(whole - persistent(compiled(graph, with_units(graph, 4, 1, 3))) == 3 * saved);
 }
 
-TEST_CASE("a unit's flat tensors are reduced one behind the other, then waited for") {
+TEST_CASE("both flat tensors of a unit are in reduction before the first is waited for") {
   const auto graph = mlp({.layers = kLayers, .batch = 24, .width = kWidth});
-  auto plan = in_parts(graph, 2, 1, 3);
+  auto plan = with_units(graph, 2, 1, 3);
   plan.mesh.axes = {{"tensor", 2}, {"data", 2}};
-  // Weights are cut over tensor, biases are whole there: two flat tensors.
+  // Weights are sharded over tensor, biases replicated: two flat tensors.
   for (int64_t k = 0; k < kLayers; ++k) {
     plan.placements["layer." + std::to_string(k) + ".weight"] = {mesh::Placement::shard(1),
                                                                  mesh::Placement::replicate()};
@@ -184,7 +184,7 @@ TEST_CASE("a unit's flat tensors are reduced one behind the other, then waited f
   int together = 0;
   for (const auto& instruction : section(program, "micro").instructions) {
     if (instruction.op == "comm::reduce_scatter") {
-      // What is still open is of this unit or of the one before.
+      // A reduction in flight belongs to this unit or to the previous one.
       for (const auto& started : open) together += started.unit == instruction.scope;
       open.push_back({instruction.scope, instruction.event});
     } else if (instruction.kind == Instruction::Kind::wait) {

@@ -1,4 +1,4 @@
-// A program that is broken in any of these ways must not pass: the verifier's negative controls.
+// Negative controls of the verifier: programs that are broken in one place are refused.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -16,7 +16,7 @@ Program good() {
   const auto graph = mlp({.layers = 4});
   auto plan = data_parallel(graph, 2, 2);
   plan.communication.bucket_bytes = 1 << 10;
-  MadeUpTraces traces;
+  SyntheticTraces traces;
   auto program = compile::compile(graph, plan, {.clip_norm = 1.0}, 0, traces);
   verify(program);
   return program;
@@ -60,7 +60,7 @@ TEST_CASE("a value released before its last use is caught") {
   CHECK(tried > 10);
 }
 
-TEST_CASE("two releases that change places are caught") {
+TEST_CASE("two swapped releases are caught") {
   const Program program = good();
   int tried = 0;
   const auto& list = program.sections[0].instructions;
@@ -79,7 +79,7 @@ TEST_CASE("two releases that change places are caught") {
   CHECK(tried > 50);
 }
 
-TEST_CASE("a value kept too long is caught where its memory is used again") {
+TEST_CASE("a value that is not released before its memory is reused is caught") {
   const Program program = good();
   int found = 0, tried = 0;
   for (size_t i = 0; i < program.sections[0].instructions.size(); ++i) {
@@ -95,7 +95,7 @@ TEST_CASE("a value kept too long is caught where its memory is used again") {
 
 TEST_CASE("places that overlap while both are in use are caught") {
   Program program = good();
-  // The activations that live from the forward to the backward pass.
+  // The activations saved for the backward pass.
   std::vector<int32_t> saved;
   for (const auto& instruction : instructions(program, "micro_first")) {
     if (instruction.op == "aten::add.Tensor") saved.push_back(instruction.outputs[0].index);
@@ -130,7 +130,7 @@ TEST_CASE("a dropped wait is caught") {
   CHECK(tried > 2);
 }
 
-TEST_CASE("a reduction that starts before its last gradient is there is caught") {
+TEST_CASE("a reduction that starts before its last gradient is computed is caught") {
   Program program = good();
   const auto& list = instructions(program, "micro_last");
   int tried = 0;
@@ -146,7 +146,7 @@ TEST_CASE("a reduction that starts before its last gradient is there is caught")
   CHECK(tried > 2);
 }
 
-TEST_CASE("an instruction left out is caught") {
+TEST_CASE("a missing instruction is caught") {
   const Program program = good();
   int tried = 0;
   for (size_t i = 0; i < program.sections[0].instructions.size(); ++i) {
@@ -163,7 +163,7 @@ TEST_CASE("an instruction left out is caught") {
   CHECK(tried > 20);
 }
 
-TEST_CASE("temporaries may not lie where something lives") {
+TEST_CASE("temporaries that overlap live values are caught") {
   const Program program = good();
   int tried = 0;
   for (size_t i = 0; i < program.sections[0].instructions.size(); ++i) {

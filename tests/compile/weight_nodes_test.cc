@@ -6,8 +6,8 @@ using namespace perigee;
 
 namespace {
 
-// Two linear layers y = x w, in parts of their own, with both gradients. `between`: the activation
-// between them is read in the first one's backward pass, too.
+// Two linear layers y = x w in two parts, with their gradients. `between`: the backward pass of the
+// first layer reads the activation between them, too.
 struct Layers {
   graph::Graph graph;
   std::vector<int> part;
@@ -42,13 +42,13 @@ struct Layers {
 
 }  // namespace
 
-TEST_CASE("weight gradients that read what an earlier part of the stage does are not put off") {
+TEST_CASE("weight gradients that read a backward value of an earlier part are not delayed") {
   for (const bool between : {false, true}) {
     const Layers layers(between);
     const auto weights = compile::find_weight_nodes(layers.graph, layers.part);
     CHECK(weights[layers.early_weight]);
-    CHECK(!weights[layers.late_weight]);  // reads what part 0 has made
-    // On stages of their own both are put off.
+    CHECK(!weights[layers.late_weight]);  // reads an activation of part 0
+    // In one part, both are delayed.
     std::vector<int> one(layers.part.size(), 0);
     CHECK(compile::find_weight_nodes(layers.graph, one)[layers.late_weight]);
   }
