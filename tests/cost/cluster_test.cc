@@ -13,7 +13,7 @@ using graph::DType;
 
 namespace {
 
-// 2 nodes of 4: 1 us and 100 GB/s inside, 10 us and 10 GB/s between.
+// 2 nodes of 4 ranks: 1 us and 100 GB/s within a node, 10 us and 10 GB/s between nodes.
 const std::string kText = R"(format = "perigee.cluster/1"
 name = "small"
 [[device]]
@@ -60,7 +60,7 @@ std::string error_of(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("every shipped cluster reads, joins its ranks and names its sources") {
+TEST_CASE("every shipped cluster parses, links all its ranks and names its sources") {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("runtime/clusters")) {
     const auto cluster = cost::load_cluster(entry.path().string());
@@ -94,7 +94,7 @@ TEST_CASE("an error in a cluster description names its place") {
   CHECK(error_of("format = ").starts_with("[cluster] c.toml:1:"));
 }
 
-TEST_CASE("devices of one name are of one kind") {
+TEST_CASE("devices with one name have one description") {
   const auto begin = kText.find("[[device]]"), end = kText.find("[[link]]");
   const auto twice = [&](const std::string& second) {
     auto text = kText;
@@ -108,7 +108,7 @@ TEST_CASE("devices of one name are of one kind") {
              Catch::Contains("two different ones are called \"d\""));
 }
 
-TEST_CASE("ranks are joined by the innermost level that holds both") {
+TEST_CASE("the level of two ranks is the innermost one that contains both") {
   const auto cluster = cost::parse_cluster(kText, "c.toml");
   CHECK(cluster.ranks() == 8);
   CHECK(cluster.level(0, 3) == 0);
@@ -119,7 +119,7 @@ TEST_CASE("ranks are joined by the innermost level that holds both") {
   CHECK_THROWS_AS(cluster.device(8), Error);
 }
 
-TEST_CASE("a ring takes its latencies and the bytes over the slowest level") {
+TEST_CASE("a ring takes its latencies and the transfer time of the slowest level") {
   const auto cluster = cost::parse_cluster(kText, "c.toml");
   const auto time = [&](CollectiveKind kind, double bytes, std::vector<int64_t> group) {
     return cost::collective_seconds(cluster, kind, bytes, group);
@@ -130,11 +130,11 @@ TEST_CASE("a ring takes its latencies and the bytes over the slowest level") {
   CHECK(time(CollectiveKind::all_reduce, mb, {0, 1, 2, 3}) ==
         Approx(2 * (3e-6 + mb * 0.75 / 1e11)));
   CHECK(time(CollectiveKind::message, mb, {3, 4}) == Approx(10e-6 + mb / 1e10));
-  // One rank of each node has its own way out; with all, each moves its share.
+  // One rank of each node uses the fabric alone; with all ranks, each transfers its share.
   CHECK(time(CollectiveKind::all_reduce, mb, {0, 4}) == Approx(2 * (10e-6 + mb * 0.5 / 1e10)));
   CHECK(time(CollectiveKind::all_reduce, mb, {0, 1, 2, 3, 4, 5, 6, 7}) ==
         Approx(2 * (3e-6 + mb * 0.75 / 1e11) + 2 * (10e-6 + mb / 4 * 0.5 / 1e10)));
-  // Small messages take a tree.
+  // Small all-reduces use a tree.
   CHECK(time(CollectiveKind::all_reduce, 8, {0, 1, 2, 3}) < 2 * 3e-6);
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("groups that span the same levels take the same time") {
   CHECK(cost::shape_of(cluster, {0, 2}) != cost::shape_of(cluster, {3, 4}));
   CHECK(cost::shape_of(cluster, {0, 1, 4, 5}) != cost::shape_of(cluster, {0, 1, 2, 5}));
   std::map<Group, double> seconds;
-  int alike = 0;
+  int equal_shapes = 0;
   for (int mask = 3; mask < 256; ++mask) {
     Group group;
     for (int64_t rank = 0; rank < 8; ++rank) {
@@ -157,9 +157,9 @@ TEST_CASE("groups that span the same levels take the same time") {
     const double own = cost::collective_seconds(cluster, CollectiveKind::all_reduce, 1e6, group);
     const auto [known, added] = seconds.try_emplace(shape, own);
     CHECK(known->second == own);
-    alike += !added;
+    equal_shapes += !added;
   }
-  CHECK(alike > 100);
+  CHECK(equal_shapes > 100);
 }
 
 TEST_CASE("more bytes and more ranks never take less time") {
@@ -181,7 +181,7 @@ TEST_CASE("more bytes and more ranks never take less time") {
   }
 }
 
-TEST_CASE("an op takes the longer of arithmetic and traffic, and at least its launch") {
+TEST_CASE("an op takes the longer of arithmetic and memory time, at least its launch") {
   const auto device = cost::parse_cluster(kText, "c.toml").devices.front();
   const auto seconds = [&](cost::OpWork work) {
     const auto time = cost::estimate(work, device);

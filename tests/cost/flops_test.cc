@@ -13,7 +13,8 @@ cost::OpWork work(const Graph& g) { return cost::work_of(g, g.nodes.back()); }
 
 }  // namespace
 
-TEST_CASE("a matrix product asks for two operations a multiplication and moves each matrix once") {
+TEST_CASE(
+    "a matrix product has two operations for each multiplication and moves each matrix once") {
   Graph g;
   const auto a = g.add_input(Input::Kind::data, "a", {DType::bfloat16, {8, 16}});
   const auto b = g.add_input(Input::Kind::parameter, "b", {DType::bfloat16, {16, 4}});
@@ -31,7 +32,7 @@ TEST_CASE("an embedding reads the rows it looks up and not the whole table") {
   CHECK(work(g).dtype == DType::float32);
 }
 
-TEST_CASE("views ask for nothing, and the optimizer reads and writes weights and state") {
+TEST_CASE("views have no work, and the optimizer reads and writes weights and states") {
   Graph g;
   const auto w = g.add_input(Input::Kind::parameter, "w", {DType::float32, {4, 8}});
   g.add_node("aten::t", {{"self", w}}, {{DType::float32, {8, 4}}});

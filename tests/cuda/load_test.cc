@@ -7,8 +7,8 @@ namespace {
 
 using Catch::Contains;
 
-// First in this program (files link by name): what is opened stays open.
-TEST_CASE("the CUDA part opens on any machine and brings LibTorch's CUDA kernels") {
+// First in this program (files link by name): the CUDA plugin stays open.
+TEST_CASE("the CUDA plugin opens on any machine and registers LibTorch's CUDA kernels") {
   const auto mm = c10::Dispatcher::singleton().findSchemaOrThrow("aten::mm", "");
   CHECK_FALSE(mm.hasKernelForDispatchKey(c10::DispatchKey::CUDA));
   auto& host = cuda_host();
@@ -39,7 +39,7 @@ TEST_CASE("the report of a machine lists its GPUs, or the reason for none and th
                     Contains("but a rank asks for GPU " + std::to_string(beyond)));
 }
 
-TEST_CASE("NCCL refuses a rank without a GPU before it looks for the others") {
+TEST_CASE("NCCL refuses a rank without a GPU before the rendezvous") {
   CHECK_THROWS_WITH(cuda_host().communicator({.world = 2}, cpu_device()),
                     Catch::StartsWith("[communicator] NCCL needs a rank's GPU"));
 }

@@ -1,5 +1,5 @@
-// What a GPU computes, against the CPU's reference. Everything runs on the CPU's device too, so
-// that the cases themselves are tested on a machine without a GPU.
+// Ops on a GPU and on the CPU's device against the reference kernels. Without a GPU the cases run on
+// the CPU alone.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -20,7 +20,7 @@ DType wide(at::ScalarType type) { return type == at::kDouble ? DType::float64 : 
 
 at::Tensor f64(double value) { return at::full({}, value, at::kDouble); }
 
-TEST_CASE("random numbers and dropout are the same on every device") {
+TEST_CASE("random numbers and dropout are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16, at::kHalf);
   const auto dtype = dtype_of(type);
   const Draw draw = {.seed = 11, .step = 3, .microbatch = 1, .microbatches = 2};
@@ -47,7 +47,7 @@ TEST_CASE("random numbers and dropout are the same on every device") {
                   0, draw);
 }
 
-// A parameter of some shape in two boxes along its first dim, each with what it is stepped by.
+// A parameter in two boxes along its first dim, each with its gradient and state.
 struct TwoBoxes {
   TwoBoxes(at::ScalarType type, std::vector<int64_t> whole) : shape(std::move(whole)) {
     for (const int64_t begin : {int64_t{0}, int64_t{2}}) {
@@ -73,7 +73,7 @@ struct TwoBoxes {
   std::vector<at::Tensor> weights, gradients, states;
 };
 
-TEST_CASE("adafactor is the same on every device") {
+TEST_CASE("adafactor is identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const bool skips = GENERATE(false, true);
   at::manual_seed(7);
@@ -116,7 +116,7 @@ TEST_CASE("adafactor is the same on every device") {
   }
 }
 
-TEST_CASE("muon is the same on every device") {
+TEST_CASE("muon is identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble);
   const bool skips = GENERATE(false, true), nesterov = GENERATE(false, true);
   at::manual_seed(8);
@@ -141,7 +141,7 @@ TEST_CASE("muon is the same on every device") {
   }
 }
 
-TEST_CASE("optimizers are the same on every device") {
+TEST_CASE("optimizers are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const double step = GENERATE(1.0, 7.0);
   at::manual_seed(2);
@@ -170,7 +170,7 @@ TEST_CASE("optimizers are the same on every device") {
                   {}, tolerance(type));
 }
 
-TEST_CASE("optimizers with masters or noise, and guarded ones, are the same on every device") {
+TEST_CASE("optimizers with masters or noise, and guarded ones, are identical on every device") {
   const bool masters = GENERATE(true, false);
   const double scale = GENERATE(0.5, std::nan(""));
   at::manual_seed(5);
@@ -186,14 +186,14 @@ TEST_CASE("optimizers with masters or noise, and guarded ones, are the same on e
               {"scale", f64(scale)}};
   if (!masters) in.emplace_back("noise", at::rand({5003}));
   const Args numbers = {{"weight_decay", 0.1}, {"guarded", true}};
-  // A number that lies on the edge may be rounded to either side.
-  const double apart = masters ? tolerance(at::kFloat) : tolerance(at::kBFloat16);
-  same_everywhere("perigee::adamw_", in, numbers, {}, apart);
+  // A number halfway between two bfloat16 numbers may be rounded to either.
+  const double bound = masters ? tolerance(at::kFloat) : tolerance(at::kBFloat16);
+  same_everywhere("perigee::adamw_", in, numbers, {}, bound);
   std::erase_if(in, [](const auto& operand) { return operand.first == "exp_avg_sq"; });
-  same_everywhere("perigee::lion_", in, numbers, {}, apart);
+  same_everywhere("perigee::lion_", in, numbers, {}, bound);
 }
 
-TEST_CASE("the loss scale is the same on every device") {
+TEST_CASE("the loss scale is identical on every device") {
   const double squared = GENERATE(4.0, INFINITY);
   const auto scale = at::full({}, 8.0f);
   same_everywhere(
@@ -226,7 +226,7 @@ TEST_CASE("the loss scale is the same on every device") {
   }
 }
 
-TEST_CASE("copies, sums and norms are the same on every device") {
+TEST_CASE("copies, sums and norms are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   at::manual_seed(3);
   const auto a = at::randn({301, 7}, at::kDouble).to(type), b = at::randn({301, 7}).to(type);
@@ -243,13 +243,13 @@ TEST_CASE("copies, sums and norms are the same on every device") {
   same_everywhere("perigee::reshape", {{"self", a.t()}}, {}, {{dtype_of(type), {2107}}}, 0);
 }
 
-// Whether the device multiplies eight-bit floats: LibTorch does on every CPU.
+// Returns whether the device multiplies eight-bit floats; every CPU does.
 bool multiplies_eight_bits(const Device& device) {
   if (!device.place().is_cuda()) return true;
   return cuda_host().gpus().found.at(0).multiplies_eight_bits();
 }
 
-TEST_CASE("eight-bit floats and their products are the same on every device") {
+TEST_CASE("eight-bit floats and their products are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kBFloat16, at::kHalf);
   const std::string format = GENERATE("e4m3", "e5m2");
   const auto narrow = format == "e4m3" ? DType::float8_e4m3 : DType::float8_e5m2;
@@ -261,7 +261,7 @@ TEST_CASE("eight-bit floats and their products are the same on every device") {
     same_everywhere("perigee::fp8_cast", {{"self", self}, {"scale", scalar(37)}},
                     {{"format", format}}, {{narrow, self.sizes().vec()}}, 0);
   }
-  // a b, each number of b in a column next to the one below it.
+  // The product a b; b is stored by columns.
   const auto reference = reference_device();
   const auto cast = [&](const at::Tensor& t, const std::string& to, DType dtype) {
     return run_on(*reference, "perigee::fp8_cast", {{"self", t}, {"scale", scalar(37)}},
@@ -285,14 +285,14 @@ TEST_CASE("eight-bit floats and their products are the same on every device") {
                     {{"out_dtype", dtype_of(type)}}, {{dtype_of(type), {48, 32}}}, {})[0]
           .to(at::kDouble);
     };
-    // Tensor cores add up in fewer bits than float32 has.
-    const double near = type == at::kFloat ? 2e-3 : 3e-2;
-    CHECK(at::allclose(product(1.0 / 37), expected, near, near));
-    CHECK_FALSE(at::allclose(product(1.0 / 41), expected, near, near));
+    // Tensor cores accumulate in fewer bits than float32.
+    const double bound = type == at::kFloat ? 2e-3 : 3e-2;
+    CHECK(at::allclose(product(1.0 / 37), expected, bound, bound));
+    CHECK_FALSE(at::allclose(product(1.0 / 41), expected, bound, bound));
   }
 }
 
-TEST_CASE("rotary positions are the same on every device") {
+TEST_CASE("rotary positions are identical on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto dtype = dtype_of(type);
   at::manual_seed(12);
@@ -308,7 +308,7 @@ TEST_CASE("rotary positions are the same on every device") {
   }
 }
 
-TEST_CASE("attention to parts of the keys merges to the same result on every device") {
+TEST_CASE("attention results of parts of the keys are merged identically on every device") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto sum = wide(type);
   at::manual_seed(13);
@@ -319,7 +319,7 @@ TEST_CASE("attention to parts of the keys merges to the same result on every dev
   const double none = -std::numeric_limits<double>::infinity();
   a[0][0][0] = none;
   a[1][2][1] = none;
-  b[1][2][1] = none;  // and there is nothing at all
+  b[1][2][1] = none;  // no key in either part
   for (const auto& first : {self, self.to(type)}) {
     same_everywhere("perigee::merge_attention",
                     {{"self", first}, {"logsumexp", a}, {"other", other}, {"other_logsumexp", b}},
@@ -327,7 +327,7 @@ TEST_CASE("attention to parts of the keys merges to the same result on every dev
   }
 }
 
-TEST_CASE("RMS norm is the same on every device, with its gradients") {
+TEST_CASE("RMS norm is identical on every device, with its gradients") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto dtype = dtype_of(type);
   at::manual_seed(4);
@@ -339,14 +339,14 @@ TEST_CASE("RMS norm is the same on every device, with its gradients") {
   same_everywhere("perigee::rms_norm", {{"self", x}}, {{"eps", 1e-6}}, types, tolerance(type));
   const auto rstd =
       (x.to(at::kDouble).square().mean(-1, true) + 1e-6).rsqrt().to(scalar_type(wide(type)));
-  // Sums over 210 rows.
+  // Weight gradients are sums over 210 rows.
   const double sums = type == at::kBFloat16 ? 0.3 : 10 * tolerance(type);
   same_everywhere("perigee::rms_norm_backward",
                   {{"grad", g}, {"self", x}, {"weight", w}, {"rstd", rstd}}, {},
                   {{dtype, {6, 35, 130}}, {dtype, {130}}}, sums);
 }
 
-TEST_CASE("cross entropy is the same on every device, with its gradients") {
+TEST_CASE("cross entropy is identical on every device, with its gradients") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto dtype = dtype_of(type);
   const double smoothing = GENERATE(0.0, 0.2);
@@ -366,8 +366,7 @@ TEST_CASE("cross entropy is the same on every device, with its gradients") {
                   tolerance(type));
 }
 
-TEST_CASE(
-    "a label that is no class is an error on every device, at the latest when it is waited for") {
+TEST_CASE("an invalid label is an error on every device, at the latest at the wait") {
   const auto labels = at::full({4}, 9, at::kLong);
   for (const auto& device : devices()) {
     INFO(device->place());
@@ -379,7 +378,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("attention is the same on every device, with its gradients") {
+TEST_CASE("attention is identical on every device, with its gradients") {
   const auto type = GENERATE(at::kFloat, at::kDouble, at::kBFloat16);
   const auto dtype = dtype_of(type);
   const bool causal = GENERATE(true, false);

@@ -7,13 +7,13 @@ namespace {
 
 using Kind = exec::Distribution::Kind;
 
-// Blocks whole, cut in one dim, cut in all, and of later microbatches.
-struct Where {
+// Blocks: whole, sharded in one dim, sharded in all dims, and of later microbatches.
+struct Block {
   std::vector<int64_t> local, global, begin;
   int64_t batch_dim = 0;
   exec::Draw draw = {};
 };
-const std::vector<Where> kPlaces = {
+const std::vector<Block> kBlocks = {
     {{1037}, {}, {}},
     {{}, {}, {}, 0, {.microbatch = 3, .microbatches = 4}},
     {{4, 7}, {8, 7}, {4, 0}, 0, {.microbatch = 1, .microbatches = 2}},
@@ -24,15 +24,15 @@ const std::vector<Where> kPlaces = {
 };
 const exec::RandomStream kStream = {.seed = 0x123456789ABCDEFull, .key = 77, .step = 5};
 
-exec::RandomBlock block_of(const Where& where) {
-  return {where.local, where.global, where.begin, where.batch_dim, where.draw};
+exec::RandomBlock block_of(const Block& block) {
+  return {block.local, block.global, block.begin, block.batch_dim, block.draw};
 }
 
 // The device's code, compiled for the host.
 template <class T>
-at::Tensor drawn(const Where& where, const exec::Distribution& distribution) {
-  at::Tensor out = at::empty(where.local, c10::CppTypeToScalarType<T>::value);
-  const auto place = place_of(kStream, block_of(where));
+at::Tensor drawn(const Block& block, const exec::Distribution& distribution) {
+  at::Tensor out = at::empty(block.local, c10::CppTypeToScalarType<T>::value);
+  const auto place = place_of(kStream, block_of(block));
   const auto drawing = drawing_of(distribution, out.scalar_type());
   T* data = out.mutable_data_ptr<T>();
   each_random(place, 0, place.numel, [&](int64_t i, const exec::PhiloxWords& words, int lane) {
@@ -44,39 +44,39 @@ at::Tensor drawn(const Where& where, const exec::Distribution& distribution) {
 }
 
 template <class T>
-void compare(const Where& where, const exec::Distribution& distribution) {
-  at::Tensor expected = at::empty(where.local, c10::CppTypeToScalarType<T>::value);
-  exec::fill_random(expected, distribution, kStream, block_of(where));
-  CHECK(at::equal(drawn<T>(where, distribution), expected));
+void compare(const Block& block, const exec::Distribution& distribution) {
+  at::Tensor expected = at::empty(block.local, c10::CppTypeToScalarType<T>::value);
+  exec::fill_random(expected, distribution, kStream, block_of(block));
+  CHECK(at::equal(drawn<T>(block, distribution), expected));
 }
 
-TEST_CASE("the device's random numbers, compiled for the host, equal the CPU's bit by bit") {
-  for (const auto& where : kPlaces) {
-    INFO(where.local << " of " << where.global);
+TEST_CASE("the device's random numbers, compiled for the host, are bit-equal to the CPU's") {
+  for (const auto& block : kBlocks) {
+    INFO(block.local << " of " << block.global);
     for (const auto& distribution : {exec::Distribution{Kind::uniform, -0.3, 1.7},
                                      {Kind::normal, 0.1, 2.5},
                                      {Kind::exponential, 0, 0},
                                      {Kind::bernoulli, 0.3, 0},
                                      {Kind::integer, -3, 12}}) {
-      compare<float>(where, distribution);
-      compare<double>(where, distribution);
-      compare<c10::BFloat16>(where, distribution);
-      compare<c10::Half>(where, distribution);
+      compare<float>(block, distribution);
+      compare<double>(block, distribution);
+      compare<c10::BFloat16>(block, distribution);
+      compare<c10::Half>(block, distribution);
     }
-    compare<int64_t>(where, {Kind::integer, -3, 1e15});
-    compare<bool>(where, {Kind::bernoulli, 0.4, 0});
+    compare<int64_t>(block, {Kind::integer, -3, 1e15});
+    compare<bool>(block, {Kind::bernoulli, 0.4, 0});
   }
 }
 
 TEST_CASE("the device drops the elements that the CPU drops") {
-  for (const auto& where : kPlaces) {
-    INFO(where.local << " of " << where.global);
+  for (const auto& block : kBlocks) {
+    INFO(block.local << " of " << block.global);
     for (double p : {0.0, 0.1, 0.5, 1.0}) {
-      const auto ones = at::ones(where.local);
+      const auto ones = at::ones(block.local);
       auto expected = at::empty_like(ones);
-      exec::dropout(ones, expected, p, kStream, block_of(where));
-      auto out = at::zeros(where.local);
-      const auto place = place_of(kStream, block_of(where));
+      exec::dropout(ones, expected, p, kStream, block_of(block));
+      auto out = at::zeros(block.local);
+      const auto place = place_of(kStream, block_of(block));
       const auto threshold = exec::drop_threshold(p);
       float* data = out.mutable_data_ptr<float>();
       each_random(place, 0, place.numel, [&](int64_t i, const exec::PhiloxWords& words, int lane) {
@@ -87,10 +87,10 @@ TEST_CASE("the device drops the elements that the CPU drops") {
   }
 }
 
-TEST_CASE("the device's threads may begin anywhere in a block of random numbers") {
-  const Where where = kPlaces[3];
-  const auto place = place_of(kStream, block_of(where));
-  const auto whole = drawn<float>(where, {Kind::uniform, 0, 1});
+TEST_CASE("a thread of the device can begin at any element of a block of random numbers") {
+  const Block block = kBlocks[3];
+  const auto place = place_of(kStream, block_of(block));
+  const auto whole = drawn<float>(block, {Kind::uniform, 0, 1});
   const auto drawing = drawing_of({Kind::uniform, 0, 1}, at::kFloat);
   for (int64_t begin = 0; begin < place.numel; begin += 4) {
     each_random(place, begin, std::min(begin + 4, place.numel),
@@ -101,7 +101,7 @@ TEST_CASE("the device's threads may begin anywhere in a block of random numbers"
   }
 }
 
-TEST_CASE("a block cut in more dims than a kernel takes is refused") {
+TEST_CASE("a block sharded in more dims than a kernel supports is refused") {
   const std::vector<int64_t> local(12, 1), global(12, 2), begin(12, 0);
   CHECK_THROWS_WITH(place_of(kStream, {local, global, begin, 0, {}}),
                     Catch::Contains("may be cut in at most 8 dims on a GPU"));

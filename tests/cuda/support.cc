@@ -28,7 +28,7 @@ namespace {
 Op op_for(const std::string& name, const Named& tensors, const Args& args, const Types& types) {
   Op op{.name = name, .args = {}, .outputs = {types.begin(), types.end()}};
   int32_t next = 0;
-  // Those named "gradients*" are a list "gradients".
+  // Tensors named "gradients*" form the list "gradients".
   std::map<std::string, std::vector<graph::ValueId>> lists;
   for (const auto& [key, tensor] : tensors) {
     if (key.ends_with('*')) {
@@ -42,7 +42,7 @@ Op op_for(const std::string& name, const Named& tensors, const Args& args, const
   return op;
 }
 
-// The CPU, with the reference's kernels.
+// The CPU with the reference kernels.
 class ReferenceDevice : public Device {
  public:
   at::Device place() const override { return at::kCPU; }

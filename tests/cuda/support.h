@@ -1,4 +1,4 @@
-// One op on every device, against the reference.
+// Runs one op on every device and compares with the reference.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,17 @@ namespace perigee::exec {
 
 using Types = std::vector<graph::TensorType>;
 
-// The CPU, and GPU 0 where there is one. No constant: the plugin must be opened first.
+// Returns the CPU, and GPU 0 if there is one. A function because the plugin must be opened first.
 std::vector<std::shared_ptr<Device>> devices();
 
-// The CPU, with the reference's kernels.
+// Returns the CPU with the reference kernels.
 std::shared_ptr<Device> reference_device();
 
-// Results of the op on copies of the operands on the device, then the operands as it left them.
+// Runs the op on copies of the operands. Returns its results, then the operands afterwards.
 std::vector<at::Tensor> run_on(Device& device, const std::string& name, const Named& tensors,
                                const Args& args, const Types& types, const Draw& draw);
 
-// Checks that the op gives the reference's results on every device.
+// Checks that the op's results on every device equal the reference's.
 void same_everywhere(const std::string& name, const Named& tensors, const Args& args,
                      const Types& types, double tolerance, const Draw& draw = {});
 

@@ -8,13 +8,13 @@ namespace {
 using Kind = Collective::Kind;
 using mesh::Reduce;
 
-// Ranks' tensors on the GPU where there is one.
+// Returns the device of the ranks' tensors: GPU 0 if there is one.
 at::Device tensors_on() {
   return cuda_host().gpus().found.empty() ? at::Device(at::kCPU) : at::Device(at::kCUDA, 0);
 }
 
-// Each collective through the host and directly, on the same operands.
-TEST_CASE("collectives through the host equal those of the communicator that carries them") {
+// Runs each collective through the host and directly, on the same operands.
+TEST_CASE("collectives through the host equal those of the host's communicator") {
   const int64_t n = GENERATE(1, 2, 3);
   const auto device = tensors_on();
   run_ranks(n, [&](Communicator& direct) {
@@ -75,7 +75,7 @@ TEST_CASE("collectives through the host equal those of the communicator that car
   });
 }
 
-TEST_CASE("a rank's failure reaches those that wait by way of the host") {
+TEST_CASE("a rank's failure ends the other ranks' waits through the host") {
   CHECK_THROWS_WITH(
       run_ranks(2,
                 [](Communicator& direct) {

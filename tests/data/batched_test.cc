@@ -1,4 +1,4 @@
-// Inputs of a model that are no batch: the same for all samples.
+// Model inputs without a batch dim: the same for all samples.
 #include <fmt/format.h>
 #include <torch/nn.h>
 
@@ -43,7 +43,7 @@ struct Samples : DataSource {
 };
 
 struct Setup {
-  // Of so many rows, a batch or not.
+  // `rows`: of the table. `batched`: its rows are treated as samples.
   Setup(int64_t rows, bool batched) : batched(batched) {
     table = torch::arange(0, 4 * rows, torch::kDouble).cos().reshape({rows, 4});
     if (!batched) names = {"x"};
@@ -99,7 +99,7 @@ void check_equal(const std::pair<std::vector<double>, at::Tensor>& a,
 }  // namespace
 
 TEST_CASE("an input without a batch dim is replicated over all ranks and microbatches") {
-  for (const int64_t rows : {5, 8}) {  // another length than the batch's, and the same
+  for (const int64_t rows : {5, 8}) {  // unequal and equal to the batch size
     CAPTURE(rows);
     const Setup setup(rows, false);
     const auto one = setup.run(1, 8);
@@ -112,9 +112,9 @@ TEST_CASE("an input without a batch dim is replicated over all ranks and microba
   }
 }
 
-TEST_CASE("treated as a batch it is cut, and scores against parts of it are another loss") {
+TEST_CASE("an input treated as a batch is split over microbatches, which changes the loss") {
   const Setup shared(8, false), cut(8, true);
-  check_equal(shared.run(1, 8), cut.run(1, 8));  // one microbatch has all of it
+  check_equal(shared.run(1, 8), cut.run(1, 8));  // one microbatch has all rows
   for (const int64_t ranks : {1, 2}) {
     CHECK_THROWS_WITH(cut.run(ranks, 2),
                       Catch::Contains("must be a mean or a sum over samples, but this one is "
@@ -122,7 +122,7 @@ TEST_CASE("treated as a batch it is cut, and scores against parts of it are anot
   }
 }
 
-TEST_CASE("a batch that is given to a step has inputs of all samples as they are") {
+TEST_CASE("inputs without a batch dim are passed to a step unchanged") {
   const Setup setup(5, false);
   const auto one = setup.run(1, 8);
   const auto job = setup.job(2);
@@ -147,7 +147,7 @@ TEST_CASE("inputs without a batch dim are marked in the graph and change its has
              Catch::Contains("data table: float64[8, 4] unbatched became float64[8, 4]"));
 }
 
-TEST_CASE("a source and a job agree on the inputs with a batch dim") {
+TEST_CASE("a source and a job must agree on the inputs with a batch dim") {
   const Setup setup(5, false);
   auto job = setup.job(8);
   job.data.batched = {};

@@ -11,7 +11,7 @@
 using namespace perigee;
 using namespace perigee::data;
 
-TEST_CASE("a permutation of any size takes every place once") {
+TEST_CASE("a permutation of any size has every index once") {
   for (uint64_t size = 1; size <= 300; ++size) {
     for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
       const data::Permutation permutation(size, key);
@@ -36,9 +36,9 @@ TEST_CASE("a permutation of any size takes every place once") {
   }
 }
 
-TEST_CASE("a permutation looks random") {
-  // Fixed points, falls and the correlation of place and index, over 200 keys of size 1000.
-  double fixed = 0, falls = 0, correlation = 0;
+TEST_CASE("permutations have the statistics of random ones") {
+  // Fixed points, descents and the correlation of position and index, over 200 keys of size 1000.
+  double fixed = 0, descents = 0, correlation = 0;
   constexpr int size = 1000, keys = 200;
   std::vector<double> first(10);
   for (uint64_t key = 0; key < keys; ++key) {
@@ -47,17 +47,17 @@ TEST_CASE("a permutation looks random") {
     for (uint64_t i = 0; i < size; ++i) {
       const auto at = permutation(i);
       fixed += at == i;
-      if (i > 0) falls += at < permutation(i - 1);
+      if (i > 0) descents += at < permutation(i - 1);
       correlation += (double(i) - 499.5) * (double(at) - 499.5) / (size * size / 12.0);
     }
   }
-  CHECK(std::abs(fixed / keys - 1) < 0.35);  // 5 deviations
-  CHECK(std::abs(falls / keys / (size - 1) - 0.5) < 0.005);
+  CHECK(std::abs(fixed / keys - 1) < 0.35);  // 5 standard deviations
+  CHECK(std::abs(descents / keys / (size - 1) - 0.5) < 0.005);
   CHECK(std::abs(correlation / keys / size) < 0.012);
   for (const auto count : first) CHECK(std::abs(count - keys / 10) < 25);
 }
 
-TEST_CASE("epochs and seeds have other orders") {
+TEST_CASE("orders differ by epoch and seed") {
   const auto order = [](int64_t epoch, uint64_t seed) {
     std::vector<int64_t> places;
     for (int64_t i = 0; i < 50; ++i) places.push_back(data::shuffled(epoch * 50 + i, 50, seed));

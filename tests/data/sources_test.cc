@@ -30,12 +30,12 @@ std::string raw(const std::vector<T>& ids) {
   return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(T)};
 }
 
-// Whether the batches of steps 1 to 5 are the same whatever range of samples is asked for at once.
+// Returns whether the batches of steps 1 to 5 are the same, read at once or in ranges.
 bool is_independent_of_ranges(DataSource& source, int64_t global) {
   for (int64_t step = 1; step <= 5; ++step) {
     const auto whole = source.at(step, {0, global});
     for (const int64_t parts : {2, 3}) {
-      for (int64_t i = parts - 1; i >= 0; --i) {  // in another order, too
+      for (int64_t i = parts - 1; i >= 0; --i) {  // in descending order
         const auto range = mesh::split(global, parts, i);
         for (const auto& [name, tensor] : source.at(step, range)) {
           if (!whole.at(name).narrow(0, range.begin, range.length).equal(tensor)) return false;
@@ -79,7 +79,7 @@ TEST_CASE("a job's sampler orders its samples") {
   for (size_t i = 0; i < drawn.size(); i += 3) {
     repeated += std::set<int64_t>(drawn.begin() + i, drawn.begin() + i + 3).size() < 3;
   }
-  CHECK(repeated > 20);  // of 40 epochs seven in nine
+  CHECK(repeated > 20);  // expected: 7 in 9 of 40 epochs
   CHECK(std::set<int64_t>(drawn.begin(), drawn.end()).size() == 3);
   const auto refusal = [&](const std::string& data) {
     return error_of([&] { job_of(folder, data); });
@@ -95,7 +95,7 @@ TEST_CASE("a job's sampler orders its samples") {
              Catch::Contains("data.sampler must be a library"));
 }
 
-TEST_CASE("a library orders samples, of any range and in every epoch") {
+TEST_CASE("a library's order holds for any range of samples and every epoch") {
   Folder folder;
   folder.add("a.txt", "abcdefghijklm");  // windows 0, 1, 2 of 4 + 1 tokens
   const char* build = std::getenv("PERIGEE_BUILD");
@@ -128,7 +128,7 @@ TEST_CASE("a library orders samples, of any range and in every epoch") {
                              "uint64_t seed), but"));
 }
 
-TEST_CASE("bytes of text are tokens, and labels are one later, over all files") {
+TEST_CASE("tokens are the bytes of all files, labels the next bytes") {
   Folder folder;
   folder.add("a.txt", "abcde");
   folder.add("b.txt", "");
@@ -178,12 +178,12 @@ TEST_CASE("token files of 2 and 4 bytes give the same samples") {
   CHECK(is_independent_of_ranges(*two.training, 4));
 }
 
-TEST_CASE("an epoch has every window once, in another order each time, and none held out") {
+TEST_CASE("an epoch has each training window once, in an order of its own") {
   Folder folder;
   std::vector<uint16_t> ids(401);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint16_t>(i);
   folder.add("a.bin", raw(ids));
-  // 100 windows of 4; 20 are held out.
+  // 100 windows of 4; 20 are held out for validation.
   const auto job = job_of(folder, "tokens = [\"a.bin\"]\nsequence = 4\nvalidation = 0.2", "gpt",
                           "vocab = 401\n[batch]\nglobal = 8");
   const auto data = data::open_data(job);
@@ -210,7 +210,7 @@ TEST_CASE("an epoch has every window once, in another order each time, and none 
   CHECK(starts(*data::open_data(other).training, 1, 10) != one);
 }
 
-TEST_CASE("files are dealt to ranks as EPL deals them") {
+TEST_CASE("files are assigned to ranks as in EPL") {
   using Files = std::vector<std::vector<std::string>>;
   const std::vector<std::string> five = {"a", "b", "c", "d", "e"};
   CHECK(data::deal_files({"a", "b", "c", "d"}, "share", 2) == Files{{"a", "c"}, {"b", "d"}});
@@ -221,7 +221,7 @@ TEST_CASE("files are dealt to ranks as EPL deals them") {
   CHECK(data::deal_files(five, "drop", 5) == Files{{"a"}, {"b"}, {"c"}, {"d"}, {"e"}});
 }
 
-TEST_CASE("with sliced files every rank draws from its own, and sees all of it") {
+TEST_CASE("with sliced files, each rank reads all samples of its own files") {
   Folder folder;
   for (int file = 0; file < 4; ++file) {
     std::vector<uint16_t> ids(41);  // 20 windows of 2, two of them held out
@@ -231,7 +231,7 @@ TEST_CASE("with sliced files every rank draws from its own, and sees all of it")
   const std::string keys = "tokens = [\"*.bin\"]\nsequence = 2\nvalidation = 0.1\n";
   const auto job = job_of(folder, keys + "slice_files = true", "gpt",
                           "vocab = 400\n[batch]\nglobal = 8");
-  // Two microbatches of four samples, of which each of two ranks has two.
+  // Two microbatches of four samples on two ranks: each rank has two samples of each.
   const auto data = data::open_data(job, {.microbatches = 2, .ranks = 2});
   CHECK(is_independent_of_ranges(*data.training, 8));
   std::set<int64_t> seen[2];
@@ -245,7 +245,7 @@ TEST_CASE("with sliced files every rank draws from its own, and sees all of it")
       seen[rank].insert(first[i]);
     }
   }
-  CHECK(seen[0].size() == 36);  // each of them once in so many steps
+  CHECK(seen[0].size() == 36);  // 9 steps of 4 samples: each once
   CHECK(seen[1].size() == 36);
   CHECK(data.validation.batches == 1);
   const auto held = list(data.validation.data->at(1, {0, 8}).at("tokens").select(1, 0));
@@ -253,7 +253,7 @@ TEST_CASE("with sliced files every rank draws from its own, and sees all of it")
     CHECK(held[i] / 100 % 2 == i / 2 % 2);
     CHECK(!seen[i / 2 % 2].contains(held[i]));
   }
-  // One rank, and more ranks than files, have the samples of all.
+  // With one rank, or more ranks than files, files are not sliced.
   const auto plain = data::open_data(
       job_of(folder, keys, "gpt", "vocab = 400\n[batch]\nglobal = 8"));
   const auto batch = plain.training->at(3, {0, 8}).at("tokens");
@@ -265,7 +265,7 @@ TEST_CASE("with sliced files every rank draws from its own, and sees all of it")
              Catch::Contains("must be a multiple of 6 (3 microbatches on 2 ranks), but is 8"));
 }
 
-TEST_CASE("token files that are damaged or do not fit are refused") {
+TEST_CASE("token files that are damaged, or of another size or vocabulary, are refused") {
   Folder folder;
   const auto path = folder.add("a.bin", raw<uint16_t>({1, 2, 3, 400, 5}));
   const auto message = [&](const std::string& more, const std::string& model = "") {
@@ -290,7 +290,7 @@ TEST_CASE("token files that are damaged or do not fit are refused") {
   CHECK_THAT(message("sequence = 1"), Catch::EndsWith("but it holds 0 tokens"));
 }
 
-TEST_CASE("an input without a batch dim is read from one file, or drawn once") {
+TEST_CASE("an input without a batch dim is read from one file, or generated once") {
   Folder folder;
   const std::vector<double> x{1, 2, 3, 4, 5, 6}, table{7, 8, 9, 10};
   const auto bytes = [](const std::vector<double>& v) { return std::as_bytes(std::span(v)); };
@@ -318,7 +318,7 @@ TEST_CASE("an input without a batch dim is read from one file, or drawn once") {
             .training->at(1, {0, 3})
             .size() == 2);
 
-  // Made up: that of one sample, whatever the step, the range and the seed's samples.
+  // A synthetic one is the same in all steps and ranges.
   const auto synthetic = data::open_data(job_of(folder, "synthetic = true\nbatched = [\"x\"]",
                                                 "mlp", "inputs = 3\noutputs = 2\nloss = \"mse\""));
   const auto first = synthetic.training->at(1, {0, 4}), later = synthetic.training->at(7, {2, 1});
@@ -390,7 +390,7 @@ TEST_CASE("rows of tensors are samples, over all files") {
         fmt::format("[data] {} must hold the model's inputs as tensors, but it holds none", path));
 }
 
-TEST_CASE("synthetic samples are the same whatever range is asked for, and follow seed and split") {
+TEST_CASE("synthetic samples depend on the seed and the split, not on the range") {
   Folder folder;
   struct Case {
     std::string model, more;
@@ -433,7 +433,7 @@ TEST_CASE("synthetic samples are the same whatever range is asked for, and follo
         "data.tensors");
 }
 
-TEST_CASE("synthetic samples have a rule to learn") {
+TEST_CASE("synthetic samples follow a rule that a model can learn") {
   Folder folder;
   const auto many = [&](const std::string& model, const std::string& more) {
     return data::open_data(job_of(folder, "synthetic = true\nsequence = 64", model,
@@ -457,7 +457,7 @@ TEST_CASE("synthetic samples have a rule to learn") {
   }
   {
     const auto batch = many("resnet", "image = 8\nclasses = 4");
-    // The nearest class mean tells the class.
+    // The nearest class mean determines the class.
     const auto images = batch.at("image").flatten(1);
     std::vector<at::Tensor> distances;
     for (int64_t c = 0; c < 4; ++c) {

@@ -17,7 +17,7 @@ using test::Folder;
 
 namespace {
 
-// While one lives, what is kept between runs lies in that folder.
+// Sets the cache folder during its lifetime.
 class Cache {
  public:
   explicit Cache(const std::string& folder) {
@@ -35,7 +35,7 @@ class Cache {
 
 }  // namespace
 
-TEST_CASE("bytes as tokens round trip, whatever their values") {
+TEST_CASE("all bytes round trip as tokens") {
   const auto bytes = data::make_tokenizer("bytes");
   CHECK(bytes->vocab() == 256);
   CHECK(bytes->encode("a\xff\n") == std::vector<int64_t>{97, 255, 10});
@@ -83,7 +83,7 @@ TEST_CASE("a SentencePiece model tokenizes text, and its ids are data") {
       "[data]\ntext = [\"text.txt\"]\ntokenizer = \"small.model\"\nsequence = 16\n"
       "validation = 0\n[batch]\nglobal = 1\n[model]\nkind = \"gpt\"\n",
       folder.at("job.toml"));
-  const Cache cache(folder.path());  // token files of this test alone
+  const Cache cache(folder.path());  // a cache folder of this test's own
   const auto data = data::open_data(job);
   CHECK(data.vocab == 60);
   const auto whole = tokenizer->encode(text);
