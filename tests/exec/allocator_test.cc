@@ -154,7 +154,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "a trace says what has been freed before an allocation and which result shares an operand") {
+    "a trace has the frees before each allocation, and results that share an operand's memory") {
   const auto conv = record_trace(instance_of(cases()[1])).value();
   REQUIRE(conv.allocations.size() > 3);
   REQUIRE(conv.freed_before.size() == conv.allocations.size());
@@ -178,7 +178,7 @@ TEST_CASE("a dry run of a large op frees all memory") {
   REQUIRE(memory_count().others == before);
 }
 
-TEST_CASE("frames are zero, aligned and counted, and given back with their last tensor") {
+TEST_CASE("frames are zero, aligned and counted, and freed with their last tensor") {
   install_allocator();
   const auto before = memory_count().arenas;
   at::Tensor kept;
@@ -200,7 +200,7 @@ TEST_CASE("frames are zero, aligned and counted, and given back with their last 
   REQUIRE(memory_count().arenas == before);
 }
 
-TEST_CASE("memory past the allocator is the libraries', memory through it is not") {
+TEST_CASE("memory that bypasses the allocator is counted as the libraries'") {
   install_allocator();
   constexpr int64_t kBytes = 64 << 20, kSlack = 4 << 20;
   const int64_t before = library_bytes();

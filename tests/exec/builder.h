@@ -1,4 +1,4 @@
-// Programs by hand: every value at an address of its own, allocations as recorded by dry runs.
+// Builds programs by hand: each value has an address of its own, allocations are those of dry runs.
 #pragma once
 
 #include <string>
@@ -60,7 +60,7 @@ struct Builder {
     return list.back();
   }
 
-  // A copy of the microbatch's data tensor.
+  // Loads the microbatch's data tensor.
   graph::ValueId load(const std::string& name, graph::TensorType type, int32_t frame = 1) {
     bind(Binding::Kind::data, name, type);
     const auto v = value(type, name, frame);
@@ -68,7 +68,7 @@ struct Builder {
     return v;
   }
 
-  // An op with its recorded allocations; results live in `frame`.
+  // Adds an op with its recorded allocations; its results lie in `frame`.
   std::vector<graph::ValueId> op(const std::string& name, const Args& args,
                                  const std::vector<graph::TensorType>& types, int32_t frame = 1) {
     compile::OpInstance instance{.op = name, .args = args};
@@ -122,7 +122,7 @@ struct Builder {
 
   void wait(int32_t event) { add({.kind = Instruction::Kind::wait, .event = event}); }
 
-  // Sections in their order for each microbatch; those of the kind step once, at the end.
+  // Returns the program: all sections in order for each microbatch, step sections once at the end.
   compile::Program finish(int64_t rank = 0, int64_t microbatches = 1) {
     program.rank = rank;
     program.microbatches = microbatches;

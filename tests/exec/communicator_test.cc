@@ -23,21 +23,21 @@ std::vector<int64_t> range(int64_t n) {
   return all;
 }
 
-// What a rank brings: distinct, small integers, exact in every type.
-at::Tensor brought(int64_t rank, std::vector<int64_t> shape, at::ScalarType type) {
+// Returns a rank's operand: distinct small integers, exact in every type.
+at::Tensor operand_of(int64_t rank, std::vector<int64_t> shape, at::ScalarType type) {
   int64_t n = 1;
   for (auto s : shape) n *= s;
   return ((at::arange(n) % 13) + rank * 3).view(shape).to(type);
 }
 
-// Every collective against what ATen makes of all ranks' operands.
+// Checks every collective against ATen's op on all ranks' operands.
 void all_collectives(Communicator& communicator) {
   const int64_t n = communicator.world(), me = communicator.rank();
   const auto group = communicator.group("data", range(n));
   for (auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
     for (int64_t size : {3, 5000, 300000}) {
       std::vector<at::Tensor> all;
-      for (int64_t r = 0; r < n; ++r) all.push_back(brought(r, {size}, type));
+      for (int64_t r = 0; r < n; ++r) all.push_back(operand_of(r, {size}, type));
       const auto stack = at::stack(all).to(at::kDouble);
       for (auto [reduce, expected] : {std::pair{Reduce::sum, stack.sum(0)},
                                       {Reduce::max, stack.amax(0)},
@@ -54,7 +54,7 @@ void all_collectives(Communicator& communicator) {
     }
     // Uneven parts along every dim.
     const std::vector<int64_t> shape = {4, 5, 7};
-    const auto whole = brought(1, shape, type);
+    const auto whole = operand_of(1, shape, type);
     for (int64_t dim : {0, 1, 2}) {
       const auto mine = mesh::split(shape[dim], n, me);
       const auto part = whole.narrow(dim, mine.begin, mine.length);
@@ -66,15 +66,16 @@ void all_collectives(Communicator& communicator) {
       must(at::equal(scattered, part * n), "reduce_scatter");
       for (int64_t other : {0, 1, 2}) {
         if (other == dim) continue;
-        // Sharded on `dim` before, on `other` after.
+        // From a shard of `dim` to a shard of `other`.
         const auto to = mesh::split(shape[other], n, me);
-        auto turned = at::empty(whole.narrow(other, to.begin, to.length).sizes(), whole.options());
+        auto exchanged = at::empty(whole.narrow(other, to.begin, to.length).sizes(),
+                                   whole.options());
         group->run({.kind = Kind::all_to_all,
                     .input = part.contiguous(),
-                    .output = turned,
+                    .output = exchanged,
                     .dim = other,
                     .other_dim = dim});
-        must(at::equal(turned, whole.narrow(other, to.begin, to.length)), "all_to_all");
+        must(at::equal(exchanged, whole.narrow(other, to.begin, to.length)), "all_to_all");
       }
     }
     auto out = at::empty(shape, whole.options());
@@ -87,13 +88,13 @@ void all_collectives(Communicator& communicator) {
   }
   // A ring of messages, each rank sending before it receives.
   auto received = at::empty({3000});
-  const auto sent = brought(me, {3000}, at::kFloat);
+  const auto sent = operand_of(me, {3000}, at::kFloat);
   const auto sending = group->start({.kind = Kind::send, .input = sent, .peer = (me + 1) % n});
   const auto receiving = group->start(
       {.kind = Kind::receive, .output = received, .peer = (me + n - 1) % n});
   sending->wait();
   receiving->wait();
-  must(at::equal(received, brought((me + n - 1) % n, {3000}, at::kFloat)), "message");
+  must(at::equal(received, operand_of((me + n - 1) % n, {3000}, at::kFloat)), "message");
   // Labels are counted in integers and float64 scalars.
   auto count = at::full({}, me + 1, at::kLong);
   group->run({.kind = Kind::all_reduce, .input = count, .output = count});
@@ -113,7 +114,7 @@ void all_collectives(Communicator& communicator) {
     must(tensors[i][0].item<double>() == n * (n - 1) / 2 + i * n, "in flight");
     must(works[i]->ended >= works[i]->began && works[i]->began > 0, "times");
   }
-  // The same name over other ranks is another group, as another plan's mesh has it.
+  // One name with other ranks is another group, as in another plan's mesh.
   auto fewer = range(n);
   fewer.erase(fewer.begin());
   for (const auto& ranks : {fewer, range(n), fewer}) {
@@ -187,7 +188,7 @@ TEST_CASE("a rank that misses the time-out is named with its group") {
       Catch::Contains("all_reduce over data") && Catch::Contains("rank 1 did not join"));
 }
 
-TEST_CASE("ranks that start different collectives are told so") {
+TEST_CASE("ranks that start different collectives fail with both names") {
   const auto body = [](Communicator& c) {
     auto x = at::ones({c.rank() == 0 ? 10 : 11});
     c.group("data", range(2))->run({.kind = Kind::all_reduce, .input = x, .output = x});
@@ -204,7 +205,7 @@ TEST_CASE("ranks that start different collectives are told so") {
 }
 
 TEST_CASE(
-    "a Gloo rank that fails or stops answering is an error on the others within the time-out") {
+    "a Gloo rank that fails or stops responding is an error on the others within the time-out") {
   const auto failing = fork_ranks(
       2,
       [](Communicator& c) {
@@ -252,7 +253,7 @@ TEST_CASE("an echo returns the rank's own operand and waits for no other rank") 
   };
   CHECK(at::equal(run({.kind = Kind::all_reduce, .input = of({1, 2}), .output = nothing(2)}),
                   of({1, 2})));
-  // Uneven parts bring as much as both have.
+  // Of uneven parts, the smaller of both lengths is copied.
   CHECK(at::equal(run({.kind = Kind::all_gather,
                        .input = of({1, 2}),
                        .output = nothing(6),
@@ -273,7 +274,7 @@ TEST_CASE("an echo returns the rank's own operand and waits for no other rank") 
   group->run({.kind = Kind::barrier});
 }
 
-TEST_CASE("a rank that stops before a group is connected is named") {
+TEST_CASE("a rank that stops before its group is connected is named in the error") {
   const auto errors = fork_ranks(
       3,
       [](Communicator& c) {
@@ -291,7 +292,7 @@ TEST_CASE("a rank that stops before a group is connected is named") {
   }
 }
 
-TEST_CASE("ranks with other settings end the meeting on all ranks with the names and values") {
+TEST_CASE("ranks with different settings fail on all ranks with the names and values") {
   const Settings settings = {{"optimizer.lr", "0.1"}, {"seed", "1"}};
   CHECK(settings_difference(print_settings(settings), 3, settings) == "");
   const auto other = settings_difference(print_settings(settings), 3,

@@ -1,5 +1,4 @@
-// The whole way: a module is captured, planned, compiled and run by ranks, and must do what one
-// rank and eager do.
+// A module is captured, planned, compiled and run on ranks, and equals one rank and eager training.
 #include <fmt/format.h>
 #include <torch/nn.h>
 #include <torch/optim.h>
@@ -101,7 +100,7 @@ struct Outcome {
   std::map<std::string, at::Tensor> weights;
 };
 
-// Three steps of one rank.
+// Runs three steps of one rank.
 Outcome run_steps(const Job& job, const graph::Graph& graph, int64_t microbatches,
                   Communicator& communicator, compile::TraceSource& traces,
                   const compile::StepSpec& spec, bool check_memory = false) {
@@ -163,8 +162,7 @@ struct Profile {
 
 const compile::StepSpec kAdamW = {.optimizer = "adamw", .weight_decay = 0.1, .clip_norm = 0.5};
 
-TEST_CASE("a compiled program takes the steps that the reference and torch.optim take",
-          "[device]") {
+TEST_CASE("a compiled program's steps equal those of the reference and torch.optim", "[device]") {
   const Job job;
   const auto graph = job.graph(1);
   Profile profile;
@@ -196,7 +194,8 @@ TEST_CASE("a compiled program takes the steps that the reference and torch.optim
 }
 
 TEST_CASE(
-    "data parallel over threads gives the same losses and weights for any microbatches, bit-equal "
+    "data parallelism over threads gives the same losses and weights for any microbatches, "
+    "bit-equal "
     "twice",
     "[device]") {
   const Job job;
@@ -228,7 +227,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "data parallel over Gloo processes gives the same losses and weights, and communicates while "
+    "data parallelism over Gloo processes gives the same losses and weights, and communicates "
+    "while "
     "it computes") {
   const Job job;
   Profile profile;
@@ -236,7 +236,7 @@ TEST_CASE(
   const auto expected = run_steps(job, job.graph(1), 1, *single_communicator(), profile.traces,
                                   kAdamW);
   const auto errors = fork_ranks(2, [&](Communicator& c) {
-    // A connection of its own: SQLite's do not survive a fork.
+    // Opened in the child: SQLite connections do not survive a fork.
     profile::Database database(profile.file.path);
     profile::TraceDatabase traces(database);
     must(difference(expected, run_steps(job, graph, 2, c, traces, kAdamW), 1e-10) == "", "outcome");
@@ -244,7 +244,7 @@ TEST_CASE(
   for (const auto& error : errors) REQUIRE(error == "");
 }
 
-TEST_CASE("without its all-reduces, or with another reduction, data parallel is wrong",
+TEST_CASE("data parallelism without its all-reduces, or with another reduction, is detected",
           "[device]") {
   const Job job;
   Profile profile;

@@ -10,7 +10,7 @@
 namespace perigee::exec {
 namespace {
 
-// A kernel that LibTorch knows to add up in another order each time, and one that fails otherwise.
+// A kernel that LibTorch reports as nondeterministic, and one that fails for another reason.
 const Kernel kUnordered = [](auto, auto, const Draw&) {
   at::Context::alertNotDeterministic("scatter_add_cuda_kernel");
 };
@@ -18,11 +18,12 @@ const Kernel kWrong = [](auto, auto, const Draw&) { TORCH_CHECK(false, "no such 
 
 void run(const Kernel& kernel) { kernel({}, {}, {}); }
 
-TEST_CASE("a kernel that is not deterministic is an error that names the op and the remedy") {
+TEST_CASE("a nondeterministic kernel is an error that names the op and the remedy") {
   auto& context = at::globalContext();
   const bool before = context.deterministicAlgorithms();
   const bool warned = context.deterministicAlgorithmsWarnOnly();
-  CHECK_NOTHROW(run(deterministic_only(kUnordered, "aten::scatter_add")));  // nobody asked for it
+  CHECK_NOTHROW(
+      run(deterministic_only(kUnordered, "aten::scatter_add")));  // determinism is not required
   refuse_nondeterministic();
   CHECK(c10::utils::has_env("CUBLAS_WORKSPACE_CONFIG"));
   CHECK_THROWS_WITH(

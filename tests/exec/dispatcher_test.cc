@@ -29,21 +29,21 @@ TEST_CASE("ops that read or write files, and overloads with out, are refused") {
   CHECK_THROWS_WITH(
       dispatcher_kernel({.name = "profiler::_record_function_enter", .args = {}, .outputs = {}}),
       Contains("takes \"name\""));
-  // The options of algorithms are texts, too.
+  // Text arguments that select an algorithm are allowed.
   CHECK_NOTHROW(dispatcher_kernel(
       {.name = "aten::gelu", .args = {{"self", perigee::graph::ValueId{0}}}, .outputs = {}}));
 }
 
-// LibTorch's ops that take a text which is not the option of an algorithm: a path, a message, the
-// name of a dim. A new version of LibTorch may add ops: study their kernels before listing them.
+// LibTorch's ops with a text argument that selects no algorithm: a path, a message, the name of a
+// dim. A new version of LibTorch may add ops: study their kernels before listing them.
 TEST_CASE(
-    "of LibTorch's ops exactly those without texts and out, or with known options, are allowed") {
+    "exactly the ops without text arguments and out, or with known text options, are allowed") {
   std::set<std::string> refused;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (!name.name.starts_with("aten::")) continue;
     const auto full = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
     const auto handle = c10::Dispatcher::singleton().findSchema(name);
-    if (!handle || full.find("ame") != full.npos) continue;  // dims with names
+    if (!handle || full.find("ame") != full.npos) continue;  // named dims
     bool has_name = false, has_out = false;
     for (const auto& argument : handle->schema().arguments()) {
       has_out = has_out || argument.is_out();
@@ -62,7 +62,7 @@ TEST_CASE(
       "aten::_assert_async.msg", "aten::_assert_scalar", "aten::_functional_assert_async.msg",
       "aten::_functional_assert_scalar", "aten::_print", "aten::_test_ambiguous_defaults.b",
       "aten::_test_string_default", "aten::from_file",
-      // Streams and storages are no data either.
+      // Streams and storages are refused, too.
       "aten::record_stream", "aten::set.source_Storage", "aten::set.source_Storage_storage_offset",
       "aten::set_.source_Storage", "aten::set_.source_Storage_storage_offset"};
   CHECK(refused == expected);

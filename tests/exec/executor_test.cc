@@ -26,8 +26,8 @@ at::Tensor batch(int64_t microbatch, std::vector<int64_t> shape) {
   return ((at::arange(n, at::kDouble) * (3 + microbatch)) % 17 / 17).view(shape);
 }
 
-// loss = sum(gelu(layer_norm(x) w)), d w, and w -= lr d w; with dropout, an allocation that is no
-// result and views.
+// loss = sum(gelu(layer_norm(x) w)), d w, and w -= lr d w; with dropout, a temporary allocation and
+// views.
 compile::Program training(int64_t rank, int64_t ranks, int64_t microbatches, int64_t rows = 4) {
   Builder b;
   const auto w = b.bind(Kind::parameter, "w", f64({8, 6}));
@@ -75,7 +75,7 @@ compile::Program training(int64_t rank, int64_t ranks, int64_t microbatches, int
   return b.finish(rank, microbatches);
 }
 
-// Loss and weights after one step on the batch of `rows` per microbatch.
+// Returns loss and weights after one step on microbatches of `rows` samples.
 std::pair<double, at::Tensor> train(Communicator& communicator, const mesh::Mesh& mesh,
                                     int64_t microbatches, int64_t rows) {
   const TestRank on(communicator);
@@ -90,7 +90,7 @@ std::pair<double, at::Tensor> train(Communicator& communicator, const mesh::Mesh
           executor.tensor(Kind::parameter, "w").to(at::kCPU, false, /*copy=*/true)};
 }
 
-// The CPU as a device like a GPU: kernels allocate freely, and the step ends with a wait.
+// The CPU with the properties of a GPU: kernels allocate freely, and a step ends with a wait.
 class FreeDevice : public Device {
  public:
   at::Device place() const override { return at::kCPU; }
@@ -124,7 +124,7 @@ class FreeDevice : public Device {
     check();
     if (!fault.empty()) throw std::runtime_error(fault);
   }
-  // Moments are numbers until they are asked for.
+  // Marks are converted to times on request.
   int64_t mark() override { return marks++; }
   int64_t time(int64_t mark) override { return 1000 + 10 * mark; }
 
@@ -136,7 +136,7 @@ class FreeDevice : public Device {
   std::shared_ptr<Device> cpu_ = cpu_device();
 };
 
-TEST_CASE("a device that plans no memory gives the same step, and its moments become times") {
+TEST_CASE("a device without planned memory gives the same step, and converts its marks to times") {
   const auto communicator = single_communicator();
   const auto device = std::make_shared<FreeDevice>();
   const auto step = [&](std::shared_ptr<Device> on) {
@@ -163,7 +163,7 @@ TEST_CASE("a device that plans no memory gives the same step, and its moments be
   REQUIRE(device->entered == 0);
   REQUIRE(device->marks > 0);
 
-  // What kernels found is known at the step's end, and is the rank's failure.
+  // An error that a kernel reports at the end of the step is the rank's failure.
   device->fault = "a label is no class";
   REQUIRE_THROWS_WITH(step(device), Catch::Contains("a label is no class"));
 }
@@ -249,7 +249,7 @@ TEST_CASE("an allocation that does not fit the plan names the op and its scope")
                                                 Catch::Contains("when its trace was recorded"));
 }
 
-TEST_CASE("a result with another layout or elsewhere than declared is an error") {
+TEST_CASE("a result with another layout or address than declared is an error") {
   const auto communicator = single_communicator();
   auto program = training(0, 1, 1);
   const bool layout = GENERATE(true, false);
@@ -289,7 +289,7 @@ TEST_CASE("an op without a trace allocates freely and its result is copied to it
   REQUIRE(at::equal(executor.tensor(Kind::parameter, "w"), expected.second));
 }
 
-TEST_CASE("inputs that are missing or do not fit are named") {
+TEST_CASE("inputs that are missing or of the wrong type are errors that name them") {
   const auto communicator = single_communicator();
   Executor executor(training(0, 1, 1), *communicator, kOne);
   const auto data = [](const std::string&, int64_t) { return batch(0, {4, 8}); };
@@ -329,7 +329,7 @@ TEST_CASE("a failing rank ends the others with its reason") {
                       Catch::Contains("rank 1: aten::mm in scope \"head\""));
 }
 
-TEST_CASE("over Gloo, collectives run while ops compute, and the result is that of one process") {
+TEST_CASE("over Gloo, collectives overlap with ops, and the result equals that of one process") {
   const auto errors = fork_ranks(2, [](Communicator& c) {
     Builder b;
     const auto a = b.bind(Kind::parameter, "a", f32({600, 600}));

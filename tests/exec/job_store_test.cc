@@ -1,4 +1,4 @@
-// The job's store as c10d's groups see it. Its server is tested in tests/base/store_test.cc.
+// The job's store through c10d's interface. tests/base/store_test.cc tests its server.
 #include "exec/comm/job_store.h"
 
 #include <ATen/ATen.h>
@@ -47,7 +47,7 @@ std::string hex(const std::string& bytes) {
 }  // namespace
 
 TEST_CASE("the keyed hash is HMAC-SHA256") {
-  // RFC 4231, test cases 1 and 2; and the empty key with the empty text.
+  // RFC 4231, test cases 1 and 2, and the empty key and text.
   CHECK(hex(keyed_hash(std::string(20, '\x0b'))("Hi There")) ==
         "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
   CHECK(hex(keyed_hash("Jefe")("what do ya want for nothing?")) ==
@@ -117,7 +117,7 @@ TEST_CASE("a rank without the job's secret is refused, and the error names the r
   CHECK(store->getNumKeys() == 0);
 }
 
-TEST_CASE("a clone keeps the server alive, and its end is an error of the network") {
+TEST_CASE("a clone keeps the server alive, and after its end requests are network errors") {
   const auto options = serving();
   auto store = c10::make_intrusive<JobStore>(options);
   auto clone = store->clone();
@@ -129,7 +129,7 @@ TEST_CASE("a clone keeps the server alive, and its end is an error of the networ
   CHECK_THROWS_AS(other->get("k"), c10::DistNetworkError);
 }
 
-TEST_CASE("Gloo's ranks meet and sum over the job's store") {
+TEST_CASE("Gloo ranks rendezvous through the job's store and all-reduce") {
   const auto errors = fork_ranks(2, [](Communicator& communicator) {
     auto value = at::full({3}, static_cast<double>(communicator.rank() + 1));
     auto sum = at::empty({3});

@@ -12,7 +12,7 @@ namespace {
 
 using graph::DType;
 
-// Both kernels on the same operands: their results, fast ones first.
+// Returns the results of the fast and the reference kernel on the same operands.
 std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>> both(
     const std::string& name, const Named& tensors, const Args& args,
     const std::vector<graph::TensorType>& types, const Draw& draw = {}) {
@@ -39,7 +39,7 @@ TEST_CASE("attention's kernels equal the reference in every type, grouped and ca
   const bool causal = GENERATE(true, false);
   const int64_t groups = GENERATE(1, 2, 4), keys = GENERATE(5, 9), value_size = GENERATE(8, 6);
   at::manual_seed(1);
-  // As a fused projection leaves them: [b, s, h, d] transposed.
+  // The layout of a fused projection: [b, s, h, d] transposed.
   const auto q = at::randn({2, 5, 4, 8}, type).transpose(1, 2);
   const auto k = at::randn({2, keys, groups, 8}, type).transpose(1, 2);
   const auto v = at::randn({2, keys, groups, value_size}, type).transpose(1, 2);
@@ -65,7 +65,7 @@ TEST_CASE("attention's kernels equal the reference in every type, grouped and ca
   require_close(d_fast, d_slow, tolerance(type));
 }
 
-TEST_CASE("attention with dropout draws by score and is the same on a block of heads") {
+TEST_CASE("dropout of attention depends on the score's index, also on a block of heads") {
   const auto q = at::randn({2, 4, 5, 8}, at::kDouble), k = at::randn({2, 4, 5, 8}, at::kDouble);
   const auto v = at::randn({2, 4, 5, 8}, at::kDouble);
   const Draw draw{.seed = 3, .step = 2, .microbatch = 1, .microbatches = 2};
@@ -198,7 +198,7 @@ TEST_CASE("cross entropy refuses a label out of range") {
                       Catch::Contains("[0, 3), but got 3"));
 }
 
-TEST_CASE("the fused optimizers follow torch.optim") {
+TEST_CASE("the fused optimizers equal torch.optim") {
   const std::string name = GENERATE("adamw", "adam", "sgd", "sgd plain");
   const auto type = GENERATE(at::kDouble, at::kFloat);
   at::manual_seed(3);
@@ -246,7 +246,7 @@ TEST_CASE("the fused optimizers follow torch.optim") {
   }
 }
 
-TEST_CASE("lion steps by signs, as its paper has it") {
+TEST_CASE("lion steps by signs as in its paper") {
   const auto type = GENERATE(at::kDouble, at::kFloat);
   at::manual_seed(3);
   const double lr = 0.01, decay = 0.1, beta1 = 0.9, beta2 = 0.98;
@@ -270,7 +270,7 @@ TEST_CASE("lion steps by signs, as its paper has it") {
   }
 }
 
-TEST_CASE("a guarded optimizer changes nothing where the scale is no number") {
+TEST_CASE("a guarded optimizer changes nothing if the scale is not a number") {
   const std::string name = GENERATE("adamw", "sgd");
   const bool guarded = GENERATE(true, false);
   const auto before = at::randn({9});
@@ -291,7 +291,7 @@ TEST_CASE("a guarded optimizer changes nothing where the scale is no number") {
   REQUIRE(first.eq(0).all().item<bool>() == guarded);
 }
 
-TEST_CASE("masters are stepped by low gradients as by the same numbers in float32") {
+TEST_CASE("a step of masters by low gradients equals the step by the same float32 numbers") {
   const auto type = GENERATE(at::kBFloat16, at::kHalf);
   at::manual_seed(3);
   const auto gradient = at::randn({37}).to(type);
@@ -314,11 +314,11 @@ TEST_CASE("masters are stepped by low gradients as by the same numbers in float3
   REQUIRE(stepped(gradient).equal(stepped(gradient.to(at::kFloat))));
 }
 
-TEST_CASE("new values are rounded at random, right on average") {
+TEST_CASE("stochastic rounding is unbiased") {
   const int64_t n = 40000;
   at::manual_seed(3);
   const auto low = at::kBFloat16;
-  // From 1, three eighths of the way to the next bfloat16 number; down from -1 alike.
+  // The step leads 3/8 of the way from +-1 to the next bfloat16 number.
   const double step = 3.0 / 8 / 128;
   const auto one = at::full({}, 1.0, at::kDouble);
   for (const double sign : {1.0, -1.0}) {
@@ -334,7 +334,7 @@ TEST_CASE("new values are rounded at random, right on average") {
     const auto far = values.eq(sign * (1 + 1.0 / 128)).sum().item<int64_t>();
     REQUIRE(values.eq(sign).sum().item<int64_t>() + far == n);
     REQUIRE(std::abs(static_cast<double>(far) / n - 3.0 / 8) < 0.01);
-    // To the nearest, the step would be lost.
+    // Rounding to nearest loses the step.
     auto nearest = at::full({n}, sign, low);
     call(cpu_kernel, "perigee::sgd_",
          {{"self", nearest},
@@ -344,7 +344,7 @@ TEST_CASE("new values are rounded at random, right on average") {
          {}, {});
     REQUIRE(nearest.eq(sign).all().item<bool>());
   }
-  // What is a bfloat16 number stays one, whatever the noise.
+  // A bfloat16 number is unchanged for any noise.
   auto exact = at::full({n}, 1.5, low);
   call(cpu_kernel, "perigee::sgd_",
        {{"self", exact},
@@ -356,7 +356,7 @@ TEST_CASE("new values are rounded at random, right on average") {
   REQUIRE(exact.eq(1.5).all().item<bool>());
 }
 
-TEST_CASE("the loss scale is updated as torch.amp.GradScaler does") {
+TEST_CASE("the loss scale is updated as by torch.amp.GradScaler") {
   auto scale = at::full({}, 8.0f), tracker = at::full({}, 1.0, at::kDouble),
        skipped = at::full({}, 2.0, at::kDouble), applied = at::zeros({}, at::kDouble);
   const auto update = [&](double squared, int step) {
@@ -377,7 +377,7 @@ TEST_CASE("the loss scale is updated as torch.amp.GradScaler does") {
   REQUIRE(update(INFINITY, 12) == Numbers{8, 0, 3, 9});
   REQUIRE(update(NAN, 13) == Numbers{4, 0, 4, 9});
   REQUIRE(update(1, 14) == Numbers{4, 1, 4, 10});
-  // It does not grow to infinity.
+  // The scale stays finite.
   scale.fill_(3e38);
   tracker.fill_(2);
   REQUIRE(update(1, 15) == Numbers{static_cast<float>(3e38), 0, 4, 11});
@@ -394,11 +394,11 @@ TEST_CASE("the loss scale is updated as torch.amp.GradScaler does") {
   REQUIRE(std::isnan(clipped(INFINITY).second));
 }
 
-TEST_CASE("with hysteresis the scale waits before it falls, and only growth gives patience back") {
+TEST_CASE("hysteresis delays the fall of the loss scale, and growth resets it") {
   auto scale = at::full({}, 8.0f);
   auto tracker = at::zeros({}, at::kDouble), skipped = at::zeros({}, at::kDouble),
        applied = at::zeros({}, at::kDouble), patience = at::zeros({}, at::kDouble);
-  // The scale after each of these steps, finite or not.
+  // Returns the scale after each step; ".": finite, "x": overflow.
   const auto scales = [&](const std::string& steps) {
     std::string seen;
     for (const char step : steps) {
@@ -420,16 +420,17 @@ TEST_CASE("with hysteresis the scale waits before it falls, and only growth give
     }
     return seen;
   };
-  // Megatron's DynamicGradScaler: the first bad step costs patience alone; finite steps between
-  // give none back.
+  // As in Megatron's DynamicGradScaler: the first overflow keeps the scale, and finite steps in between
+  // do not reset the count.
   REQUIRE(scales("x.x") == "8 8 4 ");
   REQUIRE(scales("x..") == "2 2 2 ");
-  REQUIRE(scales(".x") == "4 4 ");  // the third finite one in a row: it grows, and is patient again
+  REQUIRE(scales(".x") ==
+          "4 4 ");  // the third finite step in a row: the scale grows, and the count is reset
   REQUIRE(scales("xxxx") == "2 1 1 1 ");
   REQUIRE(skipped.item<double>() == 8);
 }
 
-TEST_CASE("a weight decay that lies in memory is one that is written down") {
+TEST_CASE("a weight decay in memory gives the step of the same constant") {
   const std::string name = GENERATE("adamw", "adam", "lion", "sgd");
   at::manual_seed(5);
   const auto f64 = [](double x) { return at::full({}, x, at::kDouble); };

@@ -40,21 +40,21 @@ struct Gpt {
   }
 };
 
-// Of a rank's steps.
-struct Seen {
-  int64_t buckets = 0;   // of one step
-  int64_t behind = 0;    // least number of backward ops between the start of a bucket and its wait,
-                         // over all buckets but the last
+// Overlap of a rank's steps.
+struct Overlap {
+  int64_t buckets = 0;        // of one step
+  int64_t ops_in_flight = 0;  // least number of backward ops between a bucket's start and its wait,
+                              // over all buckets but the last
   int64_t backward = 0;  // nanoseconds in which a bucket was reduced and the backward pass computed
-  int64_t total = 0;     // the same for any computation
+  int64_t total = 0;     // the same for any op
 };
 
 bool is_bucket(const Interval& interval) {
   return interval.stream > 0 && interval.bytes > 8;  // not a loss or a norm
 }
 
-// Returns how many backward ops the program has behind the start of each bucket, up to its wait.
-std::vector<int64_t> ops_behind(const compile::Program& program) {
+// Returns the number of backward ops between each bucket's start and its wait.
+std::vector<int64_t> ops_in_flight(const compile::Program& program) {
   std::vector<int64_t> counts;
   std::map<int32_t, int64_t> open;  // by event
   for (const auto& section : program.sections) {
@@ -78,10 +78,10 @@ std::vector<int64_t> ops_behind(const compile::Program& program) {
   return counts;
 }
 
-// On a loaded machine, ranks can wait for each other all through a backward pass: so several steps.
+// Several steps: on a loaded machine, ranks can wait for each other during a whole backward pass.
 constexpr int kSteps = 8;
 
-Seen run(const Gpt& gpt, Communicator& communicator, const plan::Communication& communication) {
+Overlap run(const Gpt& gpt, Communicator& communicator, const plan::Communication& communication) {
   plan::Plan plan;
   plan.graph_hash = graph::structural_hash(gpt.graph);
   plan.mesh.axes = {{"data", communicator.world()}};
@@ -90,10 +90,10 @@ Seen run(const Gpt& gpt, Communicator& communicator, const plan::Communication& 
   Executor executor(
       compile::compile(gpt.graph, plan, {.clip_norm = 1}, communicator.rank(), traces),
       communicator, plan.mesh);
-  Seen seen;
-  auto behind = ops_behind(executor.program());
+  Overlap seen;
+  auto behind = ops_in_flight(executor.program());
   std::sort(behind.begin(), behind.end());
-  seen.behind = behind.size() > 1 ? behind[1] : 0;
+  seen.ops_in_flight = behind.size() > 1 ? behind[1] : 0;
   for (int64_t step = 1; step <= kSteps; ++step) {
     executor.record(true);
     executor.run({.step = step,
@@ -123,30 +123,30 @@ const plan::Communication kAfterwards = {.bucket_bytes = 64 << 10, .overlap = fa
 TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, on threads") {
   const Gpt gpt;
   const auto of_ranks = [&](const plan::Communication& communication) {
-    std::vector<Seen> seen(2);
+    std::vector<Overlap> seen(2);
     run_ranks(2, [&](Communicator& c) { seen[c.rank()] = run(gpt, c, communication); },
               {.timeout = std::chrono::seconds(60)});
-    // The rank that comes last carries the reduction out, so only the other one computes beside it.
-    return Seen{seen[0].buckets, seen[0].behind, seen[0].backward + seen[1].backward,
-                seen[0].total + seen[1].total};
+    // The last rank to start a reduction executes it: only the other rank computes meanwhile.
+    return Overlap{seen[0].buckets, seen[0].ops_in_flight, seen[0].backward + seen[1].backward,
+                   seen[0].total + seen[1].total};
   };
   const auto buckets = of_ranks(kBuckets);
   CHECK(buckets.buckets > 5);
-  CHECK(buckets.behind > 0);
+  CHECK(buckets.ops_in_flight > 0);
   CHECK(buckets.backward > 0);
-  // Without buckets, or with all of them put off, nothing is left to compute beside them.
+  // With one bucket, or with all of them at the end, no compute hides them.
   const auto one = of_ranks(kOne);
   CHECK(one.buckets == 1);
   CHECK(one.total == 0);
   const auto afterwards = of_ranks(kAfterwards);
   CHECK(afterwards.buckets == buckets.buckets);
-  CHECK(afterwards.behind == 0);
+  CHECK(afterwards.ops_in_flight == 0);
   CHECK(afterwards.backward == 0);
 }
 
 TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, over Gloo") {
-  // Captured before the processes are made: where one has run a backward pass, those that it forks
-  // cannot. On one thread: they have none of its others.
+  // Captured before the fork, on one thread: a process that has run a backward pass on several threads
+  // cannot be forked.
   at::set_num_threads(1);
   const Gpt gpt;
   const auto errors = fork_ranks(

@@ -17,14 +17,14 @@
 
 namespace perigee::exec {
 
-// Throws where it does not hold: checks of Catch2 belong to the main thread.
+// Throws if `holds` is false. Catch2's checks work on the main thread only.
 inline void must(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("wrong: " + what);
 }
 
 // Runs `body` in one process for each rank over Gloo; returns each rank's error, "" for none. A
-// rank that hangs is ended by its own alarm. The test process has run LibTorch ops on one
-// thread; where backward passes were among them, `body` can run none.
+// rank that hangs is ended by its own alarm. If the test process has run a backward pass, `body`
+// cannot run one.
 inline std::vector<std::string> fork_ranks(
     int64_t world, const std::function<void(Communicator&)>& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
@@ -56,7 +56,7 @@ inline std::vector<std::string> fork_ranks(
           communicator->group("end", all)->run({.kind = Collective::Kind::barrier});
         } catch (const std::exception& e) {
           communicator->abort(e.what());
-          // Rank 0 holds the store: the others read the reason there.
+          // Rank 0 runs the store, in which the others find the reason.
           if (rank == 0) usleep(300000);
           throw;
         }

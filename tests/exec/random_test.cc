@@ -14,7 +14,7 @@ TEST_CASE("Philox4x32-10 gives the published known answers") {
           Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
-TEST_CASE("words of any range are those of their blocks, across the 32-bit border too") {
+TEST_CASE("words of any range equal those of their blocks, also across the 32-bit boundary") {
   const RandomStream stream{.seed = 0x123456789abcdef0, .key = 7, .step = 3};
   const uint64_t begin = GENERATE(as<uint64_t>(), 0, 1, 6, 4 * ((uint64_t{1} << 32) - 5) + 1);
   std::vector<uint32_t> words(301);
@@ -39,7 +39,7 @@ TEST_CASE("random numbers are the same for every sharding and number of microbat
     for (int64_t m = 0; m < microbatches; ++m) {
       for (int64_t ranks : {1, 2, 3, 5}) {
         for (int64_t rank = 0; rank < ranks; ++rank) {
-          // Batch over microbatches, dim 1 over ranks, unevenly.
+          // The batch is split over microbatches, dim 1 unevenly over ranks.
           const int64_t rows = 8 / microbatches, first = rank * 5 / ranks;
           const int64_t length = (rank + 1) * 5 / ranks - first;
           auto local = at::empty({rows, length, 6}, at::kDouble);
@@ -70,7 +70,7 @@ TEST_CASE("microbatches split random numbers along any dim, or draw identical on
   REQUIRE(at::equal(draw({}, 0, {.microbatch = 5, .microbatches = 8}), whole[0][5]));
 }
 
-TEST_CASE("numbers follow their distributions") {
+TEST_CASE("random numbers follow their distributions") {
   const RandomStream stream{.seed = 5, .key = 2, .step = 1};
   const auto draw = [&](Distribution d, at::ScalarType type = at::kDouble) {
     auto t = at::empty({1 << 16}, type);

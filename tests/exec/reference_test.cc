@@ -19,7 +19,7 @@ std::vector<at::Tensor> call(const std::string& name, const Named& tensors, cons
   return call(reference_kernel, name, tensors, args, types);
 }
 
-TEST_CASE("a graph's loss, gradients and buffers are those of eager autograd") {
+TEST_CASE("a graph's loss, gradients and buffers equal eager autograd's") {
   // loss = sum(relu(x w)), d w = x^T mask
   Graph g;
   const auto w = g.add_input(Input::Kind::parameter, "w", f64({3, 2}));
@@ -59,7 +59,7 @@ TEST_CASE("errors of the reference name op, scope and input") {
                       Catch::Contains("mat2"));
 }
 
-TEST_CASE("the boxed call fills defaults and converts constants") {
+TEST_CASE("a boxed call fills in defaults and converts constants") {
   const auto x = at::randn({2, 3, 4}, at::kDouble);
   REQUIRE(at::equal(call("aten::slice.Tensor", {{"self", x}},
                          {{"dim", int64_t{2}}, {"end", int64_t{2}}}, {f64({2, 3, 2})})[0],

@@ -1,4 +1,4 @@
-// Calling one op with tensors and constants given by name.
+// Calls one op with tensors and constants by name.
 #pragma once
 
 #include <string>
