@@ -1,4 +1,4 @@
-// Hash, names, difference and the passes.
+// Structural hash, value names, differences and graph passes.
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -22,7 +22,7 @@ TEST_CASE("the hash does not depend on the numbering of values") {
   CHECK(structural_hash(two_layers()).size() == 32);
 }
 
-TEST_CASE("the hash and the difference see every change") {
+TEST_CASE("every change of a graph changes its hash and is reported as a difference") {
   using G = Graph&;
   const std::pair<std::function<void(G)>, std::string> changes[] = {
       {[](G g) { g.nodes[1].op = "aten::mv"; },
@@ -116,7 +116,7 @@ TEST_CASE("dead code is removed, parameters and sends are not") {
   g.add_node("aten::relu", {{"self", dead[0]}}, {{DType::uint8, {1}}});
   g.add_node("comm::send", {{"self", ValueId{4}}}, {});
   g.add_value({});
-  g.outputs.erase(g.outputs.begin() + 1);  // fc1.weight's gradient, and with it four nodes
+  g.outputs.erase(g.outputs.begin() + 1);  // fc1.weight's gradient; four nodes become dead
   const Graph after = eliminate_dead_code(g);
   verify(after);
   CHECK(after.nodes.size() == 10);
@@ -160,7 +160,7 @@ TEST_CASE("equal nodes are merged within a scope and phase") {
   for (size_t i = 4; i < 10; ++i) CHECK(after.outputs[i].value != after.outputs[i - 1].value);
 }
 
-TEST_CASE("passes keep random graphs sound") {
+TEST_CASE("random graphs pass the verifier after every pass") {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     INFO("seed " << seed);
     const Graph g = random_graph(seed, 30);

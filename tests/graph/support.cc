@@ -138,7 +138,7 @@ class Random {
     if (g_.nodes.back().phase == Phase::backward && count > 0 && below(2)) {
       g_.nodes.back().forward_node = static_cast<NodeId>(below(count));
     }
-    // Sometimes the last result is one that nobody can use.
+    // The last result may be undefined.
     if (outputs.size() > 1 && below(3) == 0) {
       g_.nodes.back().outputs.back() = {};
       g_.values.pop_back();

@@ -1,4 +1,4 @@
-// Graphs that the tests of this folder share.
+// Graphs for tests.
 #pragma once
 
 #include <cstdint>

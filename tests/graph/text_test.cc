@@ -23,7 +23,7 @@ std::string message(std::string_view text) {
 
 }  // namespace
 
-TEST_CASE("the text of a small graph") {
+TEST_CASE("a small graph prints as the golden text") {
   CHECK(print(two_layers()) == R"(perigee.graph/1
 scope "" Net
 scope fc1 Linear
@@ -50,7 +50,7 @@ output gradient %11 = fc2.weight
 )");
 }
 
-TEST_CASE("every kind of argument has its own text") {
+TEST_CASE("each kind of argument has a text of its own") {
   Graph g;
   g.scopes = {{"", "Net"}};
   const auto c = g.add_input(Input::Kind::constant, "c", {DType::int16, {2}});
@@ -81,7 +81,7 @@ value %3: float8_e4m3[7]
   CHECK(parse(print(g)) == g);
 }
 
-TEST_CASE("parse(print(g)) is g for random graphs") {
+TEST_CASE("parse(print(g)) equals g for random graphs") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     INFO("seed " << seed);
     const Graph g = random_graph(seed, static_cast<int>(seed % 40));
@@ -100,7 +100,7 @@ TEST_CASE("a not-a-number argument survives the round trip") {
   CHECK(print(parse(print(g))) == print(g));
 }
 
-TEST_CASE("a wrong text is an error with its line") {
+TEST_CASE("invalid text is an error with its line") {
   CHECK(message("") == "[graph] line 0: the first line is \"perigee.graph/1\", but got \"\"");
   CHECK(message("perigee.graph/2\n") ==
         "[graph] line 1: the first line is \"perigee.graph/1\", but got \"perigee.graph/2\"");
@@ -135,7 +135,7 @@ TEST_CASE("a wrong text is an error with its line") {
         "[graph] line 3: bytes in base64 are expected, but got \"AA=A\"");
 }
 
-TEST_CASE("lists do not nest, however deep") {
+TEST_CASE("nested lists of any depth are an error") {
   const std::string head = "perigee.graph/1\n%0: float32[] = aten::relu(self=";
   CHECK(message(head + "[[1]])   @ forward") ==
         "[graph] line 2: a number is expected, but got \"[1]])   @ forward\"");

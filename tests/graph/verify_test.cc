@@ -1,4 +1,4 @@
-// Each error of the verifier.
+// Graphs that the verifier refuses.
 #include <catch2/catch.hpp>
 #include <functional>
 
@@ -24,7 +24,7 @@ std::string after(const std::function<void(Graph&)>& change) {
 
 }  // namespace
 
-TEST_CASE("a sound graph verifies") {
+TEST_CASE("a valid graph passes the verifier") {
   CHECK(after([](Graph&) {}) == "no error");
   verify(Graph{});
 }
@@ -104,7 +104,7 @@ TEST_CASE("the verifier names the broken invariant") {
         "[graph] the buffer output of \"fc1.weight\" is float32[16, 8], but got float64[16, 8]");
 }
 
-TEST_CASE("an argument of another type is an error, one left out or None has its default") {
+TEST_CASE("an argument of a wrong type is an error; a missing one, or None, has its default") {
   const Node node{"aten::x", {{"n", int64_t{3}}, {"none", std::monostate{}}}, {}, "a", {}, -1};
   CHECK(node.get<int64_t>("n", 0) == 3);
   CHECK(node.get<double>("n", 0) == 3.0);

@@ -25,7 +25,7 @@ std::string error_of(const std::string& text, const std::vector<std::string>& ov
   return "no error";
 }
 
-// The error of a job that has a GPT and these lines from line 2 on.
+// Returns the error of a job with a GPT and further lines from line 2 on.
 std::string gpt(const std::string& lines) { return error_of("model.kind = \"gpt\"\n" + lines); }
 
 }  // namespace
@@ -87,7 +87,7 @@ TEST_CASE("a wrong type is an error with its place") {
   CHECK(gpt("name = 2024-01-01") == "[job] a.toml:2:8: name is a string, but got a date or time");
 }
 
-TEST_CASE("a value out of its limits is an error with its place") {
+TEST_CASE("a value outside its limits is an error with its place") {
   CHECK(gpt("seed = -1") == "[job] a.toml:2:8: seed is at least 0, but got -1");
   CHECK(gpt("[batch]\nmicro = 0") == "[job] a.toml:3:9: batch.micro is at least 1, but got 0");
   CHECK(gpt("[optimizer]\nclip_norm = -1") ==
@@ -216,7 +216,7 @@ TEST_CASE("paths are relative to the job's file") {
                     file));
 }
 
-TEST_CASE("a wrong --set is an error") {
+TEST_CASE("an invalid --set is an error") {
   const std::string text = "model.kind = \"gpt\"\n[batch]\nmicro = 4\n";
   CHECK(error_of(text, {"batch.micro"}) == "[job] --set is KEY=VALUE, but got \"batch.micro\"");
   CHECK(error_of(text, {"=3"}) == "[job] --set is KEY=VALUE, but got \"=3\"");

@@ -91,7 +91,7 @@ std::string write_whole_job(const Folder& folder) {
 
 }  // namespace
 
-TEST_CASE("only the model's kind must be given") {
+TEST_CASE("the model's kind is the only required key") {
   const Job job = parse("[model]\nkind = \"gpt\"\n");
   CHECK(job.name == "small");
   CHECK(job.seed == 1234);
@@ -146,7 +146,7 @@ TEST_CASE("every key of a job file sets its field") {
   CHECK(job.cluster.ranks == 2);
 }
 
-TEST_CASE("the resolved job reads back as the same job, from another folder too") {
+TEST_CASE("a resolved job reads back as the same job, also from another folder") {
   const Folder folder;
   const Job job = Job::load(write_whole_job(folder));
   CHECK(Job::parse(to_toml(job), "elsewhere.toml") == [&] {
@@ -179,7 +179,7 @@ names = ["x"]
   CHECK(Job::load(folder.add("again.toml", to_toml(own, folder.at("")))) == own);
 }
 
-TEST_CASE("a dialect's table is kept as it is, with the places of its keys") {
+TEST_CASE("a dialect's table is kept unchanged, with the places of its keys") {
   const auto text =
       "[model]\nkind = \"gpt\"\n[epl.pipeline]\nnum_micro_batch = 4\nstrategy = \"x's\"\n";
   const std::vector<std::string> more = {"epl.zero.level=v1"};
@@ -193,12 +193,12 @@ TEST_CASE("a dialect's table is kept as it is, with the places of its keys") {
   CHECK(Job::parse("[model]\nkind = \"gpt\"\n", "a.toml").dialect.name.empty());
 }
 
-TEST_CASE("the text of a resolved job") {
+TEST_CASE("a resolved job prints as the golden file") {
   CHECK(test::golden_difference("tests/job/resolved.toml",
                                 to_toml(parse("model.kind = \"llama\"\nmodel.heads = 8"))) == "");
 }
 
-TEST_CASE("the option --set changes keys before anything is checked") {
+TEST_CASE("--set changes keys before the job is checked") {
   const std::string text = "[model]\nkind = \"gpt\"\nwidth = 100\n[batch]\nglobal = 6\nmicro = 4\n";
   const Job job = parse(text, {"batch.micro=3", "name=abc", "optimizer.lr=1e-2", "model.width=8",
                                "data.synthetic=true", "optimizer.betas=[0.5, 0.6]",
@@ -241,7 +241,7 @@ TEST_CASE("set changes one key of a job built in code") {
   CHECK_THROWS_WITH(job.complete(), "[job] resnet has no key \"colour\"");
 }
 
-TEST_CASE("a resumed run may change training, cluster and strategy, and nothing else") {
+TEST_CASE("a resumed run may change only training, cluster and strategy keys") {
   const std::string text = "[model]\nkind = \"gpt\"\n";
   const Job before = parse(text);
   const auto changed = [&](const Strings& overrides) {
@@ -267,7 +267,7 @@ TEST_CASE("the reference page is generated from the table") {
   CHECK(test::golden_difference("runtime/job.md", reference()) == "");
 }
 
-TEST_CASE("every row of the table is sound") {
+TEST_CASE("every row of the table of keys is consistent") {
   for (const auto& key : keys()) {
     INFO(key.path());
     CHECK(!key.about.empty());

@@ -43,7 +43,7 @@ TEST_CASE("printed placements parse to the same placements") {
   }));
 }
 
-TEST_CASE("text that is no placement is refused") {
+TEST_CASE("invalid text of a placement is refused") {
   for (const char* text : {"S", "S-1", "S1x", "Q", "R,", ",R", "P(mean)", " R", "r", "S1/", "S1/0",
                            "S1/2x", "S1z2", "Rz", "--"}) {
     CAPTURE(text);
@@ -51,16 +51,16 @@ TEST_CASE("text that is no placement is refused") {
   }
 }
 
-TEST_CASE("a dim that merges others is cut in runs, into equal parts") {
+TEST_CASE("a dim of several merged ones is sharded in runs of equal length") {
   const Mesh mesh = parse_axes("sequence=2,data=3");
   // [batch 3, sequence 4] as 12 rows: batches over data, every batch's sequence over sequence.
   const auto placements = parse_placements("S0/4,S0");
   CHECK(runs_divide({12, 5}, placements, mesh));
   CHECK(local_shape({12, 5}, placements, mesh, 3) == std::vector<int64_t>{2, 5});
   CHECK_FALSE(runs_divide({12, 5}, parse_placements("S0/3,R"), mesh));     // 3 rows over 2 ranks
-  CHECK_FALSE(runs_divide({12, 5}, parse_placements("S0/6,S0"), mesh));    // data cuts within runs
+  CHECK_FALSE(runs_divide({12, 5}, parse_placements("S0/6,S0"), mesh));    // data would split runs
   CHECK_FALSE(runs_divide({12, 5}, parse_placements("S0/4,S0/6"), mesh));  // two runs
-  CHECK_FALSE(runs_divide({10, 5}, parse_placements("S0/4,R"), mesh));     // runs do not make it up
+  CHECK_FALSE(runs_divide({10, 5}, parse_placements("S0/4,R"), mesh));  // 4 runs do not divide 10
   CHECK_THROWS_AS(local_ranges({12, 5}, placements, mesh, 0), Error);
   CHECK_THROWS_AS(local_shape({12, 5}, parse_placements("S0/3,R"), mesh, 0), Error);
 }

@@ -25,7 +25,7 @@ TEST_CASE("submeshes of unequal sizes have consecutive ranks") {
   CHECK(coordinates(m, 5) == std::vector<int64_t>{0, 0, 2});
 }
 
-TEST_CASE("identical submeshes are a rectangle") {
+TEST_CASE("identical submeshes form a rectangular mesh") {
   const Mesh m = parse_axes("tensor=2,data=2|tensor=2,data=2");
   CHECK(m == parse_axes("tensor=2,data=2,pipe=2"));
   CHECK(ranks_of_stage(m, 1) == std::vector<int64_t>{4, 5, 6, 7});
@@ -51,7 +51,7 @@ TEST_CASE("groups are within a submesh or over all ranks") {
   CHECK(coordinates(m, 0) == std::vector<int64_t>{1, 1, 1});
 }
 
-TEST_CASE("tensors are cut by the sizes of a rank's own submesh") {
+TEST_CASE("tensors are sharded by the sizes of the rank's own submesh") {
   const Mesh m = parse_axes("data=2|data=3");
   const auto cut = parse_placements("S0,R");
   CHECK(local_ranges({6}, cut, m, 1) == std::vector<Range>{{3, 3}});
@@ -60,7 +60,7 @@ TEST_CASE("tensors are cut by the sizes of a rank's own submesh") {
   CHECK(local_shape({6}, cut, m, 2) == std::vector<int64_t>{2});
 }
 
-TEST_CASE("a rank sees all stages as its own") {
+TEST_CASE("a rank's local mesh treats all stages as having its own sizes") {
   const Mesh m = parse_axes("data=2|tensor=3");
   const Mesh own = of_rank(m, 3);
   verify(own);

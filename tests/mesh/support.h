@@ -1,4 +1,4 @@
-// Helpers of the tests in this folder.
+// Helpers for tests of meshes.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace perigee::mesh {
 
 using Groups = std::vector<std::vector<int64_t>>;
 
-// Returns the groups over axes as they are typed.
+// Returns the groups over axes given as text.
 inline Groups of(const Mesh& mesh, const std::string& axes) {
   return groups(mesh, AxisSet::parse(axes));
 }

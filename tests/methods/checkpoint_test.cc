@@ -1,4 +1,4 @@
-// Which scopes checkpoint recomputes, by the row of blocks or by what is kept.
+// The scopes that checkpoint recomputes, given blocks, a number of blocks or kept modules.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -36,8 +36,7 @@ Regions regions_of(const std::string& config) {
 
 }  // namespace
 
-TEST_CASE(
-    "checkpoint takes the row of blocks, the first of them, or the modules between kept ones") {
+TEST_CASE("checkpoint recomputes all blocks, the first blocks, or the modules between kept ones") {
   CHECK(regions_of(R"(["auto"])") ==
         Regions{{"blocks.0"}, {"blocks.1"}, {"blocks.2"}, {"blocks.3"}});
   CHECK(regions_of(R"({"1": "blocks.*", "most": 2})") == Regions{{"blocks.0"}, {"blocks.1"}});
@@ -48,7 +47,7 @@ TEST_CASE(
         Regions{{"blocks.0"}, {"blocks.1", "blocks.2", "blocks.3"}});
 }
 
-// Nine different modules; the result of the sixth is as large as those of all others together.
+// Nine different modules; the sixth result is as large as all others together.
 graph::Graph uneven() {
   graph::Graph g;
   g.scopes = {{"", "Net"}, {"body", "Body"}};
@@ -69,7 +68,7 @@ TEST_CASE("without repeated modules, checkpoint's auto recomputes sqrt(n) runs o
     const auto strategy = from_json(Json::parse("[[\"checkpoint\", " + config + "]]"), "test");
     return make_plan(strategy, {.graph = &g, .global_batch = 8}).recompute.regions;
   };
-  // Of four runs alike in bytes the last keeps its results.
+  // Of four runs of equal bytes, the last is not recomputed.
   CHECK(made(R"(["auto"])") == Regions{{"a", "b", "c", "d"}, {"e", "body.f"}, {"body.g"}});
   CHECK(made(R"({"1": "auto", "every": 2})") == Regions{{"a"}, {"c"}, {"e"}, {"body.g"}});
   CHECK(made(R"({"kept": ["c", "body"]})") == Regions{{"a", "b", "c"}, {"d", "e", "body"}});
@@ -78,7 +77,7 @@ TEST_CASE("without repeated modules, checkpoint's auto recomputes sqrt(n) runs o
   CHECK_THROWS_WITH(made(R"({"1": "auto", "kept": ["c"]})"), Contains("without scopes"));
 }
 
-TEST_CASE("checkpoint's auto takes all rows of one type, and none within another") {
+TEST_CASE("checkpoint's auto recomputes all sequences of modules of one type, except nested ones") {
   graph::Graph g;
   g.scopes = {{"", "Net"}};
   auto y = g.add_input(graph::Input::Kind::data, "x", {graph::DType::float32, {8, 4}});
@@ -93,7 +92,7 @@ TEST_CASE("checkpoint's auto takes all rows of one type, and none within another
       for (const std::string layer : {"0", "1", "2"}) use(path + ".mlp." + layer, "Linear");
     }
   }
-  use("head.0", "Linear");  // no row: of two types
+  use("head.0", "Linear");  // two types: not a sequence
   use("head.1", "Dropout");
   const auto loss = g.add_node("aten::sum", {{"self", y}}, {{graph::DType::float32, {}}});
   g.outputs.push_back({graph::Output::Kind::loss, "loss", loss[0]});
@@ -102,7 +101,7 @@ TEST_CASE("checkpoint's auto takes all rows of one type, and none within another
         Regions{{"encoder.0"}, {"encoder.1"}, {"decoder.0"}, {"decoder.1"}});
 }
 
-TEST_CASE("checkpoint's memory is a number of bytes, or that of the device") {
+TEST_CASE("checkpoint's memory is a number of bytes or the device's memory") {
   const auto g = model();
   const auto budget = [&](const std::string& memory, std::function<double(int64_t)> bytes) {
     const auto strategy = from_json(
@@ -120,7 +119,7 @@ TEST_CASE("checkpoint's memory is a number of bytes, or that of the device") {
   CHECK_THROWS_WITH(budget("\"much\"", share), Contains("or \"device\", but got \"much\""));
 }
 
-TEST_CASE("checkpoint runs all of some scopes again where others keep ops") {
+TEST_CASE("checkpoint recomputes some scopes completely while others keep ops") {
   const auto g = model();
   const auto plan_of = [&](const std::string& config) {
     const auto strategy = from_json(Json::parse("[[\"checkpoint\", " + config + "]]"), "test");
@@ -137,7 +136,7 @@ TEST_CASE("checkpoint runs all of some scopes again where others keep ops") {
   CHECK(kept(R"({"1": "blocks.*", "keep": ["relu"], "full_every": 4})") == Kept{{"blocks.0", {}}});
   CHECK(kept(R"({"1": "auto", "keep": ["relu"], "full": ["blocks.1", "blocks.3"]})") ==
         Kept{{"blocks.1", {}}, {"blocks.3", {}}});
-  // One scope names its whole group.
+  // One scope selects its whole group.
   CHECK(kept(R"({"1": "auto", "group": 2, "keep": ["relu"], "full": ["blocks.3"]})") ==
         Kept{{"blocks.2", {}}});
   CHECK_THROWS_WITH(plan_of(R"({"1": "auto", "full_every": 2})"),
@@ -154,7 +153,7 @@ TEST_CASE("checkpoint runs all of some scopes again where others keep ops") {
                              "\"embed\""));
 }
 
-TEST_CASE("checkpoint refuses modules outside the row, and scopes together with kept") {
+TEST_CASE("checkpoint refuses modules other than blocks, and scopes together with kept") {
   CHECK_THROWS_WITH(regions_of(R"({"kept": ["block.1"]})"),
                     Contains("kept must name modules of the row blocks.0 to blocks.3, but got "
                              "\"block.1\", did you mean \"blocks.1\"?"));

@@ -1,4 +1,4 @@
-// Where pipeline_parallel cuts the blocks.
+// The stage boundaries that pipeline_parallel chooses.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -40,12 +40,12 @@ Starts starts_of(const graph::Graph& g, const std::string& config) {
 
 }  // namespace
 
-TEST_CASE("parts have as little work as can be, or with a tolerance send as little") {
-  // Work 4, 4, 1, 1; what the parts send is 64, 64 or 16 wide.
+TEST_CASE("cuts minimise the largest work of a part, or within a tolerance the sent elements") {
+  // Work 4, 4, 1, 1; the activations at the cuts are 64, 64 or 16 wide.
   const auto g = model({64, 64, 64, 16, 64});
   CHECK(starts_of(g, "{}") == Starts{"blocks.1"});
   CHECK(starts_of(g, R"({"tolerance": 0.25})") == Starts{"blocks.1"});
-  // Of two that send as much, the one whose parts have as many blocks.
+  // Of two cuts with equal traffic, the one with equally many blocks in each part.
   CHECK(starts_of(g, R"({"tolerance": 0.7})") == Starts{"blocks.2"});
   CHECK(starts_of(g, R"({"tolerance": 0.8})") == Starts{"blocks.3"});
   CHECK(starts_of(g, R"({"balance": "count"})") == Starts{"blocks.2"});

@@ -29,7 +29,7 @@ std::string refusal(const std::string& strategy, const PlanRequest& request = {}
 
 }  // namespace
 
-TEST_CASE("parallel_mode takes a submesh for each stage") {
+TEST_CASE("parallel_mode accepts a submesh for each stage") {
   const auto plan = plan_of(
       R"([["parallel_mode", {"submeshes": [[["data", 2]], [["tensor", 2], ["data", 1]], {}]}]])",
       {.global_batch = 4});

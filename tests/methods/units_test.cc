@@ -1,4 +1,4 @@
-// How zero1, zero2 and fsdp make units, and what they refuse.
+// The units of zero1, zero2 and fsdp, and refused configs.
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -10,7 +10,7 @@ namespace {
 using Catch::Matchers::Contains;
 using graph::DType;
 
-// An embedding of 20 x 4, three blocks of a 4 x 4 weight and a bias, a head that is frozen.
+// An embedding of 20 x 4, three blocks of a 4 x 4 weight and a bias, and a frozen head.
 graph::Graph model() {
   graph::Graph g;
   const auto x = g.add_input(graph::Input::Kind::data, "x", {DType::float32, {8, 4}});
@@ -88,7 +88,7 @@ TEST_CASE("ATorch's names of trainable_outmost have its effect") {
   }
 }
 
-TEST_CASE("a unit of zero1 and zero2 is a bucket of gradients, in the order they come") {
+TEST_CASE("a unit of zero1 and zero2 is a bucket of gradients, in the order of the backward pass") {
   CHECK(units_of(plan_of(R"(["zero1"])")) ==
         "size.0 frozen: head.weight\n"
         "size.0: blocks.2.weight blocks.1.weight blocks.0.weight embed.weight blocks.2.bias "
@@ -103,7 +103,7 @@ TEST_CASE("a unit of zero1 and zero2 is a bucket of gradients, in the order they
   CHECK(plan.units[0].axes == "data");
 }
 
-TEST_CASE("parts lie over zero where the mesh has it, and the batch is split over it") {
+TEST_CASE("a zero axis stores units in parts, and splits the batch") {
   const auto plan = plan_of(R"([["fsdp", {"sharding_strategy": "_HYBRID_SHARD_ZERO2"}],
                                 ["parallel_mode", [["zero", 2], ["data", 1]]]])");
   CHECK(plan.mesh.size_of("data") == 2);
@@ -116,13 +116,13 @@ TEST_CASE("parts lie over zero where the mesh has it, and the batch is split ove
             .axes == "zero,data");
 }
 
-TEST_CASE("one rank has nothing to shard, and says so") {
+TEST_CASE("one rank has nothing to shard, which the plan reports") {
   const auto plan = plan_of(R"(["fsdp"])", 1);
   CHECK(plan.units.empty());
   CHECK_THAT(plan::explain(plan), Contains("fsdp: axis data has one rank: there is nothing"));
 }
 
-TEST_CASE("prefetch is one unit ahead unless the config says otherwise") {
+TEST_CASE("prefetch is one unit ahead by default") {
   const auto prefetch = [](const std::string& config) {
     const auto c = plan_of("[[\"fsdp\", " + config + "]]").communication;
     return std::vector{c.prefetch_forward, c.prefetch_backward, c.prefetch_bytes};
