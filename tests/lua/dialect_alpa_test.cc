@@ -27,7 +27,7 @@ TEST_CASE("Alpa's functions make a strategy of a method, boundaries and ranks") 
   CHECK(marked.plan["mesh"]["axes"] ==
         json::parse(R"([{"name": "tensor", "size": 2}, {"name": "data", "size": 1},
                         {"name": "pipe", "size": 2}])"));
-  // In a job the same stands as tables.
+  // The same options as tables of a job.
   const auto job = run_job(
       "[alpa]\nnum_micro_batches = 2\nlayer_option = \"manual\"\n"
       "[alpa.marks]\nscopes = [\"blocks.1\", \"blocks.3\"]\n"
@@ -35,7 +35,8 @@ TEST_CASE("Alpa's functions make a strategy of a method, boundaries and ranks") 
       "submesh_logical_shapes = [[1, 2], [1, 2]]\n");
   CHECK(job.error == "");
   CHECK(job.plan == marked.plan);
-  // No method is ShardParallel; a function is given back; what the host has is said so.
+  // The default method is ShardParallel; grad returns its function; model and optimizer belong to the
+  // host.
   CHECK(with("return alpa.parallelize()").plan["search"]["pipe"] == 1);
   CHECK(with("return alpa.parallelize(alpa.grad(alpa.Zero2Parallel {}))").error == "");
   CHECK_THAT(with("alpa.optax.adam(1e-3)").error,

@@ -5,7 +5,7 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("a strategy of ATorch's is searched, saved and loaded, or there is none") {
+TEST_CASE("ATorch's auto_accelerate searches, saves and loads a strategy") {
   const Folder folder;
   const std::string head = "local atorch = require 'perigee.atorch'\n";
   const auto missing = run(folder,
@@ -15,7 +15,7 @@ TEST_CASE("a strategy of ATorch's is searched, saved and loaded, or there is non
                                "assert(not ok and result == nil and best == nil)\nerror(why)",
                            "gpt");
   CHECK_THAT(missing.error, Catch::Contains("s.lua:4: [atorch] load_strategy: there is no file"));
-  // A search runs at once where the graph is there; what it finds can be saved and loaded.
+  // With the graph, the search runs at once; its result can be saved and loaded.
   const auto found = run(folder,
                          head +
                              "return function(job, graph)\n"
@@ -70,10 +70,10 @@ TEST_CASE("ATorch's searches try combinations of its groups") {
   const auto& asked = all.plan["search"]["trials"];
   CHECK(asked["algorithm"] == "bo");
   CHECK(asked["time_limit"] == 9);
-  // Precision, zero, axes, module_replace, checkpoint.
+  // The variables: precision, zero, axes, module_replace, checkpoint.
   REQUIRE(asked["variables"].size() == 5);
   CHECK(asked["variables"][1].size() == 4);
-  CHECK(all.plan["precision"]["dtype"] == "bfloat16");  // of the fastest trial
+  CHECK(all.plan["precision"]["dtype"] == "bfloat16");  // the fastest trial's
   const auto some = found(
       "sg_algo = 'combination', excluded = { 'fsdp', 'zero1', 'amp_native' }, included = { "
       "'module_replace' }");
@@ -87,7 +87,7 @@ TEST_CASE("ATorch's searches try combinations of its groups") {
   CHECK(!timed.plan["search"].contains("trials"));
 }
 
-TEST_CASE("ATorch's functions around the model are the script's") {
+TEST_CASE("ATorch's functions around the model are the script's own functions") {
   const Folder folder;
   const auto with = [&](const std::string& model) {
     return run(folder,

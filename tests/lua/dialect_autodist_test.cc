@@ -20,7 +20,7 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
   CHECK(std::filesystem::exists(folder.path / "plan.json"));
   auto loaded = with("load_plan_path = 'plan.json'");
   CHECK(loaded.error == "");
-  loaded.plan["search"] = found.plan["search"];  // nothing was searched
+  loaded.plan["search"] = found.plan["search"];  // a loaded plan has no search
   CHECK(loaded.plan == found.plan);
   CHECK_THAT(with("load_plan_path = 'plan.json', pipeline_nstages = 3").error,
              Catch::Contains("the plan has 1 stages, but pipeline_nstages is 3"));
@@ -31,12 +31,12 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
              Catch::Contains("a plan of nnScaler's, which cannot be tied to a graph"));
   CHECK_THAT(run_job("[autodist]\nmesh_col = 4\nrecompute_modules = \"mpl\"\n").error,
              Catch::Contains("job.toml:5:1: [autodist] recompute_modules names a module"));
-  // What only the model tells is an error at the user's line, too.
+  // Errors that require the model are at the user's line, too.
   CHECK_THAT(with("recompute_modules = 'mpl'").error,
              Catch::Contains("s.lua:1: [autodist] recompute_modules names a module of the model, "
                              "but \"mpl\" is none, did you mean \"mlp\"?"));
   CHECK_THAT(with("load_plan_path = 'none.json'").error, Catch::Contains("there is no file"));
-  // In a job the same stands as a table.
+  // The same options as a table of a job.
   const auto job = run_job("[autodist]\nmesh_col = 4\nupdate_freq = 2\n");
   CHECK(job.error == "");
   CHECK(job.plan == found.plan);
@@ -45,7 +45,7 @@ TEST_CASE("AutoDist's plans are saved and loaded") {
                              "did you mean \"mesh_col\"?"));
 }
 
-TEST_CASE("a run has the ranks of AutoDist's mesh") {
+TEST_CASE("a run has as many ranks as AutoDist's mesh") {
   const Folder folder;
   const auto on = [&](const std::string& options, int64_t ranks) -> std::string {
     const auto file = folder.write(
@@ -71,7 +71,7 @@ TEST_CASE("a run has the ranks of AutoDist's mesh") {
   }
 }
 
-TEST_CASE("AutoDist's files of constraints are read, and errors name their line") {
+TEST_CASE("AutoDist's constraint files are read, and errors name the line") {
   const Folder folder;
   const auto with = [&](const std::string& file) {
     folder.write("c.yaml", file);
@@ -87,7 +87,7 @@ TEST_CASE("AutoDist's files of constraints are read, and errors name their line"
   const auto cut = with(head);
   CHECK(cut.error == "");
   CHECK_THAT(cut.said, Catch::Contains("1 constraint on axis tensor: 8 ops run otherwise"));
-  // The longest parent counts.
+  // The constraint with the longest parent applies.
   const auto longer = with(head +
                            "- {name: aten::mm, parent_module: Block.Mlp.Linear,\n"
                            "   allowed_partition_dims: ['0,1', '1,1'], replica_allowed: false}\n");

@@ -8,7 +8,7 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("EPL's options default to the environment") {
+TEST_CASE("environment variables are the defaults of EPL's options") {
   const Folder folder;
   const auto communicators = [&](const std::string& given) {
     return run(folder, "local c = require('perigee.epl').Config { " + given + " }\nreturn c",
@@ -44,7 +44,7 @@ TEST_CASE("EPL's options default to the environment") {
   ::unsetenv("EPL_ZERO_LEVLE");
 }
 
-TEST_CASE("EPL's automatic pipeline cuts a model without blocks by its ops") {
+TEST_CASE("EPL's automatic pipeline divides a model without blocks by its ops") {
   const Folder folder;
   graph::Graph graph;
   graph.scopes = {{"", "Net"}, {"first", "Linear"}, {"second", "Linear"}, {"head", "Linear"}};
@@ -70,7 +70,7 @@ TEST_CASE("EPL's automatic pipeline cuts a model without blocks by its ops") {
   CHECK(uses.contains("zero2"));
 }
 
-TEST_CASE("EPL's scopes make stages and splits") {
+TEST_CASE("EPL's scopes become stages and splits") {
   const Folder folder;
   const auto with = [&](const std::string& config, const std::string& scopes,
                         const std::string& model = "gpt") {
@@ -121,7 +121,7 @@ TEST_CASE("EPL's scopes make stages and splits") {
              Catch::Contains("s.lua:3: [epl] replicate needs device_count, at least 1"));
   CHECK_THAT(with("", "epl.init()").error,
              Catch::Contains("s.lua:3: [epl] init is called once, but this is the second time"));
-  // On devices of their own they are stages, one behind the other.
+  // Taskgraphs on devices of their own are consecutive stages.
   const auto own = with("['pipeline.num_micro_batch'] = 2",
                         "epl.replicate { device_count = 2, 'blocks.*' }\n"
                         "epl.split { device_count = 2, 'head' }");
@@ -164,7 +164,7 @@ TEST_CASE("EPL's scopes make stages and splits") {
     CHECK(whole.plan["placements"][std::string("blocks.1.") + layer + ".weight"] == "S0,R");
     CHECK_FALSE(whole.plan["placements"].contains(std::string("blocks.0.") + layer + ".weight"));
   }
-  // Errors stand at the scope that they are of.
+  // Errors are at the line of their scope.
   const auto refused = [&](const std::string& more, const std::string& error) {
     const auto said = with("", more).error;
     INFO(said);

@@ -9,7 +9,7 @@ using namespace perigee;
 using namespace perigee::test;
 using nlohmann::json;
 
-TEST_CASE("Megatron's switch of query, key and value layers names the layers of all models") {
+TEST_CASE("Megatron's option for query, key and value layers matches the layers of all models") {
   const Folder folder;
   const auto found = run(folder,
                          "return require('perigee.megatron').ModelParallelConfig { "

@@ -1,4 +1,4 @@
-// What dialects leave to a run or to the search: the number of ranks, pins, paths and defaults.
+// Values that dialects leave to the run or the search: number of ranks, pins, paths and defaults.
 #include "job/job.h"
 #include "lua/strategy.h"
 #include "tests/lua/support_dialect.h"
@@ -23,7 +23,7 @@ TEST_CASE("a table of several wrong options reports the first and the number of 
                  Catch::Contains("and 49 more options of AutoDistConfig are wrong"));
 }
 
-TEST_CASE("without sizes of axes every dialect leaves the number of ranks to the run") {
+TEST_CASE("without axis sizes, every dialect uses the run's number of ranks") {
   const Folder folder;
   const auto sizes = [&](const std::string& text) {
     const auto outcome = run(folder, text, "gpt");
@@ -51,7 +51,7 @@ TEST_CASE("without sizes of axes every dialect leaves the number of ranks to the
   CHECK(sizes(alpa + "devices = { 1, 1 } })") == 1);
 }
 
-TEST_CASE("sizes of AutoDist's batch and pivots at any module are pins of the search") {
+TEST_CASE("AutoDist's batch size and pivots at any module become pins of the search") {
   const Folder folder;
   const auto search = [&](const std::string& options) {
     const auto outcome = run(
@@ -59,7 +59,7 @@ TEST_CASE("sizes of AutoDist's batch and pivots at any module are pins of the se
     CHECK(outcome.error == "");
     return outcome.plan["search"];
   };
-  // Nothing is recomputed or offloaded that the options do not name.
+  // The search recomputes and offloads only scopes that the options name.
   for (const char* options : {"mesh_col = 4", "mesh_col = 4, recompute_modules = 'mlp'"}) {
     CHECK(search(options)["checkpoint"] == false);
     CHECK(search(options)["offload"] == false);
@@ -68,7 +68,7 @@ TEST_CASE("sizes of AutoDist's batch and pivots at any module are pins of the se
   const auto sized = search("mesh_col = 4, update_freq = 4");
   CHECK(sized["micro"].get<int>() * sized["data"].get<int>() == 2);
   CHECK(search("mesh_col = 4, zero_stage = 1, zero_ngroups = 2")["data"].get<int>() % 2 == 0);
-  // Each of four copies of the mesh has microbatches of its own.
+  // Each of the mesh's four copies has its own microbatches.
   const auto copies = search("mesh_col = 1, world_size = 4, micro_batch_size = 1");
   CHECK(copies["data"] == 4);
   CHECK(copies["micro"] == 1);

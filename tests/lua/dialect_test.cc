@@ -1,5 +1,5 @@
-// What all dialects have in common: mistakes are errors at the user's line, a job's table is
-// checked as a script's is, pages show what works, and who asks for the same has the same plan.
+// Common properties of dialects: mistakes are errors at the user's line, tables of jobs and scripts
+// have the same checks, examples of the pages run, and equal options give equal plans.
 #include <fmt/format.h>
 
 #include <map>
@@ -49,7 +49,7 @@ TEST_CASE("an error of a dialect has the user's line, also where the call ends t
   CHECK_THAT(error("local epl = require 'perigee.epl'\nif epl then\n  epl.init()\nend\n"
                    "return epl.init()"),
              Catch::Contains("s.lua:5: [epl] init is called once"));
-  // A binding's error, too.
+  // Also an error of a binding.
   CHECK_THAT(error("local mesh = require 'perigee.mesh'\nreturn mesh.new({\n { 'tensor', 0 } })"),
              Catch::Contains("s.lua:2: "));
 }
@@ -93,8 +93,8 @@ TEST_CASE("every option refuses a wrong type and a wrong name at the user's line
   }
 }
 
-TEST_CASE("every option changes the plan, the program or the result as its row says, or warns") {
-  // The documents of the systems list these sections.
+TEST_CASE("every option has the effect that its row documents, or warns") {
+  // The sections of the systems' documentation.
   check_table("alpa", "PipeshardParallel", /*all=*/true);
   check_table("atorch", "auto_accelerate", /*all=*/true);
   check_table("autodist", "AutoDistConfig");
@@ -127,7 +127,7 @@ TEST_CASE("the examples on the pages of the dialects run") {
   }
 }
 
-TEST_CASE("dialects that ask for the same have the same plan") {
+TEST_CASE("equal options of different dialects give the same plan") {
   const Folder folder;
   const auto plan = [&](const std::string& text) {
     const auto outcome = run(folder, text, "gpt", 4);
@@ -145,7 +145,7 @@ TEST_CASE("dialects that ask for the same have the same plan") {
   CHECK(plan("return { 'half' }") != megatron);
 }
 
-TEST_CASE("a dialect's table of a job is checked by the same rows, at its place in the file") {
+TEST_CASE("a dialect's table in a job has the same checks, with errors at its line") {
   const auto plan = run_job("[megatron]\ntensor_model_parallel_size = 2\nbf16 = true\n");
   CHECK(plan.error == "");
   const Folder folder;
@@ -225,7 +225,7 @@ TEST_CASE("an error that needs the model names the line of the option that cause
       "[megatron]\nbf16 = true\n[megatron.DistributedOptimizer]\n"
       "bucket_size = 100000000000000\n",
       "6:1: [grad_comm] bucket_mb must be above 0 and below 1000000");
-  // Of a method that several options set, at the one that the error names.
+  // Where several options set a method: the option that the error names.
   starts(
       "[megatron]\nbf16 = true\npipeline_model_parallel_size = 2\npipeline_dtype = \"float32\"\n"
       "virtual_pipeline_model_parallel_size = 2\nmicrobatch_group_size_per_vp_stage = 3\n",
@@ -251,7 +251,7 @@ TEST_CASE("an error that needs the model names the line of the option that cause
          "4:1: [autodist] load_plan_path: there is");
   starts("[autodist]\nmesh_col = 1\nload_plan_path = \"/tmp/p.json\"\n",
          "5:1: [autodist] load_plan_path: a saved strategy is a .json file below");
-  // What no option is to blame for: at the head of the table.
+  // Errors that no option caused: the head of the table.
   starts("[autodist]\nmesh_col = 1\nmemory_constraint = 0.001\n", "3:2: [autodist] of the");
 
   const Folder folder;
@@ -273,7 +273,7 @@ TEST_CASE("an error of a shipped method names the line that uses it") {
   CHECK_THAT(error, Catch::Contains("local_sgd: every must be at least 1, but got 0"));
 }
 
-TEST_CASE("where a strategy was written is of its script alone") {
+TEST_CASE("comparison ignores the places of methods, and saved strategies have none") {
   const Folder folder;
   const auto kept = run(folder,
                         "local s = require 'perigee.strategy'\n"
@@ -289,7 +289,7 @@ TEST_CASE("where a strategy was written is of its script alone") {
   CHECK(kept.error == "");
 }
 
-TEST_CASE("parts of a dialect are joined, and say where they are from") {
+TEST_CASE("parts of a dialect are joined and keep their places") {
   const Folder folder;
   const auto joined = run(folder,
                           "local m = require 'perigee.megatron'\n"

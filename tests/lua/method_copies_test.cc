@@ -136,19 +136,19 @@ local mine = m.define {
 
 }  // namespace
 
-TEST_CASE("checkpoint written in Lua gives the plan of checkpoint") {
+TEST_CASE("checkpoint written in Lua gives the built-in method's plan") {
   const Folder folder;
   const std::string mesh = "return { m.parallel_mode { { 'data', 2 } }, ";
   CHECK(text_of(folder, kCheckpoint + mesh + "mine { scopes = { 'blocks.*' } } }") ==
         text_of(folder, mesh + "m.checkpoint { 'blocks.*' } }"));
   CHECK(text_of(folder, kCheckpoint + mesh + "mine { scopes = { 'Block' }, keep = { 'mm' } } }") ==
         text_of(folder, mesh + "m.checkpoint { 'Block', keep = { 'mm' } } }"));
-  // The comparison tells plans that differ in one scope.
+  // The comparison detects a difference in one scope.
   CHECK(text_of(folder, kCheckpoint + mesh + "mine { scopes = { 'blocks.*' } } }") !=
         text_of(folder, mesh + "m.checkpoint { 'blocks.*', most = 3 } }"));
 }
 
-TEST_CASE("zero1 written in Lua gives the plan of zero1") {
+TEST_CASE("zero1 written in Lua gives the built-in method's plan") {
   const Folder folder;
   for (const auto* bucket : {"0.01", "0.002"}) {  // some and many units
     CAPTURE(bucket);
@@ -160,7 +160,7 @@ TEST_CASE("zero1 written in Lua gives the plan of zero1") {
   }
 }
 
-TEST_CASE("tensor_parallel written in Lua gives the plan of tensor_parallel") {
+TEST_CASE("tensor_parallel written in Lua gives the built-in method's plan") {
   const Folder folder;
   const std::string mesh = "return { m.parallel_mode { { 'tensor', 2 } }, ";
   CHECK(text_of(folder, kTensorParallel + mesh + "mine {} }") ==

@@ -1,4 +1,4 @@
-// Methods that scripts define: what they see, and the parts of a plan that they set.
+// Methods defined in scripts: their arguments, and the parts of a plan that they set.
 #include "base/error.h"
 #include "lua/api.h"
 #include "tests/lua/support_script.h"
@@ -36,7 +36,7 @@ std::string error_of(const std::string& body, const std::string& mesh = "{ 'data
 
 }  // namespace
 
-TEST_CASE("a defined method sees the graph and the job as a strategy function does") {
+TEST_CASE("a defined method receives the graph and the job like a strategy function") {
   const auto plan = plan_of(Folder(), R"(
 local seen
 local mine = m.define { name = "mine",
@@ -245,7 +245,7 @@ TEST_CASE("a wrong call of a plan's function is an error at its line") {
   check("plan:use('parallel_mode')", "[method] plan:use takes methods that keep the mesh");
 }
 
-TEST_CASE("a plan and a request are void after the method's function") {
+TEST_CASE("a plan and a request cannot be used after the method's function") {
   using Catch::Matchers::Contains;
   const auto error = [](const std::string& late) -> std::string {
     try {

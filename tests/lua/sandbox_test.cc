@@ -26,7 +26,7 @@ std::string run(std::string_view script, Options options = {}, double seconds = 
 
 struct Case {
   const char* script;
-  const char* result;  // exactly, or "~text" for an error that contains it
+  const char* result;  // the exact result, or "~text" for an error that contains the text
 };
 
 void check(const std::vector<Case>& cases, double seconds = 1) {
@@ -59,7 +59,7 @@ TEST_CASE("plain Lua works in the sandbox") {
          {"return math.floor(3.7) + #table.concat({ 'a', 'b' })", "5"}});
 }
 
-TEST_CASE("patterns match as Lua 5.1's do") {
+TEST_CASE("patterns match as in Lua 5.1") {
   check({{"return { ('hello world'):find('o w') }", "[5,7]"},
          {"return { ('hello'):find('l+') }", "[3,4]"},
          {"return { ('key = value'):match('^(%w+)%s*=%s*(%w+)$') }", "[\"key\",\"value\"]"},
@@ -112,7 +112,7 @@ TEST_CASE("names that do not exist are errors at their line") {
        {"local a = ", "~script.lua:1"}});
 }
 
-TEST_CASE("every known way out of the sandbox is shut") {
+TEST_CASE("every known escape from the sandbox is prevented") {
   check({// what a script must not see
          {"return io", "~\"io\" does not"},
          {"return os", "~\"os\" does not"},
@@ -148,7 +148,7 @@ TEST_CASE("every known way out of the sandbox is shut") {
           "~steps on this string"},
          {"return ('x'):rep(50000):match('.-.-.-.-b')", "~steps on this string"},
          {"return ('('):rep(300):match(('('):rep(300))", "~too many captures"}});
-  // memory: whatever the machine's speed
+  // memory, independent of the machine's speed
   check({{"local t = {} for i = 1, 1e9 do t[i] = i end", "~more than 256 MB"},
          {"local s = 'x' while true do s = s .. s end", "~more than 256 MB"},
          {"while true do pcall(function() local s = 'x' while true do s = s .. s end end) end",
@@ -178,7 +178,7 @@ TEST_CASE("a script's error names its line") {
   CHECK(run("error('plain', 0)") == "[lua] script.lua: plain");
 }
 
-TEST_CASE("a state goes on after an error") {
+TEST_CASE("a state runs further scripts after an error") {
   State state;
   CHECK_THROWS_AS(state.run_text("error('x')", "a.lua"), Error);
   state.run_text("return 3", "b.lua");

@@ -104,7 +104,7 @@ TEST_CASE("the job that a script names is relative to the script") {
   CHECK(lua::StrategyScript(path).job() == (folder.path / "gpt.toml").string());
 }
 
-TEST_CASE("the data axis adjusts only to a world that was given") {
+TEST_CASE("the data axis adjusts only to a given number of ranks") {
   Folder folder;
   const auto script = folder.write(
       "s.lua", "return { { 'parallel_mode', { { 'tensor', 2 }, { 'data', 2 } } } }");
@@ -163,7 +163,7 @@ TEST_CASE("mistakes in a strategy are errors at the user's line") {
              Catch::Contains("s.lua:2: [lua] new takes at most "));
 }
 
-TEST_CASE("an error of a method stands at the line that uses it") {
+TEST_CASE("an error of a method is at the line that uses it") {
   Folder folder;
   const auto check = [&](const std::string& text, const std::string& wanted,
                          const std::string& area = "[strategy] ") {
@@ -174,7 +174,7 @@ TEST_CASE("an error of a method stands at the line that uses it") {
     CHECK(error.starts_with(area + (folder.path / "s.lua:").string() + wanted));
   };
   const std::string bad = "[gradient_accumulation] microbatches must be at least 1";
-  // A value that the method's table of fields forbids is an error of the call.
+  // A value that the method's field table refuses is an error of the call.
   check("list[2] =\n  m.gradient_accumulation { microbatches = 0 }\nreturn list", "4: " + bad,
         "[lua] ");
   check("return {\n  m.grad_comm {},\n  m.gradient_accumulation { microbatches = 0 },\n}",
@@ -192,16 +192,16 @@ TEST_CASE("an error of a method stands at the line that uses it") {
       "  return more\nend",
       "4: " + bad);
   check("\nreturn { 'ddpp' }", "4: [strategy] methods must be known, but got \"ddpp\"");
-  // Two that exclude each other: at the second.
+  // Two methods that exclude each other: the line of the second.
   check("return {\n  m.zero2 {},\n  m.zero1 {},\n}", "5: [strategy] zero1 and zero2 exclude");
-  // What only all of them together bring about: at the one without which it is well.
+  // An error of the combination: the line of the method without which the plan is valid.
   check(
       "list[2] = m.gradient_accumulation { microbatches = 3 }\nlist[3] = m.grad_comm {}\nreturn "
       "list",
       "3: [plan] batch.global must divide over microbatches");
 }
 
-TEST_CASE("a method of the user's own fails where it does, or where it is used") {
+TEST_CASE("an error in a user's method is at its own line, or at the line that uses the method") {
   Folder folder;
   const auto error = [&](const std::string& body) {
     return error_of(folder.write("s.lua",
@@ -245,7 +245,7 @@ TEST_CASE("an error found by a plan's check names the line of the method that ca
         "[strategy] " + (folder.path / "s.lua").string() +
             ":6: [plan] fc.weight has 2 dims, but is placed as S5 on axis tensor");
   CHECK(verify("return { { 'parallel_mode', { { 'tensor', 2 } } } }") == "no error");
-  // What no method is to blame for stands nowhere.
+  // An error that no method caused has no line.
   const auto strategy = methods::from_json({"grad_comm"}, "test");
   const auto plan = methods::make_plan(strategy, request);
   CHECK_THROWS_WITH(
@@ -305,7 +305,7 @@ TEST_CASE("strategies are saved, loaded and compared") {
              Catch::Contains("t.lua:1: [strategy] ") && Catch::Contains("is a pickle"));
 }
 
-TEST_CASE("editor types and reference page in runtime/ are those of the API table") {
+TEST_CASE("editor types and reference page in runtime/ match the API table") {
   const auto read = [](const char* name) {
     std::ifstream file(std::string("runtime/") + name);
     return std::string(std::istreambuf_iterator<char>(file), {});

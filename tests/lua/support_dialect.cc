@@ -83,8 +83,8 @@ json rows_of(const std::string& dialect) {
 
 namespace {
 
-// A planner that answers with what it was asked, as a decision, and has a few plans to choose from.
-class Echo : public lua::Planner {
+// A planner that returns its pins as a decision, and a few fixed candidates.
+class FixedPlanner : public lua::Planner {
  public:
   json plan(const json& pins, const lua::Defined&) override {
     pins_ = pins;
@@ -117,21 +117,21 @@ class Echo : public lua::Planner {
     }
     return list;
   }
-  // One plan for each option of the first variable, the last the fastest.
+  // Returns a trial for each option of the first variable; the last one is the fastest.
   json search(const json& pins, const json& options, const lua::Defined&) override {
     pins_ = pins;
     pins_["trials"] = options;
     json trials = json::array();
     double seconds = 10;
     for (const auto& option : options["variables"][0]) {
-      auto strategy = json::array();  // an empty list may come as an object
+      auto strategy = json::array();  // an empty Lua table may arrive as an object
       for (const auto& method : pins.value("methods", json::array())) strategy.push_back(method);
       for (const auto& method : option.value("methods", json::array())) strategy.push_back(method);
       trials.push_back({{"strategy", strategy}, {"seconds", seconds--}, {"options", {1}}});
     }
     return {{"trials", trials}};
   }
-  // The more ranks a layer is split over, the slower and smaller.
+  // Seconds grow and memory falls with the tensor ranks.
   json estimate(const json& strategy, const json&, const lua::Defined&) override {
     double tensor = 1;
     for (const auto& axis : strategy[0][1]) {
@@ -170,7 +170,7 @@ class Echo : public lua::Planner {
     for (const auto& method : pins["methods"]) {
       if (method[0] != "pipeline_parallel") {
         methods.push_back(method);
-      } else if (pipe > 1) {  // fields of the search's own method
+      } else if (pipe > 1) {  // fields added to the search's own method
         methods.back()[1].update(method[1]);
       }
     }
@@ -181,7 +181,7 @@ class Echo : public lua::Planner {
 
 Outcome outcome_of(lua::StrategyScript&& script, const graph::Graph& graph, int64_t world = 0) {
   Outcome outcome;
-  Echo planner;
+  FixedPlanner planner;
   outcome.strategy = script.resolve({{"name", "test"}, {"batch", {{"global", 8}}}}, graph,
                                     &planner);
   auto plan = methods::make_plan(outcome.strategy, {.graph = &graph,
@@ -235,7 +235,7 @@ namespace {
 // Checks the expectation of a case: "plan PATH" and "plan PATH VALUE", "same", "job KEY=VALUE" and
 // "job KEY=*", "excludes OPTION" (an error: no plan of the search meets the option), "warning TEXT"
 // (and the same plan), "warns TEXT" (with any plan), "says TEXT" (a decision), "prints TEXT",
-// "writes FILE" (in the folder), "event NAME" (it has a function for it), "error TEXT" (at the user's
+// "writes FILE" (in the folder), "event NAME" (a function handles it), "error TEXT" (at the user's
 // line), or "fails TEXT" (when the plan is made).
 void check_case(const std::string& expected, const Folder& folder, const Outcome& without,
                 const Outcome& with) {
@@ -312,7 +312,7 @@ bool proves(const std::string& kind, const json& row) {
   return kind != "fails";
 }
 
-// Returns what a list calls a row: "NAME" in the section, or that of a method, "METHOD.NAME" else.
+// Returns a row's name in a list: "NAME" in the given section or a method's own, else "SECTION.NAME".
 std::string title_of(const json& row, const std::string& section) {
   const std::string own = row["section"], name = row["name"];
   return own == section || own == name ? name : own + "." + name;
@@ -392,7 +392,7 @@ void check_effects(const std::string& dialect) {
     const auto other = [&](const json& o) {
       return o["name"] == row["name"] && o["section"] != row["section"];
     };
-    // A name of several sections is the first one's.
+    // A name in several sections belongs to the first one.
     if (row["section"] == rows[0]["section"] || std::ranges::none_of(rows, other)) {
       for (const auto& kind : tried[row["name"].get<std::string>()]) kinds.insert(kind);
     }

@@ -1,5 +1,4 @@
-// Dialects as their users meet them: scripts and jobs, what they come to, and the lists and cases
-// of tests/lua/dialects.
+// Runs scripts and jobs in dialects, and checks the lists and cases of tests/lua/dialects.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -23,27 +22,27 @@ struct Folder {
   std::string write(const std::string& name, std::string_view text) const;
 };
 
-// Returns the options that scripts run with: the shipped modules, and nothing to print to.
+// Returns options for scripts: the shipped modules, without a function for printed text.
 lua::Options options();
 
 // Returns the table of a dialect.
 nlohmann::json rows_of(const std::string& dialect);
 
-// What a script comes to: a strategy and its plan, or an error.
+// The result of a script: a strategy and its plan, or an error.
 struct Outcome {
   std::string error;
   methods::Strategy strategy;
   nlohmann::json plan = nlohmann::json::object();
   std::string said;              // the plan's decisions
-  std::set<std::string> events;  // of training, for which it has a function
-  std::string printed;           // by the script
+  std::set<std::string> events;  // events that the script handles
+  std::string printed;           // printed by the script
 };
 
-// Runs a script on a model, for so many ranks (0: as many as it asks for).
+// Runs a script on a model. `world`: number of ranks; 0: the script's.
 Outcome run(const Folder& folder, const std::string& text, const std::string& model,
             int64_t world = 0);
 
-// Makes the strategy of a job's table.
+// Returns the result of a job's table.
 Outcome run_job(const std::string& text);
 
 bool contains(const std::string& text, const std::string& part);
@@ -53,8 +52,8 @@ bool contains(const std::string& text, const std::string& part);
 void check_table(const std::string& dialect, const std::string& section, bool all = false);
 
 // Checks that every row of the table has the effects that its cases list, and that its cases prove an
-// effect: a case that expects the same plan or an error proves that only of a refused option, of an
-// option that limits others by a rule, and of a function. A line of the file: option | config of both
+// effect: a case that expects the same plan or an error proves an effect only for a refused option,
+// an option that limits others by a rule, and a function. A line of the file: option | config of both
 // scripts | further config of the second | expected difference; {folder} is the scripts' folder. A line
 // "@ EXPRESSION" sets the scripts' return value, with % for the options, "@model NAME" the model,
 // "@world N" the number of ranks, "@file NAME TEXT" a file beside the scripts.
