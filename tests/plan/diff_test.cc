@@ -17,13 +17,13 @@ Plan plan_of_blocks(int blocks, const char* placement) {
   return plan;
 }
 
-TEST_CASE("a plan does not differ from itself") {
+TEST_CASE("a plan has no difference from itself") {
   const auto plan = plan_of_blocks(3, "S0,R");
   CHECK(difference(plan, plan).empty());
   CHECK(to_text({}, "a", "b") == "a and b are the same plan\n");
 }
 
-TEST_CASE("differences are named, and equal differences of blocks are one line") {
+TEST_CASE("each difference is named, and equal differences of blocks are one line") {
   const auto a = plan_of_blocks(3, "S0,R");
   auto b = plan_of_blocks(3, "S1,R");
   b.mesh.axes[1] = {"pipe", 2};
@@ -72,7 +72,7 @@ TEST_CASE("differences are sorted: step time, memory, mesh, schedule, placements
                                           "placements", "overlap", "decisions"});
 }
 
-TEST_CASE("differences are JSON too, with null for a missing path") {
+TEST_CASE("differences print as JSON, with null for a missing path") {
   const auto a = plan_of_blocks(1, "S0,R");
   auto b = a;
   b.microbatches = 4;

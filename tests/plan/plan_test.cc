@@ -61,7 +61,7 @@ TEST_CASE("a plan prints as the golden file and reads back") {
   CHECK(parse(test::read_text("tests/plan/example.json")) == plan);
 }
 
-TEST_CASE("a plan is explained by its decisions and its prediction") {
+TEST_CASE("the explanation of a plan has its decisions and its prediction") {
   CHECK(explain(example_plan()) ==
         "parallel_mode: the mesh has tensor=2, data=2 on 4 ranks\n"
         "tensor_parallel: head.weight is split by columns over tensor\n"
@@ -122,14 +122,14 @@ TEST_CASE("every printed plan parses to the same plan") {
     if (*rc::gen::arbitrary<bool>()) plan.overlap.deferred = {"head.weight"};
     plan.overlap.deferred_limit = *rc::gen::arbitrary<int64_t>();
     plan.overlap.experts = *rc::gen::arbitrary<bool>();
-    // Names are UTF-8; arbitrary bytes are not a plan.
+    // Names are UTF-8; other bytes are refused.
     for (auto& c : plan.graph_hash) c = static_cast<char>(c & 0x7f);
     RC_ASSERT(parse(print(plan)) == plan);
     RC_ASSERT(hash(parse(print(plan))) == hash(plan));
   }));
 }
 
-TEST_CASE("a plan file older than units is read, and its text and hash are unchanged") {
+TEST_CASE("a plan file without units is read, and its text and hash are unchanged") {
   const auto text = print(fitting_plan(linear_graph()));
   CHECK(text.find("units") == std::string::npos);
   for (const char* later : {"keep_in", "prefetch", "offload", "\"overlap\": {", "budget_bytes",

@@ -49,7 +49,7 @@ std::string refusal(const Precision& precision) {
 
 }  // namespace
 
-TEST_CASE("a precision is in a plan's file only where it is not the default, and reads back") {
+TEST_CASE("a plan file has the precision only if it is not the default, and reads back") {
   Plan plan;
   CHECK_THAT(print(plan), !Contains("precision"));
   CHECK(parse(print(plan)).precision == Precision());

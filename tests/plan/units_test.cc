@@ -18,7 +18,7 @@ graph::Graph parameters(const std::vector<std::vector<int64_t>>& shapes) {
   return g;
 }
 
-TEST_CASE("boxes are whole rows between two broken ones") {
+TEST_CASE("a range of a tensor is boxes: whole rows between two partial rows") {
   using mesh::Range;
   CHECK(boxes({3, 4}, 2, 9) ==
         std::vector<std::vector<Range>>{{{0, 1}, {2, 2}}, {{1, 1}, {0, 4}}, {{2, 1}, {0, 1}}});
@@ -28,7 +28,7 @@ TEST_CASE("boxes are whole rows between two broken ones") {
   CHECK(boxes({5}, 2, 2).empty());
 }
 
-TEST_CASE("a plan that forbids replicated parameters has none") {
+TEST_CASE("a plan that forbids replicated parameters is refused if it has one") {
   const auto g = parameters({{4, 4}, {4}});
   Plan plan;
   plan.graph_hash = graph::structural_hash(g);
@@ -41,7 +41,7 @@ TEST_CASE("a plan that forbids replicated parameters has none") {
   plan.placements["p0"] = mesh::parse_placements("S0");
   CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 is"));
   plan.units = {{.name = "u", .parameters = {"p1"}, .axes = "data", .level = 2}};
-  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 is"));  // its weights stay whole
+  CHECK_THROWS_WITH(verify(plan, g), Catch::Contains("but p1 is"));  // replicated
   plan.units[0].level = 3;
   CHECK_NOTHROW(verify(plan, g));
   plan.units.clear();
@@ -114,7 +114,7 @@ TEST_CASE("a unit splits where its parameters differ in type or in sharding") {
   CHECK(all[0].shard_axes == "tensor");
   CHECK(all[0].elements == 8);
   CHECK(all[0].begin == 4);
-  // The lower half of the right half of p0.
+  // The second half of the rows of p0's right half.
   CHECK(pieces_of(all[0], all[0].members[0])[0].ranges == std::vector<mesh::Range>{{2, 2}, {2, 2}});
   CHECK(all[1].name == "u.1");
   CHECK(all[1].members[1].name == "p3");

@@ -29,7 +29,7 @@ struct Warnings : log::Sink {
   ~Warnings() override { log::set_sink(nullptr); }
 };
 
-TEST_CASE("entries are kept by kind, device and content, across openings") {
+TEST_CASE("entries are stored by kind, device and content, and persist") {
   const Folder folder;
   {
     Database database(folder.file());
@@ -44,7 +44,7 @@ TEST_CASE("entries are kept by kind, device and content, across openings") {
   REQUIRE_FALSE(database.find({"time", "cpu", "mm"}));
 }
 
-TEST_CASE("a damaged database is made anew with one warning") {
+TEST_CASE("a damaged database is recreated with one warning") {
   const Folder folder;
   { Database(folder.file()).put({"trace", "cpu", "mm"}, std::string(100000, 'x')); }
   const std::string damage = GENERATE("not a database", "torn", "empty");
@@ -65,7 +65,7 @@ TEST_CASE("a damaged database is made anew with one warning") {
   REQUIRE(warnings.count == (damage == "empty" ? 0 : 1));
 }
 
-TEST_CASE("a place that cannot hold a file is an error that names it") {
+TEST_CASE("a path that cannot be created is an error that names it") {
   REQUIRE_THROWS_WITH(Database("/proc/nowhere/profile.sqlite"), Catch::Contains("/proc/nowhere"));
   REQUIRE_THROWS_WITH(Database("/"), Catch::Contains("/ must be a writable file"));
 }

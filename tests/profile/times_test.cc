@@ -20,7 +20,7 @@ struct Folder {
 
 }  // namespace
 
-TEST_CASE("a median's interval is narrow where samples agree") {
+TEST_CASE("a median's interval is narrow if samples agree") {
   CHECK(median_of({2, 2, 2, 2, 2}) == Measured{2, 0, 5});
   std::vector<double> spread;
   for (int i = 0; i < 21; ++i) spread.push_back(i % 2 ? 1 : 3);
@@ -36,7 +36,8 @@ TEST_CASE("a mean counts occasional slow samples") {
   CHECK(mean_of({3}) == Measured{3, 0, 1});
 }
 
-TEST_CASE("an op's time is that of as many ranks at once, else of the nearest that are known") {
+TEST_CASE(
+    "an op's time is the one measured with the same number of ranks, else the nearest number") {
   Folder folder;
   Database database((folder.path / "profile.sqlite").string());
   TimeDatabase one(database, "cpu"), two(database, "cpu", 2), four(database, "cpu", 4);
@@ -61,16 +62,16 @@ TEST_CASE("a collective's line is fitted to small sizes as well as large ones") 
   const auto line = fit(points);
   CHECK(line.latency == Approx(5e-5));
   CHECK(line.per_byte == Approx(1e-9));
-  // What is known to nothing counts for nothing.
+  // A point with a large uncertainty has no weight.
   points[4e6] = {5e-5 + 4e6 * 1e-8, 1, 10};
   CHECK(fit(points).per_byte == Approx(1e-9).epsilon(1e-3));
-  // Never below 0, whatever was measured.
+  // The fit is never negative.
   const auto odd = fit({{100, {1e-4, 0, 5}}, {1e6, {1e-5, 0, 5}}});
   CHECK(odd.per_byte == 0);
   CHECK(odd.latency > 0);
 }
 
-TEST_CASE("collectives of one size say nothing of others") {
+TEST_CASE("collectives of one size give no time for other sizes") {
   for (const double bytes : {8.0, 3e5, 1234567.0, 7e8}) {
     for (const double seconds : {3.1e-5, 7.3e-4, 0.0123}) {
       CHECK(fit({{bytes, {seconds, 0.01 * seconds, 9}}}).per_byte == 0);
@@ -81,11 +82,11 @@ TEST_CASE("collectives of one size say nothing of others") {
   TimeDatabase times(database, "this");
   const auto all_reduce = cost::CollectiveKind::all_reduce;
   const auto all_gather = cost::CollectiveKind::all_gather;
-  times.put(all_reduce, 2, {{8, {2e-4, 0, 9}}});  // a norm: nothing of gradients
+  times.put(all_reduce, 2, {{8, {2e-4, 0, 9}}});  // the size of a norm gives no time for gradients
   CHECK(times.collective(all_reduce, 2, 8) == 2e-4);
   CHECK(times.collective(all_reduce, 2, 12) == Approx(2e-4));
   CHECK_FALSE(times.collective(all_reduce, 2, 1e8));
-  times.put(all_reduce, 2, {{64, {2.01e-4, 0, 9}}});  // nor do two of next to nothing
+  times.put(all_reduce, 2, {{64, {2.01e-4, 0, 9}}});  // nor do two sizes of a few bytes
   CHECK(times.collective(all_reduce, 2, 24));
   CHECK_FALSE(times.collective(all_reduce, 2, 1e8));
   times.put(all_reduce, 2, {{1e7, {0.0102, 0, 9}}});
@@ -95,7 +96,7 @@ TEST_CASE("collectives of one size say nothing of others") {
   CHECK(times.collective(all_gather, 2, 1.5e8));
 }
 
-TEST_CASE("times are kept by device, exported and imported") {
+TEST_CASE("times are stored by device, exported and imported") {
   Folder folder;
   Database database((folder.path / "profile.sqlite").string());
   TimeDatabase times(database, "this");
@@ -106,7 +107,7 @@ TEST_CASE("times are kept by device, exported and imported") {
   CHECK(times.op("mm") == 0.5);
   CHECK(times.collective(all_reduce, 4, 1e6) == Approx(1e-5 + 1e-3));
   CHECK_FALSE(times.collective(all_reduce, 2, 1e6));
-  // What was measured of nearly as many bytes counts, not the line; later points are added.
+  // A measurement within 5% of the size is used instead of the fitted line; later points are added.
   times.put(all_reduce, 4, {{1e6, {5e-3, 0, 9}}});
   CHECK(times.knows(all_reduce, 4, 1.04e6));
   CHECK_FALSE(times.knows(all_reduce, 4, 1.1e6));
@@ -125,7 +126,7 @@ TEST_CASE("times are kept by device, exported and imported") {
                     Catch::Contains("export.json must hold \"format\": \"perigee.profile/1\""));
 }
 
-TEST_CASE("an unknown field or a value that is no cost is an error that names it") {
+TEST_CASE("an unknown field or an invalid cost is an error that names it") {
   Folder folder;
   Database database((folder.path / "profile.sqlite").string());
   const auto why = [&](const std::string& kind, const std::string& value) -> std::string {

@@ -32,7 +32,7 @@ TEST_CASE("a trace is recorded once and found afterwards") {
   TraceDatabase traces(database);
   REQUIRE(traces.find(product(8))->output_allocation == std::vector<int32_t>{0});
   REQUIRE(traces.recorded() == 0);
-  // Another number of threads may allocate otherwise.
+  // Allocations may depend on the number of threads.
   TraceDatabase two(database, 2);
   two.find(product(8));
   REQUIRE(two.recorded() == 1);
@@ -46,7 +46,7 @@ TEST_CASE("an op that cannot run on zeros has no trace") {
   REQUIRE_FALSE(traces.find({"aten::cholesky", {{"self", ValueId{0}}}, {type}, {{3, 1}}, {type}}));
 }
 
-TEST_CASE("traces read as they were written") {
+TEST_CASE("traces round trip") {
   const bool complete = GENERATE(true, false);
   const compile::OpTrace trace{{10, 20}, {{}, {0}}, {1, -1}, {{2, 1}, {}}, complete, 64};
   const auto back = parse_trace(print(trace)).value().value();

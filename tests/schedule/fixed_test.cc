@@ -19,7 +19,7 @@ Schedule legal(const ScheduleOptions& options) {
 
 }  // namespace
 
-TEST_CASE("1f1b with two stages and two microbatches prints the format's example") {
+TEST_CASE("1f1b with two stages and two microbatches prints the example of the format's page") {
   const auto schedule = legal({.name = "1f1b", .stages = 2, .microbatches = 2});
   CHECK(to_json(schedule) ==
         "{\"format\":\"perigee.schedule/"
@@ -92,7 +92,7 @@ TEST_CASE("eager_1f1b hides transfers that 1f1b waits for") {
   const double plain = legal(o).makespan;
   o.name = "eager_1f1b";
   const double eager = legal(o).makespan;
-  // Every transfer is hidden but those of the first microbatch down and the last one up.
+  // Only the transfers of the first forward and the last backward pass are exposed.
   CHECK(eager == Approx(19 * 3 + 6 * 0.5));
   CHECK(eager < plain);
 }
@@ -105,7 +105,7 @@ TEST_CASE("interleaved divides 1f1b's bubble by the number of chunks") {
         o.backward = 1.5;
         const auto schedule = legal(o);
         CHECK(schedule.makespan == Approx((p * k + (p - 1.0) / v) * 3.5).epsilon(1e-12));
-        // Megatron's warm-up and one more, in chunks.
+        // Chunks in flight: Megatron's warm-up and one more.
         for (int s = 0; s < p; ++s) {
           const int held = std::min(p * k * v, 2 * (p - 1 - s) + (v - 1) * p + 1);
           CHECK(schedule.peak_in_flight[s] == Approx(held / double(v)));
@@ -118,7 +118,7 @@ TEST_CASE("interleaved divides 1f1b's bubble by the number of chunks") {
   legal({.name = "interleaved", .stages = 3, .microbatches = 8, .chunks = 3, .group = 8});
 }
 
-TEST_CASE("looped_bfs runs chunk by chunk and back the same way") {
+TEST_CASE("looped_bfs runs chunk by chunk, and the backward passes in the reverse order") {
   const auto schedule = legal({.name = "looped_bfs", .stages = 2, .microbatches = 2, .chunks = 2});
   for (const auto& order : schedule.orders) {
     CHECK(words(order) == "F0.0 F1.0 F0.1 F1.1 B1.1 B0.1 B1.0 B0.0");

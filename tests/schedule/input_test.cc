@@ -24,13 +24,13 @@ std::string error(const ScheduleOptions& options) {
 
 }  // namespace
 
-TEST_CASE("an unknown schedule names the nearest and all") {
+TEST_CASE("an unknown schedule is an error with the nearest name and all names") {
   CHECK(error({.name = "zbw"}) ==
         "[schedule] unknown schedule \"zbw\", did you mean \"zbv\"?; there are gpipe, 1f1b, "
         "interleaved, eager_1f1b, zb1p, zb2p, zbv, v_half, v_min, dualpipe_v, looped_bfs");
 }
 
-TEST_CASE("counts that a schedule does not exist for say for which it does") {
+TEST_CASE("counts without a schedule are an error with the valid counts") {
   CHECK(error({.name = "gpipe", .stages = 0}) == "[schedule] stages must be at least 1, but got 0");
   CHECK(error({.name = "gpipe", .microbatches = -2}) ==
         "[schedule] microbatches must be at least 1, but got -2");
@@ -63,7 +63,7 @@ TEST_CASE("counts that a schedule does not exist for say for which it does") {
       "* 1");
 }
 
-TEST_CASE("options that a schedule does not have are errors") {
+TEST_CASE("options of other schedules are errors") {
   CHECK(error({.name = "1f1b", .group = 2}) ==
         "[schedule] only interleaved has a group, but got group 2 for 1f1b");
   CHECK(error({.name = "gpipe", .extra = 1}) ==
@@ -82,7 +82,7 @@ TEST_CASE("costs must be finite and not negative") {
         "[schedule] forward, backward and wgrad must not all be 0");
 }
 
-TEST_CASE("the error of a memory limit that cannot be kept names the needed memory") {
+TEST_CASE("a memory limit that is too small is an error with the needed memory") {
   CHECK(
       error({.name = "1f1b", .stages = 4, .microbatches = 8, .memory_limit = 3}) ==
       "[schedule] 1f1b with 4 stages and 8 microbatches holds 4 in flight, but got memory-limit 3");
@@ -119,7 +119,7 @@ TEST_CASE("any counts and costs give a legal schedule or an error") {
       RC_ASSERT(wrong.empty());
     } catch (const Error& e) {
       RC_LOG() << e.what() << "\n";
-      // These exist for all counts; only a memory limit can stop them.
+      // These exist for all counts; only a memory limit can refuse them.
       const bool always = o.name == "gpipe" || o.name == "1f1b" || o.name == "eager_1f1b" ||
                           o.name == "looped_bfs" || o.name == "zb1p" || o.name == "zb2p" ||
                           o.name == "zbv" || o.name == "v_half";

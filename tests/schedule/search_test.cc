@@ -15,7 +15,7 @@ struct Costs {
   double forward, backward, wgrad, transfer;
 };
 
-// Equal, as profiled in the Zero Bubble paper, and lopsided ones.
+// Equal costs, costs profiled in the Zero Bubble paper, and very unequal ones.
 const std::vector<Costs> kCosts = {
     {1, 1, 1, 0},  {1, 1, 1, 0.1},   {18.5, 18.1, 9.3, 0.6}, {11.3, 11.25, 8.1, 0.38},
     {1, 2, 1, 0},  {1, 1.5, 2, 0.2}, {2, 1, 1, 0},           {1, 1, 0, 0},
@@ -87,7 +87,7 @@ TEST_CASE("the idle time is at most that of the papers' tables") {
     const double work = 3;
     CHECK(longest_idle(options("v_half", p, m)) <= p / 2.0 * work);
     CHECK(longest_idle(options("v_min", p, m)) <= 2 * p / 3.0 * work);
-    // What a port of the authors' public generator reached, run once for these counts.
+    // Results of a port of the authors' public generator for these counts.
     CHECK(longest_idle(options("v_half", p, m)) <= (p == 4 ? 2.5 : 8.5));
     CHECK(longest_idle(options("v_min", p, m)) <= (p == 4 ? 5.5 : 13.5));
   }
@@ -102,7 +102,7 @@ TEST_CASE("zb1p keeps the Zero Bubble paper's bubble rates for its 1.5B model") 
   CHECK(longest_idle(o) / longest_span(make_schedule(o)) <= 0.1243);
 }
 
-TEST_CASE("the hand-made zero bubble orders are the paper's") {
+TEST_CASE("the hand-made zero bubble orders equal the paper's") {
   for (const auto& [p, m] : kPaperCounts) {
     const auto o = options("zb1p", p, m);
     CHECK(longest_span(o, 1, false, zero_bubble_by_hand(p, m, 1)) == 3 * m + (p - 1));
@@ -124,7 +124,7 @@ TEST_CASE("the search is never slower than a hand-made order and beats it with u
         ++cases;
         if (found < hand - 1e-9) ++better;
       }
-      // The order that is best for equal costs, under these.
+      // The best order for equal costs, evaluated with these costs.
       for (const auto* name : {"zbv", "v_half", "v_min", "dualpipe_v"}) {
         const auto o = options(name, p, m, costs);
         const auto equal = make_schedule(options(name, p, m));
@@ -144,7 +144,7 @@ TEST_CASE("the search is never slower than a hand-made order and beats it with u
   CHECK(better * 2 > cases);
 }
 
-TEST_CASE("a lower memory limit is kept and costs time") {
+TEST_CASE("a lower memory limit holds and gives a longer schedule") {
   for (const auto* name : {"zb1p", "zb2p", "zbv", "v_half", "v_min", "dualpipe_v"}) {
     double last = 0;
     for (const double limit : {8.0, 4.0, 3.5, 2.0, 1.0}) {
@@ -159,7 +159,7 @@ TEST_CASE("a lower memory limit is kept and costs time") {
   }
 }
 
-TEST_CASE("dualpipe_v mixes whole and split backwards") {
+TEST_CASE("dualpipe_v mixes whole and split backward passes") {
   const auto schedule = make_schedule(options("dualpipe_v", 4, 8));
   int whole = 0, split = 0;
   for (const auto& order : schedule.orders) {

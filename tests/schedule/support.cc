@@ -28,7 +28,7 @@ double cost(const ScheduleOptions& o, int chunks, PipelineKind kind) {
   return kind == PipelineKind::input_grad ? b : w;
 }
 
-// What an op waits for: (F or B, part, microbatch) and whether it is on another stage.
+// Returns the dependencies of an op: (F or B, part, microbatch), and whether it is on another stage.
 std::vector<std::pair<Key, bool>> inputs(bool v_shape, int stages, int chunks, int stage,
                                          const PipelineOp& op) {
   const int part = part_of(v_shape, stages, stage, op.chunk), last = stages * chunks - 1;
@@ -47,7 +47,7 @@ std::vector<std::pair<Key, bool>> inputs(bool v_shape, int stages, int chunks, i
   return result;
 }
 
-// Earliest starts by plain relaxation: sweep over the stages until nothing moves any more.
+// Returns the earliest starts by relaxation: sweeps over the stages until no start changes.
 std::vector<std::vector<double>> starts(const ScheduleOptions& o, int chunks, bool v_shape,
                                         const PipelineOrders& orders) {
   std::vector<std::vector<double>> start(orders.size());
@@ -84,7 +84,7 @@ std::vector<std::vector<double>> starts(const ScheduleOptions& o, int chunks, bo
   return start;
 }
 
-// The cap of the schedule in microbatches, or a number that nothing reaches.
+// Returns the schedule's cap in microbatches, or a number above any.
 double cap_of(const ScheduleOptions& o) {
   const double p = o.stages;
   double cap = 1e9;
@@ -201,7 +201,8 @@ PipelineOrders zero_bubble_by_hand(int stages, int microbatches, int reach) {
   PipelineOrders orders(stages);
   for (int s = 0; s < stages; ++s) {
     const int warm_up = std::min(microbatches, reach * (stages - s) - reach + 1);
-    const int delay = reach * s;  // weight gradients lag behind input gradients
+    const int delay = reach *
+                      s;  // weight gradients follow input gradients by this many microbatches
     auto& order = orders[s];
     for (int m = 0; m < warm_up; ++m) order.push_back({PipelineKind::forward, m, 0});
     for (int m = 0; m < microbatches; ++m) {

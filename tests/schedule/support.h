@@ -11,8 +11,8 @@ namespace perigee::testing {
 
 using PipelineOrders = std::vector<std::vector<PipelineOp>>;
 
-// Returns what is wrong with `schedule`, or "". Checks the placement of parts, that each op is
-// there once, dependencies, that each op starts as early as the orders allow, makespan, span, idle,
+// Returns the first violated rule, or "". Checks the placement of parts, that each op occurs once,
+// dependencies, that each op starts as early as the orders allow, makespan, span, idle,
 // peak in flight and the schedule's memory cap.
 std::string violation(const ScheduleOptions& options, const Schedule& schedule);
 
@@ -28,7 +28,7 @@ double longest_idle(const ScheduleOptions& options);
 // ZB-H1 (reach 1) and ZB-H2 (reach 2) as drawn in Zero Bubble Pipeline Parallelism.
 PipelineOrders zero_bubble_by_hand(int stages, int microbatches, int reach);
 
-// "F0.0 B0.0 W0.0" for a stage.
+// Returns a stage's order as text: "F0.0 B0.0 W0.0".
 std::string words(const std::vector<PipelineOp>& order);
 
 }  // namespace perigee::testing

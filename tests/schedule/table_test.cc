@@ -1,5 +1,5 @@
-// The table of schedules against the schedules that are built: the properties of each description
-// hold for its orders.
+// The table of schedules against the built schedules: each description's properties hold for its
+// orders.
 #include <algorithm>
 #include <catch2/catch.hpp>
 
@@ -14,7 +14,7 @@ using schedule::PipelineTimes;
 namespace {
 
 struct Costs {
-  double forward, backward, weights;  // of a stage
+  double forward, backward, weights;  // seconds of a stage
 };
 
 const std::vector<Costs> kCosts = {{1, 1, 1}, {1, 1.25, 0.75}, {1, 2, 1}, {2, 1, 1}};
@@ -50,7 +50,7 @@ double built_bubble(const ScheduleOptions& options) {
   return make_schedule(options).makespan - options.microbatches * pass;
 }
 
-// Calls f(schedule, stages, microbatches, chunks) for counts that each schedule exists for.
+// Calls f(schedule, stages, microbatches, chunks) for all counts for which the schedule exists.
 template <class F>
 void each(F f) {
   for (const auto& schedule : descriptions()) {
@@ -70,7 +70,7 @@ void each(F f) {
 }  // namespace
 
 TEST_CASE(
-    "each closed-form bubble is the built schedule's, or a lower bound where it is searched") {
+    "each closed-form bubble equals the built schedule's, or is a lower bound of a searched one") {
   each([](const Description& schedule, int stages, int microbatches, int chunks) {
     for (const auto& costs : kCosts) {
       const auto options = options_of(schedule, stages, microbatches, chunks, costs);
@@ -84,7 +84,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("no stage of a built schedule has more in flight than its description says") {
+TEST_CASE("no stage of a built schedule has more microbatches in flight than its description") {
   each([](const Description& schedule, int stages, int microbatches, int chunks) {
     const auto made = make_schedule(options_of(schedule, stages, microbatches, chunks));
     for (int stage = 0; stage < stages; ++stage) {
@@ -103,7 +103,7 @@ TEST_CASE("no stage of a built schedule has more in flight than its description 
   });
 }
 
-TEST_CASE("a built schedule splits backward passes and has the chunks that its description says") {
+TEST_CASE("a built schedule has the split backward passes and the chunks of its description") {
   each([](const Description& schedule, int stages, int microbatches, int chunks) {
     const auto made = make_schedule(options_of(schedule, stages, microbatches, chunks));
     bool split = false;
@@ -112,7 +112,7 @@ TEST_CASE("a built schedule splits backward passes and has the chunks that its d
                 return op.kind == PipelineKind::weight_grad;
               });
     }
-    // dualpipe_v joins an input gradient and the weight gradient that follows it.
+    // dualpipe_v joins an input gradient with the following weight gradient.
     if (!split) CHECK((!schedule.splits_backward || schedule.name == "dualpipe_v"));
     if (split) CHECK(schedule.splits_backward);
     CHECK(made.chunks == chunks);

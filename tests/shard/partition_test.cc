@@ -12,7 +12,7 @@
 namespace perigee::shard {
 namespace {
 
-TEST_CASE("data parallel needs no collective: gradients and loss stay Partial") {
+TEST_CASE("data parallelism needs no collective: gradients and loss stay Partial") {
   const auto g = mlp();
   const auto plan = plan_for(g, "data=4");
   const auto sharding = propagate(g, plan);
@@ -50,12 +50,12 @@ TEST_CASE("column and row weights keep the activations between them sharded") {
   CHECK(local.graph.type(local.graph.outputs[1].value).shape == std::vector<int64_t>{4, 3});
 }
 
-TEST_CASE("an output's redistributes directly follow its producer") {
+TEST_CASE("redistributions of an output directly follow its producer") {
   auto g = mlp();
   const auto names = graph::value_names(g);
   const auto at_relu = std::find(names.begin(), names.end(), "fc1/relu.0") - names.begin();
   const graph::ValueId hidden{static_cast<int32_t>(at_relu)};
-  g.add_input(graph::Input::Kind::buffer, "seen", g.type(hidden));  // whole on every rank
+  g.add_input(graph::Input::Kind::buffer, "seen", g.type(hidden));  // replicated
   g.outputs.push_back({graph::Output::Kind::buffer, "seen", hidden});
   const auto plan = plan_for(
       g, "tensor=2", {{"fc1.weight", "S1"}, {"fc1.bias", "S0"}, {"fc2.weight", "S0"}, {"x", "R"}});
@@ -69,7 +69,7 @@ TEST_CASE("an output's redistributes directly follow its producer") {
   CHECK(local.outputs.back().value == local.nodes[at("comm::all_gather")].outputs[0]);
 }
 
-TEST_CASE("a plan that forbids gathering takes another path, or reports that there is none") {
+TEST_CASE("a plan that forbids gathering uses another path, or reports that none exists") {
   const auto g = mlp();
   auto plan = plan_for(g, "tensor=2", {{"fc1/addmm.0", "S0"}, {"fc1/relu.0", "S1"}});
   const auto all = [&] { return collectives(local_graph(g, plan, 1).graph); };
@@ -122,7 +122,7 @@ TEST_CASE("if replicated products are forbidden, every product is sharded") {
   plan.forbidden = {"replicated_products"};
   CHECK(repeated() == 0);
   CHECK_NOTHROW(local_graph(g, plan, 1));
-  plan = plan_for(g, "tensor=64");  // no dim has so many
+  plan = plan_for(g, "tensor=64");  // no dim has 64 elements
   plan.forbidden = {"replicated_products"};
   CHECK_THROWS_WITH(repeated(), Catch::Contains("where replicated_products is forbidden"));
 }
@@ -229,7 +229,7 @@ TEST_CASE("an axis of one rank is planned like a larger one and communicates not
   CHECK(placement(g, propagate(g, plan), "fc2/'mm.0") == "P");
 }
 
-TEST_CASE("a batch smaller than its axis is cut and then gathered, for each pass") {
+TEST_CASE("a batch smaller than its axis is sharded, then gathered in each pass") {
   const auto g = mlp();
   for (int64_t rank : {0, 11}) {
     const auto local = local_graph(g, plan_for(g, "data=12"), rank);

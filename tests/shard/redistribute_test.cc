@@ -10,7 +10,7 @@ namespace {
 
 const mesh::Mesh kMesh{{{"tensor", 2}, {"data", 4}}, {}};
 
-// The steps as "all_gather(tensor) slice(data)".
+// Returns the steps as text: "all_gather(tensor) slice(data)".
 std::string steps(const std::string& from, const std::string& to,
                   std::vector<int64_t> shape = {16, 8}, const mesh::Mesh& mesh = kMesh) {
   Redistributor redistributor(mesh);
@@ -29,7 +29,7 @@ std::string steps(const std::string& from, const std::string& to,
   return text;
 }
 
-TEST_CASE("one collective leads from one placement to another") {
+TEST_CASE("one collective redistributes from each placement to each other one") {
   CHECK(steps("R,R", "R,R") == "");
   CHECK(steps("P,R", "R,R") == "all_reduce(tensor)");
   CHECK(steps("P,R", "S0,R") == "reduce_scatter(tensor)");
@@ -49,11 +49,11 @@ TEST_CASE("forbidden steps are avoided, and without another path the cost is inf
   CHECK(std::isfinite(cost("S0,R", "R,R", {"all_to_all"})));
   CHECK(std::isinf(cost("S0,R", "R,R", {"all_gather"})));
   CHECK(std::isinf(cost("S0,R", "S1,R", {"all_gather", "all_to_all"})));
-  // Gathered and sliced, at a higher cost.
+  // The alternative is gather and slice, at a higher cost.
   CHECK(std::isfinite(cost("S0,R", "S1,R", {"all_to_all"})));
   CHECK(cost("S0,R", "S1,R", {"all_to_all"}) > cost("S0,R", "S1,R", {}));
   CHECK(cost("P,R", "R,R", {"all_gather", "all_to_all"}) == cost("P,R", "R,R", {}));
-  // An axis of one rank moves nothing.
+  // An axis of one rank has no transfer.
   CHECK(std::isfinite(cost("S0,R", "R,R", {"all_gather"}, {{{"tensor", 1}, {"data", 4}}, {}})));
 }
 
@@ -64,13 +64,13 @@ TEST_CASE("axes that change in the same way share one collective") {
   CHECK(steps("P,R", "R,S0") == "slice(data) all_reduce(tensor)");
 }
 
-TEST_CASE("uneven shards over several axes change axis by axis") {
+TEST_CASE("uneven shards over several axes are redistributed axis by axis") {
   CHECK(steps("S0,S0", "R,R", {7, 8}) == "all_gather(tensor) all_gather(data)");
 }
 
 TEST_CASE("the outer axis of a dim cannot change under the inner one") {
   CHECK(steps("S0,S0", "R,S0") == "all_gather(tensor)");
-  // data is outermost: the rest must be gathered and sliced.
+  // data is outermost: the other axes must be gathered and sliced.
   CHECK(steps("S0,S0", "S0,R") == "all_gather(tensor,data) slice(tensor)");
 }
 
@@ -88,8 +88,8 @@ TEST_CASE("runs and zigzags that do not divide a dim are refused") {
   };
   const std::string rule = "[shard] a dim must be cut into equal runs that make it up";
   using Catch::StartsWith;
-  // 10 elements have no runs of 4, two runs of 5 are not shared out among four ranks, and 10 / 2
-  // are not cut zigzag.
+  // 10 elements have no 4 runs of equal length, two runs of 5 do not divide over four ranks, and 10
+  // elements have no zigzag shards of two ranks.
   for (const std::string wrong : {"S0/4,R", "S0/5,S0", "S0z,R", "R,S0z"}) {
     INFO(wrong);
     CHECK_THAT(why(wrong, "R,R"), StartsWith(rule));
@@ -102,18 +102,18 @@ TEST_CASE("runs and zigzags that do not divide a dim are refused") {
   CHECK(why("S0/2,R", "R,R") == "all_gather(tensor)");
 }
 
-TEST_CASE("a dim cut in runs is gathered, scattered and sliced as the dim of its view") {
+TEST_CASE("a dim sharded in runs is redistributed as the dim of its view") {
   CHECK(steps("S0/4,R", "R,R") == "all_gather(tensor)");
   CHECK(steps("P,R", "S0/4,R") == "reduce_scatter(tensor)");
   CHECK(steps("R,R", "S0/4,R") == "slice(tensor)");
   CHECK(steps("S0/4,R", "S1,R") == "all_to_all(tensor)");
   CHECK(steps("S0/4,S0", "R,S0") == "all_gather(tensor)");
   CHECK(steps("R,S0", "S0/4,S0") == "slice(tensor)");
-  // Runs of 4 and of 6 have no dim in common.
+  // No view has both runs of 4 and runs of 6 as dims.
   CHECK(steps("S0/4,R", "S0/6,R", {24, 8}) == "all_gather(tensor) slice(tensor)");
 }
 
-TEST_CASE("zigzag shards move as plain shards of a reordered dim") {
+TEST_CASE("zigzag shards are redistributed as plain shards of a reordered dim") {
   CHECK(steps("S0z,R", "R,R") == "all_gather(tensor) restore()");
   CHECK(steps("P,R", "S0z,R") == "zigzag() reduce_scatter(tensor)");
   CHECK(steps("R,R", "S0z,R") == "zigzag() slice(tensor)");

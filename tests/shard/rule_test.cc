@@ -11,7 +11,7 @@ using graph::DType;
 using graph::Graph;
 using graph::Input;
 
-// The pattern that a rule gives for one node over inputs of these shapes.
+// Returns the rule's pattern for a node with inputs of these shapes.
 std::optional<Pattern> pattern_of(const std::string& rule,
                                   const std::vector<std::vector<int64_t>>& operands,
                                   std::vector<std::pair<std::string, graph::Arg>> attributes,
@@ -42,14 +42,14 @@ TEST_CASE("letters become dims, families any number of them") {
   CHECK(p->dims[p->operands[0][0]].role == Role::free);
 }
 
-TEST_CASE("a size-one dim against a larger one is broadcast and stays whole") {
+TEST_CASE("a dim of size one against a larger one is broadcast and not sharded") {
   const auto p = pattern_of("d*, d* -> d*", {{4, 3}, {1, 3}}, {}, {{4, 3}});
   REQUIRE(p);
   CHECK(p->operands[1][0] == -1);
   CHECK(p->operands[1][1] == p->results[0][1]);
 }
 
-TEST_CASE("dims that must be whole are never sharded") {
+TEST_CASE("dims marked ^ are never sharded") {
   const auto p = pattern_of("b* h^ -> b* h, b* 1", {{4, 3}}, {}, {{4, 3}, {4, 1}});
   REQUIRE(p);
   CHECK(p->operands[0] == std::vector<int>{0, -1});

@@ -1,4 +1,4 @@
-// Graphs and checks that the tests of this folder share.
+// Graphs, and texts of shardings, for tests.
 #pragma once
 
 #include <map>

@@ -12,8 +12,8 @@ using graph::DType;
 
 namespace {
 
-// Seconds of an op are its name's number; collectives move a byte a second at level 0.
-class Given : public cost::Measurements {
+// An op takes the seconds in its name; collectives move a byte a second at level 0.
+class TimesByName : public cost::Measurements {
  public:
   std::optional<double> op(const std::string& instance) override {
     return std::stod(instance.substr(instance.find('.') + 1));
@@ -34,10 +34,10 @@ Instruction op(const std::string& seconds) {
   return {.op = "test::op." + seconds, .in_place = true};
 }
 
-struct Maker {
+struct ProgramBuilder {
   Program program;
 
-  explicit Maker(std::vector<std::string> streams, int64_t rank = 0) {
+  explicit ProgramBuilder(std::vector<std::string> streams, int64_t rank = 0) {
     program.rank = rank;
     program.streams = {compile::Stream::compute()};
     for (const auto& name : streams) program.streams.push_back(compile::Stream::parse(name));
@@ -47,7 +47,7 @@ struct Maker {
   void add(Instruction instruction) {
     program.sections.back().instructions.push_back(std::move(instruction));
   }
-  // Starts an all-reduce (or a message) of so many bytes.
+  // Starts an all-reduce or a message of `bytes` bytes.
   int32_t start(int32_t stream, int64_t bytes, const std::string& name = "comm::all_reduce") {
     program.values.push_back({.type = {DType::uint8, {bytes}}, .strides = {1}});
     const graph::ValueId v{static_cast<int32_t>(program.values.size()) - 1};
@@ -66,12 +66,12 @@ simulate::Simulation run(const std::vector<Program>& programs, const mesh::Mesh&
                          std::vector<int32_t> program, bool intervals = false) {
   compile::Programs all{.programs = programs, .ranks = {}, .program = std::move(program)};
   for (int64_t r = 0; r < mesh.size(); ++r) all.ranks.push_back(r);
-  Given given;
+  TimesByName given;
   const auto description = cluster(mesh.size());
   simulate::OpCosts costs(description, given);
   auto plain = simulate::simulate(all, mesh, costs, {});
   const auto full = simulate::simulate(all, mesh, costs, {.intervals = true});
-  // Folding changes no time.
+  // Simulation with and without intervals gives the same times.
   CHECK(plain.step_seconds == Approx(full.step_seconds));
   for (size_t r = 0; r < plain.ranks.size(); ++r) {
     CHECK(plain.ranks[r].compute == Approx(full.ranks[r].compute));
@@ -85,7 +85,7 @@ simulate::Simulation run(const std::vector<Program>& programs, const mesh::Mesh&
 }  // namespace
 
 TEST_CASE("ops run one after the other, once for each run of their section") {
-  Maker m({});
+  ProgramBuilder m({});
   m.add(op("2"));
   m.add(op("3"));
   m.program.sections.push_back({.role = {.kind = compile::SectionKind::step}});
@@ -99,7 +99,7 @@ TEST_CASE("ops run one after the other, once for each run of their section") {
 
 TEST_CASE("ops before a collective's wait hide it") {
   // All-reduce of 4 bytes over 2 ranks: 2 * 4 / 2 = 4 seconds.
-  Maker m({"data"});
+  ProgramBuilder m({"data"});
   m.add(op("1"));
   const auto event = m.start(1, 4);
   m.add(op("3"));
@@ -115,8 +115,8 @@ TEST_CASE("ops before a collective's wait hide it") {
   CHECK(result.bubble_ratio == Approx(1.0 / 6));
 }
 
-TEST_CASE("a collective begins when its last rank has come") {
-  Maker fast({"data"}), slow({"data"}, 1);
+TEST_CASE("a collective begins when its last rank has started it") {
+  ProgramBuilder fast({"data"}), slow({"data"}, 1);
   for (auto* m : {&fast, &slow}) {
     m->add(op(m == &fast ? "1" : "7"));
     m->wait(m->start(1, 4));
@@ -127,15 +127,15 @@ TEST_CASE("a collective begins when its last rank has come") {
   CHECK(result.ranks[1].waiting == Approx(4));
 }
 
-TEST_CASE("collectives of one stream follow each other, of two streams share their link") {
-  Maker one({"data"});
+TEST_CASE("collectives of one stream run in sequence, those of two streams share their link") {
+  ProgramBuilder one({"data"});
   const auto a = one.start(1, 4), b = one.start(1, 4);
   one.wait(a);
   one.wait(b);
   CHECK(run({one.program}, {{{"data", 2}}}, {0, 0}).step_seconds == Approx(8));
-  // 4 seconds alone and 2 seconds alone: both at half speed until the short one ends at 4; 2 are
-  // left of the other.
-  Maker two({"data", "tensor"});
+  // Alone they take 4 and 2 seconds. Both run at half speed until the short one ends at 4 s; 2 s of
+  // the long one remain.
+  ProgramBuilder two({"data", "tensor"});
   const auto c = two.start(1, 4), d = two.start(2, 2);
   two.wait(c);
   two.wait(d);
@@ -145,8 +145,8 @@ TEST_CASE("collectives of one stream follow each other, of two streams share the
   CHECK(result.ranks[0].streams[2] == Approx(4));
 }
 
-TEST_CASE("stages wait for each other's messages, and the bubble shows") {
-  Maker first({"pipe:0>1"}), second({"pipe:0>1"}, 1);
+TEST_CASE("stages wait for each other's messages, which gives the bubble") {
+  ProgramBuilder first({"pipe:0>1"}), second({"pipe:0>1"}, 1);
   first.add(op("5"));
   first.wait(first.start(1, 2, "comm::send"));
   second.wait(second.start(1, 2, "comm::receive"));
@@ -159,9 +159,10 @@ TEST_CASE("stages wait for each other's messages, and the bubble shows") {
 }
 
 TEST_CASE(
-    "ranks of one program are distinguished where they communicate with ranks of different ones") {
-  // Two pipelines: their first stages differ, their second stages have one program.
-  Maker fast({"pipe:0>1"}), slow({"pipe:0>1"}, 1), second({"pipe:0>1"}, 2);
+    "ranks with one program are distinguished if they communicate with ranks of different "
+    "programs") {
+  // Two pipelines with different first stages and identical second stages.
+  ProgramBuilder fast({"pipe:0>1"}), slow({"pipe:0>1"}, 1), second({"pipe:0>1"}, 2);
   fast.add(op("1"));
   fast.wait(fast.start(1, 2, "comm::send"));
   slow.add(op("4"));
@@ -176,29 +177,29 @@ TEST_CASE(
 }
 
 TEST_CASE("programs that deadlock are an error that names a rank and its section") {
-  Maker first({"pipe:0>1", "pipe:1>0"}), second({"pipe:0>1", "pipe:1>0"}, 1);
+  ProgramBuilder first({"pipe:0>1", "pipe:1>0"}), second({"pipe:0>1", "pipe:1>0"}, 1);
   first.wait(first.start(2, 1, "comm::receive"));
   first.wait(first.start(1, 1, "comm::send"));
   second.wait(second.start(1, 1, "comm::receive"));
   second.wait(second.start(2, 1, "comm::send"));
   compile::Programs all{
       .programs = {first.program, second.program}, .ranks = {0, 1}, .program = {0, 1}};
-  Given given;
+  TimesByName given;
   const auto description = cluster(2);
   simulate::OpCosts costs(description, given);
   CHECK_THROWS_WITH(simulate::simulate(all, {{{"pipe", 2}}}, costs),
                     Catch::Contains("the programs deadlock: rank 0 waits in section micro"));
 }
 
-TEST_CASE("where one rank stands for many, the slowest of their groups counts") {
-  // Groups of 3 on nodes of 8: the first lies in a node, the third straddles two.
-  Maker m({"tensor"});
+TEST_CASE("one rank that represents many has the time of their slowest group") {
+  // Groups of 3 on nodes of 8: the first lies within a node, the third spans two.
+  ProgramBuilder m({"tensor"});
   m.wait(m.start(1, 6));
   const mesh::Mesh mesh{{{"tensor", 3}, {"data", 8}}};
   compile::Programs all{.programs = {m.program}, .ranks = {}, .program = {}};
   for (int64_t r = 0; r < 24; ++r) all.ranks.push_back(r);
   all.program.resize(24);
-  Given given;
+  TimesByName given;
   auto on = cluster(24);
   on.links = {{"node", 8, 0, 100, ""}, {"net", 24, 0, 1, ""}};
   simulate::OpCosts costs(on, given);
@@ -211,7 +212,7 @@ TEST_CASE("where one rank stands for many, the slowest of their groups counts") 
 }
 
 TEST_CASE("the text sums streams of a kind, and the JSON has each") {
-  Maker m({"pipe:0>1/0>1", "tensor", "pipe:1>0/1>2", "pipe:0>1/24>25"});
+  ProgramBuilder m({"pipe:0>1/0>1", "tensor", "pipe:1>0/1>2", "pipe:0>1/24>25"});
   const compile::Programs programs{.programs = {m.program}, .ranks = {0}, .program = {0}};
   simulate::Simulation simulation;
   simulation.step_seconds = 2;
@@ -227,11 +228,11 @@ TEST_CASE("the text sums streams of a kind, and the JSON has each") {
 }
 
 TEST_CASE("the trace has an event for every op and collective of every program") {
-  Maker m({"data"});
+  ProgramBuilder m({"data"});
   m.add(op("1"));
   m.wait(m.start(1, 4));
   compile::Programs all{.programs = {m.program}, .ranks = {0, 1}, .program = {0, 0}};
-  Given given;
+  TimesByName given;
   const auto description = cluster(2);
   simulate::OpCosts costs(description, given);
   const auto simulation = simulate::simulate(all, {{{"data", 2}}}, costs, {.intervals = true});

@@ -17,13 +17,13 @@ namespace {
 // Tests run in the source folder.
 const fs::path kSource = ".";
 
-// A tree of its own in which a rule can be broken.
-class Planted {
+// A temporary source tree for negative controls.
+class TestTree {
  public:
-  Planted() : root_(fs::temp_directory_path() / fmt::format("perigee-structure-{}", getpid())) {
+  TestTree() : root_(fs::temp_directory_path() / fmt::format("perigee-structure-{}", getpid())) {
     fs::create_directories(root_);
   }
-  ~Planted() { fs::remove_all(root_); }
+  ~TestTree() { fs::remove_all(root_); }
   void add(const std::string& path, const std::string& text) const {
     fs::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
@@ -38,7 +38,7 @@ class Planted {
 
 TEST_CASE("a folder includes only from folders above it") {
   CHECK(perigee::structure::folder_order(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   tree.add("src/graph/a.cc", "#include \"base/error.h\"\n  #  include \"plan/plan.h\"\n");
   tree.add("src/graph/b.cc", "#include <vector>\n#include \"a.h\"\n");
   tree.add("src/misc/c.h", "#include <vector>\n");
@@ -50,9 +50,9 @@ TEST_CASE("a folder includes only from folders above it") {
               "src/misc/c.h:1: src/misc is not a known folder"});
 }
 
-TEST_CASE("subfolders of train include only those that a task passes through before") {
+TEST_CASE("subfolders of train include only earlier ones in the path of a task") {
   CHECK(perigee::structure::train_order(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   tree.add("src/train/README.md", "`task/`, `plan/`\n");
   tree.add("src/train/task/a.h", "#include \"train/plan/b.h\"\n#include \"plan/plan.h\"\n");
   tree.add("src/train/plan/b.h", "#include \"train/task/a.h\"\n#include \"train/host.h\"\n");
@@ -62,7 +62,7 @@ TEST_CASE("subfolders of train include only those that a task passes through bef
 
 TEST_CASE("headers of LibTorch, spdlog, Lua and CUDA stay where they belong") {
   CHECK(perigee::structure::foreign_headers(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   tree.add("src/plan/a.cc",
            "#include <ATen/ATen.h>\n#include <lua.hpp>\n#include <spdlog/spdlog.h>\n");
   tree.add("src/exec/b.cc", "#include <torch/torch.h>\n#include <cuda_runtime.h>\n");
@@ -75,7 +75,7 @@ TEST_CASE("headers of LibTorch, spdlog, Lua and CUDA stay where they belong") {
 
 TEST_CASE("headers that applications include do not include fmt") {
   CHECK(perigee::structure::public_headers_with_fmt(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   tree.add("src/perigee.h", "#include \"plan/plan.h\"\n");
   tree.add("src/plan/plan.h", "#include \"base/fail.h\"\n#include <vector>\n");
   tree.add("src/base/fail.h", "#include <fmt/format.h>\n");
@@ -86,7 +86,7 @@ TEST_CASE("headers that applications include do not include fmt") {
 
 TEST_CASE("no folder lists more than 25 files") {
   CHECK(perigee::structure::crowded_folders(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   for (int i = 0; i < 26; ++i) tree.add(fmt::format("src/plan/{}.cc", i), "");
   for (int i = 0; i < 25; ++i) tree.add(fmt::format("tests/plan/{}.cc", i), "");
   CHECK(perigee::structure::crowded_folders(tree.root()) ==
@@ -95,7 +95,7 @@ TEST_CASE("no folder lists more than 25 files") {
 
 TEST_CASE("a folder of src/ with more than five files has a README of at most ten lines") {
   CHECK(perigee::structure::folder_pages(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   for (int i = 0; i < 6; ++i) tree.add(fmt::format("src/plan/{}.cc", i), "");
   tree.add("src/mesh/README.md", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n");
   tree.add("src/base/a.cc", "");
@@ -104,9 +104,9 @@ TEST_CASE("a folder of src/ with more than five files has a README of at most te
               "src/plan: has 6 files and no README.md"});
 }
 
-TEST_CASE("a page that no command prints has at most 250 lines") {
+TEST_CASE("a page that is not generated has at most 250 lines") {
   CHECK(perigee::structure::long_pages(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   std::string text;
   for (int i = 0; i < 251; ++i) text += "line\n";
   tree.add("runtime/a.md", text);
@@ -117,7 +117,7 @@ TEST_CASE("a page that no command prints has at most 250 lines") {
 
 TEST_CASE("no comment of several lines ends in a line of one word") {
   CHECK(perigee::structure::one_word_lines(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   const std::string begin = "// " + std::string(75, 'a') + "\n";
   tree.add("src/base/a.h", begin + "// word\n" + begin + "// two words\n// word\n");
   CHECK(perigee::structure::one_word_lines(tree.root()) ==
@@ -126,7 +126,7 @@ TEST_CASE("no comment of several lines ends in a line of one word") {
 
 TEST_CASE("a shipped strategy is short, has a header comment, and is trained by a test") {
   CHECK(perigee::structure::strategies(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   tree.add("strategies/parallel/a.lua", "return {}\n");
   std::string text = "-- Long.\n";
   for (int i = 0; i < 40; ++i) text += "local x\n";
@@ -140,7 +140,7 @@ TEST_CASE("a shipped strategy is short, has a header comment, and is trained by 
 
 TEST_CASE("the index of strategies names each strategy and job") {
   CHECK(perigee::structure::strategy_index(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   tree.add("strategies/a.toml", "");
   tree.add("strategies/parallel/b.lua", "");
   tree.add("strategies/parallel/c.lua", "");
@@ -152,7 +152,7 @@ TEST_CASE("the index of strategies names each strategy and job") {
 
 TEST_CASE("the top level holds exactly the entries that the README lists") {
   CHECK(perigee::structure::top_level(kSource) == Lines{});
-  Planted tree;
+  TestTree tree;
   for (const auto* name : {"README.md", "LICENSE", "Makefile", "src/a", "scripts/a", "strategies/a",
                            "runtime/a", "tests/a", "tools/a", "build/a", ".clang-format"}) {
     tree.add(name, "");

@@ -15,13 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder may include itself and what stands before it.
+// A folder may include itself and earlier folders of the list.
 const std::vector<std::string> kFolders{
     "base",    "graph",    "mesh",    "optim",      "job",      "plan",   "solve", "shard",
     "cost",    "schedule", "methods", "compile",    "simulate", "search", "lua",   "capture",
     "binding", "exec",     "profile", "checkpoint", "data",     "train",  "cuda"};
 
-// Headers that a pattern matches may be included in these folders only.
+// Headers that match the pattern may be included in these folders only.
 struct Home {
   std::regex pattern;
   std::set<std::string> folders;
@@ -39,7 +39,7 @@ const std::vector<Home>& homes() {
 }
 
 struct Include {
-  std::string folder;  // of src/, that includes
+  std::string folder;  // the including folder of src/
   std::string where;   // path:line
   std::string header;
   bool quoted;
@@ -61,7 +61,7 @@ void each_include(const fs::path& root, const std::function<void(const Include&)
   static const std::regex directive("^\\s*#\\s*include\\s*([<\"])([^>\"]+)[>\"].*");
   for (const auto& path : files_below(root / "src", {".h", ".cc", ".cu", ".cuh"})) {
     const auto inside = path.lexically_relative(root / "src");
-    // src/perigee.h stands above all folders: it is what embedders include.
+    // src/perigee.h may include all folders: embedders include it.
     if (!inside.has_parent_path()) continue;
     std::ifstream in(path);
     std::string line;
@@ -173,7 +173,7 @@ std::vector<std::string> strategies(const fs::path& root) {
       }
     }
     if (count > 40) broken.push_back(fmt::format("{}: has {} lines, at most 40", name, count));
-    if (path.parent_path().filename() == "published") continue;  // plans of large models
+    if (path.parent_path().filename() == "published") continue;  // published plans
     const std::regex trained("(strategy |\")" + path.stem().string() + "[\" ]");
     if (!std::regex_search(tests, trained)) {
       broken.push_back(name + ": must be trained by a test in tests/command");
@@ -230,7 +230,7 @@ size_t lines_of(const fs::path& path) {
       std::count(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>(), '\n'));
 }
 
-// Pages that a command prints; they are as long as their tables.
+// Pages that a command generates have any length.
 bool is_generated(const fs::path& path) {
   std::ifstream in(path);
   std::string line, head;

@@ -1,4 +1,4 @@
-// The rules of the source tree, as functions from a folder to the lines that break them.
+// Rules of the source tree. Each function returns the violations in a tree.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// A database's file for a test.
+// The file of a test's database.
 #pragma once
 
 #include <unistd.h>
@@ -8,8 +8,8 @@
 
 namespace perigee {
 
-// A path in the temporary folder that is this process's own. The file is removed at the end, with
-// what SQLite puts beside it: declare it before what opens it.
+// A path of this process in the temporary folder. The destructor removes the file and SQLite's other
+// files: declare it before the database.
 struct DatabaseFile {
   std::string path;
 

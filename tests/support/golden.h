@@ -1,5 +1,4 @@
-// Golden text: a file beside the test holds what is expected. PERIGEE_UPDATE=1 in the environment
-// rewrites it.
+// Golden files: the expected text lies in a file beside the test. PERIGEE_UPDATE=1 rewrites it.
 #pragma once
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Gives each process of tests a cache folder of its own, and with it the commands that it runs:
-// what other runs have measured decides what the planner chooses.
+// Gives each test process, and the commands that it runs, a cache folder of its own: the planner's
+// choices depend on measured times in the cache.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ class OwnCache {
     ::setenv("XDG_CACHE_HOME", folder.c_str(), 1);
   }
   ~OwnCache() {
-    if (folder_.empty() || ::getpid() != owner_) return;  // a forked test leaves it to its parent
+    if (folder_.empty() || ::getpid() != owner_) return;  // the parent of a forked test removes it
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
   }

@@ -1,4 +1,4 @@
-// Which device parity tests run on: the CPU, or with PERIGEE_TEST_DEVICE=cuda all ranks on GPU 0.
+// The device of parity tests: the CPU, or with PERIGEE_TEST_DEVICE=cuda all ranks on GPU 0.
 #pragma once
 
 #include <cstdio>
@@ -16,9 +16,8 @@ inline bool on_gpu() {
   return device && std::string_view(device) == "cuda";
 }
 
-// Before LibTorch is asked for CUDA by anything else. A machine without a GPU ends the program with
-// a line by which ctest knows a skipped test. What else fails here is thrown again where a device
-// is made.
+// Opens the CUDA plugin before any other use of CUDA. Without a GPU, the program ends with the line
+// that ctest reads as a skipped test. Other errors are thrown when a device is created.
 inline const bool kCudaOpened = [] {
   if (!on_gpu()) return false;
   if (!exec::gpu_driver_present()) {
@@ -38,7 +37,7 @@ inline std::shared_ptr<exec::Device> test_device() {
   return on_gpu() ? exec::cuda_host().device({.deterministic = true}) : exec::cpu_device();
 }
 
-// A rank's device and the communicator that reaches the others from there.
+// A rank's device and its communicator.
 struct TestRank {
   explicit TestRank(exec::Communicator& ranks)
       : device(test_device()), communicator(std::shared_ptr<void>(), &ranks) {
