@@ -1,5 +1,5 @@
-// Capture of a 96-layer GPT of 175 billion parameters: time and memory, beside an eager forward and
-// backward pass of as many small layers. Prints nodes, milliseconds and the ratio.
+// Time and memory of the capture of a 96-layer GPT of 175 billion parameters, against an eager forward
+// and backward pass of 96 small layers. Prints nodes, milliseconds and the ratio.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -103,7 +103,7 @@ int main() {
   const double first = times.front();
   std::sort(times.begin(), times.end());
 
-  // The rival: LibTorch alone records a module of the same size on its CPU, without saving a graph.
+  // The rival: autograd of LibTorch over 96 small layers on the CPU.
   Gpt eager(layers, 64, 512);
   const auto small = torch::zeros({1, 16}, torch::kLong);
   std::vector<double> rival;

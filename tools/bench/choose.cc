@@ -1,7 +1,7 @@
-// The plan that `auto` chooses on two ranks of this machine's CPU against the ten next-best ones of
-// the search's model and ten random ones of its space, all trained, behind one `perigee profile`.
-// Leaves with 1 where the chosen plan's median step is longer than the fastest one's and the spread
-// of both (the middle half).
+// Trains the plan that `auto` chooses on two ranks of this machine's CPU after `perigee profile`, the
+// ten next-best plans of the search's model and ten random plans of its space. Exits with 1 if the
+// chosen plan's median step exceeds the fastest one's by more than the sum of both spreads
+// (interquartile ranges).
 //
 // Usage: bench_choose [SEED].
 #include <fmt/format.h>
@@ -41,48 +41,48 @@ struct Plan {
   }
 };
 
-// What is carried out: a plan without what is said of it.
-json carried_out(const std::string& text) {
+// Returns a plan without its decisions and its prediction.
+json executed_part(const std::string& text) {
   auto plan = json::parse(text);
   plan.erase("decisions");
   plan.erase("prediction");
   return plan;
 }
 
-// Returns the chosen plan.
+// Profiles the job and returns the chosen plan.
 std::string choose(const Command& command, const std::string& job) {
   fmt::print("{}", command.run("profile " + job + " --nproc 2"));
   return command.run("plan " + job + " --nproc 2 --strategy auto");
 }
 
-// Returns what planning the K-th candidate, counted from 1, says: its plan, where `status` is 0.
+// Returns the output of planning the k-th candidate, counted from 1: its plan if `status` is 0.
 std::string candidate(const Command& command, const std::string& job, size_t k, int& status) {
   const auto script = command.write("candidate.lua", fmt::format(fmt::runtime(kCandidate), k));
   return command.run(fmt::format("plan {} --nproc 2 --strategy {}", job, script), &status);
 }
 
-// Returns how many candidates there are.
+// Returns the number of candidates.
 size_t count(const Command& command, const std::string& job) {
   int status = 0;
-  const auto said = candidate(command, job, 1000000, status);
+  const auto output = candidate(command, job, 1000000, status);
   const std::string before = "there are ";
-  const auto at = said.find(before);
+  const auto at = output.find(before);
   if (at == std::string::npos) {
-    fmt::print(stderr, "{}", said);
+    fmt::print(stderr, "{}", output);
     std::exit(1);
   }
-  return std::stoul(said.substr(at + before.size()));
+  return std::stoul(output.substr(at + before.size()));
 }
 
 std::vector<Plan> draw(const Command& command, const std::string& job, std::mt19937_64& random) {
   std::vector<Plan> plans{{.what = "chosen", .text = choose(command, job)}};
-  std::vector<json> known{carried_out(plans[0].text)};
-  // Returns 1 where the candidate can be compiled and is not there yet.
+  std::vector<json> known{executed_part(plans[0].text)};
+  // Adds the candidate if it compiles and is a new plan. Returns the number of added plans.
   const auto add = [&](const std::string& what, size_t k) {
     int status = 0;
     auto text = candidate(command, job, k, status);
     if (status != 0) return 0;
-    auto plan = carried_out(text);
+    auto plan = executed_part(text);
     if (std::find(known.begin(), known.end(), plan) != known.end()) return 0;
     known.push_back(std::move(plan));
     plans.push_back({.what = fmt::format("{} ({})", what, k), .text = std::move(text)});
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
     }
   }
   for (auto& plan : plans) std::sort(plan.seconds.begin(), plan.seconds.end());
-  fmt::print("{:>14} {:>10} {:>10} {:>18}\n", "plan", "predicted", "measured", "middle half");
+  fmt::print("{:>14} {:>10} {:>10} {:>18}\n", "plan", "predicted", "measured", "spread");
   for (const auto& plan : plans) {
     fmt::print("{:>14} {:>7.1f} ms {:>7.1f} ms {:>7.1f} to {:.1f}\n", plan.what,
                1e3 * plan.predicted, 1e3 * plan.quantile(0.5), 1e3 * plan.quantile(0.25),
@@ -128,9 +128,9 @@ int main(int argc, char** argv) {
       plans.begin(), plans.end(),
       [](const Plan& a, const Plan& b) { return a.quantile(0.5) < b.quantile(0.5); });
   const auto spread = [](const Plan& plan) { return plan.quantile(0.75) - plan.quantile(0.25); };
-  const double behind = chosen.quantile(0.5) - fastest.quantile(0.5);
+  const double excess_seconds = chosen.quantile(0.5) - fastest.quantile(0.5);
   fmt::print("{} plans: the chosen one takes {:.3f} of the fastest ({}), {} the spread\n",
              plans.size(), chosen.quantile(0.5) / fastest.quantile(0.5), fastest.what,
-             behind <= spread(chosen) + spread(fastest) ? "within" : "beyond");
-  return behind <= spread(chosen) + spread(fastest) ? 0 : 1;
+             excess_seconds <= spread(chosen) + spread(fastest) ? "within" : "beyond");
+  return excess_seconds <= spread(chosen) + spread(fastest) ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-// The command as benchmarks run it: a process of its own, with a profile of its own.
+// Runs the command in processes, with a cache folder of the benchmark's own.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 
 namespace perigee::bench {
 
-// Runs a command line; returns its standard output and error, and its exit status in `status`, or
-// leaves where that is none and the command fails.
+// Runs a command line; returns its standard output and error. `status`: the exit status; without it,
+// a failure of the command ends the benchmark.
 inline std::string run(const std::string& line, int* status = nullptr) {
   std::unique_ptr<FILE, int (*)(FILE*)> out(popen((line + " 2>&1").c_str(), "r"), pclose);
   std::string text;
@@ -33,7 +33,7 @@ inline std::string run(const std::string& line, int* status = nullptr) {
   return text;
 }
 
-// A folder that goes with the process, and the command beside the benchmark, with its cache there.
+// A temporary folder, and the command of the same build with its cache in this folder.
 class Command {
  public:
   explicit Command(const std::string& name)
@@ -47,7 +47,7 @@ class Command {
   Command(const Command&) = delete;
   Command& operator=(const Command&) = delete;
 
-  // Returns the path of a file with the text.
+  // Writes a file and returns its path.
   std::string write(const std::string& name, const std::string& text) const {
     const auto path = folder_ / name;
     std::ofstream(path) << text;
@@ -58,7 +58,7 @@ class Command {
     return bench::run(perigee_.string() + " " + arguments, status);
   }
 
-  // Trains; adds the seconds of the steps after the first `warm` ones.
+  // Trains, and appends the seconds of all steps after the first `warm` ones.
   void train(const std::string& arguments, int warm, std::vector<double>& seconds) const {
     const auto output = folder_ / "run";
     run(fmt::format("train {} --overwrite --set train.output={}", arguments, output.string()));

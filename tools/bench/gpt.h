@@ -1,4 +1,4 @@
-// The model that benchmarks of steps train.
+// The model of benchmarks of training steps.
 #pragma once
 
 inline constexpr const char* kJob = R"(

@@ -1,4 +1,4 @@
-// Jobs that benchmarks have the command train: a model's tables, and the rest of the job.
+// Jobs for benchmarks that run the command.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,8 +18,8 @@ synthetic = true
 sequence = 128
 )";
 
-// Returns the job that trains `model` ([model] and [data]) by 16 samples a step on CPUs, and saves
-// and validates nothing.
+// Returns a job for `model` (its [model] and [data] tables): 16 samples a step on CPUs, without
+// checkpoints and validation.
 inline std::string job(std::string_view model, int steps) {
   return fmt::format(
       "{}[batch]\nglobal = 16\n[train]\nsteps = {}\nvalidate_every = 0\ncheckpoint_every = 0\n"

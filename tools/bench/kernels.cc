@@ -1,5 +1,5 @@
-// Perigee's CPU kernels against LibTorch's for the same work, on one thread: median of interleaved
-// runs, and whether the results agree. Ratios below 1 are faster.
+// Perigee's CPU kernels against LibTorch's, on one thread: medians of interleaved runs, and whether
+// the results agree. Below a ratio of 1, Perigee's kernel is faster.
 #include "exec/kernels/kernels.h"
 
 #include <fmt/format.h>
@@ -126,8 +126,8 @@ void rms_norm() {
       x.numel());
 }
 
-// Queries of a llama as their heads are transposed, forward and backward; the rival is what a model
-// writes, and what autograd makes of it.
+// Rotary positions of a llama's queries with transposed heads, forward and backward, against the
+// same function in primitive ops and its autograd.
 void rotary() {
   const auto x = at::randn({8, 256, 8, 64}).transpose(1, 2);
   const auto g = at::randn({8, 8, 256, 64}), cos = at::randn({256, 64}), sin = at::randn({256, 64});

@@ -1,10 +1,10 @@
-// What it gains to reduce gradients while the backward pass runs: data-parallel steps of a GPT (4
-// layers, width 256) on two processes over Gloo and the loopback interface, with buckets that start
-// as soon as they are complete, against the same buckets after the backward pass and against one
-// bucket of everything. Medians of interleaved steps. Leaves with 1 where losses differ, or where
-// nothing overlaps that should, or something does that cannot.
+// Gain of reducing gradients during the backward pass: data-parallel steps of a GPT (4 layers, width
+// 256) on two processes over Gloo and the loopback interface. Compares buckets that are reduced as
+// soon as they are complete with the same buckets after the backward pass and with one bucket. Medians
+// of interleaved steps. Exits with 1 if losses differ, the first variant has no overlap, or another
+// one has any.
 //
-// Usage: bench_overlap [SAMPLES]; a rank's samples of a step, default 4.
+// Usage: bench_overlap [SAMPLES]; samples of a rank in a step, default 4.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -41,7 +41,7 @@ class DryRuns : public compile::TraceSource {
   }
 };
 
-struct Way {
+struct Variant {
   const char* name;
   plan::Communication communication;
   std::unique_ptr<exec::Executor> executor = nullptr;
@@ -54,8 +54,8 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// Milliseconds of the buckets' all-reduces, and those in which this rank computed.
-void measure(const std::vector<exec::Interval>& intervals, Way& way) {
+// Appends the milliseconds of the buckets' all-reduces, and those hidden by this rank's compute.
+void measure(const std::vector<exec::Interval>& intervals, Variant& variant) {
   std::vector<exec::Interval> kept;
   double busy = 0;
   for (const auto& interval : intervals) {
@@ -63,8 +63,8 @@ void measure(const std::vector<exec::Interval>& intervals, Way& way) {
     if (interval.stream > 0) busy += static_cast<double>(interval.end - interval.begin) / 1e6;
     kept.push_back(interval);
   }
-  way.busy.push_back(busy);
-  way.hidden.push_back(static_cast<double>(perigee::compile::overlap(kept)) / 1e6);
+  variant.busy.push_back(busy);
+  variant.hidden.push_back(static_cast<double>(perigee::compile::overlap(kept)) / 1e6);
 }
 
 int run_rank(int64_t rank, const Listener& listener, int64_t samples) {
@@ -89,17 +89,18 @@ int run_rank(int64_t rank, const Listener& listener, int64_t samples) {
   plan.graph_hash = graph::structural_hash(captured.graph);
   plan.mesh.axes = {{"data", kWorld}};
   DryRuns traces;
-  Way ways[] = {{"buckets of 1 MiB, overlapped", {.bucket_bytes = 1 << 20, .overlap = true}},
-                {"buckets of 1 MiB, afterwards", {.bucket_bytes = 1 << 20, .overlap = false}},
-                {"one bucket", {.bucket_bytes = 1 << 30, .overlap = true}}};
-  for (auto& way : ways) {
-    plan.communication = way.communication;
-    way.executor = std::make_unique<exec::Executor>(
+  Variant variants[] = {
+      {"buckets of 1 MiB, overlapped", {.bucket_bytes = 1 << 20, .overlap = true}},
+      {"buckets of 1 MiB, afterwards", {.bucket_bytes = 1 << 20, .overlap = false}},
+      {"one bucket", {.bucket_bytes = 1 << 30, .overlap = true}}};
+  for (auto& variant : variants) {
+    plan.communication = variant.communication;
+    variant.executor = std::make_unique<exec::Executor>(
         compile::compile(captured.graph, plan, {.clip_norm = 1}, rank, traces), *communicator,
         plan.mesh);
     auto draws = at::make_generator<at::CPUGeneratorImpl>(2);
-    for (const auto& name : way.executor->names(Binding::Kind::parameter)) {
-      auto weights = way.executor->tensor(Binding::Kind::parameter, name);
+    for (const auto& name : variant.executor->names(Binding::Kind::parameter)) {
+      auto weights = variant.executor->tensor(Binding::Kind::parameter, name);
       if (weights.dim() > 1) weights.normal_(0, 0.02, draws);
       if (weights.dim() == 1 && name.ends_with("weight")) weights.fill_(1);
     }
@@ -107,32 +108,34 @@ int run_rank(int64_t rank, const Listener& listener, int64_t samples) {
   std::vector<int64_t> all = {0, 1};
   const auto group = communicator->group("bench", all);
   for (int step = 1; step <= kWarmUp + kRuns; ++step) {
-    for (auto& way : ways) {
+    for (auto& variant : variants) {
       group->run({.kind = exec::Collective::Kind::barrier});
-      way.executor->record(true);
+      variant.executor->record(true);
       const auto begin = exec::now();
-      way.executor->run({.step = step,
-                         .scalars = {{"lr.0", 1e-3}},
-                         .data = [&](const std::string& name, int64_t) { return batch.at(name); }});
+      variant.executor->run(
+          {.step = step,
+           .scalars = {{"lr.0", 1e-3}},
+           .data = [&](const std::string& name, int64_t) { return batch.at(name); }});
       const auto taken = static_cast<double>(exec::now() - begin) / 1e6;
-      way.loss = way.executor->tensor(Binding::Kind::result, "loss").item<double>();
+      variant.loss = variant.executor->tensor(Binding::Kind::result, "loss").item<double>();
       if (step <= kWarmUp) continue;
-      way.ms.push_back(taken);
-      measure(way.executor->intervals(), way);
+      variant.ms.push_back(taken);
+      measure(variant.executor->intervals(), variant);
     }
   }
-  const double rival = median(ways[2].ms);
+  const double rival = median(variants[2].ms);
   bool good = true;
-  for (const auto& way : ways) {
-    const double share = median(way.hidden) / median(way.busy);
+  for (const auto& variant : variants) {
+    const double share = median(variant.hidden) / median(variant.busy);
     if (rank == 0) {
       fmt::print("{:30} step {:6.1f} ms, ratio {:.3f}; all-reduces {:5.1f} ms, {:3.0f}% hidden\n",
-                 way.name, median(way.ms), median(way.ms) / rival, median(way.busy), 100 * share);
+                 variant.name, median(variant.ms), median(variant.ms) / rival, median(variant.busy),
+                 100 * share);
     }
-    good &= (share > 0) == (&way == &ways[0]);
-    good &= std::abs(way.loss - ways[2].loss) < 1e-3 * std::abs(ways[2].loss);
+    good &= (share > 0) == (&variant == &variants[0]);
+    good &= std::abs(variant.loss - variants[2].loss) < 1e-3 * std::abs(variants[2].loss);
   }
-  if (rank == 0) fmt::print("loss after {} steps: {:.6f}\n", kWarmUp + kRuns, ways[0].loss);
+  if (rank == 0) fmt::print("loss after {} steps: {:.6f}\n", kWarmUp + kRuns, variants[0].loss);
   return good ? 0 : 1;
 }
 
@@ -141,7 +144,7 @@ int run_rank(int64_t rank, const Listener& listener, int64_t samples) {
 int main(int argc, char** argv) {
   const int64_t samples = argc > 1 ? std::atoll(argv[1]) : 4;
   const auto listener = listen_at("127.0.0.1", 0, false);
-  // Before the first op: LibTorch's threads do not survive a fork.
+  // Forks before the first op: LibTorch's threads do not survive a fork.
   const pid_t child = fork();
   if (child == 0) _exit(run_rank(1, listener, samples));
   const int mine = run_rank(0, listener, samples);

@@ -1,9 +1,9 @@
-// How long the search for a plan takes, and of what: GPT-3 of 175 billion parameters on 1,024 H100,
-// over all sizes of tensor, pipe and data axes, microbatches, ZeRO levels, schedules and shares of
-// recomputed blocks. "Proof" is the time to the optimum of the modelled space from a captured
-// graph; the rest of `perigee plan` is capture, and compiling and simulating the best.
+// Time of the search for a plan: GPT-3 of 175 billion parameters on 1,024 H100, over all sizes of
+// tensor, pipe and data axes, microbatches, ZeRO levels, schedules and shares of recomputed blocks.
+// "Proof" is the time from the captured graph to the proven optimum of the modelled space; the rest of
+// `perigee plan` is capture, and compiling and simulating the best plans.
 //
-// Usage: bench_plan [RUNS], in the source folder. Leaves with 1 where the proof takes more than
+// Usage: bench_plan [RUNS], in the source folder. Exits with 1 if the proof takes more than
 // 0.25 s.
 #include <fmt/format.h>
 
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
     request.spec = [&](const graph::Graph& graph) { return train::step_spec(job, graph); };
     request.global_batch = job.batch.global;
     request.world = cluster.ranks();
-    source.at(8);  // of a batch of 1,536, what the search looks at first
+    source.at(8);  // the first microbatch size of the search, of 1,536 samples
     captures.push_back(now() - begin);
     cost::NoMeasurements none;
     compile::NoTraces traces;

@@ -1,11 +1,10 @@
-// Predicted against measured step times: random plans of three models on one and two ranks of
-// this machine's CPU. Each plan is trained, its ops are measured (`perigee profile`), it is
-// trained once more, and a step is simulated; the error is that of the median step of both runs,
-// beside the spread of their steps (the middle half). Leaves with 1 where an error is beyond 5%
-// plus that spread.
+// Predicted against measured step times: random plans of three models on one and two ranks of this
+// machine's CPU. Each plan is trained, profiled (`perigee profile`), trained once more and simulated.
+// The error is relative to the median step of both runs. Exits with 1 if an error exceeds 5% plus the
+// spread of the steps (interquartile range).
 //
-// Usage: bench_predict [PLANS] [SEED]. Every process is the command's, as a user runs it; the
-// profile is one of its own, in a temporary folder.
+// Usage: bench_predict [PLANS] [SEED]. Runs the command like a user, with a profile in a
+// temporary folder.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +55,7 @@ struct Case {
   int ranks = 1;
 };
 
-// Draws a strategy that every model allows.
+// Draws a strategy that is valid for every model.
 Case draw(std::mt19937_64& random) {
   const auto& model = kModels[random() % kModels.size()];
   Case drawn{std::string(model.name), std::string(model.text), "",

@@ -1,6 +1,5 @@
-// Propagation of placements, partition and planned shardings, of one axis and of two together,
-// over a 96-layer transformer, beside the capture of the same graph. Prints nodes, milliseconds
-// and the ratios.
+// Time of propagation, partition and planned shardings (on one axis, and on two axes together) of a
+// 96-layer transformer, against the capture of the same graph. Prints nodes, milliseconds and ratios.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// The median of five runs, in milliseconds.
+// Returns the median of five runs, in milliseconds.
 double milliseconds(const std::function<void()>& run) {
   std::vector<double> times;
   for (int k = 0; k < 5; ++k) {

@@ -1,6 +1,6 @@
-// Speed of the exact solvers: assign problems of 96 ops x 24 options with binding memory,
-// transients and ties, and a 32-layer model with five options an op, each proven optimal; and
-// against CBC on the same tables where CBC ends in time.
+// Time of the exact solvers to a proven optimum: assign problems of 96 ops x 24 options with binding
+// memory, transients and ties, and a 32-layer model of five ops a layer. Against CBC on the same
+// tables, where CBC ends within its limit.
 #include "solve/solve.h"
 
 #include <fmt/format.h>
@@ -20,15 +20,15 @@ using namespace perigee::solve;
 struct Table {
   const char* name;
   int ops, options;
-  bool same;   // all ops alike
-  bool whole;  // whole numbers: many ties
+  bool same;   // all ops are identical
+  bool whole;  // whole numbers, which give many ties
   bool edges;
   double goal;  // seconds
   bool rival;   // CBC solves it, too
 };
 
-// Faster options take more memory; the limit lies midway between the least and what the fastest
-// choice takes.
+// Faster options take more memory; the limit is midway between the least memory and that of the
+// fastest choice.
 AssignProblem make(const Table& table) {
   std::mt19937_64 random(17);
   auto draw = [&](double low, double high) {
@@ -81,7 +81,7 @@ AssignProblem make(const Table& table) {
   return problem;
 }
 
-// A pipeline of 96 layers on 1,024 devices: every cut into stages of whole powers of two.
+// A pipeline of 96 layers on 1,024 devices: all cuts into stages on powers of two of devices.
 StagesProblem make_stages() {
   std::mt19937_64 random(17);
   StagesProblem problem{.layers = 96, .devices = 1024, .microbatches = 128};
@@ -104,7 +104,7 @@ StagesProblem make_stages() {
   return problem;
 }
 
-// Returns the least seconds of a few runs, and the last result.
+// Returns the least seconds of `runs` runs. `result`: the last result.
 double measure(const Problem& problem, const Options& options, int runs, Result& result) {
   double least = 1e30;
   for (int i = 0; i < runs; ++i) {
@@ -139,7 +139,7 @@ bool report(const std::string& name, const Problem& problem, double goal, bool r
 
 }  // namespace
 
-// Usage: bench_solve [seconds that CBC may take on one table, default 60].
+// Usage: bench_solve [SECONDS]: CBC's time limit for one table, default 60.
 int main(int argc, char** argv) {
   const double rival_limit = argc > 1 ? std::atof(argv[1]) : 60;
   const Table tables[] = {

@@ -1,13 +1,13 @@
-// A whole optimizer step of a GPT against eager LibTorch running the same module: time and peak
-// memory, one thread on both sides. Leaves with 1 where losses differ or a goal (time at most 0.9
-// of eager's, memory at most eager's) is missed.
+// Time and peak memory of an optimizer step of a GPT against eager LibTorch with the same module, one
+// thread on both sides. Exits with 1 if losses differ or a goal is missed (time at most 0.9 of
+// eager's, memory at most eager's).
 //
-// Usage: bench_step [--device cuda] [--profile], which also prints where both spend their time (on
-// a GPU, eager's is the host's). Both sides take the batch from the host.
+// Usage: bench_step [--device cuda] [--profile]. --profile also prints the time of each op on both
+// sides (on a GPU, eager's is host time). Both sides copy the batch from the host.
 //
-// Eager's peak is what LibTorch's CPU allocator holds at most during plain steps, with the weights;
-// Perigee's is its program's frames, plus what is allocated beside them, by the same counter. On a
-// GPU both are what LibTorch's allocator for it and frames hold.
+// Eager's peak is counted in LibTorch's CPU allocator during plain steps, weights included. Perigee's
+// peak is its frames plus other allocations, by the same counter. On a GPU both count LibTorch's GPU
+// allocator and frames.
 #include <ATen/record_function.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -141,7 +141,7 @@ class Eager {
   torch::optim::AdamW optimizer_;
 };
 
-// Allocation traces, recorded and not kept.
+// Records allocation traces without a cache.
 class DryRuns : public perigee::compile::TraceSource {
  public:
   explicit DryRuns(Device& device) : device_(device) {}
@@ -196,7 +196,7 @@ class Perigee {
   std::unique_ptr<perigee::exec::Communicator> communicator_;
 };
 
-// ---- what is measured
+// ---- measurements
 
 double milliseconds(const std::function<void()>& run) {
   const auto begin = std::chrono::steady_clock::now();
@@ -210,7 +210,7 @@ double median(std::vector<double> values) {
   return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// Bytes held at most while `run` runs, above `base`.
+// Returns the peak of allocated bytes during `run`, less `base`.
 int64_t peak_bytes(Device& device, int64_t base, const std::function<void()>& run) {
   if (!device.place().is_cpu()) {
     device.reset_peak();
@@ -247,7 +247,7 @@ void print_times(const char* side, const Milliseconds& times) {
   }
 }
 
-// Eager's time in each op, without the ops that it calls.
+// Eager's time in each op, without nested ops.
 Milliseconds eager_times;
 thread_local std::vector<std::pair<std::chrono::steady_clock::time_point, double>> eager_open;
 
@@ -291,7 +291,7 @@ bool compare(const std::shared_ptr<Device>& device, int64_t samples, int64_t mic
   const int64_t base = bytes_now(*device);
   torch::manual_seed(2);
   Eager eager(microbatches, device->place());
-  double eager_loss = 0, loss = 0, apart = 0;
+  double eager_loss = 0, loss = 0, loss_difference = 0;
   std::vector<double> eager_losses;
   const int64_t eager_peak = peak_bytes(*device, base, [&] {
     for (int k = 0; k < kWarmUp; ++k) eager_losses.push_back(eager.step(batch));
@@ -301,7 +301,8 @@ bool compare(const std::shared_ptr<Device>& device, int64_t samples, int64_t mic
   const int64_t peak = peak_bytes(*device, before, [&] {
     for (int k = 0; k < kWarmUp; ++k) {
       loss = ours.step(batch);
-      apart = std::max(apart, std::abs(loss - eager_losses[k]) / std::abs(eager_losses[k]));
+      loss_difference = std::max(loss_difference,
+                                 std::abs(loss - eager_losses[k]) / std::abs(eager_losses[k]));
     }
   });
 
@@ -309,14 +310,14 @@ bool compare(const std::shared_ptr<Device>& device, int64_t samples, int64_t mic
   for (int k = 0; k < kRuns; ++k) {
     eager_ms.push_back(milliseconds([&] { eager_loss = eager.step(batch); }));
     ms.push_back(milliseconds([&] { loss = ours.step(batch); }));
-    apart = std::max(apart, std::abs(loss - eager_loss) / std::abs(eager_loss));
+    loss_difference = std::max(loss_difference, std::abs(loss - eager_loss) / std::abs(eager_loss));
   }
   constexpr double kMega = 1e6;
   const double time_ratio = median(ms) / median(eager_ms);
   const double memory_ratio = static_cast<double>(peak) / static_cast<double>(eager_peak);
   fmt::print("batch {} as {} microbatch{}\n", samples, microbatches, microbatches > 1 ? "es" : "");
   fmt::print("  loss after {} steps: {:.6f}, eager {:.6f}; at most {:.1e} apart in all steps\n",
-             kWarmUp + kRuns, loss, eager_loss, apart);
+             kWarmUp + kRuns, loss, eager_loss, loss_difference);
   fmt::print("  step: {:.1f} ms, eager {:.1f} ms, ratio {:.3f} (goal 0.9)\n", median(ms),
              median(eager_ms), time_ratio);
   fmt::print("  peak: {:.1f} MB (frames {:.1f} MB), eager {:.1f} MB, ratio {:.3f} (goal 1)\n",
@@ -325,7 +326,7 @@ bool compare(const std::shared_ptr<Device>& device, int64_t samples, int64_t mic
              static_cast<double>(eager_peak) / kMega, memory_ratio);
   std::fflush(stdout);
   if (with_profile) profile(eager, ours, batch);
-  return apart < 1e-3 && time_ratio <= 0.9 && memory_ratio <= 1;
+  return loss_difference < 1e-3 && time_ratio <= 0.9 && memory_ratio <= 1;
 }
 
 }  // namespace

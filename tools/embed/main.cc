@@ -1,5 +1,5 @@
-// Embedding Perigee: an ordinary torch::nn module, trained over two ranks in this process. Uses
-// each call of the C++ interface once and checks what it gives.
+// Embeds Perigee: trains a torch::nn module on two ranks of this process. Uses each call of the C++
+// interface once and checks its result.
 #include <perigee/perigee.h>
 #include <torch/torch.h>
 
@@ -19,8 +19,7 @@ struct Net : torch::nn::Module {
   at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
 };
 
-// y = x0 * x1, drawn anew for every sample: a pure function of (step, sample), so that a run
-// can be resumed.
+// y = x0 * x1. Samples are a pure function of (step, sample), so that a run can be resumed.
 struct Products : perigee::DataSource {
   perigee::Batch at(int64_t step, perigee::Range samples) override {
     auto x = torch::empty({samples.length, 2});
@@ -47,7 +46,7 @@ int main() try {
   fs::remove_all(folder);
   const fs::path here = EMBED_FOLDER;
 
-  auto net = perigee::deferred<Net>(32);  // shapes only; an existing module does as well
+  auto net = perigee::deferred<Net>(32);  // without memory; a module with memory works, too
   const perigee::Batch example = {{"x", torch::zeros({1, 2})}, {"y", torch::zeros({1, 1})}};
   const auto forward = [net](const perigee::Batch& batch) {
     const auto y = net->forward(batch.at("x"));
@@ -79,8 +78,8 @@ int main() try {
   trainer.save(folder.string());
   trainer.step(products.at(201, {0, 64}));
   trainer.load(folder.string());
-  check(trainer.last_step() == 200, "load must bring the step back");
-  check(trainer.evaluate(batch).at("loss") == before, "load must bring the weights back");
+  check(trainer.last_step() == 200, "load must restore the step");
+  check(trainer.evaluate(batch).at("loss") == before, "load must restore the weights");
 
   const auto y = trainer.forward(batch).at("prediction");
   trainer.copy_to(*net);
@@ -88,11 +87,11 @@ int main() try {
         "the module's loss must equal the trainer's");
 
   // The same plan on one rank, through the environment that torchrun, Slurm or mpirun would set.
-  const auto alone = perigee::make_plan(source, perigee::Strategy(), job, {1});
-  perigee::Trainer single{*net, alone, job, perigee::Ranks::from_environment(), nullptr};
+  const auto one_rank_plan = perigee::make_plan(source, perigee::Strategy(), job, {1});
+  perigee::Trainer single{*net, one_rank_plan, job, perigee::Ranks::from_environment(), nullptr};
   single.load(folder.string());
   check(std::abs(single.evaluate(batch).at("loss") - before) < 1e-5,
-        "one rank must give what two give");
+        "one rank must have the loss of two ranks");
   fs::remove_all(folder);
   std::cout << "done\n";
 } catch (const std::exception& error) {

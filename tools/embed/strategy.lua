@@ -1,4 +1,4 @@
--- Data parallelism over the ranks that the application says.
+-- Data parallelism over all ranks of the application.
 local m = require "perigee.methods"
 
 return {

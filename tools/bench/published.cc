@@ -1,10 +1,10 @@
-// Published plans (strategies/published): the predicted against the published step times, and
-// whether the search finds plans that are no worse by it.
+// Published plans (strategies/published): predicted against published step times, and the simulated
+// steps of the plans that the search finds against those of the published plans.
 //
-// Usage: bench_experts [MATRIX MEMORY [CLUSTER]]. With numbers, those are the efficiencies instead
-// of those in runtime/clusters (of clusters whose name has CLUSTER), to find the best for the rows
-// that may be fitted. Run in the source folder. Leaves with 1 where a row that is held out is more
-// than 15% off, or an expert's plan that fits is better than the search's.
+// Usage: bench_published [MATRIX MEMORY [CLUSTER]], in the source folder. MATRIX and MEMORY replace
+// the efficiencies of runtime/clusters (of clusters whose name contains CLUSTER), to fit them to the
+// rows marked fit. Exits with 1 if the error of a held-out row exceeds 15%, or a published plan that
+// fits is faster than the search's.
 #include <fmt/format.h>
 #include <toml++/toml.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const std::string kExperts = "strategies/published/";
+const std::string kPublished = "strategies/published/";
 
 std::string perigee() {
   return (fs::read_symlink("/proc/self/exe").parent_path() / "perigee").string();
@@ -51,7 +51,7 @@ struct Efficiencies {
   std::string matrix, memory, cluster;
 };
 
-// Returns the cluster's file, with other efficiencies where asked for.
+// Returns the path of the cluster's file, or of a copy with the given efficiencies.
 std::string cluster_file(const std::string& name, const Efficiencies& other, const fs::path& to) {
   const auto file = fmt::format("runtime/clusters/{}.toml", name);
   if (other.matrix.empty() || name.find(other.cluster) == std::string::npos) return file;
@@ -74,7 +74,7 @@ struct Simulated {
 Simulated simulate(const std::string& about) {
   const auto ran = run(fmt::format("{} simulate {} --json", perigee(), about));
   Simulated result;
-  // A search that takes long says so before.
+  // A slow search prints a line before the JSON.
   const auto begin = ran.out.begin() +
                      static_cast<long>(std::min(ran.out.find('{'), ran.out.size()));
   const auto value = json::parse(begin, ran.out.end(), nullptr, false);
@@ -104,8 +104,8 @@ struct Errors {
   }
 };
 
-bool published(const Efficiencies& other, const fs::path& folder) {
-  const auto table = toml::parse_file(kExperts + "published.toml");
+bool compare_with_published_times(const Efficiencies& other, const fs::path& folder) {
+  const auto table = toml::parse_file(kPublished + "published.toml");
   Errors fitted, held;
   fmt::print("{:<58} {:>9} {:>9} {:>7} {:>6} {:>5}\n", "published", "measured", "predicted",
              "error", "MFU", "rows");
@@ -114,15 +114,14 @@ bool published(const Efficiencies& other, const fs::path& folder) {
     const auto text = [&](const char* key) { return row[key].value_or(std::string()); };
     auto strategy = text("strategy");
     if (strategy.ends_with(".lua")) {
-      strategy = kExperts + strategy;
+      strategy = kPublished + strategy;
     } else {
       const auto path = folder / "strategy.lua";
-      std::ofstream(path)
-          << "-- Of a published run.\nlocal m = require \"perigee.methods\"\nreturn " << strategy
-          << "\n";
+      std::ofstream(path) << "-- A published plan.\nlocal m = require \"perigee.methods\"\nreturn "
+                          << strategy << "\n";
       strategy = path.string();
     }
-    auto about = fmt::format("{}{} --strategy {} --cluster {} --nproc {}", kExperts, text("job"),
+    auto about = fmt::format("{}{} --strategy {} --cluster {} --nproc {}", kPublished, text("job"),
                              strategy, cluster_file(text("cluster"), other, folder),
                              row["ranks"].value_or(int64_t{1}));
     if (const auto* sets = row["set"].as_array()) {
@@ -136,7 +135,7 @@ bool published(const Efficiencies& other, const fs::path& folder) {
       if (!fit) held.worst = 1;
       continue;
     }
-    // Of MFU, the published figure: the ratio of measured to predicted time.
+    // The error of MFU, which is published: measured / predicted time - 1.
     const double error = seconds / result.seconds - 1;
     (fit ? fitted : held).add(error);
     fmt::print("{:<58} {:>7.2f} s {:>7.2f} s {:>6.1f}% {:>5.1f}% {:>5}\n", text("name"), seconds,
@@ -147,36 +146,36 @@ bool published(const Efficiencies& other, const fs::path& folder) {
   return held.worst <= 0.15;
 }
 
-bool against_search(const Efficiencies& other, const fs::path& folder) {
-  struct Expert {
+bool compare_with_search(const Efficiencies& other, const fs::path& folder) {
+  struct PublishedPlan {
     const char *name, *cluster;
     int ranks;
     const char* search = "auto.lua";
     std::string job = name;
   };
   bool good = true;
-  fmt::print("{:<15} {:>6} {:>10} {:>10} {:>8} {:>10} {:>7}\n", "expert", "ranks", "its step",
-             "its bytes", "search", "its bytes", "ratio");
-  for (const auto& expert :
-       {Expert{"gpt3-175b", "384x8xa100", 64}, Expert{"llama-70b", "384x8xa100", 64},
-        Expert{"llama-405b", "1024x8xh100", 8192},
-        Expert{"llama-405b-80gb", "1024x8xh100", 8192, "auto-fused.lua", "llama-405b"},
-        Expert{"moe-64e", "32x8xh100", 256}}) {
+  fmt::print("{:<15} {:>6} {:>10} {:>10} {:>8} {:>10} {:>7}\n", "published plan", "ranks",
+             "its step", "its bytes", "search", "its bytes", "ratio");
+  for (const auto& plan :
+       {PublishedPlan{"gpt3-175b", "384x8xa100", 64}, PublishedPlan{"llama-70b", "384x8xa100", 64},
+        PublishedPlan{"llama-405b", "1024x8xh100", 8192},
+        PublishedPlan{"llama-405b-80gb", "1024x8xh100", 8192, "auto-fused.lua", "llama-405b"},
+        PublishedPlan{"moe-64e", "32x8xh100", 256}}) {
     const auto cluster = fmt::format(" --cluster {} --nproc {}",
-                                     cluster_file(expert.cluster, other, folder), expert.ranks);
-    const auto own = simulate(kExperts + expert.name + ".lua" + cluster);
-    const auto found = simulate(kExperts + expert.job + ".toml --strategy " + kExperts +
-                                expert.search + cluster);
+                                     cluster_file(plan.cluster, other, folder), plan.ranks);
+    const auto own = simulate(kPublished + plan.name + ".lua" + cluster);
+    const auto found = simulate(kPublished + plan.job + ".toml --strategy " + kPublished +
+                                plan.search + cluster);
     if (!own.failure.empty() || !found.failure.empty()) {
-      fmt::print("{:<15} {}{}\n", expert.name, own.failure, found.failure);
+      fmt::print("{:<15} {}{}\n", plan.name, own.failure, found.failure);
       good = false;
       continue;
     }
     const bool fits = own.peak <= 0.92 * 80e9;
     const double ratio = found.seconds / own.seconds;
-    fmt::print("{:<15} {:>6} {:>8.2f} s {:>7.1f} GB {:>6.2f} s {:>7.1f} GB {:>7.3f}{}\n",
-               expert.name, expert.ranks, own.seconds, own.peak / 1e9, found.seconds,
-               found.peak / 1e9, ratio, fits ? "" : "  (the expert's does not fit here)");
+    fmt::print("{:<15} {:>6} {:>8.2f} s {:>7.1f} GB {:>6.2f} s {:>7.1f} GB {:>7.3f}{}\n", plan.name,
+               plan.ranks, own.seconds, own.peak / 1e9, found.seconds, found.peak / 1e9, ratio,
+               fits ? "" : "  (the published plan does not fit)");
     std::fflush(stdout);
     if (fits && ratio > 1 + 1e-9) good = false;
   }
@@ -188,10 +187,10 @@ bool against_search(const Efficiencies& other, const fs::path& folder) {
 int main(int argc, char** argv) {
   Efficiencies other;
   if (argc > 2) other = {argv[1], argv[2], argc > 3 ? argv[3] : ""};
-  const auto folder = fs::temp_directory_path() / fmt::format("perigee-experts-{}", getpid());
+  const auto folder = fs::temp_directory_path() / fmt::format("perigee-published-{}", getpid());
   fs::create_directories(folder);
-  const bool told = published(other, folder);
-  const bool matched = !other.matrix.empty() || against_search(other, folder);
+  const bool predicted = compare_with_published_times(other, folder);
+  const bool matched = !other.matrix.empty() || compare_with_search(other, folder);
   fs::remove_all(folder);
-  return told && matched ? 0 : 1;
+  return predicted && matched ? 0 : 1;
 }

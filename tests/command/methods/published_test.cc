@@ -1,5 +1,5 @@
-// Published plans (strategies/published) against the plans of the search, by the simulator.
-// tools/bench/experts.cc has the large ones and the published step times.
+// Simulated steps of published plans (strategies/published) against the plans of the search.
+// tools/bench/published.cc compares larger plans, and predicted with published step times.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -23,16 +23,16 @@ json simulated(const std::string& about) {
 }  // namespace
 
 TEST_CASE("the search finds a plan no slower than a published plan that fits") {
-  struct Expert {
+  struct PublishedPlan {
     const char *name, *cluster;
   };
-  for (const auto& expert : {Expert{"llama-70b", " --cluster 384x8xa100 --nproc 64"},
-                             Expert{"moe-64e", " --cluster 32x8xh100"}}) {
-    const std::string name = expert.name;
+  for (const auto& plan : {PublishedPlan{"llama-70b", " --cluster 384x8xa100 --nproc 64"},
+                           PublishedPlan{"moe-64e", " --cluster 32x8xh100"}}) {
+    const std::string name = plan.name;
     CAPTURE(name);
-    const auto own = simulated(name + ".lua" + expert.cluster);
+    const auto own = simulated(name + ".lua" + plan.cluster);
     const auto found = simulated(name + ".toml --strategy strategies/published/auto.lua" +
-                                 expert.cluster);
+                                 plan.cluster);
     CHECK(own["mfu"] > 0);
     CHECK(found["step_seconds"].get<double>() <= own["step_seconds"].get<double>() * (1 + 1e-9));
     for (const auto& rank : found["ranks"]) CHECK(rank["peak_bytes"] <= 0.92 * 80e9);
