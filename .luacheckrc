@@ -1,4 +1,4 @@
--- What a strategy script sees (runtime/README.md section 7), and nothing else.
+-- The globals of a strategy script (runtime/strategies.md), and no others.
 std = "perigee"
 stds.perigee = {
   read_globals = {
@@ -12,7 +12,7 @@ stds.perigee = {
   },
 }
 max_line_length = 120
--- Scripts that must be refused, as text.
+-- Scripts that tests use as invalid text.
 exclude_files = { "tests/**/refused/*.lua" }
--- Editor types are declarations: long lines that nothing uses.
+-- Editor types are declarations: long lines and unused names.
 files["**/*.d.lua"] = { unused = false, unused_args = false, redefined = false, max_line_length = false }

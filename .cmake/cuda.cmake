@@ -1,4 +1,4 @@
-# The CUDA part is built where a CUDA 13 toolkit and LibTorch's CUDA libraries are (scripts/setup fetches them).
+# The CUDA plugin is built if a CUDA 13 toolkit and LibTorch's CUDA libraries are found (scripts/setup fetches the latter).
 find_program(PERIGEE_NVCC nvcc HINTS ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 set(PERIGEE_CUDA OFF)
 if(PERIGEE_NVCC AND EXISTS ${PERIGEE_TORCH}/lib/libtorch_cuda.so)
@@ -12,17 +12,17 @@ endif()
 set(CMAKE_CUDA_COMPILER ${PERIGEE_NVCC})
 set(CMAKE_CUDA_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CUDA_FLAGS_DEV "-O1 -DNDEBUG")
-# A100, H100, and what comes later through PTX.
+# A100, H100, and later GPUs through PTX.
 set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 enable_language(CUDA)
-# CMake 3.25 does not know that nvcc can.
+# CMake 3.25 does not know that nvcc supports C++20.
 set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
 set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 set(CMAKE_CUDA_STANDARD 20)
 
 get_filename_component(toolkit ${PERIGEE_NVCC} REALPATH)
 get_filename_component(toolkit ${toolkit}/../.. ABSOLUTE)
-# Beside LibTorch itself, which may be a link; its own NCCL before the toolkit's.
+# The libraries beside LibTorch, which may be a link. LibTorch's NCCL precedes the toolkit's.
 get_filename_component(nvidia ${PERIGEE_TORCH} REALPATH)
 get_filename_component(nvidia ${nvidia}/../nvidia ABSOLUTE)
 find_path(nccl_INCLUDE nccl.h HINTS ${nvidia}/nccl/include ${toolkit}/include NO_CACHE)
@@ -38,8 +38,8 @@ endforeach()
 add_library(torch::cuda INTERFACE IMPORTED)
 target_include_directories(torch::cuda SYSTEM INTERFACE ${toolkit}/include ${nccl_INCLUDE})
 target_compile_definitions(torch::cuda INTERFACE USE_C10D_NCCL)
-# Kernels register themselves when libtorch_cuda is loaded, so it must stay even where no symbol of it is used. Its dependencies
-# lies in the toolkit and beside LibTorch: the old kind of rpath serves the libraries of a library too.
+# Kernels register themselves when libtorch_cuda is loaded, so it is linked even without a used symbol. Its dependencies are in the
+# toolkit and beside LibTorch: DT_RPATH, unlike RUNPATH, also applies to dependencies of libraries.
 target_link_libraries(torch::cuda INTERFACE torch::cpu
   -Wl,--push-state,--no-as-needed ${PERIGEE_TORCH}/lib/libtorch_cuda.so ${PERIGEE_TORCH}/lib/libc10_cuda.so -Wl,--pop-state
   ${nccl_LIBRARY} ${cudart_LIBRARY})

@@ -1,7 +1,7 @@
-# What Perigee stands on, as imported targets dep::NAME and torch::cpu. Found by header and library rather than by package files,
-# so that the same lines serve the system and an unpacked bundle (CMAKE_PREFIX_PATH).
+# Perigee's dependencies, as imported targets dep::NAME and torch::cpu. They are found by header and library, not by package files,
+# so that the same lines find those of the system and of an unpacked bundle (CMAKE_PREFIX_PATH).
 
-# A bundle's libraries lie in folders that no loader knows, and the old kind of rpath also serves the libraries they need.
+# A bundle's libraries are in folders unknown to the loader. DT_RPATH, unlike RUNPATH, also applies to dependencies of libraries.
 set(bundle ${PROJECT_SOURCE_DIR}/.deps/prefix/usr)
 if(EXISTS ${bundle})
   list(PREPEND CMAKE_PREFIX_PATH ${bundle})
@@ -44,7 +44,7 @@ perigee_dependency(yaml HEADER yaml.h LIBRARIES yaml)
 perigee_dependency(sqlite HEADER sqlite3.h LIBRARIES sqlite3)
 perigee_dependency(cbc HEADER CbcModel.hpp SUFFIX coin LIBRARIES CbcSolver Cbc Cgl OsiClp Clp Osi CoinUtils)
 perigee_dependency(sentencepiece HEADER sentencepiece_processor.h LIBRARIES sentencepiece)
-# HMAC of the job's store. A part of its headers is in the folder of the processor's architecture.
+# OpenSSL, for the HMAC of the job's store. Some of its headers are in the folder of the processor's architecture.
 perigee_dependency(crypto HEADER openssl/hmac.h LIBRARIES crypto)
 find_path(crypto_configuration_INCLUDE openssl/opensslconf.h NO_CACHE)
 target_include_directories(dep::crypto SYSTEM INTERFACE ${crypto_configuration_INCLUDE})
@@ -53,7 +53,7 @@ perigee_dependency(gloo HEADER gloo/context.h)
 perigee_dependency(benchmark HEADER benchmark/benchmark.h LIBRARIES benchmark)
 perigee_dependency(rapidcheck HEADER rapidcheck.h LIBRARIES rapidcheck)
 
-# LibTorch by hand: its package file demands nvcc and links libtorch_cuda into everything.
+# LibTorch without its package file, which requires nvcc and links libtorch_cuda into everything.
 set(torch_header ${PERIGEE_TORCH}/include/torch/headeronly/version.h)
 if(NOT EXISTS ${torch_header} OR NOT EXISTS ${PERIGEE_TORCH}/lib/libtorch_cpu.so)
   message(FATAL_ERROR "[build] LibTorch is needed, but ${PERIGEE_TORCH} has none: run scripts/setup")
@@ -64,7 +64,7 @@ string(REGEX REPLACE "^\\." "" torch_version "${torch_version}")
 if(NOT torch_version STREQUAL "2.11.0")
   message(FATAL_ERROR "[build] LibTorch must be 2.11.0, but ${PERIGEE_TORCH} has ${torch_version}")
 endif()
-# LibTorch carries a later fmt, which breaks spdlog and core's headers: the system's comes first, alone in a folder.
+# LibTorch contains a later fmt, which breaks spdlog and core's headers: a folder with only the system's fmt precedes it.
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/fmt_first)
 file(CREATE_LINK ${fmt_INCLUDE}/fmt ${PROJECT_BINARY_DIR}/fmt_first/fmt SYMBOLIC)
 add_library(torch::cpu INTERFACE IMPORTED)

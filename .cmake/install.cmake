@@ -10,8 +10,8 @@ foreach(target perigee_core perigee_torch perigee_cbc perigee_sentencepiece peri
   endif()
 endforeach()
 get_filename_component(torch_folder ${PERIGEE_TORCH} REALPATH)
-# Built with the RUNPATH of the installed file: CMake would pad that of the build with empty elements, to edit it when installing, and
-# an empty element makes the loader search the current folder.
+# Built with the RUNPATH of the installed file. Otherwise CMake pads the RUNPATH of the build with empty elements, which make the
+# loader search the current folder.
 set_target_properties(${libraries} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
 foreach(target IN LISTS libraries)
   set_property(TARGET ${target} PROPERTY INSTALL_RPATH $ORIGIN ${torch_folder}/lib ${CMAKE_BUILD_RPATH})
@@ -22,7 +22,7 @@ if(TARGET perigee)
   set_property(TARGET perigee PROPERTY INSTALL_RPATH $ORIGIN/../${CMAKE_INSTALL_LIBDIR} $ORIGIN ${CMAKE_BUILD_RPATH})
   install(TARGETS perigee RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-# The public headers: perigee.h and all that it includes. None of them includes fmt, of which LibTorch has another version.
+# The public headers: perigee.h and all headers that it includes. None includes fmt, since LibTorch contains another version.
 set(public_headers perigee.h)
 set(unread ${public_headers})
 while(unread)

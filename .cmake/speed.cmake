@@ -1,10 +1,10 @@
-# Build speed: ccache (shared by checkouts of one machine, precompiled headers included) and mold, where they are found.
+# Build speed: ccache (shared by all checkouts of a machine, including precompiled headers) and mold, if they are found.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER env
     CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
     CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
-  # Without it, a precompiled header holds the time at which it was made and never hits.
+  # Without it, a precompiled header contains its creation time and never hits.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 find_program(MOLD mold)

@@ -29,7 +29,7 @@ target_precompile_headers(core_test_pch PRIVATE <algorithm> <map> <string> <vect
 if(TARGET perigee_torch)
   add_library(torch_tests INTERFACE)
   target_link_libraries(torch_tests INTERFACE core_tests perigee_torch)
-  # Compiled once for all: LibTorch's headers take 20 s.
+  # Compiled once for all tests: LibTorch's headers take 20 s.
   file(WRITE ${PROJECT_BINARY_DIR}/torch_test_pch.cc "")
   add_library(torch_test_pch OBJECT ${PROJECT_BINARY_DIR}/torch_test_pch.cc)
   target_link_libraries(torch_test_pch PRIVATE torch_tests)
@@ -76,7 +76,7 @@ foreach(folder IN LISTS test_folders)
     TEST_PREFIX "${folder}/"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES TIMEOUT 300 ENVIRONMENT "PERIGEE_BUILD=${PROJECT_BINARY_DIR}")
-  # The cases that hold on every device, again on a GPU; skipped where there is none.
+  # Repeats the cases tagged [device] on a GPU; skipped without one.
   if(TARGET perigee_cuda AND folder MATCHES "^(exec|parity|train)$")
     add_dependencies(tests_${folder} perigee_cuda)
     catch_discover_tests(tests_${folder}
@@ -97,7 +97,7 @@ if(TARGET tests_capture)
   add_dependencies(tests_capture plugin_model)
 endif()
 
-# A sampler's library (data.sampler), as a user builds one.
+# A sampler library (data.sampler), built as by a user.
 add_library(plugin_sampler MODULE tests/data/plugin_sampler.cc)
 foreach(tests tests_data tests_command)
   if(TARGET ${tests})
@@ -105,7 +105,7 @@ foreach(tests tests_data tests_command)
   endif()
 endforeach()
 
-# Trains the SentencePiece model of the tokenizer's test, in a process of its own (CMakeLists.txt says why).
+# Trains the SentencePiece model of the tokenizer's test in a process of its own (reason: CMakeLists.txt, perigee_sentencepiece).
 find_library(sentencepiece_train sentencepiece_train NO_CACHE)
 if(TARGET tests_data AND sentencepiece_train)
   add_executable(make_sentencepiece tests/data/make_sentencepiece.cc)
@@ -113,7 +113,7 @@ if(TARGET tests_data AND sentencepiece_train)
   add_dependencies(tests_data make_sentencepiece)
 endif()
 
-# What `perigee new` copies builds against the build folder, and the command captures the plugin.
+# Builds the plugin that `perigee new` copies against the build folder, and captures it with the command.
 if(TARGET perigee AND TARGET perigee_torch)
   add_test(NAME "command/the plugin of a new folder builds and is captured"
     COMMAND ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR}/runtime/new ${PROJECT_BINARY_DIR}/using/new
