@@ -63,6 +63,7 @@ std::string error_of(const std::string& text) {
 TEST_CASE("every shipped cluster parses, links all its ranks and names its sources") {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("runtime/clusters")) {
+    if (entry.path().extension() != ".toml") continue;
     const auto cluster = cost::load_cluster(entry.path().string());
     CAPTURE(entry.path().string());
     CHECK(cluster.name == entry.path().stem());

@@ -93,10 +93,11 @@ TEST_CASE("no folder lists more than 25 files") {
         Lines{"src/plan: lists 26 files, at most 25"});
 }
 
-TEST_CASE("a folder of src/ with more than five files has a README of at most ten lines") {
+TEST_CASE("a folder with more than five files has a README of at most ten lines") {
   CHECK(perigee::structure::folder_pages(kSource) == Lines{});
   TestTree tree;
   for (int i = 0; i < 6; ++i) tree.add(fmt::format("src/plan/{}.cc", i), "");
+  for (int i = 0; i < 6; ++i) tree.add(fmt::format("tests/plan/{}.json", i), "");
   tree.add("src/mesh/README.md", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n");
   tree.add("src/base/a.cc", "");
   CHECK(perigee::structure::folder_pages(tree.root()) ==
