@@ -109,8 +109,7 @@ DeferredStorage::DeferredStorage(int64_t bytes)
                        c10::GetDefaultCPUAllocator(), false) {
   release_data_and_set_meta_custom_data_ptr_error_msg_(
       "[capture] a module made by perigee::deferred has no values, but an op reads or writes one "
-      "of "
-      "its tensors");
+      "of its tensors");
 }
 
 const DeferredStorage* deferred_storage(const at::Tensor& tensor) {

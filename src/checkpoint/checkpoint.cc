@@ -93,7 +93,7 @@ std::vector<Holding> holdings_of(const TensorPart& whole, const mesh::Placements
                                  const mesh::Mesh& mesh) {
   for (const auto& placement : placements) {
     if (placement.is_partial()) {
-      fail("checkpoint", "{} must be whole or sharded, but its placements are {}", whole.name,
+      fail("checkpoint", "{} must be replicated or sharded, but its placements are {}", whole.name,
            mesh::to_string(placements));
     }
   }

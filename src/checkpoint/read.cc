@@ -196,13 +196,13 @@ void Checkpoint::read(const TensorPart& part, std::span<std::byte> out) const {
     std::vector<std::string> names;
     for (const auto& known : impl_->tensors) names.push_back(known.name);
     fail("checkpoint",
-         "checkpoint {} must hold {}, but it has no such tensor{}: the model or the optimizer is "
-         "another",
+         "checkpoint {} must hold {}, but it has no such tensor{}: it is of another model or "
+         "optimizer",
          impl_->folder, part.name, did_you_mean(part.name, names));
   }
   if (tensor->dtype != part.dtype || tensor->shape != part.shape) {
     fail("checkpoint",
-         "{} of checkpoint {} must be {}{} as in this job, but it is {}{}: the model is another",
+         "{} of checkpoint {} must be {}{} as in this job, but it is {}{}: it is of another model",
          part.name, impl_->folder, graph::name_of(part.dtype), shape_text(part.shape),
          graph::name_of(tensor->dtype), shape_text(tensor->shape));
   }

@@ -192,7 +192,7 @@ void follow_schedule(DraftState& s) {
 // clang-format off
 const std::vector<Pass<GraphState>>& graph_passes() {
   static const std::vector<Pass<GraphState>> passes = {
-      {"select_outputs", "removes the outputs that the step does not want",
+      {"select_outputs", "removes the outputs that the step does not need",
        [](GraphState& s) { s.graph = select_outputs(std::move(s.graph), s.spec); }},
       {"rewrite", "replaces layers that the plan rewrites by one op each", rewrite},
       {"classify_loss", "finds whether the loss is a mean or a sum over samples", classify_loss},

@@ -27,14 +27,14 @@ int64_t overlap(const std::vector<Interval>& intervals) {
   for (const auto& i : intervals) {
     if (i.stream == 0) compute.emplace_back(i.begin, i.end);
   }
-  int64_t both = 0;
+  int64_t overlapped = 0;
   for (const auto& i : intervals) {
     if (i.stream == 0) continue;
     for (const auto& [begin, end] : compute) {
-      both += std::max<int64_t>(0, std::min(end, i.end) - std::max(begin, i.begin));
+      overlapped += std::max<int64_t>(0, std::min(end, i.end) - std::max(begin, i.begin));
     }
   }
-  return both;
+  return overlapped;
 }
 
 std::string chrome_trace(const std::vector<Interval>& intervals, int64_t rank,

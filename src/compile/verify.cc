@@ -16,7 +16,7 @@ namespace perigee::compile {
 
 namespace {
 
-// A piece of memory: a frame's copy, and bytes in it.
+// A range of memory: a copy of a frame, and the bytes in it.
 struct Piece {
   int32_t frame = -1;
   int32_t copy = 0;
@@ -407,8 +407,8 @@ class Replay {
     const auto check = [&](ValueId v, bool wanted) {
       if (!v.defined() || piece(v).empty() || on_host(v) == wanted) return;
       wrong(instruction,
-            fmt::format("only copies touch the host's memory, but '{}' lies {}",
-                        program_.values[v.index].name.text, wanted ? "beside it" : "there"));
+            fmt::format("only copies between host and device use host memory, but '{}' is {}",
+                        program_.values[v.index].name.text, wanted ? "elsewhere" : "there"));
     };
     each_operand(instruction, [&](ValueId v) { check(v, fetch); });
     for (auto v : instruction.outputs) check(v, store);

@@ -23,7 +23,7 @@ using mesh::Range;
 struct DataSource {
   virtual ~DataSource() = default;
   // Returns the named tensors of the samples [begin, begin + length) of the step's global batch,
-  // dim 0 the samples, on the CPU; inputs that are not batches (data.batched) are whole. May be
+  // dim 0 the samples, on the CPU; other inputs (data.batched) are unsharded. May be
   // called from another thread than the trainer's, one call at a time. Steps count from 1; of step
   // 0 only the shapes are used. Throws Error.
   virtual Batch at(int64_t step, Range samples) = 0;

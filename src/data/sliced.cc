@@ -70,13 +70,12 @@ Data open_slices(const job::Job& job, Cut cut) {
   if (dealt.empty()) {
     if (cut.warn) {
       log::warn(
-          "data.slice_files has no effect: {} file{} cannot be dealt to {} data ranks evenly, "
-          "which "
-          "share all samples{}",
+          "data.slice_files has no effect: {} file{} cannot be distributed evenly over {} data "
+          "ranks, so samples are distributed instead{}",
           job.data.files.size(), job.data.files.size() == 1 ? "" : "s", cut.ranks,
           std::ssize(job.data.files) < cut.ranks
               ? ""
-              : " (data.left_over = \"deal\" or \"drop\" deals them)");
+              : " (data.left_over = \"deal\" or \"drop\" distributes the files)");
     }
     return open_data(whole);
   }

@@ -170,7 +170,7 @@ class Described : public Source {
       if (field.dtype == model.dtype || (field.dtype == "int64" && field.classes > 0)) continue;
       fail("data",
            "synthetic fields are of model.dtype ({}), or int64 with `classes`, but {} of {} is {}: "
-           "give it data.tensors",
+           "use data.tensors",
            model.dtype, field.name, model.text("file"), field.dtype);
     }
   }
@@ -265,7 +265,7 @@ std::shared_ptr<const Source> source_of(const job::Job& job) {
   fail(
       "data",
       "synthetic data is for the built-in models and scripts that describe a batch, but model.kind "
-      "is \"{}\": give it data.tensors",
+      "is \"{}\": use data.tensors",
       model.kind);
 }
 

@@ -148,7 +148,9 @@ void Executor::Impl::borrow() {
                     (value.place.offset - program.values[root.index].place.offset);
     const auto [at, added] = borrowed.emplace(root.index, address);
     if (!added && at->second != address) {
-      fail("exec", "\"{}\" must be lent where the parameters beside it are, but lies elsewhere",
+      fail("exec",
+           "\"{}\" must be lent at its offset from the other parameters of its buffer, but has "
+           "another address",
            binding.name);
     }
   }
@@ -312,7 +314,7 @@ void Executor::Impl::run_section(const compile::Run& run, const StepInputs& inpu
         case Instruction::Kind::wait:
           if (program.sections[run.section].frame >= 0) {
             wait(place_of(instruction.event, run));
-          } else {  // outside of parts: wherever it was started
+          } else {  // outside of parts: started for any copy of the frame
             const auto first = static_cast<size_t>(instruction.event) * copies;
             for (size_t copy = 0; copy < copies; ++copy) wait(first + copy);
           }

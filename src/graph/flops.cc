@@ -24,14 +24,14 @@ class Sizes {
   double operand(std::string_view name) const { return numel(node_.get<ValueId>(name, {})); }
 
   // The size of a dim counted from the back: 1 is the last. 1 where there is no such operand or dim.
-  double back(std::string_view name, size_t dim) const {
+  double size_from_end(std::string_view name, size_t dim) const {
     const auto v = node_.get<ValueId>(name, {});
     if (!v.defined()) return 1;
     const auto& shape = graph_.type(v).shape;
     return dim > shape.size() ? 1 : static_cast<double>(shape[shape.size() - dim]);
   }
 
-  double front(std::string_view name) const {
+  double first_size(std::string_view name) const {
     const auto v = node_.get<ValueId>(name, {});
     if (!v.defined() || graph_.type(v).shape.empty()) return 1;
     return static_cast<double>(graph_.type(v).shape[0]);
@@ -54,7 +54,7 @@ using Rule = double (*)(const Sizes&);
 double convolution(const Sizes& s, double result) {
   const bool transposed = s.node().get<bool>("transposed", false);
   const double side = transposed ? s.operand("input") : result;
-  return 2 * side * s.operand("weight") / std::max(1.0, s.front("weight"));
+  return 2 * side * s.operand("weight") / std::max(1.0, s.first_size("weight"));
 }
 
 double convolution_backward(const Sizes& s) {
@@ -68,17 +68,18 @@ double convolution_backward(const Sizes& s) {
 
 // b * h * s * t, halved where the upper triangle is never computed.
 double scores(const Sizes& s) {
-  const double all = s.operand("query") / std::max(1.0, s.back("query", 1)) * s.back("key", 2);
+  const double all = s.operand("query") / std::max(1.0, s.size_from_end("query", 1)) *
+                     s.size_from_end("key", 2);
   return s.node().get<bool>("causal", false) ? all / 2 : all;
 }
 
 double zero(const Sizes&) { return 0; }
 double input_elements(const Sizes& s) { return s.operand("self"); }
-double matrix_product(const Sizes& s) { return 2 * s.result() * s.back("self", 1); }
+double matrix_product(const Sizes& s) { return 2 * s.result() * s.size_from_end("self", 1); }
 // One outer product of a column and a row for each place of each expert.
-double grouped_outer(const Sizes& s) { return 2 * s.operand("self") * s.back("grad", 1); }
+double grouped_outer(const Sizes& s) { return 2 * s.operand("self") * s.size_from_end("grad", 1); }
 double matrix_product_and_sum(const Sizes& s) {
-  return 2 * s.result() * s.back("batch1", 1) * s.back("mat1", 1) + s.result();
+  return 2 * s.result() * s.size_from_end("batch1", 1) * s.size_from_end("mat1", 1) + s.result();
 }
 double softmax(const Sizes& s) { return 5 * s.result(); }
 
@@ -92,7 +93,9 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       t[op] = matrix_product;
     }
     for (auto op : {"aten::addmm", "aten::baddbmm"}) t[op] = matrix_product_and_sum;
-    t["aten::addmv"] = [](const Sizes& s) { return s.result() * (2 * s.back("mat", 1) + 1); };
+    t["aten::addmv"] = [](const Sizes& s) {
+      return s.result() * (2 * s.size_from_end("mat", 1) + 1);
+    };
     for (auto op : {"aten::convolution", "aten::convolution_overrideable"}) {
       t[op] = [](const Sizes& s) {
         const double bias = s.operand("bias") > 0 ? s.result() : 0;
@@ -103,10 +106,10 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       t[op] = convolution_backward;
     }
     t["perigee::attention"] = [](const Sizes& s) {
-      return 2 * scores(s) * (s.back("query", 1) + s.back("value", 1));
+      return 2 * scores(s) * (s.size_from_end("query", 1) + s.size_from_end("value", 1));
     };
     t["perigee::attention_backward"] = [](const Sizes& s) {
-      return 2 * scores(s) * (3 * s.back("query", 1) + 2 * s.back("value", 1));
+      return 2 * scores(s) * (3 * s.size_from_end("query", 1) + 2 * s.size_from_end("value", 1));
     };
     for (auto op : {"aten::_softmax", "aten::_log_softmax", "aten::_softmax_backward_data",
                     "aten::_log_softmax_backward_data"}) {

@@ -60,7 +60,7 @@ Ref ref(const JobKey& key, Job& job, ParameterGroup& group);
 // Returns whether the key has its initial value, which for a key with `otherwise` means "not given".
 bool is_initial(const JobKey& key, const Job& job, const ParameterGroup& group);
 
-// Returns whether the text is no path although its key is one: the tokenizer "bytes", a strategy
+// Returns whether the text is no path although its key is a path: the tokenizer "bytes", a strategy
 // that is not a script's path, a sampler's name, and "".
 bool names_no_file(const JobKey& key, std::string_view text);
 

@@ -322,7 +322,7 @@ std::vector<JobKey> other_keys() {
        .name = "progress",
        .field = FIELD(j.train.progress),
        .per_host = true,
-       .about = "Whether a terminal shows a line of progress beside the log's lines."},
+       .about = "Whether a progress line is shown on a terminal, in addition to the log."},
       {.table = "train",
        .name = "output",
        .field = FIELD(j.train.output),

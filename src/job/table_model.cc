@@ -101,8 +101,8 @@ std::vector<JobKey> model_keys() {
        .kinds = {"moe"},
        .fallback = 1.25,
        .least = 0,
-       .about = "Capacity factor: places of an expert, relative to an even share of the tokens; 0: "
-                "places for all tokens."},
+       .about = "Capacity factor: slots of an expert, relative to an even share of the tokens; 0: "
+                "slots for all tokens."},
       {.table = "model",
        .name = "capacity_per",
        .kinds = {"moe"},

@@ -16,19 +16,20 @@ void push_line(lua_State* L, std::string_view source, int line) {
 
 }  // namespace
 
-// Goes outwards over the running functions. Where the one that the host called is gone,
-// since it ended with a tail call, the line of that call stands for it, or its first one
-// where it makes several.
+// Visits the running functions from the innermost outwards. A function that the host called is not
+// among them once it has made a tail call: then the line of that call is used, or the function's
+// first line where it has several tail calls.
 void push_user_line(lua_State* L) {
   const auto& state = State::of(L);
   const auto ours = "@" + state.options().runtime_folder + "/perigee/";
   const auto is_user = [&](std::string_view source, int line) {
     return line > 0 && source.starts_with("@") && !source.starts_with(ours);
   };
-  auto called = state.functions.size();  // of those that the host called, one behind the innermost
-  bool gone = true;
-  const auto push_gone = [&] {
-    if (!gone || called == 0) return false;
+  // Number of functions that the host called and that were not visited.
+  auto called = state.functions.size();
+  bool returned = true;
+  const auto push_call_line = [&] {
+    if (!returned || called == 0) return false;
     const auto& begin = state.functions[called - 1];
     State::push_function(L, called - 1);
     const int line = tail_call_line(L);
@@ -47,17 +48,17 @@ void push_user_line(lua_State* L) {
     }
     if (called > 0 && !host) {
       State::push_function(L, called - 1);
-      if (lua_rawequal(L, -1, -2)) gone = false;
+      if (lua_rawequal(L, -1, -2)) returned = false;
       lua_pop(L, 1);
     }
     lua_pop(L, 1);
     if (host && called > 0) {
-      if (push_gone()) return;
+      if (push_call_line()) return;
       --called;
-      gone = true;
+      returned = true;
     }
   }
-  if (push_gone()) return;
+  if (push_call_line()) return;
   if (state.place.empty()) return luaL_where(L, 1);
   lua_pushlstring(L, state.place.data(), state.place.size());
 }

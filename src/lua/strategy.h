@@ -70,7 +70,7 @@ class StrategyScript {
 // published/, which holds what others published of one model each.
 std::map<std::string, std::string> scripts_in(const std::string& folder);
 
-// Runs the shipped strategies that define what a strategy, as data, names and no one has defined.
+// Runs the shipped strategies that define methods that `strategy` names and that are not defined yet.
 void define_shipped(State& state, const nlohmann::json& strategy);
 
 }  // namespace perigee::lua

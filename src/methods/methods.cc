@@ -229,17 +229,17 @@ Strategy from_json(const Json& value, std::string_view name,
   }
   for (const auto& item : *list) {
     const auto i = strategy.methods.size();
-    const Config there{.place = place_of(item, i < items.size() ? items[i] : "", places),
-                       .places = words_of(item, places)};
-    at_place(there, [&] {
+    const Config position{.place = place_of(item, i < items.size() ? items[i] : "", places),
+                          .places = words_of(item, places)};
+    at_place(position, [&] {
       auto use = read_item(item, i + 1, more);
       for (const auto& other : strategy.methods) {
         if (other.method == use.method)
           fail("strategy", "a method may be listed once, but {} is listed twice",
                use.method->name());
       }
-      use.config.place = there.place;
-      use.config.places = there.places;
+      use.config.place = position.place;
+      use.config.places = position.places;
       strategy.methods.push_back(std::move(use));
     });
   }

@@ -89,8 +89,7 @@ void verify_copies(const Plan& plan, const graph::Graph& graph) {
     if (!plan.offload.parameters && !(plan.offload.optimizer && average.states)) continue;
     fail("plan",
          "tensors that copies average stay on the device, but offload keeps {} on the host: leave "
-         "it "
-         "out, or average without states",
+         "it out, or average without states",
          plan.offload.parameters ? "parameters" : "the optimizer's states");
   }
   if (plan.precision.guards()) {

@@ -68,7 +68,7 @@ void verify_kept_microbatches(const Plan& plan) {
   }
   if (!plan.offload.activations.empty()) {
     fail("plan",
-         "the results that {} kept microbatches save stay on the device, but offload takes the "
+         "the results that {} kept microbatches save stay on the device, but offload moves the "
          "activations of {} to the host: use one of the two",
          kept, plan.offload.activations.front());
   }
@@ -107,7 +107,7 @@ void verify_deferred(const Plan& plan, const graph::Graph& graph) {
   }
   if (!plan.offload.activations.empty()) {
     fail("plan",
-         "the operands of the deferred gradient of {} stay on the device, but offload takes the "
+         "the operands of the deferred gradient of {} stay on the device, but offload moves the "
          "activations of {} to the host: use one of the two",
          overlap.deferred.front(), plan.offload.activations.front());
   }

@@ -28,8 +28,8 @@ void check_interleaving(const plan::Plan& plan, const Schedule& schedule) {
   if (!plan.overlap.experts) return;
   if (plan.microbatches < 2) {
     fail("overlap",
-         "experts = true interleaves two microbatches, one computes during the all-to-all of the "
-         "other, but a step has {} microbatch: use gradient_accumulation beside it, or a smaller "
+         "experts = true interleaves two microbatches, one of which computes during the all-to-all "
+         "of the other, but a step has {} microbatch: also use gradient_accumulation, or a smaller "
          "batch.micro",
          plan.microbatches);
   }
@@ -40,8 +40,8 @@ void check_interleaving(const plan::Plan& plan, const Schedule& schedule) {
   }
   fail("overlap",
        "experts = true interleaves a backward pass with the next forward pass, of another "
-       "microbatch, but no stage has them so by the schedule {} with {} microbatches: use {}, or "
-       "more microbatches",
+       "microbatch, but in the schedule {} with {} microbatches no stage runs them in this order: "
+       "use {}, or more microbatches",
        schedule.name, plan.microbatches, schedule::names_where([](const schedule::Description& d) {
          return !d.splits_backward && !d.holds_all;
        }));

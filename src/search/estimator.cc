@@ -13,24 +13,24 @@ constexpr double kNear = 0.9;
 
 }  // namespace
 
-void Estimator::allow(double more, double slack) {
-  if (more != more_) models_.clear();
-  more_ = more;
+void Estimator::allow(double extra_bytes, double slack) {
+  if (extra_bytes != extra_bytes_) models_.clear();
+  extra_bytes_ = extra_bytes;
   slack_ = slack;
 }
 
 // For several parts only the need of the fastest cut is known, which suffices to report
 // the missing memory.
 bool Estimator::is_beyond(const Choice& choice, double needed_bytes) const {
-  return (choice.chunks == 1 || more_ > 0) &&
-         needed_bytes * least_share(choice) > limits_.largest_bytes() + more_;
+  return (choice.chunks == 1 || extra_bytes_ > 0) &&
+         needed_bytes * least_share(choice) > limits_.largest_bytes() + extra_bytes_;
 }
 
 const Model& Estimator::model_of(double times) {
   auto& model = models_[times];
   if (model) return *model;
   auto limits = limits_.by_kind();
-  for (auto& bytes : limits) bytes = (bytes + more_) / times;
+  for (auto& bytes : limits) bytes = (bytes + extra_bytes_) / times;
   model = std::make_unique<Model>(folded_, tables_, costs_,
                                   Limits{std::move(limits), request_.pins.solver.value_or("auto"),
                                          places_of(folded_, request_.pins.starts), seconds_left_});
@@ -125,18 +125,18 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
 // Returns the least expected share of the modelled memory that programs of the choice take, with the
 // optimizer's state on the device or on the host.
 double Estimator::least_share(Choice choice) const {
-  const double here = learnt_.corrections.of_bytes(choice);
+  const double share = learnt_.corrections.of_bytes(choice);
   choice.offload = true;
-  return slack_ * std::min(here, learnt_.corrections.of_bytes(choice));
+  return slack_ * std::min(share, learnt_.corrections.of_bytes(choice));
 }
 
 // Returns Model::estimate with the memory correction of the choice.
 std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layers,
                                        double& least_bytes, double exact_below) {
-  const double more = slack_ * learnt_.corrections.of_bytes(choice);
-  auto estimate = model_of(more).estimate(choice, layers, least_bytes, exact_below);
-  if (estimate) estimate->limit *= more;
-  least_bytes *= more / slack_;
+  const double factor = slack_ * learnt_.corrections.of_bytes(choice);
+  auto estimate = model_of(factor).estimate(choice, layers, least_bytes, exact_below);
+  if (estimate) estimate->limit *= factor;
+  least_bytes *= factor / slack_;
   return estimate;
 }
 
@@ -144,8 +144,8 @@ std::optional<Estimate> Estimator::fit(const Choice& choice, const Layers& layer
 // is priced only where the choice does not fit without.
 bool Estimator::may_offload(const Choice& choice, const Layers& layers, double least_bytes) const {
   const double states = states_of(choice, layers);
-  return states > 0 &&
-         (least_bytes >= kInfinity || least_bytes - states <= limits_.smallest_bytes() + more_);
+  return states > 0 && (least_bytes >= kInfinity ||
+                        least_bytes - states <= limits_.smallest_bytes() + extra_bytes_);
 }
 
 // Returns the bytes of a rank's optimizer state, which the host can hold.

@@ -36,9 +36,9 @@ class Estimator {
         learnt_(learnt),
         seconds_left_(std::move(seconds_left)) {}
 
-  // From now on adds `more` bytes to a rank's limit, and keeps candidates that fit if their programs
+  // From now on adds `extra_bytes` to a rank's limit, and keeps candidates that fit if their programs
   // take `slack` times the expected memory.
-  void allow(double more, double slack);
+  void allow(double extra_bytes, double slack);
 
   // Returns the model for programs that take `times` the memory that it counts.
   const Model& model_of(double times);
@@ -73,8 +73,8 @@ class Estimator {
   Learnt& learnt_;
   std::function<double()> seconds_left_;
   std::map<double, std::unique_ptr<Model>> models_;  // by factor of memory
-  double slack_ = 1;  // least share of the modelled memory that programs may take
-  double more_ = 0;   // bytes a rank above the limit
+  double slack_ = 1;        // least share of the modelled memory that programs may take
+  double extra_bytes_ = 0;  // of a rank, above the limit
 };
 
 }  // namespace perigee::search

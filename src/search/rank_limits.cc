@@ -19,15 +19,15 @@ RankLimits::RankLimits(const Request& request, const cost::Cluster& cluster)
 double RankLimits::smallest_bytes() const { return *std::ranges::min_element(bytes_); }
 double RankLimits::largest_bytes() const { return *std::ranges::max_element(bytes_); }
 
-RankLimits::Lack RankLimits::lack(const Compiled& compiled) const {
+RankLimits::Excess RankLimits::largest_excess(const Compiled& compiled) const {
   const auto& [plan, programs] = compiled;
-  Lack result{.more = -std::numeric_limits<double>::infinity()};
+  Excess result{.extra = -std::numeric_limits<double>::infinity()};
   const auto ranks = mesh::ranks(plan.mesh);
   for (size_t i = 0; i < ranks.size(); ++i) {
     const double peak = peak_bytes(request_.pins.model, programs.of(i), plan,
                                    static_cast<double>(plan.prediction.peak_bytes[i]));
     const double limit = of(ranks[i]);
-    if (peak - limit > result.more) result = {peak - limit, peak, limit};
+    if (peak - limit > result.extra) result = {peak - limit, peak, limit};
   }
   return result;
 }

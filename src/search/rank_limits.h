@@ -18,12 +18,12 @@ class RankLimits {
   double smallest_bytes() const;
   double largest_bytes() const;
 
-  // Of the rank whose program exceeds its limit the most: `more` is peak - limit, at most 0
+  // Bytes of the rank whose program exceeds its limit the most: `extra` is peak - limit, at most 0
   // where all fit.
-  struct Lack {
-    double more = 0, peak = 0, limit = 0;
+  struct Excess {
+    double extra = 0, peak = 0, limit = 0;
   };
-  Lack lack(const Compiled& compiled) const;
+  Excess largest_excess(const Compiled& compiled) const;
 
  private:
   double of(int64_t rank) const;

@@ -121,19 +121,20 @@ class Search {
   }
 
   // Returns the memory of a plan that needs about the least, where none fits; by the model it fits
-  // with `more` bytes above the limit.
-  std::optional<Fitting> attempt(double more) {
-    estimator_->allow(more, 1);
+  // with `extra_bytes` above the limit.
+  std::optional<Fitting> attempt(double extra_bytes) {
+    estimator_->allow(extra_bytes, 1);
     std::optional<Fitting> best;
     auto ranked = rank_all(kKeptOfLarge, kKeptOfLarge);
     for (int tries = 0; tries < kTries && !ranked.empty(); ++tries) {
       const auto next = std::ranges::min_element(ranked, {},
                                                  [&](const Candidate& c) { return over(c); });
       if (over(*next) > 1) break;
-      if (const auto lacks = lacking(*next); lacks && (!best || *lacks < best->more)) {
-        best = {*lacks, next->peak_bytes, next->choice};
+      if (const auto extra = extra_bytes_of(*next);
+          extra && (!best || *extra < best->extra_bytes)) {
+        best = {*extra, next->peak_bytes, next->choice};
       }
-      if (best && best->more <= more) break;
+      if (best && best->extra_bytes <= extra_bytes) break;
       ranked.erase(next);
     }
     return best;
@@ -144,9 +145,9 @@ class Search {
     const double guess = learnt_.shortage.bytes < kInfinity
                              ? learnt_.shortage.bytes - limits_.smallest_bytes()
                              : limits_.smallest_bytes();
-    return search::least_missing_memory({limits_.smallest_bytes(), guess},
-                                        std::min(seconds, seconds_left()),
-                                        [this](double more) { return attempt(more); });
+    return search::least_missing_memory(
+        {limits_.smallest_bytes(), guess}, std::min(seconds, seconds_left()),
+        [this](double extra_bytes) { return attempt(extra_bytes); });
   }
 
   [[noreturn]] void none_fits(const std::optional<Fitting>& fitting) {
@@ -181,14 +182,14 @@ class Search {
     log::debug("auto: {} tables at {:.0f} ms, {} combinations and {} of unequal submeshes",
                tables_->compiled(), milliseconds(), homogeneous.size(), heterogeneous.list.size());
     std::vector<Candidate> best;
-    look(homogeneous, needs_, most, best,
-         [](const Bounded& one) { return std::pair(one.choice, one.layers); });
+    cut_into_stages(homogeneous, needs_, most, best,
+                    [](const Bounded& one) { return std::pair(one.choice, one.layers); });
     std::vector<Candidate> others;
-    look(heterogeneous.list, heterogeneous_needs_, std::min(most, most_heterogeneous), others,
-         [&](const HeterogeneousSpace::One& one) {
-           auto choice = heterogeneous.choice(one);
-           return std::pair(choice, estimator_->tables_of(choice));
-         });
+    cut_into_stages(heterogeneous.list, heterogeneous_needs_, std::min(most, most_heterogeneous),
+                    others, [&](const HeterogeneousSpace::One& one) {
+                      auto choice = heterogeneous.choice(one);
+                      return std::pair(choice, estimator_->tables_of(choice));
+                    });
     std::ranges::move(others, std::back_inserter(best));
     std::ranges::stable_sort(best, {}, [](const Candidate& c) { return c.estimate.seconds; });
     if (best.size() > most) best.resize(most);
@@ -275,7 +276,7 @@ class Search {
       return ratio > kInVain;
     }
     refused_.insert(candidate.strategy.dump());
-    if (candidate.lacks && candidate.peak_bytes < shortage.bytes) {
+    if (candidate.exceeds_memory && candidate.peak_bytes < shortage.bytes) {
       shortage.bytes = candidate.peak_bytes;
       shortage.choice = candidate.choice;
     }
@@ -300,11 +301,11 @@ class Search {
            candidate.estimate.limit;
   }
 
-  // Cuts combinations into stages, from the lowest bound on, until no bound is below the time of
-  // the `most` best, which `best` then has. `choice_of` makes a choice and its layers of one.
+  // Cuts combinations into stages, from the lowest bound on, until no bound is below the times
+  // of the `most` best, which are added to `best`. `choice_of` makes a choice and its layers of one.
   template <class One, class ChoiceOf>
-  void look(const std::vector<One>& list, std::vector<double>& needs, size_t most,
-            std::vector<Candidate>& best, ChoiceOf choice_of) {
+  void cut_into_stages(const std::vector<One>& list, std::vector<double>& needs, size_t most,
+                       std::vector<Candidate>& best, ChoiceOf choice_of) {
     std::vector<const One*> order;
     for (const auto& one : list) order.push_back(&one);
     std::ranges::stable_sort(order, {}, [](const One* one) { return one->bound; });
@@ -375,10 +376,10 @@ class Search {
   std::optional<Judged> judge(Candidate& candidate, const graph::Graph& graph) {
     try {
       auto compiled = compile_candidate(candidate, request_, graph, traces_);
-      if (const auto lack = limits_.lack(compiled); lack.more > 0) {
+      if (const auto excess = limits_.largest_excess(compiled); excess.extra > 0) {
         candidate.refused = fmt::format("its programs take {}, the limit is {}",
-                                        bytes_text(lack.peak), bytes_text(lack.limit));
-        candidate.lacks = true;
+                                        bytes_text(excess.peak), bytes_text(excess.limit));
+        candidate.exceeds_memory = true;
         return std::nullopt;
       }
       Judged judged{std::move(compiled.plan), {}};
@@ -397,9 +398,9 @@ class Search {
 
   // Returns the bytes a rank above the limit with which the candidate's programs fit; nothing where it
   // cannot be compiled.
-  std::optional<double> lacking(Candidate& candidate) {
-    const auto [known, added] = lacking_.try_emplace(candidate.strategy.dump());
-    auto& [lacks, bytes] = known->second;
+  std::optional<double> extra_bytes_of(Candidate& candidate) {
+    const auto [known, added] = extra_bytes_.try_emplace(candidate.strategy.dump());
+    auto& [extra, bytes] = known->second;
     if (added) {
       try {
         const auto& graph = graph_of(candidate.choice, request_);
@@ -407,7 +408,7 @@ class Search {
         learnt_.corrections.note_bytes(candidate.choice,
                                        candidate.peak_bytes / candidate.estimate.bytes);
         bytes = candidate.peak_bytes;
-        lacks = round_up(std::max(0.0, limits_.lack(compiled).more));
+        extra = round_up(std::max(0.0, limits_.largest_excess(compiled).extra));
         log::debug("auto: {} at {:.0f} ms: its programs take {}", to_string(candidate.choice),
                    milliseconds(), bytes_text(bytes));
       } catch (const Error& error) {
@@ -415,7 +416,7 @@ class Search {
       }
     }
     candidate.peak_bytes = bytes;
-    return lacks;
+    return extra;
   }
 
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
@@ -434,7 +435,7 @@ class Search {
   std::set<std::string> refused_;   // strategies whose programs were refused
   std::set<std::string> programs_;  // of those that were judged, or left out as identical
   // By strategy: bytes of its programs above the limit, and all their bytes.
-  std::map<std::string, std::pair<std::optional<double>, double>> lacking_;
+  std::map<std::string, std::pair<std::optional<double>, double>> extra_bytes_;
   // By combination: lower bound of its bytes, where it did not fit.
   std::vector<double> needs_, heterogeneous_needs_;
   size_t combinations_ = 0, looked_at_ = 0;

@@ -49,10 +49,10 @@ struct Candidate {
   Estimate estimate;
   // Judged: compiled and simulated.
   bool judged = false;
-  double seconds = 0;     // by the simulator
-  double peak_bytes = 0;  // of its programs
-  std::string refused;    // why it could not be compiled, or that its programs do not fit
-  bool lacks = false;     // refused, because it does not fit
+  double seconds = 0;           // by the simulator
+  double peak_bytes = 0;        // of its programs
+  std::string refused;          // why it could not be compiled, or that its programs do not fit
+  bool exceeds_memory = false;  // refused for this reason
 };
 
 struct Found {

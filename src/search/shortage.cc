@@ -30,24 +30,26 @@ double round_up(double bytes) {
 
 std::optional<Fitting> least_missing_memory(
     const Missing& missing, double seconds,
-    const std::function<std::optional<Fitting>(double more)>& attempt) {
+    const std::function<std::optional<Fitting>(double extra_bytes)>& attempt) {
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point begin) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   };
   const auto begin = Clock::now();
   std::optional<Fitting> best;
-  double failed = 0, more = round_up(std::max(missing.guess, 1.0));
+  double failed = 0, extra_bytes = round_up(std::max(missing.guess, 1.0));
   for (;;) {
     const auto started = Clock::now();
-    auto fitting = attempt(more);
-    if (!fitting || fitting->more > more) failed = more;
-    if (fitting && (!best || fitting->more < best->more)) best = std::move(fitting);
+    auto fitting = attempt(extra_bytes);
+    if (!fitting || fitting->extra_bytes > extra_bytes) failed = extra_bytes;
+    if (fitting && (!best || fitting->extra_bytes < best->extra_bytes)) best = std::move(fitting);
     // Another attempt would take about as long as the last.
     if (since(begin) + (best ? since(started) : 0) > seconds) return best;
-    if (best && best->more - failed <= kNear * (missing.limit + best->more)) return best;
-    more = round_up(best ? (failed + best->more) / 2 : failed + kGrowth * (missing.limit + failed));
-    if (best && more >= best->more) return best;
+    if (best && best->extra_bytes - failed <= kNear * (missing.limit + best->extra_bytes))
+      return best;
+    extra_bytes = round_up(best ? (failed + best->extra_bytes) / 2
+                                : failed + kGrowth * (missing.limit + failed));
+    if (best && extra_bytes >= best->extra_bytes) return best;
   }
 }
 
@@ -55,24 +57,24 @@ void fail_none_fits(const Shortage& shortage, const std::optional<Fitting>& fitt
   std::string least = shortage.refused.empty() ? "no cut into stages exists for any of them"
                                                : shortage.refused;
   if (fitting || std::isfinite(shortage.bytes)) {
-    const double more = fitting ? fitting->more : shortage.bytes - shortage.limit;
+    const double extra_bytes = fitting ? fitting->extra_bytes : shortage.bytes - shortage.limit;
     least = fmt::format(
-        "the one that {} the least ({}) takes {} a rank, {}{} more than the {} there are: use "
-        "more ranks, a smaller batch.micro, or zero and checkpoint where they are pinned",
+        "the one that {} the least memory ({}) takes {} on a rank, {}{} more than the limit of {}: "
+        "use more ranks, a smaller batch.micro, or zero and checkpoint where they are pinned",
         fitting ? "is found to need" : "needs",
         to_string(fitting ? fitting->choice : shortage.choice),
         bytes_text(fitting ? fitting->bytes : shortage.bytes), fitting ? "and fits with " : "",
-        bytes_text(more), bytes_text(shortage.limit));
+        bytes_text(extra_bytes), bytes_text(shortage.limit));
   }
-  std::string what = "no plan fits:";
+  std::string text = "no plan fits:";
   if (std::isfinite(shortage.time_limit)) {
-    what = fmt::format(
-        "the time limit of {} s passed before a plan was found that fits: raise time_limit, or pin "
+    text = fmt::format(
+        "the time limit of {} s passed before a plan that fits was found: raise time_limit, or pin "
         "more; so far,",
         shortage.time_limit);
   }
   throw Error(Status::infeasible, "auto",
-              fmt::format("{} of {} combinations {}", what, shortage.combinations, least));
+              fmt::format("{} of {} combinations {}", text, shortage.combinations, least));
 }
 
 }  // namespace perigee::search

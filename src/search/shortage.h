@@ -12,8 +12,8 @@ namespace perigee::search {
 
 // A plan that needs more memory than the limit.
 struct Fitting {
-  double more = 0;   // bytes a rank above the limit with which it fits
-  double bytes = 0;  // of the rank with the highest peak
+  double extra_bytes = 0;  // of a rank, above the limit, with which it fits
+  double bytes = 0;        // of the rank with the highest peak
   Choice choice;
 };
 
@@ -22,14 +22,14 @@ double round_up(double bytes);
 
 // Returns the least memory with which a plan is found, to 2% of the rank's limit. Searches for
 // `seconds`, from a guess of the missing bytes on; returns nothing where no plan was found.
-// `attempt` searches a plan with `more` bytes and returns the one found, which may need even more.
+// `attempt` searches a plan with `extra_bytes` and returns the one found, which may need more than that.
 // `limit`: bytes of a rank.
 struct Missing {
   double limit = 0, guess = 0;
 };
 std::optional<Fitting> least_missing_memory(
     const Missing& missing, double seconds,
-    const std::function<std::optional<Fitting>(double more)>& attempt);
+    const std::function<std::optional<Fitting>(double extra_bytes)>& attempt);
 
 // Facts for the error where no plan fits.
 struct Shortage {

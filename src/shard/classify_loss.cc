@@ -1,5 +1,5 @@
 // Finds how the loss depends on the batch: follows the samples' dim through the forward pass by the
-// ops' patterns, also past ops that need this dim whole.
+// ops' patterns, also past ops that cannot shard this dim.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -113,7 +113,7 @@ class Emission {
   // Reorders the chunks of a dim [2n, c] into zigzag order, or back: chunks of the first half
   // alternate with those of the second half from its end.
   void reorder(const RedistributeStep& step) {
-    const bool back = step.kind == RedistributeStep::Kind::restore;
+    const bool restores = step.kind == RedistributeStep::Kind::restore;
     const auto whole = shape_before(step);
     const int64_t n = step.ranks, dim = step.dim;
     const auto split = [&](Shape counts) {
@@ -125,15 +125,16 @@ class Emission {
     };
     const auto halves = split({2, n}), pairs = split({n, 2});
     const graph::TensorType half{dtype_, split({n})};
-    view(back ? pairs : halves);
+    view(restores ? pairs : halves);
     std::vector<ValueId> parts;
     for (int64_t i : {0, 1}) {
       parts.push_back(make("aten::select.int",
-                           {{"self", value_}, {"dim", back ? dim + 1 : dim}, {"index", i}}, half));
+                           {{"self", value_}, {"dim", restores ? dim + 1 : dim}, {"index", i}},
+                           half));
     }
     parts[1] = make("aten::flip", {{"self", parts[1]}, {"dims", Shape{dim}}}, half);
-    emit("aten::stack", {{"tensors", parts}, {"dim", back ? dim : dim + 1}},
-         {dtype_, back ? halves : pairs});
+    emit("aten::stack", {{"tensors", parts}, {"dim", restores ? dim : dim + 1}},
+         {dtype_, restores ? halves : pairs});
     view(whole);
   }
 

@@ -19,7 +19,7 @@ class Folding {
     for (size_t i = 0; i < steps_.size();) {
       const auto end = closed_stretch(i);
       SimulatedStep folded;
-      if (end > i && alone(i, end, folded)) {
+      if (end > i && fold_range(i, end, folded)) {
         if (!out.empty() && out.back().kind == SimulatedStep::Kind::compute) {
           out.back().seconds += folded.seconds;
           out.back().busy += folded.busy;
@@ -56,7 +56,7 @@ class Folding {
   }
 
   // Simulates the range alone. Returns false where its collectives have contention.
-  bool alone(size_t begin, size_t end, SimulatedStep& folded) {
+  bool fold_range(size_t begin, size_t end, SimulatedStep& folded) {
     std::map<int32_t, double> free, done;  // by stream; by event
     std::map<int, double> level_free;
     std::map<int32_t, double> busy;

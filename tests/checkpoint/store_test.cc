@@ -95,7 +95,7 @@ TEST_CASE("each piece is written by one of its holders, and the bytes are balanc
   CHECK(*most - *least <= 8 * 16 * 10);  // at most one tensor
   CHECK(error_of([&] {
           checkpoint::holdings_of(whole_of({"w", {4}, ""}), mesh::parse_placements("P,R"), mesh);
-        }) == "[checkpoint] w must be whole or sharded, but its placements are P,R");
+        }) == "[checkpoint] w must be replicated or sharded, but its placements are P,R");
 }
 
 TEST_CASE("any part of a tensor is read back, however the tensor was sharded") {
@@ -293,18 +293,17 @@ TEST_CASE("a tensor with another name, shape or dtype than the checkpoint's is r
   write_checkpoint(folder.path(), 1, kMesh, kTensors);
   const checkpoint::Checkpoint checkpoint(checkpoint::find_checkpoint(folder.path()));
   const auto path = folder.at("checkpoints/step-1");
-  CHECK(
-      error_of([&] {
-        is_right(checkpoint, whole_of({"fc.weigth", {6, 5}, ""}));
-      }) ==
-      fmt::format("[checkpoint] checkpoint {} must hold fc.weigth, but it has no such tensor, did "
-                  "you mean \"fc.weight\"?: the model or the optimizer is another",
-                  path));
+  CHECK(error_of([&] {
+          is_right(checkpoint, whole_of({"fc.weigth", {6, 5}, ""}));
+        }) ==
+        fmt::format("[checkpoint] checkpoint {} must hold fc.weigth, but it has no such tensor, "
+                    "did you mean \"fc.weight\"?: it is of another model or optimizer",
+                    path));
   CHECK(error_of([&] {
           is_right(checkpoint, whole_of({"fc.weight", {5, 6}, ""}));
         }) ==
         fmt::format("[checkpoint] fc.weight of checkpoint {} must be float64[5, 6] as in this job, "
-                    "but it is float64[6, 5]: the model is another",
+                    "but it is float64[6, 5]: it is of another model",
                     path));
   auto part = whole_of({"fc.bias", {5}, ""});
   part.dtype = graph::DType::int64;

@@ -429,7 +429,7 @@ TEST_CASE("synthetic samples depend on the seed and the split, not on the range"
           data::open_data(job_of(other, "synthetic = true", "plugin", "file = \"net.so\""));
         }) ==
         "[data] synthetic data is for the built-in models and scripts that describe a batch, but "
-        "model.kind is \"plugin\": give it "
+        "model.kind is \"plugin\": use "
         "data.tensors");
 }
 

@@ -86,13 +86,15 @@ TEST_CASE("AutoDist's constraint files are read, and errors name the line") {
       "  replica_allowed: false\n";
   const auto cut = with(head);
   CHECK(cut.error == "");
-  CHECK_THAT(cut.said, Catch::Contains("1 constraint on axis tensor: 8 ops run otherwise"));
+  CHECK_THAT(cut.said,
+             Catch::Contains("1 constraint on axis tensor: the sharding of 8 ops changes"));
   // The constraint with the longest parent applies.
   const auto longer = with(head +
                            "- {name: aten::mm, parent_module: Block.Mlp.Linear,\n"
                            "   allowed_partition_dims: ['0,1', '1,1'], replica_allowed: false}\n");
   CHECK(longer.error == "");
-  CHECK_THAT(longer.said, Catch::Contains("2 constraints on axis tensor: 0 ops run otherwise"));
+  CHECK_THAT(longer.said,
+             Catch::Contains("2 constraints on axis tensor: the sharding of 0 ops changes"));
   CHECK_THAT(longer.said, Catch::Contains("left out: c.yaml:2: no op aten::mm is in Mlp.Linear"));
   CHECK_THAT(with(head + "- name: [\n").error, Catch::Contains("c.yaml:8:1"));
   CHECK_THAT(with(head + "- name: aten::mm\n").error,

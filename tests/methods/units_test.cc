@@ -137,8 +137,7 @@ TEST_CASE("prefetch is one unit ahead by default") {
 TEST_CASE("invalid units are refused with the known names") {
   CHECK(why(R"(["zero1", "fsdp"])") ==
         "[strategy] zero1 and fsdp exclude each other, but the strategy has both: fsdp stores in "
-        "parts "
-        "all that zero1 does, and gradients and parameters too");
+        "parts all that zero1 does, and gradients and parameters too");
   CHECK_THAT(why(R"(["zero2", "zero1"])"), Contains("zero1 and zero2 exclude each other"));
   CHECK_THAT(why(R"([["fsdp", {"axis": "zero"}]])"),
              Contains("axis \"zero\" must be in parallel_mode, but the mesh has data"));

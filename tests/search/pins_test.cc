@@ -147,8 +147,8 @@ TEST_CASE("the time limit interrupts a solver of cuts, whose best cut so far is 
   pins["time_limit"] = 1e-9;
   planner.request.pins = search::parse_pins(pins);
   CHECK_THROWS_WITH(planner.find(cluster(12)),
-                    Catch::StartsWith("[auto] the time limit of 1e-09 s passed before a plan was "
-                                      "found that fits: raise time_limit"));
+                    Catch::StartsWith("[auto] the time limit of 1e-09 s passed before a plan that "
+                                      "fits was found: raise time_limit"));
 }
 
 TEST_CASE("a pinned limit of memory holds below the device's") {

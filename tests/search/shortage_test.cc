@@ -19,26 +19,26 @@ TEST_CASE("the reported missing memory is sufficient, and within 2% of the least
                                             [&](double more) -> std::optional<Fitting> {
                                               tried.push_back(more);
                                               if (more < 777) return std::nullopt;
-                                              return Fitting{.more = more, .bytes = 1700};
+                                              return Fitting{.extra_bytes = more, .bytes = 1700};
                                             });
     REQUIRE(found);
     CHECK(found->bytes == 1700);
-    CHECK(found->more >= 777);
-    CHECK(found->more <= 777 + 0.02 * (1000 + 777) + 1);
-    CHECK(std::ranges::count(tried, found->more) == 1);
+    CHECK(found->extra_bytes >= 777);
+    CHECK(found->extra_bytes <= 777 + 0.02 * (1000 + 777) + 1);
+    CHECK(std::ranges::count(tried, found->extra_bytes) == 1);
   }
 }
 
 TEST_CASE("a search for the missing memory ends at its time limit with the best plan found") {
   const auto fits = [](double more) -> std::optional<Fitting> {
     if (more < 5) return std::nullopt;
-    return Fitting{.more = more};
+    return Fitting{.extra_bytes = more};
   };
   CHECK_FALSE(least_missing_memory({.limit = 10, .guess = 1}, 0, fits));
   // The time limit allows no second attempt.
   const auto found = least_missing_memory({.limit = 10, .guess = 9}, 1e-9, fits);
   REQUIRE(found);
-  CHECK(found->more == 9);
+  CHECK(found->extra_bytes == 9);
 }
 
 TEST_CASE("a plan that needs more than the tried memory reports the missing memory, too") {
@@ -47,11 +47,11 @@ TEST_CASE("a plan that needs more than the tried memory reports the missing memo
                                           [&](double more) -> std::optional<Fitting> {
                                             tried.push_back(more);
                                             if (more < 300)
-                                              return Fitting{.more = 900, .bytes = 1900};
-                                            return Fitting{.more = 310, .bytes = 1310};
+                                              return Fitting{.extra_bytes = 900, .bytes = 1900};
+                                            return Fitting{.extra_bytes = 310, .bytes = 1310};
                                           });
   REQUIRE(found);
-  CHECK(found->more == 310);
+  CHECK(found->extra_bytes == 310);
   CHECK(found->bytes == 1310);
   CHECK(tried.size() < 8);
   CHECK(tried.back() < 310);

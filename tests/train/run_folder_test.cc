@@ -174,7 +174,7 @@ TEST_CASE("a resumed run keeps its model, data, batch, optimizer and seed") {
   CHECK(open(job_of(folder, "width = 8\n[optimizer]\nlr = 1.0\n"), {.resume = true}) ==
         fmt::format("[run] a resumed run keeps its model, data, batch, optimizer and seed, but in "
                     "{}:\n  model.width: 256 became 8\n  optimizer.lr: 0.0003 became 1.0\nSet them "
-                    "back, or start anew with another train.output",
+                    "back, or start a new run with another train.output",
                     folder.at("run/job.toml")));
 }
 

@@ -69,7 +69,7 @@ int run_ranks(const JobOptions& options, const train::Task& task,
   if (task.job.cluster.in_process) {
     if (place ? place->world > 1 : options.nodes > 1) {
       fail("launch",
-           "cluster.in_process = true has all ranks be threads of one process, but there are "
+           "cluster.in_process = true runs all ranks as threads of one process, but there are "
            "several processes: leave it out");
     }
     return run_alone({.world = task.world, .local_world = task.world}, body);

@@ -1,4 +1,4 @@
-// Settings and waiting of connected sockets.
+// Options of connected sockets, and waiting for them.
 #pragma once
 
 #include <chrono>

@@ -179,7 +179,7 @@ Descriptor Client::prove(Descriptor socket, Time deadline) const {
   if (!same_proof(Reader(answer).text(), options_.keyed_hash(server_claim(server_nonce, nonce)))) {
     fail("communicator",
          "{} must find the job's store at {}:{}, but the program there does not know the job's "
-         "secret: another job or a stranger has the port",
+         "secret: another job or program has the port",
          options_.name, options_.host, options_.port);
   }
   return socket;

@@ -121,9 +121,9 @@ class Server::Impl {
     if (found == connections_.end()) return;
     auto& one = found->second;
     try {
-      const bool lost = (events & (POLLERR | POLLNVAL)) != 0 ||
-                        (requests_.waits(id) && (events & (POLLRDHUP | POLLHUP)) != 0);
-      if (lost || !handle_events(id, one)) close(id);
+      const bool hung_up = (events & (POLLERR | POLLNVAL)) != 0 ||
+                           (requests_.waits(id) && (events & (POLLRDHUP | POLLHUP)) != 0);
+      if (hung_up || !handle_events(id, one)) close(id);
     } catch (const std::exception&) {  // out of memory
       close(id);
     }

@@ -151,7 +151,8 @@ std::pair<Tensor, Tensor> slots(const Tensor& expert, int64_t experts, int64_t p
   }
   auto made = plain::slots(expert, experts, places);
   if (dropless && (made.first < 0).any().item<bool>()) {
-    fail_run("experts", "every token needs a place with its experts, but {} are too few", places);
+    fail_run("experts", "every token needs a slot with its experts, but {} slots are too few",
+             places);
   }
   return made;
 }

@@ -1,5 +1,5 @@
-// mlp: linear layers with a function between them, trained on x [inputs] -> y: a class, or
-// [outputs] with the loss mse.
+// mlp: linear layers with an activation function between them, from x [inputs] to the logits of
+// the class y, or with the loss mse to y [outputs].
 #include <torch/nn/functional/loss.h>
 
 #include "capture/models/parts.h"

@@ -28,9 +28,9 @@ void copy_parts(Draft& draft, ValueId whole, int64_t dim, const std::vector<mesh
   int64_t copied = 0;  // indices of the dim
   for (size_t first = 0, next; first < parts.size(); first = next) {
     const auto [begin, length] = parts[first];
-    const auto apart = [&](size_t k) { return parts[k].begin - parts[k - 1].begin; };
-    for (next = first + 1;
-         next < parts.size() && parts[next].length == length && apart(next) == apart(first + 1);) {
+    const auto distance = [&](size_t k) { return parts[k].begin - parts[k - 1].begin; };
+    for (next = first + 1; next < parts.size() && parts[next].length == length &&
+                           distance(next) == distance(first + 1);) {
       ++next;
     }
     const auto several = static_cast<int64_t>(next - first);
@@ -41,7 +41,8 @@ void copy_parts(Draft& draft, ValueId whole, int64_t dim, const std::vector<mesh
     auto image = contiguous_strides(type.shape), strides = tensor.strides;
     type.shape.insert(type.shape.begin(), several);
     image.insert(image.begin(), length * across);
-    strides.insert(strides.begin(), (several > 1 ? apart(next - 1) : length) * tensor.strides[dim]);
+    strides.insert(strides.begin(),
+                   (several > 1 ? distance(next - 1) : length) * tensor.strides[dim]);
     const ValueId piece = draft.add_view(whole, begin * tensor.strides[dim] * bytes, type, strides,
                                          tensor.name);
     const ValueId packed = draft.add_view(flat, copied * across * bytes, type, image, flat_name);

@@ -28,7 +28,7 @@ void accumulate_products(Draft& draft, TraceSource& traces) {
   for (auto& section : draft.sections) {
     auto& list = section.instructions;
     std::vector<int32_t> maker(draft.program.values.size(), -1);  // by root: an aten::mm
-    std::vector<bool> gone(list.size());
+    std::vector<bool> fused_away(list.size());
     for (size_t i = 0; i < list.size(); ++i) {
       const auto& instruction = list[i].instruction;
       if (instruction.op == "aten::mm" && instruction.outputs[0].defined()) {
@@ -61,11 +61,11 @@ void accumulate_products(Draft& draft, TraceSource& traces) {
       set_allocations(draft, fused, traces);
       product = std::move(fused);
       maker[root] = -1;
-      gone[i] = true;
+      fused_away[i] = true;
     }
     std::vector<DraftInstruction> out;
     for (size_t i = 0; i < list.size(); ++i) {
-      if (!gone[i]) out.push_back(std::move(list[i]));
+      if (!fused_away[i]) out.push_back(std::move(list[i]));
     }
     list = std::move(out);
   }
@@ -76,7 +76,7 @@ void accumulate_casts(Draft& draft) {
   for (auto& section : draft.sections) {
     auto& list = section.instructions;
     std::vector<int32_t> maker(draft.program.values.size(), -1);  // by root: a cast
-    std::vector<bool> gone(list.size());
+    std::vector<bool> fused_away(list.size());
     for (size_t i = 0; i < list.size(); ++i) {
       auto& instruction = list[i].instruction;
       if (instruction.op == "perigee::cast" && !instruction.in_place &&
@@ -103,12 +103,12 @@ void accumulate_casts(Draft& draft) {
       term = type == from.type
                  ? low
                  : draft.add_view(low, 0, type, contiguous_strides(type.shape), from.name);
-      gone[maker[root]] = true;
+      fused_away[maker[root]] = true;
       maker[root] = -1;
     }
     std::vector<DraftInstruction> out;
     for (size_t i = 0; i < list.size(); ++i) {
-      if (!gone[i]) out.push_back(std::move(list[i]));
+      if (!fused_away[i]) out.push_back(std::move(list[i]));
     }
     list = std::move(out);
   }

@@ -1,4 +1,4 @@
-// Reduction of a bucket's gradients, rounded to a lower precision or not.
+// Reduction of a bucket's gradients, in their own or a lower precision.
 #pragma once
 
 #include <cstdint>

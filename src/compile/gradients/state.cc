@@ -187,8 +187,8 @@ Gradients collect(const Source& source) {
       limit = std::max(limit, (kind.bytes + communication.buckets - 1) / communication.buckets);
     }
     // Sums over stages of unequal submeshes need the same cut on all stages: a bucket each.
-    const bool alone = source.transfers && !bucket.stages.empty();
-    if (alone ||
+    const bool own_bucket = source.transfers && !bucket.stages.empty();
+    if (own_bucket ||
         bucket.elements * static_cast<int64_t>(graph::size_of(bucket.gradient_dtype)) >= limit) {
       kind.open = -1;
     }

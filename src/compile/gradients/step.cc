@@ -289,7 +289,7 @@ Scales scales_of(const Source& source, double factor) {
       mesh::group_size(source.plan.mesh, source.plan.batch_axes));
   if (communication.sum) scales.factor *= static_cast<double>(source.plan.microbatches);
   if (clips_first(source)) {
-    scales.factor *= ranks;  // of the rank's samples alone
+    scales.factor *= ranks;  // of the rank's own samples only
     scales.reduce = communication.sum ? "sum" : "avg";
   } else if (communication.sum) {
     scales.factor *= ranks;
@@ -359,8 +359,9 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
       reduce_clipped(draft, source, gradients, own, scales.reduce, out);
       out.push_back(plain(draft, "perigee::full", {{"value", 1.0}}, {to}));
     }
-    const auto apart = first ? data_axes(source) : copies_apart(source);
-    if (!apart.empty()) out.push_back(all_reduce(draft, norm, Stream::over(apart), "avg"));
+    const auto unequal_axes = first ? data_axes(source) : copies_apart(source);
+    if (!unequal_axes.empty())
+      out.push_back(all_reduce(draft, norm, Stream::over(unequal_axes), "avg"));
     if (guard.value.defined()) {
       update_loss_scale(guard, source.plan.precision.loss_scale, squared,
                         scalar(draft, Binding::Kind::scalar, "step"), out);

@@ -49,9 +49,9 @@ std::vector<int64_t> own_shape(const plan::Plan& plan) {
   const auto copies = plan.copy_axes;
   std::vector<int64_t> shape;
   for (const auto& axis : plan.mesh.axes) {
-    const bool apart = axis.name == plan.pipeline.axis ||
-                       std::find(copies.begin(), copies.end(), axis.name) != copies.end();
-    shape.push_back(apart ? 1 : axis.size);
+    const bool shared = axis.name == plan.pipeline.axis ||
+                        std::find(copies.begin(), copies.end(), axis.name) != copies.end();
+    shape.push_back(shared ? 1 : axis.size);
   }
   const bool several = std::any_of(shape.begin(), shape.end(), [](int64_t n) { return n > 1; });
   return several ? shape : std::vector<int64_t>();

@@ -144,8 +144,8 @@ class Memory {
     if (const auto sent = sent_.find(root); sent != sent_.end()) return sent->second;
     const auto& first = draft_.sections[life.first_section].role.part;
     const auto& last = draft_.sections[life.last_section].role.part;
-    const bool apart = life.first_section != life.last_section;
-    return first.defined() && last.defined() && apart ? first : PartId{};
+    const bool several_sections = life.first_section != life.last_section;
+    return first.defined() && last.defined() && several_sections ? first : PartId{};
   }
 
   bool crosses(int32_t root) const {

@@ -145,7 +145,7 @@ Packing pack(const std::vector<Block>& blocks) {
     const int64_t before = best.bytes;
     if (attempt(order)) break;
     if (best.bytes == before) {
-      // No gain: keep the changed order as a start for the next, half of the rounds.
+      // Without a gain the next round starts from the changed order; each fourth round is the last.
       if (round % 4 == 3) break;
       best_order = order;
     }

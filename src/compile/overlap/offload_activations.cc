@@ -145,7 +145,7 @@ class Activations {
                                     [&](const Span& span) { return span.scope == value.scope; });
       size_t until = border_[s];
       if (own != spans.end()) {
-        // For the last scope: after as many further ops as it has.
+        // The last scope's copies end after as many further ops as the scope has.
         const size_t last = std::next(own) != spans.end() ? std::next(own)->last
                                                           : 2 * own->last - own->first;
         until = std::min(until, std::max(last, i) + 1);

@@ -39,20 +39,20 @@ class Slices {
       for (size_t i = 0, n = list.size(); i < n; ++i) any = cut(list, i) || any;
       Instructions out;
       for (size_t i = 0; i < list.size(); ++i) {
-        if (const auto made = put_.find(i); made != put_.end()) {
+        if (const auto made = inserted_.find(i); made != inserted_.end()) {
           for (auto& piece : made->second) out.push_back(std::move(piece));
         }
-        if (!gone_.contains(i)) out.push_back(std::move(list[i]));
+        if (!replaced_.contains(i)) out.push_back(std::move(list[i]));
       }
       list = std::move(out);
-      put_.clear();
-      gone_.clear();
+      inserted_.clear();
+      replaced_.clear();
     }
     if (!any) {
       fail("overlap",
            "slices cut matrix products whose sums are reduced over ranks or whose rows are "
-           "gathered, but the step has none that may be cut: use tensor_parallel beside it, name "
-           "less in whole and more in sliced, or leave slices out");
+           "gathered, but the step has none that may be cut: also use tensor_parallel, name fewer "
+           "scopes in whole and more products in sliced, or leave slices out");
     }
   }
 
@@ -65,8 +65,9 @@ class Slices {
                gathers = instruction.op == "comm::all_gather";
     if (reduces || scatters) pair = pairs_.summed(list, i);
     if (gathers) pair = pairs_.gathered(list, i);
-    const auto is_gone = [&](size_t at) { return gone_.contains(at); };
-    if (!pair || std::any_of(pair->products.begin(), pair->products.end(), is_gone)) return false;
+    const auto is_replaced = [&](size_t at) { return replaced_.contains(at); };
+    if (!pair || std::any_of(pair->products.begin(), pair->products.end(), is_replaced))
+      return false;
     const auto& product = list[pair->products.back()].instruction;
     const bool backward = product.phase == graph::Phase::backward;
     if (!has(overlap_.sliced, gathers    ? "gathers"
@@ -120,7 +121,8 @@ class Slices {
 
   // Appends the product for some rows. Returns false where LibTorch's kernel does not return one
   // contiguous result.
-  bool put_product(const DraftInstruction& product, ValueId from, ValueId to, Instructions& out) {
+  bool add_product_slice(const DraftInstruction& product, ValueId from, ValueId to,
+                         Instructions& out) {
     if (draft_.value(to).type.numel() == 0) return true;
     auto piece = product;
     piece.instruction.args[*rows_of(product.instruction)].second = from;
@@ -131,13 +133,14 @@ class Slices {
   }
 
   // Appends the pair's products for some rows, each added to those before it.
-  bool put_products(const Instructions& list, const ProductPair& pair, const mesh::Range& range,
-                    ValueId to, Instructions& out) {
+  bool add_sliced_products(const Instructions& list, const ProductPair& pair,
+                           const mesh::Range& range, ValueId to, Instructions& out) {
     for (size_t p : pair.products) {
       const auto& product = list[p];
       const auto given = rows(std::get<ValueId>(product.instruction.args[0].second), range);
       const bool first = p == pair.products[0];
-      if (first ? !put_product(product, given, to, out) : !add_product(product, given, to, out)) {
+      if (first ? !add_product_slice(product, given, to, out)
+                : !add_product(product, given, to, out)) {
         return false;
       }
     }
@@ -162,7 +165,7 @@ class Slices {
       return append(in_place("perigee::addmm_", std::move(args), {to}));
     }
     const auto term = draft_.add(type, draft_.value(to).name + " term");
-    return put_product(product, from, term, out) &&
+    return add_product_slice(product, from, term, out) &&
            append(in_place("perigee::accumulate_", {{"self", to}, {"other", term}}, {to}));
   }
 
@@ -216,7 +219,7 @@ class Slices {
     Instructions out;
     for (const auto& range : ranges) {
       const auto part = rows(pair.matrix, columns, range);
-      if (!put_products(list, pair, range, part, out)) return false;
+      if (!add_sliced_products(list, pair, range, part, out)) return false;
       auto reduce = piece_of(list[pair.collective], range.begin == 0, part, part, {});
       reduce.instruction.in_place = true;
       reduce.move = Move::none;
@@ -249,7 +252,7 @@ class Slices {
       int64_t at = piece.in_image;
       for (const auto& range : piece.rows) {
         const auto to = rows(pair.matrix, columns, {packed ? range.begin : at, range.length});
-        if (!put_products(list, pair, range, to, out)) return false;
+        if (!add_sliced_products(list, pair, range, to, out)) return false;
         at += range.length;
       }
       const auto from = flat(image, piece.in_image * columns, piece.count() * columns);
@@ -311,7 +314,7 @@ class Slices {
         const auto read = draft_.add_view(packed ? whole : image,
                                           (packed ? range.begin : at) * columns * bytes, type,
                                           contiguous_strides(type.shape), draft_.value(whole).name);
-        if (!put_product(product, read, rows(result, range), out)) return false;
+        if (!add_product_slice(product, read, rows(result, range), out)) return false;
         at += range.length;
       }
     }
@@ -330,17 +333,17 @@ class Slices {
   }
 
   void put(size_t before, Instructions list) {
-    auto& all = put_[before];
+    auto& all = inserted_[before];
     std::move(list.begin(), list.end(), std::back_inserter(all));
   }
 
   // Replaces the instructions of the pair.
   void replace(const ProductPair& pair, Instructions with) {
     put(pair.place, std::move(with));
-    gone_.insert(pair.collective);
-    gone_.insert(pair.products.begin(), pair.products.end());
-    gone_.insert(pair.additions.begin(), pair.additions.end());
-    gone_.insert(pair.copies.begin(), pair.copies.end());
+    replaced_.insert(pair.collective);
+    replaced_.insert(pair.products.begin(), pair.products.end());
+    replaced_.insert(pair.additions.begin(), pair.additions.end());
+    replaced_.insert(pair.copies.begin(), pair.copies.end());
   }
 
   Draft& draft_;
@@ -349,8 +352,8 @@ class Slices {
   const int64_t slices_;
   TraceSource& traces_;
   const ProductPairs pairs_;
-  std::map<size_t, Instructions> put_;  // by the instruction that they precede
-  std::set<size_t> gone_;
+  std::map<size_t, Instructions> inserted_;  // by the instruction that they precede
+  std::set<size_t> replaced_;
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ struct RowParts {
   static RowParts of(const Instruction& collective, const std::vector<int64_t>& part);
 };
 
-// One of the pieces: a collective of its own.
+// One of the pieces, which has a collective of its own.
 struct RowPiece {
   std::vector<mesh::Range> rows;  // of the matrix, in the order of the piece's flat image
   std::vector<int64_t> lengths;   // rows of each rank's part

@@ -65,8 +65,8 @@ std::vector<size_t> find_cuts(const Draft& draft, const Instructions& list) {
 }  // namespace
 
 void cut_exchanges(Draft& draft) {
-  const auto alone = [](InterleavedRange span) { return span.first == span.last; };
-  if (std::all_of(draft.interleaved.begin(), draft.interleaved.end(), alone)) return;
+  const auto is_single = [](InterleavedRange span) { return span.first == span.last; };
+  if (std::all_of(draft.interleaved.begin(), draft.interleaved.end(), is_single)) return;
   std::vector<DraftSection> sections;
   for (auto& section : draft.sections) {
     if (!section.role.part.defined()) {

@@ -318,7 +318,7 @@ InterleavedOps find_interleaved_ops(const Schedule& schedule,
     }
     return interleaved;
   }
-  const auto alone = [&](size_t stage, InterleavedRange span) {
+  const auto separate = [&](size_t stage, InterleavedRange span) {
     for (size_t k = span.first; k <= span.last; ++k) interleaved[stage][k] = {k, k};
   };
   for (size_t s = 0; s < schedule.orders.size(); ++s) {
@@ -328,7 +328,7 @@ InterleavedOps find_interleaved_ops(const Schedule& schedule,
       const auto span = interleaved[s][r];
       const bool exchanges = exchanging.contains(schedule.parts[s][order[span.first].chunk]) ||
                              exchanging.contains(schedule.parts[s][order[span.last].chunk]);
-      if (!exchanges) alone(s, span);
+      if (!exchanges) separate(s, span);
     }
   }
   for (bool changed = true; changed;) {

@@ -24,7 +24,7 @@ class StageInputs {
  public:
   StageInputs(const graph::Graph& graph, const plan::Plan& plan);
   bool has(const std::string& name, int64_t rank) const;
-  // Returns whether several stages have it.
+  // Returns whether several stages have the input.
   bool is_shared(const std::string& name) const;
   // Returns whether it is left out of its unit: several stages have it, or several parts of one
   // stage contribute to its gradient, which would then be reduced for each microbatch.

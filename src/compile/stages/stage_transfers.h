@@ -56,7 +56,7 @@ struct StageTransfers {
 graph::Graph mark_transfers(const graph::Graph& graph, const plan::Plan& plan,
                             StageTransfers& transfers);
 
-// Sets the placements of the ends that are on `stage`; `own`: the transfers as its graph has them.
+// Sets the placements of the ends that are on `stage`; `own`: the transfers in that stage's graph.
 // Throws Error where the stages' graphs differ in their transfers.
 void place_ends(StageTransfers& transfers, const StageTransfers& own, const graph::Graph& marked,
                 const shard::Sharding& sharding, int64_t stage);

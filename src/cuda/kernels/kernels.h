@@ -117,8 +117,8 @@ struct Heads {
 };
 // y = x cos + cat(-second, first half of x) sin, or the derivative of that; y is contiguous, cos
 // and sin [positions, columns].
-void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape, bool back,
-            Element element, cudaStream_t stream);
+void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape,
+            bool backward, Element element, cudaStream_t stream);
 
 // The result of attention to some of the keys: output [rows, columns], logsumexp [rows].
 struct Attended {

@@ -6,7 +6,7 @@ namespace {
 
 // A thread rotates an element of a row's first half and its counterpart in the second half.
 template <class T>
-__global__ void turn(const T* x, const T* cos, const T* sin, T* y, Heads shape, bool back) {
+__global__ void turn(const T* x, const T* cos, const T* sin, T* y, Heads shape, bool backward) {
   using W = Wide<T>;
   const int64_t half = shape.columns / 2;
   const int64_t n = shape.batch * shape.heads * shape.positions * half;
@@ -21,8 +21,8 @@ __global__ void turn(const T* x, const T* cos, const T* sin, T* y, Heads shape, 
     const W a = load(x, from), b = load(x, from + half);
     const W c = load(cos, angle), d = load(cos, angle + half);
     const W s = load(sin, angle), t = load(sin, angle + half);
-    store(y, to, back ? a * c + b * t : a * c - b * s);
-    store(y, to + half, back ? b * d - a * s : b * d + a * t);
+    store(y, to, backward ? a * c + b * t : a * c - b * s);
+    store(y, to + half, backward ? b * d - a * s : b * d + a * t);
   }
 }
 
@@ -44,15 +44,15 @@ __global__ void merge(const Wide<T>* self, const Wide<T>* logsumexp, const T* ot
 
 }  // namespace
 
-void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape, bool back,
-            Element element, cudaStream_t stream) {
+void rotary(const void* x, const void* cos, const void* sin, void* y, const Heads& shape,
+            bool backward, Element element, cudaStream_t stream) {
   const int64_t n = shape.batch * shape.heads * shape.positions * (shape.columns / 2);
   if (n == 0) return;
   dispatch_floating(element, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     turn<T><<<blocks_for(n), kThreads, 0, stream>>>(
         static_cast<const T*>(x), static_cast<const T*>(cos), static_cast<const T*>(sin),
-        static_cast<T*>(y), shape, back);
+        static_cast<T*>(y), shape, backward);
   });
 }
 

@@ -13,8 +13,8 @@ using Results = std::span<Tensor>;
 
 // Uses the reference's kernel for types without a CUDA kernel, and where the angles are not of x's
 // type and of the shape [positions, columns].
-Kernel rotation(const Arguments& a, const char* operand, bool back) {
-  return [self = a.operand(operand), first = a.operand("cos"), second = a.operand("sin"), back,
+Kernel rotation(const Arguments& a, const char* operand, bool backward) {
+  return [self = a.operand(operand), first = a.operand("cos"), second = a.operand("sin"), backward,
           math = exec::reference_op(a.op())](Operands in, Results out, const Draw& draw) {
     const auto type = in[self].scalar_type();
     const auto angles = in[self].sizes().slice(in[self].dim() < 2 ? 0 : in[self].dim() - 2);
@@ -38,7 +38,7 @@ Kernel rotation(const Arguments& a, const char* operand, bool back) {
             .batch_stride = x.stride(0),
             .head_stride = x.stride(1),
             .position_stride = x.stride(2)},
-           back, element_of(type), current_stream());
+           backward, element_of(type), current_stream());
     check_launch("rotary");
   };
 }

@@ -51,9 +51,9 @@ int64_t offset_of(const Tensor& x, int64_t row) {
   return offset;
 }
 
-Kernel rotation(const Arguments& a, const char* operand, bool back) {
+Kernel rotation(const Arguments& a, const char* operand, bool backward) {
   if (!has_lanes(a)) return {};
-  return [self = a.operand(operand), first = a.operand("cos"), second = a.operand("sin"), back](
+  return [self = a.operand(operand), first = a.operand("cos"), second = a.operand("sin"), backward](
              std::span<const Tensor> in, std::span<Tensor> out, const Draw&) {
     const auto x = in[self].stride(-1) == 1 ? in[self] : in[self].contiguous();
     const auto cos = in[first].contiguous(), sin = in[second].contiguous();
@@ -69,7 +69,7 @@ Kernel rotation(const Arguments& a, const char* operand, bool back) {
                          for (int64_t row = begin; row < end; ++row) {
                            const int64_t angle = row % positions * width;
                            const T* one = from + offset_of(x, row);
-                           if (back) {
+                           if (backward) {
                              turn_back(one, c + angle, s + angle, to + row * width, width / 2);
                            } else {
                              turn(one, c + angle, s + angle, to + row * width, width / 2);

@@ -100,11 +100,10 @@ struct Slots {
         dropless(a.flag("dropless", false)) {}
 
   [[noreturn]] void overflow(int64_t e, int64_t asked) const {
-    fail_run(
-        "exec",
-        "no token may be left out (dropless), but expert {} gets {} or more of a group and has "
-        "{} places: raise model.capacity, or set it to 0 for places for all",
-        e, asked, places);
+    fail_run("exec",
+             "no token may be left out (dropless), but expert {} gets {} or more of a group and "
+             "has {} slots: raise model.capacity, or set it to 0 for a slot for every token",
+             e, asked, places);
   }
 
   void on_cpu(const Tensor& chosen, const Tensor& all, Tensor& slot, Tensor& counts) const {

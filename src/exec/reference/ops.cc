@@ -215,12 +215,12 @@ Kernel merge_attention(const Arguments& a) {
 Kernel attention(const Arguments& a) { return attention_math(a, exec::dropout); }
 Kernel attention_backward(const Arguments& a) { return attention_backward_math(a, exec::dropout); }
 
-// ---- RMS norm
+// ---- Rotary embeddings
 
 // Returns x with the halves of its last dim swapped and one of them negated.
-Tensor turned(const Tensor& x, bool back) {
+Tensor turned(const Tensor& x, bool backward) {
   const auto halves = x.chunk(2, -1);
-  return back ? at::cat({halves[1], -halves[0]}, -1) : at::cat({-halves[1], halves[0]}, -1);
+  return backward ? at::cat({halves[1], -halves[0]}, -1) : at::cat({-halves[1], halves[0]}, -1);
 }
 
 Kernel rotary(const Arguments& a) {
@@ -238,6 +238,8 @@ Kernel rotary_backward(const Arguments& a) {
   };
 }
 
+// ---- SwiGLU
+
 Kernel swiglu(const Arguments& a) {
   return [gate = a.operand("gate"), up = a.operand("up")](Operands in, Results out, const Draw&) {
     out[0] = (at::silu(widen(in[gate])) * widen(in[up])).to(in[gate].scalar_type());
@@ -253,6 +255,8 @@ Kernel swiglu_backward(const Arguments& a) {
     put(out, 1, (g * x * s).to(in[up].scalar_type()));
   };
 }
+
+// ---- RMS norm
 
 Kernel rms_norm(const Arguments& a) {
   return [self = a.operand("self"), weight = a.optional_operand("weight"), eps = a.number("eps"),

@@ -31,7 +31,7 @@ const FieldTable<plan::Recompute>& recompute_part() {
        {.name = "keep", .member = &C::keep, .doc = "ops whose results are kept"},
        {.name = "keep_in",
         .member = &C::keep_in,
-        .doc = "by the first scope of a region: the list that replaces keep there; an empty one: "
+        .doc = "by the first scope of a region: the list that replaces keep there; an empty list: "
                "the whole region is recomputed"},
        {.name = "kept_microbatches",
         .member = &C::kept_microbatches,
@@ -104,7 +104,7 @@ const FieldTable<plan::Overlap>& overlap_part() {
        {.name = "deferred_limit",
         .member = &C::deferred_limit,
         .at_least = 0,
-        .doc = "for the first so many microbatches; 0: for all"}});
+        .doc = "number of microbatches, from the first, for which it applies; 0: all"}});
   return table;
 }
 

@@ -71,8 +71,7 @@ Module methods_module() {
          "name (string), doc (string), fields (name = type, or {type, doc, required, default}), "
          "check(config, request), apply(plan, config, request), cost(config, request, with, "
          "without). Types of fields: boolean, integer, number, string, list, list of integers, "
-         "list "
-         "of numbers, list of strings, string or list, table, any"}},
+         "list of numbers, list of strings, string or list, table, any"}},
        "function",
        "Defines a method. Returns a function of a config that uses the method in a strategy. "
        "`apply` edits a perigee.Plan; `check` may refuse the config first. `cost`, if given, "

@@ -1,4 +1,4 @@
-// perigee.torch and perigee.nn: what the script of a model (kind = "lua") can require. They are
+// perigee.torch and perigee.nn, which the script of a model (kind = "lua") can require. They are
 // made elsewhere, by src/binding and runtime/perigee/nn.lua.
 #include "lua/api.h"
 
@@ -45,9 +45,9 @@ Function layer(std::string name, std::vector<Parameter> parameters, std::string 
 
 Module torch_module() {
   return {"perigee.torch",
-          "For scripts of models: every op of LibTorch by its schema's name, "
-          "torch.softmax(x, -1), torch.gelu(x, { approximate = \"tanh\" }). Arguments by position, "
-          "a table of named ones last; lists are tables, dtypes strings, and nil what is left out.",
+          "For scripts of models: every op of LibTorch by its schema's name, torch.softmax(x, -1), "
+          "torch.gelu(x, { approximate = \"tanh\" }). Arguments by position, a table of named ones "
+          "last; lists are tables, dtypes strings, and nil is an omitted argument.",
           {row("tensor",
                {{"values", "any", "a number, or lists of lists of numbers"},
                 {"options", "table?",

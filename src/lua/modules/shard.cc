@@ -27,10 +27,10 @@ Module shard_module() {
             {{"op", "string", "the op's name, such as my::op"},
              {"text", "string",
               "operands -> results, one list of dims each: \"b* k+, n k -> b* n\". `k` may be "
-              "sharded and results have it too; `k+` is summed over; `k^` stays whole; `b*` stands "
-              "for any number of dims; `1` for one that stays whole. After `;`: attributes that do "
-              "not matter (eps), must have a value (sparse=false) or name whole dims (dim^), and "
-              "linear(0), the operands that may be partial sums"}},
+              "sharded and results have it too; `k+` is summed over; `k^` is not sharded; `b*` "
+              "stands for any number of dims; `1` for one that is not sharded. After `;`: "
+              "attributes that do not matter (eps), must have a value (sparse=false) or name whole "
+              "dims (dim^), and linear(0), the operands that may be partial sums"}},
             "",
             "Adds or replaces an op's rule in the plans of this script, which calls it before it "
             "returns its strategy. An op without a rule runs on whole tensors.",

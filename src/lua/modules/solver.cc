@@ -193,11 +193,11 @@ Module solver_module() {
        {"search",
         {pins,
          {"options", "table",
-          "variables (a list; each a list of options, tables of pins, of which a combination "
-          "has one), algorithm (`bo`: Bayesian optimisation, `combination`: all of them, "
-          "`random`), trials (at most; default 30), patience (`bo` ends where the best is older "
-          "than so many trials; default 8), time_limit and measure in seconds (how long each "
-          "plan's ops may be measured; default 0: simulated by what is known), seed"}},
+          "variables (a list; each a list of options, tables of pins, of which a combination has "
+          "one), algorithm (`bo`: Bayesian optimisation, `combination`: all of them, `random`), "
+          "trials (at most; default 30), patience (`bo` ends when so many trials in a row improve "
+          "nothing; default 8), time_limit and measure in seconds (how long each plan's ops may be "
+          "measured; default 0: no measurement), seed"}},
         "table?, string?",
         "Searches by trials: for each combination the best plan under its pins is made and judged. "
         "Returns strategy, seconds, bytes, ended (`all`, `trials`, `patience`, `time`), "

@@ -79,8 +79,7 @@ int load(lua_State* L, const Function&) {
   if (format.empty() && value.is_object() && value.contains("desc")) {
     fail("strategy",
          "{} is a plan of nnScaler's, which cannot be tied to a graph: it numbers ops as its "
-         "process "
-         "counted them, and has no hash of the graph. Search again, and save that plan",
+         "process counted them, and has no hash of the graph. Search again, and save that plan",
          path.string());
   }
   const bool holds_strategy = format == "perigee.strategy/1" && value.contains("strategy");

@@ -265,12 +265,13 @@ class Checkpoint : public MethodWith<CheckpointConfig> {
     const auto* field = named ? "full" : "full_every";
     if (named && counted) {
       fail("checkpoint",
-           "either full or full_every selects the scopes that are recomputed whole, but got both");
+           "either full or full_every selects the scopes that are recomputed entirely, but got "
+           "both");
     }
     if (recompute.keep.empty()) {
       fail("checkpoint",
            "{} requires ops that other scopes keep: name these by keep, or leave {} out, since "
-           "without keep all scopes are recomputed whole",
+           "without keep all scopes are recomputed entirely",
            field, field);
     }
     std::vector<std::string> full, scopes;

@@ -72,8 +72,7 @@ class Offload : public MethodWith<OffloadConfig> {
                        [](const plan::Unit& unit) { return unit.level == 3; })) {
         fail("offload",
              "parameters = true requires fsdp over several ranks, whose units are copied to the "
-             "device "
-             "when they are gathered, but the plan has no such units");
+             "device when they are gathered, but the plan has no such units");
       }
       offload.parameters = true;
       kept.push_back("the ranks' parts of parameters");

@@ -82,9 +82,9 @@ class AutoSharding : public MethodWith<AutoConfig> {
           .member = &C::choose,
           .otherwise = "those that no other method of the strategy sets",
           .allowed = kChoices,
-          .doc = "what is chosen besides shardings: storage (parameters, gradients and optimizer "
-                 "state in parts over zero or data, as in zero1, zero2 and fsdp), recompute, and "
-                 "offload of activations"},
+          .doc = "choices of the solver besides shardings: storage (parameters, gradients and "
+                 "optimizer state in parts over zero or data, as in zero1, zero2 and fsdp), "
+                 "recompute, and offload of activations"},
          {.name = "precision",
           .member = &C::precision,
           .otherwise = "the strategy's",

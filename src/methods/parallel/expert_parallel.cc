@@ -19,10 +19,9 @@ class ExpertParallelMethod : public MethodWith<ExpertConfig> {
   std::string_view name() const override { return "expert_parallel"; }
   std::string_view doc() const override {
     return "Shards the experts of a mixture over the ranks of axes. Where the batch is sharded "
-           "over "
-           "them too, tokens are sent to the ranks of their experts and back, without padding; "
-           "where tokens are replicated, each rank computes its experts and the results are "
-           "summed.";
+           "over them too, tokens are sent to the ranks of their experts and back, without "
+           "padding; where tokens are replicated, each rank computes its experts and the results "
+           "are summed.";
   }
 
  protected:

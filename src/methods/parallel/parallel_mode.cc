@@ -73,8 +73,8 @@ class ParallelMode : public MethodWith<MeshConfig> {
           .doc = "the ranks to use, in mesh order"},
          {.name = "exact",
           .member = &C::exact,
-          .doc = "a world of another number of ranks than the sizes multiply to is an error; no "
-                 "axis adjusts"},
+          .doc =
+              "a number of ranks other than the product of the sizes is an error; no axis adjusts"},
          {.name = "rest",
           .member = &C::rest,
           .doc = "the axis that adjusts to a world that was given"},
@@ -112,7 +112,8 @@ class ParallelMode : public MethodWith<MeshConfig> {
     if (request.world_given && given.instances) {
       if (given.exact) {
         fail("parallel_mode",
-             "instances fills a larger world, which exact forbids: leave one of them out");
+             "instances allows a larger number of ranks, which exact forbids: leave one of them "
+             "out");
       }
       repeat(mesh, request.world);
     } else if (request.world_given) {

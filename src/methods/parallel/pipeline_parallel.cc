@@ -89,8 +89,8 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
          {.name = "tolerance",
           .member = &C::tolerance,
           .at_least = 0,
-          .doc = "a part may exceed its share of the work by this fraction (0.5: half as much "
-                 "again) where parts then receive fewer bytes"},
+          .doc = "a part may exceed its share of the work by this fraction (0.5: up to 1.5 times "
+                 "its share) where parts then receive fewer bytes"},
          {.name = "group",
           .member = &C::group,
           .otherwise = "one a stage",
@@ -226,7 +226,7 @@ class PipelineParallel : public MethodWith<PipelineConfig> {
     return innermost_modules(graph);
   }
 
-  // As many as stages, where nothing else gives a number and the batch divides.
+  // Sets as many microbatches as stages where no number is given and the batch divides.
   static void default_microbatches(plan::Plan& plan, const PlanRequest& request, int64_t stages) {
     const auto data = plan::batch_ranks(plan);
     if (request.round || request.global_batch % (stages * data) == 0) plan.microbatches = stages;

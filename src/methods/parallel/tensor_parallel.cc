@@ -315,14 +315,14 @@ class TensorParallel : public MethodWith<TensorConfig> {
     }
     const bool planned = given.planned.value_or(false);
     if ((named || planned) && given.experts) {
-      fail("tensor_parallel",
-           "experts says whether those of known layers are split, but {}: leave it out",
-           named ? "column, row or vocab name what is" : "planned = true finds what is");
+      fail(
+          "tensor_parallel", "experts applies to the experts of known layers, but {}: leave it out",
+          named ? "column, row or vocab name the split weights" : "planned = true finds the split");
     }
     if (named && planned) {
       fail("tensor_parallel",
-           "the solver finds what is split with planned = true, but column, row or vocab name it: "
-           "leave one of them out");
+           "with planned = true the solver finds the split weights, but column, row or vocab name "
+           "them: leave one of them out");
     }
     if (!named && !planned) {
       leave_experts(splits, plan, graph, axes);

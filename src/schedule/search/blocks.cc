@@ -55,9 +55,10 @@ Orders zbv_rounds(const Shape& shape, int cap) {
   const double hop = shape.forward + shape.transfer;
   std::vector<int> ahead(stages, 1);
   for (int s = stages - 2; s >= 0; --s) {
-    const double back = (2 * stages - 1 - s) * hop - shape.transfer;  // the fold costs no transfer
-    const double first = s * hop;
-    const int fit = static_cast<int>((back - first) / shape.forward + 1e-9);
+    // The fold costs no transfer.
+    const double returned = (2 * stages - 1 - s) * hop - shape.transfer;
+    const double passed = s * hop;
+    const int fit = static_cast<int>((returned - passed) / shape.forward + 1e-9);
     ahead[s] = std::max(ahead[s + 1], std::min({fit, count, cap - 1 - 2 * s}));
   }
   for (int s = 0; s < stages; ++s) {

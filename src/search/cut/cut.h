@@ -30,7 +30,7 @@ struct Row {
   // the previous one and with memory for more microbatches.
   std::function<std::vector<StagePart>(StageKind kind, int length)> parts;
   std::string solver = "auto";                                  // solve::Options's
-  double time_limit = std::numeric_limits<double>::infinity();  // seconds; 0: even cuts alone
+  double time_limit = std::numeric_limits<double>::infinity();  // seconds; 0: only even cuts
 };
 
 struct Cut {

@@ -12,7 +12,7 @@ namespace perigee::search {
 struct CutStageTimes {
   bool fits = false;
   double seconds = 0;     // a microbatch
-  double backward = 0;    // of it: until it sends a gradient, with the message from the next stage
+  double backward = 0;    // of `seconds`: the next stage's message, and until it sends a gradient
   double until_norm = 0;  // per step, until the all-reduce of the gradients' norm over all stages
   double optimizer = 0;   // per step, after that all-reduce
 };

@@ -105,14 +105,14 @@ class Page {
     const auto& cluster = c_.costs.cluster();
     const auto first = c_.plan.mesh.order.empty() ? 0 : c_.plan.mesh.order.front();
     if (c_.plan.mesh.is_ragged()) return submeshes();
-    int64_t apart = 1;
+    int64_t stride = 1;
     for (const auto& axis : c_.plan.mesh.axes) {
       const std::vector<std::string> names{axis.name};
       const auto group = mesh::group_of(c_.plan.mesh, names, first);
       const int level = cost::level_of(cluster, group);
-      table.rows.push_back({axis.name, std::to_string(axis.size), fmt::format("{} apart", apart),
+      table.rows.push_back({axis.name, std::to_string(axis.size), fmt::format("{} apart", stride),
                             level < 0 ? "one rank" : cluster.links[level].level});
-      apart *= axis.size;
+      stride *= axis.size;
     }
     return section("Mesh", html::to_html(table));
   }
@@ -227,7 +227,7 @@ class Page {
     const auto owner = stage_of_parts(pipeline.schedule,
                                       static_cast<int>(c_.plan.mesh.size_of(pipeline.axis)),
                                       static_cast<int>(pipeline.chunks));
-    // Every part transposes a weight for itself; the parts that use the result count.
+    // Every part has its own transpose of a weight: the parts that use the transpose count.
     const auto parts = plan::parts_of(c_.graph, pipeline);
     std::map<int32_t, std::set<int32_t>> roots;
     for (size_t n = 0; n < c_.graph.nodes.size(); ++n) {
@@ -353,8 +353,8 @@ class Page {
                                        : "an estimate"});
     }
     auto body = paragraph(
-                    fmt::format("of rank {}, which computes the longest; collectives run beside "
-                                "ops, so that the times add up to more than the step",
+                    fmt::format("of rank {}, which computes the longest; collectives overlap with "
+                                "ops, so that the sum of the times exceeds the step time",
                                 slowest->rank),
                     "note") +
                 html::to_html(table);

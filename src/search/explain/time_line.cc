@@ -71,7 +71,7 @@ std::string time_line(const simulate::Simulation& simulation, const compile::Pro
     const double top = kRow * static_cast<double>(row);
     svg += fmt::format("<text x=\"0\" y=\"{:.0f}\">rank {}{}</text>\n", top + 13, rank.rank,
                        rank.replicas > 1 ? fmt::format(" +{}", rank.replicas - 1) : "");
-    // One path for each colour: thousands of runs stay small.
+    // One path for each colour, so that thousands of runs make a small page.
     std::map<size_t, std::string> paths;
     std::string labels;
     for (const auto& run : simulation.runs[row]) {

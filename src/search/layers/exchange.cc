@@ -28,9 +28,10 @@ std::vector<int64_t> ranks_apart(int64_t first, int64_t count, int64_t stride) {
 double shared(double compute, double communication, double exchange) {
   if (communication <= 0 || exchange <= 0) return 0;
   // For x seconds both transfer: x / communication = (exchange + x) / (compute + x).
-  const double apart = compute - communication;
-  const double x = (std::sqrt(apart * apart + 4 * exchange * communication) - apart) / 2;
-  return std::min({x, communication, exchange});
+  const double arithmetic = compute - communication;
+  const double root = std::sqrt(arithmetic * arithmetic + 4 * exchange * communication);
+  const double overlapped = (root - arithmetic) / 2;
+  return std::min({overlapped, communication, exchange});
 }
 
 // A layer's reductions, relative to its ops.
@@ -45,8 +46,8 @@ Reductions reductions_of(const Passing& layer) {
   const auto& buckets = *layer.buckets;
   Reductions found{0, 1, layer.reduce * buckets.back().reduced};
   for (size_t k = 1; k < buckets.size(); ++k) {
-    const double beside = layer.compute * buckets[k].compute;
-    found.within += std::max(0.0, layer.reduce * buckets[k - 1].reduced - beside);
+    const double computed = layer.compute * buckets[k].compute;
+    found.within += std::max(0.0, layer.reduce * buckets[k - 1].reduced - computed);
     found.window -= buckets[k].compute;
   }
   return found;
@@ -114,11 +115,12 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
     }
     return time(CollectiveKind::reduce_scatter, units, bytes, pieces);
   };
-  const bool apart = parameters.tied && choice.pipe > 1;  // tied parameters are in no unit
+  const bool separates_tied = parameters.tied && choice.pipe > 1;  // tied parameters are in no unit
   const auto layer = [&](const Layer& of) {
     LayerExchange exchange;
     for (const auto& flat : of.flats) {
-      const double kept = apart && flat.gathered > 0 ? 1 - flat.read_late / flat.gathered : 1;
+      const double kept = separates_tied && flat.gathered > 0 ? 1 - flat.read_late / flat.gathered
+                                                              : 1;
       const double weights = kept * flat.weights, gradients = kept * flat.gradients;
       const double pieces = choice.zero == 3 ? 1 : flat.pieces;
       const double reduce = reduction(flat, gradients, pieces);
@@ -143,7 +145,7 @@ Exchanges exchanges_of(const Choice& choice, const Layers& parameters, simulate:
         exchange.reduce += time(CollectiveKind::all_reduce, tensor,
                                 gradients / static_cast<double>(choice.parts()), pieces);
       }
-      if (!apart || flat.read_late <= 0) continue;
+      if (!separates_tied || flat.read_late <= 0) continue;
       const double bytes = (1 - kept) * flat.gradients;
       made.tied += time(CollectiveKind::all_reduce, flat.experts ? units : all, bytes) +
                    time(CollectiveKind::all_reduce, {first, opposite}, bytes);
@@ -173,14 +175,14 @@ double seconds_of_pass(const std::vector<Passing>& layers, bool contends) {
   double seconds = 0, left = 0;  // left: reduction of the layer before `before`
   const Passing* before = nullptr;
   // While a layer computes, the preceding one is reduced, then the next one is gathered.
-  const auto beside = [&](double gather) {
+  const auto pass_seconds = [&](double gather) {
     const auto [within, window, tail] = reductions_of(*before);
     double compute = before->compute, exchange = left + gather;
     if (contends) {
       const double moved = exchange + before->reduce - tail;
-      const double more = shared(compute, before->communication, moved);
-      compute += more;
-      exchange += more;
+      const double added = shared(compute, before->communication, moved);
+      compute += added;
+      exchange += added;
     }
     return compute + within + std::max(0.0, exchange - window * compute);
   };
@@ -188,13 +190,13 @@ double seconds_of_pass(const std::vector<Passing>& layers, bool contends) {
     // From the third on, the two previous layers are identical, too.
     for (int i = 0; i < std::min(layer.times, 3); ++i) {
       const int times = i == 2 ? layer.times - 2 : 1;
-      seconds += before ? times * beside(layer.gather) : layer.gather;
+      seconds += before ? times * pass_seconds(layer.gather) : layer.gather;
       left = before ? reductions_of(*before).tail : 0;
       before = &layer;
     }
   }
   if (!before) return 0;
-  return seconds + beside(0) + std::max(0.0, before->last_reduction - before->tail);
+  return seconds + pass_seconds(0) + std::max(0.0, before->last_reduction - before->tail);
 }
 
 }  // namespace perigee::search

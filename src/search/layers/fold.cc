@@ -65,17 +65,17 @@ class Folding {
     Graph out;
     map_.resize(old_.values.size());
     for (const auto& scope : old_.scopes) {
-      if (!gone(block_of(index_, scope.path))) out.scopes.push_back(scope);
+      if (!is_folded(block_of(index_, scope.path))) out.scopes.push_back(scope);
     }
     for (const auto& input : old_.inputs) {
-      if (gone(block_of(index_, input.name))) continue;
+      if (is_folded(block_of(index_, input.name))) continue;
       map_[input.value.index] = out.add_value(old_.type(input.value));
       out.inputs.push_back(input);
       out.inputs.back().value = map_[input.value.index];
     }
     std::vector<NodeId> moved(old_.nodes.size(), -1);
     for (size_t n = 0; n < old_.nodes.size(); ++n) {
-      if (gone(block_[n])) continue;
+      if (is_folded(block_[n])) continue;
       Node node = old_.nodes[n];
       node.each_operand([&](ValueId& v) { v = mapped(v); });
       moved[n] = static_cast<NodeId>(out.nodes.size());
@@ -92,7 +92,7 @@ class Folding {
       out.nodes.push_back(std::move(node));
     }
     for (auto output : old_.outputs) {
-      if (gone(block_of(index_, output.name))) continue;
+      if (is_folded(block_of(index_, output.name))) continue;
       if (output.value.defined()) output.value = mapped(output.value);
       out.outputs.push_back(std::move(output));
     }
@@ -100,12 +100,12 @@ class Folding {
   }
 
  private:
-  bool gone(int block) const { return block > 0 && block < count_ - 1; }
+  bool is_folded(int block) const { return block > 0 && block < count_ - 1; }
 
   // Returns the folded graph's value for a value of the whole graph.
   ValueId mapped(ValueId v) const {
     const auto producer = old_.values[v.index].producer;
-    if (producer >= 0 && gone(block_[producer])) {
+    if (producer >= 0 && is_folded(block_[producer])) {
       const bool forward = old_.nodes[producer].phase == Phase::forward;
       const auto twin = nodes_[forward ? 0 : count_ - 1][place_[producer]];
       v = old_.nodes[twin].outputs[old_.values[v.index].result];

@@ -221,34 +221,36 @@ int LayerTables::number(const Layers& layers) {
 
 LayerTables::Entry LayerTables::make(const Choice& choice) try {
   // With this number of data ranks the graph's samples are those of the microbatch.
-  Choice alone;
-  alone.tensor = choice.tensor;
-  alone.sequence = choice.sequence;
-  alone.expert = choice.expert;
-  alone.context = choice.context;
-  alone.attention = choice.attention;
-  alone.precision = choice.precision;
-  alone.checkpoint = choice.checkpoint;
-  alone.selective = choice.selective;
-  alone.data = samples_.captured / (choice.micro * choice.expert);
+  Choice table_choice;
+  table_choice.tensor = choice.tensor;
+  table_choice.sequence = choice.sequence;
+  table_choice.expert = choice.expert;
+  table_choice.context = choice.context;
+  table_choice.attention = choice.attention;
+  table_choice.precision = choice.precision;
+  table_choice.checkpoint = choice.checkpoint;
+  table_choice.selective = choice.selective;
+  table_choice.data = samples_.captured / (choice.micro * choice.expert);
   methods::PlanRequest request;
   request.graph = &folded_.graph;
   request.global_batch = samples_.captured;
-  request.world = alone.tensor * alone.expert * alone.context * alone.data;
+  request.world = table_choice.tensor * table_choice.expert * table_choice.context *
+                  table_choice.data;
   request.world_given = true;
   request.eight_bits = eight_bits_;
-  auto row = Pins(pins_);
+  auto table_pins = Pins(pins_);
   // These depend on ZeRO and data ranks, which the table's program does not have.
-  std::erase(row.forbid, "replicated_parameters");
-  std::erase(row.forbid, "nd_shardings");
-  const auto strategy = methods::from_json(strategy_of(alone, row, row_), "auto", defined_);
+  std::erase(table_pins.forbid, "replicated_parameters");
+  std::erase(table_pins.forbid, "nd_shardings");
+  const auto strategy = methods::from_json(strategy_of(table_choice, table_pins, row_), "auto",
+                                           defined_);
   const auto plan = methods::make_plan(strategy, request);
   plan::verify(plan, folded_.graph);
   auto spec = spec_;
   // Parameters of blocks that were folded away.
-  const auto gone = [&](const std::string& name) { return !folded_.graph.find_input(name); };
-  std::erase_if(spec.frozen, gone);
-  for (auto& group : spec.groups) std::erase_if(group.parameters, gone);
+  const auto is_folded = [&](const std::string& name) { return !folded_.graph.find_input(name); };
+  std::erase_if(spec.frozen, is_folded);
+  for (auto& group : spec.groups) std::erase_if(group.parameters, is_folded);
   const auto program = compile::compile(folded_.graph, plan, spec, 0, traces_);
   Entry entry;
   int64_t rank = 0;  // that has a device of the kind

@@ -16,7 +16,7 @@ class EpilogueRefiner {
   // Cuts are refined where this share of a step, or more, may be saved.
   static constexpr double kLeastGain = 1e-3;
 
-  // Keeps all by reference.
+  // Keeps its arguments by reference.
   EpilogueRefiner(const PartRules& rules, const Transfers& transfers, const StepTimer& timer)
       : rules_(rules), transfers_(transfers), timer_(timer) {}
 

@@ -63,8 +63,8 @@ class Space {
   // each expert rank can have the most.
   int64_t captured() const;
 
-  // Returns the combinations that the tables have layers for, in no order. Stops where `stop` says
-  // so, once it has one.
+  // Returns the combinations that the tables have layers for, in any order. Ends early where
+  // `stop` returns true, once there is one.
   std::vector<Bounded> combinations(LayerTables& tables, const Model& model, int64_t blocks,
                                     const std::function<bool()>& stop);
 

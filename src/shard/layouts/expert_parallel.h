@@ -13,7 +13,7 @@ namespace perigee::shard {
 struct ExpertParallel {
   std::vector<std::string> axes;      // axes that experts are sharded over
   std::vector<std::string> tokens;    // those of them that also shard the batch
-  std::vector<std::string> tensor;    // axes that split each expert; none: experts are whole
+  std::vector<std::string> tensor;    // axes that split each expert; none: experts are not split
   std::vector<std::string> gathered;  // those of `tensor` that also shard the batch
 };
 

@@ -75,7 +75,7 @@ class Chooser {
     for (int i = 0; i < call_.operand_count(); ++i) {
       const auto& p = context_.operands[i][axis];
       if (!p.is_shard() || add_cut(pattern_.cut_of(p, false, i))) continue;
-      // The op needs this dim whole: sharding another dim may be cheaper than gathering this one.
+      // The op does not shard this dim: sharding another dim may be cheaper than gathering this one.
       for (int dim : pattern_.operands[i]) {
         if (dim >= 0) add_cut(DimCut{dim});
       }

@@ -1,4 +1,4 @@
-// Attention: batch, heads and the query sequence are free. The key sequence stays whole, or is
+// Attention: batch, heads and the query sequence are free. The key sequence is not sharded, or is
 // sharded with that of the queries; keys and values then visit all ranks.
 #include "shard/rules/families.h"
 
@@ -51,7 +51,7 @@ std::optional<CommunicatingRule> ring(const Call& call) {
 }
 
 // Grouped queries: shard i of the query heads needs shard i of the key heads, so both split evenly.
-// One key head for all query heads stays whole.
+// A key head that all query heads share is replicated.
 std::optional<Pattern> attention(const Call& call, Role role) {
   const int query = call.find("query"), key = call.find("key"), value = call.find("value");
   if (query < 0 || key < 0 || value < 0 || call.rank(query) != 4) return {};

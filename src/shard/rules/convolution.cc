@@ -1,4 +1,5 @@
-// Convolution and its backward: the batch, and without groups the channels; space stays whole.
+// Convolution and its backward: the batch and, without groups, the channels are free; spatial dims
+// are not sharded.
 #include "shard/rules/families.h"
 
 namespace perigee::shard {

@@ -37,7 +37,7 @@ std::optional<Pattern> pointwise_pattern(const Call& call);
 Pattern whole_pattern(const Call& call);
 
 // Returns the pattern of an op that keeps the shape of operand 0: operands and results of that
-// shape share its dims, except those marked `whole`; other tensors are whole.
+// shape share its dims, except those marked `whole`; other tensors are replicated.
 Pattern same_shape_pattern(const Call& call, const std::vector<bool>& whole);
 
 // Lowers ops that draw random numbers.

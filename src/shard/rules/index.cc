@@ -1,4 +1,5 @@
-// Indexing: the indexed dim stays whole (an index refers to the whole tensor), other dims are free.
+// Indexing: the indexed dim is not sharded (an index refers to the whole tensor), other dims are
+// free.
 #include <algorithm>
 
 #include "shard/rules/families.h"

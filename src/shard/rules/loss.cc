@@ -1,5 +1,5 @@
-// Losses. Those over classes keep the class dim whole (cross entropy: vocabulary.cc). Element-wise
-// losses that reduce become sums over the shard, divided by the global count.
+// Losses. Those over classes do not shard the class dim (cross entropy: vocabulary.cc).
+// Element-wise losses that reduce become sums over the shard, divided by the global count.
 #include "shard/rules/families.h"
 
 namespace perigee::shard {

@@ -1,4 +1,4 @@
-// Normalisation over dims that stay whole; the weights' gradients are Partial over the others.
+// Normalisation over dims that are not sharded; the weights' gradients are Partial over the others.
 #include <algorithm>
 
 #include "shard/rules/families.h"
@@ -31,7 +31,7 @@ std::optional<Pattern> group_norm(const Call& call) {
   return pattern;
 }
 
-// The length of layer norm's normalized_shape is the number of trailing dims that stay whole.
+// The length of layer norm's normalized_shape is the number of trailing dims that are not sharded.
 template <bool backward>
 std::optional<Pattern> layer_norm(const Call& call) {
   const int input = call.find("input");

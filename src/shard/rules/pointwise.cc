@@ -145,7 +145,7 @@ void add_pointwise_rules(Rules& rules) {
                 return std::optional(pattern);
               }});
   }
-  // Blocks are counted from the start of the dim, which stays whole.
+  // Blocks are counted from the start of the dim, which is not sharded.
   rules.add("perigee::fp8_blocks", {[](const Call& call) {
               std::vector<bool> whole(call.rank(0));
               whole[call.node().get<int64_t>("dim", 0)] = true;

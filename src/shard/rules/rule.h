@@ -117,7 +117,7 @@ struct CommunicatingRule {
   bool operator==(const CommunicatingRule&) const = default;
 };
 
-// The dims of one node. Each tensor dim is an index of `dims`, or -1: it stays whole.
+// The dims of one node. Each tensor dim is an index of `dims`, or -1: not sharded.
 struct Pattern {
   std::vector<Dim> dims;
   std::vector<std::vector<int>> operands;
@@ -167,9 +167,9 @@ struct Rule {
 // that of an optional one (then all are named). `name[]:` is a tensor list whose members share the
 // pattern. Dims: `k` may be sharded and results follow; `k+` is summed over, results without it are
 // Partial; `k^` is never sharded; `b*` any number of dims, aligned at the right and broadcast; `1`
-// a dim of its own that stays whole. A suffix holds for every occurrence of the letter. After `;`
+// a dim of its own that is not sharded. A suffix holds for every occurrence of the letter. After `;`
 // come the op's attributes: `eps` does not matter, `sparse=false` must be false or left out, `dim^`
-// names dims of the first operand that stay whole, `input_sizes=@0` repeats the shape of result 0,
+// names unsharded dims of the first operand, `input_sizes=@0` repeats the shape of result 0,
 // `linear(grad)` lists operands (by name or position) that may be Partial together. A node with
 // another attribute is not covered. Throws Error naming the op and what is wrong with the text.
 Rule parse_rule(std::string_view op, std::string_view text);

@@ -1,4 +1,5 @@
-// Pooling, resampling and padding of images: batch and channels are free, space stays whole.
+// Pooling, resampling and padding of images: batch and channels are free, spatial dims are not
+// sharded.
 #include "shard/rules/families.h"
 
 namespace perigee::shard {

@@ -346,7 +346,7 @@ class Instance {
     return true;
   }
 
-  // The dim of a letter, or of the k-th dim from the right of a family; -1 for letters that stay whole.
+  // The dim of a letter, or of the k-th dim from the right of a family; -1 for unsharded letters.
   int dim_of(const Token& token, int from_right) {
     const auto& letter = rule_.letters[token.letter];
     if (letter.whole) return -1;

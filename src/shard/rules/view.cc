@@ -178,7 +178,7 @@ std::optional<Pattern> select_backward(const Call& call) {
   return pattern;
 }
 
-// Dims keep their positions; those whose size changes, and those that an attribute names, stay whole.
+// Dims keep their positions; those whose size changes, or that an attribute names, are not sharded.
 Pattern same_places(const Call& call, const std::vector<bool>& whole) {
   auto pattern = moving(call);
   for (int d = 0; d < call.rank(0); ++d) {

@@ -21,7 +21,7 @@ namespace perigee::shard {
 
 struct AssignmentOptions {
   WorkPrices prices;
-  int64_t smallest = 0;  // bytes; smaller parameters of two or more dims stay whole
+  int64_t smallest = 0;  // bytes; smaller parameters of two or more dims are not split
   // The price, in bytes moved, of a byte saved for the backward pass, and of a byte of a parameter.
   double saved_byte = 0, parameter_byte = 0;
   // Extra cost of a replicated weight of two or more dims, relative to gathering it in each pass:

@@ -124,8 +124,8 @@ GradientDifference compare(const std::string& parameter, const at::Tensor& whole
     for (const auto& piece : rank) {
       if (piece.name != "gradient:" + parameter) continue;
       found = true;
-      const auto apart = largest_of(piece.value - part_of(whole, piece.ranges));
-      difference.largest = std::max(difference.largest, std::isfinite(apart) ? apart : missing);
+      const auto error = largest_of(piece.value - part_of(whole, piece.ranges));
+      difference.largest = std::max(difference.largest, std::isfinite(error) ? error : missing);
     }
   }
   if (!found) difference.largest = missing;
@@ -196,11 +196,11 @@ GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
          plan::copies_of(plan), plan.copy_axes.text());
   }
   plan.communication.sum = false;
-  plan::Plan alone;
-  alone.graph_hash = plan.graph_hash;
-  alone.mesh.axes = {{"data", 1}};
-  alone.microbatches = plan.microbatches;
-  alone.precision = plan.precision;
+  plan::Plan one_device;
+  one_device.graph_hash = plan.graph_hash;
+  one_device.mesh.axes = {{"data", 1}};
+  one_device.microbatches = plan.microbatches;
+  one_device.precision = plan.precision;
 
   CheckedStep step{planned, planned.job, step_spec(planned.job, graph), {}, {}};
   step.spec.optimizer = "none";
@@ -215,8 +215,8 @@ GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
   profile::Database database(profile_of(planned.job));
   profile::TraceDatabase traces(database, 1, exec::cpu_device());
   const auto single = exec::single_communicator();
-  const auto one = run(step, compile::compile(graph, alone, step.spec, 0, traces), alone.mesh,
-                       *single);
+  const auto one = run(step, compile::compile(graph, one_device, step.spec, 0, traces),
+                       one_device.mesh, *single);
   if (plan.recompute.budget_bytes > 0) {  // the regions that training recomputes
     check_at_methods(planned, [&](plan::Plan candidate) {
       candidate = compile::fit_recompute(graph, std::move(candidate), step_spec(step.job, graph),
@@ -232,8 +232,8 @@ GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
   check.expected_loss = check.loss = find(one, "loss")->item<double>();
   for (const auto& rank : ranks) {
     const auto* loss = find(rank, "loss");
-    const auto apart = loss ? std::abs(loss->item<double>() - check.expected_loss) : 0;
-    if (loss && !(apart <= std::abs(check.loss - check.expected_loss))) {
+    const auto error = loss ? std::abs(loss->item<double>() - check.expected_loss) : 0;
+    if (loss && !(error <= std::abs(check.loss - check.expected_loss))) {
       check.loss = loss->item<double>();
     }
   }
@@ -266,18 +266,17 @@ std::string print(const GradientCheck& check) {
   auto text = fmt::format("{:{}}  {:>10}  {:>10}\n", "parameter", width, "absolute", "relative");
   int64_t wrong = 0;
   for (const auto& p : sorted) {
-    const bool apart = !(p.relative <= check.tolerance);
-    wrong += apart;
+    const bool differs = !(p.relative <= check.tolerance);
+    wrong += differs;
     text += fmt::format("{:{}}  {:>10.3g}  {:>10.3g}{}\n", p.parameter, width, p.largest,
-                        p.relative, apart ? "  WRONG" : "");
+                        p.relative, differs ? "  WRONG" : "");
   }
   text += fmt::format("loss {:.10g} on {} rank{}, {:.10g} on one device\n", check.loss, check.ranks,
                       check.ranks == 1 ? "" : "s", check.expected_loss);
   if (!check.unequal.empty()) {
     text += fmt::format(
         "WRONG: {} gradient{} not bit-equal to those without activation checkpointing; the first "
-        "is "
-        "that of {} in {}\n",
+        "is that of {} in {}\n",
         check.unequal.size(), check.unequal.size() == 1 ? " is" : "s are", check.unequal.front(),
         scope_of(check.unequal.front()));
   } else if (check.recomputes) {

@@ -113,7 +113,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   const auto checkpoint = share_text(root ? folder->checkpoint() : "", *everyone(communicator));
   if (!checkpoint.empty() && checkpoint::Checkpoint(checkpoint).info().step >= job.train.steps) {
     if (root) {
-      log::info("{}: all {} steps are done, in {} (a larger train.steps goes on)", job.name,
+      log::info("{}: all {} steps are done, in {} (raise train.steps to continue)", job.name,
                 job.train.steps, checkpoint);
     }
     return;

@@ -57,8 +57,9 @@ void check_profile(const job::Job& job) {
   if (others.empty()) return;
   if (!job.cluster.file.empty()) {
     log::warn(
-        "times are estimates of {}, which cluster.file describes: cluster.profile = \"{}\" has "
-        "those of {}, which only plans for that machine use, without cluster.file and --cluster",
+        "times are estimated for {}, which cluster.file describes: cluster.profile = \"{}\" has "
+        "times of {} and applies only to plans for that machine, without cluster.file and "
+        "--cluster",
         job.cluster.file, path, fmt::join(others, ", "));
     return;
   }

@@ -305,9 +305,9 @@ class SectionShortener {
     const auto source = from.outputs[output], target = to.outputs[output];
     const auto &a = program_.values[source.index], &b = program_.values[target.index];
     if (a.type != b.type || a.place.frame < 0 || b.place.frame < 0) return;
-    const bool apart = a.place.frame != b.place.frame ||
-                       std::abs(a.place.offset - b.place.offset) >= a.type.bytes();
-    if (!apart) return;
+    const bool disjoint = a.place.frame != b.place.frame ||
+                          std::abs(a.place.offset - b.place.offset) >= a.type.bytes();
+    if (!disjoint) return;
     copies_[twins.to] = {.op = "perigee::copy_",
                          .args = {{"self", target}, {"source", source}},
                          .outputs = {target},

@@ -105,7 +105,7 @@ void check_job(const std::string& run, const job::Job& job) {
   const size_t shown = std::min<size_t>(changed.size(), 6);
   fail("run",
        "a resumed run keeps its model, data, batch, optimizer and seed, but in {}:\n  {}{}\nSet "
-       "them back, or start anew with another train.output",
+       "them back, or start a new run with another train.output",
        path, fmt::join(changed.begin(), changed.begin() + shown, "\n  "),
        shown < changed.size() ? fmt::format("\n  and {} more", changed.size() - shown) : "");
 }

@@ -71,7 +71,7 @@ cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& 
   if (!job.cluster.file.empty()) {
     auto cluster = cost::load_cluster(cost::find_cluster(job.cluster.file, runtime_folder));
     if (cluster.ranks() < ranks) {
-      fail("cluster", "{} has {} ranks, but the plan needs {}: --nproc says how many", cluster.name,
+      fail("cluster", "{} has {} ranks, but the plan needs {}: set --nproc", cluster.name,
            cluster.ranks(), ranks);
     }
     return cluster;

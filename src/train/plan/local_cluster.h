@@ -10,8 +10,8 @@
 namespace perigee::train {
 
 // Returns the description that cluster.file names; else that of this machine for `ranks` ranks: its
-// CPU, or the description of its kind of GPU that is shipped (below `runtime_folder`), or common
-// figures. Throws Error where a named cluster has too few ranks.
+// CPU, or the description of its kind of GPU that is shipped (below `runtime_folder`), or default
+// values. Throws Error where a named cluster has too few ranks.
 cost::Cluster cluster_of(const job::Job& job, int64_t ranks, const std::string& runtime_folder);
 
 // Returns the bytes of this machine's memory.

@@ -18,8 +18,8 @@ std::chrono::milliseconds timeout_of(const job::Job& job) {
   return std::chrono::milliseconds(static_cast<int64_t>(job.cluster.timeout * 1000));
 }
 
-// Returns the settings that are compared with rank 0's. Hosts may have the data in different folders,
-// and then in different states: the sizes count.
+// Returns the settings that are compared with rank 0's. Hosts may have copies of the data in different
+// folders, so the files' sizes are compared, too.
 exec::Settings shared_settings(const job::Job& job) {
   auto settings = job::shared_keys(job);
   if (job.data.slice_files) return settings;  // a host may have some of the files

@@ -94,8 +94,7 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     if (!std::isfinite(outcome.loss) && !outcome.skipped && job.train.stop_if_not_finite) {
       fail_run("train",
                "the loss must be finite, but at step {} it is {}: lower optimizer.lr, or look at "
-               "the data "
-               "(train.stop_if_not_finite = false goes on)",
+               "the data (train.stop_if_not_finite = false continues)",
                step, std::isnan(outcome.loss) ? "not a number" : "infinite");
     }
     StepMetrics metrics;

@@ -38,15 +38,14 @@ void log_slow_steps(const Summary& summary) {
   const double slower = summary.step_s / *summary.predicted_step_s;
   if (slower > kSlower && summary.predicted_measured > kMeasured) {
     log::info(
-        "steps are {:.1f} times as long as predicted: the machine has other work, or had less when "
-        "it was measured (`perigee profile --again`)",
+        "steps took {:.1f} times as long as predicted: the machine is busier now than when the "
+        "profile was measured (`perigee profile --again`)",
         slower);
   }
   if (summary.predicted_waiting > kWaits) {
     log::info(
-        "a rank is predicted to wait for others in {:.0f}% of a step: `perigee simulate` says "
-        "which "
-        "changes make it shorter, with the seconds that each saves",
+        "a rank is predicted to wait for others during {:.0f}% of a step: `perigee simulate` lists "
+        "changes that shorten the step, with the seconds that each saves",
         100 * summary.predicted_waiting);
   }
 }
@@ -86,7 +85,7 @@ void log_summary(const Summary& summary, bool stopped) {
     log_slow_steps(summary);
   }
   if (summary.mfu) log::info("model FLOPs utilisation: {:.1f}%", 100 * *summary.mfu);
-  log::info("memory that libraries hold beside: {:.1f} MiB measured",
+  log::info("memory of libraries, in addition: {:.1f} MiB measured",
             mebibytes(summary.library_bytes));
 }
 

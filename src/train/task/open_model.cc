@@ -111,8 +111,8 @@ std::vector<std::string> batched_names(const job::Job& job) {
     if (!is_index(input) || std::ranges::find(names, input) != names.end()) continue;
     if (input.size() > 9 || std::stoull(input) >= names.size()) {
       fail("job",
-           "data.batched lists places of the model's {} inputs ({}), from 0 (Alpa's batch_argnums "
-           "from 1), but got {}",
+           "data.batched lists positions of the model's {} inputs ({}), from 0 (Alpa's "
+           "batch_argnums from 1), but got {}",
            names.size(), fmt::join(names, ", "), input);
     }
     input = names[std::stoull(input)];

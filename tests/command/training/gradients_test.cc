@@ -53,7 +53,7 @@ TEST_CASE("recomputed blocks give bit-equal gradients") {
                       "--nproc 2 --set train.check_gradients=true --set "
                       "epl.gradient_checkpoint.type=auto")
                  .err,
-             Contains("are one device's"));
+             Contains("agree with one device's"));
 }
 
 TEST_CASE("a wrong sharding rule is detected, and its parameters are named") {

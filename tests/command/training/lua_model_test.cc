@@ -130,7 +130,7 @@ TEST_CASE("the job or Alpa's arguments name an input that all samples share") {
   CHECK_THAT(job.refused("plan", "--set data.text=[] --set data.batched=[\"y\"]"),
              Contains("data.batched names inputs of the model (table, x), but got \"y\""));
   CHECK_THAT(job.refused("plan", "--set data.text=[] --set data.batched=[\"2\"]"),
-             Contains("data.batched lists places of the model's 2 inputs (table, x), from 0 "
+             Contains("data.batched lists positions of the model's 2 inputs (table, x), from 0 "
                       "(Alpa's batch_argnums from 1), but got 2"));
 }
 

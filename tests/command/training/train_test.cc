@@ -242,8 +242,7 @@ TEST_CASE("a strategy's functions are called for buckets in flight, and scale th
   const auto say = [](const std::string& what) {
     return what + "_sync_func = function(e) print('" + what +
            " ' .. e.op .. ' ' .. #e.parameters .. ' ' .. e.parameters[1] .. (e.begin <= e['end'] "
-           "and "
-           "'' or '!')) end";
+           "and '' or '!')) end";
   };
   const auto heard = job.good("train", more + script(say("grad") + ", " + say("param"))).err;
   CHECK_THAT(heard, Contains("grad comm::reduce_scatter ") && Contains("param comm::all_gather ") &&
@@ -318,7 +317,9 @@ TEST_CASE("initial values are read from a file if required, and files are distri
   const auto warned =
       job.good("train", "--overwrite --nproc 2 --set optimizer.lr=0.0 --set epl.io.slicing=true")
           .err;
-  CHECK_THAT(warned, Contains("data.slice_files has no effect: 1 file cannot be dealt to 2"));
+  CHECK_THAT(
+      warned,
+      Contains("data.slice_files has no effect: 1 file cannot be distributed evenly over 2"));
   CHECK(warned.find("slice_files has") == warned.rfind("slice_files has"));
 }
 

@@ -262,12 +262,12 @@ TEST_CASE("overlap refuses interleaved microbatches with the reason") {
     return "";
   };
   CHECK_THAT(refusal(kSample, kTwo, kInterleaved, 1),
-             Catch::Contains("a step has 1 microbatch: use gradient_accumulation"));
+             Catch::Contains("a step has 1 microbatch: also use gradient_accumulation"));
   CHECK_THAT(refusal(kSample, R"(["data", 2])", R"(["overlap", {"experts": true}])", 2),
-             Catch::Contains("they exchange nothing: use expert_parallel"));
+             Catch::Contains("but this plan has none: use expert_parallel"));
   CHECK_THAT(refusal(kSample, R"(["expert", 2], ["pipe", 2])",
                      kInterleaved + R"(, ["pipeline_parallel", {"schedule": "gpipe"}])", 4),
-             Catch::Contains("by the schedule gpipe with 4 microbatches: use 1f1b"));
+             Catch::Contains("no stage runs them in this order: use 1f1b"));
   CHECK_THAT(refusal(kSample, kTwo, kInterleaved + R"(, ["fp8", {"fp8_recipe": "delayed"}])", 2),
              Catch::Contains("with overlap's experts one begins before"));
 }

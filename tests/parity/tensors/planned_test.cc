@@ -368,8 +368,8 @@ TEST_CASE("planned shardings report the sharded weights, or why none can be") {
   CHECK_THAT(refused(kGpt, three, R"({"axis": ["tensor", "data"], "planned": true})"),
              Catch::Contains("but data splits the batch"));
   CHECK(refused(kGpt, two, R"({"planned": true, "column": ["blocks.*.mlp.up"]})") ==
-        "[tensor_parallel] the solver finds what is split with planned = true, but column, row or "
-        "vocab name it: leave one of them out");
+        "[tensor_parallel] with planned = true the solver finds the split weights, but column, row "
+        "or vocab name them: leave one of them out");
   CHECK_THAT(refused(kResnet, two, R"({"planned": false})"),
              Catch::Contains("must be named as column, row and vocab, or planned"));
 }

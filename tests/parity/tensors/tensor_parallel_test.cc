@@ -273,8 +273,8 @@ TEST_CASE("tensor_parallel refuses layers that it cannot shard") {
   CHECK(refused(kGpt, four, R"({"axis": []})") ==
         "[tensor_parallel] axis must name at least one axis, but is an empty list");
   CHECK(refused(kGpt, four, R"({"experts": false, "planned": true})") ==
-        "[tensor_parallel] experts says whether those of known layers are split, but planned = "
-        "true finds what is: leave it out");
+        "[tensor_parallel] experts applies to the experts of known layers, but planned = true "
+        "finds the split: leave it out");
 }
 
 }  // namespace

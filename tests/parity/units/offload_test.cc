@@ -215,7 +215,7 @@ TEST_CASE("a missing copy, or memory used too soon, is detected") {
   CHECK_THROWS_WITH(compile::verify(open), Catch::Contains("waited for"));
   // An op that reads the host's memory.
   at->op = "comm::send";
-  CHECK_THROWS_WITH(compile::verify(program), Catch::Contains("only copies touch"));
+  CHECK_THROWS_WITH(compile::verify(program), Catch::Contains("only copies between"));
 }
 
 TEST_CASE("offloading nothing, too much or a missing layer is refused") {

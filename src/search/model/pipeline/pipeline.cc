@@ -112,12 +112,18 @@ double SearchedOrders::excess(const Choice& choice, const Passes& passes,
     fewer.microbatches = microbatches;
     return excess_of(fewer, part, costs);
   };
-  const auto most = kRoundsSearched * fewer.pipe;
-  find(fewer, costs, wanted <= most ? std::vector{wanted} : std::vector{most / 2, most});
-  if (wanted <= most) return with(wanted) / share;
-  const double few = with(most / 2), many = with(most);
-  const double each = std::max(0.0, many - few) / static_cast<double>(most - most / 2);
-  return (many + each * static_cast<double>(wanted - most)) / share;
+  const auto most_microbatches = kRoundsSearched * fewer.pipe;
+  find(fewer, costs,
+       wanted <= most_microbatches ? std::vector{wanted}
+                                   : std::vector{most_microbatches / 2, most_microbatches});
+  if (wanted <= most_microbatches) return excess_with(wanted) / share;
+  const double half_excess = excess_with(most_microbatches / 2),
+               full_excess = excess_with(most_microbatches);
+  const double excess_per_microbatch = std::max(0.0, full_excess - half_excess) /
+                                       static_cast<double>(most_microbatches -
+                                                           most_microbatches / 2);
+  return (full_excess + excess_per_microbatch * static_cast<double>(wanted - most_microbatches)) /
+         share;
 }
 
 }  // namespace perigee::search

@@ -59,7 +59,7 @@ class SearchedOrders {
 
  private:
   using Key = std::tuple<std::string, int64_t, int64_t, std::vector<double>>;
-  // Finds the missing orders of these, at once.
+  // Searches the orders that orders_ lacks, in parallel.
   void find(const Choice& choice, const std::vector<double>& costs,
             const std::vector<int64_t>& microbatches);
   double excess_of(const Choice& choice, const Passes& passes,

@@ -114,11 +114,16 @@ std::pair<double, double> Rounds::in_flight(const Choice& choice, bool first) {
 }
 
 double Rounds::seconds(const Choice& choice, const std::vector<PartTimes>& parts, double transfer) {
-  const auto many = kGroups * choice.pipe, few = (kGroups - 1) * choice.pipe;
-  if (choice.microbatches <= many) return run(choice, choice.microbatches, parts, transfer);
-  const double of_many = run(choice, many, parts, transfer);
-  const double each = (of_many - run(choice, few, parts, transfer)) / double(many - few);
-  return of_many + each * static_cast<double>(choice.microbatches - many);
+  const auto most_microbatches = kGroups * choice.pipe,
+             fewer_microbatches = (kGroups - 1) * choice.pipe;
+  if (choice.microbatches <= most_microbatches)
+    return run(choice, choice.microbatches, parts, transfer);
+  const double most_seconds = run(choice, most_microbatches, parts, transfer);
+  const double seconds_per_microbatch = (most_seconds -
+                                         run(choice, fewer_microbatches, parts, transfer)) /
+                                        double(most_microbatches - fewer_microbatches);
+  return most_seconds +
+         seconds_per_microbatch * static_cast<double>(choice.microbatches - most_microbatches);
 }
 
 }  // namespace perigee::search

@@ -86,11 +86,11 @@ class RowRun {
   }
 
   // Both ends of a message to the stage are ready.
-  void move(size_t s, const Section& what) {
-    auto& incoming = message(states_[s], what);
+  void move(size_t s, const Section& received) {
+    auto& incoming = message(states_[s], received);
     if (incoming.arrival < kInfinity) return;
-    const auto from = what.forward ? s - 1 : s + 1;
-    const double takes = what.forward ? stages_[from].send_seconds : stages_[s].return_seconds;
+    const auto from = received.forward ? s - 1 : s + 1;
+    const double takes = received.forward ? stages_[from].send_seconds : stages_[s].return_seconds;
     auto &a = states_[from].links, &b = states_[s].links;
     const double begin = std::max({incoming.sent, incoming.wanted, a, b});
     incoming.arrival = a = b = begin + takes;
@@ -142,14 +142,17 @@ RowTimes time_row(const std::string& name, std::span<const RowStage> stages, int
   const auto& schedule = schedule::describe(name);
   const auto run = [&](int64_t count) { return RowRun(schedule, stages, count).run(); };
   const auto round = ahead(schedule, std::ssize(stages) - 1, microbatches) + 1;
-  const auto many = kRounds * round;
-  if (schedule.holds_all || microbatches <= many) return run(microbatches);
-  const auto few = run(many / 2);
-  auto times = run(many);
-  const double each = (times.seconds - few.seconds) / static_cast<double>(many - many / 2);
-  const double more = each * static_cast<double>(microbatches - many);
-  times.seconds += more;
-  for (auto& end : times.ends) end += more;
+  const auto most_microbatches = kRounds * round;
+  if (schedule.holds_all || microbatches <= most_microbatches) return run(microbatches);
+  const auto half = run(most_microbatches / 2);
+  auto times = run(most_microbatches);
+  const double seconds_per_microbatch = (times.seconds - half.seconds) /
+                                        static_cast<double>(most_microbatches -
+                                                            most_microbatches / 2);
+  const double added_seconds = seconds_per_microbatch *
+                               static_cast<double>(microbatches - most_microbatches);
+  times.seconds += added_seconds;
+  for (auto& end : times.ends) end += added_seconds;
   return times;
 }
 
