@@ -65,9 +65,10 @@ local mine = m.define {
       unit.others = nil
     end
     plan:units(units)
-    plan:note(string.format("optimizer state is kept in parts: %d units of up to %.4g MiB over data (%d ranks); " ..
+    local power = most < 999.5 and 0 or most < 999.5 * 1024 and 1 or 2
+    plan:note(string.format("optimizer state is kept in parts: %d units of up to %.3g %s over data (%d ranks); " ..
       "gradients are reduce-scattered once a step, and the new weights gathered once a step",
-      #units, most / 2 ^ 20, request.mesh[1][2]))
+      #units, most / 2 ^ (10 * power), ({ [0] = "B", "KiB", "MiB" })[power], request.mesh[1][2]))
   end,
 }
 )lua";

@@ -18,6 +18,11 @@
 namespace perigee::tracing {
 namespace {
 
+bool is_embedding_op(std::string_view op) {
+  return op == "aten::embedding" || op == "aten::embedding_renorm" ||
+         op == "aten::_embedding_bag" || op == "aten::_embedding_bag_forward_only";
+}
+
 namespace functional = at::functionalization::impl;
 
 thread_local Session* current_session = nullptr;
@@ -147,7 +152,7 @@ Scopes::Id Session::parameter_scope(const std::string& op, const graph::Node& no
     auto of_value = value_scopes_[v.index];
     if (of_value < 0) return;
     // A tied weight is evidence for the embedding only in an embedding op.
-    if (scopes.is_embedding(of_value) && op.find("embedding") == op.npos) {
+    if (scopes.is_embedding(of_value) && !is_embedding_op(op)) {
       for (const auto& [other, first] : twins.tied) {
         const auto holder = scopes.holder(other);
         if (scopes.holder(first) == of_value && !scopes.is_embedding(holder)) of_value = holder;

@@ -43,7 +43,13 @@ Wanted widest(Wanted a, Wanted b) {
   return *a == *b ? *a : DType::float32;
 }
 
-bool is_batch_norm(std::string_view op) { return op.find("batch_norm") != op.npos; }
+bool is_batch_norm(std::string_view op) {
+  return op == "aten::native_batch_norm" || op == "aten::native_batch_norm_backward" ||
+         op == "aten::_native_batch_norm_legit" ||
+         op == "aten::_native_batch_norm_legit.no_stats" ||
+         op == "aten::_native_batch_norm_legit_functional" ||
+         op == "aten::_native_batch_norm_legit_no_training";
+}
 
 // Returns whether the op only moves elements: its result has its operand's type.
 bool moves(std::string_view op) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/fail.h"
+#include "base/text/bytes.h"
 #include "compile/graph/recompute.h"
 #include "compile/rank.h"
 #include "graph/flops.h"
@@ -59,12 +60,7 @@ std::vector<Set> best_sets(const std::vector<RegionCost>& costs, bool& thinned) 
   return sets;
 }
 
-// "27.53 MB", "77.2 GB"
-std::string text_of(int64_t bytes) {
-  const auto number = static_cast<double>(bytes);
-  return number < 1e10 ? fmt::format("{:.4g} MB", number / 1e6)
-                       : fmt::format("{:.4g} GB", number / 1e9);
-}
+std::string text_of(int64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
 
 // The ranks of one stage of a pipeline, or all.
 class Group {
@@ -127,9 +123,9 @@ class Group {
         regions.size(), first, first == last ? "" : " to " + last, 100 * set.flops / step_,
         text_of(peak(taken_)), text_of(peak(0)));
     if (taken_ > 1) {
-      text += fmt::format("; with the next cheaper set it would be {}", text_of(peak(taken_ - 1)));
+      text += fmt::format("; the next cheaper set needs {}", text_of(peak(taken_ - 1)));
     }
-    if (thinned_) text += " (not all sets were compared)";
+    if (thinned_) text += " (not all sets were examined)";
     return text;
   }
 

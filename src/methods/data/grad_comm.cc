@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "base/text/bytes.h"
 #include "methods/field_table.h"
 #include "methods/precision/low_precision.h"
 
@@ -165,9 +166,9 @@ class GradComm : public MethodWith<GradCommConfig> {
   static std::string sentence(const plan::Plan& plan, const std::vector<std::string>& gathered) {
     const auto& communication = plan.communication;
     auto text = fmt::format(
-        "gradients are {} in buckets of at least {:.4g} MiB{}, {}",
+        "gradients are {} in buckets of at least {}{}, {}",
         communication.sum ? "summed over data ranks and microbatches" : "reduced",
-        communication.bucket_bytes / double(1 << 20),
+        bytes_text(static_cast<double>(communication.bucket_bytes)),
         communication.buckets > 0 ? fmt::format(" (at most {})", communication.buckets) : "",
         communication.overlap ? "each as soon as it is complete" : "all after the backward pass");
     if (communication.communicators > 1) {

@@ -8,6 +8,7 @@
 
 #include "base/fail.h"
 #include "base/log_format.h"
+#include "base/text/bytes.h"
 #include "base/text/match.h"
 #include "methods/names.h"
 #include "plan/pipeline.h"
@@ -332,8 +333,8 @@ std::string describe_units(const plan::Plan& plan, const Graph& graph) {
   if (plan.units.empty()) return "no units";
   int64_t ranks = 1;
   for (const auto& axis : plan.units[0].axes) ranks *= plan.mesh.size_of(axis);
-  return fmt::format("{} unit{} of up to {:.4g} MiB over {} ({} ranks)", plan.units.size(),
-                     plan.units.size() == 1 ? "" : "s", static_cast<double>(most) / (1 << 20),
+  return fmt::format("{} unit{} of up to {} over {} ({} ranks)", plan.units.size(),
+                     plan.units.size() == 1 ? "" : "s", bytes_text(static_cast<double>(most)),
                      plan.units[0].axes.text(), ranks);
 }
 

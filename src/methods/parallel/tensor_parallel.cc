@@ -101,21 +101,23 @@ void leave_experts(Splits& splits, const plan::Plan& plan, const Graph& graph,
   }
 }
 
-// The layers of gpt, llama and moe.
-constexpr std::pair<const char*, WeightSplit> kTransformers[] = {
-    {"blocks.*.attn.qkv", WeightSplit::column},   {"blocks.*.attn.q", WeightSplit::column},
-    {"blocks.*.attn.k", WeightSplit::column},     {"blocks.*.attn.v", WeightSplit::column},
-    {"blocks.*.attn.out", WeightSplit::row},      {"blocks.*.mlp.gate", WeightSplit::column},
-    {"blocks.*.mlp.up", WeightSplit::column},     {"blocks.*.mlp.down", WeightSplit::row},
-    {"blocks.*.experts.up", WeightSplit::column}, {"blocks.*.experts.down", WeightSplit::row}};
+using LayerSplit = std::pair<const char*, WeightSplit>;
 
-bool is_of_experts(std::string_view pattern) {
-  return pattern.find("experts") != std::string_view::npos;
-}
+// The layers of gpt, llama and moe, without experts.
+constexpr LayerSplit kTransformers[] = {
+    {"blocks.*.attn.qkv", WeightSplit::column}, {"blocks.*.attn.q", WeightSplit::column},
+    {"blocks.*.attn.k", WeightSplit::column},   {"blocks.*.attn.v", WeightSplit::column},
+    {"blocks.*.attn.out", WeightSplit::row},    {"blocks.*.mlp.gate", WeightSplit::column},
+    {"blocks.*.mlp.up", WeightSplit::column},   {"blocks.*.mlp.down", WeightSplit::row}};
+
+// The experts of moe.
+constexpr LayerSplit kExperts[] = {{"blocks.*.experts.up", WeightSplit::column},
+                                   {"blocks.*.experts.down", WeightSplit::row}};
 
 void add_known(Splits& splits, const Graph& graph, bool experts) {
-  for (const auto& [pattern, split] : kTransformers) {
-    if (experts || !is_of_experts(pattern)) splits.add(pattern, split);
+  for (const auto& [pattern, split] : kTransformers) splits.add(pattern, split);
+  if (experts) {
+    for (const auto& [pattern, split] : kExperts) splits.add(pattern, split);
   }
   if (!splits.weights.empty()) {
     splits.add("embed", WeightSplit::vocabulary);

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/network/address.h"
+#include "base/text/bytes.h"
 #include "data/tokenizer.h"
 #include "exec/comm/gloo.h"
 #include "exec/comm/threads.h"
@@ -96,10 +97,10 @@ Cuda describe_cuda() {
     cuda.plugin = fmt::format("loads, with CUDA {}, {}", versions.cuda, versions.driver);
     for (size_t i = 0; i < gpus.found.size(); ++i) {
       const auto& gpu = gpus.found[i];
-      cuda.gpus.push_back(
-          fmt::format("{}: {}, {:.1f} GiB, {} multiprocessors, compute capability {}.{}{}", i,
-                      gpu.name, double(gpu.memory) / (1 << 30), gpu.processors, gpu.major,
-                      gpu.minor, gpu.usable() ? "" : " (too old: 8.0 or later is needed)"));
+      cuda.gpus.push_back(fmt::format("{}: {}, {}, {} multiprocessors, compute capability {}.{}{}",
+                                      i, gpu.name, bytes_text(static_cast<double>(gpu.memory)),
+                                      gpu.processors, gpu.major, gpu.minor,
+                                      gpu.usable() ? "" : " (too old: 8.0 or later is needed)"));
     }
     if (gpus.found.empty()) cuda.gpus = {fmt::format("none: {}", gpus.why_none)};
     cuda.nccl = fmt::format("{} loads, {}", versions.nccl,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log_format.h"
+#include "base/text/bytes.h"
 #include "simulate/report.h"
 
 namespace perigee::train {
@@ -38,20 +39,21 @@ void log_slow_steps(const Summary& summary) {
   const double slower = summary.step_s / *summary.predicted_step_s;
   if (slower > kSlower && summary.predicted_measured > kMeasured) {
     log::info(
-        "steps took {:.1f} times as long as predicted: the machine is busier now than when the "
-        "profile was measured (`perigee profile --again`)",
+        "steps are {:.1f} times as long as predicted: the machine has other work, or had less when "
+        "it was measured (`perigee profile --again`)",
         slower);
   }
   if (summary.predicted_waiting > kWaits) {
     log::info(
-        "a rank is predicted to wait for others during {:.0f}% of a step: `perigee simulate` lists "
-        "changes that shorten the step, with the seconds that each saves",
+        "a rank is predicted to wait for others in {:.0f}% of a step: `perigee simulate` says "
+        "which "
+        "changes make it shorter, with the seconds that each saves",
         100 * summary.predicted_waiting);
   }
 }
 
-double mebibytes(const std::vector<int64_t>& bytes) {
-  return static_cast<double>(largest_of(bytes)) / (1 << 20);
+std::string largest_text(const std::vector<int64_t>& bytes) {
+  return bytes_text(static_cast<double>(largest_of(bytes)));
 }
 
 }  // namespace
@@ -74,19 +76,17 @@ Summary summarise(const LoopResult& result, int64_t first, const plan::Plan& pla
 }
 
 void log_summary(const Summary& summary, bool stopped) {
-  log::info(
-      "{} {} steps in {:.1f} s, {:.1f} ms a step; peak memory {:.1f} MiB measured, {:.1f} MiB "
-      "predicted",
-      stopped ? "stopped after" : "done:", summary.steps, summary.seconds, 1e3 * summary.step_s,
-      mebibytes(summary.peak_bytes), mebibytes(summary.predicted_peak_bytes));
+  log::info("{} {} steps in {:.1f} s, {:.1f} ms a step; peak memory {} measured, {} predicted",
+            stopped ? "stopped after" : "done:", summary.steps, summary.seconds,
+            1e3 * summary.step_s, largest_text(summary.peak_bytes),
+            largest_text(summary.predicted_peak_bytes));
   if (summary.predicted_step_s) {
     log::info("a step was predicted to take {:.1f} ms, {}", 1e3 * *summary.predicted_step_s,
               simulate::measured_text(summary.predicted_measured));
     log_slow_steps(summary);
   }
   if (summary.mfu) log::info("model FLOPs utilisation: {:.1f}%", 100 * *summary.mfu);
-  log::info("memory of libraries, in addition: {:.1f} MiB measured",
-            mebibytes(summary.library_bytes));
+  log::info("memory allocated by libraries: {} measured", largest_text(summary.library_bytes));
 }
 
 }  // namespace perigee::train
