@@ -49,12 +49,17 @@ std::string with_table(const std::string& page, const std::string& table) {
   return page.substr(0, begin) + kBegin + table + page.substr(end);
 }
 
-TEST_CASE("each method has a page with the table of its fields") {
+TEST_CASE("each method has a page with its use, the table of its fields, an example and limits") {
   for (const auto& method : all()) {
     const auto path = fmt::format("runtime/methods/{}.md", method->name());
     CAPTURE(path);
     const auto page = test::read_text(path);
     REQUIRE(page.starts_with(fmt::format("# {}\n", method->name())));
+    for (const auto* part :
+         {"\n**When to use it.**", "\n## Fields\n", "\n## Example\n", "\n## Limits\n"}) {
+      INFO(part);
+      CHECK(page.find(part) != std::string::npos);
+    }
     const auto wanted = with_table(page, table_of(*method));
     REQUIRE(!wanted.empty());
     CHECK(test::golden_difference(path, wanted) == "");

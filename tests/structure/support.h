@@ -31,7 +31,7 @@ std::vector<std::string> crowded_folders(const std::filesystem::path& root);
 // lines, except indices: src, runtime, runtime/methods, strategies.
 std::vector<std::string> folder_pages(const std::filesystem::path& root);
 
-// A page has at most 250 lines (src/README.md: 300), unless a command prints it.
+// A page has at most 250 lines (src/README.md: 300, runtime/README.md: 60), unless a command prints it.
 std::vector<std::string> long_pages(const std::filesystem::path& root);
 
 // No comment of several lines ends in a line of one word.

@@ -1,4 +1,4 @@
-// The code accepts or writes the examples of README.md, the pages of runtime/ and strategies/.
+// The code accepts or writes the examples of README.md, of formats and of shipped strategies.
 #include <fmt/format.h>
 
 #include <algorithm>
