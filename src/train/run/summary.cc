@@ -39,15 +39,14 @@ void log_slow_steps(const Summary& summary) {
   const double slower = summary.step_s / *summary.predicted_step_s;
   if (slower > kSlower && summary.predicted_measured > kMeasured) {
     log::info(
-        "steps are {:.1f} times as long as predicted: the machine has other work, or had less when "
-        "it was measured (`perigee profile --again`)",
+        "steps took {:.1f} times as long as predicted: the machine is busier now than when the "
+        "profile was measured (`perigee profile --again`)",
         slower);
   }
   if (summary.predicted_waiting > kWaits) {
     log::info(
-        "a rank is predicted to wait for others in {:.0f}% of a step: `perigee simulate` says "
-        "which "
-        "changes make it shorter, with the seconds that each saves",
+        "a rank is predicted to wait for others during {:.0f}% of a step: `perigee simulate` lists "
+        "changes that shorten the step, with the seconds that each saves",
         100 * summary.predicted_waiting);
   }
 }
