@@ -75,7 +75,7 @@ struct Description {
   bool has_extra = false;      // ScheduleOptions::extra
   bool without_idle = false;   // no stage idles with equal costs and no transfers
   bool exceeds_bound = false;  // the orders found stay above `bubble_seconds`: search to predict it
-  bool suggested = false;      // `perigee train --advise` tries it
+  bool suggested = false;      // the advice of `perigee simulate` tries it
 
   // Schedules with warm-up forwards, then alternately one backward and one forward: the number by
   // which in-flight microbatches grow with each later stage, from 1 on the last one. Others: 0.

@@ -128,7 +128,7 @@ TEST_CASE("the Bayesian search works with more points than it can compare") {
     search.tell(point, value);
     best = std::min(best, value);
   }
-  CHECK(best <= 13);  // of 1 to 49, 25 on average
+  CHECK(best <= 13);  // values are 1 to 49, 25 on average
 }
 
 TEST_CASE("a Gaussian process is certain at known points and uncertain far from them") {

@@ -78,7 +78,7 @@ TEST_CASE("two processes of one rank are refused") {
   const TrainingJob job;
   const auto port = std::to_string(free_port());
   std::vector<std::unique_ptr<Process>> hosts;
-  for (const char* node : {"0", "1", "1"}) {  // of three, the last of which does not come
+  for (const char* node : {"0", "1", "1"}) {  // of three ranks; rank 2 does not start
     hosts.push_back(std::make_unique<Process>(
         job.words("train", "--nproc 1 --nodes 3 --rendezvous 127.0.0.1:" + port + " --node-rank " +
                                std::string(node)),

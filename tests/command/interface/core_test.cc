@@ -25,7 +25,7 @@ const std::string kProblems = "tests/solve/examples/";
 
 }  // namespace
 
-TEST_CASE("schedule prints JSON only, or a time line") {
+TEST_CASE("schedule prints a time line, or with --json nothing but JSON") {
   const auto ran = run("schedule 1f1b --stages 2 --microbatches 2 --json");
   CHECK(ran.status == 0);
   CHECK(ran.err == "");

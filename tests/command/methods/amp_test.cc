@@ -39,7 +39,7 @@ TEST_CASE("the shipped strategy amp_native trains, checks and explains itself") 
   CHECK_THAT(job.good("plan", "--strategy amp_native --explain").out,
              Contains("ops of the forward pass compute in bfloat16"));
   CHECK(run("check strategies/execution/amp_native.lua").status == 0);
-  // As plain data, with only the type.
+  // The same strategy as plain data, with only the dtype.
   const auto data = job.folder().write("data.lua", "return { { \"amp_native\", \"bf16\" } }\n");
   job.good("train", "--overwrite --strategy " + data);
   CHECK(job.losses() == one_rank);

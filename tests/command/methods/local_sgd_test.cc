@@ -25,7 +25,7 @@ TEST_CASE("copies resumed between two averages are bit-equal to an uninterrupted
   parts.good("train", kLocal + "6 --resume");
   CHECK(parts.losses() == whole.losses());
   CHECK(parts.weights() == whole.weights());
-  // Directly after an average, only the values that are not averaged.
+  // Directly after an average, a checkpoint has copies only of values that are not averaged.
   const auto index = read(whole.output() + "/checkpoints/step-6/index.json");
   CHECK_THAT(index, !Contains("copies:blocks") && Contains("copies:exp_avg:blocks"));
   const TrainingJob data;

@@ -211,7 +211,7 @@ source = "a test"
   CHECK(run("plan " + job + " --cluster " + with_memory(0.9 * needed), own_cache(folder)).status ==
         3);
   cluster = with_memory(1e5);
-  // So is a strategy's plan.
+  // The plan of a fixed strategy is refused as well.
   for (const std::string strategy : {"fsdp", "pipeline_parallel"}) {
     const auto given = run(
         "plan " + job + " --nproc 2 --cluster " + cluster + " --strategy " + strategy,

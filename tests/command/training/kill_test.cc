@@ -43,7 +43,7 @@ class Chain {
   // Not a Catch2 assertion: chains have threads of their own.
   std::string kill_once() {
     Process process(job.words("train", options(1'000'000) + " --resume"), job.how());
-    // Every other moment is one of the start, the others lie in the first steps and checkpoints.
+    // Half of the kills are during start-up, the others during the first steps and checkpoints.
     const bool in_start = draw() < 0.5;
     if (!in_start) process.wait_for("step ");
     std::this_thread::sleep_for(std::chrono::duration<double>(draw() * (in_start ? start_ : 0.1)));

@@ -361,7 +361,7 @@ TEST_CASE("a job may contain a table of Alpa's or AutoDist's options") {
                       "mean \"num_micro_batches\"?"));
   CHECK_THAT(job.refused("plan", "--set autodist.memory_constraint=1e-6 --nproc 2", 3),
              Contains("no plan fits"));
-  // The profile that a dialect names is made there.
+  // The profile is created at the path that the dialect names.
   const auto profile = job.folder() / "times.sqlite";
   job.good("train", "--overwrite --nproc 2 --set cluster.profile=" + profile);
   CHECK(fs::exists(profile));

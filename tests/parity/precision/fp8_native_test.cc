@@ -124,7 +124,7 @@ TEST_CASE("a device's eight-bit products equal the emulation's") {
       CHECK(products.at("weight").size() == layers);
       for (const auto& [kind, nodes] : products) {
         INFO(kind);
-        auto wrong = native;  // one product takes a factor's scale for the other's
+        auto wrong = native;  // one product uses a factor's scale for both
         auto& node = wrong.nodes[nodes.back()];
         set(node, "scale_a", *node.find("scale_b"));
         CHECK(first_difference(expected, exec::evaluate(wrong, inputs)) != "");

@@ -117,7 +117,7 @@ TEST_CASE("eight-bit floats are rounded bit-equal to their formats") {
       CHECK(wrong == 0);
     }
   }
-  // Each block by its own largest number, which becomes the format's.
+  // Each block is scaled such that its largest number becomes the format's largest.
   const auto blocks = at::tensor({1.0f, 0.5f, -3.0f, 100.0f, 0.001f});
   const auto y = evaluated("perigee::fp8_blocks",
                            {{"format", std::string("e4m3")},

@@ -71,7 +71,7 @@ TEST_CASE("a wrong rule is detected") {
       {"aten::relu", "d* -> d*; linear(0)"},              // not linear
       {"aten::_softmax", "d* -> d*; dim half_to_float"},  // along a sharded dim
       {"aten::cumsum", "d* -> d*; dim dtype"},            // along a sharded dim
-      {"aten::tril", "d* -> d*; diagonal"},               // position counts
+      {"aten::tril", "d* -> d*; diagonal"},               // depends on the global position
       {"aten::flip", "d* -> d*; dims"},
       {"aten::embedding", "v+ e, t* -> t* e; padding_idx"},   // out of range, or added twice
       {"aten::add.Tensor", "d*, d* -> d*; alpha linear(0)"},  // all ranks add the other operand

@@ -75,7 +75,7 @@ TEST_CASE("an attention bias has the rows of a rank's queries in ring attention"
     CHECK(compare(one, ranks) == "");
     CHECK(compare_memory(given, plan, ranks) == "");
     if (method.find("ring") == method.npos) continue;
-    // A block of the scores has the bias of other keys.
+    // A block of the scores gets the bias of other keys.
     const auto wrong = [](Program& program) {
       graph::Arg first;
       for (auto& i : program.sections[0].instructions) {

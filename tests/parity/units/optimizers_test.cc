@@ -113,7 +113,7 @@ using Weights = std::map<std::string, at::Tensor>;
 using Update = std::function<void(const std::string& name, at::Tensor& weight,
                                   const at::Tensor& gradient, int64_t step)>;
 
-// Trains by the reference interpreter, which gives the gradients, and the update given here.
+// Trains with gradients of the reference interpreter and the given update.
 Weights reference(const Given& given, double clip, int64_t steps, const Update& update) {
   auto inputs = given.inputs;
   Weights weights;
