@@ -38,8 +38,8 @@ std::string write_safetensors(const std::string& path, std::span<const TensorByt
 // A file mapped into memory.
 class SafetensorsFile {
  public:
-  // Throws Error naming the file when it cannot be read, is cut short, or its header breaks the
-  // format.
+  // Throws Error naming the file when it cannot be read, is cut short, or its header breaks
+  // the format.
   explicit SafetensorsFile(const std::string& path);
 
   const std::vector<TensorBytes>& tensors() const { return tensors_; }  // in the file's order

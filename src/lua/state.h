@@ -86,13 +86,12 @@ class State {
   std::string place;
   // While a shipped strategy runs for the methods that it defines, which others use.
   bool defines_shipped = false;
-  // Where the table that the script returned last begins, or ""; only of chunks that the host
-  // itself runs.
+  // Where the table that the script returned last begins, or ""; of chunks run by the host.
   std::string result_place;
 
-  // The functions that the host runs, innermost last, added by Entered: after a tail call no other
-  // trace of the function that made it is left. `caller` is the C function that runs all but the
-  // first.
+  // The functions that the host runs, innermost last, added by Entered: after a tail call no
+  // other trace of the function that made it is left. `caller` is the C function that runs all
+  // but the first.
   struct Begin {
     std::string source;  // "@file"
     int line = 0;        // its first; 0: it is the whole file

@@ -90,8 +90,7 @@ std::vector<int> stage_of_parts(std::string_view name, int stages, int chunks);
 // lower; the search minimises the longest span, then the makespan, and is deterministic. Throws
 // Error (invalid) for an unknown name, counts that the schedule does not exist for (the message
 // names those that it exists for), options that it does not have, costs that are negative or not
-// finite,
-// and a memory limit that it cannot keep.
+// finite, and a memory limit that it cannot keep.
 Schedule make_schedule(const ScheduleOptions& options);
 
 // Returns the JSON text of runtime/schedules.md ("perigee.schedule/1"), ending in a newline.

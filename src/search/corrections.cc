@@ -6,8 +6,8 @@
 namespace perigee::search {
 namespace {
 
-// The samples of a choice, which planned shardings depend on; else whether gradients are
-// accumulated.
+// The samples of a choice, which planned shardings depend on; else whether gradients
+// are accumulated.
 int64_t samples(const Choice& c) { return c.tensor > 1 ? c.micro : c.microbatches > 1; }
 
 }  // namespace

@@ -17,9 +17,8 @@ struct StagesOutcome {
   bool finished = true;                    // false: the deadline came first
 };
 
-// As in Alpa's inter-op pass, the longest stage is fixed first; unlike there, whole ranges of its
-// time are ruled out at once by the least sum for the range's top and the longest time of its
-// bottom.
+// As in Alpa's inter-op pass, the longest stage is fixed first; unlike there, ranges of its time
+// are ruled out at once by the least sum for the range's top and the longest time of its bottom.
 StagesOutcome stages_by_search(const StagesProblem& problem,
                                std::chrono::steady_clock::time_point deadline);
 

@@ -1,5 +1,5 @@
-// Layers that draw random numbers: eager autograd with the graph's draws, and properties of the
-// draws.
+// Layers that draw random numbers: eager autograd with the graph's draws, and properties of
+// the draws.
 #include <torch/nn.h>
 
 #include "tests/capture/layers.h"

@@ -26,8 +26,8 @@ at::Tensor batch(int64_t microbatch, std::vector<int64_t> shape) {
   return ((at::arange(n, at::kDouble) * (3 + microbatch)) % 17 / 17).view(shape);
 }
 
-// loss = sum(gelu(layer_norm(x) w)), d w, and w -= lr d w; with dropout, a temporary allocation and
-// views.
+// loss = sum(gelu(layer_norm(x) w)), d w, and w -= lr d w; with dropout, a temporary allocation
+// and views.
 compile::Program training(int64_t rank, int64_t ranks, int64_t microbatches, int64_t rows = 4) {
   Builder b;
   const auto w = b.bind(Kind::parameter, "w", f64({8, 6}));

@@ -35,8 +35,8 @@ TEST_CASE("Alpa's functions make a strategy of a method, boundaries and ranks") 
       "submesh_logical_shapes = [[1, 2], [1, 2]]\n");
   CHECK(job.error == "");
   CHECK(job.plan == marked.plan);
-  // The default method is ShardParallel; grad returns its function; model and optimizer belong to the
-  // host.
+  // The default method is ShardParallel; grad returns its function; model and optimizer belong to
+  // the host.
   CHECK(with("return alpa.parallelize()").plan["search"]["pipe"] == 1);
   CHECK(with("return alpa.parallelize(alpa.grad(alpa.Zero2Parallel {}))").error == "");
   CHECK_THAT(with("alpa.optax.adam(1e-3)").error,

@@ -1,5 +1,5 @@
-// The table of schedules against the built schedules: each description's properties hold for its
-// orders.
+// The table of schedules against the built schedules: each description's properties hold for
+// its orders.
 #include <algorithm>
 #include <catch2/catch.hpp>
 

@@ -12,8 +12,8 @@ using search::StageKind;
 
 namespace {
 
-// Returns the least objective over all cuts, by the solver of stages problems; infinity where none
-// fits.
+// Returns the least objective over all cuts, by the solver of stages problems; infinity where
+// none fits.
 double least_objective(const search::Row& row) {
   solve::StagesProblem problem{.layers = row.blocks,
                                .devices = row.stages,

@@ -11,8 +11,8 @@ namespace {
 using search::ChainPlanner;
 using search::cluster;
 
-// Returns the least peak memory of the programs of any plan under the pins, in bytes; `which`: its
-// choice.
+// Returns the least peak memory of the programs of any plan under the pins, in bytes; `which`:
+// its choice.
 double least_peak(ChainPlanner& planner, const cost::Cluster& on, const std::string& pins,
                   std::string& which) {
   double least = 1e300;
@@ -45,8 +45,8 @@ TEST_CASE("a plan is found if only slow plans fit, whose memory the model undere
       {{.blocks = 3, .batch = 12, .width = 256}, 1, mesh_of_one_size},
       {{.blocks = 6, .batch = 12, .width = 32}, 2, mesh_of_one_size},
       {{.blocks = 3, .batch = 16, .width = 128}, 4, mesh_of_one_size},
-      // Programs of data-parallel stages with optimizer state on the host take 1.6 times the model's
-      // memory.
+      // Programs of data-parallel stages with optimizer state on the host take 1.6 times the
+      // model's memory.
       {{.blocks = 4, .batch = 24, .width = 64},
        5,
        R"({"submeshes": [[["data", 3]], [["tensor", 2]]]})"},

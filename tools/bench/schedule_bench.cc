@@ -35,8 +35,8 @@ double least_ms(const ScheduleOptions& options, Schedule& made) {
   return least;
 }
 
-// Checks memory caps and spans; tests/schedule checks all properties with an independent
-// implementation.
+// Checks memory caps and spans; tests/schedule checks all properties with an
+// independent implementation.
 bool has_documented_properties(const ScheduleOptions& o, const Schedule& schedule) {
   const bool equal = o.forward == o.backward && o.backward == o.wgrad && o.transfer == 0;
   const bool no_idle = perigee::schedule::describe(o.name).without_idle;

@@ -20,8 +20,8 @@ void write_text(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// The thread may hold the loader's lock, which naming the frames needs: the alarm then ends the
-// process.
+// The thread may hold the loader's lock, which naming the frames needs: the alarm then ends
+// the process.
 void write_stack(int signal) {
   ::alarm(kMostSeconds);
   std::array<char, 160> line;

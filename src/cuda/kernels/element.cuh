@@ -34,8 +34,8 @@ __device__ inline void store(__nv_bfloat16* p, int64_t i, float v) {
 }
 __device__ inline void store(__half* p, int64_t i, float v) { p[i] = __float2half_rn(v); }
 
-// Calls f with a null pointer of the element type. The functions of cuda/ops refuse other types
-// before.
+// Calls f with a null pointer of the element type. The functions of cuda/ops refuse other
+// types before.
 template <class F>
 void dispatch_floating(Element element, F f) {
   switch (element) {

@@ -126,8 +126,8 @@ class Search {
     }
   }
 
-  // Returns whether the cap is between the memory of V-Min's block and of V-Half's, so that neither
-  // suits.
+  // Returns whether the cap is between the memory of V-Min's block and of V-Half's, so that
+  // neither suits.
   bool roomy() const {
     return shape_.v_shape && cap_ <= shape_.stages && cap_ > 2 * ((shape_.stages + 4) / 3);
   }

@@ -191,8 +191,8 @@ class Accounts {
     return frame == place.frame && place.offset < offset + bytes ? index : -1;
   }
 
-  // Finds the passes that read each parameter, and the parameters of the prologue that the epilogue
-  // reads.
+  // Finds the passes that read each parameter, and the parameters of the prologue that the
+  // epilogue reads.
   void find_reads() {
     std::unordered_map<int32_t, int> casts;  // of parameters, by value
     for (const auto& section : program_.sections) {

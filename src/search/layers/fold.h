@@ -22,9 +22,8 @@ struct Folded {
 
 // Removes all blocks but the first and the last: where one of them reads a value of a removed
 // neighbour, it reads that of the other instead. Blocks are identical where their ops, arguments
-// (keys
-// of random numbers excepted) and shapes are; where they are not, or with fewer than three blocks,
-// the graph is returned unchanged.
+// (keys of random numbers excepted) and shapes are; where they are not, or with fewer than three
+// blocks, the graph is returned unchanged.
 Folded fold(const graph::Graph& graph);
 
 // Returns the positions in the row of blocks at which parts begin: 0 is the first block (the

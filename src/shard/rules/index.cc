@@ -1,5 +1,5 @@
-// Indexing: the indexed dim is not sharded (an index refers to the whole tensor), other dims are
-// free.
+// Indexing: an index refers to the whole tensor, so the indexed dim is not sharded. Other dims are
+// free to be sharded.
 #include <algorithm>
 
 #include "shard/rules/families.h"

@@ -1,5 +1,5 @@
-// Pooling, resampling and padding of images: batch and channels are free, spatial dims are not
-// sharded.
+// Pooling, resampling and padding of images: batch and channels may be sharded, height and width
+// may not.
 #include "shard/rules/families.h"
 
 namespace perigee::shard {
