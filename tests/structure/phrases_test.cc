@@ -46,6 +46,9 @@ TEST_CASE("lint refuses the phrases that have a standard term") {
            "What it takes for propagation to come to shardings that somebody else has chosen",
            "two blocks tell the time and memory of any number",
            "Tell ranks apart whose groups lie on other levels",
+           "Axes of a kind are told apart by a number",
+           "Indexing: the indexed dim stays whole",
+           "rank 1, 2 did not come",
        }) {
     INFO(line);
     CHECK(is_refused(line));
