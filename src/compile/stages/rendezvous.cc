@@ -337,7 +337,7 @@ InterleavedOps find_interleaved_ops(const Schedule& schedule,
     for (const auto& [stage, position] : stages.stuck(stages.all())) {
       const auto span = interleaved[stage][position];
       changed = changed || span.first != span.last;
-      alone(stage, span);
+      separate(stage, span);
     }
   }
   return interleaved;

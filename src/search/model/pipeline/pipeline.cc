@@ -108,7 +108,7 @@ double SearchedOrders::excess(const Choice& choice, const Passes& passes,
   const double share = static_cast<double>(fewer.pipe) / static_cast<double>(choice.pipe);
   for (double* seconds : {&part.forward, &part.backward, &part.weights}) *seconds *= share;
   const auto wanted = std::max<int64_t>(1, std::llround(share * double(choice.microbatches)));
-  const auto with = [&](int64_t microbatches) {
+  const auto excess_with = [&](int64_t microbatches) {
     fewer.microbatches = microbatches;
     return excess_of(fewer, part, costs);
   };
