@@ -26,7 +26,9 @@ bool on_matrix_units(std::string_view op) {
                            "aten::convolution_backward",
                            "aten::convolution_backward_overrideable",
                            "perigee::attention",
-                           "perigee::attention_backward"};
+                           "perigee::attention_backward",
+                           "perigee::addmm_",
+                           "perigee::mm_"};
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 
@@ -71,6 +73,8 @@ OpWork work_of(const Graph& graph, const Node& node) {
   work.matrix = on_matrix_units(node.op);
   work.attention = node.op.starts_with("perigee::attention");
   const bool in_place = node.op.ends_with('_');
+  // A product adds to a sum that may be wider than its factors.
+  if (in_place && work.matrix) work.dtype = graph.type(node.get<ValueId>("self", {})).dtype;
   double results = 0;
   for (auto v : node.outputs) results += bytes_of(graph, v);
   const auto* part = read_in_part(node.op);
@@ -83,8 +87,8 @@ OpWork work_of(const Graph& graph, const Node& node) {
       if (part && name == part) bytes = std::min(bytes, results);
       work.bytes += bytes;
       if (position < written) {
-        // copy_ only overwrites its operand, other ops also read it.
-        if (node.op != "perigee::copy_") work.bytes += bytes;
+        // copy_ and mm_ only overwrite their operand, other ops also read it.
+        if (node.op != "perigee::copy_" && node.op != "perigee::mm_") work.bytes += bytes;
       }
       ++position;
     };

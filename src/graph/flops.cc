@@ -76,6 +76,9 @@ double scores(const Sizes& s) {
 double zero(const Sizes&) { return 0; }
 double input_elements(const Sizes& s) { return s.operand("self"); }
 double matrix_product(const Sizes& s) { return 2 * s.result() * s.size_from_end("self", 1); }
+double matrix_product_in_place(const Sizes& s) {
+  return 2 * s.operand("sum") * s.size_from_end("self", 1);
+}
 // One outer product of a column and a row for each place of each expert.
 double grouped_outer(const Sizes& s) { return 2 * s.operand("self") * s.size_from_end("grad", 1); }
 double matrix_product_and_sum(const Sizes& s) {
@@ -93,6 +96,7 @@ const std::unordered_map<std::string_view, Rule>& rules() {
       t[op] = matrix_product;
     }
     for (auto op : {"aten::addmm", "aten::baddbmm"}) t[op] = matrix_product_and_sum;
+    for (auto op : {"perigee::addmm_", "perigee::mm_"}) t[op] = matrix_product_in_place;
     t["aten::addmv"] = [](const Sizes& s) {
       return s.result() * (2 * s.size_from_end("mat", 1) + 1);
     };

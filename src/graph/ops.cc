@@ -309,7 +309,8 @@ bool is_product(std::string_view op) {
                                                   "perigee::attention",
                                                   "perigee::attention_backward",
                                                   "perigee::grouped_mm",
-                                                  "perigee::grouped_outer"};
+                                                  "perigee::grouped_outer",
+                                                  "perigee::mm_"};
   return std::ranges::find(products, op) != std::end(products);
 }
 

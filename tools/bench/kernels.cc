@@ -151,6 +151,25 @@ void rotary() {
       close(back.results[0], written_back()), x.numel());
 }
 
+// A weight gradient of a 16-bit layer [out, in] that is added to float32; the rival is its product in
+// 16 bits and an addition. Agrees: ours is exact, and the rival within its rounding.
+void main_gradient(at::ScalarType type, const char* name) {
+  constexpr int64_t kTokens = 1024, kIn = 768, kOut = 2304;
+  const auto gradient = at::randint(-4, 5, {kTokens, kOut}).to(type);
+  const auto input = at::randint(-4, 5, {kTokens, kIn}).to(type);
+  auto sum = at::zeros({kOut, kIn}), other = at::zeros({kOut, kIn});
+  Call ours("perigee::addmm_", {{"sum", sum}, {"self", gradient.t()}, {"mat2", input}}, {}, {}),
+      product("aten::mm", {{"self", gradient.t()}, {"mat2", input}}, {},
+              {{exec::dtype_of(type), {kOut, kIn}}});
+  ours(), product();
+  const auto exact = at::mm(gradient.to(at::kFloat).t(), input.to(at::kFloat));
+  const bool agrees = at::equal(sum, exact) &&
+                      at::allclose(product.results[0].to(at::kFloat), exact, 1e-2, 1e-2);
+  Call add("perigee::accumulate_", {{"self", other}, {"other", product.results[0]}}, {}, {});
+  compare(
+      name, [&] { ours(); }, [&] { product(), add(); }, agrees, kOut * kIn);
+}
+
 // The overhead of an instruction over the op that it calls.
 void overhead() {
   const auto x = at::randn({4}), y = at::randn({4});
@@ -178,6 +197,8 @@ int main() {
   c10::AutoGradMode no_grad(false);
   rms_norm();
   rotary();
+  main_gradient(at::kBFloat16, "bfloat16 main gradient / mm, add");
+  main_gradient(at::kHalf, "float16 main gradient / mm, add");
   overhead();
   adamw();
 }

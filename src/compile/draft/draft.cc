@@ -7,8 +7,9 @@
 namespace perigee::compile {
 
 int overwritten_operands(std::string_view op) {
-  const bool first = op == "perigee::copy_" || op == "perigee::adafactor_sums_" ||
-                     op == "perigee::adafactor_moments_" || op == "perigee::muon_update_";
+  const bool first = op == "perigee::copy_" || op == "perigee::mm_" ||
+                     op == "perigee::adafactor_sums_" || op == "perigee::adafactor_moments_" ||
+                     op == "perigee::muon_update_";
   return op == "perigee::orthogonalize_" ? 2 : first ? 1 : 0;
 }
 

@@ -1,5 +1,9 @@
 #include "compile/gradients/accumulate.h"
 
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "compile/draft/instance.h"
@@ -17,58 +21,150 @@ bool is_row_major(const Draft& draft, ValueId v) {
 // Returns whether a value covers all of its memory, in row-major order.
 bool is_plain(const Draft& draft, ValueId v) {
   const auto& value = draft.value(v);
-  return draft.view_offset[v.index] == 0 && is_contiguous(value.type.shape, value.strides) &&
+  return draft.view_offset[v.index] == 0 && is_row_major(draft, v) &&
          value.type.numel() == draft.value(draft.root(v)).type.numel();
 }
+
+// An instruction that adds a product's result, or a view of it, to a gradient, or sets a gradient.
+struct Reader {
+  size_t at = 0;
+  ValueId gradient, term;
+  bool adds = false;
+};
+
+// Returns nothing where the instruction does anything else with its operand, or scales it.
+std::optional<Reader> reader_of(const Draft& draft, const DraftInstruction& part, size_t at) {
+  const auto& [op, args, outputs] = std::tie(part.instruction.op, part.instruction.args,
+                                             part.instruction.outputs);
+  if (op == "perigee::accumulate_" || op == "perigee::copy_") {
+    if (args.size() != 2) return {};
+    return Reader{at, std::get<ValueId>(args[0].second), std::get<ValueId>(args[1].second),
+                  op == "perigee::accumulate_"};
+  }
+  if (op != "perigee::cast" || !outputs[0].defined()) return {};
+  const auto role = draft.value(outputs[0]).name.role;
+  if (role != ValueRole::gradient && role != ValueRole::flat_gradients) return {};
+  return Reader{at, outputs[0], std::get<ValueId>(args[0].second), false};
+}
+
+// The products of a section whose results are only added to gradients.
+class ProductSums {
+ public:
+  ProductSums(Draft& draft, DraftSection& section, const std::vector<int>& reads,
+              TraceSource& traces)
+      : draft_(draft), list_(section.instructions), reads_(reads), traces_(traces) {}
+
+  void run() {
+    find_readers();
+    std::vector<DraftInstruction> out;
+    for (size_t i = 0; i < list_.size(); ++i) {
+      const auto readers = readers_of(i);
+      if (readers.empty() && !gone_.contains(i)) out.push_back(list_[i]);
+      for (const auto& reader : readers) {
+        out.push_back(fused(list_[i], reader));
+        gone_.insert(reader.at);
+      }
+    }
+    list_ = std::move(out);
+  }
+
+ private:
+  void find_readers() {
+    for (size_t i = 0; i < list_.size(); ++i) {
+      const auto& instruction = list_[i].instruction;
+      each_read(instruction, [&](ValueId v) {
+        const auto found = readers_.find(draft_.root(v).index);
+        if (found != readers_.end()) found->second.push_back(i);
+      });
+      if (instruction.op == "aten::mm" && instruction.outputs[0].defined()) {
+        readers_[draft_.root(instruction.outputs[0]).index];
+      }
+    }
+  }
+
+  // Returns all readers of a product that can write their gradients itself, or nothing.
+  std::vector<Reader> readers_of(size_t i) const {
+    const auto& product = list_[i].instruction;
+    if (product.op != "aten::mm" || !product.outputs[0].defined()) return {};
+    const ValueId made = product.outputs[0];
+    const auto& places = readers_.at(draft_.root(made).index);
+    if (draft_.value(made).view_of.defined() || !is_plain(draft_, made) ||
+        static_cast<size_t>(reads_[made.index]) != places.size()) {
+      return {};
+    }
+    std::vector<Reader> readers;
+    uint8_t runs = 0;
+    for (size_t at : places) {
+      const auto reader = reader_of(draft_, list_[at], at);
+      if (!reader || !is_writable(i, *reader) || (runs & list_[at].when) != 0) return {};
+      runs |= list_[at].when;
+      readers.push_back(*reader);
+    }
+    return runs == list_[i].when ? readers : std::vector<Reader>{};
+  }
+
+  // Returns whether the product can write the reader's gradient.
+  bool is_writable(size_t i, const Reader& reader) const {
+    const auto from = draft_.value(list_[i].instruction.outputs[0]).type;
+    const auto& to = draft_.value(reader.gradient).type;
+    const bool widens = to.dtype == graph::DType::float32 &&
+                        (from.dtype == graph::DType::bfloat16 ||
+                         from.dtype == graph::DType::float16);
+    if (!(widens || (reader.adds && to.dtype == from.dtype)) || to.numel() != from.numel() ||
+        !is_plain(draft_, reader.term) || !is_row_major(draft_, reader.gradient)) {
+      return false;
+    }
+    for (size_t at = i + 1; at < reader.at; ++at) {
+      if ((list_[at].when & list_[reader.at].when) != 0 && uses(list_[at], reader.gradient)) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  bool uses(const DraftInstruction& part, ValueId gradient) const {
+    const auto [begin, end] = draft_.bytes_of(gradient);
+    bool found = false;
+    const auto check = [&, first = begin, last = end](ValueId v) {
+      if (!v.defined() || draft_.root(v) != draft_.root(gradient)) return;
+      const auto [from, to] = draft_.bytes_of(v);
+      found = found || (from < last && first < to);
+    };
+    each_operand(part.instruction, check);
+    for (auto v : part.instruction.outputs) check(v);
+    return found;
+  }
+
+  DraftInstruction fused(const DraftInstruction& product, const Reader& reader) {
+    const ProgramValue to = draft_.value(reader.gradient);
+    const graph::TensorType type{to.type.dtype,
+                                 draft_.value(product.instruction.outputs[0]).type.shape};
+    const ValueId target = draft_.add_view(reader.gradient, 0, type, contiguous_strides(type.shape),
+                                           to.name);
+    auto args = product.instruction.args;
+    args.insert(args.begin(), {"sum", target});
+    auto made = in_place(reader.adds ? "perigee::addmm_" : "perigee::mm_", std::move(args),
+                         {target});
+    made.when = list_[reader.at].when;
+    made.instruction.scope = product.instruction.scope;
+    made.instruction.phase = product.instruction.phase;
+    set_allocations(draft_, made, traces_);
+    return made;
+  }
+
+  Draft& draft_;
+  std::vector<DraftInstruction>& list_;
+  const std::vector<int>& reads_;
+  TraceSource& traces_;
+  std::map<int32_t, std::vector<size_t>> readers_;  // of products' results, by root
+  std::set<size_t> gone_;
+};
 
 }  // namespace
 
 void accumulate_products(Draft& draft, TraceSource& traces) {
   const auto reads = count_reads(draft);
-  for (auto& section : draft.sections) {
-    auto& list = section.instructions;
-    std::vector<int32_t> maker(draft.program.values.size(), -1);  // by root: an aten::mm
-    std::vector<bool> fused_away(list.size());
-    for (size_t i = 0; i < list.size(); ++i) {
-      const auto& instruction = list[i].instruction;
-      if (instruction.op == "aten::mm" && instruction.outputs[0].defined()) {
-        maker[draft.root(instruction.outputs[0]).index] = static_cast<int32_t>(i);
-      }
-      if (instruction.op != "perigee::accumulate_" || instruction.args.size() != 2) continue;
-      const auto sum = std::get<ValueId>(instruction.args[0].second);
-      const auto term = std::get<ValueId>(instruction.args[1].second);
-      const auto root = draft.root(term).index;
-      if (static_cast<size_t>(root) >= maker.size() || maker[root] < 0 || reads[root] != 1) {
-        continue;
-      }
-      auto& product = list[maker[root]];
-      const ValueId made = product.instruction.outputs[0];
-      const auto& to = draft.value(sum);
-      if (product.when != list[i].when || !is_plain(draft, made) || !is_plain(draft, term) ||
-          made.index != root || !is_contiguous(to.type.shape, to.strides) ||
-          to.type.dtype != draft.value(made).type.dtype) {
-        continue;
-      }
-      const auto type = draft.value(made).type;
-      const auto name = to.name;
-      const ValueId target = draft.add_view(sum, 0, type, contiguous_strides(type.shape), name);
-      auto args = product.instruction.args;
-      args.insert(args.begin(), {"sum", target});
-      auto fused = in_place("perigee::addmm_", std::move(args), {target});
-      fused.when = product.when;
-      fused.instruction.scope = product.instruction.scope;
-      fused.instruction.phase = product.instruction.phase;
-      set_allocations(draft, fused, traces);
-      product = std::move(fused);
-      maker[root] = -1;
-      fused_away[i] = true;
-    }
-    std::vector<DraftInstruction> out;
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (!fused_away[i]) out.push_back(std::move(list[i]));
-    }
-    list = std::move(out);
-  }
+  for (auto& section : draft.sections) ProductSums(draft, section, reads, traces).run();
 }
 
 void accumulate_casts(Draft& draft) {

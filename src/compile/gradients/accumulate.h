@@ -6,11 +6,13 @@
 
 namespace perigee::compile {
 
-// Replaces matrix products whose result is only added to a gradient by products that add to it
-// (perigee::addmm_), without a separate result and addition.
-void accumulate_products(Draft& draft, TraceSource& traces);
-
 // Adds low-precision gradients to a wide sum directly where they are cast only to be added.
 void accumulate_casts(Draft& draft);
+
+// Replaces matrix products whose result is only added to a gradient by products that add to it
+// (perigee::addmm_), without a separate result and addition. A product of 16-bit matrices for a
+// float32 gradient is added up in float32; where its first microbatch sets the gradient, by a
+// product that writes it (perigee::mm_). Runs after accumulate_casts.
+void accumulate_products(Draft& draft, TraceSource& traces);
 
 }  // namespace perigee::compile

@@ -13,7 +13,8 @@ namespace perigee::compile {
 namespace {
 
 bool is_product(const Instruction& instruction) {
-  return is_plain_product(instruction.op) || instruction.op == "perigee::addmm_";
+  return is_plain_product(instruction.op) || instruction.op == "perigee::addmm_" ||
+         instruction.op == "perigee::mm_";
 }
 
 // Memory that an instruction reads or writes: a root and a range of its bytes.

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "exec/kernels/wide_product.h"
 #include "exec/reference/ops.h"
 
 namespace perigee::exec {
@@ -16,6 +17,7 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::adafactor_", kernels::adafactor},
       {"perigee::adafactor_moments_", kernels::adafactor_moments},
       {"perigee::adafactor_sums_", kernels::adafactor_sums},
+      {"perigee::addmm_", kernels::product_in_place},
       {"perigee::attention", kernels::attention},
       {"perigee::attention_backward", kernels::attention_backward},
       {"perigee::clip_scale", kernels::clip_scale},
@@ -23,6 +25,7 @@ Kernel cpu_kernel(const Op& op) {
       {"perigee::cross_entropy", kernels::cross_entropy},
       {"perigee::cross_entropy_backward", kernels::cross_entropy_backward},
       {"perigee::dropout", kernels::dropout},
+      {"perigee::mm_", kernels::product_in_place},
       {"perigee::muon_", kernels::muon},
       {"perigee::muon_update_", kernels::muon_update},
       {"perigee::orthogonalize_", kernels::orthogonalize},

@@ -54,10 +54,19 @@ Kernel full(const Arguments& a) {
              Operands, Results out, const Draw&) { out[0] = at::full(shape, value, dtype); };
 }
 
-// sum += self @ mat2.
-Kernel addmm(const Arguments& a) {
-  return [sum = a.operand("sum"), self = a.operand("self"), mat2 = a.operand("mat2")](
-             Operands in, Results, const Draw&) { in[sum].addmm_(in[self], in[mat2]); };
+// sum = self @ mat2 (perigee::mm_), or sum += self @ mat2. A sum wider than the factors gets the
+// product of factors that are converted: on a GPU the library does so itself.
+Kernel product_in_place(const Arguments& a) {
+  return [sum = a.operand("sum"), self = a.operand("self"), mat2 = a.operand("mat2"),
+          beta = a.name() == "perigee::addmm_" ? 1.0 : 0.0](Operands in, Results, const Draw&) {
+    auto to = in[sum];
+    const auto type = to.scalar_type();
+    if (type != in[self].scalar_type() && to.is_cuda()) {
+      at::addmm_out(to, to, in[self], in[mat2], type, beta, 1);
+    } else {
+      to.addmm_(in[self].to(type), in[mat2].to(type), beta);
+    }
+  };
 }
 
 Kernel cast(const Arguments& a) {
@@ -378,7 +387,8 @@ Kernel label_weight(const Arguments& a) {
 
 using Maker = Kernel (*)(const Arguments&);
 const std::map<std::string_view, Maker> kOps = {
-    {"perigee::addmm_", addmm},
+    {"perigee::addmm_", product_in_place},
+    {"perigee::mm_", product_in_place},
     {"perigee::reshape", reshape},
     {"perigee::expand", expand},
     {"perigee::full", full},

@@ -57,7 +57,8 @@ class OverlapMethod : public MethodWith<OverlapConfig> {
     static const FieldTable<C> table(
         {{.name = "accumulate",
           .member = &C::accumulate,
-          .doc = "with several microbatches, matrix products add to their gradients in place"},
+          .doc = "with several microbatches, matrix products add to their gradients in place; "
+                 "those of 16 bits write and add to float32 gradients without rounding"},
          {.name = "step",
           .member = &C::step,
           .doc = "the optimizer steps a bucket of gradients as soon as it is reduced; excludes "
