@@ -1,4 +1,4 @@
--- Prints, with `perigee lua`, every option of every dialect: its section, type, default and what becomes of it.
+-- Prints, with `perigee lua`, every option of every dialect: its section, type, default and effect.
 local all = {}
 for _, name in ipairs { "alpa", "atorch", "autodist", "epl", "megatron" } do
   all[name] = require("perigee." .. name).rows

@@ -76,8 +76,8 @@ function M.of_data(pins, o, asked, job, graph)
   return all
 end
 
--- Returns the pins with which the search finds only plans of so many microbatches; none where there are none or the
--- number of ranks is not known.
+-- Returns pins that restrict the search to plans of `count` microbatches; none if no pins do, or the number of ranks is
+-- unknown.
 function M.of_microbatches(pins, count, job, graph)
   local o = { update_freq = count, zero_ngroups = 1, world_size = 1, mesh_row = 1, mesh_col = 1 }
   local ok, all = pcall(M.of_data, pins, o, { update_freq = count }, job, graph)

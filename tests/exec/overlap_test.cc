@@ -157,7 +157,8 @@ TEST_CASE("buckets of a GPT's gradients are reduced during its backward pass, ov
         must(buckets.backward > 0, "they are reduced while the backward pass computes");
         const auto one = run(gpt, c, kOne);
         must(one.buckets == 1 && one.total == 0, "one bucket has nothing beside it");
-        must(run(gpt, c, kAfterwards).backward == 0, "buckets that are put off come behind");
+        must(run(gpt, c, kAfterwards).backward == 0,
+             "buckets after the backward pass do not overlap with it");
       },
       std::chrono::seconds(40));
   for (const auto& error : errors) CHECK(error == "");

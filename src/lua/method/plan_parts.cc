@@ -121,7 +121,7 @@ const FieldTable<plan::Communication>& communication_part() {
        {.name = "buckets",
         .member = &C::buckets,
         .at_least = 0,
-        .doc = "at most so many buckets with the same type and axes; 0: no limit"},
+        .doc = "the most buckets with the same type and axes; 0: no limit"},
        {.name = "communicators",
         .member = &C::communicators,
         .at_least = 1,

@@ -223,8 +223,8 @@ const std::vector<Function>& plan_functions() {
         {"every", "integer", "steps"},
         {"states", "boolean?", "whether their optimizer state is averaged, too"}},
        "integer",
-       "Averages the matching parameters of the copies after every so many steps, and returns the "
-       "number of parameters.",
+       "Averages the matching parameters of the copies at a fixed interval of steps, and returns "
+       "the number of parameters.",
        average},
       {"scale_loss",
        {{"scale", "any", "a number, or `given`: by events.loss_scale"}},

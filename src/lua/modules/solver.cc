@@ -143,10 +143,10 @@ Module solver_module() {
       "`all_to_all`), micro (samples of a microbatch), schedule, chunks, sequence, "
       "offload (booleans; offload: the optimizer's state is in host memory), checkpoint (a "
       "boolean, or `full`: all ops of a block are recomputed, or `selective`: all but its products "
-      "with weights and attention), every (of so many blocks one is recomputed, the others not, "
-      "or in part with `selective`), zero (0 to 3), "
-      "memory (bytes of a rank, where its device has more), reserve (so many "
-      "times its two largest buffers stay free), optimizer_resident and "
+      "with weights and attention), every (one of this number of blocks is recomputed, the "
+      "others not, or in part with `selective`), zero (0 to 3), "
+      "memory (bytes of a rank, where its device has more), reserve (the "
+      "factor of its two largest buffers that stays free), optimizer_resident and "
       "optimizer_transient (bytes that the optimizer keeps, and allocates during a "
       "step, for each byte of weights; they replace its own numbers), smallest "
       "(weights of fewer bytes are not split over tensor), solver (`labels` or `ilp`: it chooses "
@@ -195,8 +195,9 @@ Module solver_module() {
          {"options", "table",
           "variables (a list; each a list of options, tables of pins, of which a combination has "
           "one), algorithm (`bo`: Bayesian optimisation, `combination`: all of them, `random`), "
-          "trials (at most; default 30), patience (`bo` ends when so many trials in a row improve "
-          "nothing; default 8), time_limit and measure in seconds (how long each plan's ops may be "
+          "trials (at most; default 30), patience (`bo` ends after this number of trials "
+          "without an improvement; default 8), time_limit and measure in seconds (how long each "
+          "plan's ops may be "
           "measured; default 0: no measurement), seed"}},
         "table?, string?",
         "Searches by trials: for each combination the best plan under its pins is made and judged. "

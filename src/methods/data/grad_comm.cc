@@ -49,8 +49,8 @@ class GradComm : public MethodWith<GradCommConfig> {
           .otherwise = "any number",
           .at_least = 1,
           .at_most = 1e6,
-          .doc = "at most so many buckets of gradients with the same type and axes, which then "
-                 "grow above bucket_mb"},
+          .doc = "the most buckets of gradients with the same type and axes, which then grow "
+                 "above bucket_mb"},
          {.name = "overlap",
           .member = &C::overlap,
           .doc = "start a bucket as soon as its last gradient is complete"},

@@ -245,8 +245,8 @@ const FieldTable<UnitConfig>& unit_fields() {
        {.name = "atorch_size_based_min_num_params",
         .member = &C::min_parameters,
         .at_least = 1,
-        .doc = "units are filled in the order of use up to so many parameters; excludes match and "
-               "atorch_wrap_cls"},
+        .doc = "units are filled in the order of use up to this number of parameters; excludes "
+               "match and atorch_wrap_cls"},
        {.name = "trainable_outmost",
         .member = &C::trainable_outmost,
         .doc = "all trained parameters make one unit, frozen ones the other units"},

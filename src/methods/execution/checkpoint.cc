@@ -144,7 +144,7 @@ class Checkpoint : public MethodWith<CheckpointConfig> {
           .member = &C::most,
           .otherwise = "all",
           .at_least = 1,
-          .doc = "only the first so many of the matched scopes"},
+          .doc = "only this number of the matched scopes, from the first on"},
          {.name = "every",
           .member = &C::every,
           .at_least = 1,
@@ -152,8 +152,7 @@ class Checkpoint : public MethodWith<CheckpointConfig> {
          {.name = "group",
           .member = &C::group,
           .at_least = 1,
-          .doc =
-              "so many consecutive matched scopes are recomputed together, from one saved input"},
+          .doc = "number of consecutive matched scopes recomputed together, from one saved input"},
          {.name = "ops",
           .member = &C::ops,
           .otherwise = "all",
@@ -173,8 +172,8 @@ class Checkpoint : public MethodWith<CheckpointConfig> {
          {.name = "kept_microbatches",
           .member = &C::kept_microbatches,
           .at_least = 0,
-          .doc = "with pipeline_parallel: so many of a stage's in-flight microbatches save all "
-                 "results; excludes offloaded activations and overlap's experts"},
+          .doc = "with pipeline_parallel: number of a stage's in-flight microbatches that save "
+                 "all results; excludes offloaded activations and overlap's experts"},
          {.name = "memory",
           .member = &C::memory,
           .otherwise = "no limit: all are recomputed",

@@ -34,7 +34,8 @@ class Offload : public MethodWith<OffloadConfig> {
           .member = &C::layers,
           .otherwise = "all",
           .at_least = 1,
-          .doc = "only the first so many of the matched scopes (without a list: of `blocks.*`), "
+          .doc = "only this number of the matched scopes, from the first on (without a list: of "
+                 "`blocks.*`), "
                  "since the backward pass needs the last ones at once"},
          {.name = "optimizer", .member = &C::optimizer, .doc = "offload optimizer state"},
          {.name = "parameters",

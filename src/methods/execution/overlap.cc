@@ -71,8 +71,8 @@ class OverlapMethod : public MethodWith<OverlapConfig> {
           .member = &C::slices,
           .at_least = 1,
           .doc = "a matrix product whose rows are gathered or whose sums are reduced over ranks "
-                 "(tensor_parallel, with and without sequence) is cut into so many slices of rows; "
-                 "one slice is sent while another is computed"},
+                 "(tensor_parallel, with and without sequence) is cut into this number of slices "
+                 "of rows; one slice is sent while another is computed"},
          {.name = "sliced",
           .member = &C::sliced,
           .allowed = plan::Overlap::all_sliced(),
@@ -91,7 +91,7 @@ class OverlapMethod : public MethodWith<OverlapConfig> {
          {.name = "deferred_head",
           .member = &C::deferred_head,
           .doc = "with pipeline_parallel: true defers the weight gradient of the vocabulary head "
-                 "to the end of the last stage's schedule; a number defers that of at most so many "
+                 "to the end of the last stage's schedule; a number limits the deferred "
                  "microbatches, whose activations and gradients are kept until then"},
          {.name = "head",
           .member = &C::head,

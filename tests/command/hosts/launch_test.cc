@@ -197,11 +197,11 @@ TEST_CASE("a lost connection is reported only if no rank failed by itself") {
     CHECK(job.status() == 3);
     CHECK(job.written() == "");
   }
-  Job nobody({.ranks = 2}, [&](const Place& place, Shared& shared) {
+  Job no_culprit({.ranks = 2}, [&](const Place& place, Shared& shared) {
     return place.rank == 1 ? hang(place, shared) : lose(place);
   });
-  CHECK(nobody.status() == 1);
-  CHECK(nobody.written() == "perigee: rank 0: [communicator] I lost them, says 0\n");
+  CHECK(no_culprit.status() == 1);
+  CHECK(no_culprit.written() == "perigee: rank 0: [communicator] I lost them, says 0\n");
 }
 
 TEST_CASE("the launcher reports one message and its status if several ranks fail") {

@@ -47,7 +47,7 @@ std::string model_of(const std::string& kind, const std::string& file) {
 
 }  // namespace
 
-TEST_CASE("check opens no model plugin and says so, plan and train open it") {
+TEST_CASE("check names a model plugin without opening it, plan and train open it") {
   const Library library;
   const TrainingJob job(model_of("plugin", library.file()));
   const auto ran = run("check " + kStrategy + " " + job.file(), job.how());

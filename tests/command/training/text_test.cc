@@ -71,7 +71,7 @@ TEST_CASE("a job trains on text by a SentencePiece model, tokenized once for all
   CHECK(files(folder / "cache/perigee/tokens", ".partial").empty());
   const auto written = fs::last_write_time(tokens[0]);
 
-  // The same samples whatever the number of ranks, for training and validation.
+  // Samples of training and validation do not depend on the number of ranks.
   const auto two = train("--nproc 2", how);
   REQUIRE(two.first.size() == four.first.size());
   for (size_t i = 0; i < four.first.size(); ++i)

@@ -1,4 +1,4 @@
-// Pipelines: stages over ranks train as one device does, whatever the schedule.
+// Pipelines: stages over ranks train as one device does, with every schedule.
 #include <fmt/format.h>
 
 #include <set>

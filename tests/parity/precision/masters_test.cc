@@ -21,7 +21,7 @@ constexpr int64_t kRows = 16;
 const std::string kDeep = "kind = 'mlp'\ninputs = 9\nwidth = 10\nlayers = 5\noutputs = 5\n",
                   kHalf = R"(["half", {"dtype": "bf16", "gradients": "float32"}])",
                   kStages = R"(, ["pipeline_parallel", {"schedule": "interleaved", "chunks": 2}])";
-// Without clipping, gradients are scaled by one, whatever the order of the norm's sum.
+// Without clipping, gradients are scaled by one for any order of the norm's sum.
 const compile::StepSpec kSpec{};
 
 const Given& deep(int64_t microbatches) {

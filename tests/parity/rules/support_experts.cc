@@ -1,5 +1,5 @@
 // Cases for the rules of a mixture of experts: tokens to their experts and back, with uneven
-// routing, experts that nobody chose, and too few places.
+// routing, experts without tokens, and too few places.
 #include "tests/parity/rules/support_parts.h"
 
 namespace perigee::parity {
