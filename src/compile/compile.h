@@ -41,6 +41,9 @@ struct StepSpec {
 
   bool evaluation = false;  // forward only: loss and results; no gradients, no new buffer values
   bool borrow_weights = false;       // evaluation: parameters and buffers are another program's
+  // A step whose loss or gradients are not finite, or whose loss or gradient norm is above the
+  // scalars "most_loss" and "most_norm", changes nothing (perigee::examine_step_).
+  bool guarded = false;
   std::vector<std::string> results;  // to keep, by name; empty with several microbatches
 };
 

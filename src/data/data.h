@@ -27,6 +27,9 @@ struct DataSource {
   // called from another thread than the trainer's, one call at a time. Steps count from 1; of step
   // 0 only the shapes are used. Throws Error.
   virtual Batch at(int64_t step, Range samples) = 0;
+  // Returns the places of the samples in the data set, from 0; nothing where the source does not
+  // say them.
+  virtual std::vector<int64_t> indices(int64_t /*step*/, Range /*samples*/) { return {}; }
 };
 
 namespace data {

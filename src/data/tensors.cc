@@ -122,6 +122,15 @@ class Rows : public DataSource {
     return batch;
   }
 
+  std::vector<int64_t> indices(int64_t step, Range samples) override {
+    std::vector<int64_t> places;
+    for (int64_t i = 0; i < samples.length; ++i) {
+      const auto sample = (step - 1) * global_ + samples.begin + i;
+      places.push_back(rows_.begin + sampler_(sample, rows_.length));
+    }
+    return places;
+  }
+
  private:
   std::shared_ptr<const Table> table_;
   int64_t global_;

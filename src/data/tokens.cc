@@ -112,6 +112,15 @@ class Windows : public DataSource {
     return {{"tokens", tokens}, {"labels", labels}};
   }
 
+  std::vector<int64_t> indices(int64_t step, Range samples) override {
+    std::vector<int64_t> places;
+    for (int64_t i = 0; i < samples.length; ++i) {
+      const auto sample = (step - 1) * global_ + samples.begin + i;
+      places.push_back(windows_.begin + sampler_(sample, windows_.length));
+    }
+    return places;
+  }
+
  private:
   std::shared_ptr<const Tokens> tokens_;
   int64_t sequence_, vocab_, global_;

@@ -77,6 +77,8 @@ struct Executor::Impl {
   std::vector<Interval> intervals;  // of the running step: marks of the device
   std::vector<std::pair<std::shared_ptr<Work>, Interval>> finished;  // while recording
   size_t settled = 0;  // intervals before this one hold times, not marks
+  std::vector<std::pair<int64_t, int64_t>> waits;  // of the running step: marks of the device
+  int64_t waited = 0;                              // nanoseconds of the last step
 
   std::string where(const compile::Section& section, const Instruction& instruction) const {
     return fmt::format("rank {}: {} in scope \"{}\" ({}, section {})", program.rank, instruction.op,
@@ -275,7 +277,9 @@ void Executor::Impl::load(const Prepared& prepared, const StepInputs& inputs, in
 void Executor::Impl::wait(size_t event) {
   auto& [work, interval] = events.at(event);
   if (!work) return;
+  const auto begin = device.mark();
   work->wait();
+  waits.emplace_back(begin, device.mark());
   if (recording) finished.emplace_back(work, interval);
   work.reset();
 }
@@ -375,6 +379,7 @@ void Executor::Impl::run(const StepInputs& inputs) {
     }
   }
   // Each copy of the model draws random numbers for its own samples, as each microbatch does.
+  waits.clear();
   Draw draw{.seed = options.seed,
             .step = inputs.step,
             .microbatches = program.microbatches * program.model_copies};
@@ -385,6 +390,8 @@ void Executor::Impl::run(const StepInputs& inputs) {
   }
   for (size_t event = 0; event < events.size(); ++event) wait(event);
   device.synchronize([this] { communicator.check(); });
+  waited = 0;
+  for (const auto& [begin, end] : waits) waited += device.time(end) - device.time(begin);
   if (recording) settle();
 }
 
@@ -457,6 +464,8 @@ std::vector<std::string> Executor::names(Binding::Kind kind) const {
 
 const compile::Program& Executor::program() const { return impl_->program; }
 int64_t Executor::frame_bytes() const { return impl_->arena.bytes(); }
+
+int64_t Executor::waited() const { return impl_->waited; }
 
 void Executor::record(bool on) {
   impl_->recording = on;

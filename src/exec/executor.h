@@ -69,6 +69,9 @@ class Executor {
   const compile::Program& program() const;
   int64_t frame_bytes() const;
 
+  // Returns the nanoseconds of the last step in which the compute stream waited for collectives.
+  int64_t waited() const;
+
   // Turns the recording of intervals on or off and clears the recorded ones.
   void record(bool on);
   const std::vector<Interval>& intervals() const;

@@ -11,6 +11,7 @@
 #include "base/files/glob.h"
 #include "job/keys.h"
 #include "job/optimizer_options.h"
+#include "job/step_list.h"
 
 namespace perigee::job {
 namespace {
@@ -86,6 +87,27 @@ class Completer {
     }
   }
 
+  void bad_steps() {
+    const auto& train = job_.train;
+    try {
+      parse_steps(train.skip_steps);
+    } catch (const Error&) {
+      wrong("train.skip_steps",
+            "train.skip_steps lists steps from 1, \"12, 40-45\", but got \"{}\"", train.skip_steps);
+    }
+    if (train.on_spike == "skip" && train.skip_bad_steps == 0) {
+      wrong("train.on_spike",
+            "train.on_spike = \"skip\" skips at most train.skip_bad_steps steps in a row, but that "
+            "is 0");
+    }
+    if (train.on_spike != "say" && train.spike_loss == 0 && train.spike_norm == 0) {
+      wrong("train.on_spike",
+            "train.on_spike = \"{}\" needs train.spike_loss or train.spike_norm above 0, but both "
+            "are 0",
+            train.on_spike);
+    }
+  }
+
   void top() {
     auto& job = job_;
     if (job.name.empty()) job.name = "job";
@@ -104,6 +126,7 @@ class Completer {
       wrong("train.check_gradients",
             "train.check_gradients needs gradients, but train.forward_only leaves them out");
     }
+    bad_steps();
     if (!job.cluster.file.empty()) need_file("cluster.file", job.cluster.file);
     if (!job.train.weights.empty()) need_file("train.weights", job.train.weights);
     try {

@@ -148,9 +148,17 @@ struct TrainConfig {
   int64_t keep_checkpoints = 3;
   bool checkpoint_when_stopped = false;  // write one before Ctrl-C or SIGTERM ends the job
   bool stop_if_not_finite = true;        // a loss that is not finite ends the job
-  bool forward_only = false;             // steps are forward passes: no gradients, no optimizer
-  bool check_gradients = false;          // first compare a step's gradients with one device's
-  std::string weights;                   // safetensors file of first values; "": the model's own
+  // A bad step has a loss or gradients that are not finite, or is a spike that `on_spike` skips.
+  int64_t skip_bad_steps = 0;     // bad steps in a row that change nothing; one more ends the job
+  std::string skip_steps;         // steps that change nothing: "12, 40-45"
+  double spike_loss = 0;          // a loss above so many running medians is a spike; 0: none is
+  double spike_norm = 0;          // the same for the norm of the gradients
+  std::string on_spike = "say";   // say, skip, stop
+  bool rerun = false;             // a bad step is run a second time from the same state
+  int64_t check_replicas = 1000;  // steps between two comparisons of replicated tensors; 0: none
+  bool forward_only = false;      // steps are forward passes: no gradients, no optimizer
+  bool check_gradients = false;   // first compare a step's gradients with one device's
+  std::string weights;            // safetensors file of first values; "": the model's own
   // The model initialises parameters that `weights` lacks; false: these are an error.
   bool initialise = true;
   bool progress = true;  // a terminal shows a line of progress
@@ -238,8 +246,12 @@ std::string to_json(const Dialect& dialect);
 std::string to_toml(const Job& job, const std::string& folder = "");
 
 // Returns, as "key: old became new", the keys that may not change when a run is resumed and did:
-// those of model, data, batch and optimizer, and seed.
+// those of model, data, batch and optimizer, and seed, without those of adjusted_keys.
 std::vector<std::string> changed_keys(const Job& before, const Job& now);
+
+// Returns, in the same form, the keys that may change when a run is resumed and change its losses:
+// learning rates, weight decays, their schedules, clip_norm and train.steps.
+std::vector<std::string> adjusted_keys(const Job& before, const Job& now);
 
 // Returns path and value of each key that all ranks of a job must share, sorted by path: all but
 // those that may differ from host to host (JobKey::per_host). Of paths only the file names count.

@@ -34,7 +34,9 @@ struct JobKey {
   size_t count = 0;                  // of a list's items; 0: any
   std::vector<std::string> allowed;  // strings; empty: any
   bool is_path = false;              // except for values as in names_no_file
-  bool per_host = false;             // the ranks of different hosts may have different values
+  // May change when a run is resumed, and the log says so; the keys of schedules may, too.
+  bool adjustable = false;
+  bool per_host = false;  // the ranks of different hosts may have different values
   // Description of a default that is not a constant; "": the default is a constant.
   std::string otherwise;
   std::string about;

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -97,6 +100,36 @@ void reference_rows(std::string& out, const std::string& table, const std::strin
   }
 }
 
+// Returns, as "key: old became new", the wanted keys whose values differ.
+std::vector<std::string> differences(const Job& before, const Job& now,
+                                     const std::function<bool(const JobKey&)>& wanted) {
+  Job a = before, b = now;
+  const auto absolute = [](std::string& path) {
+    path = fs::absolute(path).lexically_normal().string();
+  };
+  each_path(a, absolute);
+  each_path(b, absolute);
+  std::map<std::string, std::string> values_a, values_b;
+  for (const auto& [key, text] : values_of(a)) values_a[key->path()] = text;
+  for (const auto& [key, text] : values_of(b)) values_b[key->path()] = text;
+  std::vector<std::string> lines;
+  for (const auto& key : keys()) {
+    if (!wanted(key)) continue;
+    const auto in_a = values_a.find(key.path()), in_b = values_b.find(key.path());
+    const bool either = in_a != values_a.end() || in_b != values_b.end();
+    const bool both = in_a != values_a.end() && in_b != values_b.end();
+    // A key that is missing in one job follows from other keys, unless the kind lacks it.
+    if (!either || (!both && !key.otherwise.empty() && a.model.kind == b.model.kind)) continue;
+    const auto old_text = in_a == values_a.end() ? "nothing" : in_a->second;
+    const auto new_text = in_b == values_b.end() ? "nothing" : in_b->second;
+    auto line = fmt::format("{}: {} became {}", key.path(), old_text, new_text);
+    if (old_text == new_text) continue;
+    // Kinds share names of keys.
+    if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
 }  // namespace
 
 std::string to_toml(const Job& original, const std::string& folder) {
@@ -123,34 +156,38 @@ std::string to_toml(const Job& original, const std::string& folder) {
 
 std::vector<std::string> changed_keys(const Job& before, const Job& now) {
   static const std::set<std::string> fixed = {"model", "data", "batch", "optimizer"};
-  Job a = before, b = now;
-  const auto absolute = [](std::string& path) {
-    path = fs::absolute(path).lexically_normal().string();
+  auto lines = differences(before, now, [](const JobKey& key) {
+    return (fixed.contains(key.table) || key.path() == "seed") && !key.adjustable;
+  });
+  if (options_text(before) != options_text(now)) lines.push_back("model.options changed");
+  const auto kept = [](const Job& job) {
+    auto groups = job.optimizer.groups;
+    for (auto& group : groups) group.lr = group.weight_decay = std::nullopt;
+    return groups;
   };
-  each_path(a, absolute);
-  each_path(b, absolute);
-  std::map<std::string, std::string> values_a, values_b;
-  for (const auto& [key, text] : values_of(a)) values_a[key->path()] = text;
-  for (const auto& [key, text] : values_of(b)) values_b[key->path()] = text;
-  std::vector<std::string> lines;
-  for (const auto& key : keys()) {
-    if (!fixed.contains(key.table) && key.path() != "seed") continue;
-    const auto in_a = values_a.find(key.path()), in_b = values_b.find(key.path());
-    const bool either = in_a != values_a.end() || in_b != values_b.end();
-    const bool both = in_a != values_a.end() && in_b != values_b.end();
-    // The value of a key that one job lacks follows from other keys, unless its model kind lacks
-    // the key.
-    if (!either || (!both && !key.otherwise.empty() && a.model.kind == b.model.kind)) continue;
-    const auto old_text = in_a == values_a.end() ? "nothing" : in_a->second;
-    const auto new_text = in_b == values_b.end() ? "nothing" : in_b->second;
-    auto line = fmt::format("{}: {} became {}", key.path(), old_text, new_text);
-    if (old_text == new_text) continue;
-    // Several model kinds have keys of the same name.
-    if (std::ranges::find(lines, line) == lines.end()) lines.push_back(std::move(line));
+  if (kept(before) != kept(now)) lines.push_back("optimizer.group changed");
+  return lines;
+}
+
+std::vector<std::string> adjusted_keys(const Job& before, const Job& now) {
+  static const std::set<std::string> schedules = {"lr_schedule", "weight_decay_schedule"};
+  auto lines = differences(before, now, [](const JobKey& key) {
+    return key.adjustable || schedules.contains(key.table);
+  });
+  const auto& old_groups = before.optimizer.groups;
+  const auto& new_groups = now.optimizer.groups;
+  const auto text = [](const std::optional<double>& value) {
+    return value ? fmt::format("{}", *value) : "the optimizer's";
+  };
+  for (size_t g = 0; g < std::min(old_groups.size(), new_groups.size()); ++g) {
+    const auto add = [&](const char* key, const auto& from, const auto& to) {
+      if (from == to) return;
+      lines.push_back(
+          fmt::format("{} of optimizer.group {}: {} became {}", key, g + 1, text(from), text(to)));
+    };
+    add("lr", old_groups[g].lr, new_groups[g].lr);
+    add("weight_decay", old_groups[g].weight_decay, new_groups[g].weight_decay);
   }
-  const auto options_a = options_text(a), options_b = options_text(b);
-  if (options_a != options_b) lines.push_back("model.options changed");
-  if (a.optimizer.groups != b.optimizer.groups) lines.push_back("optimizer.group changed");
   return lines;
 }
 

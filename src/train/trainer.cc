@@ -19,6 +19,7 @@
 #include "train/ranks/connect.h"
 #include "train/ranks/share.h"
 #include "train/step/rank_trainer.h"
+#include "train/step/step_scalars.h"
 #include "train/step/step_spec.h"
 
 namespace perigee {

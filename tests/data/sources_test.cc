@@ -64,7 +64,11 @@ TEST_CASE("a job's sampler orders its samples") {
     std::vector<int64_t> windows;
     for (int64_t step = 1; step <= 40; ++step) {
       const auto tokens = data.training->at(step, {0, 3}).at("tokens");
-      for (int64_t i = 0; i < 3; ++i) windows.push_back((list(tokens[i])[0] - 'a') / 4);
+      const auto places = data.training->indices(step, {0, 3});
+      for (int64_t i = 0; i < 3; ++i) {
+        windows.push_back((list(tokens[i])[0] - 'a') / 4);
+        CHECK(places[static_cast<size_t>(i)] == windows.back());
+      }
     }
     return windows;
   };
@@ -356,6 +360,7 @@ TEST_CASE("rows of tensors are samples, over all files") {
     CHECK(batch.at("x").select(1, 0).equal(batch.at("y").to(at::kDouble)));
     CHECK(batch.at("x").select(1, 1).equal(-batch.at("y").to(at::kDouble)));
     for (const auto y : list(batch.at("y"))) seen.insert(y);
+    CHECK(list(batch.at("y")) == data.training->indices(step, {0, 4}));
   }
   CHECK(seen == std::set<int64_t>{0, 1, 2, 3, 4, 5, 6, 7});  // 4 of 12 are held out
   CHECK(is_independent_of_ranges(*data.training, 4));

@@ -7,11 +7,13 @@
 
 #include "base/error.h"
 #include "job/keys.h"
+#include "job/step_list.h"
 #include "tests/job/support.h"
 #include "tests/support/golden.h"
 
 using namespace perigee;
 using namespace perigee::job;
+using perigee::test::error_of;
 using perigee::test::Folder;
 
 namespace {
@@ -241,7 +243,7 @@ TEST_CASE("set changes one key of a job built in code") {
   CHECK_THROWS_WITH(job.complete(), "[job] resnet has no key \"colour\"");
 }
 
-TEST_CASE("a resumed run may change only training, cluster and strategy keys") {
+TEST_CASE("a resumed run may change training, cluster, strategy, rates and schedules") {
   const std::string text = "[model]\nkind = \"gpt\"\n";
   const Job before = parse(text);
   const auto changed = [&](const Strings& overrides) {
@@ -251,8 +253,24 @@ TEST_CASE("a resumed run may change only training, cluster and strategy keys") {
   CHECK(changed({"seed=1", "model.layers=2", "data.sequence=64", "batch.global=8",
                  "optimizer.lr=1.0"}) ==
         Strings{"seed: 1234 became 1", "model.layers: 4 became 2", "model.positions: 256 became 64",
-                "data.sequence: 256 became 64", "batch.global: 32 became 8",
-                "optimizer.lr: 0.0003 became 1.0"});
+                "data.sequence: 256 became 64", "batch.global: 32 became 8"});
+  const auto adjusted = [&](const Strings& overrides) {
+    const auto now = parse(text, overrides);
+    CHECK(changed_keys(before, now) == Strings{});
+    return adjusted_keys(before, now);
+  };
+  CHECK(adjusted({"train.log_every=9", "cluster.ranks=4"}) == Strings{});
+  CHECK(adjusted({"optimizer.lr=1.0", "lr_schedule.min_lr=0.5", "optimizer.clip_norm=2.0"}) ==
+        Strings{"optimizer.lr: 0.0003 became 1.0", "optimizer.clip_norm: 1.0 became 2.0",
+                "lr_schedule.min_lr: 2.9999999999999997e-05 became 0.5"});
+  const auto grouped = parse(text, {"optimizer.group=[{match=\"a\", lr=0.5}]"});
+  const auto slower = parse(text, {"optimizer.group=[{match=\"a\", lr=0.25, weight_decay=0.5}]"});
+  CHECK(changed_keys(grouped, slower) == Strings{});
+  CHECK(adjusted_keys(grouped, slower) ==
+        Strings{"lr of optimizer.group 1: 0.5 became 0.25",
+                "weight_decay of optimizer.group 1: the optimizer's became 0.5"});
+  CHECK(changed_keys(grouped, parse(text, {"optimizer.group=[{match=\"b\", lr=0.5}]"})) ==
+        Strings{"optimizer.group changed"});
   CHECK(changed({"optimizer.group=[{match=\"a\"}]"}) == Strings{"optimizer.group changed"});
   CHECK(changed({"model.kind=llama"})[0] == "model.kind: \"gpt\" became \"llama\"");
   const Folder folder;
@@ -261,6 +279,31 @@ TEST_CASE("a resumed run may change only training, cluster and strategy keys") {
   const auto copied = Job::load(folder.add("runs/job.toml", to_toml(in_folder, folder.at("runs"))));
   CHECK(changed_keys(in_folder, copied) == Strings{});
   CHECK(changed_keys(before, in_folder).size() == 1);
+}
+
+TEST_CASE("a list of steps has numbers and ranges") {
+  CHECK(parse_steps("").empty());
+  CHECK(parse_steps("12, 40-45") == std::vector<StepRange>{{12, 12}, {40, 45}});
+  const auto steps = parse_steps("3,5-6");
+  for (int64_t step = 1; step < 9; ++step) {
+    CHECK(contains(steps, step) == (step == 3 || step == 5 || step == 6));
+  }
+  for (const std::string wrong : {"0", "a", "3,", ",3", "5-3", "-4", "1-", "3 4"}) {
+    CHECK_THROWS_WITH(
+        parse_steps(wrong),
+        "[job] train.skip_steps lists steps from 1, \"12, 40-45\", but got \"" + wrong + "\"");
+  }
+}
+
+TEST_CASE("keys of bad steps that contradict each other are refused") {
+  const auto refused = [](const Strings& overrides) {
+    return error_of([&] { parse("[model]\nkind = \"gpt\"\n", overrides); });
+  };
+  CHECK_THAT(refused({"train.skip_steps=x"}), Catch::Contains("train.skip_steps lists steps"));
+  CHECK_THAT(refused({"train.on_spike=skip", "train.spike_loss=3.0"}),
+             Catch::Contains("train.skip_bad_steps steps in a row, but that is 0"));
+  CHECK_THAT(refused({"train.on_spike=stop"}),
+             Catch::Contains("needs train.spike_loss or train.spike_norm above 0"));
 }
 
 TEST_CASE("the reference page is generated from the table") {

@@ -61,6 +61,32 @@ TEST_CASE("a step's metrics are one line of JSON with 17 digits") {
              Catch::EndsWith(",\"val_loss\":2,\"loss_scale\":65536,\"skipped\":true}"));
 }
 
+TEST_CASE("a bad step's metrics name its reason and samples, and ranks their seconds") {
+  auto metrics = at_step(2);
+  metrics.skipped = true;
+  metrics.bad = "its loss is \"odd\"";
+  metrics.bad_samples = {4, 9};
+  metrics.transient = true;
+  metrics.compute_s = {0.25, 0.5};
+  metrics.wait_s = {0.25, 0};
+  metrics.pause_s = {0, 5};
+  CHECK_THAT(
+      to_json(metrics),
+      Catch::EndsWith(",\"skipped\":true,\"bad\":\"its loss is \\\"odd\\\"\",\"bad_samples\":"
+                      "[4,9],\"transient\":true,\"compute_s\":[0.25,0.5],\"wait_s\":[0.25,0],"
+                      "\"pause_s\":[0,5]}"));
+  CHECK_THAT(to_json(Summary{.steps = 3,
+                             .peak_bytes = {7},
+                             .compute_s = {0.5},
+                             .wait_s = {0},
+                             .bad_steps = 2,
+                             .spikes = 1,
+                             .skipped_steps = 3,
+                             .transient_steps = 1}),
+             Catch::EndsWith(",\"compute_s\":[0.5],\"wait_s\":[0],\"bad_steps\":2,\"spikes\":1,"
+                             "\"skipped_steps\":3,\"transient_steps\":1}}"));
+}
+
 TEST_CASE("a number that is not finite is null, and every line is JSON") {
   auto metrics = at_step(1);
   metrics.loss = std::numeric_limits<double>::quiet_NaN();

@@ -171,11 +171,28 @@ TEST_CASE("a resumed run keeps its model, data, batch, optimizer and seed") {
   train_once(folder);
   CHECK(open(job_of(folder, "[train]\nsteps = 7\n[cluster]\nranks = 3\n"), {.resume = true}) ==
         "nothing was thrown");
-  CHECK(open(job_of(folder, "width = 8\n[optimizer]\nlr = 1.0\n"), {.resume = true}) ==
-        fmt::format("[run] a resumed run keeps its model, data, batch, optimizer and seed, but in "
-                    "{}:\n  model.width: 256 became 8\n  optimizer.lr: 0.0003 became 1.0\nSet them "
-                    "back, or start a new run with another train.output",
-                    folder.at("run/job.toml")));
+  CHECK(
+      open(job_of(folder, "width = 8\n[optimizer]\nlr = 1.0\napart = true\n"), {.resume = true}) ==
+      fmt::format("[run] a resumed run keeps its model, data, batch, optimizer and seed (learning "
+                  "rates, weight decays, clip_norm and schedules may change), but in {}:\n  "
+                  "model.width: 256 became 8\n  optimizer.apart: false became true\nSet them "
+                  "back, or start a new run with another train.output",
+                  folder.at("run/job.toml")));
+}
+
+TEST_CASE("a resumed run may change its rates and schedules, and says which") {
+  Folder folder;
+  train_once(folder);
+  const auto job = job_of(folder,
+                          "[optimizer]\nlr = 1e-4\n[lr_schedule]\nkind = \"constant\"\n"
+                          "[train]\nsteps = 400\n");
+  const RunFolder run(job, {.resume = true});
+  CHECK(run.changes() ==
+        std::vector<std::string>{"optimizer.lr: 0.0003 became 0.0001",
+                                 "lr_schedule.kind: \"cosine\" became \"constant\"",
+                                 "lr_schedule.min_lr: 2.9999999999999997e-05 became 1e-05",
+                                 "train.steps: 200 became 400"});
+  CHECK(RunFolder(job_of(folder), {.resume = true}).changes().empty());
 }
 
 TEST_CASE("a folder is locked by one run at a time, and a killed run releases it") {

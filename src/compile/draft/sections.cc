@@ -290,6 +290,13 @@ void make_microbatch_sections(Draft& draft, const Source& source, const Microbat
         const auto& input = graph.inputs[i];
         if (input.kind != Input::Kind::buffer || input.name != output.name) continue;
         if (input.value == output.value) continue;
+        if (const auto kept = gradients.kept_buffers.find(i);
+            kept != gradients.kept_buffers.end()) {
+          const auto before = kept->second.before;
+          out.push_back(
+              in_place("perigee::copy_", {{"self", before}, {"source", inputs[i]}}, {before}));
+          if (draft.program.microbatches > 1) out.back().when = kFirst;
+        }
         out.push_back(in_place("perigee::copy_",
                                {{"self", inputs[i]}, {"source", lowering.get(output.value)}},
                                {inputs[i]}));

@@ -1,7 +1,9 @@
 // Gradients of a rank: parameters, the buckets that they are reduced in, the pieces that it steps.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +94,11 @@ struct Gradients {
   std::vector<plan::Flat> flats;
   std::vector<HeldPiece> pieces;  // of optimizers that update tensor by tensor
   LossScaleState loss_scale;
+  // Of a guarded step, by input of the graph: a buffer that the step writes, and its value before.
+  struct KeptBuffer {
+    ValueId buffer, before;
+  };
+  std::map<size_t, KeptBuffer> kept_buffers;
 };
 
 }  // namespace perigee::compile

@@ -67,9 +67,9 @@ graph::Graph scale_loss(graph::Graph graph, const plan::LossScale& scale) {
   return graph;
 }
 
-LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision) {
+LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision, bool guarded) {
   LossScaleState state;
-  if (!precision.guards()) return state;
+  if (!precision.guards() && !guarded) return state;
   const auto add = [&](DType dtype, const std::string& name, std::string first) {
     Binding binding;
     binding.kind = Binding::Kind::state;
@@ -93,7 +93,8 @@ LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision) {
 }
 
 void update_loss_scale(const LossScaleState& state, const plan::LossScale& scale,
-                       ValueId squared_norm, ValueId step, std::vector<DraftInstruction>& out) {
+                       ValueId squared_norm, ValueId step, ValueId examined,
+                       std::vector<DraftInstruction>& out) {
   const bool dynamic = scale.kind == plan::LossScale::Kind::dynamic;
   std::vector<std::pair<std::string, graph::Arg>> args = {
       {"loss_scale", state.value},
@@ -107,6 +108,7 @@ void update_loss_scale(const LossScaleState& state, const plan::LossScale& scale
       {"growth_interval", scale.growth_interval}};
   std::vector<ValueId> written = {state.value, state.growth_tracker, state.skipped_steps,
                                   state.applied_step};
+  if (examined.defined()) args.emplace_back("scale", examined);
   if (dynamic && scale.min_scale > 0) args.emplace_back("min_scale", scale.min_scale);
   if (state.patience.defined()) {
     args.emplace_back("patience", state.patience);

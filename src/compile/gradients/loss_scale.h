@@ -25,11 +25,13 @@ struct LossScaleState {
   ValueId applied_step;  // float64: the steps that changed something, this one included
 };
 
-// Returns the state's values, undefined ones where the precision does not guard.
-LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision);
+// Returns the state's values, undefined ones where neither the precision nor the step guards.
+LossScaleState make_loss_scale(Draft& draft, const plan::Precision& precision, bool guarded);
 
-// Appends the update by the gradients' squared norm, which is the same on all ranks.
+// Appends the update by the gradients' squared norm, which is the same on all ranks. `examined`:
+// the gradients' scale where perigee::examine_step_ wrote it, or undefined.
 void update_loss_scale(const LossScaleState& state, const plan::LossScale& scale,
-                       ValueId squared_norm, ValueId step, std::vector<DraftInstruction>& out);
+                       ValueId squared_norm, ValueId step, ValueId examined,
+                       std::vector<DraftInstruction>& out);
 
 }  // namespace perigee::compile

@@ -197,6 +197,15 @@ Gradients collect(const Source& source) {
   return result;
 }
 
+// Returns whether the input is a buffer that the step writes.
+bool is_written(const graph::Graph& graph, const Input& input) {
+  return input.kind == Input::Kind::buffer &&
+         std::any_of(graph.outputs.begin(), graph.outputs.end(), [&](const Output& output) {
+           return output.kind == Output::Kind::buffer && output.name == input.name &&
+                  output.value.defined() && output.value != input.value;
+         });
+}
+
 // Keys below this belong to random ops of the graph, others to parameters.
 constexpr int64_t kFirstKey = int64_t{1} << 31;
 
@@ -271,7 +280,7 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
   Gradients gradients = collect(source);
   if (std::any_of(gradients.parameters.begin(), gradients.parameters.end(),
                   [](const auto& parameter) { return parameter.gradient.defined(); })) {
-    gradients.loss_scale = make_loss_scale(draft, source.plan.precision);
+    gradients.loss_scale = make_loss_scale(draft, source.plan.precision, spec.guarded);
   }
   inputs.assign(graph.inputs.size(), {});
 
@@ -390,6 +399,10 @@ Gradients make_state(Draft& draft, const Source& source, std::vector<ValueId>& i
                       : input.kind == Input::Kind::constant  ? Binding::Kind::constant
                                                              : Binding::Kind::buffer;
     bind(kind, input.name, inputs[i], i);
+    if (gradients.loss_scale.value.defined() && is_written(graph, input)) {
+      const auto before = draft.add(graph.type(input.value), "before " + input.name, kPersistent);
+      gradients.kept_buffers[i] = {inputs[i], before};
+    }
   }
   // Data inputs that nothing reads have no value: there is nothing to load.
   for (size_t i = 0; i < graph.inputs.size(); ++i) {

@@ -215,6 +215,18 @@ void add_shares(Draft& draft, const Source& source, const Gradients& gradients,
   for (const auto* bucket : shared) add_share(draft, source, gradients, *bucket, out);
 }
 
+// Appends the examination of the loss and the gradients' norm, which are the same on all ranks: the
+// scale of the gradients becomes NaN where the step must change nothing.
+void examine(Draft& draft, ValueId scale, ValueId norm, std::vector<DraftInstruction>& out) {
+  Args args{{"scale", scale}, {"norm", norm}};
+  if (const auto* loss = draft.program.find(Binding::Kind::result, "loss")) {
+    args.emplace_back("loss", loss->value);
+  }
+  args.emplace_back("most_loss", scalar(draft, Binding::Kind::scalar, "most_loss"));
+  args.emplace_back("most_norm", scalar(draft, Binding::Kind::scalar, "most_norm"));
+  out.push_back(in_place("perigee::examine_step_", std::move(args), {scale}));
+}
+
 // Throws Error where buckets are stepped early (Overlap::step) but the step depends on
 // all gradients.
 void check_early(const Source& source, const LossScaleState& guard) {
@@ -225,9 +237,11 @@ void check_early(const Source& source, const LossScaleState& guard) {
          *source.spec.clip_norm);
   }
   if (guard.value.defined()) {
-    fail("overlap",
-         "a bucket that is stepped before all gradients are computed cannot be skipped where one "
-         "of them is not finite: leave out the loss scale and skip_nonfinite, or step = true");
+    fail(
+        "overlap",
+        "a bucket that is stepped before all gradients are computed cannot be skipped where one of "
+        "them is not finite: leave out the loss scale, skip_nonfinite and the keys of the job that "
+        "skip steps (train.skip_bad_steps, skip_steps, rerun), or step = true");
   }
   if (steps_by_tensor(source.spec)) {
     fail("overlap", "step = true steps buckets, but {} steps whole parameters: leave it out",
@@ -363,8 +377,18 @@ void make_step_section(Draft& draft, const Source& source, const Gradients& grad
     if (!unequal_axes.empty())
       out.push_back(all_reduce(draft, norm, Stream::over(unequal_axes), "avg"));
     if (guard.value.defined()) {
-      update_loss_scale(guard, source.plan.precision.loss_scale, squared,
-                        scalar(draft, Binding::Kind::scalar, "step"), out);
+      if (spec.guarded) examine(draft, to, norm, out);
+      const auto& loss_scale = source.plan.precision.loss_scale;
+      // Without a loss scale the norm after its average: copies of the model skip the same steps.
+      const bool scales = loss_scale.kind != plan::LossScale::Kind::none;
+      update_loss_scale(guard, loss_scale, scales ? squared : norm,
+                        scalar(draft, Binding::Kind::scalar, "step"), spec.guarded ? to : ValueId{},
+                        out);
+      for (const auto& [input, kept] : gradients.kept_buffers) {
+        out.push_back(in_place("perigee::restore_",
+                               {{"self", kept.buffer}, {"source", kept.before}, {"scale", to}},
+                               {kept.buffer}));
+      }
     }
     return to;
   };

@@ -86,7 +86,8 @@ void clip_scale(const double* squared, const float* loss_scale, const ClipNumber
                 double* norm, double* scale, cudaStream_t stream);
 
 void update_loss_scale(const exec::LossScaleScalars& state, const exec::LossScaleNumbers& numbers,
-                       const double* squared_norm, const double* step, cudaStream_t stream);
+                       const double* squared_norm, const double* step, const double* examined,
+                       cudaStream_t stream);
 
 // ---- rms_norm.cu: float32, float64, bfloat16, float16; rstd is float32 or, for float64, float64.
 

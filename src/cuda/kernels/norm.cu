@@ -37,8 +37,8 @@ __global__ void clip(const double* squared, const float* loss_scale, ClipNumbers
 }
 
 __global__ void update(exec::LossScaleScalars state, exec::LossScaleNumbers numbers,
-                       const double* squared_norm, const double* step) {
-  exec::update_loss_scale(state, numbers, *squared_norm, *step);
+                       const double* squared_norm, const double* step, const double* examined) {
+  exec::update_loss_scale(state, numbers, *squared_norm, *step, examined);
 }
 
 }  // namespace
@@ -61,8 +61,9 @@ void clip_scale(const double* squared, const float* loss_scale, const ClipNumber
 }
 
 void update_loss_scale(const exec::LossScaleScalars& state, const exec::LossScaleNumbers& numbers,
-                       const double* squared_norm, const double* step, cudaStream_t stream) {
-  update<<<1, 1, 0, stream>>>(state, numbers, squared_norm, step);
+                       const double* squared_norm, const double* step, const double* examined,
+                       cudaStream_t stream) {
+  update<<<1, 1, 0, stream>>>(state, numbers, squared_norm, step, examined);
 }
 
 }  // namespace perigee::cuda

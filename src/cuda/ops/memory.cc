@@ -1,6 +1,8 @@
 // Copies, sums and norms over whole buffers.
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "base/fail.h"
 #include "cuda/ops/ops.h"
 
@@ -89,7 +91,8 @@ Kernel update_loss_scale(const Arguments& a, const OpContext&) {
   return [numbers, scale = a.operand("loss_scale"), tracker = a.operand("growth_tracker"),
           skipped = a.operand("skipped_steps"), applied = a.operand("applied_step"),
           patience = a.optional_operand("patience"), squared = a.operand("squared_norm"),
-          step = a.operand("step")](Operands in, Results, const Draw&) {
+          step = a.operand("step"),
+          examined = a.optional_operand("scale")](Operands in, Results, const Draw&) {
     update_loss_scale(
         {.scale = in[scale].mutable_data_ptr<float>(),
          .growth_tracker = in[tracker].mutable_data_ptr<double>(),
@@ -97,8 +100,29 @@ Kernel update_loss_scale(const Arguments& a, const OpContext&) {
          .applied_step = in[applied].mutable_data_ptr<double>(),
          .patience = patience < 0 ? nullptr : in[patience].mutable_data_ptr<double>()},
         numbers, in[squared].const_data_ptr<double>(), in[step].const_data_ptr<double>(),
-        current_stream());
+        examined < 0 ? nullptr : in[examined].const_data_ptr<double>(), current_stream());
     check_launch("update_loss_scale");
+  };
+}
+
+// The decision stays on the device: the host does not wait for it.
+Kernel examine_step(const Arguments& a, const OpContext&) {
+  return [scale = a.operand("scale"), norm = a.operand("norm"), loss = a.optional_operand("loss"),
+          most_loss = a.operand("most_loss"),
+          most_norm = a.operand("most_norm")](Operands in, Results, const Draw&) {
+    const auto passes = [](const Tensor& value, const Tensor& most) {
+      return at::isfinite(value).logical_and_(value <= most);
+    };
+    auto good = passes(in[norm], in[most_norm]);
+    if (loss >= 0) good.logical_and_(passes(in[loss].to(at::kDouble), in[most_loss]));
+    in[scale].masked_fill_(good.logical_not_(), std::numeric_limits<double>::quiet_NaN());
+  };
+}
+
+Kernel restore(const Arguments& a, const OpContext&) {
+  return [self = a.operand("self"), source = a.operand("source"), scale = a.operand("scale")](
+             Operands in, Results, const Draw&) {
+    in[self].copy_(at::where(at::isnan(in[scale]), in[source], in[self]));
   };
 }
 

@@ -50,6 +50,8 @@ Kernel scale(const Arguments& arguments, const OpContext& context);
 Kernel squared_norm(const Arguments& arguments, const OpContext& context);
 Kernel clip_scale(const Arguments& arguments, const OpContext& context);
 Kernel update_loss_scale(const Arguments& arguments, const OpContext& context);
+Kernel examine_step(const Arguments& arguments, const OpContext& context);
+Kernel restore(const Arguments& arguments, const OpContext& context);
 
 // The step of an elementwise optimizer (optim/all.h) on a flat bucket; nothing for other ops.
 Kernel optimizer(const Arguments& arguments);

@@ -43,14 +43,16 @@ Kernel cross_entropy_backward(const Arguments& arguments);
 // perigee::reshape as an instruction: always a contiguous copy.
 Kernel reshape(const Arguments& arguments);
 
-// perigee::copy_, accumulate_, scale_, squared_norm, clip_scale, update_loss_scale_: they allocate
-// results only.
+// perigee::copy_, accumulate_, scale_, squared_norm, clip_scale, update_loss_scale_, examine_step_,
+// restore_: they allocate results only.
 Kernel copy(const Arguments& arguments);
 Kernel accumulate(const Arguments& arguments);
 Kernel scale(const Arguments& arguments);
 Kernel squared_norm(const Arguments& arguments);
 Kernel clip_scale(const Arguments& arguments);
 Kernel update_loss_scale(const Arguments& arguments);
+Kernel examine_step(const Arguments& arguments);
+Kernel restore(const Arguments& arguments);
 
 // The step of an elementwise optimizer (optim/all.h) on a flat bucket; nothing for other ops.
 Kernel optimizer(const Arguments& arguments);

@@ -177,14 +177,36 @@ Kernel update_loss_scale(const Arguments& a) {
   return [numbers, scale = a.operand("loss_scale"), tracker = a.operand("growth_tracker"),
           skipped = a.operand("skipped_steps"), applied = a.operand("applied_step"),
           patience = a.optional_operand("patience"), squared = a.operand("squared_norm"),
-          step = a.operand("step")](std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+          step = a.operand("step"), examined = a.optional_operand("scale")](
+             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
     exec::update_loss_scale(
         {.scale = in[scale].mutable_data_ptr<float>(),
          .growth_tracker = in[tracker].mutable_data_ptr<double>(),
          .skipped_steps = in[skipped].mutable_data_ptr<double>(),
          .applied_step = in[applied].mutable_data_ptr<double>(),
          .patience = patience < 0 ? nullptr : in[patience].mutable_data_ptr<double>()},
-        numbers, scalar(in[squared]), scalar(in[step]));
+        numbers, scalar(in[squared]), scalar(in[step]),
+        examined < 0 ? nullptr : in[examined].const_data_ptr<double>());
+  };
+}
+
+Kernel examine_step(const Arguments& a) {
+  return [scale = a.operand("scale"), norm = a.operand("norm"), loss = a.optional_operand("loss"),
+          most_loss = a.operand("most_loss"), most_norm = a.operand("most_norm")](
+             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+    const auto passes = [](double value, double most) { return is_finite(value) && value <= most; };
+    const bool good = passes(scalar(in[norm]), scalar(in[most_norm])) &&
+                      (loss < 0 || passes(in[loss].item<double>(), scalar(in[most_loss])));
+    if (!good) {
+      *in[scale].mutable_data_ptr<double>() = std::numeric_limits<double>::quiet_NaN();
+    }
+  };
+}
+
+Kernel restore(const Arguments& a) {
+  return [self = a.operand("self"), source = a.operand("source"), scale = a.operand("scale")](
+             std::span<const Tensor> in, std::span<Tensor>, const Draw&) {
+    if (std::isnan(scalar(in[scale]))) in[self].copy_(in[source]);
   };
 }
 

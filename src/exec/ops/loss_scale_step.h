@@ -27,9 +27,11 @@ struct LossScaleScalars {
 PERIGEE_BOTH bool is_finite(double x) { return x - x == 0; }
 
 // torch.amp.GradScaler's update, with Megatron's lower limit and hysteresis: `patience` counts the
-// steps with a non-finite norm since the scale grew. `step` counts all steps, from 1.
+// steps with a non-finite norm since the scale grew. `step` counts all steps, from 1. `examined`:
+// the gradients' scale after perigee::examine_step_, or nullptr; where it alone is NaN, the step is
+// skipped and the loss scale stays.
 PERIGEE_BOTH void update_loss_scale(const LossScaleScalars& s, const LossScaleNumbers& numbers,
-                                    double squared_norm, double step) {
+                                    double squared_norm, double step, const double* examined) {
   if (!is_finite(squared_norm)) {
     if (s.patience) *s.patience += 1;
     if (!s.patience || *s.patience >= static_cast<double>(numbers.hysteresis)) {
@@ -38,6 +40,8 @@ PERIGEE_BOTH void update_loss_scale(const LossScaleScalars& s, const LossScaleNu
       *s.scale = fallen > least ? fallen : least;
     }
     *s.growth_tracker = 0;
+    *s.skipped_steps += 1;
+  } else if (examined && !is_finite(*examined)) {
     *s.skipped_steps += 1;
   } else if (*s.growth_tracker + 1 >= static_cast<double>(numbers.growth_interval)) {
     const auto grown = static_cast<float>(*s.scale * numbers.growth_factor);

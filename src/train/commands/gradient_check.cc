@@ -205,6 +205,7 @@ GradientCheck check_gradients(const PlannedJob& planned, double tolerance) {
   CheckedStep step{planned, planned.job, step_spec(planned.job, graph), {}, {}};
   step.spec.optimizer = "none";
   step.spec.clip_norm.reset();
+  step.spec.guarded = false;
   step.spec.groups.clear();
   step.values = first_values(planned, step.job);
   step.batch =

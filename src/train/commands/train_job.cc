@@ -77,22 +77,28 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
   auto output = std::unique_ptr<Output>(
       new Output{MetricsFile(folder.file("metrics.jsonl"), first_step - 1),
                  Progress(first_step, train.steps, train.log_every, train.progress)});
+  for (const auto& change : folder.changes()) log::info("resumed with {}", change);
   log::info("{}: {} parameters, {} rank{}, {} microbatch{} a step, output in {}", given.name,
             count_parameters(blueprint.training), world, plural(world, "s"), microbatches,
             plural(microbatches, "es"), train.output);
   return output;
 }
 
-// Reads the checkpoint, or sets the first values where there is none. Returns the first step.
-int64_t begin_training(RankTrainer& trainer, const std::string& checkpoint,
-                       const ModelSource* source) {
+struct Beginning {
+  int64_t first = 1;         // the first step
+  std::string state = "{}";  // of the checkpoint
+};
+
+// Reads the checkpoint, or sets the first values where there is none.
+Beginning begin_training(RankTrainer& trainer, const std::string& checkpoint,
+                         const ModelSource* source) {
   if (checkpoint.empty()) {
     initialise(trainer, source);
-    return 1;
+    return {};
   }
   const checkpoint::Checkpoint from(checkpoint);
   trainer.load(from);
-  return from.info().step + 1;
+  return {from.info().step + 1, from.info().state};
 }
 
 }  // namespace
@@ -140,7 +146,7 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   auto cut = data::cut_of(shared.plan);
   cut.warn = root;
   auto data = data::open_data(job, cut);
-  const auto first = begin_training(trainer, checkpoint, source.get());
+  const auto [first, state] = begin_training(trainer, checkpoint, source.get());
   source.reset();
   if (task.trace) {
     trainer.trace(std::min(first + 1, job.train.steps), [&](const std::string& trace) {
@@ -169,12 +175,12 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     strategy.notify("step", step_report(step, trainer.executor().intervals(), buckets));
     trainer.executor().record(true);
   };
-  hooks.checkpoint = [&](int64_t step) {
+  hooks.checkpoint = [&](int64_t step, const std::string& kept) {
     if (output) output->metrics.sync();
-    save_checkpoint(trainer, communicator, job, shared.plan, job.train.output, step);
+    save_checkpoint(trainer, communicator, job, shared.plan, job.train.output, step, kept);
   };
   const auto result = run_loop(trainer, communicator, job, first, *data.training, data.validation,
-                               hooks);
+                               hooks, state);
 
   if (root) {
     output->progress.end();

@@ -10,6 +10,7 @@
 #include "train/measure/repeated_blocks.h"
 #include "train/step/rank_trainer.h"
 #include "train/step/step_data.h"
+#include "train/step/step_scalars.h"
 
 namespace perigee::train {
 namespace {

@@ -26,6 +26,13 @@ std::string list(const std::vector<int64_t>& values) {
   return fmt::format("[{}]", fmt::join(values, ","));
 }
 
+std::string list(const std::vector<double>& values) {
+  std::string text = "[";
+  for (const auto value : values)
+    text += fmt::format("{}{:.6g}", text.size() > 1 ? "," : "", value);
+  return text + "]";
+}
+
 // Returns the step of a line; -1 for another line.
 int64_t step_of(std::string_view line) {
   const auto value = nlohmann::json::parse(line, nullptr, false);
@@ -57,6 +64,13 @@ std::string to_json(const StepMetrics& m) {
   if (m.val_loss) line += ",\"val_loss\":" + number(*m.val_loss);
   if (m.loss_scale) line += ",\"loss_scale\":" + number(*m.loss_scale);
   if (m.skipped) line += ",\"skipped\":true";
+  if (!m.bad.empty()) line += ",\"bad\":" + nlohmann::json(m.bad).dump();
+  if (!m.bad_samples.empty()) line += ",\"bad_samples\":" + list(m.bad_samples);
+  if (m.transient) line += ",\"transient\":true";
+  if (!m.compute_s.empty()) {
+    line += ",\"compute_s\":" + list(m.compute_s) + ",\"wait_s\":" + list(m.wait_s);
+  }
+  if (!m.pause_s.empty()) line += ",\"pause_s\":" + list(m.pause_s);
   return line + "}";
 }
 
@@ -126,6 +140,14 @@ std::string to_json(const Summary& s) {
   }
   if (!s.library_bytes.empty()) line += ",\"library_bytes\":" + list(s.library_bytes);
   if (s.mfu) line += ",\"mfu\":" + number(*s.mfu);
+  if (!s.compute_s.empty()) {
+    line += ",\"compute_s\":" + list(s.compute_s) + ",\"wait_s\":" + list(s.wait_s);
+  }
+  if (s.bad_steps + s.skipped_steps > 0) {
+    line += fmt::format(",\"bad_steps\":{},\"spikes\":{},\"skipped_steps\":{}", s.bad_steps,
+                        s.spikes, s.skipped_steps);
+  }
+  if (s.transient_steps > 0) line += fmt::format(",\"transient_steps\":{}", s.transient_steps);
   return line + "}}";
 }
 

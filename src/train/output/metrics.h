@@ -25,7 +25,13 @@ struct StepMetrics {
   std::vector<int64_t> peak_bytes;  // per rank
   std::optional<double> val_loss;
   std::optional<double> loss_scale;
-  bool skipped = false;  // the gradients were not finite: the step changed nothing
+  bool skipped = false;              // the step changed nothing
+  std::string bad;                   // why the step is bad; "": it is good
+  std::vector<int64_t> bad_samples;  // of a bad step: places in the data set; empty: not known
+  bool transient = false;            // the second run of a bad step was good
+  // Seconds, by rank: computed, waited for other ranks and transfers; the longest time in which the
+  // process stood still, empty where no rank did.
+  std::vector<double> compute_s, wait_s, pause_s;
 };
 
 // Returns the argument of a strategy's function for the event "step", as JSON: the metrics;
@@ -49,7 +55,10 @@ struct Summary {
   std::vector<int64_t> peak_bytes, predicted_peak_bytes;
   // Memory of libraries outside the peak (exec::library_bytes), per stage; empty: not measured.
   std::vector<int64_t> library_bytes;
-  std::optional<double> mfu;  // absent: the devices' peak is unknown
+  std::optional<double> mfu;              // absent: the devices' peak is unknown
+  std::vector<double> compute_s, wait_s;  // by rank, means of a step
+  // Steps that were bad (spikes included), were skipped, or were good when they ran a second time.
+  int64_t bad_steps = 0, spikes = 0, skipped_steps = 0, transient_steps = 0;
 };
 
 // Return one line without its end. Floats have 17 significant digits; NaN and infinity, which JSON

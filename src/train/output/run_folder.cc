@@ -94,17 +94,19 @@ int lock(const std::string& folder) {
   fail("run", "{} must be locked, but: {}", folder, std::strerror(why));
 }
 
-// Compares the job with that of the resumed run.
-void check_job(const std::string& run, const job::Job& job) {
+// Compares the job with that of the resumed run. Returns the keys that may change and did.
+std::vector<std::string> check_job(const std::string& run, const job::Job& job) {
   const auto path = inside(run, "job.toml");
   if (!exists(path)) {
     fail("run", "a run that is resumed holds job.toml, but there is no {}", path);
   }
-  const auto changed = job::changed_keys(job::Job::load(path), job);
-  if (changed.empty()) return;
+  const auto before = job::Job::load(path);
+  const auto changed = job::changed_keys(before, job);
+  if (changed.empty()) return job::adjusted_keys(before, job);
   const size_t shown = std::min<size_t>(changed.size(), 6);
   fail("run",
-       "a resumed run keeps its model, data, batch, optimizer and seed, but in {}:\n  {}{}\nSet "
+       "a resumed run keeps its model, data, batch, optimizer and seed (learning rates, weight "
+       "decays, clip_norm and schedules may change), but in {}:\n  {}{}\nSet "
        "them back, or start a new run with another train.output",
        path, fmt::join(changed.begin(), changed.begin() + shown, "\n  "),
        shown < changed.size() ? fmt::format("\n  and {} more", changed.size() - shown) : "");
@@ -133,7 +135,7 @@ void RunFolder::prepare(const job::Job& job, const RunOptions& options, const st
     checkpoint_ = checkpoint::find_checkpoint(from);
     const auto source = checkpoint::run_of(checkpoint_);
     resumes_ = same_folder(source, path_);
-    check_job(source, job);
+    changes_ = check_job(source, job);
   }
   if (resumes_ && options.overwrite) {
     fail("run", "a run is resumed or overwritten, but got --resume and --overwrite for {}", path_);

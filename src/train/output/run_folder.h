@@ -36,6 +36,8 @@ class RunFolder {
   std::string file(std::string_view name) const;  // `path`/`name`
   // The checkpoint to continue from, or "".
   const std::string& checkpoint() const { return checkpoint_; }
+  // The keys that changed since the resumed run and may (job::adjusted_keys).
+  const std::vector<std::string>& changes() const { return changes_; }
   // Returns the path of the resumed run's plan.json; "" where there is none.
   std::string resumed_plan() const;
 
@@ -52,6 +54,7 @@ class RunFolder {
   void close();
 
   std::string path_, checkpoint_;
+  std::vector<std::string> changes_;
   std::string created_;  // the topmost folder that was created for it, or ""
   bool resumes_ = false, began_ = false;
   int lock_ = -1;

@@ -1,13 +1,17 @@
 #include "train/run/loop.h"
 
-#include <ATen/ATen.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "base/fail.h"
-#include "train/ranks/share.h"
+#include "base/log_format.h"
+#include "train/run/exchange.h"
+#include "train/run/heartbeat.h"
+#include "train/run/stragglers.h"
+#include "train/step/replicas.h"
+#include "train/step/step_scalars.h"
 
 namespace perigee::train {
 namespace {
@@ -16,53 +20,91 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Exchanged between ranks after each step.
-struct RankState {
-  bool stop = false;  // this rank was asked to stop
-  int64_t peak_bytes = 0, library_bytes = 0;
-};
-
-class Exchange {
- public:
-  explicit Exchange(exec::Communicator& communicator)
-      : group_(everyone(communicator)),
-        mine_(at::zeros({3}, at::kLong)),
-        all_(at::zeros({3 * communicator.world()}, at::kLong)) {}
-
-  void run(const RankState& state) {
-    auto* mine = mine_.data_ptr<int64_t>();
-    mine[0] = state.stop;
-    mine[1] = state.peak_bytes;
-    mine[2] = state.library_bytes;
-    group_->run(
-        {.kind = exec::Collective::Kind::all_gather, .input = mine_, .output = all_, .dim = 0});
-  }
-
-  bool any_stops() const {
-    const auto stops = values(0);
-    return std::any_of(stops.begin(), stops.end(), [](int64_t stop) { return stop != 0; });
-  }
-  std::vector<int64_t> peak_bytes() const { return values(1); }
-  std::vector<int64_t> library_bytes() const { return values(2); }
-
- private:
-  // Returns one of the numbers, by rank.
-  std::vector<int64_t> values(int64_t which) const {
-    std::vector<int64_t> values;
-    for (int64_t rank = 0; rank < group_->size(); ++rank) {
-      values.push_back(all_.data_ptr<int64_t>()[3 * rank + which]);
-    }
-    return values;
-  }
-
-  std::shared_ptr<exec::Group> group_;
-  at::Tensor mine_, all_;
-};
+int64_t nanoseconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() -
+                                                              begin)
+      .count();
+}
 
 void keep_largest(std::vector<int64_t>& largest, const std::vector<int64_t>& values) {
   largest.resize(values.size());
   for (size_t i = 0; i < values.size(); ++i) largest[i] = std::max(largest[i], values[i]);
 }
+
+// Throws Error where some ranks skipped the step and others did not.
+void require_agreement(const std::vector<RankState>& states, int64_t step) {
+  std::vector<int64_t> ranks[3];  // by RankState::Skipped
+  for (size_t rank = 0; rank < states.size(); ++rank) {
+    ranks[static_cast<size_t>(states[rank].skipped)].push_back(static_cast<int64_t>(rank));
+  }
+  if (ranks[0].empty() || ranks[1].empty()) return;
+  fail_run("train",
+           "all ranks skip a step or none does, but step {} is skipped by ranks {} and not by {}: "
+           "a fault of a device, its memory or the network",
+           step, fmt::join(ranks[1], ", "), fmt::join(ranks[0], ", "));
+}
+
+// The times of steps, by rank: who waits for whom.
+class Times {
+ public:
+  explicit Times(const plan::Plan& plan) : stragglers_(peers_of(plan)) {}
+
+  // Adds a step; the log of rank 0 names stragglers.
+  void add(StepMetrics& metrics, const Exchange& exchange, bool root) {
+    metrics.compute_s = exchange.computed_seconds();
+    const auto paused = exchange.paused_seconds();
+    const auto sentences = stragglers_.add(metrics.step, {metrics.compute_s, paused});
+    for (const auto computed : metrics.compute_s) {
+      metrics.wait_s.push_back(std::max(0.0, metrics.step_s - computed));
+    }
+    const auto longest = *std::max_element(paused.begin(), paused.end());
+    if (longest >= Stragglers::kPause) metrics.pause_s = paused;
+    seconds_ += metrics.step_s;
+    ++steps_;
+    for (const auto& sentence : sentences) {
+      if (root) log::warn("{}", sentence);
+    }
+  }
+
+  void finish(LoopResult& result) const {
+    for (const auto total : stragglers_.total_computed()) {
+      if (steps_ == 0) return;
+      result.computed_s.push_back(total / double(steps_));
+      result.waited_s.push_back(std::max(0.0, seconds_ - total) / double(steps_));
+    }
+  }
+
+ private:
+  Stragglers stragglers_;
+  double seconds_ = 0;
+  int64_t steps_ = 0;
+};
+
+// Runs a step and exchanges the ranks' states; with train.rerun perhaps twice.
+struct StepRunner {
+  RankTrainer& trainer;
+  Exchange& exchange;
+  Heartbeat& heartbeat;
+  const LoopHooks& hooks;
+  DataSource& data;
+
+  StepResult run(int64_t step, const StepLimits& limits) const {
+    const auto begin = std::chrono::steady_clock::now();
+    auto outcome = trainer.step(step, data, limits);
+    const auto computed = nanoseconds_since(begin) - trainer.executor().waited();
+    exchange.run({.stop = hooks.stop(),
+                  .skipped = !trainer.may_skip() ? RankState::Skipped::unknown
+                             : outcome.skipped   ? RankState::Skipped::yes
+                                                 : RankState::Skipped::no,
+                  .peak_bytes = trainer.step_peak(),
+                  .library_bytes = trainer.library_bytes(),
+                  .computed_ns = std::max<int64_t>(0, computed),
+                  .paused_ns = heartbeat.take_longest_pause()});
+    require_agreement(exchange.states(), step);
+    outcome.skipped = exchange.any_skipped();
+    return outcome;
+  }
+};
 
 }  // namespace
 
@@ -76,27 +118,35 @@ double validate(RankTrainer& trainer, const job::Job& job, data::Validation& val
 
 LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, const job::Job& job,
                     int64_t first, DataSource& data, data::Validation& validation,
-                    const LoopHooks& hooks) {
+                    const LoopHooks& hooks, const std::string& state) {
+  const auto& plan = trainer.blueprint().plan;
+  const bool root = communicator.rank() == 0;
+  if (job.train.rerun && plan::copies_of(plan) > 1) {
+    fail("train",
+         "train.rerun runs a step a second time from the same state, but the plan averages copies "
+         "of the model between steps: leave train.rerun out");
+  }
   Exchange exchange(communicator);
+  Heartbeat heartbeat;
+  BadSteps bad_steps(job, plan.precision.guards(), state);
+  Times ranks(plan);
+  const StepRunner runner{trainer, exchange, heartbeat, hooks, data};
   LoopResult result;
   result.last_step = first - 1;
+  auto replicas_equal_at = first - 1;
   std::vector<double> times;
   const auto begin = std::chrono::steady_clock::now();
   const auto steps = job.train.steps;
   for (int64_t step = first; step <= steps && !result.stopped; ++step) {
     const auto step_begin = std::chrono::steady_clock::now();
     hooks.before(step);
-    const auto outcome = trainer.step(step, data);
-    exchange.run({hooks.stop(), trainer.step_peak(), trainer.library_bytes()});
+    const auto outcome = bad_steps.run(
+        step, data, [&](const StepLimits& limits) { return runner.run(step, limits); },
+        [&] { trainer.forget_skipped(); });
+    const auto& judgement = bad_steps.judgement();
     result.stopped = exchange.any_stops() && step < steps;
     times.push_back(seconds_since(step_begin));
     result.last_step = step;
-    if (!std::isfinite(outcome.loss) && !outcome.skipped && job.train.stop_if_not_finite) {
-      fail_run("train",
-               "the loss must be finite, but at step {} it is {}: lower optimizer.lr, or look at "
-               "the data (train.stop_if_not_finite = false continues)",
-               step, std::isnan(outcome.loss) ? "not a number" : "infinite");
-    }
     StepMetrics metrics;
     metrics.step = step;
     metrics.loss = outcome.loss;
@@ -104,27 +154,43 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     metrics.grad_norm = outcome.grad_norm;
     metrics.loss_scale = outcome.loss_scale;
     metrics.skipped = outcome.skipped;
+    metrics.bad = judgement.reason;
+    metrics.transient = judgement.transient;
+    if (!judgement.reason.empty()) metrics.bad_samples = data.indices(step, {0, job.batch.global});
     metrics.samples = job.batch.global;
     metrics.tokens = job.model.values.contains("vocab") ? job.batch.global * job.data.sequence : 0;
     metrics.step_s = times.back();
     metrics.tokens_per_s = double(metrics.tokens) / times.back();
     metrics.peak_bytes = exchange.peak_bytes();
+    ranks.add(metrics, exchange, root);
     keep_largest(result.peak_bytes, metrics.peak_bytes);
     keep_largest(result.library_bytes, exchange.library_bytes());
+    if (root && !judgement.warning.empty()) log::warn("{}", judgement.warning);
     const auto due = [&](int64_t every) {
       return every > 0 && (step % every == 0 || step == steps);
     };
-    if (due(job.train.validate_every) && validation.batches > 0) {
+    if (!judgement.ends && due(job.train.validate_every) && validation.batches > 0) {
       metrics.val_loss = validate(trainer, job, validation);
     }
-    if (communicator.rank() == 0) hooks.report(metrics);
+    if (root) hooks.report(metrics);
+    if (judgement.ends) {
+      // The second run was good and its update was made: nothing of it is lost.
+      if (judgement.transient) hooks.checkpoint(step, bad_steps.state());
+      throw *judgement.ends;
+    }
     if (job.train.forward_only) continue;  // nothing has changed
+    if (job.train.check_replicas > 0 && step % job.train.check_replicas == 0) {
+      check_replicas(trainer, communicator, step, replicas_equal_at);
+      replicas_equal_at = step;
+    }
     if (result.stopped ? job.train.checkpoint_when_stopped
                        : due(job.train.checkpoint_every) || step == steps) {
-      hooks.checkpoint(step);
+      hooks.checkpoint(step, bad_steps.state());
     }
   }
   result.seconds = seconds_since(begin);
+  result.bad_steps = bad_steps.counts();
+  ranks.finish(result);
   if (!times.empty()) {
     std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
     result.median_step_s = times[times.size() / 2];

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "data/data.h"
 #include "exec/comm/communicator.h"
 #include "job/job.h"
 #include "train/output/metrics.h"
+#include "train/run/bad_steps.h"
 #include "train/step/rank_trainer.h"
 
 namespace perigee::train {
@@ -20,8 +23,9 @@ struct LoopHooks {
   std::function<bool()> stop = [] { return false; };
   // Rank 0, after each step.
   std::function<void(const StepMetrics&)> report = [](const StepMetrics&) {};
-  // Every rank, when a checkpoint is due.
-  std::function<void(int64_t step)> checkpoint = [](int64_t) {};
+  // Every rank, when a checkpoint is due; `state`: of the loop, a JSON object.
+  std::function<void(int64_t step, const std::string& state)> checkpoint =
+      [](int64_t, const std::string&) {};
 };
 
 struct LoopResult {
@@ -29,15 +33,18 @@ struct LoopResult {
   bool stopped = false;   // before job.train.steps
   double seconds = 0;
   double median_step_s = 0;
-  std::vector<int64_t> peak_bytes;     // per rank, the largest of any step, measured
-  std::vector<int64_t> library_bytes;  // per rank: RankTrainer::library_bytes
+  std::vector<int64_t> peak_bytes;           // per rank, the largest of any step, measured
+  std::vector<int64_t> library_bytes;        // per rank: RankTrainer::library_bytes
+  std::vector<double> computed_s, waited_s;  // per rank: means of a step
+  BadStepCounts bad_steps;
 };
 
-// Runs the steps first, ..., job.train.steps. Throws Error when the loss is not finite and
-// train.stop_if_not_finite is set.
+// Runs the steps first, ..., job.train.steps. Throws Error, on all ranks, for a bad step that is
+// not skipped (bad_steps.h) and for replicas that differ (train.check_replicas). Rank 0 logs bad
+// steps and stragglers. `state`: of the checkpoint that training continues from.
 LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, const job::Job& job,
                     int64_t first, DataSource& data, data::Validation& validation,
-                    const LoopHooks& hooks);
+                    const LoopHooks& hooks, const std::string& state = "{}");
 
 // Returns the mean loss over the held-out batches (at most job.train.validate_batches).
 double validate(RankTrainer& trainer, const job::Job& job, data::Validation& validation);

@@ -51,6 +51,28 @@ void log_slow_steps(const Summary& summary) {
   }
 }
 
+// Logs the seconds that ranks computed and waited, as measured.
+void log_ranks(const Summary& summary) {
+  if (summary.compute_s.size() < 2) return;
+  const auto [fastest, slowest] = std::minmax_element(summary.compute_s.begin(),
+                                                      summary.compute_s.end());
+  const auto [shortest, longest] = std::minmax_element(summary.wait_s.begin(),
+                                                       summary.wait_s.end());
+  log::info(
+      "ranks computed {:.1f} to {:.1f} ms a step and waited {:.1f} to {:.1f} ms for each other, "
+      "measured; rank {} computed the longest",
+      1e3 * *fastest, 1e3 * *slowest, 1e3 * *shortest, 1e3 * *longest,
+      slowest - summary.compute_s.begin());
+}
+
+// Logs how many steps were bad.
+void log_bad_steps(const Summary& summary) {
+  if (summary.bad_steps + summary.skipped_steps == 0) return;
+  log::warn("{} bad step{} ({} spike{}), {} skipped: \"bad\" in metrics.jsonl says which",
+            summary.bad_steps, summary.bad_steps == 1 ? "" : "s", summary.spikes,
+            summary.spikes == 1 ? "" : "s", summary.skipped_steps);
+}
+
 std::string largest_text(const std::vector<int64_t>& bytes) {
   return bytes_text(static_cast<double>(largest_of(bytes)));
 }
@@ -66,6 +88,12 @@ Summary summarise(const LoopResult& result, int64_t first, const plan::Plan& pla
   summary.peak_bytes = largest_per_stage(plan, result.peak_bytes, true);
   summary.library_bytes = largest_per_stage(plan, result.library_bytes, true);
   summary.predicted_peak_bytes = largest_per_stage(plan, plan.prediction.peak_bytes, false);
+  summary.compute_s = result.computed_s;
+  summary.wait_s = result.waited_s;
+  summary.bad_steps = result.bad_steps.bad;
+  summary.spikes = result.bad_steps.spikes;
+  summary.skipped_steps = result.bad_steps.skipped;
+  summary.transient_steps = result.bad_steps.transient;
   if (prediction) {
     summary.predicted_step_s = prediction->step_seconds;
     summary.predicted_measured = prediction->measured_share;
@@ -84,6 +112,8 @@ void log_summary(const Summary& summary, bool stopped) {
               simulate::measured_text(summary.predicted_measured));
     log_slow_steps(summary);
   }
+  log_ranks(summary);
+  log_bad_steps(summary);
   if (summary.mfu) log::info("model FLOPs utilisation: {:.1f}%", 100 * *summary.mfu);
   log::info("memory allocated by libraries: {} measured", largest_text(summary.library_bytes));
 }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -16,10 +17,9 @@
 #include "plan/units.h"
 #include "train/ranks/share.h"
 #include "train/step/initial_values.h"
-#include "train/step/learning_rate.h"
 #include "train/step/step_data.h"
+#include "train/step/step_scalars.h"
 #include "train/step/step_spec.h"
-#include "train/step/weight_decay.h"
 
 namespace perigee::train {
 namespace {
@@ -48,23 +48,6 @@ void check_device(const plan::Plan& plan, const exec::Device& device) {
 }
 
 }  // namespace
-
-std::map<std::string, double> step_scalars(const job::Job& job, int64_t step) {
-  const auto& optimizer = job.optimizer;
-  std::map<std::string, double> scalars;
-  const auto add = [&](size_t group, double lr, double decay) {
-    scalars[fmt::format("lr.{}", group)] = learning_rate(job, lr, step);
-    if (!weight_decay_varies(job)) return;
-    scalars[fmt::format("weight_decay.{}", group)] = weight_decay(job, decay, step);
-  };
-  add(0, optimizer.lr, optimizer.weight_decay);
-  for (size_t g = 0; g < optimizer.groups.size(); ++g) {
-    const auto& group = optimizer.groups[g];
-    add(g + 1, group.lr.value_or(optimizer.lr),
-        group.weight_decay.value_or(optimizer.weight_decay));
-  }
-  return scalars;
-}
 
 RankTrainer::RankTrainer(const Blueprint& blueprint, const job::Job& job, Connection connection,
                          compile::TraceSource& traces,
@@ -198,17 +181,17 @@ void RankTrainer::load(const checkpoint::Checkpoint& checkpoint) {
 }
 
 StepResult RankTrainer::run(exec::Executor& executor, int64_t step, DataSource& data,
-                            bool training) {
+                            std::map<std::string, double> scalars, bool training) {
   const auto& program = executor.program();
   // Read all samples of the step first, so that the peak counts only the step's own allocations.
   const auto parts = step_data(program, job_.batch.global, step, data);
   exec::StepInputs inputs;
   inputs.step = step;
-  if (training && !spec_.evaluation) inputs.scalars = step_scalars(job_, step);
+  inputs.scalars = std::move(scalars);
   inputs.data = [&](const std::string& name, int64_t microbatch) {
     return parts[microbatch].at(name);
   };
-  const bool guarded = training && blueprint_.plan.precision.guards();
+  const bool guarded = training && (spec_.guarded || blueprint_.plan.precision.guards());
   if (guarded && !loss_scale_) read_loss_scale();
   connection_.device->reset_peak();
   executor.run(inputs);
@@ -255,14 +238,27 @@ void RankTrainer::trace(int64_t step, std::function<void(const std::string& trac
   traced_ = std::move(done);
 }
 
-StepResult RankTrainer::step(int64_t step, DataSource& data) {
-  if (step != traced_step_) return run(*executor_, step, data, true);
+StepResult RankTrainer::step(int64_t step, DataSource& data, const StepLimits& limits) {
+  std::map<std::string, double> scalars;
+  if (!spec_.evaluation) scalars = step_scalars(job_, step);
+  if (spec_.guarded) {
+    auto& most_loss = scalars["most_loss"];
+    auto& most_norm = scalars["most_norm"];
+    most_loss = std::min(most_loss, limits.loss);
+    most_norm = std::min(most_norm, limits.grad_norm);
+    for (const auto& name : executor_->names(Kind::state)) {
+      if (name.starts_with("loss_scale:")) {
+        guard_before_[name] = executor_->tensor(Kind::state, name).clone();
+      }
+    }
+  }
+  if (step != traced_step_) return run(*executor_, step, data, std::move(scalars), true);
   // A barrier gives the clocks of all hosts a common origin.
   const auto group = everyone(communicator_);
   group->run({.kind = exec::Collective::Kind::barrier});
   const auto origin = exec::now();
   executor_->record(true);
-  auto result = run(*executor_, step, data, true);
+  auto result = run(*executor_, step, data, std::move(scalars), true);
   const auto mine = compile::chrome_trace(executor_->intervals(), communicator_.rank(),
                                           executor_->program().streams, origin);
   executor_->record(false);
@@ -295,7 +291,14 @@ StepResult RankTrainer::evaluate(int64_t step, DataSource& data) {
     evaluator_ = std::make_unique<exec::Executor>(std::move(program), *connection_.tensors,
                                                   plan.mesh, options);
   }
-  return run(*evaluator_, step, data, false);
+  return run(*evaluator_, step, data, {}, false);
+}
+
+void RankTrainer::forget_skipped() {
+  for (const auto& [name, before] : guard_before_) {
+    executor_->tensor(Kind::state, name).copy_(before);
+  }
+  loss_scale_.reset();
 }
 
 void RankTrainer::end_evaluation() { evaluator_.reset(); }

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,8 +26,14 @@ struct StepResult {
   double loss = 0;
   double grad_norm = 0;                       // before clipping; 0 where the job does not clip
   std::optional<double> loss_scale;           // of this step, where the plan scales the loss
-  bool skipped = false;                       // the gradients were not finite: nothing changed
+  bool skipped = false;                       // nothing changed
   std::map<std::string, at::Tensor> results;  // this rank's part
+};
+
+// A guarded step with a loss or gradient norm above these changes nothing.
+struct StepLimits {
+  double loss = std::numeric_limits<double>::infinity();
+  double grad_norm = std::numeric_limits<double>::infinity();
 };
 
 class RankTrainer {
@@ -51,7 +58,12 @@ class RankTrainer {
   // each of them. All ranks call it.
   void trace(int64_t step, std::function<void(const std::string& trace)> done);
   // Runs one optimizer step on the samples of `step`; with train.forward_only a forward pass.
-  StepResult step(int64_t step, DataSource& data);
+  // A guarded step (step_spec.h) that is not finite, above the limits, or in train.skip_steps
+  // changes nothing.
+  StepResult step(int64_t step, DataSource& data, const StepLimits& limits = {});
+  // After a step that was skipped: forgets that it ran, so that step() runs it a second time from
+  // the same state.
+  void forget_skipped();
   // Runs the forward pass on the samples of `step`, in eval mode, with the weights as they are:
   // loss and results.
   StepResult evaluate(int64_t step, DataSource& data);
@@ -79,6 +91,16 @@ class RankTrainer {
   // Returns the largest exec::library_bytes() after one of the first steps, by which every op and
   // collective has run.
   int64_t library_bytes() const { return library_bytes_; }
+  const Blueprint& blueprint() const { return blueprint_; }
+  const compile::StepSpec& spec() const { return spec_; }
+  // Returns whether the rank's program knows that a step changed nothing (StepResult::skipped).
+  bool may_skip() const {
+    return executor_->program().find(compile::Binding::Kind::state, "loss_scale:skipped_steps");
+  }
+  // Returns whether a step gives the same bytes when it is run a second time.
+  bool is_deterministic() const {
+    return connection_.device->place().is_cpu() || job_.cluster.deterministic;
+  }
 
  private:
   exec::ExecutorOptions executor_options() const;
@@ -88,7 +110,8 @@ class RankTrainer {
   at::Tensor full_of_stage(compile::Binding::Kind kind, const std::string& name);
   // Returns a parameter that is kept in parts, gathered over its unit's axes; else nothing.
   at::Tensor joined_parts(const std::string& name);
-  StepResult run(exec::Executor& executor, int64_t step, DataSource& data, bool training);
+  StepResult run(exec::Executor& executor, int64_t step, DataSource& data,
+                 std::map<std::string, double> scalars, bool training);
   void read_loss_scale();
   // Returns a parameter or buffer of train.weights; nothing where the file lacks it.
   at::Tensor from_file(const graph::Input& input);
@@ -112,12 +135,9 @@ class RankTrainer {
   std::unique_ptr<const checkpoint::SafetensorsFile> weights_;  // open during initialise()
   std::optional<double> loss_scale_;  // of the next step; nothing: not read yet
   double skipped_steps_ = 0;
+  std::map<std::string, at::Tensor> guard_before_;  // states of the guard before the last step
   int64_t traced_step_ = -1;
   std::function<void(const std::string&)> traced_;
 };
-
-// Returns the scalars that the host writes before a step, for each optimizer group: "lr.0", ...
-// and, where the weight decay varies, "weight_decay.0", ...
-std::map<std::string, double> step_scalars(const job::Job& job, int64_t step);
 
 }  // namespace perigee::train

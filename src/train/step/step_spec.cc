@@ -37,6 +37,12 @@ std::vector<std::string> matching(const std::vector<std::string>& names, const s
 
 }  // namespace
 
+bool guards_steps(const job::Job& job) {
+  const auto& train = job.train;
+  return !train.forward_only &&
+         (train.skip_bad_steps > 0 || train.rerun || !train.skip_steps.empty());
+}
+
 compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph) {
   const auto& o = job.optimizer;
   compile::StepSpec spec;
@@ -45,6 +51,7 @@ compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph) {
   spec.weight_decay = o.weight_decay;
   spec.evaluation = job.train.forward_only;
   spec.weight_decay_varies = weight_decay_varies(job);
+  spec.guarded = guards_steps(job);
   if (o.clip_norm > 0) spec.clip_norm = o.clip_norm;
   const auto names = parameter_names(graph);
   for (const auto& pattern : job.model.frozen) {

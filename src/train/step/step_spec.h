@@ -7,6 +7,9 @@
 
 namespace perigee::train {
 
+// Returns whether the job's steps are examined before they change anything (StepSpec::guarded).
+bool guards_steps(const job::Job& job);
+
 // Returns the settings of the job's optimizer for this graph's parameters. Throws Error for
 // patterns that match no parameter.
 compile::StepSpec step_spec(const job::Job& job, const graph::Graph& graph);

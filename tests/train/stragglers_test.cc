@@ -1,0 +1,104 @@
+// Stragglers, found in recorded times.
+#include "train/run/stragglers.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+
+using namespace perigee;
+using namespace perigee::train;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr double kStep = 0.04;  // seconds that a rank computes
+
+// Steps of ranks that compute `factors` times kStep, with 5% of noise, from `first` on.
+struct Recorded {
+  explicit Recorded(std::vector<int64_t> peers) : stragglers(std::move(peers)) {}
+
+  Stragglers stragglers;
+  int64_t step = 0;
+  std::mt19937 random{1};
+
+  std::vector<std::string> run(int64_t steps, const std::vector<double>& factors,
+                               const std::vector<double>& paused = {}) {
+    std::vector<std::string> sentences;
+    std::uniform_real_distribution<double> noise(0.95, 1.05);
+    for (int64_t i = 0; i < steps; ++i) {
+      RankTimes times;
+      times.paused = paused.empty() ? std::vector<double>(factors.size()) : paused;
+      for (size_t r = 0; r < factors.size(); ++r) {
+        times.computed.push_back(kStep * factors[r] * noise(random) + times.paused[r]);
+      }
+      for (auto& sentence : stragglers.add(++step, times)) sentences.push_back(sentence);
+    }
+    return sentences;
+  }
+};
+
+constexpr double kAt65 = 1 / 0.65;  // a rank that has 65% of its processor
+
+}  // namespace
+
+TEST_CASE("ranks that are equally fast are no stragglers") {
+  Recorded recorded({0, 0, 0, 0});
+  CHECK(recorded.run(500, {1, 1, 1, 1}).empty());
+}
+
+TEST_CASE("a rank at 65% of its processor is named within 20 steps, once, until it recovers") {
+  for (const auto& peers : std::vector<std::vector<int64_t>>{{0, 0}, {0, 0, 0, 0}}) {
+    Recorded recorded(peers);
+    std::vector<double> factors(peers.size(), 1.0);
+    recorded.run(100, factors);
+    factors[1] = kAt65;
+    const auto named = recorded.run(20, factors);
+    REQUIRE(named.size() == 1);
+    CHECK_THAT(named[0], Contains("rank 1 computes") && Contains("times its peers"));
+    CHECK(recorded.run(200, factors).empty());
+    factors[1] = 1;
+    const auto recovered = recorded.run(20, factors);
+    REQUIRE(recovered.size() == 1);
+    CHECK_THAT(recovered[0], Contains("rank 1 is as fast as its peers again"));
+  }
+  Recorded from_the_start({0, 0, 0});
+  CHECK(from_the_start.run(20, {1, 1, kAt65}).size() == 1);
+}
+
+TEST_CASE("stages with unequal work are not compared with each other") {
+  Recorded recorded({0, 1, 0, 1});
+  CHECK(recorded.run(100, {1, 3, 1, 3}).empty());
+  const auto named = recorded.run(20, {1, 3, 1, 3 * kAt65});
+  REQUIRE(named.size() == 1);
+  CHECK_THAT(named[0], Contains("rank 3 computes"));
+}
+
+TEST_CASE("a rank that is alone on its stage is compared with its own best") {
+  Recorded recorded({0, 1});
+  CHECK(recorded.run(100, {1, 3}).empty());
+  const auto named = recorded.run(20, {1, 3 * kAt65});
+  REQUIRE(named.size() == 1);
+  CHECK_THAT(named[0], Contains("rank 1 computes") && Contains("times its own best"));
+}
+
+TEST_CASE("a rank that stood still for seconds is named with its step, and is no straggler") {
+  Recorded recorded({0, 0});
+  recorded.run(30, {1, 1});
+  const auto named = recorded.run(1, {1, 1}, {0, 5});
+  REQUIRE(named.size() == 1);
+  CHECK_THAT(named[0], Contains("rank 1 stood still for 5.0 s in step 31"));
+  CHECK(recorded.run(30, {1, 1}).empty());
+  CHECK(recorded.run(1, {1, 1}, {0.4, 0.9}).empty());
+}
+
+TEST_CASE("one slow step makes no straggler") {
+  Recorded recorded({0, 0});
+  recorded.run(30, {1, 1});
+  CHECK(recorded.run(1, {1, 40}).empty());
+  CHECK(recorded.run(30, {1, 1}).empty());
+}
+
+TEST_CASE("the seconds that ranks computed add up") {
+  Stragglers stragglers({0, 0});
+  for (int64_t step = 1; step <= 3; ++step) stragglers.add(step, {{0.5, 0.25}, {0, 0}});
+  CHECK(stragglers.total_computed() == std::vector<double>{1.5, 0.75});
+}
