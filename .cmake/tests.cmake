@@ -68,6 +68,8 @@ foreach(folder IN LISTS test_folders)
   endif()
   if(folder STREQUAL cuda)
     add_dependencies(tests_cuda perigee_cuda)
+  elseif(folder STREQUAL profile)  # locks databases as another program would
+    target_link_libraries(tests_profile PRIVATE dep::sqlite)
   endif()
   if(folder STREQUAL solve AND TARGET perigee_cbc)
     add_dependencies(tests_solve perigee_cbc)

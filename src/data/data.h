@@ -51,13 +51,13 @@ struct Data {
 // each rank that the batch is sharded over (of all copies of the model together).
 struct Cut {
   int64_t microbatches = 1, ranks = 1;
-  bool warn = true;  // warn where files are not assigned to single ranks
+  bool warn = true;  // warn where files are not assigned to single ranks, or not cached
 };
 
 // Returns how the plan divides a step's samples.
 Cut cut_of(const plan::Plan& plan);
 
-// Opens the job's data. `cut` matters for data.slice_files only. Throws Error naming
+// Opens the job's data. The numbers of `cut` matter for data.slice_files only. Throws Error naming
 // the file for files that are damaged, too short for one sample, or hold token ids
 // beyond the model's vocabulary.
 Data open_data(const job::Job& job, Cut cut = {});
@@ -68,10 +68,10 @@ std::vector<std::vector<std::string>> deal_files(const std::vector<std::string>&
                                                  const std::string& left_over, int64_t ranks);
 
 // The sources that open_data chooses from, by the key of the job that names the files.
-Data open_tokens(const job::Job& job);           // data.text, data.tokens
-Data open_tensors(const job::Job& job);          // data.tensors
-Data open_synthetic(const job::Job& job);        // data.synthetic
-Data open_slices(const job::Job& job, Cut cut);  // data.slice_files
+Data open_tokens(const job::Job& job, bool warn);  // data.text, data.tokens
+Data open_tensors(const job::Job& job);            // data.tensors
+Data open_synthetic(const job::Job& job);          // data.synthetic
+Data open_slices(const job::Job& job, Cut cut);    // data.slice_files
 
 }  // namespace data
 }  // namespace perigee

@@ -14,7 +14,7 @@
 #include "base/fail.h"
 #include "base/files/durable.h"
 #include "base/files/mapped_file.h"
-#include "base/log_format.h"
+#include "base/log_once.h"
 
 namespace perigee::data {
 namespace {
@@ -62,25 +62,35 @@ TokenBytes mapped(const std::string& file, int width) {
   return {std::move(tokens.owner), tokens.bytes, width};
 }
 
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
 }  // namespace
 
 TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
-                         const std::string& model, const std::string& cache) {
+                         const TokenCache& cache) {
   const auto text = map_file(path);
   const int width = tokenizer.vocab() <= 65536 ? 2 : 4;
   const auto content = fmt::format("{} {} {}", kFormat, hash_of(text.bytes),
-                                   hash_of(map_file(model).bytes));
-  const auto folder = cache + "/tokens";
+                                   hash_of(map_file(cache.model).bytes));
+  const auto folder = cache.folder + "/tokens";
   const auto file = fmt::format("{}/{}.u{}", folder, hash_of(std::as_bytes(std::span(content))),
                                 8 * width);
-  if (std::filesystem::exists(file)) return mapped(file, width);
   try {
+    if (cache.folder.empty()) fail_run("file", "neither XDG_CACHE_HOME nor HOME names a folder");
+    if (exists(file)) return mapped(file, width);
     make_folders(folder);
     const Lock lock(folder + "/lock");
-    if (!std::filesystem::exists(file)) write_durably(file, ids_of(text.bytes, tokenizer, width));
+    if (!exists(file)) write_durably(file, ids_of(text.bytes, tokenizer, width));
     return mapped(file, width);
   } catch (const Error& error) {
-    log::warn("data: every rank tokenizes {} for itself: {}", path, error.what());
+    if (cache.warn) {
+      log::once(log::Level::warn,
+                fmt::format("data: tokens are not cached, and every rank tokenizes for itself: {}",
+                            error.what()));
+    }
   }
   auto ids = std::make_shared<const std::string>(ids_of(text.bytes, tokenizer, width));
   const auto bytes = std::as_bytes(std::span(*ids));

@@ -18,12 +18,18 @@ struct TokenBytes {
   int width = 4;
 };
 
-// Returns the tokens of a text file by a SentencePiece model (whose file is `model`). They are
-// cached in the folder `cache`/tokens under a name that follows from both files' content, as .u16 or
+struct TokenCache {
+  std::string model;   // the tokenizer's file
+  std::string folder;  // its subfolder tokens has the files; "": there is none
+  bool warn = true;    // one line where tokens are not cached
+};
+
+// Returns the tokens of a text file by a SentencePiece model. They are
+// cached under a name that follows from both files' content, as .u16 or
 // (from 65,537 pieces on) .u32. Where they are not yet cached, the first process writes a temporary
 // file and renames it, and the others wait. Where the folder cannot be written, the tokens are kept
-// in memory, with a warning. Throws Error for files that cannot be read.
+// in memory. Throws Error for files that cannot be read.
 TokenBytes tokenize_file(const std::string& path, const Tokenizer& tokenizer,
-                         const std::string& model, const std::string& cache);
+                         const TokenCache& cache);
 
 }  // namespace perigee::data

@@ -128,7 +128,7 @@ class Windows : public DataSource {
   Sampler sampler_;
 };
 
-std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokenizer) {
+std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokenizer, bool warn) {
   auto tokens = std::make_shared<Tokens>();
   for (const auto& path : job.data.files) {
     if (!tokenizer) {
@@ -136,7 +136,8 @@ std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokeniz
     } else if (job.data.tokenizer == "bytes") {
       tokens->add_file(path, 1);
     } else {
-      tokens->add_tokens(path, tokenize_file(path, *tokenizer, job.data.tokenizer, cache_folder()));
+      tokens->add_tokens(
+          path, tokenize_file(path, *tokenizer, {job.data.tokenizer, cache_folder(), warn}));
     }
   }
   return tokens;
@@ -144,9 +145,9 @@ std::shared_ptr<const Tokens> load(const job::Job& job, const Tokenizer* tokeniz
 
 }  // namespace
 
-Data open_tokens(const job::Job& job) {
+Data open_tokens(const job::Job& job, bool warn) {
   const auto tokenizer = job.data.text.empty() ? nullptr : make_tokenizer(job.data.tokenizer);
-  const auto tokens = load(job, tokenizer.get());
+  const auto tokens = load(job, tokenizer.get(), warn);
   const auto windows = (tokens->size() - 1) / job.data.sequence;
   auto held_out = static_cast<int64_t>(double(windows) * job.data.validation);
   if (windows - held_out < 1) {

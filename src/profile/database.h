@@ -1,7 +1,9 @@
 // Measurements of this machine in one SQLite file: entries by kind ("trace", "time", "collective"),
-// device and content. Several threads and processes may use one file at a time.
+// device and content. Several threads and processes may use one file at a time. The file is a
+// cache: without it, work goes on with entries in memory.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,14 +12,26 @@
 
 namespace perigee::profile {
 
+struct DatabaseOptions {
+  std::chrono::milliseconds busy{5000};  // how long a call waits for other processes' locks
+  bool tells = true;                     // one line where entries are in memory only
+};
+
 class Database {
  public:
-  // Opens the file; creates it and its folder where they are missing. Replaces a file that is
-  // damaged or of another version, with one warning. Throws Error where it can neither be
-  // opened nor created.
-  explicit Database(const std::string& path);
+  // Opens the file; creates it and its folder where they are missing. One of another version stays
+  // as it is, and this version's entries are in a file beside it (NAME.v1.sqlite). A damaged file is
+  // emptied after it was copied to PATH.damaged. Where the file cannot be opened, written or locked,
+  // now or later, its entries that can be read and all new ones are in memory. Each of these is
+  // said in one line. `path`: "" where there is no folder for it.
+  explicit Database(const std::string& path, const DatabaseOptions& options = {});
   ~Database();
   Database(Database&&) noexcept;
+
+  // Returns the file that is used.
+  const std::string& path() const;
+  // Throws Error (invalid) where entries are in memory only, for work that exists to keep them.
+  void require_file() const;
 
   struct Key {
     std::string kind;
@@ -33,8 +47,7 @@ class Database {
   // Returns the devices of all entries of a kind, ascending.
   std::vector<std::string> devices(const std::string& kind);
 
-  // Adds or replaces an entry. Where the disk is full, warns once and drops it: a profile is
-  // only a cache.
+  // Adds or replaces an entry.
   void put(const Key& key, const std::string& value);
 
  private:

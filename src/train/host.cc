@@ -75,7 +75,8 @@ class TorchHost : public Host {
 
   std::vector<std::string> doctor() override {
     auto lines = describe_machine();
-    lines.push_back(fmt::format("profile     {}", default_profile()));
+    const auto profile = default_profile();
+    lines.push_back(fmt::format("profile     {}", profile.empty() ? "in memory only" : profile));
     return lines;
   }
 };

@@ -5,7 +5,8 @@
 
 namespace perigee {
 
-// Returns $XDG_CACHE_HOME/perigee, else ~/.cache/perigee, else /tmp/perigee. It need not exist.
+// Returns $XDG_CACHE_HOME/perigee, else $HOME/.cache/perigee, else "": nothing is cached, since
+// others could write to a folder whose name they can predict. It need not exist.
 std::string cache_folder();
 
 }  // namespace perigee

@@ -12,18 +12,19 @@
 namespace perigee::train {
 
 std::string move_profile(const ProfileOptions& options) {
-  profile::Database database(default_profile());
+  profile::Database database(default_profile(), {.tells = false});
+  database.require_file();
   std::string text;
   if (!options.import_from.empty()) {
     const auto json = read_file(options.import_from, "profile");
     check_import(json, options.import_from);
     const auto count = profile::import_json(database, json, options.import_from);
     text += fmt::format("{} entries of {} are in {}\n", count, options.import_from,
-                        default_profile());
+                        database.path());
   }
   if (!options.export_to.empty()) {
     write_durably(options.export_to, profile::export_json(database));
-    text += fmt::format("{} is in {}\n", default_profile(), options.export_to);
+    text += fmt::format("{} is in {}\n", database.path(), options.export_to);
   }
   return text;
 }

@@ -134,6 +134,7 @@ std::string profile_job(const Task& task, RankSession& session, const ProfileOpt
   };
   const auto all_ranks = everyone(*session.communicator);
   const bool root = session.communicator->rank() == 0;
+  session.database.require_file();
   const auto given = session.job;  // with its batch.global, which may not fit a plan
   PlanRounds rounds(task, given);
   Profiled done;

@@ -4,7 +4,10 @@
 
 namespace perigee {
 
-std::string default_profile() { return cache_folder() + "/profile.sqlite"; }
+std::string default_profile() {
+  const auto folder = cache_folder();
+  return folder.empty() ? "" : folder + "/profile.sqlite";
+}
 
 std::string profile_of(const job::Job& job) {
   return job.cluster.profile.empty() ? default_profile() : job.cluster.profile;

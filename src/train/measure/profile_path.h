@@ -7,7 +7,7 @@
 
 namespace perigee {
 
-// Returns the path of this user's profile database.
+// Returns the path of this user's profile database; "" where there is no folder for it.
 std::string default_profile();
 // Returns the path of the job's profile database: cluster.profile, else the user's.
 std::string profile_of(const job::Job& job);

@@ -51,7 +51,8 @@ void check_profile(const job::Job& job) {
   const bool named = !job.cluster.profile.empty();
   const auto path = profile_of(job);
   // Don't create a database just to read it.
-  if (!std::filesystem::exists(path) || (!job.cluster.file.empty() && !named)) return;
+  std::error_code unreadable;
+  if (!std::filesystem::exists(path, unreadable) || (!job.cluster.file.empty() && !named)) return;
   profile::Database database(path);
   const auto others = profile::measured_devices(database);
   if (others.empty()) return;

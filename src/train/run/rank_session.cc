@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/log_format.h"
@@ -37,7 +38,9 @@ RankSession::RankSession(const Task& task, Connection met)
     : job(completed(task)),
       connection(std::move(met)),
       communicator(connection.communicator.get()),
-      database(profile_of(job)),
+      // The first rank of a host speaks for it.
+      database(profile_of(job),
+               {.tells = communicator->rank() % std::max<int64_t>(1, connection.local_ranks) == 0}),
       traces(database, static_cast<int>(job.cluster.threads), connection.device) {
   exec::install_allocator();
   at::set_num_threads(static_cast<int>(job.cluster.threads));
