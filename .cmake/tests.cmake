@@ -107,6 +107,13 @@ foreach(tests tests_data tests_command)
   endif()
 endforeach()
 
+# A disk whose fsync is slow, which a test of the command preloads.
+add_library(plugin_disk MODULE tests/command/plugin_disk.cc)
+target_link_libraries(plugin_disk PRIVATE ${CMAKE_DL_LIBS})
+if(TARGET tests_command)
+  add_dependencies(tests_command plugin_disk)
+endif()
+
 # Trains the SentencePiece model of the tokenizer's test in a process of its own (reason: CMakeLists.txt, perigee_sentencepiece).
 find_library(sentencepiece_train sentencepiece_train NO_CACHE)
 if(TARGET tests_data AND sentencepiece_train)

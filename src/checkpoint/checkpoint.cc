@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 
 #define XXH_INLINE_ALL
+#include <fmt/ranges.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <tuple>
 
 #include "base/fail.h"
+#include "base/files/durable.h"
 #include "base/log_format.h"
 #include "checkpoint/files.h"
 
@@ -19,7 +21,15 @@ namespace perigee::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
-// Reads "step-N", "step-N.old", "step-N.partial".
+constexpr std::string_view kAside = ".aside-";
+
+// Reads a number that is the whole text.
+bool parse_number(std::string_view text, int64_t& number) {
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size() && number >= 0;
+}
+
+// Reads "step-N", "step-N.old", "step-N.partial", "step-N.aside-K".
 bool parse_step(std::string_view name, StepFolder& folder) {
   constexpr std::string_view start = "step-";
   if (!name.starts_with(start)) return false;
@@ -27,6 +37,10 @@ bool parse_step(std::string_view name, StepFolder& folder) {
   const auto read = std::from_chars(name.data(), name.data() + name.size(), folder.step);
   if (read.ec != std::errc() || folder.step < 0) return false;
   const std::string_view rest(read.ptr, name.data() + name.size() - read.ptr);
+  if (rest.starts_with(kAside)) {
+    folder.kind = StepFolder::Kind::aside;
+    return parse_number(rest.substr(kAside.size()), folder.aside);
+  }
   folder.kind = rest == ".old"       ? StepFolder::Kind::replaced
                 : rest == ".partial" ? StepFolder::Kind::partial
                                      : StepFolder::Kind::published;
@@ -63,7 +77,7 @@ std::vector<StepFolder> step_folders(const std::string& run) {
     found.push_back(std::move(folder));
   }
   std::sort(found.begin(), found.end(), [](const StepFolder& a, const StepFolder& b) {
-    return std::tie(a.step, a.kind) < std::tie(b.step, b.kind);
+    return std::tie(a.step, a.kind, a.aside) < std::tie(b.step, b.kind, b.aside);
   });
   return found;
 }
@@ -133,11 +147,21 @@ std::vector<int64_t> owners(std::span<const Holding> holdings) {
   return owner;
 }
 
+std::vector<int64_t> bytes_by_owner(std::span<const Holding> holdings, int64_t ranks) {
+  std::vector<int64_t> bytes(static_cast<size_t>(ranks));
+  const auto owner = owners(holdings);
+  for (size_t i = 0; i < holdings.size(); ++i) {
+    bytes.at(static_cast<size_t>(owner[i])) += bytes_of(holdings[i].part);
+  }
+  return bytes;
+}
+
 std::string newest_checkpoint(const std::string& run) {
   const StepFolder* best = nullptr;
   const StepFolder* broken = nullptr;
   const auto folders = step_folders(run);
   for (const auto& folder : folders) {
+    if (folder.kind == StepFolder::Kind::aside) continue;
     if (folder.complete && (!best || folder.step > best->step)) best = &folder;
     if (!folder.complete) broken = &folder;
   }
@@ -174,6 +198,32 @@ std::string run_of(const std::string& path) {
   if (store.filename() != "checkpoints") return path;
   const auto run = store.parent_path().string();
   return run.empty() ? "." : run;
+}
+
+int64_t set_aside_later(const std::string& run, int64_t step,
+                        const std::function<void(int64_t)>& before) {
+  const auto folders = step_folders(run);
+  int64_t number = 1;
+  std::vector<const StepFolder*> later;
+  for (const auto& folder : folders) {
+    number = std::max(number, folder.aside + 1);
+    if (!folder.complete || folder.kind == StepFolder::Kind::aside || folder.step <= step) continue;
+    // Of two complete ones of a step the published one, which comes first, is the newer.
+    if (later.empty() || later.back()->step != folder.step) later.push_back(&folder);
+  }
+  if (later.empty()) return 0;
+  if (before) before(number);
+  std::vector<int64_t> steps;
+  for (const auto* folder : later) {
+    const auto name = fmt::format("step-{}{}{}", folder->step, kAside, number);
+    rename_durably(folder->path, (fs::path(store_of(run)) / name).string());
+    steps.push_back(folder->step);
+  }
+  const bool one = steps.size() == 1;
+  log::info("checkpoint{} of step{} {}, later than step {}: renamed to step-N{}{} in {}, and kept",
+            one ? "" : "s", one ? "" : "s", fmt::join(steps, ", "), step, kAside, number,
+            store_of(run));
+  return number;
 }
 
 void remove_checkpoint(const std::string& folder) {

@@ -6,12 +6,16 @@
 //                       XXH3-128 checksums, tensors by full name with dtype, shape and pieces
 //   COMPLETE            the index's checksum; written last
 //
+// A run that goes on from an earlier step renames complete checkpoints of later steps to
+// step-N.aside-K: they stay readable, and no run removes them.
+//
 // A checkpoint is written to step-N.partial, renamed and then marked complete, every file and
 // folder on the disk before the next stage; only then are older ones removed. A process that dies
 // at any moment leaves the last complete checkpoint as it was. All ranks must see one file system.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -47,6 +51,9 @@ struct Holding {
 std::vector<Holding> holdings_of(const TensorPart& whole, const mesh::Placements& placements,
                                  const mesh::Mesh& mesh);
 
+// Returns the bytes that each of `ranks` ranks writes.
+std::vector<int64_t> bytes_by_owner(std::span<const Holding> holdings, int64_t ranks);
+
 // Returns the rank that writes each holding, so that all ranks write about the same bytes: the
 // largest first, each to its holder with the fewest bytes so far. Every rank that passes the same
 // list gets the same answer.
@@ -68,6 +75,11 @@ struct CheckpointInfo {
   std::string state = "{}";  // a JSON object with all other state to restore
 };
 
+// Called when the writing of a checkpoint reaches a stage: "begun", "tensor" before each one,
+// "tensors" once a rank's are on the disk, "rank" once its list is, "index", "renamed", "complete".
+// An error that it throws ends the writing.
+using Stages = std::function<void(std::string_view stage)>;
+
 // Writes one checkpoint of a run. Every rank constructs a writer; the caller puts a barrier of all
 // ranks between the calls:
 //   rank 0: begin;  every rank: find;  every rank: write_rank;  rank 0: finish
@@ -77,7 +89,7 @@ struct CheckpointInfo {
 class CheckpointWriter {
  public:
   // `run` is the run's output folder.
-  CheckpointWriter(const std::string& run, int64_t step);
+  CheckpointWriter(const std::string& run, int64_t step, Stages reached = nullptr);
 
   // Makes an empty step-N.partial and removes unfinished checkpoints of earlier writers.
   void begin();
@@ -87,19 +99,22 @@ class CheckpointWriter {
   // where the folder no longer exists: another rank has abandoned it.
   void write_rank(int64_t rank, std::span<const Piece> pieces);
   // Checks that the pieces of `world` ranks cover every tensor once, writes the index, publishes
-  // the checkpoint, and removes all but the newest `keep` (and those of later steps, which
-  // the run before a resume wrote).
+  // the checkpoint, sets later ones aside (set_aside_later), and removes all but the newest `keep`.
   void finish(const CheckpointInfo& info, int64_t world, int64_t keep);
   // Removes the rank's files of an unfinished checkpoint, and its folder once no rank's file is
   // left in it; never throws.
   void abandon(int64_t rank) noexcept;
+  // Removes the files of all ranks of an unfinished checkpoint; never throws.
+  void abandon_all() noexcept;
 
  private:
+  void reach(std::string_view stage) const;
   void publish(const std::string& index_checksum);
   void prune(int64_t keep);
 
   std::string run_, partial_, final_;
   int64_t step_;
+  Stages reached_;
 };
 
 // ---- reading ----
@@ -146,6 +161,12 @@ std::string find_checkpoint(const std::string& path);
 
 // Returns the run's folder: `path` itself, or the folder two levels above a checkpoint.
 std::string run_of(const std::string& path);
+
+// Renames the run's complete checkpoints of steps after `step` to step-N.aside-K, with the smallest K
+// that the run has not used, and logs one line. Returns K; 0 where there are none. `before` is
+// called with K before the first is renamed.
+int64_t set_aside_later(const std::string& run, int64_t step,
+                        const std::function<void(int64_t)>& before = nullptr);
 
 // Writes the full weights under their names to one safetensors file (durable.h: Destination).
 void export_checkpoint(const Checkpoint& checkpoint, const std::string& file);

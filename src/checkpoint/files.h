@@ -13,11 +13,13 @@ namespace perigee::checkpoint {
 inline constexpr const char* kCheckpointFormat = "perigee.checkpoint/1";
 
 // A folder below `checkpoints` that a checkpoint made: "step-N", or "step-N.old" while another
-// checkpoint of the same step takes its place, or "step-N.partial".
+// checkpoint of the same step takes its place, or "step-N.partial"; "step-N.aside-K" was set aside
+// when the run went on from an earlier step.
 struct StepFolder {
-  enum class Kind { published, replaced, partial };
+  enum class Kind { published, replaced, partial, aside };
   int64_t step = 0;
   Kind kind = Kind::published;
+  int64_t aside = 0;  // K
   std::string path;
   bool complete = false;
 };

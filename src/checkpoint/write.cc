@@ -104,11 +104,16 @@ class Joiner {
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(const std::string& run, int64_t step)
+CheckpointWriter::CheckpointWriter(const std::string& run, int64_t step, Stages reached)
     : run_(run),
       partial_((fs::path(store_of(run)) / fmt::format("step-{}.partial", step)).string()),
       final_((fs::path(store_of(run)) / fmt::format("step-{}", step)).string()),
-      step_(step) {}
+      step_(step),
+      reached_(std::move(reached)) {}
+
+void CheckpointWriter::reach(std::string_view stage) const {
+  if (reached_) reached_(stage);
+}
 
 void CheckpointWriter::begin() {
   make_folders(store_of(run_));
@@ -116,6 +121,7 @@ void CheckpointWriter::begin() {
     if (folder.kind == StepFolder::Kind::partial) remove_checkpoint(folder.path);
   }
   make_folders(partial_);
+  reach("begun");
 }
 
 void CheckpointWriter::find(int64_t rank) const {
@@ -154,12 +160,17 @@ void CheckpointWriter::write_rank(int64_t rank, std::span<const Piece> pieces) {
   json file;
   if (!tensors.empty()) {
     const auto name = rank_file(rank, ".safetensors");
-    const auto checksum = write_safetensors(inside(partial_, name), tensors);
+    const auto checksum = write_safetensors(inside(partial_, name), tensors, [&](size_t i) {
+      reach("tensor");
+      return tensors[i].bytes;
+    });
+    reach("tensors");
     file = {
         {"name", name}, {"bytes", fs::file_size(inside(partial_, name))}, {"xxh3_128", checksum}};
   }
   const json written = {{"file", file}, {"pieces", entries}};
   write_durably(inside(partial_, rank_file(rank, ".json")), written.dump());
+  reach("rank");
 }
 
 void CheckpointWriter::finish(const CheckpointInfo& info, int64_t world, int64_t keep) {
@@ -182,6 +193,8 @@ void CheckpointWriter::finish(const CheckpointInfo& info, int64_t world, int64_t
     fs::remove(inside(partial_, rank_file(rank, ".json")), ignored);
   }
   sync_folder(partial_);
+  reach("index");
+  set_aside_later(run_, step_);
   publish(checksum_of(index));
   prune(std::max<int64_t>(1, keep));
 }
@@ -196,15 +209,17 @@ void CheckpointWriter::publish(const std::string& index_checksum) {
     remove_checkpoint(final_);
   }
   rename_durably(partial_, final_);
+  reach("renamed");
   write_durably(inside(final_, "COMPLETE"), index_checksum + "\n");
+  reach("complete");
 }
 
 void CheckpointWriter::prune(int64_t keep) {
   int64_t kept = 0;
   const auto folders = step_folders(run_);
   for (auto it = folders.rbegin(); it != folders.rend(); ++it) {
-    const bool stays = it->kind == StepFolder::Kind::published && it->complete &&
-                       it->step <= step_ && kept < keep;
+    if (it->kind == StepFolder::Kind::aside) continue;
+    const bool stays = it->kind == StepFolder::Kind::published && it->complete && kept < keep;
     kept += stays;
     if (!stays) remove_checkpoint(it->path);
   }
@@ -220,6 +235,13 @@ void CheckpointWriter::abandon(int64_t rank) noexcept {
         fs::remove(inside(partial_, name + ending), ignored);
     }
     fs::remove(partial_, ignored);
+  } catch (const std::exception&) {  // out of memory; the next begin removes it
+  }
+}
+
+void CheckpointWriter::abandon_all() noexcept {
+  try {
+    remove_checkpoint(partial_);
   } catch (const std::exception&) {  // out of memory; the next begin removes it
   }
 }

@@ -14,7 +14,7 @@
 #include "exec/memory/allocator.h"
 #include "profile/database.h"
 #include "profile/traces.h"
-#include "train/output/save_checkpoint.h"
+#include "train/output/checkpoints.h"
 #include "train/ranks/blueprint.h"
 #include "train/ranks/connect.h"
 #include "train/ranks/share.h"
@@ -299,8 +299,11 @@ std::map<std::string, at::Tensor> Trainer::forward(const Batch& batch) {
 void Trainer::save(const std::string& folder) {
   impl_->require_values();
   impl_->each([&](size_t i) {
-    train::save_checkpoint(*impl_->ranks[i], impl_->communicator(i), impl_->job,
-                           impl_->blueprints[i].plan, folder, impl_->last_step);
+    train::Checkpoints checkpoints(
+        *impl_->ranks[i], impl_->communicator(i), impl_->job,
+        {.run = folder, .plan_hash = plan::hash(impl_->blueprints[i].plan)});
+    checkpoints.begin(impl_->last_step, "{}", /*copies=*/false);
+    checkpoints.wait();
   });
 }
 

@@ -157,9 +157,9 @@ TEST_CASE("only the newest checkpoints are kept, and foreign files stay") {
     write_checkpoint(folder.path(), step, kMesh, kTensors, 2);
     folder.add("checkpoints/step-1/notes.txt", "mine");
   }
-  // Step 10 is removed: the run was resumed from before it, and wrote step 9 last. Step 2 is the
-  // second newest.
-  CHECK(names_in(folder.at("checkpoints")) == Names{"step-1", "step-2", "step-9"});
+  // Step 10 was set aside by the run that went on to 9; step 2 is the second newest.
+  CHECK(names_in(folder.at("checkpoints")) ==
+        Names{"step-1", "step-10.aside-1", "step-2", "step-9"});
   CHECK(names_in(folder.at("checkpoints/step-1")) == Names{"notes.txt"});
   CHECK(checkpoint::newest_checkpoint(folder.path()) == folder.at("checkpoints/step-9"));
 }

@@ -78,6 +78,7 @@ class TrainingJob {
     std::vector<int> steps;
     const std::filesystem::path folder = output() + "/checkpoints";
     for (const auto& name : names_in(folder)) {
+      if (name.find(".aside-") != name.npos) continue;
       if (std::filesystem::exists(folder / name / "COMPLETE")) {
         steps.push_back(std::stoi(name.substr(name.find('-') + 1)));
       }

@@ -136,8 +136,9 @@ struct Setup {
     hooks.before = [&](int64_t step) { before(trainer, rank, step); };
     if (rank == 0) {
       hooks.report = [&](const StepMetrics& metrics) { outcome.metrics.push_back(metrics); };
-      hooks.checkpoint = [&](int64_t step, const std::string&) {
+      hooks.checkpoint = [&](int64_t step, const std::string&, bool) {
         outcome.checkpoints.push_back(step);
+        return 0.0;
       };
     }
     data::Validation none;

@@ -63,3 +63,18 @@ TEST_CASE("ranks of a host share its memory, for values offloaded from the devic
   plan.prediction.host_bytes = {0, 0, 20 * kMiB, 0};
   CHECK_THAT(host(4, 130), Catch::Contains("of which rank 2 needs the most (50 MiB)"));
 }
+
+TEST_CASE("the copies of a checkpoint count in the memory of their host") {
+  auto plan = needing({{"data", 2}}, {30, 40});
+  plan.mesh.order = {1, 0};  // rank 1 has the first position
+  const auto host = [&](double megabytes, std::vector<int64_t> copies) {
+    for (auto& bytes : copies) bytes *= kMiB;
+    return refusal([&] {
+      check_memory(plan, {.ranks = 2, .bytes = megabytes * kMiB, .checkpoint_bytes = copies});
+    });
+  };
+  CHECK(host(70, {}) == "");
+  CHECK(host(120, {20, 30}) == "");
+  CHECK_THAT(host(115, {20, 30}), Catch::Contains("need together 120 MiB, 5 MiB more"));
+  CHECK_THAT(host(100, {0, 50}), Catch::Contains("of which rank 1 needs the most (80 MiB)"));
+}

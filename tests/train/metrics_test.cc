@@ -146,6 +146,40 @@ TEST_CASE("a resumed run truncates metrics to its first step") {
   CHECK(read_text(path) == lines_of({1, 2}));
 }
 
+TEST_CASE("of damaged metrics the good lines are kept, and the lost steps are known") {
+  Folder folder;
+  const auto path = folder.at("metrics.jsonl");
+  const auto open = [&](const std::string& text, int64_t last) {
+    folder.add("metrics.jsonl", text);
+    const MetricsFile file(path, last);
+    return std::pair(read_text(path), file.lost_steps());
+  };
+  using Kept = std::pair<std::string, std::string>;
+  CHECK(open(lines_of({1, 2, 3}), 3) == Kept(lines_of({1, 2, 3}), ""));
+  // A run that began with another run's checkpoint lacks nothing.
+  CHECK(open(lines_of({4, 5}), 5) == Kept(lines_of({4, 5}), ""));
+  CHECK(open(lines_of({1, 2}), 5) == Kept(lines_of({1, 2}), "3 to 5"));
+  CHECK(open("", 4) == Kept("", "1 to 4"));
+  CHECK(open("", 1) == Kept("", "1"));
+  CHECK(open("", 0) == Kept("", ""));
+  // Cut to nothing while a run wrote it, which then went on with steps 4 and 5.
+  const std::string hole(lines_of({1, 2, 3}).size(), '\0');
+  CHECK(open(hole + lines_of({4, 5}), 5) == Kept(lines_of({4, 5}), "1 to 3"));
+  CHECK(open(hole, 3) == Kept("", "1 to 3"));
+  // A damaged page in the middle.
+  const auto whole = lines_of({1, 2, 3, 4});
+  const auto line = whole.size() / 4;
+  auto torn = whole;
+  torn.replace(line + 5, line, std::string(line, '\0'));
+  CHECK(open(torn, 4) == Kept(lines_of({1, 4}), "2 to 3"));
+  CHECK(open(lines_of({1}) + "}{\n" + lines_of({3, 4, 5}), 4) == Kept(lines_of({1, 3, 4}), "2"));
+  // The run goes on after the kept lines.
+  folder.add("metrics.jsonl", hole + lines_of({4, 5}));
+  MetricsFile file(path, 5);
+  file.write(at_step(6));
+  CHECK(read_text(path) == lines_of({4, 5, 6}));
+}
+
 TEST_CASE("a line that does not fit on the disk is one error and leaves no partial line") {
   Folder folder;
   const auto path = folder.at("metrics.jsonl");

@@ -5,6 +5,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/log.h"
+#include "checkpoint/checkpoint.h"
 #include "tests/checkpoint/support.h"
 #include "tests/support/golden.h"
 #include "tests/support/temporary_folder.h"
@@ -37,6 +39,13 @@ void train_once(const Folder& folder) {
     test::write_checkpoint(run.path(), step, "data=2", {{"w", {4}, "S0"}});
   }
 }
+
+struct Lines : log::Sink {
+  Lines() { log::set_sink(this); }
+  ~Lines() override { log::set_sink(nullptr); }
+  void write(log::Level, std::string_view text) override { all.emplace_back(text); }
+  std::vector<std::string> all;
+};
 
 std::string open(const job::Job& job, const RunOptions& options) {
   return error_of([&] { RunFolder(job, options).begin(); });
@@ -125,6 +134,76 @@ TEST_CASE("a run is resumed from its newest checkpoint or from a given one") {
                       {.resume = true, .resume_from = folder.at("run/checkpoints/step-1")});
   CHECK(run.checkpoint() == folder.at("run/checkpoints/step-1"));
   CHECK(fs::exists(folder.at("run/metrics.jsonl")));
+}
+
+TEST_CASE("a run that goes back keeps later checkpoints and metrics under other names") {
+  Folder folder;
+  train_once(folder);
+  test::write_checkpoint(folder.at("run"), 3, "data=2", {{"w", {4}, "S0"}});
+  const auto names = [&] {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder.at("run/checkpoints"))) {
+      found.push_back(entry.path().filename());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  };
+  const RunOptions back{.resume = true, .resume_from = folder.at("run/checkpoints/step-1")};
+  { const RunFolder run(job_of(folder), back); }
+  CHECK(names() == std::vector<std::string>{"step-1", "step-2", "step-3"});  // not yet begun
+  Lines lines;
+  CHECK(open(job_of(folder), back) == "nothing was thrown");
+  CHECK(names() == std::vector<std::string>{"step-1", "step-2.aside-1", "step-3.aside-1"});
+  CHECK(lines.all == std::vector<std::string>{
+                         fmt::format("checkpoints of steps 2, 3, later than step 1: renamed to "
+                                     "step-N.aside-1 in {}, and kept",
+                                     folder.at("run/checkpoints"))});
+  CHECK(read_text(folder.at("run/metrics.aside-1.jsonl")) == "{\"step\":1}\n");
+  // The second time under new names; they never count as the run's newest, and no run removes them.
+  test::write_checkpoint(folder.at("run"), 2, "data=2", {{"w", {4}, "S0"}}, 1);
+  CHECK(names() == std::vector<std::string>{"step-2", "step-2.aside-1", "step-3.aside-1"});
+  test::write_checkpoint(folder.at("run"), 1, "data=2", {{"w", {4}, "S0"}}, 1);
+  CHECK(names() ==
+        std::vector<std::string>{"step-1", "step-2.aside-1", "step-2.aside-2", "step-3.aside-1"});
+  CHECK(lines.all.size() == 2);
+  {
+    const RunFolder run(job_of(folder), {.resume = true});
+    CHECK(run.checkpoint() == folder.at("run/checkpoints/step-1"));
+  }
+  const RunOptions aside{.resume = true,
+                         .resume_from = folder.at("run/checkpoints/step-3.aside-1")};
+  CHECK(open(job_of(folder), aside) == "nothing was thrown");
+  checkpoint::Checkpoint(aside.resume_from).verify();
+  CHECK(open(job_of(folder), {.overwrite = true}) == "nothing was thrown");
+  CHECK(!fs::exists(folder.at("run/checkpoints")));
+  CHECK(!fs::exists(folder.at("run/metrics.aside-1.jsonl")));
+}
+
+TEST_CASE("a folder that is removed while a run writes it is an error at the end") {
+  Folder folder;
+  const auto job = job_of(folder);
+  RunFolder run(job, {});
+  run.begin();
+  run.write_job(job);
+  folder.add("run/metrics.jsonl", "{\"step\":1}\n");
+  CHECK(error_of([&] { run.require_resumable(); }) == "nothing was thrown");
+  const auto removed = [&](const std::string& what) {
+    return fmt::format(
+        "[run] {0} must stay while a run writes it, but {1} removed: the run cannot be resumed; "
+        "its last checkpoint is in {0}/checkpoints",
+        folder.at("run"), what);
+  };
+  fs::remove(folder.at("run/metrics.jsonl"));
+  CHECK(error_of([&] { run.require_resumable(); }) == removed("metrics.jsonl of it was"));
+  fs::remove_all(folder.at("run"));
+  CHECK(error_of([&] { run.require_own(); }) == "nothing was thrown");
+  CHECK(error_of([&] { run.require_resumable(); }) ==
+        removed("job.toml and metrics.jsonl of it were"));
+  RunFolder other(job, {});
+  CHECK(error_of([&] { run.require_own(); }) ==
+        fmt::format("[run] {} must stay while a run writes it, but it was removed, and another run "
+                    "has it",
+                    folder.at("run")));
 }
 
 TEST_CASE("a checkpoint of another run starts a new run, which requires its own folder") {

@@ -12,13 +12,15 @@
 #include "checkpoint/checkpoint.h"
 #include "train/commands/gradient_check.h"
 #include "train/measure/recorded_profile.h"
+#include "train/output/checkpoints.h"
 #include "train/output/metrics.h"
 #include "train/output/progress.h"
 #include "train/output/run_folder.h"
-#include "train/output/save_checkpoint.h"
+#include "train/plan/predict_memory.h"
 #include "train/plan/step_prediction.h"
 #include "train/plan/task_plan.h"
 #include "train/ranks/share.h"
+#include "train/ranks/wait_for_work.h"
 #include "train/run/loop.h"
 #include "train/run/summary.h"
 #include "train/task/open_model.h"
@@ -78,27 +80,23 @@ std::unique_ptr<Output> begin_output(const Task& task, RunFolder& folder, const 
       new Output{MetricsFile(folder.file("metrics.jsonl"), first_step - 1),
                  Progress(first_step, train.steps, train.log_every, train.progress)});
   for (const auto& change : folder.changes()) log::info("resumed with {}", change);
+  if (const auto& lost = output->metrics.lost_steps(); folder.resumes() && !lost.empty()) {
+    log::warn("{} is damaged or was cut short: the metrics of steps {} are lost, all others kept",
+              folder.file("metrics.jsonl"), lost);
+  }
   log::info("{}: {} parameters, {} rank{}, {} microbatch{} a step, output in {}", given.name,
             count_parameters(blueprint.training), world, plural(world, "s"), microbatches,
             plural(microbatches, "es"), train.output);
   return output;
 }
 
-struct Beginning {
-  int64_t first = 1;         // the first step
-  std::string state = "{}";  // of the checkpoint
-};
-
-// Reads the checkpoint, or sets the first values where there is none.
-Beginning begin_training(RankTrainer& trainer, const std::string& checkpoint,
-                         const ModelSource* source) {
-  if (checkpoint.empty()) {
-    initialise(trainer, source);
-    return {};
-  }
-  const checkpoint::Checkpoint from(checkpoint);
-  trainer.load(from);
-  return {from.info().step + 1, from.info().state};
+// Returns how the run's checkpoints are written. `folder` and `output`: nullptr on ranks but 0.
+CheckpointOptions checkpoint_options(const job::Job& job, const plan::Plan& plan,
+                                     const RunFolder* folder, Output* output) {
+  CheckpointOptions options{.run = job.train.output, .plan_hash = plan::hash(plan)};
+  if (folder) options.check = [folder] { folder->require_own(); };
+  if (output) options.sync = [output] { output->metrics.sync(); };
+  return options;
 }
 
 }  // namespace
@@ -111,12 +109,17 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   if (root) check_profile(job);
 
   // The folder and the checkpoint to continue from.
+  const auto all = everyone(communicator);
+  // A wait of rank 0 for a disk counts as work.
+  const auto at_root = [&](const std::function<void()>& work) {
+    wait_for_work(*all, job, root ? work : nullptr);
+  };
   std::unique_ptr<RunFolder> folder;
-  if (root) {
+  at_root([&] {
     folder = std::make_unique<RunFolder>(job,
                                          RunOptions{task.resume, task.resume_from, task.overwrite});
-  }
-  const auto checkpoint = share_text(root ? folder->checkpoint() : "", *everyone(communicator));
+  });
+  const auto checkpoint = share_text(root ? folder->checkpoint() : "", *all);
   if (!checkpoint.empty() && checkpoint::Checkpoint(checkpoint).info().step >= job.train.steps) {
     if (root) {
       log::info("{}: all {} steps are done, in {} (raise train.steps to continue)", job.name,
@@ -145,8 +148,18 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   auto& trainer = *session.trainer;
   auto cut = data::cut_of(shared.plan);
   cut.warn = root;
-  auto data = data::open_data(job, cut);
-  const auto [first, state] = begin_training(trainer, checkpoint, source.get());
+  data::Data data;
+  int64_t first = 1;         // the first step
+  std::string state = "{}";  // of the checkpoint
+  wait_for_work(*all, job, [&] {
+    data = data::open_data(job, cut);
+    if (checkpoint.empty()) return;
+    const checkpoint::Checkpoint from(checkpoint);
+    trainer.load(from);
+    first = from.info().step + 1;
+    state = from.info().state;
+  });
+  if (checkpoint.empty()) initialise(trainer, source.get());
   source.reset();
   if (task.trace) {
     trainer.trace(std::min(first + 1, job.train.steps), [&](const std::string& trace) {
@@ -155,13 +168,17 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
   }
 
   // The steps.
-  auto output = root ? begin_output(task, *folder, given, session, first) : nullptr;
+  std::unique_ptr<Output> output;
+  at_root([&] { output = begin_output(task, *folder, given, session, first); });
+  Checkpoints checkpoints(trainer, communicator, job,
+                          checkpoint_options(job, shared.plan, folder.get(), output.get()));
+  if (copies_checkpoints(job)) checkpoints.reserve(job.train.checkpoint_every);
   LoopHooks hooks;
   hooks.stop = stop;
   if (shared.plan.precision.loss_scale.kind == plan::LossScale::Kind::given) {
     hooks.before = [&](int64_t step) {
       const auto scale = root ? strategy.ask("loss_scale", step) : 0;
-      trainer.set_loss_scale(share_number(scale, *everyone(communicator)));
+      trainer.set_loss_scale(share_number(scale, *all));
     };
   }
   const bool observed = strategy.observes("step");
@@ -175,19 +192,25 @@ void train_job(const Task& task, RankSession& session, const std::function<bool(
     strategy.notify("step", step_report(step, trainer.executor().intervals(), buckets));
     trainer.executor().record(true);
   };
-  hooks.checkpoint = [&](int64_t step, const std::string& kept) {
-    if (output) output->metrics.sync();
-    save_checkpoint(trainer, communicator, job, shared.plan, job.train.output, step, kept);
+  hooks.checkpoint = [&](int64_t step, const std::string& of_loop, bool last) {
+    return checkpoints.begin(step, of_loop, /*copies=*/!last);
   };
+  hooks.between_checkpoints = [&] { checkpoints.poll(); };
+  hooks.complete_checkpoint = [&] { checkpoints.wait(); };
   const auto result = run_loop(trainer, communicator, job, first, *data.training, data.validation,
                                hooks, state);
+  checkpoints.wait();
 
   if (root) {
     output->progress.end();
     auto summary = summarise(result, first, shared.plan, session.step_prediction);
     summary.mfu = mfu_of(shared.training, shared.plan, job, task.runtime_folder, summary.step_s);
+    if (const auto& bytes = session.checkpoint_bytes; !bytes.empty()) {
+      summary.checkpoint_bytes = *std::max_element(bytes.begin(), bytes.end());
+    }
     output->metrics.write(summary);
     log_summary(summary, result.stopped);
+    folder->require_resumable();
   }
   if (result.stopped) {
     // A signal to one host stops the ranks of all, and each host's command says so. The first rank

@@ -11,8 +11,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "base/fail.h"
+#include "base/files/durable.h"
 #include "base/files/file.h"
 
 namespace perigee::train {
@@ -41,16 +43,44 @@ int64_t step_of(std::string_view line) {
   return step.is_number_integer() ? step.get<int64_t>() : -1;
 }
 
-// Returns the length of the complete lines at the start of the text whose steps are at most `last`.
-size_t kept_length(std::string_view text, int64_t last) {
-  size_t kept = 0;
-  while (true) {
-    const auto end = text.find('\n', kept);
-    if (end == std::string_view::npos) return kept;
-    const auto step = step_of(text.substr(kept, end - kept));
-    if (step < 0 || step > last) return kept;
-    kept = end + 1;
+// The lines of a file that a resumed run keeps.
+struct Kept {
+  std::string text;        // lines in the order of steps
+  std::string lost_steps;  // of MetricsFile
+  bool is_start = true;    // the text is the start of the file
+};
+
+// Adds the steps after `before` and before `next` to a list of ranges.
+void add_gap(std::string& ranges, int64_t before, int64_t next) {
+  if (next - before < 2) return;
+  if (!ranges.empty()) ranges += ", ";
+  ranges += fmt::format("{}", before + 1);
+  if (next - before > 2) ranges += fmt::format(" to {}", next - 1);
+}
+
+// A file that was cut short while a run wrote it has a hole of zeros before the run's next line.
+Kept kept_lines(std::string_view text, int64_t last) {
+  Kept kept;
+  int64_t before = -1;  // the last step kept; -1: none
+  size_t begin = 0;
+  for (size_t end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
+    auto line = text.substr(begin, end - begin);
+    line.remove_prefix(std::min(line.size(), line.find_first_not_of('\0')));
+    const auto step = step_of(line);
+    if (step < std::max<int64_t>(0, before) || step > last) continue;  // -1: another line
+    if (before < 0) {
+      // A run that began with another run's checkpoint has no earlier steps.
+      const bool damaged = begin > 0 || line.size() != end;
+      if (damaged) add_gap(kept.lost_steps, 0, step);
+    } else {
+      add_gap(kept.lost_steps, before, step);
+    }
+    before = step;
+    kept.is_start = kept.is_start && kept.text.size() == begin && line.size() == end - begin;
+    kept.text.append(line).push_back('\n');
   }
+  add_gap(kept.lost_steps, std::max<int64_t>(0, before), last + 1);
+  return kept;
 }
 
 }  // namespace
@@ -62,6 +92,7 @@ std::string to_json(const StepMetrics& m) {
       m.step, number(m.loss), number(m.lr), number(m.grad_norm), m.samples, m.tokens,
       number(m.step_s), number(m.tokens_per_s), list(m.peak_bytes));
   if (m.val_loss) line += ",\"val_loss\":" + number(*m.val_loss);
+  if (m.checkpoint_s) line += ",\"checkpoint_s\":" + number(*m.checkpoint_s);
   if (m.loss_scale) line += ",\"loss_scale\":" + number(*m.loss_scale);
   if (m.skipped) line += ",\"skipped\":true";
   if (!m.bad.empty()) line += ",\"bad\":" + nlohmann::json(m.bad).dump();
@@ -139,6 +170,7 @@ std::string to_json(const Summary& s) {
     line += ",\"predicted_peak_bytes\":" + list(s.predicted_peak_bytes);
   }
   if (!s.library_bytes.empty()) line += ",\"library_bytes\":" + list(s.library_bytes);
+  if (s.checkpoint_bytes > 0) line += fmt::format(",\"checkpoint_bytes\":{}", s.checkpoint_bytes);
   if (s.mfu) line += ",\"mfu\":" + number(*s.mfu);
   if (!s.compute_s.empty()) {
     line += ",\"compute_s\":" + list(s.compute_s) + ",\"wait_s\":" + list(s.wait_s);
@@ -155,12 +187,19 @@ MetricsFile::MetricsFile(const std::string& path, int64_t last_step)
     : path_(path), fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
   if (fd_ < 0) fail_run("file", "{} must be written, but: {}", path_, std::strerror(errno));
   try {
-    size_ = static_cast<int64_t>(kept_length(read_file(path, "file"), last_step));
-    if (::ftruncate(fd_, size_) != 0) {
+    const auto kept = kept_lines(read_file(path, "file"), last_step);
+    lost_steps_ = kept.lost_steps;
+    size_ = static_cast<int64_t>(kept.text.size());
+    if (!kept.is_start) {  // under its name at once: a crash leaves the old file or the new one
+      ::close(std::exchange(fd_, -1));
+      write_durably(path, kept.text);
+      fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    }
+    if (fd_ < 0 || ::ftruncate(fd_, size_) != 0) {
       fail_run("file", "{} must be written, but: {}", path_, std::strerror(errno));
     }
   } catch (...) {
-    ::close(fd_);
+    if (fd_ >= 0) ::close(fd_);
     throw;
   }
 }

@@ -24,6 +24,7 @@ struct StepMetrics {
   double tokens_per_s = 0;
   std::vector<int64_t> peak_bytes;  // per rank
   std::optional<double> val_loss;
+  std::optional<double> checkpoint_s;  // for which a checkpoint kept rank 0 from going on
   std::optional<double> loss_scale;
   bool skipped = false;              // the step changed nothing
   std::string bad;                   // why the step is bad; "": it is good
@@ -59,6 +60,9 @@ struct Summary {
   std::vector<double> compute_s, wait_s;  // by rank, means of a step
   // Steps that were bad (spikes included), were skipped, or were good when they ran a second time.
   int64_t bad_steps = 0, spikes = 0, skipped_steps = 0, transient_steps = 0;
+  // Of the copy of a checkpoint that the largest rank keeps while it goes on; 0: none does.
+  int64_t checkpoint_bytes = 0;
+  std::optional<double> mfu;  // absent: the devices' peak is unknown
 };
 
 // Return one line without its end. Floats have 17 significant digits; NaN and infinity, which JSON
@@ -71,8 +75,8 @@ std::string to_json(const Summary& summary);
 // and the reason.
 class MetricsFile {
  public:
-  // Opens or creates the file and keeps its lines up to step `last_step`; later steps, a summary
-  // and an incomplete last line are removed. 0 keeps none.
+  // Opens or creates the file and keeps its lines up to step `last_step`; later steps, summaries,
+  // an incomplete last line and damaged parts are removed. 0 keeps none.
   MetricsFile(const std::string& path, int64_t last_step);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
@@ -80,7 +84,13 @@ class MetricsFile {
 
   void write(const StepMetrics& metrics);
   void write(const Summary& summary);
-  // Waits until all lines are on the disk; for use before a checkpoint is finished.
+  // Returns which of the steps up to `last_step` the file lacked when it was opened ("3 to 7, 9");
+  // "" where it lacked none. Steps before its first line count where the file begins with damage
+  // or holds no line.
+  const std::string& lost_steps() const { return lost_steps_; }
+
+  // Waits until all lines are on the disk; for use before a checkpoint is finished. Any thread may
+  // call it.
   void sync();
 
  private:
@@ -89,6 +99,7 @@ class MetricsFile {
   std::string path_;
   int fd_ = -1;
   int64_t size_ = 0;
+  std::string lost_steps_;
 };
 
 }  // namespace perigee::train

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -21,7 +22,12 @@ namespace {
 
 // The files of a run, besides its checkpoints.
 constexpr const char* kMetrics = "metrics.jsonl";
-constexpr const char* kFiles[] = {"job.toml", "plan.json", "log.txt", kMetrics};
+constexpr const char* kJob = "job.toml";
+constexpr const char* kFiles[] = {kJob, "plan.json", "log.txt", kMetrics};
+constexpr const char* kLock = ".lock";
+
+// The metrics of a run that went on from an earlier step, as they were.
+std::string aside_name(int64_t number) { return fmt::format("metrics.aside-{}.jsonl", number); }
 
 bool exists(const std::string& path) {
   std::error_code ignored;
@@ -63,9 +69,13 @@ void empty_folder(const std::string& folder) {
   for (const auto& step : checkpoint::step_folders(folder))
     checkpoint::remove_checkpoint(step.path);
   fs::remove(checkpoint::store_of(folder), ignored);  // stays where it holds other files
-  for (const auto* name : kFiles) {
+  std::vector<std::string> names(std::begin(kFiles), std::end(kFiles));
+  for (int64_t number = 1; exists(inside(folder, aside_name(number))); ++number) {
+    names.push_back(aside_name(number));
+  }
+  for (const auto& name : names) {
     std::error_code error;
-    fs::remove(inside(folder, std::string(name) + ".partial"), ignored);
+    fs::remove(inside(folder, name + ".partial"), ignored);
     fs::remove(inside(folder, name), error);
     if (error) {
       fail("run", "{} must be removed by --overwrite, but: {}", inside(folder, name),
@@ -76,7 +86,7 @@ void empty_folder(const std::string& folder) {
 
 // Locks the folder for this process until the descriptor is closed or the process ends.
 int lock(const std::string& folder) {
-  const auto path = inside(folder, ".lock");
+  const auto path = inside(folder, kLock);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {
     fail("run", "{} must be a folder that can be written, but: {}", folder, std::strerror(errno));
@@ -96,7 +106,7 @@ int lock(const std::string& folder) {
 
 // Compares the job with that of the resumed run. Returns the keys that may change and did.
 std::vector<std::string> check_job(const std::string& run, const job::Job& job) {
-  const auto path = inside(run, "job.toml");
+  const auto path = inside(run, kJob);
   if (!exists(path)) {
     fail("run", "a run that is resumed holds job.toml, but there is no {}", path);
   }
@@ -149,8 +159,44 @@ void RunFolder::prepare(const job::Job& job, const RunOptions& options, const st
 }
 
 void RunFolder::begin() {
-  if (!resumes_) empty_folder(path_);
+  if (resumes_) {
+    set_later_aside();
+  } else {
+    empty_folder(path_);
+  }
   began_ = true;
+}
+
+void RunFolder::set_later_aside() const {
+  const auto step = checkpoint::Checkpoint(checkpoint_).info().step;
+  checkpoint::set_aside_later(path_, step, [&](int64_t number) {
+    if (!exists(file(kMetrics))) return;
+    write_durably(file(aside_name(number)), read_file(file(kMetrics), "run"));
+  });
+}
+
+void RunFolder::require_own() const {
+  struct stat locked {
+  }, there{};
+  if (lock_ < 0 || ::fstat(lock_, &locked) != 0 || ::stat(file(kLock).c_str(), &there) != 0) return;
+  if (locked.st_ino == there.st_ino && locked.st_dev == there.st_dev) return;
+  fail_run("run", "{} must stay while a run writes it, but it was removed, and another run has it",
+           path_);
+}
+
+void RunFolder::require_resumable() const {
+  require_own();
+  std::vector<std::string> missing;
+  for (const auto* name : {kJob, kMetrics}) {
+    if (!exists(file(name))) missing.push_back(name);
+  }
+  if (missing.empty()) return;
+  fail_run(
+      "run",
+      "{} must stay while a run writes it, but {} of it {} removed: the run cannot be resumed; "
+      "its last checkpoint is in {}",
+      path_, fmt::join(missing, " and "), missing.size() == 1 ? "was" : "were",
+      checkpoint::store_of(path_));
 }
 
 RunFolder::~RunFolder() { close(); }
@@ -158,7 +204,7 @@ RunFolder::~RunFolder() { close(); }
 void RunFolder::close() {
   if (!began_ && !created_.empty()) {  // folders that are not empty stay
     std::error_code error;
-    if (lock_ >= 0) fs::remove(inside(path_, ".lock"), error);
+    if (lock_ >= 0) fs::remove(inside(path_, kLock), error);
     for (auto folder = fs::path(path_).lexically_normal(); !error; folder = folder.parent_path()) {
       fs::remove(folder, error);
       if (folder.string() == created_) break;
@@ -176,7 +222,7 @@ std::string RunFolder::resumed_plan() const {
 }
 
 void RunFolder::write_job(const job::Job& job) const {
-  write_durably(file("job.toml"), job::to_toml(job, path_));
+  write_durably(file(kJob), job::to_toml(job, path_));
 }
 
 void RunFolder::write_plan(std::string_view text) const { write_durably(file("plan.json"), text); }

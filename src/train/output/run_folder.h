@@ -41,9 +41,17 @@ class RunFolder {
   // Returns the path of the resumed run's plan.json; "" where there is none.
   std::string resumed_plan() const;
 
-  // Removes the files of an earlier run, and no others, unless that run is resumed. Called once,
-  // after all checks.
+  // Removes the files of an earlier run, and no others, unless that run is resumed. Where it is
+  // resumed from a step before its last checkpoint, later checkpoints are set aside
+  // (checkpoint::set_aside_later), with a copy of the metrics. Called once, after all checks.
   void begin();
+  // Returns whether the run goes on in its own folder.
+  bool resumes() const { return resumes_; }
+
+  // Throws Error (failed) where the folder was removed and another run has one of that name.
+  void require_own() const;
+  // Throws Error (failed) where files that a resumed run needs were removed while this one ran.
+  void require_resumable() const;
 
   // Write job.toml and plan.json, atomically. Called after `begin`.
   void write_job(const job::Job& job) const;
@@ -52,6 +60,7 @@ class RunFolder {
  private:
   void prepare(const job::Job& job, const RunOptions& options, const std::string& from);
   void close();
+  void set_later_aside() const;
 
   std::string path_, checkpoint_;
   std::vector<std::string> changes_;

@@ -60,7 +60,11 @@ void check_memory(const plan::Plan& plan, const HostMemory& host, const Remedy& 
     const auto end = std::min(first + static_cast<size_t>(host.ranks), peaks.size());
     double needed = 0;
     size_t largest = first;
-    const auto of = [&](size_t i) { return peaks[i] + (on_host.empty() ? 0 : on_host[i]); };
+    const auto of = [&](size_t i) {
+      const auto rank = static_cast<size_t>(rank_at(plan, i));
+      const auto copy = rank < host.checkpoint_bytes.size() ? host.checkpoint_bytes[rank] : 0;
+      return peaks[i] + (on_host.empty() ? 0 : on_host[i]) + copy;
+    };
     for (size_t i = first; i < end; ++i) {
       needed += static_cast<double>(of(i));
       if (of(i) > of(largest)) largest = i;

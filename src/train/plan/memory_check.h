@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "cost/cluster.h"
 #include "plan/plan.h"
@@ -21,6 +22,7 @@ void check_memory(const plan::Plan& plan, const cost::Cluster& cluster, const Re
 struct HostMemory {
   int64_t ranks = 1;
   double bytes = 0;
+  std::vector<int64_t> checkpoint_bytes = {};  // of each rank's copy of a checkpoint; empty: none
 };
 
 // The same for hosts with that memory each.

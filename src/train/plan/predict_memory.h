@@ -1,6 +1,9 @@
 // The predicted memory of a plan.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "compile/compile.h"
 #include "graph/graph.h"
 #include "job/job.h"
@@ -13,5 +16,13 @@ namespace perigee::train {
 // Returns the programs of all ranks.
 compile::Programs predict(plan::Plan& plan, const graph::Graph& graph, const job::Job& job,
                           compile::TraceSource& traces);
+
+// Returns the bytes of each rank's copy of a checkpoint that is written while the job goes on; empty
+// where the job writes none before its last step.
+std::vector<int64_t> checkpoint_copies(const compile::Programs& programs, const plan::Plan& plan,
+                                       const graph::Graph& graph, const job::Job& job);
+
+// Returns whether the job writes a checkpoint before its last step.
+bool copies_checkpoints(const job::Job& job);
 
 }  // namespace perigee::train

@@ -105,11 +105,13 @@ void predict_recorded(PlannedJob& planned, const job::Job& job, const std::strin
 }
 
 void check_memory_here(const PlannedJob& planned, const plan::Plan& plan, int64_t local_ranks,
+                       const std::vector<int64_t>& checkpoint_bytes,
                        const std::string& runtime_folder) {
   if (uses_gpu(planned.job, /*warn=*/false)) {
     return check_memory_of_devices(planned, plan, runtime_folder);
   }
-  const HostMemory host{.ranks = local_ranks, .bytes = memory_of_host()};
+  const HostMemory host{
+      .ranks = local_ranks, .bytes = memory_of_host(), .checkpoint_bytes = checkpoint_bytes};
   check_memory(plan, host, [&] {
     // More ranks would share the same memory.
     return remedies(planned, runtime_folder, [&](const plan::Plan& other) {

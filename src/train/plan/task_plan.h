@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "job/job.h"
 #include "train/plan/make_plan.h"
@@ -21,10 +22,12 @@ std::string read_resumed_plan(const std::string& file);
 // cluster.file describes devices that have less memory than the plan needs.
 void predict_recorded(PlannedJob& planned, const job::Job& job, const std::string& runtime_folder);
 
-// Throws Error where this machine has less memory than `local_ranks` ranks of the plan need. The
+// Throws Error where this machine has less memory than `local_ranks` ranks of the plan need, each
+// with its copy of a checkpoint (`checkpoint_bytes`, by rank; empty: none). The
 // message has the excess and the changes that would make the plan fit (train/plan/advice.h). `plan` is that of `planned`,
 // with its prediction.
 void check_memory_here(const PlannedJob& planned, const plan::Plan& plan, int64_t local_ranks,
+                       const std::vector<int64_t>& checkpoint_bytes,
                        const std::string& runtime_folder);
 
 // Returns which changes would make a step shorter (train/plan/advice.h); "" where the task does not

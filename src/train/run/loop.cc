@@ -172,20 +172,26 @@ LoopResult run_loop(RankTrainer& trainer, exec::Communicator& communicator, cons
     if (!judgement.ends && due(job.train.validate_every) && validation.batches > 0) {
       metrics.val_loss = validate(trainer, job, validation);
     }
-    if (root) hooks.report(metrics);
-    if (judgement.ends) {
-      // The second run was good and its update was made: nothing of it is lost.
-      if (judgement.transient) hooks.checkpoint(step, bad_steps.state());
-      throw *judgement.ends;
-    }
-    if (job.train.forward_only) continue;  // nothing has changed
-    if (job.train.check_replicas > 0 && step % job.train.check_replicas == 0) {
+    const bool changes = !job.train.forward_only;
+    if (changes && !judgement.ends && job.train.check_replicas > 0 &&
+        step % job.train.check_replicas == 0) {
       check_replicas(trainer, communicator, step, replicas_equal_at);
       replicas_equal_at = step;
     }
-    if (result.stopped ? job.train.checkpoint_when_stopped
-                       : due(job.train.checkpoint_every) || step == steps) {
-      hooks.checkpoint(step, bad_steps.state());
+    // A transient fault: the second run was good and its update was made, so it is saved.
+    const bool wanted = judgement.ends   ? judgement.transient
+                        : result.stopped ? job.train.checkpoint_when_stopped
+                                         : due(job.train.checkpoint_every) || step == steps;
+    if (wanted && changes) {
+      const bool last = judgement.ends || result.stopped || step == steps;
+      metrics.checkpoint_s = hooks.checkpoint(step, bad_steps.state(), last);
+    } else {
+      hooks.between_checkpoints();
+    }
+    if (root) hooks.report(metrics);
+    if (judgement.ends) {
+      hooks.complete_checkpoint();
+      throw *judgement.ends;
     }
   }
   result.seconds = seconds_since(begin);

@@ -23,9 +23,14 @@ struct LoopHooks {
   std::function<bool()> stop = [] { return false; };
   // Rank 0, after each step.
   std::function<void(const StepMetrics&)> report = [](const StepMetrics&) {};
-  // Every rank, when a checkpoint is due; `state`: of the loop, a JSON object.
-  std::function<void(int64_t step, const std::string& state)> checkpoint =
-      [](int64_t, const std::string&) {};
+  // Every rank, when a checkpoint is due; `state`: of the loop, a JSON object. Returns the seconds
+  // for which the rank did not train. `last`: no step follows.
+  std::function<double(int64_t step, const std::string& state, bool last)> checkpoint =
+      [](int64_t, const std::string&, bool) { return 0.0; };
+  // Every rank, after a step without a checkpoint.
+  std::function<void()> between_checkpoints = [] {};
+  // Every rank, before the loop ends with an error that all ranks have.
+  std::function<void()> complete_checkpoint = [] {};
 };
 
 struct LoopResult {

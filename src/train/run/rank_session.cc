@@ -73,7 +73,10 @@ const Blueprint& plan_session(const Task& task, RankSession& session, const std:
                           session.connection.local_ranks);
     session.step_prediction = predict_step(programs, blueprint.plan, planned.job, times,
                                            task.runtime_folder);
-    check_memory_here(planned, blueprint.plan, session.connection.local_ranks, task.runtime_folder);
+    session.checkpoint_bytes = checkpoint_copies(programs, blueprint.plan, blueprint.training,
+                                                 planned.job);
+    check_memory_here(planned, blueprint.plan, session.connection.local_ranks,
+                      session.checkpoint_bytes, task.runtime_folder);
     log_coupling(blueprint);
     if (begin) begin(planned);
   };

@@ -34,6 +34,7 @@ struct RankSession {
   profile::TraceDatabase traces;
   Blueprint blueprint;
   std::optional<StepPrediction> step_prediction;  // on rank 0
+  std::vector<int64_t> checkpoint_bytes;          // on rank 0: checkpoint_copies
   std::unique_ptr<RankTrainer> trainer;
 };
 

@@ -313,54 +313,6 @@ at::Tensor RankTrainer::averaged(const at::Tensor& own) {
   return mean;
 }
 
-void RankTrainer::average_copies(int64_t step) {
-  const auto& program = executor_->program();
-  averages_.assign(program.bindings.size(), {});
-  for (size_t b = 0; b < program.bindings.size(); ++b) {
-    const auto& binding = program.bindings[b];
-    if (!checkpoint::is_kept(binding.kind) ||
-        !checkpoint::are_apart(blueprint_.plan, binding.name, step))
-      continue;
-    averages_[b] = averaged(executor_->tensor(binding)).cpu();
-  }
-}
-
-std::vector<checkpoint::Piece> RankTrainer::pieces_to_write(int64_t step) {
-  const auto& program = executor_->program();
-  const auto all = checkpoint::all_holdings(program, blueprint_.training, blueprint_.plan, spec_,
-                                            step);
-  const auto writers = checkpoint::owners(all);
-  std::set<std::string> mine;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (writers[i] == communicator_.rank()) mine.insert(checkpoint::key_of(all[i].part));
-  }
-  std::vector<checkpoint::Piece> pieces;
-  on_host_.clear();
-  const auto add = [&](checkpoint::TensorPart part, at::Tensor tensor, bool weight) {
-    if (!mine.contains(checkpoint::key_of(part))) return;
-    if (!tensor.device().is_cpu()) tensor = on_host_.emplace_back(tensor.cpu());
-    pieces.push_back(
-        {std::move(part),
-         {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())},
-         weight});
-  };
-  for (size_t b = 0; b < program.bindings.size(); ++b) {
-    const auto& binding = program.bindings[b];
-    if (!checkpoint::is_kept(binding.kind)) continue;
-    const auto part = checkpoint::part_of_binding(program, binding);
-    const auto tensor = executor_->tensor(binding);
-    const bool weight = binding.kind != Kind::state;
-    if (b < averages_.size() && averages_[b].defined()) {
-      add(part, averages_[b], weight);
-      add(checkpoint::part_of_copies(part, program.model_copies, program.model_copy), tensor,
-          false);
-    } else {
-      add(part, tensor, weight);
-    }
-  }
-  return pieces;
-}
-
 at::Tensor RankTrainer::joined_parts(const std::string& name) {
   const auto& plan = blueprint_.plan;
   const auto rank = communicator_.rank();

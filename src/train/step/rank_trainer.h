@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -70,10 +71,15 @@ class RankTrainer {
   // Frees the evaluation program's memory.
   void end_evaluation();
 
-  // Returns the pieces that this rank writes to a checkpoint (checkpoint::owners). Pieces on a GPU
-  // are copied to the host and kept until the next call. Where ranks train copies of the model they
-  // include each copy's own values and their averages.
-  std::vector<checkpoint::Piece> pieces_to_write(int64_t step);
+  // Returns the pieces that this rank writes to a checkpoint (checkpoint::owners): the bytes of its
+  // tensors or, where `copy` has room (bytes_to_write), copies of them in it. Without it, pieces on
+  // a GPU are copied to the host and kept until the next call. Where ranks train copies of the model
+  // they include each copy's own values and their averages.
+  std::vector<checkpoint::Piece> pieces_to_write(int64_t step, std::span<std::byte> copy = {});
+  // Returns the bytes of those pieces.
+  int64_t bytes_to_write(int64_t step) const;
+  // Returns host memory to which the device copies fast (exec::Device::allocate_host).
+  std::shared_ptr<std::byte> host_memory(int64_t bytes) const;
   // Computes the averages of the tensors in which copies of the model differ after the step, for
   // pieces_to_write. All ranks call it first.
   void average_copies(int64_t step);
