@@ -47,10 +47,13 @@ double split_bubble_on(const PipelineTimes& times, double cap, bool waits_at_cap
                           ? (2 * p + 1) * both + 4 * (p - 1) * times.transfer + 2 * times.weights
                           : (later + 1) * both + 2 * later * times.transfer + times.weights;
   const double run = count * (times.forward + times.backward) + tail;
+  // With one part a stage, a microbatch begins when the one before it by `cap` has ended.
+  const double rounds = v_shape ? times.microbatches / cap : std::ceil(times.microbatches / cap);
   const bool waits = waits_at_cap && times.microbatches > p;
-  return std::max({0.0, first + head, first + run + stage * times.backward_hop() - busy,
-                   first + times.microbatches * held / cap - busy - longer}) +
-         (waits ? 2 * (p - 1) * times.transfer : 0);
+  const double wait_at_cap = waits ? 2 * (p - 1) * times.transfer : 0;
+  const double busiest = std::max(
+      {0.0, first + head, first + run + stage * times.backward_hop() - busy});
+  return std::max(busiest + wait_at_cap, first + rounds * held - busy - longer);
 }
 
 }  // namespace
@@ -67,10 +70,18 @@ double warm_up_bubble(const PipelineTimes& times, int flight_slope) {
 
 double interleaved_bubble(const PipelineTimes& times) {
   // A forward message is hidden by half of a part's passes, since the gradient in the other
-  // direction is hidden by the other half.
-  const double wait = times.chunks * std::max(0.0, times.transfer - times.pass() / 2);
-  return fill_and_drain_bubble(times) + std::max(0.0, (times.microbatches - times.stages) * wait -
-                                                          (times.microbatches - 1) * times.slack());
+  // direction is hidden by the other half. With longer ones the first stage waits where it has its
+  // maximum in flight: a chunk, from its forward pass to its gradient's, waits for the messages of
+  // all later parts.
+  const double p = times.stages, chunks = times.chunks;
+  const double fill = fill_and_drain_bubble(times);
+  if (2 * times.transfer <= times.pass()) return fill;
+  double held = p * chunks * (times.pass() - times.recomputed);
+  for (double chunk = 0; chunk < chunks; ++chunk) {
+    held += 2 * (p * (chunks - chunk) - 1) * times.transfer;
+  }
+  const double most = (chunks - 1) * p + 2 * (p - 1) + 1;
+  return std::max(fill, times.microbatches * (held / most - times.slowest));
 }
 
 double looped_bfs_bubble(const PipelineTimes& times) {
@@ -97,8 +108,10 @@ double split_bubble(const PipelineTimes& times, double cap, bool waits_at_cap) {
   if (times.chunks == 1) return identical;
   // With several parts per stage, the other stages' waits end while the slowest still computes.
   const double longer = times.microbatches * times.slack();
-  const double own = times.slowest_stage ? on(*times.slowest_stage, longer)
-                                         : std::min(on(0, longer), on(last, longer));
+  double own = on(times.slowest_stage.value_or(0), longer);
+  for (double stage = 1; !times.slowest_stage && stage <= last; ++stage) {
+    own = std::min(own, on(stage, longer));
+  }
   return std::max(own, identical - longer);
 }
 

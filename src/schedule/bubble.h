@@ -1,6 +1,6 @@
 // The bubble of a pipeline schedule in closed form: seconds of a step beyond the slowest stage's
-// passes times microbatches. Exact for fixed orders of identical parts; a lower bound for orders
-// with split backward passes. Each grows with `all_stages`; together with slowest * microbatches it
+// passes times microbatches, of at least two stages. Exact for fixed orders of identical parts; a
+// lower bound for orders with split backward passes. Each grows with `all_stages`; together with slowest * microbatches it
 // grows with `slowest`, so values that are not known yet can be replaced by lower bounds.
 #pragma once
 
@@ -15,6 +15,7 @@ double fill_and_drain_bubble(const PipelineTimes& times);
 // 1f1b (slope 1) and eager_1f1b (slope 2), see Description::flight_slope.
 double warm_up_bubble(const PipelineTimes& times, int flight_slope);
 
+// A lower bound where messages take more than half of a part's passes.
 double interleaved_bubble(const PipelineTimes& times);
 
 double looped_bfs_bubble(const PipelineTimes& times);

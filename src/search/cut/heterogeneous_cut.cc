@@ -177,9 +177,12 @@ std::optional<std::vector<int>> cut_heterogeneous(const HeterogeneousRow& row) {
   return Cutting(row).run();
 }
 
-bool has_few_cuts(int blocks, int stages) {
+bool has_few_cuts(const HeterogeneousRow& row) {
+  // As if each stage had a block, with one more for each end that needs none.
+  const int64_t blocks = row.blocks + 2 - row.fewest_first - row.fewest_last;
+  const int64_t most = std::min<int64_t>(row.stages - 1, blocks - row.stages);
   int64_t count = 1;
-  for (int k = 1; k < stages && count <= kFewCuts; ++k) count = count * (blocks - k) / k;
+  for (int64_t k = 1; k <= most && count <= kFewCuts; ++k) count = count * (blocks - k) / k;
   return count <= kFewCuts;
 }
 
@@ -189,7 +192,9 @@ namespace {
 void each_cut(const HeterogeneousRow& row, std::vector<int>& lengths, int left,
               const std::function<void(const std::vector<int>&)>& visit) {
   const int stage = static_cast<int>(lengths.size()), later_stages = row.stages - 1 - stage;
-  for (int length = later_stages == 0 ? left : 1; length <= left - later_stages; ++length) {
+  const int least = later_stages == 0 ? left : stage == 0 ? row.fewest_first : 1;
+  const int later_blocks = later_stages == 0 ? 0 : later_stages - 1 + row.fewest_last;
+  for (int length = least; length <= left - later_blocks; ++length) {
     if (!row.times(stage, length).fits) continue;
     lengths.push_back(length);
     if (later_stages == 0) visit(lengths);
@@ -209,7 +214,7 @@ std::vector<int> refine_cut(const HeterogeneousRow& row, std::vector<int> length
     best = seconds;
     lengths = other;
   };
-  if (has_few_cuts(row.blocks, row.stages)) {
+  if (has_few_cuts(row)) {
     std::vector<int> made;
     each_cut(row, made, row.blocks, look);
     return lengths;

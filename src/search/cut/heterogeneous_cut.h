@@ -23,6 +23,8 @@ struct HeterogeneousRow {
   int64_t microbatches = 1;
   double until_norm_bound = 0;   // lower bound of any stage's `until_norm`
   bool identical_inner = false;  // the stages between the first and the last are identical
+  // Of refine_cut(): fewest blocks of the first stage and of the last one, 0 or 1; others have one.
+  int fewest_first = 1, fewest_last = 1;
   std::function<CutStageTimes(int stage, int length)> times;  // at least 1 block
 };
 
@@ -43,7 +45,7 @@ std::vector<int> refine_cut(const HeterogeneousRow& row, std::vector<int> length
 
 inline constexpr int64_t kFewCuts = 64;
 
-// Returns whether there are at most kFewCuts cuts.
-bool has_few_cuts(int blocks, int stages);
+// Returns whether there are at most kFewCuts cuts, without the stages' memory.
+bool has_few_cuts(const HeterogeneousRow& row);
 
 }  // namespace perigee::search

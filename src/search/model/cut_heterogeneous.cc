@@ -18,7 +18,8 @@ constexpr double kMostGain = 1.25;
 
 bool Cutter::times_all_cuts(const Choice& choice, double seconds, double exact_below) const {
   const auto stages = static_cast<int>(choice.pipe);
-  return in_.timer.times_sections(choice) && has_few_cuts(in_.rules.blocks(), stages) &&
+  return in_.timer.times_sections(choice) &&
+         has_few_cuts({.blocks = in_.rules.blocks(), .stages = stages}) &&
          seconds < kMostGain * exact_below;
 }
 

@@ -116,6 +116,7 @@ CutParts Cutter::deal_parts(PricedStages& stages) const {
     fit = fit && needed <= stages.place(stage).limit;
   }
   if (!fit) {
+    found.best = false;
     row.fits = [&](int stage, const std::vector<int>& own, const std::vector<int>& lengths) {
       return bytes(stage, own, lengths) <= stages.place(stage).limit;
     };

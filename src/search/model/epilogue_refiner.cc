@@ -1,73 +1,105 @@
 #include "search/model/epilogue_refiner.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "schedule/schedule.h"
-#include "search/cut/heterogeneous_cut.h"
 
 namespace perigee::search {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
 
 double EpilogueRefiner::least_seconds(PricedStages& stages) const {
   const auto& choice = stages.choice();
-  // The epilogue is at least that of a first stage whose parts have as few blocks as they may.
+  // The epilogue is at least that of the first stage, whose parts have each the number of blocks with
+  // which it is shortest: more blocks may hide more of the exchange.
   const auto stage_of_part = stage_of_parts(choice.schedule, static_cast<int>(choice.pipe),
                                             static_cast<int>(choice.chunks));
   const auto count = static_cast<int>(stage_of_part.size());
-  StageCosts first_stage;
+  const bool several = choice.chunks > 1;
+  const auto fewest = [&](int part) {
+    if (several && part == 0) return rules_.fewest_first_blocks(stages.layers());
+    if (several && part == count - 1) return rules_.fewest_last_blocks(stages.layers());
+    return 1;
+  };
+  int all_fewest = 0;
+  for (int part = 0; part < count; ++part) all_fewest += fewest(part);
+  const double all_reduce = transfers_.scalar_all_reduce(choice);
+  double optimizer = 0, until_end = 0, norm_all_reduce = 0;
   for (int part = 0; part < count; ++part) {
     if (stage_of_part[static_cast<size_t>(part)] != 0) continue;
-    int length = 1;
-    if (choice.chunks > 1 && part == count - 1) {
-      length = rules_.fewest_last_blocks(stages.layers());
-    } else if (choice.chunks > 1 && part == 0) {
-      length = rules_.fewest_first_blocks(stages.layers());
+    double least_optimizer = kInfinity, least_until_end = kInfinity;
+    const auto look = [&](int length, int recomputed_blocks) {
+      const auto& one = stages.costs(0, rules_.part({part, count}, length, recomputed_blocks));
+      least_optimizer = std::min(least_optimizer, one.optimizer);
+      least_until_end = std::min(least_until_end, one.gradient_exchange + one.norm + one.optimizer);
+      norm_all_reduce = one.norm_all_reduce;
+    };
+    const int most = rules_.blocks() - all_fewest + fewest(part);
+    for (int length = fewest(part); length <= most; ++length) {
+      look(length, 0);
+      if (stages.place(0).layers->recomputing && length > 0) look(length, length);
     }
-    first_stage.join(stages.costs(0, rules_.part({part, count}, length)), choice.chunks);
+    optimizer += least_optimizer;
+    until_end += least_until_end;
   }
-  const double all_reduce = transfers_.scalar_all_reduce(choice);
-  return all_reduce + std::max(all_reduce, first_stage.until_global_norm()) + first_stage.optimizer;
+  return all_reduce + std::max(all_reduce + optimizer, norm_all_reduce + until_end);
 }
 
-void EpilogueRefiner::refine(PricedStages& stages, const CutParts& cut, double exact_below,
-                             Estimate& result) const {
+void EpilogueRefiner::refine(PricedStages& stages, const CutParts& cut, bool homogeneous,
+                             double exact_below, Estimate& result) const {
   const auto& choice = stages.choice();
   const double least = choice.pipe > 1 ? least_seconds(stages) : result.epilogue_seconds;
   const double gain = result.epilogue_seconds - least;
-  // Without exposed exchange the passes' sum is the same for every cut.
-  const bool same_sum = choice.pipe == 1 ||
-                        (!stages.layers().recomputing && (choice.zero < 2 || choice.parts() == 1));
-  result.lower_bound = cut.best && same_sum ? result.seconds - gain : result.lower_bound + least;
-  if (choice.pipe == 1 || choice.chunks > 1 || gain <= kLeastGain * result.seconds ||
-      result.lower_bound >= exact_below) {
-    return;
+  const bool recomputing = stages.layers().recomputing != nullptr;
+  if (homogeneous) {
+    // Without exposed exchange the passes' sum is the same for every cut.
+    const bool same_sum = choice.pipe == 1 ||
+                          (!recomputing && (choice.zero < 2 || choice.parts() == 1));
+    const double passes = cut.best && same_sum ? result.passes_bound : result.lower_bound;
+    result.lower_bound = std::min(result.seconds, passes + least);
   }
-  const double lower_bound = result.lower_bound;
-  move_blocks(stages, cut, exact_below, result);
-  result.lower_bound = lower_bound;
-}
-
-void EpilogueRefiner::move_blocks(PricedStages& stages, const CutParts& cut, double exact_below,
-                                  Estimate& result) const {
-  std::vector<int> lengths;
-  for (const auto& part : cut.parts) lengths.push_back(part.length());
+  if (choice.pipe == 1 || result.lower_bound >= std::min(exact_below, result.seconds)) return;
+  const bool several = choice.chunks > 1;
   const HeterogeneousRow row{
       .blocks = rules_.blocks(),
-      .stages = stages.count(),
-      .microbatches = stages.choice().microbatches,
+      .stages = static_cast<int>(choice.pipe * choice.chunks),
+      .microbatches = choice.microbatches,
       .identical_inner = true,
+      .fewest_first = several ? rules_.fewest_first_blocks(stages.layers()) : 1,
+      .fewest_last = several ? rules_.fewest_last_blocks(stages.layers()) : 1,
       .times = [&](int stage, int length) -> CutStageTimes {
-        return {recomputed_to_fit(stages, rules_, stage, length).has_value()};
+        return {several || recomputed_to_fit(stages, rules_, stage, length).has_value()};
       }};
+  const bool few = has_few_cuts(row);
+  const bool worthwhile = homogeneous && !several && gain > kLeastGain * result.seconds;
+  if (!few && !worthwhile) return;
+  const double lower_bound = result.lower_bound;
+  look(stages, row, cut, exact_below, result);
+  // Of the cuts that fit the fastest is known.
+  result.lower_bound = few && !recomputing ? result.seconds : lower_bound;
+}
+
+void EpilogueRefiner::look(PricedStages& stages, const HeterogeneousRow& row, const CutParts& cut,
+                           double exact_below, Estimate& result) const {
+  std::vector<int> lengths;
+  for (const auto& part : cut.parts) lengths.push_back(part.length());
+  const bool several = stages.choice().chunks > 1;
   const auto price = [&](const std::vector<int>& lengths) {
     std::vector<int> recomputed_blocks;
-    for (int stage = 0; stage < row.stages; ++stage) {
+    for (int stage = 0; !several && stage < row.stages; ++stage) {
       const int length = lengths[static_cast<size_t>(stage)];
       recomputed_blocks.push_back(recomputed_to_fit(stages, rules_, stage, length).value_or(0));
     }
-    auto other = timer_.time(stages, rules_.consecutive(lengths, recomputed_blocks), exact_below);
-    const double seconds = other.seconds;
+    auto other = timer_.time(stages, rules_.consecutive(lengths, recomputed_blocks),
+                             std::min(exact_below, result.seconds));
+    const bool fits = other.bytes <= other.limit;
+    const double seconds = fits ? other.seconds : kInfinity;
     if (seconds < result.seconds) result = std::move(other);
     return seconds;
   };

@@ -57,8 +57,8 @@ std::optional<Estimate> Model::estimate(const Choice& choice, const Layers& laye
   result.lower_bound = lower_bound(choice, layers);
   if (rules_.is_pinned() || cutter_.times_all_cuts(choice, result.seconds, exact_below)) {
     result.lower_bound = result.seconds;
-  } else if (!is_heterogeneous(choice, cluster_)) {
-    refiner_.refine(stages, cut, exact_below, result);
+  } else {
+    refiner_.refine(stages, cut, !is_heterogeneous(choice, cluster_), exact_below, result);
   }
   least_bytes = result.bytes;
   if (result.bytes > result.limit) return std::nullopt;

@@ -108,8 +108,8 @@ Passes StepTimer::homogeneous_passes(const PricedStages& stages, const Estimate&
   return passes;
 }
 
-void StepTimer::search_orders(const Choice& choice, const Passes& passes, const StageSums& sums,
-                              double exact_below, Estimate& result) const {
+double StepTimer::search_orders(const Choice& choice, const Passes& passes, const StageSums& sums,
+                                double exact_below, Estimate& result) const {
   // Rounded to a tenth of the average: searches of orders with nearly equal costs are slow.
   const double average = sums.pass / 3;
   const auto share = [&](double seconds) {
@@ -118,11 +118,7 @@ void StepTimer::search_orders(const Choice& choice, const Passes& passes, const 
   const double message = passes.transfer * static_cast<double>(choice.pipe);
   result.costs = {share(sums.forward), share(sums.pass - sums.forward - sums.weight_gradients),
                   share(sums.weight_gradients), std::round(10 * message / average) / 10};
-  if (result.parts.total() >= exact_below) return;
-  const double excess = orders_.excess(choice, passes, result.costs);
-  if (excess > 0) {
-    result.parts.bubble = bubble_seconds(choice, passes, sums.pass, sums.slowest, excess);
-  }
+  return result.parts.total() < exact_below ? orders_.excess(choice, passes, result.costs) : 0;
 }
 
 double StepTimer::bubble_in_rounds(PricedStages& stages, const std::vector<PartBlocks>& parts,
@@ -135,8 +131,11 @@ double StepTimer::bubble_in_rounds(PricedStages& stages, const std::vector<PartB
                      .backward = part.backward,
                      .recomputed = parts[k].length() * stages.place(stage).layers->repeated});
   }
+  // The closed form is exact for identical parts with messages that their passes hide.
   const bool identical = std::ranges::adjacent_find(times, std::not_equal_to<>()) == times.end();
-  return identical ? 0 : rounds_.seconds(stages.choice(), times, passes.transfer) - slowest;
+  const bool hidden = 2 * passes.transfer <= times.front().forward + times.front().backward;
+  return identical && hidden ? 0
+                             : rounds_.seconds(stages.choice(), times, passes.transfer) - slowest;
 }
 
 Estimate StepTimer::time(PricedStages& stages, const std::vector<PartBlocks>& parts,
@@ -171,13 +170,19 @@ Estimate StepTimer::time(PricedStages& stages, const std::vector<PartBlocks>& pa
   seconds.data = epilogue.gradient_exchange + slowest.exchange * microbatches;
   seconds.optimizer = epilogue.optimizer;
   result.epilogue_seconds = epilogue.gradient_exchange + epilogue.optimizer;
+  double excess = 0;
   if (choice.pipe > 1 && splits_backward(choice.schedule)) {
-    search_orders(choice, passes, sums, exact_below, result);
+    excess = search_orders(choice, passes, sums, exact_below, result);
+    if (excess > 0) {
+      seconds.bubble = bubble_seconds(choice, passes, sums.pass, sums.slowest, excess);
+    }
   } else if (schedule::describe(choice.schedule).in_rounds && seconds.total() < exact_below) {
     const double bubble = bubble_in_rounds(stages, parts, passes, microbatches * slowest.pass());
     seconds.bubble = std::max(seconds.bubble, bubble);
   }
   result.seconds = seconds.total();
+  result.passes_bound = slowest.pass() * microbatches +
+                        bubble_seconds(choice, passes, sums.pass, {slowest.pass()}, excess);
   return result;
 }
 

@@ -59,10 +59,12 @@ class StepTimer {
     SlowestStage slowest;
   };
   static StageSums sums_of(const std::vector<StageCosts>& costs);
-  // Sets the costs by which orders are searched, and the bubble of these orders.
-  void search_orders(const Choice& choice, const Passes& passes, const StageSums& sums,
-                     double exact_below, Estimate& result) const;
-  // Returns the bubble of a schedule that runs in rounds where parts are not identical; else 0.
+  // Sets the costs by which orders are searched. Returns the seconds by which a step of these orders
+  // exceeds the lower bound of its bubble; 0 for estimates of more than `exact_below`.
+  double search_orders(const Choice& choice, const Passes& passes, const StageSums& sums,
+                       double exact_below, Estimate& result) const;
+  // Returns the bubble of a schedule that runs in rounds where parts are not identical, or messages
+  // are longer than half of their passes; else 0.
   // `slowest`: seconds of the slowest stage's passes of all microbatches.
   double bubble_in_rounds(PricedStages& stages, const std::vector<PartBlocks>& parts,
                           const Passes& passes, double slowest) const;

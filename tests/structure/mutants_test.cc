@@ -1,0 +1,114 @@
+// The list of mutants (tests/mutants) fits the tree.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/temporary_folder.h"
+
+namespace fs = std::filesystem;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const auto begin = text.find_first_not_of(" \t");
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+Lines lines_of(const fs::path& path) {
+  std::ifstream in(path);
+  Lines lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(trimmed(line));
+  return lines;
+}
+
+// Returns the mutants of a list: the lines of each paragraph, without comments.
+std::vector<Lines> mutants_of(const fs::path& list) {
+  std::vector<Lines> mutants(1);
+  for (const auto& line : lines_of(list)) {
+    if (line.starts_with('#')) continue;
+    if (!line.empty()) {
+      mutants.back().push_back(line);
+    } else if (!mutants.back().empty()) {
+      mutants.emplace_back();
+    }
+  }
+  if (mutants.back().empty()) mutants.pop_back();
+  return mutants;
+}
+
+// Returns whether tests/FOLDER has the sources that the executable and the tags of files name.
+bool names_tests(const fs::path& root, const std::string& line) {
+  const auto folder = root / "tests" / line.substr(6, line.find(' ') - 6);
+  if (!line.starts_with("tests_") || !fs::is_directory(folder)) return false;
+  std::set<std::string> sources;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    sources.insert(entry.path().stem().string());
+  }
+  const std::regex tag(R"(\[#(\w+)\])");
+  const auto tags = std::sregex_iterator(line.begin(), line.end(), tag);
+  return std::all_of(tags, std::sregex_iterator(),
+                     [&](const std::smatch& match) { return sources.contains(match[1]); });
+}
+
+// Returns the mutants that no longer fit the tree, and the number of all.
+Lines stale_mutants(const fs::path& root, int& count) {
+  Lines broken;
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(root / "tests/mutants")) {
+    if (entry.path().extension() != ".txt") continue;
+    for (const auto& mutant : mutants_of(entry.path())) {
+      ++count;
+      const auto wrong = [&](const std::string& rule) {
+        broken.push_back(fmt::format("tests/mutants/{}: {}: {}", entry.path().filename().string(),
+                                     mutant.front().substr(0, mutant.front().find(':')), rule));
+      };
+      if (mutant.size() < 5 || !mutant[2].starts_with("- ") || !mutant[3].starts_with("+ ")) {
+        wrong("needs a name, a file, an old line, a new line and tests");
+        continue;
+      }
+      if (!names.insert(mutant[0].substr(0, mutant[0].find(':'))).second) wrong("is there twice");
+      const auto found = std::ranges::count(lines_of(root / mutant[1]), mutant[2].substr(2));
+      if (found != 1) wrong(fmt::format("the old line is in {} {} times", mutant[1], found));
+      if (mutant[2].substr(2) == mutant[3].substr(2)) wrong("changes nothing");
+      if (!names_tests(root, mutant[4])) wrong("names no tests");
+    }
+  }
+  std::ranges::sort(broken);
+  return broken;
+}
+
+}  // namespace
+
+TEST_CASE("every mutant of the list applies to one line and names tests") {
+  int count = 0;
+  CHECK(stale_mutants(".", count) == Lines{});
+  CHECK(count >= 100);
+  const perigee::test::Folder tree;
+  tree.add("src/a.cc", "  return 1;\nint b;\nint b;\n");
+  tree.add("tests/base/a_test.cc", "");
+  tree.add(
+      "tests/mutants/a.txt",
+      "# A comment.\n\ngood: a fault\nsrc/a.cc\n- return 1;\n+ return 2;\n"
+      "tests_base -# \"[#a_test]\"\n\n"
+      "good: twice\nsrc/a.cc\n- return 3;\n+ return 3;\ntests_base -# \"[#b_test]\"\n\n"
+      "many: a fault\nsrc/a.cc\n- int b;\n+ int c;\ntests_other\n\nshort: a fault\nsrc/a.cc\n");
+  CHECK(
+      stale_mutants(tree.path(), count) ==
+      Lines{"tests/mutants/a.txt: good: changes nothing",
+            "tests/mutants/a.txt: good: is there twice",
+            "tests/mutants/a.txt: good: names no tests",
+            "tests/mutants/a.txt: good: the old line is in src/a.cc 0 times",
+            "tests/mutants/a.txt: many: names no tests",
+            "tests/mutants/a.txt: many: the old line is in src/a.cc 2 times",
+            "tests/mutants/a.txt: short: needs a name, a file, an old line, a new line and tests"});
+}
