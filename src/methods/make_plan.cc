@@ -81,9 +81,10 @@ plan::Plan apply_methods(const Strategy& strategy, const std::vector<MethodUse>&
   std::optional<mesh::Mesh> ragged;
   for (size_t i = 0; i < count; ++i) {
     const auto& [method, config] = uses[i];
+    if (ragged && sees_submeshes(*method)) plan.mesh = *ragged;
     at_place(config, [&] { method->apply(plan, config, request); });
     if (!plan.mesh.is_ragged()) continue;
-    // The others see all submeshes as if they had the largest sizes.
+    // Most methods see all submeshes as if they had the largest sizes.
     ragged = plan.mesh;
     plan.mesh.stages.clear();
     plan.mesh.order.clear();

@@ -49,6 +49,9 @@ constexpr Conflict kConflicts[] = {
     {"zero2", "fsdp", "fsdp stores in parts all that zero2 does, and parameters too"},
 };
 
+// Methods that plan each stage on its own submesh.
+constexpr std::string_view kSeeSubmeshes[] = {"auto_sharding"};
+
 size_t position(std::string_view name) {
   const auto find = [](std::string_view wanted) {
     return static_cast<size_t>(std::find(std::begin(kOrder), std::end(kOrder), wanted) -
@@ -59,6 +62,11 @@ size_t position(std::string_view name) {
 }
 
 }  // namespace
+
+bool sees_submeshes(const Method& method) {
+  return std::find(std::begin(kSeeSubmeshes), std::end(kSeeSubmeshes), method.name()) !=
+         std::end(kSeeSubmeshes);
+}
 
 std::vector<MethodUse> in_order(std::vector<MethodUse> uses) {
   const auto find = [&](std::string_view name) {

@@ -13,4 +13,8 @@ namespace perigee::methods {
 // exclude each other.
 std::vector<MethodUse> in_order(std::vector<MethodUse> uses);
 
+// Returns whether the method is applied to the submeshes of a ragged mesh; the others see the
+// rectangle of their largest sizes.
+bool sees_submeshes(const Method& method);
+
 }  // namespace perigee::methods

@@ -117,6 +117,17 @@ class FixedPlanner : public lua::Planner {
     }
     return list;
   }
+  // The stages of a table with one row, as decisions of its options.
+  json stage_table(const json& options, const lua::Defined&) override {
+    pins_ = options;
+    return {{"strategy", options.value("methods", json::array())},
+            {"text", "layers  cost\n  0..1  2 s\n"},
+            {"seconds", 2.0},
+            {"lower_bound", 1.5},
+            {"stages", {0}},
+            {"judged", {{{"stages", {0}}, {"predicted", 2.0}, {"seconds", 2.0}}}},
+            {"submesh_choices", {{1, 4}}}};
+  }
   // Returns a trial for each option of the first variable; the last one is the fastest.
   json search(const json& pins, const json& options, const lua::Defined&) override {
     pins_ = pins;

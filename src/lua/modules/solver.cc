@@ -129,6 +129,20 @@ int search(lua_State* L, const Function&) {
   });
 }
 
+int stage_table(lua_State* L, const Function&) {
+  auto given = to_json(L, 1, "options");
+  return or_why(L, [&] {
+    auto found = planner_of(L, "solver.stage_table").stage_table(given, State::of(L).methods);
+    for (auto* list : {&found["stages"]}) {
+      for (auto& row : *list) row = row.get<int64_t>() + 1;
+    }
+    for (auto& judged : found["judged"]) {
+      for (auto& row : judged["stages"]) row = row.get<int64_t>() + 1;
+    }
+    return found;
+  });
+}
+
 }  // namespace
 
 Module solver_module() {
@@ -176,6 +190,27 @@ Module solver_module() {
         "Cuts layers into pipeline stages. Layers and `submesh` count from 0, as in a file. "
         "Returns status, time, lower_bound, choice; without a solution status and reason.",
         stages},
+       {"stage_table",
+        {{"options", "table",
+          "layers (their number, or the first scopes of the layers after the first; without it at "
+          "most 16, as many as blocks), tolerance (no layer has more than 1 + tolerance times its "
+          "share of the work; default 0.5), microbatches, submeshes (`all`, `power_of_two`, "
+          "`small_power_of_two`: the numbers of whole hosts, beside parts of one; or a list of "
+          "{hosts, devices}), views (`same_as_physical`, `data_parallel_only`, "
+          "`model_parallel_only`, `single_node_model_parallel` or `all`), choose "
+          "(auto_sharding's), schedule, methods (a list that every plan has), file (the table is "
+          "read from it, or written to it if it does not exist; it is never replaced) and most "
+          "(sequences that are simulated; default 6)"}},
+        "table?, string?",
+        "Finds stages for the job's model: clusters its ops into layers, has the exact solver "
+        "shard "
+        "each range of layers on each submesh, and simulates the best sequences of stages. Returns "
+        "submesh_choices, layers, submeshes (hosts, devices, data, tensor), rows (first and last "
+        "layer from 0, submesh from 0, cost in seconds of a microbatch, and bytes: peak, in, out, "
+        "temporary, available; max_successors), text (the rows as a table), stages (the rows of "
+        "the best sequence), strategy, seconds (simulated), lower_bound (by the table) and judged "
+        "(the simulated sequences); or nil and why none fits.",
+        stage_table},
        {"plan",
         {pins},
         "table?, table|string",

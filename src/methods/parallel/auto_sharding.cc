@@ -12,6 +12,7 @@
 #include "base/text/match.h"
 #include "methods/data/unit_options.h"
 #include "methods/field_table.h"
+#include "methods/parallel/planned_stages.h"
 #include "methods/texts.h"
 #include "shard/solver/block_planner.h"
 #include "shard/solver/planned_shardings.h"
@@ -111,7 +112,9 @@ class AutoSharding : public MethodWith<AutoConfig> {
       set_precision(start, precision, config, request);
       const Sources sources{.given = given, .config = config, .wanted = wanted, .request = request};
       auto made = choose(start, sources, settled, least);
-      if (!made || (best && best->fitted.cost <= made->fitted.cost)) continue;
+      if (!made) continue;
+      const double steps = static_cast<double>(plan.microbatches);
+      if (best && best->fitted.step_cost(steps) <= made->fitted.step_cost(steps)) continue;
       best = std::move(made);
       best->precision = precision;
     }
@@ -165,9 +168,10 @@ class AutoSharding : public MethodWith<AutoConfig> {
     options.assignment.smallest = sources.given.smallest;
     options.microbatches = static_cast<double>(plan.microbatches);
     options.state_share = request.state_share;
-    options.storage_ranks = wanted.storage.empty()
-                                ? 1
-                                : static_cast<double>(plan.mesh.size_of(wanted.storage));
+    options.storage_axis = wanted.storage;
+    auto stages = planned_stages(*request.graph, plan);
+    options.stages = std::move(stages.of_node);
+    options.in_flight = std::move(stages.in_flight);
     if (request.rates) set_prices(options, request.rates(*request.graph, plan), wanted);
     options.store = wanted.chooses("storage");
     options.recompute = wanted.chooses("recompute");
@@ -191,12 +195,15 @@ class AutoSharding : public MethodWith<AutoConfig> {
       if (!plan.batch_axes.contains(axis)) continue;
       fail(name(), "an axis splits the batch or ops, but {} splits the batch", axis);
     }
-    if (plan.pipeline.cuts() || plan.mesh.is_ragged() || !plan.copy_axes.empty()) {
+    if (!plan.copy_axes.empty()) {
       fail(name(),
-           "{}: leave it out, or use tensor_parallel with planned = true and checkpoint "
-           "with memory in the place of auto_sharding",
-           plan.copy_axes.empty() ? "ops of one stage are chosen, but the plan has a pipeline"
-                                  : "one model is planned, but ranks train copies of it");
+           "one model is planned, but ranks train copies of it: leave local_sgd out, or use "
+           "tensor_parallel with planned = true and checkpoint with memory in the place of "
+           "auto_sharding");
+    }
+    if (plan.pipeline.cuts() && std::ranges::count(wanted.axes, plan.pipeline.axis) > 0) {
+      fail(name(), "an axis has the pipeline's stages or splits ops, but {} has the stages",
+           plan.pipeline.axis);
     }
     wanted.memory = static_cast<double>(memory_of(given.memory, plan, request, name()));
     read_choices(wanted, plan, given);
@@ -247,11 +254,15 @@ class AutoSharding : public MethodWith<AutoConfig> {
 
   // Returns nothing where no choice is within the limit.
   std::optional<Made> edit_within(const Context& context, std::optional<double> limit) const {
-    auto fitted = context.fitting.fit(limit);
+    return made_from(context, context.fitting.fit(limit));
+  }
+
+  std::optional<Made> made_from(const Context& context,
+                                std::optional<shard::BlockPlan> fitted) const {
     if (!fitted) return {};
     Made made{.plan = context.plan};
     made.placed = shard::place_values(made.plan, *context.request.graph, context.wanted.positions,
-                                      fitted->placements);
+                                      fitted->placements, fitted->stage_of);
     for (int level : {1, 2, 3}) add_storage(made.plan, *fitted, level, context);
     for (const auto& block : fitted->blocks) {
       if (block.recompute) made.plan.recompute.regions.push_back({block.scope});
@@ -296,8 +307,9 @@ class AutoSharding : public MethodWith<AutoConfig> {
       if (!made) {
         if (best || std::exchange(at_least, true)) break;
         // The estimate may be too high: the plan with the least estimated memory is compiled, too.
-        limit = context.fitting.least_memory() * kAbout;
-        continue;
+        made = made_from(context, context.fitting.fit_least(kAbout));
+        if (!made) break;
+        limit = made->fitted.memory;
       }
       if (!context.request.peak_bytes) return std::move(*made);
       const double counted = made->fitted.memory;
@@ -310,7 +322,10 @@ class AutoSharding : public MethodWith<AutoConfig> {
         // Any higher limit gives the same choice.
         const bool all = counted < kAll * limit && limit < breaks;
         fits = std::max(fits, limit);
-        if (!best || made->fitted.cost <= best->fitted.cost) best = std::move(made);
+        const auto steps = static_cast<double>(made->plan.microbatches);
+        const bool cheaper = !best ||
+                             made->fitted.step_cost(steps) <= best->fitted.step_cost(steps);
+        if (cheaper) best = std::move(made);
         if (all && !std::isfinite(breaks)) break;
       } else {
         breaks = std::min(breaks, counted);
@@ -318,7 +333,19 @@ class AutoSharding : public MethodWith<AutoConfig> {
       limit = counted + memory - peak;
       if (limit <= fits || limit >= breaks) limit = (fits + std::min(breaks, 2 * fits)) / 2;
     }
-    if (!std::isfinite(least)) least = context.fitting.least_memory();
+    const double bottom = context.fitting.least_memory();
+    if (!std::isfinite(least)) least = bottom;
+    // Stages' estimates are off by unequal amounts: the highest limit at which all of them fit may
+    // be one that the bisection leaves out.
+    for (int k = kTries; context.plan.pipeline.cuts() && !best && k > 0; --k) {
+      auto made = edit_within(context, bottom + (memory - bottom) * k / (kTries + 1));
+      if (!made) continue;
+      const auto [known, added] = peaks.try_emplace(plan::hash(made->plan));
+      if (added) known->second = context.request.peak_bytes(*context.request.graph, made->plan);
+      made->peak = known->second;
+      least = std::min(least, known->second);
+      if (known->second <= memory) best = std::move(made);
+    }
     return best;
   }
 

@@ -1,6 +1,7 @@
 #include "shard/solver/group_memory.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "graph/ops.h"
@@ -21,11 +22,18 @@ struct Saved {
   double share = 0;                      // fraction saved on a rank
 };
 
+// Readers of a forward value on another stage than its producer's.
+struct Received {
+  int group = -1;      // the first that reads it
+  bool saved = false;  // read after that group's forward pass
+  double share = 0;
+};
+
 class MemoryCounter {
  public:
   MemoryCounter(const Graph& graph, const mesh::Mesh& mesh, const std::vector<int>& groups,
-                const ValuePlacements& placements)
-      : graph_(graph), mesh_(mesh), groups_(groups), placements_(placements) {
+                const std::vector<int>& stages, const ValuePlacements& placements)
+      : graph_(graph), mesh_(mesh), groups_(groups), stages_(stages), placements_(placements) {
     for (size_t v = 0; v < graph.values.size(); ++v) {
       roots_.push_back(ValueId{static_cast<int32_t>(v)});
       const auto producer = graph.values[v].producer;
@@ -51,17 +59,26 @@ class MemoryCounter {
 
   void add_values(std::vector<GroupMemory>& groups_memory) const {
     std::vector<Saved> reads(graph_.values.size());
+    std::map<std::pair<size_t, int>, Received> received;  // by value and stage
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {
       const auto& node = graph_.nodes[n];
       node.each_operand([&](ValueId v) {
         const auto root = roots_[v.index];
         if (!is_forward(root)) return;
-        const bool outside = groups_[graph_.values[root.index].producer] != groups_[n];
+        const int own = groups_[graph_.values[root.index].producer], here = groups_[n];
+        const double share = largest_share(graph_.type(v).shape, placements_.saved[v.index], mesh_);
+        if (stages_[own] != stages_[here]) {
+          auto& read = received[{root.index, stages_[here]}];
+          if (read.group < 0) read.group = here;
+          read.saved = read.saved || node.phase == Phase::backward || read.group != here;
+          read.share = std::max(read.share, share);
+          return;
+        }
+        const bool outside = own != here;
         if (node.phase == Phase::forward && !outside) return;
         auto& read = reads[root.index];
         (outside ? read.outside : read.within) = true;
-        read.share = std::max(
-            read.share, largest_share(graph_.type(v).shape, placements_.saved[v.index], mesh_));
+        read.share = std::max(read.share, share);
       });
     }
     for (size_t v = 0; v < reads.size(); ++v) {
@@ -70,6 +87,11 @@ class MemoryCounter {
       auto& own = groups_memory[groups_[graph_.values[v].producer]];
       (read.outside ? own.read : own.inner) += read.share *
                                                static_cast<double>(graph_.values[v].type.bytes());
+    }
+    for (const auto& [at, read] : received) {
+      if (!read.saved) continue;
+      groups_memory[read.group].read += read.share *
+                                        static_cast<double>(graph_.values[at.first].type.bytes());
     }
   }
 
@@ -103,6 +125,7 @@ class MemoryCounter {
   const Graph& graph_;
   const mesh::Mesh& mesh_;
   const std::vector<int>& groups_;
+  const std::vector<int>& stages_;  // per group
   const ValuePlacements& placements_;
   std::vector<ValueId> roots_;  // per value
 };
@@ -110,11 +133,12 @@ class MemoryCounter {
 }  // namespace
 
 std::vector<GroupMemory> find_group_memory(const Graph& graph, const mesh::Mesh& mesh,
-                                           const std::vector<int>& groups, size_t count,
+                                           const std::vector<int>& groups,
+                                           const std::vector<int>& stages,
                                            const ValuePlacements& placements,
                                            const std::function<bool(const Input&)>& trains) {
-  std::vector<GroupMemory> groups_memory(count);
-  const MemoryCounter counter(graph, mesh, groups, placements);
+  std::vector<GroupMemory> groups_memory(stages.size());
+  const MemoryCounter counter(graph, mesh, groups, stages, placements);
   counter.add_parameters(groups_memory, trains);
   counter.add_values(groups_memory);
   counter.add_working(groups_memory);

@@ -25,10 +25,12 @@ struct ValuePlacements {
   std::vector<mesh::Placements> values, saved;
 };
 
-// Returns the memory of each group. `groups`: of each node, from 0 to `count` - 1. `trains`:
-// whether a parameter is trained.
+// Returns the memory of each group. `groups`: of each node. `stages`: of each group; a value that
+// another stage reads counts there, in the first group that reads it, as `read`. `trains`: whether a
+// parameter is trained.
 std::vector<GroupMemory> find_group_memory(const graph::Graph& graph, const mesh::Mesh& mesh,
-                                           const std::vector<int>& groups, size_t count,
+                                           const std::vector<int>& groups,
+                                           const std::vector<int>& stages,
                                            const ValuePlacements& placements,
                                            const std::function<bool(const graph::Input&)>& trains);
 

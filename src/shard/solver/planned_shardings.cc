@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/fail.h"
+#include "plan/pipeline.h"
 #include "shard/propagate/pins.h"
 #include "solve/solve.h"
 
@@ -92,7 +93,8 @@ std::vector<int> find_axes(const mesh::Mesh& mesh, const std::vector<std::string
 }
 
 PlannedShardings place_values(plan::Plan& plan, const Graph& graph, const std::vector<int>& axes,
-                              const std::vector<mesh::Placements>& values) {
+                              const std::vector<mesh::Placements>& values,
+                              const std::vector<int>& stages) {
   PlannedShardings found;
   for (const auto& input : graph.inputs) {
     if (input.kind != Input::Kind::parameter) continue;
@@ -110,9 +112,29 @@ PlannedShardings place_values(plan::Plan& plan, const Graph& graph, const std::v
       found.whole.push_back(input.name);
     }
   }
-  const auto pins = find_pins(graph, plan, axes, values);
-  for (const auto& [name, placements] : pins) plan.placements[name] = placements;
-  found.pins = pins.size();
+  const auto pin = [&](const plan::Plan& seen, const std::vector<mesh::Placements>& wanted) {
+    const auto pins = find_pins(graph, seen, axes, wanted);
+    for (const auto& [name, placements] : pins) plan.placements[name] = placements;
+    found.pins += pins.size();
+  };
+  if (!plan.mesh.is_ragged()) {
+    pin(plan, values);
+    return found;
+  }
+  // Each submesh sees its own stages' values; propagation places the others.
+  std::vector<mesh::Mesh> seen;
+  for (int64_t stage = 0; stage < std::ssize(plan.mesh.stages); ++stage) {
+    auto own = plan::of_stage(plan, stage);
+    own.mesh.order.clear();
+    if (std::ranges::any_of(seen, [&](const auto& m) { return m.axes == own.mesh.axes; })) continue;
+    seen.push_back(own.mesh);
+    auto wanted = values;
+    for (size_t v = 0; v < wanted.size(); ++v) {
+      if (plan.mesh.stages[stages[v]] == plan.mesh.stages[stage]) continue;
+      wanted[v].assign(axes.size(), mesh::Placement::open());
+    }
+    pin(own, wanted);
+  }
   return found;
 }
 

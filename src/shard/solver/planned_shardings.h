@@ -41,9 +41,11 @@ std::vector<int> find_axes(const mesh::Mesh& mesh, const std::vector<std::string
                            std::string_view method);
 
 // Places the parameters on the axes as given ([value][axis], axes in mesh order), and pins the
-// values that propagation would place otherwise. The result has no costs.
+// values that propagation would place otherwise. `stages`: the stage of each value, required where
+// stages have unequal submeshes. The result has no costs.
 PlannedShardings place_values(plan::Plan& plan, const graph::Graph& graph,
                               const std::vector<int>& axes,
-                              const std::vector<mesh::Placements>& values);
+                              const std::vector<mesh::Placements>& values,
+                              const std::vector<int>& stages = {});
 
 }  // namespace perigee::shard

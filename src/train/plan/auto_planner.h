@@ -43,6 +43,7 @@ class AutoPlanner : public lua::Planner {
                        const lua::Defined& defined) override;
   nlohmann::json op_times(const nlohmann::json& strategy, const lua::Defined& defined) override;
   nlohmann::json plan_of(const nlohmann::json& strategy, const lua::Defined& defined) override;
+  nlohmann::json stage_table(const nlohmann::json& options, const lua::Defined& defined) override;
   nlohmann::json measure(const nlohmann::json& strategy, double seconds,
                          const lua::Defined& defined) override;
 
@@ -72,6 +73,7 @@ class AutoPlanner : public lua::Planner {
   cost::NoMeasurements estimates_;
   std::map<std::string, nlohmann::json> plans_;     // by pins
   std::map<std::string, nlohmann::json> searches_;  // by pins and options
+  std::map<std::string, nlohmann::json> stages_;    // by options of stage_table
 };
 
 }  // namespace perigee::train

@@ -138,7 +138,7 @@ TEST_CASE("a larger memory limit never costs more, and a smaller one never uses 
   plan.graph_hash = graph::structural_hash(given.graph);
   plan.mesh = mesh::parse_axes("tensor=2,data=2");
   shard::BlockPlanOptions options;
-  options.storage_ranks = 2;
+  options.storage_axis = "data";
   options.trains = [](const graph::Input&) { return true; };
   const shard::BlockPlanner fitting(given.graph, plan, {0}, options);
   const auto free = fitting.fit({});

@@ -1,0 +1,27 @@
+// Makes the table of stages of a model on a cluster: the exact solver shards the ops of each range
+// of layers on each submesh, with storage, recomputation and offload where they are allowed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "methods/method.h"
+#include "search/stages/stage_table.h"
+
+namespace perigee::search {
+
+struct StageTableOptions {
+  std::string cluster;  // its name
+  int64_t microbatches = 1;
+  std::vector<std::string> layers;  // first scope of each layer after the first
+  std::vector<std::string> choose;  // auto_sharding's: storage, recompute, offload
+  std::vector<SubmeshView> views;
+  bool measured = false;
+};
+
+// `request`: its graph is captured at one microbatch; it has the devices' memory and rates, and
+// `world` ranks, all of which the stages use. Ranges that fit no memory have no row; a range that
+// fits with fewer microbatches in flight at a lower cost has a row for each. Throws Error.
+StageTable make_stage_table(const methods::PlanRequest& request, const StageTableOptions& options);
+
+}  // namespace perigee::search

@@ -1,0 +1,246 @@
+#include "search/stages/plan_stages.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "base/fail.h"
+#include "base/files/durable.h"
+#include "base/files/file.h"
+#include "methods/parallel/layer_cuts.h"
+#include "search/stages/make_stage_table.h"
+
+namespace perigee::search {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostJudged = 6;
+
+struct Options {
+  json layers = json();  // a number or scopes; null: chosen
+  double tolerance = 0.5;
+  int64_t microbatches = 1;
+  json submeshes = "power_of_two";
+  std::string views = "single_node_model_parallel";
+  std::vector<std::string> choose = {"storage", "recompute"};
+  std::string schedule = {};
+  json methods = json::array();
+  std::string file = {};
+  size_t most = kMostJudged;
+};
+
+Options read_options(const json& given) {
+  Options options;
+  const std::vector<std::string> known = {"layers", "tolerance", "microbatches", "submeshes",
+                                          "views",  "choose",    "schedule",     "methods",
+                                          "file",   "most"};
+  for (const auto& [key, value] : given.items()) {
+    try {
+      if (key == "layers") {
+        options.layers = value;
+      } else if (key == "tolerance") {
+        options.tolerance = value.get<double>();
+      } else if (key == "microbatches") {
+        options.microbatches = value.get<int64_t>();
+      } else if (key == "submeshes") {
+        options.submeshes = value;
+      } else if (key == "views") {
+        options.views = value.get<std::string>();
+      } else if (key == "choose") {
+        options.choose.clear();  // an empty list may come as an object
+        for (const auto& each : value) options.choose.push_back(each.get<std::string>());
+      } else if (key == "schedule") {
+        options.schedule = value.get<std::string>();
+      } else if (key == "methods") {
+        for (const auto& each : value) options.methods.push_back(each);
+      } else if (key == "file") {
+        options.file = value.get<std::string>();
+      } else if (key == "most") {
+        options.most = value.get<size_t>();
+      } else {
+        fail("stages", "options are {}, but got \"{}\"{}", fmt::join(known, ", "), key,
+             did_you_mean(key, known));
+      }
+    } catch (const json::exception&) {
+      fail("stages", "{} has another type: {}", key, value.dump());
+    }
+  }
+  if (options.microbatches < 1 || options.most < 1 || options.tolerance < 0) {
+    fail("stages",
+         "microbatches and most must be at least 1 and tolerance at least 0, but got {}, {} and {}",
+         options.microbatches, options.most, options.tolerance);
+  }
+  return options;
+}
+
+// Returns the number of modules in the longest row of numbered ones ("blocks.0", "blocks.1", ...).
+int64_t longest_row(const graph::Graph& graph) {
+  std::map<std::string, int64_t> rows;
+  for (const auto& scope : graph.scopes) {
+    const auto dot = scope.path.rfind('.');
+    if (dot == std::string::npos || dot + 1 == scope.path.size()) continue;
+    const auto number = scope.path.substr(dot + 1);
+    if (number.find_first_not_of("0123456789") == std::string::npos) {
+      ++rows[scope.path.substr(0, dot)];
+    }
+  }
+  int64_t longest = 1;
+  for (const auto& [row, count] : rows) longest = std::max(longest, count);
+  return longest;
+}
+
+std::vector<std::string> layers_of(const graph::Graph& graph, const Options& options,
+                                   const StagesRequest& request) {
+  if (options.layers.is_array() || (options.layers.is_object() && options.layers.empty())) {
+    std::vector<std::string> scopes;
+    for (const auto& scope : options.layers) scopes.push_back(scope.get<std::string>());
+    return scopes;
+  }
+  // Twice as many layers as devices leave stages of unequal sizes possible.
+  auto count = std::min(longest_row(graph), 2 * request.hosts * request.devices_per_host);
+  constexpr int64_t kMostLayers = 16;
+  count = std::min(count, kMostLayers);
+  if (options.layers.is_number_integer()) count = options.layers.get<int64_t>();
+  return methods::cluster_layers(graph, {.layers = count, .tolerance = options.tolerance});
+}
+
+SubmeshSpace space_of(const Options& options, const StagesRequest& request, int64_t samples) {
+  SubmeshSpace space{.hosts = request.hosts,
+                     .devices = request.devices_per_host,
+                     .manual = {},
+                     .logical = options.views,
+                     .samples = samples};
+  if (options.submeshes.is_string()) {
+    space.physical = options.submeshes.get<std::string>();
+    if (space.physical == "manual")
+      fail("stages", "manual submeshes are a list of hosts and devices");
+    return space;
+  }
+  space.physical = "manual";
+  for (const auto& shape : options.submeshes) {
+    if (!shape.is_array() || shape.size() != 2) {
+      fail("stages", "a submesh is {{hosts, devices}}, but got {}", shape.dump());
+    }
+    space.manual.push_back({shape[0].get<int64_t>(), shape[1].get<int64_t>()});
+  }
+  return space;
+}
+
+// Throws Error if the table in the file was made for another model, cluster or space.
+void check_same(const StageTable& table, const methods::PlanRequest& request,
+                const StageTableOptions& options, const std::string& file) {
+  std::vector<std::string> differ;
+  const auto compare = [&](const char* what, bool same) {
+    if (!same) differ.push_back(what);
+  };
+  compare("the model", table.graph_hash == graph::structural_hash(*request.graph));
+  compare("the cluster", table.cluster == options.cluster && table.devices == request.world);
+  compare("the number of microbatches", table.microbatches == options.microbatches);
+  compare("the layers", table.layers == options.layers);
+  compare("the submeshes", table.views == options.views);
+  compare("the choices", table.choose == options.choose);
+  compare("measured times", table.measured == options.measured);
+  if (differ.empty()) return;
+  fail("stages",
+       "{} was made for another plan ({}): name another file, or remove this one to make it anew",
+       file, fmt::join(differ, ", "));
+}
+
+StageTable table_of(const methods::PlanRequest& request, const StageTableOptions& options,
+                    const std::string& file) {
+  if (!file.empty() && std::filesystem::exists(file)) {
+    auto table = parse_table(read_file(file, "stages"), file);
+    check_same(table, request, options, file);
+    return table;
+  }
+  auto table = make_stage_table(request, options);
+  if (!file.empty()) write_durably(file, print(table));
+  return table;
+}
+
+// Returns the best sequence of the table and those of a single view, by predicted seconds.
+std::vector<StageSequence> sequences_of(const StageTable& table, size_t most) {
+  std::vector<StageSequence> sequences;
+  const auto add = [&](std::optional<StageSequence> sequence) {
+    if (!sequence) return;
+    const bool known = std::ranges::any_of(
+        sequences, [&](const auto& other) { return other.rows == sequence->rows; });
+    if (!known) sequences.push_back(std::move(*sequence));
+  };
+  add(best_sequence(table));
+  for (int view = 0; view < std::ssize(table.views); ++view) add(best_sequence(table, view));
+  std::ranges::stable_sort(sequences, {}, &StageSequence::seconds);
+  if (sequences.size() > most) sequences.resize(most);
+  return sequences;
+}
+
+}  // namespace
+
+json plan_stages(const json& given, const StagesRequest& request) {
+  const auto options = read_options(given);
+  if (request.global_batch % options.microbatches != 0) {
+    fail("stages", "the {} samples of a step must divide over {} microbatches",
+         request.global_batch, options.microbatches);
+  }
+  const auto samples = request.global_batch / options.microbatches;
+  const auto asked = request.request(samples);
+  const StageTableOptions wanted{.cluster = request.cluster,
+                                 .microbatches = options.microbatches,
+                                 .layers = layers_of(*asked.graph, options, request),
+                                 .choose = options.choose,
+                                 .views = submesh_choices(space_of(options, request, samples)),
+                                 .measured = request.measured};
+  const auto table = table_of(asked, wanted, options.file);
+  const auto sequences = sequences_of(table, options.most);
+  if (sequences.empty()) {
+    throw Error(
+        Status::infeasible, "stages",
+        fmt::format("no sequence of stages has all {} layers on exactly {} devices in their "
+                    "memory: ask for more layers, or allow more submeshes",
+                    table.layer_count(), table.devices));
+  }
+  json result = json::parse(print(table));
+  result["text"] = to_text(table);
+  result["submesh_choices"] = json::array();
+  for (const auto& view : table.views) {
+    const json shape = {view.hosts, view.devices};
+    auto& shapes = result["submesh_choices"];
+    if (std::ranges::find(shapes, shape) == shapes.end()) shapes.push_back(shape);
+  }
+  double least = std::numeric_limits<double>::infinity();
+  std::string refused;
+  auto judged = json::array();
+  for (const auto& sequence : sequences) {
+    auto strategy = strategy_of(table, sequence, options.schedule);
+    // auto_sharding is applied last, whatever the order.
+    for (const auto& method : options.methods) strategy.push_back(method);
+    json row = {{"stages", sequence.rows}, {"predicted", sequence.seconds}};
+    try {
+      const double seconds = request.seconds(strategy);
+      row["seconds"] = seconds;
+      if (seconds < least) {
+        least = seconds;
+        result["strategy"] = std::move(strategy);
+        result["stages"] = sequence.rows;
+        result["seconds"] = seconds;
+      }
+    } catch (const Error& error) {
+      refused = error.what();
+      row["refused"] = refused;
+    }
+    judged.push_back(std::move(row));
+  }
+  result["judged"] = std::move(judged);
+  result["lower_bound"] = sequences.front().lower_bound;
+  if (!result.contains("strategy")) {
+    throw Error(Status::infeasible, "stages",
+                fmt::format("none of the {} best sequences of stages can be compiled; the last: {}",
+                            sequences.size(), refused));
+  }
+  return result;
+}
+
+}  // namespace perigee::search

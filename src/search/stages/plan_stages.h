@@ -1,0 +1,36 @@
+// Automatic stages: layers, the table of stages, and the sequence whose simulated step is shortest.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "methods/method.h"
+
+namespace perigee::search {
+
+// The job and the cluster of a request for stages, and functions of the caller.
+struct StagesRequest {
+  std::string cluster;                      // its name
+  int64_t hosts = 1, devices_per_host = 1;  // that the stages use together
+  bool measured = false;                    // rates are from measured times
+  int64_t global_batch = 1;
+  // Returns the request of a plan for the graph captured at so many samples.
+  std::function<methods::PlanRequest(int64_t samples)> request;
+  // Returns the seconds of a step of a strategy's compiled programs. Throws Error.
+  std::function<double(const nlohmann::json& strategy)> seconds;
+};
+
+// Returns the names of the options: `layers` (their number, or the first scopes of those after the
+// first), `tolerance` (LayerCuts), `microbatches`, `submeshes` (SubmeshSpace::physical, or a list of
+// {hosts, devices}), `views` (SubmeshSpace::logical), `choose` (of auto_sharding), `schedule`,
+// `methods` (a list that every plan has), `file` (of the table: read where it exists, else written)
+// and `most` (sequences that are simulated). Returns {submesh_choices, layers, rows, text (the
+// table), judged: [{stages, predicted, seconds | refused}], stages (rows of the chosen sequence),
+// strategy, seconds, lower_bound}. `stages` count rows from 0.
+// Throws Error: for unknown options, a file of another model or space, and with Status::infeasible
+// where no sequence fits.
+nlohmann::json plan_stages(const nlohmann::json& options, const StagesRequest& request);
+
+}  // namespace perigee::search

@@ -1,0 +1,366 @@
+// Automatic stages: submeshes, layers, the table of stages and its best sequence.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <limits>
+
+#include "base/error.h"
+#include "graph/flops.h"
+#include "methods/parallel/layer_cuts.h"
+#include "methods/parallel/planned_stages.h"
+#include "search/stages/make_stage_table.h"
+#include "search/stages/plan_stages.h"
+#include "shard/solver/block_planner.h"
+#include "tests/search/support.h"
+#include "tests/support/temporary_folder.h"
+
+namespace perigee::search {
+namespace {
+
+using nlohmann::json;
+
+std::vector<std::pair<int64_t, int64_t>> shapes_of(const SubmeshSpace& space) {
+  std::vector<std::pair<int64_t, int64_t>> shapes;
+  for (const auto& view : submesh_choices(space)) {
+    const std::pair shape(view.hosts, view.devices);
+    if (std::ranges::count(shapes, shape) == 0) shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+TEST_CASE("submesh choices are parts of a host and whole hosts, as in Alpa") {
+  using Shapes = std::vector<std::pair<int64_t, int64_t>>;
+  const auto of = [](int64_t hosts, int64_t devices, const std::string& physical) {
+    return shapes_of({.hosts = hosts, .devices = devices, .physical = physical, .samples = 15360});
+  };
+  const Shapes host = {{1, 1}, {1, 2}, {1, 4}, {1, 8}};
+  const auto with = [&](Shapes more) {
+    auto all = host;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  CHECK(of(1, 8, "all") == host);
+  CHECK(of(5, 8, "all") == with({{2, 8}, {3, 8}, {4, 8}, {5, 8}}));
+  CHECK(of(9, 8, "power_of_two") == with({{2, 8}, {4, 8}, {8, 8}}));
+  CHECK(of(9, 8, "small_power_of_two") == with({{2, 8}, {4, 8}}));
+  CHECK(of(1, 6, "all") == Shapes{{1, 1}, {1, 2}, {1, 4}, {1, 6}});
+  SubmeshSpace manual{.hosts = 2, .devices = 4, .physical = "manual", .samples = 8};
+  manual.manual = {{1, 3}, {2, 4}};
+  CHECK(shapes_of(manual) == Shapes{{1, 3}, {2, 4}});
+  manual.manual = {{2, 3}};
+  CHECK_THROWS_WITH(submesh_choices(manual), Catch::Contains("but got 2 x 3"));
+  CHECK_THROWS_WITH(of(1, 8, "powers_of_two"), Catch::Contains("did you mean \"power_of_two\"?"));
+}
+
+TEST_CASE("views of a submesh are data x tensor, and data divides a microbatch's samples") {
+  const auto of = [](const std::string& logical, int64_t samples) {
+    std::vector<std::pair<int64_t, int64_t>> views;
+    const SubmeshSpace space{.hosts = 2,
+                             .devices = 4,
+                             .physical = "manual",
+                             .manual = {{2, 4}},
+                             .logical = logical,
+                             .samples = samples};
+    for (const auto& view : submesh_choices(space)) views.emplace_back(view.data, view.tensor);
+    return views;
+  };
+  using Views = std::vector<std::pair<int64_t, int64_t>>;
+  CHECK(of("same_as_physical", 8) == Views{{2, 4}});
+  CHECK(of("data_parallel_only", 8) == Views{{8, 1}});
+  CHECK(of("model_parallel_only", 8) == Views{{1, 8}});
+  CHECK(of("single_node_model_parallel", 8) == Views{{8, 1}, {4, 2}, {2, 4}});
+  CHECK(of("all", 8) == Views{{8, 1}, {4, 2}, {2, 4}, {1, 8}});
+  CHECK(of("all", 2) == Views{{2, 4}, {1, 8}});
+  CHECK_THROWS_WITH(of("data_parallel_only", 4), Catch::Contains("divides the 4 samples"));
+}
+
+// Calls visit(starts) with every way to cut `count` things into `parts`.
+void each_cut(int count, int parts, std::vector<int>& starts,
+              const std::function<void(const std::vector<int>&)>& visit) {
+  if (static_cast<int>(starts.size()) == parts - 1) return visit(starts);
+  for (int next = starts.empty() ? 1 : starts.back() + 1; next < count; ++next) {
+    starts.push_back(next);
+    each_cut(count, parts, starts, visit);
+    starts.pop_back();
+  }
+}
+
+TEST_CASE("clustering minimises the bytes between layers within a tolerance of their work") {
+  for (const auto& shape : {Chain{.blocks = 7, .gelus = 2}, Chain{.blocks = 6, .head = true},
+                            Chain{.blocks = 5, .batch = 3, .width = 16, .gelus = 0}}) {
+    const auto graph = chain(shape);
+    // A chain has a module for each product: its cuts are those of its modules.
+    std::vector<std::string> modules;
+    for (const auto& node : graph.nodes) {
+      if (node.phase != graph::Phase::forward || node.scope.empty()) continue;
+      if (std::ranges::count(modules, node.scope) == 0) modules.push_back(node.scope);
+    }
+    const auto of_starts = [&](const std::vector<std::string>& starts) {
+      plan::Pipeline pipeline;
+      pipeline.axis = "pipe";
+      pipeline.starts = starts;
+      const auto layer_of = methods::parts_of_nodes(graph, pipeline);
+      std::vector<double> work(starts.size() + 1);
+      for (size_t n = 0; n < graph.nodes.size(); ++n) {
+        work[layer_of[n]] += graph::flops_of(graph, graph.nodes[n]);
+      }
+      const auto layers = static_cast<int>(work.size());
+      const auto bytes = methods::bytes_between_layers(graph, layer_of, layers);
+      double most = 0, all = 0;
+      for (int k = 0; k < layers; ++k) {
+        most = std::max(most, bytes.in[k][k]);
+        all += bytes.in[k][k];
+      }
+      return std::tuple(most, all, *std::ranges::max_element(work));
+    };
+    double total = 0;
+    for (const auto& node : graph.nodes) total += graph::flops_of(graph, node);
+    for (const int layers : {2, 3, 4}) {
+      for (const double tolerance : {0.1, 0.5, 1.0}) {
+        INFO(shape.blocks << " blocks, " << layers << " layers, " << tolerance);
+        const double limit = (1 + tolerance) * total / layers;
+        std::pair<double, double> least{std::numeric_limits<double>::infinity(), 0};
+        std::vector<int> starts;
+        each_cut(static_cast<int>(modules.size()), layers, starts, [&](const auto& cut) {
+          std::vector<std::string> scopes;
+          for (const int at : cut) scopes.push_back(modules[at]);
+          const auto [most, all, work] = of_starts(scopes);
+          if (work <= limit * (1 + 1e-9)) least = std::min(least, {most, all});
+        });
+        const methods::LayerCuts cuts{.layers = layers, .tolerance = tolerance};
+        if (std::isinf(least.first)) {
+          CHECK_THROWS_WITH(methods::cluster_layers(graph, cuts),
+                            Catch::Contains("raise the tolerance"));
+          continue;
+        }
+        const auto found = methods::cluster_layers(graph, cuts);
+        REQUIRE(std::ssize(found) == layers - 1);
+        const auto [most, all, work] = of_starts(found);
+        CHECK(most == least.first);
+        CHECK(all == least.second);
+        CHECK(work <= limit * (1 + 1e-9));
+      }
+    }
+    CHECK_THROWS_WITH(methods::cluster_layers(graph, {.layers = 40}),
+                      Catch::Contains("ask for fewer layers"));
+  }
+}
+
+// A request for a chain of blocks on `world` devices of `memory` bytes.
+struct Job {
+  graph::Graph graph = chain({.blocks = 5, .batch = 8, .width = 64});
+  int64_t world = 4;
+  double memory = 1e9;
+
+  methods::PlanRequest request() const {
+    methods::PlanRequest request;
+    request.graph = &graph;
+    request.world = world;
+    request.device_bytes = [this](int64_t) { return memory; };
+    request.rates = [](const graph::Graph&, const plan::Plan& plan) {
+      methods::DeviceRates rates{.flops = 1e9, .bytes = 1e9, .host = 1e8, .links = {}};
+      for (const auto& axis : plan.mesh.axes) rates.links[axis.name] = 2e8;
+      return rates;
+    };
+    return request;
+  }
+
+  StageTableOptions options() const {
+    return {.cluster = "a test",
+            .microbatches = 4,
+            .layers = {"blocks.1", "blocks.3"},
+            .choose = {},
+            .views = submesh_choices({.hosts = 1, .devices = world, .samples = 8})};
+  }
+};
+
+TEST_CASE("the table has each range of layers on each view, with its cost and memory") {
+  const Job job;
+  const auto table = make_stage_table(job.request(), job.options());
+  CHECK(table.layer_count() == 3);
+  CHECK(table.rows.size() == 6 * table.views.size());
+  const auto row_of = [&](int first, int last, int64_t data, int64_t tensor) {
+    const auto found = std::ranges::find_if(table.rows, [&](const StageRow& row) {
+      const auto& view = table.views[row.view];
+      return row.first == first && row.last == last && view.data == data && view.tensor == tensor;
+    });
+    REQUIRE(found != table.rows.end());
+    return *found;
+  };
+  constexpr double kActivation = 4.0 * 8 * 64;  // bytes between two blocks
+  for (const auto& row : table.rows) {
+    CHECK(row.cost > 0);
+    CHECK(row.peak > row.temporary);
+    CHECK(row.temporary > 0);
+    CHECK(row.available == 1e9);
+    CHECK(row.in == (row.first == 0 ? 0 : kActivation));
+    CHECK(row.out == (row.last == 2 ? 0 : kActivation));
+    CHECK((row.receive > 0) == (row.first > 0 && table.views[row.view].ranks() < 4));
+  }
+  // More layers cost more, and two ranks over the batch compute less each than one.
+  CHECK(row_of(0, 1, 1, 1).cost > row_of(0, 0, 1, 1).cost);
+  CHECK(row_of(0, 2, 1, 1).cost > row_of(0, 1, 1, 1).cost);
+  CHECK(row_of(0, 2, 2, 1).cost < row_of(0, 2, 1, 1).cost);
+  CHECK(row_of(0, 2, 1, 2).cost < row_of(0, 2, 1, 1).cost);
+  CHECK(row_of(0, 2, 1, 2).peak < row_of(0, 2, 1, 1).peak);
+}
+
+TEST_CASE("a row's cost is that of the exact solver on the stage's submesh alone") {
+  const Job job;
+  auto options = job.options();
+  options.choose = {"storage", "recompute"};
+  options.layers = {};
+  const auto table = make_stage_table(job.request(), options);
+  CHECK(table.rows.size() == table.views.size());
+  for (const auto& row : table.rows) {
+    const auto& view = table.views[row.view];
+    plan::Plan plan;
+    plan.graph_hash = table.graph_hash;
+    plan.mesh.axes = {{"tensor", view.tensor}, {"data", view.data}};
+    plan.microbatches = table.microbatches;
+    const double link = view.tensor > 1 ? 2e8 : 1e9;
+    shard::BlockPlanOptions planned;
+    planned.microbatches = 4;
+    planned.storage_axis = view.data > 1 ? "data" : "";
+    planned.storage_byte = link / 2e8;
+    planned.host_byte = link / 1e8;
+    planned.offload = false;
+    planned.assignment.prices = {.per_flop = link / 1e9, .per_byte = link / 1e9};
+    planned.trains = [](const graph::Input& input) { return input.trainable; };
+    const shard::BlockPlanner planner(job.graph, plan, {0}, planned);
+    CHECK(row.cost == Approx(planner.fit(job.memory)->cost / link));
+  }
+}
+
+// Returns the least time of all sequences of rows.
+double least_time(const StageTable& table, int first, int64_t devices, int64_t successors,
+                  double sum, double longest) {
+  if (first == table.layer_count()) {
+    const bool whole = devices == 0 && successors == 0;
+    return whole ? sum + static_cast<double>(table.microbatches - 1) * longest
+                 : std::numeric_limits<double>::infinity();
+  }
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& row : table.rows) {
+    const auto ranks = table.views[row.view].ranks();
+    if (row.first != first || ranks > devices || successors == 0) continue;
+    if (row.max_successors < successors - 1) continue;
+    const double time = row.cost + row.receive;
+    least = std::min(least, least_time(table, row.last + 1, devices - ranks, successors - 1,
+                                       sum + time, std::max(longest, time)));
+  }
+  return least;
+}
+
+TEST_CASE("the best sequence is the best of all sequences of rows, within memory") {
+  Job job;
+  job.graph = chain({.blocks = 6, .batch = 8, .width = 64, .gelus = 4});
+  std::vector<size_t> sizes;
+  for (const double memory : {1e9, 3e5, 2.4e5, 1.9e5}) {
+    INFO(memory);
+    job.memory = memory;
+    auto options = job.options();
+    options.layers = {"blocks.1", "blocks.2", "blocks.4"};
+    options.choose = {"recompute"};
+    StageTable table;
+    try {
+      table = make_stage_table(job.request(), options);
+    } catch (const Error& error) {
+      CHECK(error.status() == Status::infeasible);
+      continue;
+    }
+    for (const auto& row : table.rows) CHECK(row.peak <= memory * (1 + 1e-9));
+    double least = std::numeric_limits<double>::infinity();
+    for (int64_t stages = 1; stages <= 4; ++stages) {
+      least = std::min(least, least_time(table, 0, 4, stages, 0, 0));
+    }
+    const auto best = best_sequence(table);
+    REQUIRE(best.has_value() == std::isfinite(least));
+    if (!best) continue;
+    CHECK(best->seconds == Approx(least));
+    CHECK(best->lower_bound == Approx(least));
+    sizes.push_back(table.rows.size());
+    for (int view = 0; view < std::ssize(table.views); ++view) {
+      const auto uniform = best_sequence(table, view);
+      if (!uniform) continue;
+      CHECK(uniform->seconds >= best->seconds * (1 - 1e-9));
+      for (const int row : uniform->rows) CHECK(table.rows[row].view == view);
+    }
+  }
+  CHECK(sizes.size() > 1);
+}
+
+TEST_CASE("a table of stages is saved and read back") {
+  const Job job;
+  const auto table = make_stage_table(job.request(), job.options());
+  CHECK(parse_table(print(table), "t.json") == table);
+  auto broken = json::parse(print(table));
+  broken["rows"][2]["last"] = 9;
+  CHECK_THROWS_WITH(parse_table(broken.dump(), "t.json"),
+                    Catch::Contains("t.json: row 2 must have layers below 3"));
+  broken["rows"][2].erase("last");
+  CHECK_THROWS_WITH(parse_table(broken.dump(), "t.json"), Catch::Contains("\"last\" is missing"));
+  CHECK_THROWS_WITH(parse_table("{}", "t.json"), Catch::Contains("must be a table of stages"));
+  const auto text = to_text(table);
+  CHECK(std::ranges::count(text, '\n') == std::ssize(table.rows) + 1);
+}
+
+TEST_CASE("stages are those whose strategy takes the least time, and the file is not replaced") {
+  const Job job;
+  const test::Folder folder;
+  const auto file = folder.at("stages.json");
+  int made = 0;
+  StagesRequest request{.cluster = "a test",
+                        .hosts = 1,
+                        .devices_per_host = 4,
+                        .global_batch = 32,
+                        .request =
+                            [&](int64_t samples) {
+                              CHECK(samples == 8);
+                              ++made;
+                              return job.request();
+                            },
+                        .seconds = {}};
+  std::vector<json> strategies;
+  // The last of the sequences is the fastest when it is simulated.
+  request.seconds = [&](const json& strategy) {
+    strategies.push_back(strategy);
+    return 10.0 - static_cast<double>(strategies.size());
+  };
+  const json options = {
+      {"layers", 3}, {"microbatches", 4}, {"file", file}, {"methods", json::array({"zero1"})}};
+  const auto found = plan_stages(options, request);
+  CHECK(found["judged"].size() == strategies.size());
+  CHECK(strategies.size() > 2);
+  CHECK(found["strategy"] == strategies.back());
+  CHECK(found["stages"] == found["judged"].back()["stages"]);
+  CHECK(found["layers"].size() == 2);
+  CHECK(found["submesh_choices"] == json({{1, 1}, {1, 2}, {1, 4}}));
+  CHECK(found["strategy"].back() == "zero1");
+  for (const auto& strategy : strategies) {
+    int64_t ranks = 0;
+    for (const auto& use : strategy) {
+      if (!use.is_array() || use[0] != "parallel_mode") continue;
+      if (use[1].is_array()) ranks = use[1][0][1].get<int64_t>() * use[1][1][1].get<int64_t>();
+      if (!use[1].is_object()) continue;
+      for (const auto& stage : use[1]["submeshes"]) {
+        ranks += stage[0][1].get<int64_t>() * stage[1][1].get<int64_t>();
+      }
+    }
+    CHECK(ranks == 4);
+  }
+  CHECK(plan_stages(options, request)["rows"] == found["rows"]);
+  auto other = options;
+  other["microbatches"] = 4;
+  other["views"] = "data_parallel_only";
+  CHECK_THROWS_WITH(plan_stages(other, request),
+                    Catch::Contains("was made for another plan (the submeshes)"));
+  other = options;
+  other["view"] = "all";
+  CHECK_THROWS_WITH(plan_stages(other, request), Catch::Contains("did you mean \"views\"?"));
+  request.seconds = [](const json&) -> double { throw Error(Status::invalid, "x", "no rule"); };
+  CHECK_THROWS_WITH(plan_stages(options, request), Catch::Contains("the last: [x] no rule"));
+}
+
+}  // namespace
+}  // namespace perigee::search
