@@ -469,11 +469,12 @@ local strategy = {}
 ---Writes the strategy.
 ---@param file string a .json file below the script's folder
 ---@param strategy table the strategy
-function strategy.save(file, strategy) end
+---@param search? table facts of its search to save beside it: costs (a table), plans (a list of {strategy, costs})
+function strategy.save(file, strategy, search) end
 
 ---Returns a saved strategy, or a plan as a table, or nil and the reason why there is none.
 ---@param file string a .json file below the script's folder
----@return table?, string?
+---@return table?, table|string
 function strategy.load(file) end
 
 ---Returns the list of a file of constraints, for the method partition_constraints, or nil and the reason why there is none.

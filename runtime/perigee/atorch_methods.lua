@@ -127,7 +127,19 @@ local function zero_rows(method)
   return rows
 end
 
--- Layers by substrings of their scopes; exclude has precedence.
+-- Returns the linear layers whose weights have a size that is no multiple of 16, by scope.
+local function odd_layers(graph)
+  local odd = {}
+  for _, parameter in ipairs(graph.parameters) do
+    for _, size in ipairs(parameter.shape) do
+      if #parameter.shape >= 2 and size % 16 ~= 0 then odd[parameter.name:match "^(.*)%.[^.]*$" or ""] = true end
+    end
+  end
+  return odd
+end
+
+-- Layers by substrings of their scopes; exclude has precedence. As in ATorch, layers with a size that is no multiple of
+-- 16 are left alone.
 local function select_layers(draft, options)
   draft:afterwards(function(list, graph)
     local function has(path, names)
@@ -136,14 +148,22 @@ local function select_layers(draft, options)
       end
       return false
     end
-    local match = {}
+    local match, odd, others = {}, odd_layers(graph), 0
     for _, scope in ipairs(graph.scopes) do
       local linear = scope.type:lower():find("linear", 1, true)
       local wanted = (not options.include or has(scope.path, options.include))
         and not (options.exclude and has(scope.path, options.exclude))
-      if linear and wanted then match[#match + 1] = scope.path end
+      if linear and wanted and not odd[scope.path] then
+        match[#match + 1] = scope.path
+      elseif linear then
+        others = others + 1
+      end
     end
-    if #match == 0 then dialect.fail_of("load_strategy", "fp8.include and fp8.exclude leave no linear layer") end
+    if others == 0 then return end
+    if #match == 0 and (options.include or options.exclude) then
+      dialect.fail_of("load_strategy",
+        "fp8.include, fp8.exclude and sizes that are no multiple of 16 leave no linear layer")
+    end
     for i, use in ipairs(list) do
       if use[1] == "fp8" then
         local config = { match = match }
@@ -151,16 +171,26 @@ local function select_layers(draft, options)
         list[i] = { "fp8", config }
       end
     end
+    if #match == 0 then
+      print "[atorch] fp8 leaves all linear layers alone: none has sizes that are multiples of 16"
+      for i = #list, 1, -1 do
+        if list[i][1] == "fp8" then table.remove(list, i) end
+      end
+    end
   end)
 end
 
 local fp8_rows = {
-  { "include", "list", nil, of = "string", sets = function(draft, _, options) select_layers(draft, options) end },
-  { "exclude", "list", nil, of = "string", sets = function(draft, _, options) select_layers(draft, options) end },
+  { "include", "list", nil, of = "string", with = "fp8_format, whose row selects the layers" },
+  { "exclude", "list", nil, of = "string", with = "fp8_format, whose row selects the layers" },
   { "verbose", "boolean", false, no_effect = "perigee plan --explain lists the layers" },
   { "margin", "integer", 0, least = 0, sets = "fp8.fp8_margin" },
   { "interval", "integer", 1, least = 1, sets = "fp8.fp8_interval" },
-  { "fp8_format", "string", "HYBRID", lower = true, one_of = { "hybrid", "e4m3" }, always = true, sets = "fp8.fp8" },
+  { "fp8_format", "string", "HYBRID", lower = true, one_of = { "hybrid", "e4m3" }, always = true,
+    sets = function(draft, format, options)
+      draft:use("fp8", { fp8 = format })
+      select_layers(draft, options)
+    end },
   { "amax_history_len", "integer", 1024, least = 1, always = true, sets = "fp8.fp8_amax_history_len" },
   { "amax_compute_algo", "string", "max", one_of = { "max", "most_recent" }, always = true,
     sets = "fp8.fp8_amax_compute_algo" },

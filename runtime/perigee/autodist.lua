@@ -60,11 +60,7 @@ local config = {
   { "max_pipeline_unbalance_ratio", "number", 0.5, check = ratio, with = "finish", idle = no_pipeline },
   { "min_pipeline_balance", "number", nil, check = ratio, idle = no_pipeline,
     with = "max_pipeline_unbalance_ratio, by its meaning" },
-  { "mesh_row", "integer", 1, least = 1, with = "build", idle = function(o)
-    if o.mesh_col == 1 then return nil end
-    return string.format("of mesh_row x mesh_col the product counts, %d ranks, which fill the cluster's hosts in order",
-      o.mesh_row * o.mesh_col)
-  end },
+  { "mesh_row", "integer", 1, least = 1, with = "build" },
   { "mesh_col", "integer", 1, least = 1, with = "build" },
   { "world_size", "integer", 1, least = 1, with = "build" },
   { "micro_batch_size", "integer", 1, least = 1, with = "finish" },
@@ -78,7 +74,7 @@ local config = {
   { "topk", "integer", 20, least = 1, with = "finish" },
   { "solver", "string", "dp", one_of = { "dp", "ilp" },
     sets = function(draft) draft:pin("solver", "ilp") end },
-  { "nproc", "integer", 1, least = 1, no_effect = "one process searches, and its answer is the same" },
+  { "nproc", "integer", 1, least = 1, sets = "pin.threads" },
   { "load_plan_path", "string", "", with = "finish" },
   { "save_plan_path", "string", "", with = "finish" },
   { "partition_constraints_path", "string|list", "", sets = constrain },
@@ -118,7 +114,7 @@ end
 -- Options of the search, which a loaded plan replaces.
 local of_search = { "consider_mem", "memory_constraint", "recompute_modules", "zero_stage", "zero_ngroups",
   "pipeline_pivots", "pipeline_scheduler", "micro_batch_size", "update_freq", "topk", "solver",
-  "partition_constraints_path", "ignore_small_tensor_threshold" }
+  "partition_constraints_path", "ignore_small_tensor_threshold", "nproc" }
 
 local function warn_of_loaded(draft, o, asked)
   local idle = {}
@@ -152,6 +148,7 @@ local function build(draft, given)
   end
   if asked.world_size or asked.mesh_row or asked.mesh_col then
     draft:job("cluster.ranks", math.max(o.world_size, o.mesh_row * o.mesh_col))
+    draft:pin("host_devices", o.mesh_col)
   end
 end
 
@@ -229,14 +226,29 @@ local function pattern_of(path)
   return table.concat(parts, ".")
 end
 
--- Returns the checkpoint method's list; ROOT is all repeated modules. It has patterns, since the search also uses
--- models of fewer blocks, and types where a pattern matches other scopes, too.
-local function recomputed(text, graph)
-  for _, name in ipairs(names_of(text)) do
-    if name == "ROOT" then return { "auto" } end
+-- Returns all modules of the model as scopes that hold no other of them: repeated ones, and innermost ones elsewhere.
+local function units_of(graph)
+  local holds, units, blocks = {}, {}, candidates.blocks_of(graph)
+  for _, scope in ipairs(graph.scopes) do
+    local outer = scope.path:match "^(.*)%.[^.]*$"
+    if outer then holds[outer] = true end
   end
-  local found, others, list, seen = {}, {}, {}, {}
-  for _, scope in ipairs(scopes_of(names_of(text), graph, "recompute_modules")) do found[scope] = true end
+  for _, scope in ipairs(graph.scopes) do
+    if scope.path ~= "" and (blocks[scope.path] or not holds[scope.path]) then units[#units + 1] = scope.path end
+  end
+  return outermost(units)
+end
+
+-- Returns the checkpoint method's list; ROOT is all modules. It has patterns, since the search also uses models of
+-- fewer blocks, and types where a pattern matches other scopes, too.
+local function recomputed(text, graph)
+  local found, others, list, seen, names, root = {}, {}, {}, {}, {}, false
+  for _, name in ipairs(names_of(text)) do
+    if name == "ROOT" then root = true else names[#names + 1] = name end
+  end
+  local scopes = scopes_of(names, graph, "recompute_modules")
+  if root then scopes = units_of(graph) end
+  for _, scope in ipairs(scopes) do found[scope] = true end
   for _, scope in ipairs(graph.scopes) do
     if not found[scope.path] then others[pattern_of(scope.path)] = true end
   end
@@ -390,7 +402,9 @@ local function finish(draft, strategy)
     end
     local found, why = candidates.best(pinned, o.topk, grouping, in_memory(o), o.verbose and tell or nil)
     if not found then error("[autodist] " .. why .. limits_of(asked, o), 0) end
-    if o.save_plan_path ~= "" then of_option("save_plan_path", saved.save, o.save_plan_path, found) end
+    if o.save_plan_path ~= "" then
+      of_option("save_plan_path", saved.save, o.save_plan_path, found, { costs = why[1].costs, plans = why })
+    end
     return found
   end
   return strategy

@@ -44,15 +44,27 @@ local function none_fits(list, seen, out)
   return #parts > 0 and text .. " (" .. table.concat(parts, ", ") .. ")" or text
 end
 
+-- Sorts simulated plans by their seconds, excluded ones last.
+local function sort_by_seconds(judged)
+  local order = {}
+  for i, plan in ipairs(judged) do order[plan] = i end
+  table.sort(judged, function(a, b)
+    if (a.excluded_by == nil) ~= (b.excluded_by == nil) then return a.excluded_by == nil end
+    if a.costs.seconds ~= b.costs.seconds then return a.costs.seconds < b.costs.seconds end
+    return order[a] < order[b]
+  end)
+end
+
 -- Stages are homogeneous unless `submeshes` is pinned.
 -- `all`: lists of pins. Searches each. Returns the strategy of the fastest candidate for which fits(candidate) holds,
 -- among the `most` fastest; nil and the reason where none fits. fits returns false and the option that excludes the
 -- candidate. With `allowed`, all that fit are simulated, tell(candidate, estimate) is called for each, and the best
--- is the one with the shortest simulated step for which allowed(estimate) holds (else: false and the option).
+-- is the one with the shortest simulated step for which allowed(estimate) holds (else: false and the option). A second
+-- result is then the list of all that were simulated, the best first: { strategy, text, costs, excluded_by }.
 function M.best(all, most, fits, allowed, tell)
   local list, why = candidates_of(all, most)
   if not list then return nil, why end
-  local best, least, seen, out = nil, math.huge, 0, {}
+  local judged, seen, out = {}, 0, {}
   local function excluded(option) out[option or "another option"] = (out[option or "another option"] or 0) + 1 end
   for _, candidate in ipairs(list) do
     local fit, option = fits(candidate)
@@ -64,10 +76,14 @@ function M.best(all, most, fits, allowed, tell)
       if tell then tell(candidate, estimate) end
       local good, limit = allowed(estimate)
       if not good then excluded(limit) end
-      if good and estimate.seconds < least then best, least = candidate.strategy, estimate.seconds end
+      judged[#judged + 1] = { strategy = candidate.strategy, text = candidate.text,
+        excluded_by = not good and limit or nil,
+        costs = { model_seconds = candidate.seconds, seconds = estimate.seconds, peak_bytes = estimate.peak_bytes,
+          bubble_ratio = estimate.bubble_ratio } }
     end
   end
-  if best then return best end
+  sort_by_seconds(judged)
+  if judged[1] and not judged[1].excluded_by then return judged[1].strategy, judged end
   return nil, none_fits(list, seen, out)
 end
 
@@ -90,11 +106,31 @@ function M.inside(scope, outer)
   return scope == outer or scope:sub(1, #outer + 1) == outer .. "."
 end
 
--- Returns the longest sequence of numbered modules: its name ("blocks") and its length.
-function M.row_of(graph)
-  local counts, longest = {}, nil
+-- Returns the numbered modules at which the search may begin stages, by path: those within no other one. A numbered
+-- ModuleList only holds such modules.
+function M.blocks_of(graph)
+  local lists, blocks = {}, {}
+  for _, scope in ipairs(graph.scopes) do lists[scope.path] = scope.type == "ModuleList" end
+  local function within_block(path)
+    local outer = path:match "^(.*)%.[^.]*$"
+    while outer do
+      if (outer:find "%.%d+$" or outer:find "^%d+$") and not lists[outer] then return true end
+      outer = outer:match "^(.*)%.[^.]*$"
+    end
+    return false
+  end
   for _, scope in ipairs(graph.scopes) do
-    local row = scope.path:match("^(.+)%.%d+$")
+    local numbered = scope.path:find "%.%d+$" and not lists[scope.path]
+    if numbered and not within_block(scope.path) then blocks[scope.path] = true end
+  end
+  return blocks
+end
+
+-- Returns the longest sequence of such modules: its name ("blocks") and its length.
+function M.row_of(graph)
+  local counts, longest, blocks = {}, nil, M.blocks_of(graph)
+  for _, scope in ipairs(graph.scopes) do
+    local row = blocks[scope.path] and scope.path:match "^(.+)%.%d+$"
     if row then
       counts[row] = (counts[row] or 0) + 1
       if not longest or counts[row] > counts[longest] then longest = row end

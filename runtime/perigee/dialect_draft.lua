@@ -96,6 +96,7 @@ function Draft.job(draft, key, value)
   local wrong = value ~= nil and host.check_key(key, value)
   if wrong then values.fail("%s%s", wrong:sub(1, 1) == "[" and "the job's " or "", wrong) end
   draft.keys[key] = value
+  if draft.here.place ~= "" then draft.places["set." .. key] = draft.here end
 end
 
 -- Pins a choice of the search (perigee.solver.plan); the strategy is then searched.

@@ -189,6 +189,65 @@ local function place(draft, options)
   end
 end
 
+-- Returns the module whose result is the tensor ("blocks.0/add.1"): of the modules that end with the op, a
+-- repeated one, else the innermost. Nothing where the op is within modules; the second result is then the innermost.
+local function module_of(tensor, graph)
+  local at, inner
+  for i, op in ipairs(graph.ops) do
+    for _, name in ipairs(op.outputs) do
+      if name == tensor and not op.backward then at, inner = i, op.scope end
+    end
+  end
+  if not at then return nil end
+  local found
+  for _, scope in ipairs(graph.scopes) do
+    if scope.path ~= "" and candidates.inside(inner, scope.path) then
+      local ends = true
+      for i = at + 1, #graph.ops do
+        ends = ends and (graph.ops[i].backward or not candidates.inside(graph.ops[i].scope, scope.path))
+      end
+      if ends and not (found and found:find "%.%d+$") then found = scope.path end
+    end
+  end
+  return found, inner
+end
+
+-- A collection may name tensors, as graph.ops names them: each is kept as the result of its module.
+local function keep_tensors(draft, names)
+  local any = false
+  for _, name in ipairs(names) do any = any or name:find("/", 1, true) ~= nil end
+  if not any then return end
+  draft:afterwards(function(list, graph)
+    local kept, seen = {}, {}
+    for _, name in ipairs(names) do
+      local scope, inner = name, nil
+      if name:find("/", 1, true) then scope, inner = module_of(name, graph) end
+      if not scope and not inner then
+        local known = {}
+        for _, op in ipairs(graph.ops) do
+          if not op.backward then known[#known + 1] = op.name end
+        end
+        dialect.fail_of("scopes.checkpoints", "checkpoints names a tensor of the forward pass, but %s is none%s",
+          dialect.show(name), host.suggest(name, known))
+      end
+      if not scope then
+        dialect.fail_of("scopes.checkpoints", "checkpoints names results of modules, but %s is computed within %s: "
+          .. "name the last tensor of a module, or the module", dialect.show(name), inner)
+      end
+      if not seen[scope] then kept[#kept + 1] = scope end
+      seen[scope] = true
+    end
+    for i, use in ipairs(list) do
+      if use[1] == "checkpoint" and use[2] and use[2].kept then
+        local config = {}
+        for key, value in pairs(use[2]) do config[key] = value end
+        config.kept = kept
+        list[i] = { "checkpoint", config }
+      end
+    end
+  end)
+end
+
 local function checkpoint(draft, options)
   local kind, last = options.Config["gradient_checkpoint.type"], options.Config["gradient_checkpoint.end_taskgraph"]
   local graphs = listed(options)
@@ -204,6 +263,7 @@ local function checkpoint(draft, options)
       return
     end
     draft:use("checkpoint", { kept = options.scopes.checkpoints }, "scopes.checkpoints")
+    keep_tensors(draft, options.scopes.checkpoints)
   elseif kind == "auto" and last >= 0 and last < #graphs - 1 then
     local use = draft:use("checkpoint", { memory = "device" }, "gradient_checkpoint.type")
     for i = 1, last + 1 do

@@ -3,7 +3,7 @@
 -- runtime/from_megatron.md compares the configurations.
 local dialect = require "perigee.dialect"
 local layouts = require "perigee.megatron_layout"
-local methods = require "perigee.methods"
+local functions = require "perigee.megatron_functions"
 
 -- The collectives that overlap with whole products, and the products that are sliced to overlap with theirs.
 local function sliced(draft, _, options)
@@ -76,57 +76,6 @@ local function offload(draft, _, options)
   if options.cpu_offloading_double_buffering then use.prefetch = 2 end
 end
 
-methods.define {
-  name = "megatron_scale_loss",
-  doc = "The loss is multiplied by what grad_scale_func returns, whatever it is computed in.",
-  apply = function(plan)
-    plan:scale_loss "given"
-    plan:note "the loss is scaled by what grad_scale_func returns for each step"
-  end,
-}
-
--- A function that returns a scaled loss returns the scale for a loss of 1.
-local function scale_loss(draft, o)
-  if not o.grad_scale_func then return end
-  draft.events = draft.events or {}
-  draft.events.loss_scale = function(step) return o.grad_scale_func(1, step) end
-  if o.bf16 then
-    draft:use("half", { loss_scale = "given" })
-  elseif o.enable_autocast then
-    draft:use("amp_native", { loss_scale = "given" })
-  else
-    draft:use("megatron_scale_loss")
-  end
-end
-
--- Functions that observe the training. Each is called after a step, with the times of its sections or buckets.
-local function observe(draft, o)
-  if not (o.timers or o.finalize_model_grads_func or o.no_sync_func or o.grad_sync_func or o.param_sync_func) then
-    return
-  end
-  draft.events = { step = function(report)
-    local accumulating = {}
-    for _, collective in ipairs(report.collectives) do
-      local observer = o.param_sync_func
-      if collective.what == "gradients" then observer = o.grad_sync_func end
-      if observer then
-        observer { step = report.step, parameters = collective.parameters, microbatch = collective.microbatch,
-          op = collective.op, begin = collective.begin, ["end"] = collective["end"] }
-      end
-    end
-    for _, section in ipairs(report.sections) do
-      if section.name == "micro_first" or section.name == "micro" then accumulating[#accumulating + 1] = section end
-      if section.name == "step" and o.finalize_model_grads_func then
-        o.finalize_model_grads_func { step = report.step, at = section.begin, grad_norm = report.grad_norm }
-      end
-    end
-    if o.no_sync_func and #accumulating > 0 then
-      o.no_sync_func { step = report.step, begin = accumulating[1].begin, ["end"] = accumulating[#accumulating]["end"] }
-    end
-    if o.timers then o.timers(report) end
-  end }
-end
-
 -- Its schedules exist for one or two parts a stage; with more parts the order is kept.
 local function delay_weights(draft, _, o)
   local virtual = o.virtual_pipeline_model_parallel_size or 1
@@ -146,8 +95,8 @@ end
 local model_parallel = {
   { "tensor_model_parallel_size", "integer", 1, least = 1, with = "build" },
   { "pipeline_model_parallel_size", "integer", 1, least = 1, sets = "axis.pipe" },
-  { "pipeline_model_parallel_comm_backend", "string", nil, one_of = { "nccl", "gloo", "ucc" }, sets = backend,
-    but = { ucc = { refused = "backends are nccl and gloo" } } },
+  { "pipeline_model_parallel_comm_backend", "string", nil, one_of = { "nccl", "gloo", "ucc" },
+    sets = backend, but = { ucc = { refused = "backends are nccl and gloo" } } },
   { "virtual_pipeline_model_parallel_size", "integer", nil, least = 1, sets = function(draft, chunks)
     if chunks > 1 then draft:use("pipeline_parallel", { schedule = "interleaved", chunks = chunks }) end
   end },
@@ -180,10 +129,7 @@ local model_parallel = {
   { "autocast_dtype", "dtype", nil, with = "enable_autocast" },
   { "num_microbatches_with_partial_activation_checkpoints", "integer", nil, least = 0,
     sets = function(draft, value) draft:use("checkpoint", { "auto", kept_microbatches = value }) end },
-  { "gradient_accumulation_fusion", "boolean", false, sets = "overlap.accumulate", idle = function(o)
-    local low = o.fp16 and "fp16" or o.bf16 and "bf16" or o.enable_autocast and "enable_autocast"
-    return low and "products of 16 bits (" .. low .. ") do not add to sums of 32 bits themselves" or nil
-  end },
+  { "gradient_accumulation_fusion", "boolean", false, sets = "overlap.accumulate" },
   { "async_tensor_model_parallel_allreduce", "boolean", false, no_effect = "overlap is always planned" },
   { "use_te_rng_tracker", "boolean", false, no_effect = "random ops carry seeds of their own" },
   { "tp_comm_overlap", "boolean", false, sets = sliced },
@@ -210,7 +156,8 @@ local model_parallel = {
     return o.pipeline_model_parallel_size == 1 and not falls_back and "pipeline_model_parallel_size is 1" or nil
   end },
   { "variable_seq_lengths", "boolean", false,
-    refused = "a graph's shapes are fixed: pad, or train a job for each length" },
+    refused = "a program has one length: train a job for each length that you declare (data.sequence), each "
+      .. "of which begins with the previous one's weights (train.weights), or pad to the longest" },
   { "overlap_p2p_comm", "boolean", false, sets = "overlap.receives" },
   { "batch_p2p_comm", "boolean", true, with = "a rule: not beside overlap_p2p_comm", idle = function(o)
     return not o.overlap_p2p_comm and "each message is a transfer of its own in either case" or nil
@@ -435,8 +382,9 @@ end
 
 local function build(draft, given)
   local o = given.ModelParallelConfig
-  observe(draft, o)
-  scale_loss(draft, o)
+  functions.observe(draft, o)
+  functions.edit(draft, o)
+  functions.scale_loss(draft, o)
   local heads = (o.hierarchical_context_parallel_sizes or { 1 })[1]
   local layout = layouts.of(o, heads)
   place_layers(draft, o, layout)
@@ -456,7 +404,7 @@ local function build(draft, given)
   end
 end
 
-return dialect.new {
+local module = dialect.new {
   name = "megatron",
   axes = { "tensor", "sequence", "context", "expert", "zero", "data", "pipe" },
   sections = {
@@ -467,3 +415,5 @@ return dialect.new {
   },
   build = build,
 }
+module.Timers = functions.Timers
+return module

@@ -137,13 +137,15 @@ local function balanced(cuts, work, parts)
   return starts
 end
 
--- Returns whether all scopes are repeated blocks, at which the search itself begins stages.
+-- Returns whether the scopes are all blocks of the model, at which the search itself begins stages.
 local function are_blocks(scopes, graph)
-  local row = candidates.row_of(graph)
+  local blocks, left = candidates.blocks_of(graph), 0
+  for _ in pairs(blocks) do left = left + 1 end
   for _, scope in ipairs(scopes) do
-    if scope:match("^(.+)%.%d+$") ~= row then return false end
+    if not blocks[scope] then return false end
+    left = left - 1
   end
-  return true
+  return left == 0
 end
 
 -- Returns the pins of each number of stages that begin at these scopes. The search begins stages at blocks only; at

@@ -5,12 +5,14 @@
 #include <exception>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace perigee {
 namespace {
 
 thread_local bool within = false;
+thread_local size_t limit = 0;  // 0: none
 
 }  // namespace
 
@@ -30,7 +32,8 @@ void in_parallel(size_t count, const std::function<void(size_t)>& work) {
     within = outer;
   };
   const size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  const size_t threads = within ? 1 : std::min(cores, count);
+  const size_t most = limit > 0 ? std::min(limit, cores) : cores;
+  const size_t threads = within ? 1 : std::min(most, count);
   std::vector<std::thread> others;
   try {
     while (others.size() + 1 < threads) others.emplace_back(run);
@@ -43,5 +46,9 @@ void in_parallel(size_t count, const std::function<void(size_t)>& work) {
     if (one) std::rethrow_exception(one);
   }
 }
+
+ThreadLimit::ThreadLimit(size_t threads) : before_(std::exchange(limit, threads)) {}
+
+ThreadLimit::~ThreadLimit() { limit = before_; }
 
 }  // namespace perigee

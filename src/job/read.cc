@@ -9,6 +9,7 @@
 
 #include "base/fail.h"
 #include "base/files/file.h"
+#include "job/assignment.h"
 #include "job/complete.h"
 #include "job/keys.h"
 
@@ -70,16 +71,15 @@ bool assign(const toml::node& node, std::vector<T>& to) {
   return true;
 }
 
-constexpr std::string_view assignment_name = "--set";
-
-// Returns "gpt.toml:7:9: ", or "--set: " for a value from the command line.
-std::string at(const toml::source_region& region) {
-  if (!region.path || *region.path == assignment_name) return fmt::format("{}: ", assignment_name);
-  return fmt::format("{}:{}:{}: ", *region.path, region.begin.line, region.begin.column);
+// The source of a key that an assignment sets is the place of the assignment.
+bool is_assigned(const toml::source_region& region) {
+  return !region.path || region.path->ends_with(": ");
 }
 
-bool is_assigned(const toml::node& node) {
-  return !node.source().path || *node.source().path == assignment_name;
+// Returns "gpt.toml:7:9: ", or the place of an assignment.
+std::string at(const toml::source_region& region) {
+  if (is_assigned(region)) return region.path ? *region.path : Assignment{}.place;
+  return fmt::format("{}:{}:{}: ", *region.path, region.begin.line, region.begin.column);
 }
 
 // Reads tables into a job and records each key's place. Paths in the file are relative to `folder`.
@@ -158,7 +158,7 @@ class Reader {
       fail("job", "{}{} is {}, but got {}", place, key.path(), type_of(key), describe(node));
     }
     check(key, value, place);
-    if (key.is_path && !is_assigned(node)) relocate(key, value);
+    if (key.is_path && !is_assigned(node.source())) relocate(key, value);
   }
 
   [[noreturn]] void unknown(const std::string& table, const std::string& name,
@@ -302,7 +302,8 @@ bool is_toml_value(std::string_view text) {
 }
 
 // Returns "a.b=VALUE" as a table in a table.
-toml::table parse_assignment(std::string_view assignment) {
+toml::table parse_assignment(const Assignment& given) {
+  const std::string_view assignment = given.text;
   const size_t equals = assignment.find('=');
   const auto key = assignment.substr(0, equals);
   const bool is_key = !key.empty() && std::ranges::all_of(key, [](char c) {
@@ -313,7 +314,7 @@ toml::table parse_assignment(std::string_view assignment) {
   }
   std::string value(assignment.substr(equals + 1));
   if (!is_toml_value(value)) value = toml_of(&value);
-  return parse_toml(fmt::format("{} = {}", key, value), std::string(assignment_name));
+  return parse_toml(fmt::format("{} = {}", key, value), given.place);
 }
 
 // Moves the keys of `from` into `into`, where they replace existing ones.
@@ -330,8 +331,10 @@ void merge(toml::table& into, toml::table&& from) {
 
 }  // namespace
 
-Job Job::parse(std::string_view text, const std::string& file,
-               std::span<const std::string> overrides) {
+namespace {
+
+Job read_job(std::string_view text, const std::string& file,
+             std::span<const Assignment> overrides) {
   auto table = parse_toml(text, file);
   for (const auto& assignment : overrides) merge(table, parse_assignment(assignment));
   Job job;
@@ -348,8 +351,21 @@ Job Job::parse(std::string_view text, const std::string& file,
   return job;
 }
 
+}  // namespace
+
+Job Job::parse(std::string_view text, const std::string& file,
+               std::span<const std::string> overrides) {
+  std::vector<Assignment> assignments;
+  for (const auto& one : overrides) assignments.push_back({one});
+  return read_job(text, file, assignments);
+}
+
 Job Job::load(const std::string& path, std::span<const std::string> overrides) {
   return parse(read_file(path, "job"), path, overrides);
+}
+
+Job load_with(const std::string& path, std::span<const Assignment> overrides) {
+  return read_job(read_file(path, "job"), path, overrides);
 }
 
 std::string to_json(const Dialect& dialect) {
@@ -361,7 +377,7 @@ std::string to_json(const Dialect& dialect) {
 
 void Job::set(std::string_view assignment) {
   Job changed = *this;
-  Reader(changed, "", "").root(parse_assignment(assignment));
+  Reader(changed, "", "").root(parse_assignment({std::string(assignment)}));
   *this = std::move(changed);
 }
 

@@ -11,6 +11,23 @@
 #include "lua/sandbox/sandbox.h"
 
 namespace perigee::lua {
+namespace {
+
+// Returns the keys that a strategy sets, each with its place: that of places["set.KEY"], else the
+// script.
+std::vector<job::Assignment> assignments_of(const methods::Strategy& strategy,
+                                            const nlohmann::json& data, const std::string& path) {
+  std::vector<job::Assignment> list;
+  const auto places = data.is_object() ? data.value("places", nlohmann::json::object())
+                                       : nlohmann::json::object();
+  for (const auto& text : strategy.set) {
+    const auto place = places.value("set." + text.substr(0, text.find('=')), "");
+    list.push_back({text, place.empty() ? path + ": " : place});
+  }
+  return list;
+}
+
+}  // namespace
 
 StrategyScript::StrategyScript(const std::string& path, Options options)
     : path_(path), state_(std::move(options)) {
@@ -52,9 +69,9 @@ void StrategyScript::check_result() {
     lua_settop(L, 1);
   }
   // Errors show before anything is captured.
-  const auto strategy = function_ ? read(nlohmann::json::object())
-                                  : read(to_json(L, 1, "the strategy"), places_of(1));
-  set_ = strategy.set;
+  const auto data = function_ ? nlohmann::json::object() : to_json(L, 1, "the strategy");
+  const auto strategy = function_ ? read(data) : read(data, places_of(1));
+  set_ = assignments_of(strategy, function_ ? rest_ : data, path_);
   if (strategy.job) {
     job_ = (std::filesystem::path(path_).parent_path() / *strategy.job).lexically_normal().string();
   }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "graph/graph.h"
+#include "job/assignment.h"
 #include "job/job.h"
 #include "lua/state.h"
 #include "methods/method.h"
@@ -25,8 +26,9 @@ class StrategyScript {
   // Returns the job that the script names, relative to the script's folder; nothing for functions.
   const std::optional<std::string>& job() const { return job_; }
   bool is_function() const { return function_; }
-  // Returns the keys of the job that the script sets (methods::Strategy::set); none for functions.
-  const std::vector<std::string>& set() const { return set_; }
+  // Returns the keys of the job that the script sets (methods::Strategy::set), with their places in
+  // the user's files; none for functions.
+  const std::vector<job::Assignment>& set() const { return set_; }
 
   // Returns whether the strategy has a function for this event of training: "step", which gets a
   // report of each step, or "loss_scale", which returns the loss scale of a step.
@@ -59,7 +61,7 @@ class StrategyScript {
   State state_;
   std::string result_place_;  // of methods of which nothing else is known
   std::optional<std::string> job_;
-  std::vector<std::string> set_;
+  std::vector<job::Assignment> set_;
   bool function_ = false;
   nlohmann::json rest_;                // of {set, ..., methods = function}: all but methods
   std::string around_;                 // "model.around=...", or ""

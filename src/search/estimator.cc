@@ -4,6 +4,8 @@
 #include <limits>
 #include <string>
 
+#include "search/cut/balanced_cut.h"
+
 namespace perigee::search {
 namespace {
 
@@ -56,7 +58,9 @@ std::vector<Candidate> Estimator::candidates_of(const Choice& choice, const Laye
     const auto& estimate = candidate->estimate;
     const bool room = !candidate->choice.offload && estimate.bytes < kNear * estimate.limit;
     if (room) best = std::min(best, estimate.seconds);
+    auto other = balanced(*candidate);
     list.push_back(std::move(*candidate));
+    if (other) list.push_back(std::move(*other));
   };
   add(choice, layers);
   if (!choice.selective || choice.every != 1 || request_.pins.every) {
@@ -120,6 +124,30 @@ std::optional<Candidate> Estimator::estimate(Choice choice, const Layers& layers
   candidate.choice.costs = candidate.estimate.costs;
   candidate.strategy = strategy_of(candidate.choice, request_.pins, tables_.row());
   return candidate;
+}
+
+// The model takes all blocks to cost the same. Where they do not, returns the candidate with stages
+// of about equal arithmetic, which its programs then compare with the other; nothing where the cut is
+// the same, pinned, or not of one part a stage.
+std::optional<Candidate> Estimator::balanced(const Candidate& candidate) const {
+  const auto& choice = candidate.choice;
+  if (folded_.weights.empty() || choice.pipe < 2 || choice.chunks > 1 ||
+      !choice.submeshes.empty() || !request_.pins.starts.empty() ||
+      choice.pipe > std::ssize(folded_.blocks)) {
+    return std::nullopt;
+  }
+  auto cuts = balanced_cut(folded_.weights, static_cast<int>(choice.pipe));
+  if (cuts == candidate.estimate.cuts) return std::nullopt;
+  auto other = candidate;
+  other.choice.starts.clear();
+  for (int cut : cuts) other.choice.starts.push_back(start_at(folded_, cut));
+  other.choice.recomputed_blocks = whole_blocks(choice, folded_.blocks, cuts);
+  for (int block : other.estimate.recomputed_blocks) {
+    other.choice.recomputed_blocks.push_back(folded_.blocks[static_cast<size_t>(block)]);
+  }
+  other.estimate.cuts = std::move(cuts);
+  other.strategy = strategy_of(other.choice, request_.pins, tables_.row());
+  return other;
 }
 
 // Returns the least expected share of the modelled memory that programs of the choice take, with the

@@ -50,7 +50,8 @@ class Estimator {
   bool is_beyond(const Choice& choice, double needed_bytes) const;
 
   // Returns the combination where it fits; and variants of one with a selective checkpoint that
-  // recompute more and more blocks as a whole, where memory is short or a better cut may be faster.
+  // recompute more and more blocks as a whole, where memory is short or a better cut may be faster;
+  // where blocks differ, each also cut by their arithmetic.
   // Where none fits, `needed_bytes` is set to the bytes of the one that needs the least, or to 0.
   // Estimates of more seconds than `exact_below` may be too low.
   std::vector<Candidate> candidates_of(const Choice& choice, const Layers& layers,
@@ -64,6 +65,7 @@ class Estimator {
   double states_of(const Choice& choice, const Layers& layers) const;
   std::optional<Candidate> estimate(Choice choice, const Layers& layers, double exact_below,
                                     double& needed_bytes);
+  std::optional<Candidate> balanced(const Candidate& candidate) const;
 
   const Request& request_;
   const Folded& folded_;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log_format.h"
+#include "base/parallel.h"
 #include "base/text/bytes.h"
 #include "methods/method.h"
 #include "search/compiled.h"
@@ -80,10 +81,12 @@ class Search {
 
   // Returns the best `most` of the model, best first; of unequal submeshes
   // at most `most_heterogeneous`.
-  std::vector<Candidate> rank(size_t most, size_t most_heterogeneous) {
+  Found rank(size_t most, size_t most_heterogeneous) {
     auto best = rank_all(most, most_heterogeneous);
     if (best.empty()) none_fits(std::nullopt);
-    return best;
+    Found found;
+    describe(found, std::move(best));
+    return found;
   }
 
   // Returns nothing where none fits.
@@ -110,13 +113,8 @@ class Search {
       stuck = refused_.size() == before;
     }
     if (good == 0) return std::nullopt;
-    found.lower_bound = lower_bound_;
-    found.others = std::move(ranked);
-    found.combinations = combinations_;
-    found.looked_at = looked_at_;
-    found.all = std::move(all_);
-    found.stopped = stopped_;
-    explain(found, learnt_.features, cluster_.name, request_.pins.time_limit);
+    describe(found, std::move(ranked));
+    explain(found, cluster_.name, request_.pins.time_limit);
     return found;
   }
 
@@ -165,6 +163,17 @@ class Search {
   bool stopped() const { return stopped_; }
 
  private:
+  // Sets all that does not depend on the best plan.
+  void describe(Found& found, std::vector<Candidate> ranked) {
+    found.lower_bound = lower_bound_;
+    found.others = std::move(ranked);
+    found.combinations = combinations_;
+    found.looked_at = looked_at_;
+    found.all = std::move(all_);
+    found.stopped = stopped_;
+    found.features = learnt_.features;
+  }
+
   // As rank(); empty where none fits.
   std::vector<Candidate> rank_all(size_t most, size_t most_heterogeneous) {
     const auto stop = [this] { return out_of_time(); };
@@ -357,7 +366,8 @@ class Search {
   std::vector<std::optional<Judged>> judge(const std::vector<Candidate*>& candidates) {
     std::vector<std::future<std::optional<Judged>>> trials;
     for (auto* candidate : candidates) {
-      const bool here = !request_.defined.empty() || candidate == candidates.back();
+      const bool here = !request_.defined.empty() || request_.pins.threads == 1 ||
+                        candidate == candidates.back();
       try {
         trials.push_back(std::async(
             here ? std::launch::deferred : std::launch::async | std::launch::deferred,
@@ -448,17 +458,24 @@ class Search {
 
 Found find(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
            compile::TraceSource& traces) {
+  const ThreadLimit threads(static_cast<size_t>(request.pins.threads));
   Search search(request, cluster, measurements, traces);
   if (auto found = search.find()) return std::move(*found);
   if (request.seconds_for_more <= 0 || search.stopped()) search.none_fits(std::nullopt);
   search.none_fits(search.least_missing_memory(request.seconds_for_more));
 }
 
+Found rank(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
+           compile::TraceSource& traces, size_t most) {
+  const ThreadLimit threads(static_cast<size_t>(request.pins.threads));
+  const auto count = std::max<size_t>(1, most);
+  return Search(request, cluster, measurements, traces).rank(count, count);
+}
+
 std::vector<Candidate> candidates(const Request& request, const cost::Cluster& cluster,
                                   cost::Measurements& measurements, compile::TraceSource& traces,
                                   size_t most) {
-  const auto count = std::max<size_t>(1, most);
-  return Search(request, cluster, measurements, traces).rank(count, count);
+  return rank(request, cluster, measurements, traces, most).others;
 }
 
 }  // namespace perigee::search

@@ -17,6 +17,7 @@
 
 #include "methods/method.h"
 #include "plan/plan.h"
+#include "search/explain/features.h"
 #include "search/model/model.h"
 #include "simulate/simulate.h"
 
@@ -64,6 +65,9 @@ struct Found {
   size_t looked_at = 0;           // number of those that were cut into stages
   std::vector<Choice> all;        // the combinations
   bool stopped = false;           // by the time limit: `combinations` are those enumerated so far
+  // The plan was chosen among `others` by a strategy, which may leave faster ones out.
+  bool chosen = false;
+  Features features;  // of the combinations that were priced
   simulate::Simulation simulation;
   std::string bound_by;  // largest part of the best plan's time: "compute", ...
 };
@@ -73,7 +77,12 @@ struct Found {
 Found find(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
            compile::TraceSource& traces);
 
-// Returns the candidates of the model, best first, at most `most` of them, without judging any.
+// Returns the candidates of the model, best first, at most `most` of them, without judging any, with
+// all that explains a choice among them: Found without a plan and a best candidate.
+Found rank(const Request& request, const cost::Cluster& cluster, cost::Measurements& measurements,
+           compile::TraceSource& traces, size_t most);
+
+// Returns the list of rank().
 std::vector<Candidate> candidates(const Request& request, const cost::Cluster& cluster,
                                   cost::Measurements& measurements, compile::TraceSource& traces,
                                   size_t most);

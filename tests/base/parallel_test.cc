@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 TEST_CASE("each task runs once, for any number of tasks, also nested") {
@@ -29,4 +32,27 @@ TEST_CASE("the first exception is rethrown after all tasks have ended") {
                                          }),
                     "5");
   CHECK(std::count(done.begin(), done.end(), 1) == 100);
+}
+
+TEST_CASE("a limit on threads holds while it lives, and for work of that thread only") {
+  const auto threads_of = [] {
+    std::mutex mutex;
+    std::set<std::thread::id> seen;
+    perigee::in_parallel(64, [&](size_t) {
+      const std::lock_guard lock(mutex);
+      seen.insert(std::this_thread::get_id());
+    });
+    return seen;
+  };
+  {
+    const perigee::ThreadLimit one(1);
+    CHECK(threads_of() == std::set<std::thread::id>{std::this_thread::get_id()});
+    {
+      const perigee::ThreadLimit two(2);
+      CHECK(threads_of().size() <= 2);
+    }
+    CHECK(threads_of().size() == 1);
+  }
+  const auto cores = std::max(1U, std::thread::hardware_concurrency());
+  CHECK(threads_of().size() <= cores);
 }

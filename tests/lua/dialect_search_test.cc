@@ -1,4 +1,5 @@
 // Values that dialects leave to the run or the search: number of ranks, pins, paths and defaults.
+#include "base/error.h"
 #include "job/job.h"
 #include "lua/strategy.h"
 #include "tests/lua/support_dialect.h"
@@ -101,7 +102,11 @@ TEST_CASE("Alpa's search recomputes no block that remat_mode does not name") {
 TEST_CASE("paths of a dialect's options are relative to the file that names them") {
   const auto set = [](const std::string& table) {
     const auto job = job::Job::parse("[model]\nkind = \"gpt\"\n" + table, "conf/job.toml");
-    return lua::StrategyScript(job.dialect, options()).set();
+    std::vector<std::string> keys;
+    for (const auto& assignment : lua::StrategyScript(job.dialect, options()).set()) {
+      keys.push_back(assignment.text);
+    }
+    return keys;
   };
   CHECK(set("[autodist]\nprofile_dir = \"times/\"\n") ==
         std::vector<std::string>{"cluster.profile=\"conf/times/profile.sqlite\""});
@@ -110,4 +115,26 @@ TEST_CASE("paths of a dialect's options are relative to the file that names them
   CHECK(set("[atorch]\nload_strategy = []\ndataset = { text = [\"a.txt\", \"/b.txt\"], tokenizer = "
             "\"bytes\" }\n") == std::vector<std::string>{"data.text=[\"conf/a.txt\", \"/b.txt\"]",
                                                          "data.tokenizer=\"bytes\""});
+}
+
+TEST_CASE("an error of keys that a dialect set together names the option's place, not --set") {
+  const Folder folder;
+  const auto path = folder.write(
+      "job.toml",
+      "[model]\nkind = \"mlp\"\n[data]\nsynthetic = true\n[batch]\nglobal = 8\n[megatron]\n"
+      "bf16 = true\n[megatron.LRSchedule]\nlr_decay_style = \"cosine\"\nmax_lr = 0.001\nmin_lr = "
+      "0.01\n");
+  const auto job = job::Job::load(path);
+  const lua::StrategyScript script(job.dialect, options());
+  std::string error;
+  try {
+    job::load_with(path, script.set());
+  } catch (const Error& caught) {
+    error = caught.what();
+  }
+  CHECK_THAT(error, Catch::Contains(path + ":12:1: "));
+  CHECK_THAT(error, !Catch::Contains("--set"));
+  // A key of the command line keeps its name.
+  CHECK_THROWS_WITH(job::load_with(path, std::vector<job::Assignment>{{"train.steps=-1"}}),
+                    Catch::Contains("--set: "));
 }

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "search/explain/chosen.h"
 #include "tests/search/support_search.h"
 
 using namespace perigee;
@@ -26,13 +27,13 @@ Found found_of_sizes() {
 }  // namespace
 
 TEST_CASE("the best plan of each tensor size that lost is named, with its excess by the model") {
-  const auto found = found_of_sizes();
-  Features features;
+  auto found = found_of_sizes();
+  auto& features = found.features;
   features.count(found.all[0], 1.3, false);
   features.count({.tensor = 1, .micro = 2}, 1.2, false);
   features.count(found.all[1], 1, false);
   features.count(found.all[2], 1.4, true);
-  CHECK(tensor_size_sentences(found, features) ==
+  CHECK(tensor_size_sentences(found) ==
         std::vector<std::string>{"the best plan with tensor = 1 is data 1, 1 microbatch of 2: it "
                                  "takes 20.0% longer by the model",
                                  "with tensor = 4 a plan takes at least 40.0% longer by the model",
@@ -42,18 +43,18 @@ TEST_CASE("the best plan of each tensor size that lost is named, with its excess
 TEST_CASE(
     "the simulator decides on the best plan of a tensor size where its programs were judged") {
   auto found = found_of_sizes();
-  Features features;
+  auto& features = found.features;
   features.count(found.all[0], 1.1, false);
   found.others.push_back({.choice = found.all[0], .judged = true, .seconds = 3});
   found.others.push_back({.choice = {.tensor = 1, .micro = 4}, .judged = true, .seconds = 2.1});
-  CHECK(tensor_size_sentences(found, features).front() ==
+  CHECK(tensor_size_sentences(found).front() ==
         "the best plan with tensor = 1 is data 1, 1 microbatch of 4: it takes 40.0% longer");
 }
 
 TEST_CASE("a tensor size is not called infeasible if combinations were left out") {
   auto found = found_of_sizes();
   found.combinations = kMostBounds + 1;
-  CHECK(tensor_size_sentences(found, Features()).empty());
+  CHECK(tensor_size_sentences(found).empty());
 }
 
 TEST_CASE("a plan explains every tensor size that the search considered") {
@@ -71,4 +72,50 @@ TEST_CASE("a plan explains every tensor size that the search considered") {
     const bool best = homogeneous && tensor == found.best.choice.tensor;
     CHECK((text.find("with tensor = " + std::to_string(tensor)) == std::string::npos) == best);
   }
+}
+
+TEST_CASE("a strategy that takes a candidate is told the faster ones that it left out") {
+  Asked asked({.blocks = 4, .batch = 8}, 4);
+  const auto ranked = std::make_shared<const Found>(
+      rank(asked.request, cluster(4), asked.none, asked.traces, 50));
+  REQUIRE(ranked->others.size() > 3);
+  CHECK(ranked->combinations > 3);
+  const auto& taken = ranked->others[2];
+  const auto strategy = methods::from_json(taken.strategy, "test");
+  const std::vector<std::shared_ptr<const Found>> made = {ranked, ranked};
+  auto found = chosen_by(strategy, {made, {}});
+  REQUIRE(found);
+  CHECK(found->best.choice == taken.choice);
+  CHECK(found->chosen);
+  found->best.judged = true;
+  found->best.seconds = 1;
+  explain(*found, "test", std::nullopt);
+  const auto text = plan::explain(found->plan);
+  INFO(text);
+  CHECK_THAT(text, Catch::Contains("the strategy's is " + to_string(taken.choice)));
+  CHECK_THAT(text, Catch::Contains("the strategy left out " + to_string(ranked->others[0].choice) +
+                                   ", which takes"));
+  CHECK_THAT(text, Catch::Contains("it is bound by "));
+  // Another mesh is none of them.
+  CHECK(!chosen_by(methods::from_json({{"parallel_mode", {{"tensor", 3}}}}, "test"), {made, {}}));
+}
+
+TEST_CASE("a strategy that takes the plan of a search is explained as the search explains it") {
+  Asked asked({.blocks = 4, .batch = 8}, 4);
+  const auto found = std::make_shared<const Found>(asked.find(cluster(4)));
+  const std::vector<std::shared_ptr<const Found>> made = {found};
+  auto again = chosen_by(methods::from_json(found->best.strategy, "test"), {made, {}});
+  REQUIRE(again);
+  CHECK_FALSE(again->chosen);
+  again->best.judged = true;
+  again->best.seconds = found->best.seconds;
+  again->best.peak_bytes = found->best.peak_bytes;
+  again->plan.decisions.clear();
+  explain(*again, "test", std::nullopt);
+  std::vector<std::string> theirs, ours;
+  for (const auto& d : found->plan.decisions) {
+    if (d.by == "auto") theirs.push_back(d.sentence);
+  }
+  for (const auto& d : again->plan.decisions) ours.push_back(d.sentence);
+  CHECK(ours == theirs);
 }

@@ -27,8 +27,8 @@ std::string list_methods(lua::StrategyScript& script) {
 
 // Returns whether the script sets the job's key.
 bool sets(const lua::StrategyScript& script, std::string_view key) {
-  return std::ranges::any_of(script.set(), [&](const std::string& assignment) {
-    return assignment.substr(0, assignment.find('=')) == key;
+  return std::ranges::any_of(script.set(), [&](const job::Assignment& assignment) {
+    return assignment.text.substr(0, assignment.text.find('=')) == key;
   });
 }
 

@@ -12,6 +12,7 @@
 #include "base/log_format.h"
 #include "cost/cluster.h"
 #include "host.h"
+#include "job/assignment.h"
 #include "lua/strategy.h"
 #include "secret.h"
 
@@ -105,9 +106,9 @@ train::Task make_task(const JobOptions& options, const std::optional<Place>& pla
   if (task.plan_file.empty()) opened = open_script(task, script);
   if (opened && !opened->set().empty()) {
     auto sets = opened->set();  // the command line has the last word
-    sets.insert(sets.end(), options.sets.begin(), options.sets.end());
+    for (const auto& text : options.sets) sets.push_back({text});
     const auto dialect = task.job.dialect;
-    task.job = job::Job::load(file, sets);
+    task.job = job::load_with(file, sets);
     task.job.dialect = dialect;
   }
   if (!options.cluster.empty()) {

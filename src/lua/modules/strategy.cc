@@ -12,6 +12,7 @@
 #include "base/text/yaml.h"
 #include "lua/api.h"
 #include "lua/convert.h"
+#include "lua/planner.h"
 #include "lua/state.h"
 #include "methods/method.h"
 #include "plan/format.h"
@@ -44,6 +45,27 @@ nlohmann::json strategy_at(lua_State* L, int index, std::string_view what) {
   return value;
 }
 
+// Checks the facts of a search that are saved beside its strategy: `costs` of it, and `plans`, a list
+// of {strategy, costs, ...}.
+void check_search(const nlohmann::json& search, const std::string& file, const Defined& defined) {
+  for (const auto& [key, part] : search.items()) {
+    if (key == "costs" && part.is_object()) continue;
+    if (key != "plans" || !part.is_array()) {
+      fail("strategy",
+           "beside a strategy {} can hold costs (a table) and plans (a list of {{strategy, "
+           "costs}}), "
+           "but got {}",
+           file, key);
+    }
+    for (const auto& plan : part) {
+      if (!plan.is_object() || !plan.contains("strategy")) {
+        fail("strategy", "each of plans has a strategy, but one of {} has none", file);
+      }
+      methods::from_json(plan["strategy"], file, defined);
+    }
+  }
+}
+
 int save(lua_State* L, const Function&) {
   const auto path = beside_script(L, lua_tostring(L, 1));
   const auto value = strategy_at(L, 2, "the strategy");
@@ -51,10 +73,16 @@ int save(lua_State* L, const Function&) {
   if (!is_plan) {  // refuses what load would refuse
     methods::from_json(value, path.string(), State::of(L).methods);
   }
-  const auto text =
-      is_plan
-          ? plan::print(plan::parse(value.dump(), path.string()))
-          : nlohmann::json{{"format", "perigee.strategy/1"}, {"strategy", value}}.dump(2) + "\n";
+  std::string text;
+  if (is_plan) {
+    text = plan::print(plan::parse(value.dump(), path.string()));
+  } else {
+    auto saved = lua_isnoneornil(L, 3) ? nlohmann::json::object() : to_json(L, 3, "the search");
+    check_search(saved, path.string(), State::of(L).methods);
+    saved["format"] = "perigee.strategy/1";
+    saved["strategy"] = value;
+    text = saved.dump(2) + "\n";
+  }
   std::error_code ignored;  // what cannot be made cannot be written
   if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), ignored);
   write_durably(path.string(), text);
@@ -88,8 +116,18 @@ int load(lua_State* L, const Function&) {
          "{} must hold \"format\": \"perigee.strategy/1\" and a strategy, or a plan, but does not",
          path.string());
   }
-  push_json(L, format == plan::kFormat ? value : value["strategy"]);
-  return 1;
+  if (!holds_strategy) {
+    push_json(L, value);
+    return 1;
+  }
+  push_json(L, value["strategy"]);
+  nlohmann::json search;
+  for (const char* key : {"costs", "plans"}) {
+    if (value.contains(key)) search[key] = value[key];
+  }
+  if (search.is_null()) return 1;
+  push_json(L, search);
+  return 2;
 }
 
 int constraints(lua_State* L, const Function&) {
@@ -149,31 +187,34 @@ int compare(lua_State* L, const Function&) {
 }  // namespace
 
 Module strategy_module() {
-  return {
-      "perigee.strategy",
-      "Strategies as files: plain data, readable and the same everywhere.",
-      {{"save",
-        {{"file", "string", "a .json file below the script's folder"},
-         {"strategy", "table", "the strategy"}},
-        "",
-        "Writes the strategy.",
-        save},
-       {"load",
-        {{"file", "string", "a .json file below the script's folder"}},
-        "table?, string?",
-        "Returns a saved strategy, or a plan as a table, or nil and the reason why there is none.",
-        load},
-       {"constraints",
-        {{"file", "string", "a .yaml or .json file below the script's folder"}},
-        "table?, string?",
-        "Returns the list of a file of constraints, for the method partition_constraints, or nil "
-        "and the reason why there is none.",
-        constraints},
-       {"compare",
-        {{"a", "table", "a strategy"}, {"b", "table", "a strategy"}},
-        "boolean, string?",
-        "Returns true where both are the same, else false and their differences.",
-        compare}}};
+  return {"perigee.strategy",
+          "Strategies as files: plain data, readable and the same everywhere.",
+          {{"save",
+            {{"file", "string", "a .json file below the script's folder"},
+             {"strategy", "table", "the strategy"},
+             {"search", "table?",
+              "facts of its search to save beside it: costs (a table), plans (a list of {strategy, "
+              "costs})"}},
+            "",
+            "Writes the strategy.",
+            save},
+           {"load",
+            {{"file", "string", "a .json file below the script's folder"}},
+            "table?, table|string",
+            "Returns a saved strategy and the facts of its search that are saved beside it, or a "
+            "plan as a table, or nil and the reason why there is none.",
+            load},
+           {"constraints",
+            {{"file", "string", "a .yaml or .json file below the script's folder"}},
+            "table?, string?",
+            "Returns the list of a file of constraints, for the method partition_constraints, or "
+            "nil and the reason why there is none.",
+            constraints},
+           {"compare",
+            {{"a", "table", "a strategy"}, {"b", "table", "a strategy"}},
+            "boolean, string?",
+            "Returns true where both are the same, else false and their differences.",
+            compare}}};
 }
 
 }  // namespace perigee::lua

@@ -24,14 +24,19 @@ const Candidate* best_judged(const std::vector<Candidate>& candidates, int64_t t
   return best;
 }
 
+// Returns "3.2% less by the model".
+std::string less_text(double other, double best) {
+  return fmt::format("{:.1f}% less by the model", 100 * (1 - other / best));
+}
+
 }  // namespace
 
-std::vector<std::string> tensor_size_sentences(const Found& found, const Features& features) {
+std::vector<std::string> tensor_size_sentences(const Found& found) {
   std::map<int64_t, Features::TensorSize> sizes;
   for (const auto& choice : found.all) {
     if (choice.submeshes.empty()) sizes[choice.tensor];
   }
-  for (const auto& size : features.tensor_sizes()) sizes[size.tensor] = size;
+  for (const auto& size : found.features.tensor_sizes()) sizes[size.tensor] = size;
   if (found.best.choice.submeshes.empty()) sizes.erase(found.best.choice.tensor);
   const double best = found.best.estimate.seconds;
   std::vector<std::string> sentences;
@@ -41,6 +46,9 @@ std::vector<std::string> tensor_size_sentences(const Found& found, const Feature
       sentences.push_back(
           fmt::format("the best plan with tensor = {} is {}: it takes {:.1f}% longer", tensor,
                       to_string(judged->choice), 100 * (judged->seconds / found.best.seconds - 1)));
+    } else if (size.choice && found.chosen && size.seconds < best) {
+      sentences.push_back(fmt::format("the strategy left out {}, which takes {}",
+                                      to_string(*size.choice), less_text(size.seconds, best)));
     } else if (size.choice) {
       sentences.push_back(fmt::format("the best plan with tensor = {} is {}: it takes {}", tensor,
                                       to_string(*size.choice), more_text(size.seconds, best)));
@@ -54,8 +62,7 @@ std::vector<std::string> tensor_size_sentences(const Found& found, const Feature
   return sentences;
 }
 
-void explain(Found& found, const Features& features, const std::string& cluster,
-             std::optional<double> time_limit) {
+void explain(Found& found, const std::string& cluster, std::optional<double> time_limit) {
   const auto& best = found.best;
   const auto& parts = best.estimate.parts;
   const std::vector<std::pair<const char*, double>> shares = {
@@ -70,8 +77,9 @@ void explain(Found& found, const Features& features, const std::string& cluster,
   auto& decisions = found.plan.decisions;
   decisions.push_back(
       {"auto",
-       fmt::format("of {} combinations the best is {}: a step takes {} by the simulator ({}) on {}",
-                   found.combinations, to_string(best.choice), simulate::seconds_text(best.seconds),
+       fmt::format("of {} combinations the {} is {}: a step takes {} by the simulator ({}) on {}",
+                   found.combinations, found.chosen ? "strategy's" : "best", to_string(best.choice),
+                   simulate::seconds_text(best.seconds),
                    simulate::measured_text(found.simulation.measured_share), cluster)});
   if (found.stopped) {
     decisions.push_back(
@@ -88,16 +96,24 @@ void explain(Found& found, const Features& features, const std::string& cluster,
   decisions.push_back(
       {"auto", fmt::format("it is bound by {}: {}; a rank takes {} of {}", found.bound_by, split,
                            bytes_text(best.peak_bytes), bytes_text(best.estimate.limit))});
-  for (auto& sentence : features.sentences(best.choice, best.estimate.seconds)) {
+  for (auto& sentence :
+       found.features.sentences(best.choice, best.estimate.seconds, found.chosen)) {
     decisions.push_back({"auto", std::move(sentence)});
   }
-  for (auto& sentence : tensor_size_sentences(found, features)) {
+  for (auto& sentence : tensor_size_sentences(found)) {
     decisions.push_back({"auto", std::move(sentence)});
   }
   size_t printed = 0;
   for (const auto& other : found.others) {
     if (other.choice == best.choice || printed == 3) continue;
     ++printed;
+    if (found.chosen && !other.judged && other.refused.empty() &&
+        other.estimate.seconds < best.estimate.seconds) {
+      decisions.push_back(
+          {"auto", fmt::format("the strategy left out {}, which takes {}", to_string(other.choice),
+                               less_text(other.estimate.seconds, best.estimate.seconds))});
+      continue;
+    }
     decisions.push_back(
         {"auto", other.judged ? fmt::format("{} takes {:.1f}% longer", to_string(other.choice),
                                             100 * (other.seconds / best.seconds - 1))

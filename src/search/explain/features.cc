@@ -44,12 +44,14 @@ void Features::count(const Choice& choice, double seconds, bool bound) {
   }
 }
 
-std::vector<std::string> Features::sentences(const Choice& best, double seconds) const {
+std::vector<std::string> Features::sentences(const Choice& best, double seconds,
+                                             bool longer) const {
   std::vector<std::string> texts;
   for (size_t f = 0; f < kCount; ++f) {
     const bool has = kFeatures[f].has(best);
     const auto& [other, bound] = least_[f][!has];
-    if (other == std::numeric_limits<double>::infinity() || (bound && other <= seconds)) continue;
+    if (other == std::numeric_limits<double>::infinity() || ((bound || longer) && other <= seconds))
+      continue;
     texts.push_back(fmt::format("{} {} a plan takes {}{}", has ? "without" : "with",
                                 kFeatures[f].name, bound ? "at least " : "",
                                 more_text(other, seconds)));

@@ -25,7 +25,8 @@ class Features {
   // Returns a sentence for each feature that some choices have and others have not, with the excess
   // of the best choice that differs from `best` in it: "without expert parallelism a plan takes at
   // least 12.0% longer by the model". Leaves out features without such a choice.
-  std::vector<std::string> sentences(const Choice& best, double seconds) const;
+  // `longer`: leaves out those that take less.
+  std::vector<std::string> sentences(const Choice& best, double seconds, bool longer = false) const;
 
   // The best plan of a tensor size, of homogeneous stages.
   struct TensorSize {

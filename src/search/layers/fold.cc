@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/fail.h"
+#include "graph/flops.h"
 
 namespace perigee::search {
 namespace {
@@ -169,6 +170,48 @@ std::string epilogue_scope(const Graph& graph, const std::vector<std::string>& b
   return "";
 }
 
+// A list has no forward pass: its modules are what may be a block.
+bool is_list(const Graph& graph, const std::string& path) {
+  const auto scope = std::ranges::find(graph.scopes, path, &graph::Scope::path);
+  return scope != graph.scopes.end() && scope->type == "ModuleList";
+}
+
+// Returns whether a scope is a numbered module or within one. Numbered lists do not count.
+bool within_block(const Graph& graph, const std::string& path) {
+  for (size_t dot = path.find('.');; dot = path.find('.', dot + 1)) {
+    const auto outer = path.substr(0, dot);
+    const auto name = outer.substr(outer.rfind('.') + 1);  // all of it without a dot
+    if (is_number(name) && !is_list(graph, outer)) return true;
+    if (dot == std::string::npos) return false;
+  }
+}
+
+// Returns the flops of the forward ops in each module of the list.
+std::vector<double> arithmetic_of(const Graph& graph, const std::vector<std::string>& modules) {
+  std::map<std::string, int> index;
+  for (size_t m = 0; m < modules.size(); ++m) index[modules[m]] = static_cast<int>(m);
+  std::vector<double> flops(modules.size());
+  for (const auto& node : graph.nodes) {
+    const int m = node.phase == Phase::forward ? block_of(index, node.scope) : -1;
+    if (m >= 0) flops[static_cast<size_t>(m)] += graph::flops_of(graph, node);
+  }
+  return flops;
+}
+
+// Returns the arithmetic from each block to the next one.
+std::vector<double> weights_of(const Graph& graph, const std::vector<std::string>& blocks) {
+  std::map<std::string, int> index;
+  for (size_t b = 0; b < blocks.size(); ++b) index[blocks[b]] = static_cast<int>(b);
+  std::vector<double> weights(blocks.size());
+  int at = 0;
+  for (const auto& node : graph.nodes) {
+    if (node.phase != Phase::forward) continue;
+    at = std::max(at, block_of(index, node.scope));
+    weights[static_cast<size_t>(at)] += graph::flops_of(graph, node);
+  }
+  return weights;
+}
+
 }  // namespace
 
 std::vector<std::string> row_of_blocks(const Graph& graph) {
@@ -176,12 +219,19 @@ std::vector<std::string> row_of_blocks(const Graph& graph) {
   for (const auto& scope : graph.scopes) {
     const auto dot = scope.path.rfind('.');
     const auto last = scope.path.substr(dot == std::string::npos ? 0 : dot + 1);
-    if (!is_number(last)) continue;
-    rows[dot == std::string::npos ? "" : scope.path.substr(0, dot)].push_back(scope.path);
+    const auto parent = dot == std::string::npos ? "" : scope.path.substr(0, dot);
+    if (!is_number(last) || is_list(graph, scope.path) || within_block(graph, parent)) continue;
+    rows[parent].push_back(scope.path);
+  }
+  std::map<std::string, double> flops;
+  double most = 0;
+  for (const auto& [parent, row] : rows) {
+    for (double one : arithmetic_of(graph, row)) flops[parent] += one;
+    most = std::max(most, flops[parent]);
   }
   std::vector<std::string> best;
-  for (auto& [parent, row] : rows) {
-    if (row.size() > best.size()) best = row;
+  for (const auto& [parent, row] : rows) {
+    if (flops[parent] >= kLeastShare * most) best.insert(best.end(), row.begin(), row.end());
   }
   // In forward order.
   std::map<std::string, int> index;
@@ -204,9 +254,13 @@ Folded fold(const Graph& graph) {
   folded.epilogue = epilogue_scope(graph, folded.blocks);
   folded.kept = folded.blocks;
   folded.graph = graph;
-  if (folded.blocks.size() < 3) return folded;
+  if (folded.blocks.size() < 2) return folded;
   Folding folding(graph, folded.blocks);
-  if (!folding.identical()) return folded;
+  if (!folding.identical()) {
+    folded.weights = weights_of(graph, folded.blocks);
+    return folded;
+  }
+  if (folded.blocks.size() < 3) return folded;
   try {
     auto small = folding.run();
     graph::verify(small);

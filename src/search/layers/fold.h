@@ -8,8 +8,12 @@
 
 namespace perigee::search {
 
-// Returns the longest row of modules whose names differ in a number only, in forward order
-// ("blocks.0", "blocks.1", ...). Empty where the graph has none with ops.
+inline constexpr double kLeastShare = 0.1;
+
+// Returns the rows of modules whose names differ in a number only, one after another in forward
+// order ("encoder.blocks.0", ..., "decoder.blocks.0", ...). Rows within a module of another row, such
+// as a block's own Sequential, do not count, and neither do rows of less than kLeastShare of the
+// arithmetic of the largest one. Empty where the graph has none with ops.
 std::vector<std::string> row_of_blocks(const graph::Graph& graph);
 
 // A graph with the first and the last of its blocks, which stand for all.
@@ -18,6 +22,9 @@ struct Folded {
   std::vector<std::string> blocks;  // of the whole graph
   std::vector<std::string> kept;    // two of them, or all where they differ in ops or shapes
   std::string epilogue;             // the first module after the blocks; "": none
+  // Where blocks differ: the arithmetic of the forward pass from each block to the next one, the
+  // prologue with the first and the epilogue with the last; else empty.
+  std::vector<double> weights;
 };
 
 // Removes all blocks but the first and the last: where one of them reads a value of a removed

@@ -55,8 +55,13 @@ Layers between(const Layers& a, const Layers& b, double share) {
 BlockRow LayerTables::row_of(const Folded& folded) {
   BlockRow row;
   if (folded.blocks.empty()) return row;
-  const auto dot = folded.blocks.front().rfind('.');
-  row.pattern = dot == std::string::npos ? "*" : folded.blocks.front().substr(0, dot) + ".*";
+  for (const auto& block : folded.blocks) {
+    const auto dot = block.rfind('.');
+    const auto pattern = dot == std::string::npos ? "*" : block.substr(0, dot) + ".*";
+    if (row.pattern.empty()) row.pattern = pattern;
+    const bool known = pattern == row.pattern || std::ranges::count(row.more_patterns, pattern) > 0;
+    if (!known) row.more_patterns.push_back(pattern);
+  }
   // Products of activations write more than they read and are faster than products with weights
   // (Korthikanti et al. 2022, section 5). Results of the expert ranks' all-to-all are kept, too.
   for (const auto& node : folded.graph.nodes) {

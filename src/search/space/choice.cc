@@ -40,6 +40,8 @@ const std::vector<std::string> kPins = {"tensor",
                                         "optimizer_transient",
                                         "time_limit",
                                         "estimated",
+                                        "threads",
+                                        "host_devices",
                                         "forbid",
                                         "precision",
                                         "methods"};
@@ -220,6 +222,10 @@ Pins parse_pins(const Json& table) {
       pins.smallest = count(value, key, 0);
     else if (key == "estimated")
       pins.estimated = flag(value, key);
+    else if (key == "threads")
+      pins.threads = count(value, key, 1);
+    else if (key == "host_devices")
+      pins.host_devices = count(value, key, 1);
     else if (key == "zero") {
       pins.zero = static_cast<int>(count(value, key, 0));
       if (*pins.zero > 3) fail("search", "zero is 0, 1, 2 or 3, but got {}", *pins.zero);
@@ -345,7 +351,10 @@ Json strategy_of(const Choice& choice, const Pins& pins, const BlockRow& row) {
   if (choice.checkpoint && !choice.selective && !choice.recomputed_blocks.empty()) {
     methods.push_back(Json::array({"checkpoint", choice.recomputed_blocks}));
   } else if (choice.checkpoint && choice.every > 0) {
-    Json fields{{"1", row.pattern}};  // an item beside a field
+    Json fields{{"1", row.pattern}};  // items beside a field
+    for (size_t i = 0; i < row.more_patterns.size(); ++i) {
+      fields[std::to_string(i + 2)] = row.more_patterns[i];
+    }
     if (choice.selective) fields["keep"] = row.keep;
     if (!choice.recomputed_blocks.empty()) {
       fields["full"] = choice.recomputed_blocks;

@@ -72,6 +72,8 @@ struct Pins {
   MemoryModel model;                  // factors of memory
   int64_t smallest = 0;               // weights of fewer bytes are not split over tensor ranks
   bool estimated = false;             // times are estimates, also where they were measured
+  int64_t threads = 0;                // that make tables and judge plans; 0: one for each core
+  int64_t host_devices = 0;           // of each host of a described cluster; 0: all
   std::vector<std::string> forbid;    // of parallel_mode
   // Allowed precisions of none, amp_native and half, which change numbers; empty: none.
   std::vector<std::string> precision;
@@ -85,7 +87,8 @@ Pins parse_pins(const nlohmann::json& table);
 
 // The blocks as `checkpoint` names them.
 struct BlockRow {
-  std::string pattern;  // "blocks.*"
+  std::string pattern;                     // "blocks.*"
+  std::vector<std::string> more_patterns;  // of further rows
   std::vector<std::string>
       keep;  // the ops of their forward passes that a selective checkpoint keeps
 };

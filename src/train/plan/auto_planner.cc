@@ -9,7 +9,10 @@
 #include "base/fail.h"
 #include "base/log_format.h"
 #include "base/text/bytes.h"
+#include "cost/host_devices.h"
 #include "methods/method.h"
+#include "search/explain/chosen.h"
+#include "search/explain/explain.h"
 #include "search/explain/features.h"
 #include "search/explain/method_costs.h"
 #include "search/stages/plan_stages.h"
@@ -44,9 +47,10 @@ AutoPlanner::AutoPlanner(std::shared_ptr<const ModelSource> source, const job::J
       world_(world),
       eight_bits_(eight_bits),
       cluster_(cluster_of(job, world, runtime_folder)),
+      whole_(cluster_),
       recorded_(job, world) {}
 
-search::Request AutoPlanner::request(const json& pins, const lua::Defined& defined) const {
+search::Request AutoPlanner::request(const json& pins, const lua::Defined& defined) {
   search::Request request;
   request.defined = defined;
   request.graph = [this](int64_t samples) -> const graph::Graph& {
@@ -57,9 +61,19 @@ search::Request AutoPlanner::request(const json& pins, const lua::Defined& defin
   request.world = world_;
   request.eight_bits = eight_bits_;
   request.pins = search::parse_pins(pins);
+  use_devices(request.pins);
   methods::from_json(request.pins.methods, "pins", defined);  // throws for unknown methods
   if (!request.pins.micro && job_.batch.micro > 0) request.pins.micro = job_.batch.micro;
   return request;
+}
+
+// Leaves out the devices of each host of a described cluster that the pins exclude.
+void AutoPlanner::use_devices(const search::Pins& pins) {
+  if (job_.cluster.file.empty()) return;
+  cluster_ = pins.host_devices > 0 ? cost::host_devices(whole_, pins.host_devices) : whole_;
+  if (cluster_.ranks() >= world_) return;
+  fail("auto", "with {} devices of each host {} has {} ranks, but the plan needs {}",
+       pins.host_devices, whole_.name, cluster_.ranks(), world_);
 }
 
 cost::Measurements& AutoPlanner::times(const search::Pins& pins) {
@@ -176,21 +190,51 @@ json AutoPlanner::plan(const json& pins, const lua::Defined& defined) {
   // A strategy function is called a second time where the plan needs a capture at another size.
   auto& known = plans_[pins.dump()];
   if (known.is_null()) {
-    const auto found = find(pins, defined);
-    known = {{"strategy", found.best.strategy},
-             {"seconds", found.best.estimate.seconds},
-             {"lower_bound", found.lower_bound},
-             {"stopped", found.stopped}};
+    const auto found = std::make_shared<const search::Found>(find(pins, defined));
+    made_.push_back(found);
+    defined_ = defined;
+    known = {{"strategy", found->best.strategy},
+             {"seconds", found->best.estimate.seconds},
+             {"lower_bound", found->lower_bound},
+             {"stopped", found->stopped}};
   }
   return known;
 }
 
+std::shared_ptr<search::Found> AutoPlanner::explain(const methods::Strategy& strategy,
+                                                    plan::Plan plan, const graph::Graph& graph) {
+  try {
+    auto found = search::chosen_by(strategy, {made_, defined_});
+    if (!found) return nullptr;
+    const auto spec = step_spec(job_, graph);
+    plan = compile::fit_recompute(graph, std::move(plan), spec, recorded_.traces());
+    const auto programs = compile::compile_all(graph, plan, spec, recorded_.traces());
+    simulate::OpCosts costs(cluster_, recorded_.times());
+    found->simulation = simulate::simulate(programs, plan.mesh, costs,
+                                           {.stage_axis = plan.pipeline.axis});
+    found->best.judged = true;
+    found->best.seconds = found->simulation.step_seconds;
+    const auto peaks = compile::predict_memory(programs).peak_bytes;
+    found->best.peak_bytes = static_cast<double>(*std::ranges::max_element(peaks));
+    found->plan = std::move(plan);
+    search::explain(*found, cluster_.name, std::nullopt);
+    return found;
+  } catch (const Error& error) {
+    log::debug("auto: the plan is not explained: {}", error.what());
+    return nullptr;  // what needs the programs reports the error at the method that caused it
+  }
+}
+
 json AutoPlanner::candidates(const json& pins, int64_t most, const lua::Defined& defined) {
+  auto& list = candidates_[fmt::format("{} {}", most, pins.dump())];
+  if (!list.is_null()) return list;
   const auto asked = request(pins, defined);
-  const auto found = search::candidates(asked, cluster_, times(asked.pins), recorded_.traces(),
-                                        static_cast<size_t>(most));
-  auto list = json::array();
-  for (const auto& candidate : found) {
+  const auto found = std::make_shared<const search::Found>(search::rank(
+      asked, cluster_, times(asked.pins), recorded_.traces(), static_cast<size_t>(most)));
+  made_.push_back(found);
+  defined_ = defined;
+  list = json::array();
+  for (const auto& candidate : found->others) {
     const auto& choice = candidate.choice;
     const auto& parts = candidate.estimate.parts;
     auto submeshes = json::array();
@@ -368,9 +412,15 @@ json AutoPlanner::describe(const compile::Programs& programs, const plan::Plan& 
 }
 
 json AutoPlanner::estimate(const json& strategy, const json& pins, const lua::Defined& defined) {
-  plan::Plan plan;
-  const auto programs = compile(strategy, defined, plan, recorded_.traces());
-  return describe(programs, plan, search::parse_pins(pins).model);
+  // The same in a second call of the strategy function, unless times were measured meanwhile.
+  auto& known = estimates_of_[strategy.dump() + pins.dump()];
+  if (known.is_null()) {
+    use_devices(search::parse_pins(pins));
+    plan::Plan plan;
+    const auto programs = compile(strategy, defined, plan, recorded_.traces());
+    known = describe(programs, plan, search::parse_pins(pins).model);
+  }
+  return known;
 }
 
 json AutoPlanner::costs(const json& strategy, const std::string& method,
@@ -440,6 +490,7 @@ json AutoPlanner::measure(const json& strategy, double seconds, const lua::Defin
   if (given || from.synthetic) data = data::open_data(job_, data::cut_of(plan));
   const auto done = profile_ops(programs, plan.mesh, job_, device, data.training.get(), times,
                                 seconds);
+  estimates_of_.clear();
   recorded_.forget();
   auto result = describe(programs, plan);
   result["ops"] = done.ops.size();

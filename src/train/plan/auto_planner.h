@@ -32,6 +32,11 @@ class AutoPlanner : public lua::Planner {
   std::optional<nlohmann::json> runner_up(const search::Found& found,
                                           const std::function<bool(const nlohmann::json&)>& skip);
 
+  // Returns the reasons for a plan of a strategy that has the methods of a candidate that a search of
+  // this planner returned, with that plan; nothing for other strategies. Compiles the plan.
+  std::shared_ptr<search::Found> explain(const methods::Strategy& strategy, plan::Plan plan,
+                                         const graph::Graph& graph);
+
   nlohmann::json plan(const nlohmann::json& pins, const lua::Defined& defined) override;
   nlohmann::json candidates(const nlohmann::json& pins, int64_t most,
                             const lua::Defined& defined) override;
@@ -48,11 +53,13 @@ class AutoPlanner : public lua::Planner {
                          const lua::Defined& defined) override;
 
  private:
-  search::Request request(const nlohmann::json& pins, const lua::Defined& defined) const;
+  // Sets cluster_, too.
+  search::Request request(const nlohmann::json& pins, const lua::Defined& defined);
   // Returns the costs of the best plans with one of the pins removed, where none fits with all; ""
   // where none fits without one either. `seconds`: time limit; nothing: none.
   std::string without_pins(const nlohmann::json& pins, const lua::Defined& defined,
                            std::optional<double> seconds);
+  void use_devices(const search::Pins& pins);
   methods::PlanRequest method_request() const;
   // Returns the measured times, or none where the pins ask for estimates.
   cost::Measurements& times(const search::Pins& pins);
@@ -68,12 +75,17 @@ class AutoPlanner : public lua::Planner {
   const job::Job& job_;
   int64_t world_;
   bool eight_bits_;
-  cost::Cluster cluster_;
+  cost::Cluster cluster_;  // of the devices that the last pins allow
+  const cost::Cluster whole_;
   RecordedProfile recorded_;
   cost::NoMeasurements estimates_;
-  std::map<std::string, nlohmann::json> plans_;     // by pins
-  std::map<std::string, nlohmann::json> searches_;  // by pins and options
-  std::map<std::string, nlohmann::json> stages_;    // by options of stage_table
+  std::vector<std::shared_ptr<const search::Found>> made_;  // all searches of the strategy function
+  lua::Defined defined_;                                    // methods that these may name
+  std::map<std::string, nlohmann::json> plans_;             // by pins
+  std::map<std::string, nlohmann::json> candidates_;        // by pins and number
+  std::map<std::string, nlohmann::json> estimates_of_;      // by strategy and pins
+  std::map<std::string, nlohmann::json> searches_;          // by pins and options
+  std::map<std::string, nlohmann::json> stages_;            // by options of stage_table
 };
 
 }  // namespace perigee::train

@@ -8,6 +8,7 @@
 #include "base/log_format.h"
 #include "methods/method.h"
 #include "methods/placed.h"
+#include "search/search.h"
 #include "train/measure/recorded_profile.h"
 #include "train/plan/ask_devices.h"
 #include "train/plan/auto_planner.h"
@@ -74,7 +75,7 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
                                       job.train.forward_only);
     auto plan = found->plan;
     return {std::move(source),  captured,         std::move(plan), job,
-            /*predicted=*/true, std::move(found), strategy};
+            /*predicted=*/true, std::move(found), nullptr,         strategy};
   }
   auto job_values = train::job_json(job);
   if (request.world_given) job_values["cluster"]["ranks"] = request.world;
@@ -84,7 +85,9 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
   // if it differs.
   auto samples = job.batch.micro > 0 ? std::min(job.batch.global, job.batch.micro * request.world)
                                      : job.batch.global;
+  train::ScriptOutput::Held output(StrategyAccess::output(strategy));
   for (int tries = 0;; ++tries) {
+    output.forget();
     const auto resolved = StrategyAccess::resolve(
         strategy, job_values, source->at(samples, job.train.forward_only).graph, planner.get());
     // Captured after `resolve`, since a planner captures other sizes.
@@ -115,8 +118,15 @@ PlannedJob make_plan(std::shared_ptr<const ModelSource> source, const Strategy& 
             job.batch.global, plan.microbatches, plan.microbatches == 1 ? "" : "es",
             fitted.batch.global);
       }
-      return {std::move(source),   captured, std::move(plan), std::move(fitted),
-              /*predicted=*/false, nullptr,  strategy};
+      std::shared_ptr<const search::Found> explained;
+      if (planner && !resolved.plan) {
+        if (auto found = planner->explain(resolved, plan, captured.graph)) {
+          plan.decisions = found->plan.decisions;
+          explained = std::move(found);
+        }
+      }
+      return {std::move(source),   captured, std::move(plan),      std::move(fitted),
+              /*predicted=*/false, nullptr,  std::move(explained), strategy};
     }
     if (tries == 2) {
       fail("plan",

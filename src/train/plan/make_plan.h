@@ -30,7 +30,9 @@ struct PlannedJob {
   Job job;
   bool predicted = false;                      // the plan's prediction is that of its programs
   std::shared_ptr<const search::Found> found;  // by the strategy "auto", else nullptr
-  Strategy strategy;                           // may observe the training
+  // Of a strategy function that took a plan of its searches; else nullptr.
+  std::shared_ptr<const search::Found> explained;
+  Strategy strategy;  // may observe the training
 };
 
 // The number of ranks; 0: the size of the strategy's mesh, else job.cluster.ranks, else 1.

@@ -6,8 +6,10 @@
 namespace perigee {
 namespace {
 
-lua::Options lua_options(const ScriptOptions& options) {
+lua::Options lua_options(const ScriptOptions& options,
+                         const std::shared_ptr<train::ScriptOutput>& output) {
   lua::Options script;
+  script.print = [output](std::string_view line) { output->print(line); };
   script.limits = {options.seconds, options.megabytes};
   script.seed = options.seed;
   script.runtime_folder = options.runtime_folder;
@@ -20,7 +22,7 @@ Strategy::Strategy() : impl_(std::make_shared<Impl>()) {}
 
 Strategy Strategy::file(const std::string& path, const ScriptOptions& options) {
   auto impl = std::make_shared<Impl>();
-  impl->script = std::make_shared<lua::StrategyScript>(path, lua_options(options));
+  impl->script = std::make_shared<lua::StrategyScript>(path, lua_options(options, impl->output));
   Strategy strategy;
   strategy.impl_ = std::move(impl);
   return strategy;
@@ -28,7 +30,7 @@ Strategy Strategy::file(const std::string& path, const ScriptOptions& options) {
 
 Strategy Strategy::dialect(const job::Dialect& dialect, const ScriptOptions& options) {
   auto impl = std::make_shared<Impl>();
-  impl->script = std::make_shared<lua::StrategyScript>(dialect, lua_options(options));
+  impl->script = std::make_shared<lua::StrategyScript>(dialect, lua_options(options, impl->output));
   Strategy strategy;
   strategy.impl_ = std::move(impl);
   return strategy;

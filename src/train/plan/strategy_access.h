@@ -7,12 +7,14 @@
 
 #include "lua/strategy.h"
 #include "methods/method.h"
+#include "train/plan/script_output.h"
 #include "train/plan/strategy.h"
 
 namespace perigee {
 
 // With neither a script nor fixed methods the strategy is "auto".
 struct Strategy::Impl {
+  std::shared_ptr<train::ScriptOutput> output = std::make_shared<train::ScriptOutput>();
   std::shared_ptr<lua::StrategyScript> script;
   std::optional<methods::Strategy> fixed;
   // The methods and the request of the last plan that this strategy made.
@@ -33,6 +35,9 @@ struct StrategyAccess {
                                    const graph::Graph& graph, lua::Planner* planner) {
     const auto& impl = *strategy.impl_;
     return impl.script ? impl.script->resolve(job, graph, planner) : *impl.fixed;
+  }
+  static train::ScriptOutput* output(const Strategy& strategy) {
+    return strategy.impl_->output.get();
   }
   static void remember(const Strategy& strategy, const methods::Strategy& methods,
                        const methods::PlanRequest& request) {

@@ -143,7 +143,7 @@ std::string page_of(const PlannedJob& planned, const job::Job& job,
                           .programs = programs,
                           .simulation = simulation,
                           .costs = costs,
-                          .found = planned.found.get()});
+                          .found = planned.found ? planned.found.get() : planned.explained.get()});
 }
 
 }  // namespace perigee::train
